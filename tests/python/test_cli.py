@@ -154,8 +154,8 @@ def test_what_would_have_helped_a_skipped_one_is_named_as_on_the_command_line(ca
     code, out, _ = run(
         capsys, "ingest", tmp_path / "logs", tmp_path / "cache", "--time-unit", "ns", "--on-error", "skip"
     )
-    said = " ".join(out.split())
-    assert code == 3 and "repair='drop' (--repair drop) leaves them out" in said
+    text = " ".join(out.split())
+    assert code == 3 and "repair='drop' (--repair drop) leaves them out" in text
 
 
 def test_what_skipping_did_not_pass_over_is_not_told_to_be_skipped(capsys, tmp_path, monkeypatch):
@@ -221,21 +221,21 @@ def test_inspect_shows_what_is_there(capsys, cache, monkeypatch):
 def test_a_terminal_without_the_letters_of_a_name(command, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         episode.append("präzise", np.arange(9) * 10**7, np.full(9, np.nan))
-    made = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "robocache", command, tmp_path / "cache"],
         capture_output=True,
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )
-    assert (made.returncode, made.stderr) == (0, b"") and rb"pr\xe4zise" in made.stdout
+    assert (result.returncode, result.stderr) == (0, b"") and rb"pr\xe4zise" in result.stdout
 
 
 def test_inspect_of_text_shows_no_rate(capsys, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         episode.append("note", np.array([0, 1, 2, 50]) * 10**9, ["ab"] * 4)
-    for arguments, told in (([], ["text", "4"]), (["--all"], ["text,", "mean", "2", "bytes", "4"])):
+    for arguments, shown in (([], ["text", "4"]), (["--all"], ["text,", "mean", "2", "bytes", "4"])):
         _, out, _ = run(capsys, "inspect", tmp_path / "cache", *arguments)
         (line,) = (line.split() for line in out.splitlines() if line.split()[:1] == ["note"])
-        assert line == ["note", *told] and "gap" not in out
+        assert line == ["note", *shown] and "gap" not in out
 
 
 def test_inspect_json(capsys, cache):
@@ -607,21 +607,21 @@ def test_demo_json(capsys, tmp_path, monkeypatch):
 
 
 def test_python_m_robocache(cache):
-    made = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "robocache", "inspect", cache, "--json"], capture_output=True, text=True
     )
-    assert (made.returncode, made.stderr) == (0, "")
-    assert json.loads(made.stdout)["streams"].keys() == {"imu", "cam"}
-    made = subprocess.run([sys.executable, "-m", "robocache", "inspect", "nowhere"], capture_output=True, text=True)
-    assert made.returncode == 1
-    assert made.stderr.startswith("robocache inspect: nowhere")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["streams"].keys() == {"imu", "cam"}
+    result = subprocess.run([sys.executable, "-m", "robocache", "inspect", "nowhere"], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr.startswith("robocache inspect: nowhere")
 
 
 def modules_of(*command):
     """The names of the modules that a command imports, run in a process of its own."""
-    made = subprocess.run([sys.executable, "-X", "importtime", *command], capture_output=True, text=True, timeout=300)
-    assert made.returncode == 0, made.stderr[-1000:]
-    return {line.rpartition("|")[2].strip() for line in made.stderr.splitlines() if line.startswith("import time:")}
+    result = subprocess.run([sys.executable, "-X", "importtime", *command], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr[-1000:]
+    return {line.rpartition("|")[2].strip() for line in result.stderr.splitlines() if line.startswith("import time:")}
 
 
 @pytest.fixture
@@ -644,8 +644,8 @@ def test_a_command_on_files_waits_for_no_torch(cache, script):
 
 def test_output_that_nobody_reads_to_the_end(cache):
     command = f"{sys.executable} -m robocache inspect {cache} --json | head -c 10"
-    made = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert made.stderr == ""
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert result.stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -653,21 +653,21 @@ def test_output_that_nobody_reads_to_the_end(cache):
     [("inspect cache", ""), ("inspect cache --json", "1"), ("inspect none --json", "1"), ("inspect --help", "")],
 )
 def test_output_that_cannot_be_written(arguments, unbuffered, cache):
-    def made(redirected):
+    def process(redirected):
         command = f"{sys.executable} -m robocache {arguments} {redirected}"
         environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "PYTHONPATH": os.pathsep.join(sys.path)}
-        made = subprocess.run(
+        process = subprocess.run(
             ["bash", "-c", command], capture_output=True, text=True, cwd=cache.parent, env=environment
         )
-        assert "Traceback" not in made.stderr and "Exception" not in made.stderr
-        return made
+        assert "Traceback" not in process.stderr and "Exception" not in process.stderr
+        return process
 
-    full = made("> /dev/full")
+    full = process("> /dev/full")
     assert full.returncode == 1
     assert full.stderr.endswith("robocache: standard output: No space left on device\n")
-    closed = made(">&-")
+    closed = process(">&-")
     assert closed.returncode == ("none" in arguments)
-    made("| true")
+    process("| true")
 
 
 def on_a_terminal(*arguments, until=None, signal_number=signal.SIGTERM):
@@ -676,13 +676,13 @@ def on_a_terminal(*arguments, until=None, signal_number=signal.SIGTERM):
     if pid == 0:
         os.environ.update(TERM="xterm", COLUMNS="80")
         os.execv(sys.executable, [sys.executable, "-m", "robocache", *map(str, arguments)])
-    out, asked = b"", False
+    out, requested = b"", False
     with suppress(OSError):  # its end
         while part := os.read(terminal, 65536):
             out += part
-            if until is not None and not asked and until():
+            if until is not None and not requested and until():
                 os.kill(pid, signal_number)
-                asked = True
+                requested = True
     os.close(terminal)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), out
 
@@ -698,16 +698,16 @@ def test_a_name_does_not_reach_a_terminal_raw(tmp_path):
         assert arguments[0] == "doctor" or rb"\x1b]0;title" in out  # the bar shows it
 
 
-@pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGHUP])
-def test_what_is_asked_to_end_cleans_up(asked, tmp_path):
+@pytest.mark.parametrize("requested", [signal.SIGTERM, signal.SIGHUP])
+def test_what_is_asked_to_end_cleans_up(requested, tmp_path):
     rows = "".join(f"{row},{row}\n" for row in range(2000))
     for number in range(600):
         (tmp_path / f"logs/{number}").mkdir(parents=True)
         (tmp_path / f"logs/{number}/imu.csv").write_text(f"t [s],x\n{rows}")
     code, out = on_a_terminal(
-        "doctor", tmp_path / "logs", until=lambda: any(tmp_path.glob(".robocache-doctor-*/*")), signal_number=asked
+        "doctor", tmp_path / "logs", until=lambda: any(tmp_path.glob(".robocache-doctor-*/*")), signal_number=requested
     )
-    assert code == 128 + asked and sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
+    assert code == 128 + requested and sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
     assert out.rfind(b"\x1b[?25h") > out.rfind(b"\x1b[?25l") >= 0  # the cursor is shown again
     assert b"Traceback" not in out
 
@@ -768,12 +768,12 @@ def test_what_was_assumed_is_shown_in_groups_and_kept(capsys, tmp_path):
             (folder / f"{stream}.csv").write_text("t,x\n" + "".join(f"{k * step:.3f},{k}\n" for k in range(9)))
     code, out, _ = run(capsys, "ingest", tmp_path / "logs", tmp_path / "cache")
     lines = out.splitlines()
-    begin = next(place for place, line in enumerate(lines) if line.startswith("assumed"))
+    begin = next(index for index, line in enumerate(lines) if line.startswith("assumed"))
     assert code == 0 and lines[begin + 1] == "  clock 't' (2 streams): seconds, by its steps of 0.005"
     assert lines[begin + 2].startswith("next:")
-    told = [{"what": "clock 't'", "reason": "seconds, by its steps of 0.005", "streams": ["a", "b"]}]
+    assumptions = [{"what": "clock 't'", "reason": "seconds, by its steps of 0.005", "streams": ["a", "b"]}]
     code, out, _ = run(capsys, "ingest", tmp_path / "logs", tmp_path / "cache", "--overwrite", "--json")
-    assert json.loads(out)["assumed"] == told == robocache.open(tmp_path / "cache").provenance["assumed"]
+    assert json.loads(out)["assumed"] == assumptions == robocache.open(tmp_path / "cache").provenance["assumed"]
     assert "of the source: assumed 1" in run(capsys, "inspect", tmp_path / "cache")[1]
     assert "assumed clock 't' (2 streams): seconds" in run(capsys, "inspect", tmp_path / "cache", "--all")[1]
     (found,) = (one for one in robocache.doctor(tmp_path / "cache").findings if one.code == "assumed")
@@ -799,9 +799,9 @@ def test_ingest_says_in_20_lines_what_it_did_and_the_command_to_go_on_with(capsy
             assert lines[-1] == "next: robocache doctor 'cache 0'"
         else:
             assert code == 3 and lines[0].startswith("incomplete: 12 episodes") and "30" in lines[0]
-            (told,) = (line for line in lines if line.startswith("skipped"))
-            assert "run_0-29/wheel.csv" in told
-            begin = next(place for place, line in enumerate(lines) if "robocache ingest" in line)
+            (skipped,) = (line for line in lines if line.startswith("skipped"))
+            assert "run_0-29/wheel.csv" in skipped
+            begin = next(index for index, line in enumerate(lines) if "robocache ingest" in line)
             command = "".join(lines[begin:]).replace("\\", "").partition("robocache ")[2]
     for number in range(30):
         (tmp_path / f"whole/run_{number}/wheel.csv").write_text("t_s,turns\n0,1\n1,2\n")
@@ -817,8 +817,8 @@ def test_ingest_says_in_20_lines_what_it_did_and_the_command_to_go_on_with(capsy
 
 def test_a_provenance_of_another_form_is_passed_over(capsys, tmp_path):
     odd = [7, "x", None, True, [1, [2]], {"a": 1}, [{"what": 1, "reason": [2]}, {"what": 3}], {"streams": {"x": 5}}]
-    for place, value in enumerate(odd):
-        path = tmp_path / str(place)
+    for index, value in enumerate(odd):
+        path = tmp_path / str(index)
         with robocache.Writer(path) as writer:
             writer.stream("x", attributes={"rate_hz": value, "limits": value, "methods": value, "units": value})
             for number in range(2):
@@ -826,20 +826,20 @@ def test_a_provenance_of_another_form_is_passed_over(capsys, tmp_path):
                     episode.append("x", np.arange(9) * 10**7, np.arange(9.0))
             for key in ("source", "left_out", "skipped", "repair", "appended", "lerobot"):
                 writer.provenance[key] = value
-            writer.provenance["lerobot"] = {"splits": value, "fps": value} if place % 2 else value
-            writer.provenance["format"] = value if place % 2 else "lerobot"
+            writer.provenance["lerobot"] = {"splits": value, "fps": value} if index % 2 else value
+            writer.provenance["format"] = value if index % 2 else "lerobot"
         for arguments in (["inspect", path], ["inspect", path, "--all"], ["doctor", path], ["inspect", path, "--json"]):
             code, _, err = run(capsys, *arguments)
             assert code in (0, arguments[0] == "doctor") and err == "", (value, arguments)
 
 
 def test_progress_goes_to_a_terminal_only(tmp_path):
-    made = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "robocache", "ingest", write_logs(tmp_path / "logs"), tmp_path / "cache", "--json"],
         capture_output=True,
         text=True,
         env={**os.environ, "TERM": "xterm"},
         cwd=Path.cwd(),
     )
-    assert (made.returncode, made.stderr) == (0, "")
-    json.loads(made.stdout)
+    assert (result.returncode, result.stderr) == (0, "")
+    json.loads(result.stdout)

@@ -18,8 +18,8 @@ def demo(tmp_path_factory):
     """(what a run returned, its folder, what it said)."""
     from robocache.demo import run
 
-    out, said = tmp_path_factory.mktemp("demo"), io.StringIO()
-    return run(out, episodes=2, seed=3, console=Console(file=said, width=80)), out, said.getvalue()
+    out, output = tmp_path_factory.mktemp("demo"), io.StringIO()
+    return run(out, episodes=2, seed=3, console=Console(file=output, width=80)), out, output.getvalue()
 
 
 def test_it_measures_and_draws(demo):
@@ -31,8 +31,8 @@ def test_it_measures_and_draws(demo):
 
 
 def test_what_matters_is_said_last_and_little_else(demo):
-    measured, out, said = demo
-    lines = said.strip().splitlines()
+    measured, out, output = demo
+    lines = output.strip().splitlines()
     assert len(lines) <= 7
     assert str(out / "window.png") in lines[-4]
     assert lines[-2].startswith(f"{measured['samples_per_second']:,.0f} samples/s on ")

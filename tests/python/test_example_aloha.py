@@ -287,12 +287,12 @@ def test_arms_of_the_comparison_see_the_same(filmed):
     pytest.importorskip("av")
     from examples.aloha.compare import AsRecorded, Demonstrations
 
-    of = Demonstrations(filmed)
-    of.prepare()
-    native, on_theirs = of.ours(16, "cpu"), of.on_theirs(16, "cpu", seed=3)
-    order = of.order(3, 16, seed=3)
+    demonstrations = Demonstrations(filmed)
+    demonstrations.prepare()
+    native, on_theirs = demonstrations.ours(16, "cpu"), demonstrations.on_theirs(16, "cpu", seed=3)
+    order = demonstrations.order(3, 16, seed=3)
     assert [next(on_theirs)["index"].tolist() for _ in order] == order
-    raw = next(of.on_theirs(16, "cpu"))
+    raw = next(demonstrations.on_theirs(16, "cpu"))
     batch = next(iter(AsRecorded([raw], native)))
     stats = robocache.open(filmed / "demonstrations").stats[ACTION]
     expected = (raw[ACTION].double().numpy() - stats.mean) / stats.std

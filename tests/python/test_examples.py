@@ -284,8 +284,8 @@ def test_training_on_a_dataset_with_a_camera(seen_by_a_camera, train, folder, po
     assert (folder / "a.png").read_bytes().startswith(b"\x89PNG")
     record = json.loads((folder / "a.json").read_text())
     np.testing.assert_allclose(record["losses"], losses, atol=1e-5)
-    told = {"gpu": None, "policy": policy, "cameras": ["observation.images.top"], "frames": 28, "batch_size": 8}
-    assert told.items() <= record.items() and record["steps"] == steps
+    facts = {"gpu": None, "policy": policy, "cameras": ["observation.images.top"], "frames": 28, "batch_size": 8}
+    assert facts.items() <= record.items() and record["steps"] == steps
     assert 0 < record["waited_s"] < record["elapsed_s"]
 
 
@@ -317,15 +317,15 @@ def test_training_takes_what_ingest_takes(seen_by_a_camera, train, folder, capsy
     video.unlink()
     with pytest.raises(SystemExit):
         train(seen_by_a_camera, "--policy", "small", "--steps", "1")
-    assert "episode_000001.mp4" in (told := capsys.readouterr().err) and "--on-error skip" in told
+    assert "episode_000001.mp4" in (output := capsys.readouterr().err) and "--on-error skip" in output
     with pytest.warns(UserWarning, match="1 of 2 episodes lack rows"):
         train(seen_by_a_camera, "--policy", "small", "--steps", "1", "--on-error", "skip", "--frames", "by-index")
     assert "18 frames" in capsys.readouterr().out
     robocache.ingest(folder / "pusht", folder / "theirs", on_error="skip", jobs=1)
-    made = (folder / "theirs").stat().st_mtime_ns
+    result = (folder / "theirs").stat().st_mtime_ns
     with pytest.warns(UserWarning, match="batches lack them"):
         train(seen_by_a_camera, "--policy", "small", "--steps", "1", "--on-error", "skip", "--cache", "theirs")
-    assert (folder / "theirs").stat().st_mtime_ns == made
+    assert (folder / "theirs").stat().st_mtime_ns == result
 
 
 @pytest.mark.filterwarnings("ignore:cameras without frames")

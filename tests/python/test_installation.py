@@ -51,10 +51,10 @@ def fakes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fakes")
     (folder / "plugin.cpp").write_text(PLUGIN)
     (folder / "nvml.c").write_text(NVML)
-    for source, made in (("plugin.cpp", "librobocache_cuda.so"), ("nvml.c", "libnvidia-ml.so.1")):
+    for source, result in (("plugin.cpp", "librobocache_cuda.so"), ("nvml.c", "libnvidia-ml.so.1")):
         standard = ["-std=c++20"] if source.endswith("cpp") else []
         command = ["g++" if standard else "gcc", *standard, "-shared", "-fPIC", f"-I{ROOT / 'src'}"]
-        subprocess.run([*command, folder / source, "-o", folder / made], check=True)
+        subprocess.run([*command, folder / source, "-o", folder / result], check=True)
     return folder
 
 

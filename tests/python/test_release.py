@@ -85,15 +85,15 @@ def faults(root, but=()):
     """The faults of each gate that has any. `files` and `links` need tools of their own."""
     but = {"files", "links", *but}
     found = {name: list(function(root)) for name, function in release.GATES.items() if name not in but}
-    return {name: said for name, said in found.items() if said}
+    return {name: messages for name, messages in found.items() if messages}
 
 
 def test_a_good_checkout_passes_and_dist_is_untouched(checkout, capsys):
     before = {path.name: path.read_bytes() for path in (checkout / "dist").iterdir()}
     assert faults(checkout) == {}
     assert release.main(["version", "tag", "dist"], checkout) == 0
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert re.fullmatch("3 gates passed, 0 failed; not asked for: .*files.*. Nothing was published.", said)
+    output = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch("3 gates passed, 0 failed; not asked for: .*files.*. Nothing was published.", output)
     assert {path.name: path.read_bytes() for path in (checkout / "dist").iterdir()} == before
 
 
@@ -185,7 +185,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_fails_its_gate_alone(fault, checkout, capsys):
-    plant, said = FAULTS[fault]
+    plant, message = FAULTS[fault]
     plant(checkout)
     if fault not in ("tag", "tag of another tree"):  # what was planted is a change, which `tag` sees too
         subprocess.run(["git", "-C", checkout, "add", "-A"], check=True)
@@ -194,7 +194,7 @@ def test_a_planted_fault_fails_its_gate_alone(fault, checkout, capsys):
         subprocess.run(["git", "-C", checkout, "tag", "-f", f"v{VERSION}"], check=True, capture_output=True)
     found = faults(checkout, () if fault.startswith("environments") else ("environments",))  # which takes seconds
     assert list(found) == [fault.split()[0]]
-    assert said in re.sub(r"line \d+", "line N", "\n".join(found[fault.split()[0]]))
+    assert message in re.sub(r"line \d+", "line N", "\n".join(found[fault.split()[0]]))
     assert release.main([fault.split()[0]], checkout) == 1
     assert f"FAILED  {fault.split()[0]}" in capsys.readouterr().out
 
@@ -207,8 +207,8 @@ def test_the_gate_of_tests_names_what_was_skipped(checkout, capsys, monkeypatch)
     }
     monkeypatch.setattr(release, "run", lambda root, *command, quiet=False: "exited 127" if quiet else None)  # no GPU
     assert release.main(["tests"], checkout) == 0
-    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert {"7 skipped: no CUDA", "2 skipped: could not import 'lerobot'"} < set(said)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert {"7 skipped: no CUDA", "2 skipped: could not import 'lerobot'"} < set(lines)
     monkeypatch.setattr(release, "run", lambda root, *command, quiet=False: None)  # a GPU
     assert release.main(["tests"], checkout) == 1
     assert "7 skipped: no CUDA" in capsys.readouterr().out.partition("FAILED")[2]
@@ -253,7 +253,7 @@ WORKFLOW, FORM = ".github/workflows/ci.yml", ".github/ISSUE_TEMPLATE/bug.yml"
 
 
 @pytest.mark.parametrize(
-    "path, pattern, to, said",
+    "path, pattern, to, message",
     [
         (WORKFLOW, "timeout-minutes", "timeout-minuets", "timeout-minuets"),
         (WORKFLOW, r"run: \.ci/run", "run: echo ${{ github.event.pull_request.title }}", "template-injection"),
@@ -263,7 +263,7 @@ WORKFLOW, FORM = ".github/workflows/ci.yml", ".github/ISSUE_TEMPLATE/bug.yml"
         ("CITATION.cff", "^title: .*\n", "", "title"),
     ],
 )
-def test_a_fault_of_a_workflow_a_form_and_the_citation_is_found(path, pattern, to, said, checkout, tools):
+def test_a_fault_of_a_workflow_a_form_and_the_citation_is_found(path, pattern, to, message, checkout, tools):
     change(checkout / path, pattern, to)
     found = list(release.files(checkout))
-    assert len(found) == 1 and said in found[0]
+    assert len(found) == 1 and message in found[0]

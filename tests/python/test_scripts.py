@@ -81,8 +81,8 @@ def run(folder, script, files):
 
 @pytest.mark.parametrize("script", CHECKS)
 def test_what_is_right_passes(tmp_path, script):
-    code, said = run(tmp_path, script, CHECKS[script][0])
-    assert code == 0 and len(said.splitlines()) == 1, said
+    code, output = run(tmp_path, script, CHECKS[script][0])
+    assert code == 0 and len(output.splitlines()) == 1, output
 
 
 @pytest.mark.parametrize("script", CHECKS)
@@ -90,7 +90,7 @@ def test_nothing_to_check_is_a_mistake(tmp_path, script):
     assert run(tmp_path, script, {})[0] == 1
 
 
-@pytest.mark.parametrize(("script", "file", "said"), CASES)
-def test_what_is_wrong_is_named(tmp_path, script, file, said):
+@pytest.mark.parametrize(("script", "file", "message"), CASES)
+def test_what_is_wrong_is_named(tmp_path, script, file, message):
     code, out = run(tmp_path, script, CHECKS[script][0] | dict([file]))
-    assert code == 1 and said in out, out
+    assert code == 1 and message in out, out

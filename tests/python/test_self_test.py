@@ -38,8 +38,8 @@ def test_every_operation_and_a_loader_run_on_every_device(monkeypatch):
     conversions = ("Relative", "StepDelta", "Rotate", "Rescale", "BinarizeGripper")
     ways = {f"{name}.{way}" for name in conversions for way in ("forward", "back")} - {"BinarizeGripper.back"}
     for name, _, way in (one.partition(".") for one in ways):
-        of = getattr(robocache.actions, name)
-        monkeypatch.setattr(of, way, counted(f"{name}.{way}", getattr(of, way)))
+        conversion = getattr(robocache.actions, name)
+        monkeypatch.setattr(conversion, way, counted(f"{name}.{way}", getattr(conversion, way)))
     found = self_test.self_test()
     assert called == offered | {"Loader"} | live | ways and len(offered) >= 8
     cases = {device: {result.case for result in found.results if result.device == device} for device in found.devices}

@@ -67,8 +67,8 @@ def command_line():
         action for action in _arguments.make_parser()._actions if isinstance(action, argparse._SubParsersAction)
     )
     return {
-        command: sorted(name for action in made._actions for name in (action.option_strings or [action.dest]))
-        for command, made in subcommands.choices.items()
+        command: sorted(name for action in result._actions for name in (action.option_strings or [action.dest]))
+        for command, result in subcommands.choices.items()
     }
 
 

@@ -20,8 +20,8 @@ def fuse(streams, target_times, *, target_lengths=None, dtype=None, output="conc
     """
     target_times = np.asarray(target_times)
     outs, valids, ages = [], [], []
-    for place, (values, times) in enumerate(streams):
-        own = {**shared, **(options[place] if options else {})}
+    for index, (values, times) in enumerate(streams):
+        own = {**shared, **(options[index] if options else {})}
         own_dtype = own.pop("dtype", dtype)
         out, valid, age = _stream(np.asarray(values), np.asarray(times), target_times, target_lengths, own_dtype, **own)
         outs.append(out), valids.append(valid), ages.append(age)
@@ -96,16 +96,16 @@ def _stream(
     for b in range(batch):
         row_times, row = only_last_of_each_time(times[b, : lengths[b]], rows[b, : lengths[b]])
         looked_up = [on_clock(t, times.dtype, offset) for t in targets[b, : target_lengths[b]]]
-        asked = [k for k, t in enumerate(looked_up) if t is not None]
-        if not asked or len(row_times) == 0:
+        requested = [k for k, t in enumerate(looked_up) if t is not None]
+        if not requested or len(row_times) == 0:
             continue
-        moved = np.array([looked_up[k] for k in asked], times.dtype)
+        moved = np.array([looked_up[k] for k in requested], times.dtype)
         # Rule 3 to 12 in the work type; a NaN sample stands for itself, so what is absent is told by numbering samples.
         used, is_valid = _used(row_times, moved, rules)
         x = row.astype(work) if floating else None
         if floating:
             x, _ = resample(x, row_times, moved, **rules)
-        for i, k in enumerate(asked):
+        for i, k in enumerate(requested):
             valid[b, k] = is_valid[i]
             if used[i] is None:
                 continue

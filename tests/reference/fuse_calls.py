@@ -51,8 +51,8 @@ def check(streams, targets, device="cpu", **options):
     assert_same_bits(valid, expected_valid, f"valid, {options}")
     assert_same_bits(age, expected_age, f"age, {options}")
     if isinstance(out, list):
-        for place, (one, expected) in enumerate(zip(out, expected_out, strict=True)):
-            assert_same_bits(one, expected, f"values of stream {place}, {options}")
+        for index, (one, expected) in enumerate(zip(out, expected_out, strict=True)):
+            assert_same_bits(one, expected, f"values of stream {index}, {options}")
     else:
         assert_same_bits(out, expected_out, f"values, {options}")
 

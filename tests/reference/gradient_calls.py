@@ -67,11 +67,11 @@ def gradients(device, values, times, targets, out_gradient, wanted=("values", "t
         for name, array in (("values", values), ("times", times), ("target_times", targets))
     }
     out = robocache.resample_trajectories(**tensors, **options)
-    asked = [tensors[name] for name in wanted]
-    made = torch.autograd.grad(out, asked, to_torch(out_gradient, device), allow_unused=False)
-    for gradient, tensor in zip(made, asked, strict=True):
+    requested = [tensors[name] for name in wanted]
+    result = torch.autograd.grad(out, requested, to_torch(out_gradient, device), allow_unused=False)
+    for gradient, tensor in zip(result, requested, strict=True):
         assert gradient.dtype == tensor.dtype and gradient.shape == tensor.shape and gradient.device == tensor.device
-    return [to_numpy(gradient) for gradient in made]
+    return [to_numpy(gradient) for gradient in result]
 
 
 def random_gradient(rng, shape, dtype):

@@ -24,7 +24,7 @@ def slopes_of_linear(values, times, target_times, out_gradient, *, lengths=None,
     of_targets, size_of_targets = np.zeros(target_times.shape), np.zeros(target_times.shape)
     for row, targets in enumerate(target_times):
         length = times.shape[1] if lengths is None else int(lengths[row])
-        clock, place = only_last_of_each_time(times[row, :length], np.arange(length))
+        clock, position = only_last_of_each_time(times[row, :length], np.arange(length))
         clock = clock.astype(np.float64)
         for k, t in enumerate(targets.astype(np.float64)):
             if np.isnan(t) or len(clock) < 2:
@@ -40,12 +40,12 @@ def slopes_of_linear(values, times, target_times, out_gradient, *, lengths=None,
             if not hit and not outside and max_gap is not None and gap > max_gap and extrapolate == "nan":
                 continue
             w = (t - clock[left]) / gap
-            step = values[row, place[right]] - values[row, place[left]]
+            step = values[row, position[right]] - values[row, position[left]]
             terms = np.where(out_gradient[row, k] == 0, 0, out_gradient[row, k] * step) / gap
             slope, size = terms.sum(), np.abs(terms).sum()
             of_targets[row, k] += slope
             size_of_targets[row, k] += size
             for index, share in ((left, 1 - w), (right, w)):
-                of_times[row, place[index]] -= share * slope
-                size_of_times[row, place[index]] += (1 + abs(share)) * size
+                of_times[row, position[index]] -= share * slope
+                size_of_times[row, position[index]] += (1 + abs(share)) * size
     return of_times, of_targets, size_of_times, size_of_targets

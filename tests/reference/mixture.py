@@ -59,14 +59,14 @@ def shares(weights):
 def turns(share, seed, block, shuffle):
     """For each draw of a block its source, and how many that source had before it in the block: int64 [BLOCK, 2]."""
     key = mix_bits(mix_bits(seed) ^ block)
-    place = np.arange(BLOCK)
+    index = np.arange(BLOCK)
     if shuffle:
-        place = np.array([int(f"{draw:016b}"[::-1], 2) for draw in place]) + key % BLOCK
+        index = np.array([int(f"{draw:016b}"[::-1], 2) for draw in index]) + key % BLOCK
         for part in (16, 32, 48):
-            place = place * (key >> part & 0xFFFF | 1) % BLOCK
-            place ^= place * 0x5A3E % BLOCK
-        place %= BLOCK
-    source = np.searchsorted(np.cumsum(share), place, side="right")
+            index = index * (key >> part & 0xFFFF | 1) % BLOCK
+            index ^= index * 0x5A3E % BLOCK
+        index %= BLOCK
+    source = np.searchsorted(np.cumsum(share), index, side="right")
     before = np.empty(BLOCK, np.int64)
     for own in range(len(share)):
         before[source == own] = np.arange(share[own])
@@ -82,9 +82,9 @@ def draw(position, anchors, *, seed=0, epoch=0, weights=None, samples=None, shuf
         anchor = permuted(position, sum(anchors), seed, epoch) if shuffle else position
         return _part_of(anchor, anchors)
     number = epoch * (sum(anchors) if samples is None else samples) + position & MOST
-    block, place = divmod(number, BLOCK)
+    block, index = divmod(number, BLOCK)
     share = shares(tuple(weights))
-    source, before = map(int, turns(tuple(share), seed, block, shuffle)[place])
+    source, before = map(int, turns(tuple(share), seed, block, shuffle)[index])
     turn, anchor = divmod(block * share[source] + before, anchors[source])
     if shuffle:
         anchor = permuted(anchor, anchors[source], mix_bits(seed ^ mix_bits(source + 1)), turn)
@@ -96,8 +96,8 @@ def changed_draws(count, anchors, changes, *, seed=0, shuffle=True):
     found, drawn, changes = [], [0] * len(anchors), [(first, tuple(shares(weights))) for first, weights in changes]
     for number in range(count):
         share = [share for first, share in changes if first <= number][-1]
-        block, place = divmod(number, BLOCK)
-        source = int(turns(share, seed, block, shuffle)[place][0])
+        block, index = divmod(number, BLOCK)
+        source = int(turns(share, seed, block, shuffle)[index][0])
         turn, anchor = divmod(drawn[source], anchors[source])
         drawn[source] += 1
         if shuffle:
@@ -106,12 +106,12 @@ def changed_draws(count, anchors, changes, *, seed=0, shuffle=True):
     return found
 
 
-def _part_of(place, sizes):
+def _part_of(index, sizes):
     """Which of the parts that lie behind each other a place is in, and where."""
     for part, size in enumerate(sizes):
-        if place < size:
-            return part, place
-        place -= size
+        if index < size:
+            return part, index
+        index -= size
     raise AssertionError
 
 
@@ -133,8 +133,8 @@ def mixture_batch(parts, drawn, deltas, *, pad_features=False, return_age=False,
     batch["anchor_index"] = np.array([firsts[source] + anchor for source, anchor in drawn], np.int64)
     batch |= {name: np.zeros(count, np.int64) for name in ("time_ns", "episode_index")}
     curved = set()
-    for key, asked in deltas.items():
-        steps = (count,) if asked is None else (count, len(asked))
+    for key, requested in deltas.items():
+        steps = (count,) if requested is None else (count, len(requested))
         having = [part for part in parts if key in part.dtypes]
         stored = having[0].dtypes[key]
         shape = max((part.shapes[key] for part in having), key=np.prod)
@@ -146,11 +146,11 @@ def mixture_batch(parts, drawn, deltas, *, pad_features=False, return_age=False,
         if pad_features and len(shape) == 1:
             batch[key + "_feature_is_pad"] = np.ones((count, *shape), bool)
     for source, part in enumerate(parts):
-        places = [place for place, draw in enumerate(drawn) if draw[0] == source]
+        places = [index for index, draw in enumerate(drawn) if draw[0] == source]
         own = window_batch(
             part.recording,
-            [part.ticks[drawn[place][1]] for place in places],
-            {key: asked for key, asked in deltas.items() if key in part.dtypes},
+            [part.ticks[drawn[index][1]] for index in places],
+            {key: requested for key, requested in deltas.items() if key in part.dtypes},
             dtypes=part.dtypes,
             shapes=part.shapes,
             stats=part.stats,
@@ -164,9 +164,9 @@ def mixture_batch(parts, drawn, deltas, *, pad_features=False, return_age=False,
                 continue
             curved |= {name} if isinstance(rows, Window) else set()
             windows = rows if isinstance(rows, Window) else (rows,)
-            for to, made in zip(batch[name][: len(windows)], windows, strict=True):
+            for to, result in zip(batch[name][: len(windows)], windows, strict=True):
                 wide = np.zeros((len(places), *to.shape[1:]), to.dtype)
-                wide[tuple(map(slice, made.shape))] = made
+                wide[tuple(map(slice, result.shape))] = result
                 to[places] = wide
             if name + "_feature_is_pad" in batch:
                 batch[name + "_feature_is_pad"][places] = np.arange(to.shape[-1]) >= part.shapes[name][0]

@@ -110,11 +110,11 @@ def _by_row(one_row, values, times, target_times, lengths, target_lengths):
     answers = []
     for row in range(batch):
         length, targets = int(lengths[row]), int(target_lengths[row])
-        there = one_row(rows[row, :length], times[row, :length], target_times[row, :targets])
+        present = one_row(rows[row, :length], times[row, :length], target_times[row, :targets])
         if targets < count:
             missing = one_row(*nothing, target_times[row, targets:])
-            there = tuple(np.concatenate(pair) for pair in zip(there, missing, strict=True))
-        answers.append(there)
+            present = tuple(np.concatenate(pair) for pair in zip(present, missing, strict=True))
+        answers.append(present)
     if not answers:
         answers = [one_row(*nothing, np.zeros(count, times.dtype))]
         return tuple(part[None][:0] for part in answers[0])
@@ -373,15 +373,15 @@ def _slerp(q, left, w, u):
     from scipy.spatial.transform import Rotation
 
     length = np.linalg.norm(np.nan_to_num(q / np.abs(q).max(axis=1, keepdims=True)), axis=1) * np.abs(q).max(axis=1)
-    there = np.isfinite(q).all(axis=1) & (length > 0)
-    unit = np.where(there[:, None], q / np.abs(q).max(axis=1, keepdims=True), [0, 0, 0, 1.0])
+    present = np.isfinite(q).all(axis=1) & (length > 0)
+    unit = np.where(present[:, None], q / np.abs(q).max(axis=1, keepdims=True), [0, 0, 0, 1.0])
     unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
     a, b = unit[left], unit[left + 1]
     turn = (Rotation.from_quat(a).inv() * Rotation.from_quat(b)).as_rotvec()
     angle = np.linalg.norm(turn, axis=1, keepdims=True) * w / 2
     axis = turn / np.maximum(np.linalg.norm(turn, axis=1, keepdims=True), 1e-300)
     exact = np.cos(angle) * a + np.sin(angle) * _times(a, axis)
-    exact = np.where((there[left] & there[left + 1])[:, None], exact, np.nan)
+    exact = np.where((present[left] & present[left + 1])[:, None], exact, np.nan)
     zero = (q == 0).all(axis=1)
     exact[zero[left] & zero[left + 1]] = 0
     # Normalising leaves 6 u in each component (four squares, a root, a product), so a - b and a + b are off by 13 u and the

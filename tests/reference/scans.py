@@ -88,12 +88,12 @@ def read_pcd(path):
 
 def lzf_decompressed(data, size):
     """`size` bytes out of LZF: runs of bytes as they are, and copies of what came before."""
-    made, at = bytearray(), 0
+    output, at = bytearray(), 0
     while at < len(data):
         control = data[at]
         at += 1
         if control < 32:
-            made += data[at : at + control + 1]
+            output += data[at : at + control + 1]
             at += control + 1
             continue
         length = control >> 5
@@ -101,12 +101,12 @@ def lzf_decompressed(data, size):
             length += data[at]
             at += 1
         length += 2
-        start = len(made) - ((control & 31) << 8 | data[at]) - 1
+        start = len(output) - ((control & 31) << 8 | data[at]) - 1
         at += 1
-        if start + length <= len(made):
-            made += made[start : start + length]
+        if start + length <= len(output):
+            output += output[start : start + length]
         else:  # reaches into what it makes: a pattern that repeats
-            pattern = made[start:]
-            made += (pattern * (length // len(pattern) + 1))[:length]
-    assert len(made) == size, f"{len(made)} bytes, expected {size}"
-    return bytes(made)
+            pattern = output[start:]
+            output += (pattern * (length // len(pattern) + 1))[:length]
+    assert len(output) == size, f"{len(output)} bytes, expected {size}"
+    return bytes(output)

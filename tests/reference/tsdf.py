@@ -26,8 +26,8 @@ def integrate_depth(grid, weights, depth, T_world_sensor, intrinsics, *, depth_s
     intrinsics = np.asarray(intrinsics, np.float64)
     if intrinsics.shape[-2:] == (3, 3):
         intrinsics = np.stack([intrinsics[..., i, j] for i, j in ((0, 0), (1, 1), (0, 2), (1, 2))], -1)
-    for place, (image, pose) in enumerate(_each(depth, T_world_sensor, 2)):
-        camera = intrinsics if intrinsics.ndim == 1 else intrinsics[place]
+    for index, (image, pose) in enumerate(_each(depth, T_world_sensor, 2)):
+        camera = intrinsics if intrinsics.ndim == 1 else intrinsics[index]
         total.add(*_on_image(pose[:3, :3], pose[:3, 3], image.astype(np.float64) * depth_scale, camera, total))
     return total.update(grid, weights)
 

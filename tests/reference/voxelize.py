@@ -111,9 +111,9 @@ def voxelize_one(points, features, grid_min, voxel_size, grid_size, modes, fill=
     rows_of = {}
     for row in np.flatnonzero(inside):
         rows_of.setdefault(tuple(at[row]), []).append(row)
-    made = {mode: _empty(mode, features, grid_size, fill) for mode in modes}
+    result = {mode: _empty(mode, features, grid_size, fill) for mode in modes}
     for cell, rows in rows_of.items():
-        for mode, out in made.items():
+        for mode, out in result.items():
             if mode == "occupancy":
                 out[cell] = True
             elif mode == "occupancy_bits":
@@ -130,7 +130,7 @@ def voxelize_one(points, features, grid_min, voxel_size, grid_size, modes, fill=
                         out[(*cell, f)] = extreme(column, -1 if mode == "min" else 1)
                     else:
                         out[(*cell, f)] = sum_or_mean(column, mode, quantum)
-    return made, np.int64(np.count_nonzero(~inside))
+    return result, np.int64(np.count_nonzero(~inside))
 
 
 def _empty(mode, features, grid_size, fill):
@@ -163,11 +163,11 @@ def voxelize(points, features=None, *, mode, lengths=None, batch_offsets=None, *
         clouds = [(b, slice(0, n)) for b, n in enumerate(counts)]
     else:
         return voxelize_one(points, features, modes=mode, **options)
-    made = [voxelize_one(points[c], None if features is None else features[c], modes=mode, **options) for c in clouds]
-    if made:
-        stacked = {name: np.stack([one[name] for one, _ in made]) for name in mode}
+    result = [voxelize_one(points[c], None if features is None else features[c], modes=mode, **options) for c in clouds]
+    if result:
+        stacked = {name: np.stack([one[name] for one, _ in result]) for name in mode}
     else:
         none = None if features is None else np.zeros((0, features.shape[-1]), features.dtype)
         grid_size, fill = options["grid_size"], options.get("fill", 0)
         stacked = {name: _empty(name, none, grid_size, fill)[None][:0] for name in mode}
-    return stacked, np.array([dropped for _, dropped in made], np.int64)
+    return stacked, np.array([dropped for _, dropped in result], np.int64)

@@ -123,11 +123,11 @@ def voxelize_sparse(
     if reduce is None:
         source = flat if features is None else features.reshape(len(flat), features.shape[-1])
         most = max(counts, default=0) if max_points_per_voxel is None else max_points_per_voxel
-        made = np.zeros((size, most, source.shape[-1]), source.dtype)
+        result = np.zeros((size, most, source.shape[-1]), source.dtype)
         for voxel, of_voxel in enumerate(rows):
-            made[voxel, : len(of_voxel)] = source[of_voxel]
+            result[voxel, : len(of_voxel)] = source[of_voxel]
     else:
-        made = reduced(
+        result = reduced(
             flat[:, 3:] if features is None else features.reshape(len(flat), features.shape[-1]), rows, reduce
         )
     return Voxels(
@@ -137,7 +137,7 @@ def voxelize_sparse(
         dropped if batched else dropped.reshape(()),
         num_voxels,
         rows,
-        made,
+        result,
     )
 
 
@@ -146,17 +146,17 @@ def reduced(source, rows, reduce):
     dtype = source.dtype
     if not is_floating(dtype):
         dtype = {"sum": np.dtype(np.int64), "mean": np.dtype(np.float32)}.get(reduce, dtype)
-    made = np.zeros((len(rows), source.shape[1]), dtype)
+    result = np.zeros((len(rows), source.shape[1]), dtype)
     for voxel, of_voxel in enumerate(rows):
         for f in range(source.shape[1] if of_voxel else 0):
             column = source[of_voxel, f]
             if reduce in ("first", "last"):
-                made[voxel, f] = column[0 if reduce == "first" else -1]
+                result[voxel, f] = column[0 if reduce == "first" else -1]
             elif reduce in ("min", "max"):
-                made[voxel, f] = extreme(column, -1 if reduce == "min" else 1)
+                result[voxel, f] = extreme(column, -1 if reduce == "min" else 1)
             else:
-                made[voxel, f] = sum_or_mean(column, reduce)
-    return made
+                result[voxel, f] = sum_or_mean(column, reduce)
+    return result
 
 
 def voxel_downsample(points, features=None, *, voxel_size, method="centroid", seed=None, origin=0.0):

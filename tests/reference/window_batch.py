@@ -92,8 +92,8 @@ def window_batch(
         "time_ns": np.array([t for _, t in anchors], np.int64),
         "episode_index": np.array([e for e, _ in anchors], np.int64),
     }
-    for stream, asked in delta_timestamps.items():
-        deltas = [0.0] if asked is None else asked
+    for stream, requested in delta_timestamps.items():
+        deltas = [0.0] if requested is None else requested
         stored = np.dtype(dtypes[stream])
         out_type = np.dtype(dtype) if is_floating(stored) else stored
         mode = (normalize or {}).get(stream)
@@ -145,7 +145,7 @@ def window_batch(
                     rounding = output_rounding(np.abs(exact[part]) + bound[part], out_type)
                     bound[part] = np.where(bound[part] > 0, bound[part] + rounding, 0)
                 out[part] = x
-        steps = size[:1] if asked is None else size[:2]
+        steps = size[:1] if requested is None else size[:2]
         curved = any(by not in EXACT for _, _, by in runs)
         arrays = [part.reshape(*steps, *shapes[stream]) for part in (out, exact, bound, period)]
         batch[stream] = Window(*arrays) if curved else arrays[0]
@@ -157,8 +157,8 @@ def window_batch(
 
 def _said(option, stream, otherwise):
     """An option's value for a stream: one value for all, or {stream: value}."""
-    said = option.get(stream) if isinstance(option, dict) else option
-    return otherwise if said is None else said
+    value = option.get(stream) if isinstance(option, dict) else option
+    return otherwise if value is None else value
 
 
 def _runs(methods, features, default):
@@ -231,6 +231,6 @@ def _window(time_ns, values, targets, *, method, max_gap_ns, snap_ns, causal, to
                     is_pad[k] = True
         age[k] = min(max(targets[k] - times[used], -(2**63 - 1)), 2**63 - 1)
     if method not in EXACT and not causal:
-        made = resample_curve(samples, time_ns, np.array(snapped, np.int64), method=method, max_gap=max_gap_ns)
-        return made.out, made.exact, made.bound, ~made.valid, age
+        result = resample_curve(samples, time_ns, np.array(snapped, np.int64), method=method, max_gap=max_gap_ns)
+        return result.out, result.exact, result.bound, ~result.valid, age
     return out, np.zeros(out.shape), np.zeros(out.shape), is_pad, age

@@ -45,6 +45,6 @@ def test_a_benchmark_runs_and_verifies_its_peers(bench, tmp_path):
         ({"cases": [{"name": "a", "contenders": {"torch": {"largest_error_over_bound": float("nan")}}}]}, "a: torch"),
     ],
 )
-def test_a_planted_fault_is_found(fault, said):
+def test_a_planted_fault_is_found(fault, message):
     (found,) = faults(fault)
-    assert found.startswith(said)
+    assert found.startswith(message)

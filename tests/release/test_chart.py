@@ -54,9 +54,9 @@ def helm(tmp_path_factory):
 
 
 def rendered(helm, step, *given):
-    code, said = helm("template", "robocache", CHART, "--set", f"step={step}", *given)
-    assert code == 0, said
-    return list(YAML(typ="safe").load_all(said))
+    code, output = helm("template", "robocache", CHART, "--set", f"step={step}", *given)
+    assert code == 0, output
+    return list(YAML(typ="safe").load_all(output))
 
 
 def unknown(resource):
@@ -99,8 +99,8 @@ def unknown_to_kuberay(resource):
 
 @pytest.mark.parametrize("step", STEPS)
 def test_helm_and_the_schemas_take_each_step(step, helm):
-    code, said = helm("lint", "--strict", CHART, "--set", f"step={step}")
-    assert code == 0, said
+    code, output = helm("lint", "--strict", CHART, "--set", f"step={step}")
+    assert code == 0, output
     resources = rendered(helm, step)
     assert [resource["kind"] for resource in resources] == STEPS[step]
     assert [unknown(resource) for resource in resources] == [""] * len(resources)
@@ -124,10 +124,10 @@ def test_helm_and_the_schemas_take_each_step(step, helm):
         ("resources.limits.memory=lots", "does not match pattern"),
     ],
 )
-def test_a_value_that_is_wrong_is_refused(given, said, helm):
+def test_a_value_that_is_wrong_is_refused(given, message, helm):
     code, output = helm("template", "robocache", CHART, "--set", given)
     assert code != 0 and "values don't meet the specifications of the schema" in output
-    assert said in output and given.partition("=")[0].split(".")[0] in output
+    assert message in output and given.partition("=")[0].split(".")[0] in output
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,11 @@ def test_the_steps_make_the_cache_of_one_ingest(helm, tmp_path):
             assert done.returncode == 0, done.stdout + done.stderr
     report = robocache.ingest(tmp_path / "recordings", tmp_path / "whole", on_error="skip")
     assert report.skipped  # for which `robocache merge` exits 3, and the Job does not fail
-    made, whole = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
-    assert len(made) == len(whole) >= 5
-    assert (made["arm"].values == whole["arm"].values).all() and (made["arm"].time_ns == whole["arm"].time_ns).all()
+    dataset, whole = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
+    assert len(dataset) == len(whole) >= 5
+    assert (dataset["arm"].values == whole["arm"].values).all() and (
+        dataset["arm"].time_ns == whole["arm"].time_ns
+    ).all()
 
     _, job = rendered(helm, "ray", *given, "--set", "cache=by-ray")  # test_ray.py runs its program
     assert shlex.split(job["spec"]["entrypoint"]) == ["python3", "/program/ingest.py", "/data/work", "/data/by-ray"]

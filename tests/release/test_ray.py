@@ -103,6 +103,8 @@ def test_a_node_that_dies_costs_no_shard(recipe, tmp_path):
     assert "nodes alive: 2" in done.stdout
 
     robocache.ingest(tmp_path / "recordings", tmp_path / "whole")
-    made, whole = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
-    assert len(made) == len(whole) == 6
-    assert (made["arm"].values == whole["arm"].values).all() and (made["arm"].time_ns == whole["arm"].time_ns).all()
+    dataset, whole = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
+    assert len(dataset) == len(whole) == 6
+    assert (dataset["arm"].values == whole["arm"].values).all() and (
+        dataset["arm"].time_ns == whole["arm"].time_ns
+    ).all()

@@ -118,10 +118,10 @@ def slurm(tmp_path):
             daemon.wait()
 
 
-def wait_for(done, said=lambda: "", seconds=120):
+def wait_for(done, describe=lambda: "", seconds=120):
     end = time.monotonic() + seconds
     while not done():
-        assert time.monotonic() < end, said()
+        assert time.monotonic() < end, describe()
         time.sleep(0.1)
 
 
@@ -178,9 +178,11 @@ def test_the_scripts_make_one_cache_and_train_from_it(slurm, tmp_path):
     assert set(states.values()) == {"COMPLETED"} and len(states) == 6 and last in states, f"{states}\n{logs()}"
 
     robocache.ingest(tmp_path / "recordings", tmp_path / "whole")
-    made, whole = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
-    assert len(made) == len(whole) == 6
-    assert (made["arm"].values == whole["arm"].values).all() and (made["arm"].time_ns == whole["arm"].time_ns).all()
+    dataset, whole = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
+    assert len(dataset) == len(whole) == 6
+    assert (dataset["arm"].values == whole["arm"].values).all() and (
+        dataset["arm"].time_ns == whole["arm"].time_ns
+    ).all()
     assert "Restarts=1" in call("scontrol", "show", "job", "2_1")
     first, second = json.loads((tmp_path / "trained.json").read_text())
     assert sorted(first + second) == sorted(whole["arm"].values.ravel().tolist())

@@ -102,7 +102,7 @@ LISTS = {
 def test_batches_are_what_the_functions_make(tmp_path, rng, device, name, dtype):
     dataset, conversions = record(tmp_path / "c", rng, dtype=dtype), LISTS[name]
     has_base = isinstance(conversions[0], Relative | StepDelta)
-    made, raw = loaders(
+    converting, raw = loaders(
         dataset,
         conversions,
         device,
@@ -111,7 +111,7 @@ def test_batches_are_what_the_functions_make(tmp_path, rng, device, name, dtype)
         base="state" if has_base else None,
     )
     for _ in range(3):
-        batch, plain = next(made), next(raw)
+        batch, plain = next(converting), next(raw)
         want = convert(plain["action"], plain["state"], conversions)
         off = ~plain["action_is_pad"]
         if name in ("robosuite", "euler") or dtype == "float64" or device == "cuda":
@@ -139,8 +139,8 @@ def test_poses_of_every_rotation(tmp_path, rng, device, kind, rotation):
     dataset = record(tmp_path / "c", rng, rotation=rotation)
     mask = [True] * (dataset.streams["action"].shape[0] - 1) + [False]
     conversions = [Relative(kind, mask=mask, rotation=rotation)]
-    made, raw = loaders(dataset, conversions, device, window={"method": "nearest"}, state={"method": "nearest"})
-    batch, plain = next(made), next(raw)
+    converting, raw = loaders(dataset, conversions, device, window={"method": "nearest"}, state={"method": "nearest"})
+    batch, plain = next(converting), next(raw)
     want = convert(plain["action"], plain["state"], conversions)
     torch.testing.assert_close(comparable(batch["action"], rotation), comparable(want, rotation), atol=2e-5, rtol=1e-5)
     exact = not rotation.startswith(("rotvec", "euler")) and device == "cpu"
@@ -150,8 +150,8 @@ def test_poses_of_every_rotation(tmp_path, rng, device, kind, rotation):
 def test_a_scaled_base_frame_is_robosuites(tmp_path, rng, device):
     dataset = record(tmp_path / "c", rng, rotation="rotvec")
     conversions = [Relative("base_frame", mask=[True] * 6 + [False], rotation="rotvec", scale=(0.05, 0.5))]
-    made, raw = loaders(dataset, conversions, device, window={"method": "nearest"}, state={"method": "nearest"})
-    batch, plain = next(made), next(raw)
+    converting, raw = loaders(dataset, conversions, device, window={"method": "nearest"}, state={"method": "nearest"})
+    batch, plain = next(converting), next(raw)
     want = convert(plain["action"], plain["state"], conversions)
     torch.testing.assert_close(batch["action"], want, atol=1e-4, rtol=1e-5)
 
@@ -159,9 +159,9 @@ def test_a_scaled_base_frame_is_robosuites(tmp_path, rng, device):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_the_keys_dtype_is_rounded_to_once(tmp_path, rng, device, dtype):
     dataset = record(tmp_path / "c", rng)
-    made, _ = loaders(dataset, LISTS["6D"], device, window={"dtype": dtype})
+    converting, _ = loaders(dataset, LISTS["6D"], device, window={"dtype": dtype})
     _, plain = loaders(dataset, LISTS["6D"], device)
-    batch, plain = next(made), next(plain)
+    batch, plain = next(converting), next(plain)
     want = convert(plain["action"], plain["state"], LISTS["6D"]).to(getattr(torch, dtype))
     assert batch["action"].dtype == want.dtype and batch["action_base"].dtype == torch.float32
     torch.testing.assert_close(batch["action"], want, atol=1e-5, rtol=1e-2 if dtype == "bfloat16" else 1e-3)
@@ -169,8 +169,8 @@ def test_the_keys_dtype_is_rounded_to_once(tmp_path, rng, device, dtype):
 
 def test_a_step_beside_padding_is_padding(tmp_path, rng, device):
     dataset = record(tmp_path / "c", rng)
-    made, raw = loaders(dataset, LISTS["steps"], device, batch_size=300, shuffle=False)
-    batch, plain = next(made), next(raw)
+    converting, raw = loaders(dataset, LISTS["steps"], device, batch_size=300, shuffle=False)
+    batch, plain = next(converting), next(raw)
     pad, base = plain["action_is_pad"], plain["state_is_pad"][:, None]
     before = torch.cat([torch.zeros_like(pad[:, :1]), pad[:, :-1]], 1)
     assert torch.equal(batch["action_is_pad"], pad | before | base)
@@ -179,7 +179,7 @@ def test_a_step_beside_padding_is_padding(tmp_path, rng, device):
 
 def test_by_names_the_state_may_be_wider_and_ordered_otherwise(tmp_path, rng, device):
     dataset = record(tmp_path / "c", rng, width={"action": 3, "state": 8})
-    made, _ = loaders(
+    converting, _ = loaders(
         dataset,
         [Relative("joints")],
         device,
@@ -188,7 +188,7 @@ def test_by_names_the_state_may_be_wider_and_ordered_otherwise(tmp_path, rng, de
         state={"normalize": "mean_std", "offset_s": 0.01},
     )
     _, plain = loaders(dataset, [], device, window={"method": "linear"}, state={"offset_s": 0.01}, base=None)
-    batch, plain = next(made), next(plain)
+    batch, plain = next(converting), next(plain)
     base = plain["state"][:, [2, 0, 7]]
     assert torch.equal(batch["action"], plain["action"] - base[:, None])
     assert torch.equal(batch["action_base"], base) and not torch.equal(batch["state"], plain["state"])
@@ -196,8 +196,8 @@ def test_by_names_the_state_may_be_wider_and_ordered_otherwise(tmp_path, rng, de
 
 def test_a_window_of_states_has_the_base_at_the_anchor(tmp_path, rng, device):
     dataset = record(tmp_path / "c", rng)
-    made, raw = loaders(dataset, LISTS["se3"], device, state={"offsets": [-0.1, 0.0]})
-    batch, plain = next(made), next(raw)
+    converting, raw = loaders(dataset, LISTS["se3"], device, state={"offsets": [-0.1, 0.0]})
+    batch, plain = next(converting), next(raw)
     assert torch.equal(batch["action_base"], plain["state"][:, 1])
     want = convert(plain["action"], plain["state"][:, 1], LISTS["se3"])
     torch.testing.assert_close(batch["action"], want, atol=1e-5, rtol=1e-5)
@@ -210,14 +210,14 @@ def test_a_window_of_states_has_the_base_at_the_anchor(tmp_path, rng, device):
 def test_without_rows_of_either_all_is_0_and_padding(tmp_path, rng, device, missing):
     dataset = record(tmp_path / "c", rng, without=[(missing, 1)])
     with pytest.warns(robocache.LoaderWarning, match="have no row"):
-        made, raw = loaders(dataset, LISTS["6D"], device, batch_size=300, shuffle=False)
-    batch, plain = next(made), next(raw)
+        converting, raw = loaders(dataset, LISTS["6D"], device, batch_size=300, shuffle=False)
+    batch, plain = next(converting), next(raw)
     lacking = batch["episode_index"] == 1
     assert lacking.any() and batch["action_is_pad"][lacking].all() and (batch["action"][lacking] == 0).all()
-    there = ~lacking
+    present = ~lacking
     torch.testing.assert_close(
-        batch["action"][there],
-        convert(plain["action"][there], plain["state"][there], LISTS["6D"]),
+        batch["action"][present],
+        convert(plain["action"][present], plain["state"][present], LISTS["6D"]),
         atol=1e-5,
         rtol=1e-5,
     )
@@ -260,11 +260,14 @@ def test_quaternions_are_normalised_where_asked(tmp_path, rng, device, name):
         conversions = [Rotate(3, "quat_xyzw", "rot6d_rows", normalize=True)]
     window = {"offsets": [0.0, 0.02], "method": "nearest"}
     base = "state" if name == "se3" else None
-    made, raw = loaders(dataset, conversions, device, window=window, base=base, **ODD_WORDS)
-    batch, plain = next(made), next(raw)
+    converting, raw = loaders(dataset, conversions, device, window=window, base=base, **ODD_WORDS)
+    batch, plain = next(converting), next(raw)
     want = convert(plain["action"], plain["state"] if base else None, conversions)
     assert torch.equal(torch.nan_to_num(batch["action"], 9.0), torch.nan_to_num(want, 9.0))
-    assert batch["action"].isnan().any() and robocache.Spec(made.spec.to_json()).to_json() == made.spec.to_json()
+    assert (
+        batch["action"].isnan().any()
+        and robocache.Spec(converting.spec.to_json()).to_json() == converting.spec.to_json()
+    )
 
     def zero(stream, number, values):
         if stream == "action" and number == 2:
@@ -282,8 +285,8 @@ def test_what_interpolation_makes_no_rotation_is_0_and_padding_and_nan_stays(tmp
 
     dataset = record(tmp_path / "c", rng, change=change)
     window = {"offsets": [0.0, 0.01], "method": "linear"}  # straight between two quaternions
-    made, raw = loaders(dataset, LISTS["se3"], device, window=window, **ODD_WORDS)
-    batch, plain = next(made), next(raw)
+    converting, raw = loaders(dataset, LISTS["se3"], device, window=window, **ODD_WORDS)
+    batch, plain = next(converting), next(raw)
     action, pad = numbers(batch["action"]), batch["action_is_pad"].cpu().numpy()
     lengths = np.linalg.norm(numbers(plain["action"])[..., 3:7], axis=-1)
     bad, fine = np.abs(lengths - 1) > 1.1e-3, np.abs(lengths - 1) < 0.9e-3
@@ -311,18 +314,18 @@ def test_to_absolute_is_the_way_back(tmp_path, rng, device, name, one_step):
     chunk = plain["action"][:, None] if one_step else plain["action"]
     seen = convert(chunk, plain["state"], conversions)
     stats = {"action": stats_of(seen, rng)}
-    made, _ = loaders(
+    converting, _ = loaders(
         dataset,
         conversions,
         device,
         normalization=Normalization(norm_stats=stats),
         window=window | {"normalize": "mean_std"},
     )
-    batch = next(made)
+    batch = next(converting)
     want = (numbers(seen) - stats["action"]["mean"]) / stats["action"]["std"]
     np.testing.assert_allclose(numbers(batch["action"]), want[:, 0] if one_step else want, atol=1e-4)
     x = batch["action"].clone().requires_grad_()
-    back = made.to_absolute("action", x, batch)
+    back = converting.to_absolute("action", x, batch)
     assert back.shape == plain["action"].shape and back.dtype == torch.float32
     got, recorded = numbers(back.detach()), numbers(plain["action"])
     kept = [0, 1, 2] if name == "6D" else [0, 1, 2, 7]  # its gripper was held at its ends
@@ -333,8 +336,8 @@ def test_to_absolute_is_the_way_back(tmp_path, rng, device, name, one_step):
     assert x.grad.isfinite().all()
     # At deployment there is no batch: the robot's state as it was recorded. Nor is there a dataset.
     at_deployment = {"action_base": batch["action_base"]}
-    assert torch.equal(made.to_absolute("action", batch["action"], at_deployment), back.detach())
-    made.save_spec(tmp_path / "spec.json")
+    assert torch.equal(converting.to_absolute("action", batch["action"], at_deployment), back.detach())
+    converting.save_spec(tmp_path / "spec.json")
     spec = robocache.Spec.load(tmp_path / "spec.json")
     assert torch.equal(spec.to_absolute("action", batch["action"], at_deployment), back.detach())
 
@@ -359,18 +362,18 @@ def test_mixtures_have_their_own_statistics_and_lacks(tmp_path, rng, device):
     ]
     window = {"normalize": "mean_std"}
     with pytest.warns(robocache.LoaderWarning):
-        made, raw = loaders(Mixture(sources), LISTS["joints"], device, batch_size=512, window=window)
-    batch, plain = next(made), next(raw)
-    of = batch["dataset_index"]
+        converting, raw = loaders(Mixture(sources), LISTS["joints"], device, batch_size=512, window=window)
+    batch, plain = next(converting), next(raw)
+    source_of = batch["dataset_index"]
     seen = convert(plain["action"], plain["state"], LISTS["joints"])
     for source in (0, 1):
-        want = (numbers(seen[of == source]) - stats[source]["mean"]) / stats[source]["std"]
-        np.testing.assert_allclose(numbers(batch["action"][of == source]), want, atol=1e-5)
+        want = (numbers(seen[source_of == source]) - stats[source]["mean"]) / stats[source]["std"]
+        np.testing.assert_allclose(numbers(batch["action"][source_of == source]), want, atol=1e-5)
     for source in (2, 3):
-        assert batch["action_is_pad"][of == source].all() and (batch["action"][of == source] == 0).all()
-    some = of < 2
+        assert batch["action_is_pad"][source_of == source].all() and (batch["action"][source_of == source] == 0).all()
+    some = source_of < 2
     base = {"action_base": batch["action_base"][some]}
-    back = made.to_absolute("action", batch["action"][some], base, batch["dataset_index"][some])
+    back = converting.to_absolute("action", batch["action"][some], base, batch["dataset_index"][some])
     torch.testing.assert_close(back, plain["action"][some], atol=1e-5, rtol=1e-5)
 
 
@@ -381,10 +384,10 @@ def test_mixtures_have_their_own_statistics_and_lacks(tmp_path, rng, device):
 def test_a_spec_has_the_conversions(tmp_path, rng, name):
     dataset, conversions = record(tmp_path / "c", rng), LISTS[name]
     base = "state" if isinstance(conversions[0], Relative | StepDelta) else None
-    made, _ = loaders(dataset, conversions, "cpu", base=base)
-    batch = next(made)
-    again = robocache.Spec(made.spec.to_json()).to_absolute("action", batch["action"], batch)
-    assert torch.equal(again, made.to_absolute("action", batch["action"], batch))
+    converting, _ = loaders(dataset, conversions, "cpu", base=base)
+    batch = next(converting)
+    again = robocache.Spec(converting.spec.to_json()).to_absolute("action", batch["action"], batch)
+    assert torch.equal(again, converting.to_absolute("action", batch["action"], batch))
 
 
 @pytest.mark.parametrize(
@@ -392,10 +395,10 @@ def test_a_spec_has_the_conversions(tmp_path, rng, name):
 )
 def test_every_tier_gives_the_same(tmp_path, rng, device, residency):
     dataset = record(tmp_path / "c", rng)
-    made, _ = loaders(dataset, LISTS["6D"], device, memory=Memory(residency=residency))
+    converting, _ = loaders(dataset, LISTS["6D"], device, memory=Memory(residency=residency))
     on_cpu, _ = loaders(dataset, LISTS["6D"], "cpu")
     for _ in range(3):
-        batch, want = next(made), next(on_cpu)
+        batch, want = next(converting), next(on_cpu)
         assert batch.keys() == want.keys()
         for key in want:
             torch.testing.assert_close(batch[key].cpu(), want[key], atol=5e-5, rtol=1e-5)  # rule 8.1 for slerp
@@ -441,8 +444,8 @@ def test_two_keys_share_a_base(tmp_path, rng, device):
 def test_windows_of_any_length(tmp_path, rng, device, name, steps):
     dataset = record(tmp_path / "c", rng)
     words = {"offsets": np.arange(steps) * 0.02, "method": "nearest"}
-    made, raw = loaders(dataset, LISTS[name], device, window=words, state={"method": "nearest"})
-    batch, plain = next(made), next(raw)
+    converting, raw = loaders(dataset, LISTS[name], device, window=words, state={"method": "nearest"})
+    batch, plain = next(converting), next(raw)
     pad = plain["action_is_pad"].clone()
     if name == "steps":
         pad[:, 1:] |= plain["action_is_pad"][:, :-1]
@@ -476,7 +479,7 @@ def test_joints_of_any_width_and_mask(tmp_path, rng, device, width, size, steps)
         "state": Window(method="linear"),
     }
     options = {"batch_size": size, "anchors": "tick", "findings": None, "seed": 3}
-    made, here = (
+    converting, here = (
         robocache.Loader(
             dataset,
             delta_timestamps=windows,
@@ -489,7 +492,7 @@ def test_joints_of_any_width_and_mask(tmp_path, rng, device, width, size, steps)
     as_recorded = {"action": Window(windows["action"].offsets, method="linear"), "state": windows["state"]}
     raw = robocache.Loader(dataset, delta_timestamps=as_recorded, device="cpu", **options)
     for _ in range(3):
-        batch, own, plain = next(made), next(here), next(raw)
+        batch, own, plain = next(converting), next(here), next(raw)
         for key, value in own.items():
             assert torch.equal(batch[key].cpu(), value), key
         is_pad = plain["action_is_pad"] | plain["state_is_pad"][:, None]
@@ -535,7 +538,7 @@ def test_a_plan_of_many_groups_converts_every_key(tmp_path, rng, device):
 
 
 @pytest.mark.parametrize(
-    ("window", "state", "error", "words"),
+    ("window", "state", "error", "message"),
     [
         ({"convert": [Relative("joints")]}, {}, "ArgumentError", r"'action'\]\.base: expected the key of the state"),
         ({"convert": [Relative("joints")], "base": "tick"}, {}, "ArgumentError", "base: .*'tick'"),
@@ -597,15 +600,15 @@ def test_a_plan_of_many_groups_converts_every_key(tmp_path, rng, device):
         ({"convert": ["se3"], "base": "state"}, {}, "ArgumentTypeError", "expected those of robocache.actions"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(tmp_path, rng, window, state, error, words):
+def test_what_cannot_be_is_refused_by_name(tmp_path, rng, window, state, error, message):
     dataset = record(tmp_path / "c", rng, episodes=1)
-    with pytest.raises(getattr(robocache, error), match=words):
+    with pytest.raises(getattr(robocache, error), match=message):
         windows = {"action": Window(OFFSETS, **window), "state": Window(**state)}
         robocache.Loader(dataset, batch_size=4, delta_timestamps=windows, device="cpu", anchors=Anchors(stream="tick"))
 
 
 @pytest.mark.parametrize(
-    ("names", "units", "conversions", "words"),
+    ("names", "units", "conversions", "message"),
     [
         ("x y z qw qx qy qz", None, [Relative("se3")], "'quat_wxyz'"),
         ("x y z qw qx qy qz", None, [Relative("se3", rotation="quat_wxyz")], None),
@@ -640,7 +643,9 @@ def test_what_cannot_be_is_refused_by_name(tmp_path, rng, window, state, error, 
         ),
     ],
 )
-def test_conversions_are_held_against_the_names_and_units_of_features(tmp_path, rng, names, units, conversions, words):
+def test_conversions_are_held_against_the_names_and_units_of_features(
+    tmp_path, rng, names, units, conversions, message
+):
     names = names.split()
     turn = Rotation.random(10, random_state=3).as_quat()
     values = np.concatenate([np.ones((10, len(names) - 4)), turn], -1) if len(names) > 4 else turn[:, : len(names)]
@@ -652,10 +657,10 @@ def test_conversions_are_held_against_the_names_and_units_of_features(tmp_path, 
                 episode.append(stream, np.arange(10) * 20_000_000, values)
     base = {"base": "state"} if isinstance(conversions[0], Relative) else {}
     windows = {"state": Window(), "action": Window([0.0, 0.02], convert=conversions, **base)}
-    if words is None:
+    if message is None:
         next(robocache.Loader(tmp_path / "c", batch_size=4, delta_timestamps=windows, findings=None))
         return
-    with pytest.raises(robocache.ArgumentError, match=re.escape(words)) as caught:
+    with pytest.raises(robocache.ArgumentError, match=re.escape(message)) as caught:
         robocache.Loader(tmp_path / "c", batch_size=4, delta_timestamps=windows, findings=None)
     assert str(caught.value).startswith("delta_timestamps['action'].convert: ")
 
@@ -694,7 +699,7 @@ def opened_with(path, conversions, base="state", stream="action"):
 
 
 @pytest.mark.parametrize(
-    ("stream", "names", "attributes", "conversion", "words"),
+    ("stream", "names", "attributes", "conversion", "message"),
     [
         ("tcp_xyz_wxyz", "a b c d e f g", None, Relative("se3"), "'quat_wxyz', as the name of stream 'tcp_xyz_wxyz'"),
         ("tcp_xyz_wxyz", "a b c d e f g", None, Relative("se3", rotation="quat_wxyz"), None),
@@ -708,12 +713,12 @@ def opened_with(path, conversions, base="state", stream="action"):
         ("log", "p_wxyz_0 p_wxyz_1 p_wxyz_2 p_wxyz_3", None, Rotate(0, "quat_xyzw", "rotvec"), "'quat_wxyz', as the f"),
     ],
 )
-def test_conversions_are_held_against_the_stream_s_own_name(tmp_path, stream, names, attributes, conversion, words):
+def test_conversions_are_held_against_the_stream_s_own_name(tmp_path, stream, names, attributes, conversion, message):
     path = described(tmp_path / "c", names=names, attributes=attributes, action=stream)
-    if words is None:
+    if message is None:
         opened_with(path, [conversion], stream=stream)
         return
-    with pytest.raises(robocache.ArgumentError, match=re.escape(words)):
+    with pytest.raises(robocache.ArgumentError, match=re.escape(message)):
         opened_with(path, [conversion], stream=stream)
 
 
@@ -743,7 +748,7 @@ def test_what_is_declared_relative_is_not_made_relative_again(tmp_path, attribut
 
 
 @pytest.mark.parametrize(
-    ("stream", "names", "attributes", "conversion", "said"),
+    ("stream", "names", "attributes", "conversion", "warning_text"),
     [
         ("rel_actions", "a b c", None, Relative("joints"), ["rel_actions"]),
         ("action.eefDelta", "a b c", None, StepDelta(), ["action.eefDelta"]),
@@ -753,18 +758,22 @@ def test_what_is_declared_relative_is_not_made_relative_again(tmp_path, attribut
         ("release", "a b c", None, Relative("joints"), []),
     ],
 )
-def test_what_only_names_call_relative_is_warned_of(tmp_path, recwarn, stream, names, attributes, conversion, said):
+def test_what_only_names_call_relative_is_warned_of(
+    tmp_path, recwarn, stream, names, attributes, conversion, warning_text
+):
     path = described(tmp_path / "c", names=names, attributes=attributes, action=stream)
     opened_with(path, [conversion], stream=stream)
-    found = [str(one.message) for one in recwarn if "relative already" in str(one.message)]
-    assert len(found) == bool(said) and all(f".convert: {said} are relative already" in one for one in found)
+    found = [str(warning.message) for warning in recwarn if "relative already" in str(warning.message)]
+    assert len(found) == bool(warning_text) and all(
+        f".convert: {warning_text} are relative already" in one for one in found
+    )
 
 
 @pytest.mark.parametrize(
-    ("base", "attributes", "said"),
+    ("base", "attributes", "warning_text"),
     [("delta_state", {}, True), ("delta_state", {"absolute": True}, False), ("state", {}, False)],
 )
-def test_a_base_that_only_its_name_calls_relative_is_warned_of(tmp_path, recwarn, base, attributes, said):
+def test_a_base_that_only_its_name_calls_relative_is_warned_of(tmp_path, recwarn, base, attributes, warning_text):
     with robocache.Writer(tmp_path / "c") as writer:
         writer.stream(base, attributes=attributes)
         with writer.episode() as episode:
@@ -775,14 +784,14 @@ def test_a_base_that_only_its_name_calls_relative_is_warned_of(tmp_path, recwarn
         base: robocache.Window([0.0]),
     }
     robocache.Loader(tmp_path / "c", batch_size=2, delta_timestamps=windows, device="cpu")
-    found = [str(one.message) for one in recwarn if ".base: " in str(one.message)]
-    assert len(found) == said and all(
+    found = [str(warning.message) for warning in recwarn if ".base: " in str(warning.message)]
+    assert len(found) == warning_text and all(
         "['delta_state'] of 'delta_state' are relative by their names" in one for one in found
     )
 
 
 @pytest.mark.parametrize(
-    ("names", "attributes", "conversions", "words"),
+    ("names", "attributes", "conversions", "message"),
     [
         (
             "a b c d",
@@ -861,18 +870,18 @@ def test_a_base_that_only_its_name_calls_relative_is_warned_of(tmp_path, recwarn
         ("j0_deg j1_deg j2_deg", None, [StepDelta(angles=[False] * 3)], None),
     ],
 )
-def test_conversions_are_held_against_what_streams_declare(tmp_path, names, attributes, conversions, words):
+def test_conversions_are_held_against_what_streams_declare(tmp_path, names, attributes, conversions, message):
     path = described(tmp_path / "c", names=names, attributes=attributes)
-    if words is None:
+    if message is None:
         opened_with(path, conversions)
         return
-    with pytest.raises(robocache.ArgumentError, match=re.escape(words)) as caught:
+    with pytest.raises(robocache.ArgumentError, match=re.escape(message)) as caught:
         opened_with(path, conversions)
     assert str(caught.value).startswith("delta_timestamps['action'].convert: ")
 
 
 @pytest.mark.parametrize(
-    ("facts", "conversion", "base", "words"),
+    ("facts", "conversion", "base", "message"),
     [
         ({"base_names": "x y z qw qx qy qz"}, Relative("se3"), "state", "'quat_wxyz'"),
         ({"base_names": "x y z qw qx qy qz"}, Relative("se3"), ("state", [0, 1, 2, 4, 5, 6, 3]), None),
@@ -902,12 +911,12 @@ def test_conversions_are_held_against_what_streams_declare(tmp_path, names, attr
         ({"units": "rad"}, Relative("joints"), "state", None),
     ],
 )
-def test_the_base_is_held_against_its_own_names_and_units(tmp_path, facts, conversion, base, words):
+def test_the_base_is_held_against_its_own_names_and_units(tmp_path, facts, conversion, base, message):
     path = described(tmp_path / "c", names="a b c d e f g", **facts)
-    if words is None:
+    if message is None:
         opened_with(path, [conversion], base)
         return
-    with pytest.raises(robocache.ArgumentError, match=re.escape(words)) as caught:
+    with pytest.raises(robocache.ArgumentError, match=re.escape(message)) as caught:
         opened_with(path, [conversion], base)
     assert str(caught.value).startswith("delta_timestamps['action'].base: ")
 
@@ -933,8 +942,8 @@ def test_a_feature_that_is_compared_with_another_of_the_state_is_warned_of(tmp_p
     robocache.Loader(
         tmp_path / "c", batch_size=4, delta_timestamps={"state": Window(), "action": relative}, findings=None
     )
-    said = [str(one.message) for one in recwarn if "is compared with" in str(one.message)]
-    assert len(said) == (words is not None) and all(words in one for one in said)
+    warned = [str(warning.message) for warning in recwarn if "is compared with" in str(warning.message)]
+    assert len(warned) == (words is not None) and all(words in one for one in warned)
 
 
 @pytest.mark.parametrize(("angles", "warned"), [(None, True), ([True, False], False)])
@@ -949,7 +958,7 @@ def test_differences_of_declared_angles_without_the_shorter_way_are_warned_of(tm
     robocache.Loader(
         tmp_path / "c", batch_size=4, delta_timestamps={"state": Window(), "action": relative}, findings=None
     )
-    said = [str(one.message) for one in recwarn if "shorter way" in str(one.message)]
+    said = [str(warning.message) for warning in recwarn if "shorter way" in str(warning.message)]
     assert len(said) == warned and all("features [0]" in one for one in said)
 
 
@@ -969,12 +978,14 @@ def test_rotations_that_are_subtracted_number_by_number_are_warned_of(
     tmp_path, recwarn, names, attributes, conversion, features
 ):
     opened_with(described(tmp_path / "c", names=names, attributes=attributes), [conversion])
-    said = [str(one.message) for one in recwarn if "which is no rotation;" in str(one.message)]
-    assert len(said) == (features is not None) and all(f"features {features} are a rotation's" in one for one in said)
+    warned = [str(warning.message) for warning in recwarn if "which is no rotation;" in str(warning.message)]
+    assert len(warned) == (features is not None) and all(
+        f"features {features} are a rotation's" in one for one in warned
+    )
 
 
 @pytest.mark.parametrize(
-    ("said", "other", "is_refused"),
+    ("rotation", "other_rotation", "is_refused"),
     [
         ("quat_xyzw", "quat_wxyz", True),
         ("quaternion", "quat_wxyz", False),
@@ -984,33 +995,35 @@ def test_rotations_that_are_subtracted_number_by_number_are_warned_of(
         ("euler_angles_rpy", "euler_angles_ypr", True),
     ],
 )
-def test_sources_whose_attributes_say_other_rotations_are_refused(tmp_path, said, other, is_refused):
+def test_sources_whose_attributes_say_other_rotations_are_refused(tmp_path, rotation, other_rotation, is_refused):
     sources = [
         Source(described(tmp_path / str(i), names="a b c d", attributes={"rotation_type": one}))
-        for i, one in enumerate((said, other))
+        for i, one in enumerate((rotation, other_rotation))
     ]
     options = {"batch_size": 4, "delta_timestamps": {"action": Window()}, "findings": None}
     if not is_refused:
         next(robocache.Loader(Mixture(sources), **options))
         return
-    with pytest.raises(robocache.ArgumentError, match=re.escape(f"rotation_type = {said!r} and {other!r}")):
+    with pytest.raises(
+        robocache.ArgumentError, match=re.escape(f"rotation_type = {rotation!r} and {other_rotation!r}")
+    ):
         robocache.Loader(Mixture(sources), **options)
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "said"),
+    ("one", "other", "message"),
     [
         ({"absolute": False}, {"absolute": True}, "got absolute = False and absolute = True"),
         ({"absolute": True}, {"control_mode": "pd_joint_delta_pos"}, "got control_mode = 'pd_joint_delta_pos'"),
         ({"control_delta": False}, {"control_delta": True}, "got control_delta = True and control_delta = False"),
     ],
 )
-def test_sources_of_which_one_is_relative_and_another_absolute_are_refused(one, other, said, tmp_path):
+def test_sources_of_which_one_is_relative_and_another_absolute_are_refused(one, other, message, tmp_path):
     sources = [
         Source(described(tmp_path / str(i), names="a b c d", attributes=each)) for i, each in enumerate((one, other))
     ]
     options = {"batch_size": 4, "delta_timestamps": {"action": Window()}, "findings": None}
-    with pytest.raises(robocache.ArgumentError, match=re.escape(said)):
+    with pytest.raises(robocache.ArgumentError, match=re.escape(message)):
         robocache.Loader(Mixture(sources), **options)
     for source in sources:
         next(robocache.Loader(Mixture([source, source]), **options))
@@ -1037,20 +1050,20 @@ def test_other_refusals(tmp_path, rng):
     ):
         default = Window(convert=[Relative("joints")], base="state")
         robocache.Loader(wide, batch_size=4, delta_timestamps={"action": OFFSETS}, default=default, device="cpu")
-    made, raw = loaders(wide, LISTS["se3"], "cpu")
-    batch = next(made)
+    converting, raw = loaders(wide, LISTS["se3"], "cpu")
+    batch = next(converting)
     with pytest.raises(
         robocache.ArgumentError, match="key: expected one with conversions, which are 'action', got 'state'"
     ):
-        made.to_absolute("state", batch["state"], batch)
+        converting.to_absolute("state", batch["state"], batch)
     with pytest.raises(robocache.ArgumentError, match="which are 'action', got 'state'"):
-        made.spec.to_absolute("state", batch["state"], batch)
+        converting.spec.to_absolute("state", batch["state"], batch)
     with pytest.raises(robocache.ArgumentError, match="batch: expected 'action_base'"):
-        made.spec.to_absolute("action", batch["action"], {})
+        converting.spec.to_absolute("action", batch["action"], {})
     with pytest.raises(robocache.ArgumentError, match="which are none"):
         raw.to_absolute("action", batch["action"], batch)
     with pytest.raises(robocache.ArgumentError, match="batch: expected 'action_base'"):
-        made.to_absolute("action", batch["action"], {"state": batch["state"]})
+        converting.to_absolute("action", batch["action"], {"state": batch["state"]})
 
 
 def test_the_page_shows_it(tmp_path, rng):

@@ -64,9 +64,9 @@ def rows_to_matrix(six):
 
 
 def homogeneous(p, r):
-    made = np.zeros((*p.shape[:-1], 4, 4))
-    made[..., :3, :3], made[..., :3, 3], made[..., 3, 3] = r, p, 1
-    return made
+    poses = np.zeros((*p.shape[:-1], 4, 4))
+    poses[..., :3, :3], poses[..., :3, 3], poses[..., 3, 3] = r, p, 1
+    return poses
 
 
 def vectors(r):
@@ -87,9 +87,9 @@ def test_groot_end_effectors(rng):
     x, state = random_vectors(rng, (4, 16)), random_vectors(rng, (4,))
     t = np.linalg.inv(of_vectors(state))[:, None] @ of_vectors(x)
     conversions = presets.groot("relative", "eef", "xyz+rotvec")
-    made = convert(x, state, conversions)
-    np.testing.assert_allclose(made, np.concatenate([t[..., :3, 3], vectors(t[..., :3, :3])], -1), atol=1e-9)
-    np.testing.assert_allclose(of_vectors(revert(made, state, conversions)), of_vectors(x), atol=1e-12)
+    result = convert(x, state, conversions)
+    np.testing.assert_allclose(result, np.concatenate([t[..., :3, 3], vectors(t[..., :3, :3])], -1), atol=1e-9)
+    np.testing.assert_allclose(of_vectors(revert(result, state, conversions)), of_vectors(x), atol=1e-12)
 
     # 6D as GR00T stores it: the first two rows. A policy's output is noise around it.
     six, six0 = (
@@ -97,9 +97,11 @@ def test_groot_end_effectors(rng):
         for t in (of_vectors(x), of_vectors(state))
     )
     conversions = presets.groot("relative", "eef", "xyz+rot6d")
-    made = convert(six, six0, conversions)
-    np.testing.assert_allclose(made, np.concatenate([t[..., :3, 3], t[..., :2, :3].reshape(4, 16, 6)], -1), atol=1e-12)
-    noisy = made + 0.1 * rng.standard_normal(made.shape)
+    result = convert(six, six0, conversions)
+    np.testing.assert_allclose(
+        result, np.concatenate([t[..., :3, 3], t[..., :2, :3].reshape(4, 16, 6)], -1), atol=1e-12
+    )
+    noisy = result + 0.1 * rng.standard_normal(result.shape)
     want = of_vectors(state)[:, None] @ homogeneous(noisy[..., :3], rows_to_matrix(noisy[..., 3:]))
     got = revert(noisy, six0, conversions)
     np.testing.assert_allclose(
@@ -130,9 +132,9 @@ def test_umi(rng, pose_repr):
     t = of_vectors(x) if pose_repr == "abs" else np.linalg.inv(of_vectors(state))[:, None] @ of_vectors(x)
     want = np.concatenate([t[..., :3, 3], t[..., :2, :3].reshape(4, 16, 6)], -1)
     conversions = presets.umi(pose_repr, rotation="rotvec")
-    made = convert(x, state, conversions)
-    np.testing.assert_allclose(made, want, atol=1e-12)
-    noisy = made + 0.1 * rng.standard_normal(made.shape)
+    result = convert(x, state, conversions)
+    np.testing.assert_allclose(result, want, atol=1e-12)
+    noisy = result + 0.1 * rng.standard_normal(result.shape)
     back = homogeneous(noisy[..., :3], rows_to_matrix(noisy[..., 3:]))
     back = back if pose_repr == "abs" else of_vectors(state)[:, None] @ back
     np.testing.assert_allclose(of_vectors(revert(noisy, state, conversions)), back, atol=1e-12)
@@ -141,9 +143,9 @@ def test_umi(rng, pose_repr):
 def test_umis_rel_is_another_by_name(rng):
     x, state = random_vectors(rng, (1, 5)), random_vectors(rng, (1,))
     t, t0 = of_vectors(x), of_vectors(state)[:, None]
-    made = of_vectors(convert(x, state, [Relative("base_frame", rotation="rotvec")]))
-    np.testing.assert_allclose(made[..., :3, 3], t[..., :3, 3] - t0[..., :3, 3], atol=1e-12)
-    np.testing.assert_allclose(made[..., :3, :3], t[..., :3, :3] @ np.linalg.inv(t0[..., :3, :3]), atol=1e-12)
+    result = of_vectors(convert(x, state, [Relative("base_frame", rotation="rotvec")]))
+    np.testing.assert_allclose(result[..., :3, 3], t[..., :3, 3] - t0[..., :3, 3], atol=1e-12)
+    np.testing.assert_allclose(result[..., :3, :3], t[..., :3, :3] @ np.linalg.inv(t0[..., :3, :3]), atol=1e-12)
     with pytest.raises(robocache.ArgumentError, match="pose_repr: expected 'relative' or 'abs', got 'rel'"):
         presets.umi("rel", "rotvec")
 
@@ -160,18 +162,18 @@ def test_openvlas_bridge_gripper_and_movement(rng):
         for i in reversed(range(40)):
             carry = carry if not (is_open[i] or is_closed[i]) else float(is_open[i])
             want[i] = carry
-        made = convert(x, None, presets.openvla("bridge_orig"))
-        assert (made[:, 6] == want).all() and (made[:, :6] == x[:, :6]).all()
+        result = convert(x, None, presets.openvla("bridge_orig"))
+        assert (result[:, 6] == want).all() and (result[:, :6] == x[:, :6]).all()
     state = rng.standard_normal((40, 7))
     movement = state[1:, :6] - state[:-1, :6]
-    made = actions.step_delta(actions.reached_state(state), state[0])
-    assert (made[:-1, :6] == movement).all() and np.isnan(made[-1]).all()
+    result = actions.step_delta(actions.reached_state(state), state[0])
+    assert (result[:-1, :6] == movement).all() and np.isnan(result[-1]).all()
 
 
 def test_openvlas_libero_gripper_and_its_way_to_the_robot(rng):
     x = np.concatenate([rng.standard_normal((9, 6)), [[-1.0], [1], [0], [-1], [0.3], [1], [-0.2], [1.2], [1]]], -1)
-    made = convert(x, None, presets.openvla("libero"))
-    assert (made[:, 6] == 1 - np.clip(x[:, 6], 0, 1)).all() and (made[:, :6] == x[:, :6]).all()
+    result = convert(x, None, presets.openvla("libero"))
+    assert (result[:, 6] == 1 - np.clip(x[:, 6], 0, 1)).all() and (result[:, :6] == x[:, :6]).all()
     # At deployment a policy's g in [0, 1] becomes sign(2 g - 1), and that times -1.
     policys = rng.uniform(0, 1, (9, 7))
     theirs = np.sign(2 * policys[:, 6] - 1) * -1.0
@@ -194,10 +196,10 @@ def test_a_list_is_undone_in_reverse(arrays, rng):
         Rescale(slice(9, 10), (0, 1), (1, -1)),
         Rescale(slice(0, 3), (-0.05, 0.05), (-1, 1)),
     ]
-    made = convert(arrays(x), arrays(state), conversions)
-    assert tuple(made.shape) == (3, 5, 10)
-    np.testing.assert_allclose(arrays.numpy(made)[..., 9], 1 - 2 * gripper[..., 0], atol=1e-15)
-    back = arrays.numpy(revert(made, arrays(state), conversions))
+    result = convert(arrays(x), arrays(state), conversions)
+    assert tuple(result.shape) == (3, 5, 10)
+    np.testing.assert_allclose(arrays.numpy(result)[..., 9], 1 - 2 * gripper[..., 0], atol=1e-15)
+    back = arrays.numpy(revert(result, arrays(state), conversions))
     np.testing.assert_allclose(back[..., [0, 1, 2, 6]], x[..., [0, 1, 2, 6]], atol=1e-12)
     np.testing.assert_allclose(of_vectors(back[..., :6]), of_vectors(x[..., :6]), atol=1e-12)
 
@@ -205,9 +207,9 @@ def test_a_list_is_undone_in_reverse(arrays, rng):
 def test_steps_in_a_list(rng):
     x, state = rng.standard_normal((3, 5, 4)), rng.standard_normal((3, 4))
     conversions = [StepDelta(mask=[True, True, True, False])]
-    made = convert(x, state, conversions)
-    assert (made[..., :3] == np.diff(np.concatenate([state[:, None], x], 1), axis=1)[..., :3]).all()
-    np.testing.assert_allclose(revert(made, state, conversions), x, atol=1e-14)
+    result = convert(x, state, conversions)
+    assert (result[..., :3] == np.diff(np.concatenate([state[:, None], x], 1), axis=1)[..., :3]).all()
+    np.testing.assert_allclose(revert(result, state, conversions), x, atol=1e-14)
 
 
 def test_a_policys_quaternions_have_any_length(rng):
@@ -223,7 +225,7 @@ X = np.zeros((2, 3, 6))
 
 
 @pytest.mark.parametrize(
-    ("base", "conversions", "error", "words"),
+    ("base", "conversions", "error", "message"),
     [
         (X[:, 0], [Rotate(3, "rotvec", "quat_xyzw"), Relative("se3")], "ArgumentError", "Relative first.*after Rotate"),
         (
@@ -247,12 +249,12 @@ X = np.zeros((2, 3, 6))
         (None, [BinarizeGripper(slice(None, None, 2), 0, 1)], "ArgumentError", "features: "),
     ],
 )
-def test_lists_that_cannot_be_are_refused(base, conversions, error, words):
+def test_lists_that_cannot_be_are_refused(base, conversions, error, message):
     ways = (
-        (convert,) if words == "features: " else (convert, revert)
+        (convert,) if message == "features: " else (convert, revert)
     )  # nothing is done on a binarised gripper's way back
     for function in ways:
-        with pytest.raises(getattr(robocache, error), match=words):
+        with pytest.raises(getattr(robocache, error), match=message):
             function(X, base, conversions)
 
 

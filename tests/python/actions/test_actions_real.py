@@ -15,13 +15,13 @@ def test_a_robots_joints_come_back(tmp_path, real_data, conversion):
     dataset = robocache.open(tmp_path / "cache")
     offsets = {"offsets": range(16), "rows": True}
     words = {"batch_size": 256, "device": "cpu", "findings": None, "anchors": "action"}
-    made, plain = (
+    result, plain = (
         robocache.Loader(dataset, delta_timestamps={"observation.state": Window(), "action": window}, **words)
         for window in (Window(**offsets, convert=[conversion], base="observation.state"), Window(**offsets))
     )
-    batch, recorded = next(made), next(plain)["action"]
+    batch, recorded = next(result), next(plain)["action"]
     assert not np.allclose(batch["action"], recorded, atol=1e-3)
-    np.testing.assert_allclose(made.to_absolute("action", batch["action"], batch), recorded, atol=1e-5)
+    np.testing.assert_allclose(result.to_absolute("action", batch["action"], batch), recorded, atol=1e-5)
 
 
 @pytest.fixture
@@ -51,12 +51,12 @@ def test_a_bodys_poses_come_back(bodies, kind):
     pose = np.concatenate([places, turns[:, 0]], -1)
     rows = np.arange(len(pose) - 16)
     x, base = pose[rows[:, None] + np.arange(16)], pose[rows]
-    made = relative(x, base, kind, rotation="rotvec")
+    result = relative(x, base, kind, rotation="rotvec")
     # By scipy: the step's rotation in the base's frame, or the base's in the world.
     t, t0 = Rotation.from_rotvec(x[:, 7, 3:]), Rotation.from_rotvec(base[:, 3:])
     want = t * t0.inv() if kind == "base_frame" else t0.inv() * t
-    assert (Rotation.from_rotvec(made[:, 7, 3:]).inv() * want).magnitude().max() < 1e-7
-    back = absolute(made, base, kind, rotation="rotvec")
+    assert (Rotation.from_rotvec(result[:, 7, 3:]).inv() * want).magnitude().max() < 1e-7
+    back = absolute(result, base, kind, rotation="rotvec")
     np.testing.assert_allclose(back[..., :3], x[..., :3], atol=1e-9)
     apart = Rotation.from_rotvec(back[..., 3:].reshape(-1, 3)).inv() * Rotation.from_rotvec(x[..., 3:].reshape(-1, 3))
     assert apart.magnitude().max() < 1e-7

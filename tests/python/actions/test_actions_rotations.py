@@ -66,16 +66,16 @@ def test_each_to_each_is_scipys(rng, source, target):
     rotation = Rotation.random(200, rng=rng)
     x = by_scipy(rotation, source)
     for dtype, bound in (("float64", 1e-12), ("float32", 1e-5)):
-        made = convert_rotation(x.astype(dtype), source, target)
-        assert made.dtype == dtype
-        assert angle_between(as_rotation(made.astype(np.float64), target), rotation).max() < 20 * bound
+        result = convert_rotation(x.astype(dtype), source, target)
+        assert result.dtype == dtype
+        assert angle_between(as_rotation(result.astype(np.float64), target), rotation).max() < 20 * bound
         away_from_lock = np.ones(len(x), bool)
         if target.startswith("euler_"):
             middle = by_scipy(rotation, target)[:, 1]
             edge = 0 if target[6].lower() == target[8].lower() else math.pi / 2
             away_from_lock = np.abs(np.abs(np.abs(middle) - math.pi / 2) - abs(edge - math.pi / 2)) > 0.1
             away_from_lock &= np.abs(by_scipy(rotation, target)[:, [0, 2]]).max(-1) < 3.1
-        assert np.abs(made - by_scipy(rotation, target))[away_from_lock].max() < 100 * bound
+        assert np.abs(result - by_scipy(rotation, target))[away_from_lock].max() < 100 * bound
 
 
 def test_frameworks_devices_and_types_agree(arrays, rng):
@@ -86,9 +86,9 @@ def test_frameworks_devices_and_types_agree(arrays, rng):
             if arrays.device is None and dtype == "bfloat16":
                 pytest.importorskip("ml_dtypes")
             given_x = arrays(x, dtype)
-            made = convert_rotation(given_x, source, target, normalize=True)
-            assert made.dtype == given_x.dtype and made.shape[:2] == (5, 10)
-            got = as_rotation(arrays.numpy(made).reshape(50, -1), target)
+            result = convert_rotation(given_x, source, target, normalize=True)
+            assert result.dtype == given_x.dtype and result.shape[:2] == (5, 10)
+            got = as_rotation(arrays.numpy(result).reshape(50, -1), target)
             if target == "matrix" and dtype.endswith("16"):
                 continue  # scipy takes the nearest rotation of what 16 bits left
             assert angle_between(got, rotation).max() < 20 * bound, (source, target, dtype)
@@ -152,8 +152,8 @@ def test_golden_quaternions_and_angles():
 )
 def test_a_wrong_name_is_seen(rng, right, wrong):
     rotation = Rotation.random(200, rng=rng)
-    made = convert_rotation(by_scipy(rotation, right), wrong, "matrix")
-    assert np.median(angle_between(as_rotation(made, "matrix"), rotation)) > 0.2
+    result = convert_rotation(by_scipy(rotation, right), wrong, "matrix")
+    assert np.median(angle_between(as_rotation(result, "matrix"), rotation)) > 0.2
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *EULER])
@@ -175,9 +175,9 @@ HALVES = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0.6, 0.8, 0, 0], [
 @pytest.mark.parametrize("name", [*PLAIN, *EULER])
 def test_half_turns_and_the_double_cover(arrays, name):
     for q in (HALVES, -HALVES):
-        made = arrays.numpy(convert_rotation(arrays(q), "quat_xyzw", name))
-        assert angle_between(as_rotation(made, name), Rotation.from_quat(q)).max() < 1e-7
-        back = arrays.numpy(convert_rotation(arrays(made), name, "quat_xyzw"))
+        result = arrays.numpy(convert_rotation(arrays(q), "quat_xyzw", name))
+        assert angle_between(as_rotation(result, name), Rotation.from_quat(q)).max() < 1e-7
+        back = arrays.numpy(convert_rotation(arrays(result), name, "quat_xyzw"))
         assert np.abs(np.abs((back * q).sum(-1)) - 1).max() < 1e-12
     if name not in ("quat_xyzw", "quat_wxyz"):
         both = [arrays.numpy(convert_rotation(arrays(q), "quat_xyzw", name)) for q in (HALVES[-1:], -HALVES[-1:])]
@@ -194,11 +194,11 @@ def test_gimbal_lock_is_the_rotation_still(rng, name, dtype):
             angles = rng.uniform(-3, 3, (50, 3))
             angles[:, 1] = middle + aside * (1 if middle <= 0 else -1)
             q = convert_rotation(angles, name, "quat_xyzw").astype(dtype)
-            made = convert_rotation(q, "quat_xyzw", name)
-            error = angle_between(as_rotation(made.astype(np.float64), name), Rotation.from_quat(q)).max()
+            result = convert_rotation(q, "quat_xyzw", name)
+            error = angle_between(as_rotation(result.astype(np.float64), name), Rotation.from_quat(q)).max()
             assert error < (1e-5 if dtype == "float32" else 1e-6)
             if aside == 0 and dtype == "float64":
-                assert (made[:, 2] == 0).all()
+                assert (result[:, 2] == 0).all()
 
 
 def test_tiny_turns_keep_their_digits():
@@ -215,9 +215,9 @@ def test_6d_of_noise_is_orthonormalised(six):
     a, b = six[:, :3], six[:, 3:]
     sizes = np.linalg.norm(a, axis=-1), np.linalg.norm(b, axis=-1)
     six = six[(np.linalg.norm(np.cross(a, b), axis=-1) > 1e-2 * sizes[0] * sizes[1]) & (np.minimum(*sizes) > 1e-2)]
-    made = convert_rotation(six, "rot6d_rows", "matrix").reshape(-1, 3, 3)
-    np.testing.assert_allclose(made @ made.transpose(0, 2, 1), np.broadcast_to(np.eye(3), made.shape), atol=1e-14)
-    np.testing.assert_allclose(made, as_rotation(six, "rot6d_rows").as_matrix() if len(six) else made, atol=1e-12)
+    result = convert_rotation(six, "rot6d_rows", "matrix").reshape(-1, 3, 3)
+    np.testing.assert_allclose(result @ result.transpose(0, 2, 1), np.broadcast_to(np.eye(3), result.shape), atol=1e-14)
+    np.testing.assert_allclose(result, as_rotation(six, "rot6d_rows").as_matrix() if len(six) else result, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -225,18 +225,18 @@ def test_6d_of_any_size_and_almost_parallel(dtype):
     for size in (1e-25, 1.0, 1e25):
         for apart in (1, 1e-3, 3e-6):
             six = np.array([[size, 0, 0, size, apart * size, 0]], dtype)
-            made = convert_rotation(six, "rot6d_rows", "matrix")
-            np.testing.assert_allclose(made.reshape(3, 3), np.eye(3), atol=1e-6)
+            result = convert_rotation(six, "rot6d_rows", "matrix")
+            np.testing.assert_allclose(result.reshape(3, 3), np.eye(3), atol=1e-6)
 
 
 def test_rows_with_nan_are_nan_and_others_are_not(arrays, rng):
     for source, target in itertools.product(SOME, SOME):
         x = by_scipy(Rotation.random(6, rng=rng), source).reshape(2, 3, -1)
         x[0, 1, -1] = np.nan
-        made = arrays.numpy(convert_rotation(arrays(x), source, target))
-        assert np.isnan(made).any(-1).tolist() == [[False, True, False], [False] * 3]
+        result = arrays.numpy(convert_rotation(arrays(x), source, target))
+        assert np.isnan(result).any(-1).tolist() == [[False, True, False], [False] * 3]
         if not {source, target} <= {"quat_xyzw", "quat_wxyz"}:
-            assert np.isnan(made[0, 1]).all()
+            assert np.isnan(result[0, 1]).all()
 
 
 @pytest.mark.parametrize(
@@ -269,19 +269,19 @@ def test_what_is_no_rotation_is_refused_by_its_row(arrays, source, row, words):
 
 
 def test_within_a_thousandth_is_taken_and_becomes_a_rotation():
-    made = convert_rotation(np.array([0.6, 0, 0, 0.8]) * 1.0009, "quat_xyzw", "matrix").reshape(3, 3)
-    np.testing.assert_allclose(made @ made.T, np.eye(3), atol=1e-15)
+    result = convert_rotation(np.array([0.6, 0, 0, 0.8]) * 1.0009, "quat_xyzw", "matrix").reshape(3, 3)
+    np.testing.assert_allclose(result @ result.T, np.eye(3), atol=1e-15)
 
 
 def test_normalize_takes_any_length(arrays):
     q = np.array([0.6, 0, 0, 0.8])
     for size in (1e-30, 0.5, 1e30):
-        made = arrays.numpy(convert_rotation(arrays(q * size, "float32"), "quat_xyzw", "quat_wxyz", normalize=True))
-        np.testing.assert_allclose(made, [0.8, 0.6, 0, 0], rtol=1e-6)
+        result = arrays.numpy(convert_rotation(arrays(q * size, "float32"), "quat_xyzw", "quat_wxyz", normalize=True))
+        np.testing.assert_allclose(result, [0.8, 0.6, 0, 0], rtol=1e-6)
     m = Rotation.from_quat(q).as_matrix()
     m[1] = 3 * m[1] + 0.1 * m[0]
-    made = convert_rotation(m.reshape(9), "matrix", "quat_xyzw", normalize=True)
-    np.testing.assert_allclose(made, q, atol=1e-15)
+    result = convert_rotation(m.reshape(9), "matrix", "quat_xyzw", normalize=True)
+    np.testing.assert_allclose(result, q, atol=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_unknown_names_are_refused_with_those_that_exist(name):
 
 
 @pytest.mark.parametrize(
-    ("x", "error", "words"),
+    ("x", "error", "message"),
     [
         (np.zeros((2, 5)), robocache.ArgumentError, r"x: expected \[\.\.\., 4\].*\[2, 5\]"),
         (np.array(1.0), robocache.ArgumentError, r"x: expected \[\.\.\., 4\]"),
@@ -307,8 +307,8 @@ def test_unknown_names_are_refused_with_those_that_exist(name):
         (torch.zeros(2, 4, dtype=torch.int64), robocache.ArgumentTypeError, "x: expected float64"),
     ],
 )
-def test_other_arrays_are_refused(x, error, words):
-    with pytest.raises(error, match=words):
+def test_other_arrays_are_refused(x, error, message):
+    with pytest.raises(error, match=message):
         convert_rotation(x, "quat_xyzw", "matrix")
 
 
@@ -335,8 +335,8 @@ def test_gradients_are_those_of_finite_differences(rng, device, source, target):
 def test_gradients_are_finite_at_no_turn_at_lock_and_at_rows_of_nan(target):
     q = torch.tensor([[0, 0, 0, 1.0], [0, math.sqrt(0.5), 0, math.sqrt(0.5)], [1, 0, 0, 0], [math.nan] * 4])
     q.requires_grad_()
-    made = convert_rotation(q, "quat_xyzw", target, normalize=True)
-    made.nan_to_num().sum().backward()
+    result = convert_rotation(q, "quat_xyzw", target, normalize=True)
+    result.nan_to_num().sum().backward()
     assert q.grad.isfinite().all() and (q.grad[3] == 0).all()
     v = torch.zeros(2, 3, requires_grad=True)
     convert_rotation(v, "rotvec", target).sum().backward()
@@ -351,6 +351,6 @@ def test_compiled_and_mapped_calls_mark_what_they_cannot_refuse(device):
 
     want = convert(q[:1])
     for call in (torch.compile(convert, backend="eager", fullgraph=True), torch.vmap(convert)):
-        made = call(q)
-        torch.testing.assert_close(made[:1], want)
-        assert made[1:].isnan().all()
+        result = call(q)
+        torch.testing.assert_close(result[:1], want)
+        assert result[1:].isnan().all()

@@ -42,10 +42,10 @@ def matrices(pose, rotation):
         turn = Rotation.from_matrix(np.stack([r[:, :3], r[:, 3:], np.cross(r[:, :3], r[:, 3:])], -1))
     else:
         turn = Rotation.from_quat(r, scalar_first=rotation == "quat_wxyz")
-    made = np.zeros((*p.shape[:-1], 4, 4))
-    made[..., :3, :3] = turn.as_matrix().reshape(*p.shape[:-1], 3, 3)
-    made[..., :3, 3], made[..., 3, 3] = p, 1
-    return made
+    poses = np.zeros((*p.shape[:-1], 4, 4))
+    poses[..., :3, :3] = turn.as_matrix().reshape(*p.shape[:-1], 3, 3)
+    poses[..., :3, 3], poses[..., 3, 3] = p, 1
+    return poses
 
 
 def random_poses(rng, shape, rotation):
@@ -58,14 +58,14 @@ def random_poses(rng, shape, rotation):
 def by_matrices(kind, t, t0):
     """[..., T, 4, 4] relative to [..., 4, 4]."""
     t0 = t0[..., None, :, :]
-    made = np.linalg.inv(t0) @ t
+    result = np.linalg.inv(t0) @ t
     if kind == "se3":
-        return made
-    made = made.copy()
-    made[..., :3, 3] = t[..., :3, 3] - t0[..., :3, 3]
+        return result
+    result = result.copy()
+    result[..., :3, 3] = t[..., :3, 3] - t0[..., :3, 3]
     if kind == "base_frame":
-        made[..., :3, :3] = t[..., :3, :3] @ t0[..., :3, :3].swapaxes(-1, -2)
-    return made
+        result[..., :3, :3] = t[..., :3, :3] @ t0[..., :3, :3].swapaxes(-1, -2)
+    return result
 
 
 @pytest.mark.parametrize("rotation", ROTATIONS)
@@ -73,10 +73,10 @@ def by_matrices(kind, t, t0):
 def test_poses_are_those_of_matrices(arrays, rng, kind, rotation):
     x, base = random_poses(rng, (4, 6), rotation), random_poses(rng, (4,), rotation)
     for dtype, bound in (("float64", 1e-12), ("float32", 1e-5)):
-        made = relative(arrays(x, dtype), arrays(base, dtype), kind, rotation=rotation)
+        result = relative(arrays(x, dtype), arrays(base, dtype), kind, rotation=rotation)
         want = by_matrices(kind, matrices(x, rotation), matrices(base, rotation))
-        np.testing.assert_allclose(matrices(arrays.numpy(made), rotation), want, atol=20 * bound)
-        back = absolute(made, arrays(base, dtype), kind, rotation=rotation)
+        np.testing.assert_allclose(matrices(arrays.numpy(result), rotation), want, atol=20 * bound)
+        back = absolute(result, arrays(base, dtype), kind, rotation=rotation)
         np.testing.assert_allclose(
             matrices(arrays.numpy(back), rotation), matrices(x, rotation), atol=20 * bound, rtol=20 * bound
         )
@@ -90,18 +90,18 @@ def test_se3_is_scipys_rigid_transform(rng):
         matrices(x, "quat_xyzw")[0]
     )
     p, turn = want.as_components()
-    made = relative(x, base, "se3")[0]
-    np.testing.assert_allclose(made[:, :3], p, atol=1e-13)
-    np.testing.assert_allclose(made[:, 3:], turn.as_quat(canonical=True), atol=1e-13)
+    result = relative(x, base, "se3")[0]
+    np.testing.assert_allclose(result[:, :3], p, atol=1e-13)
+    np.testing.assert_allclose(result[:, 3:], turn.as_quat(canonical=True), atol=1e-13)
 
 
 @pytest.mark.parametrize(("right", "wrong"), list(itertools.permutations(POSES, 2)))
 def test_a_wrong_frame_is_seen(rng, right, wrong):
     x, base = random_poses(rng, (200, 1), "quat_xyzw"), random_poses(rng, (200,), "quat_xyzw")
-    made = absolute(relative(x, base, wrong), base, right)
-    off = np.linalg.inv(matrices(made, "quat_xyzw")) @ matrices(x, "quat_xyzw")
+    result = absolute(relative(x, base, wrong), base, right)
+    off = np.linalg.inv(matrices(result, "quat_xyzw")) @ matrices(x, "quat_xyzw")
     turned = Rotation.from_matrix(off[..., :3, :3].reshape(-1, 3, 3)).magnitude()
-    assert np.median(turned) > 0.5 or np.median(np.linalg.norm(made[..., :3] - x[..., :3], axis=-1)) > 0.5
+    assert np.median(turned) > 0.5 or np.median(np.linalg.norm(result[..., :3] - x[..., :3], axis=-1)) > 0.5
 
 
 def test_golden_frames():
@@ -125,12 +125,12 @@ def test_robosuites_scale(rng):
     a = rng.uniform(-1, 1, (8, 1, 6))
     base = random_poses(rng, (8,), "rotvec")
     t0 = matrices(base, "rotvec")
-    made = absolute(a, base, "base_frame", rotation="rotvec", scale=(0.05, 0.5))
-    got = matrices(made, "rotvec")[:, 0]
+    result = absolute(a, base, "base_frame", rotation="rotvec", scale=(0.05, 0.5))
+    got = matrices(result, "rotvec")[:, 0]
     np.testing.assert_allclose(got[:, :3, 3], t0[:, :3, 3] + 0.05 * a[:, 0, :3], atol=1e-14)
     turn = Rotation.from_rotvec(0.5 * a[:, 0, 3:]).as_matrix()
     np.testing.assert_allclose(got[:, :3, :3], turn @ t0[:, :3, :3], atol=1e-14)
-    back = relative(made, base, "base_frame", rotation="rotvec", scale=(0.05, 0.5))
+    back = relative(result, base, "base_frame", rotation="rotvec", scale=(0.05, 0.5))
     np.testing.assert_allclose(back, a, atol=1e-12)
 
 
@@ -140,12 +140,12 @@ def test_two_arms_with_grippers_by_a_mask(arrays, rng, kind):
     grippers = rng.uniform(0, 1, (3, 5, 2))
     x = np.concatenate([left, grippers[..., :1], right, grippers[..., 1:]], -1)
     mask = [True] * 9 + [False] + [True] * 9 + [False]
-    made = arrays.numpy(relative(arrays(x), arrays(x[:, 0]), kind, mask=mask, rotation="rot6d_rows"))
+    result = arrays.numpy(relative(arrays(x), arrays(x[:, 0]), kind, mask=mask, rotation="rot6d_rows"))
     for part, at in ((left, slice(0, 9)), (right, slice(10, 19))):
         want = relative(part, part[:, 0], kind, rotation="rot6d_rows")
-        np.testing.assert_allclose(made[..., at], want, atol=1e-14)
-    assert (made[..., [9, 19]] == grippers).all()
-    back = absolute(arrays(made), arrays(x[:, 0]), kind, mask=mask, rotation="rot6d_rows")
+        np.testing.assert_allclose(result[..., at], want, atol=1e-14)
+    assert (result[..., [9, 19]] == grippers).all()
+    back = absolute(arrays(result), arrays(x[:, 0]), kind, mask=mask, rotation="rot6d_rows")
     np.testing.assert_allclose(arrays.numpy(back), x, atol=1e-14)
 
 
@@ -155,25 +155,25 @@ def test_joints_are_one_subtraction_rounded_once(arrays, rng, dtype):
     mask = np.array([True, True, False, True])
     work = np.float64 if dtype == "float64" else np.float32
     difference = (x.astype(work) - base.astype(work)[:, None]).astype(dtype)
-    made = arrays.numpy(relative(arrays(x, dtype), arrays(base, dtype), "joints", mask=mask))
-    assert (made == np.where(mask, difference, x)).all()
-    back = arrays.numpy(absolute(arrays(made, dtype), arrays(base, dtype), "joints", mask=mask))
-    assert (back == np.where(mask, (made.astype(work) + base.astype(work)[:, None]).astype(dtype), x)).all()
+    result = arrays.numpy(relative(arrays(x, dtype), arrays(base, dtype), "joints", mask=mask))
+    assert (result == np.where(mask, difference, x)).all()
+    back = arrays.numpy(absolute(arrays(result, dtype), arrays(base, dtype), "joints", mask=mask))
+    assert (back == np.where(mask, (result.astype(work) + base.astype(work)[:, None]).astype(dtype), x)).all()
 
 
 def test_a_wider_base_widens_the_arithmetic(arrays):
-    made = relative(arrays([[1.0]], "float32"), arrays([2**-30], "float64"), "joints")
-    assert arrays.numpy(made) == np.float32(1 - 2**-30) and made.dtype == arrays([1], "float32").dtype
+    result = relative(arrays([[1.0]], "float32"), arrays([2**-30], "float64"), "joints")
+    assert arrays.numpy(result) == np.float32(1 - 2**-30) and result.dtype == arrays([1], "float32").dtype
 
 
 @given(a=st.floats(-3.14, 3.14), b=st.floats(-3.14, 3.14), turns=st.integers(-3, 3))
 def test_angles_go_the_shorter_way(a, b, turns):
     x, base = np.array([[a + 2 * math.pi * turns]]), np.array([b])
-    made = relative(x, base, "joints", angles=[True])
+    result = relative(x, base, "joints", angles=[True])
     want = math.remainder(a - b, 2 * math.pi)
-    assert -math.pi <= made[0, 0] < math.pi
-    assert abs(math.remainder(made[0, 0] - want, 2 * math.pi)) < 1e-14 * (1 + abs(turns) * 8)
-    back = absolute(made, base, "joints", angles=[True])
+    assert -math.pi <= result[0, 0] < math.pi
+    assert abs(math.remainder(result[0, 0] - want, 2 * math.pi)) < 1e-14 * (1 + abs(turns) * 8)
+    back = absolute(result, base, "joints", angles=[True])
     assert abs(math.remainder(back[0, 0] - a, 2 * math.pi)) < 1e-13
     assert (relative(x, base, "joints") == x - base).all()
 
@@ -183,11 +183,11 @@ def test_padding_of_either_is_padding_of_the_result(arrays, rng):
     x[0, 1], base[1, 0] = np.nan, np.nan
     for kind in POSES:
         for function in (relative, absolute):
-            made = arrays.numpy(function(arrays(x), arrays(base), kind))
-            assert np.isnan(made).all(-1).tolist() == [[False, True, False], [True] * 3]
-            assert not np.isnan(made[0, [0, 2]]).any()
-    made = arrays.numpy(relative(arrays(x), arrays(base), "joints", mask=[True] * 3 + [False] * 4))
-    assert np.isnan(made[1]).any(0).tolist() == [True] + [False] * 6
+            result = arrays.numpy(function(arrays(x), arrays(base), kind))
+            assert np.isnan(result).all(-1).tolist() == [[False, True, False], [True] * 3]
+            assert not np.isnan(result[0, [0, 2]]).any()
+    result = arrays.numpy(relative(arrays(x), arrays(base), "joints", mask=[True] * 3 + [False] * 4))
+    assert np.isnan(result[1]).any(0).tolist() == [True] + [False] * 6
     one_number = x.copy()
     one_number[0, 0, 2] = np.nan
     assert np.isnan(relative(one_number, base, "mixed")[0, 0]).all()
@@ -199,50 +199,50 @@ def test_steps_and_their_sum(arrays, rng):
         ours, start = arrays(x, dtype), arrays(first, dtype)
         work = np.float64 if dtype == "float64" else np.float32
         rows = np.concatenate([arrays.numpy(start)[:, None], arrays.numpy(ours)], 1).astype(work)
-        made = step_delta(ours, start)
-        assert (arrays.numpy(made) == np.diff(rows, axis=1).astype(dtype)).all()
-        want = np.cumsum(arrays.numpy(made), 1) + arrays.numpy(start)[:, None]
-        back = arrays.numpy(cumulate(made, start))
+        result = step_delta(ours, start)
+        assert (arrays.numpy(result) == np.diff(rows, axis=1).astype(dtype)).all()
+        want = np.cumsum(arrays.numpy(result), 1) + arrays.numpy(start)[:, None]
+        back = arrays.numpy(cumulate(result, start))
         np.testing.assert_allclose(back, want, rtol=np.finfo(dtype).eps)
         assert np.abs(back - arrays.numpy(ours)).max() < 9 * 8 * np.finfo(dtype).eps
 
 
 def test_a_long_sum_in_float16_does_not_drift(arrays):
     steps = np.full((2000, 1), 0.01, np.float16)
-    made = arrays.numpy(cumulate(arrays(steps, "float16"), arrays([0.0], "float16")))
+    result = arrays.numpy(cumulate(arrays(steps, "float16"), arrays([0.0], "float16")))
     want = np.arange(1, 2001)[:, None] * np.float64(np.float16(0.01))
-    assert (np.abs(made - want) <= np.spacing(want.astype(np.float16)) / 2).all()
+    assert (np.abs(result - want) <= np.spacing(want.astype(np.float16)) / 2).all()
     assert np.cumsum(steps, 0, dtype=np.float16)[-1] < 0.98 * want[-1]  # what it would be
 
 
 def test_steps_of_padding_masks_and_angles(arrays):
     x = np.array([[1, 3.0, 5], [2, -3.0, 6], [np.nan, 3.1, 7], [4, -3.1, 8]])
     words = {"mask": [True, True, False], "angles": [False, True, False]}
-    made = arrays.numpy(step_delta(arrays(x), arrays([0, 3.0, 9]), **words))
+    result = arrays.numpy(step_delta(arrays(x), arrays([0, 3.0, 9]), **words))
     wrapped = 2 * math.pi - 6
     np.testing.assert_allclose(
-        made, [[1, 0, 5], [1, wrapped, 6], [np.nan, 6.1 - 2 * math.pi, 7], [np.nan, 2 * math.pi - 6.2, 8]], atol=1e-14
+        result, [[1, 0, 5], [1, wrapped, 6], [np.nan, 6.1 - 2 * math.pi, 7], [np.nan, 2 * math.pi - 6.2, 8]], atol=1e-14
     )
-    back = arrays.numpy(cumulate(arrays(made), arrays([0, 3.0, 9]), **words))
+    back = arrays.numpy(cumulate(arrays(result), arrays([0, 3.0, 9]), **words))
     np.testing.assert_allclose(back[:, 1:], x[:, 1:], atol=1e-14)
     assert np.isnan(back[:, 0]).tolist() == [False, False, True, True]
 
 
 def test_the_reached_state_is_the_next_and_the_last_has_none(arrays, rng):
     s = rng.standard_normal((2, 5, 3))
-    made = arrays.numpy(reached_state(arrays(s)))
-    assert (made[:, :-1] == s[:, 1:]).all() and np.isnan(made[:, -1]).all()
+    result = arrays.numpy(reached_state(arrays(s)))
+    assert (result[:, :-1] == s[:, 1:]).all() and np.isnan(result[:, -1]).all()
     deltas = arrays.numpy(step_delta(reached_state(arrays(s)), arrays(s[:, 0])))
     assert (deltas[:, :-1] == np.diff(s, axis=1)).all() and np.isnan(deltas[:, -1]).all()
 
 
 def hysteresis(g, low, high):
     """By its words, one step at a time."""
-    made = []
+    result = []
     for t in range(len(g)):
         decided = [v for v in g[t:] if v < low or v > high]
-        made.append(float(decided[0] > high) if decided else math.nan)
-    return made
+        result.append(float(decided[0] > high) if decided else math.nan)
+    return result
 
 
 @given(
@@ -255,15 +255,15 @@ def test_grippers_are_decided_by_the_next_decided(g, at_end):
     end = {"nan": math.nan, "hold": known[-1] if known else math.nan, "last_value": g[-1]}[at_end]
     want = [end if math.isnan(v) else v for v in want]
     for x in (np.array(g)[:, None], torch.tensor(g, dtype=torch.float64)[:, None]):
-        made = binarize_gripper(x, low=0.05, high=0.95, at_end=at_end)
-        np.testing.assert_array_equal(np.asarray(made)[:, 0], want)
+        result = binarize_gripper(x, low=0.05, high=0.95, at_end=at_end)
+        np.testing.assert_array_equal(np.asarray(result)[:, 0], want)
 
 
 def test_grippers_of_a_batch_and_padding(arrays):
     g = np.array([[[0.0, 1], [0.5, np.nan], [1, 0.5]], [[0.5, 0.5], [0.5, 0.5], [0.5, np.nan]]])
-    made = arrays.numpy(binarize_gripper(arrays(g, "float32"), low=0.05, high=0.95, at_end="hold"))
+    result = arrays.numpy(binarize_gripper(arrays(g, "float32"), low=0.05, high=0.95, at_end="hold"))
     nan = np.nan
-    np.testing.assert_array_equal(made, [[[0, 1], [1, nan], [1, 1]], [[nan, nan], [nan, nan], [nan, nan]]])
+    np.testing.assert_array_equal(result, [[[0, 1], [1, nan], [1, 1]], [[nan, nan], [nan, nan], [nan, nan]]])
     assert tuple(binarize_gripper(arrays(np.zeros((2, 0, 1))), low=0, high=1).shape) == (2, 0, 1)
 
 
@@ -318,7 +318,7 @@ def broken(x, index, value):
 
 
 @pytest.mark.parametrize(
-    ("x", "base", "kind", "words", "error", "text"),
+    ("x", "base", "kind", "words", "error", "message"),
     [
         (X, BASE, "SE3", {}, "ArgumentError", "kind: expected 'joints', 'se3', 'mixed', 'base_frame', got 'SE3'"),
         (X, BASE[:, :6], "joints", {}, "ArgumentError", r"base: expected \[2, 7\].*got \[2, 6\]"),
@@ -367,9 +367,9 @@ def broken(x, index, value):
         (X[0], broken(BASE, (1, 6), 1.1)[1], "mixed", {}, "ArgumentError", "base: expected quaternions.*the one row"),
     ],
 )
-def test_what_cannot_be_is_refused(x, base, kind, words, error, text):
+def test_what_cannot_be_is_refused(x, base, kind, words, error, message):
     for function in (relative, absolute):
-        with pytest.raises(getattr(robocache, error), match=text):
+        with pytest.raises(getattr(robocache, error), match=message):
             function(x, base, kind, **words)
 
 

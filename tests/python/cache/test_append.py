@@ -172,7 +172,7 @@ def test_what_does_not_fit_the_streams_there_are_is_refused(path):
         ):
             with pytest.raises(robocache.Error, match=f"stream '{stream}': {message}"):
                 ep.append(stream, [0], values, **options)
-        for stream, told, message in (
+        for stream, wrong, message in (
             ("cloud", {"names": ["y", "x", "z"]}, "expected the names that it has in "),
             ("joint", {"attributes": {"units": "deg"}}, "expected the attributes that it has in .*rad.*deg"),
             (
@@ -183,7 +183,7 @@ def test_what_does_not_fit_the_streams_there_are_is_refused(path):
             ("joint", {"unit_m": 0.002}, "expected frames, as it was described"),
         ):
             with pytest.raises(robocache.ArgumentError, match=f"stream '{stream}': {message}"):
-                w.stream(stream, **told)
+                w.stream(stream, **wrong)
         w.stream("cloud", clock="nominal")
         w.stream("joint", clock="nominal", attributes={"units": "rad"})  # what was recorded stays so
         w.stream("depth", unit_m=0.001, intrinsics=np.eye(3))

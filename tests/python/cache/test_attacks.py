@@ -301,7 +301,7 @@ def test_forged_manifests_with_right_checksums(path):
                 del container[key]
             elif act == "copy":
                 container[key] = json.loads(json.dumps(other[other_key]))
-            elif not any(place in (container[key], other[other_key]) for place in (container, other)):
+            elif not any(item in (container[key], other[other_key]) for item in (container, other)):
                 container[key], other[other_key] = other[other_key], container[key]
         write_manifest(path, forged)
         try:

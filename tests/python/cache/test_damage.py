@@ -39,10 +39,10 @@ def is_longer(whole, damaged):
     if damaged[begin : len(whole)] != whole[begin:]:
         return False
     try:
-        told, meant = (npy_header(io.BytesIO(content)) for content in (damaged, whole))
+        header, expected = (npy_header(io.BytesIO(content)) for content in (damaged, whole))
     except (ValueError, EOFError):
         return False
-    return told == meant
+    return header == expected
 
 
 def npy_header(file):

@@ -178,7 +178,7 @@ def test_an_order_of_many_episodes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("where", "error", "words"),
+    ("where", "error", "message"),
     [
         (pc.field("sucess"), robocache.ArgumentError, r"^where: "),
         ({"tsk": "pick"}, robocache.ArgumentError, r"^where: "),
@@ -194,8 +194,8 @@ def test_an_order_of_many_episodes(tmp_path):
         (None, robocache.ArgumentTypeError, r"^where: "),
     ],
 )
-def test_select_refuses(ds, where, error, words):
-    with pytest.raises(error, match=words):
+def test_select_refuses(ds, where, error, message):
+    with pytest.raises(error, match=message):
         ds.select(where)
 
 
@@ -284,7 +284,7 @@ def test_values_of_a_column_stay_together(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "words"),
+    ("arguments", "error", "message"),
     [
         ({"shares": {"a": 0.9, "b": 0.2}}, robocache.ArgumentError, r"^shares: "),
         ({"shares": {"a": -0.1}}, robocache.ArgumentError, r"^shares\['a'\]: "),
@@ -301,6 +301,6 @@ def test_values_of_a_column_stay_together(tmp_path):
         ({"shares": {"a": 1.0}, "seed": 0.5}, robocache.ArgumentTypeError, "^seed: "),
     ],
 )
-def test_split_refuses(ds, arguments, error, words):
-    with pytest.raises(error, match=words):
+def test_split_refuses(ds, arguments, error, message):
+    with pytest.raises(error, match=message):
         ds.split(**arguments)

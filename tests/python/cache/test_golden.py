@@ -168,14 +168,14 @@ def test_todays_reader_reads_frames(version):
 
 def test_todays_reader_reads_ragged_rows_and_text():
     ds = robocache.open(GOLDEN / "cache_v3", verify=True)
-    cloud, said = ds.streams["lidar/points"], ds.streams["said"]
+    cloud, texts = ds.streams["lidar/points"], ds.streams["said"]
     assert (cloud.ragged, cloud.dtype, cloud.shape, cloud.rows, cloud.kind) == ("array", np.float32, (4,), 4, "arrays")
     assert cloud.names == ["x", "y", "z", "intensity"]
     assert cloud.attributes == {"frame_id": "lidar", "units": "m"}
     assert cloud.offsets.tolist() == [0, 2, 2, 3, 5] and cloud.row_offsets.tolist() == [0, 0, 3, 3, 4]
     np.testing.assert_array_equal(cloud.values, np.concatenate([CLOUD, CLOUD[1:]]))
-    assert (said.ragged, said.clock, said.attributes, said.kind) == ("text", "nominal", {}, "text")
-    assert said[:] == ["näher", "", '"stop"\n']
+    assert (texts.ragged, texts.clock, texts.attributes, texts.kind) == ("text", "nominal", {}, "text")
+    assert texts[:] == ["näher", "", '"stop"\n']
     assert cloud.findings["max_period_ns"] == 1 and cloud.findings["nan_values"] == 0
 
 

@@ -83,11 +83,11 @@ def test_an_episode_has_its_rows_alone(path, rng):
 
 def test_text_is_str(path, rng):
     ds, _ = write(path, rng)
-    said = ds.streams["said"]
-    assert (said.ragged, said.kind, said.dtype, said.shape, said.rows) == ("text", "text", np.uint8, (), 4)
-    assert said[0] == "näher 0 $x^$" and said[1:3] == ["", "näher 1 $x^$"] and said[-1] == ""
-    assert said.values.tobytes().decode() == "näher 0 $x^$näher 1 $x^$"
-    assert repr(said) == "Stream('said', [4] text, 1.42857e+08 Hz)"
+    stream = ds.streams["said"]
+    assert (stream.ragged, stream.kind, stream.dtype, stream.shape, stream.rows) == ("text", "text", np.uint8, (), 4)
+    assert stream[0] == "näher 0 $x^$" and stream[1:3] == ["", "näher 1 $x^$"] and stream[-1] == ""
+    assert stream.values.tobytes().decode() == "näher 0 $x^$näher 1 $x^$"
+    assert repr(stream) == "Stream('said', [4] text, 1.42857e+08 Hz)"
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.int64, np.float16, np.float64])
@@ -191,10 +191,10 @@ def test_text_that_was_forged_is_refused_by_its_row(path):
     values = path / "streams/said/values.npy"
     content = values.read_bytes()
     values.write_bytes(content[:-5] + b"\xff" + content[-4:])
-    said = robocache.open(path).streams["said"]
-    assert said[0] == "ok"
+    texts = robocache.open(path).streams["said"]
+    assert texts[0] == "ok"
     with pytest.raises(robocache.FileError, match=r"stream 'said': row 1: .*codec can't decode byte 0xff"):
-        said[1]
+        texts[1]
     with pytest.raises(robocache.FileError, match="CRC-32"):
         robocache.open(path, verify=True)
 
@@ -228,7 +228,7 @@ def test_forged_offsets_with_right_checksums(path, rng, stream, row, by, message
 
 
 def test_attributes_are_kept_of_every_kind_of_stream(path, rng):
-    said = {
+    declared = {
         "units": ["m", "rad"],
         "nested": {"ü": [None, 1.5, True, {"deep": []}]},
         "schema": "sensor_msgs/Imu",
@@ -236,7 +236,7 @@ def test_attributes_are_kept_of_every_kind_of_stream(path, rng):
     }
     with robocache.Writer(path) as w:
         for name in ("x", "cam", "cloud", "text", "never appended to"):
-            w.stream(name, attributes={**said, "name": name})
+            w.stream(name, attributes={**declared, "name": name})
         w.stream("late", attributes={"units": "before"})
         with w.episode() as ep:
             ep.append("x", [0], [[1.0, 2.0]])
@@ -248,7 +248,7 @@ def test_attributes_are_kept_of_every_kind_of_stream(path, rng):
         w.stream("late", attributes={"units": "after"})
     streams = robocache.open(path, verify=True).streams
     for name in ("x", "cam", "cloud", "text"):
-        assert streams[name].attributes == {**said, "name": name}
+        assert streams[name].attributes == {**declared, "name": name}
     assert streams["late"].attributes == {"units": "after"} and streams["nothing"].attributes == {}
     assert pickle.loads(pickle.dumps(robocache.open(path))).streams["x"].attributes["n"] == 2**62
 

@@ -455,15 +455,15 @@ def test_aborted_by_hand_inside_its_block(path):
 def test_a_cache_within_a_cache_is_refused(inner, path, monkeypatch):
     write(path, 1.0)
     (path.parent / "link").symlink_to(path)
-    place = path.parent / inner if inner.startswith("link") else path / inner
+    inner_path = path.parent / inner if inner.startswith("link") else path / inner
     before = sorted(path.rglob("*"))
     for options in ({}, {"overwrite": True}):
         with pytest.raises(robocache.FileError, match=rf"inner: it is inside a cache, {path}; "):
-            robocache.Writer(place, **options)
+            robocache.Writer(inner_path, **options)
     (path.parent / "log.csv").write_text("t [s],a\n0.0,1\n")
     for workers in (None, 2):
         with pytest.raises(robocache.FileError, match=rf"inner: it is inside a cache, {path}; "):
-            robocache.ingest(path.parent / "log.csv", place, workers=workers)
+            robocache.ingest(path.parent / "log.csv", inner_path, workers=workers)
     monkeypatch.chdir(path / "streams")
     with pytest.raises(robocache.FileError, match=rf"inner: it is inside a cache, {path}; "):
         robocache.Writer("inner")

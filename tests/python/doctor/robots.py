@@ -61,6 +61,6 @@ def places(report):
 
 def planted(recordings, plant):
     """A copy with a fault in it."""
-    made = copy.deepcopy(recordings)
-    plant(made)
-    return made
+    result = copy.deepcopy(recordings)
+    plant(result)
+    return result

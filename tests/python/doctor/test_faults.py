@@ -60,9 +60,9 @@ def without(stream, episode, rows):
 
 
 def burst(time):
-    made = time.copy()
-    made[300:309] = made[308] - np.arange(9)[::-1] * 100_000
-    return made
+    result = time.copy()
+    result[300:309] = result[308] - np.arange(9)[::-1] * 100_000
+    return result
 
 
 def drifted(r):
@@ -143,8 +143,10 @@ def test_masks_of_nothing_and_masks_that_stay_are_no_findings(clean, tmp_path):
 @settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.floats(0, 0.05), st.integers(1, 9))
 def test_nothing_is_found_in_clean_robots(tmp_path_factory, seed, episodes, jitter, features):
-    made = robots.robot(np.random.default_rng(seed), episodes, jitter=jitter, features=features, camera=seed % 3 == 0)
-    report = robocache.doctor(robots.write(tmp_path_factory.mktemp("clean") / "cache", made))
+    recordings = robots.robot(
+        np.random.default_rng(seed), episodes, jitter=jitter, features=features, camera=seed % 3 == 0
+    )
+    report = robocache.doctor(robots.write(tmp_path_factory.mktemp("clean") / "cache", recordings))
     assert robots.places(report) == []
 
 
@@ -317,12 +319,12 @@ def test_a_quaternion_that_changes_its_sign_for_a_row_is_no_spike(tmp_path):
     values = np.stack([np.sin(half), np.cos(half), np.sin(half), np.cos(half)], 1) / np.sqrt(2)
     values[300] *= -1
     time = np.arange(2000) * 20_000_000
-    told = {"names": ["qx", "qy", "qz", "qw"]}
-    cache = robots.write(tmp_path / "a", [{"turn": (time, values)}], describe={"turn": told})
+    description = {"names": ["qx", "qy", "qz", "qw"]}
+    cache = robots.write(tmp_path / "a", [{"turn": (time, values)}], describe={"turn": description})
     found = {place[0] for place in robots.places(robocache.doctor(cache))}
     assert "quaternion-flip" in found and "spike" not in found
     values[900] = values[900, [1, 0, 3, 2]] * [1, -1, 1, -1]  # another rotation, of the same length
-    cache = robots.write(tmp_path / "b", [{"turn": (time, values)}], describe={"turn": told})
+    cache = robots.write(tmp_path / "b", [{"turn": (time, values)}], describe={"turn": description})
     assert "spike" in {place[0] for place in robots.places(robocache.doctor(cache))}
 
 
@@ -439,21 +441,21 @@ def test_jitter_and_no_steady_rate(rng, tmp_path):
 
 
 def test_frames_against_rows(rng, tmp_path):
-    made = robots.robot(rng)
-    for streams in made:
+    recordings = robots.robot(rng)
+    for streams in recordings:
         time, values = streams["top"]
         streams["state10"] = (time + 3_000_000, rng.normal(size=(len(time), 3)))
-    time, values = made[2]["top"]
-    made[2]["top"] = (np.delete(time, [20, 21, 40]), np.delete(values, [20, 21, 40], axis=0))
-    found = robots.places(robocache.doctor(robots.write(tmp_path / "cache", made)))
+    time, values = recordings[2]["top"]
+    recordings[2]["top"] = (np.delete(time, [20, 21, 40]), np.delete(values, [20, 21, 40], axis=0))
+    found = robots.places(robocache.doctor(robots.write(tmp_path / "cache", recordings)))
     assert ("frame-count", 2, "top", None) in found
     assert {code for code, *_ in found} == {"frame-count", "gap"}
 
 
 def test_splits_that_hold_the_same(clean, tmp_path):
-    made = robots.planted(clean, copied)
+    recordings = robots.planted(clean, copied)
     metadata = [{"split": name} for name in ("train", "train", "train", "val")]
-    report = robocache.doctor(robots.write(tmp_path / "cache", made, metadata))
+    report = robocache.doctor(robots.write(tmp_path / "cache", recordings, metadata))
     assert [(f.severity, f.code, f.episode) for f in report.findings] == [("error", "split-leak", 1)]
     report = robocache.doctor(tmp_path / "cache", splits={"train": [0, 1, 3], "validation": [2]})
     assert [(f.severity, f.code, f.episode) for f in report.findings] == [("warning", "repeated-episode", 1)]
@@ -464,10 +466,10 @@ def test_splits_that_hold_the_same(clean, tmp_path):
 
 
 def test_a_camera_tells_episodes_apart(clean, tmp_path, rng):
-    made = robots.planted(clean, copied)
-    time, values = made[3]["top"]
-    made[3]["top"] = (time, rng.integers(0, 128, values.shape, np.uint8))
-    assert robots.places(robocache.doctor(robots.write(tmp_path / "cache", made))) == []
+    recordings = robots.planted(clean, copied)
+    time, values = recordings[3]["top"]
+    recordings[3]["top"] = (time, rng.integers(0, 128, values.shape, np.uint8))
+    assert robots.places(robocache.doctor(robots.write(tmp_path / "cache", recordings))) == []
 
 
 def test_actions_that_are_the_state(clean, tmp_path):
@@ -481,8 +483,8 @@ def test_actions_that_are_the_state(clean, tmp_path):
 
 
 def test_an_episode_much_shorter_than_the_others(rng, tmp_path):
-    made = [*robots.robot(rng, 9, camera=False), robots.recording(rng, 1.0, camera=False)]
-    report = robocache.doctor(robots.write(tmp_path / "cache", made))
+    recordings = [*robots.robot(rng, 9, camera=False), robots.recording(rng, 1.0, camera=False)]
+    report = robocache.doctor(robots.write(tmp_path / "cache", recordings))
     assert [(f.code, f.episode) for f in report.findings] == [("episode-length", 9)]
 
 
@@ -548,10 +550,10 @@ def test_frozen_frames_to_the_frame(codec, rng, tmp_path, monkeypatch):
 
 
 def test_a_fault_in_each_of_many_episodes_is_told_by_some_and_a_number(rng, tmp_path):
-    made = robots.robot(rng, 60, camera=False)
-    for streams in made:
+    recordings = robots.robot(rng, 60, camera=False)
+    for streams in recordings:
         streams["imu"][1][5, 0] = np.nan
-    report = robocache.doctor(robots.write(tmp_path / "cache", made))
+    report = robocache.doctor(robots.write(tmp_path / "cache", recordings))
     assert (len(report.findings), report.more, report.counts["error"]) == (50, {"nan": 10}, 60)
 
 
@@ -614,9 +616,9 @@ def test_methods_say_what_is_a_quaternion(rng, tmp_path):
     q[:, 3:] /= np.linalg.norm(q[:, 3:], axis=1, keepdims=True)
     for method, values in (("pose", q), ("slerp", q[:, 3:])):
         methods = {"attributes": {"methods": [[0, values.shape[1], method]]}}
-        made = values.copy()
-        made[200] *= 0.9
-        cache = robots.write(tmp_path / method, [{"tool": (time, made)}], describe={"tool": methods})
+        result = values.copy()
+        result[200] *= 0.9
+        cache = robots.write(tmp_path / method, [{"tool": (time, result)}], describe={"tool": methods})
         assert ("quaternion-norm", 0, "tool", 200) in robots.places(robocache.doctor(cache))
 
 
@@ -669,11 +671,11 @@ def test_what_ends_one_episode_and_begins_the_next_is_no_repetition(clean, tmp_p
 def test_one_frame_less(clock, found, rng, tmp_path):
     """Two clocks may begin and end in another order; one may not."""
     time = np.arange(60) * 10**8
-    made = {
+    result = {
         "state": (time, np.cumsum(rng.normal(size=(60, 3)), 0)),
         "top": (time[:-1], rng.integers(0, 256, (59, 8, 8, 3), np.uint8)),
     }
-    cache = robots.write(tmp_path / "cache", [made], describe={name: {"clock": clock} for name in made})
+    cache = robots.write(tmp_path / "cache", [result], describe={name: {"clock": clock} for name in result})
     assert [place for place in robots.places(robocache.doctor(cache)) if place[0] != "nominal-clock"] == found
 
 
@@ -805,14 +807,14 @@ def turned(rng, rows, flips=()):
     return quaternions
 
 
-@pytest.mark.parametrize(("name", "said"), [("q{}", True), ("q[{}]", True), ("att_q_{}", True), ("v{}", False)])
-def test_numbered_components_are_said_to_begin_with_w_in_most_sources(name, said, rng, tmp_path):
+@pytest.mark.parametrize(("name", "message"), [("q{}", True), ("q[{}]", True), ("att_q_{}", True), ("v{}", False)])
+def test_numbered_components_are_said_to_begin_with_w_in_most_sources(name, message, rng, tmp_path):
     names = [name.format(k) for k in range(4)]
     described = {"turn": {"names": names}}
     time = np.arange(200) * 20_000_000
     cache = robots.write(tmp_path / "cache", [{"turn": (time, turned(rng, 200))}], describe=described)
     found = [f for f in robocache.doctor(cache).findings if f.code == "quaternion-without-method"]
-    assert len(found) == 1 and ("the first is w in most sources" in found[0].advice) == said
+    assert len(found) == 1 and ("the first is w in most sources" in found[0].advice) == message
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -952,7 +954,7 @@ def in_float32(rows):
     )
     std = np.sqrt(np.maximum(squares - total * total, 0))
     stats = {"mean": total, "std": std, "min": rows.min(0), "max": rows.max(0)}
-    return {name: [float(f"{value:.6g}") for value in np.atleast_1d(of)] for name, of in stats.items()}
+    return {name: [float(f"{value:.6g}") for value in np.atleast_1d(values)] for name, values in stats.items()}
 
 
 @pytest.mark.parametrize("value", [1.5771, -0.5, 1234.567, 1e-3, 525.3333, -3e5])

@@ -36,7 +36,7 @@ def pair(
     rng, lag_s, rates=(50, 50), names=("action", "observation.state"), seconds=12.0, episodes=6, noise=0.005, features=5
 ):
     """Recordings in which the second stream is the first, so late."""
-    made = []
+    result = []
     for _ in range(episodes):
         path = motion(rng, features, seconds)
         recording = {}
@@ -44,12 +44,12 @@ def pair(
             time = clock(rng, rate, seconds)
             values = path(seconds_of(time) - late)
             recording[name] = (time, (values + rng.normal(0, noise, values.shape)).astype(np.float32))
-        made.append(recording)
-    return made
+        result.append(recording)
+    return result
 
 
-def found(made, path):
-    report = robocache.doctor(robots.write(path, made))
+def found(result, path):
+    report = robocache.doctor(robots.write(path, result))
     return [finding for finding in report.findings if finding.code == "latency"]
 
 
@@ -93,14 +93,14 @@ def test_the_lag_lies_where_the_finding_says(tmp_path_factory, seed):
 @given(st.integers(0, 2**32 - 1))
 def test_streams_that_have_nothing_to_do_with_each_other_have_none(tmp_path_factory, seed):
     rng = np.random.default_rng(seed)
-    made = pair(
+    recordings = pair(
         rng, 0.0, seconds=float(rng.uniform(5, 30)), features=int(rng.integers(1, 9)), episodes=int(rng.integers(1, 9))
     )
-    for recording in made:
+    for recording in recordings:
         time, values = recording["observation.state"]
         other = motion(rng, values.shape[1], seconds_of(time)[-1])
         recording["observation.state"] = (time, other(seconds_of(time)).astype(np.float32))
-    assert found(made, tmp_path_factory.mktemp("pair") / "cache") == []
+    assert found(recordings, tmp_path_factory.mktemp("pair") / "cache") == []
 
 
 def test_what_is_no_latency(rng, tmp_path):
@@ -134,8 +134,8 @@ def test_what_is_no_latency(rng, tmp_path):
 
 
 def test_features_are_matched_by_name_and_those_that_do_not_move_do_not_count(rng, tmp_path):
-    made = pair(rng, 0.08)
-    for recording in made:
+    recordings = pair(rng, 0.08)
+    for recording in recordings:
         time, values = recording["observation.state"]
         values = values[:, ::-1].copy()
         values[:, 4] = np.nan
@@ -143,18 +143,20 @@ def test_features_are_matched_by_name_and_those_that_do_not_move_do_not_count(rn
         recording["action"][1][:, 1] = 3.0
     joints = ["pan", "lift", "elbow", "wrist", "roll"]
     cache = robots.write(
-        tmp_path / "cache", made, describe={"action": {"names": joints}, "observation.state": {"names": joints[::-1]}}
+        tmp_path / "cache",
+        recordings,
+        describe={"action": {"names": joints}, "observation.state": {"names": joints[::-1]}},
     )
     (finding,) = [finding for finding in robocache.doctor(cache).findings if finding.code == "latency"]
     assert finding.value == pytest.approx(80, abs=5)
 
 
 def test_each_of_several_is_told_against_the_first_that_moves_like_it(rng, tmp_path):
-    made = pair(rng, 0.08)
-    for recording in made:
+    recordings = pair(rng, 0.08)
+    for recording in recordings:
         time, values = recording["observation.state"]
         recording["copy"] = (time + 60_000_000, values)
-    findings = found(made, tmp_path / "cache")
+    findings = found(recordings, tmp_path / "cache")
     assert sorted((f.stream, round(f.value, -1)) for f in findings) == [("copy", 140), ("observation.state", 80)]
 
 
@@ -167,11 +169,11 @@ def test_it_looks_at_a_part_alone(rng, tmp_path, monkeypatch):
         "_rates",
         lambda s, rows, f, *rest: looked.append((rows.stop - rows.start) * len(f)) or rates(s, rows, f, *rest),
     )
-    made = [
+    result = [
         {f"stream {k}": one["action"] for k, one in enumerate(pair(rng, 0, episodes=24, seconds=30.0))}
         for _ in range(6)
     ]
-    dataset = robocache.open(robots.write(tmp_path / "cache", made))
+    dataset = robocache.open(robots.write(tmp_path / "cache", result))
     numbers = sum(stream.rows * 5 for stream in dataset.streams.values())
     assert list(latency.check_latency(Survey(dataset, {}))) == []
     assert 0 < sum(looked) <= max(numbers / 64, 1 << 18)

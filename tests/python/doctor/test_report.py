@@ -32,12 +32,12 @@ HOSTILE = '<script>alert("x")</script>&amp;\x1b[31m'
 @pytest.fixture
 def cache(rng, tmp_path):
     """One with an error, a warning and a note."""
-    made = robots.robot(rng)
-    made[1]["imu"][1][7, 0] = np.nan
-    made[2]["imu"][0][400:] += 10**8
-    for streams in made:
+    recordings = robots.robot(rng)
+    recordings[1]["imu"][1][7, 0] = np.nan
+    recordings[2]["imu"][0][400:] += 10**8
+    for streams in recordings:
         streams["imu"][1][:, 2] = 1
-    return robots.write(tmp_path / "cache", made)
+    return robots.write(tmp_path / "cache", recordings)
 
 
 @pytest.fixture
@@ -55,25 +55,25 @@ def run(capsys, *arguments):
 
 
 def test_json_schema(cache):
-    told = robocache.doctor(cache).to_dict()
+    report = robocache.doctor(cache).to_dict()
     fields = "format schema_version robocache_version path manifest_crc32 episodes counts findings more streams"
-    assert list(told) == fields.split()
-    assert (told["format"], told["schema_version"], told["episodes"]) == ("robocache-doctor", 1, 4)
-    assert told["counts"] == {"error": 1, "warning": 1, "note": 1}
-    assert json.loads((cache / "manifest.json").read_text())["crc32"] == told["manifest_crc32"]
-    for finding in told["findings"]:
+    assert list(report) == fields.split()
+    assert (report["format"], report["schema_version"], report["episodes"]) == ("robocache-doctor", 1, 4)
+    assert report["counts"] == {"error": 1, "warning": 1, "note": 1}
+    assert json.loads((cache / "manifest.json").read_text())["crc32"] == report["manifest_crc32"]
+    for finding in report["findings"]:
         fields = "severity code message episode stream row end_row count value expected file advice"
         assert list(finding) == fields.split()
-    for stream in told["streams"]:
+    for stream in report["streams"]:
         fields = "name kind rows dtype shape clock rate_hz true_rate_hz duration_s lost_s"
         assert list(stream) == fields.split()
-    assert [(f["code"], f["episode"], f["row"]) for f in told["findings"]] == [
+    assert [(f["code"], f["episode"], f["row"]) for f in report["findings"]] == [
         ("nan", 1, 7),
         ("long-gap", 2, 400),
         ("constant", None, None),
     ]
-    text = json.dumps(told, allow_nan=False)
-    assert Report.from_dict(json.loads(text)).to_dict() == told
+    text = json.dumps(report, allow_nan=False)
+    assert Report.from_dict(json.loads(text)).to_dict() == report
 
 
 def test_text_is_shown_as_text_without_a_rate(tmp_path):
@@ -83,8 +83,10 @@ def test_text_is_shown_as_text_without_a_rate(tmp_path):
     report = robocache.doctor(tmp_path / "cache")
     assert [stream["kind"] for stream in report.streams] == ["numbers", "text"]
     page = report.html()
-    told = {name: page.partition(f'<th scope="row">{name}</th>')[2].partition("</tr>")[0] for name in ("joint", "note")}
-    cells = {name: re.findall(r"<td[^>]*>(.*?)</td>", row) for name, row in told.items()}
+    rows_of_page = {
+        name: page.partition(f'<th scope="row">{name}</th>')[2].partition("</tr>")[0] for name in ("joint", "note")
+    }
+    cells = {name: re.findall(r"<td[^>]*>(.*?)</td>", row) for name, row in rows_of_page.items()}
     assert cells["joint"][:4] == ["float64 []", "60", "100", "100"]
     assert cells["note"] == ["text", "60", "", "", "recorded", "", "0"]
     assert "<h3>joint</h3>" in page and "<h3>note</h3>" not in page
@@ -115,20 +117,20 @@ def test_a_damaged_record_is_none(damage, cache):
 
 @pytest.mark.parametrize("more", [{"no-such-code": 3}, {"nan": "3"}, {"nan": None}])
 def test_numbers_of_no_finding_are_no_record(more, cache):
-    told = robocache.doctor(cache).to_dict()
-    assert any(finding["code"] == "nan" for finding in told["findings"])
-    (cache / "doctor.json").write_text(json.dumps(told | {"more": more}))
+    report = robocache.doctor(cache).to_dict()
+    assert any(finding["code"] == "nan" for finding in report["findings"])
+    (cache / "doctor.json").write_text(json.dumps(report | {"more": more}))
     assert load(cache) is None
-    (cache / "doctor.json").write_text(json.dumps(told | {"more": {"nan": 3}}))
+    (cache / "doctor.json").write_text(json.dumps(report | {"more": {"nan": 3}}))
     assert load(cache).counts["error"] >= 3
 
 
 @pytest.mark.parametrize("odd", [5, -1.5, True, None, "x", [1], {"a": 1}, "\x1b[2J"])
 def test_a_record_of_other_types_is_none_or_is_shown(odd, cache, capsys, recwarn):
-    told = robocache.doctor(cache).to_dict()
+    report = robocache.doctor(cache).to_dict()
     fields = [field.name for field in dataclasses.fields(Finding)]
-    records = [{**told, "findings": [{**told["findings"][0], name: odd}], "more": {}} for name in fields]
-    for record in [*records, *({**told, key: odd} for key in told if key != "manifest_crc32")]:
+    records = [{**report, "findings": [{**report["findings"][0], name: odd}], "more": {}} for name in fields]
+    for record in [*records, *({**report, key: odd} for key in report if key != "manifest_crc32")]:
         (cache / "doctor.json").write_text(json.dumps(record))
         load_by(cache)
         assert "\x1b" not in "".join(run(capsys, "inspect", cache)[1:])
@@ -257,9 +259,11 @@ def test_the_page_shows_some_frames_of_each_camera(rng, tmp_path):
 
 
 def test_hostile_names_are_text(rng, tmp_path):
-    made = [{HOSTILE: streams["imu"]} for streams in robots.robot(rng)]
-    made[1][HOSTILE][1][3, 2] = np.nan
-    cache = robots.write(tmp_path / "<b>&'\"", made, describe={HOSTILE: {"names": [f"<i>{f}\n" for f in range(6)]}})
+    recordings = [{HOSTILE: streams["imu"]} for streams in robots.robot(rng)]
+    recordings[1][HOSTILE][1][3, 2] = np.nan
+    cache = robots.write(
+        tmp_path / "<b>&'\"", recordings, describe={HOSTILE: {"names": [f"<i>{f}\n" for f in range(6)]}}
+    )
     report = robocache.doctor(cache)
     page = Page(report.html())
     assert "script" not in page.tags and "b" in page.tags and "i" not in page.tags
@@ -312,9 +316,9 @@ def test_exit_codes(cache, good, capsys, tmp_path):
 
 
 def test_warnings_count_where_strict(rng, tmp_path, capsys):
-    made = robots.robot(rng, 2)
-    made[1]["imu"][0][400:] += 10**8
-    cache = robots.write(tmp_path / "cache", made)
+    recordings = robots.robot(rng, 2)
+    recordings[1]["imu"][0][400:] += 10**8
+    cache = robots.write(tmp_path / "cache", recordings)
     assert run(capsys, "doctor", cache)[0] == 0
     assert run(capsys, "doctor", cache, "--strict")[0] == 1
 
@@ -381,25 +385,25 @@ def test_a_cache_of_nothing_is_one(capsys, tmp_path):
 
 
 def test_many_of_a_code_are_cut(rng, tmp_path, capsys):
-    made = robots.robot(rng, 60, camera=False)
-    for streams in made:
+    recordings = robots.robot(rng, 60, camera=False)
+    for streams in recordings:
         streams["imu"][1][5, 0] = np.nan
-    cache = robots.write(tmp_path / "cache", made)
+    cache = robots.write(tmp_path / "cache", recordings)
     assert "and 57 more" in run(capsys, "doctor", cache, "--lines", "3")[1]
     assert "48 more" not in run(capsys, "doctor", cache, "--lines", "60")[1]
 
 
 def test_a_terminal_of_80_columns_shows_the_verdict_first_and_notes_in_short(rng, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    made = robots.robot(rng, 30, camera=False)
-    for streams in made:
+    recordings = robots.robot(rng, 30, camera=False)
+    for streams in recordings:
         for number in range(12):
             times, _ = streams["imu"]
             streams[f"a/long/name/of/a_sensor_{number}"] = (
                 times,
                 np.where(np.arange(len(times)) == 5, np.nan, 1.5)[:, None],
             )
-    cache = robots.write(tmp_path / "cache", made)
+    cache = robots.write(tmp_path / "cache", recordings)
     _, out, _ = run(capsys, "doctor", cache)
     lines = out.splitlines()
     assert lines[0].startswith("360 errors") and "do not train" in " ".join(lines[:2])
@@ -430,9 +434,9 @@ def test_a_source_leaves_nothing_behind(logs, tmp_path):
     assert report.manifest_crc32 is None
     assert sorted(tmp_path.rglob("*")) == before
     (tmp_path / "work").mkdir()
-    told = []
-    report = robocache.doctor(logs, work=tmp_path / "work", time_unit="ns", progress=lambda *step: told.append(step))
-    assert report.findings == [] and told[0][:2] == (0, 1)
+    details = []
+    report = robocache.doctor(logs, work=tmp_path / "work", time_unit="ns", progress=lambda *step: details.append(step))
+    assert report.findings == [] and details[0][:2] == (0, 1)
     assert list((tmp_path / "work").iterdir()) == []
 
 
@@ -546,8 +550,8 @@ def test_every_code_is_in_the_page_of_the_docs():
             if named and isinstance(call.args[1], ast.Constant):
                 codes.add(call.args[1].value)
     assert len(codes) > 25
-    told = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", (root / "docs/doctor.md").read_text()))
-    assert codes <= told
+    documented = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", (root / "docs/doctor.md").read_text()))
+    assert codes <= documented
 
 
 def test_the_report_says_that_checksums_are_not_compared_and_what_compares_them(capsys, good):

@@ -113,10 +113,10 @@ def test_numbers_and_frames_are_the_caches_bit_for_bit(rng, tmp_path):
         assert np.array_equal(
             np.array(Image.open(io.BytesIO(cell["bytes"]))), cache.streams["wrist"].values[row][..., 0]
         )
-    told = {omission.what: omission.reason for omission in report.left_out}
-    assert told.keys() == {"stamps", "attributes, findings and provenance", "action: float64"}
+    reasons = {omission.what: omission.reason for omission in report.left_out}
+    assert reasons.keys() == {"stamps", "attributes, findings and provenance", "action: float64"}
     action = cache.streams["action"].values
-    assert told["action: float64"].endswith(f"off by up to {np.abs(action - action.astype(np.float32)).max():.3g}")
+    assert reasons["action: float64"].endswith(f"off by up to {np.abs(action - action.astype(np.float32)).max():.3g}")
     again = robocache.ingest(tmp_path / "out", tmp_path / "again")
     assert again.rows == {"observation.state": 12, "action": 12, "reward": 12, "touch": 12, "done": 12, "task_index": 12, "top": 12, "wrist": 12}  # fmt: skip
     second = robocache.open(tmp_path / "again")
@@ -127,7 +127,7 @@ def test_numbers_and_frames_are_the_caches_bit_for_bit(rng, tmp_path):
             assert np.array_equal(stream.time_ns, first.time_ns - 10**18)
     robocache.export(second, tmp_path / "third", to="lerobot")
     for file in ("data/chunk-000/file-000.parquet", "meta/tasks.parquet"):
-        one, other = (pq.read_table(tmp_path / place / file) for place in ("out", "third"))
+        one, other = (pq.read_table(tmp_path / folder / file) for folder in ("out", "third"))
         assert one.equals(other.select(one.column_names))
 
 
@@ -261,12 +261,12 @@ def test_every_stream_that_lacks_rows_is_in_the_error_once(tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer:
         for number in range(6):
             with writer.episode() as episode:
-                for name, there in (("a", True), ("b", number != 2), ("c", number in (0, 5)), ("d", False)):
-                    rows = 3 if there or (name == "d" and number == 0) else 0
+                for name, present in (("a", True), ("b", number != 2), ("c", number in (0, 5)), ("d", False)):
+                    rows = 3 if present or (name == "d" and number == 0) else 0
                     episode.append(name, np.arange(rows) * 10**8, np.zeros(rows))
-    with pytest.raises(robocache.FileError) as told:
+    with pytest.raises(robocache.FileError) as error:
         robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot")
-    text = str(told.value)
+    text = str(error.value)
     assert "b: no rows in 1 of 6 episodes (2)" in text and "d: no rows in 5 of 6 episodes (1-5)" in text
     assert "c: no rows in 4 of 6 episodes (1-4)" in text and text.count("no rows") == 3
 
@@ -305,8 +305,8 @@ def one_stream(path, name, times, values, **options):
 def test_columns_and_numbers_of_tasks_that_lerobots_own_take_the_place_of_are_named(tmp_path):
     times, values = np.arange(6) * 10**8, np.arange(6.0)
     with robocache.Writer(tmp_path / "cache") as writer:
-        for said in ({"tasks": ["reach", "lift"], "length": 6}, {"tasks": None, "length": 9}, {"tasks": ["lift"]}):
-            with writer.episode(**said, site="lab") as episode:
+        for fields in ({"tasks": ["reach", "lift"], "length": 6}, {"tasks": None, "length": 9}, {"tasks": ["lift"]}):
+            with writer.episode(**fields, site="lab") as episode:
                 episode.append("state", times, values)
                 episode.append("task_index", times, np.arange(6))
     report = robocache.export(tmp_path / "cache", tmp_path / "dataset", to="lerobot")
@@ -369,14 +369,14 @@ def test_streams_that_were_not_asked_for_are_named_in_their_order(rng, tmp_path)
 def test_nothing_is_written_into_the_cache(to, rng, tmp_path):
     cache = write_cache(tmp_path / "cache", rng)
     (tmp_path / "link").symlink_to(cache)
-    for place in (
+    for folder in (
         cache / "out",
         cache / "deep" / "out",
         tmp_path / "link" / "out",
         tmp_path / "x" / ".." / "cache" / "o",
     ):
         with pytest.raises(robocache.ArgumentError, match="destination: expected a folder outside the cache"):
-            robocache.export(tmp_path / "link", place, to=to)
+            robocache.export(tmp_path / "link", folder, to=to)
     assert not list(cache.glob("*ut")) and not (cache / "deep").exists()
 
 
@@ -436,9 +436,9 @@ def test_on_the_command_line(rng, tmp_path, capsys):
     cache = mixed(tmp_path / "cache", rng)
     command = ["export", str(cache), str(tmp_path / "out"), "--to", "lerobot"]
     assert main(command) == 2
-    told = capsys.readouterr().err
-    assert re.search(r"give the rows per second with fps \(--fps\), such as \d+; \(2\)", told)
-    assert told.endswith(
+    output = capsys.readouterr().err
+    assert re.search(r"give the rows per second with fps \(--fps\), such as \d+; \(2\)", output)
+    assert output.endswith(
         "give their methods for resampling with methods (--method), such as mode=previous, top=nearest\n"
     )
     assert main([*command, "--fps", "20"]) == 2
@@ -520,9 +520,9 @@ def test_the_statistics_leave_out_nan_and_infinity(tmp_path, rng):
     of_set = json.loads((tmp_path / "out/meta/stats.json").read_text())["action"]
     (of_episode,) = pq.read_table(tmp_path / "out/meta/episodes/chunk-000/file-000.parquet").to_pylist()
     finite = np.where(np.isfinite(values), values, np.nan).astype(np.float64)[:, :2]
-    for key, of in (("mean", np.nanmean), ("std", np.nanstd), ("min", np.nanmin), ("max", np.nanmax)):
+    for key, reduce in (("mean", np.nanmean), ("std", np.nanstd), ("min", np.nanmin), ("max", np.nanmax)):
         for got in (of_set[key], of_episode[f"stats/action/{key}"]):
-            np.testing.assert_allclose(got, [*of(finite, axis=0), np.nan], rtol=1e-12)
+            np.testing.assert_allclose(got, [*reduce(finite, axis=0), np.nan], rtol=1e-12)
     np.testing.assert_allclose(of_set["q90"][:2], np.nanquantile(finite, 0.9, axis=0), rtol=1e-12)
 
 
@@ -581,7 +581,7 @@ def test_one_refusal_has_all_that_is_missing(tmp_path):
                 episode.append("top", np.arange(15) * 33 * 10**6, np.zeros((15, 5, 8, 3), np.uint8), codec="png")
                 if number == 0:
                     episode.append("reward", np.arange(50) * 10**7, np.zeros(50))
-    with pytest.raises(robocache.ArgumentError) as told:
+    with pytest.raises(robocache.ArgumentError) as error:
         robocache.export(
             tmp_path / "cache", tmp_path / "out", to="lerobot", video=True, rename={"top": "action", "arm": "action"}
         )
@@ -592,13 +592,13 @@ def test_one_refusal_has_all_that_is_missing(tmp_path):
         "video: top: expected frames of even height and width, which H.264 needs, got 5x8",
         "(5) reward: no rows in 1 of 2 episodes (1)",
     ):
-        assert words in str(told.value), words
-    with pytest.raises(robocache.ArgumentError) as told:
+        assert words in str(error.value), words
+    with pytest.raises(robocache.ArgumentError) as error:
         robocache.export(
             tmp_path / "cache", tmp_path / "out", to="lerobot", fps=30, methods="linear", streams=["arm", "mode", "top"]
         )
-    assert "mode: expected previous or next or nearest for int8, got 'linear'" in str(told.value)
-    assert "top: expected previous or nearest for a camera, got 'linear'" in str(told.value)
+    assert "mode: expected previous or next or nearest for int8, got 'linear'" in str(error.value)
+    assert "top: expected previous or nearest for a camera, got 'linear'" in str(error.value)
 
 
 @pytest.mark.parametrize("largest", [2**63 - 1, 2**63])
@@ -643,14 +643,14 @@ def test_real_robots_come_back(real_data, tmp_path):
 
 def write_moments(path, with_table):
     """Episodes at 10 Hz of which some rows have no text; a text begins between two rows, and one before all."""
-    said = [
+    warned = [
         ({"task": "of the episode"}, 6, [(0, "reach", 0), (25, "lift", 7), (40, "", -1)]),
         ({"task": "of the episode"}, 3, []),
         ({}, 4, [(-10, "lift", 7), (10, "reach", 0), (30, "lift", 7)]),
         ({}, 2, []),
     ]
     with robocache.Writer(path) as writer:
-        for columns, count, texts in said:
+        for columns, count, texts in warned:
             with writer.episode(**columns) as episode:
                 t = 5 * 10**9 + np.arange(count) * 10**8
                 episode.append("action", t, np.arange(2.0 * count).reshape(count, 2))
@@ -755,6 +755,6 @@ def test_rows_that_lie_in_gaps_are_counted(tmp_path):
                 episode.append("state", with_gap, np.arange(100.0)[:, None])
                 episode.append("whole", np.arange(700) * 10**8, np.arange(700.0)[:, None])
     report = robocache.export(tmp_path / "cache", tmp_path / "set", to="lerobot", fps=10, methods="linear")
-    said = {one.what: one.reason for one in report.left_out if "recorded values" in one.what}
-    assert list(said) == ["state: recorded values of 1200 of 1400 rows"]
-    assert "gaps of up to 60.1 s" in said["state: recorded values of 1200 of 1400 rows"]
+    reasons = {note.what: note.reason for note in report.left_out if "recorded values" in note.what}
+    assert list(reasons) == ["state: recorded values of 1200 of 1400 rows"]
+    assert "gaps of up to 60.1 s" in reasons["state: recorded values of 1200 of 1400 rows"]

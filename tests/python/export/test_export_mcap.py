@@ -36,12 +36,12 @@ def read(path):
     """By topic a list of (log_time, message), and of each its channel."""
     messages, channels = {}, {}
     with path.open("rb") as opened:
-        made = reader.make_reader(opened, validate_crcs=True, decoder_factories=[decoder.DecoderFactory()])
-        for _, channel, message, decoded in made.iter_decoded_messages():
+        result = reader.make_reader(opened, validate_crcs=True, decoder_factories=[decoder.DecoderFactory()])
+        for _, channel, message, decoded in result.iter_decoded_messages():
             assert message.publish_time == message.log_time
             channels[channel.topic] = channel
             messages.setdefault(channel.topic, []).append((message.log_time, decoded))
-        metadata = {record.name: record.metadata for record in made.iter_metadata()}
+        metadata = {record.name: record.metadata for record in result.iter_metadata()}
     return messages, channels, metadata
 
 
@@ -139,7 +139,7 @@ def test_messages_are_in_the_order_of_time(cache, tmp_path):
 
 def test_frames_of_reference_that_bags_say_of_a_recording_are_in_the_messages(rng, tmp_path):
     points = rng.normal(size=(5, 3)).astype(np.float32)
-    said = [
+    texts = [
         {"/lidar/header.frame_id": "roof", "/camera/frame_id": "eye"},
         {"/lidar/header.frame_id": "mast"},
         "of another program's",
@@ -147,7 +147,7 @@ def test_frames_of_reference_that_bags_say_of_a_recording_are_in_the_messages(rn
     with robocache.Writer(tmp_path / "cache") as writer:
         writer.stream("/lidar", names=["x", "y", "z"])
         writer.stream("/base", names=["x", "y", "z"], attributes={"frame_id": "base"})
-        for frames in said:
+        for frames in texts:
             with writer.episode(frame_ids=frames if isinstance(frames, str) else json.dumps(frames)) as episode:
                 for name in ("/lidar", "/base"):
                     episode.append(name, [1, 2], points, offsets=[0, 2, 5])
@@ -195,8 +195,16 @@ def test_times_before_0_are_refused_and_leave_nothing(tmp_path):
 def facts_of(stream):
     frames = stream.frames and (stream.frames.codec, stream.frames.color_space, stream.frames.unit_m)
     intrinsics = stream.frames and stream.frames.intrinsics is not None and stream.frames.intrinsics.tolist()
-    told = stream.kind, str(stream.dtype), stream.shape, stream.clock, stream.names, stream.attributes, stream.ragged
-    return *map(str, told), frames, intrinsics
+    description = (
+        stream.kind,
+        str(stream.dtype),
+        stream.shape,
+        stream.clock,
+        stream.names,
+        stream.attributes,
+        stream.ragged,
+    )
+    return *map(str, description), frames, intrinsics
 
 
 def row_bits(values, row):
@@ -253,7 +261,7 @@ def test_frames_that_came_back_may_be_stored_otherwise(cache, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "content",
     [
         {"shape": [4]},
         {"shape": [0]},
@@ -268,7 +276,7 @@ def test_frames_that_came_back_may_be_stored_otherwise(cache, tmp_path):
         {"resized": 3},
     ],
 )
-def test_metadata_that_do_not_go_with_the_messages_change_nothing(said, tmp_path):
+def test_metadata_that_do_not_go_with_the_messages_change_nothing(content, tmp_path):
     from mcap.writer import Writer
 
     facts = {
@@ -278,7 +286,7 @@ def test_metadata_that_do_not_go_with_the_messages_change_nothing(said, tmp_path
         "clock": "nominal",
         "names": [],
         "attributes": {},
-    } | said
+    } | content
     values = np.array([0.1, 0.2, 0.3], np.float32)
     with (tmp_path / "a.mcap").open("wb") as opened:
         writer = Writer(opened)

@@ -74,14 +74,14 @@ def png_file(samples, depth, color, *, interlaced=False, palette=None, kinds=(0,
 
 
 def _filtered(kind, row, above, step):
-    made = bytearray()
+    output = bytearray()
     for i, value in enumerate(row):
         left = row[i - step] if i >= step else 0
         corner = above[i - step] if i >= step else 0
         guess = left + above[i] - corner
         paeth = min((left, above[i], corner), key=lambda neighbour: abs(guess - neighbour))
-        made.append((value - [0, left, above[i], (left + above[i]) // 2, paeth][kind]) % 256)
-    return bytes(made)
+        output.append((value - [0, left, above[i], (left + above[i]) // 2, paeth][kind]) % 256)
+    return bytes(output)
 
 
 # Row-major indices of an 8 x 8 block in zigzag order: up and down the diagonals.

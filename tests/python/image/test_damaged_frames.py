@@ -13,25 +13,25 @@ from pictures import picture, pillow_file
 
 def attack(file, rng):
     """`file` with up to four of its bytes changed, a part cut out, or put in twice."""
-    made = bytearray(file)
+    result = bytearray(file)
     for _ in range(rng.integers(1, 5)):
-        place = int(rng.integers(len(made)))
+        index = int(rng.integers(len(result)))
         match rng.integers(6):
             case 0:
-                made[place] ^= 1 << int(rng.integers(8))
+                result[index] ^= 1 << int(rng.integers(8))
             case 1:
-                made[place] = int(rng.integers(256))
+                result[index] = int(rng.integers(256))
             case 2:
-                made[place : place + 2] = bytes([0xFF, int(rng.integers(0xC0, 0x100))])
+                result[index : index + 2] = bytes([0xFF, int(rng.integers(0xC0, 0x100))])
             case 3:
-                del made[place : place + int(rng.integers(1, 60))]
+                del result[index : index + int(rng.integers(1, 60))]
             case 4:
-                made[place:place] = made[int(rng.integers(len(made))) :][: int(rng.integers(1, 60))]
+                result[index:index] = result[int(rng.integers(len(result))) :][: int(rng.integers(1, 60))]
             case _:
-                del made[max(place, 2) :]
-        if len(made) < 2:
+                del result[max(index, 2) :]
+        if len(result) < 2:
             break
-    return bytes(made)
+    return bytes(result)
 
 
 @pytest.mark.soak
@@ -39,7 +39,7 @@ def test_attacked_frames_are_decoded_or_refused(rng):
     files = [pillow_file(picture(rng, 40, 56), "JPEG", **options) for options in ({}, {"progressive": True})]
     files += [frames.encode(picture(rng, 33, 50)[None]).data.tobytes()]
     files += [pillow_file(picture(rng, 20, 30, channels), "PNG") for channels in (1, 3)]
-    came = refused = 0
+    decoded = refused = 0
     for turn in range(rounds(2500)):
         file = attack(files[turn % len(files)], rng)
         try:
@@ -48,18 +48,18 @@ def test_attacked_frames_are_decoded_or_refused(rng):
             assert str(error).startswith("frames[0]: ")
             refused += 1
             continue
-        came += 1
+        decoded += 1
         # Frames that were taken decode.
         frames.decode(taken.codec, taken.data, taken.offsets, taken.shape, taken.dtype, [0])
-    assert came > rounds(2500) / 50 and refused > rounds(2500) / 4
+    assert decoded > rounds(2500) / 50 and refused > rounds(2500) / 4
 
 
 def test_one_bad_frame_of_many_is_named_on_any_number_of_threads(rng, threads):
-    made = frames.encode(np.stack([picture(rng, 16, 16) for _ in range(50)]))
-    data = made.data.copy()
+    result = frames.encode(np.stack([picture(rng, 16, 16) for _ in range(50)]))
+    data = result.data.copy()
     for row in (31, 32, 49):
-        data[made.offsets[row] + 200 : made.offsets[row + 1]] = 0xFF
+        data[result.offsets[row] + 200 : result.offsets[row + 1]] = 0xFF
     for count in (1, 2, 5):
         threads(count)
         with pytest.raises(robocache.FrameError, match=r"^frames\[31\]: JPEG"):
-            robocache.decode_jpeg(data, made.offsets)
+            robocache.decode_jpeg(data, result.offsets)

@@ -21,9 +21,9 @@ def jpegs(rng):
 
 def test_numpy(jpegs):
     blobs, offsets, pixels = jpegs
-    made = robocache.decode_jpeg(blobs, offsets)
-    assert type(made) is np.ndarray and made.dtype == np.uint8
-    np.testing.assert_array_equal(made, pixels)
+    result = robocache.decode_jpeg(blobs, offsets)
+    assert type(result) is np.ndarray and result.dtype == np.uint8
+    np.testing.assert_array_equal(result, pixels)
     out = np.zeros_like(pixels)
     assert robocache.decode_jpeg(blobs, offsets, out=out) is out
     np.testing.assert_array_equal(out, pixels)
@@ -33,26 +33,26 @@ def test_torch(jpegs):
     torch = pytest.importorskip("torch")
     blobs, offsets, pixels = jpegs
     blobs, offsets = torch.tensor(blobs), torch.tensor(offsets)
-    made = robocache.decode_jpeg(blobs, offsets)
-    assert isinstance(made, torch.Tensor) and made.dtype == torch.uint8
-    np.testing.assert_array_equal(made.numpy(), pixels)
-    out = torch.zeros_like(made)
+    result = robocache.decode_jpeg(blobs, offsets)
+    assert isinstance(result, torch.Tensor) and result.dtype == torch.uint8
+    np.testing.assert_array_equal(result.numpy(), pixels)
+    out = torch.zeros_like(result)
     assert robocache.decode_jpeg(blobs, offsets, out) is out
-    assert torch.equal(out, made)
+    assert torch.equal(out, result)
 
 
 def test_grey_and_none(rng):
     file = pillow_file(picture(rng, 9, 7, 1), "JPEG")
-    made = robocache.decode_jpeg(np.frombuffer(file, np.uint8), np.array([0, len(file)]))
-    np.testing.assert_array_equal(made[0], pillow_pixels(file))
+    result = robocache.decode_jpeg(np.frombuffer(file, np.uint8), np.array([0, len(file)]))
+    np.testing.assert_array_equal(result[0], pillow_pixels(file))
     out = np.zeros((0, 9, 7, 1), np.uint8)
     assert robocache.decode_jpeg(np.zeros(0, np.uint8), np.array([0]), out) is out
 
 
 def test_offsets_may_skip_and_repeat(jpegs):
     blobs, offsets, pixels = jpegs
-    made = robocache.decode_jpeg(blobs, offsets[2:])
-    np.testing.assert_array_equal(made, pixels[2:])
+    result = robocache.decode_jpeg(blobs, offsets[2:])
+    np.testing.assert_array_equal(result, pixels[2:])
 
 
 def test_refuses(jpegs):

@@ -36,36 +36,36 @@ def files_of(encoded):
 @pytest.mark.parametrize(("height", "width"), SIZES)
 def test_encoded_jpegs_are_what_pillow_makes_and_reads(rng, height, width, channels, subsampling):
     pixels = np.stack([picture(rng, height, width, channels) for _ in range(2)])
-    made = frames.encode(pixels, quality=90, subsampling=subsampling)
-    assert (made.codec, made.color_space, made.dtype) == ("jpeg", "rgb" if channels == 3 else "gray", np.uint8)
-    assert made.shape == (height, width, channels) and made.reencoded == {}
-    for file, came, frame in zip(files_of(made), decoded(made), pixels, strict=True):
-        np.testing.assert_array_equal(came, pillow_pixels(file))
+    result = frames.encode(pixels, quality=90, subsampling=subsampling)
+    assert (result.codec, result.color_space, result.dtype) == ("jpeg", "rgb" if channels == 3 else "gray", np.uint8)
+    assert result.shape == (height, width, channels) and result.reencoded == {}
+    for file, pixel, frame in zip(files_of(result), decoded(result), pixels, strict=True):
+        np.testing.assert_array_equal(pixel, pillow_pixels(file))
         same = pillow_file(frame, "JPEG", quality=90, subsampling=subsampling)
-        np.testing.assert_array_equal(came, pillow_pixels(same))
+        np.testing.assert_array_equal(pixel, pillow_pixels(same))
 
 
 @pytest.mark.parametrize(("dtype", "channels"), [(np.uint8, 1), (np.uint8, 3), (np.uint16, 1), (np.uint16, 3)])
 @pytest.mark.parametrize(("height", "width"), SIZES)
 def test_encoded_pngs_come_back(rng, height, width, dtype, channels):
     pixels = np.stack([picture(rng, height, width, channels, dtype) for _ in range(2)])
-    made = frames.encode(pixels, "png")
-    assert (made.codec, made.dtype, made.shape) == ("png", dtype, (height, width, channels))
-    assert made.color_space == ("rgb" if channels == 3 else "gray" if dtype == np.uint8 else "depth")
-    np.testing.assert_array_equal(decoded(made), pixels)
+    result = frames.encode(pixels, "png")
+    assert (result.codec, result.dtype, result.shape) == ("png", dtype, (height, width, channels))
+    assert result.color_space == ("rgb" if channels == 3 else "gray" if dtype == np.uint8 else "depth")
+    np.testing.assert_array_equal(decoded(result), pixels)
     if (dtype, channels) != (np.uint16, 3):  # which Pillow cuts to 8 bits
-        np.testing.assert_array_equal(pillow_pixels(files_of(made)[0]), pixels[0])
+        np.testing.assert_array_equal(pillow_pixels(files_of(result)[0]), pixels[0])
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
 def test_raw_frames_are_their_pixels(rng, dtype):
     pixels = (rng.random((5, 4, 6)) * 250).astype(dtype)
-    made = frames.encode(pixels, "raw")
-    assert (made.codec, made.shape, made.dtype, made.offsets.tolist()) == ("raw", (4, 6, 1), dtype, [])
-    assert made.color_space == ("gray" if dtype == np.uint8 else "depth")
-    assert made.data.tobytes() == pixels.tobytes()
-    for offsets in (made.offsets, None):
-        got = frames.decode("raw", made.data, offsets, made.shape, made.dtype, [4, 0, 4])
+    result = frames.encode(pixels, "raw")
+    assert (result.codec, result.shape, result.dtype, result.offsets.tolist()) == ("raw", (4, 6, 1), dtype, [])
+    assert result.color_space == ("gray" if dtype == np.uint8 else "depth")
+    assert result.data.tobytes() == pixels.tobytes()
+    for offsets in (result.offsets, None):
+        got = frames.decode("raw", result.data, offsets, result.shape, result.dtype, [4, 0, 4])
         np.testing.assert_array_equal(got, pixels[[4, 0, 4]][..., None])
     np.testing.assert_array_equal(frames.decode("raw", pixels, None, (4, 6, 1), dtype, [3])[0, ..., 0], pixels[3])
 
@@ -79,16 +79,16 @@ def test_encode_takes_lists_and_arrays_with_gaps(rng):
 
 def test_no_file_depends_on_the_number_of_threads(rng, threads):
     pixels = np.stack([picture(rng, 40, 56) for _ in range(9)])
-    made = {}
+    result = {}
     for count in (1, 3):
         threads(count)
         jpeg = frames.encode(pixels)
-        made[count] = (jpeg.data.tobytes(), jpeg.offsets.tolist(), decoded(jpeg).tobytes())
-    assert made[1] == made[3]
+        result[count] = (jpeg.data.tobytes(), jpeg.offsets.tolist(), decoded(jpeg).tobytes())
+    assert result[1] == result[3]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "text"),
+    ("arguments", "error", "message"),
     [
         ((np.zeros((8, 8), np.uint8),), robocache.ArgumentError, r"frames: expected \[n, H, W\]"),
         (([np.zeros((8, 8)), np.zeros((8, 9))],), robocache.ArgumentError, "frames: .* a list of arrays of one shape"),
@@ -107,8 +107,8 @@ def test_no_file_depends_on_the_number_of_threads(rng, threads):
         ((np.zeros((1, 8, 8), np.uint8), "jpeg", 90, None), robocache.ArgumentTypeError, "subsampling"),
     ],
 )
-def test_encode_refuses(arguments, error, text):
-    with pytest.raises(error, match=text):
+def test_encode_refuses(arguments, error, message):
+    with pytest.raises(error, match=message):
         frames.encode(*arguments)
 
 
@@ -292,7 +292,7 @@ def test_take_names_the_frame_that_is_not_as_the_first(rng):
 
 
 @pytest.mark.parametrize(
-    ("blobs", "error", "text"),
+    ("blobs", "error", "message"),
     [
         ([], robocache.ArgumentError, "frames: expected at least one, got none"),
         (b"abc", robocache.ArgumentTypeError, "frames: expected a sequence of bytes, got bytes"),
@@ -300,8 +300,8 @@ def test_take_names_the_frame_that_is_not_as_the_first(rng):
         (5, robocache.ArgumentTypeError, "frames: expected a sequence of bytes, got int"),
     ],
 )
-def test_take_refuses_what_is_no_bytes(blobs, error, text):
-    with pytest.raises(error, match=text):
+def test_take_refuses_what_is_no_bytes(blobs, error, message):
+    with pytest.raises(error, match=message):
         frames.take(blobs)
 
 
@@ -310,17 +310,17 @@ def test_take_refuses_what_is_no_bytes(blobs, error, text):
 
 def test_decode_takes_rows_in_any_order_from_mapped_memory(rng, tmp_path):
     pixels = np.stack([picture(rng, 16, 24) for _ in range(6)])
-    made = frames.encode(pixels)
-    made.data.tofile(tmp_path / "data")
+    result = frames.encode(pixels)
+    result.data.tofile(tmp_path / "data")
     mapped = np.memmap(tmp_path / "data", np.uint8, "r")
     rows = np.array([5, 0, 0, 3], np.int32)
-    got = frames.decode("jpeg", mapped, made.offsets.tolist(), made.shape, "uint8", rows)
-    np.testing.assert_array_equal(got, decoded(made)[rows])
-    assert frames.decode("jpeg", mapped, made.offsets, made.shape, np.uint8, []).shape == (0, 16, 24, 3)
+    got = frames.decode("jpeg", mapped, result.offsets.tolist(), result.shape, "uint8", rows)
+    np.testing.assert_array_equal(got, decoded(result)[rows])
+    assert frames.decode("jpeg", mapped, result.offsets, result.shape, np.uint8, []).shape == (0, 16, 24, 3)
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "text"),
+    ("changes", "error", "message"),
     [
         ({"rows": [2]}, robocache.ArgumentError, "rows: expected at least 0 and less than 2, got 2"),
         ({"rows": [-1]}, robocache.ArgumentError, "rows: expected at least 0 and less than 2, got -1"),
@@ -335,10 +335,16 @@ def test_decode_takes_rows_in_any_order_from_mapped_memory(rng, tmp_path):
         ({"codec": "gif"}, robocache.ArgumentError, "gif"),
     ],
 )
-def test_decode_refuses(rng, changes, error, text):
-    made = frames.encode(np.stack([picture(rng, 8, 8), picture(rng, 8, 8)]))
-    arguments = {"codec": "jpeg", "data": made.data, "offsets": made.offsets, "shape": made.shape, "dtype": "uint8"}
-    with pytest.raises(error, match=text):
+def test_decode_refuses(rng, changes, error, message):
+    result = frames.encode(np.stack([picture(rng, 8, 8), picture(rng, 8, 8)]))
+    arguments = {
+        "codec": "jpeg",
+        "data": result.data,
+        "offsets": result.offsets,
+        "shape": result.shape,
+        "dtype": "uint8",
+    }
+    with pytest.raises(error, match=message):
         frames.decode(**{**arguments, "rows": [0], **changes})
 
 
@@ -382,9 +388,9 @@ def test_frames_of_real_video_at_quality_95(real_data, name):
         pixels = np.stack(
             [frame.to_ndarray(format="rgb24") for frame in itertools.islice(container.decode(video=0), 8)]
         )
-    made = frames.encode(pixels)
-    got = decoded(made)
-    np.testing.assert_array_equal(got, [pillow_pixels(file) for file in files_of(made)])
+    result = frames.encode(pixels)
+    got = decoded(result)
+    np.testing.assert_array_equal(got, [pillow_pixels(file) for file in files_of(result)])
     noise = np.mean((got.astype(np.float64) - pixels) ** 2)
     assert 10 * np.log10(255**2 / noise) > 37  # what quality 95 with 4:2:0 keeps of such pictures
 

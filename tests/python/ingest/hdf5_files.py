@@ -123,7 +123,7 @@ def write_droid(folder, trajectory, metadata=True):
             dataset.resize(len(values), axis=0)
             dataset[:] = values
     if metadata:
-        told = {
+        attributes = {
             "uuid": "AUTOLab+0d4edc83+2023-07-22",
             "success": True,
             "current_task": "put the marker in the cup",
@@ -131,7 +131,7 @@ def write_droid(folder, trajectory, metadata=True):
             **{f"{role}_cam_serial": serial for role, serial in SERIALS.items()},
             "wrist_cam_extrinsics": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
         }
-        (folder / "metadata_AUTOLab+0d4edc83+2023-07-22.json").write_text(json.dumps(told))
+        (folder / "metadata_AUTOLab+0d4edc83+2023-07-22.json").write_text(json.dumps(attributes))
     return folder
 
 

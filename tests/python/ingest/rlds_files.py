@@ -78,8 +78,8 @@ def group(**features):
     return {"pythonClassName": TFDS + "features_dict.FeaturesDict", "featuresDict": {"features": features}}
 
 
-def sequence(of):
-    return {"pythonClassName": TFDS + "dataset_feature.Dataset", "sequence": {"feature": of, "length": "-1"}}
+def sequence(feature):
+    return {"pythonClassName": TFDS + "dataset_feature.Dataset", "sequence": {"feature": feature, "length": "-1"}}
 
 
 def write_rlds(folder, shards, features=None, lengths=None, name="toy"):

@@ -48,8 +48,8 @@ def definition(name, ros=2):
     return store.generate_msgdef(name, ros_version=ros)[0]
 
 
-def serialize(name, made, big=False):
-    return bytes(ROS2.serialize_cdr(made, name, little_endian=not big))
+def serialize(name, msg, big=False):
+    return bytes(ROS2.serialize_cdr(msg, name, little_endian=not big))
 
 
 def write_mcap(path, topics, compression="none", big=False, chunk_size=1 << 20, order=None, **options):
@@ -63,7 +63,7 @@ def write_mcap(path, topics, compression="none", big=False, chunk_size=1 << 20, 
         for topic, (name, messages) in topics.items():
             schema = writer.register_schema(name=name, encoding="ros2msg", data=definition(name).encode())
             channel = writer.register_channel(topic=topic, message_encoding="cdr", schema_id=schema)
-            rows += [(time_ns, channel, serialize(name, made, big)) for time_ns, made in messages]
+            rows += [(time_ns, channel, serialize(name, msg, big)) for time_ns, msg in messages]
         rows.sort(key=lambda row: row[0])
         for number in range(len(rows)) if order is None else order:
             time_ns, channel, data = rows[number]
@@ -105,7 +105,7 @@ def write_database(path, topics, definitions=True, order=None):
         if definitions:
             row = (number, name, "ros2msg", definition(name), "")
             database.execute("INSERT INTO message_definitions VALUES (?, ?, ?, ?, ?)", row)
-        rows += [(number, time_ns, serialize(name, made)) for time_ns, made in messages]
+        rows += [(number, time_ns, serialize(name, msg)) for time_ns, msg in messages]
     if order is not None:
         rows.sort(key=lambda row: row[1])
         rows = [rows[number] for number in order]
@@ -138,7 +138,7 @@ def write_bag1(path, topics, compression=None, order=None, chunk_size=1 << 20):
         rows = []
         for topic, (name, messages) in topics.items():
             connection = writer.add_connection(topic, name, typestore=ROS1)
-            rows += [(time_ns, connection, bytes(ROS1.serialize_ros1(made, name))) for time_ns, made in messages]
+            rows += [(time_ns, connection, bytes(ROS1.serialize_ros1(msg, name))) for time_ns, msg in messages]
         rows.sort(key=lambda row: row[0])
         for number in range(len(rows)) if order is None else order:
             time_ns, connection, data = rows[number]

@@ -53,7 +53,7 @@ def write(root, rng, task, episodes, depth=True):
             (observed / "depth").mkdir(exist_ok=True)
             image = np.full((12, 16), 500 + row, np.uint16)
             (observed / f"depth/head_depth_{row:06d}.png").write_bytes(image_bytes(image))
-    told = [
+    tasks = [
         {
             "episode_id": episode,
             "task_name": "Tidy the table",
@@ -63,7 +63,7 @@ def write(root, rng, task, episodes, depth=True):
         for episode in episodes
     ]
     (root / "task_info").mkdir(exist_ok=True)
-    (root / f"task_info/task_{task}.json").write_text(json.dumps(told))
+    (root / f"task_info/task_{task}.json").write_text(json.dumps(tasks))
     return wrote
 
 
@@ -78,8 +78,8 @@ def test_two_episodes(rng, tmp_path):
     assert dataset.episodes["name"].to_pylist() == ["327/648642", "327/648649"]
     assert dataset.episodes["task"].to_pylist() == ["Tidy the table"] * 2
     assert dataset.episodes["init_scene_text"].to_pylist() == ["A cup on a table."] * 2
-    for place, datasets in enumerate(wrote.values()):
-        stamps, episode = datasets["timestamp"], dataset.episode(place)
+    for index, datasets in enumerate(wrote.values()):
+        stamps, episode = datasets["timestamp"], dataset.episode(index)
         for key in ("state/joint/position", "state/end/orientation", "action/joint/position"):
             time_ns, kept = episode[key]
             np.testing.assert_array_equal(kept, datasets[key])
@@ -100,8 +100,8 @@ def test_two_episodes(rng, tmp_path):
         assert time_ns.tolist() == stamps[[1, 3, 5, 7]].tolist()
         assert list(episode["skill"][1]) == ["Pick", "", "Place", ""]
     assert {stream.clock for stream in dataset.streams.values()} == {"recorded"}
-    told = {omission.what for omission in report.left_out}
-    assert {"state/joint/velocity", "*.json"} <= told
+    names = {omission.what for omission in report.left_out}
+    assert {"state/joint/velocity", "*.json"} <= names
 
 
 def test_of_steps_that_overlap_the_one_that_began_last_holds(rng, tmp_path):
@@ -145,9 +145,9 @@ def test_what_is_damaged_is_named_and_the_rest_kept(rng, tmp_path):
         file["action/joint/index"] = np.array([0, 99])
     (root / "observations/1/3/videos/head_color.mp4").write_bytes(b"no video")
     (root / "proprio_stats/1/4/proprio_stats.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
-    told = json.loads((root / "task_info/task_1.json").read_text())
-    told[1]["label_info"]["action_config"][1]["start_frame"] = "x"
-    (root / "task_info/task_1.json").write_text(json.dumps(told))
+    tasks = json.loads((root / "task_info/task_1.json").read_text())
+    tasks[1]["label_info"]["action_config"][1]["start_frame"] = "x"
+    (root / "task_info/task_1.json").write_text(json.dumps(tasks))
     report = robocache.ingest(root, tmp_path / "cache", on_error="skip", jobs=1)
     assert {omission.what for omission in report.skipped} == {
         "1/2: action/joint/position",
@@ -170,8 +170,8 @@ def test_rows_of_holes_in_a_video_have_no_frame(rng, tmp_path):
         write_video(tmp_path / f"a/observations/1/2/videos/{camera}.mp4", kept, times=[k / 30 for k in kept])
     report = robocache.ingest(tmp_path / "a", tmp_path / "cache", on_error="skip", jobs=1)
     assert [omission.what for omission in report.skipped] == ["1/2: videos/head_color: rows 4"]
-    said = {one.what: one.reason for one in report.assumed}
-    assert "hand_left_color.mp4 have holes (1, the first after frame 3)" in said["1/2: videos/hand_left_color"]
+    reasons = {note.what: note.reason for note in report.assumed}
+    assert "hand_left_color.mp4 have holes (1, the first after frame 3)" in reasons["1/2: videos/hand_left_color"]
     episode = robocache.open(tmp_path / "cache").episode(0)
     for camera, kept, rows in (("head_color", fewer, fewer), ("hand_left_color", as_many, range(9))):
         time_ns, frames = episode[f"videos/{camera}"]

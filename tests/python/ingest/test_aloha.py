@@ -29,9 +29,9 @@ def test_aloha_episodes(rng, tmp_path):
     assert dataset.episodes["name"].to_pylist() == ["episode_0", "episode_2", "episode_10"]
     assert dataset.episodes["sim"].to_pylist() == [True, False, False]
     assert (report.format, report.left_out, report.skipped) == ("aloha", [], [])
-    for place, number in enumerate((0, 2, 10)):
+    for index, number in enumerate((0, 2, 10)):
         for key, expected in episodes[number].items():
-            time_ns, values = dataset.episode(place)[key]
+            time_ns, values = dataset.episode(index)[key]
             assert time_ns.tolist() == [k * 20_000_000 for k in range(4 + number)]
             if expected.ndim == 2:
                 expected = expected.astype(np.float32)
@@ -117,8 +117,8 @@ def test_most_datasets_say_how_many_rows_there_are(tmp_path):
     assert recording.metadata["camera/shape"] == [480, 640, 3]
     assert recording.metadata["camera/offsets"] == np.arange(40.0).tolist()
     assert recording.metadata["label"] == ["left", "right"] and recording.metadata["settled_at"] == [0.25, 0.5]
-    told = {omission.what: omission.reason for omission in notes.left_out}
-    assert set(told) == {"a_first", "camera/intrinsics"} and "[1, 1, 768]" in told["a_first"]
+    reasons = {omission.what: omission.reason for omission in notes.left_out}
+    assert set(reasons) == {"a_first", "camera/intrinsics"} and "[1, 1, 768]" in reasons["a_first"]
     assert not notes.skipped
 
 
@@ -194,5 +194,5 @@ def test_rates_that_disagree_are_refused_by_name(tmp_path):
     report = robocache.ingest(tmp_path / "set", tmp_path / "cache", on_error="skip")
     assert [omission.what for omission in report.skipped] == ["episode_0.hdf5"]
     dataset = robocache.open(tmp_path / "cache")
-    assert [dataset.episode(place)["action"][0][1] for place in range(2)] == [33_333_333, 66_666_667]
+    assert [dataset.episode(index)["action"][0][1] for index in range(2)] == [33_333_333, 66_666_667]
     assert dataset.provenance["aloha"] == {"rates": {"30 Hz, fps": 1, "15 Hz, fps": 1}}

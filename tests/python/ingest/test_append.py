@@ -35,9 +35,9 @@ def test_append_reports_what_it_wrote(cache, tmp_path):
     ds = robocache.open(cache, verify=True)
     assert len(ds) == 2 and ds.streams["joints"].row_offsets.tolist() == [0, 30, 50]
     assert ds.provenance["source"].endswith("one") and ds.provenance["format"] == "csv"
-    (told,) = ds.provenance["appended"]
-    assert told["source"].endswith("two") and told["format"] == "csv" and "streams" in told["csv"]
-    assert [omission["what"] for omission in told["left_out"]] == ["*.txt"] and ds.provenance["left_out"] == []
+    (appended,) = ds.provenance["appended"]
+    assert appended["source"].endswith("two") and appended["format"] == "csv" and "streams" in appended["csv"]
+    assert [omission["what"] for omission in appended["left_out"]] == ["*.txt"] and ds.provenance["left_out"] == []
     log(tmp_path / "three", 5)
     robocache.ingest(tmp_path / "three", cache, append=True)
     assert len(robocache.open(cache).provenance["appended"]) == 2
@@ -217,9 +217,9 @@ def test_no_folder_above_the_source_is_in_what_goes_to_others(tmp_path, monkeypa
     monkeypatch.chdir(home)
     report = robocache.ingest("two", cache, on_error="skip", append=True)
     assert report.skipped[0].reason.startswith("two/bad.csv: line 3")
-    told = robocache.open(cache).provenance
-    assert (told["source"], told["appended"][0]["source"]) == ("one", "two")
-    assert told["skipped"][0]["reason"].startswith("one/bad.csv: line 3")
+    before = robocache.open(cache).provenance
+    assert (before["source"], before["appended"][0]["source"]) == ("one", "two")
+    assert before["skipped"][0]["reason"].startswith("one/bad.csv: line 3")
     assert robocache.doctor(cache).path == str(cache)
     robocache.export(cache, home / "out", to="mcap")
     robocache.ingest(home / "one", home / "shards", on_error="skip", workers=2)
@@ -243,7 +243,7 @@ def test_another_rate_than_the_cache_s_is_said(tmp_path):
     robocache.ingest(tmp_path / "one", tmp_path / "made")
     for name, said in (("three", 0), ("two", 1)):
         report = robocache.ingest(tmp_path / name, tmp_path / "made", append=True)
-        found = [one.reason for one in report.assumed if one.what == "rate of imu"]
+        found = [note.reason for note in report.assumed if note.what == "rate of imu"]
         assert len(found) == said
     assert "10 Hz in what is appended, 90.91 Hz in the cache" in found[0]
 
@@ -276,7 +276,7 @@ def test_red_and_blue_are_exchanged_as_in_the_cache(tmp_path, rng):
         cache = tmp_path / f"{before}{now}"
         robocache.ingest(tmp_path / "one", cache, mapping=mapping[before], **options)
         report = robocache.ingest(tmp_path / "one", cache, append=True, mapping=mapping[now], **options)
-        assert is_said == any("red and blue are exchanged" in one.reason for one in report.assumed)
+        assert is_said == any("red and blue are exchanged" in note.reason for note in report.assumed)
         for number, channels in enumerate((before, now)):
             frames = robocache.open(cache).episode(number)[camera][1][:]
             np.testing.assert_array_equal(frames, episode[camera][..., ::-1] if channels == "bgr" else episode[camera])

@@ -125,8 +125,8 @@ def protobuf_records(folder):
 
 def bag1(compression):
     def write(folder):
-        made = message("std_msgs/msg/UInt8MultiArray", ROS1, data=np.zeros(100 * MB, np.uint8))
-        rows = [(START + k, made) for k in range(3)]
+        result = message("std_msgs/msg/UInt8MultiArray", ROS1, data=np.zeros(100 * MB, np.uint8))
+        rows = [(START + k, result) for k in range(3)]
         return write_bag1(folder / "a.bag", {"/t": ("std_msgs/msg/UInt8MultiArray", rows)}, compression)
 
     write.__name__ = f"bag1_{compression}"
@@ -164,8 +164,8 @@ def long_topic(suffix):
                 [(START, message("std_msgs/msg/Bool", data=True))],
             )
         }
-        made = {".mcap": write_mcap, ".bag": write_bag1, ".db3": write_database}[suffix]
-        made(folder / f"a{suffix}", rows)
+        result = {".mcap": write_mcap, ".bag": write_bag1, ".db3": write_database}[suffix]
+        result(folder / f"a{suffix}", rows)
         return folder / f"a{suffix}"
 
     write.__name__ = f"long_topic{suffix}"
@@ -270,9 +270,9 @@ def test_a_small_file_that_becomes_large_is_refused_by_name(write, ingest, tmp_p
     file = write(source)
     assert file.stat().st_size < 4 * MB
     rate = {"format": "npz", "rate_hz": 30} if file.suffix == ".npz" else {}
-    said, peak = ingest(file, tmp_path / "cache", **rate)
+    output, peak = ingest(file, tmp_path / "cache", **rate)
     assert peak < MOST_MB
-    assert str(file) in said and "memory_limit=" in said and "--memory-limit" in said
+    assert str(file) in output and "memory_limit=" in output and "--memory-limit" in output
 
 
 @pytest.mark.parametrize(
@@ -290,19 +290,19 @@ def test_a_small_file_that_becomes_large_is_refused_by_name(write, ingest, tmp_p
 )
 def test_what_claims_to_be_large_is_refused_before_it_is_read(write, why, ingest, tmp_path):
     file = write(tmp_path)
-    said, peak = ingest(file, tmp_path / "cache")
+    output, peak = ingest(file, tmp_path / "cache")
     assert peak < MOST_MB
-    assert said.startswith(str(file))
-    assert re.search(why, said)
+    assert output.startswith(str(file))
+    assert re.search(why, output)
 
 
 def test_a_name_of_millions_of_letters_costs_its_topic_alone(ingest, tmp_path):
-    said, peak = ingest(topic_of_bytes(tmp_path), tmp_path / "cache")
-    assert said == f"{tmp_path}/b.db3: topic 1: expected texts as name and type, got bytes, str"
+    output, peak = ingest(topic_of_bytes(tmp_path), tmp_path / "cache")
+    assert output == f"{tmp_path}/b.db3: topic 1: expected texts as name and type, got bytes, str"
     assert peak < MOST_MB
     for suffix in (".mcap", ".bag", ".db3"):
-        said, peak = ingest(long_topic(suffix)(tmp_path), tmp_path / suffix)
-        assert said == "done" and peak < MOST_MB
+        output, peak = ingest(long_topic(suffix)(tmp_path), tmp_path / suffix)
+        assert output == "done" and peak < MOST_MB
         cache = robocache.open(tmp_path / suffix)
         ((name, stream),) = cache.streams.items()
         assert name.startswith("/xxx") and len(name) < 100 and stream.values.tolist() == [[True]]
@@ -332,9 +332,9 @@ def test_more_streams_than_any_robot_has_are_refused(tmp_path):
 def test_frames_that_are_too_large_are_refused_by_their_headers(ingest, tmp_path):
     pytest.importorskip("google_crc32c")
     (tmp_path / "1.0.0").mkdir()
-    said, peak = ingest(rlds_png(tmp_path / "1.0.0"), tmp_path / "cache", rate_hz=5)
+    output, peak = ingest(rlds_png(tmp_path / "1.0.0"), tmp_path / "cache", rate_hz=5)
     assert peak < MOST_MB
-    assert "a frame of 16000x16000: 768000000 bytes in memory" in said and "memory_limit=768000000" in said
+    assert "a frame of 16000x16000: 768000000 bytes in memory" in output and "memory_limit=768000000" in output
 
 
 def test_the_limit_is_lifted_by_the_option(tmp_path, capsys):

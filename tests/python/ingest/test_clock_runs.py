@@ -42,7 +42,7 @@ def imus(store, phase):
         )
         for row, at in enumerate(STAMPS)
     ]
-    return "sensor_msgs/msg/Imu", [(START + row * 10 * MS, made) for row, made in enumerate(rows)]
+    return "sensor_msgs/msg/Imu", [(START + row * 10 * MS, msg) for row, msg in enumerate(rows)]
 
 
 def write_mcap_bag(folder):
@@ -64,9 +64,9 @@ def write_ulog(folder):
         for row, at in enumerate(STAMPS)
         for topic, phase in ((0, 0), (1, 3))
     ]
-    made = [ulog_header(), form(f"/a:{fields}"), form(f"/b:{fields}"), announce(0, "/a"), announce(1, "/b"), *rows]
+    messages = [ulog_header(), form(f"/a:{fields}"), form(f"/b:{fields}"), announce(0, "/a"), announce(1, "/b"), *rows]
     path = folder / "log.ulg"
-    path.write_bytes(b"".join(made))
+    path.write_bytes(b"".join(messages))
     return path
 
 
@@ -149,8 +149,8 @@ def simulated(store):
 
 def topics_of(rows):
     topics = {}
-    for _, at, topic, name, made in rows:
-        topics.setdefault(topic, (name, []))[1].append((at, made))
+    for _, at, topic, name, msg in rows:
+        topics.setdefault(topic, (name, []))[1].append((at, msg))
     return topics
 
 
@@ -158,8 +158,8 @@ def as_recorded(rows):
     """The order of the file, as numbers of the rows that a writer of the tests has in the order of time."""
     flat = [row for topic in topics_of(rows) for row in rows if row[2] == topic]
     by_time = sorted(range(len(flat)), key=lambda number: flat[number][1])
-    place = {id(flat[number]): at for at, number in enumerate(by_time)}
-    return [place[id(row)] for row in rows]
+    index = {id(flat[number]): at for at, number in enumerate(by_time)}
+    return [index[id(row)] for row in rows]
 
 
 def mcap_of_one_chunk(folder, rows):
@@ -179,7 +179,7 @@ def bag_of_files(folder, rows):
     for run in (0, 1):
         write_database(folder / f"bag/bag_{run}.db3", topics_of([row for row in rows if row[0] == run]))
     files = [f"bag_{run}.db3" for run in (0, 1)]
-    write_metadata(folder / "bag", files, {topic: len(made) for topic, (_, made) in topics_of(rows).items()})
+    write_metadata(folder / "bag", files, {topic: len(msg) for topic, (_, msg) in topics_of(rows).items()})
     return folder / "bag"
 
 
@@ -187,7 +187,7 @@ def bag_of_mcaps(folder, rows):
     for run in (0, 1):
         write_mcap(folder / f"bag/bag_{run}.mcap", topics_of([row for row in rows if row[0] == run]))
     files = [f"bag_{run}.mcap" for run in (0, 1)]
-    write_metadata(folder / "bag", files, {topic: len(made) for topic, (_, made) in topics_of(rows).items()})
+    write_metadata(folder / "bag", files, {topic: len(msg) for topic, (_, msg) in topics_of(rows).items()})
     return folder / "bag"
 
 

@@ -69,7 +69,7 @@ def test_sort_is_a_stable_sort(stamps, parts, toy, tmp_path):
     assert found == [([stamps[row] for row in order], order)]
     steps = sum(after < before for before, after in pairwise(stamps))
     assert report.repaired.get("imu", {}).get("backward_steps", 0) == steps
-    moved = sum(row != place for place, row in enumerate(order))
+    moved = sum(row != index for index, row in enumerate(order))
     assert report.repaired.get("imu", {}).get("rows_moved", 0) == moved
 
 
@@ -268,7 +268,7 @@ def test_offsets_move_a_stream_s_clock(toy, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "words"),
+    ("arguments", "error", "message"),
     [
         ({"repair": "fix"}, robocache.ArgumentError, "repair: expected one of sort, drop, split or None, got 'fix'"),
         ({"offsets": {"imu": "soon"}}, robocache.ArgumentError, "offsets['imu']: expected seconds"),
@@ -278,10 +278,10 @@ def test_offsets_move_a_stream_s_clock(toy, tmp_path):
         ({"offsets": ["imu"]}, robocache.ArgumentTypeError, "offsets: expected {stream: seconds}"),
     ],
 )
-def test_arguments_are_checked(arguments, error, words, toy):
+def test_arguments_are_checked(arguments, error, message, toy):
     with pytest.raises(error) as caught:
         toy(one_stream([1]), **arguments)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_real_log_that_is_shuffled_is_sorted_back(real_data, tmp_path):

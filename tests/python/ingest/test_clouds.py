@@ -219,7 +219,7 @@ def test_what_las_says_is_no_data_is_nan(tmp_path):
     values, names = yields.only()["points"][1][0], yields.facts["points"]["names"]
     np.testing.assert_array_equal(values[:, names.index("scaled")], [np.nan, 5.08, 5.09])
     np.testing.assert_array_equal(values[:, names.index("raw")], [np.nan, 8, 9])
-    assert {one.what for one in yields.notes.assumed} == {"scaled of points", "raw of points"}
+    assert {note.what for note in yields.notes.assumed} == {"scaled of points", "raw of points"}
     assert "wide of points: that 7 is none" in yields.left_out
 
 
@@ -348,7 +348,7 @@ def test_a_rate_is_given_or_asked_for(rng, tmp_path):
         folder(tmp_path / "run", [f"a_{number}.ply"], rng)
     assert times(tmp_path / "run", rate_hz=10.0)[0] == [(k - 2) * 10**8 for k in (2, 10, 20, 30, 60, 1000)]
     report = robocache.ingest(tmp_path / "run", tmp_path / "cache", rate_hz=10.0)
-    assert [one.reason for one in report.assumed] == [
+    assert [note.reason for note in report.assumed] == [
         "the numbers in their names / rate_hz: 6 of 999 numbers are there"
     ]
 
@@ -430,8 +430,8 @@ def test_bin_files_of_another_width_are_refused(width, rng, tmp_path):
     widths = {3: "3 or 4 or 6", 6: "3 or 4 or 6", 7: "4 or 7", 8: "4 or 8"}[width]
     assert f"points of {widths} float32" in message
     odd = [bin_points(rng, width, 1001 + 2 * k) for k in range(4)]
-    said = "4 or 8" if width == 8 else "neither 4"
-    assert f"points of {said} float32" in outcome("clouds", write_bins(tmp_path / "velodyne", odd), rate_hz=10.0)
+    expected = "4 or 8" if width == 8 else "neither 4"
+    assert f"points of {expected} float32" in outcome("clouds", write_bins(tmp_path / "velodyne", odd), rate_hz=10.0)
     assert "neither 5 float32" in outcome("clouds", write_bins(tmp_path / "nuscenes", odd, ".pcd.bin"), rate_hz=10.0)
 
 

@@ -64,11 +64,11 @@ def test_openpi(tmp_path, rng, monkeypatch, robot):
     for name, x in (("state", flat), ("actions", seen.reshape(-1, len(mask)))):
         q01, q99 = np.quantile(x, [0.01, 0.99], axis=0)
         own = {"mean": x.mean(0), "std": x.std(0), "q01": q01, "q99": q99}
-        stats[name] = {of: number.tolist() for of, number in own.items()}
+        stats[name] = {statistic: number.tolist() for statistic, number in own.items()}
     Path("norm_stats.json").write_text(json.dumps({"norm_stats": stats}))
 
     def normal(x, name):
-        mean, std, q01, q99 = (np.array(stats[name][of]) for of in ("mean", "std", "q01", "q99"))
+        mean, std, q01, q99 = (np.array(stats[name][statistic]) for statistic in ("mean", "std", "q01", "q99"))
         return (x - mean) / (std + 1e-6) if aloha else (x - q01) / (q99 - q01 + 1e-6) * 2 - 1
 
     with pytest.warns(robocache.NormStatsWarning):
@@ -98,7 +98,7 @@ def test_openpi_adapt_to_pi(tmp_path, rng):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         words = {"episode": episode, "state": state, "action": action, "time_ns": np.arange(12) * 20_000_000}
         robots = run("# ours: adapt_to_pi", **words)["robots"]
-    made = robocache.open(tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
 
     def angular(g):
         arm, horn, linear = 0.036, 0.022, g * (0.05800 - 0.01844) + 0.01844
@@ -110,7 +110,7 @@ def test_openpi_adapt_to_pi(tmp_path, rng):
     wanted[:, grips] = wanted[:, grips] * (1.4910 - -0.6213) + -0.6213 - 0.5476
     windows = {"observation.state": Window(), "action": Window()}
     batch = next(
-        robocache.Loader(made, batch_size=12, delta_timestamps=windows, shuffle=False, device="cpu", findings=None)
+        robocache.Loader(dataset, batch_size=12, delta_timestamps=windows, shuffle=False, device="cpu", findings=None)
     )
     np.testing.assert_allclose(batch["observation.state"].numpy(), wanted_state, atol=1e-5)
     np.testing.assert_allclose(batch["action"].numpy(), wanted, atol=1e-5)
@@ -128,9 +128,9 @@ def write(path, episodes, hz=50):
 
 
 def homogeneous(p, turn):
-    made = np.tile(np.eye(4), (len(p), 1, 1))
-    made[:, :3, :3], made[:, :3, 3] = turn.as_matrix(), p
-    return made
+    result = np.tile(np.eye(4), (len(p), 1, 1))
+    result[:, :3, :3], result[:, :3, 3] = turn.as_matrix(), p
+    return result
 
 
 def test_groot(tmp_path, rng):
@@ -197,9 +197,9 @@ def test_openvla_bridge(tmp_path, rng):
     want = np.concatenate([np.diff(state[:, :6], axis=0), gripper[:-1, None]], -1)
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         run("# ours: BridgeData", episode=episode, state=state, action=action, time_ns=np.arange(30) * 200_000_000)
-    made = robocache.open(tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
     words = {"delta_timestamps": {"action": Window()}, "shuffle": False, "device": "cpu", "findings": None}
-    batch = next(robocache.Loader(made, batch_size=29, **words))
+    batch = next(robocache.Loader(dataset, batch_size=29, **words))
     np.testing.assert_allclose(batch["action"].numpy(), want, atol=1e-12)
 
 

@@ -291,14 +291,14 @@ def test_a_name_whose_unit_the_steps_contradict_is_asked_about(header, stamps, w
 def test_what_was_assumed_of_a_clock_is_said(header, stamps, expected, tmp_path):
     source = write(tmp_path / "imu.csv", *([f"{header},x"] if header else []), *(f"{t},1" for t in stamps))
     report = robocache.ingest(source, tmp_path / "cache")
-    assert [(one.what, one.reason, one.streams) for one in report.assumed] == [(*one, ["imu"]) for one in expected]
+    assert [(note.what, note.reason, note.streams) for note in report.assumed] == [(*one, ["imu"]) for one in expected]
 
 
 @pytest.mark.parametrize("header", ["t,zone", "time,Time Zone", "t,utc_offset", "time (UTC+2),x", "local_time,x"])
 def test_a_zone_that_is_said_elsewhere_is_no_utc(header, tmp_path):
     source = write(tmp_path / "imu.csv", f"{header},y", *(f"2024-05-31T13:45:0{k},2,1" for k in range(4)))
     report = robocache.ingest(source, tmp_path / "cache")
-    (reason,) = [one.reason for one in report.assumed if one.what.startswith("clock")]
+    (reason,) = [note.reason for note in report.assumed if note.what.startswith("clock")]
     assert reason.startswith("UTC, though ") and "may say another zone" in reason and "no zone" not in reason
 
 
@@ -323,10 +323,10 @@ def test_stamps_in_iso_8601_are_exact(first, second, ns, header, tmp_path):
     time_ns, values = ingest_lines(tmp_path, *lines)
     assert time_ns[0] == ns and values.tolist() == [[1], [2]]
     zoned = first.strip('"')[-6:].strip()[0] in "+-" or first.endswith(("Z", "0530"))
-    told = "ISO 8601" if zoned else "ISO 8601 without a zone, read as UTC"
-    assert unit_of(tmp_path / "cache") == told
+    form = "ISO 8601" if zoned else "ISO 8601 without a zone, read as UTC"
+    assert unit_of(tmp_path / "cache") == form
     stream = robocache.open(tmp_path / "cache").streams["imu"]
-    assert stream.attributes == {"clock_source": f"{'t' if header else 'column 0'}, {told}"}
+    assert stream.attributes == {"clock_source": f"{'t' if header else 'column 0'}, {form}"}
 
 
 @pytest.mark.parametrize(
@@ -369,8 +369,8 @@ def test_day_and_time_may_be_two_columns(lines, ns, suffix, tmp_path):
     assert stream.values.tolist() == [[0.5], [2]]
     header = not lines[0][0].isdigit()
     assert stream.names == (["a"] if header else [])
-    of = " and ".join(lines[0].replace(";", "\t").split("\t")[:2]) if header else "column 0 and column 1"
-    assert stream.attributes["clock_source"].startswith(f"{of}, ISO 8601")
+    columns = " and ".join(lines[0].replace(";", "\t").split("\t")[:2]) if header else "column 0 and column 1"
+    assert stream.attributes["clock_source"].startswith(f"{columns}, ISO 8601")
 
 
 def test_a_time_behind_a_day_that_is_none_is_named(tmp_path):
@@ -426,11 +426,11 @@ def test_words_for_no_value_are_nan_and_counted(word, late, tmp_path):
     nan = np.isnan(np.asarray(values))
     assert np.argwhere(nan).tolist() == [[rows - 4, 0], [rows - 3, 1], [rows - 2, 0]]
     assert (np.asarray(values)[:, 2] == 2.5).all()
-    said = {one.what: one.reason for one in report.assumed if one.what.startswith("column")}
+    reasons = {note.what: note.reason for note in report.assumed if note.what.startswith("column")}
     if word in ("null", "n/a"):  # as pyarrow has them
-        assert not said
+        assert not reasons
     else:
-        assert said == {
+        assert reasons == {
             "column 'x'": f"NaN in 2 rows: {word.strip()!r} (2)",
             "column 'flag'": f"NaN in 1 rows: {word.strip()!r} (1)",
         }
@@ -778,8 +778,8 @@ def test_a_file_that_may_have_been_cut_off_is_told(cut, tmp_path):
     source.parent.mkdir()
     source.write_text(text[:-cut])
     report = robocache.ingest(source, tmp_path / "cache", on_error="skip", time_unit="s")
-    told = [omission for omission in (*report.left_out, *report.skipped) if "imu" in omission.what]
-    assert "without a line end" in told[0].reason and "imu.csv" in told[0].reason
+    omissions = [omission for omission in (*report.left_out, *report.skipped) if "imu" in omission.what]
+    assert "without a line end" in omissions[0].reason and "imu.csv" in omissions[0].reason
     values = robocache.open(tmp_path / "cache").episode(0)["imu"][1][:, 0]
     assert values[:2].tolist() == [1.25, 2.125]
 
@@ -931,9 +931,9 @@ def test_progress_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(driver, "_TELL_S", math.inf)  # slow rows show more steps, here by chance
     for number in range(3):
         write(tmp_path / f"log/{number}/imu.csv", "0.0,1", "0.1,2")
-    told = []
-    robocache.ingest(tmp_path / "log", tmp_path / "cache", progress=lambda *step: told.append(step))
-    assert told == [(0, 3, "0"), (1, 3, "1"), (2, 3, "2")]
+    lines = []
+    robocache.ingest(tmp_path / "log", tmp_path / "cache", progress=lambda *step: lines.append(step))
+    assert lines == [(0, 3, "0"), (1, 3, "1"), (2, 3, "2")]
 
 
 # ---- real data ----
@@ -1178,7 +1178,7 @@ def test_a_duration_is_a_value_and_no_clock(name, sparse, tmp_path):
     assert stream.names == ["a", name, "gain"] and stream.time_ns.tolist() == [k * 10**8 for k in range(60)]
     if name not in ("moving_time_s", "exposureTime"):  # whose words name no clock
         assert (f"column {name!r}", "a value, not a clock of the columns behind it") in [
-            (one.what, one.reason) for one in report.assumed
+            (note.what, note.reason) for note in report.assumed
         ]
 
 
@@ -1188,7 +1188,7 @@ def test_a_sparse_stamp_that_is_the_clock_s_but_for_a_delay_is_a_clock_and_said(
     report = robocache.ingest(source, tmp_path / "cache")
     stream = robocache.open(tmp_path / "cache").streams["run.gps_timestamp"]
     assert stream.names == ["height"] and stream.time_ns.tolist() == [k * 10**8 - 30_000_000 for k in range(0, 60, 3)]
-    (reason,) = [one.reason for one in report.assumed if one.what == "clock 'gps_timestamp'"]
+    (reason,) = [note.reason for note in report.assumed if note.what == "clock 'gps_timestamp'"]
     assert reason == "of the columns behind it, by its name and its times, in s"
 
 
@@ -1201,7 +1201,7 @@ def test_a_column_that_is_named_a_time_is_the_clock_before_one_that_is_not(count
     (stream,) = robocache.open(tmp_path / "cache").streams.values()
     assert stream.names == [counter or "0", "exposure_time", "gain"]
     assert stream.time_ns.tolist() == [1_700_000_000 * 10**9 + k * 50_000_000 for k in range(40)]
-    assert [one.what for one in report.assumed] == ["clock 'timestamp'"] * 2
+    assert [note.what for note in report.assumed] == ["clock 'timestamp'"] * 2
     assert "is named a time" in report.assumed[0].reason
 
 
@@ -1252,12 +1252,12 @@ def test_rows_that_take_turns_by_any_column_are_held_where_their_numbers_jump(he
     report = robocache.ingest(write(tmp_path / "log/a.csv", f"t,{header},range", *lines), tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
     np.testing.assert_array_equal(between(dataset, "a", 0.005)[:, -1], values)
-    (omission,) = [one for one in report.left_out if one.what == "a: values between rows"]
+    (omission,) = [note for note in report.left_out if note.what == "a: values between rows"]
     assert (
         omission.reason.startswith(f"{header} says that rows are of several subjects")
         and "a file for each subject" in omission.reason
     )
-    assert any(one.what == f"column {header!r}" and one.streams == ["a"] for one in report.assumed)
+    assert any(note.what == f"column {header!r}" and note.streams == ["a"] for note in report.assumed)
 
 
 @pytest.mark.parametrize(
@@ -1288,7 +1288,7 @@ def test_a_measurement_of_few_whole_values_is_no_subject(name, rng, tmp_path):
     ]
     source = write(tmp_path / "log/a.csv", f"t,q0,q1,q2,{name},voltage", *lines)
     report = robocache.ingest(source, tmp_path / "cache")
-    assert not report.left_out and [one.what for one in report.assumed] == ["clock 't'"]
+    assert not report.left_out and [note.what for note in report.assumed] == ["clock 't'"]
     assert "methods" not in robocache.open(tmp_path / "cache").streams["a"].attributes
 
 
@@ -1301,7 +1301,7 @@ def test_rows_of_ids_that_take_turns_are_held(tmp_path):
     report = robocache.ingest(tmp_path / "log", tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
     np.testing.assert_array_equal(between(dataset, "uwb", 0.005)[:, 0], [(2, 8, 5)[k % 3] for k in range(30)])
-    (omission,) = [one for one in report.left_out if one.what == "uwb: values between rows"]
+    (omission,) = [note for note in report.left_out if note.what == "uwb: values between rows"]
     assert omission.reason.startswith("to_id says that rows are of several subjects")
 
 
@@ -1322,8 +1322,8 @@ def test_a_longitude_that_crosses_180_degrees_is_said(header, crosses, tmp_path)
         tmp_path / "gps.csv", f"time_s,latitude,{header}", "1000.0,5,179.9990", "1000.1,5,179.9995", f"1000.2,5,{last}"
     )
     report = robocache.ingest(tmp_path / "gps.csv", tmp_path / "cache")
-    said = [one.reason for one in report.assumed if "from 180 to -180 at row 2 of episode 0" in one.reason]
-    assert len(said) == crosses and all(one.endswith('.methods = [[1, 2, "previous"]]') for one in said)
+    reasons = [note.reason for note in report.assumed if "from 180 to -180 at row 2 of episode 0" in note.reason]
+    assert len(reasons) == crosses and all(one.endswith('.methods = [[1, 2, "previous"]]') for one in reasons)
 
 
 @pytest.mark.parametrize("header", ["yaw (deg)", "yaw [deg]", "yaw[degrees]", "yaw (\N{DEGREE SIGN})"])

@@ -23,7 +23,7 @@ def write_npz(folder, count=1, **arrays):
 
 
 def said(report):
-    return {one.what: one.reason for one in report.assumed if "rate" not in one.what}
+    return {note.what: note.reason for note in report.assumed if "rate" not in note.what}
 
 
 MARKS = np.arange(ROWS) % 20 == 19
@@ -184,10 +184,10 @@ def test_a_rate_that_stamps_contradict_is_refused_or_said(form, name, stamps, tm
     with pytest.raises(robocache.FileError, match=rf"10 rows a second by '.*{name}'.*25 by the rate.*rate-hz"):
         robocache.ingest(source, tmp_path / "cache")
     report = robocache.ingest(source, tmp_path / "cache", rate_hz=25)
-    assert [one.reason for one in report.assumed if "clock beside" in one.what]
+    assert [note.reason for note in report.assumed if "clock beside" in note.what]
     near = write_beside(tmp_path / "near", form, name, stamps, 11)
     report = robocache.ingest(near, tmp_path / "cache2")
-    (why,) = [one.reason for one in report.assumed if "clock beside" in one.what]
+    (why,) = [note.reason for note in report.assumed if "clock beside" in note.what]
     assert "10 rows a second" in why and "11 by the rate" in why
 
 
@@ -257,7 +257,7 @@ def test_other_words_for_names(word, tmp_path):
     write_aloha(tmp_path / "episode_0.hdf5", ["a", "b"], "file", word)
     report = robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache")
     assert robocache.open(tmp_path / "cache")["observations/qpos"].names == ["a", "b"]
-    assert any("observations/qpos" in one.streams for one in report.assumed if repr(word) in one.what)
+    assert any("observations/qpos" in note.streams for note in report.assumed if repr(word) in note.what)
 
 
 @pytest.mark.parametrize("at", ["file", "group", "dataset"])
@@ -282,7 +282,7 @@ def test_a_file_without_names_goes_with_those_that_have_some(first, tmp_path):
     report = robocache.ingest(tmp_path / "s", tmp_path / "cache", format="aloha")
     assert report.episodes == 2
     assert robocache.open(tmp_path / "cache")["observations/qpos"].names == (["a", "b"] if first == 0 else [])
-    assert bool(first) == any("names of its features" in one.what for one in report.left_out)
+    assert bool(first) == any("names of its features" in note.what for note in report.left_out)
 
 
 def test_names_of_components_declare_a_rotation(tmp_path):
@@ -393,7 +393,7 @@ def test_units_and_names_that_an_attribute_says_are_taken_or_named(name, value, 
         report = robocache.ingest(tmp_path / "z.zarr", tmp_path / "cache", rate_hz=10)
         stream = "qpos"
     assert robocache.open(tmp_path / "cache")[stream].attributes.get("units") == units
-    left = {one.what: one.reason for one in report.left_out}
+    left = {note.what: note.reason for note in report.left_out}
     assert (f"{stream}: attribute {name}" in left) == (units is None)
     assert ("attribute joint_units of a group" in left) == (form == "hdf5" and units is None)
 
@@ -410,8 +410,8 @@ def test_a_file_without_units_goes_with_those_that_have_some(append, first, tmp_
     dataset = robocache.open(tmp_path / "cache")
     assert len(dataset.episodes) == 2
     assert dataset["observations/qpos"].attributes == ({"units": "rad"} if first == 0 else {})
-    assert bool(first) == any("its units" in one.what for one in report.left_out)
-    assert (first == 0) == any("none in some recordings, taken as rad" in one.reason for one in report.assumed)
+    assert bool(first) == any("its units" in note.what for note in report.left_out)
+    assert (first == 0) == any("none in some recordings, taken as rad" in note.reason for note in report.assumed)
 
 
 def test_a_rate_in_a_column_that_no_stream_comes_at_is_said():
@@ -421,7 +421,7 @@ def test_a_rate_in_a_column_that_no_stream_comes_at_is_said():
         facts.see("arm", Rows(np.arange(5) * 10**8, np.zeros((5, 1))))
         facts.see("counted", Rows(np.arange(5) * 10**7, np.zeros((5, 1)), clock="nominal"))
         facts.say({"fps": fps, "frequency of what": 3}, "a", None)
-    assert [(one.what, one.reason) for one in notes.assumed] == [
+    assert [(note.what, note.reason) for note in notes.assumed] == [
         ("rate by column fps", "30, but no stream comes at it; the nearest, arm, has 10 rows a second (median)")
     ]
 
@@ -474,7 +474,7 @@ def test_matlab_s_order_of_dimensions_is_said(tmp_path):
             file[name] = np.zeros((14, 50))
         file["action"].attrs["MATLAB_class"] = np.bytes_("double")
     report = robocache.ingest(tmp_path, tmp_path / "cache", rate_hz=10)
-    assert [(one.what, one.streams) for one in report.assumed] == [("steps of action", ["action"])]
+    assert [(note.what, note.streams) for note in report.assumed] == [("steps of action", ["action"])]
 
 
 @pytest.mark.parametrize("later", ["_FillValue", "scale_factor"])
@@ -489,16 +489,16 @@ def test_what_only_a_later_recording_declares_of_its_numbers(later, tmp_path):
                 modes.attrs[later] = {"_FillValue": -999, "scale_factor": 0.5}[later]
     report = robocache.ingest(tmp_path, tmp_path / "cache", rate_hz=10)
     dataset = robocache.open(tmp_path / "cache")
-    said = [one.reason for one in report.assumed if one.what == "values of observations/mode"]
+    reasons = [note.reason for note in report.assumed if note.what == "values of observations/mode"]
     if later == "scale_factor":
-        assert any("none in others, whose numbers are kept as they are stored" in reason for reason in said)
+        assert any("none in others, whose numbers are kept as they are stored" in reason for reason in reasons)
         return
     expected = np.concatenate(stored).astype(float)
     expected[3, 1] = np.nan
     np.testing.assert_array_equal(dataset["observations/mode"].values, expected)
     assert dataset["observations/mode"].attributes["methods"] == [[0, 2, "previous"]]
-    assert said == ["_FillValue -999: NaN, so float64"]
-    assert not any("its methods" in one.what for one in report.left_out)
+    assert reasons == ["_FillValue -999: NaN, so float64"]
+    assert not any("its methods" in note.what for note in report.left_out)
 
 
 @pytest.mark.parametrize("second", ["same", "without", "other"])
@@ -522,8 +522,8 @@ def test_the_words_of_an_enumeration_are_kept(second, tmp_path):
     stream = robocache.open(tmp_path / "cache")["observations/gripper"]
     assert robocache.open(tmp_path / "cache")["observations/lists"].attributes == {"words": words}
     assert stream.attributes == {"words": words} and stream.values.reshape(-1).tolist() == [0, 1, 0] * 2
-    assert any("its words" in one.what for one in report.assumed) == (second == "without")
-    left = {one.what: one.reason for one in report.left_out}
+    assert any("its words" in note.what for note in report.assumed) == (second == "without")
+    left = {note.what: note.reason for note in report.left_out}
     assert left["first: words"] == left["attribute last: words"] == "its number is kept: 0 OPEN, 1 CLOSED"
 
 
@@ -543,24 +543,24 @@ def test_pictures_that_an_attribute_says_are_bgr_are_said(word, at, rng, tmp_pat
         image = file.create_dataset("observations/images/top", data=rng.integers(0, 255, (3, 32, 32, 3), np.uint8))
         {"file": file, "group": file["observations"], "dataset": image}[at].attrs[word] = "BGR8"
     report = robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache", rate_hz=10)
-    (said,) = [one for one in report.assumed if word in one.what]
-    assert said.streams == ["observations/images/top"] and 'channels = "bgr"' in said.reason
+    (note_of_word,) = [note for note in report.assumed if word in note.what]
+    assert note_of_word.streams == ["observations/images/top"] and 'channels = "bgr"' in note_of_word.reason
 
 
 @pytest.mark.parametrize("form", ["hdf5", "zarr"])
 @pytest.mark.parametrize(
-    ("said", "is_said"),
+    ("attribute", "is_noted"),
     [
-        *((said, True) for said in ("HSV", "ycrcb", "yuv444", "CIE Lab", "WHC")),
-        *((said, False) for said in ("rgb8", "HWC", "label", "jpeg")),
+        *((attribute, True) for attribute in ("HSV", "ycrcb", "yuv444", "CIE Lab", "WHC")),
+        *((attribute, False) for attribute in ("rgb8", "HWC", "label", "jpeg")),
     ],
 )
-def test_pictures_that_an_attribute_says_are_no_rgb_are_said(said, is_said, form, tmp_path):
+def test_pictures_that_an_attribute_says_are_no_rgb_are_said(attribute, is_noted, form, tmp_path):
     pixels = np.zeros((3, 32, 32, 3), np.uint8)
     if form == "hdf5":
         with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
             file["action"] = np.zeros((3, 2))
-            file.create_dataset("observations/images/top", data=pixels).attrs["encoding"] = said
+            file.create_dataset("observations/images/top", data=pixels).attrs["encoding"] = attribute
         report = robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache", rate_hz=10)
     else:
         zarr = pytest.importorskip("zarr")
@@ -569,9 +569,9 @@ def test_pictures_that_an_attribute_says_are_no_rgb_are_said(said, is_said, form
             root.create_array(key, shape=values.shape, dtype=values.dtype, chunks=values.shape, fill_value=9)[:] = (
                 values
             )
-        root["data/top"].attrs["layout"] = said
+        root["data/top"].attrs["layout"] = attribute
         report = robocache.ingest(tmp_path / "z.zarr", tmp_path / "cache", rate_hz=10)
-    assert is_said == any(f"though it says {said!r}" in one.reason for one in report.assumed)
+    assert is_noted == any(f"though it says {attribute!r}" in note.reason for note in report.assumed)
 
 
 @pytest.mark.parametrize(
@@ -612,8 +612,8 @@ def test_arrays_of_16_bits_are_depth_by_name_and_else_images_or_numbers(form, na
     assert stream.kind == kind
     if kind == "numbers":
         np.testing.assert_array_equal(np.asarray(stream.values), pixels)
-    said = [one.reason for one in report.assumed if one.what == stream.name]
-    assert len(said) == (words is not None) and all(words in one for one in said)
+    reasons = [note.reason for note in report.assumed if note.what == stream.name]
+    assert len(reasons) == (words is not None) and all(words in one for one in reasons)
 
 
 def test_signed_numbers_of_a_small_array_are_kept(rng, tmp_path):
@@ -639,8 +639,8 @@ def test_six_numbers_with_droid_s_name_are_angles_only_within_a_turn_and_it_is_s
     report = robocache.ingest(tmp_path / "set", tmp_path / "cache")
     attributes = robocache.open(tmp_path / "cache")[name].attributes or {}
     assert attributes.get("methods") == (None if degrees else [[3, 6, "angle"]])
-    (said,) = [one.reason for one in report.assumed if one.what == f"{name}: rotation"]
-    assert ("values up to 190" in said) == degrees
+    (assumption,) = [note.reason for note in report.assumed if note.what == f"{name}: rotation"]
+    assert ("values up to 190" in assumption) == degrees
 
 
 @pytest.mark.parametrize("form", ["hdf5", "npz"])
@@ -657,7 +657,9 @@ def test_files_of_pictures_that_no_camera_is_made_of_are_said(kind, form, tmp_pa
         np.savez(tmp_path / "a.npz", top=rows, state=np.zeros((3, 2)))
         source, stream = tmp_path / "a.npz", "top"
     report = robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="aloha" if form == "hdf5" else "npz")
-    said = [one.reason for one in report.assumed if one.what == stream and "kept as bytes and no camera" in one.reason]
+    reasons = [
+        note.reason for note in report.assumed if note.what == stream and "kept as bytes and no camera" in note.reason
+    ]
     is_camera = robocache.open(tmp_path / "cache").streams[stream].kind == "frames"
-    assert len(said) == (not is_camera) and is_camera == (form == "hdf5" and kind in ("PNG", "JPEG"))
+    assert len(reasons) == (not is_camera) and is_camera == (form == "hdf5" and kind in ("PNG", "JPEG"))
     assert not robocache.open(tmp_path / "cache")[stream].attributes.get("methods")

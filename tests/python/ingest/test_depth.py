@@ -62,7 +62,7 @@ def uint16(side=32):
 
 
 @pytest.mark.parametrize(
-    ("write", "said", "metres"),
+    ("write", "unit", "metres"),
     [
         (write_hdf5, {"own": {"depth_scale": 0.001}}, 1.5),
         (write_hdf5, {"own": {"depth_unit": "mm"}}, 1.5),
@@ -83,16 +83,16 @@ def uint16(side=32):
         (write_tfds, {"of_file": {"depth_scale": 0.001}}, 1.5),
     ],
 )
-def test_the_unit_that_is_declared_beside_integers_makes_them_metres(write, said, metres, tmp_path):
-    source, stream, options = write(tmp_path, uint16(), **said)
+def test_the_unit_that_is_declared_beside_integers_makes_them_metres(write, unit, metres, tmp_path):
+    source, stream, options = write(tmp_path, uint16(), **unit)
     robocache.ingest(source, tmp_path / "cache", **options)
     dataset = robocache.open(tmp_path / "cache")
     loader = robocache.Loader(dataset, batch_size=2, delta_timestamps={stream: None}, device="cpu")
     got = np.asarray(next(loader)[stream]).reshape(2, 32, 32)
     np.testing.assert_allclose(got[:, 1:], metres, rtol=1e-6)
-    if "_FillValue" in said.get("own", {}):
+    if "_FillValue" in unit.get("own", {}):
         assert np.isnan(got[:, 0, 0]).all()
-    elif "add_offset" not in said.get("own", {}):
+    elif "add_offset" not in unit.get("own", {}):
         assert (got[:, 0, 0] == 0).all()
 
 
@@ -103,7 +103,7 @@ def test_whole_numbers_that_are_declared_absent_measure_nothing(write, name, tmp
     pixels[:, 1, 1] = 65535
     source, stream, options = write(tmp_path, pixels, own={"units": "mm", name: 65535})
     report = robocache.ingest(source, tmp_path / "cache", **options)
-    assert [one.what for one in report.assumed if f"{name} 65535" in one.reason] == [f"depth of {stream}"]
+    assert [note.what for note in report.assumed if f"{name} 65535" in note.reason] == [f"depth of {stream}"]
     loader = robocache.Loader(tmp_path / "cache", batch_size=2, delta_timestamps={stream: None}, device="cpu")
     got = np.asarray(next(loader)[stream]).reshape(2, 32, 32)
     np.testing.assert_allclose(got, np.where(pixels[:2, ..., 0] == STORED, 1.5, 0), rtol=1e-6)
@@ -114,8 +114,8 @@ def test_whole_numbers_that_are_declared_absent_measure_nothing(write, name, tmp
 def test_a_number_that_may_mean_several_units_is_refused_by_name(write, scale, tmp_path):
     source, stream, options = write(tmp_path, uint16(), of_file={"depth_scale": scale})
     report = robocache.ingest(source, tmp_path / "cache", **options)
-    said = [one.reason for one in report.assumed if one.what.startswith("depth beside")]
-    assert len(said) == 1 and f"it is {scale:g}" in said[0].replace(
+    reasons = [note.reason for note in report.assumed if note.what.startswith("depth beside")]
+    assert len(reasons) == 1 and f"it is {scale:g}" in reasons[0].replace(
         str(np.float64(np.float32(scale))), f"{scale:g}"
     ).replace(".0:", ":")
     with pytest.raises(robocache.Error, match="unit"):
@@ -132,13 +132,16 @@ def test_a_mapping_says_the_unit_where_the_file_does_not(write, tmp_path):
 
 def test_images_of_other_things_keep_their_numbers(tmp_path):
     def write(demo):
-        for name, said in {"thermal": {"units": "K", "scale_factor": 0.01}, "mask": {"depth_scale": 0.001}}.items():
-            demo.create_dataset(f"obs/{name}", data=uint16()).attrs.update(said)
+        for name, attributes in {
+            "thermal": {"units": "K", "scale_factor": 0.01},
+            "mask": {"depth_scale": 0.001},
+        }.items():
+            demo.create_dataset(f"obs/{name}", data=uint16()).attrs.update(attributes)
 
     report = robocache.ingest(one_demo(tmp_path, write), tmp_path / "cache")
     streams = robocache.open(tmp_path / "cache").streams
     assert streams["obs/thermal"].frames.unit_m is streams["obs/mask"].frames.unit_m is None
-    assert [one.reason for one in report.left_out if one.what == "obs/thermal: scale_factor"]
+    assert [note.reason for note in report.left_out if note.what == "obs/thermal: scale_factor"]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -150,8 +153,10 @@ def test_float_depth_of_hdf5_is_a_camera_in_metres(dtype, units, tmp_path):
     dataset = robocache.open(tmp_path / "cache")
     batch = next(robocache.Loader(dataset, batch_size=2, delta_timestamps={stream: None}, device="cpu"))
     np.testing.assert_allclose(np.asarray(batch[stream]).reshape(2, 32, 32)[:, 1:], 1.5 if units else 1500.0, rtol=1e-6)
-    said = [one.reason for one in report.assumed if one.what == stream]
-    assert len(said) == (units is None) and all("the middle pixel is at 1500, as in millimetres" in one for one in said)
+    reasons = [note.reason for note in report.assumed if note.what == stream]
+    assert len(reasons) == (units is None) and all(
+        "the middle pixel is at 1500, as in millimetres" in one for one in reasons
+    )
 
 
 @pytest.mark.parametrize("write", [write_zarr, write_npz, write_tfds])
@@ -159,5 +164,5 @@ def test_float_depth_of_hdf5_is_a_camera_in_metres(dtype, units, tmp_path):
 def test_float_depth_that_is_kept_as_numbers_is_said_with_them(write, dtype, tmp_path):
     source, _, options = write(tmp_path, uint16(8).astype(dtype))
     report = robocache.ingest(source, tmp_path / "cache", **options)
-    (said,) = [one.reason for one in report.assumed if one.what.endswith("cam_depth: depth by its name")]
-    assert "in no declared unit: the middle one is 1500, the largest 1500" in said
+    (assumption,) = [note.reason for note in report.assumed if note.what.endswith("cam_depth: depth by its name")]
+    assert "in no declared unit: the middle one is 1500, the largest 1500" in assumption

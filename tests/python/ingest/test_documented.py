@@ -58,8 +58,8 @@ def functions_of(module):
 
 def test_every_folder_of_real_data_has_its_test(real_data):
     root = Path(real_data("."))
-    there = {f"{kind.name}/{folder.name}" for kind in root.iterdir() if kind.is_dir() for folder in kind.iterdir()}
-    assert there == set(REAL)
+    present = {f"{kind.name}/{folder.name}" for kind in root.iterdir() if kind.is_dir() for folder in kind.iterdir()}
+    assert present == set(REAL)
     for folder, test in REAL.items():
         module, _, name = test.partition("::")
         assert name in functions_of(module), test
@@ -124,7 +124,7 @@ def recorded(source):
     """(topic, log time) of all messages, by the storage's own library, in order."""
     if source.suffix == ".mcap":
         with source.open("rb") as file:
-            return [(channel.topic, made.log_time) for _, channel, made in make_reader(file).iter_messages()]
+            return [(channel.topic, result.log_time) for _, channel, result in make_reader(file).iter_messages()]
     with contextlib.closing(sqlite3.connect(f"file:{source}?mode=ro&immutable=1", uri=True)) as database:
         return database.execute(
             "SELECT name, timestamp FROM messages JOIN topics ON topics.id = topic_id ORDER BY timestamp, messages.id"
@@ -153,14 +153,14 @@ def test_the_table_has_every_format_and_its_tests():
         text = "".join(file.read_text() for pattern in tests for file in TESTS.glob(pattern) if file.is_file())
         assert re.search(rf"[\"'/]{name}[\"'/]", text) or f"import {name}" in text, f"{name}: no test of it in {tests}"
         # Its page, and the place in it.
-        for page, place in re.findall(r"\]\(([\w-]+\.md)(?:#([\w-]+))?\)", " ".join(cells)):
+        for page, anchor in re.findall(r"\]\(([\w-]+\.md)(?:#([\w-]+))?\)", " ".join(cells)):
             content = (ROOT / "docs" / page).read_text()
             titles = {
                 re.sub(r"[^\w -]", "", line.lstrip("# ").lower()).replace(" ", "-")
                 for line in content.splitlines()
                 if line.startswith("#")
             }
-            assert not place or place in titles, f"{name}: {page}#{place}"
+            assert not anchor or anchor in titles, f"{name}: {page}#{anchor}"
 
 
 def test_the_readme_names_every_family():

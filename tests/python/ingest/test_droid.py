@@ -133,8 +133,8 @@ def test_droid_rows_of_holes_in_the_video_have_no_frame(rng, tmp_path):
     assert list(skipped(notes)) == ["a: observation/image/ext1: rows 2"] and not notes.left_out
     streams, notes, captured = droid_video(rng, tmp_path / "b", all_but_2, times=[k / 60 for k in all_but_2])
     assert shown(streams["observation/image/ext1"]) == (captured, all_but_2)
-    said = {one.what: one.reason for one in notes.assumed}
-    assert "holes (1, the first after frame 1)" in said["a: observation/image/ext1"]
+    reasons = {note.what: note.reason for note in notes.assumed}
+    assert "holes (1, the first after frame 1)" in reasons["a: observation/image/ext1"]
 
 
 def test_droid_a_list_of_stamps_says_whose_a_frame_is(rng, tmp_path):

@@ -129,8 +129,10 @@ def test_a_declared_rate_that_stamps_contradict_is_said(tmp_path):
     for name, (declared, hz) in rates.items():
         rows = "".join(f"{1403715273262142976 + k * 10**9 // hz},{k}\n" for k in range(20))
         sensor(tmp_path / "mav0" / name, f"rate_hz: {declared}\n", f"#timestamp [ns],a\n{rows}")
-    said = {one.what: one.reason for one in Yields("euroc", tmp_path).notes.assumed if one.what.startswith("clock of")}
-    assert said == {
+    reasons = {
+        note.what: note.reason for note in Yields("euroc", tmp_path).notes.assumed if note.what.startswith("clock of")
+    }
+    assert reasons == {
         "clock of imu1": "its stamps, 200 rows a second (median), though sensor.yaml: rate_hz says 20",
         "clock of imu2": "its stamps, 190 rows a second (median), though sensor.yaml: rate_hz says 200",
     }
@@ -151,8 +153,8 @@ def test_images_that_are_listed_and_missing_are_refused_or_named(picture, tmp_pa
     yields = Yields("euroc", tmp_path, on_error="skip")
     assert yields.only()["cam0"][0].tolist() == [stamps[1], stamps[3]]
     assert list(yields.skipped) == ["mav0/cam0/data.csv: cam0: rows 0, 2"]
-    told = "images: none that mav0/cam1/data.csv names is there; its 4 rows are the text cam1.filename"
-    assert yields.left_out["cam1"] == told and len(yields.only()["cam1.filename"][0]) == 4
+    reason = "images: none that mav0/cam1/data.csv names is there; its 4 rows are the text cam1.filename"
+    assert yields.left_out["cam1"] == reason and len(yields.only()["cam1.filename"][0]) == 4
 
 
 @pytest.mark.parametrize("filled", [0, 1])
@@ -207,8 +209,8 @@ def test_what_json_does_not_hold_is_told_as_text(tmp_path):
     )
     report = robocache.ingest(tmp_path, tmp_path / "cache", on_error="stop")
     assert report.rows == {"pose0": 1}
-    told = Yields("euroc", tmp_path).told["sensors"]["mav0"]["pose0"]
-    assert told == {"on": "2020-01-01", "no": "nan", "big": "99999999999999999999", "2": None, "noise": 0.001}
+    facts = Yields("euroc", tmp_path).told["sensors"]["mav0"]["pose0"]
+    assert facts == {"on": "2020-01-01", "no": "nan", "big": "99999999999999999999", "2": None, "noise": 0.001}
 
 
 def test_it_is_known_by_its_sensors(tmp_path):
@@ -236,7 +238,7 @@ def test_the_real_slice(real_data):
     known = ruamel.YAML(typ="safe", pure=True).load(
         (source / "mav0/cam0/sensor.yaml").read_text().removeprefix("%YAML:1.0")
     )
-    told = yields.facts["cam0"]["attributes"]["sensor"]
-    assert np.array_equal(told["T_BS"], np.reshape(known["T_BS"]["data"], (4, 4)))
-    assert told["distortion_coefficients"] == known["distortion_coefficients"]
+    sensor = yields.facts["cam0"]["attributes"]["sensor"]
+    assert np.array_equal(sensor["T_BS"], np.reshape(known["T_BS"]["data"], (4, 4)))
+    assert sensor["distortion_coefficients"] == known["distortion_coefficients"]
     assert "its 99 rows are the text cam1.filename" in yields.left_out["cam1"]

@@ -40,8 +40,10 @@ def skipped(source, cache, *whats, **options):
     report = robocache.ingest(source, cache, on_error="skip", **options)
     assert [omission.what for omission in report.skipped] == list(whats)
     above = f"{os.path.dirname(source)}/"  # folders that the cache does not tell
-    told = [{**omission, "reason": omission["reason"].replace(above, "")} for omission in report.to_dict()["skipped"]]
-    assert robocache.open(cache).provenance["skipped"] == told
+    reported = [
+        {**omission, "reason": omission["reason"].replace(above, "")} for omission in report.to_dict()["skipped"]
+    ]
+    assert robocache.open(cache).provenance["skipped"] == reported
     return report
 
 
@@ -312,9 +314,9 @@ def test_every_route_follows_links_alike(follow_links, linked_logs, tmp_path, ca
 
     assert robocache.ingest(linked_logs, tmp_path / "a", workers=2, follow_links=follow_links).rows == wanted
     assert robocache.ingest(linked_logs, tmp_path / "a", append=True, follow_links=follow_links).rows == wanted
-    made = plan(linked_logs, tmp_path / "plan", shards=2, follow_links=follow_links)
+    planned = plan(linked_logs, tmp_path / "plan", shards=2, follow_links=follow_links)
     for shard in range(2):
-        convert(made, shard)
+        convert(planned, shard)
     merge(tmp_path / "plan", tmp_path / "b")
     assert rows("b") == wanted
     assert main(["plan", str(linked_logs), str(tmp_path / "plan2"), "--shards", "1", *option]) == 0
@@ -622,9 +624,9 @@ def test_info_that_no_cache_holds_is_refused_at_once(key, odd, on_error, rng, tm
     info = json.loads((source / "meta/info.json").read_text())
     info[key] = "ODD"
     (source / "meta/info.json").write_text(json.dumps(info).replace('"ODD"', odd), errors="surrogateescape")
-    told = []
-    refused(source, tmp_path / "cache", "info.json", on_error=on_error, progress=lambda *step: told.append(step))
-    assert told == []
+    lines = []
+    refused(source, tmp_path / "cache", "info.json", on_error=on_error, progress=lambda *step: lines.append(step))
+    assert lines == []
 
 
 @pytest.mark.parametrize("fps", [True, -1, 1e-300])
@@ -692,9 +694,9 @@ def test_features_of_absurd_depth_are_refused_before_anything_is_read(rng, tmp_p
     info = json.loads((source / "meta/info.json").read_text())
     info["features"]["observation.images.top"] = {"dtype": "video", "shape": "ODD"}
     (source / "meta/info.json").write_text(json.dumps(info).replace('"ODD"', "[" * 500 + "]" * 500))
-    told = []
-    refused(source, tmp_path / "cache", "meta", on_error="skip", progress=lambda *step: told.append(step))
-    assert told == []
+    lines = []
+    refused(source, tmp_path / "cache", "meta", on_error="skip", progress=lambda *step: lines.append(step))
+    assert lines == []
 
 
 def test_json_lines_with_a_byte_order_mark(rng, tmp_path):

@@ -89,9 +89,9 @@ def test_what_is_neither_is_left_out_by_name(tmp_path):
         demo.create_dataset("swapped", (4,), h5py.vlen_dtype(">f4"))[0] = np.ones(2, np.float32)
 
     [(_, streams)], notes = read_all(one_demo(tmp_path, write))
-    told = left_out(notes)
+    reasons = left_out(notes)
     assert set(streams) == {"actions"}
-    assert set(told) == {
+    assert set(reasons) == {
         "compound",
         "complex",
         "opaque",
@@ -104,8 +104,8 @@ def test_what_is_neither_is_left_out_by_name(tmp_path):
         "same",
         "swapped",
     }
-    assert told["compound"] == "of type compounds of x, y" and told["same"] == "the same as actions"
-    assert told["reference"] == "of type references to other objects" and "never written" in told["unwritten"]
+    assert reasons["compound"] == "of type compounds of x, y" and reasons["same"] == "the same as actions"
+    assert reasons["reference"] == "of type references to other objects" and "never written" in reasons["unwritten"]
     assert not notes.skipped
 
 
@@ -256,11 +256,11 @@ def test_declared_sizes_are_not_believed(tmp_path):
     path = one_demo(tmp_path, write)
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     [(_, streams)], notes = read_all(path, on_error="skip")
-    told = skipped(notes)
+    reasons = skipped(notes)
     assert set(streams) == {"actions"}
     assert "float32 [1000000000000, 10]: neither a row a step" in left_out(notes)["obs/huge"]
-    assert "1 of 4000 chunks were written" in told["demo_0: obs/some"]
-    assert "chunks of 160000000 bytes" in told["demo_0: obs/bomb"]
+    assert "1 of 4000 chunks were written" in reasons["demo_0: obs/some"]
+    assert "chunks of 160000000 bytes" in reasons["demo_0: obs/bomb"]
     assert left_out(notes)["obs/wide"] == "declared, never written"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KB
     assert time.process_time() - started < 2
@@ -426,9 +426,9 @@ def test_a_hint_is_true(tmp_path):
         with h5py.File(path, "w") as file:
             for key, values in contents.items():
                 file[key] = values
-        for asked in ("robomimic", "aloha"):
+        for requested in ("robomimic", "aloha"):
             try:
-                read_all(path, format=asked, rate_hz=10)
+                read_all(path, format=requested, rate_hz=10)
             except robocache.FileError as error:
                 if hint := re.search("format='(.*)' reads that", str(error)):
                     hints.add((name, hint[1]))

@@ -67,8 +67,8 @@ def ingested(source, tmp_path, **options):
 def of_ros(store, k):
     other = store.types["own_msgs/msg/Other"](float(LEVEL[k]), int(MODES[k]), bool(ARMED[k]))
     codes, flags = np.array([MODES[k], 7], np.int32), np.array([ARMED[k], True, not ARMED[k]])
-    made = (float(LEVEL[k]), int(MODES[k]), bool(ARMED[k]), float(LEVEL[k]) / 2, codes, flags, other)
-    return store.types["own_msgs/msg/State"](*made)
+    result = (float(LEVEL[k]), int(MODES[k]), bool(ARMED[k]), float(LEVEL[k]) / 2, codes, flags, other)
+    return store.types["own_msgs/msg/State"](*result)
 
 
 def write_ros(tmp_path, encoding):
@@ -99,8 +99,8 @@ def test_ros_messages(encoding, tmp_path):
     for name, first in (("codes", MODES), ("flags", ARMED)):
         found = rows_between(dataset, f"{stream}/{name}")
         np.testing.assert_array_equal(found[..., 0], held(first))
-    asked = rows_between(dataset, stream, method="linear")  # whoever asks for a method gets it
-    np.testing.assert_allclose(asked[..., 1], linear(MODES))
+    requested = rows_between(dataset, stream, method="linear")  # whoever asks for a method gets it
+    np.testing.assert_allclose(requested[..., 1], linear(MODES))
 
 
 def test_protobuf_messages_with_enums_and_wrappers(tmp_path):
@@ -111,15 +111,15 @@ def test_protobuf_messages_with_enums_and_wrappers(tmp_path):
     file.message_type.add(name="Flag").field.add(name="value", number=1, type=8, label=1)
     state = file.message_type.add(name="State")
     types = {"level": (1, ""), "mode": (14, ".p.Mode"), "armed": (8, ""), "count": (5, ""), "flag": (11, ".p.Flag")}
-    for number, (name, (type, of)) in enumerate(types.items(), 1):
-        state.field.add(name=name, number=number, type=type, label=1, type_name=of or None)
+    for number, (name, (type, kind_of)) in enumerate(types.items(), 1):
+        state.field.add(name=name, number=number, type=type, label=1, type_name=kind_of or None)
     pool = DescriptorPool()
     pool.Add(file)
     make = GetMessageClass(pool.FindMessageTypeByName("p.State"))
     payloads = []
     for k, (mode, armed) in enumerate(zip(MODES.tolist(), ARMED.tolist(), strict=True)):
-        made = make(level=LEVEL[k], mode=mode, armed=armed, count=mode, flag={"value": armed})
-        payloads.append((stamp(k), made.SerializeToString()))
+        result = make(level=LEVEL[k], mode=mode, armed=armed, count=mode, flag={"value": armed})
+        payloads.append((stamp(k), result.SerializeToString()))
     schema = ("p.State", "protobuf", descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
     dataset = ingested(write_channel(tmp_path / "a.mcap", "protobuf", schema, payloads), tmp_path)
     check(

@@ -62,7 +62,7 @@ def test_caches_in_their_source_are_none_of_it(tmp_path):
     clouds = np.arange(40, dtype=np.float32).reshape(2, 5, 4)
     for number, cloud in enumerate(clouds):
         np.save(source / f"{number}.npy", cloud)
-    told = []
+    lines = []
     for name, more in (
         ("a", {}),
         ("b", {}),
@@ -72,8 +72,8 @@ def test_caches_in_their_source_are_none_of_it(tmp_path):
     ):
         report = robocache.ingest(source, source / name, format="clouds", rate_hz=10, **more)
         assert (report.episodes, report.rows) == (1, {"points": 2})
-        told.append([(omission.what, omission.reason) for omission in report.left_out if omission.reason == "a cache"])
-    assert told == [[(name, "a cache") for name in names] for names in ("", "a", "ab", "ab", "abc")]
+        lines.append([(omission.what, omission.reason) for omission in report.left_out if omission.reason == "a cache"])
+    assert lines == [[(name, "a cache") for name in names] for names in ("", "a", "ab", "ab", "abc")]
     assert sorted(path.name for path in source.iterdir()) == ["0.npy", "1.npy", "a", "b", "c"]
     with pytest.raises(robocache.FileError, match="got a cache"):  # one that grew has other files than one that did not
         robocache.ingest(source / "a", tmp_path / "cache")
@@ -196,13 +196,13 @@ def test_nothing_is_imported_to_find_the_format(rng, tmp_path):
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path):
-    said = run(
+    output = run(
         "import sys, robocache\n"
         "sys.modules['pyarrow'] = None\n"
         f"try: robocache.ingest({str(write_logs(tmp_path / 'logs'))!r}, {str(tmp_path / 'cache')!r})\n"
         "except robocache.Error as error: print(error)\n"
     )
-    assert "format 'csv'" in said and "pyarrow" in said and "pip install pyarrow" in said
+    assert "format 'csv'" in output and "pyarrow" in output and "pip install pyarrow" in output
     assert not (tmp_path / "cache").exists()
 
 
@@ -235,10 +235,10 @@ def test_recordings_are_read_one_by_one_and_written_as_they_come(toy, tmp_path, 
             yield Recording(f"episode {number}", "here", {"number": number}, streams(number))
         notes.tell("here", colour="red")
 
-    told = []
-    report = toy(recordings, episodes=3, progress=lambda *step: told.append((*step, seen[-1])))
+    lines = []
+    report = toy(recordings, episodes=3, progress=lambda *step: lines.append((*step, seen[-1])))
     assert seen == [0, (0, 0), (0, 1), 1, (1, 0), (1, 1), 2, (2, 0), (2, 1)]
-    assert told == [(number, 3, f"episode {number}", number) for number in range(3)]
+    assert lines == [(number, 3, f"episode {number}", number) for number in range(3)]
     dataset = robocache.open(tmp_path / "cache")
     assert (report.format, report.episodes, report.rows) == ("toy", 3, {"a": 18})
     assert dataset.episode(2)["a"][1].tolist() == [[20, 20]] * 3 + [[21, 21]] * 3
@@ -256,10 +256,10 @@ def test_of_a_long_recording_its_rows_are_told(toy, monkeypatch):
     def recordings(options, notes):
         yield Recording("one", "one", {}, streams())
 
-    told = []
-    toy(recordings, progress=lambda *step: told.append(step))
-    assert [step[:2] for step in told] == [(0, 0)] * 4
-    assert [re.sub(r", [\d,]+ ", " # ", step[2]) for step in told] == ["one", *["one # rows/s"] * 3]
+    lines = []
+    toy(recordings, progress=lambda *step: lines.append(step))
+    assert [step[:2] for step in lines] == [(0, 0)] * 4
+    assert [re.sub(r", [\d,]+ ", " # ", step[2]) for step in lines] == ["one", *["one # rows/s"] * 3]
 
 
 def test_a_stream_is_nominal_where_it_is_in_every_episode_that_was_kept(toy, tmp_path):
@@ -452,21 +452,21 @@ def test_of_many_names_that_are_others_the_first_is_told(toy):
     names = [f"state[{i}]" for i in range(100)]
 
     def read(options, notes):
-        for number, told in enumerate((names, [*names[:60], "mode", *names[60:-1]])):
-            rows = Rows(np.arange(2), np.zeros((2, 100)), told, attributes={"schema": "status"})
+        for number, declared in enumerate((names, [*names[:60], "mode", *names[60:-1]])):
+            rows = Rows(np.arange(2), np.zeros((2, 100)), declared, attributes={"schema": "status"})
             yield Recording(f"{number}", f"FILE {number}", {}, [("status", rows)])
 
     with pytest.raises(SourceError) as caught:
         toy(read)
-    said = "100 names, [60] 'mode', but before it 100 names, [60] 'state[60]'"
+    expected = "100 names, [60] 'mode', but before it 100 names, [60] 'state[60]'"
     out = "a cache of its own, in a list of Sources, takes the recording"
-    assert str(caught.value) == f"FILE 1: stream 'status': {said}; {out}"
+    assert str(caught.value) == f"FILE 1: stream 'status': {expected}; {out}"
 
 
 def test_of_fewer_names_and_other_attributes_all_is_told(toy):
     def read(options, notes):
-        for number, (told, units) in enumerate(((["a", "b"], "m"), (["a"], "mm"))):
-            rows = Rows(np.arange(2), np.zeros((2, len(told))), told, attributes={"units": units})
+        for number, (declared, units) in enumerate(((["a", "b"], "m"), (["a"], "mm"))):
+            rows = Rows(np.arange(2), np.zeros((2, len(declared))), declared, attributes={"units": units})
             yield Recording(f"{number}", f"FILE {number}", {}, [("s", rows)])
 
     with pytest.raises(SourceError) as caught:
@@ -516,9 +516,9 @@ def test_recordings_of_two_types_are_of_one_that_holds_both(first, then, wanted,
     values = stream.values.elements if ragged and hasattr(stream.values, "elements") else stream.values
     if not ragged:
         np.testing.assert_array_equal(values, np.concatenate([first, then, first]).astype(wanted))
-    told = [omission.reason for omission in report.left_out if omission.what == "x: its own type"]
+    reasons = [omission.reason for omission in report.left_out if omission.what == "x: its own type"]
     differ = {np.asarray(some).dtype.newbyteorder("=").name for some in (first, then)} - {wanted}
-    assert sorted(why.split()[0] for why in told) == sorted(differ)
+    assert sorted(why.split()[0] for why in reasons) == sorted(differ)
 
 
 @pytest.mark.parametrize(

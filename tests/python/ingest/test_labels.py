@@ -56,8 +56,8 @@ def rlds(folder, masks):
 
 def ros(folder, masks):
     topic = "/camera/segmentation/image_raw"
-    made = [(START + k * STEP, ros_image(mask, "mono8", time_ns=START + k * STEP)) for k, mask in enumerate(masks)]
-    return write_mcap(folder / "a.mcap", {topic: ("sensor_msgs/msg/Image", made)}), [topic]
+    messages = [(START + k * STEP, ros_image(mask, "mono8", time_ns=START + k * STEP)) for k, mask in enumerate(masks)]
+    return write_mcap(folder / "a.mcap", {topic: ("sensor_msgs/msg/Image", messages)}), [topic]
 
 
 @pytest.mark.parametrize("write", [robomimic, npz, rlds, ros])
@@ -128,7 +128,7 @@ def test_pixels_of_arrays_are_exact_where_small_and_else_their_loss_is_said(writ
     options = {} if "hdf5" in write.__name__ else {"rate_hz": 10}
     for codec in (None, "png", "jpeg:80"):
         report = robocache.ingest(source, tmp_path / f"{codec}", image_codec=codec, **options)
-        assumed[codec] = [one for one in report.assumed if one.what == "pixels"]
+        assumed[codec] = [note for note in report.assumed if note.what == "pixels"]
     assert assumed["png"] == assumed["jpeg:80"] == []
     found = robocache.open(tmp_path / "None").streams[name].values[:]
     assert np.array_equal(found, pixels) == (side < 32)
@@ -160,16 +160,18 @@ def test_what_a_name_does_not_say_an_attribute_says(masks, tmp_path):
 def test_labels_of_16_bits_are_no_millimetres(compressed, masks, tmp_path):
     """REP 118 has depth in 16UC1."""
     wide = masks.astype(np.uint16) * 300
-    topic, kind, made = "/semantic/labels", "sensor_msgs/msg/Image", []
+    topic, kind, messages = "/semantic/labels", "sensor_msgs/msg/Image", []
     for k, one in enumerate(wide):
         time_ns = START + k * STEP
         if compressed:
             file = np.frombuffer(robocache.frames.encode(one[None], codec="png").data, np.uint8)
             kind = "sensor_msgs/msg/CompressedImage"
-            made.append((time_ns, message(kind, header=header(time_ns), format="16UC1; png compressed ", data=file)))
+            messages.append(
+                (time_ns, message(kind, header=header(time_ns), format="16UC1; png compressed ", data=file))
+            )
         else:
-            made.append((time_ns, ros_image(one, "16UC1", time_ns=time_ns)))
-    robocache.ingest(write_mcap(tmp_path / "a.mcap", {topic: (kind, made)}), tmp_path / "cache")
+            messages.append((time_ns, ros_image(one, "16UC1", time_ns=time_ns)))
+    robocache.ingest(write_mcap(tmp_path / "a.mcap", {topic: (kind, messages)}), tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
     np.testing.assert_array_equal(dataset.streams[topic].values[:], wide)
     assert dataset.streams[topic].frames.unit_m is None
@@ -207,13 +209,13 @@ def rlds_of_files(folder, name, files):
 
 
 def ros_of_files(folder, name, files, format="png"):
-    made = []
+    messages = []
     for k, file in enumerate(files):
         time_ns, data = START + k * STEP, np.frombuffer(file, np.uint8)
-        made.append(
+        messages.append(
             (time_ns, message("sensor_msgs/msg/CompressedImage", header=header(time_ns), format=format, data=data))
         )
-    return write_mcap(folder / "a.mcap", {f"/{name}": ("sensor_msgs/msg/CompressedImage", made)}), f"/{name}", {}
+    return write_mcap(folder / "a.mcap", {f"/{name}": ("sensor_msgs/msg/CompressedImage", messages)}), f"/{name}", {}
 
 
 def ros_of_bgr(folder, name, files):
@@ -247,11 +249,11 @@ def test_the_indices_of_a_palette_are_the_labels(write, bits, masks, tmp_path):
         source, stream, options = write(tmp_path / name, name, palette_files(masks, bits))
         report = robocache.ingest(source, tmp_path / name / "cache", **options)
         found = robocache.open(tmp_path / name / "cache").streams[stream].values[:]
-        said = [one.reason for one in report.assumed if "colours of PNGs with a palette" in one.reason]
-        assert len(said) == (not is_mask) and found.shape[-1] == (1 if is_mask else 3)
+        reasons = [note.reason for note in report.assumed if "colours of PNGs with a palette" in note.reason]
+        assert len(reasons) == (not is_mask) and found.shape[-1] == (1 if is_mask else 3)
         if is_mask:
             np.testing.assert_array_equal(found, masks)
-            assert f"{stream}: colours of a palette" in [one.what for one in report.left_out]
+            assert f"{stream}: colours of a palette" in [note.what for note in report.left_out]
 
 
 @pytest.mark.parametrize("bits", [8, 4])

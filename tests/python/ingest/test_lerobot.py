@@ -224,8 +224,8 @@ def test_rule_47_numbers_that_the_table_lacks_are_named(tmp_path):
         annotation=[[5, 5], [0] * 3, [0] * 3],
     )
     report = robocache.ingest(source, tmp_path / "cache")
-    told = {omission.what: omission.reason for omission in report.left_out}
-    assert told["task_index: texts of 7, 9"] == "the table in meta/ has no such numbers; 3 rows of episodes 1-2"
+    reasons = {omission.what: omission.reason for omission in report.left_out}
+    assert reasons["task_index: texts of 7, 9"] == "the table in meta/ has no such numbers; 3 rows of episodes 1-2"
     assert texts_of(tmp_path / "cache") == [["pick"] * 2, ["pour", None, None], [None, None, "pick"]]
     found = {finding.code: finding for finding in robocache.doctor(tmp_path / "cache", save=False).findings}
     unknown = found["unknown-task"]
@@ -238,7 +238,7 @@ def test_rule_47_numbers_that_the_table_lacks_are_named(tmp_path):
     )
     assert unknown.message == "7, 9 have no text: 3 rows of 2 episodes, 1-2"
     again = robocache.ingest(source, tmp_path / "shards", workers=2)
-    assert {omission.what: omission.reason for omission in again.left_out} == told
+    assert {omission.what: omission.reason for omission in again.left_out} == reasons
 
 
 def test_rule_47_language_columns_are_streams_of_text(tmp_path):
@@ -248,7 +248,7 @@ def test_rule_47_language_columns_are_streams_of_text(tmp_path):
     )
     fields = [("role", pa.string()), ("content", pa.string()), ("style", pa.string())]
     more = [("camera", pa.string()), ("tool_calls", pa.list_(pa.string()))]
-    said = [(0, "reach", "subtask"), (40, "lift", "subtask"), (7, "reach, then lift", "plan")]
+    annotations = [(0, "reach", "subtask"), (40, "lift", "subtask"), (7, "reach, then lift", "plan")]
     persistent = [
         {
             "role": "assistant",
@@ -258,7 +258,7 @@ def test_rule_47_language_columns_are_streams_of_text(tmp_path):
             "camera": None,
             "tool_calls": None,
         }
-        for row, text, style in said
+        for row, text, style in annotations
     ]
     events = [[] for _ in range(53)]
     events[5] = [{"role": "user", "content": "stop", "style": "interjection", "camera": None, "tool_calls": None}]
@@ -333,7 +333,7 @@ def test_texts_of_tasks_by_another_name(version, tmp_path):
     write(task_index=[0, 1], instruction=["a", "b"], times=[3, 4])
     report = robocache.ingest(source, tmp_path / "cache")
     assert texts_of(tmp_path / "cache") == [["a", "a"], ["b", "b"]]
-    assert [one.reason for one in report.assumed if one.what == "meta/tasks"] == [
+    assert [note.reason for note in report.assumed if note.what == "meta/tasks"] == [
         "its texts are those of instruction: it has no task"
     ]
     write(task_index=[0, 1], instruction=["a", "b"], other=["c", "d"])
@@ -343,10 +343,10 @@ def test_texts_of_tasks_by_another_name(version, tmp_path):
 
 def test_replaced_texts_of_a_row_are_counted(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (4, 3)))
-    said = [{"role": "user", "content": text, "style": "task_aug", "timestamp": 0.0} for text in ("a", "b", "c")]
+    texts = [{"role": "user", "content": text, "style": "task_aug", "timestamp": 0.0} for text in ("a", "b", "c")]
     for file in (source / "data").rglob("*.parquet"):
         table = pq.read_table(file)
-        pq.write_table(table.append_column("language_persistent", pa.array([said] * len(table))), file)
+        pq.write_table(table.append_column("language_persistent", pa.array([texts] * len(table))), file)
     report = robocache.ingest(source, tmp_path / "cache")
     assert "language_persistent/task_aug: 4 texts" in [omission.what for omission in report.left_out]
     assert texts_of(tmp_path / "cache", task_text="language_persistent/task_aug") == [["c"] * 4, ["c"] * 3]
@@ -357,8 +357,8 @@ def test_a_text_column_is_the_task_where_there_is_no_task_index(is_category, tmp
     source = write_lerobot(tmp_path / "source", [Episode({"action": np.arange(4.0)}, tasks=["a", "b"])])
     (file,) = (source / "data").rglob("*.parquet")
     table = pq.read_table(file).drop_columns(["task_index"])
-    said = pa.array([None, "a", None, "b"])
-    table = table.append_column("language_instruction", said.dictionary_encode() if is_category else said)
+    texts = pa.array([None, "a", None, "b"])
+    table = table.append_column("language_instruction", texts.dictionary_encode() if is_category else texts)
     numbers = pa.array([2.5, None, 7.0, 2.5])
     pq.write_table(table.append_column("gain", numbers.dictionary_encode() if is_category else numbers), file)
     robocache.ingest(source, tmp_path / "cache")
@@ -368,10 +368,10 @@ def test_a_text_column_is_the_task_where_there_is_no_task_index(is_category, tmp
 
 def test_columns_of_text_are_streams_of_it(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
-    said = {"instruction": ["pick", None, "plåce"], "steps": [["a", "b"], [], ["c"]], "never": [None] * 3}
+    columns = {"instruction": ["pick", None, "plåce"], "steps": [["a", "b"], [], ["c"]], "never": [None] * 3}
     for number, file in enumerate(sorted((source / "data").rglob("*.parquet"))):
         table = pq.read_table(file)
-        for name, texts in said.items():
+        for name, texts in columns.items():
             kind = pa.list_(pa.large_string()) if name == "steps" else pa.string()
             table = table.append_column(name, pa.array([*texts, *texts[:number]], kind))
         pq.write_table(table, file)
@@ -528,10 +528,10 @@ def test_null_among_whole_numbers_is_nan_in_a_column_of_floats(version, rng, tmp
         assert dataset.streams[name].attributes["methods"] == [[0, 1, "previous"]]
     assert np.asarray(dataset.episode(1)["task_index"][1]).reshape(-1).tolist() == [0, 0, -1, 0, 0]
     np.testing.assert_array_equal(np.asarray(dataset.episode(1)["action"][1])[:2], [[1, 2], [nan, nan]])
-    said = {one.what: one.reason for one in report.left_out}
-    assert said["count: values of 2 rows"] == said["flag: values of 1 rows"] == "null: NaN there"
-    assert said["action: values of 1 rows"] == "null: NaN there"
-    assert said["task_index: values of 1 rows"] == "null: -1 there"
+    reasons = {note.what: note.reason for note in report.left_out}
+    assert reasons["count: values of 2 rows"] == reasons["flag: values of 1 rows"] == "null: NaN there"
+    assert reasons["action: values of 1 rows"] == "null: NaN there"
+    assert reasons["task_index: values of 1 rows"] == "null: -1 there"
 
 
 def test_null_among_whole_numbers_beyond_float64_leaves_the_column_out_of_its_episode(rng, tmp_path):
@@ -542,7 +542,7 @@ def test_null_among_whole_numbers_beyond_float64_leaves_the_column_out_of_its_ep
     assert dataset.streams["observation.count"].values.dtype == np.int64
     assert [len(dataset.episode(number)["observation.count"][1]) for number in range(2)] == [3, 0]
     assert ("observation.count: values of 1 rows", "null: no rows in its episode there") in [
-        (one.what, one.reason) for one in report.left_out
+        (note.what, note.reason) for note in report.left_out
     ]
 
 
@@ -550,8 +550,8 @@ def test_stamps_of_another_rate_than_declared_are_said(rng, tmp_path):
     (episode,) = make_episodes(rng, (6,))
     episode.timestamp = np.arange(6) * 0.1
     report = robocache.ingest(write_lerobot(tmp_path / "source", [episode]), tmp_path / "cache")
-    (said,) = [one.reason for one in report.assumed if one.what == "clock timestamp"]
-    assert "10 rows a second (median), though meta/info.json says 30" in said
+    (assumption,) = [note.reason for note in report.assumed if note.what == "clock timestamp"]
+    assert "10 rows a second (median), though meta/info.json says 30" in assumption
 
 
 def test_extension_arrays_are_read_by_their_storage(rng, tmp_path):
@@ -840,7 +840,7 @@ def test_a_table_of_meta_of_v3_that_cannot_be_read(name, content, word, rng, tmp
 
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
 @pytest.mark.parametrize(
-    ("content", "word"),
+    ("content", "message"),
     [
         ("", "info.json"),
         (LFS_POINTER, "git lfs pull"),
@@ -851,10 +851,10 @@ def test_a_table_of_meta_of_v3_that_cannot_be_read(name, content, word, rng, tmp
         ('{"codebase_version": "v2.1", "fps": 30, "features": []}', "features"),
     ],
 )
-def test_info_that_cannot_be_read_is_refused_always(content, word, on_error, rng, tmp_path):
+def test_info_that_cannot_be_read_is_refused_always(content, message, on_error, rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
     (source / "meta/info.json").write_text(content)
-    with pytest.raises(robocache.FileError, match=word):
+    with pytest.raises(robocache.FileError, match=message):
         robocache.ingest(source, tmp_path / "cache", on_error=on_error)
     assert not (tmp_path / "cache").exists()
 
@@ -922,9 +922,9 @@ def test_the_same_recordings_in_v3_give_the_same_cache(real_data, tmp_path):
     first_row, rows = 0, []
     for number, file in enumerate(files):
         episode, length = int(file.stem[-6:]), pq.read_metadata(file).num_rows
-        place = {"data/chunk_index": number // 10, "data/file_index": number % 10 // 5}
+        indices = {"data/chunk_index": number // 10, "data/file_index": number % 10 // 5}
         rows.append(
-            {**listed[episode], **place, "dataset_from_index": first_row, "dataset_to_index": first_row + length}
+            {**listed[episode], **indices, "dataset_from_index": first_row, "dataset_to_index": first_row + length}
         )
         first_row += length
     for start in range(0, len(files), 5):
@@ -971,15 +971,15 @@ def test_sources_that_number_their_texts_otherwise_are_warned_of(rng, tmp_path, 
         sources.append(robocache.Source(robocache.open(tmp_path / f"cache_{name}")))
     windows = {"action": None, "task_index": None}
     next(robocache.Loader(sources, batch_size=4, delta_timestamps=windows, device="cpu", findings=None))
-    said = [str(one.message) for one in recwarn if "number texts otherwise" in str(one.message)]
+    said = [str(warning.message) for warning in recwarn if "number texts otherwise" in str(warning.message)]
     assert len(said) == warned and all("1 is 'place' in one and 'open' in another" in one for one in said)
     recwarn.clear()
     windows["task_index"] = robocache.Window(texts="indices")
     next(robocache.Loader(sources, batch_size=4, delta_timestamps=windows, device="cpu", findings=None))
-    assert not [one for one in recwarn if "number texts otherwise" in str(one.message)]
+    assert not [warning for warning in recwarn if "number texts otherwise" in str(warning.message)]
     options = {"batch_size": 4, "delta_timestamps": {"action": None}, "device": "cpu", "findings": None}
     for condition, told in ((pc.field("task") == "pick", False), (pc.field("task_index") == 0, warned)):
         recwarn.clear()
         robocache.Loader(sources, anchors=robocache.Anchors(where=condition), **options)
-        said = [str(one.message) for one in recwarn if "number texts otherwise" in str(one.message)]
+        said = [str(warning.message) for warning in recwarn if "number texts otherwise" in str(warning.message)]
         assert len(said) == told and all(text.startswith("anchors.where: ") for text in said)

@@ -50,8 +50,8 @@ def write(path, trajectories, kwargs=None, json_too=True, control_mode="pd_joint
             for number, datasets in trajectories.items()
         ]
         info = {"env_id": "PickCube-v1", "max_episode_steps": 50, "env_kwargs": kwargs or {"obs_mode": "rgbd"}}
-        said = {"env_info": info, "episodes": episodes, "source_type": "motionplanning"}
-        path.with_suffix(".json").write_text(json.dumps(said, indent=2))
+        content = {"env_info": info, "episodes": episodes, "source_type": "motionplanning"}
+        path.with_suffix(".json").write_text(json.dumps(content, indent=2))
     return trajectories
 
 
@@ -81,16 +81,16 @@ def test_two_files_of_trajectories(rng, tmp_path):
     assert dataset.episodes["task"].to_pylist() == ["PickCube-v1"] * 4
     assert dataset.episodes["control_mode"].to_pylist() == ["pd_joint_pos"] * 4
     assert dataset.episodes["episode_seed"].to_pylist() == [7, 9, 17, 8]
-    for place, trajectory in enumerate(expected):
+    for index, trajectory in enumerate(expected):
         for key, values in trajectory.items():
-            time_ns, kept = dataset.episode(place)[key]
+            time_ns, kept = dataset.episode(index)[key]
             np.testing.assert_array_equal(kept[:], values)
             assert time_ns.tolist() == [k * 50_000_000 for k in range(len(values))], key
     depth = dataset.streams["obs/sensor_data/base_camera/depth"].frames
     assert (depth.codec, depth.unit_m) == ("png", 0.001)
     assert dataset.streams["obs/sensor_data/base_camera/segmentation"].frames.unit_m is None
-    told = dataset.provenance["maniskill"]["files"]["PickCube-v1/rl/trajectory.rgbd.pd_joint_pos.h5"]
-    assert told["rate_hz"] == 20 and told["rate_from"] == "env_info.env_kwargs.sim_config.control_freq"
+    facts = dataset.provenance["maniskill"]["files"]["PickCube-v1/rl/trajectory.rgbd.pd_joint_pos.h5"]
+    assert facts["rate_hz"] == 20 and facts["rate_from"] == "env_info.env_kwargs.sim_config.control_freq"
 
 
 def test_the_rate_is_asked_for_where_nothing_declares_it(rng, tmp_path):
@@ -127,14 +127,14 @@ def test_what_is_damaged_is_named_and_the_rest_kept(odd, rng, tmp_path):
     first, second = make(rng, 8), make(rng, 8)
     first[odd] = first[odd][:-2]
     write(tmp_path / "trajectory.h5", {0: first, 1: second}, {"control_freq": 20})
-    said = json.loads((tmp_path / "trajectory.json").read_text())
-    said["episodes"][0]["elapsed_steps"] = 8
-    (tmp_path / "trajectory.json").write_text(json.dumps(said))
+    content = json.loads((tmp_path / "trajectory.json").read_text())
+    content["episodes"][0]["elapsed_steps"] = 8
+    (tmp_path / "trajectory.json").write_text(json.dumps(content))
     refused(tmp_path / "trajectory.h5", odd, "rows, expected")
     found, notes = read_all(tmp_path / "trajectory.h5", on_error="skip")
     assert [len(streams) for _, streams in found] == [12, 13] and list(skipped(notes)) == [f"traj_0: {odd}"]
-    said["episodes"][1]["elapsed_steps"] = 9
-    (tmp_path / "trajectory.json").write_text(json.dumps(said))
+    content["episodes"][1]["elapsed_steps"] = 9
+    (tmp_path / "trajectory.json").write_text(json.dumps(content))
     found, notes = read_all(tmp_path / "trajectory.h5", on_error="skip")
     assert len(found) == 1 and "says 9 steps, got 8" in skipped(notes)["traj_1"]
 

@@ -59,8 +59,8 @@ def test_slices_names_and_what_is_said_of_them(toy, tmp_path):
         assert dataset.episode(episode)["hand"][1].tolist() == (VALUES + episode)[:, 3:7].tolist()
     assert arm.time_ns.tolist() == [*TIMES, *TIMES]
     assert (list(arm.names), list(hand.names)) == (list("abc"), list("defg"))
-    said = {"frame_id": "base", "units": "rad", "norm_group": "joints", "methods": [[1, 3, "angle"]]}
-    assert arm.attributes == said
+    rule = {"frame_id": "base", "units": "rad", "norm_group": "joints", "methods": [[1, 3, "angle"]]}
+    assert arm.attributes == rule
     assert hand.attributes == {"frame_id": "base", "units": list("DEFG"), "methods": [[0, 4, "slerp"]]}
     assert [(o.what, o.reason) for o in report.left_out] == [("state[7:8]", "in no slice of the mapping")]
     assert dataset.provenance["mapping"]["streams"]["reward"] == {"name": "r"}
@@ -116,7 +116,7 @@ def test_offsets_go_by_the_new_names(toy, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mapping", "words"),
+    ("mapping", "message"),
     [
         ({"stream": {}}, "mapping: stream: expected one of episodes, exclude, include, streams"),
         ({"streams": {"state": {"nmae": "x"}}}, "mapping: streams.state: nmae: expected one of"),
@@ -149,17 +149,17 @@ def test_offsets_go_by_the_new_names(toy, tmp_path):
         (3, "mapping: expected a path or a dict, got 3"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_before_anything_is_read(mapping, words, toy, tmp_path):
+def test_what_is_wrong_is_named_before_anything_is_read(mapping, message, toy, tmp_path):
     def unread(options, notes):
         raise AssertionError
 
     with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError)) as caught:
         toy(unread, mapping=mapping)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("mapping", "words"),
+    ("mapping", "message"),
     [
         ({"streams": {"state": {"slices": [{"name": "a", "start": 4, "stop": 9}]}}}, "a from 4 to 9, but a row has 8"),
         (
@@ -178,11 +178,11 @@ def test_what_is_wrong_is_named_before_anything_is_read(mapping, words, toy, tmp
         ({"episodes": {"rename": {"length": "operator"}}}, "two columns are to be named 'operator'"),
     ],
 )
-def test_what_only_the_streams_tell_ends_the_ingest(mapping, words, toy, tmp_path):
+def test_what_only_the_streams_tell_ends_the_ingest(mapping, message, toy, tmp_path):
     for on_error in ("stop", "skip"):
         with pytest.raises((robocache.FileError, robocache.ArgumentError)) as caught:
             toy(read, mapping=mapping, on_error=on_error)
-        assert str(caught.value).startswith("mapping: ") and words in str(caught.value)
+        assert str(caught.value).startswith("mapping: ") and message in str(caught.value)
         assert not (tmp_path / "cache").exists()
 
 
@@ -285,11 +285,11 @@ def test_a_dry_run_skips_what_cannot_be_read_where_it_is_told_to(capsys, tmp_pat
     command = ["ingest", str(tmp_path / "logs"), "--dry-run"]
     assert main(command) == 1 and "run_0/imu.csv" in capsys.readouterr().err
     assert main([*command, "--on-error", "skip"]) == 0
-    told = capsys.readouterr().out
-    assert "these are the streams of run_1" in told and '[streams."imu"]' in told
+    output = capsys.readouterr().out
+    assert "these are the streams of run_1" in output and '[streams."imu"]' in output
     (tmp_path / "logs/run_1/imu.csv").write_text("")
     assert main([*command, "--on-error", "skip"]) == 1
-    assert "nothing to keep in any of 2 recordings; " in (said := capsys.readouterr().err) and "imu.csv" in said
+    assert "nothing to keep in any of 2 recordings; " in (stderr := capsys.readouterr().err) and "imu.csv" in stderr
 
 
 def test_every_kind_of_stream_is_in_a_preview(toy, tmp_path, monkeypatch):
@@ -339,8 +339,8 @@ def test_a_modality_of_what_is_not_read_is_told(real_data, tmp_path):
     bad = {"state": {"a": {"start": 0, "end": 7}, "b": {"start": 6, "end": 9}}}
     with pytest.raises(robocache.ArgumentError, match=r"state\.b from 6 to 9 overlaps state\.a"):
         load_mapping(bad)
-    said = load_mapping({"action": {"q": {"start": 0, "end": 4, "rotation_type": "quaternion", "absolute": False}}})
-    (part,) = said.streams["action"]
+    loaded = load_mapping({"action": {"q": {"start": 0, "end": 4, "rotation_type": "quaternion", "absolute": False}}})
+    (part,) = loaded.streams["action"]
     assert part.attributes == {"rotation_type": "quaternion", "absolute": False, "methods": "slerp"}
 
 
@@ -422,7 +422,7 @@ def write_pose(folder, rng):
 
 
 @pytest.mark.parametrize(
-    ("told", "assumed"),
+    ("mapped", "assumed"),
     [
         ({}, True),
         ({"methods": [[3, 7, "slerp"]]}, False),
@@ -440,12 +440,12 @@ def write_pose(folder, rng):
         ),
     ],
 )
-def test_methods_that_a_mapping_gives_are_not_assumed(told, assumed, rng, tmp_path):
+def test_methods_that_a_mapping_gives_are_not_assumed(mapped, assumed, rng, tmp_path):
     source = write_pose(tmp_path / "set", rng)
     report = robocache.ingest(
-        source, tmp_path / "cache", mapping={"streams": {"observation.state": told}} if told else None
+        source, tmp_path / "cache", mapping={"streams": {"observation.state": mapped}} if mapped else None
     )
-    assert [one.reason for one in report.assumed] == ["a quaternion, by name"] * assumed
+    assert [note.reason for note in report.assumed] == ["a quaternion, by name"] * assumed
 
 
 def test_the_subject_of_a_log_s_rows_is_not_assumed_where_a_mapping_gives_methods(tmp_path):
@@ -454,16 +454,16 @@ def test_the_subject_of_a_log_s_rows_is_not_assumed_where_a_mapping_gives_method
     (tmp_path / "logs/range.csv").write_text("\n".join(["time_s,anchor_id,range", *lines, ""]))
     for mapping, count in ((None, 1), ({"streams": {"range": {"methods": "nearest"}}}, 0)):
         report = robocache.ingest(tmp_path / "logs", tmp_path / "cache", mapping=mapping, overwrite=True)
-        assert len([one for one in report.assumed if "subject" in one.reason]) == count
+        assert len([note for note in report.assumed if "subject" in note.reason]) == count
 
 
 def test_a_slice_that_cuts_a_rotation_is_said(rng, tmp_path):
     slices = [{"name": "a", "start": 0, "stop": 5}, {"name": "b", "start": 5, "stop": 8}]
     mapping = {"streams": {"observation.state": {"slices": slices}}}
     report = robocache.ingest(write_pose(tmp_path / "set", rng), tmp_path / "cache", mapping=mapping)
-    said = {one.what: one.reason for one in report.left_out if "slerp" in one.what}
-    assert list(said) == [f"{part}: slerp of features 3 to 7 of observation.state" for part in "ab"]
-    assert "interpolated number by number" in said["a: slerp of features 3 to 7 of observation.state"]
+    reasons = {note.what: note.reason for note in report.left_out if "slerp" in note.what}
+    assert list(reasons) == [f"{part}: slerp of features 3 to 7 of observation.state" for part in "ab"]
+    assert "interpolated number by number" in reasons["a: slerp of features 3 to 7 of observation.state"]
 
 
 @pytest.mark.parametrize("degrees", [False, True])
@@ -474,5 +474,5 @@ def test_euler_angles_of_a_modality_file_beyond_a_turn_are_said(degrees, rng, tm
     of_state = {"rpy": {"start": 0, "end": 3, "rotation_type": "euler_angles_rpy", "original_key": "observation.state"}}
     (tmp_path / "modality.json").write_text(json.dumps({"state": of_state}))
     report = robocache.ingest(source, tmp_path / "cache", mapping=tmp_path / "modality.json")
-    said = [one.reason for one in report.assumed if "more than a turn" in one.reason]
-    assert len(said) == degrees and all("up to 190" in one for one in said)
+    reasons = [note.reason for note in report.assumed if "more than a turn" in note.reason]
+    assert len(reasons) == degrees and all("up to 190" in one for one in reasons)

@@ -282,8 +282,8 @@ def test_topics_in_json_are_each_of_a_type_of_its_own(tmp_path):
 
 
 def test_ros_1_and_idl_in_mcap(tmp_path):
-    made = message("geometry_msgs/msg/Vector3", ROS1, x=1.5, z=-2.0)
-    raw = bytes(ROS1.serialize_ros1(made, "geometry_msgs/msg/Vector3"))
+    msg = message("geometry_msgs/msg/Vector3", ROS1, x=1.5, z=-2.0)
+    raw = bytes(ROS1.serialize_ros1(msg, "geometry_msgs/msg/Vector3"))
     schema = ("geometry_msgs/Vector3", "ros1msg", definition("geometry_msgs/msg/Vector3", ros=1).encode())
     assert np.array(
         read(write_channel(tmp_path / "a.mcap", "ros1", schema, [(START, raw)])).only["data"].rows
@@ -353,15 +353,15 @@ def protobuf_class():
 
 def test_protobuf_messages(tmp_path):
     kind, descriptors = protobuf_class()
-    made = []
+    messages = []
     for k in range(4):
         thing = kind(x=k / 2, v=[k, 0.5], blob=b"\0" * k, s=f"s{k}", kind=2 * (k % 2))
         thing.timestamp.FromNanoseconds(START + k * MS)
         thing.inner.n = 2**60 + k
         for i in range(k):
             thing.more.add(n=i)
-        made.append(thing)
-    payloads = [(START + k * MS + 1, thing.SerializeToString()) for k, thing in enumerate(made)]
+        messages.append(thing)
+    payloads = [(START + k * MS + 1, thing.SerializeToString()) for k, thing in enumerate(messages)]
     got = read(write_channel(tmp_path / "a.mcap", "protobuf", ("p.Thing", "protobuf", descriptors), payloads))
     streams = got.only
     assert streams["data"].names == ["x", "kind"] and streams["data"].time_ns == [START + k * MS for k in range(4)]
@@ -399,12 +399,12 @@ def reading_class():
 
 def test_what_a_protobuf_message_lacks_is_nan_where_its_type_tells_it_from_0(tmp_path):
     kind, descriptors = reading_class()
-    made = [
+    messages = [
         kind(force=1, range=0, count=3, turn={"w": 1}, parts=[{"turn": {"w": 1}}]),
         kind(angle=0.5, parts=[{}]),
         kind(range=2, count=0, turn={}),
     ]
-    payloads = [(START + k * MS, one.SerializeToString()) for k, one in enumerate(made)]
+    payloads = [(START + k * MS, one.SerializeToString()) for k, one in enumerate(messages)]
     got = read(write_channel(tmp_path / "a.mcap", "protobuf", ("p.Reading", "protobuf", descriptors), payloads))
     streams, nan = got.only, np.nan
     columns = dict(zip(streams["data"].names, np.array(streams["data"].rows, np.float64).T, strict=True))
@@ -498,7 +498,7 @@ def test_numbers_in_json_are_what_the_schema_says(declared, tmp_path):
     """Whole ones too: json writes 1.0 as 1 in many languages. Where no schema says it, all files of a source decide together."""
     schema = ("x", "jsonschema", json.dumps(SCHEMA if declared else {}).encode())
     for file, by in (("a", 1), ("b", 1.5)):
-        made = [
+        messages = [
             {
                 "x": by * k,
                 "maybe": by * k,
@@ -509,7 +509,7 @@ def test_numbers_in_json_are_what_the_schema_says(declared, tmp_path):
             }
             for k in range(1, 4)
         ]
-        payloads = [(START + k, json.dumps(one).encode()) for k, one in enumerate(made)]
+        payloads = [(START + k, json.dumps(one).encode()) for k, one in enumerate(messages)]
         write_channel(tmp_path / f"bags/{file}.mcap", "json", schema, payloads)
         if declared:
             robocache.ingest(tmp_path / f"bags/{file}.mcap", tmp_path / file)
@@ -527,7 +527,7 @@ def test_numbers_in_json_are_what_the_schema_says(declared, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("messages", "said"),
+    ("messages", "noted"),
     [
         ([{"t": 2**53 + 1}, {"t": 0.5}], True),
         ([{"t": 2**53 + 1}, {}], True),
@@ -538,11 +538,11 @@ def test_numbers_in_json_are_what_the_schema_says(declared, tmp_path):
         ([{"t": [2**53 + 1, 1]}, {"t": [5, 1]}], False),
     ],
 )
-def test_whole_numbers_in_json_that_float64_rounds_are_said(messages, said, tmp_path):
+def test_whole_numbers_in_json_that_float64_rounds_are_said(messages, noted, tmp_path):
     payloads = [(START + k, json.dumps(one).encode()) for k, one in enumerate(messages)]
     found = read(write_channel(tmp_path / "a.mcap", "json", ("x", "jsonschema", b"{}"), payloads))
-    assert ("data: t: its last digits" in found.left_out) == said
-    assert said or int(np.asarray(found.only["data"].rows[0]).reshape(-1)[0]) == np.ravel(messages[0]["t"])[0]
+    assert ("data: t: its last digits" in found.left_out) == noted
+    assert noted or int(np.asarray(found.only["data"].rows[0]).reshape(-1)[0]) == np.ravel(messages[0]["t"])[0]
 
 
 def test_two_fields_of_one_name_in_json_are_named(tmp_path):

@@ -42,7 +42,7 @@ def write_log(folder, first, rows=3000):
 
 
 @pytest.fixture
-def place(request, monkeypatch):
+def folder(request, monkeypatch):
     """A folder that every user may enter, with logs, the caches that come of them, a plan and its shards."""
     folder = Path(tempfile.mkdtemp(prefix="robocache-no-room-", dir="/tmp"))
     request.addfinalizer(lambda: shutil.rmtree(folder))
@@ -74,37 +74,37 @@ COMMANDS = {
 }
 
 
-def prepare(name, place):
+def prepare(name, folder):
     before, arguments, wanted = COMMANDS[name]
     for line in before:
         assert main(line) == 0
-    return arguments, place / ("work/shard-000" if name == "convert" else "made"), wanted
+    return arguments, folder / ("work/shard-000" if name == "convert" else "made"), wanted
 
 
-def check(name, place, arguments, made, wanted):
+def check(name, folder, arguments, result, wanted):
     """Runs the command again, now with room: it finishes what the first run could not."""
     assert main(arguments) == 0
     if wanted is not None:
-        assert contents(made) == contents(place / wanted)
+        assert contents(result) == contents(folder / wanted)
     elif name == "convert":
-        robocache.open(made, verify=True)
+        robocache.open(result, verify=True)
 
 
 @pytest.mark.parametrize(("name", "room"), [(name, 100 if name == "plan" else 30_000) for name in COMMANDS])
-def test_a_full_disk(name, room, place):
-    arguments, made, wanted = prepare(name, place)
-    before = contents(made)
-    failed = command(*arguments, cwd=place, room=room)
+def test_a_full_disk(name, room, folder):
+    arguments, result, wanted = prepare(name, folder)
+    before = contents(result)
+    failed = command(*arguments, cwd=folder, room=room)
     assert failed.returncode == 1, failed
     assert "File too large" in failed.stderr and "Traceback" not in failed.stderr
     assert failed.stderr.startswith("robocache ")
     if name == "append":
-        robocache.open(made, verify=True)
-        assert contents(made) == before
+        robocache.open(result, verify=True)
+        assert contents(result) == before
     else:
         with pytest.raises(robocache.FileError):
-            robocache.open(made)
-    check(name, place, arguments, made, wanted)
+            robocache.open(result)
+    check(name, folder, arguments, result, wanted)
 
 
 @pytest.fixture
@@ -128,58 +128,58 @@ def _drop_rights():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_folder_that_may_not_be_written_to(name, place, bound):
-    arguments, made, wanted = prepare(name, place)
-    before = contents(place)
-    closed = [place, *(path for path in place.rglob("*") if path.is_dir())]
-    for folder in closed:
-        folder.chmod(0o555)
-    failed = command(*arguments, cwd=place, **bound)
+def test_a_folder_that_may_not_be_written_to(name, folder, bound):
+    arguments, result, wanted = prepare(name, folder)
+    before = contents(folder)
+    closed = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+    for part in closed:
+        part.chmod(0o555)
+    failed = command(*arguments, cwd=folder, **bound)
     assert failed.returncode == 1, failed
     assert "Permission denied" in failed.stderr and "Traceback" not in failed.stderr
     folder_named = {"convert": "work/"}.get(name, "made")
     assert folder_named in failed.stderr
-    assert contents(place) == before
-    for folder in closed:
-        folder.chmod(0o755)
-    check(name, place, arguments, made, wanted)
+    assert contents(folder) == before
+    for part in closed:
+        part.chmod(0o755)
+    check(name, folder, arguments, result, wanted)
 
 
 @pytest.mark.parametrize("name", ["ingest", "workers", "convert", "append"])
-def test_a_file_that_may_not_be_read(name, place, bound):
-    arguments, made, wanted = prepare(name, place)
-    before = contents(made)
-    file = place / ("more/2/imu.csv" if name == "append" else "logs/0/imu.csv")
-    for path in (place, *place.rglob("*")):
+def test_a_file_that_may_not_be_read(name, folder, bound):
+    arguments, result, wanted = prepare(name, folder)
+    before = contents(result)
+    file = folder / ("more/2/imu.csv" if name == "append" else "logs/0/imu.csv")
+    for path in (folder, *folder.rglob("*")):
         path.chmod(0o777 if path.is_dir() else 0o666)
     file.chmod(0)
-    failed = command(*arguments, cwd=place, **bound)
+    failed = command(*arguments, cwd=folder, **bound)
     assert failed.returncode == 1, failed
-    assert f"{file.relative_to(place)}: Permission denied" in failed.stderr and "Traceback" not in failed.stderr
-    assert contents(made) == before
+    assert f"{file.relative_to(folder)}: Permission denied" in failed.stderr and "Traceback" not in failed.stderr
+    assert contents(result) == before
     file.chmod(0o644)
     if name == "convert":  # the plan was made of it before its rights were others, which are no part of what it is
-        check(name, place, arguments, made, wanted)
+        check(name, folder, arguments, result, wanted)
 
 
 @pytest.mark.parametrize("name", ["convert", "merge"])
-def test_a_source_that_changed_under_it(name, place):
-    arguments, made, _ = prepare(name, place)
-    file = place / "logs/1/imu.csv"
+def test_a_source_that_changed_under_it(name, folder):
+    arguments, result, _ = prepare(name, folder)
+    file = folder / "logs/1/imu.csv"
     file.write_text(file.read_text() + "900.0,1,2\n")
-    failed = command(*arguments, cwd=place)
+    failed = command(*arguments, cwd=folder)
     assert failed.returncode == 1 and "logs/1/imu.csv: changed since " in failed.stderr
-    assert "plan the source anew" in failed.stderr and not made.exists()
+    assert "plan the source anew" in failed.stderr and not result.exists()
 
 
 @pytest.mark.parametrize("name", ["ingest", "append"])
-def test_a_source_that_changes_while_it_is_read(name, place, monkeypatch):
+def test_a_source_that_changes_while_it_is_read(name, folder, monkeypatch):
     """A file that is gone, or shorter, when its turn comes."""
     from robocache.ingest import csv
 
-    _, made, _ = prepare(name, place)
-    before = contents(made)
-    source = place / ("more" if name == "append" else "logs")
+    _, result, _ = prepare(name, folder)
+    before = contents(result)
+    source = folder / ("more" if name == "append" else "logs")
     last = sorted(source.rglob("imu.csv"))[-1]
     read = csv.read
 
@@ -190,5 +190,5 @@ def test_a_source_that_changes_while_it_is_read(name, place, monkeypatch):
 
     monkeypatch.setattr(csv, "read", losing)
     with pytest.raises(robocache.FileError, match=r"imu\.csv: No such file"):
-        robocache.ingest(source, made, append=name == "append")
-    assert contents(made) == before
+        robocache.ingest(source, result, append=name == "append")
+    assert contents(result) == before

@@ -40,13 +40,13 @@ def make(rng, rows=20):
 def test_every_array_of_every_file(save, small, rng, tmp_path, monkeypatch):
     if small:
         monkeypatch.setattr(npz.Npz.parts, "__defaults__", (100,))
-    made = {name: make(rng, rows) for name, rows in (("run_2", 20), ("run_10", 9))}
-    for name, arrays in made.items():
+    result = {name: make(rng, rows) for name, rows in (("run_2", 20), ("run_10", 9))}
+    for name, arrays in result.items():
         save(tmp_path / f"{name}.npz", **arrays)
     (tmp_path / "notes.txt").write_text("x")
     found = Yields(None, tmp_path, image_codec="png")
     assert list(found.episodes) == ["run_2.npz", "run_10.npz"] and found.notes.total == 2
-    for streams, arrays in zip(found.episodes.values(), made.values(), strict=True):
+    for streams, arrays in zip(found.episodes.values(), result.values(), strict=True):
         rows = len(arrays["flag"])
         assert set(streams) == {"joint_pos", "big", "fortran", "flag", "count", "note", "image", "depth"}
         for name, (time_ns, values) in streams.items():
@@ -187,10 +187,10 @@ def test_shards_give_the_same_bytes(rng, tmp_path):
         np.savez(source / f"{number}.npz", **make(rng, 5 + number))
     (source / "2.npz").write_bytes(b"none")
     robocache.ingest(source, tmp_path / "single", on_error="skip")
-    made = plan(source, tmp_path / "plan", shards=3, on_error="skip")
+    planned = plan(source, tmp_path / "plan", shards=3, on_error="skip")
     for shard in range(3):
-        convert(made, shard)
-    merge(made.folder, tmp_path / "merged")
+        convert(planned, shard)
+    merge(planned.folder, tmp_path / "merged")
     one, other = (
         {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
         for folder in (tmp_path / "single", tmp_path / "merged")
@@ -265,8 +265,8 @@ def test_bytes_that_changed_are_told_by_their_checksum(save, rng, tmp_path):
     save(path, fps=50, x=rng.normal(size=(20, 3)), y=rng.normal(size=20))
     content = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
-        place = archive.getinfo("x.npy")
-    content[place.header_offset + place.compress_size - 40] ^= 1
+        info = archive.getinfo("x.npy")
+    content[info.header_offset + info.compress_size - 40] ^= 1
     path.write_bytes(content)
     with pytest.raises(robocache.FileError, match=r"a.npz: .*(Bad CRC-32|decompressing)"):
         Yields("npz", path)
@@ -335,8 +335,8 @@ def test_numbers_that_no_cache_holds_are_left_out_by_name(rng, tmp_path):
     assert "wide" in [omission.what for omission in report.left_out]
 
 
-@pytest.mark.parametrize(("count", "said"), [(49, True), (51, True), (48, False), (1, False)])
-def test_a_list_of_nearly_as_many_values_as_rows_is_said(count, said, tmp_path):
+@pytest.mark.parametrize(("count", "is_noted"), [(49, True), (51, True), (48, False), (1, False)])
+def test_a_list_of_nearly_as_many_values_as_rows_is_said(count, is_noted, tmp_path):
     """Actions between 50 observations are 49: they are no rows, since nothing says to which step each belongs."""
     np.savez(
         tmp_path / "a.npz",
@@ -347,9 +347,9 @@ def test_a_list_of_nearly_as_many_values_as_rows_is_said(count, said, tmp_path):
         fps=10,
     )
     found = Yields("npz", tmp_path)
-    assert ("action: rows" in found.left_out) == said
+    assert ("action: rows" in found.left_out) == is_noted
     assert found.metadata["a.npz"]["action"] == (list(range(count)) if count > 1 else 0)
-    assert not said or f"{count} values beside 50 rows" in found.left_out["action: rows"]
+    assert not is_noted or f"{count} values beside 50 rows" in found.left_out["action: rows"]
 
 
 def test_a_recording_of_another_width_is_named_with_a_way_out_and_changes_no_value(tmp_path):

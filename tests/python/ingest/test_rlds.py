@@ -602,10 +602,10 @@ def protobuf_parser():
     kinds = descriptor_pb2.FieldDescriptorProto
 
     def message(owner, name, *members):
-        made = owner.add(name=name)
-        for number, (member, kind, count, of) in enumerate(members, 1):
-            made.field.add(name=member, number=number, type=kind, label=count, type_name=of)
-        return made
+        result = owner.add(name=name)
+        for number, (member, kind, count, kind_of) in enumerate(members, 1):
+            result.field.add(name=member, number=number, type=kind, label=count, type_name=kind_of)
+        return result
 
     many, one, inner = kinds.LABEL_REPEATED, kinds.LABEL_OPTIONAL, kinds.TYPE_MESSAGE
     for name, kind in (("B", kinds.TYPE_BYTES), ("F", kinds.TYPE_FLOAT), ("I", kinds.TYPE_INT64)):
@@ -619,10 +619,10 @@ def protobuf_parser():
     message(file.message_type, "Example", ("features", inner, one, ".x.Features"))
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    made = message_factory.GetMessageClass(pool.FindMessageTypeByName("x.Example"))
+    result = message_factory.GetMessageClass(pool.FindMessageTypeByName("x.Example"))
 
     def parse(content):
-        parsed = made.FromString(content)
+        parsed = result.FromString(content)
         return {
             key: list(getattr(value, value.ListFields()[0][0].name).value)
             for key, value in parsed.features.feature.items()

@@ -39,8 +39,8 @@ def test_demos_become_episodes(rng, tmp_path):
                 values = values[:]
             assert values.dtype == expected.dtype
             np.testing.assert_array_equal(values, expected)
-    told = {omission.what for omission in report.left_out}
-    assert told == {"next_obs", "attribute model_file", "mask/valid: demo_7"}
+    names = {omission.what for omission in report.left_out}
+    assert names == {"next_obs", "attribute model_file", "mask/valid: demo_7"}
     (facts,) = dataset.provenance["robomimic"]["files"].values()
     assert (facts["rate_hz"], facts["rate_from"], facts["total"]) == (20, "env_args.env_kwargs.control_freq", 27)
 
@@ -289,10 +289,10 @@ def test_a_demo_without_rows_and_what_lies_beside(rng, tmp_path):
         file["data"].attrs["total"] = 7
         file["data/demo_1/actions"].attrs["origin"] = "m"
     report = robocache.ingest(path, tmp_path / "cache")
-    told = {omission.what: omission.reason for omission in report.left_out}
-    assert report.episodes == 1 and told["demo_0"] == "nothing in it to keep"
-    assert "says 7, the demos have 3 rows" in told["a.hdf5: data: attribute total"]
-    assert {"notes", "data/readme", "actions: attributes"} < set(told)
+    reasons = {omission.what: omission.reason for omission in report.left_out}
+    assert report.episodes == 1 and reasons["demo_0"] == "nothing in it to keep"
+    assert "says 7, the demos have 3 rows" in reasons["a.hdf5: data: attribute total"]
+    assert {"notes", "data/readme", "actions: attributes"} < set(reasons)
 
 
 def test_several_files_are_one_dataset(rng, tmp_path):
@@ -355,8 +355,8 @@ def test_depth_has_the_unit_that_its_attribute_declares(dtype, units, unit_m, me
     assert dataset.streams["obs/cam_depth"].frames.unit_m == unit_m
     batch = next(robocache.Loader(dataset, batch_size=2, delta_timestamps={"obs/cam_depth": None}, device="cpu"))
     np.testing.assert_allclose(np.asarray(batch["obs/cam_depth"]), metres, rtol=1e-6)
-    said = [one["what"] for one in report.to_dict()["assumed"]]
-    assert ("obs/cam_depth: depth in float32" in said) == (units is None)
+    names = [note["what"] for note in report.to_dict()["assumed"]]
+    assert ("obs/cam_depth: depth in float32" in names) == (units is None)
 
 
 def test_depth_of_an_unknown_unit_is_refused_by_name(tmp_path):
@@ -377,5 +377,5 @@ def test_float_depth_that_cannot_be_metres_is_said(low, high, word, tmp_path):
         demo.create_dataset("obs/cam_depth", data=pixels).attrs["units"] = "m"
 
     report = robocache.ingest(one_demo(tmp_path, write), tmp_path / "cache")
-    said = [one["reason"] for one in report.to_dict()["assumed"] if one["what"] == "obs/cam_depth"]
-    assert len(said) == (word is not None) and all(word in one for one in said)
+    reasons = [note["reason"] for note in report.to_dict()["assumed"] if note["what"] == "obs/cam_depth"]
+    assert len(reasons) == (word is not None) and all(word in one for one in reasons)

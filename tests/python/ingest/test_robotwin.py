@@ -48,9 +48,9 @@ def write_episode(path, rng, rows, instructions=None, **more):
 
 def test_two_episodes(rng, tmp_path):
     root = tmp_path / "beat_block_hammer/demo_clean"
-    told = {"seen": ["Hit the block.", "Strike it."], "unseen": ["Beat the red block."]}
+    texts = {"seen": ["Hit the block.", "Strike it."], "unseen": ["Beat the red block."]}
     wrote = {
-        number: write_episode(root / f"data/episode{number}.hdf5", rng, 5 + number % 7, told) for number in (2, 10)
+        number: write_episode(root / f"data/episode{number}.hdf5", rng, 5 + number % 7, texts) for number in (2, 10)
     }
     (root / "scene_info.json").write_text("{}")
     (root / "seed.txt").write_text("1 2")
@@ -67,8 +67,8 @@ def test_two_episodes(rng, tmp_path):
         "task_config": ["demo_clean"] * 2,
     }
     assert dataset.episodes["instructions_unseen"].to_pylist() == [["Beat the red block."]] * 2
-    for place, (datasets, files) in enumerate(wrote.values()):
-        episode = dataset.episode(place)
+    for index, (datasets, files) in enumerate(wrote.values()):
+        episode = dataset.episode(index)
         for key, values in datasets.items():
             if key != "pointcloud":
                 time_ns, kept = episode[key]
@@ -77,9 +77,9 @@ def test_two_episodes(rng, tmp_path):
         for camera, blobs in files.items():
             kept = episode[f"observation/{camera}/rgb"][1][:]
             np.testing.assert_array_equal(kept, [np.asarray(Image.open(io.BytesIO(blob))) for blob in blobs])
-    told = {omission.what: omission.reason for omission in report.left_out}
-    assert "no values" in told["pointcloud"] and 'channels = "bgr"' in told["red and blue"]
-    assert {"*.json", "*.txt"} < told.keys()
+    texts = {omission.what: omission.reason for omission in report.left_out}
+    assert "no values" in texts["pointcloud"] and 'channels = "bgr"' in texts["red and blue"]
+    assert {"*.json", "*.txt"} < texts.keys()
     assert dataset.provenance["robotwin"] == {"rate_hz": 25, "rate_from": "rate_hz"}
 
 
@@ -109,8 +109,10 @@ def test_what_is_damaged_is_named_and_the_rest_kept(rng, tmp_path):
     }
 
 
-@pytest.mark.parametrize("asked", ["aloha", "robomimic", "droid"])
-def test_another_format_says_who_reads_it(asked, rng, tmp_path):
+@pytest.mark.parametrize("requested", ["aloha", "robomimic", "droid"])
+def test_another_format_says_who_reads_it(requested, rng, tmp_path):
     write_episode(tmp_path / "t/c/data/episode0.hdf5", rng, 4)
     source = tmp_path / "t/c/data/episode0.hdf5"
-    refused(source, "format='robotwin' reads that", format=asked, **({} if asked == "droid" else {"rate_hz": 10}))
+    refused(
+        source, "format='robotwin' reads that", format=requested, **({} if requested == "droid" else {"rate_hz": 10})
+    )

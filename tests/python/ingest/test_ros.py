@@ -40,16 +40,16 @@ import robocache
 
 def test_a_folder_of_bags_is_a_recording_each(tmp_path):
     """A split bag, one of MCAP, a bare database and a bare MCAP file."""
-    name, made = imus(30)
+    name, messages = imus(30)
     for part in range(3):
-        write_database(tmp_path / f"bags/split/part_{part}.db3", {"/imu": (name, made[part * 10 : part * 10 + 10])})
+        write_database(tmp_path / f"bags/split/part_{part}.db3", {"/imu": (name, messages[part * 10 : part * 10 + 10])})
     write_metadata(
         tmp_path / "bags/split", [f"split/part_{part}.db3" for part in range(3)], {"/imu": 30}
     )  # as old versions did
-    write_mcap(tmp_path / "bags/whole/whole_0.mcap", {"/imu": (name, made[:4])})
+    write_mcap(tmp_path / "bags/whole/whole_0.mcap", {"/imu": (name, messages[:4])})
     write_metadata(tmp_path / "bags/whole", ["whole_0.mcap"], {"/imu": 4})
-    write_database(tmp_path / "bags/bare.db3", {"/imu": (name, made[:5])}, definitions=False)
-    write_mcap(tmp_path / "bags/x.mcap", {"/imu": (name, made[:6])})
+    write_database(tmp_path / "bags/bare.db3", {"/imu": (name, messages[:5])}, definitions=False)
+    write_mcap(tmp_path / "bags/x.mcap", {"/imu": (name, messages[:6])})
     (tmp_path / "bags/bare.db3-shm").write_bytes(bytes(32768))
     (tmp_path / "bags/bare.db3-wal").touch()
     got = read(tmp_path / "bags")
@@ -73,9 +73,9 @@ def test_a_folder_of_bags_is_a_recording_each(tmp_path):
 @pytest.mark.parametrize("kind", ["mcap", "db3", "bag", "parts"])
 def test_run_2_is_before_run_10(kind, tmp_path):
     """Recordings, and the files of a bag whose metadata cannot be read."""
-    name, made = imus(12)
+    name, messages = imus(12)
     for k in range(12):
-        path, topics = tmp_path / f"bags/run_{k}.{kind}", {"/imu": (name, made[k : k + 1])}
+        path, topics = tmp_path / f"bags/run_{k}.{kind}", {"/imu": (name, messages[k : k + 1])}
         if kind == "mcap":
             write_mcap(path, topics)
         elif kind == "bag":
@@ -215,9 +215,9 @@ def test_a_file_is_read_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(passes, "_AT_ONCE", 1 << 20)
     monkeypatch.setattr(passes, "_SMALL", 1 << 20)
     picture = np.zeros((200, 200, 3), np.uint8)
-    made = [(START + k, image(picture, "rgb8", time_ns=START + k)) for k in range(200)]
-    path = write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", made)}, chunk_size=1 << 20)
-    del made
+    messages = [(START + k, image(picture, "rgb8", time_ns=START + k)) for k in range(200)]
+    path = write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", messages)}, chunk_size=1 << 20)
+    del messages
     entry = registry.FORMATS["mcap"]
     notes = Notes("mcap", {}, "stop")
     reader = entry.load()
@@ -261,8 +261,8 @@ def test_a_small_file_that_claims_to_be_large_takes_no_memory(compression, tmp_p
 )
 def test_rule_47_a_topic_that_is_named_as_the_task_is_it(topic, entry, tmp_path):
     kind = "std_msgs/msg/String"
-    said = [(START + k * 5 * MS, message(kind, data=text)) for k, text in ((-1, "reach"), (2, "lift"), (3, ""))]
-    write_mcap(tmp_path / "a.mcap", {"/imu": imus(5), topic: (kind, said)})
+    texts = [(START + k * 5 * MS, message(kind, data=text)) for k, text in ((-1, "reach"), (2, "lift"), (3, ""))]
+    write_mcap(tmp_path / "a.mcap", {"/imu": imus(5), topic: (kind, texts)})
     mapping = {"streams": {topic: entry}} if entry else None
     robocache.ingest(tmp_path / "a.mcap", tmp_path / "cache", mapping=mapping)
     options = {

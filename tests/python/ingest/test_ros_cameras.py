@@ -39,19 +39,19 @@ import robocache
 ODD = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4"), ("tag", "u1"), ("normal", "f4", (3,))])
 
 
-@pytest.mark.parametrize(("codec", "said"), [(None, True), ("png", False), ("jpeg:95", False)])
-def test_pixels_that_are_stored_with_a_loss_are_said(codec, said, rng, tmp_path):
-    made = {
+@pytest.mark.parametrize(("codec", "noted"), [(None, True), ("png", False), ("jpeg:95", False)])
+def test_pixels_that_are_stored_with_a_loss_are_said(codec, noted, rng, tmp_path):
+    msg = {
         topic: ("sensor_msgs/msg/Image", [(START, image(rng.integers(0, 255, (40, 48, channels), np.uint8), encoding))])
         for topic, encoding, channels in (("/cam", "rgb8", 3), ("/mono", "mono8", 1))
     }
     options = {} if codec is None else {"image_codec": codec}
-    report = robocache.ingest(write_mcap(tmp_path / "a.mcap", made), tmp_path / "cache", **options)
-    assert [one.streams for one in report.assumed if one.what == "pixels"] == [["/cam", "/mono"]] * said
+    report = robocache.ingest(write_mcap(tmp_path / "a.mcap", msg), tmp_path / "cache", **options)
+    assert [note.streams for note in report.assumed if note.what == "pixels"] == [["/cam", "/mono"]] * noted
 
 
 @pytest.mark.parametrize(
-    ("topic", "unit", "said"),
+    ("topic", "unit", "noted"),
     [
         ("/camera/depth/image_raw", 0.001, False),
         ("/camera/image_raw", 0.001, True),
@@ -59,14 +59,14 @@ def test_pixels_that_are_stored_with_a_loss_are_said(codec, said, rng, tmp_path)
         ("/cam/ir/image", None, True),
     ],
 )
-def test_16uc1_is_depth_by_rep_118_unless_the_topic_says_another_thing(topic, unit, said, rng, tmp_path):
+def test_16uc1_is_depth_by_rep_118_unless_the_topic_says_another_thing(topic, unit, noted, rng, tmp_path):
     wide = rng.integers(1, 4000, (6, 10, 1)).astype(np.uint16)
-    made = {topic: ("sensor_msgs/msg/Image", [(START, image(wide, "16UC1"))])}
-    report = robocache.ingest(write_mcap(tmp_path / "a.mcap", made), tmp_path / "cache")
+    msg = {topic: ("sensor_msgs/msg/Image", [(START, image(wide, "16UC1"))])}
+    report = robocache.ingest(write_mcap(tmp_path / "a.mcap", msg), tmp_path / "cache")
     stream = robocache.open(tmp_path / "cache")[topic]
     assert stream.frames.unit_m == unit
     np.testing.assert_array_equal(np.asarray(stream.values[0]).squeeze(), wide.squeeze())
-    assert [one.what for one in report.assumed] == [topic] * said
+    assert [note.what for note in report.assumed] == [topic] * noted
 
 
 @pytest.mark.parametrize("dtype", [PADDED, PLAIN, ODD], ids=["padded", "plain", "odd"])
@@ -74,14 +74,14 @@ def test_16uc1_is_depth_by_rep_118_unless_the_topic_says_another_thing(topic, un
 def test_clouds_of_every_layout(dtype, big, rng, tmp_path):
     counts = [6, 0, 600, 600, 12, 602, 3000]
     all_points = [random_points(rng, dtype, n) for n in counts]
-    made = [
+    messages = [
         (
             START + k,
             cloud(points, height=2 if k == 4 else 1, row_padding=8 if k == 4 else 0, big=big, time_ns=START + k),
         )
         for k, points in enumerate(all_points)
     ]
-    streams = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", made)})).only
+    streams = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", messages)})).only
     names = {
         PADDED: ["x", "y", "z", "intensity"],
         PLAIN: ["x", "y", "z", "intensity"],
@@ -109,11 +109,11 @@ def test_clouds_that_lie_otherwise_among_others_are_cut_apart(rng, tmp_path):
     """Bytes behind the points of one, a wider step of two, one whose message is lost."""
     dtypes = [PLAIN, PLAIN, PLAIN, WIDER, WIDER, PLAIN, PLAIN, PLAIN, PLAIN]
     all_points = [random_points(rng, dtype, 8 + 2 * (k % 3)) for k, dtype in enumerate(dtypes)]
-    made = [(START + k, cloud(points, time_ns=START + k)) for k, points in enumerate(all_points)]
-    made[1][1].data = np.concatenate([made[1][1].data, np.full(16, 7, np.uint8)])
-    made[6][1].width += 1
+    messages = [(START + k, cloud(points, time_ns=START + k)) for k, points in enumerate(all_points)]
+    messages[1][1].data = np.concatenate([messages[1][1].data, np.full(16, 7, np.uint8)])
+    messages[6][1].width += 1
     got = read(
-        write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", made)}), on_error="skip"
+        write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", messages)}), on_error="skip"
     ).only["/points"]
     kept = [0, 1, 2, 3, 4, 5, 7, 8]
     assert got.time_ns == [START + k for k in kept]
@@ -123,18 +123,18 @@ def test_clouds_that_lie_otherwise_among_others_are_cut_apart(rng, tmp_path):
 
 
 def test_clouds_that_do_not_hold_what_they_say_are_skipped_by_message(rng, tmp_path):
-    made = [(START + k, cloud(random_points(rng, PLAIN, 10), time_ns=START + k)) for k in range(5)]
-    made[1][1].width = 11
-    made[2][1].fields[0].offset = 14
-    made[3][1].fields[0].name = "w"
-    path = write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", made)})
+    messages = [(START + k, cloud(random_points(rng, PLAIN, 10), time_ns=START + k)) for k in range(5)]
+    messages[1][1].width = 11
+    messages[2][1].fields[0].offset = 14
+    messages[3][1].fields[0].name = "w"
+    path = write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", messages)})
     with pytest.raises(SourceError, match=r"a.mcap: /points: message 1: expected 1x11 points of 16 bytes"):
         read(path)
     got = read(path, on_error="skip")
     assert got.only["/points"].time_ns == [START, START + 4]
     assert list(got.skipped) == ["a.mcap: /points: messages 1-2"]
-    said = got.left_out["a.mcap: /points: 1 of 5 clouds"]
-    assert said.startswith("points of w float32, y float32") and "not of x float32" in said
+    reason = got.left_out["a.mcap: /points: 1 of 5 clouds"]
+    assert reason.startswith("points of w float32, y float32") and "not of x float32" in reason
 
 
 @pytest.mark.parametrize("big", [False, True])
@@ -147,9 +147,9 @@ def test_a_colour_packed_into_one_number_is_its_bytes(name, kind, big, rng, tmp_
     wide = colours.astype(np.uint32)
     points[name] = wide[:, 3] << 24 | wide[:, 0] << 16 | wide[:, 1] << 8 | wide[:, 2]
     called = points.view([(n, kind if n == name else "f4") for n in points.dtype.names])
-    made = cloud(points, big=big)
-    made.fields = cloud(called).fields
-    topics = {"/points": ("sensor_msgs/msg/PointCloud2", [(START, made)])}
+    msg = cloud(points, big=big)
+    msg.fields = cloud(called).fields
+    topics = {"/points": ("sensor_msgs/msg/PointCloud2", [(START, msg)])}
     streams = read(write_mcap(tmp_path / "a.mcap", topics)).only
     assert streams["/points"].names == ["x", "y", "z", "intensity"]
     np.testing.assert_array_equal(streams["/points"].rows[0][:, 3], points["intensity"])
@@ -171,15 +171,15 @@ def test_fields_of_pcl_s_further_types_and_of_none(big, rng, tmp_path):
         2**63 + np.arange(6, dtype=np.uint64),
         [1, 0] * 3,
     )
-    made = cloud(np.zeros(6, PLAIN))
+    msg = cloud(np.zeros(6, PLAIN))
     numbers = {"x": 7, "y": 7, "z": 7, "i": 9, "t": 10, "b": 11, "odd": 12}
-    made.fields = [
+    msg.fields = [
         message("sensor_msgs/msg/PointField", name=n, offset=points.dtype.fields[n][1], datatype=number, count=1)
         for n, number in numbers.items()
     ]
-    made.point_step, made.row_step, made.is_bigendian = points.dtype.itemsize, points.nbytes, big
-    made.data = points.view(np.uint8).reshape(-1)
-    got = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", [(START, made)])}))
+    msg.point_step, msg.row_step, msg.is_bigendian = points.dtype.itemsize, points.nbytes, big
+    msg.data = points.view(np.uint8).reshape(-1)
+    got = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", [(START, msg)])}))
     assert set(got.only) == {"/points", "/points/i", "/points/t", "/points/b"}
     for name, dtype in {"i": np.int64, "t": np.uint64, "b": np.bool_}.items():
         assert got.only[f"/points/{name}"].rows[0].dtype == dtype
@@ -192,33 +192,33 @@ def test_clouds_without_points_are_rows_of_none_whatever_their_fields(first, rng
     full = [(START + k, cloud(random_points(rng, PADDED, 5), time_ns=START + k)) for k in range(6)]
     bare = message("sensor_msgs/msg/PointCloud2", header=header(START))
     other = cloud(random_points(rng, PLAIN, 0))
-    for k, made in ((0, bare), (1, other)) if first else ((2, bare), (5, other)):
-        made.header = header(START + k)
-        full[k] = START + k, made
+    for k, msg in ((0, bare), (1, other)) if first else ((2, bare), (5, other)):
+        msg.header = header(START + k)
+        full[k] = START + k, msg
     got = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", full)}))
     for stream in ("/points", "/points/t", "/points/ring"):
-        assert [len(row) for row in got.only[stream].rows] == [5 * (len(made.data) > 0) for _, made in full]
+        assert [len(row) for row in got.only[stream].rows] == [5 * (len(msg.data) > 0) for _, msg in full]
     assert got.only["/points"].names == ["x", "y", "z", "intensity"] and not got.skipped
 
 
 def test_clouds_have_the_fields_that_most_of_them_have(rng, tmp_path):
-    made = [
+    messages = [
         (START + k, cloud(random_points(rng, PLAIN if k in (0, 4) else PADDED, 5), time_ns=START + k)) for k in range(7)
     ]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", made)}))
+    got = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", messages)}))
     assert got.only["/points"].time_ns == [START + k for k in (1, 2, 3, 5, 6)]
     assert "a.mcap: /points: 2 of 7 clouds" in got.left_out and not got.skipped
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 12), (3, 4), (12, 1)])
-@pytest.mark.parametrize("said", ["0", "all", "wider"])
-def test_points_without_gaps_are_read_whatever_is_said_of_their_rows(said, height, width, rng, tmp_path):
+@pytest.mark.parametrize("steps", ["0", "all", "wider"])
+def test_points_without_gaps_are_read_whatever_is_said_of_their_rows(steps, height, width, rng, tmp_path):
     """Drivers leave row_step 0, or fill in the bytes of the whole cloud."""
     points = random_points(rng, PADDED, 12)
-    made = cloud(points)
-    made.height, made.width = height, width
-    made.row_step = {"0": 0, "all": points.nbytes, "wider": width * points.itemsize + 8}[said]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", [(START, made)])}))
+    msg = cloud(points)
+    msg.height, msg.width = height, width
+    msg.row_step = {"0": 0, "all": points.nbytes, "wider": width * points.itemsize + 8}[steps]
+    got = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", [(START, msg)])}))
     for column, name in enumerate(("x", "y", "z")):
         np.testing.assert_array_equal(got.only["/points"].rows[0][:, column], points[name])
 
@@ -255,11 +255,11 @@ def test_pixels_without_gaps_are_read_whatever_is_said_of_their_rows(step, encod
 )
 def test_images_keep_their_pixels(encoding, dtype, channels, kept, unit, big, padding, rng, tmp_path):
     pictures = [rng.integers(0, 255, (6, 10, channels)).astype(dtype) for _ in range(5)]
-    made = [(START + k, image(picture, encoding, padding, big, START + k)) for k, picture in enumerate(pictures)]
+    messages = [(START + k, image(picture, encoding, padding, big, START + k)) for k, picture in enumerate(pictures)]
     matrix = [500.0, 0, 5, 0, 501, 3, 0, 0, 1]
     info = message("sensor_msgs/msg/CameraInfo", header=header(START), height=6, width=10, k=matrix)
     topics = {
-        "/cam/image_raw": ("sensor_msgs/msg/Image", made),
+        "/cam/image_raw": ("sensor_msgs/msg/Image", messages),
         "/cam/camera_info": ("sensor_msgs/msg/CameraInfo", [(START, info)]),
     }
     streams = read(write_mcap(tmp_path / "a.mcap", topics), image_codec="raw").only
@@ -275,8 +275,8 @@ def test_images_keep_their_pixels(encoding, dtype, channels, kept, unit, big, pa
 @pytest.mark.parametrize("pattern", ["rggb", "bggr", "gbrg", "grbg"])
 def test_colours_of_a_mosaic_are_the_mean_of_neighbours_that_have_them(pattern, size, rng, tmp_path):
     mosaic = rng.integers(0, 256, (*size, 1)).astype(np.uint8)
-    made = [(START + k, image(mosaic, f"bayer_{pattern}8", time_ns=START + k)) for k in range(2)]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", made)}), image_codec="png")
+    messages = [(START + k, image(mosaic, f"bayer_{pattern}8", time_ns=START + k)) for k in range(2)]
+    got = read(write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", messages)}), image_codec="png")
     height, width = size
     wide = np.pad(mosaic[..., 0].astype(int), 1, "reflect")
     for y in range(height):
@@ -306,7 +306,7 @@ def test_intrinsics_of_other_frames_are_left_out(rng, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "is_whole"),
+    ("fields", "is_whole"),
     [
         ({"width": 10, "height": 6}, True),
         ({"x_offset": 2, "y_offset": 3, "width": 10, "height": 6}, False),
@@ -315,11 +315,11 @@ def test_intrinsics_of_other_frames_are_left_out(rng, tmp_path):
         ({"binning_x": 1, "binning_y": 1}, True),
     ],
 )
-def test_intrinsics_are_not_those_of_a_part_of_the_sensor(said, is_whole, rng, tmp_path):
+def test_intrinsics_are_not_those_of_a_part_of_the_sensor(fields, is_whole, rng, tmp_path):
     """REP 104: K is of the whole sensor, whose images roi and binning make smaller; drivers set both with images of the whole size."""
     picture = rng.integers(0, 255, (6, 10, 3)).astype(np.uint8)
-    binning = {name: value for name, value in said.items() if "binning" in name}
-    window = message("sensor_msgs/msg/RegionOfInterest", **{k: v for k, v in said.items() if k not in binning})
+    binning = {name: value for name, value in fields.items() if "binning" in name}
+    window = message("sensor_msgs/msg/RegionOfInterest", **{k: v for k, v in fields.items() if k not in binning})
     info = {"header": header(START), "height": 6, "width": 10, "k": np.array(RAW), "roi": window, **binning}
     topics = {
         "/cam/image_raw": ("sensor_msgs/msg/Image", [(START, image(picture, "rgb8"))]),
@@ -347,12 +347,12 @@ RAW, PROJECTION = [500.0, 0, 5, 0, 501, 3, 0, 0, 1], [400.0, 0, 4, -40, 0, 401, 
 def test_intrinsics_of_rectified_images_are_those_of_p(topic, projection, wanted, rng, tmp_path):
     """sensor_msgs/CameraInfo: K is of raw images, the left part of P of rectified ones."""
     picture = rng.integers(0, 255, (6, 10, 3)).astype(np.uint8)
-    said = {"height": 6, "width": 10, "k": np.array(RAW), "p": np.array(projection, float)}
+    fields = {"height": 6, "width": 10, "k": np.array(RAW), "p": np.array(projection, float)}
     topics = {
         f"/left/{topic}": ("sensor_msgs/msg/Image", [(START, image(picture, "rgb8"))]),
         "/left/camera_info": (
             "sensor_msgs/msg/CameraInfo",
-            [(START, message("sensor_msgs/msg/CameraInfo", header=header(START), **said))],
+            [(START, message("sensor_msgs/msg/CameraInfo", header=header(START), **fields))],
         ),
     }
     got = read(write_mcap(tmp_path / "a.mcap", topics))
@@ -411,16 +411,16 @@ def test_messages_keep_their_numbers_behind_one_that_does_not_decode(kind, rng, 
         "compressed": lambda: compressed(np.repeat(picture, 3, 2), "jpeg", "JPEG"),
         "joints": lambda: joints(1),
     }[kind]
-    made = [(START + k, make()) for k in range(4)]
+    messages = [(START + k, make()) for k in range(4)]
     if kind == "image":
-        made[3][1].height = 7
+        messages[3][1].height = 7
     elif kind == "cloud":
-        made[3][1].width = 11
+        messages[3][1].width = 11
     elif kind == "compressed":
-        made[3][1].data = made[3][1].data[:40]
+        messages[3][1].data = messages[3][1].data[:40]
     else:
-        made[3][1].position = np.array([1.0, 2.0])
-    path = write_mcap(tmp_path / "a.mcap", {"/t": (made[0][1].__msgtype__, made)})
+        messages[3][1].position = np.array([1.0, 2.0])
+    path = write_mcap(tmp_path / "a.mcap", {"/t": (messages[0][1].__msgtype__, messages)})
     decode = RosDecoder.decode
 
     def breaks(self, payloads):
@@ -430,14 +430,14 @@ def test_messages_keep_their_numbers_behind_one_that_does_not_decode(kind, rng, 
     monkeypatch.setattr(RosDecoder, "decode", breaks)
     got = read(path, on_error="skip")
     assert len(next(iter(got.only.values())).rows) == 2
-    told = [f"{what} {why}" for what, why in got.skipped.items()]
-    assert [re.findall(r"(?:messages?|rows?) (\d)", one)[0] for one in told] == ["1", "3"], told
+    skips = [f"{what} {why}" for what, why in got.skipped.items()]
+    assert [re.findall(r"(?:messages?|rows?) (\d)", one)[0] for one in skips] == ["1", "3"], skips
 
 
 def test_depth_that_is_not_resized_hides_no_damage(rng, tmp_path):
-    made = [(START + k, image(rng.integers(0, 9, (6, 10, 1)).astype(np.uint16), "16UC1")) for k in range(3)]
-    made[0][1].height = 7
-    path = write_mcap(tmp_path / "a.mcap", {"/depth": ("sensor_msgs/msg/Image", made)})
+    messages = [(START + k, image(rng.integers(0, 9, (6, 10, 1)).astype(np.uint16), "16UC1")) for k in range(3)]
+    messages[0][1].height = 7
+    path = write_mcap(tmp_path / "a.mcap", {"/depth": ("sensor_msgs/msg/Image", messages)})
     got = read(path, on_error="skip", image_size="20x20")
     assert list(got.skipped) == ["a.mcap: /depth: messages 0"] and "depth is not resized" in got.left_out["/depth"]
 
@@ -467,9 +467,9 @@ def compressed(picture, format, kind, prefix=b""):
 def test_red_and_blue_of_a_file_are_what_its_format_says(format, exchanged, kind, tmp_path):
     """As compressed_image_transport's subscriber takes them: red and blue are exchanged where "compressed bgr" lacks."""
     picture = np.tile(np.array([200, 90, 30], np.uint8), (16, 24, 1))
-    made = [(START + k, compressed(picture, format.format(kind), kind)) for k in range(2)]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/c": ("sensor_msgs/msg/CompressedImage", made)}))
-    file = np.array(Image.open(io.BytesIO(bytes(made[0][1].data)))).astype(int)
+    messages = [(START + k, compressed(picture, format.format(kind), kind)) for k in range(2)]
+    got = read(write_mcap(tmp_path / "a.mcap", {"/c": ("sensor_msgs/msg/CompressedImage", messages)}))
+    file = np.array(Image.open(io.BytesIO(bytes(messages[0][1].data)))).astype(int)
     wanted = file[..., ::-1] if exchanged else file
     assert np.abs(np.array(got.only["/c"].rows) - wanted).max() <= (3 if exchanged and kind == "jpeg" else 0)
     assert exchanged == any("red and blue" in what for what in got.left_out)
@@ -477,8 +477,8 @@ def test_red_and_blue_of_a_file_are_what_its_format_says(format, exchanged, kind
 
 def test_a_grey_file_has_no_red_and_blue(rng, tmp_path):
     picture = rng.integers(0, 255, (16, 24)).astype(np.uint8)
-    made = [(START, compressed(picture, "bgr8; png compressed", "png"))]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/c": ("sensor_msgs/msg/CompressedImage", made)}))
+    messages = [(START, compressed(picture, "bgr8; png compressed", "png"))]
+    got = read(write_mcap(tmp_path / "a.mcap", {"/c": ("sensor_msgs/msg/CompressedImage", messages)}))
     np.testing.assert_array_equal(got.only["/c"].rows[0][..., 0], picture)
 
 
@@ -509,15 +509,15 @@ def test_jpeg_and_png_stay_what_they_are(rng, tmp_path):
 
 def test_a_single_row_may_say_any_step(rng, tmp_path):
     """A step of 4 GB in a small message does not matter when there is one row."""
-    made = image(rng.integers(0, 256, (1, 2, 3), np.uint8), "rgb8")
-    made.step = 2**32 - 1
+    result = image(rng.integers(0, 256, (1, 2, 3), np.uint8), "rgb8")
+    result.step = 2**32 - 1
     tracemalloc.start()
     streams = read(
-        write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", [(START, made)])}), image_codec="raw"
+        write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", [(START, result)])}), image_codec="raw"
     ).only
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert streams["/cam"].rows[0].tobytes() == made.data.tobytes() and peak < 16 << 20
+    assert streams["/cam"].rows[0].tobytes() == result.data.tobytes() and peak < 16 << 20
 
 
 # ---- images that are odd among others ----
@@ -526,17 +526,17 @@ def test_a_single_row_may_say_any_step(rng, tmp_path):
 def test_a_topic_has_the_images_that_most_of_its_messages_have(rng, tmp_path):
     """An empty one first, one of another size and one of another encoding are left out with counts; nothing is lost."""
     pictures = rng.integers(0, 255, (9, 6, 10, 3)).astype(np.uint8)
-    made = [(START + k, image(picture, "rgb8", time_ns=START + k)) for k, picture in enumerate(pictures)]
-    made[0][1].__dict__.update(height=0, width=0, step=0, encoding="", data=np.zeros(0, np.uint8))
-    made[3] = START + 3, image(pictures[3][:4], "rgb8", time_ns=START + 3)
-    made[5] = START + 5, image(pictures[5][..., :1], "odd", time_ns=START + 5)
+    messages = [(START + k, image(picture, "rgb8", time_ns=START + k)) for k, picture in enumerate(pictures)]
+    messages[0][1].__dict__.update(height=0, width=0, step=0, encoding="", data=np.zeros(0, np.uint8))
+    messages[3] = START + 3, image(pictures[3][:4], "rgb8", time_ns=START + 3)
+    messages[5] = START + 5, image(pictures[5][..., :1], "odd", time_ns=START + 5)
     files = [(START + k, compressed(picture, "jpeg", "PNG")) for k, picture in enumerate(pictures)]
     files[0][1].data = np.zeros(0, np.uint8)
     files[4] = START + 4, compressed(pictures[4][:4], "png", "PNG")
     files[6] = START + 6, compressed(pictures[6], "jpeg", "JPEG")
     for k, (_, one) in enumerate(files):
         one.header = header(START + k)
-    topics = {"/a": ("sensor_msgs/msg/Image", made), "/b": ("sensor_msgs/msg/CompressedImage", files)}
+    topics = {"/a": ("sensor_msgs/msg/Image", messages), "/b": ("sensor_msgs/msg/CompressedImage", files)}
     got = read(write_mcap(tmp_path / "a.mcap", topics), image_codec="png")
     kept = {"/a": [1, 2, 4, 6, 7, 8], "/b": [1, 2, 3, 5, 7, 8]}
     for topic, rows in kept.items():
@@ -622,7 +622,7 @@ _PLANES = ("nv12", "nv21", "nv24", "i420")
 @pytest.mark.parametrize("padding", [0, 4])
 @pytest.mark.parametrize("encoding", ["yuv422", "uyvy", "yuv422_yuy2", "yuyv", *_PLANES])
 def test_luma_and_chroma_are_rgb_by_bt_601(encoding, padding, size, rng, tmp_path):
-    made, wanted = [], []
+    msg, wanted = [], []
     for k in range(3):
         data, step, (y, u, v) = yuv(rng, encoding, *size, padding)
         y, u, v = (plane.astype(np.float64) for plane in (y, u, v))
@@ -634,12 +634,12 @@ def test_luma_and_chroma_are_rgb_by_bt_601(encoding, padding, size, rng, tmp_pat
         wanted.append(np.clip(np.stack([red, green, blue], -1), 0, 255))
         one = image(np.zeros((*size, 1), np.uint8), encoding, time_ns=START + k)
         one.step, one.data = step, np.frombuffer(data, np.uint8)
-        made.append((START + k, one))
-    got = read(write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", made)}), image_codec="png")
+        msg.append((START + k, one))
+    got = read(write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", msg)}), image_codec="png")
     assert np.abs(np.array(got.only["/cam"].rows) - np.array(wanted)).max() < 1.01
     assert "BT.601" in got.left_out["/cam: luma and chroma"]
-    made[1][1].data = made[1][1].data[: -2 - padding]
-    path = write_mcap(tmp_path / "b.mcap", {"/cam": ("sensor_msgs/msg/Image", made)})
+    msg[1][1].data = msg[1][1].data[: -2 - padding]
+    path = write_mcap(tmp_path / "b.mcap", {"/cam": ("sensor_msgs/msg/Image", msg)})
     assert list(read(path, on_error="skip").skipped) == ["b.mcap: /cam: messages 1"]
 
 
@@ -656,11 +656,11 @@ def test_planes_of_odd_sizes_are_as_large_as_ffmpeg_s(encoding, ffmpeg, rng):
 @pytest.mark.parametrize("big", [False, True])
 def test_a_mosaic_of_16_bits_is_one_of_8(big, rng, tmp_path):
     small = rng.integers(0, 256, (6, 8, 1)).astype(np.uint8)
-    made = {
+    msg = {
         "/wide": ("sensor_msgs/msg/Image", [(START, image(small.astype(np.uint16) * 257, "bayer_rggb16", big=big))]),
         "/small": ("sensor_msgs/msg/Image", [(START, image(small, "bayer_rggb8"))]),
     }
-    got = read(write_mcap(tmp_path / "a.mcap", made), image_codec="png")
+    got = read(write_mcap(tmp_path / "a.mcap", msg), image_codec="png")
     np.testing.assert_array_equal(got.only["/wide"].rows, got.only["/small"].rows)
     assert "bayer_rggb16" in got.left_out["/wide: the lower 8 bits"]
 
@@ -743,13 +743,15 @@ def test_depth_of_floats_comes_into_a_batch_in_metres(how, rng, tmp_path):
         topic, kind = "/depth", "sensor_msgs/msg/Image"
         metres = rng.uniform(0.3, 20, (6, 10))
         metres[0, :2] = np.nan, np.inf
-        made = [(START + k, image(metres[..., None].astype(np.float32), "32FC1", time_ns=START + k)) for k in range(3)]
+        messages = [
+            (START + k, image(metres[..., None].astype(np.float32), "32FC1", time_ns=START + k)) for k in range(3)
+        ]
     else:
         topic, kind = "/depth/compressedDepth", "sensor_msgs/msg/CompressedImage"
         one = compressed(whole, "32FC1; compressedDepth png", "png", head)
         one.header = header(START)
-        made = [(START, one)]
-    robocache.ingest(write_mcap(tmp_path / "a.mcap", {topic: (kind, made)}), tmp_path / "cache", progress=False)
+        messages = [(START, one)]
+    robocache.ingest(write_mcap(tmp_path / "a.mcap", {topic: (kind, messages)}), tmp_path / "cache", progress=False)
     loader = robocache.Loader(
         tmp_path / "cache", batch_size=1, delta_timestamps={topic: None}, framework="numpy", device="cpu"
     )
@@ -762,11 +764,11 @@ def test_depth_without_the_transport_s_header_and_depth_that_is_none(rng, tmp_pa
     no_depth = compressed(whole, "32FC1; compressedDepth png", "png", bytes(12))
     good = compressed(whole, "32FC1; compressedDepth png", "png", head)
     topics = {"/bare": [bare, bare], "/float": [no_depth, good]}
-    for made in topics.values():
-        for k, one in enumerate(made):
+    for msg in topics.values():
+        for k, one in enumerate(msg):
             one.header = header(START + k)
     name = "sensor_msgs/msg/CompressedImage"
-    rows = {topic: (name, [(START + k, one) for k, one in enumerate(made)]) for topic, made in topics.items()}
+    rows = {topic: (name, [(START + k, one) for k, one in enumerate(msg)]) for topic, msg in topics.items()}
     rows["/bare"] = (name, [(START, bare)])
     got = read(write_mcap(tmp_path / "a.mcap", rows), on_error="skip")
     stream = got.only["/bare"]
@@ -800,11 +802,11 @@ def test_rvl_that_is_damaged_is_skipped_by_message(rng, tmp_path):
     good = bytes(12) + rvl(whole)
     size = good[:20]
     files = [good, good[:40], size, size + b"\xff" * 400, size + bytes(4), good]
-    made = [
+    messages = [
         (START + k, message(name, header=header(START + k), format="16UC1; compressedDepth rvl", data=list(file)))
         for k, file in enumerate(files)
     ]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/d": (name, made)}), on_error="skip")
+    got = read(write_mcap(tmp_path / "a.mcap", {"/d": (name, messages)}), on_error="skip")
     assert got.only["/d"].time_ns == [START, START + 5] and list(got.skipped) == ["a.mcap: /d: messages 1-4"]
 
 
@@ -856,26 +858,26 @@ FOXGLOVE_FIELDS = [("x", 0, 7), ("y", 4, 7), ("z", 8, 7), ("intensity", 12, 1), 
 def foxglove_cloud():
     """The class of foxglove.PointCloud, with a pose, and its descriptors."""
     file = descriptor_pb2.FileDescriptorProto(name="foxglove/PointCloud.proto", package="foxglove", syntax="proto3")
-    of = descriptor_pb2.FieldDescriptorProto
+    Field = descriptor_pb2.FieldDescriptorProto
 
     def add(name, /, **fields):
-        made = file.message_type.add(name=name)
+        msg = file.message_type.add(name=name)
         for number, (field, (type, many)) in enumerate(fields.items(), 1):
-            label = of.LABEL_REPEATED if many else of.LABEL_OPTIONAL
+            label = Field.LABEL_REPEATED if many else Field.LABEL_OPTIONAL
             if isinstance(type, str):
-                type_of = of.TYPE_ENUM if type.endswith("NumericType") else of.TYPE_MESSAGE
-                made.field.add(name=field, number=number, type=type_of, label=label, type_name=f".foxglove.{type}")
+                type_of = Field.TYPE_ENUM if type.endswith("NumericType") else Field.TYPE_MESSAGE
+                msg.field.add(name=field, number=number, type=type_of, label=label, type_name=f".foxglove.{type}")
             else:
-                made.field.add(name=field, number=number, type=type, label=label)
-        return made
+                msg.field.add(name=field, number=number, type=type, label=label)
+        return msg
 
-    double = (of.TYPE_DOUBLE, False)
-    add("Time", seconds=(of.TYPE_INT64, False), nanos=(of.TYPE_INT32, False))
+    double = (Field.TYPE_DOUBLE, False)
+    add("Time", seconds=(Field.TYPE_INT64, False), nanos=(Field.TYPE_INT32, False))
     add("Vector3", x=double, y=double, z=double)
     add("Quaternion", x=double, y=double, z=double, w=double)
     add("Pose", position=("Vector3", False), orientation=("Quaternion", False))
     element = add(
-        "PackedElementField", name=(of.TYPE_STRING, False), offset=(of.TYPE_FIXED32, False),
+        "PackedElementField", name=(Field.TYPE_STRING, False), offset=(Field.TYPE_FIXED32, False),
         type=("PackedElementField.NumericType", False),
     )  # fmt: skip
     numbers = element.enum_type.add(name="NumericType")
@@ -884,13 +886,13 @@ def foxglove_cloud():
     ):
         numbers.value.add(name=name, number=number)
     add(
-        "PointCloud", timestamp=("Time", False), frame_id=(of.TYPE_STRING, False), pose=("Pose", False),
-        point_stride=(of.TYPE_FIXED32, False), fields=("PackedElementField", True), data=(of.TYPE_BYTES, False),
+        "PointCloud", timestamp=("Time", False), frame_id=(Field.TYPE_STRING, False), pose=("Pose", False),
+        point_stride=(Field.TYPE_FIXED32, False), fields=("PackedElementField", True), data=(Field.TYPE_BYTES, False),
     )  # fmt: skip
     pool = DescriptorPool()
     pool.Add(file)
-    made = GetMessageClass(pool.FindMessageTypeByName("foxglove.PointCloud"))
-    return made, descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    msg = GetMessageClass(pool.FindMessageTypeByName("foxglove.PointCloud"))
+    return msg, descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
 
 
 @pytest.mark.parametrize("encoding", ["protobuf", "json"])

@@ -58,15 +58,15 @@ def test_the_header_s_stamp_is_the_clock_where_it_is_sane(stamps, clock, words, 
 @pytest.mark.parametrize("nanoseconds", [2**32 - 1000, 2**32 - 1, 2**31, 1_000_000_001])
 def test_a_second_or_more_of_nanoseconds_is_no_stamp(nanoseconds, tmp_path):
     """Some drivers write a negative number into the unsigned field: the stamp would be up to 4.3 s late, and near the log time."""
-    made = [(START + k * 10**7, imu(START + k * 10**7, 0)) for k in range(3)]
-    made[1][1].header.stamp.nanosec = nanoseconds
-    got = read(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", made)}))
-    assert got.only["/imu"].time_ns == [log for log, _ in made]
+    messages = [(START + k * 10**7, imu(START + k * 10**7, 0)) for k in range(3)]
+    messages[1][1].header.stamp.nanosec = nanoseconds
+    got = read(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", messages)}))
+    assert got.only["/imu"].time_ns == [log for log, _ in messages]
     assert got.only["/imu"].attributes["clock_source"] == "log_time"
     assert "a second or more in nanoseconds" in got.left_out["a.mcap: /imu: header.stamp as the clock"]
-    made[1][1].header.stamp.nanosec = 10**9  # some writers round up to a whole second: this has one meaning
-    made[1] = (made[2][0], made[1][1])
-    got = read(write_mcap(tmp_path / "b.mcap", {"/imu": ("sensor_msgs/msg/Imu", [made[0], made[1]])}))
+    messages[1][1].header.stamp.nanosec = 10**9  # some writers round up to a whole second: this has one meaning
+    messages[1] = (messages[2][0], messages[1][1])
+    got = read(write_mcap(tmp_path / "b.mcap", {"/imu": ("sensor_msgs/msg/Imu", [messages[0], messages[1]])}))
     assert got.only["/imu"].time_ns[1] == (START // 10**9 + 1) * 10**9
 
 
@@ -87,15 +87,15 @@ def test_a_topic_has_one_clock_in_all_recordings(tmp_path):
 
 def test_refused_stamps_are_kept_beside_frames(rng, tmp_path):
     picture = rng.integers(0, 255, (6, 10, 1)).astype(np.uint8)
-    made = [(START + k, image(picture, "mono8", time_ns=0)) for k in range(2)]
-    streams = read(write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", made)})).only
+    messages = [(START + k, image(picture, "mono8", time_ns=0)) for k in range(2)]
+    streams = read(write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", messages)})).only
     assert np.array(streams["/cam/header.stamp"].rows).tolist() == [0, 0]
     assert streams["/cam"].time_ns == [START, START + 1]
 
 
 def test_frames_that_count_messages_are_a_stream_of_text(tmp_path):
-    made = [(START + k, imu(START + k, k, frame=f"frame {k}")) for k in range(40)]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", made)}))
+    messages = [(START + k, imu(START + k, k, frame=f"frame {k}")) for k in range(40)]
+    got = read(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", messages)}))
     assert got.only["/imu/header.frame_id"].rows == [f"frame {k}" for k in range(40)]
     assert np.array(got.only["/imu"].rows)[:, 4].tolist() == [k + 0.25 for k in range(40)]
     assert "more than 32" in got.left_out["a.mcap: /imu: streams for frames of reference"]
@@ -109,10 +109,10 @@ def write_unlike(folder, second):
 
 
 def in_shards(source, folder, **options):
-    made = plan(source, folder / "plan", shards=2, **options)
+    planned = plan(source, folder / "plan", shards=2, **options)
     for shard in range(2):
-        convert(load_plan(made.folder), shard)
-    return merge(made.folder, folder / "merged")
+        convert(load_plan(planned.folder), shard)
+    return merge(planned.folder, folder / "merged")
 
 
 def test_differences_between_bags_are_noted_alike_with_any_shards(tmp_path):
@@ -185,7 +185,7 @@ def delayed(path, delays):
 def test_headers_of_another_machine_s_clock_are_named(delays, named, tmp_path):
     source = delayed(tmp_path / "a.mcap", delays)
     report = robocache.ingest(source, tmp_path / "cache")
-    assert [one.streams for one in report.assumed] == [[name] for name in named]
+    assert [note.streams for note in report.assumed] == [[name] for name in named]
     for one in report.assumed:
         (name,) = one.streams
         assert f"{delays[name][0]:.3f} s" in one.reason and "--stamp log" in one.reason and name in one.what
@@ -203,10 +203,10 @@ def test_headers_of_another_machine_s_clock_are_named(delays, named, tmp_path):
 )
 def test_headers_whose_delay_changes_are_named(stamp_of, is_named, tmp_path):
     kind = "geometry_msgs/msg/PointStamped"
-    made = [(t, message(kind, header=header(stamp_of(t)))) for t in range(START, START + 3 * 10**9, 51 * MS)]
-    source = write_mcap(tmp_path / "a.mcap", {"/a": (kind, made)})
+    messages = [(t, message(kind, header=header(stamp_of(t)))) for t in range(START, START + 3 * 10**9, 51 * MS)]
+    source = write_mcap(tmp_path / "a.mcap", {"/a": (kind, messages)})
     report = robocache.ingest(source, tmp_path / "cache", repair="sort")
-    assert [one.what for one in report.assumed] == ["clock of /a"] * is_named
+    assert [note.what for note in report.assumed] == ["clock of /a"] * is_named
     assert not is_named or "--stamp log" in report.assumed[0].reason
 
 
@@ -216,10 +216,10 @@ def test_transforms_ahead_of_time_are_not_named(tmp_path):
     def transform(t, child):
         return message("geometry_msgs/msg/TransformStamped", header=header(t, "map"), child_frame_id=child)
 
-    made = []
+    messages = []
     for k in range(40):
         t = START + k * 50 * MS
         moved = [transform(t + 10**9, "odom")] if k % 2 else [transform(t, "base")]
-        made.append((t, message("tf2_msgs/msg/TFMessage", transforms=moved)))
-    source = write_mcap(tmp_path / "a.mcap", {"/tf": ("tf2_msgs/msg/TFMessage", made)})
-    assert [one.what for one in robocache.ingest(source, tmp_path / "cache").assumed] == ["rotation.x to rotation.w"]
+        messages.append((t, message("tf2_msgs/msg/TFMessage", transforms=moved)))
+    source = write_mcap(tmp_path / "a.mcap", {"/tf": ("tf2_msgs/msg/TFMessage", messages)})
+    assert [note.what for note in robocache.ingest(source, tmp_path / "cache").assumed] == ["rotation.x to rotation.w"]

@@ -75,7 +75,7 @@ def test_damaged_real_files(real_data, rng, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "message"),
     [
         ("a.mcap", b"", "expected MCAP"),
         ("a.mcap", b"\x89MCAP0\n\x01", "lack the CR"),
@@ -86,8 +86,8 @@ def test_damaged_real_files(real_data, rng, tmp_path):
         ("a.bag", b"", "expected a bag"),
     ],
 )
-def test_files_that_are_none(name, content, words, tmp_path):
+def test_files_that_are_none(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(SourceError, match=words) as caught:
+    with pytest.raises(SourceError, match=message) as caught:
         read(tmp_path / name)
     assert str(caught.value).startswith(str(tmp_path / name))

@@ -57,9 +57,9 @@ def test_numbers_of_a_message_are_one_stream_and_each_array_its_own(compression,
     rows = np.array(stream.rows)
     np.testing.assert_array_equal(rows[:, 4:7], [[k + 0.25, -k, np.nan] for k in range(50)])
     assert np.array(streams["/imu/orientation_covariance"].rows)[7].tolist() == list(range(7, 16))
-    told = {"schema": "sensor_msgs/msg/Imu", "clock_source": "header.stamp"}
-    assert stream.attributes == told | {"methods": [[0, 4, "slerp"]]}
-    assert streams["/imu/orientation_covariance"].attributes == told
+    expected = {"schema": "sensor_msgs/msg/Imu", "clock_source": "header.stamp"}
+    assert stream.attributes == expected | {"methods": [[0, 4, "slerp"]]}
+    assert streams["/imu/orientation_covariance"].attributes == expected
     assert got.metadata["a.mcap"] == {"name": "a.mcap", "frame_ids": '{"/imu/header.frame_id": "base"}'}
     assert got.provenance["mcap"]["clocks"] == {"/imu": "header.stamp"}
 
@@ -80,8 +80,8 @@ def mixed_store():
 def write_mixed(path, messages, big=False):
     store = mixed_store()
     payloads = [
-        (START + k, bytes(store.serialize_cdr(made, "pkg/msg/Mixed", little_endian=not big)))
-        for k, made in enumerate(messages)
+        (START + k, bytes(store.serialize_cdr(msg, "pkg/msg/Mixed", little_endian=not big)))
+        for k, msg in enumerate(messages)
     ]
     return write_channel(path, "cdr", ("pkg/msg/Mixed", "ros2msg", MIXED.encode()), payloads)
 
@@ -102,36 +102,36 @@ def mixed(k, words=("x", "yy"), many=(1.0, 2.0), foos=2, d=3):
 
 @pytest.mark.parametrize("big", [False, True])
 def test_every_kind_of_field(big, tmp_path):
-    made = [mixed(k, words=["é"] * (k % 3), foos=k % 4) for k in range(20)]
-    streams = read(write_mixed(tmp_path / "a.mcap", made, big)).only
+    messages = [mixed(k, words=["é"] * (k % 3), foos=k % 4) for k in range(20)]
+    streams = read(write_mixed(tmp_path / "a.mcap", messages, big)).only
     main = streams["data"]
     assert main.names == ["real", "small", "flag", "pair[0].a", "pair[0].b", "pair[1].a", "pair[1].b"]
     assert main.part.values.dtype == np.float64
-    expected = [[m.real, m.small, m.flag, m.pair[0].a, m.pair[0].b, m.pair[1].a, m.pair[1].b] for m in made]
+    expected = [[m.real, m.small, m.flag, m.pair[0].a, m.pair[0].b, m.pair[1].a, m.pair[1].b] for m in messages]
     np.testing.assert_array_equal(main.rows, expected)
     for name, dtype in {"wide": np.int64, "wider": np.uint64}.items():
         assert streams[f"data/{name}"].part.values.dtype == dtype
-        assert np.array(streams[f"data/{name}"].rows)[:, 0].tolist() == [getattr(m, name) for m in made]
-    np.testing.assert_array_equal(streams["data/fixed"].rows, [m.fixed for m in made])
+        assert np.array(streams[f"data/{name}"].rows)[:, 0].tolist() == [getattr(m, name) for m in messages]
+    np.testing.assert_array_equal(streams["data/fixed"].rows, [m.fixed for m in messages])
     assert streams["data/fixed"].part.values.dtype == np.int32
-    assert streams["data/word"].rows == [m.word for m in made]
-    assert [json.loads(text) for text in streams["data/words"].rows] == [m.words for m in made]
+    assert streams["data/word"].rows == [m.word for m in messages]
+    assert [json.loads(text) for text in streams["data/words"].rows] == [m.words for m in messages]
     np.testing.assert_array_equal(streams["data/many"].rows, [[1.0, 2.0]] * 20)  # always as many: no ragged rows
     assert streams["data/foos"].names == ["a", "b"]
-    for row, m in zip(streams["data/foos"].rows, made, strict=True):
+    for row, m in zip(streams["data/foos"].rows, messages, strict=True):
         np.testing.assert_array_equal(row, np.array([[foo.a, foo.b] for foo in m.foos]).reshape(-1, 2))
-    for row, m in zip(streams["data/foos.c"].rows, made, strict=True):
+    for row, m in zip(streams["data/foos.c"].rows, messages, strict=True):
         np.testing.assert_array_equal(row, np.array([foo.c for foo in m.foos]).reshape(-1, 2))
-    for row, m in zip(streams["data/foos.d"].rows, made, strict=True):
+    for row, m in zip(streams["data/foos.d"].rows, messages, strict=True):
         np.testing.assert_array_equal(row, np.array([foo.d for foo in m.foos]).reshape(-1, 3))
-    assert [json.loads(text) for text in streams["data/foos.s"].rows] == [[foo.s for foo in m.foos] for m in made]
+    assert [json.loads(text) for text in streams["data/foos.s"].rows] == [[foo.s for foo in m.foos] for m in messages]
 
 
 def test_sequences_of_several_lengths_are_ragged_and_in_records_left_out(tmp_path):
-    made = [mixed(k, many=np.arange(k % 5), d=k % 3) for k in range(30)]
-    got = read(write_mixed(tmp_path / "a.mcap", made))
+    messages = [mixed(k, many=np.arange(k % 5), d=k % 3) for k in range(30)]
+    got = read(write_mixed(tmp_path / "a.mcap", messages))
     assert isinstance(got.only["data/many"].part, Ragged)
-    for row, m in zip(got.only["data/many"].rows, made, strict=True):
+    for row, m in zip(got.only["data/many"].rows, messages, strict=True):
         np.testing.assert_array_equal(row, m.many)
     assert got.left_out["data/foos.d"] == "sequences of several lengths in records"
 
@@ -145,19 +145,19 @@ def test_sequences_of_several_lengths_are_ragged_and_in_records_left_out(tmp_pat
 )
 def test_messages_of_any_lengths_are_as_their_library_reads_them(counts, big, tmp_path):
     """Layouts are shared among messages of the same lengths, and large messages of other lengths: none may be mixed up."""
-    made = [mixed(k, ["a" * w] * w, np.arange(n) + k, foos, d=1) for k, (w, foos, n, _) in enumerate(counts)]
-    streams = read(write_mixed(tmp_path / "a.mcap", made, big)).only
-    lengths = {len(m.many) for m in made}
+    messages = [mixed(k, ["a" * w] * w, np.arange(n) + k, foos, d=1) for k, (w, foos, n, _) in enumerate(counts)]
+    streams = read(write_mixed(tmp_path / "a.mcap", messages, big)).only
+    lengths = {len(m.many) for m in messages}
     if lengths != {0}:
-        for row, m in zip(streams["data/many"].rows, made, strict=True):
+        for row, m in zip(streams["data/many"].rows, messages, strict=True):
             np.testing.assert_array_equal(row, m.many)
-    assert [json.loads(text) for text in streams["data/words"].rows] == [m.words for m in made]
+    assert [json.loads(text) for text in streams["data/words"].rows] == [m.words for m in messages]
     np.testing.assert_array_equal(
-        np.array(streams["data/wider"].rows)[:, 0], np.array([m.wider for m in made], np.uint64)
+        np.array(streams["data/wider"].rows)[:, 0], np.array([m.wider for m in messages], np.uint64)
     )
-    np.testing.assert_array_equal(np.array(streams["data"].rows)[:, 3], [m.pair[0].a for m in made])
-    if any(m.foos for m in made):
-        for row, m in zip(streams["data/foos"].rows, made, strict=True):
+    np.testing.assert_array_equal(np.array(streams["data"].rows)[:, 3], [m.pair[0].a for m in messages])
+    if any(m.foos for m in messages):
+        for row, m in zip(streams["data/foos"].rows, messages, strict=True):
             np.testing.assert_array_equal(row[:, 0], [foo.a for foo in m.foos])
 
 
@@ -217,8 +217,8 @@ def test_a_single_field_has_the_topic_s_name(tmp_path):
 
 def test_joints_are_in_the_order_of_the_first_names(tmp_path):
     orders = [("b", "a", "c"), ("b", "a", "c"), ("c", "a", "b"), ("a", "b", "c")]
-    made = [(START + k, joints(k, order, velocity=k != 1)) for k, order in enumerate(orders)]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/joint_states": ("sensor_msgs/msg/JointState", made)}))
+    messages = [(START + k, joints(k, order, velocity=k != 1)) for k, order in enumerate(orders)]
+    got = read(write_mcap(tmp_path / "a.mcap", {"/joint_states": ("sensor_msgs/msg/JointState", messages)}))
     position = got.only["/joint_states/position"]
     assert position.names == ["b", "a", "c"]
     assert np.array(position.rows).tolist() == [[10 * k + 1, 10 * k, 10 * k + 2] for k in range(4)]
@@ -286,13 +286,13 @@ def test_transforms_are_a_stream_a_pair_of_frames(tmp_path):
         moved = message("geometry_msgs/msg/Transform", translation=message("geometry_msgs/msg/Vector3", x=x))
         return message(name, header=header(time_ns, parent), child_frame_id=child, transform=moved)
 
-    made = [
+    messages = [
         (START + k * MS, message("tf2_msgs/msg/TFMessage", transforms=[
             transform(START + k * MS - 7, "map", "base", k), *([transform(START + k * MS - 9, "base", "arm", -k)] if k % 2 else [])
         ]))
         for k in range(6)
     ]  # fmt: skip
-    streams = read(write_mcap(tmp_path / "a.mcap", {"/tf": ("tf2_msgs/msg/TFMessage", made)})).only
+    streams = read(write_mcap(tmp_path / "a.mcap", {"/tf": ("tf2_msgs/msg/TFMessage", messages)})).only
     assert list(streams) == ["/tf/map/base", "/tf/base/arm"]
     assert streams["/tf/map/base"].names[0] == "translation.x" and streams["/tf/map/base"].names[-1] == "rotation.w"
     assert streams["/tf/map/base"].time_ns == [START + k * MS - 7 for k in range(6)]
@@ -351,12 +351,12 @@ def test_lists_of_joints_that_grow_are_streams_by_list_with_short_names(tmp_path
     names = [f"a_long_name_of_joint_{i}" for i in range(8)]
     grown = [names[: 1 + k // 3] for k in range(24)]
     kind = "sensor_msgs/msg/JointState"
-    made = [
+    messages = [
         (START + k, message(kind, header=header(START + k), name=some, position=np.arange(len(some)) + k))
         for k, some in enumerate(grown)
     ]
-    made.insert(0, (START - 1, message(kind, header=header(START - 1))))  # nothing in it
-    streams = read(write_mcap(tmp_path / "a.mcap", {"/joints": (kind, made)})).only
+    messages.insert(0, (START - 1, message(kind, header=header(START - 1))))  # nothing in it
+    streams = read(write_mcap(tmp_path / "a.mcap", {"/joints": (kind, messages)})).only
     assert len(streams) == 8 and all(len(name) < 80 for name in streams)
     for some in {tuple(some) for some in grown}:
         (stream,) = [stream for stream in streams.values() if stream.names == list(some)]
@@ -373,8 +373,8 @@ def test_trajectories_are_streams_by_joints_in_the_first_message_s_order(tmp_pat
         return START + k, message(kind, header=header(START + k), joint_names=list(names), points=points)
 
     orders = ["abc", "cab", "de", "ab", "cba", "abc", "ed"]
-    made = [command(k, names) for k, names in enumerate(orders)]
-    streams = read(write_mcap(tmp_path / "a.mcap", {"/command": (kind, made)})).only
+    messages = [command(k, names) for k, names in enumerate(orders)]
+    streams = read(write_mcap(tmp_path / "a.mcap", {"/command": (kind, messages)})).only
     for stream, joints_of in (("/command", "abc"), ("/command/d,e", "de"), ("/command/a,b", "ab")):
         found = streams[f"{stream}/points.positions"]
         rows = [k for k, names in enumerate(orders) if set(names) == set(joints_of)]
@@ -401,17 +401,19 @@ def test_interfaces_of_dynamic_joints_are_features(tmp_path):
     has = {"a": ["position", "velocity"], "b": ["position", "effort"], "g": ["position"]}
 
     def state(k, names, drop=0):
-        of = store.types["control_msgs/msg/InterfaceValue"]
+        InterfaceValue = store.types["control_msgs/msg/InterfaceValue"]
         values = [
-            of(interface_names=has[n], values=np.array([k * 100.0 + ord(n) + i for i in range(len(has[n]) - drop)]))
+            InterfaceValue(
+                interface_names=has[n], values=np.array([k * 100.0 + ord(n) + i for i in range(len(has[n]) - drop)])
+            )
             for n in names
         ]
         stamp = store.types["builtin_interfaces/msg/Time"](sec=(START + k) // 10**9, nanosec=(START + k) % 10**9)
         head = store.types["std_msgs/msg/Header"](stamp=stamp, frame_id="")
-        made = store.types["control_msgs/msg/DynamicJointState"](
+        msg = store.types["control_msgs/msg/DynamicJointState"](
             header=head, joint_names=list(names), interface_values=values
         )
-        return START + k, bytes(store.serialize_cdr(made, "control_msgs/msg/DynamicJointState"))
+        return START + k, bytes(store.serialize_cdr(msg, "control_msgs/msg/DynamicJointState"))
 
     orders = ["ab", "ba", "g", "ab", "g", "ba"]
     payloads = [state(k, names, k == 3) for k, names in enumerate(orders)]
@@ -431,8 +433,10 @@ def test_frames_of_reference_are_streams_of_each(tmp_path):
     kind = "sensor_msgs/msg/Range"
 
     def write(path, frames):
-        made = [(START + k, message(kind, header=header(START + k, f), range=k + 0.5)) for k, f in enumerate(frames)]
-        return write_mcap(path, {"/sonar": (kind, made)})
+        messages = [
+            (START + k, message(kind, header=header(START + k, f), range=k + 0.5)) for k, f in enumerate(frames)
+        ]
+        return write_mcap(path, {"/sonar": (kind, messages)})
 
     (tmp_path / "bags").mkdir()
     write(tmp_path / "bags/a.mcap", ["", "left", "/right", "left", "left", "/right"])
@@ -461,16 +465,16 @@ def test_frames_that_differ_between_bags_are_said(workers, tmp_path):
     kind = "geometry_msgs/msg/PoseStamped"
     for name, frame in (("a", "map"), ("b", "odom"), ("c", "/map")):
         topics = {
-            topic: (kind, [(START + k * MS, message(kind, header=header(START + k * MS, of))) for k in range(3)])
-            for topic, of in (("/pose", frame), ("/other", "map"))
+            topic: (kind, [(START + k * MS, message(kind, header=header(START + k * MS, frame_of))) for k in range(3)])
+            for topic, frame_of in (("/pose", frame), ("/other", "map"))
         }
         write_mcap(tmp_path / f"bags/{name}.mcap", topics)
     report = robocache.ingest(tmp_path / "bags", tmp_path / "cache", workers=workers)
-    (said,) = report.assumed
-    assert said.streams == ["/pose"] and said.reason.endswith("frame_ids says: /pose map and odom")
+    (assumption,) = report.assumed
+    assert assumption.streams == ["/pose"] and assumption.reason.endswith("frame_ids says: /pose map and odom")
     robocache.ingest(tmp_path / "bags/a.mcap", tmp_path / "one")
     assert robocache.ingest(tmp_path / "bags/c.mcap", tmp_path / "one", append=True).assumed == []
-    assert robocache.ingest(tmp_path / "bags/b.mcap", tmp_path / "one", append=True).assumed == [said]
+    assert robocache.ingest(tmp_path / "bags/b.mcap", tmp_path / "one", append=True).assumed == [assumption]
 
 
 def test_frames_with_and_without_a_leading_slash_are_one(tmp_path):
@@ -502,8 +506,8 @@ def test_markers_are_subjects_by_namespace_and_number(tmp_path):
         at = message("geometry_msgs/msg/Pose", position=message("geometry_msgs/msg/Point", x=float(k)))
         return START + k, message(kind, header=header(START + k, "map"), ns=ns, id=number, pose=at)
 
-    said = [("box", 0), ("box", 1), ("", 0), ("box", 0)]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/m": (kind, [one(k, *key) for k, key in enumerate(said)])}))
+    headers = [("box", 0), ("box", 1), ("", 0), ("box", 0)]
+    got = read(write_mcap(tmp_path / "a.mcap", {"/m": (kind, [one(k, *key) for k, key in enumerate(headers)])}))
     rows = {name: [float(row[3]) for row in got.only[name].rows] for name in ("/m", "/m/map/box/1", "/m/map/0")}
     assert rows == {"/m": [0, 3], "/m/map/box/1": [1], "/m/map/0": [2]}
 
@@ -515,12 +519,14 @@ def test_nothing_lies_between_distances_that_have_limits(tmp_path):
     """sensor_msgs/LaserScan: values below range_min or above range_max are to be discarded, so half of 0 and 2 m is no distance."""
 
     def scan(k):
-        said = {"header": header(START + k * MS), "range_min": 0.1, "range_max": 3.0}
-        return message("sensor_msgs/msg/LaserScan", **said, angle_increment=float(k), ranges=[2.0 * (k % 2), 1, np.inf])
+        fields = {"header": header(START + k * MS), "range_min": 0.1, "range_max": 3.0}
+        return message(
+            "sensor_msgs/msg/LaserScan", **fields, angle_increment=float(k), ranges=[2.0 * (k % 2), 1, np.inf]
+        )
 
     def sonar(k):
-        said = {"header": header(START + k * MS), "min_range": 0.1, "max_range": 3.0, "field_of_view": float(k)}
-        return message("sensor_msgs/msg/Range", **said, range=2.0 * (k % 2))
+        fields = {"header": header(START + k * MS), "min_range": 0.1, "max_range": 3.0, "field_of_view": float(k)}
+        return message("sensor_msgs/msg/Range", **fields, range=2.0 * (k % 2))
 
     topics = {
         "/scan": ("sensor_msgs/msg/LaserScan", [(START + k * MS, scan(k)) for k in range(4)]),
@@ -573,11 +579,11 @@ def in_json(k):
 @pytest.mark.parametrize("route", ["ros 2", "ros 1", "json"])
 def test_an_imu_without_orientation_says_so_by_a_covariance_of_minus_1(route, tmp_path):
     if route == "ros 1":
-        made = [(START + k * MS, lacking_imu(k, ROS1)) for k in range(12)]
-        path = write_bag1(tmp_path / "a.bag", {"data": ("sensor_msgs/msg/Imu", made)})
+        messages = [(START + k * MS, lacking_imu(k, ROS1)) for k in range(12)]
+        path = write_bag1(tmp_path / "a.bag", {"data": ("sensor_msgs/msg/Imu", messages)})
     elif route == "ros 2":
-        made = [(START + k * MS, lacking_imu(k)) for k in range(12)]
-        path = write_mcap(tmp_path / "a.mcap", {"data": ("sensor_msgs/msg/Imu", made)})
+        messages = [(START + k * MS, lacking_imu(k)) for k in range(12)]
+        path = write_mcap(tmp_path / "a.mcap", {"data": ("sensor_msgs/msg/Imu", messages)})
     else:
         payloads = [(START + k * MS, in_json(k)) for k in range(12)]
         path = write_channel(tmp_path / "a.mcap", "json", ("sensor_msgs/Imu", "jsonschema", b"{}"), payloads)
@@ -619,8 +625,8 @@ def ranges(path, ids, field="uint8 to_id"):
     name = field.split()[1]
     payloads = []
     for k, value in enumerate(ids):
-        made = {name: value, "header": header(START + k * STEP), "from_id": 7, "range": 10.0 * k}
-        payloads.append((START + k * STEP, bytes(store.serialize_cdr(store.types[own](**made), own))))
+        msg = {name: value, "header": header(START + k * STEP), "from_id": 7, "range": 10.0 * k}
+        payloads.append((START + k * STEP, bytes(store.serialize_cdr(store.types[own](**msg), own))))
     text += "=" * 80 + f"\nMSG: std_msgs/Header\n{definition('std_msgs/msg/Header')}"
     return write_channel(path, "cdr", (own, "ros2msg", text.encode()), payloads)
 
@@ -680,9 +686,9 @@ def test_texts_of_any_name_that_take_strict_turns_are_subjects_and_it_is_said(fi
     found, report = between(ranges(tmp_path / "a.mcap", ["pos", "volt"] * 20, field), tmp_path)
     for number, text in enumerate(["pos", "volt"]):
         np.testing.assert_allclose(found[f"data/{name}_{text}"], 10.0 * np.arange(number, 40, 2)[:-1] + 2.5)
-    (said,) = [one for one in report.assumed if name in one.what]
-    assert said.streams == ["data"]
-    assert "take turns" in said.reason
+    (assumption,) = [note for note in report.assumed if name in note.what]
+    assert assumption.streams == ["data"]
+    assert "take turns" in assumption.reason
 
 
 @pytest.mark.parametrize("texts", [["go", "go", "stop", "stop"], ["go", "go", "stop"], ["go"] * 9 + ["stop"]])
@@ -734,12 +740,14 @@ def test_ids_in_json(tmp_path):
 
 def test_children_of_one_frame_are_streams_of_each(tmp_path):
     kind = "geometry_msgs/msg/TransformStamped"
-    made = []
+    messages = []
     for k in range(6):
         moved = message("geometry_msgs/msg/Transform", translation=message("geometry_msgs/msg/Vector3", x=float(k)))
         child = "base" if k % 3 else "arm"
-        made.append((START + k, message(kind, header=header(START + k, "map"), child_frame_id=child, transform=moved)))
-    streams = read(write_mcap(tmp_path / "a.mcap", {"/moved": (kind, made)})).only
+        messages.append(
+            (START + k, message(kind, header=header(START + k, "map"), child_frame_id=child, transform=moved))
+        )
+    streams = read(write_mcap(tmp_path / "a.mcap", {"/moved": (kind, messages)})).only
     assert np.array(streams["/moved"].rows)[:, 0].tolist() == [1, 2, 4, 5]
     assert np.array(streams["/moved/map/arm"].rows)[:, 0].tolist() == [0, 3]
 
@@ -773,7 +781,7 @@ def test_transforms_of_a_trajectory_s_points_are_features_side_by_side(tmp_path)
         return message("geometry_msgs/msg/Transform", translation=vector, rotation=rotation)
 
     def trajectory(k, joints, points):
-        made = [
+        messages = [
             message(
                 "trajectory_msgs/msg/MultiDOFJointTrajectoryPoint",
                 transforms=[transform(k + point + 10.0 * (joint == "b")) for joint in joints],
@@ -781,11 +789,11 @@ def test_transforms_of_a_trajectory_s_points_are_features_side_by_side(tmp_path)
             for point in range(points)
         ]
         name = "trajectory_msgs/msg/MultiDOFJointTrajectory"
-        return message(name, header=header(START + k), joint_names=list(joints), points=made)
+        return message(name, header=header(START + k), joint_names=list(joints), points=messages)
 
     name = "trajectory_msgs/msg/MultiDOFJointTrajectory"
-    made = [trajectory(0, "ab", 1), trajectory(1, "ba", 3), trajectory(2, "ab", 0)]
-    path = write_mcap(tmp_path / "a.mcap", {"/plan": (name, [(START + k, one) for k, one in enumerate(made)])})
+    messages = [trajectory(0, "ab", 1), trajectory(1, "ba", 3), trajectory(2, "ab", 0)]
+    path = write_mcap(tmp_path / "a.mcap", {"/plan": (name, [(START + k, one) for k, one in enumerate(messages)])})
     found = read(path)
     stream = found.only["/plan/points.transforms"]
     parts = [f"translation.{axis}" for axis in "xyz"] + [f"rotation.{axis}" for axis in "xyzw"]
@@ -801,33 +809,33 @@ def test_transforms_of_a_trajectory_s_points_are_features_side_by_side(tmp_path)
     assert "a.mcap: /plan/points.velocities" in found.left_out
     robocache.ingest(path, tmp_path / "cache")
     assert robocache.open(tmp_path / "cache").streams["/plan/points.transforms"].shape == (14,)
-    made[1].points[0].transforms = made[1].points[0].transforms[:1]
-    path = write_mcap(tmp_path / "b.mcap", {"/plan": (name, [(START + k, one) for k, one in enumerate(made)])})
+    messages[1].points[0].transforms = messages[1].points[0].transforms[:1]
+    path = write_mcap(tmp_path / "b.mcap", {"/plan": (name, [(START + k, one) for k, one in enumerate(messages)])})
     assert read(path).left_out["/plan/points.transforms"] == "records in records, of several numbers"
 
 
 # ---- several publishers ----
 
 
-def two_of_mcap(path, publishers, said):
+def two_of_mcap(path, publishers, frame_ids):
     text = b"float64 x\nfloat64 y\nfloat64 z\n"
     with path.open("wb") as file:
         writer = Writer(file)
         writer.start("ros2")
         schema = writer.register_schema("geometry_msgs/msg/Vector3", "ros2msg", text)
-        about = [{"callerid": f"/n{k}"} if said else {} for k in range(2)]
+        about = [{"callerid": f"/n{k}"} if frame_ids else {} for k in range(2)]
         channels = [writer.register_channel("/cmd", "cdr", schema, one) for one in about]
         for k, publisher in enumerate(publishers):
-            made = message("geometry_msgs/msg/Vector3", x=float(publisher))
-            data = bytes(ROS2.serialize_cdr(made, "geometry_msgs/msg/Vector3"))
+            msg = message("geometry_msgs/msg/Vector3", x=float(publisher))
+            data = bytes(ROS2.serialize_cdr(msg, "geometry_msgs/msg/Vector3"))
             writer.add_message(channels[publisher], START + k * STEP, data, START + k * STEP)
         writer.finish()
 
 
-def two_of_bag(path, publishers, said):
+def two_of_bag(path, publishers, frame_ids):
     kind = "geometry_msgs/msg/Vector3"
     with Bag1(path) as bag:
-        ids = [f"/n{k}" if said else "/n" for k in range(2)]
+        ids = [f"/n{k}" if frame_ids else "/n" for k in range(2)]
         connections = [bag.add_connection("/cmd", kind, typestore=ROS1, callerid=one) for one in ids]
         for k, publisher in enumerate(publishers):
             data = ROS1.serialize_ros1(message(kind, ROS1, x=float(publisher)), kind)
@@ -835,7 +843,7 @@ def two_of_bag(path, publishers, said):
 
 
 @pytest.mark.parametrize(
-    ("write", "name", "publishers", "said", "held"),
+    ("write", "name", "publishers", "frame_ids", "held"),
     [
         (two_of_mcap, "a.mcap", [0, 1] * 10, True, True),
         (two_of_mcap, "a.mcap", [0, 1] * 10, False, True),
@@ -844,8 +852,8 @@ def two_of_bag(path, publishers, said):
         (two_of_bag, "a.bag", [0] * 10 + [1] * 10, True, False),
     ],
 )
-def test_rows_of_two_publishers_at_once_are_held_and_it_is_said(write, name, publishers, said, held, tmp_path):
-    write(tmp_path / name, publishers, said)
+def test_rows_of_two_publishers_at_once_are_held_and_it_is_said(write, name, publishers, frame_ids, held, tmp_path):
+    write(tmp_path / name, publishers, frame_ids)
     report = robocache.ingest(tmp_path / name, tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
     window = robocache.Window([STEP / 4e9])
@@ -854,7 +862,7 @@ def test_rows_of_two_publishers_at_once_are_held_and_it_is_said(write, name, pub
     x = np.array(publishers, float)
     expected = x[:-1] if held else x[:-1] + 0.25 * np.diff(x)
     np.testing.assert_allclose(found[: len(x) - 1, 0, 0], expected, atol=1e-6)
-    assert [one.streams for one in report.assumed] == [["/cmd"]] * held
+    assert [note.streams for note in report.assumed] == [["/cmd"]] * held
     assert not held or "2 publishers" in report.assumed[0].reason
 
 
@@ -873,21 +881,21 @@ def test_joints_of_two_declared_publishers_are_held_and_transforms_are_said(tmp_
                 "geometry_msgs/msg/TransformStamped", header=header(START + k * STEP, "map"), child_frame_id="base"
             )
             turn.transform.translation.x = float(k % 2)
-            made = {
+            msg = {
                 "/joints": joints(k, ("a",), velocity=False),
                 "/tf": message(kinds["/tf"], transforms=[turn]),
             }
             for topic, kind in kinds.items():
-                data = serialize(kind, made[topic])
+                data = serialize(kind, msg[topic])
                 writer.add_message(channels[topic, k % 2], START + k * STEP, data, START + k * STEP)
         writer.finish()
     report = robocache.ingest(tmp_path / "a.mcap", tmp_path / "cache")
     streams = robocache.open(tmp_path / "cache").streams
     assert streams["/joints/position"].attributes["methods"] == [[0, 1, "previous"]]
     assert streams["/tf/map/base"].attributes["methods"] == [[3, 7, "slerp"]]
-    said = {one.what: one.reason for one in report.assumed}
-    assert said["one stream of /joints"].endswith("rows are held")
-    assert said["frames of /tf"].endswith("each pair of frames is taken as one publisher's")
+    reasons = {note.what: note.reason for note in report.assumed}
+    assert reasons["one stream of /joints"].endswith("rows are held")
+    assert reasons["frames of /tf"].endswith("each pair of frames is taken as one publisher's")
 
 
 @pytest.mark.parametrize(("orders", "held"), [("0101101", True), ("0001111", False)])
@@ -900,7 +908,7 @@ def test_joints_in_two_orders_in_turn_are_held(orders, held, tmp_path):
     position = got.only["/joints/position"]
     assert position.attributes.get("methods") == ([[0, 3, "previous"]] if held else None)
     assert np.array(position.rows).tolist() == [[10.0 * k, 10.0 * k + 1, 10.0 * k + 2] for k in range(len(orders))]
-    assert [one.what for one in got.notes.assumed] == ["one stream of /joints"] * held
+    assert [note.what for note in got.notes.assumed] == ["one stream of /joints"] * held
 
 
 # ---- names beside arrays ----
@@ -911,7 +919,7 @@ def write_named(path, name, fields, messages):
     store = get_typestore(Stores.EMPTY)
     store.register(get_types_from_msg(fields, name))
     payloads = [
-        (START + k * MS, bytes(store.serialize_cdr(store.types[name](**made), name))) for k, made in enumerate(messages)
+        (START + k * MS, bytes(store.serialize_cdr(store.types[name](**msg), name))) for k, msg in enumerate(messages)
     ]
     return write_channel(path, "cdr", (name, "ros2msg", fields.encode()), payloads)
 
@@ -922,7 +930,7 @@ def write_named(path, name, fields, messages):
 def test_texts_name_the_elements_of_the_arrays_beside_them(names, tmp_path):
     """The order changes in the middle; other names are another subject."""
     orders = ["abc", "abc", "cab", "bca", "de", "ed"]
-    made = [
+    messages = [
         {
             names: list(order),
             "values": np.array([10.0 * k + ord(n) for n in order]),
@@ -931,7 +939,7 @@ def test_texts_name_the_elements_of_the_arrays_beside_them(names, tmp_path):
         for k, order in enumerate(orders)
     ]
     path = write_named(
-        tmp_path / "a.mcap", "pkg/msg/Named", f"string[] {names}\nfloat64[] values\nfloat32[] rates\n", made
+        tmp_path / "a.mcap", "pkg/msg/Named", f"string[] {names}\nfloat64[] values\nfloat32[] rates\n", messages
     )
     streams = read(path).only
     for stream, elements, rows in (("data", "abc", range(4)), ("data/d,e", "de", (4, 5))):
@@ -953,7 +961,7 @@ def write_models(path, names, kind, records, orders):
     store = get_typestore(Stores.EMPTY)
     store.register(get_types_from_msg(text, "pkg/msg/Models"))
     pose, models = store.types["pkg/msg/Pose"], store.types["pkg/msg/Models"]
-    made = [
+    messages = [
         models(**{
             names: list(order) if kind == "string" else np.array([ord(n) for n in order], "int32"),
             records: [pose(x=10.0 * k + ord(n), y=float(ord(n)), frame=n) for n in order],
@@ -961,7 +969,7 @@ def write_models(path, names, kind, records, orders):
         })
         for k, order in enumerate(orders)
     ]  # fmt: skip
-    payloads = [(START + k * MS, bytes(store.serialize_cdr(one, "pkg/msg/Models"))) for k, one in enumerate(made)]
+    payloads = [(START + k * MS, bytes(store.serialize_cdr(one, "pkg/msg/Models"))) for k, one in enumerate(messages)]
     return write_channel(path, "cdr", ("pkg/msg/Models", "ros2msg", text.encode()), payloads)
 
 
@@ -985,8 +993,8 @@ def test_messages_beside_other_names_keep_their_order_and_it_is_said(names, kind
     rows = read(path).only[f"data/{records}"].rows
     assert [row[:, 1].tolist() for row in rows] == [[ord(n) for n in order] for order in ("ab", "ba", "abc")]
     report = robocache.ingest(path, tmp_path / "cache")
-    (said,) = [one for one in report.assumed if "by their indices" in one.what]
-    assert records in said.what and names in said.reason
+    (assumption,) = [note for note in report.assumed if "by their indices" in note.what]
+    assert records in assumption.what and names in assumption.reason
 
 
 @pytest.mark.parametrize(
@@ -1006,17 +1014,17 @@ def test_messages_beside_other_names_keep_their_order_and_it_is_said(names, kind
 def test_texts_that_are_not_sure_to_be_names_hold_the_rows_and_it_is_said(fields, last, held, tmp_path):
     start = {"values": [1.0, 2.0], "ids": np.array([1, 2], "int32")}
     first = {field: start.get(field, ["a", "b"]) for field in last}
-    made = [one | {"values": np.array(one["values"])} for one in (first, last)]
-    got = read(write_named(tmp_path / "a.mcap", "pkg/msg/Named", fields, made))
+    messages = [one | {"values": np.array(one["values"])} for one in (first, last)]
+    got = read(write_named(tmp_path / "a.mcap", "pkg/msg/Named", fields, messages))
     assert got.only["data/values"].names is None
     assert np.array(got.only["data/values"].rows).tolist() == [[1.0, 2.0], [4.0, 3.0]]
     assert got.only["data/values"].attributes.get("methods") == ([[0, 2, "previous"]] if held else None)
-    assert [one.streams for one in got.notes.assumed] == [["data"]] * held
+    assert [note.streams for note in got.notes.assumed] == [["data"]] * held
 
 
 def test_more_than_32_lists_of_names_hold_the_rows_and_it_is_said(tmp_path):
-    made = [{"names": [f"n{k}", f"m{k}"], "values": np.array([1.0 * k, 2.0 * k])} for k in range(40)]
-    path = write_named(tmp_path / "a.mcap", "pkg/msg/Named", "string[] names\nfloat64[] values\n", made)
+    messages = [{"names": [f"n{k}", f"m{k}"], "values": np.array([1.0 * k, 2.0 * k])} for k in range(40)]
+    path = write_named(tmp_path / "a.mcap", "pkg/msg/Named", "string[] names\nfloat64[] values\n", messages)
     got = read(path)
     assert np.array(got.only["data/values"].rows).tolist() == [[k, 2.0 * k] for k in range(40)]
     assert got.only["data/values"].attributes["methods"] == [[0, 2, "previous"]]
@@ -1029,7 +1037,7 @@ def test_more_than_32_lists_of_names_hold_the_rows_and_it_is_said(tmp_path):
 def test_names_tell_apart_the_elements_of_arrays_of_fixed_length(names, tmp_path):
     field = names.split()[1]
     ids = {"a": 7, "b": 9}
-    made = [
+    messages = [
         {
             field: np.array([ids[n] for n in order], "int32") if "ids" in field else list(order),
             "values": np.array([k + 100.0 * (n == "b") for n in order]),
@@ -1037,7 +1045,9 @@ def test_names_tell_apart_the_elements_of_arrays_of_fixed_length(names, tmp_path
         }
         for k, order in enumerate(["ab", "ba", "ab", "ba"])
     ]
-    path = write_named(tmp_path / "a.mcap", "pkg/msg/Fixed", f"{names}\nfloat64[2] values\nfloat64[9] matrix\n", made)
+    path = write_named(
+        tmp_path / "a.mcap", "pkg/msg/Fixed", f"{names}\nfloat64[2] values\nfloat64[9] matrix\n", messages
+    )
     streams = read(path).only
     assert np.array(streams["data/values"].rows).tolist() == [[k, k + 100.0] for k in range(4)]
     assert streams["data/values"].names == (["motor_id_7", "motor_id_9"] if "ids" in field else ["a", "b"])
@@ -1081,11 +1091,11 @@ def test_each_part_of_a_message_has_names_of_its_own(tmp_path):
 def test_frames_and_names_tell_subjects_apart_together(tmp_path):
     """The frame alone is in a stream's name where all messages have the same names."""
     fields = "string frame_id\nstring[] names\nfloat64[] values\n"
-    made = [
+    messages = [
         {"frame_id": frame, "names": list(order), "values": np.array([float(ord(n)) for n in order])}
         for frame, order in (("left", "ab"), ("left", "ba"), ("right", "ba"))
     ]
-    streams = read(write_named(tmp_path / "a.mcap", "pkg/msg/Named", fields, made)).only
+    streams = read(write_named(tmp_path / "a.mcap", "pkg/msg/Named", fields, messages)).only
     assert np.array(streams["data/values"].rows).tolist() == [[97, 98]] * 2
     assert np.array(streams["data/right/values"].rows).tolist() == [[98, 97]]
     assert streams["data/right/values"].names == ["b", "a"]
@@ -1105,14 +1115,14 @@ def test_names_tell_apart_the_messages_of_an_array(name, sure, tmp_path):
 
     def motor(n, k):
         time = store.types["builtin_interfaces/msg/Time"](1, k) if "Header" in name else None
-        said = store.types["std_msgs/msg/Header"](time, n) if time else n if "string" in name else ord(n)
-        return store.types["pkg/msg/Motor"](said, float(k + ord(n)), np.array([ord(n), k], float))
+        value = store.types["std_msgs/msg/Header"](time, n) if time else n if "string" in name else ord(n)
+        return store.types["pkg/msg/Motor"](value, float(k + ord(n)), np.array([ord(n), k], float))
 
     payloads = []
     orders = ["ab", "ab", "ba", "ab" if sure else "aa", "ba", "ab", "ba", "ba"]
     for k, order in enumerate(orders):
-        made = store.types["pkg/msg/Pair"]([motor(n, k) for n in order])
-        payloads.append((START + k, bytes(store.serialize_cdr(made, "pkg/msg/Pair"))))
+        msg = store.types["pkg/msg/Pair"]([motor(n, k) for n in order])
+        payloads.append((START + k, bytes(store.serialize_cdr(msg, "pkg/msg/Pair"))))
     got = read(write_channel(tmp_path / "a.mcap", "cdr", ("pkg/msg/Pair", "ros2msg", fields.encode()), payloads))
     order = ["ab"] * 8 if sure else orders
     vector = got.only["data"]
@@ -1134,7 +1144,7 @@ def test_names_tell_apart_the_messages_of_an_array(name, sure, tmp_path):
 @pytest.mark.parametrize("form", ["ros1", "json"])
 def test_texts_name_elements_in_ros_1_and_json(form, tmp_path):
     fields, name = "string[] dof_names\nfloat64[] values\n", "pkg/msg/Dofs"
-    made = [
+    msgs = [
         {"dof_names": list(order), "values": [k + 100.0 * (n == "b") for n in order]}
         for k, order in enumerate(["ab", "ab", "ba", "ba"])
     ]
@@ -1144,13 +1154,13 @@ def test_texts_name_elements_in_ros_1_and_json(form, tmp_path):
             "values": {"type": "array", "items": {"type": "number"}},
         }
         schema = json.dumps({"type": "object", "properties": described}).encode()
-        payloads = [(START + k, json.dumps(one).encode()) for k, one in enumerate(made)]
+        payloads = [(START + k, json.dumps(one).encode()) for k, one in enumerate(msgs)]
         path = write_channel(tmp_path / "a.mcap", "json", ("Dofs", "jsonschema", schema), payloads)
     else:
         if name not in ROS1.types:
             ROS1.register(get_types_from_msg(fields, name))
         messages = [
-            (START + k, ROS1.types[name](one["dof_names"], np.array(one["values"]))) for k, one in enumerate(made)
+            (START + k, ROS1.types[name](one["dof_names"], np.array(one["values"]))) for k, one in enumerate(msgs)
         ]
         path = write_bag1(tmp_path / "a.bag", {"data": (name, messages)})
     stream = read(path).only["data/values"]
@@ -1161,8 +1171,8 @@ def test_texts_name_elements_in_ros_1_and_json(form, tmp_path):
 def test_other_names_in_a_later_bag_are_another_subject(tmp_path):
     fields = "string[] names\nfloat64[] values\n"
     for bag, order in (("a", "ab"), ("b", "cd"), ("c", "ba")):
-        made = [{"names": list(order), "values": np.array([float(ord(n)) for n in order])}] * 2
-        write_named(tmp_path / f"bags/{bag}.mcap", "pkg/msg/Named", fields, made)
+        messages = [{"names": list(order), "values": np.array([float(ord(n)) for n in order])}] * 2
+        write_named(tmp_path / f"bags/{bag}.mcap", "pkg/msg/Named", fields, messages)
     found = read(tmp_path / "bags").recordings
     assert np.array(found["b.mcap"]["data/c,d/values"].rows).tolist() == [[99, 100]] * 2
     for bag in "ac":

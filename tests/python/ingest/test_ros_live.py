@@ -46,23 +46,25 @@ def random_message(rng, name, time_ns, path=""):
     """A message of random numbers. Sequences and texts have a length of their own path; frames are the same in all."""
     if name == "std_msgs/msg/Header":
         return header(time_ns, "odom")
-    made = {}
+    msg = {}
     for field, (node, what) in ROS2.fielddefs[name][1]:
         here = f"{path}.{field}"
         length = 1 + sum(map(ord, here)) % 5
         if node == Nodetype.BASE:
-            made[field] = random_base(rng, what[0], here)
+            msg[field] = random_base(rng, what[0], here)
         elif node == Nodetype.NAME:
-            made[field] = random_message(rng, what, time_ns, here)
+            msg[field] = random_message(rng, what, time_ns, here)
         else:
-            (inner, of), count = what
+            (inner, item_type), count = what
             count = count if node == Nodetype.ARRAY else 0 if "dim" in here else length
-            if inner == Nodetype.NAME or of[0] == "string":
+            if inner == Nodetype.NAME or item_type[0] == "string":
                 one = random_message if inner == Nodetype.NAME else random_base
-                made[field] = [one(rng, of if inner == Nodetype.NAME else of[0], time_ns) for _ in range(count)]
+                msg[field] = [
+                    one(rng, item_type if inner == Nodetype.NAME else item_type[0], time_ns) for _ in range(count)
+                ]
             else:
-                made[field] = np.array([random_base(rng, of[0], here) for _ in range(count)], of[0])
-    return ROS2.types[name](**made)
+                msg[field] = np.array([random_base(rng, item_type[0], here) for _ in range(count)], item_type[0])
+    return ROS2.types[name](**msg)
 
 
 def random_base(rng, name, path):
@@ -76,10 +78,10 @@ def random_base(rng, name, path):
     return int(rng.integers(max(limits.min, -9), 9))
 
 
-def at(made, path):
+def at(msg, path):
     for name in path.split("."):
-        made = getattr(made, name)
-    return made
+        msg = getattr(msg, name)
+    return msg
 
 
 def recorded(tmp_path, topic, name, messages, big=False, **options):
@@ -97,9 +99,12 @@ def recorded(tmp_path, topic, name, messages, big=False, **options):
         device="cpu",
         shuffle=False,
     )
-    rows = {key: of["rows"] for key, of in loader.spec.keys.items()}
-    rings = {key: Ring(of["shape"], of["dtype"], codec=of["codec"], **SPAN) for key, of in rows.items()}
-    return loader, rings, {key: of["names"] for key, of in rows.items() if of["names"]}
+    rows = {key: key_spec["rows"] for key, key_spec in loader.spec.keys.items()}
+    rings = {
+        key: Ring(key_spec["shape"], key_spec["dtype"], codec=key_spec["codec"], **SPAN)
+        for key, key_spec in rows.items()
+    }
+    return loader, rings, {key: key_spec["names"] for key, key_spec in rows.items() if key_spec["names"]}
 
 
 def dtype_of(stream):
@@ -111,8 +116,8 @@ def replayed(loader, rings, topic, name, messages, big=False):
     """Sends the messages and compares the batches of all that are settled with the loader's, which it returns."""
     aligner = Aligner(loader.spec, rings, framework="numpy")
     assert loader.num_anchors == len(messages)
-    for k, (log_ns, made) in enumerate(messages):
-        topic.take(serialize(name, made, big), log_ns, publisher=7, sequence=k + 1)
+    for k, (log_ns, msg) in enumerate(messages):
+        topic.take(serialize(name, msg, big), log_ns, publisher=7, sequence=k + 1)
     assert topic.counts == {"received": len(messages), "taken": len(messages), "refused": 0, "lost": 0}, topic.refusal
     batches = []
     for k in range(len(messages) - 1):
@@ -131,20 +136,20 @@ def test_rows_are_those_of_ingest(tmp_path, name, big):
     rng = np.random.default_rng(len(name))
     messages = []
     for k in range(30):
-        made = random_message(rng, name, START + 5 * k * MS)
+        msg = random_message(rng, name, START + 5 * k * MS)
         if name == "sensor_msgs/msg/Imu":
             for field in ("orientation", "angular_velocity", "linear_acceleration"):
-                getattr(made, f"{field}_covariance")[0] = rng.choice([-1.0, 0.5])
+                getattr(msg, f"{field}_covariance")[0] = rng.choice([-1.0, 0.5])
         if name == "sensor_msgs/msg/NavSatFix":
-            made.status.status = int(rng.choice([-1, 2]))
-        messages.append((START + 5 * k * MS + MS, made))
+            msg.status.status = int(rng.choice([-1, 2]))
+        messages.append((START + 5 * k * MS + MS, msg))
     loader, rings, names = recorded(tmp_path, "/t", name, messages, big)
     assert rings
     batches = replayed(
         loader, rings, Topic("/t", name, rings, names=names, definition=definition(name)), name, messages, big
     )
-    for (_, made), batch in zip(messages, batches, strict=False):
-        same = ROS2.deserialize_cdr(serialize(name, made, big), name)
+    for (_, msg), batch in zip(messages, batches, strict=False):
+        same = ROS2.deserialize_cdr(serialize(name, msg, big), name)
         for key in rings:
             paths = names.get(key) or [key.removeprefix("/t/") if key != "/t" else "data"]
             expected = np.concatenate([np.atleast_1d(at(same, path)) for path in paths]).astype(batch[key].dtype)
@@ -154,14 +159,14 @@ def test_rows_are_those_of_ingest(tmp_path, name, big):
             )
 
 
-def lacking(made, paths):
+def lacking(msg, paths):
     """The fields that an Imu or a NavSatFix declares absent."""
     found = np.zeros(1 if len(paths) == 1 else len(paths), bool)
     for i, path in enumerate(paths if len(paths) > 1 else ()):
-        covariance = getattr(made, f"{path.split('.')[0]}_covariance", None)
-        found[i] = covariance is not None and covariance[0] == -1 and type(made).__name__.endswith("Imu")
-        if hasattr(made, "latitude"):
-            found[i] = path in ("latitude", "longitude", "altitude") and made.status.status == -1
+        covariance = getattr(msg, f"{path.split('.')[0]}_covariance", None)
+        found[i] = covariance is not None and covariance[0] == -1 and type(msg).__name__.endswith("Imu")
+        if hasattr(msg, "latitude"):
+            found[i] = path in ("latitude", "longitude", "altitude") and msg.status.status == -1
     return found
 
 
@@ -175,9 +180,9 @@ def joint_topic(joints=("a", "b", "c"), streams=("position", "velocity", "effort
     return Topic("/j", JOINTS, rings, names=dict.fromkeys(rings, joints)), rings
 
 
-def stamped(made, k):
-    made.header = header(START + k * MS)
-    return serialize(JOINTS, made)
+def stamped(msg, k):
+    msg.header = header(START + k * MS)
+    return serialize(JOINTS, msg)
 
 
 def test_joints_are_found_by_name(tmp_path):
@@ -185,14 +190,14 @@ def test_joints_are_found_by_name(tmp_path):
     messages = []
     for k in range(40):
         names = ["a", "b", "c"] if k == 0 else [str(name) for name in rng.permutation(["a", "b", "c"])]
-        made = joints(k, names, velocity=k % 5 > 0)
-        made.header = header(START + k * MS)
-        messages.append((START + k * MS, made))
+        msg = joints(k, names, velocity=k % 5 > 0)
+        msg.header = header(START + k * MS)
+        messages.append((START + k * MS, msg))
     loader, rings, names = recorded(tmp_path, "/j", JOINTS, messages)
     assert set(rings) == {"/j/position", "/j/velocity"}
     batches = replayed(loader, rings, Topic("/j", JOINTS, rings, names=names), JOINTS, messages)
-    for (_, made), batch in zip(messages, batches, strict=False):
-        expected = [made.position[made.name.index(name)] for name in "abc"]
+    for (_, msg), batch in zip(messages, batches, strict=False):
+        expected = [msg.position[msg.name.index(name)] for name in "abc"]
         np.testing.assert_array_equal(batch["/j/position"].reshape(-1), expected)
 
 
@@ -206,8 +211,8 @@ def test_elements_are_found_by_the_names_beside_them(sure, tmp_path):
     for k in range(12):
         order = "ab" if k < 6 else "ba" if sure or k != 8 else "aa"
         values = np.array([10.0 * k + 100 * (n == "b") for n in order])
-        made = message(name, header=header(START + k * MS), dof_names=list(order), values=values)
-        messages.append((START + k * MS, made))
+        msg = message(name, header=header(START + k * MS), dof_names=list(order), values=values)
+        messages.append((START + k * MS, msg))
     loader, rings, names = recorded(tmp_path, "/t", name, messages)
     assert names == ({"/t/values": ["a", "b"]} if sure else {})
     topic = Topic("/t", name, rings, names=names, definition=definition(name))
@@ -233,7 +238,7 @@ def test_other_joints_of_a_message_are_passed_over():
 
 
 @pytest.mark.parametrize(
-    ("made", "why"),
+    ("msg", "why"),
     [
         (joints(1, ("a", "b")), r"joints \['a', 'b'\], without \['c'\]"),
         (joints(1, ("a", "b", "c", "a")), "'a' is there twice"),
@@ -241,10 +246,10 @@ def test_other_joints_of_a_message_are_passed_over():
         (joints(1, ()), r"without \['a', 'b', 'c'\]"),
     ],
 )
-def test_a_message_without_the_joints_is_refused(made, why):
+def test_a_message_without_the_joints_is_refused(msg, why):
     topic, rings = joint_topic()
     topic.take(stamped(joints(0), 1))
-    topic.take(stamped(made, 2))
+    topic.take(stamped(msg, 2))
     topic.take(stamped(joints(2, ("c", "b", "a")), 3))
     assert topic.counts == {"received": 3, "taken": 2, "refused": 1, "lost": 0}
     assert re.search(why, topic.refusal), topic.refusal
@@ -268,10 +273,10 @@ def test_images_are_those_of_ingest(tmp_path, encoding, codec):
     messages = []
     for k in range(4):
         pixels = rng.integers(0, 256, (6, 10, channels)).astype(dtype)
-        made = image(
+        msg = image(
             pixels, encoding, padding=(3 if dtype == np.uint8 else 8) * (k % 2), big=k > 1, time_ns=START + k * MS
         )
-        messages.append((START + k * MS, made))
+        messages.append((START + k * MS, msg))
     loader, rings, names = recorded(tmp_path, "/cam", IMAGE, messages, image_codec=codec)
     topic = Topic("/cam", IMAGE, rings, names=names, quality=80)
     replayed(loader, rings, topic, IMAGE, messages)
@@ -294,7 +299,7 @@ def test_files_are_those_of_ingest(tmp_path, form):
 
 
 @pytest.mark.parametrize(
-    ("made", "why"),
+    ("msg", "why"),
     [
         (image(np.zeros((4, 6, 3), np.uint8), "rgb8"), "expected images of"),
         (image(np.zeros((6, 10, 1), np.uint8), "mono8"), "expected images of"),
@@ -308,10 +313,10 @@ def test_files_are_those_of_ingest(tmp_path, form):
         (message(IMAGE), "encoding: expected one of"),
     ],
 )
-def test_other_images_are_refused(made, why):
+def test_other_images_are_refused(msg, why):
     ring = Ring((6, 10, 3), "uint8", codec="raw", **SPAN)
     topic = Topic("/cam", IMAGE, {"/cam": ring})
-    topic.take(serialize(IMAGE, made))
+    topic.take(serialize(IMAGE, msg))
     assert topic.counts["refused"] == 1 and why in topic.refusal
     assert ring.counts["pushed"] == 0
 
@@ -323,8 +328,8 @@ def test_damaged_and_exchanged_files_are_refused():
     topic = Topic("/cam", COMPRESSED, {"/cam": ring})
     for k, (says, end) in enumerate([("jpeg", None), ("jpeg", -40), ("rgb8; jpeg compressed ", None), ("jpeg", 0)]):
         data = np.frombuffer(file.getvalue()[:end], np.uint8)
-        made = message(COMPRESSED, header=header(START + k), format=says, data=data)
-        topic.take(serialize(COMPRESSED, made))
+        msg = message(COMPRESSED, header=header(START + k), format=says, data=data)
+        topic.take(serialize(COMPRESSED, msg))
     assert topic.counts["taken"] == 1 and ring.counts["kept"] == 1
 
 
@@ -355,23 +360,23 @@ def test_truncated_and_damaged_messages_are_refused(name, at_the_end):
     if name in (IMAGE, COMPRESSED):
         rings = {"/t": Ring((6, 10, 3), "uint8", codec="raw" if name == IMAGE else "jpeg", **SPAN)}
         topic = Topic("/t", name, rings)
-        made = image(np.zeros((6, 10, 3), np.uint8), "rgb8")
+        msg = image(np.zeros((6, 10, 3), np.uint8), "rgb8")
         if name == COMPRESSED:
             file = io.BytesIO()
             Image.fromarray(np.zeros((6, 10, 3), np.uint8)).save(file, "jpeg")
-            made = message(name, header=header(START), format="jpeg", data=np.frombuffer(file.getvalue(), np.uint8))
+            msg = message(name, header=header(START), format="jpeg", data=np.frombuffer(file.getvalue(), np.uint8))
     elif name == JOINTS:
         topic, rings = joint_topic()
-        made = joints(0)
+        msg = joints(0)
     else:
-        made = random_message(rng, name, START)
+        msg = random_message(rng, name, START)
         rings = {"/t/header.frame_id": None} if name == "nav_msgs/msg/Path" else first_ring(name)
         if name == "nav_msgs/msg/Path":
             with pytest.raises(robocache.errors.ArgumentError, match="got '/t/poses'"):
                 Topic("/t", name, {"/t/poses": Ring((7,), "float64", **SPAN)})
             return
         topic = Topic("/t", name, rings, definition=definition(name))
-    whole = serialize(name, made)
+    whole = serialize(name, msg)
     topic.take(at_the_end(whole))
     assert topic.counts["taken"] == 1, topic.refusal
     for size in range(len(whole) - 3 if len(whole) < 2000 else 2000):
@@ -451,10 +456,10 @@ def test_the_stamp_is_the_messages_or_when_it_came():
     ],
 )
 def test_what_does_not_fit_is_an_error_before_the_first_message(rings, more, why):
-    made = {name: Ring((size,), dtype, **SPAN) for name, (size, dtype) in rings.items()}
+    msg = {name: Ring((size,), dtype, **SPAN) for name, (size, dtype) in rings.items()}
     options = {"names": {"/j/position": [*"abc"]} if "/j/position" in rings else {}, **more}
     with pytest.raises(robocache.errors.Error, match=why):
-        Topic("/j", JOINTS, made, **options)
+        Topic("/j", JOINTS, msg, **options)
 
 
 @pytest.mark.parametrize("schema", ["sensor_msgs/msg/Nothing", "x"])
@@ -468,9 +473,9 @@ def test_a_vector_has_the_features_that_names_say():
     names = ["angular_velocity.z", "orientation.w"]
     ring = Ring((2,), "float64", **SPAN)
     topic = Topic("/imu", name, {"/imu": ring}, names={"/imu": names})
-    made = message(name, header=header(START))
-    made.angular_velocity.z, made.orientation.w = 3.0, 4.0
-    topic.take(serialize(name, made))
+    msg = message(name, header=header(START))
+    msg.angular_velocity.z, msg.orientation.w = 3.0, 4.0
+    topic.take(serialize(name, msg))
     assert topic.counts["taken"] == 1
     with pytest.raises(robocache.errors.ArgumentError, match=r"expected orientation\.x, .*got"):
         Topic("/imu", name, {"/imu": Ring((2,), "float64", **SPAN)}, names={"/imu": ["yaw", "pitch"]})

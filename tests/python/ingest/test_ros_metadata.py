@@ -31,14 +31,14 @@ def ranges(store, n=6):
 def markers(store, n=6, empty=0):
     """The first `empty` of them hold nothing."""
     kind = "visualization_msgs/msg/Marker"
-    made = [message(kind, store, id=k, text="cup", ns="objects") for k in range(n)]
+    messages = [message(kind, store, id=k, text="cup", ns="objects") for k in range(n)]
     return [
         (START + k, message("visualization_msgs/msg/MarkerArray", store, markers=[one] * (k >= empty)))
-        for k, one in enumerate(made)
+        for k, one in enumerate(messages)
     ]
 
 
-def write_bare(path, topics, store, said=()):
+def write_bare(path, topics, store, records=()):
     """A .db3 without definitions: `said` are the tables that say something of the bag."""
     path.parent.mkdir(parents=True, exist_ok=True)
     database = sqlite3.connect(path)
@@ -46,14 +46,14 @@ def write_bare(path, topics, store, said=()):
         "CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT);"
         "CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id INTEGER, timestamp INTEGER, data BLOB);"
     )
-    for statement, row in said:
+    for statement, row in records:
         table = statement.partition("(")[0]
         database.execute(f"CREATE TABLE {statement}")
         database.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
     for number, (topic, (name, messages)) in enumerate(topics.items(), 1):
         database.execute("INSERT INTO topics VALUES (?, ?, ?, 'cdr')", (number, topic, name))
-        for time_ns, made in messages:
-            row = (number, time_ns, bytes(store.serialize_cdr(made, name)))
+        for time_ns, msg in messages:
+            row = (number, time_ns, bytes(store.serialize_cdr(msg, name)))
             database.execute("INSERT INTO messages (topic_id, timestamp, data) VALUES (?, ?, ?)", row)
     database.commit()
     database.close()
@@ -69,22 +69,22 @@ def write_without_schema(path, topics, store, records=(), chunks=True):
             writer.add_metadata(name, said)
         for topic, (name, messages) in topics.items():
             channel = writer.register_channel(topic, "cdr", 0)
-            for time_ns, made in messages:
-                writer.add_message(channel, time_ns, bytes(store.serialize_cdr(made, name)), time_ns)
+            for time_ns, msg in messages:
+                writer.add_message(channel, time_ns, bytes(store.serialize_cdr(msg, name)), time_ns)
         writer.finish()
     return path
 
 
 def metadata(topics, **more):
     """As rosbag2 writes it, in JSON, which is YAML."""
-    told = [
+    content = [
         {
             "topic_metadata": {"name": topic, "type": name, "serialization_format": "cdr"},
             "message_count": len(messages),
         }
         for topic, (name, messages) in topics.items()
     ]
-    return json.dumps({"rosbag2_bagfile_information": {"version": 9, "topics_with_message_count": told, **more}})
+    return json.dumps({"rosbag2_bagfile_information": {"version": 9, "topics_with_message_count": content, **more}})
 
 
 def check_ranges(got, n=6):
@@ -100,7 +100,7 @@ def test_definitions_are_those_of_the_distribution(where, distro, tmp_path):
     """A type that got a field in Iron is read as the bag says; where it says nothing, as its messages fit."""
     store = store_of(distro)
     topics = {"/sonar": (RANGE, ranges(store))}
-    said = {
+    kinds = {
         "schema": [("schema(schema_version INTEGER PRIMARY KEY, ros_distro TEXT)", (4, distro))],
         "unknown": [("schema(schema_version INTEGER PRIMARY KEY, ros_distro TEXT)", (4, "rolling"))],
         "table": [
@@ -110,10 +110,10 @@ def test_definitions_are_those_of_the_distribution(where, distro, tmp_path):
             )
         ],
     }
-    write_bare(tmp_path / "bag/a.db3", topics, store, said.get(where, ()))
+    write_bare(tmp_path / "bag/a.db3", topics, store, kinds.get(where, ()))
     if where == "yaml":
-        told = metadata(topics, ros_distro=distro, relative_file_paths=["a.db3"])
-        (tmp_path / "bag/metadata.yaml").write_text(told)
+        content = metadata(topics, ros_distro=distro, relative_file_paths=["a.db3"])
+        (tmp_path / "bag/metadata.yaml").write_text(content)
     got = read(tmp_path / "bag")
     check_ranges(got)
     assert ("variance" in got.only["/sonar"].names) == (distro in ("iron", "jazzy", "kilted"))
@@ -133,8 +133,8 @@ def test_every_type_that_changed_is_read_as_it_was_recorded(tmp_path):
     for distro, name in changed:
         store = known[distro]
         topics = {"/x": (name, [(START + k, message(name, store)) for k in range(3)])}
-        said = [("schema(schema_version INTEGER PRIMARY KEY, ros_distro TEXT)", (4, distro))]
-        got = read(write_bare(tmp_path / f"{distro}-{name.replace('/', '-')}.db3", topics, store, said))
+        tables = [("schema(schema_version INTEGER PRIMARY KEY, ros_distro TEXT)", (4, distro))]
+        got = read(write_bare(tmp_path / f"{distro}-{name.replace('/', '-')}.db3", topics, store, tables))
         assert not got.skipped and "/x" not in got.left_out, (distro, name, got.left_out)
         assert got.only, (distro, name)
 
@@ -142,8 +142,8 @@ def test_every_type_that_changed_is_read_as_it_was_recorded(tmp_path):
 def test_a_distribution_that_the_messages_do_not_fit_is_not_believed(tmp_path):
     """A bag that was copied by the tools of a later distribution has the later one's name."""
     store = store_of("humble")
-    said = [("schema(schema_version INTEGER PRIMARY KEY, ros_distro TEXT)", (4, "jazzy"))]
-    check_ranges(read(write_bare(tmp_path / "a.db3", {"/sonar": (RANGE, ranges(store))}, store, said)))
+    tables = [("schema(schema_version INTEGER PRIMARY KEY, ros_distro TEXT)", (4, "jazzy"))]
+    check_ranges(read(write_bare(tmp_path / "a.db3", {"/sonar": (RANGE, ranges(store))}, store, tables)))
 
 
 def test_one_damaged_message_decides_nothing(tmp_path):
@@ -244,17 +244,17 @@ def pack_messages(path, topics, store):
         for topic, (name, messages) in topics.items():
             schema = writer.register_schema(name, "ros2msg", store.generate_msgdef(name, ros_version=2)[0].encode())
             channel = writer.register_channel(topic, "cdr", schema)
-            for time_ns, made in messages:
-                data = zstandard.compress(bytes(store.serialize_cdr(made, name)))
+            for time_ns, msg in messages:
+                data = zstandard.compress(bytes(store.serialize_cdr(msg, name)))
                 writer.add_message(channel, time_ns, data, time_ns)
         writer.finish()
     return path
 
 
 @pytest.mark.parametrize("small", [True, False])
-@pytest.mark.parametrize("said", [True, False])
+@pytest.mark.parametrize("metadata_says", [True, False])
 @pytest.mark.parametrize("kind", ["db3", "mcap"])
-def test_messages_in_zstd_are_read_whatever_holds_them(kind, said, small, tmp_path, monkeypatch):
+def test_messages_in_zstd_are_read_whatever_holds_them(kind, metadata_says, small, tmp_path, monkeypatch):
     if not small:
         monkeypatch.setattr(passes, "_SMALL", 1)
     store = store_of("jazzy")
@@ -263,9 +263,9 @@ def test_messages_in_zstd_are_read_whatever_holds_them(kind, said, small, tmp_pa
         pack_rows(write_bare(tmp_path / "bag/a.db3", topics, store))
     else:
         pack_messages(tmp_path / "bag/a.mcap", topics, store)
-    if said:
-        told = {"compression_mode": "message", "compression_format": "zstd", "relative_file_paths": [f"a.{kind}"]}
-        (tmp_path / "bag/metadata.yaml").write_text(metadata(topics, **told))
+    if metadata_says:
+        content = {"compression_mode": "message", "compression_format": "zstd", "relative_file_paths": [f"a.{kind}"]}
+        (tmp_path / "bag/metadata.yaml").write_text(metadata(topics, **content))
     got = read(tmp_path / "bag")
     check_ranges(got)
     assert not got.skipped
@@ -286,8 +286,8 @@ def test_one_message_that_does_not_unpack_is_named_and_the_rest_kept(tmp_path):
 
 def test_another_compression_of_messages_is_refused_by_name(tmp_path):
     write_mcap(tmp_path / "bag/a.mcap", {"/say": strings("x")})
-    told = {"compression_mode": "MESSAGE", "compression_format": "lz4", "relative_file_paths": ["a.mcap"]}
-    (tmp_path / "bag/metadata.yaml").write_text(metadata({"/say": strings("x")}, **told))
+    content = {"compression_mode": "MESSAGE", "compression_format": "lz4", "relative_file_paths": ["a.mcap"]}
+    (tmp_path / "bag/metadata.yaml").write_text(metadata({"/say": strings("x")}, **content))
     with pytest.raises(SourceError, match="compressed one by one as 'lz4', expected 'zstd'"):
         read(tmp_path / "bag")
 

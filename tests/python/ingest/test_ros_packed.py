@@ -35,9 +35,9 @@ def pack(file, **options):
 def write_packed(folder, kind="db3", files=2, **options):
     """A bag of so many files with three rows each."""
     write = {"db3": write_database, "mcap": write_mcap}[kind]
-    made = [pack(write(folder / f"bag_{k}.{kind}", {"/imu": imus(3 * k, 3)}), **options) for k in range(files)]
-    write_metadata(folder, [file.name for file in made], {"/imu": 3 * files}, mode="FILE")
-    return made
+    messages = [pack(write(folder / f"bag_{k}.{kind}", {"/imu": imus(3 * k, 3)}), **options) for k in range(files)]
+    write_metadata(folder, [file.name for file in messages], {"/imu": 3 * files}, mode="FILE")
+    return messages
 
 
 @pytest.fixture(autouse=True)
@@ -71,10 +71,10 @@ def test_a_real_bag_is_the_same_packed(real_data, tmp_path):
     for file in sorted(source.glob("*.db3")):
         (tmp_path / "bag" / file.name).write_bytes(file.read_bytes())
         names.append(pack(tmp_path / "bag" / file.name).name)
-    said = (source / "metadata.yaml").read_text()
+    content = (source / "metadata.yaml").read_text()
     for name in names:
-        said = said.replace(name.removesuffix(".zstd"), name)
-    (tmp_path / "bag/metadata.yaml").write_text(said.replace('compression_mode: ""', "compression_mode: FILE"))
+        content = content.replace(name.removesuffix(".zstd"), name)
+    (tmp_path / "bag/metadata.yaml").write_text(content.replace('compression_mode: ""', "compression_mode: FILE"))
     robocache.ingest(source, tmp_path / "a")
     robocache.ingest(tmp_path / "bag", tmp_path / "b")
     one, other = (robocache.open(tmp_path / cache) for cache in "ab")

@@ -17,11 +17,11 @@ from rosbags.typesys import Stores, get_typestore
 import robocache
 
 
-def get(made, path):
+def get(msg, path):
     """A field of a message of rosbags, by its path."""
     for part in path.replace("]", "").replace("[", ".").split("."):
-        made = made[int(part)] if part.isdecimal() else getattr(made, part)
-    return made
+        msg = msg[int(part)] if part.isdecimal() else getattr(msg, part)
+    return msg
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,14 @@ def test_real_bags_are_as_rosbags_reads_them(name, format, real_data):
                 continue
             path = stream_name[len(topic) + 1 :]
             if stream.attributes["clock_source"] == "header.stamp":
-                stamps = [made.header.stamp.sec * 10**9 + made.header.stamp.nanosec for _, made in messages]
+                stamps = [msg.header.stamp.sec * 10**9 + msg.header.stamp.nanosec for _, msg in messages]
             else:
                 stamps = [time_ns for time_ns, _ in messages]
             assert stream.time_ns == stamps, stream_name
             if stream.names:
-                expected = [[get(made, part) for part in stream.names] for _, made in messages]
+                expected = [[get(msg, part) for part in stream.names] for _, msg in messages]
             else:
-                expected = [get(made, path or "data") for _, made in messages]
+                expected = [get(msg, path or "data") for _, msg in messages]
             if isinstance(stream.part, Texts):
                 assert stream.rows == expected
             else:
@@ -78,8 +78,8 @@ def test_a_real_protobuf_file_is_as_its_library_reads_it(real_data):
     assert backward == 0 and len(expected) == len(streams) == 649
     for topic, messages in expected.items():
         assert streams[topic].attributes["clock_source"] == "timestamp"
-        assert streams[topic].time_ns == [made.timestamp.seconds * 10**9 + made.timestamp.nanos for _, made in messages]
-        assert [row.tobytes() for row in streams[topic].rows] == [made.value for _, made in messages]
+        assert streams[topic].time_ns == [msg.timestamp.seconds * 10**9 + msg.timestamp.nanos for _, msg in messages]
+        assert [row.tobytes() for row in streams[topic].rows] == [msg.value for _, msg in messages]
     assert read(source, stamp="log").only[topic].time_ns == [time_ns for time_ns, _ in messages]
 
 
@@ -115,7 +115,7 @@ def test_a_real_json_file_beside_a_video_of_other_length(real_data):
     stream = got.only["video"]
     assert stream.time_ns == [time_ns for time_ns, _ in decoded]
     expected = [
-        [reduce(lambda tree, key: tree[key], name.split("."), made) for name in stream.names] for _, made in decoded
+        [reduce(lambda tree, key: tree[key], name.split("."), msg) for name in stream.names] for _, msg in decoded
     ]
     assert np.array(stream.rows).tolist() == expected
 

@@ -19,20 +19,20 @@ from robocache.ingest.recording import Notes, SourceError
 
 def database(path, rows):
     """Two topics, and messages as they are given."""
-    with sqlite3.connect(path) as made:
-        made.execute("CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT)")
-        made.execute("CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id INTEGER, timestamp INTEGER, data BLOB)")
-        made.execute("CREATE INDEX timestamp_idx ON messages (timestamp ASC)")
-        made.executemany("INSERT INTO topics VALUES (?, ?, 'std_msgs/msg/String', 'cdr')", [(1, "/a"), (2, "/b")])
-        made.executemany("INSERT INTO messages (topic_id, timestamp, data) VALUES (?, ?, ?)", rows)
-    made.close()
+    with sqlite3.connect(path) as msg:
+        msg.execute("CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT)")
+        msg.execute("CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id INTEGER, timestamp INTEGER, data BLOB)")
+        msg.execute("CREATE INDEX timestamp_idx ON messages (timestamp ASC)")
+        msg.executemany("INSERT INTO topics VALUES (?, ?, 'std_msgs/msg/String', 'cdr')", [(1, "/a"), (2, "/b")])
+        msg.executemany("INSERT INTO messages (topic_id, timestamp, data) VALUES (?, ?, ?)", rows)
+    msg.close()
     return path
 
 
 def read(path, cut=None):
     """Returns messages by topic, what was reported, and the number of parts."""
-    told, found, parts = [], defaultdict(list), 0
-    faults = Faults("bag", lambda what, error: told.append(str(error)))
+    errors, found, parts = [], defaultdict(list), 0
+    faults = Faults("bag", lambda what, error: errors.append(str(error)))
     bag = _Database([path])
     bag.open(faults)
     if cut is not None:
@@ -42,7 +42,7 @@ def read(path, cut=None):
         for number, messages in part.messages.items():
             assert messages.log_ns == messages.publish_ns
             found[bag.channels[number].topic] += zip(messages.log_ns, map(bytes, messages.payloads), strict=True)
-    return dict(found), told, parts
+    return dict(found), errors, parts
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ def read(path, cut=None):
 @pytest.mark.parametrize("size", [40, 6_000])
 def test_a_database_s_messages_are_all_there(bad, topics, size, tmp_path):
     rows = [(topics[row % len(topics)], row, bytes([row % 251]) * size) for row in range(10_000 if size < 100 else 900)]
-    there = rows if bad is None else [*rows[:800], bad, *rows[800:]]
-    found, told, parts = read(database(tmp_path / "a.db3", there))
+    present = rows if bad is None else [*rows[:800], bad, *rows[800:]]
+    found, faults, parts = read(database(tmp_path / "a.db3", present))
     expected = {f"/{'ab'[topic - 1]}": [row[1:] for row in rows if row[0] == topic] for topic in topics}
     assert found == expected
-    assert len(told) == (bad is not None) and all("message 801: of topic" in words for words in told)
+    assert len(faults) == (bad is not None) and all("message 801: of topic" in words for words in faults)
     assert parts == (1 if size < 100 else 2)
 
 
@@ -76,7 +76,7 @@ def test_messages_before_the_damage_are_kept(size, tmp_path):
     path = database(tmp_path / "a.db3", rows)
     pages = len(path.read_bytes()) // 4096
     hole = slice(pages * 6 // 10 * 4096, pages * 7 // 10 * 4096)
-    found, told, _ = read(
+    found, faults, _ = read(
         path, lambda content: content[: hole.start] + bytes(hole.stop - hole.start) + content[hole.stop :]
     )
     with closing(sqlite3.connect(path)) as damaged:
@@ -84,7 +84,7 @@ def test_messages_before_the_damage_are_kept(size, tmp_path):
         with pytest.raises(sqlite3.DatabaseError):
             while damaged.execute("SELECT data FROM messages WHERE id = ?", (readable + 1,)).fetchone():
                 readable += 1
-    assert len(told) == 1 and 0 < readable < len(rows)
+    assert len(faults) == 1 and 0 < readable < len(rows)
     assert found["/a"] == [row[1:] for row in rows[:readable]]
 
 
@@ -104,8 +104,8 @@ def test_alike_messages_are_as_lists_of_them(tmp_path):
     )
     rows = [(1, row, bytes([row % 251]) * size) for row, size in enumerate(sizes)]
     rows[2_000:2_000] = [(2, 2_000, b"other")]
-    found, told, _ = read(database(tmp_path / "a.db3", rows))
-    assert not told
+    found, faults, _ = read(database(tmp_path / "a.db3", rows))
+    assert not faults
     assert found == {f"/{'ab'[topic - 1]}": [row[1:] for row in rows if row[0] == topic] for topic in (1, 2)}
 
 
@@ -124,9 +124,9 @@ def test_no_more_than_one_large_message_is_asked_for_at_once(tmp_path):
 
 def test_messages_of_no_topic_are_each_told_of(tmp_path):
     started = time.process_time()
-    found, told, _ = read(database(tmp_path / "a.db3", [(3, row // 2, b"x") for row in range(30_000)]))
+    found, faults, _ = read(database(tmp_path / "a.db3", [(3, row // 2, b"x") for row in range(30_000)]))
     assert time.process_time() - started < 5  # to count up to each takes a minute
-    assert not found and [int(words.split("message ")[1].split(":")[0]) for words in told] == [*range(1, 30_001)]
+    assert not found and [int(words.split("message ")[1].split(":")[0]) for words in faults] == [*range(1, 30_001)]
 
 
 def test_messages_of_one_size_may_differ_in_their_byte_order():
@@ -163,9 +163,9 @@ def test_messages_that_are_none_take_no_longer_the_more_they_are():
 
 def test_a_view_in_the_place_of_messages_is_refused(tmp_path):
     path = database(tmp_path / "a.db3", [])
-    with closing(sqlite3.connect(path)) as made:
-        made.execute("DROP TABLE messages")
-        made.execute(
+    with closing(sqlite3.connect(path)) as msg:
+        msg.execute("DROP TABLE messages")
+        msg.execute(
             "CREATE VIEW messages AS WITH RECURSIVE endless(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM endless) "
             "SELECT id, 1 AS topic_id, id AS timestamp, zeroblob(100) AS data FROM endless"
         )

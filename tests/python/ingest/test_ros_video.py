@@ -57,7 +57,7 @@ def decoded(packets, codec):
 
 def write(path, packets, format="h264", topic="/cam/video"):
     name = "sensor_msgs/msg/CompressedImage"
-    made = [
+    messages = [
         (
             START + k * MS,
             message(name, header=header(START + k * MS), format=format, data=np.frombuffer(data, np.uint8)),
@@ -66,7 +66,7 @@ def write(path, packets, format="h264", topic="/cam/video"):
     ]
     info = message("sensor_msgs/msg/CameraInfo", header=header(START), height=48, width=64, k=np.eye(3).reshape(-1))
     infos = ("sensor_msgs/msg/CameraInfo", [(START, info)])
-    return write_mcap(path, {topic: (name, made), "/cam/camera_info": infos})
+    return write_mcap(path, {topic: (name, messages), "/cam/camera_info": infos})
 
 
 def shown(found, topic="/cam/video"):
@@ -113,8 +113,8 @@ def test_packets_of_ffmpeg_image_transport(tmp_path):
         schema = writer.register_schema(name.replace("/msg", ""), "ros2msg", PACKET.encode())
         channel = writer.register_channel("/cam", "cdr", schema)
         for k, data in enumerate(encoded(range(12))):
-            made = message(name, header=header(START + k * MS), encoding="libx264", data=np.frombuffer(data, np.uint8))
-            writer.add_message(channel, START + k * MS, bytes(ROS2.serialize_cdr(made, name)), 0)
+            msg = message(name, header=header(START + k * MS), encoding="libx264", data=np.frombuffer(data, np.uint8))
+            writer.add_message(channel, START + k * MS, bytes(ROS2.serialize_cdr(msg, name)), 0)
         writer.finish()
     assert shown(Yields("mcap", tmp_path / "a.mcap"), "/cam") == (list(range(12)), list(range(12)))
 
@@ -199,10 +199,10 @@ def test_without_pyav_or_its_codec_it_is_left_out_by_name(tmp_path, monkeypatch)
 def test_damaged_video_is_lost_by_name_or_read(tmp_path, rng):
     packets = encoded(range(16))
     for _ in range(rounds(15)):
-        made = list(packets)
-        for k in rng.integers(len(made), size=3):
-            made[k] = damage(made[k], rng)
-        found = Yields("mcap", write(tmp_path / "a.mcap", made), on_error="skip")
+        msg = list(packets)
+        for k in rng.integers(len(msg), size=3):
+            msg[k] = damage(msg[k], rng)
+        found = Yields("mcap", write(tmp_path / "a.mcap", msg), on_error="skip")
         if "/cam/video" in found.only():
             time_ns, chunks = found.only()["/cam/video"]
             assert len(time_ns) == len(pixels(chunks)) <= 16

@@ -78,7 +78,7 @@ def test_quaternions_in_messages_alone_and_in_poses(turns, tmp_path):
         one = message(name, header=header(stamp(k), "map"), child_frame_id="base", transform=moved(q))
         return message("tf2_msgs/msg/TFMessage", transforms=[one])
 
-    made = {
+    result = {
         "/imu": ("sensor_msgs/msg/Imu", lambda k, q: {"orientation": quaternion(q)}),
         "/pose": ("geometry_msgs/msg/PoseStamped", lambda k, q: {"pose": pose(q, k)}),
         "/turn": ("geometry_msgs/msg/QuaternionStamped", lambda k, q: {"quaternion": quaternion(q)}),
@@ -89,8 +89,11 @@ def test_quaternions_in_messages_alone_and_in_poses(turns, tmp_path):
         "/poses": ("geometry_msgs/msg/PoseArray", lambda k, q: {"poses": [pose(q, k), pose(q, -k)]}),
     }
     topics = {
-        topic: (kind, [(stamp(k), message(kind, header=header(stamp(k)), **of(k, q))) for k, q in enumerate(turns)])
-        for topic, (kind, of) in made.items()
+        topic: (
+            kind,
+            [(stamp(k), message(kind, header=header(stamp(k)), **messages(k, q))) for k, q in enumerate(turns)],
+        )
+        for topic, (kind, messages) in result.items()
     }
     topics["/tf"] = ("tf2_msgs/msg/TFMessage", [(stamp(k), frames(k, q)) for k, q in enumerate(turns)])
     topics["/robot/tf_static"] = topics["/tf"]
@@ -117,8 +120,8 @@ def test_quaternions_in_ros_1(turns, tmp_path):
         head.seq = k
         return message("sensor_msgs/msg/Imu", ROS1, header=head, orientation=quaternion(q, ROS1))
 
-    made = [(stamp(k), one(k, q)) for k, q in enumerate(turns)]
-    dataset = ingested(write_bag1(tmp_path / "a.bag", {"/imu": ("sensor_msgs/msg/Imu", made)}), tmp_path)
+    result = [(stamp(k), one(k, q)) for k, q in enumerate(turns)]
+    dataset = ingested(write_bag1(tmp_path / "a.bag", {"/imu": ("sensor_msgs/msg/Imu", result)}), tmp_path)
     check(dataset, turns, "/imu", [0])
 
 
@@ -167,11 +170,11 @@ def test_components_that_json_writes_as_whole_numbers(tmp_path):
     """A turn in the plane: x and y are 0 in all messages, which is no integer beside z and w."""
     half = np.linspace(0.1, 2.8, ROWS)
     turns = np.stack([np.zeros(ROWS), np.zeros(ROWS), np.sin(half), np.cos(half)], axis=1)
-    said = [
+    reasons = [
         {"position": {"x": k, "y": 0, "z": 0}, "orientation": {"x": 0, "y": 0, "z": q[2], "w": q[3]}, "count": k}
         for k, q in enumerate(turns.tolist())
     ]
-    payloads = [(stamp(k), json.dumps(one).encode()) for k, one in enumerate(said)]
+    payloads = [(stamp(k), json.dumps(one).encode()) for k, one in enumerate(reasons)]
     dataset = ingested(write_channel(tmp_path / "a.mcap", "json", ("own", "jsonschema", b"{}"), payloads), tmp_path)
     values = check(dataset, turns, "data", [3])
     np.testing.assert_allclose(values[:, 1, 0], np.arange(ROWS - 1) + 0.31)
@@ -179,8 +182,8 @@ def test_components_that_json_writes_as_whole_numbers(tmp_path):
 
 
 def test_a_sensor_without_a_rotation_gives_zeros(tmp_path):
-    made = [(stamp(k), message("sensor_msgs/msg/Imu", header=header(stamp(k)))) for k in range(ROWS)]
-    dataset = ingested(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", made)}), tmp_path)
+    result = [(stamp(k), message("sensor_msgs/msg/Imu", header=header(stamp(k)))) for k in range(ROWS)]
+    dataset = ingested(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", result)}), tmp_path)
     loader = robocache.Loader(dataset, delta_timestamps={"/imu": [0.03]}, batch_size=4)
     assert (np.asarray(next(iter(loader))["/imu"]) == 0).all()
 
@@ -300,9 +303,11 @@ def test_a_w_that_is_no_scalar(names):
 )
 def test_columns_of_a_rotation_that_lie_apart_are_put_side_by_side(head, order, turns, tmp_path):
     names = head.split(",")[1:]
-    of = dict(zip("xyzw", turns.T, strict=True))
+    components = dict(zip("xyzw", turns.T, strict=True))
     columns = [
-        of[name[1] if name[0] == "q" else name[-1]] if name[0] == "q" or "." in name else np.full(ROWS, float(k))
+        components[name[1] if name[0] == "q" else name[-1]]
+        if name[0] == "q" or "." in name
+        else np.full(ROWS, float(k))
         for k, name in enumerate(names)
     ]
     rows = [",".join([f"{k / 10:.1f}", *(repr(float(column[k])) for column in columns)]) for k in range(ROWS)]
@@ -326,8 +331,8 @@ def test_a_rotation_of_features_that_lie_apart_is_said_where_their_order_is_the_
     features = {"observation.state": {"dtype": "float32", "shape": [5], "names": names}}
     write_lerobot(tmp_path / "set", [Episode({"observation.state": state})], features=features)
     report = robocache.ingest(tmp_path / "set", tmp_path / "cache")
-    told = {omission.what: omission.reason for omission in report.left_out}["observation.state: a rotation"]
-    assert "qx [0], qy [1], qz [3], qw [4] are not adjacent" in told
+    reasons = {omission.what: omission.reason for omission in report.left_out}["observation.state: a rotation"]
+    assert "qx [0], qy [1], qz [3], qw [4] are not adjacent" in reasons
     assert robocache.open(tmp_path / "cache").streams["observation.state"].names == names
 
 
@@ -357,11 +362,11 @@ def test_declared_names_in_other_formats(turns, rng, tmp_path):
 
 
 def test_a_mapping_and_the_loader_go_before_what_is_declared(turns, tmp_path):
-    made = [
+    result = [
         (stamp(k), message("sensor_msgs/msg/Imu", header=header(stamp(k)), orientation=quaternion(q)))
         for k, q in enumerate(turns)
     ]
-    path = write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", made)})
+    path = write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", result)})
     mapping = tmp_path / "m.toml"
     mapping.write_text('[streams."/imu"]\nmethods = [[0, 4, "previous"]]\n')
     dataset = ingested(path, tmp_path, mapping=mapping)
@@ -476,7 +481,7 @@ def test_wx_beside_a_position_is_a_rotation_vector_and_beside_a_velocity_a_speed
     report = robocache.ingest(tmp_path / "set", tmp_path / "cache")
     stream = robocache.open(tmp_path / "cache").streams["observation.state"]
     assert (stream.attributes or {}).get("methods") == (None if speeds else [[3, 6, "previous"]])
-    assert len([one for one in report.assumed if "rotation vector" in one.reason]) == (not speeds)
+    assert len([note for note in report.assumed if "rotation vector" in note.reason]) == (not speeds)
 
 
 def write_zarr(store, arrays, rows):
@@ -575,13 +580,13 @@ def check_held(dataset, stream, features, values, step_s):
 
 
 def test_euler_poses_of_droid(rng, tmp_path):
-    made = make_droid(rng, 40)
+    result = make_droid(rng, 40)
     pose = np.stack([rng.random(40), rng.random(40), rng.random(40), turning(), turning() / 3, turning()], axis=1)
-    made["observation/robot_state/cartesian_position"] = pose
-    made["action/cartesian_position"] = made["action/target_cartesian_position"] = pose
-    for stamps in [key for key in made if key.startswith("observation/timestamp/")]:
-        made[stamps] = made[stamps][0] + 60 * np.arange(40)
-    write_droid(tmp_path / "source", made)
+    result["observation/robot_state/cartesian_position"] = pose
+    result["action/cartesian_position"] = result["action/target_cartesian_position"] = pose
+    for stamps in [key for key in result if key.startswith("observation/timestamp/")]:
+        result[stamps] = result[stamps][0] + 60 * np.arange(40)
+    write_droid(tmp_path / "source", result)
     dataset = ingested(tmp_path / "source", tmp_path, video=False)
     for stream in ("observation/robot_state/cartesian_position", "action/cartesian_position"):
         assert dataset.streams[stream].attributes["methods"] == [[3, 6, "angle"]]
@@ -635,7 +640,10 @@ def test_gr00ts_words_for_rotations_in_any_case(tmp_path):
     for name, part in parts.items():
         report = robocache.ingest(tmp_path / "source", tmp_path / name, mapping={"state": part})
         stream = robocache.open(tmp_path / name).streams[f"state.{name}"]
-        held[name] = stream.attributes.get("methods"), [one.reason for one in report.left_out if "held" in one.reason]
+        held[name] = (
+            stream.attributes.get("methods"),
+            [note.reason for note in report.left_out if "held" in note.reason],
+        )
     assert held["quat"] == ([[0, 4, "slerp"]], [])
     assert held["euler"] == ([[0, 3, "angle"]], [])
     assert held["other"][0] == [[0, 3, "previous"]]
@@ -655,12 +663,12 @@ def test_euler_angles_of_gr00t_in_degrees_are_held(tmp_path, units):
     state = np.stack([degrees] * 3, axis=1).astype(np.float32)
     time_s = np.arange(n) / fps + 0.001 * (np.arange(n) % 2)
     write_lerobot(tmp_path / "source", [Episode({"observation.state": state}, timestamp=time_s)], fps=fps)
-    said = {"start": 0, "end": 3, "rotation_type": "euler_angles_rpy"} | ({"units": units} if units else {})
-    report = robocache.ingest(tmp_path / "source", tmp_path / "cache", mapping={"state": {"rpy": said}})
+    field = {"start": 0, "end": 3, "rotation_type": "euler_angles_rpy"} | ({"units": units} if units else {})
+    report = robocache.ingest(tmp_path / "source", tmp_path / "cache", mapping={"state": {"rpy": field}})
     dataset = robocache.open(tmp_path / "cache")
     assert dataset.streams["state.rpy"].attributes["methods"] == [[0, 3, "previous"]]
     np.testing.assert_array_equal(between(dataset, "state.rpy", 0.02, 0, n), state[:-1, 0])
-    assert [one for one in report.assumed if "degrees have no method" in one.reason]
+    assert [note for note in report.assumed if "degrees have no method" in note.reason]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -676,13 +684,13 @@ def test_angles_are_judged_by_all_episodes_and_not_by_the_first(by, workers, tmp
     name = "observation.state.cartesian_position"
     options = {"workers": workers}
     if by == "modality.json":
-        said = {"start": 3, "end": 6, "rotation_type": "euler_angles_rpy", "original_key": name}
-        options["mapping"], name = {"state": {"rpy": said}}, "state.rpy"
+        field = {"start": 3, "end": 6, "rotation_type": "euler_angles_rpy", "original_key": name}
+        options["mapping"], name = {"state": {"rpy": field}}, "state.rpy"
     report = robocache.ingest(tmp_path / "source", tmp_path / "cache", **options)
     attributes = robocache.open(tmp_path / "cache").streams[name].attributes
     assert attributes.get("methods") == ([[0, 3, "previous"]] if by == "modality.json" else None)
-    assert not any("which stays" in one.reason for one in report.left_out)
-    assert [one for one in report.assumed if "up to 170" in one.reason]
+    assert not any("which stays" in note.reason for note in report.left_out)
+    assert [note for note in report.assumed if "up to 170" in note.reason]
 
 
 def test_degrees_are_no_angle_by_a_mapping_or_a_window(tmp_path):
@@ -763,7 +771,7 @@ def test_rotations_that_only_names_declare_are_said():
         notes = Notes("csv", {}, "stop")
         rows = Rows(np.arange(2), np.zeros((2, width)), names, attributes=attributes)
         list(with_rotations([(stream, rows), (f"{stream}/b", rows)], notes))
-        return [(one.what, one.reason, one.streams) for one in notes.assumed]
+        return [(note.what, note.reason, note.streams) for note in notes.assumed]
 
     both = ["pose", "pose/b"]
     names = ["x", "qx", "qy", "qz", "qw"]
@@ -912,11 +920,11 @@ def test_euler_angles_that_wrap_and_declare_nothing_are_said_with_the_mapping_th
     rows = [f"{k / 10},{','.join(map(repr, row))}" for k, row in enumerate(angles.tolist())]
     (tmp_path / "euler.csv").write_text("\n".join(["time_s,a,b,c", *rows]))
     report = robocache.ingest(tmp_path / "euler.csv", tmp_path / "cache")
-    (said,) = [one for one in report.assumed if "interpolated as numbers" in one.reason]
-    assert said.what == "euler: a, c" and said.streams == ["euler"]
-    assert said.reason.endswith(f'unless a mapping has streams."euler".methods = {method}')
-    (tmp_path / "mapping.toml").write_text(said.reason.partition("a mapping has ")[2])
+    (assumption,) = [note for note in report.assumed if "interpolated as numbers" in note.reason]
+    assert assumption.what == "euler: a, c" and assumption.streams == ["euler"]
+    assert assumption.reason.endswith(f'unless a mapping has streams."euler".methods = {method}')
+    (tmp_path / "mapping.toml").write_text(assumption.reason.partition("a mapping has ")[2])
     report = robocache.ingest(tmp_path / "euler.csv", tmp_path / "mended", mapping=tmp_path / "mapping.toml")
-    assert not [one for one in report.assumed if "interpolated as numbers" in one.reason]
+    assert not [note for note in report.assumed if "interpolated as numbers" in note.reason]
     if unit == np.pi:
         check_angle(robocache.open(tmp_path / "mended"), "euler", 0, turned, 0.1)

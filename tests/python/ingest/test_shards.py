@@ -44,10 +44,10 @@ def assert_same(cache, other):
 
 def in_shards(source, folder, shards, **arguments):
     """Plans, converts in any order, merges."""
-    made = plan(source, folder / "plan", shards=shards, **arguments)
+    planned = plan(source, folder / "plan", shards=shards, **arguments)
     for shard in random.Random(shards).sample(range(shards), shards):
-        convert(load_plan(made.folder), shard)
-    return merge(made.folder, folder / "merged")
+        convert(load_plan(planned.folder), shard)
+    return merge(planned.folder, folder / "merged")
 
 
 def write_logs(folder, episodes=5):
@@ -250,10 +250,10 @@ def test_only_the_shard_s_own_streams_are_read(toys, tmp_path):
             streams = (seen.append(number) or ("a", Rows(np.arange(2), np.zeros(2))) for _ in range(1))
             yield Recording(str(number), "FILE", {}, streams)
 
-    made = plan(toys(read), tmp_path / "plan", shards=3)
+    planned = plan(toys(read), tmp_path / "plan", shards=3)
     assert seen == []
     for shard, expected in enumerate(([0, 1], [2, 3], [4, 5, 6])):
-        convert(made, shard)
+        convert(planned, shard)
         assert seen == expected
         seen.clear()
 
@@ -288,15 +288,15 @@ def test_a_reader_that_tells_at_its_end_is_refused_in_shards(toys, tmp_path):
 
 
 def test_a_finished_shard_is_left_alone(tmp_path):
-    made = plan(write_logs(tmp_path / "logs"), tmp_path / "plan", shards=2, on_error="skip")
-    path = convert(made, 1)
+    planned = plan(write_logs(tmp_path / "logs"), tmp_path / "plan", shards=2, on_error="skip")
+    path = convert(planned, 1)
     before = {name: (path / name).stat().st_ino for name in contents(path)}
     assert convert(load_plan(tmp_path / "plan"), 1) == path
     assert {name: (path / name).stat().st_ino for name in contents(path)} == before
     with pytest.raises(robocache.FileError, match=r"shard-000: not converted yet; robocache convert .*plan --shard 0"):
-        merge(made.folder, tmp_path / "cache")
-    convert(made, 0)
-    merge([made.path(1), made.path(0)], tmp_path / "cache")
+        merge(planned.folder, tmp_path / "cache")
+    convert(planned, 0)
+    merge([planned.path(1), planned.path(0)], tmp_path / "cache")
     assert robocache.open(tmp_path / "cache").provenance.keys() == {
         "csv",
         "source",
@@ -306,11 +306,11 @@ def test_a_finished_shard_is_left_alone(tmp_path):
         "skipped",
     }
     with pytest.raises(robocache.FileError, match="of its plan shards 0 are missing"):
-        merge([made.path(1)], tmp_path / "other")
+        merge([planned.path(1)], tmp_path / "other")
     with pytest.raises(robocache.FileError, match="expected a shard of an ingest, got another cache"):
         merge([tmp_path / "cache"], tmp_path / "other")
     other = plan(tmp_path / "logs", tmp_path / "plan2", shards=3, on_error="skip")
-    shutil.copytree(made.path(0), other.path(0))
+    shutil.copytree(planned.path(0), other.path(0))
     for attempt in (lambda: convert(other, 0), lambda: merge([other.path(0), convert(other, 1)], tmp_path / "other")):
         with pytest.raises(robocache.FileError, match=r"another plan|missing"):
             attempt()
@@ -321,8 +321,8 @@ def test_a_finished_shard_is_left_alone(tmp_path):
 @pytest.mark.parametrize("change", ["grown", "gone", "new"])
 def test_a_source_that_changed_is_refused_by_name(change, tmp_path):
     source = write_logs(tmp_path / "logs", 3)
-    made = plan(source, tmp_path / "plan", shards=2)
-    convert(made, 0)
+    result = plan(source, tmp_path / "plan", shards=2)
+    convert(result, 0)
     file = source / "run_1/imu.csv"
     if change == "grown":
         file.write_text(file.read_text() + "9.0,1,1,x\n")
@@ -332,11 +332,11 @@ def test_a_source_that_changed_is_refused_by_name(change, tmp_path):
         file = source / "run_1/more.csv"
         file.write_text("t [s],a\n0.0,1\n")
     what = {"grown": "changed", "gone": "gone", "new": "new"}[change]
-    for attempt in (lambda: convert(made, 1), lambda: merge(made.folder, tmp_path / "cache")):
+    for attempt in (lambda: convert(result, 1), lambda: merge(result.folder, tmp_path / "cache")):
         with pytest.raises(robocache.FileError) as caught:
             attempt()
         assert str(caught.value).startswith(f"{file}: {what} since ")
-    assert sorted(path.name for path in made.folder.iterdir()) == ["plan.json", "shard-000"]
+    assert sorted(path.name for path in result.folder.iterdir()) == ["plan.json", "shard-000"]
 
 
 @pytest.mark.parametrize(
@@ -360,19 +360,21 @@ def test_a_plan_that_is_no_file_is_refused_and_not_waited_for(make, kind, tmp_pa
 def test_a_damaged_shard_is_not_merged(name, tmp_path):
     """The merged cache has checksums of its own, which would make damage look whole."""
     write_logs(tmp_path / "logs")
-    made = plan(tmp_path / "logs", tmp_path / "plan", shards=2, on_error="skip")
+    planned = plan(tmp_path / "logs", tmp_path / "plan", shards=2, on_error="skip")
     for shard in range(2):
-        convert(made, shard)
-    file = made.path(1) / "streams/imu" / name
+        convert(planned, shard)
+    file = planned.path(1) / "streams/imu" / name
     content = bytearray(file.read_bytes())
     content[130] ^= 0x40
     file.write_bytes(content)
-    with pytest.raises(robocache.FileError, match=f"{file}: at byte 128: .*damaged; remove {made.path(1)} to convert"):
-        merge(made.folder, tmp_path / "cache")
+    with pytest.raises(
+        robocache.FileError, match=f"{file}: at byte 128: .*damaged; remove {planned.path(1)} to convert"
+    ):
+        merge(planned.folder, tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
-    shutil.rmtree(made.path(1))
-    convert(made, 1)
-    merge(made.folder, tmp_path / "cache")
+    shutil.rmtree(planned.path(1))
+    convert(planned, 1)
+    merge(planned.folder, tmp_path / "cache")
     robocache.ingest(tmp_path / "logs", tmp_path / "at once", on_error="skip")
     assert_same(tmp_path / "cache", tmp_path / "at once")
 
@@ -398,15 +400,15 @@ def test_arguments_of_another_type_are_refused_as_such(tmp_path):
 def test_a_plan_that_was_changed_is_read_or_refused_by_name(data, tmp_path):
     if not (tmp_path / "logs").exists():
         plan(write_logs(tmp_path / "logs", 2), tmp_path / "plan", shards=2, mapping={"exclude": ["arm"]})
-    said = json.loads((tmp_path / "plan/plan.json").read_text())
-    key = data.draw(st.sampled_from(sorted(said)))
-    said[key] = data.draw(
+    content = json.loads((tmp_path / "plan/plan.json").read_text())
+    key = data.draw(st.sampled_from(sorted(content)))
+    content[key] = data.draw(
         st.none() | st.integers() | st.text() | st.lists(st.integers()) | st.dictionaries(st.text(), st.text())
     )
     (tmp_path / "other").mkdir(exist_ok=True)
-    (tmp_path / "other/plan.json").write_text(json.dumps(said))
+    (tmp_path / "other/plan.json").write_text(json.dumps(content))
     try:
-        assert load_plan(tmp_path / "other").shards == said["shards"]
+        assert load_plan(tmp_path / "other").shards == content["shards"]
     except robocache.FileError as error:
         assert str(error).startswith(f"{tmp_path}/other/plan.json: ")
 
@@ -592,20 +594,20 @@ def test_killed_at_random_while_it_replaces_a_cache(tmp_path):
 def test_a_finished_shard_of_a_dead_run_is_not_converted_again(tmp_path):
     source = write_logs(tmp_path / "logs", 8)
     robocache.ingest(source, tmp_path / "single", on_error="skip")
-    made = plan(source, tmp_path / "cache.shards", shards=3, on_error="skip")
-    convert(made, 1)
-    (made.folder / "shard-002.partial").mkdir()  # begun
+    result = plan(source, tmp_path / "cache.shards", shards=3, on_error="skip")
+    convert(result, 1)
+    (result.folder / "shard-002.partial").mkdir()  # begun
     steps = []
     robocache.ingest(source, tmp_path / "cache", on_error="skip", workers=2, progress=lambda *step: steps.append(step))
     assert_same(tmp_path / "single", tmp_path / "cache")
     assert {what.split(",")[0] for _, _, what in steps} == {f"run_{number}" for number in (0, 1, 5, 6, 7)}
-    assert not made.folder.exists()
+    assert not result.folder.exists()
 
 
 def test_a_source_that_changed_since_a_dead_run_is_converted_anew(tmp_path):
     source = write_logs(tmp_path / "logs", 3)
-    made = plan(source, tmp_path / "cache.shards", shards=2)
-    convert(made, 0)
+    planned = plan(source, tmp_path / "cache.shards", shards=2)
+    convert(planned, 0)
     (source / "run_0/imu.csv").write_text("t [s],x,y,note\n0.0,7,7,hm\n")
     robocache.ingest(source, tmp_path / "single")
     robocache.ingest(source, tmp_path / "cache", workers=2)
@@ -631,9 +633,9 @@ def test_a_full_disk_is_a_file_error_and_nothing_half_written_opens(tmp_path):
         rows = "".join(f"{row / 100:.2f},{row}\n" for row in range(3000 if number < 2 else 40_000))
         (tmp_path / f"logs/{number}/imu.csv").write_text("t [s],x\n" + rows)
     command = [sys.executable, "-c", _FULL, str(tmp_path / "logs"), str(tmp_path / "cache")]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert said.stdout.startswith("FileError "), said
-    assert "File too large" in said.stdout
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert process.stdout.startswith("FileError "), process
+    assert "File too large" in process.stdout
     assert not (tmp_path / "cache").exists()
     robocache.ingest(tmp_path / "logs", tmp_path / "single")
     robocache.ingest(tmp_path / "logs", tmp_path / "cache", workers=2)
@@ -642,14 +644,14 @@ def test_a_full_disk_is_a_file_error_and_nothing_half_written_opens(tmp_path):
 
 
 def test_the_plan_s_text_says_what_it_is_of(tmp_path):
-    made = plan(write_logs(tmp_path / "logs", 3), tmp_path / "plan", shards=2, time_unit="s", offsets={"imu": "0.5"})
+    result = plan(write_logs(tmp_path / "logs", 3), tmp_path / "plan", shards=2, time_unit="s", offsets={"imu": "0.5"})
     text = json.loads((tmp_path / "plan/plan.json").read_text())
     assert (text["format"], text["recordings"], text["shards"]) == ("csv", 3, 2)
     assert (text["options"]["time_unit"], text["offsets_ns"]) == ("s", {"imu": 500_000_000})
     assert text["file_states"]["run_0/imu.csv"][0] == (tmp_path / "logs/run_0/imu.csv").stat().st_size
-    assert load_plan(tmp_path / "plan").described == made.described
+    assert load_plan(tmp_path / "plan").described == result.described
 
 
 def test_a_plan_is_picklable(tmp_path):
-    made = plan(write_logs(tmp_path / "logs", 2), tmp_path / "plan", shards=1, mapping={"exclude": ["arm"]})
-    assert pickle.loads(pickle.dumps(made)) == made
+    result = plan(write_logs(tmp_path / "logs", 2), tmp_path / "plan", shards=1, mapping={"exclude": ["arm"]})
+    assert pickle.loads(pickle.dumps(result)) == result

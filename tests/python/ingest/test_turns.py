@@ -113,11 +113,11 @@ def write_images(root, files, suffix):
 def write_bag(root, files, suffix):
     name = "sensor_msgs/msg/CompressedImage"
     format = f"rgb8; {suffix} compressed bgr8"
-    made = [
+    result = [
         (START + k, message(name, header=header(START + k), format=format, data=np.frombuffer(file, np.uint8)))
         for k, file in enumerate(files)
     ]
-    return write_mcap(root / "bag" / "run.mcap", {"/cam": (name, made)}), "/cam"
+    return write_mcap(root / "bag" / "run.mcap", {"/cam": (name, result)}), "/cam"
 
 
 @pytest.mark.parametrize("write", [write_csv, write_images, write_bag])
@@ -169,8 +169,8 @@ def test_h264_s_own_display_orientation(tmp_path):
     bits = "0" + "00" + f"{0x4000:016b}" + "1" + "0" + "1"
     payload = int(bits.ljust(24, "0"), 2).to_bytes(3, "big")
     plain = encoded(range(3), gop=1)
-    said = [b"\0\0\0\1\x06\x2f\x03" + payload + b"\x80" + packet for packet in plain]
-    source = write_messages(tmp_path / "bag" / "run.mcap", said)
+    packets = [b"\0\0\0\1\x06\x2f\x03" + payload + b"\x80" + packet for packet in plain]
+    source = write_messages(tmp_path / "bag" / "run.mcap", packets)
     report = robocache.ingest(source, tmp_path / "cache", image_codec="raw")
     assert turned(report) == ["turned by 270 degrees clockwise, as the video says"]
     found = robocache.open(tmp_path / "cache").streams["/cam/video"].values[:]

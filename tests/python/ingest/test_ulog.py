@@ -143,7 +143,7 @@ def test_distances_that_have_limits_are_held(tmp_path):
     )
     report = robocache.ingest(log, tmp_path / "cache")
     assert robocache.open(tmp_path / "cache")["distance_sensor"].attributes["methods"] == [[2, 3, "previous"]]
-    assert "distance_sensor: current_distance between rows" in {one.what for one in report.left_out}
+    assert "distance_sensor: current_distance between rows" in {note.what for note in report.left_out}
 
 
 def test_a_topic_that_is_announced_again_goes_on(tmp_path):
@@ -361,7 +361,7 @@ def test_logs_are_known_by_name_and_by_content(tmp_path):
 def test_real_logs_hold_what_pyulog_reads(name, real_data):
     file = real_data("ulog/pyulog") / f"{name}.ulg"
     log, yields = pyulog.ULog(str(file)), Yields("ulog", file)
-    streams, told = yields.only(), yields.told["logs"][file.name]
+    streams, log_facts = yields.only(), yields.told["logs"][file.name]
     left = set(streams)
     zeros = {}
     for topic in log.data_list:
@@ -396,15 +396,15 @@ def test_real_logs_hold_what_pyulog_reads(name, real_data):
     assert sorted(zip(streams["logged_messages"][0].tolist(), streams["logged_messages"][1], strict=True)) == sorted(
         messages
     )
-    assert told["parameters"].keys() == log.initial_parameters.keys()
+    assert log_facts["parameters"].keys() == log.initial_parameters.keys()
     for key, value in log.initial_parameters.items():
-        assert told["parameters"][key] in (value, str(value))
-    assert told["changed_parameters"] == [list(change) for change in log.changed_parameters]
-    assert told["dropouts"] == [[dropout.timestamp, dropout.duration] for dropout in log.dropouts]
-    assert told["rows_stamped_0"] == zeros
-    assert told["appended_sections"] == len(log._appended_offsets)
+        assert log_facts["parameters"][key] in (value, str(value))
+    assert log_facts["changed_parameters"] == [list(change) for change in log.changed_parameters]
+    assert log_facts["dropouts"] == [[dropout.timestamp, dropout.duration] for dropout in log.dropouts]
+    assert log_facts["rows_stamped_0"] == zeros
+    assert log_facts["appended_sections"] == len(log._appended_offsets)
     for key, value in log.msg_info_dict.items():
-        assert told["information"][key] == value
+        assert log_facts["information"][key] == value
     assert yields.skipped == {}
 
 

@@ -274,13 +274,13 @@ def test_a_camera_is_found_below_the_source_alone(version, tmp_path):
     lengths, cameras = (4, 3), ("image", "wrist_image")
     extras = [{}, {}]
     for camera in cameras if version == "v3.0" else ():
-        for extra, place in zip(extras, one_file([(0.0, 4 / 30), (4 / 30, 7 / 30)], camera), strict=True):
-            extra |= place
+        for extra, columns in zip(extras, one_file([(0.0, 4 / 30), (4 / 30, 7 / 30)], camera), strict=True):
+            extra |= columns
     source = tmp_path / "image" / "wrist_image" / "source"
     write_set(source, lengths, version, cameras=cameras, extras=extras)
     shown = {
-        camera: [[500 * place + number for number in numbers(e, n)] for e, n in enumerate(lengths)]
-        for place, camera in enumerate(cameras)
+        camera: [[500 * columns + number for number in numbers(e, n)] for e, n in enumerate(lengths)]
+        for columns, camera in enumerate(cameras)
     }
     for camera in cameras:
         if version == "v3.0":
@@ -551,8 +551,8 @@ def test_more_bits_are_no_depth(pixels, bits, tmp_path):
     assert report.skipped == []
     assert [shown for shown, _ in seen(tmp_path / "cache")] == [numbers(e, n) for e, n in enumerate((7, 5, 9))]
     assert robocache.open(tmp_path / "cache").streams[TOP].dtype == np.uint8
-    told = {omission.what: omission.reason for omission in report.left_out}
-    assert told[f"{TOP}: bits"].startswith(f"8 of {bits} of {pixels} are kept")
+    reasons = {omission.what: omission.reason for omission in report.left_out}
+    assert reasons[f"{TOP}: bits"].startswith(f"8 of {bits} of {pixels} are kept")
 
 
 def test_a_camera_of_depth_whose_second_file_is_none(tmp_path):
@@ -589,8 +589,8 @@ def test_images_of_depth(dtype, format, unit, unit_m, rng, tmp_path):
     (source / "meta/info.json").write_text(json.dumps(written))
     report = robocache.ingest(source, tmp_path / "cache")
     assert report.skipped == []
-    said = [one.reason for one in report.assumed if one.what == f"{TOP}: depth without a depth_unit"]
-    assert [one.split(",")[0] for one in said] == ([] if unit else ["metres" if unit_m is None else "millimetres"])
+    reasons = [note.reason for note in report.assumed if note.what == f"{TOP}: depth without a depth_unit"]
+    assert [one.split(",")[0] for one in reasons] == ([] if unit else ["metres" if unit_m is None else "millimetres"])
     stream = robocache.open(tmp_path / "cache").streams[TOP]
     assert (stream.frames.color_space, stream.frames.unit_m) == ("depth", unit_m)
     found = np.stack([stream.frame(row) for row in range(9)])[..., 0]
@@ -605,7 +605,7 @@ def test_images_of_depth_in_an_unknown_unit_are_left_out(tmp_path):
     written["features"][TOP]["info"] = {"is_depth_map": True, "depth_unit": "cm"}
     (source / "meta/info.json").write_text(json.dumps(written))
     report = robocache.ingest(source, tmp_path / "cache")
-    assert any(one.what == TOP and "depth_unit 'cm': expected m or mm" in one.reason for one in report.left_out)
+    assert any(note.what == TOP and "depth_unit 'cm': expected m or mm" in note.reason for note in report.left_out)
     assert TOP not in robocache.open(tmp_path / "cache").streams
 
 
@@ -702,8 +702,10 @@ def test_frames_by_index_leave_out_the_rows_of_holes(tmp_path):
         f"episode 0: {TOP}: rows 4, 7",
         f"episode 2: {TOP}",
     ]
-    said = {one.what: one.reason for one in report.assumed if one.what.endswith(TOP)}
-    assert list(said) == [f"episode 1: {TOP}"] and "holes (1, the first after frame 3)" in said[f"episode 1: {TOP}"]
+    reasons = {note.what: note.reason for note in report.assumed if note.what.endswith(TOP)}
+    assert (
+        list(reasons) == [f"episode 1: {TOP}"] and "holes (1, the first after frame 3)" in reasons[f"episode 1: {TOP}"]
+    )
     kept = [k for k in range(10) if k not in (4, 7)]
     assert seen(tmp_path / "cache") == [
         (kept, nominal_ns(kept)),
@@ -1028,10 +1030,10 @@ def test_the_command_line_tells_of_cameras(tmp_path, capsys):
 def test_progress_tells_of_frames(tmp_path, monkeypatch):
     monkeypatch.setattr(driver, "_TELL_S", math.inf)  # slow rows show more steps, here by chance
     source = write_videos(write_set(tmp_path / "source"))
-    told = []
-    robocache.ingest(source, tmp_path / "cache", jobs=1, progress=lambda *step: told.append(step))
-    assert [step for step in told if "frames/s" not in step[2]] == [(k, 3, f"episode {k}") for k in range(3)]
-    assert [step[0] for step in told if "frames/s" in step[2]] == [0, 1, 2]
+    lines = []
+    robocache.ingest(source, tmp_path / "cache", jobs=1, progress=lambda *step: lines.append(step))
+    assert [step for step in lines if "frames/s" not in step[2]] == [(k, 3, f"episode {k}") for k in range(3)]
+    assert [step[0] for step in lines if "frames/s" in step[2]] == [0, 1, 2]
 
 
 # ---- real data ----

@@ -56,10 +56,10 @@ def test_the_example_of_the_documentation_is_a_format(packages, tmp_path):
     assert len(documented().splitlines()) < 40
     install("toy_format", documented())
     toys = write_toys(tmp_path / "toys")
-    said = run("ingest", toys, tmp_path / "cache")
-    assert said.returncode == 1 and "0.toy.npz: toys have no clock; say how many rows a second" in said.stderr
-    said = run("ingest", toys, tmp_path / "cache", "--rate-hz", "20")
-    assert said.returncode == 0, said.stderr
+    output = run("ingest", toys, tmp_path / "cache")
+    assert output.returncode == 1 and "0.toy.npz: toys have no clock; say how many rows a second" in output.stderr
+    output = run("ingest", toys, tmp_path / "cache", "--rate-hz", "20")
+    assert output.returncode == 0, output.stderr
     dataset = robocache.open(tmp_path / "cache")
     assert (len(dataset), dataset.provenance["format"]) == (3, "toy")
     for number in range(3):
@@ -69,15 +69,15 @@ def test_the_example_of_the_documentation_is_a_format(packages, tmp_path):
         assert found["joint"][0].tolist() == [50_000_000 * row for row in range(70)]
         assert list(found["task"][1]) == [f"pick {number}"]
     assert dataset.streams["joint"].attributes == {"units": "rad"}
-    said = run("ingest", toys, tmp_path / "shared", "--rate-hz", "20", "--workers", "2")
-    assert said.returncode == 0, said.stderr
+    output = run("ingest", toys, tmp_path / "shared", "--rate-hz", "20", "--workers", "2")
+    assert output.returncode == 0, output.stderr
     for file in (path for path in (tmp_path / "cache").rglob("*") if path.is_file()):
         assert (tmp_path / "shared" / file.relative_to(tmp_path / "cache")).read_bytes() == file.read_bytes()
     help = run("ingest", "--help").stdout
     assert "--success-only" in help and "toy" in help
     (toys / "1.toy.npz").write_bytes(b"none")
-    said = run("ingest", toys, tmp_path / "more", "--rate-hz", "20", "--success-only")
-    assert said.returncode == 1 and f"{toys}/1.toy.npz" in said.stderr
+    output = run("ingest", toys, tmp_path / "more", "--rate-hz", "20", "--success-only")
+    assert output.returncode == 1 and f"{toys}/1.toy.npz" in output.stderr
 
 
 def test_what_a_reader_prints_in_a_worker_goes_to_standard_error(packages, tmp_path):
@@ -86,9 +86,9 @@ def test_what_a_reader_prints_in_a_worker_goes_to_standard_error(packages, tmp_p
         "toy_format", documented().replace("    arrays = np.load(", "    print('opens', file)\n    arrays = np.load(")
     )
     toys = write_toys(tmp_path / "toys")
-    said = run("ingest", toys, tmp_path / "cache", "--rate-hz", "20", "--workers", "2")
-    assert said.returncode == 0, said.stderr
-    assert [said.stderr.count(f"opens {toys}/{number}.toy.npz\n") for number in range(3)] == [1, 1, 1]
+    output = run("ingest", toys, tmp_path / "cache", "--rate-hz", "20", "--workers", "2")
+    assert output.returncode == 0, output.stderr
+    assert [output.stderr.count(f"opens {toys}/{number}.toy.npz\n") for number in range(3)] == [1, 1, 1]
     assert len(robocache.open(tmp_path / "cache")) == 3
 
 
@@ -115,37 +115,37 @@ def test_a_format_that_does_not_load_breaks_itself_alone(packages, tmp_path):
     install("sign_format", sign.replace("toy_format", "sign_format").replace("success_only", "sign_only"))
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/imu.csv").write_text("t [s],x\n0.0,1\n0.1,2\n")
-    said = run("ingest", tmp_path / "logs", tmp_path / "cache")
-    assert said.returncode == 0, said.stderr
+    output = run("ingest", tmp_path / "logs", tmp_path / "cache")
+    assert output.returncode == 0, output.stderr
     (tmp_path / "bare").mkdir()
-    said = run("ingest", tmp_path / "bare", tmp_path / "other")
-    assert said.returncode == 1
+    output = run("ingest", tmp_path / "bare", tmp_path / "other")
+    assert output.returncode == 1
     for name, (_, reason) in BROKEN.items():
         format = name.removesuffix("_format")
-        assert f"format '{format}': its entry point {name}:FORMAT of {name} does not load: {reason}" in said.stderr
-    assert "format 'sign': its find_sign: ZeroDivisionError" in said.stderr
-    said = run("ingest", tmp_path / "logs", tmp_path / "other", "--format", "exits")
-    assert "format 'exits': its entry point exits_format:FORMAT" in said.stderr
+        assert f"format '{format}': its entry point {name}:FORMAT of {name} does not load: {reason}" in output.stderr
+    assert "format 'sign': its find_sign: ZeroDivisionError" in output.stderr
+    output = run("ingest", tmp_path / "logs", tmp_path / "other", "--format", "exits")
+    assert "format 'exits': its entry point exits_format:FORMAT" in output.stderr
     code = (
         "import sys; sys.modules['torch'] = None; import robocache; robocache.ingest('logs', 'other', format='exits')"
     )
     path = os.pathsep.join([str(tmp_path / "packages"), *filter(None, sys.path)])
-    asked = subprocess.run(
+    requested = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": path},
     )
-    assert "robocache.errors.Error: format 'exits': its entry point exits_format:FORMAT" in asked.stderr
+    assert "robocache.errors.Error: format 'exits': its entry point exits_format:FORMAT" in requested.stderr
 
 
 def test_a_reader_that_does_not_load_is_an_error_that_names_it(packages, tmp_path):
     install, run = packages
     install("toy_format", documented().replace('ToyOptions, "toy_format"', 'ToyOptions, "toy_reader"'))
     toys = write_toys(tmp_path / "toys")
-    said = run("ingest", toys, tmp_path / "cache", "--rate-hz", "20")
-    assert said.returncode == 1
-    assert "format 'toy': No module named 'toy_reader'; pip install toy-format" in said.stderr
+    output = run("ingest", toys, tmp_path / "cache", "--rate-hz", "20")
+    assert output.returncode == 1
+    assert "format 'toy': No module named 'toy_reader'; pip install toy-format" in output.stderr
     (tmp_path / "packages/toy_reader.py").write_text("def read(:\n")
     assert "format 'toy': toy_reader: SyntaxError" in run("ingest", toys, tmp_path / "cache", "--rate-hz", "20").stderr

@@ -43,8 +43,8 @@ def write_store(
     }.items():
         values = np.asarray(values)
         shape = (chunks, *values.shape[1:]) if isinstance(chunks, int) else chunks[: values.ndim]
-        made = root.create_array(name, shape=values.shape, chunks=shape, dtype=values.dtype, **how)
-        made[...] = values
+        result = root.create_array(name, shape=values.shape, chunks=shape, dtype=values.dtype, **how)
+        result[...] = values
     if path.suffix == ".zip":
         store.close()
     return path
@@ -197,8 +197,8 @@ def test_the_clock_s_units_come_before_its_name(units, is_seconds, tmp_path):
     store = write_store(tmp_path / "s", {"timestamp": np.arange(17.0) * 5})
     (store / "data/timestamp/.zattrs").write_text(json.dumps({"units": units}))
     if is_seconds:
-        (said,) = Yields("zarr", store, rate_hz=None).notes.assumed
-        assert said.reason == "seconds, by its units"
+        (assumption,) = Yields("zarr", store, rate_hz=None).notes.assumed
+        assert assumption.reason == "seconds, by its units"
     else:
         refused(store, "data/timestamp: attribute units: expected seconds", repr(units), rate_hz=None)
         Yields("zarr", store, rate_hz=200)
@@ -597,5 +597,5 @@ def test_stamps_that_contradict_the_rate_of_an_attribute(fps, refused_, tmp_path
         refused(store, f"'data/timestamp': 10 rows a second (median), though attribute fps says {fps}", rate_hz=None)
         return
     report = robocache.ingest(store, tmp_path / "cache")
-    said = [one.reason for one in report.assumed if "rows a second" in one.reason]
-    assert len(said) == (fps != 10)
+    reasons = [note.reason for note in report.assumed if "rows a second" in note.reason]
+    assert len(reasons) == (fps != 10)

@@ -23,7 +23,7 @@ def number_of(image):
     height, width = image.shape[:2]
     rows, columns = HEIGHT // BLOCK, WIDTH // BLOCK
     cells = image[..., 0].reshape(rows, height // rows, columns, width // columns).mean(axis=(1, 3))
-    return int(sum(int(bit) << place for place, bit in enumerate((cells > 125).ravel())))
+    return int(sum(int(bit) << index for index, bit in enumerate((cells > 125).ravel())))
 
 
 def write_video(

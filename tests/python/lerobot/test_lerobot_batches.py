@@ -23,10 +23,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:cameras without frames")
 def assert_batch(batch, items, places=None):
     """Sample by sample; `places` of the items, else those that the batch's own `index` says."""
     if places is None:
-        place = {row["index"]: at for at, row in enumerate(items.rows)}
-        places = [place[number] for number in batch["index"].tolist()]
-    for at, place in enumerate(places):
-        assert_same_item({key: values[at] for key, values in batch.items()}, items[place])
+        index = {row["index"]: at for at, row in enumerate(items.rows)}
+        places = [index[number] for number in batch["index"].tolist()]
+    for at, index in enumerate(places):
+        assert_same_item({key: values[at] for key, values in batch.items()}, items[index])
 
 
 def loader_of(source, **options):
@@ -79,11 +79,11 @@ def test_rule_47_each_frame_has_its_own_task_and_subtask(tmp_path):
     assert collated["task"] == ["a", "", "", "a", ""]
     (batch,) = loader_of(source, cache=tmp_path / "cache", shuffle=False)
     assert batch["task"] == ["a", "", "", "a", ""] and batch["subtask"] == ["lift", "lift", "reach", "", "reach"]
-    asked = {
+    requested = {
         "task_index": robocache.Window(texts="indices"),
         "subtask_index": robocache.Window([0.0, 1 / FPS], texts="text"),
     }
-    loader = loader_of(source, cache=tmp_path / "cache", delta_timestamps=asked, shuffle=False)
+    loader = loader_of(source, cache=tmp_path / "cache", delta_timestamps=requested, shuffle=False)
     (batch,) = loader
     assert loader.texts["task_index"] == ("a", "b") and batch["task_index"].tolist() == [0, -1, -1, 0, -1]
     assert batch["subtask_index"][1:4] == [["lift", "reach"], ["reach", ""], ["", "reach"]]
@@ -183,8 +183,8 @@ def test_an_episode_that_is_not_there(source):
             make(source, episodes=[1, 4])
         with pytest.raises(robocache.ArgumentTypeError, match="episodes: expected a list of numbers, got 3"):
             make(source, episodes=3)
-        made = make(source, episodes=torch.tensor([2, 0]))
-        assert getattr(made, "episodes", [2, 0]) == [2, 0]
+        result = make(source, episodes=torch.tensor([2, 0]))
+        assert getattr(result, "episodes", [2, 0]) == [2, 0]
 
 
 # ---- offsets ----
@@ -212,8 +212,8 @@ def test_offsets_that_are_no_frames_are_refused_unless_a_method_is_asked_for(sou
         make(source, delta_timestamps=offsets)
     first, second = (np.array(row["action"], np.float32) for row in Items(source).rows[:2])
     for methods in ("linear", {"action": "linear"}):
-        made = make(source, delta_timestamps=offsets, method=methods)
-        action = made[0]["action"] if make is dataset_of else made.gather([0])["action"][0]
+        result = make(source, delta_timestamps=offsets, method=methods)
+        action = result[0]["action"] if make is dataset_of else result.gather([0])["action"][0]
         np.testing.assert_allclose(action[1], first + 0.02 * FPS * (second - first), rtol=1e-4)
 
 
@@ -311,11 +311,11 @@ def test_items_of_the_dataset(any_source):
     items = Items(any_source, windows(any_source))
     dataset = dataset_of(any_source, windows(any_source))
     assert len(dataset) == dataset.num_frames == len(items)
-    for place in {0, 1, len(items) // 2, len(items) - 1, *range(0, len(items), 97)}:
-        assert_same_item(dataset[place], items[place])
+    for index in {0, 1, len(items) // 2, len(items) - 1, *range(0, len(items), 97)}:
+        assert_same_item(dataset[index], items[index])
     assert_same_item(dataset[-1], items[len(items) - 1])
-    for item, place in zip(dataset[5:11:2], (5, 7, 9), strict=True):
-        assert_same_item(item, items[place])
+    for item, index in zip(dataset[5:11:2], (5, 7, 9), strict=True):
+        assert_same_item(item, items[index])
     for outside in (len(items), -len(items) - 1):
         with pytest.raises(IndexError):
             dataset[outside]
@@ -326,8 +326,8 @@ def test_many_items_come_in_the_order_asked(source):
     for places in ([], [7], [3, 3, 60, 0], list(range(len(items))) * 5, np.array([5, 2])):
         found = dataset.__getitems__(places)
         assert len(found) == len(places)
-        for item, place in zip(found, places, strict=True):
-            assert_same_item(item, items[place])
+        for item, index in zip(found, places, strict=True):
+            assert_same_item(item, items[index])
 
 
 def test_items_keep_no_more_memory_than_their_own(source):
@@ -345,8 +345,8 @@ def test_a_part_of_the_episodes(any_source, episodes):
     dataset = dataset_of(any_source, windows(any_source), chosen)
     assert dataset.num_frames == len(items)
     assert dataset.num_episodes == (len(numbers) if episodes is None else len(episodes))
-    for place in (0, len(items) - 1):
-        assert_same_item(dataset[place], items[place])
+    for index in (0, len(items) - 1):
+        assert_same_item(dataset[index], items[index])
     place_of = {row["index"]: at for at, row in enumerate(items.rows)}
     if dataset.episodes is None:
         assert dataset.absolute_to_relative_idx is None

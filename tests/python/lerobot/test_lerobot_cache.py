@@ -27,20 +27,20 @@ def rewrite(source):
     """Every action one more."""
     for file in source.glob("data/*/*.parquet"):
         table = pq.read_table(file)
-        place = table.schema.get_field_index("action")
+        index = table.schema.get_field_index("action")
         more = [[x + 1 for x in row] for row in table["action"].to_pylist()]
         pq.write_table(
-            table.set_column(place, table.schema.field(place), [pa.array(more, table.schema.field(place).type)]), file
+            table.set_column(index, table.schema.field(index), [pa.array(more, table.schema.field(index).type)]), file
         )
 
 
 def test_it_lies_in_the_users_cache_folder_and_is_made_once(source, caches, monkeypatch):
     first = open_cache(source)
     time = made_at(first)
-    (made, lock) = sorted(caches.iterdir())
-    assert first.path == str(made)
-    assert made.name.startswith("source-")
-    assert lock.name == f"{made.name}.lock"
+    (result, lock) = sorted(caches.iterdir())
+    assert first.path == str(result)
+    assert result.name.startswith("source-")
+    assert lock.name == f"{result.name}.lock"
     assert made_at(open_cache(source)) == time
     monkeypatch.chdir(source.parent)
     assert made_at(open_cache("source")) == time
@@ -102,8 +102,8 @@ def test_a_snapshot_of_the_hub_is_read_and_other_links_when_asked(source, tmp_pa
     for read in (open_cache, robocache.Loader.from_lerobot, robocache.LeRobotDataset):
         with pytest.raises(robocache.FileError, match=r"out of the source .--follow-links.$"):
             read(moved)
-    made = open_cache(moved, follow_links=True)
-    assert open_cache(moved).path == made.path  # it is there: no file is read again
+    result = open_cache(moved, follow_links=True)
+    assert open_cache(moved).path == result.path  # it is there: no file is read again
     linked = next(from_lerobot(moved, batch_size=2, shuffle=False, follow_links=True))
     assert linked["index"].tolist() == batch["index"].tolist() and linked["action"].equal(batch["action"])
 
@@ -119,29 +119,29 @@ def test_a_place_of_ones_own(source, tmp_path, caches):
 
 def test_what_is_of_something_else_stays_as_it_is(source, rng, tmp_path):
     other = write(tmp_path / "other", rng)
-    made = made_at(open_cache(other, cache=tmp_path / "cache"))
+    result = made_at(open_cache(other, cache=tmp_path / "cache"))
     with pytest.raises(robocache.FileError, match=r"expected a cache of .*source.*got one of .*other"):
         open_cache(source, cache=tmp_path / "cache")
     (tmp_path / "notes").mkdir()
     with pytest.raises(robocache.FileError, match="notes"):
         open_cache(source, cache=tmp_path / "notes")
-    assert made_at(robocache.open(tmp_path / "cache")) == made
+    assert made_at(robocache.open(tmp_path / "cache")) == result
     assert list((tmp_path / "notes").iterdir()) == []
 
 
 def test_a_cache_of_robocache_ingest_is_taken_as_it_is(source, tmp_path, caches):
     robocache.ingest(source, tmp_path / "cache", index_columns=True)
-    made = made_at(robocache.open(tmp_path / "cache"))
+    result = made_at(robocache.open(tmp_path / "cache"))
     loader = from_lerobot(source, cache=tmp_path / "cache", batch_size=4)
     assert {"index", "frame_index", "timestamp"} <= next(loader).keys()
     assert len(lerobot_dataset(source, cache=tmp_path / "cache")) == 76
-    assert made_at(robocache.open(tmp_path / "cache")) == made
+    assert made_at(robocache.open(tmp_path / "cache")) == result
     assert not caches.exists() and not (tmp_path / "cache.lock").exists()
 
 
 def test_one_without_index_columns_says_what_batches_lack(source, tmp_path):
     robocache.ingest(source, tmp_path / "cache")
-    made = made_at(robocache.open(tmp_path / "cache"))
+    result = made_at(robocache.open(tmp_path / "cache"))
     with pytest.warns(
         UserWarning, match="without the columns timestamp, frame_index, index, so batches lack them"
     ) as warned:
@@ -153,7 +153,7 @@ def test_one_without_index_columns_says_what_batches_lack(source, tmp_path):
     assert all(np.array_equal(ours[key], theirs[key], equal_nan=ours[key].is_floating_point()) for key in ours)
     with pytest.raises(robocache.FileError, match=r"`robocache ingest .*source CACHE --index-columns` keeps them"):
         lerobot_dataset(source, cache=tmp_path / "cache")
-    assert made_at(robocache.open(tmp_path / "cache")) == made
+    assert made_at(robocache.open(tmp_path / "cache")) == result
 
 
 @pytest.mark.parametrize(
@@ -162,24 +162,24 @@ def test_one_without_index_columns_says_what_batches_lack(source, tmp_path):
 @pytest.mark.filterwarnings("ignore:.*batches lack them")
 def test_what_others_made_is_never_replaced(source, tmp_path, options):
     robocache.ingest(source, tmp_path / "cache", **options)
-    made = made_at(open_cache(source, cache=tmp_path / "cache"))
+    result = made_at(open_cache(source, cache=tmp_path / "cache"))
     rewrite(source)
     words = (
         r"cache: files of .*source have changed since; it was not made here, and stays as it is: `robocache ingest .*`"
     )
     with pytest.raises(robocache.FileError, match=words):
         open_cache(source, cache=tmp_path / "cache")
-    assert made_at(robocache.open(tmp_path / "cache")) == made
+    assert made_at(robocache.open(tmp_path / "cache")) == result
 
 
 def test_nor_what_took_the_place_of_ours(source, tmp_path):
     open_cache(source, cache=tmp_path / "cache")
     robocache.ingest(source, tmp_path / "cache", overwrite=True, index_columns=True)
-    made = made_at(open_cache(source, cache=tmp_path / "cache"))
+    result = made_at(open_cache(source, cache=tmp_path / "cache"))
     rewrite(source)
     with pytest.raises(robocache.FileError, match="it was not made here"):
         open_cache(source, cache=tmp_path / "cache")
-    assert made_at(robocache.open(tmp_path / "cache")) == made
+    assert made_at(robocache.open(tmp_path / "cache")) == result
     default = Path(open_cache(source).path)
     shutil.copytree(default, tmp_path / "copy")
     rewrite(source)
@@ -204,13 +204,13 @@ def test_everything_that_is_not_as_asked_for_is_in_one_error(source, tmp_path):
     info["features"]["observation.images.top"] = {"dtype": "video", "shape": [8, 8, 3], "names": None}
     (source / "meta/info.json").write_text(json.dumps(info))
     robocache.ingest(source, tmp_path / "cache", on_error="skip", video=False)
-    with pytest.raises(robocache.FileError) as told:
+    with pytest.raises(robocache.FileError) as error:
         open_cache(source, cache=tmp_path / "cache")
     for words in (
         "its cameras were left out; video=False",
         "1 things were skipped (episodes 2-3, ...); on_error='skip'",
     ):
-        assert words in str(told.value)
+        assert words in str(error.value)
     assert len(open_cache(source, cache=tmp_path / "cache", on_error="skip", video=False)) == 2
 
 
@@ -241,18 +241,18 @@ def test_no_such_dataset(tmp_path, monkeypatch, caches):
 
 
 def test_a_damaged_cache_of_the_users_cache_folder(source, tmp_path):
-    made = Path(open_cache(source).path)
-    shutil.copytree(made, tmp_path / "cache")
-    for cache in (made, tmp_path / "cache"):
+    result = Path(open_cache(source).path)
+    shutil.copytree(result, tmp_path / "cache")
+    for cache in (result, tmp_path / "cache"):
         (cache / "manifest.json").write_text("{}")
-    with pytest.raises(robocache.FileError, match=r"cache/manifest\.json: at byte 1: expected") as told:
+    with pytest.raises(robocache.FileError, match=r"cache/manifest\.json: at byte 1: expected") as error:
         open_cache(source, cache=tmp_path / "cache")
-    assert "rm -r" not in str(told.value)  # it may be anything
+    assert "rm -r" not in str(error.value)  # it may be anything
     with pytest.raises(
         robocache.FileError, match=r"manifest\.json: at byte 1: expected.*; `rm -r .*`, and it is made anew"
-    ) as told:
+    ) as error:
         open_cache(source)
-    (command,) = re.findall("`(.*)`", str(told.value))
+    (command,) = re.findall("`(.*)`", str(error.value))
     subprocess.run(command, shell=True, check=True)
     assert len(open_cache(source)) == 4
 
@@ -262,10 +262,10 @@ def test_what_is_no_lerobot_dataset(source, tmp_path, caches):
     for path in (source / "meta", source / "meta/info.json", tmp_path / "cache"):
         with pytest.raises(
             robocache.FileError, match="expected the folder of a LeRobot dataset, which has meta/info"
-        ) as told:
+        ) as error:
             from_lerobot(path, batch_size=1)
-        assert str(told.value).startswith(f"{path}: ")
-        assert ("robocache.open" in str(told.value)) == (path.name == "cache")
+        assert str(error.value).startswith(f"{path}: ")
+        assert ("robocache.open" in str(error.value)) == (path.name == "cache")
     assert not caches.exists()
 
 

@@ -119,9 +119,9 @@ def test_cameras_may_be_left_out_and_fetched_later(source, tmp_path):
     assert TOP not in next(without)
     with_them = from_lerobot(source, cache=cache, batch_size=4)
     assert TOP in next(with_them)
-    made = cache.stat().st_mtime_ns
+    result = cache.stat().st_mtime_ns
     again = from_lerobot(source, cache=cache, batch_size=4)
-    assert TOP in next(again) and cache.stat().st_mtime_ns == made
+    assert TOP in next(again) and cache.stat().st_mtime_ns == result
     video = next(iter(sorted((source / "videos").rglob("*.mp4"))))
     write_video(video, [500 + k for k in range(LENGTHS[0])])
     changed = from_lerobot(source, cache=cache, batch_size=7, shuffle=False)
@@ -235,10 +235,10 @@ def test_which_frame_is_a_rows(source, tmp_path):
         from_lerobot(source, cache=cache, batch_size=21)
     loader = from_lerobot(source, cache=cache, batch_size=21, shuffle=False, frames="by-index")
     assert [_shown(frame) for frame in next(loader)[TOP]][12:] == [200 + k for k in range(9)]
-    made = cache.stat().st_mtime_ns
-    assert len(lerobot_dataset(source, cache=cache)) == 21 and cache.stat().st_mtime_ns == made
+    result = cache.stat().st_mtime_ns
+    assert len(lerobot_dataset(source, cache=cache)) == 21 and cache.stat().st_mtime_ns == result
     (source / "meta/info.json").touch()
-    assert len(lerobot_dataset(source, cache=cache)) == 21 and cache.stat().st_mtime_ns != made
+    assert len(lerobot_dataset(source, cache=cache)) == 21 and cache.stat().st_mtime_ns != result
     with pytest.raises(robocache.FileError, match="drift"):
         lerobot_dataset(source, cache=cache, frames="by-time")
     with pytest.raises(robocache.ArgumentError, match="frames: expected 'by-time', 'by-index' or None, got 'first'"):
@@ -275,9 +275,9 @@ def test_a_camera_without_files_is_left_out_with_a_warning(source, tmp_path):
     (source / "meta/info.json").write_text(json.dumps(info))
     with pytest.warns(
         UserWarning, match=rf"without frames in the cache are left out, all else is read: {planned}"
-    ) as told:
+    ) as error:
         dataset = lerobot_dataset(source, {"action": [0.0]}, cache=tmp_path / "cache")
-    assert [warning.filename for warning in told] == [flat_options.__file__]
+    assert [warning.filename for warning in error] == [flat_options.__file__]
     assert TOP in dataset[0] and planned not in dataset[0] and dataset.meta.camera_keys == [TOP]
     with (
         pytest.warns(UserWarning),
@@ -373,12 +373,12 @@ def test_items_are_of_episodes_with_every_camera(lacking, tmp_path):
         dataset = lerobot_dataset(lacking, cache=tmp_path / "cache", on_error="skip")
     assert [warning.filename for warning in warned] == [flat_options.__file__]
     assert (len(dataset), dataset.num_frames, dataset.num_episodes, dataset.episodes) == (14, 14, 2, [1, 2])
-    assert dataset.absolute_to_relative_idx == {7 + place: place for place in range(14)}
+    assert dataset.absolute_to_relative_idx == {7 + index: index for index in range(14)}
     assert dataset.meta.total_episodes == 3
     assert dataset.meta.episodes["dataset_from_index"] == [0, 7, 12]
-    for place in range(14):
-        item = dataset[place]
-        assert dataset.absolute_to_relative_idx[item["index"].item()] == place
+    for index in range(14):
+        item = dataset[index]
+        assert dataset.absolute_to_relative_idx[item["index"].item()] == index
         assert _shown(item[TOP]) == 100 * item["episode_index"] + item["frame_index"]
     with pytest.warns(UserWarning, match="1 of 2 episodes"):
         assert lerobot_dataset(lacking, episodes=[2, 0], cache=tmp_path / "cache", on_error="skip").episodes == [2]

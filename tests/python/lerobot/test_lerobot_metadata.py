@@ -90,9 +90,9 @@ def reindex(source, index_of):
 
     for file in source.glob("data/*/*.parquet"):
         table = pq.read_table(file)
-        place = table.schema.get_field_index("index")
+        column = table.schema.get_field_index("index")
         rows = zip(*(table[name].to_pylist() for name in ("episode_index", "frame_index", "index")), strict=True)
-        pq.write_table(table.set_column(place, "index", pa.array([index_of(*row) for row in rows], pa.int64())), file)
+        pq.write_table(table.set_column(column, "index", pa.array([index_of(*row) for row in rows], pa.int64())), file)
 
 
 def test_an_index_that_does_not_count_the_rows_is_refused(source):
@@ -131,12 +131,12 @@ def test_stats_are_the_datasets_own(source):
 def test_stats_that_do_not_fit_the_rows_are_warned_of(source):
     action = np.array([row["action"] for row in Items(source).rows], np.float64)
     fitting = {name: getattr(np, name)(action, axis=0).tolist() for name in ("mean", "std", "min", "max")}
-    for off, said in (
+    for off, message in (
         ({"max": [0.0, 0.0], "min": [-1e-3, -1e-3]}, "min and max are -0.001 and 0"),
         ({"mean": (action.mean(0) + 2 * action.std(0)).tolist()}, "mean is"),
     ):
         (source / "meta/stats.json").write_text(json.dumps({"action": fitting | off}))
-        with pytest.warns(robocache.NormStatsWarning, match=f"action: .*{said}.*compute them anew") as warned:
+        with pytest.warns(robocache.NormStatsWarning, match=f"action: .*{message}.*compute them anew") as warned:
             assert lerobot_dataset(source).meta.stats["action"]["std"].tolist() == fitting["std"]
         assert len(warned) == 1
     (source / "meta/stats.json").write_text(json.dumps({"action": fitting, "index": {"min": [5], "max": [6]}}))
@@ -181,7 +181,7 @@ def of_episodes(rng, count=4):
     for episode in stats:
         camera = episode["observation.images.top"]
         camera.update({name: x.reshape(3, 1, 1) for name, x in camera.items() if name != "count"})
-    plain = [{key: {name: x.tolist() for name, x in of.items()} for key, of in episode.items()} for episode in stats]
+    plain = [{key: {name: x.tolist() for name, x in own.items()} for key, own in episode.items()} for episode in stats]
     return plain, {key: np.concatenate([episode[key] for episode in rows]) for key in rows[0]}
 
 
@@ -244,8 +244,8 @@ def test_real_statistics_of_a_camera(real_data, tmp_path):
     source = real_data("lerobot_v2/unitree_g1_real")
     lines = [json.loads(line) for line in (source / "meta/episodes_stats.jsonl").read_text().splitlines()]
     found = [line["stats"]["observation.images.cam_high"] for line in lines]
-    counts = np.array([of["count"][0] for of in found])
-    mean = sum(count * np.array(of["mean"]) for count, of in zip(counts, found, strict=True)) / counts.sum()
+    counts = np.array([own["count"][0] for own in found])
+    mean = sum(count * np.array(own["mean"]) for count, own in zip(counts, found, strict=True)) / counts.sum()
     dataset = lerobot_dataset(source, on_error="skip", video=False, cache=tmp_path / "cache")
     stats = dataset.meta.stats["observation.images.cam_high"]
     assert stats["mean"].shape == (3, 1, 1) and stats["count"].tolist() == [counts.sum()]

@@ -39,8 +39,8 @@ def test_every_item(source, episodes, windowed):
     assert (len(ours), ours.num_frames, ours.num_episodes) == (len(peer), peer.num_frames, peer.num_episodes)
     assert ours.episodes == peer.episodes
     assert ours.absolute_to_relative_idx == peer.absolute_to_relative_idx
-    for place, item in enumerate(ours.__getitems__(range(len(ours)))):
-        assert_same_item(item, peer[place])
+    for index, item in enumerate(ours.__getitems__(range(len(ours)))):
+        assert_same_item(item, peer[index])
 
 
 def test_what_is_said_of_it(source):
@@ -91,13 +91,13 @@ def test_its_trainer_makes_the_same_policy(policy, rng, tmp_path, monkeypatch):
         return load_file(next(out.rglob("model.safetensors")))
 
     expected = train(trainer.main, tmp_path / "theirs")
-    made = []
+    result = []
     make_dataset = robocache.lerobot.make_dataset
-    monkeypatch.setattr(robocache.lerobot, "make_dataset", lambda cfg: made.append(make_dataset(cfg)) or made[0])
+    monkeypatch.setattr(robocache.lerobot, "make_dataset", lambda cfg: result.append(make_dataset(cfg)) or result[0])
     monkeypatch.setattr(lerobot.datasets.factory, "make_dataset", None)  # the page sets it, this sets it back
     page = (Path(__file__).parents[3] / "docs/coming-from-lerobot.md").read_text()
     (program,) = re.findall(r"```python\n(import lerobot.*?)```", page, re.DOTALL)
     weights = train(lambda: exec(program, {}), tmp_path / "ours")
-    assert isinstance(made[0], robocache.LeRobotDataset)
+    assert isinstance(result[0], robocache.LeRobotDataset)
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], expected[name]) for name in expected)

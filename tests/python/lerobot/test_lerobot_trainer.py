@@ -182,7 +182,7 @@ def test_depth_is_in_metres_or_refused(source, lerobot):
 
 
 def test_a_function_that_renames_is_given_the_names(source, lerobot):
-    asked = []
-    lerobot.resolve_delta_timestamps = lambda policy, meta, rename_map=None: asked.append(rename_map)
+    requested = []
+    lerobot.resolve_delta_timestamps = lambda policy, meta, rename_map=None: requested.append(rename_map)
     assert made(source)[3]["action"].shape == ()
-    assert asked == [{"a": "b"}]
+    assert requested == [{"a": "b"}]

@@ -20,18 +20,18 @@ import numpy as np
 WRONG_S = 1000  # a clock that is set back is wrong by so much
 
 
-def from_bag(asked):
+def from_bag(requested):
     """Yields for each message when it was recorded, the topic's index, and its bytes."""
-    bag = sqlite3.connect(f"file:{asked['bag']}?mode=ro&immutable=1", uri=True)
+    bag = sqlite3.connect(f"file:{requested['bag']}?mode=ro&immutable=1", uri=True)
     topics = dict(bag.execute("SELECT id, name FROM topics"))
     for topic, time_ns, data in bag.execute("SELECT topic_id, timestamp, data FROM messages"):
-        if topics[topic] in asked["topics"]:
-            yield time_ns, asked["topics"].index(topics[topic]), data
+        if topics[topic] in requested["topics"]:
+            yield time_ns, requested["topics"].index(topics[topic]), data
 
 
-def from_rows(asked):
-    arrays = np.load(asked["rows"])
-    for index, topic in enumerate(asked["topics"]):
+def from_rows(requested):
+    arrays = np.load(requested["rows"])
+    for index, topic in enumerate(requested["topics"]):
         for time_ns, row in zip(arrays[f"{topic} time_ns"].tolist(), arrays[f"{topic} rows"], strict=True):
             yield time_ns, index, struct.pack("<q", time_ns) + row.tobytes()
 
@@ -43,49 +43,49 @@ def set_back(message, is_of_bag):
     return struct.pack("<q", struct.unpack_from("<q", message)[0] - WRONG_S * 10**9) + message[8:]
 
 
-def events(asked):
+def events(requested):
     """Returns when each message comes by the clock of the recording, the topic's index and its bytes; and when the first came."""
-    rng = np.random.default_rng(asked["seed"])
-    messages = list((from_bag if "bag" in asked else from_rows)(asked))
-    begin = min(time_ns for time_ns, _, _ in messages) + round(1e9 * asked["begin_s"])
-    messages = [one for one in messages if begin <= one[0] < begin + 1e9 * asked["seconds"]]
-    made = []
+    rng = np.random.default_rng(requested["seed"])
+    messages = list((from_bag if "bag" in requested else from_rows)(requested))
+    begin = min(time_ns for time_ns, _, _ in messages) + round(1e9 * requested["begin_s"])
+    messages = [one for one in messages if begin <= one[0] < begin + 1e9 * requested["seconds"]]
+    msgs = []
     for time_ns, topic, message in messages:
-        late = asked["late_s"] * (8 if rng.random() < asked["much_late"] else rng.random())
-        came = time_ns + round(1e9 * late)
-        made.append((came, topic, message))
-        if rng.random() < asked["doubled"]:
-            made.append((came + round(1e9 * asked["late_s"] * rng.random() / 4), topic, message))
-    for time_ns, topic, message in [messages[i] for i in rng.integers(0, len(messages), asked["set_back"])]:
-        made.append((time_ns, topic, set_back(message, "bag" in asked)))
-    return sorted(made, key=lambda event: event[0]), begin
+        late = requested["late_s"] * (8 if rng.random() < requested["much_late"] else rng.random())
+        arrival = time_ns + round(1e9 * late)
+        msgs.append((arrival, topic, message))
+        if rng.random() < requested["doubled"]:
+            msgs.append((arrival + round(1e9 * requested["late_s"] * rng.random() / 4), topic, message))
+    for time_ns, topic, message in [messages[i] for i in rng.integers(0, len(messages), requested["set_back"])]:
+        msgs.append((time_ns, topic, set_back(message, "bag" in requested)))
+    return sorted(msgs, key=lambda event: event[0]), begin
 
 
-def play(asked, send):
+def play(requested, send):
     """Calls send(topic's index, message) for each message when it comes, at `speed`."""
-    messages, begin = events(asked)
+    messages, begin = events(requested)
     started = time.monotonic()
     for came, topic, message in messages:
-        wait = started + (came - begin) / 1e9 / asked["speed"] - time.monotonic()
+        wait = started + (came - begin) / 1e9 / requested["speed"] - time.monotonic()
         if wait > 0:
             time.sleep(wait)
         send(topic, message)
 
 
 def main():
-    asked = json.loads(sys.argv[1])
-    lost = np.random.default_rng(asked["seed"] + 1)
-    numbers = [0] * len(asked["topics"])
+    request = json.loads(sys.argv[1])
+    lost = np.random.default_rng(request["seed"] + 1)
+    numbers = [0] * len(request["topics"])
     to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    to.connect(("127.0.0.1", asked["port"]))
+    to.connect(("127.0.0.1", request["port"]))
 
     def send(topic, message):
         number = numbers[topic]
         numbers[topic] += 1
-        if lost.random() >= asked["lost"]:
+        if lost.random() >= request["lost"]:
             to.send(struct.pack("<IQ", topic, number) + message)
 
-    play(asked, send)
+    play(request, send)
     print(json.dumps(numbers), flush=True)
 
 

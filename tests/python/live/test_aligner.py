@@ -17,18 +17,20 @@ def arrivals(rng, seconds, hz, jitter_s, late_s, *, loss=0.0, doubled=0.0, start
     stamps = start + (1e9 * (ticks + rng.uniform(0, jitter_s, len(ticks)))).astype(np.int64)
     stamps = np.sort(stamps)[rng.random(len(stamps)) >= loss]
     stamps = np.sort(np.concatenate([stamps, stamps[rng.random(len(stamps)) < doubled]]))
-    came = stamps + (1e9 * rng.uniform(0, late_s, len(stamps))).astype(np.int64)
-    order = np.argsort(came, kind="stable")
-    return stamps[order], came[order]
+    arrivals_ns = stamps + (1e9 * rng.uniform(0, late_s, len(stamps))).astype(np.int64)
+    order = np.argsort(arrivals_ns, kind="stable")
+    return stamps[order], arrivals_ns[order]
 
 
 def replay(streams, aligner, rings, expected, moments):
     """Pushes rows by arrival; compares every moment as soon as the frontier has reached it. Returns how many were compared."""
-    events = sorted((came, name, i) for name, (_, cames, _) in streams.items() for i, came in enumerate(cames))
+    events = sorted(
+        (arrival, name, i) for name, (_, arrivals_ns, _) in streams.items() for i, arrival in enumerate(arrivals_ns)
+    )
     compared = 0
-    for came, name, i in events:
+    for arrival, name, i in events:
         stamps, _, rows = streams[name]
-        rings[name].push(int(stamps[i]), rows[i], arrival_ns=int(came))
+        rings[name].push(int(stamps[i]), rows[i], arrival_ns=int(arrival))
         frontier = aligner.frontier()
         while frontier is not None and compared < len(moments) and moments[compared] <= frontier:
             batch = aligner.at(int(moments[compared]), settled=True)
@@ -78,9 +80,9 @@ def test_a_settled_batch_is_the_loaders(tmp_path, name, seed):
     rng = np.random.default_rng(seed)
     streams = {}
     for stream, hz, dtype in (("joint", 1000, np.float32), ("force", 230, np.float64), ("button", 40, np.int32)):
-        stamps, came = arrivals(rng, 0.6, hz, 0.3 / hz, 0.004, loss=0.05, doubled=0.05)
+        stamps, arrived = arrivals(rng, 0.6, hz, 0.3 / hz, 0.004, loss=0.05, doubled=0.05)
         rows = (1000 * rng.standard_normal((len(stamps), 3))).astype(dtype)
-        streams[stream] = stamps, came, rows
+        streams[stream] = stamps, arrived, rows
     dataset = recorded(tmp_path / "cache", streams)
     options = WINDOWS[name]
     floats = Window([-7, -1, 0] if name == "rows" else [-0.02, -0.0101, 0.0], **options)
@@ -115,17 +117,17 @@ def test_a_settled_batch_is_the_loaders(tmp_path, name, seed):
 
 def filmed(rng, seconds=0.5):
     """A joint at 200 Hz and a camera at 30 Hz that comes later."""
-    stamps, came = arrivals(rng, seconds, 200, 0.001, 0.002)
-    joint = stamps, came, rng.standard_normal((len(stamps), 2)).astype(np.float32)
-    stamps, came = arrivals(rng, seconds, 30, 0.004, 0.03)
-    return joint, stamps, came
+    stamps, arrived = arrivals(rng, seconds, 200, 0.001, 0.002)
+    joint = stamps, arrived, rng.standard_normal((len(stamps), 2)).astype(np.float32)
+    stamps, arrived = arrivals(rng, seconds, 30, 0.004, 0.03)
+    return joint, stamps, arrived
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 @pytest.mark.parametrize("codec", ["raw", "png", "jpeg", "depth"])
 def test_frames_are_the_loaders(tmp_path, codec, device):
     rng = np.random.default_rng(3)
-    joint, stamps, came = filmed(rng)
+    joint, stamps, arrived = filmed(rng)
     depth = codec == "depth"
     shape = (12, 16, 1) if depth else (12, 16, 3)
     smooth = np.cumsum(rng.integers(0, 9, (len(stamps), *shape)), axis=2)
@@ -163,16 +165,16 @@ def test_frames_are_the_loaders(tmp_path, codec, device):
     aligner = robocache.live.Aligner(
         loader.spec, rings, device=device, framework="numpy" if device == "cpu" else "torch"
     )
-    compared = replay({"joint": joint, "cam": (stamps, came, files)}, aligner, rings, expected, expected["time_ns"])
+    compared = replay({"joint": joint, "cam": (stamps, arrived, files)}, aligner, rings, expected, expected["time_ns"])
     assert compared > 0.7 * len(expected["time_ns"]) and aligner.bad_frames == 0
 
 
 def test_now_is_not_what_training_had(tmp_path):
     """The same comparison finds that "now" gives other values: it would find a wrong frontier too."""
     rng = np.random.default_rng(5)
-    stamps, came = arrivals(rng, 0.4, 500, 0.0005, 0.003)
+    stamps, arrived = arrivals(rng, 0.4, 500, 0.0005, 0.003)
     rows = rng.standard_normal((len(stamps), 2)).astype(np.float32)
-    dataset = recorded(tmp_path / "cache", {"joint": (stamps, came, rows)})
+    dataset = recorded(tmp_path / "cache", {"joint": (stamps, arrived, rows)})
     loader = robocache.Loader(
         dataset,
         batch_size=1,
@@ -190,7 +192,7 @@ def test_now_is_not_what_training_had(tmp_path):
         [np.interp(moments, stamps[order], rows[order, feature].astype(float)) for feature in range(2)], axis=1
     )
     settled, wrong = 0, 0
-    for stamp, arrival, row in zip(stamps, came, rows, strict=True):
+    for stamp, arrival, row in zip(stamps, arrived, rows, strict=True):
         ring.push(int(stamp), row, arrival_ns=int(arrival))
         for moment, value in zip(moments, true, strict=True):
             if not arrival - 9_000_000 <= moment <= arrival:
@@ -505,12 +507,12 @@ def test_the_batch_on_a_device(tmp_path):
     spec = spec_of(tmp_path)
     ring = robocache.live.Ring((2,), "float32", span_s=1)
     here = robocache.live.Aligner(spec, {"joint": ring})
-    there = robocache.live.Aligner(spec, {"joint": ring}, device=pytest.importorskip("torch").device("cuda"))
-    assert there.device.startswith("cuda:")
+    present = robocache.live.Aligner(spec, {"joint": ring}, device=pytest.importorskip("torch").device("cuda"))
+    assert present.device.startswith("cuda:")
     for k in range(1, 90):
         ring.push(NS + k * 10_000_000, np.full(2, k, np.float32), arrival_ns=2 * NS)
         if k > 2:
-            a, b = here.latest(), there.latest()
+            a, b = here.latest(), present.latest()
             assert all(b[key].device.type == "cuda" and (b[key].cpu() == a[key]).all() for key in a)
 
 
@@ -529,9 +531,9 @@ def test_a_segment_ends_at_a_clock_that_is_set_back(tmp_path):
 
 def test_an_output_has_no_ring_and_gives_its_base(tmp_path):
     rng = np.random.default_rng(7)
-    stamps, came = arrivals(rng, 0.5, 200, 0.001, 0.003)
+    stamps, arrived = arrivals(rng, 0.5, 200, 0.001, 0.003)
     rows = {name: rng.standard_normal((len(stamps), 4)).astype(np.float32) for name in ("state", "action")}
-    dataset = recorded(tmp_path / "cache", {name: (stamps, came, values) for name, values in rows.items()})
+    dataset = recorded(tmp_path / "cache", {name: (stamps, arrived, values) for name, values in rows.items()})
     windows = {
         "state": Window([-0.02, 0.0], normalize="mean_std", offset_s=0.002),
         "action": Window(
@@ -554,12 +556,12 @@ def test_an_output_has_no_ring_and_gives_its_base(tmp_path):
     expected = {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
     ring = robocache.live.Ring((4,), "float32", span_s=0.2, lateness_s=0.0035)
     aligner = robocache.live.Aligner(loader.spec, {"state": ring}, outputs=["action"], framework="numpy")
-    streams = {"state": (stamps, came, rows["state"])}
+    streams = {"state": (stamps, arrived, rows["state"])}
     assert replay(streams, aligner, {"state": ring}, expected, expected["time_ns"]) > 80
     batch = aligner.latest()
     assert set(batch) == {"state", "state_is_pad", "action_base", "time_ns", "anchor_age_ns"}
-    made = loader.spec.to_absolute("action", np.zeros((1, 3, 4), np.float32), batch)
-    np.testing.assert_array_equal(made[0, 0], batch["action_base"][0] * [1, 1, 0, 1])
+    result = loader.spec.to_absolute("action", np.zeros((1, 3, 4), np.float32), batch)
+    np.testing.assert_array_equal(result[0, 0], batch["action_base"][0] * [1, 1, 0, 1])
     for wrong, words in (
         (["arm"], "outputs: expected keys of the spec"),
         (["state"], "expected none, since the policy"),
@@ -592,11 +594,11 @@ def test_converted_keys_are_the_loaders(tmp_path, name, dtype):
     rng = np.random.default_rng(11)
     streams = {}
     for key, hz in (("state", 200), ("past", 100)):
-        stamps, came = arrivals(rng, 0.5, hz, 0.002, 0.004)
+        stamps, arrived = arrivals(rng, 0.5, hz, 0.002, 0.004)
         rows = rng.standard_normal((len(stamps), 8)).astype(dtype)
         rows[:, 3:7] += [0, 0, 0, 5]
         rows[:, 3:7] /= np.linalg.norm(rows[:, 3:7], axis=1, keepdims=True)
-        streams[key] = stamps, came, rows
+        streams[key] = stamps, arrived, rows
     dataset = recorded(tmp_path / "cache", streams)
     has_base = name != "rescaled"
     slerp = {"method": [(slice(3, 7), "slerp")]}

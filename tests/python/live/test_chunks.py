@@ -15,7 +15,7 @@ MS = 1_000_000
 FADE = 40 * MS
 
 
-def expected(chunks, moment, mode, decay, asked):
+def expected(chunks, moment, mode, decay, requested):
     """By the rule alone: of each chunk the last step at or before the moment, unless it is over. `asked` has the first moment at
     which each chunk was found, None where it was the first one then."""
     found = []
@@ -25,8 +25,8 @@ def expected(chunks, moment, mode, decay, asked):
         ends = [*stamps[1:], stamps[-1] + (stamps[-1] - stamps[-2] if len(stamps) > 1 else 1)]
         for begin, end, action in zip(stamps, ends, actions, strict=True):
             if begin <= moment < end:
-                asked.setdefault(id(chunk), moment if found else None)
-                found.append((asked[id(chunk)], action))
+                requested.setdefault(id(chunk), moment if found else None)
+                found.append((requested[id(chunk)], action))
     if not found:
         return None
     if mode == "newest":
@@ -45,7 +45,7 @@ def expected(chunks, moment, mode, decay, asked):
 @given(seed=st.integers(0, 2**32 - 1), mode=st.sampled_from(["newest", "ensemble", "cross-fade"]))
 def test_the_action_is_the_rules(seed, mode):
     rng = np.random.default_rng(seed)
-    chunks, put, asked = Chunks(mode, decay=0.3, fade_s=FADE / 1e9), [], {}
+    chunks, put, requested = Chunks(mode, decay=0.3, fade_s=FADE / 1e9), [], {}
     moment = 10**9
     starved = 0
     for _ in range(40):
@@ -57,7 +57,7 @@ def test_the_action_is_the_rules(seed, mode):
             put.append((anchor, offsets.tolist(), actions))
             chunks.put(anchor, offsets / 1e9, actions)
         moment += int(rng.integers(0, 20)) * MS
-        got, wanted = chunks.at(moment), expected(put, moment, mode, 0.3, asked)
+        got, wanted = chunks.at(moment), expected(put, moment, mode, 0.3, requested)
         assert (got is None) == (wanted is None)
         if wanted is None:
             starved += 1
@@ -192,7 +192,7 @@ def test_steps_in_rows_have_no_seconds(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ((0, [0.0, 0.0], np.zeros((2, 1))), "offsets_s: expected ascending"),
         ((0, [0.0], np.zeros((2, 1))), r"actions: expected \[1, D\], got \[2, 1\]"),
@@ -201,10 +201,10 @@ def test_steps_in_rows_have_no_seconds(tmp_path):
         ((0, None, np.zeros((1, 1))), "offsets_s: expected seconds"),
     ],
 )
-def test_chunks_that_are_none(arguments, words):
+def test_chunks_that_are_none(arguments, message):
     chunks = Chunks()
     chunks.put(0, [0.0, 0.1], np.zeros((2, 1)))
-    with pytest.raises(robocache.ArgumentError, match=words):
+    with pytest.raises(robocache.ArgumentError, match=message):
         chunks.put(*arguments)
     with pytest.raises(
         robocache.ArgumentError, match="mode: expected 'newest', 'ensemble' or 'cross-fade', got 'mean'"

@@ -21,11 +21,11 @@ NS = 1_000_000_000
 def pushed(rng, ring, seconds, hz, late_s):
     """Pushes rows out of the order of their stamps. Returns stamps, arrivals and rows in the order of arrival."""
     stamps = NS + (1e9 * np.arange(1, int(seconds * hz)) / hz).astype(np.int64)
-    came = stamps + (1e9 * rng.uniform(0, late_s, len(stamps))).astype(np.int64)
-    order = np.argsort(came, kind="stable")
-    stamps, came = stamps[order], came[order]
+    arrivals = stamps + (1e9 * rng.uniform(0, late_s, len(stamps))).astype(np.int64)
+    order = np.argsort(arrivals, kind="stable")
+    stamps, arrivals = stamps[order], arrivals[order]
     rows = rng.standard_normal((len(stamps), *ring.shape)).astype(ring.dtype)
-    return stamps, came, rows
+    return stamps, arrivals, rows
 
 
 def wait_until(what, seconds=20):
@@ -46,8 +46,8 @@ def test_a_recording_has_the_rows_by_stamp_with_their_arrivals(tmp_path):
     with live.Recorder(
         rings, path, episode={"task": "reach"}, streams={"joint": {"names": list("abcdefg")}}
     ) as recorder:
-        for name, (stamps, came, rows) in sent.items():
-            for stamp, arrival, row in zip(stamps, came, rows, strict=True):
+        for name, (stamps, arrivals, rows) in sent.items():
+            for stamp, arrival, row in zip(stamps, arrivals, rows, strict=True):
                 rings[name].push(int(stamp), row, arrival_ns=int(arrival))
         recorder.saw(NS + 5, now_ns=NS + 10)
         recorder.saw(NS + 7, now_ns=NS + 12)
@@ -55,15 +55,15 @@ def test_a_recording_has_the_rows_by_stamp_with_their_arrivals(tmp_path):
         assert robocache.open(path).episodes["success"].to_pylist() == [True]  # stop() returns when it is there
     dataset = robocache.open(path, verify=True)
     assert dataset.episodes["task"].to_pylist() == ["reach"] and dataset["joint"].names == list("abcdefg")
-    for name, (stamps, came, rows) in sent.items():
+    for name, (stamps, arrivals, rows) in sent.items():
         order = np.argsort(stamps, kind="stable")
         np.testing.assert_array_equal(dataset[name].time_ns, stamps[order])
         np.testing.assert_array_equal(dataset[name].values, rows[order])
         np.testing.assert_array_equal(dataset[name + ".arrival_ns"].time_ns, stamps[order])
-        np.testing.assert_array_equal(dataset[name + ".arrival_ns"].values, came[order])
+        np.testing.assert_array_equal(dataset[name + ".arrival_ns"].values, arrivals[order])
         assert recorder.counts[name] == {"kept": len(stamps), "lost": 0, "bad_frames": 0}
-        told = dataset.provenance["live"][name]
-        assert told["ring"] == rings[name].counts and told["recorder"] == recorder.counts[name]
+        facts = dataset.provenance["live"][name]
+        assert facts["ring"] == rings[name].counts and facts["recorder"] == recorder.counts[name]
     assert dataset["policy.moment_ns"].values.tolist() == [NS + 5, NS + 7]
     assert dataset["policy.moment_ns"].time_ns.tolist() == [NS + 10, NS + 12]
 
@@ -313,10 +313,10 @@ def test_what_an_aligner_gave_is_what_a_loader_gives_of_the_recording(tmp_path):
                 at = at[rng.random(len(at)) > 0.1]
                 at = np.concatenate([at, at[rng.random(len(at)) < 0.05]])
                 events += [(int(t + 1e9 * rng.uniform(0, late_s)), name, int(t)) for t in at]
-            for n, (came, name, stamp) in enumerate(sorted(events)):
+            for n, (arrival, name, stamp) in enumerate(sorted(events)):
                 row = files[n % len(files)] if name == "camera" else rng.standard_normal(rings[name].shape)
                 row = row if name == "camera" else row.astype(rings[name].dtype)
-                rings[name].push(stamp, row, arrival_ns=came)
+                rings[name].push(stamp, row, arrival_ns=arrival)
                 frontier = aligner.frontier()
                 if len({ring.counts["segments"] for ring in rings.values()}) > 1:
                     continue  # not all are set back yet

@@ -73,7 +73,7 @@ class Recording:
                     topic,
                     schema,
                     mine,
-                    names={key: of for key, of in names.items() if of},
+                    names={key: own_names for key, own_names in names.items() if own_names},
                     definition=self.definition,
                 )
             )
@@ -96,16 +96,16 @@ def loader_of(dataset, windows):
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory):
     """Returns a recording of the real data by its name; made once."""
-    root, made = os.environ.get("ROBOCACHE_TEST_DATA"), {}
+    root, result = os.environ.get("ROBOCACHE_TEST_DATA"), {}
 
     def get(name):
         if not root or not Path(root).exists():
             reason = "no real robot data: ROBOCACHE_TEST_DATA names no folder"
             warnings.warn(f"NOT RUN: {reason}", stacklevel=1)
             pytest.skip(reason)
-        if name not in made:
-            made[name] = MADE[name](tmp_path_factory.mktemp(name), Path(root))
-        return made[name]
+        if name not in result:
+            result[name] = MADE[name](tmp_path_factory.mktemp(name), Path(root))
+        return result[name]
 
     return get
 
@@ -157,22 +157,24 @@ class Played:
 
     def __init__(self, path, recording, *, speed, begin_s, seconds, lost=0.02, network=None, planted=None):
         span_s = 3.0 * max(1.0, speed)
-        rows = {key: of["rows"] for key, of in recording.loader.spec.keys.items()}
+        rows = {key: key_spec["rows"] for key, key_spec in recording.loader.spec.keys.items()}
         self.rings = {
-            key: live.Ring(of["shape"], of["dtype"], span_s=span_s, lateness_s=LATENESS_S) for key, of in rows.items()
+            key: live.Ring(key_spec["shape"], key_spec["dtype"], span_s=span_s, lateness_s=LATENESS_S)
+            for key, key_spec in rows.items()
         }
         take, self.topics = recording.receiver(self.rings)
-        asked = {
+        requested = {
             **recording.played, "speed": speed, "begin_s": begin_s, "seconds": seconds, "seed": 5, "late_s": LATE_S,
             "much_late": 0.04, "lost": lost, "doubled": 0.02, "set_back": 5,
         }  # fmt: skip
         self.numbers = [[] for _ in take]
         aligner = live.Aligner(recording.loader.spec, self.rings, framework="numpy")
         streams = {
-            key: {"names": of["names"], "attributes": recording.dataset[key].attributes} for key, of in rows.items()
+            key: {"names": key_spec["names"], "attributes": recording.dataset[key].attributes}
+            for key, key_spec in rows.items()
         }
         with live.Recorder(self.rings, path / "recorded", episode={}, streams=streams) as recorder:
-            receiving, publisher = play(asked) if network is None else network.run(lambda: play(asked, network))
+            receiving, publisher = play(requested) if network is None else network.run(lambda: play(requested, network))
             thread = threading.Thread(target=self.receive, args=(receiving, publisher, take))
             thread.start()
             self.batches, self.latest = ask(aligner, recording.loader, thread, planted)
@@ -198,16 +200,16 @@ class Played:
         receiving.close()
 
 
-def play(asked, network=None):
+def play(requested, network=None):
     """A socket, and a process that plays to it."""
     receiving = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     receiving.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     receiving.bind(("127.0.0.1", 0))
-    asked = json.dumps({**asked, "port": receiving.getsockname()[1]})
+    requested = json.dumps({**requested, "port": receiving.getsockname()[1]})
     if network is not None:
         network.lose(receiving.getsockname()[1])
     return receiving, subprocess.Popen(
-        [sys.executable, str(HERE / "republish.py"), asked], stdout=subprocess.PIPE, text=True
+        [sys.executable, str(HERE / "republish.py"), requested], stdout=subprocess.PIPE, text=True
     )
 
 
@@ -258,12 +260,12 @@ def without_gaps(recording, recorded, moments):
     whole = np.ones(len(moments), bool)
     for stream, window in recording.streams.items():
         original = np.unique(np.asarray(recording.dataset[stream].time_ns))
-        came = np.isin(original, np.asarray(recorded[stream].time_ns))
+        is_recorded = np.isin(original, np.asarray(recorded[stream].time_ns))
         for delta in np.atleast_1d(window.offsets):
             target = np.asarray(moments) + round(1e9 * delta)
             after = np.searchsorted(original, target)
             for near in (after - 2, after - 1, after, after + 1, after + 2):
-                whole &= came[np.clip(near, 0, len(original) - 1)]
+                whole &= is_recorded[np.clip(near, 0, len(original) - 1)]
     return [moment for moment, kept in zip(moments, whole, strict=True) if kept]
 
 

@@ -119,8 +119,8 @@ def test_history_ends_and_horizon_starts_at_the_anchor(dataset, rate_hz):
         "action": [k / rate_hz for k in range(4)],
         "gripper": [-2 / rate_hz, -1 / rate_hz, 0.0, 1 / rate_hz],
     }
-    said, expected = (flat_loader(dataset, batch_size=8, delta_timestamps=deltas) for deltas in (windows, meant))
-    assert_same_batches(batches_of(said), batches_of(expected))
+    named, expected = (flat_loader(dataset, batch_size=8, delta_timestamps=deltas) for deltas in (windows, meant))
+    assert_same_batches(batches_of(named), batches_of(expected))
 
 
 @pytest.mark.parametrize(
@@ -158,17 +158,17 @@ def slow_and_fast(seconds=2):
 def test_rule_48_a_stream_of_one_row_an_episode_is_not_the_default_anchor(tmp_path, order):
     recording = [dict(list(slow_and_fast().items())[::order]) for _ in range(4)]
     recording[2]["intrinsics"] = (np.array([0, 10**9]), np.ones((2, 4), np.float32))  # published a second time
-    made = write(tmp_path / "cache", recording)
-    loader = flat_loader(made, batch_size=4, delta_timestamps=dict.fromkeys(recording[0]))
+    dataset = write(tmp_path / "cache", recording)
+    loader = flat_loader(dataset, batch_size=4, delta_timestamps=dict.fromkeys(recording[0]))
     assert (loader.anchor, loader.num_anchors) == ("actions", 160)
-    alone = flat_loader(made, batch_size=4, delta_timestamps={"intrinsics": None})
+    alone = flat_loader(dataset, batch_size=4, delta_timestamps={"intrinsics": None})
     assert (alone.anchor, alone.num_anchors) == ("intrinsics", 5)
-    named = flat_loader(made, batch_size=4, delta_timestamps=dict.fromkeys(recording[0]), anchor="intrinsics")
+    named = flat_loader(dataset, batch_size=4, delta_timestamps=dict.fromkeys(recording[0]), anchor="intrinsics")
     assert named.num_anchors == 5
 
 
 def test_rule_48_a_stream_of_repeated_stamps_is_not_the_slowest(tmp_path):
     """Its median period is 0, so it has no rate; a burst of rows a stamp is no slow stream."""
     burst = (np.repeat(np.arange(10) * 10**8, 10), np.zeros((100, 1), np.float32))
-    made = write(tmp_path / "cache", [{"burst": burst, "state": slow_and_fast()["state"]}])
-    assert flat_loader(made, batch_size=4, delta_timestamps={"burst": None, "state": None}).anchor == "state"
+    result = write(tmp_path / "cache", [{"burst": burst, "state": slow_and_fast()["state"]}])
+    assert flat_loader(result, batch_size=4, delta_timestamps={"burst": None, "state": None}).anchor == "state"

@@ -234,7 +234,7 @@ def rounded(tmp_path, columns, dtype=np.float64, names=None, window=None):
             framework="numpy",
         )
     return (
-        [str(one.message) for one in caught if "float64" in str(one.message)],
+        [str(warning.message) for warning in caught if "float64" in str(warning.message)],
         next(iter(loader))["fix"][:, 0],
         values,
     )
@@ -251,13 +251,13 @@ LARGE = {
 @pytest.mark.parametrize("name", LARGE)
 def test_what_float32_loses_of_float64_is_a_warning_with_the_way_out(name, tmp_path):
     columns, names = [STEPS % 7 + 0.5, LARGE[name]], ["small", name]
-    (told,), values, exact = rounded(tmp_path, columns, names=names)
+    (warnings,), values, exact = rounded(tmp_path, columns, names=names)
     lost = 2.0**-24 * np.abs(exact[:, 1]).max()
-    assert f"'fix'[1] ({name}) by up to {lost:.3g}, {lost / exact[:, 1].std():.3g} of its std" in told
-    assert 'Window(dtype="float64")' in told
+    assert f"'fix'[1] ({name}) by up to {lost:.3g}, {lost / exact[:, 1].std():.3g} of its std" in warnings
+    assert 'Window(dtype="float64")' in warnings
     assert np.abs(values[:, 1].astype(np.float64) - exact[:, 1]).max() <= lost
-    told, values, exact = rounded(tmp_path, columns, window={"dtype": "float64"})
-    assert told == []
+    warnings, values, exact = rounded(tmp_path, columns, window={"dtype": "float64"})
+    assert warnings == []
     np.testing.assert_array_equal(values, exact)
 
 

@@ -121,8 +121,8 @@ def test_batches_run_on_the_callers_stream_and_do_not_wait(dataset, recording, c
 def test_without_a_device_batches_are_where_a_gpu_is(dataset):
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.0]}}
     loader = flat_loader(dataset, **options)
-    there = robocache.check_installation()["cuda"]["reason"] is None and torch.cuda.is_available()
-    assert loader.device == (f"cuda:{torch.cuda.current_device()}" if there else "cpu")
+    present = robocache.check_installation()["cuda"]["reason"] is None and torch.cuda.is_available()
+    assert loader.device == (f"cuda:{torch.cuda.current_device()}" if present else "cpu")
     assert str(next(loader)["action"].device) == loader.device
     assert flat_loader(dataset, framework="numpy", **options).device == "cpu"
     for cpu in (torch.device("cpu"), torch.device("cpu", 0)):

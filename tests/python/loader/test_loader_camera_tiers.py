@@ -68,8 +68,8 @@ def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(filmed, tmp_path, cuda, 
 def _batches(sources, options, **more):
     """A loader, and of it two epochs and some gathered samples."""
     loader = flat_loader(sources, **options, **more)
-    made = [{name: x.cpu().clone() for name, x in batch.items()} for _ in range(2) for batch in loader]
-    return loader, [*made, {name: x.cpu() for name, x in loader.gather([10, 3, 3, 4]).items()}]
+    result = [{name: x.cpu().clone() for name, x in batch.items()} for _ in range(2) for batch in loader]
+    return loader, [*result, {name: x.cpu() for name, x in loader.gather([10, 3, 3, 4]).items()}]
 
 
 def _assert_same(got, expected):
@@ -297,8 +297,8 @@ def test_processes_on_one_gpu_share_one_pinned_copy(filmed, tmp_path, monkeypatc
     run = [sys.executable, "-c", program, str(tmp_path / "cache")]
     others = [subprocess.Popen(run, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for other in others:
-        told = other.communicate(timeout=300)[0].splitlines()
-        assert other.returncode == 0 and told == [expected.hexdigest(), "True", str(shared)]
+        lines = other.communicate(timeout=300)[0].splitlines()
+        assert other.returncode == 0 and lines == [expected.hexdigest(), "True", str(shared)]
     del loader
 
 
@@ -316,20 +316,20 @@ def test_a_coming_batch_is_fetched_and_a_wrong_guess_changes_no_byte(filmed, tmp
 
     def steps(loader):
         """An epoch and a part, samples by number between, a jump back, one ahead, and other epochs."""
-        made = list(loader)
+        result = list(loader)
         for batch in loader:
-            made.append(batch)
-            if len(made) % 4 == 0:
+            result.append(batch)
+            if len(result) % 4 == 0:
                 state = loader.state_dict()
                 break
-        made += [next(iter(loader)), loader.gather([5, 2])]
+        result += [next(iter(loader)), loader.gather([5, 2])]
         loader.load_state_dict(state)
-        made += [next(iter(loader)), next(iter(loader))]
+        result += [next(iter(loader)), next(iter(loader))]
         loader.set_epoch(7)
-        made += loader
+        result += loader
         loader.load_state_dict({"seed": 9, "epoch": 2, "samples": 13})
-        made += loader
-        return [{name: x.cpu().clone() for name, x in batch.items()} for batch in made]
+        result += loader
+        return [{name: x.cpu().clone() for name, x in batch.items()} for batch in result]
 
     for batch_size in (7, 20):
         expected = steps(flat_loader(sources, batch_size=batch_size, device="cpu", **options))

@@ -374,15 +374,15 @@ def test_several_sources_of_one_dataset_and_camera(filmed_dataset, tmp_path):
         filmed_dataset,
     ]  # the last one's frames are the first one's, not those behind the second's
     loader = flat_loader(
-        [robocache.Source(of, episodes=[e]) for of, e in zip(of_source, (2, 0, 1), strict=True)],
+        [robocache.Source(dataset_of, episodes=[e]) for dataset_of, e in zip(of_source, (2, 0, 1), strict=True)],
         batch_size=36,
         delta_timestamps={"top": None},
         images=robocache.ImageOptions(dtype="uint8", layout="hwc"),
         device="cpu",
     )
     batch = {name: array.numpy() for name, array in next(loader).items()}
-    for source, of in enumerate(of_source):
+    for source, dataset_of in enumerate(of_source):
         mine = {name: array[batch["dataset_index"] == source] for name, array in batch.items()}
         assert len(mine["top"]) == 12
-        pixels, _ = _expected(of, "top", mine, [0.0])
+        pixels, _ = _expected(dataset_of, "top", mine, [0.0])
         np.testing.assert_array_equal(mine["top"], pixels[:, 0])

@@ -109,12 +109,12 @@ def test_a_batch_takes_the_memory_of_the_one_before(dataset, framework, prefetch
     plain = epochs(make(dataset, framework=framework, prefetch=0))
     loader = make(dataset, framework=framework, prefetch=prefetch, reuse_buffers=True)
     seen, kept = set(), []
-    for place, batch in enumerate(itertools.chain.from_iterable(itertools.repeat(loader, 3))):
-        assert_same_batches([copied(batch)], [plain[place]])
+    for index, batch in enumerate(itertools.chain.from_iterable(itertools.repeat(loader, 3))):
+        assert_same_batches([copied(batch)], [plain[index]])
         assert all(isinstance(x, np.ndarray) == (framework == "numpy") for x in batch.values())
         seen.add(tuple(where(batch).values()))
         kept.append(batch)
-    assert place == len(plain) - 1
+    assert index == len(plain) - 1
     assert len(seen) <= prefetch + 2
     # Another dict every time, over memory that has been written again.
     assert len({id(batch) for batch in kept}) == len(kept)

@@ -279,7 +279,7 @@ def test_shards_and_mixtures_are_filtered_source_by_source(dataset, recording, d
         columns = (to_numpy(batch[name]).tolist() for name in ("dataset_index", "episode_index", "time_ns"))
         for source, episode, time_ns in zip(*columns, strict=True):
             got[source].append((episode, time_ns))
-    assert {source: sorted(of) for source, of in got.items()} == expected
+    assert {source: sorted(rows_of) for source, rows_of in got.items()} == expected
     assert "anchors=" in repr(sources[1])
     assert str(loader.explain()).endswith(
         f"anchors: {loader.num_anchors} of {before}; where=(arm[0] > 0); sources[1]: keep=1 ranges"
@@ -426,12 +426,12 @@ def test_a_condition_for_several_sources_means_one_thing_in_all(tmp_path):
         anchors = robocache.Anchors(stream="a", where=condition)
         return robocache.Loader(sources, batch_size=1, delta_timestamps={"a": None}, anchors=anchors).num_anchors
 
-    for condition, other, said in (
+    for condition, other, message in (
         (pc.field("arm[0]") > 1, turned, r"'arm\[0\]' of 'x' in sources\[0\] .* and of 'y' in"),
         (pc.field("arm.x") > 1, small, r"'arm.x' of 'm' in sources\[0\] .* and of 'mm' in"),
         ((pc.field("a") > 0) & (pc.field("speed(arm)") > 1), small, r"'speed\(arm\)' of 'm' in"),
     ):
-        with pytest.raises(robocache.ArgumentError, match=rf"anchors\.where: expected columns .* got {said}"):
+        with pytest.raises(robocache.ArgumentError, match=rf"anchors\.where: expected columns .* got {message}"):
             count(condition, first, other)
         assert count(condition, first) > 0
     # Columns that the condition does not use may mean anything, as may those of conditions of each source.

@@ -51,12 +51,12 @@ def windows_of(images, **action):
     }
 
 
-def flipped_of(made, plain):
+def flipped_of(result, plain):
     """Which samples of two batches are mirror images, by both cameras."""
     flips = {}
     for key in ("top", "wrist"):
-        upright = (made[key] == plain[key]).reshape(len(made[key]), -1).all(axis=1)
-        mirrored = (made[key] == plain[key][..., ::-1, :]).reshape(len(made[key]), -1).all(axis=1)
+        upright = (result[key] == plain[key]).reshape(len(result[key]), -1).all(axis=1)
+        mirrored = (result[key] == plain[key][..., ::-1, :]).reshape(len(result[key]), -1).all(axis=1)
         assert (upright != mirrored).all()
         flips[key] = mirrored
     np.testing.assert_array_equal(flips["top"], flips["wrist"])
@@ -65,13 +65,13 @@ def flipped_of(made, plain):
 
 def test_all_cameras_of_a_sample_flip_together_and_features_change_their_signs(dataset, device):
     plain = numpy_of(next(loader_of(dataset, windows_of({"dtype": "uint8", "layout": "hwc"}), device)))
-    made = numpy_of(next(loader_of(dataset, windows_of(HALF, mirror=[0, 3]), device)))
-    flipped = flipped_of(made, plain)
+    result = numpy_of(next(loader_of(dataset, windows_of(HALF, mirror=[0, 3]), device)))
+    flipped = flipped_of(result, plain)
     assert 15 < flipped.sum() < 49
     signs = np.where(flipped[:, None, None], np.float32([-1, 1, 1, -1]), np.float32(1))
-    np.testing.assert_array_equal(made["action"], plain["action"] * signs)
-    np.testing.assert_array_equal(made["button"], plain["button"])
-    np.testing.assert_array_equal(made["action_is_pad"], plain["action_is_pad"])
+    np.testing.assert_array_equal(result["action"], plain["action"] * signs)
+    np.testing.assert_array_equal(result["button"], plain["button"])
+    np.testing.assert_array_equal(result["action_is_pad"], plain["action_is_pad"])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -79,17 +79,17 @@ def test_signs_change_in_recorded_units_before_values_are_normalised(dataset, de
     window = {"normalize": "mean_std", "dtype": dtype}
     upright = next(loader_of(dataset, windows_of({"dtype": "uint8", "layout": "hwc"}, **window), device))
     recorded = numpy_of(next(loader_of(dataset, windows_of({"dtype": "uint8", "layout": "hwc"}))))
-    made = next(loader_of(dataset, windows_of(HALF, mirror=[1], **window), device))
-    assert made["action"].dtype == getattr(torch, dtype)
-    upright["action"], made["action"] = upright["action"].float(), made["action"].float()
-    made, upright = numpy_of(made), numpy_of(upright)
-    flipped = flipped_of(made, recorded)
-    np.testing.assert_array_equal(made["action"][~flipped], upright["action"][~flipped])  # the same bits
-    np.testing.assert_array_equal(made["action"][..., [0, 2, 3]], upright["action"][..., [0, 2, 3]])
+    result = next(loader_of(dataset, windows_of(HALF, mirror=[1], **window), device))
+    assert result["action"].dtype == getattr(torch, dtype)
+    upright["action"], result["action"] = upright["action"].float(), result["action"].float()
+    result, upright = numpy_of(result), numpy_of(upright)
+    flipped = flipped_of(result, recorded)
+    np.testing.assert_array_equal(result["action"][~flipped], upright["action"][~flipped])  # the same bits
+    np.testing.assert_array_equal(result["action"][..., [0, 2, 3]], upright["action"][..., [0, 2, 3]])
     values = dataset.streams["action"].values[:, 1].astype(np.float64)
     expected = (-recorded["action"][flipped][..., 1] - values.mean()) / values.std()
     np.testing.assert_allclose(
-        made["action"][flipped][..., 1], expected, rtol=2**-8 if dtype == "bfloat16" else 1e-5, atol=1e-5
+        result["action"][flipped][..., 1], expected, rtol=2**-8 if dtype == "bfloat16" else 1e-5, atol=1e-5
     )
 
 
@@ -104,13 +104,13 @@ def test_a_relative_action_is_that_of_the_mirrored_state(dataset, device):
     recorded = numpy_of(next(loader_of(dataset, windows_of({"dtype": "uint8", "layout": "hwc"}) | recorded)))
     loader = loader_of(dataset, windows(HALF, {"action": {"mirror": [0]}, "state": {"mirror": [0, 2]}}), device)
     batch = next(loader)
-    made = numpy_of(batch)
-    flipped = flipped_of(made, recorded)[:, None]
+    result = numpy_of(batch)
+    flipped = flipped_of(result, recorded)[:, None]
     action = recorded["action"] * np.where(flipped[..., None], [-1, 1, 1, 1], 1)
     state = recorded["state"] * np.where(flipped, [-1, 1, -1, 1], 1)
-    np.testing.assert_array_equal(made["state"], state)
-    np.testing.assert_array_equal(made["action_base"], state)
-    np.testing.assert_array_equal(made["action"], action - state[:, None])
+    np.testing.assert_array_equal(result["state"], state)
+    np.testing.assert_array_equal(result["action_base"], state)
+    np.testing.assert_array_equal(result["action"], action - state[:, None])
     np.testing.assert_allclose(loader.to_absolute("action", batch["action"], batch).cpu().numpy(), action, rtol=1e-14)
 
 
@@ -123,10 +123,10 @@ def test_flips_of_both_ways_reverse_a_sign_twice(dataset, device):
     plain = numpy_of(
         next(loader_of(dataset, {"top": Window(images=ImageOptions(dtype="uint8", layout="hwc")), "action": None}))
     )
-    made = numpy_of(next(loader_of(dataset, windows, device)))
+    result = numpy_of(next(loader_of(dataset, windows, device)))
     seen = set()
     for image, action, upright, recorded in zip(
-        made["top"], made["action"], plain["top"], plain["action"], strict=True
+        result["top"], result["action"], plain["top"], plain["action"], strict=True
     ):
         ways = [(h, v) for h in (1, -1) for v in (1, -1) if np.array_equal(image, upright[::v, ::h])]
         assert len(ways) == 1
@@ -230,9 +230,9 @@ def test_a_mirror_changes_nothing_without_flips(dataset, device):
 
 def test_cameras_may_differ_where_nothing_is_mirrored(dataset):
     windows = windows_of({}, mirror=[]) | {"top": Window(images=ImageOptions(flip_horizontal=1))}
-    made, plain = next(loader_of(dataset, windows)), next(loader_of(dataset, windows_of({})))
-    assert torch.equal(made["top"], plain["top"].flip(-1)) and torch.equal(made["wrist"], plain["wrist"])
-    assert torch.equal(made["action"], plain["action"])
+    result, plain = next(loader_of(dataset, windows)), next(loader_of(dataset, windows_of({})))
+    assert torch.equal(result["top"], plain["top"].flip(-1)) and torch.equal(result["wrist"], plain["wrist"])
+    assert torch.equal(result["action"], plain["action"])
 
 
 @pytest.mark.parametrize(
@@ -304,17 +304,17 @@ def test_the_steps_of_a_segment_share_their_draws(dataset, device, form):
         return numpy_of(next(iter(loader)))
 
     plain = batch_of({}, {"action": None})
-    made = batch_of({"flip_horizontal": 0.5}, {"action": Window(mirror=[0])})
+    result = batch_of({"flip_horizontal": 0.5}, {"action": Window(mirror=[0])})
     cropped = batch_of({"crop": (6, 10)}, {"action": None})["top"]
     ends = np.cumsum(plain["lengths"])
     seen = set()
     for i, length in enumerate(plain["lengths"]):
         steps = np.s_[ends[i] - length : ends[i]] if form == "packed" else np.s_[i, :length]
-        flipped = np.array_equal(made["top"][steps], plain["top"][steps][:, :, ::-1])
-        assert flipped or np.array_equal(made["top"][steps], plain["top"][steps])
+        flipped = np.array_equal(result["top"][steps], plain["top"][steps][:, :, ::-1])
+        assert flipped or np.array_equal(result["top"][steps], plain["top"][steps])
         seen.add(flipped)
         signs = np.float32([-1, 1, 1, 1]) if flipped else np.float32(1)
-        np.testing.assert_array_equal(made["action"][steps], plain["action"][steps] * signs)
+        np.testing.assert_array_equal(result["action"][steps], plain["action"][steps] * signs)
         whole = plain["top"][steps]
         found = [
             (y, x)

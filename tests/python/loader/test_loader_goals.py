@@ -121,12 +121,12 @@ def assert_goals(batch, key, window, ticks, tasks, values, *, seed, numbers, epo
 
 
 def recording_of(rng, lengths, names=("state",), jitter=True, period_ns=33_333_333):
-    made = []
+    result = []
     for number, n in enumerate(lengths):
         apart = rng.integers(10**7, 6 * 10**7, n) if jitter else np.full(n, period_ns)
         times = EPOCH_NS + 10**12 * number + np.cumsum(apart)
-        made.append({name: (times, rng.standard_normal((n, 3)).astype(np.float32)) for name in names})
-    return made
+        result.append({name: (times, rng.standard_normal((n, 3)).astype(np.float32)) for name in names})
+    return result
 
 
 LENGTHS = [40, 1, 17, 2, 60, 1, 30, 5]  # of two tasks in turns
@@ -251,12 +251,12 @@ def test_tasks_are_the_first_text_of_each_episode(tmp_path, rng):
     texts = [["pick", "pour"], ["", "pour"], ["pick"], None, ["pour", "pick"], [""]]
     recording = recording_of(rng, lengths)
     with robocache.Writer(tmp_path / "cache") as writer:
-        for streams, said in zip(recording, texts, strict=True):
+        for streams, episode_texts in zip(recording, texts, strict=True):
             with writer.episode() as episode:
                 times, values = streams["state"]
                 episode.append("state", times, values)
-                if said is not None:
-                    episode.append("said", times[: len(said)], said)
+                if episode_texts is not None:
+                    episode.append("said", times[: len(episode_texts)], episode_texts)
         writer.stream("said", attributes={"task": True})
     dataset = robocache.open(tmp_path / "cache")
     loader = robocache.Loader(dataset, batch_size=36, delta_timestamps=goals("other"), seed=1)
@@ -572,8 +572,8 @@ def test_statistics_of_goals(tmp_path, rng):
     }
     loader = robocache.Loader(dataset, batch_size=8, delta_timestamps=windows)
     values = np.concatenate([s["state"][1][-1] - s["state"][1] for s in recording]).astype(np.float64)
-    for of in (loader, loader.spec):
-        stats = dataset.statistics(of)["goal"]
+    for owner in (loader, loader.spec):
+        stats = dataset.statistics(owner)["goal"]
         np.testing.assert_allclose(stats.mean, values.mean(0), rtol=1e-6, atol=1e-7)
         np.testing.assert_array_equal(stats.max, values.max(0))
 

@@ -34,10 +34,10 @@ def with_seeds(images, seeds):
 
 def noised(images, seeds):
     """As a person draws by torch."""
-    made = images.float()
-    for image, seed in zip(made, seeds.tolist(), strict=True):
+    result = images.float()
+    for image, seed in zip(result, seeds.tolist(), strict=True):
         image += torch.randn(image.shape, generator=torch.Generator().manual_seed(seed)).to(image.device)
-    return made
+    return result
 
 
 def of_arrays(images, seeds):
@@ -122,9 +122,9 @@ def test_seeds_belong_to_the_sample(dataset, device, transform):
 
 def test_gather_draws_by_the_anchor(dataset, device):
     loader = loader_of(dataset, windows_of(with_seeds), device)
-    made = joined([loader.gather([5, 9, 9, 44])])
+    result = joined([loader.gather([5, 9, 9, 44])])
     alone = joined([loader_of(dataset, windows_of(with_seeds)).gather([at]) for at in (5, 9, 9, 44)])
-    for name, array in made.items():
+    for name, array in result.items():
         assert torch.equal(array, alone[name]), name
 
 
@@ -132,8 +132,8 @@ def test_gather_draws_by_the_anchor(dataset, device):
 def test_a_stream_of_the_loader(dataset, cuda):
     windows = windows_of(with_seeds)
     ahead = loader_of(dataset, windows, "cuda", memory=Memory(stream=torch.cuda.Stream()))
-    expected, made = joined(loader_of(dataset, windows)), joined(ahead)
-    for name, array in made.items():
+    expected, result = joined(loader_of(dataset, windows)), joined(ahead)
+    for name, array in result.items():
         assert torch.equal(array, expected[name]), name
 
 
@@ -158,12 +158,12 @@ def test_dtype_and_layout_are_the_functions_too(dataset, device):
 
 def test_numpy_in_numpy_out(dataset):
     windows = {"wrist": Window(images=ImageOptions(transform=of_arrays)), "action": None}
-    made = next(loader_of(dataset, windows, framework="numpy"))["wrist"]
+    result = next(loader_of(dataset, windows, framework="numpy"))["wrist"]
     plain = next(
         loader_of(dataset, {"wrist": Window(images=ImageOptions(dtype="uint8")), "action": None}, framework="numpy")
     )
-    assert isinstance(made, np.ndarray) and made.shape == (16, 3, 8, 4)
-    offsets = made - plain["wrist"][..., ::2]
+    assert isinstance(result, np.ndarray) and result.shape == (16, 3, 8, 4)
+    offsets = result - plain["wrist"][..., ::2]
     assert (offsets == offsets[:, :1, :1, :1]).all() and len(np.unique(offsets)) > 2
 
 
@@ -176,7 +176,7 @@ def test_a_spec_has_the_images_that_the_function_gets(dataset):
 
 
 @pytest.mark.parametrize(
-    ("made", "got"),
+    ("result", "got"),
     [
         (lambda images, seeds: None, "None"),
         (lambda images, seeds: images[1:], r"\(15, 3, 8, 8\) on cpu"),
@@ -184,8 +184,8 @@ def test_a_spec_has_the_images_that_the_function_gets(dataset):
         (lambda images, seeds: images.sum(), r"\(\) on cpu"),
     ],
 )
-def test_what_is_no_batch_is_refused(dataset, made, got):
-    loader = loader_of(dataset, {"wrist": Window(images=ImageOptions(transform=made))})
+def test_what_is_no_batch_is_refused(dataset, result, got):
+    loader = loader_of(dataset, {"wrist": Window(images=ImageOptions(transform=result))})
     with pytest.raises(
         robocache.ArgumentError, match=rf"^delta_timestamps\['wrist'\].images.transform: .*16 samples.*{got}"
     ):

@@ -97,9 +97,11 @@ def test_rule_36_a_loop_inside_a_loop_leaves_it_whole(make, numbers_of, inner, o
         loader, found, steps = make(**options), [], 0
         for step, batch in enumerate(loader):
             if step in at:
-                place = place_of(loader)
+                position = place_of(loader)
                 inner(loader)
-                assert place_of(loader) == place == {"seed": 0, "epoch": 0, "samples": min(COUNT, (step + 1) * BATCH)}
+                assert (
+                    place_of(loader) == position == {"seed": 0, "epoch": 0, "samples": min(COUNT, (step + 1) * BATCH)}
+                )
             found += numbers_of(batch)  # the inner loop has not written over it
         for step, _ in enumerate(theirs):
             steps += 1

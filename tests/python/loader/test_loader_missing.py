@@ -38,10 +38,10 @@ def quiet(*args, **options):
 
 
 def test_rule_48_episodes_without_a_key_are_padding_and_one_warning_counts_them(partly, device):
-    with pytest.warns(LoaderWarning) as said:
+    with pytest.warns(LoaderWarning) as warned:
         loader = flat_loader(partly, batch_size=80, delta_timestamps=WINDOWS, anchor="state", device=device)
-    assert len(said) == 1
-    text = str(said[0].message)
+    assert len(warned) == 1
+    text = str(warned[0].message)
     assert "missing: 2 of 5 episodes have no row of 'camera'" in text
     assert "anchors: 1 of 5 episodes have no row of 'state'" in text
     assert "missing='drop'" in text and "pc.field('rows.camera') > 0" in text
@@ -77,9 +77,9 @@ def test_rule_48_drop_that_leaves_no_episode_is_refused(partly):
 
 
 def test_rule_48_where_finds_the_episodes_that_have_rows(partly):
-    there = (pc.field("rows.camera") > 0) & (pc.field("rows.state") > 0)
-    assert partly.select(there) == [0, 2]
-    by_where = quiet(partly, batch_size=8, delta_timestamps=WINDOWS, episodes=there, shuffle=False)
+    present = (pc.field("rows.camera") > 0) & (pc.field("rows.state") > 0)
+    assert partly.select(present) == [0, 2]
+    by_where = quiet(partly, batch_size=8, delta_timestamps=WINDOWS, episodes=present, shuffle=False)
     dropped = quiet(partly, batch_size=8, delta_timestamps=WINDOWS, missing="drop", shuffle=False)
     assert anchors_of(by_where) == anchors_of(dropped)
 
@@ -88,15 +88,15 @@ def test_rule_37_a_source_without_the_key_is_drawn_with_a_warning(partly, tmp_pa
     """Its episodes are padding; those of the other source that lack the key are counted by its name."""
     blind = write(tmp_path / "blind", episodes_with("state", "state"))
     sources = [Source(blind), Source(partly, episodes=[0, 1, 2])]
-    with pytest.warns(LoaderWarning) as said:
+    with pytest.warns(LoaderWarning) as warned:
         flat_loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state")
-    (text,) = (str(warning.message) for warning in said)
+    (text,) = (str(warning.message) for warning in warned)
     absent = "sources[0].missing: no stream for 'camera': in all of its 2 episodes the values are 0 and is_pad is true"
     assert text.startswith(absent) and "rename=" in text
     assert "sources[1].missing: 1 of 3 episodes have no row of 'camera'" in text
-    with pytest.warns(LoaderWarning, match=r"sources\[0\].missing: no stream for 'camera'") as said:
+    with pytest.warns(LoaderWarning, match=r"sources\[0\].missing: no stream for 'camera'") as warned:
         loader = flat_loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state", missing="drop")
-    assert loader.num_anchors == 80 and len(said) == 1 and "sources[1]" not in str(said[0].message)
+    assert loader.num_anchors == 80 and len(warned) == 1 and "sources[1]" not in str(warned[0].message)
     with pytest.raises(robocache.ArgumentError, match=r"^sources\[1\].missing: 1 of 3 episodes"):
         flat_loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state", missing="error")
 
@@ -138,10 +138,12 @@ def test_rule_48_ranks_drop_the_same_and_one_of_them_warns(partly):
 
 def test_rule_48_one_warning_is_for_all_sources_and_a_copy_does_not_say_it_again(partly, tmp_path):
     sources = [Source(partly), Source(partly, episodes=[0, 1])]
-    with pytest.warns(LoaderWarning) as said:
+    with pytest.warns(LoaderWarning) as warned:
         loader = flat_loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state")
-    assert len(said) == 1
-    assert "sources[0].missing: 2 of 5" in str(said[0].message) and "sources[1].missing: 1 of 2" in str(said[0].message)
+    assert len(warned) == 1
+    assert "sources[0].missing: 2 of 5" in str(warned[0].message) and "sources[1].missing: 1 of 2" in str(
+        warned[0].message
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error", LoaderWarning)
         pickle.loads(pickle.dumps(loader))
@@ -158,11 +160,11 @@ def ten_hz(tmp_path, episodes=3, count=100, nominal=()):
 def test_rule_48_offsets_that_are_rows_instead_of_seconds_are_said(tmp_path, device, length):
     dataset = ten_hz(tmp_path)
     windows = {"state": None, "action": list(range(length))}
-    with pytest.warns(LoaderWarning) as said:
+    with pytest.warns(LoaderWarning) as warned:
         loader = flat_loader(dataset, batch_size=300, delta_timestamps=windows, device=device)
-    text = str(said[0].message)
+    text = str(warned[0].message)
     share = float(np.asarray(next(loader)["action_is_pad"].cpu()).mean())
-    assert len(said) == 1 and share > 0.5
+    assert len(warned) == 1 and share > 0.5
     assert text.startswith(f"delta_timestamps['action']: {100 * share:.3g}% of the steps are padding")
     for part in (
         f"0 s to {length - 1} s",
@@ -193,25 +195,25 @@ def test_rule_48_padding_is_told_for_what_it_is(tmp_path):
 
 def test_rule_48_padding_counts_episodes_that_have_the_key_alone(partly):
     """Episodes without the key have another warning."""
-    with pytest.warns(LoaderWarning) as said:
+    with pytest.warns(LoaderWarning) as warned:
         flat_loader(partly, batch_size=8, delta_timestamps=WINDOWS, episodes=[0, 1, 3])
-    assert [str(w.message).partition(":")[0] for w in said] == ["missing"]
+    assert [str(w.message).partition(":")[0] for w in warned] == ["missing"]
 
 
 def test_rule_48_padding_of_one_source_is_told_by_its_name(tmp_path, partly):
     long = ten_hz(tmp_path)
     sources = [Source(partly, episodes=[0, 2]), Source(long)]
     options = {"batch_size": 8, "anchor": "state"}
-    with pytest.warns(LoaderWarning, match=r"^sources\[0\].delta_timestamps\['state'\]: 7\d(.\d)?% of") as said:
+    with pytest.warns(LoaderWarning, match=r"^sources\[0\].delta_timestamps\['state'\]: 7\d(.\d)?% of") as warned:
         flat_loader(sources, delta_timestamps={"state": [k / 5 for k in range(20)]}, **options)
-    assert "sources[1]" not in str(said[0].message)
+    assert "sources[1]" not in str(warned[0].message)
 
 
 def test_rule_48_a_look_at_many_anchors_finds_their_share(tmp_path):
     """More anchors than are looked at: episodes of 4 s, offsets up to 10 s."""
     dataset = ten_hz(tmp_path, episodes=200, count=41)
     windows = {"action": [k / 10 for k in range(101)]}
-    with pytest.warns(LoaderWarning) as said:
+    with pytest.warns(LoaderWarning) as warned:
         loader = flat_loader(dataset, batch_size=200 * 41, delta_timestamps=windows, device="cpu")
-    told = float(str(said[0].message).split("]: ")[1].split("%")[0])
-    assert abs(told - 100 * float(np.asarray(next(loader)["action_is_pad"]).mean())) < 2
+    percent = float(str(warned[0].message).split("]: ")[1].split("%")[0])
+    assert abs(percent - 100 * float(np.asarray(next(loader)["action_is_pad"]).mean())) < 2

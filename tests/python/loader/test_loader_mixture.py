@@ -99,17 +99,17 @@ def mixed(robots, count, weights=None, *, device="cpu", batch_size=50, deltas=DE
     """A loader of the first of NINE, over and over, and the oracle's parts."""
     chosen = list(itertools.islice(itertools.cycle(NINE), count))
     sources = [
-        source(robots, name, **said, weight=None if weights is None else weights[k])
-        for k, (name, said) in enumerate(chosen)
+        source(robots, name, **own, weight=None if weights is None else weights[k])
+        for k, (name, own) in enumerate(chosen)
     ]
     deltas = {
-        key: asked
-        for key, asked in deltas.items()
-        if any(key in (said.get("rename") or {}).values() or key in ROBOTS[name] for name, said in chosen)
+        key: requested
+        for key, requested in deltas.items()
+        if any(key in (own.get("rename") or {}).values() or key in ROBOTS[name] for name, own in chosen)
     }
     options = {"anchor": "state", "pad_features": True} | options
     loader = flat_loader(sources, batch_size=batch_size, delta_timestamps=deltas, device=device, **options)
-    return loader, [part(robots, name, **said) for name, said in chosen], deltas
+    return loader, [part(robots, name, **own) for name, own in chosen], deltas
 
 
 def places_of(loader):
@@ -222,20 +222,20 @@ def test_rule_35_temperature_weighs_by_the_number_of_anchors(robots, device, tem
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("count", range(1, 10))
 def test_every_batch_of_a_mixture_is_the_oracles(robots, device, count, dtype):
-    said = {"return_age": count % 2 == 1, "offset_s": 0.003, "max_gap_s": 0.2, "dtype": dtype}
+    options = {"return_age": count % 2 == 1, "offset_s": 0.003, "max_gap_s": 0.2, "dtype": dtype}
     if count == 9:
-        said |= {"method": {"state": "pchip", "action": "akima", "grip": "nearest"}, "causal": {"force": True}}
+        options |= {"method": {"state": "pchip", "action": "akima", "grip": "nearest"}, "causal": {"force": True}}
     if count % 3 == 0:
-        said["normalize"] = "mean_std"  # of each source by its own
-    loader, parts, deltas = mixed(robots, count, WEIGHTS[:count], batch_size=70, seed=count, device=device, **said)
-    if "normalize" in said:
-        said["normalize"] = {key: "mean_std" for key in ("state", "action", "force", "image") if key in deltas}
-    said["dtype"] = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+        options["normalize"] = "mean_std"  # of each source by its own
+    loader, parts, deltas = mixed(robots, count, WEIGHTS[:count], batch_size=70, seed=count, device=device, **options)
+    if "normalize" in options:
+        options["normalize"] = {key: "mean_std" for key in ("state", "action", "force", "image") if key in deltas}
+    options["dtype"] = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
     anchors = [len(part.ticks) for part in parts]
     for number, batch in enumerate(itertools.islice(loader, 2)):
         positions = range(70 * number, min(70 * number + 70, loader.num_samples))
         drawn = [draw(position, anchors, seed=count, weights=WEIGHTS[:count]) for position in positions]
-        assert_batch(batch, mixture_batch(parts, drawn, deltas, pad_features=True, **said))
+        assert_batch(batch, mixture_batch(parts, drawn, deltas, pad_features=True, **options))
         assert {array.device.type for array in batch.values()} == {device}
 
 
@@ -322,11 +322,11 @@ def test_edges_are_of_each_source(robots, device):
     wanted = []
     for k, name in enumerate(("base", "none")):
         for episode, rows in enumerate(robots[name][1]):
-            asked = {key: at for key, at in deltas.items() if key in ROBOTS[name]}
+            requested = {key: at for key, at in deltas.items() if key in ROBOTS[name]}
             for t in rows["state"][0].tolist():
                 if all(
                     key in rows and rows[key][0][0] - 999 <= t + round(at * 1e9) <= rows[key][0][-1] + 999
-                    for key, offsets in asked.items()
+                    for key, offsets in requested.items()
                     for at in offsets
                 ):
                     wanted.append((k, episode, t))
@@ -460,8 +460,8 @@ def named(path, names, rows=8, other=None):
         writer.stream("action", names=names)
         writer.stream("state", names=other)
         with writer.episode() as episode:
-            for stream, of in (("action", names), ("state", other)):
-                values = np.tile(np.arange(len(of or LEFT_RIGHT), dtype=np.float32), (rows, 1))
+            for stream, stream_names in (("action", names), ("state", other)):
+                values = np.tile(np.arange(len(stream_names or LEFT_RIGHT), dtype=np.float32), (rows, 1))
                 episode.append(stream, np.arange(rows) * 10**8, values)
     return robocache.open(path)
 
@@ -624,8 +624,8 @@ def test_statistics_of_relative_values_are_none_of_absolute_ones(tmp_path):
 def with_names(path, names, column=None, shape=(2,), stream="q"):
     """Two episodes whose features are named by the stream, or by a column of the episodes."""
     with robocache.Writer(path) as writer:
-        for of in names if column else (None, None):
-            with writer.episode(**({column: of} if column and of is not None else {})) as episode:
+        for own_names in names if column else (None, None):
+            with writer.episode(**({column: own_names} if column and own_names is not None else {})) as episode:
                 episode.append(stream, np.arange(4) * 10**8, np.ones((4, *shape), np.float32))
         if not column:
             writer.stream(stream, names=names)
@@ -686,8 +686,8 @@ def test_names_that_fit_or_are_others_are_taken(column, one, other, stream, word
     """Other names may be other words for the same, so they are a warning."""
     datasets = [with_names(tmp_path / name, x, column, stream=stream) for name, x in (("one", one), ("other", other))]
     robocache.Loader([robocache.Source(x) for x in datasets], delta_timestamps={stream: None}, batch_size=4)
-    said = [str(one.message) for one in recwarn if "features" in str(one.message)]
-    assert len(said) == bool(words) and all(words in one for one in said)
+    warned = [str(warning.message) for warning in recwarn if "features" in str(warning.message)]
+    assert len(warned) == bool(words) and all(words in one for one in warned)
 
 
 @pytest.mark.parametrize(("column", "values"), [("units", ("rad", "deg")), ("use_degrees", (False, True))])
@@ -698,6 +698,6 @@ def test_columns_that_say_other_units_are_a_warning(column, values, tmp_path, re
             episode.append("q", np.arange(4) * 10**8, np.ones((4, 2), np.float32))
         datasets.append(robocache.Source(tmp_path / str(number)))
     robocache.Loader(datasets[:1] * 2, delta_timestamps={"q": None}, batch_size=4)
-    assert not [one for one in recwarn if column in str(one.message)]
+    assert not [warning for warning in recwarn if column in str(warning.message)]
     with pytest.warns(robocache.LoaderWarning, match=rf"'{column}' says 'rad' in sources\[0\].*'deg' in sources\[1\]"):
         robocache.Loader(datasets, delta_timestamps={"q": None}, batch_size=4)

@@ -117,12 +117,12 @@ def there(dataset, batch, key, datasets=None):
     return np.array(found)
 
 
-def assert_neighbours(made, batch, shift):
+def assert_neighbours(result, batch, shift):
     """Rule 38: an array's value is the batch's or a neighbour of it; of float64, within a rounding of the product more."""
-    assert made.dtype == batch.dtype
+    assert result.dtype == batch.dtype
     size = np.abs(batch.astype(np.float64))
     bound = float(np.finfo(batch.dtype).eps) * size + 2.0**-53 * (size + np.abs(shift).max())
-    assert (np.abs(made.astype(np.float64) - batch.astype(np.float64)) <= bound).all()
+    assert (np.abs(result.astype(np.float64) - batch.astype(np.float64)) <= bound).all()
 
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
@@ -141,25 +141,25 @@ def test_a_batch_is_what_normalize_makes_of_the_raw_one(dataset, device, mode, c
         for key in names:
             present = there(dataset, batch, key)
             assert present.any()
-            made = loader.normalize(key, raw[key])
-            assert isinstance(made, type(batch[key]))
-            assert_neighbours(to_numpy(made)[present], to_numpy(batch[key])[present], loader._affine_of[key].shift)
+            result = loader.normalize(key, raw[key])
+            assert isinstance(result, type(batch[key]))
+            assert_neighbours(to_numpy(result)[present], to_numpy(batch[key])[present], loader._affine_of[key].shift)
             assert not to_numpy(batch[key])[~present].any()
-            back = to_numpy(loader.unnormalize(key, made)).astype(np.float64)
+            back = to_numpy(loader.unnormalize(key, result)).astype(np.float64)
             np.testing.assert_allclose(back, to_numpy(raw[key]), rtol=1e-4, atol=1e-3)
 
 
 @pytest.fixture(scope="module")
 def arms(tmp_path_factory):
     """Two datasets of the same streams on other scales."""
-    rng, folder, made = np.random.default_rng(34), tmp_path_factory.mktemp("arms"), []
+    rng, folder, result = np.random.default_rng(34), tmp_path_factory.mktemp("arms"), []
     for number in range(2):
         rows = {
             key: (np.arange(300) * 10**7, (rng.normal(size=(300, 4)) * 10**number + 5 * number).astype(np.float32))
             for key in ("state", "action", "force")
         }
-        made.append(write(folder / str(number), [rows] * 2))
-    return made
+        result.append(write(folder / str(number), [rows] * 2))
+    return result
 
 
 def stats_about(mean, std):
@@ -191,9 +191,9 @@ def test_a_sources_norm_stats_go_before_the_loaders_and_those_before_the_caches(
         for source in (0, 1):
             expected[index == source] = (recorded[index == source] - stats[source]["mean"]) / stats[source]["std"]
         np.testing.assert_allclose(to_numpy(batch[key]), expected, rtol=1e-5, atol=1e-5)
-        made = loader.normalize(key, raw[key], dataset_index=batch["dataset_index"])
-        assert_same_bits(to_numpy(made), to_numpy(batch[key]), key)
-        back = loader.unnormalize(key, made, dataset_index=batch["dataset_index"])
+        result = loader.normalize(key, raw[key], dataset_index=batch["dataset_index"])
+        assert_same_bits(to_numpy(result), to_numpy(batch[key]), key)
+        back = loader.unnormalize(key, result, dataset_index=batch["dataset_index"])
         np.testing.assert_allclose(to_numpy(back), recorded, rtol=1e-4, atol=1e-4)
     # Which source an array is of may be left unsaid where all are normalised alike, and there alone.
     assert_same_bits(to_numpy(loader.normalize("action", raw["action"])), to_numpy(batch["action"]))

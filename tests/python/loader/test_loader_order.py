@@ -178,8 +178,8 @@ def test_a_pickled_loader_goes_on_where_it_was(dataset, start_method):
         assert_same_batches(batches_of(copy, 100), batches_of(loader, 100))
         return
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        there = pool.apply(batches_of, (loader,))
-    assert_same_batches(there, batches_of(loader))
+        present = pool.apply(batches_of, (loader,))
+    assert_same_batches(present, batches_of(loader))
 
 
 @pytest.mark.parametrize("as_source", [False, True])
@@ -227,8 +227,8 @@ def test_threads_of_one_epoch_share_its_batches(dataset, recording):
 
 def test_a_signal_s_handler_may_ask_for_the_state(dataset):
     loader = small(dataset, batch_size=8, prefetch=0)
-    asked = []
-    handler = signal.signal(signal.SIGUSR1, lambda *_: asked.append(loader.state_dict()["samples"]))
+    requested = []
+    handler = signal.signal(signal.SIGUSR1, lambda *_: requested.append(loader.state_dict()["samples"]))
     make = loader._made
     try:
         loader._made = lambda place: (signal.raise_signal(signal.SIGUSR1), make(place))[1]
@@ -236,7 +236,7 @@ def test_a_signal_s_handler_may_ask_for_the_state(dataset):
             next(loader)
     finally:
         signal.signal(signal.SIGUSR1, handler)
-    assert asked == [0, 8, 16]  # what had been given when it came
+    assert requested == [0, 8, 16]  # what had been given when it came
 
 
 def test_set_epoch_keeps_a_place_that_was_loaded(dataset):

@@ -53,9 +53,9 @@ def same(a, b):
 
 
 def test_a_streams_own_methods_are_its_default(dataset):
-    said = {"pose": [(slice(3, 7), "slerp")], "heading": "angle"}
+    methods = {"pose": [(slice(3, 7), "slerp")], "heading": "angle"}
     by_default = next(loader(dataset, delta_timestamps=DELTAS))
-    assert same(by_default, next(loader(dataset, delta_timestamps=DELTAS, method=said)))
+    assert same(by_default, next(loader(dataset, delta_timestamps=DELTAS, method=methods)))
     assert np.allclose(np.linalg.norm(by_default["pose"][..., 3:], axis=-1), 1)
     assert np.all(np.abs(by_default["heading"]) > 3)  # the shorter way round
 

@@ -184,7 +184,9 @@ def test_rule_36_a_mixture_goes_on_with_other_ranks(dataset, recording, device):
         loader.load_state_dict(first.state_dict())
         for batch, positions in zip(loader, shared_out(301, 64, 8, rank, 2, False), strict=True):
             columns = (to_numpy(batch[name]).tolist() for name in ("dataset_index", "episode_index", "time_ns"))
-            drawn = [draw(p, [len(of) for of in ticks], weights=[0.7, 0.3], samples=301) for p in positions]
+            drawn = [
+                draw(p, [len(own_ticks) for own_ticks in ticks], weights=[0.7, 0.3], samples=301) for p in positions
+            ]
             assert list(zip(*columns, strict=True)) == [(k, *ticks[k][anchor]) for k, anchor in drawn]
 
 
@@ -432,9 +434,9 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(plain, tmp_path):
         assert run.wait() == -signal.SIGKILL
         number, saved = json.loads(state.read_text())
         wanted = batches_from(flat_loader(sources, seed=5, **options), number + 40)
-        came = [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        assert number <= len(came)
-        assert came[: len(wanted)] == wanted[: len(came)]
+        records = [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        assert number <= len(records)
+        assert records[: len(wanted)] == wanted[: len(records)]
         resumed = flat_loader(sources, **options)
         resumed.load_state_dict(saved)
         assert batches_from(resumed, 40) == wanted[number:]
@@ -474,10 +476,10 @@ def test_a_rank_that_is_killed_takes_nothing_from_the_others(plain):
         )
         for rank in range(2)
     ]
-    came = []
+    records = []
     try:
         for number in range(40):
-            came.append(json.loads(running[0].stdout.readline()))
+            records.append(json.loads(running[0].stdout.readline()))
             print(file=running[0].stdin, flush=True)
             if number == 5:
                 assert running[1].stdout.readline()  # it has begun
@@ -488,7 +490,7 @@ def test_a_rank_that_is_killed_takes_nothing_from_the_others(plain):
         for process in running:
             process.kill()
             process.communicate()
-    assert came == expected
+    assert records == expected
 
 
 def test_anchors_of_all_ranks_are_an_epoch(dataset, recording, device):

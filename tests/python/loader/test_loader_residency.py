@@ -87,7 +87,7 @@ def test_every_tier_gives_the_same_bytes(dataset, device, name):
 def test_every_mixture_of_tiers_gives_the_cpus_bytes(dataset, device, options):
     expected = batches_of(flat_loader(dataset, batch_size=24, device="cpu", **options), 3)
     for turn in range(3):
-        tiers = {key: ("device", "pinned", "mapped")[(place + turn) % 3] for place, key in enumerate(STREAMS)}
+        tiers = {key: ("device", "pinned", "mapped")[(index + turn) % 3] for index, key in enumerate(STREAMS)}
         loader = flat_loader(dataset, batch_size=24, device=device, residency=tiers, **options)
         if device == "cuda":
             assert tiers_of(loader) == tiers
@@ -278,13 +278,13 @@ def test_explain_is_a_list_and_a_table(dataset):
 
 
 @pytest.mark.parametrize(
-    ("size", "text"),
+    ("size", "message"),
     [(0, "0 bytes"), (1023, "1,023 bytes"), (1024, "1.0 KiB"), (3 << 30, "3.0 GiB"), (5 << 50, "5,120.0 TiB")],
 )
-def test_sizes_in_the_table(size, text):
+def test_sizes_in_the_table(size, message):
     from robocache.explanation import Explanation, Placement
 
-    assert text in str(Explanation([Placement("a", "mapped", size, "asked for")]))
+    assert message in str(Explanation([Placement("a", "mapped", size, "asked for")]))
 
 
 def test_what_explain_gave_is_the_callers(dataset):

@@ -56,19 +56,19 @@ def in_a_child(body):
     child = os.fork()
     if child == 0:
         signal.alarm(60)
-        said = "nothing"
+        answer = "nothing"
         try:
-            said = body()
+            answer = body()
         except BaseException as error:
-            said = repr(error)
+            answer = repr(error)
         finally:
-            os.write(write_end, said.encode()[:4000])
+            os.write(write_end, answer.encode()[:4000])
             os._exit(0)
     os.close(write_end)
     with os.fdopen(read_end) as pipe:
-        said = pipe.read()
+        answer = pipe.read()
     assert os.waitpid(child, 0)[1] == 0
-    return said
+    return answer
 
 
 # ---- Files that change ----
@@ -209,14 +209,14 @@ def test_ctrl_c_ends_a_wait_at_once_and_the_loader_goes_on(tmp_path, threads):
 def test_parent_and_child_go_on_after_a_fork(dataset, options):
     expected = some(make(dataset, prefetch=0), 40)
     batches = forever(make(dataset, **options))
-    place = 0
+    position = 0
 
     def go_on(count):
-        nonlocal place
+        nonlocal position
         for _ in range(count):
-            assert_same_batches([copied(next(batches))], [expected[place]])
-            place += 1
-        return f"{place} are right"
+            assert_same_batches([copied(next(batches))], [expected[position]])
+            position += 1
+        return f"{position} are right"
 
     go_on(5)
     for number in range(3):

@@ -354,7 +354,7 @@ def rate_notes(dataset, **options):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         robocache.Loader(dataset, batch_size=2, device="cpu", framework="numpy", **options)
-    return [str(one.message) for one in caught if "rows a second" in str(one.message)]
+    return [str(warning.message) for warning in caught if "rows a second" in str(warning.message)]
 
 
 @pytest.mark.parametrize(

@@ -25,15 +25,15 @@ MODES = "mean_std", "min_max", "q01_q99", "q10_q90"
 
 def recording_of(rng, dtype=np.float32, episodes=10, broken=(9,), longest=300):
     """Episodes of any length, one of them empty; those that are broken hold a sensor's fault."""
-    made = []
+    result = []
     for e in range(episodes):
         count = 0 if e == 3 else int(rng.integers(1, longest))
         values = rng.normal(size=(count, 3)) * [1, 5, 0.3] + [0, 100, 0]
         values[rng.random(values.shape) < 0.02] = np.nan
         values = np.full((count, 3), 4000.0) if e in broken else values
         streams = {"time": (np.arange(count) * 10**7, np.zeros((count, 1), np.float32))} if count else {}
-        made.append({**streams, "action": (np.arange(count) * 10**7, values.astype(dtype))} if count else {})
-    return made
+        result.append({**streams, "action": (np.arange(count) * 10**7, values.astype(dtype))} if count else {})
+    return result
 
 
 @pytest.fixture
@@ -154,15 +154,15 @@ def test_rule_49_sources_normalise_each_by_its_own_selection(dataset, recording)
     sources = [Source(dataset, episodes=[0, 1]), Source(dataset, episodes={"task": "task 0"}), Source(dataset)]
     loader = windowed(sources, normalize="mean_std")
     batch = next(loader)
-    for place, episodes in enumerate(([0, 1], [0, 2, 4, 6, 8], range(10))):
+    for index, episodes in enumerate(([0, 1], [0, 2, 4, 6, 8], range(10))):
         stats = dataset.statistics(episodes)["action"]
         assert_statistics(stats, rows_of(recording, episodes))
         rows = rows_of(recording, episodes)
-        got = np.asarray(batch["action"])[np.asarray(batch["dataset_index"]) == place]
+        got = np.asarray(batch["action"])[np.asarray(batch["dataset_index"]) == index]
         np.testing.assert_allclose(got, (rows - stats.mean) / stats.std, rtol=1e-5, atol=1e-5)
         x = np.float32([[0.5, 99, 0.1]])
         np.testing.assert_allclose(
-            loader.normalize("action", x, place), (x - stats.mean) / stats.std, rtol=1e-5, atol=1e-5
+            loader.normalize("action", x, index), (x - stats.mean) / stats.std, rtol=1e-5, atol=1e-5
         )
     merged = robocache.merge_stats([dataset.statistics(range(4)), dataset.statistics(range(4, 9))])["action"]
     np.testing.assert_allclose(merged.std, dataset.statistics(range(9))["action"].std, rtol=1e-12)
@@ -205,10 +205,10 @@ def in_a_new_process(path, episodes):
         "s = robocache.open(sys.argv[1]).statistics(json.loads(sys.argv[2]))['action']; "
         "print(json.dumps([x.tolist() for x in s]))"
     )
-    made = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, path, json.dumps(episodes)], capture_output=True, text=True, check=True
     )
-    return np.array(json.loads(made.stdout))
+    return np.array(json.loads(process.stdout))
 
 
 def test_rule_49_statistics_are_kept_beside_the_cache_and_the_cache_stays_whole(dataset):
@@ -308,12 +308,12 @@ def flickering(rng, tmp_path, spreads, dtype=np.float32, centre=0.3, names=None)
 def test_rule_38_a_spread_below_min_spread_is_not_scaled(rng, tmp_path, mode, constant, dtype, device):
     dataset, values = flickering(rng, tmp_path, [1e-7, 2e-5, 1.0], dtype, names=["wrist", "elbow", "base"])
     options = {"batch_size": 500, "delta_timestamps": {"state": None}, "shuffle": False, "device": device}
-    with pytest.warns(LoaderWarning) as said:
+    with pytest.warns(LoaderWarning) as warned:
         loader = flat_loader(dataset, normalize=mode, constant=constant, dtype="float64", **options)
-    assert len(said) == 1
+    assert len(warned) == 1
     for part in ("min_spread", "2 in all", "'state'[0] (wrist)", "'state'[1] (elbow)", "below 0.0001", "min_spread=0"):
-        assert part in str(said[0].message)
-    assert "base" not in str(said[0].message)
+        assert part in str(warned[0].message)
+    assert "base" not in str(warned[0].message)
     got = np.asarray(next(loader)["state"].cpu())[:, :2]
     stats = dataset.stats["state"]
     ranges = {"min_max": stats.min, "q01_q99": stats.q01, "q10_q90": stats.q10}
@@ -551,7 +551,7 @@ def test_numbers_beyond_the_dtype_are_named(tmp_path, rng, dtype, largest, beyon
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             windowed(dataset, delta_timestamps={"scan": [0.0]}, default=robocache.Window(dtype=dtype))
-        texts = [str(one.message) for one in caught if "infinite" in str(one.message)]
+        texts = [str(warning.message) for warning in caught if "infinite" in str(warning.message)]
         assert len(texts) == (name == "beyond"), texts
         assert all(f"beyond {dtype}, 1 in all: 'scan'[0] up to " in text for text in texts)
 

@@ -90,12 +90,12 @@ STEP = 10**7
 def _write_moments(path, episodes, attributes=None, stream="said", tables=None):
     """An episode: (columns, rows of `joint`, [(stamp, text or number)]); stamps in steps, episodes begin at other times."""
     with robocache.Writer(path) as writer:
-        for number, (columns, rows, said) in enumerate(episodes):
+        for number, (columns, rows, texts) in enumerate(episodes):
             with writer.episode(**columns) as episode:
                 start = (7 - number) * 10**9
                 episode.append("joint", start + np.arange(rows) * STEP, np.arange(rows, dtype=float))
-                if said:
-                    stamps, values = zip(*said, strict=True)
+                if texts:
+                    stamps, values = zip(*texts, strict=True)
                     values = list(values) if isinstance(values[0], str) else np.array(values)
                     episode.append(stream, start + np.round(np.array(stamps) * STEP).astype(np.int64), values)
         if attributes:
@@ -153,11 +153,13 @@ def test_rule_47_a_text_holds_from_its_stamp_to_the_next(tmp_path, device):
 
 def test_rule_47_numbers_are_those_of_their_table(tmp_path):
     tables = {"mine": {"goals": {"0": "reach", "7": "lift", "5": None}}}
-    said = [(0, 7), (1, 0), (2, 3), (3, -1), (4, 5), (5, 7)]
-    dataset = _write_moments(tmp_path / "cache", [({}, 6, said)], {"texts": "mine.goals", "task": True}, tables=tables)
+    events = [(0, 7), (1, 0), (2, 3), (3, -1), (4, 5), (5, 7)]
+    dataset = _write_moments(
+        tmp_path / "cache", [({}, 6, events)], {"texts": "mine.goals", "task": True}, tables=tables
+    )
     texts = ["lift", "reach", None, None, None, "lift"]
     assert _all(dataset) == [texts]
-    other = _write_moments(tmp_path / "other", [({"task": "x"}, 6, said)], {"texts": "mine.goals"}, tables=tables)
+    other = _write_moments(tmp_path / "other", [({"task": "x"}, 6, events)], {"texts": "mine.goals"}, tables=tables)
     assert _all(other) == [["x"] * 6]  # not declared the task's
     assert _all(other, task_text="said") == [texts]
     with pytest.raises(robocache.ArgumentError, match=r"task_text: expected a stream 'joint' .*other, got said"):
@@ -187,10 +189,10 @@ def test_streams_of_text_of_these_names_are_the_tasks(name, tmp_path):
 
 def test_of_several_streams_the_first_with_rows_in_the_episode_counts(tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer:
-        for said in ({"one": ["a"]}, {"two": ["b"]}, {"two": ["b"], "one": ["a"]}):
+        for options in ({"one": ["a"]}, {"two": ["b"]}, {"two": ["b"], "one": ["a"]}):
             with writer.episode() as episode:
                 episode.append("joint", np.arange(2), np.zeros(2))
-                for stream, texts in said.items():
+                for stream, texts in options.items():
                     episode.append(stream, np.zeros(1, np.int64), texts)
         for stream in ("one", "two"):
             writer.stream(stream, attributes={"task": True})
@@ -205,8 +207,8 @@ def test_many_texts_are_those_that_a_search_one_by_one_finds(tmp_path, rng):
         episodes.append(({}, int(rng.integers(1, 20)), [(int(stamp), f"{rng.integers(5)}") for stamp in stamps]))
     dataset = _write_moments(tmp_path / "cache", episodes, {"task": True})
     wanted = [
-        [next((text for stamp, text in reversed(said) if stamp <= row), None) for row in range(rows)]
-        for _, rows, said in episodes
+        [next((text for stamp, text in reversed(texts) if stamp <= row), None) for row in range(rows)]
+        for _, rows, texts in episodes
     ]
     assert _all(dataset) == wanted
     assert _all(dataset, batch_size=64, framework="numpy") == wanted

@@ -21,12 +21,12 @@ STEP = 10**8  # ns between rows
 def _write(path, episodes, streams=("said",), *, attributes=None, tables=None, columns=None):
     """An episode: {stream: [(stamp in steps, text or number)]}, beside ten rows of `joint`. Episodes begin at other times."""
     with robocache.Writer(path) as writer:
-        for number, said in enumerate(episodes):
+        for number, texts in enumerate(episodes):
             with writer.episode(**(columns[number] if columns else {})) as episode:
                 start = (9 - number) * 10**10
                 episode.append("joint", start + np.arange(10) * STEP, np.arange(10.0))
                 for stream in streams:
-                    if rows := said.get(stream):
+                    if rows := texts.get(stream):
                         stamps = start + np.round(np.array([stamp for stamp, _ in rows]) * STEP).astype(np.int64)
                         values = [value for _, value in rows]
                         episode.append(stream, stamps, values if isinstance(values[0], str) else np.array(values))
@@ -76,8 +76,8 @@ OFFSETS = [-0.3, 0.0, 0.15, 2.0]
 
 def _expected(offsets, episodes=EPISODES):
     return [
-        [_held(said.get("said", []), row + offset * 1e9 / STEP) for offset in offsets]
-        for said in episodes
+        [_held(texts.get("said", []), row + offset * 1e9 / STEP) for offset in offsets]
+        for texts in episodes
         for row in range(10)
     ]
 
@@ -199,7 +199,7 @@ def test_one_of_several_streams_is_drawn_by_the_sample(several, device):
                 of_epoch[episode, row] = texts[0]
                 drawn[texts[0]] += 1
         epochs.append(of_epoch)
-    assert len({tuple(sorted(map(str, of.items()))) for of in epochs}) == 60  # each epoch draws anew
+    assert len({tuple(sorted(map(str, counts.items()))) for counts in epochs}) == 60  # each epoch draws anew
     for text in ("a0", "b0", "c0"):
         assert 140 < drawn[text] < 260  # of 600, a third each: 5 deviations
     assert 100 < drawn["c1"] < 200  # of 300, a half

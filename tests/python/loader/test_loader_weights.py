@@ -348,16 +348,16 @@ def test_ranks_of_any_number_draw_the_same_and_a_state_goes_on_anywhere(dataset,
             assert len({json.dumps(loader.state_dict()) for loader in ranks}) == 1
             states.append((len(found), json.loads(json.dumps(ranks[0].state_dict()))))
     assert found == wanted
-    for place, state in states:
-        others = 1 + (world_size + place) % 3
+    for position, state in states:
+        others = 1 + (world_size + position) % 3
         resumed = [three(dataset, rank=r, world_size=others, batch_size=30, device=device) for r in range(others)]
         for loader in resumed:
             loader.load_state_dict(state)
             assert loader.state_dict() == state
         rest = [one for parts in zip(*resumed, strict=True) for one in drawn(parts)]
-        end = min(end for end in (1000, 2000) if end >= place)
-        wanted = expected(2000, [change for change in changes if change[0] <= place or change[0] == 1000])
-        assert rest[: end - place] == wanted[place:end]
+        end = min(end for end in (1000, 2000) if end >= position)
+        wanted = expected(2000, [change for change in changes if change[0] <= position or change[0] == 1000])
+        assert rest[: end - position] == wanted[position:end]
         if end == 1000:  # the next epoch has the weights that the state knows of
             rest = [one for parts in zip(*resumed, strict=True) for one in drawn(parts)]
             assert rest[:1000] == wanted[1000:]
@@ -494,14 +494,14 @@ def test_classes_of_weights_and_balance_go_on_too(dataset, device):
     assert np.bincount(to_numpy(batch["dataset_index"])).tolist() == [3 * BLOCK // 4, BLOCK // 4]
     # Within a class no anchor comes twice more often than another.
     times = collections.Counter(numbers)
-    of = collections.defaultdict(list)
+    counts_of = collections.defaultdict(list)
     for first in range(0, loader.num_anchors, 100):
         part = loader.gather(list(range(first, min(first + 100, loader.num_anchors))))
         rows = to_numpy(part["time_ns"]) // 10**7
         for k, source in enumerate(to_numpy(part["dataset_index"]).tolist()):
             episode = int(to_numpy(part["episode_index"])[k])
-            of[source, TASKS[episode] if source else int(rows[k]) % 4].append(times[first + k])
-    assert all(max(found) - min(found) <= 1 for found in of.values())
+            counts_of[source, TASKS[episode] if source else int(rows[k]) % 4].append(times[first + k])
+    assert all(max(found) - min(found) <= 1 for found in counts_of.values())
     with pytest.raises(robocache.ArgumentError, match=r"^weights\['a'\]: .*classes.* 1 of 65536 draws, got 3"):
         loader.set_weights({"a": 1e-4, "b": 10})
 

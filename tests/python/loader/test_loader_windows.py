@@ -385,11 +385,11 @@ def drawn(recording, ticks, deltas, *, edges="pad", drop_n_last=0, offset_s=0.0,
     snap_ns = round(snap_s * 1e9)
 
     def is_whole(episode, anchor):
-        for name, asked in deltas.items():
+        for name, requested in deltas.items():
             if name not in recording[episode]:
                 return False
             time_ns = recording[episode][name][0]
-            for delta in asked:
+            for delta in requested:
                 target = anchor + round(delta * 1e9) + round(offset_s * 1e9)
                 first, last = int(time_ns[0]), int(time_ns[-1])
                 if not (first <= target <= last or min(abs(target - first), abs(target - last)) < snap_ns):
@@ -476,12 +476,12 @@ def test_rule_34_episodes_keep_their_order_and_drop_at_each_end(dataset, recordi
 
 def first_too_far(recording, ticks, deltas, tolerance_s, method):
     """(stream, episode, target, distance) of the first stream's first anchor with a sample farther, or None."""
-    for name, asked in deltas.items():
+    for name, requested in deltas.items():
         for episode, anchor in ticks:
             if name not in recording[episode]:
                 continue
             times = [int(t) for t in recording[episode][name][0]]
-            for delta in asked:
+            for delta in requested:
                 target = anchor + round(delta * 1e9)
                 if not times[0] <= target <= times[-1]:
                     continue
@@ -700,7 +700,7 @@ def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
     loader = flat_loader(
         robocache.open(tmp_path / "cache"),
         batch_size=64,
-        delta_timestamps={name: [k * period / 1e9 for k in of] for name, of in steps.items()},
+        delta_timestamps={name: [k * period / 1e9 for k in own_steps] for name, own_steps in steps.items()},
         method={"state": [(slice(0, 1), "linear")], "code": "previous"},
         anchor="state",
         dtype="float64",
@@ -712,8 +712,8 @@ def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
     known, rows_of = times[last], np.flatnonzero(last)
     for batch in loader:
         batch = {name: np.asarray(array.cpu() if hasattr(array, "cpu") else array) for name, array in batch.items()}
-        for name, of in steps.items():
-            target = batch["time_ns"][:, None] + np.array(of) * period
+        for name, own_steps in steps.items():
+            target = batch["time_ns"][:, None] + np.array(own_steps) * period
             nearest = np.abs(target[..., None] - known).argmin(-1)
             on_row = np.abs(target - known[nearest]) < 1000
             snapped = np.where(on_row, known[nearest], target)
@@ -781,17 +781,17 @@ def test_rule_33_a_rate_whose_ticks_are_off_the_rows_now_and_then_is_refused(tmp
     count = 20 * 60
     rows = {"a": (np.arange(count) * 50_000_000, np.arange(count, dtype=np.float32)[:, None])}
     rows["b"] = (np.round(np.arange(30 * 60) * 1e9 / 30).astype(np.int64), np.zeros((30 * 60, 1), np.float32))
-    made = write(tmp_path / "cache", [rows], nominal=["a", "b"])
+    dataset = write(tmp_path / "cache", [rows], nominal=["a", "b"])
     options = {"batch_size": 8, "delta_timestamps": {"a": None, "b": None}, "device": device}
     for anchors in ({"anchor_hz": 30}, {"anchor": "b"}):
         with pytest.raises(robocache.ArgumentError, match=r"not on the rows of 'a', 0.05 s \(20 Hz\) apart"):
-            flat_loader(made, **options, **anchors)
+            flat_loader(dataset, **options, **anchors)
     with pytest.raises(
         robocache.ArgumentError,
         match=r"the rows of 'a', 0.05 s \(20 Hz\) apart, are not on the rows of 'b', 0.03333 s \(30 Hz\)",
     ):
-        flat_loader(made, **options)
-    flat_loader(made, method="previous", **options)
+        flat_loader(dataset, **options)
+    flat_loader(dataset, method="previous", **options)
 
 
 def at_rates(path, *rates):
@@ -804,7 +804,7 @@ def at_rates(path, *rates):
 
 
 @pytest.mark.parametrize(
-    ("rates", "offset", "said"),
+    ("rates", "offset", "message"),
     [
         ((30, 60), 1 / 60, "of 'state' 0.01667 s (60 Hz) in 1 episode, of 'state' 0.03333 s (30 Hz) in 1 episode"),
         ((30, 60, 60), 1 / 60, "of 'state' 0.01667 s (60 Hz) in 2 episodes, of 'state' 0.03333 s (30 Hz) in 1 episode"),
@@ -815,20 +815,20 @@ def at_rates(path, *rates):
     ],
     ids=str,
 )
-def test_rule_33_offsets_fit_the_rate_of_each_episode_that_is_drawn(tmp_path, device, rates, offset, said):
-    made = at_rates(tmp_path / "cache", *rates)
+def test_rule_33_offsets_fit_the_rate_of_each_episode_that_is_drawn(tmp_path, device, rates, offset, message):
+    result = at_rates(tmp_path / "cache", *rates)
     options = {"batch_size": 8, "delta_timestamps": {"state": [0.0, offset]}, "device": device}
-    if said is None:
-        steps = to_numpy(next(flat_loader(made, shuffle=False, snap_s=1e-5, **options))["state"])[..., 0]
+    if message is None:
+        steps = to_numpy(next(flat_loader(result, shuffle=False, snap_s=1e-5, **options))["state"])[..., 0]
         np.testing.assert_array_equal(steps[:, 1] - steps[:, 0], round(offset * rates[0]))
         return
     with pytest.raises(robocache.ArgumentError, match="no multiple") as caught:
-        flat_loader(made, **options)
-    assert said in str(caught.value), str(caught.value)
+        flat_loader(result, **options)
+    assert message in str(caught.value), str(caught.value)
     assert "45 Hz" not in str(caught.value)
     drawn = [e for e, hz in enumerate(rates) if abs(offset * hz - round(offset * hz)) < 1e-9]
     if drawn:
-        flat_loader(made, episodes=drawn, **options)
+        flat_loader(result, episodes=drawn, **options)
 
 
 def test_rule_33_sources_of_two_rates_are_named_with_their_own(tmp_path, device):
@@ -842,15 +842,15 @@ def test_rule_33_sources_of_two_rates_are_named_with_their_own(tmp_path, device)
 def test_rule_33_rows_that_a_nominal_clock_lacks_are_no_other_rate(tmp_path, device):
     index = np.delete(np.arange(900), [1, 2, 40, 41, 500])
     rows = {"state": (np.round(index * 1e9 / 30).astype(np.int64), index[:, None].astype(np.float32))}
-    made = write(tmp_path / "cache", [rows, {"state": tuple(x[:50] for x in rows["state"])}], nominal=["state"])
+    dataset = write(tmp_path / "cache", [rows, {"state": tuple(x[:50] for x in rows["state"])}], nominal=["state"])
     with pytest.raises(robocache.ArgumentError, match=r"no multiple of the period of 'state' 0.03333 s \(30 Hz\);"):
-        flat_loader(made, batch_size=8, delta_timestamps={"state": [0.0, 1 / 60]}, device=device)
+        flat_loader(dataset, batch_size=8, delta_timestamps={"state": [0.0, 1 / 60]}, device=device)
     with pytest.raises(robocache.ArgumentError, match=r"between rows that are 0.1 s apart"):
-        flat_loader(made, batch_size=8, delta_timestamps={"state": [0.0, 1 / 30]}, device=device)
+        flat_loader(dataset, batch_size=8, delta_timestamps={"state": [0.0, 1 / 30]}, device=device)
 
 
 @pytest.mark.parametrize(
-    ("gap_s", "options", "said"),
+    ("gap_s", "options", "warning_text"),
     [
         (4.2, {}, "'x' has 2 gaps of up to 4.2 s between rows that are 0.01 s apart; max_gap_s= of a Window"),
         (0.3, {}, None),  # shorter than half a second
@@ -861,33 +861,33 @@ def test_rule_33_rows_that_a_nominal_clock_lacks_are_no_other_rate(tmp_path, dev
     ],
     ids=str,
 )
-def test_long_gaps_that_windows_interpolate_are_named_once(tmp_path, device, gap_s, options, said):
+def test_long_gaps_that_windows_interpolate_are_named_once(tmp_path, device, gap_s, options, warning_text):
     time_ns = np.arange(400) * 10_000_000 + 1
     time_ns[100:] += 200_000_000
     time_ns[200:] += round(gap_s * 1e9) - 10_000_000
     rows = {"x": (time_ns, np.arange(400, dtype=np.float32)[:, None])}
     rows["tick"] = (np.arange(30) * 37_000_000 + 5_000_000, np.zeros((30, 1), np.float32))
-    made = write(tmp_path / "cache", [rows])
+    dataset = write(tmp_path / "cache", [rows])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         options = {"anchor": "tick"} | options
-        flat_loader(made, batch_size=8, delta_timestamps={"x": [0.0]}, device=device, **options)
-    found = [str(one.message) for one in caught if "gaps of any length" in str(one.message)]
-    assert len(found) == (said is not None) and all(said in one for one in found), found
+        flat_loader(dataset, batch_size=8, delta_timestamps={"x": [0.0]}, device=device, **options)
+    found = [str(warning.message) for warning in caught if "gaps of any length" in str(warning.message)]
+    assert len(found) == (warning_text is not None) and all(warning_text in one for one in found), found
 
 
 def test_stamps_that_mostly_repeat_have_no_gaps_to_name(tmp_path, device):
     rows = {"x": (np.arange(400) // 4 * 10**9, np.arange(400, dtype=np.float32)[:, None])}  # stamps in whole seconds
     rows["tick"] = (np.arange(30) * 370_000_000 + 5_000_000, np.zeros((30, 1), np.float32))
-    made = write(tmp_path / "cache", [rows])
+    dataset = write(tmp_path / "cache", [rows])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        flat_loader(made, batch_size=8, delta_timestamps={"x": [0.0]}, device=device, anchor="tick")
-    assert not [one for one in caught if "gaps of any length" in str(one.message)]
+        flat_loader(dataset, batch_size=8, delta_timestamps={"x": [0.0]}, device=device, anchor="tick")
+    assert not [warning for warning in caught if "gaps of any length" in str(warning.message)]
 
 
 @pytest.mark.parametrize(
-    ("low", "offset", "said"),
+    ("low", "offset", "warning_text"),
     [
         (0.0, 0.02, "'x' has 0 to 6.2 in feature 1, so that one direction has two numbers"),
         (0.0, 0.0, None),  # all values are rows
@@ -895,7 +895,7 @@ def test_stamps_that_mostly_repeat_have_no_gaps_to_name(tmp_path, device):
     ],
     ids=str,
 )
-def test_angles_that_rows_store_beyond_half_a_turn_are_named(tmp_path, device, low, offset, said):
+def test_angles_that_rows_store_beyond_half_a_turn_are_named(tmp_path, device, low, offset, warning_text):
     """A heading of 3.5 on a row is -2.78 between two rows."""
     time_ns = np.arange(400) * 50_000_000
     heading = (0.1 * np.arange(400).astype(np.float64)) % 6.25 + low
@@ -906,8 +906,8 @@ def test_angles_that_rows_store_beyond_half_a_turn_are_named(tmp_path, device, l
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         flat_loader(robocache.open(tmp_path / "cache"), batch_size=8, delta_timestamps={"x": [offset]}, device=device)
-    found = [str(one.message) for one in caught if "'angle' gives" in str(one.message)]
-    assert len(found) == (said is not None) and all(said in one for one in found), found
+    found = [str(warning.message) for warning in caught if "'angle' gives" in str(warning.message)]
+    assert len(found) == (warning_text is not None) and all(warning_text in one for one in found), found
 
 
 def turning(unit, dtype=np.float64):
@@ -918,7 +918,7 @@ def turning(unit, dtype=np.float64):
 
 
 @pytest.mark.parametrize(
-    ("values", "options", "said"),
+    ("values", "options", "warning_text"),
     [
         (turning("rad"), {}, r"'x' feature 1 \(yaw\) goes from 3.1\d+ to -3.1\d+ at row \d+ of episode 0;"),
         (turning("deg", np.float32), {}, r"goes from 17\d\S* to -17\d\S* at row"),
@@ -932,20 +932,22 @@ def turning(unit, dtype=np.float64):
         (np.where(np.arange(400) % 40 < 20, 2.5, -2.5)[:, None] * [1, 1], {}, None),  # of a switch
     ],
 )
-def test_angles_that_wrap_and_are_interpolated_as_numbers_are_named(tmp_path, device, values, options, said):
+def test_angles_that_wrap_and_are_interpolated_as_numbers_are_named(tmp_path, device, values, options, warning_text):
     time_ns = np.arange(400) * 50_000_000
     with robocache.Writer(tmp_path / "cache") as writer:
         writer.stream("x", names=["x", "yaw"])
         for rows in (slice(400), slice(20)):
             with writer.episode() as episode:
                 episode.append("x", time_ns[rows], values[rows])
-    made = robocache.open(tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
     for offset in (0.02, 0.0):  # with 0 all values are rows
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            flat_loader(made, batch_size=8, delta_timestamps={"x": [offset]}, device=device, **options)
-        found = [str(one.message) for one in caught if "jump by a turn" in str(one.message)]
-        assert len(found) == (said is not None and offset > 0) and all(re.search(said, one) for one in found), found
+            flat_loader(dataset, batch_size=8, delta_timestamps={"x": [offset]}, device=device, **options)
+        found = [str(warning.message) for warning in caught if "jump by a turn" in str(warning.message)]
+        assert len(found) == (warning_text is not None and offset > 0) and all(
+            re.search(warning_text, one) for one in found
+        ), found
 
 
 def test_rule_33_what_a_stream_says_of_its_rotations_is_no_method_that_was_asked_for(tmp_path, device):
@@ -954,11 +956,11 @@ def test_rule_33_what_a_stream_says_of_its_rotations_is_no_method_that_was_asked
         writer.stream("action", clock="nominal", attributes={"methods": [[0, 4, "slerp"]]})
         with writer.episode() as episode:
             episode.append("action", time_ns, np.tile(np.float32([0, 0, 0, 1, 5]), (40, 1)))
-    made = robocache.open(tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
     with pytest.raises(robocache.ArgumentError, match=r"ticks of 15 Hz .*\[\(slice\(0, 4\), 'slerp'\)\]"):
-        flat_loader(made, batch_size=8, delta_timestamps={"action": None}, anchor_hz=15, device=device)
+        flat_loader(dataset, batch_size=8, delta_timestamps={"action": None}, anchor_hz=15, device=device)
     with pytest.raises(robocache.ArgumentError, match=r"0.02 s is no multiple.*\[\(slice\(0, 4\), 'slerp'\)\]"):
-        flat_loader(made, batch_size=8, delta_timestamps={"action": [0.02]}, device=device)
+        flat_loader(dataset, batch_size=8, delta_timestamps={"action": [0.02]}, device=device)
 
 
 def test_rule_33_values_of_a_nominal_clock_for_recorded_anchors_are_said(nominal, device):

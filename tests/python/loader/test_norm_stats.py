@@ -174,7 +174,7 @@ def test_infinities_make_no_exception():
 
 
 @pytest.mark.parametrize(
-    ("stats", "words"),
+    ("stats", "message"),
     [
         ({"x": {}}, "stats: expected a list"),
         ([3], r"stats\[0\]: expected \{key: statistics\}, such as dataset.stats, got int"),
@@ -199,8 +199,8 @@ def test_infinities_make_no_exception():
         ),
     ],
 )
-def test_what_cannot_be_merged_is_refused_by_name(stats, words):
-    with pytest.raises(robocache.Error, match=words):
+def test_what_cannot_be_merged_is_refused_by_name(stats, message):
+    with pytest.raises(robocache.Error, match=message):
         robocache.merge_stats(stats)
 
 
@@ -251,13 +251,13 @@ def test_episodes_stats_are_merged_as_lerobot_does(rng, tmp_path):
     (tmp_path / "meta").mkdir()
     lines = []
     for number, rows in enumerate(episodes):
-        of = oracle.stats_of(rows)
-        stats = {field: of[field].tolist() for field in ("min", "max", "mean", "std")} | {"count": [len(rows)]}
+        own = oracle.stats_of(rows)
+        stats = {field: own[field].tolist() for field in ("min", "max", "mean", "std")} | {"count": [len(rows)]}
         image = {"mean": [[[0.5]], [[0.25]], [[number]]], "std": [[[0.1]], [[0.0]], [[1]]], "count": [100 + number]}
         stats["names"] = "a line separator \u2028 within a line"
         of_episode = {"action": stats, "observation.images.top": image}
         lines.append(json.dumps({"episode_index": number, "stats": of_episode}, ensure_ascii=False))
-    of_episode["action"] |= {"mean": (np.array(of["mean"]) + 1000).tolist()}  # of one that was recorded again
+    of_episode["action"] |= {"mean": (np.array(own["mean"]) + 1000).tolist()}  # of one that was recorded again
     replaced = json.dumps({"episode_index": 5, "stats": of_episode}, ensure_ascii=False)
     (tmp_path / "meta" / "episodes_stats.jsonl").write_text("\n".join([replaced, *lines]) + "\n")
     loaded = robocache.load_norm_stats(tmp_path)
@@ -278,24 +278,24 @@ def test_episodes_stats_are_merged_as_lerobot_does(rng, tmp_path):
 
 def test_a_folder_with_statistics_of_other_rows_in_two_files_is_refused(rng, tmp_path):
     (rows,) = parts_of(rng, 1)
-    of = {field: x.tolist() for field, x in oracle.stats_of(rows).items() if field in ("min", "max", "mean", "std")}
+    fields = {field: x.tolist() for field, x in oracle.stats_of(rows).items() if field in ("min", "max", "mean", "std")}
     (tmp_path / "meta").mkdir()
     episodes, whole = tmp_path / "meta/episodes_stats.jsonl", tmp_path / "meta/stats.json"
-    episodes.write_text(json.dumps({"episode_index": 0, "stats": {"action": of | {"count": [len(rows)]}}}))
-    whole.write_text(json.dumps({"action": of}))
-    np.testing.assert_array_equal(robocache.load_norm_stats(tmp_path)["action"].mean, of["mean"])
-    moved = {field: (np.array(x) + (1000 if field != "std" else 0)).tolist() for field, x in of.items()}
+    episodes.write_text(json.dumps({"episode_index": 0, "stats": {"action": fields | {"count": [len(rows)]}}}))
+    whole.write_text(json.dumps({"action": fields}))
+    np.testing.assert_array_equal(robocache.load_norm_stats(tmp_path)["action"].mean, fields["mean"])
+    moved = {field: (np.array(x) + (1000 if field != "std" else 0)).tolist() for field, x in fields.items()}
     whole.write_text(json.dumps({"action": moved}))
     with pytest.raises(
         robocache.FileError, match=r"other rows in stats\.json and episodes_stats\.jsonl \(action: .*give the file"
     ):
         robocache.load_norm_stats(tmp_path, keys={"ours": "action"})
     np.testing.assert_array_equal(robocache.load_norm_stats(whole)["action"].mean, moved["mean"])
-    np.testing.assert_array_equal(robocache.load_norm_stats(episodes)["action"].mean, of["mean"])
+    np.testing.assert_array_equal(robocache.load_norm_stats(episodes)["action"].mean, fields["mean"])
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "stats.json: .*JSON"),
         ("[1]", r"stats.json: expected an object by key, got \[1\]"),
@@ -307,9 +307,9 @@ def test_a_folder_with_statistics_of_other_rows_in_two_files_is_refused(rng, tmp
         ("version https://git-lfs.github.com/spec/v1\noid sha256:57\n", "stats.json: a Git LFS pointer"),
     ],
 )
-def test_a_file_of_something_else_is_refused_by_name(tmp_path, text, words):
+def test_a_file_of_something_else_is_refused_by_name(tmp_path, text, message):
     (tmp_path / "stats.json").write_text(text)
-    with pytest.raises(robocache.FileError, match=words):
+    with pytest.raises(robocache.FileError, match=message):
         robocache.load_norm_stats(tmp_path / "stats.json")
 
 
@@ -373,9 +373,9 @@ def test_the_episodes_statistics_of_a_real_v2_1_set_merge_to_those_of_its_rows(r
     source = real / "unitree_g1_real"
     robocache.ingest(source, tmp_path / "cache", on_error="skip", video=False)
     ds = robocache.open(tmp_path / "cache")
-    there = set(ds.episodes["source_episode_index"].to_pylist())  # 22 of 100
+    present = set(ds.episodes["source_episode_index"].to_pylist())  # 22 of 100
     lines = (source / "meta" / "episodes_stats.jsonl").read_text().splitlines()
-    (tmp_path / "some.jsonl").write_text("\n".join(x for x in lines if json.loads(x)["episode_index"] in there))
+    (tmp_path / "some.jsonl").write_text("\n".join(x for x in lines if json.loads(x)["episode_index"] in present))
     merged = robocache.load_norm_stats(tmp_path / "some.jsonl")
     for key in ("observation.state", "action"):
         ours = ds.stats[key]
@@ -416,7 +416,7 @@ def warnings_of(dataset, norm_stats, episodes=None, **window):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         robocache.Loader(source, batch_size=2, delta_timestamps=windows, normalization=normalization, device="cpu")
-    return [str(one.message) for one in caught if one.category is robocache.NormStatsWarning]
+    return [str(warning.message) for warning in caught if warning.category is robocache.NormStatsWarning]
 
 
 def test_a_loader_warns_of_statistics_that_do_not_fit_the_rows(rng, tmp_path):
@@ -457,19 +457,21 @@ def test_a_loader_warns_of_statistics_that_do_not_fit_the_rows(rng, tmp_path):
 def test_the_mean_of_few_episodes_may_be_off_and_of_many_may_not(episodes, tmp_path):
     """Each episode stays near a place of its own. Training saw places with a std of 1; these lie 1.5 off their mean."""
     with robocache.Writer(tmp_path / "cache") as writer:
-        for place in 1.5 + 0.5 * np.linspace(-1, 1, episodes) * (episodes > 1):
+        for position in 1.5 + 0.5 * np.linspace(-1, 1, episodes) * (episodes > 1):
             with writer.episode() as episode:
-                values = place + 0.1 * np.sin(np.arange(50))[:, None] * [1, 0.5]
+                values = position + 0.1 * np.sin(np.arange(50))[:, None] * [1, 0.5]
                 episode.append("x", np.arange(50) * 10**7, values)
     dataset = robocache.open(tmp_path / "cache")
     given = {"mean": np.zeros(2), "std": np.ones(2)}
     warned = warnings_of(dataset, given, normalize="mean_std")
-    assert len(warned) == (episodes == 40) and all("the rows' mean is 1.5" in one for one in warned)
+    assert len(warned) == (episodes == 40) and all("the rows' mean is 1.5" in warning for warning in warned)
     assert len(warnings_of(dataset, given | {"mean": np.full(2, 60.0)}, normalize="mean_std")) == 1
 
 
-@pytest.mark.parametrize(("factor", "said"), [(57.3, "and std 5"), (1 / 57.3, "times its std, or less"), (1.5, None)])
-def test_statistics_in_another_unit_are_told_by_the_std(factor, said, rng, tmp_path):
+@pytest.mark.parametrize(
+    ("factor", "message"), [(57.3, "and std 5"), (1 / 57.3, "times its std, or less"), (1.5, None)]
+)
+def test_statistics_in_another_unit_are_told_by_the_std(factor, message, rng, tmp_path):
     rows = rng.normal(0, 1, (4, 50, 3))
     with robocache.Writer(tmp_path / "cache") as writer:
         for values in rows * factor:
@@ -477,4 +479,4 @@ def test_statistics_in_another_unit_are_told_by_the_std(factor, said, rng, tmp_p
                 episode.append("x", np.arange(50) * 10**7, values)
     given = {"mean": rows.mean((0, 1)), "std": rows.std((0, 1))}
     warned = warnings_of(robocache.open(tmp_path / "cache"), given, normalize="mean_std")
-    assert len(warned) == (said is not None) and all(said in one for one in warned)
+    assert len(warned) == (message is not None) and all(message in warning for warning in warned)

@@ -104,12 +104,12 @@ def test_an_array_is_normalised_within_a_rounding_of_the_batchs_fma(rng, dtype, 
     x, y, z = (sign * np.exp2(power)).astype(dtype)
     expected = fma(x, y, z, dtype)
     affine = affine_of(y, z)
-    made = to_numpy(affine.normalize(torch.from_numpy(x).to(device)))
-    assert (np.abs(made.astype(np.float64) - expected) <= bound_of(x, y, expected, dtype)).all()
-    assert dtype == "float64" or (made == expected).mean() > 0.9999
-    assert_same_bits(to_numpy(affine.unnormalize(torch.from_numpy(x).to(device))), made)
+    result = to_numpy(affine.normalize(torch.from_numpy(x).to(device)))
+    assert (np.abs(result.astype(np.float64) - expected) <= bound_of(x, y, expected, dtype)).all()
+    assert dtype == "float64" or (result == expected).mean() > 0.9999
+    assert_same_bits(to_numpy(affine.unnormalize(torch.from_numpy(x).to(device))), result)
     if device == "cpu":
-        assert_same_bits(affine.normalize(x), made)
+        assert_same_bits(affine.normalize(x), result)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -120,14 +120,14 @@ def test_infinities_nan_and_the_ends_of_the_range(dtype, device):
     finite = np.isfinite(z)
     x, y, z = x[finite], y[finite], z[finite]
     expected = fma(x, y, z, dtype)
-    made = to_numpy(affine_of(y, z).normalize(torch.from_numpy(x).to(device)))
+    result = to_numpy(affine_of(y, z).normalize(torch.from_numpy(x).to(device)))
     with np.errstate(all="ignore"):
         overflows = np.isinf(x * y) & np.isfinite(expected) & (dtype == "float64")
-        near = np.abs(made.astype(np.float64) - expected) <= bound_of(x, y, expected, dtype)
-    assert (near | overflows | (made == expected) | (np.isnan(made) & np.isnan(expected))).all()
-    assert (np.signbit(made) == np.signbit(expected))[(made == 0) & (expected == 0)].all()
+        near = np.abs(result.astype(np.float64) - expected) <= bound_of(x, y, expected, dtype)
+    assert (near | overflows | (result == expected) | (np.isnan(result) & np.isnan(expected))).all()
+    assert (np.signbit(result) == np.signbit(expected))[(result == 0) & (expected == 0)].all()
     if device == "cpu":
-        assert_same_bits(affine_of(y, z).normalize(x), made)
+        assert_same_bits(affine_of(y, z).normalize(x), result)
 
 
 @pytest.mark.parametrize("mode", oracle.MODES)
@@ -145,13 +145,13 @@ def test_what_the_loader_gives_raw_becomes_what_it_gives_normalised(dataset, dev
     batch = next(flat_loader(dataset, dtype=dtype, normalize={stream: mode}, **arguments))
     affine = Affine.of(dataset.stats[stream], mode, shape=recorded.shape, dtype=str(recorded.dtype))
     work = torch.float64 if recorded.dtype == np.float64 else torch.float32
-    made = to_numpy(affine.normalize(raw[stream].to(work)))
-    wanted, there = to_numpy(batch[stream]), ~to_numpy(batch[f"{stream}_is_pad"])
-    assert there.sum() > 20
-    made, wanted = round_to(made, wanted.dtype)[there].astype(np.float64), wanted[there]
+    result = to_numpy(affine.normalize(raw[stream].to(work)))
+    wanted, present = to_numpy(batch[stream]), ~to_numpy(batch[f"{stream}_is_pad"])
+    assert present.sum() > 20
+    result, wanted = round_to(result, wanted.dtype)[present].astype(np.float64), wanted[present]
     bound = float(ml_dtypes.finfo(wanted.dtype).eps) * np.abs(wanted.astype(np.float64))  # a neighbour
     bound += 2.0**-53 * (np.abs(wanted) + np.abs(affine.shift).max()).astype(np.float64)
-    assert (np.abs(made - wanted.astype(np.float64)) <= bound).all()
+    assert (np.abs(result - wanted.astype(np.float64)) <= bound).all()
 
 
 @pytest.mark.parametrize("constant", ["center", "lerobot", "openpi"])

@@ -29,12 +29,12 @@ QUANTILES = {"q01": 0.01, "q02": 0.02, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q98"
 
 def rows_of(rng, episodes=4, shortest=30, longest=120, dtype=np.float32):
     """Actions that wander from the states, by episode."""
-    made = []
+    result = []
     for _ in range(episodes):
         count = int(rng.integers(shortest, longest))
         state = rng.normal(size=(count, 3)).cumsum(0)
-        made.append({"state": state.astype(dtype), "action": (state + rng.normal(size=(count, 3))).astype(dtype)})
-    return made
+        result.append({"state": state.astype(dtype), "action": (state + rng.normal(size=(count, 3))).astype(dtype)})
+    return result
 
 
 def write(path, episodes):
@@ -66,7 +66,7 @@ def drawn(loader, key):
 
 def relative_rows(episodes, steps=STEPS):
     """The same of joints relative to the state, out of the rows."""
-    made = []
+    result = []
     for episode in episodes:
         action, state = episode["action"], episode["state"]
         for t in range(len(action)):
@@ -74,16 +74,16 @@ def relative_rows(episodes, steps=STEPS):
             for k, step in enumerate(steps):
                 if t + step < len(action):
                     window[k] = action[t + step] - np.where([True, True, False], state[t], 0).astype(state.dtype)
-            made.append(window)
-    return np.array(made)
+            result.append(window)
+    return np.array(result)
 
 
 def assert_statistics(stats, values):
     """Those of values [n, ...] along the first axis, by numpy."""
-    there = ~np.isnan(values)
-    np.testing.assert_array_equal(stats.count, there.sum(0))
-    filled = np.where(there.any(0), values, 0)
-    unseen = ~there.any(0)
+    present = ~np.isnan(values)
+    np.testing.assert_array_equal(stats.count, present.sum(0))
+    filled = np.where(present.any(0), values, 0)
+    unseen = ~present.any(0)
     want = {"mean": np.nanmean(filled, 0), "std": np.nanstd(filled, 0), "min": np.nanmin(filled, 0)}
     want |= {"max": np.nanmax(filled, 0)} | {name: np.nanquantile(filled, q, axis=0) for name, q in QUANTILES.items()}
     for name, array in want.items():
@@ -98,11 +98,11 @@ ASKED = {"cpu": (0.02, 0.98), "cuda": (0.02, 0.3, 0.98)}
 
 def assert_both(dataset, loader, values):
     """Checks the statistics of the key `action`, pooled and per step."""
-    asked = ASKED[loader.device.split(":")[0]]
-    pooled = dataset.statistics(loader, quantiles=asked)["action"]
+    requested = ASKED[loader.device.split(":")[0]]
+    pooled = dataset.statistics(loader, quantiles=requested)["action"]
     assert pooled.q02.shape == values.shape[2:]
     assert_statistics(pooled, values.reshape(-1, values.shape[-1]))
-    each = dataset.statistics(loader, per_step=True, quantiles=asked)["action"]
+    each = dataset.statistics(loader, per_step=True, quantiles=requested)["action"]
     assert each.mean.shape == values.shape[1:]
     assert_statistics(each, values)
     return pooled, each
@@ -300,21 +300,21 @@ def test_a_device_gives_the_same_bits(tmp_path, cuda, rng, dtype, features, step
 
 
 def test_a_bar_is_shown_if_it_takes_long(tmp_path, rng, monkeypatch):
-    told = []
+    lines = []
 
     @contextmanager
     def bar():
-        told.append([])
-        yield lambda *now: told[-1].append(now)
+        lines.append([])
+        yield lambda *now: lines[-1].append(now)
 
     monkeypatch.setattr(view, "progress_bar", bar)
     dataset = write(tmp_path / "c", rows_of(rng, shortest=20_000, longest=30_000))
     dataset.statistics(loader_of(dataset))
-    assert told == []
+    assert lines == []
     monkeypatch.setattr(window_statistics, "_SHOWN_AFTER_S", -1)
     dataset.statistics(loader_of(dataset), per_step=True)
     anchors = int(dataset.stats["action"].count[0])
-    of_action = next(calls for calls in told if "'action'" in calls[0][2])
+    of_action = next(calls for calls in lines if "'action'" in calls[0][2])
     assert len(of_action) > 2 and of_action[0][:2] == (0, anchors)
     assert all(0 <= done < total == anchors for done, total, _ in of_action)
 
@@ -409,8 +409,8 @@ def test_of_what_a_weighted_mixture_draws(tmp_path, rng):
         knots = np.sort(
             np.concatenate(
                 [
-                    np.stack([getattr(part["action"], of) for part in found])
-                    for of in ("min", "q01", "q10", "q50", "q90", "q99", "max")
+                    np.stack([getattr(part["action"], statistic) for part in found])
+                    for statistic in ("min", "q01", "q10", "q50", "q90", "q99", "max")
                 ]
             ),
             axis=0,
@@ -612,9 +612,9 @@ def test_a_step_each(tmp_path, rng, device, mode, converted, method):
         batch = next(loader)
         raw = next(loader_of(dataset, {"method": method, "offset_s": window["offset_s"]}, **options))
         for back in (loader, loader.spec):
-            made = back.to_absolute("action", batch["action"], batch)
-            there = ~batch["action_is_pad"].cpu().numpy()
-            np.testing.assert_allclose(made.cpu()[there], raw["action"].cpu()[there], atol=1e-5)
+            result = back.to_absolute("action", batch["action"], batch)
+            present = ~batch["action_is_pad"].cpu().numpy()
+            np.testing.assert_allclose(result.cpu()[present], raw["action"].cpu()[present], atol=1e-5)
     with pytest.raises(robocache.ArgumentError, match=r"x: expected \[..., 5, 3\]"):
         loader.normalize("action", np.zeros((7, 3)))
 
@@ -662,14 +662,16 @@ def test_a_step_each_in_mixtures(tmp_path, rng, device):
             sources = [Source(s.dataset, norm_stats={"action": s.norm_stats["action"]._asdict()}) for s in sources]
         loader = loader_of(Mixture(sources), window | {"normalize": "mean_std"}, **words)
         batch, raw = next(loader), next(loader_of(Mixture(sources), window, **words))
-        of, values = batch["dataset_index"].cpu().numpy(), raw["action"].cpu().numpy()
+        source_of, values = batch["dataset_index"].cpu().numpy(), raw["action"].cpu().numpy()
         for source, stats in ((0, each), (1, pooled)):
-            want = (values[of == source] - stats.mean) / stats.std
-            there = ~batch["action_is_pad"].cpu().numpy()[of == source]
-            np.testing.assert_allclose(batch["action"].cpu().numpy()[of == source][there], want[there], atol=1e-5)
+            want = (values[source_of == source] - stats.mean) / stats.std
+            present = ~batch["action_is_pad"].cpu().numpy()[source_of == source]
+            np.testing.assert_allclose(
+                batch["action"].cpu().numpy()[source_of == source][present], want[present], atol=1e-5
+            )
         back = loader.unnormalize("action", batch["action"], batch["dataset_index"]).cpu().numpy()
-        there = ~batch["action_is_pad"].cpu().numpy()
-        np.testing.assert_allclose(back[there], values[there], atol=1e-5)
+        present = ~batch["action_is_pad"].cpu().numpy()
+        np.testing.assert_allclose(back[present], values[present], atol=1e-5)
 
 
 def test_steps_that_do_not_fit_are_refused(tmp_path, rng):
@@ -702,14 +704,14 @@ def test_the_batch_has_each_steps_statistics_of_scalars(tmp_path, rng):
     loader = robocache.Loader(dataset, delta_timestamps={"x": window}, **words)
     stats = dataset.statistics(loader, per_step=True)
     assert stats["x"].mean.shape == (3,)
-    made = robocache.Loader(
+    result = robocache.Loader(
         dataset,
         delta_timestamps={"x": Window(window.offsets, dtype="float64", normalize="mean_std")},
         normalization=Normalization(norm_stats=stats),
         **words,
     )
     values = drawn(loader, "x")
-    np.testing.assert_allclose(drawn(made, "x"), (values - np.nanmean(values, 0)) / np.nanstd(values, 0), atol=1e-9)
+    np.testing.assert_allclose(drawn(result, "x"), (values - np.nanmean(values, 0)) / np.nanstd(values, 0), atol=1e-9)
 
 
 @pytest.mark.parametrize("mode", ["q02_q98", "q00.5_q99.5", "q25_q75", "q07_q100"])
@@ -723,9 +725,9 @@ def test_any_two_quantiles(tmp_path, rng, mode):
         loader = loader_of(dataset, {"normalize": mode}, **options)
         rows = np.concatenate([episode["action"] for episode in drawn_from]).astype(float)
         converted = loader_of(dataset, RELATIVE | {"normalize": mode}, **options)
-        for made, values in ((loader, rows), (converted, relative_rows(drawn_from).reshape(-1, 3))):
+        for result, values in ((loader, rows), (converted, relative_rows(drawn_from).reshape(-1, 3))):
             ends = np.nanquantile(values, (low, high), axis=0)
-            affine = made.spec.keys["action"]["rows"]["affine"]
+            affine = result.spec.keys["action"]["rows"]["affine"]
             np.testing.assert_allclose(affine["centre"], ends.mean(0), rtol=1e-12)
             np.testing.assert_allclose(affine["spread"], (ends[1] - ends[0]) / 2, rtol=1e-12)
         stats = dataset.statistics(options.get("episodes"), quantiles=(low, high))
@@ -757,7 +759,7 @@ def test_clipped(tmp_path, rng, device, mode, method):
             options = {"shuffle": False, "device": device, "framework": "torch"}
             plain = loader_of(dataset, words, **options)
             loader = loader_of(dataset, words, normalization=Normalization(clip=True), **options)
-            got, want = ([batch["action"].cpu().float().numpy() for batch in of] for of in (loader, plain))
+            got, want = ([batch["action"].cpu().float().numpy() for batch in batches] for batches in (loader, plain))
             got, want = np.concatenate(got), np.concatenate(want)
             clipped = want if mode == "mean_std" else np.clip(want, -1, 1)
             np.testing.assert_array_equal(got, clipped)
@@ -801,8 +803,8 @@ def test_files_of_others(tmp_path, rng, form, per_step):
     assert back["action"].of is None
     for mode in ("mean_std", "q01_q99"):
         window = RELATIVE | {"normalize": mode}
-        made = [loader_of(dataset, window, normalization=Normalization(norm_stats=x)) for x in (stats, back)]
-        assert made[0].spec == made[1].spec
+        result = [loader_of(dataset, window, normalization=Normalization(norm_stats=x)) for x in (stats, back)]
+        assert result[0].spec == result[1].spec
     with pytest.raises(robocache.ArgumentError, match=r"expected mean.* for "):
         robocache.save_norm_stats(
             file, {"action": {"min": [0.0], "max": [1.0]}}, "groot" if form == "groot" else "openpi"

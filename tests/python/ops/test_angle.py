@@ -262,11 +262,11 @@ def test_rule_19_gradients_are_those_of_the_unwrapped_line(rng, device, extrapol
     times = np.cumsum(rng.uniform(0.5, 1.5, (2, 12)), axis=1)
     targets = np.concatenate([rng.uniform(0, 14, (2, 20)), times[:, ::3]], axis=1)  # hits too
     given = rng.standard_normal((2, 24, 3))
-    made = gradients(device, circle, times, targets, given, extrapolate=extrapolate)
+    result = gradients(device, circle, times, targets, given, extrapolate=extrapolate)
     tensors = [to_torch(x, device).requires_grad_() for x in (line, times, targets)]
     out = robocache.resample_trajectories(*tensors, method="linear", extrapolate=extrapolate)
     expected = torch.autograd.grad(out, tensors, to_torch(given, device))
-    for one, other in zip(made, expected, strict=True):
+    for one, other in zip(result, expected, strict=True):
         np.testing.assert_allclose(one, to_numpy(other), rtol=1e-12, atol=1e-12)
 
 
@@ -289,7 +289,7 @@ def test_rule_19_values_gradient_is_that_of_linear(rng, device, dtype):
     targets = rng.uniform(0, 10, (2, 15))
     values = rng.uniform(-3, 3, (2, 9, 3)).astype(dtype)
     given = rng.standard_normal((2, 15, 3)).astype(dtype)
-    made = gradients(device, values, times, targets, given)[0]
+    result = gradients(device, values, times, targets, given)[0]
     tensor = to_torch(values, device).requires_grad_()
     out = robocache.resample_trajectories(tensor, to_torch(times, device), to_torch(targets, device))
-    assert_same_bits(made, to_numpy(torch.autograd.grad(out, tensor, to_torch(given, device))[0]))
+    assert_same_bits(result, to_numpy(torch.autograd.grad(out, tensor, to_torch(given, device))[0]))

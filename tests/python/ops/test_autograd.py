@@ -34,7 +34,7 @@ def test_rule_19_gradient_of_values_is_what_each_sample_gave(rng, device, dtype,
         values = rng.standard_normal((batch, samples, features)).astype(dtype)
         out_gradient = random_gradient(rng, (batch, targets, features), dtype)
         lengths = rng.integers(0, samples + 1, batch)
-        (made,) = gradients(device, values, times, wanted, out_gradient, ("values",), lengths=lengths, **options)
+        (result,) = gradients(device, values, times, wanted, out_gradient, ("values",), lengths=lengths, **options)
         weights = weights_of_samples(times, wanted, samples, lengths=lengths, **options)
         given = out_gradient.astype(np.float64)
         expected = np.einsum("bts,btd->bsd", weights, given)
@@ -44,7 +44,7 @@ def test_rule_19_gradient_of_values_is_what_each_sample_gave(rng, device, dtype,
         bound = (terms + 6) * work * size + ROUNDING[dtype] * np.abs(expected)
         if dtype == np.float16:
             bound += 2.0**-25  # the least subnormal's half
-        assert (np.abs(made.astype(np.float64) - expected) <= bound).all(), options
+        assert (np.abs(result.astype(np.float64) - expected) <= bound).all(), options
 
 
 @pytest.mark.parametrize("features", [1, 2, 7, 31, 64, 65, 128, 129, 300])
@@ -53,10 +53,10 @@ def test_rule_19_any_shape(rng, device, features, samples, targets):
     times, wanted = jittered(rng, 2, samples, targets, np.dtype(np.float64))
     values = rng.standard_normal((2, samples, features))
     out_gradient = rng.integers(-8, 9, (2, targets, features)).astype(np.float64)
-    made = gradients(device, values, times, wanted, out_gradient, method="nearest")
+    result = gradients(device, values, times, wanted, out_gradient, method="nearest")
     weights = weights_of_samples(times, wanted, samples, method="nearest")
-    assert_same_bits(made[0], np.einsum("bts,btd->bsd", weights, out_gradient))  # whole numbers: exact
-    assert not made[1].any() and not made[2].any()
+    assert_same_bits(result[0], np.einsum("bts,btd->bsd", weights, out_gradient))  # whole numbers: exact
+    assert not result[1].any() and not result[2].any()
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 4, 3), (2, 0, 4, 3), (2, 5, 0, 3), (2, 5, 4, 0)])
@@ -71,18 +71,18 @@ def test_rule_19_empty_dimensions(device, shape):
 def test_rule_19_of_samples_with_one_time_the_last_takes_all(device):
     values, times = np.zeros((4, 1)), np.array([0.0, 1.0, 1.0, 2.0])
     wanted = np.array([0.25, 1.0, 1.5])
-    (made,) = gradients(device, values, times, wanted, np.ones((3, 1)), ("values",))
-    assert made.ravel().tolist() == [0.75, 0, 0.25 + 1 + 0.5, 0.5]
+    (result,) = gradients(device, values, times, wanted, np.ones((3, 1)), ("values",))
+    assert result.ravel().tolist() == [0.75, 0, 0.25 + 1 + 0.5, 0.5]
 
 
 def test_rule_19_held_samples_take_the_gradient_and_absent_targets_give_none(device):
     values, times = np.zeros((3, 1)), np.array([0.0, 1.0, 2.0])
     wanted = np.array([-1.0, 5.0, np.nan, np.inf])
     given = np.array([[1.0], [2.0], [4.0], [8.0]])
-    (made,) = gradients(device, values, times, wanted, given, ("values",))
-    assert made.ravel().tolist() == [1, 0, 2 + 8]
-    (made,) = gradients(device, values, times, wanted, given, ("values",), extrapolate="nan")
-    assert made.ravel().tolist() == [0, 0, 0]
+    (result,) = gradients(device, values, times, wanted, given, ("values",))
+    assert result.ravel().tolist() == [1, 0, 2 + 8]
+    (result,) = gradients(device, values, times, wanted, given, ("values",), extrapolate="nan")
+    assert result.ravel().tolist() == [0, 0, 0]
 
 
 @each_dtype
@@ -100,10 +100,10 @@ def test_rule_19_gradients_of_times_of_linear(rng, device, dtype, clock, extrapo
     out_gradient = random_gradient(rng, (batch, targets, features), dtype)
     lengths = rng.integers(0, samples + 1, batch)
     options = {"extrapolate": extrapolate, "max_gap": max_gap, "lengths": lengths}
-    made = gradients(device, values, times, wanted, out_gradient, ("times", "target_times"), **options)
+    result = gradients(device, values, times, wanted, out_gradient, ("times", "target_times"), **options)
     *expected, size_of_times, size_of_targets = slopes_of_linear(values, times, wanted, out_gradient, **options)
     work = max(ROUNDING[clock], ROUNDING[np.dtype(np.float64 if dtype == np.float64 else np.float32)])
-    for gradient, right, size in zip(made, expected, (size_of_times, size_of_targets), strict=True):
+    for gradient, right, size in zip(result, expected, (size_of_times, size_of_targets), strict=True):
         bound = 8 * work * size + ROUNDING[clock] * np.abs(right) + targets * features * 2.0**-53 * size
         assert (np.abs(gradient.astype(np.float64) - right) <= bound).all()
 
@@ -120,14 +120,14 @@ def test_rule_19_a_hit_moves_with_the_bracket_after_it(device):
 @pytest.mark.parametrize("options", [{"method": "nearest"}, {"causal": True}, {"method": "next"}], ids=str)
 def test_rule_19_what_holds_a_sample_does_not_move_with_times(rng, device, options):
     times, wanted = jittered(rng, 2, 9, 12, np.dtype(np.float64))
-    made = gradients(device, rng.standard_normal((2, 9, 3)), times, wanted, np.ones((2, 12, 3)), **options)
-    assert made[0].any() and not made[1].any() and not made[2].any()
+    result = gradients(device, rng.standard_normal((2, 9, 3)), times, wanted, np.ones((2, 12, 3)), **options)
+    assert result[0].any() and not result[1].any() and not result[2].any()
 
 
 def test_rule_19_int64_clocks_leave_the_gradient_to_values(rng, device):
     times, wanted = jittered(rng, 2, 9, 12, np.dtype(np.int64))
-    (made,) = gradients(device, rng.standard_normal((2, 9, 3)), times, wanted, np.ones((2, 12, 3)), ("values",))
-    assert made.sum() == pytest.approx(2 * 12 * 3)  # every target's weights add up to 1
+    (result,) = gradients(device, rng.standard_normal((2, 9, 3)), times, wanted, np.ones((2, 12, 3)), ("values",))
+    assert result.sum() == pytest.approx(2 * 12 * 3)  # every target's weights add up to 1
 
 
 @pytest.mark.parametrize("options", CALLS, ids=lambda o: "-".join(str(v) for v in o.values()))

@@ -57,7 +57,7 @@ def test_rule_19_a_hit_moves_with_the_slope_of_the_curve(rng, device, method):
     values = rng.standard_normal((2, 9, 3))
     given = rng.standard_normal((2, 7, 3))
     hits = times[:, 1:-1]
-    made = gradients(device, values, times, hits, given, method=method)
+    result = gradients(device, values, times, hits, given, method=method)
     tensors = [to_torch(x, device) for x in (values, times)]
 
     def central(step):
@@ -69,9 +69,9 @@ def test_rule_19_a_hit_moves_with_the_slope_of_the_curve(rng, device, method):
 
     # The second derivative jumps at a sample, which is an error of the first order in the step: two steps cancel it.
     slope = 2 * central(0.5e-5) - central(1e-5)
-    np.testing.assert_allclose(made[2], slope, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(made[1][:, 1:-1], -slope, rtol=1e-5, atol=1e-5)
-    assert_same_bits(made[0][:, 1:-1], given)
+    np.testing.assert_allclose(result[2], slope, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(result[1][:, 1:-1], -slope, rtol=1e-5, atol=1e-5)
+    assert_same_bits(result[0][:, 1:-1], given)
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=lambda dtype: dtype.name)
@@ -82,13 +82,13 @@ def test_rule_19_curves_of_other_types_have_the_gradients_of_float64(rng, device
     times, wanted = jittered(rng, 2, 9, 21, np.dtype(np.float64))
     values = rng.standard_normal((2, 9, width(options))).astype(dtype)
     given = rng.standard_normal((2, 21, width(options))).astype(dtype)
-    made = gradients(device, values, times, wanted, given, ("values",), **options)
+    result = gradients(device, values, times, wanted, given, ("values",), **options)
     exact = gradients(
         device, values.astype(np.float64), times, wanted, given.astype(np.float64), ("values",), **options
     )
     size = np.abs(given.astype(np.float64)).sum(axis=(1, 2), keepdims=True)
     bound = (32 + 21) * 32 * 2.0**-24 * size + ROUNDING[dtype] * np.abs(exact[0])
-    assert (np.abs(made[0].astype(np.float64) - exact[0]) <= bound).all()
+    assert (np.abs(result[0].astype(np.float64) - exact[0]) <= bound).all()
 
 
 def test_rule_19_each_block_of_features_has_the_gradient_of_its_method(rng, device):
@@ -102,23 +102,23 @@ def test_rule_19_each_block_of_features_has_the_gradient_of_its_method(rng, devi
         (slice(12, 14), "cubic"),
         (slice(14, 15), "linear"),
     ]
-    made = gradients(device, values, times, wanted, given, methods=blocks[:-1])
+    result = gradients(device, values, times, wanted, given, methods=blocks[:-1])
     alone = [
         gradients(device, values[..., features], times, wanted, given[..., features], method=method)
         for features, method in blocks
     ]
-    np.testing.assert_allclose(made[0], np.concatenate([one[0] for one in alone], axis=2), rtol=1e-12, atol=1e-12)
-    for place in (1, 2):
-        np.testing.assert_allclose(made[place], sum(one[place] for one in alone), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(result[0], np.concatenate([one[0] for one in alone], axis=2), rtol=1e-12, atol=1e-12)
+    for index in (1, 2):
+        np.testing.assert_allclose(result[index], sum(one[index] for one in alone), rtol=1e-9, atol=1e-9)
 
 
 def test_rule_19_targets_past_their_length_give_nothing(rng, device):
     times, wanted = jittered(rng, 2, 9, 12, np.dtype(np.float64))
     values, given = rng.standard_normal((2, 9, 3)), rng.standard_normal((2, 12, 3))
     lengths = torch.tensor([5, 0], device=device)
-    made = gradients(device, values, times, wanted, given, target_lengths=lengths)
+    result = gradients(device, values, times, wanted, given, target_lengths=lengths)
     given[0, 5:] = given[1] = 0
-    for gradient, expected in zip(made, gradients(device, values, times, wanted, given), strict=True):
+    for gradient, expected in zip(result, gradients(device, values, times, wanted, given), strict=True):
         np.testing.assert_allclose(gradient, expected, rtol=1e-12, atol=1e-12)
 
 

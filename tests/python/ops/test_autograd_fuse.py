@@ -40,8 +40,8 @@ def test_rule_19_gradcheck_of_fuse(rng, device, output):
 
     def call(wanted, *arrays):
         pairs = zip(arrays[::2], arrays[1::2], strict=True)
-        made = robocache.fuse_multimodal(dict(zip(names, pairs, strict=True)), wanted, output=output, **options)
-        return tuple(made.values()) if output == "dict" else made
+        result = robocache.fuse_multimodal(dict(zip(names, pairs, strict=True)), wanted, output=output, **options)
+        return tuple(result.values()) if output == "dict" else result
 
     inputs = (wanted, *itertools.chain.from_iterable(streams.values()))
     assert torch.autograd.gradcheck(call, inputs, nondet_tol=1e-12 if device == "cuda" else 0)
@@ -52,13 +52,13 @@ def test_rule_19_fuse_has_the_gradients_of_its_streams_one_by_one(rng, device):
     given = to_torch(rng.standard_normal((2, 9, 5)), device)
     arm, hand = streams["arm"], streams["hand"]
     fused = robocache.fuse_multimodal([arm, hand], wanted, method=["linear", "akima"])
-    made = torch.autograd.grad(fused, (*arm, *hand, wanted), given)
+    result = torch.autograd.grad(fused, (*arm, *hand, wanted), given)
     alone = [
         torch.autograd.grad(robocache.resample_trajectories(*stream, wanted, method=method), (*stream, wanted), part)
         for stream, method, part in ((arm, "linear", given[..., :3]), (hand, "akima", given[..., 3:]))
     ]
     expected = *alone[0][:2], *alone[1][:2], alone[0][2] + alone[1][2]
-    for a, b in zip(made, expected, strict=True):
+    for a, b in zip(result, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-9)
 
 
@@ -85,13 +85,13 @@ def test_rule_19_fuse_of_other_types_rounds_once(rng, device):
     fused = robocache.fuse_multimodal(
         [(values, times), (counts, times)], wanted, method=["linear", "previous"], scale=[None, 0.5], dtype="float32"
     )
-    made = torch.autograd.grad(fused.sum(), (values, times, wanted))
-    assert [x.dtype for x in made] == [torch.bfloat16, torch.float32, torch.float64]
+    result = torch.autograd.grad(fused.sum(), (values, times, wanted))
+    assert [x.dtype for x in result] == [torch.bfloat16, torch.float32, torch.float64]
     expected = torch.zeros(8, device=device)
     for left, w in ((0, 0.5), (2, 0.25), (6, 0.75)):
         expected[left] += 1 - w
         expected[left + 1] += w
-    assert torch.equal(made[0].float(), expected[None, :, None].expand(2, 8, 3))
+    assert torch.equal(result[0].float(), expected[None, :, None].expand(2, 8, 3))
 
 
 def test_rule_19_fuse_carries_no_gradient_where_it_cannot(rng, device):

@@ -77,8 +77,8 @@ def test_tensors_are_saved_by_torchs_way_alone(device):
         return robocache.resample_trajectories(values, times, times + 0.5)
 
     checkpoint = torch.utils.checkpoint.checkpoint
-    made = torch.autograd.grad(checkpoint(call, values, use_reentrant=False).sum(), values)
-    assert torch.equal(made[0], torch.autograd.grad(call(values).sum(), values)[0])
+    result = torch.autograd.grad(checkpoint(call, values, use_reentrant=False).sum(), values)
+    assert torch.equal(result[0], torch.autograd.grad(call(values).sum(), values)[0])
 
 
 def test_a_graph_that_is_kept_gives_its_gradient_again(device):
@@ -125,9 +125,9 @@ def test_the_backward_pass_leaves_nothing_on_the_default_stream(cuda):
         given = torch.zeros_like(out)
         torch.cuda._sleep(50_000_000)
         given.fill_(3)
-        (made,) = torch.autograd.grad(out, values, given)
+        (result,) = torch.autograd.grad(out, values, given)
     stream.synchronize()
-    assert (made == 3).all()
+    assert (result == 3).all()
 
 
 def test_forward_and_backward_are_captured_in_a_cuda_graph(rng, cuda):
@@ -151,5 +151,5 @@ def test_forward_and_backward_are_captured_in_a_cuda_graph(rng, cuda):
             tensors[0].copy_(to_torch(rng.standard_normal((2, 9, 3)), cuda))
             given.copy_(to_torch(rng.standard_normal((2, 12, 3)), cuda))
         graph.replay()
-        for made, expected in zip(captured, step(), strict=True):
-            torch.testing.assert_close(made, expected, rtol=1e-12, atol=1e-9)
+        for result, expected in zip(captured, step(), strict=True):
+            torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-9)

@@ -47,8 +47,8 @@ def test_rule_19_views_whose_sign_torch_has_not_applied_yet(device):
     times = torch.arange(4.0, device=device)
     out = robocache.resample_trajectories(values.conj().imag, times, times)
     assert out.tolist() == [[-1, -1]] * 4
-    (made,) = torch.autograd.grad(out.sum(), values)
-    assert made.imag.tolist() == [[-1, -1]] * 4
+    (result,) = torch.autograd.grad(out.sum(), values)
+    assert result.imag.tolist() == [[-1, -1]] * 4
 
 
 def test_rule_19_what_a_mask_took_out_brings_no_nan_back(device):
@@ -79,8 +79,10 @@ def test_rule_19_curves_take_no_nan_from_where_the_gradient_is_0(rng, device, me
 def test_rule_19_a_hit_takes_its_gradient_whatever_its_neighbours_hold(device):
     values, times = np.array([[1.0], [2.0], [np.nan], [4.0]]), np.array([0.0, 1.0, 2.0, 3.0])
     for method in ("linear", "pchip", "akima", "nearest"):
-        (made,) = gradients(device, values, times, times[[1, 3]], np.array([[1.0], [2.0]]), ("values",), method=method)
-        assert made.ravel().tolist() == [0, 1, 0, 2]
+        (result,) = gradients(
+            device, values, times, times[[1, 3]], np.array([[1.0], [2.0]]), ("values",), method=method
+        )
+        assert result.ravel().tolist() == [0, 1, 0, 2]
 
 
 def test_rule_19_the_cpu_gives_the_same_bits_on_any_number_of_threads(rng):
@@ -90,12 +92,12 @@ def test_rule_19_the_cpu_gives_the_same_bits_on_any_number_of_threads(rng):
     values = rng.standard_normal((16, 200, 33)).astype(np.float32)
     given = rng.standard_normal((16, 300, 33)).astype(np.float32)
     try:
-        made = []
+        result = []
         for threads in (1, 2, 7):
             robocache.set_num_threads(threads)
-            made.append(gradients("cpu", values, times, wanted, given))
-        for other in made[1:]:
-            for a, b in zip(made[0], other, strict=True):
+            result.append(gradients("cpu", values, times, wanted, given))
+        for other in result[1:]:
+            for a, b in zip(result[0], other, strict=True):
                 assert_same_bits(b, a)
     finally:
         robocache.set_num_threads(os.cpu_count())

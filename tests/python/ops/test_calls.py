@@ -34,26 +34,26 @@ def inputs(device):
     return arrays | recorded | {"numpy": np.ones((9, 4), np.float32), "numpy times": np.arange(9.0)}
 
 
-def resample(of, values="values", **options):
-    return robocache.resample_trajectories(of[values], of["times"], of["targets"], **options)
+def resample(inputs, values="values", **options):
+    return robocache.resample_trajectories(inputs[values], inputs["times"], inputs["targets"], **options)
 
 
-def fuse(of, values="values", **options):
-    return robocache.fuse_multimodal([(of[values], of["times"])] * 3, of["targets"], **options)
+def fuse(inputs, values="values", **options):
+    return robocache.fuse_multimodal([(inputs[values], inputs["times"])] * 3, inputs["targets"], **options)
 
 
-def voxelize(of, features="features", mode="mean"):
-    return robocache.voxelize_pointcloud(of["points"], of[features], mode=mode, **GRID)
+def voxelize(inputs, features="features", mode="mean"):
+    return robocache.voxelize_pointcloud(inputs["points"], inputs[features], mode=mode, **GRID)
 
 
-def tsdf(of):
-    grid, weights = (torch.zeros(4, 4, 4, device=of["points"].device) for _ in range(2))
+def tsdf(inputs):
+    grid, weights = (torch.zeros(4, 4, 4, device=inputs["points"].device) for _ in range(2))
     space = {"grid_min": (-1.0, -1.0, -1.0), "voxel_size": 0.5, "truncation": 1.0}
-    return robocache.integrate_tsdf(grid, weights, of["points"], of["pose"], **space)
+    return robocache.integrate_tsdf(grid, weights, inputs["points"], inputs["pose"], **space)
 
 
-def gradient(call, of, name):
-    return torch.autograd.grad(call(of, name).nansum(), of[name])
+def gradient(call, inputs, name):
+    return torch.autograd.grad(call(inputs, name).nansum(), inputs[name])
 
 
 CALLS = {
@@ -85,8 +85,8 @@ REFUSED = {
 }
 
 
-def arrays_of(made):
-    return made if isinstance(made, tuple) else (made,)
+def arrays_of(result):
+    return result if isinstance(result, tuple) else (result,)
 
 
 @pytest.mark.parametrize("case", [*CALLS, *REFUSED])
@@ -121,18 +121,18 @@ def test_nothing_of_a_call_is_kept(inputs, case):
 
 @pytest.mark.parametrize("case", ["resample", "resample, gradient", "fuse", "sparse", "downsample"])
 def test_the_memory_of_a_result_goes_with_it(case):
-    of = {
+    inputs = {
         "values": torch.ones(2, 1),
         "times": torch.arange(2.0),
         "targets": torch.zeros(1 << 20),
         "points": torch.rand(1 << 19, 3) * 1000,
         "features": torch.ones(1 << 19, 1),
     }
-    of["recorded values"] = of["values"].clone().requires_grad_()
+    inputs["recorded values"] = inputs["values"].clone().requires_grad_()
 
     def resident():
         for _ in range(12):
-            CALLS[case](of)
+            CALLS[case](inputs)
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
     before = resident()
@@ -179,8 +179,8 @@ def test_work_is_queued_on_the_current_stream(inputs, case, cuda):
         with torch.no_grad():
             for name in names:
                 late[name].copy_(inputs[name])
-        made = arrays_of(CALLS[case](inputs | late))
+        result = arrays_of(CALLS[case](inputs | late))
         assert not side.query()  # nothing waited
     side.synchronize()
-    for a, b in zip(made, expected, strict=True):
+    for a, b in zip(result, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # sums over times come in any order

@@ -73,8 +73,8 @@ def test_resident_frames_are_decoded_in_any_order(cuda, rng, tier):
     resident.decode(rows, out, status)
     assert status.tolist() == [0] * 6
     black = np.zeros_like(expected[0])
-    for made, row in zip(out.cpu().numpy(), rows.tolist(), strict=True):
-        np.testing.assert_array_equal(made, expected[row] if 0 <= row < 6 else black)
+    for result, row in zip(out.cpu().numpy(), rows.tolist(), strict=True):
+        np.testing.assert_array_equal(result, expected[row] if 0 <= row < 6 else black)
 
 
 def test_a_damaged_resident_frame_is_black_and_marked(cuda, rng):

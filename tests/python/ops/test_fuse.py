@@ -93,11 +93,11 @@ def test_any_small_streams_give_the_oracles_bits(device, data):
 @pytest.mark.parametrize("count", [1, 2, 3, 32, MOST_STREAMS])
 def test_rule_21_any_number_of_streams(rng, device, count):
     streams, options = [], []
-    for place in range(count):
-        dtype, clock = FLOATS[place % 4], CLOCKS[place % 3]
-        samples = 1 + place % 29
-        streams.append(stream_of(rng, dtype, clock, samples=samples, features=1 + place % 7))
-        options.append(random_options(rng, dtype, clock, samples=samples, features=1 + place % 7, out=BFLOAT16))
+    for index in range(count):
+        dtype, clock = FLOATS[index % 4], CLOCKS[index % 3]
+        samples = 1 + index % 29
+        streams.append(stream_of(rng, dtype, clock, samples=samples, features=1 + index % 7))
+        options.append(random_options(rng, dtype, clock, samples=samples, features=1 + index % 7, out=BFLOAT16))
     targets = targets_of(rng, np.dtype(np.float64))
     check(streams, targets, device, options=options, dtype=BFLOAT16)
 
@@ -117,13 +117,13 @@ def test_rule_21_no_stream_and_too_many_are_refused(rng, device):
 def test_cpu_and_cuda_give_the_same_bits(rng, cuda):
     for dtype, target_clock in itertools.product(FLOATS, CLOCKS):
         streams, options = [], []
-        for place, values_dtype in enumerate(FLOATS + WHOLE):
-            clock = CLOCKS[(place + int(rng.integers(3))) % 3]
-            streams.append(stream_of(rng, values_dtype, clock, batch=5, samples=300, features=1 + 11 * place))
-            own = random_options(rng, values_dtype, clock, batch=5, samples=300, features=1 + 11 * place, out=dtype)
+        for index, values_dtype in enumerate(FLOATS + WHOLE):
+            clock = CLOCKS[(index + int(rng.integers(3))) % 3]
+            streams.append(stream_of(rng, values_dtype, clock, batch=5, samples=300, features=1 + 11 * index))
+            own = random_options(rng, values_dtype, clock, batch=5, samples=300, features=1 + 11 * index, out=dtype)
             options.append(own)
         targets = targets_of(rng, target_clock, batch=5, count=200)
-        results = [fuse(streams, targets, place, options=options, dtype=dtype) for place in ("cpu", cuda)]
+        results = [fuse(streams, targets, index, options=options, dtype=dtype) for index in ("cpu", cuda)]
         for on_cpu, on_cuda in zip(*results, strict=True):
             assert_same_bits(on_cuda, on_cpu)
 

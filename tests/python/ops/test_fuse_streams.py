@@ -98,10 +98,10 @@ def test_rules_8_to_10_every_method_is_that_of_resample(rng, device, clock):
             {"method": "slerp", "extrapolate": "linear"},
             {"method": curve} | ({"bc_type": boundary} if boundary else {}),
         ]
-        for place, (name, stream) in enumerate((("pose", pose), ("arm", arm), ("wheels", wheels))):
-            out, its_valid = resampled(stream, targets, device, **options[place])
+        for index, (name, stream) in enumerate((("pose", pose), ("arm", arm), ("wheels", wheels))):
+            out, its_valid = resampled(stream, targets, device, **options[index])
             assert_same_bits(to_numpy(fused[name]), out, name)
-            assert_same_bits(to_numpy(valid)[..., place], its_valid, name)
+            assert_same_bits(to_numpy(valid)[..., index], its_valid, name)
         # A stream of several methods has one age: that of its first features.
         nearest = oracle([pose], targets, method="nearest")[2]
         line = oracle([wheels], targets)[2]
@@ -127,10 +127,10 @@ def test_rule_10_several_cubic_streams_share_their_memory(rng, device):
         fused = robocache.fuse_multimodal(
             tensors, to_torch(targets, device), method="cubic", methods=methods, output="dict"
         )
-        for place, (values, times) in enumerate(streams):
+        for index, (values, times) in enumerate(streams):
             if times.dtype == clock:
-                expected, _ = resampled((values, times), targets, device, method="cubic", methods=methods[place])
-                assert_same_bits(to_numpy(fused[place]), expected)
+                expected, _ = resampled((values, times), targets, device, method="cubic", methods=methods[index])
+                assert_same_bits(to_numpy(fused[index]), expected)
 
 
 def test_rule_22_scale_and_shift_meet_the_features_of_their_method(rng, device):
@@ -203,10 +203,10 @@ def test_rule_21_list_in_list_out_and_the_order_of_the_answers(rng, device):
         got = robocache.fuse_multimodal(
             tensors, to_torch(targets, device), dtype="float32", return_valid=valid, return_age=age
         )
-        asked = ["out"] + ["valid"] * valid + ["age"] * age
+        requested = ["out"] + ["valid"] * valid + ["age"] * age
         got = got if isinstance(got, tuple) else (got,)
-        assert len(got) == len(asked)
-        for name, one in zip(asked, got, strict=True):
+        assert len(got) == len(requested)
+        for name, one in zip(requested, got, strict=True):
             assert_same_bits(to_numpy(one), expected[name], name)
     separate, valid = robocache.fuse_multimodal(tensors, to_torch(targets, device), output="dict", return_valid=True)
     assert isinstance(separate, list)

@@ -35,9 +35,9 @@ def batch(frames, rows=None, device="cpu", **options):
     return to_numpy(robocache.image_batch(to_torch(frames, device), rows, **options))
 
 
-def corners(made):
+def corners(result):
     """The row and column of the first pixel, [..., 2], decoded from the bytes of places()."""
-    return made[..., 0, 0, :2].astype(int)
+    return result[..., 0, 0, :2].astype(int)
 
 
 # ---- Resizing ----
@@ -60,8 +60,8 @@ def corners(made):
 )
 def test_rule_41_a_resized_pixel_is_the_exact_mean_rounded_once(rng, device, before, after, channels):
     frames = random_frames(rng, 3, *before, channels)
-    made = batch(frames, device=device, size=after, **BYTES)
-    assert_same_bits(made, np.stack([images.resized(frame, *after) for frame in frames]))
+    result = batch(frames, device=device, size=after, **BYTES)
+    assert_same_bits(result, np.stack([images.resized(frame, *after) for frame in frames]))
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_rule_41_a_resized_pixel_is_the_exact_mean_rounded_once(rng, device, bef
 def test_rule_41_resizing_is_torchs_antialiased_bilinear(rng, device, before, after):
     """torch's uint8 rounds twice and weighs in 16 bits; its float64 is exact but for its last digits."""
     frames = random_frames(rng, 2, *before, 3)
-    made = batch(frames, device=device, size=after, dtype="uint8").astype(np.int64)
+    result = batch(frames, device=device, size=after, dtype="uint8").astype(np.int64)
     planes = torch.from_numpy(frames).permute(0, 3, 1, 2)
     options = {"size": after, "mode": "bilinear", "antialias": True}
     exact = torch.nn.functional.interpolate(planes.double(), **options).numpy()
-    assert np.abs(made - exact).max() <= 0.5 + 1e-9
-    assert np.abs(made - torch.nn.functional.interpolate(planes, **options).numpy()).max() <= 1
+    assert np.abs(result - exact).max() <= 0.5 + 1e-9
+    assert np.abs(result - torch.nn.functional.interpolate(planes, **options).numpy()).max() <= 1
 
 
 def test_rule_41_a_uniform_frame_stays_uniform(device):
@@ -96,11 +96,11 @@ SIZES = [((48, 64), (22, 22)), ((31, 17), (64, 97)), ((97, 201), (224, 33)), ((1
 def test_rule_41_bicubic_is_torchs_antialiased(rng, device, before, after):
     """Weights are multiples of 2^-15 of the largest, which moves a mean by less than 0.02."""
     frames = random_frames(rng, 2, *before, 3)
-    made = batch(frames, device=device, size=after, interpolation="bicubic", dtype="uint8").astype(np.int64)
+    result = batch(frames, device=device, size=after, interpolation="bicubic", dtype="uint8").astype(np.int64)
     planes = torch.from_numpy(frames).permute(0, 3, 1, 2)
     exact = torch.nn.functional.interpolate(planes.double(), size=after, mode="bicubic", antialias=True).numpy()
-    assert np.abs(made - exact.clip(0, 255)).max() <= 0.52
-    assert_same_bits(made, batch(frames, size=after, interpolation="bicubic", dtype="uint8").astype(np.int64))
+    assert np.abs(result - exact.clip(0, 255)).max() <= 0.52
+    assert_same_bits(result, batch(frames, size=after, interpolation="bicubic", dtype="uint8").astype(np.int64))
 
 
 @pytest.mark.parametrize(("before", "after"), [((60, 80), (24, 33)), ((24, 33), (60, 80))])
@@ -110,41 +110,41 @@ def test_rule_41_bicubic_is_pils(device, before, after):
     y, x = np.mgrid[: before[0], : before[1]]
     frame = np.stack([120 + 90 * np.sin(y / 5), 128 + 70 * np.cos(x / 6), (3 * x + y) % 200 / 2 + 60], axis=-1)
     frame = frame.astype(np.uint8)
-    made = batch(frame[None], device=device, size=after, interpolation="bicubic", **BYTES)[0].astype(int)
+    result = batch(frame[None], device=device, size=after, interpolation="bicubic", **BYTES)[0].astype(int)
     expected = np.asarray(image.fromarray(frame).resize(after[::-1], image.Resampling.BICUBIC)).astype(int)
-    assert np.abs(made - expected).max() <= 1
+    assert np.abs(result - expected).max() <= 1
 
 
 @pytest.mark.parametrize(("before", "after"), SIZES)
 def test_rule_41_area_is_the_mean_of_what_a_pixel_covers(rng, device, before, after):
     """The oracle repeats pixels until both grids divide the image; sums are then whole numbers."""
     frames = random_frames(rng, 2, *before, 3)
-    made = batch(frames, device=device, size=after, interpolation="area", **BYTES)
+    result = batch(frames, device=device, size=after, interpolation="area", **BYTES)
     sums = frames.astype(np.int64)
     for axis in (1, 2):
         sums = np.repeat(sums, after[axis - 1], axis=axis)
         sums = sums.reshape(*sums.shape[:axis], after[axis - 1], before[axis - 1], *sums.shape[axis + 1 :])
         sums = sums.sum(axis=axis + 1)
-    assert_same_bits(made, np.rint(sums / (before[0] * before[1])).astype(np.uint8))
+    assert_same_bits(result, np.rint(sums / (before[0] * before[1])).astype(np.uint8))
 
 
 def test_rule_41_area_is_torchs_where_sides_divide(rng, device):
     frames = random_frames(rng, 2, 48, 60, 3)
-    made = batch(frames, device=device, size=(12, 20), interpolation="area", dtype="uint8")
+    result = batch(frames, device=device, size=(12, 20), interpolation="area", dtype="uint8")
     planes = torch.from_numpy(frames).permute(0, 3, 1, 2).double()
     exact = torch.nn.functional.interpolate(planes, size=(12, 20), mode="area").numpy()
-    assert np.abs(made - exact).max() <= 0.5 + 1e-9
+    assert np.abs(result - exact).max() <= 0.5 + 1e-9
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(("before", "after"), SIZES)
 def test_rule_41_nearest_keeps_values(rng, device, before, after, channels):
     frames = random_frames(rng, 2, *before, channels)
-    made = batch(frames, device=device, size=after, interpolation="nearest", **BYTES)
-    assert_same_bits(made, np.stack([images.resized_nearest(frame, *after) for frame in frames]))
+    result = batch(frames, device=device, size=after, interpolation="nearest", **BYTES)
+    assert_same_bits(result, np.stack([images.resized_nearest(frame, *after) for frame in frames]))
     planes = torch.from_numpy(frames).permute(0, 3, 1, 2)
     assert_same_bits(
-        made.transpose(0, 3, 1, 2), torch.nn.functional.interpolate(planes, size=after, mode="nearest-exact").numpy()
+        result.transpose(0, 3, 1, 2), torch.nn.functional.interpolate(planes, size=after, mode="nearest-exact").numpy()
     )
 
 
@@ -194,56 +194,56 @@ def test_rule_46_depth_takes_the_nearest_pixels_whatever_colour_takes(rng, devic
 )
 def test_rule_41_pad_is_openpis_letterbox(rng, device, before, after):
     frames = random_frames(rng, 2, *before, 3)
-    made = batch(frames, device=device, size=after, fit="pad", **BYTES)
+    result = batch(frames, device=device, size=after, fit="pad", **BYTES)
     top, left, height, width = images.letterboxed(frames[0], *after)
     expected = np.zeros((2, *after, 3), np.uint8)
     for frame, into in zip(frames, expected, strict=True):
         into[top : top + height, left : left + width] = images.resized(frame, height, width)
-    assert_same_bits(made, expected)
+    assert_same_bits(result, expected)
 
 
 @pytest.mark.parametrize(("before", "after"), [((48, 64), (22, 22)), ((20, 31), (12, 9)), ((10, 10), (30, 20))])
 def test_rule_41_fit_by_cropping_is_the_middle_of_a_frame_that_covers(rng, device, before, after):
     frames = random_frames(rng, 1, *before, 3)
-    made = batch(frames, device=device, size=after, fit="crop", **BYTES)
+    result = batch(frames, device=device, size=after, fit="crop", **BYTES)
     factor = max(after[0] / before[0], after[1] / before[1])
     covering = [math.floor(side * factor + 1e-9) for side in before]
     top, left = ((a - b) // 2 for a, b in zip(covering, after, strict=True))
     expected = images.resized(frames[0], *covering)[top : top + after[0], left : left + after[1]]
-    assert_same_bits(made[0], expected)
+    assert_same_bits(result[0], expected)
 
 
 def test_rule_41_a_part_of_the_area_then_resized_as_openvla_evaluates(rng, device):
     frames = random_frames(rng, 2, 32, 40, 3)
-    made = batch(frames, device=device, crop_scale=0.9, crop_at="center", size=(14, 14), **BYTES)
+    result = batch(frames, device=device, crop_scale=0.9, crop_at="center", size=(14, 14), **BYTES)
     height, width = (round(side * math.sqrt(0.9)) for side in (32, 40))
     top, left = (32 - height) // 2, (40 - width) // 2
     expected = [images.resized(frame[top : top + height, left : left + width], 14, 14) for frame in frames]
-    assert_same_bits(made, np.stack(expected))
+    assert_same_bits(result, np.stack(expected))
 
 
 def test_rule_41_without_a_size_a_part_becomes_a_frame_again(rng, device):
     frames = random_frames(rng, 1, 20, 20, 3)
-    made = batch(frames, device=device, crop_scale=(0.9025, 0.9025), crop_at="center", **BYTES)
-    assert_same_bits(made[0], images.resized(frames[0][:19, :19], 20, 20))
+    result = batch(frames, device=device, crop_scale=(0.9025, 0.9025), crop_at="center", **BYTES)
+    assert_same_bits(result[0], images.resized(frames[0][:19, :19], 20, 20))
 
 
 def test_rule_41_parts_are_drawn_by_area_and_lie_anywhere(device):
     """A part made one pixel is its middle, since the tent weighs evenly about it."""
     count, side = 4000, 41
-    made = batch(
+    result = batch(
         places(1, side, side), np.zeros(count, np.int64), device, crop_scale=(0.25, 1.0), size=(1, 1), **BYTES
     )[:, 0, 0, :2].astype(float)
     # A quarter of the area is half of each side, whose middle is at least a quarter of the side from the edges.
-    assert made.min() >= side / 4 - 2 and made.max() <= side * 3 / 4 + 1
-    assert np.abs(made.mean(axis=0) - (side - 1) / 2).max() < 5 * 6 / math.sqrt(count)
-    assert abs(np.corrcoef(made.T)[0, 1]) < 5 / math.sqrt(count)
+    assert result.min() >= side / 4 - 2 and result.max() <= side * 3 / 4 + 1
+    assert np.abs(result.mean(axis=0) - (side - 1) / 2).max() < 5 * 6 / math.sqrt(count)
+    assert abs(np.corrcoef(result.T)[0, 1]) < 5 / math.sqrt(count)
 
 
 def test_rule_41_resizing_then_cropping(rng, device):
     frames = random_frames(rng, 1, 30, 20, 3)
-    made = batch(frames, device=device, size=(15, 16), crop=(7, 9), crop_at="center", **BYTES)
-    assert_same_bits(made[0], images.resized(frames[0], 15, 16)[4:11, 3:12])
+    result = batch(frames, device=device, size=(15, 16), crop=(7, 9), crop_at="center", **BYTES)
+    assert_same_bits(result[0], images.resized(frames[0], 15, 16)[4:11, 3:12])
 
 
 # ---- Cropping and shifting: exact ----
@@ -255,15 +255,15 @@ def test_rule_41_crops_are_slices(rng, device, shape, channels):
     frames = random_frames(rng, 4, *shape, channels)
     for crop in {(1, 1), shape, (shape[0], 1), ((shape[0] + 1) // 2, (shape[1] + 1) // 2)}:
         top, left = (shape[0] - crop[0]) // 2, (shape[1] - crop[1]) // 2
-        made = batch(frames, device=device, crop=crop, crop_at="center", **BYTES)
-        assert_same_bits(made, frames[:, top : top + crop[0], left : left + crop[1]])
+        result = batch(frames, device=device, crop=crop, crop_at="center", **BYTES)
+        assert_same_bits(result, frames[:, top : top + crop[0], left : left + crop[1]])
 
 
 def test_rule_42_random_crops_are_slices_at_every_place_alike(rng, device):
     count = 9000
-    made = batch(places(1, 11, 10), np.zeros(count, np.int64), device, crop=(9, 8), **BYTES)
-    at = corners(made)
-    for crop, (top, left) in zip(made[:50], at[:50], strict=True):
+    result = batch(places(1, 11, 10), np.zeros(count, np.int64), device, crop=(9, 8), **BYTES)
+    at = corners(result)
+    for crop, (top, left) in zip(result[:50], at[:50], strict=True):
         assert_same_bits(crop, places(1, 11, 10)[0, top : top + 9, left : left + 8])
     counts = np.zeros((3, 3))
     np.add.at(counts, tuple(at.T), 1)
@@ -274,26 +274,26 @@ def test_rule_42_random_crops_are_slices_at_every_place_alike(rng, device):
 def test_rule_41_shifts_repeat_the_edge_as_drq(rng, device):
     frames = random_frames(rng, 1, 12, 9, 3)
     shift, count = 3, 500
-    made = batch(frames, np.zeros(count, np.int64), device, shift=shift, **BYTES)
+    result = batch(frames, np.zeros(count, np.int64), device, shift=shift, **BYTES)
     padded = np.pad(frames[0], ((shift, shift), (shift, shift), (0, 0)), mode="edge")
     moved = {
         (y, x): padded[shift + y : shift + y + 12, shift + x : shift + x + 9]
         for y in range(-shift, shift + 1)
         for x in range(-shift, shift + 1)
     }
-    seen = {next((at for at, frame in moved.items() if (frame == one).all()), None) for one in made}
+    seen = {next((at for at, frame in moved.items() if (frame == one).all()), None) for one in result}
     assert None not in seen
     assert len(seen) == (2 * shift + 1) ** 2  # one of 49 is missing in 500 draws once in 600 times
 
 
 def test_rule_41_shifts_beyond_the_frame(rng, device):
     frames = random_frames(rng, 1, 3, 2, 1)
-    made = batch(frames, np.zeros(200, np.int64), device, shift=9, **BYTES)
+    result = batch(frames, np.zeros(200, np.int64), device, shift=9, **BYTES)
     values = set(frames.ravel().tolist())
-    assert set(made.ravel().tolist()) == values
+    assert set(result.ravel().tolist()) == values
     padded = np.pad(frames[0], ((9, 9), (9, 9), (0, 0)), mode="edge")
     allowed = {padded[y : y + 3, x : x + 2].tobytes() for y in range(19) for x in range(19)}
-    assert {one.tobytes() for one in made} <= allowed
+    assert {one.tobytes() for one in result} <= allowed
 
 
 # ---- Draws ----
@@ -345,10 +345,10 @@ def test_rule_42_a_window_draws_once_unless_per_frame(device):
 
 def test_rule_42_factors_are_drawn_evenly_from_their_range(device):
     frames = np.full((1, 1, 1, 1), 100, np.uint8)
-    made = batch(frames, np.zeros(5000, np.int64), device, brightness=0.5, **BYTES).ravel()
-    assert made.min() == 50 and made.max() == 150
-    counts = np.histogram(made, bins=np.linspace(49.5, 150.5, 11))[0]
-    expected = len(made) * np.diff(np.clip(np.linspace(49.5, 150.5, 11), 50, 150)) / 100
+    result = batch(frames, np.zeros(5000, np.int64), device, brightness=0.5, **BYTES).ravel()
+    assert result.min() == 50 and result.max() == 150
+    counts = np.histogram(result, bins=np.linspace(49.5, 150.5, 11))[0]
+    expected = len(result) * np.diff(np.clip(np.linspace(49.5, 150.5, 11), 50, 150)) / 100
     assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all(), counts
 
 
@@ -361,19 +361,19 @@ ROUNDED = 0.5 + 1e-4  # float32 has four digits behind the point of a byte
 @pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
 def test_rule_41_factors_of_colour(rng, device, name, factor):
     frames = random_frames(rng, 3, 13, 21, 3)
-    made = batch(frames, device=device, **{name: (factor, factor)}, **BYTES)
+    result = batch(frames, device=device, **{name: (factor, factor)}, **BYTES)
     formula = {"brightness": images.brightened, "contrast": images.contrasted, "saturation": images.saturated}[name]
-    for frame, one in zip(frames, made, strict=True):
+    for frame, one in zip(frames, result, strict=True):
         # The weights of red, green and blue are multiples of 2^-16, and so is a mean.
         assert np.abs(one - formula(frame, factor)).max() <= ROUNDED + abs(1 - factor) * 255 * 2 * 2**-16
     if factor == 1:
-        assert_same_bits(made, frames)
+        assert_same_bits(result, frames)
 
 
 def test_rule_41_contrast_of_grey(rng, device):
     frames = random_frames(rng, 2, 9, 7, 1)
-    made = batch(frames, device=device, contrast=(1.4, 1.4), **BYTES)
-    for frame, one in zip(frames, made, strict=True):
+    result = batch(frames, device=device, contrast=(1.4, 1.4), **BYTES)
+    for frame, one in zip(frames, result, strict=True):
         assert np.abs(one - images.contrasted(frame, 1.4)).max() <= ROUNDED
 
 
@@ -383,10 +383,10 @@ def test_rule_41_hue_is_turned_as_colorsys_has_it(rng, device, turns):
     frames[0, :8] = rng.choice(
         np.uint8([0, 255]), (8, 50, 3)
     )  # the corners of the cube: greys, primaries, black, white
-    made = batch(frames, device=device, hue=(turns, turns), **BYTES)
-    assert np.abs(made[0] - images.hue_turned(frames[0], turns)).max() <= ROUNDED
+    result = batch(frames, device=device, hue=(turns, turns), **BYTES)
+    assert np.abs(result[0] - images.hue_turned(frames[0], turns)).max() <= ROUNDED
     if turns == 0:
-        assert_same_bits(made, frames)
+        assert_same_bits(result, frames)
 
 
 def test_rule_41_colour_follows_the_order_brightness_contrast_saturation_hue(rng, device):
@@ -419,7 +419,7 @@ def test_rule_41_flips_reverse_columns_and_rows(rng, device):
 def test_rule_42_flips_are_drawn_by_their_probability_once_a_sample(rng, device):
     frames = random_frames(rng, 2, 5, 6, 3)
     rows = np.tile([0, 1], (2000, 1))
-    made = batch(frames, rows, device, flip_horizontal=0.3, flip_vertical=0.5, per_frame=True, seed=5, **BYTES)
+    result = batch(frames, rows, device, flip_horizontal=0.3, flip_vertical=0.5, per_frame=True, seed=5, **BYTES)
     seen = {}
     for name, expected in (
         ("neither", frames),
@@ -427,22 +427,22 @@ def test_rule_42_flips_are_drawn_by_their_probability_once_a_sample(rng, device)
         ("rows", frames[:, ::-1]),
         ("both", frames[:, ::-1, ::-1]),
     ):
-        seen[name] = int((made == expected).all(axis=(1, 2, 3, 4)).sum())
+        seen[name] = int((result == expected).all(axis=(1, 2, 3, 4)).sum())
     assert sum(seen.values()) == 2000  # both frames of a window alike, even with per_frame
     for name, share in (("neither", 0.35), ("columns", 0.15), ("rows", 0.35), ("both", 0.15)):
         assert abs(seen[name] - 2000 * share) < 5 * math.sqrt(2000 * share * (1 - share)), seen
     # Other options leave the draw alone.
     upright = np.repeat(np.uint8([[[[255]], [[0]]]]), 3, axis=2)
     plain = batch(upright, np.zeros(2000, np.int64), device, flip_vertical=0.5, brightness=(0.9, 1), seed=5, **BYTES)
-    reversed_rows = [(made[:, 0] == frame).all(axis=(1, 2, 3)) for frame in (frames[0, ::-1], frames[0, ::-1, ::-1])]
+    reversed_rows = [(result[:, 0] == frame).all(axis=(1, 2, 3)) for frame in (frames[0, ::-1], frames[0, ::-1, ::-1])]
     np.testing.assert_array_equal(plain[:, 0, 0, 0] == 0, np.any(reversed_rows, axis=0))
 
 
 @pytest.mark.parametrize("turns", [1, 2, -1])
 def test_rule_41_quarter_turns_are_exact_and_counter_clockwise(rng, device, turns):
     frames = random_frames(rng, 2, 15, 15, 3)
-    made = batch(frames, device=device, rotation=(90 * turns, 90 * turns), **BYTES)
-    assert_same_bits(made, np.rot90(frames, turns, axes=(1, 2)))
+    result = batch(frames, device=device, rotation=(90 * turns, 90 * turns), **BYTES)
+    assert_same_bits(result, np.rot90(frames, turns, axes=(1, 2)))
 
 
 @pytest.mark.parametrize("degrees", [0.0, 3.5, -17.0, 45.0, 77.7, -138.25, 180.0])
@@ -450,7 +450,7 @@ def test_rule_41_quarter_turns_are_exact_and_counter_clockwise(rng, device, turn
 def test_rule_41_rotation_is_torchs_bilinear_sampling(rng, device, degrees, shape):
     """torchvision's rotate is this grid."""
     frames = random_frames(rng, 2, *shape, 3)
-    made = batch(frames, device=device, rotation=(degrees, degrees), **BYTES).astype(np.float64)
+    result = batch(frames, device=device, rotation=(degrees, degrees), **BYTES).astype(np.float64)
     height, width = shape
     y, x = np.mgrid[:height, :width].astype(np.float64) - np.reshape([(height - 1) / 2, (width - 1) / 2], (2, 1, 1))
     sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
@@ -463,8 +463,8 @@ def test_rule_41_rotation_is_torchs_bilinear_sampling(rng, device, degrees, shap
         align_corners=False,
     )
     # Weights are multiples of 2^-16.
-    assert np.abs(made - exact.permute(0, 2, 3, 1).numpy()).max() <= 0.5 + 4 * 255 * 2**-16
-    assert_same_bits(made, batch(frames, rotation=(degrees, degrees), **BYTES).astype(np.float64))
+    assert np.abs(result - exact.permute(0, 2, 3, 1).numpy()).max() <= 0.5 + 4 * 255 * 2**-16
+    assert_same_bits(result, batch(frames, rotation=(degrees, degrees), **BYTES).astype(np.float64))
 
 
 def test_rule_41_masks_and_depth_rotate_by_the_nearest_pixel(rng, device):
@@ -475,11 +475,11 @@ def test_rule_41_masks_and_depth_rotate_by_the_nearest_pixel(rng, device):
     inside = (rows >= 0) & (rows < 21) & (columns >= 0) & (columns < 34)
     rows, columns = rows.clip(0, 20), columns.clip(0, 33)
     mask = rng.integers(0, 256, (2, 21, 34, 1), dtype=np.uint8)
-    made = batch(mask, device=device, rotation=(28, 28), interpolation="nearest", **BYTES)
-    assert_same_bits(made, np.where(inside[..., None], mask[:, rows, columns], 0).astype(np.uint8))
+    result = batch(mask, device=device, rotation=(28, 28), interpolation="nearest", **BYTES)
+    assert_same_bits(result, np.where(inside[..., None], mask[:, rows, columns], 0).astype(np.uint8))
     depth = rng.integers(0, 9000, (2, 21, 34, 1), dtype=np.uint16)
-    made = batch(depth, device=device, rotation=(28, 28), unit_m=0.5, layout="hwc")
-    assert_same_bits(made, np.where(inside[..., None], depth[:, rows, columns] * 0.5, 0).astype(np.float32))
+    result = batch(depth, device=device, rotation=(28, 28), unit_m=0.5, layout="hwc")
+    assert_same_bits(result, np.where(inside[..., None], depth[:, rows, columns] * 0.5, 0).astype(np.float32))
     flipped = batch(depth, device=device, size=(11, 17), flip_horizontal=1, unit_m=0.5, layout="hwc")
     assert_same_bits(flipped, batch(depth, device=device, size=(11, 17), unit_m=0.5, layout="hwc")[:, :, ::-1])
 
@@ -489,23 +489,23 @@ def test_rule_41_masks_and_depth_rotate_by_the_nearest_pixel(rng, device):
 def test_rule_41_blur_is_scipys_gaussian(rng, device, sigma, kernel, channels):
     ndimage = pytest.importorskip("scipy.ndimage")
     frames = random_frames(rng, 2, 70, 41, channels)
-    made = batch(frames, device=device, blur=sigma, blur_kernel=kernel, **BYTES)
+    result = batch(frames, device=device, blur=sigma, blur_kernel=kernel, **BYTES)
     exact = ndimage.gaussian_filter(
         frames.astype(np.float64), sigma, mode="mirror", radius=(0, kernel // 2, kernel // 2, 0)[1:3], axes=(1, 2)
     )
     # Weights are multiples of 2^-15 of the largest.
-    assert np.abs(made - exact).max() <= 0.5 + 255 * 4 * kernel * 2**-16 / min(kernel, max(1, 2 * sigma))
-    assert_same_bits(made, batch(frames, blur=sigma, blur_kernel=kernel, **BYTES))
+    assert np.abs(result - exact).max() <= 0.5 + 255 * 4 * kernel * 2**-16 / min(kernel, max(1, 2 * sigma))
+    assert_same_bits(result, batch(frames, blur=sigma, blur_kernel=kernel, **BYTES))
 
 
 def test_rule_42_blur_and_rotation_are_drawn_evenly(rng, device):
     impulse = np.zeros((1, 31, 31, 1), np.uint8)
     impulse[0, 15, 15] = 255
-    made = batch(impulse, np.zeros(3000, np.int64), device, blur=(0.3, 2.0), blur_kernel=15, **BYTES)
+    result = batch(impulse, np.zeros(3000, np.int64), device, blur=(0.3, 2.0), blur_kernel=15, **BYTES)
     # The middle is 255 times the square of the largest weight, which falls with sigma.
     offsets = np.arange(-7, 8)
     middles = [255 / np.exp(-0.5 * (offsets / s) ** 2).sum() ** 2 for s in np.linspace(0.3, 2.0, 11)]
-    counts = np.histogram(made[:, 15, 15, 0], bins=[middles[-1] - 1, *middles[9:0:-1], middles[0] + 1])[0]
+    counts = np.histogram(result[:, 15, 15, 0], bins=[middles[-1] - 1, *middles[9:0:-1], middles[0] + 1])[0]
     assert (np.abs(counts - 300) < 6 * math.sqrt(300) + 30).all(), counts
     line = np.zeros((1, 101, 101, 1), np.uint8)
     line[0, 50, 90] = 255
@@ -520,10 +520,10 @@ def test_rule_42_blur_and_rotation_are_drawn_evenly(rng, device):
 def test_rule_41_erasing_is_one_rectangle_as_torchvision_draws_it(device):
     frames = np.full((1, 60, 90, 3), 200, np.uint8)
     rows = np.zeros(4000, np.int64)
-    made = batch(frames, rows, device, erase=0.5, erase_value=(1.0, 0.0, 0.25), **BYTES)
-    erased = (made != 200).all(axis=-1)
+    result = batch(frames, rows, device, erase=0.5, erase_value=(1.0, 0.0, 0.25), **BYTES)
+    erased = (result != 200).all(axis=-1)
     areas = []
-    for frame, mask in zip(made, erased, strict=True):
+    for frame, mask in zip(result, erased, strict=True):
         if not mask.any():
             continue
         ys, xs = np.where(mask.any(axis=1))[0], np.where(mask.any(axis=0))[0]
@@ -545,12 +545,12 @@ def test_rule_41_erased_values_are_normalised(rng, device, dtype, layout):
     frames = random_frames(rng, 2, 20, 30, 3)
     normal = {} if dtype == "uint8" else {"mean": "imagenet", "std": "imagenet"}
     options = {"erase": 1, "erase_scale": 0.5, "erase_ratio": 1, "dtype": dtype, "layout": layout, **normal}
-    made = batch(frames, device=device, erase_value="imagenet", **options)
+    result = batch(frames, device=device, erase_value="imagenet", **options)
     mean = np.rint(255 * np.array([0.485, 0.456, 0.406])).astype(np.uint8)
     whole = batch(np.broadcast_to(mean, frames.shape).copy(), dtype=dtype, layout=layout, **normal)
     plain = batch(frames, dtype=dtype, layout=layout, **normal)
-    assert ((made == whole) | (made == plain)).all()
-    assert (made == whole).mean() > 0.45
+    assert ((result == whole) | (result == plain)).all()
+    assert (result == whole).mean() > 0.45
 
 
 def test_rule_41_augmentations_follow_their_order(rng, device):
@@ -584,14 +584,14 @@ def test_rule_41_augmentations_follow_their_order(rng, device):
 )
 def test_rule_41_values_are_one_fma_and_one_rounding(device, dtype, mean, std):
     frames = np.stack([np.arange(256)] * 3, axis=-1).astype(np.uint8).reshape(1, 16, 16, 3)
-    made = batch(frames, device=device, mean=mean, std=std, dtype=dtype, layout="hwc")
+    result = batch(frames, device=device, mean=mean, std=std, dtype=dtype, layout="hwc")
     named = {"imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])}.get(mean, (mean, std))
     mean, std = (
         np.broadcast_to(np.float64(none if x is None else x), 3) for x, none in zip(named, (0, 1), strict=True)
     )
     scale, offset = (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
     expected = round_to(fma(frames.astype(np.float32), scale, offset, np.float32), DTYPES[dtype])
-    assert_same_bits(made, expected)
+    assert_same_bits(result, expected)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", *DTYPES])
@@ -615,12 +615,12 @@ def test_layouts_hold_the_same(rng, device, dtype, shape, channels):
 )
 def test_rule_43_an_absent_frame_is_black_before_normalisation(rng, device, options):
     frames = random_frames(rng, 3, 8, 10, 3)
-    made = batch(frames, np.int64([[2, -1], [-7, 0]]), device, mean="imagenet", std="imagenet", **options)
-    assert made.shape[:3] == (2, 2, 3)
+    result = batch(frames, np.int64([[2, -1], [-7, 0]]), device, mean="imagenet", std="imagenet", **options)
+    assert result.shape[:3] == (2, 2, 3)
     black = batch(np.zeros_like(frames), np.int64([[0]]), device, mean="imagenet", std="imagenet", **options)[0, 0]
-    assert_same_bits(made[0, 1], black)
-    assert_same_bits(made[1, 0], black)
-    assert not (made[0, 0] == black).all()
+    assert_same_bits(result[0, 1], black)
+    assert_same_bits(result[1, 0], black)
+    assert not (result[0, 0] == black).all()
 
 
 def test_rows_choose_frames(rng, device):
@@ -648,25 +648,25 @@ def test_rule_46_depth_is_resized_by_nearest_and_what_is_no_measurement_stays(rn
         np.stack([images.resized_nearest(frame, *size) for frame in metres]),
     )
     units = rng.integers(0, 2**16, (2, 9, 14, 1), dtype=np.uint16)
-    made = batch(units, device=device, size=size, layout="hwc", unit_m=0.001)
+    result = batch(units, device=device, size=size, layout="hwc", unit_m=0.001)
     nearest = np.stack([images.resized_nearest(frame, *size) for frame in units])
-    assert_same_bits(made, (nearest * np.float64(0.001)).astype(np.float32))
+    assert_same_bits(result, (nearest * np.float64(0.001)).astype(np.float32))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rule_46_depth_is_rounded_once(rng, device, dtype):
     units = rng.integers(0, 2**16, (1, 64, 64, 1), dtype=np.uint16)
-    made = batch(units, device=device, unit_m=0.0001, dtype=dtype, layout="hwc")
-    assert_same_bits(made, round_to(units * np.float64(0.0001), DTYPES[dtype]))
+    result = batch(units, device=device, unit_m=0.0001, dtype=dtype, layout="hwc")
+    assert_same_bits(result, round_to(units * np.float64(0.0001), DTYPES[dtype]))
 
 
 def test_rule_46_depth_follows_the_geometry_and_pads_with_nothing(rng, device):
     metres = depth_frames(rng, 1, 9, 20, 1)
-    made = batch(metres, np.int64([0, -1]), device, size=(10, 10), fit="pad", layout="hwc")
+    result = batch(metres, np.int64([0, -1]), device, size=(10, 10), fit="pad", layout="hwc")
     top, left, height, width = images.letterboxed(metres[0], 10, 10)
     expected = np.zeros((2, 10, 10, 1), np.float32)
     expected[0, top : top + height, left : left + width] = images.resized_nearest(metres[0], height, width)
-    assert_same_bits(made, expected)
+    assert_same_bits(result, expected)
     shifted = batch(metres, np.zeros(20, np.int64), device, shift=2, layout="hwc")
     padded = np.pad(metres[0], ((2, 2), (2, 2), (0, 0)), mode="edge")
     allowed = {padded[y : y + 9, x : x + 20].tobytes() for y in range(5) for x in range(5)}
@@ -762,10 +762,10 @@ def test_options_are_checked_where_they_are_made():
         robocache.ImageOptions(brigthness=0.2)
     with pytest.raises(robocache.ArgumentTypeError, match=r"^size: .*object"):
         robocache.ImageOptions(size=object())
-    made = robocache.ImageOptions(size=np.array([4, 5]), mean=[0.5], dtype=torch.bfloat16, together=["left", "right"])
-    assert made.size == (4, 5) and made.dtype == "bfloat16"
-    assert made == robocache.ImageOptions(size=(4, 5), mean=(0.5,), dtype="bfloat16", together=("left", "right"))
-    assert hash(made) == hash(
+    result = robocache.ImageOptions(size=np.array([4, 5]), mean=[0.5], dtype=torch.bfloat16, together=["left", "right"])
+    assert result.size == (4, 5) and result.dtype == "bfloat16"
+    assert result == robocache.ImageOptions(size=(4, 5), mean=(0.5,), dtype="bfloat16", together=("left", "right"))
+    assert hash(result) == hash(
         robocache.ImageOptions(size=(4, 5), mean=(0.5,), dtype="bfloat16", together=("left", "right"))
     )
 
@@ -816,10 +816,10 @@ def test_rule_16_out(rng, device):
 def test_rule_18_numpy_in_numpy_out(rng):
     frames = random_frames(rng, 2, 5, 5, 3)
     frames.flags.writeable = False
-    made = robocache.image_batch(frames, np.int64([1, 0]), **BYTES)
-    assert type(made) is np.ndarray
-    assert_same_bits(made, frames[::-1])
-    made[...] = 0
+    result = robocache.image_batch(frames, np.int64([1, 0]), **BYTES)
+    assert type(result) is np.ndarray
+    assert_same_bits(result, frames[::-1])
+    result[...] = 0
     read_only = np.zeros((2, 3, 5, 5), np.float32)
     read_only.flags.writeable = False
     with pytest.raises(robocache.ArgumentError, match=r"^out: "):

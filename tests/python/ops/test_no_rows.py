@@ -41,13 +41,13 @@ def ways(device):
     return [torchs] if device == "cuda" else [torchs, lambda array: array]
 
 
-def assert_all(made, expected, framework, what):
+def assert_all(result, expected, framework, what):
     for name, array in expected.items():
         if array is None:
-            assert made[name] is None, f"{name}, {what}"
+            assert result[name] is None, f"{name}, {what}"
             continue
-        assert isinstance(made[name], framework), f"{name}, {what}: {type(made[name])}"
-        assert_same_bits(to_numpy(made[name]), np.asarray(array), f"{name}, {what}")
+        assert isinstance(result[name], framework), f"{name}, {what}: {type(result[name])}"
+        assert_same_bits(to_numpy(result[name]), np.asarray(array), f"{name}, {what}")
 
 
 # ---- Streams ----
@@ -71,12 +71,12 @@ def test_resample(device, method, batch, samples, targets, features):
             expected = expected[0].out if hasattr(expected[0], "out") else expected[0], expected[1]
         for way in ways(device):
             poison(device)
-            made = robocache.resample_trajectories(
+            result = robocache.resample_trajectories(
                 *map(way, (values, times, wanted)), method=method, extrapolate=extrapolate, return_valid=True
             )
             named = dict(zip(("out", "valid"), expected, strict=True))
             framework = type(way(values))
-            assert_all(dict(zip(named, made, strict=True)), named, framework, f"{dtype}, {extrapolate}")
+            assert_all(dict(zip(named, result, strict=True)), named, framework, f"{dtype}, {extrapolate}")
 
 
 def test_resample_without_a_length(device):
@@ -100,8 +100,8 @@ def test_fuse(device, samples, batch, targets, features):
     for way in ways(device):
         poison(device)
         given = [tuple(map(way, stream)) for stream in streams]
-        made = robocache.fuse_multimodal(given, way(wanted), return_valid=True, return_age=True)
-        assert_all(dict(zip(expected, made, strict=True)), expected, type(given[0][0]), f"{samples}")
+        result = robocache.fuse_multimodal(given, way(wanted), return_valid=True, return_age=True)
+        assert_all(dict(zip(expected, result, strict=True)), expected, type(given[0][0]), f"{samples}")
 
 
 # ---- Points ----
@@ -135,10 +135,10 @@ def test_voxelize(device, case, dtype, count):
     for way in ways(device):
         poison(device)
         given = {name: way(array) for name, array in clouds.items()}
-        made, missed = robocache.voxelize_pointcloud(
+        result, missed = robocache.voxelize_pointcloud(
             way(points), way(features), mode=list(MODES), return_dropped=True, **GRID, **given
         )
-        assert_all(made | {"dropped": missed}, expected, type(way(points)), case)
+        assert_all(result | {"dropped": missed}, expected, type(way(points)), case)
 
 
 @pytest.mark.parametrize("grid_size", [(0, 2, 3), (2, 0, 3), (2, 3, 0), (0, 0, 0)])
@@ -148,10 +148,10 @@ def test_voxelize_without_a_grid(device, grid_size):
     out, dropped = voxelize_oracle.voxelize(points, features, mode=MODES, **options)
     for way in ways(device):
         poison(device)
-        made, missed = robocache.voxelize_pointcloud(
+        result, missed = robocache.voxelize_pointcloud(
             way(points), way(features), mode=list(MODES), return_dropped=True, **options
         )
-        assert_all(made | {"dropped": missed}, out | {"dropped": dropped}, type(way(points)), f"{grid_size}")
+        assert_all(result | {"dropped": missed}, out | {"dropped": dropped}, type(way(points)), f"{grid_size}")
 
 
 @each_points
@@ -170,8 +170,8 @@ def test_voxelize_sparse(device, case, dtype, reduce):
         for way in ways(device):
             poison(device)
             given = {name: way(array) for name, array in clouds.items()}
-            made = robocache.voxelize_sparse(way(points), way(features), **options, **given)
-            assert_all(made._asdict(), expected, type(way(points)), f"{case}, {options}")
+            result = robocache.voxelize_sparse(way(points), way(features), **options, **given)
+            assert_all(result._asdict(), expected, type(way(points)), f"{case}, {options}")
 
 
 @each_dtype
@@ -186,9 +186,9 @@ def test_voxel_downsample(device, dtype, method, case):
         )
         for way in ways(device):
             poison(device)
-            made = robocache.voxel_downsample(way(points), way(features), **options)
-            made = (made, None) if features is None else made
-            assert_all(dict(zip(expected, made, strict=True)), expected, type(way(points)), case)
+            result = robocache.voxel_downsample(way(points), way(features), **options)
+            result = (result, None) if features is None else result
+            assert_all(dict(zip(expected, result, strict=True)), expected, type(way(points)), case)
 
 
 # ---- Distances ----
@@ -215,9 +215,9 @@ def test_integrate_tsdf_leaves_the_grid_as_it_is(rng, device, shape, measured, c
     for way in ways(device):
         poison(device)
         into = way(grid.copy()), way(weights.copy())
-        made = robocache.integrate_tsdf(
+        result = robocache.integrate_tsdf(
             *into, way(points), pose, camera, grid_min=(0, 0, 0), voxel_size=0.5, truncation=1.0
         )
-        assert all(a is b for a, b in zip(made, into, strict=True))
+        assert all(a is b for a, b in zip(result, into, strict=True))
         assert_same_bits(to_numpy(into[0]), grid, "grid")
         assert_same_bits(to_numpy(into[1]), weights, "weights")

@@ -251,10 +251,10 @@ def test_rule_12_a_bracket_longer_than_max_gap_is_invalid(rng, device, method, c
 def test_rule_13_past_target_lengths_there_is_nothing(rng, device, method, dtype, clock):
     values, times, targets = random_case(rng, dtype, clock, method=method, batch=4)
     for kind in (np.int32, np.int64):
-        there = np.array([0, 5, 37, 20], kind)
-        out, valid = resample(values, times, targets, device, method=method, target_lengths=there)
+        present = np.array([0, 5, 37, 20], kind)
+        out, valid = resample(values, times, targets, device, method=method, target_lengths=present)
         whole, whole_valid = resample(values, times, targets, device, method=method)
-        exists = np.arange(37) < there[:, None]
+        exists = np.arange(37) < present[:, None]
         assert_same_bits(valid, whole_valid & exists)
         assert_same_bits(out, np.where(exists[..., None], whole, np.nan).astype(dtype))
 

@@ -87,8 +87,8 @@ def test_gradients_through_a_compiled_call(rng, device):
 
     tensors = [x.requires_grad_() for x in case(rng, device, dtype=torch.float64)]
     expected = torch.autograd.grad(loss(*tensors), tensors)
-    made = torch.autograd.grad(torch.compile(loss, fullgraph=True)(*tensors), tensors)
-    for a, b in zip(made, expected, strict=True):
+    result = torch.autograd.grad(torch.compile(loss, fullgraph=True)(*tensors), tensors)
+    for a, b in zip(result, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
@@ -137,14 +137,14 @@ def test_sizes_that_are_read_from_the_result_follow_the_graph(rng, device):
 
 def test_out_is_written_by_a_compiled_call(rng, device):
     def model(values, times, targets, out):
-        made, valid = resample(values, times, targets, out=out, return_valid=True)
-        return made + 1, valid
+        result, valid = resample(values, times, targets, out=out, return_valid=True)
+        return result + 1, valid
 
     values, times, targets = case(rng, device)
     expected, expected_valid = resample(values, times, targets, return_valid=True)
     out = poisoned((3, 9, 2), torch.float32, device)
-    made, valid = torch.compile(model, fullgraph=True)(values, times, targets, out)
-    assert_equal((out, valid, made), (expected, expected_valid, expected + 1))
+    result, valid = torch.compile(model, fullgraph=True)(values, times, targets, out)
+    assert_equal((out, valid, result), (expected, expected_valid, expected + 1))
 
 
 def test_errors_come_out_of_a_compiled_call_typed(rng, device):
@@ -238,9 +238,9 @@ def test_fuse_is_one_graph_with_the_bits_of_the_eager_call(rng, device, output, 
     streams, targets, options = fused_case(rng, device)
 
     def call(streams, targets):
-        made = robocache.fuse_multimodal(streams, targets, output=output, **options, **extra)
-        made = made if extra else (made,)
-        return (*made[0].values(), *made[1:]) if output == "dict" else made
+        result = robocache.fuse_multimodal(streams, targets, output=output, **options, **extra)
+        result = result if extra else (result,)
+        return (*result[0].values(), *result[1:]) if output == "dict" else result
 
     assert_equal(torch.compile(call, fullgraph=True, backend="aot_eager")(streams, targets), call(streams, targets))
 
@@ -255,8 +255,8 @@ def test_gradients_through_a_compiled_fuse(rng, device):
         return torch.nan_to_num(fused, nan=0.0).square().sum()
 
     expected = torch.autograd.grad(loss(*tensors), tensors)
-    made = torch.autograd.grad(torch.compile(loss, fullgraph=True)(*tensors), tensors)
-    for a, b in zip(made, expected, strict=True):
+    result = torch.autograd.grad(torch.compile(loss, fullgraph=True)(*tensors), tensors)
+    for a, b in zip(result, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
@@ -360,10 +360,10 @@ def test_vmap_over_any_argument_and_dimension(rng, device, in_dims, layout):
     if layout == "one row":
         calls = [(v[0], t, q) for v, t, q in calls]
     batched, single = [], []
-    for place, dim in enumerate(in_dims):
-        arrays = [call[place] for call in calls]
+    for index, dim in enumerate(in_dims):
+        arrays = [call[index] for call in calls]
         dim = None if dim is None else min(dim, arrays[0].ndim)
-        in_dims = (*in_dims[:place], dim, *in_dims[place + 1 :])
+        in_dims = (*in_dims[:index], dim, *in_dims[index + 1 :])
         batched.append(arrays[0] if dim is None else torch.stack(arrays, dim))
         single.append(arrays if dim is not None else arrays[:1] * 4)
     expected = torch.stack([resample(*arrays) for arrays in zip(*single, strict=True)])

@@ -50,7 +50,7 @@ def takers(column, rows, mode):
 def gradient_oracle(points, features, out_gradients):
     """The gradient of the features, of out_gradients by mode: added up mode by mode in the work type."""
     work = np.float64 if features.dtype == np.float64 else np.float32
-    made = np.zeros(features.shape, work)
+    result = np.zeros(features.shape, work)
     at, inside = cells(points, **GRID)
     rows_of = {}
     for row in np.flatnonzero(inside):
@@ -61,15 +61,15 @@ def gradient_oracle(points, features, out_gradients):
                 part = np.float64(gradient[(*cell, f)])
                 if mode == "mean":
                     part = part / len(rows)
-                made[takers(features[:, f], np.array(rows), mode), f] += work(part)
-    return made.astype(features.dtype)
+                result[takers(features[:, f], np.array(rows), mode), f] += work(part)
+    return result.astype(features.dtype)
 
 
 def gradient_of(points, features, modes, out_gradients, device, **options):
     features = to_torch(features, device).requires_grad_()
     out = voxelize(to_torch(points, device), features, mode=modes, **options)
-    made = [to_torch(out_gradients[mode], device) for mode in modes]
-    (gradient,) = torch.autograd.grad([out[mode] for mode in modes], features, made)
+    result = [to_torch(out_gradients[mode], device) for mode in modes]
+    (gradient,) = torch.autograd.grad([out[mode] for mode in modes], features, result)
     assert gradient.dtype == features.dtype and gradient.device == features.device
     return to_numpy(gradient)
 
@@ -114,18 +114,18 @@ def test_rule_29_clouds_are_apart(rng, device):
     modes = ["mean", "max", "last"]
     given = random_gradients(rng, modes, np.float32, (4,))
     lengths = np.array([50, 0, 7, 31])
-    made = gradient_of(points, features, modes, given, device, lengths=to_torch(lengths, device))
+    result = gradient_of(points, features, modes, given, device, lengths=to_torch(lengths, device))
     for b, n in enumerate(lengths):
         one = {mode: gradient[b] for mode, gradient in given.items()}
-        assert_same_bits(made[b, :n], gradient_oracle(points[b, :n], features[b, :n], one))
-        assert not made[b, n:].any()
+        assert_same_bits(result[b, :n], gradient_oracle(points[b, :n], features[b, :n], one))
+        assert not result[b, n:].any()
     offsets = np.array([0, 20, 20, 150, 200])
     flat, columns = points.reshape(-1, 3), features.reshape(-1, 3)
-    made = gradient_of(flat, columns, modes, given, device, batch_offsets=to_torch(offsets, device))
+    result = gradient_of(flat, columns, modes, given, device, batch_offsets=to_torch(offsets, device))
     for b in range(4):
         rows = slice(offsets[b], offsets[b + 1])
         one = {mode: gradient[b] for mode, gradient in given.items()}
-        assert_same_bits(made[rows], gradient_oracle(flat[rows], columns[rows], one))
+        assert_same_bits(result[rows], gradient_oracle(flat[rows], columns[rows], one))
 
 
 def test_rule_29_columns_of_the_points_get_the_gradient(rng, device):
@@ -183,24 +183,24 @@ def test_gradients_end_where_they_must(rng, device):
         voxelize(points, features, mode="median")
     with pytest.raises(robocache.ArgumentTypeError, match=r"points: .*torch"):
         voxelize(points.cpu().numpy(), features, mode="mean")
-    made = voxelize(points, features, mode="max")
+    result = voxelize(points, features, mode="max")
     with torch.no_grad():
         features += 1
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        made.sum().backward()
+        result.sum().backward()
 
 
 # ---- torch.compile ----
 
 
-def as_arrays(made):
-    out, dropped = made if isinstance(made, tuple) else (made, None)
+def as_arrays(result):
+    out, dropped = result if isinstance(result, tuple) else (result, None)
     arrays = list(out.values()) if isinstance(out, dict) else [out]
     return [to_numpy(x) for x in (arrays if dropped is None else [*arrays, dropped])]
 
 
-def assert_equal(made, expected):
-    for one, other in zip(as_arrays(made), as_arrays(expected), strict=True):
+def assert_equal(result, expected):
+    for one, other in zip(as_arrays(result), as_arrays(expected), strict=True):
         assert_same_bits(one, other)
 
 
@@ -231,9 +231,9 @@ def test_compiled_options_and_out(rng, device, dtype):
         return voxelize(points, features, mode="sum", out=out) * 2
 
     out = torch.empty(*GRID["grid_size"], 3, dtype=features.dtype, device=device)
-    made = torch.compile(write, fullgraph=True, backend="aot_eager")(points, features, out)
+    result = torch.compile(write, fullgraph=True, backend="aot_eager")(points, features, out)
     assert_equal(out, voxelize(points, features, mode="sum"))
-    assert_equal(made, out * 2)
+    assert_equal(result, out * 2)
 
 
 def test_compiled_gradients_give_the_same_bits(rng, device):
@@ -245,8 +245,8 @@ def test_compiled_gradients_give_the_same_bits(rng, device):
         return (out["mean"].nan_to_num(0, 0, 0) * 3).sum() + out["max"].nan_to_num(0, 0, 0).sum()
 
     (expected,) = torch.autograd.grad(loss(features), features)
-    (made,) = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(features), features)
-    assert_same_bits(to_numpy(made), to_numpy(expected))
+    (result,) = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(features), features)
+    assert_same_bits(to_numpy(result), to_numpy(expected))
 
 
 def test_one_graph_serves_clouds_of_any_size(rng, device):
@@ -300,11 +300,11 @@ def test_vmap_is_a_loop_over_calls(rng, device, layout):
 
     given = (points, features) if lengths is None else (points, features, lengths)
     expected = [torch.stack(x) for x in zip(*(call(*one) for one in zip(*given, strict=True)), strict=True)]
-    for made, one in zip(torch.vmap(call)(*given), expected, strict=True):
-        assert_same_bits(to_numpy(made), to_numpy(one))
-    made = torch.vmap(call, (None, 0))(points[0], features)
+    for result, one in zip(torch.vmap(call)(*given), expected, strict=True):
+        assert_same_bits(to_numpy(result), to_numpy(one))
+    result = torch.vmap(call, (None, 0))(points[0], features)
     for b in range(5):
-        for one, other in zip(made, call(points[0], features[b]), strict=True):
+        for one, other in zip(result, call(points[0], features[b]), strict=True):
             assert_same_bits(to_numpy(one[b]), to_numpy(other))
 
 
@@ -316,9 +316,9 @@ def test_gradients_of_every_cloud_by_vmap(rng, device):
         out = voxelize(points, features, mode=["mean", "max"])
         return out["mean"].square().sum() + out["max"].sum()
 
-    made = torch.vmap(torch.func.grad(loss))(features, points)
+    result = torch.vmap(torch.func.grad(loss))(features, points)
     for b in range(4):
-        assert_same_bits(to_numpy(made[b]), to_numpy(torch.func.grad(loss)(features[b], points[b])))
+        assert_same_bits(to_numpy(result[b]), to_numpy(torch.func.grad(loss)(features[b], points[b])))
 
 
 def test_ragged_clouds_and_vmap_do_not_meet(rng, device):
@@ -367,5 +367,5 @@ def test_forward_and_backward_are_captured_in_a_cuda_graph(rng, cuda):
             points.copy_(to_torch(other[0], cuda))
             features.copy_(to_torch(other[1], cuda))
         graph.replay()
-        for made, expected in zip(captured, step(), strict=True):
-            assert_same_bits(to_numpy(made), to_numpy(expected))
+        for result, expected in zip(captured, step(), strict=True):
+            assert_same_bits(to_numpy(result), to_numpy(expected))

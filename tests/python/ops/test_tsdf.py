@@ -25,9 +25,9 @@ def rotation(rng):
 
 
 def pose(rng, away=1.0):
-    made = np.eye(4)
-    made[:3, :3], made[:3, 3] = rotation(rng), rng.uniform(-away, away, 3)
-    return made
+    result = np.eye(4)
+    result[:3, :3], result[:3, 3] = rotation(rng), rng.uniform(-away, away, 3)
+    return result
 
 
 def poses(rng, count, away=1.0):
@@ -50,9 +50,9 @@ def spoilt(rng, measured, bad=(np.nan, np.inf, -np.inf, 0.0)):
 def integrate(grid, weights, measured, *arguments, device="cpu", **options):
     """New (grid, weights) as NumPy arrays, through torch on `device`."""
     arrays = [to_torch(x, device) for x in (grid, weights)]
-    made = robocache.integrate_tsdf(*arrays, to_torch(measured, device), *arguments, **options)
-    assert made[0] is arrays[0] and made[1] is arrays[1]
-    return [to_numpy(x) for x in made]
+    result = robocache.integrate_tsdf(*arrays, to_torch(measured, device), *arguments, **options)
+    assert result[0] is arrays[0] and result[1] is arrays[1]
+    return [to_numpy(x) for x in result]
 
 
 def check(grid, weights, measured, *arguments, device="cpu", **options):
@@ -224,8 +224,8 @@ def test_rule_32_carving_reaches_from_the_sensor_and_never_behind(device):
     T[2, 3] = 0.25  # the first voxel is behind the sensor
     call = {"truncation": 0.25, "space_carving": True, "device": device} | options
     for measured in ((np.array([[0, 0, 1.25]]), T), (np.full((1, 1), 1.25, np.float32), T, (1, 1, 0, 0))):
-        made, seen = integrate(grid, weights, *measured, **call)
-        assert made[0, 0].tolist() == [0, 0.25, 0.25, 0.25, 0.25, 0.125, -0.125, 0, 0, 0, 0, 0]
+        result, seen = integrate(grid, weights, *measured, **call)
+        assert result[0, 0].tolist() == [0, 0.25, 0.25, 0.25, 0.25, 0.125, -0.125, 0, 0, 0, 0, 0]
         assert seen[0, 0].tolist() == [0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0]
 
 
@@ -235,10 +235,10 @@ def test_rule_32_distances_are_along_the_ray(device):
     options = {"grid_min": (2.5, 3.5, 11.5), "voxel_size": 1, "truncation": 10, "device": device}  # centre (3, 4, 12)
     depth = np.zeros((3, 3), np.float32)
     depth[1, 1] = 18
-    made, _ = integrate(grid, weights, depth, np.eye(4), (4, 3, 0, 0), **options)
-    assert made.item() == 6.5  # (18 - 12) * 13 / 12
-    made, _ = integrate(grid, weights, np.array([[4.5, 6, 18]]), np.eye(4), **options)
-    assert made.item() == 6.5
+    result, _ = integrate(grid, weights, depth, np.eye(4), (4, 3, 0, 0), **options)
+    assert result.item() == 6.5  # (18 - 12) * 13 / 12
+    result, _ = integrate(grid, weights, np.array([[4.5, 6, 18]]), np.eye(4), **options)
+    assert result.item() == 6.5
 
 
 @pytest.mark.parametrize(
@@ -248,10 +248,10 @@ def test_rule_32_pixels_are_rounded_midway_to_even(device, cx, column):
     grid, weights, T, options = looking_along_z(cells=4)
     for image in (np.array([[1, 2, 3]], np.float32), np.array([[1], [2], [3]], np.float32)):
         camera = (5, 5, cx, 0) if image.shape[0] == 1 else (5, 5, 0, cx)
-        made, seen = integrate(grid, weights, image, T, camera, device=device, truncation=10, **options)
+        result, seen = integrate(grid, weights, image, T, camera, device=device, truncation=10, **options)
         assert seen.tolist() == np.full((1, 1, 4), column is not None).tolist()
         if column is not None:
-            assert made[0, 0].tolist() == [1 + column - z for z in (0.125, 0.375, 0.625, 0.875)]
+            assert result[0, 0].tolist() == [1 + column - z for z in (0.125, 0.375, 0.625, 0.875)]
 
 
 @carved
@@ -260,14 +260,14 @@ def test_rule_32_voxels_within_float32s_error_of_two_pixels(rng, device, aside, 
     """Every centre lies nearly midway between columns and rows: float32 cannot tell which is meant, nor which of the image's
     borders it is on."""
     far = rng.integers(-3, 4, 3) * 1000.0
-    for there in (0.0, far):
+    for present in (0.0, far):
         T = np.eye(4)
-        T[:3, 3] = there
+        T[:3, 3] = present
         # The centres of the one layer are at (n + 1/2) / 64 from the axis and a metre, or two, from the camera.
         depth = rng.uniform(0.4, 2.5, (24, 40)).astype(np.float32)
         for z in (1, 2):
             camera = (64 * z, 64 * z, 20 + aside, 12 - aside)
-            corner = there + np.array([-0.25, -0.125, z - 0.25])
+            corner = present + np.array([-0.25, -0.125, z - 0.25])
             options = {"grid_min": corner, "voxel_size": (1 / 64, 1 / 64, 0.5)}
             updated = check(
                 *volume(rng, (40, 20, 1)),
@@ -324,8 +324,8 @@ def test_rule_32_a_call_averages_and_calls_weigh_by_their_rays(device):
 def test_rule_32_what_an_unseen_voxel_holds_does_not_count(device, unseen):
     grid, weights, T, options = looking_along_z(cells=2)
     grid[:], weights[:] = [np.nan, np.inf], unseen
-    made, seen = integrate(grid, weights, np.array([[0, 0, 0.5]]), T, truncation=1, device=device, **options)
-    assert made[0, 0].tolist() == [0.375, 0.125]
+    result, seen = integrate(grid, weights, np.array([[0, 0, 0.5]]), T, truncation=1, device=device, **options)
+    assert result[0, 0].tolist() == [0.375, 0.125]
     assert seen[0, 0].tolist() == [1, 1]
 
 
@@ -364,7 +364,7 @@ def test_rule_32_the_mean_is_exact_to_half_a_quantum(rng, device, truncation):
     ranges = unit + rng.integers(-256, 257, 1001) * (unit / 1024)
     points = np.zeros((1001, 3))
     points[:, 2] = ranges
-    made, seen = integrate(grid, weights, points, T, truncation=truncation, device=device, **options)
+    result, seen = integrate(grid, weights, points, T, truncation=truncation, device=device, **options)
     for cell in range(3):
         centre = Fraction(unit) / 4 * (2 * cell + 1) / 2
         sdf = [Fraction(r) - centre for r in ranges]
@@ -375,7 +375,7 @@ def test_rule_32_the_mean_is_exact_to_half_a_quantum(rng, device, truncation):
         mean = sum(measured) / len(measured)
         # Half a quantum, truncation / 2^32 at most, then one rounding to float32 and two, far smaller, in float64.
         bound = Fraction(truncation) / 2**32 + abs(mean) * (Fraction(1, 2**24) + Fraction(1, 2**50))
-        assert abs(Fraction(float(made[0, 0, cell])) - mean) <= bound
+        assert abs(Fraction(float(result[0, 0, cell])) - mean) <= bound
 
 
 def test_rule_32_a_plane_is_where_it_is(rng, device):
@@ -394,16 +394,16 @@ def test_rule_32_a_plane_is_where_it_is(rng, device):
     c = (centres - T[:3, 3]) @ T[:3, :3]
     along = np.linalg.norm(c, axis=-1) * (offset / (c @ normal) - 1)  # to the plane, along the ray through the centre
     points = (d * depth[..., None]).reshape(-1, 3)
-    made, seen = integrate(grid, weights, points, T, **options)
+    result, seen = integrate(grid, weights, points, T, **options)
     # A ray passes a voxel's centre within half a diagonal, s; where it meets the plane then moves by up to s times the
     # plane's slope against the rays, below 1 here, and so does the mean of such rays, unless the band cuts some off.
     half_diagonal = size * math.sqrt(3) / 2
     inner = (seen > 0) & (np.abs(along) < truncation - 2 * half_diagonal)
     assert inner.sum() > 2000
-    assert np.abs(made - along)[inner].max() <= half_diagonal
-    made, seen = integrate(grid, weights, depth.astype(np.float32), T, camera, **options)
+    assert np.abs(result - along)[inner].max() <= half_diagonal
+    result, seen = integrate(grid, weights, depth.astype(np.float32), T, camera, **options)
     inner = seen > 0
     assert inner.sum() > 2000
     # The depth of the pixel's centre, half a pixel away in u and v, instead of the voxel's own.
     gradient = np.abs(np.gradient(depth)).max()
-    assert np.abs(made - along)[inner].max() <= 1.3 * gradient
+    assert np.abs(result - along)[inner].max() <= 1.3 * gradient

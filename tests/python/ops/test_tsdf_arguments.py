@@ -56,14 +56,14 @@ def layouts(array, device):
 
 def test_rule_15_strides_change_nothing(case, device):
     for (measured, *rest), expected in both_forms(case):
-        for place in range(3):
+        for index in range(3):
             arrays = [case[0], case[1], measured]
-            for name, form in layouts(arrays[place], device):
+            for name, form in layouts(arrays[index], device):
                 tensors = [to_torch(x, device) for x in arrays]
-                tensors[place] = form
+                tensors[index] = form
                 robocache.integrate_tsdf(*tensors, *rest, **OPTIONS)
-                assert_same_bits(to_numpy(tensors[0]), expected[0], f"{place} {name}")
-                assert_same_bits(to_numpy(tensors[1]), expected[1], f"{place} {name}")
+                assert_same_bits(to_numpy(tensors[0]), expected[0], f"{index} {name}")
+                assert_same_bits(to_numpy(tensors[1]), expected[1], f"{index} {name}")
 
 
 def test_rule_15_gaps_stay_untouched(case, device):
@@ -241,17 +241,17 @@ def test_poses_and_cameras_on_the_device_give_the_same_bits(case, cuda, count, d
     turned = torch.empty(4, 4, count, dtype=dtype).permute(2, 1, 0).copy_(T)
     expected = integrate_points(grid, weights, points, T.double().numpy(), **OPTIONS)
     for pose in (T.to(cuda), turned.to(cuda)):
-        made = [to_torch(x, cuda) for x in (grid, weights, points)]
-        robocache.integrate_tsdf(*made, pose, **OPTIONS)
-        for actual, array in zip(made, expected, strict=False):
+        result = [to_torch(x, cuda) for x in (grid, weights, points)]
+        robocache.integrate_tsdf(*result, pose, **OPTIONS)
+        for actual, array in zip(result, expected, strict=False):
             assert_same_bits(to_numpy(actual), array)
     for camera in (cameras, matrices, cameras[0], matrices[0]):
         oracle = cameras[0] if camera.ndim == (2 if camera.shape[-1] == 3 else 1) else cameras
         expected = integrate_depth(grid, weights, depth, T.double().numpy(), oracle.double().numpy(), **OPTIONS)
         for pose, its in ((T.to(cuda), camera.to(cuda)), (T, camera.to(cuda)), (T.to(cuda), camera)):
-            made = [to_torch(x, cuda) for x in (grid, weights, depth)]
-            robocache.integrate_tsdf(*made, pose, its, **OPTIONS)
-            for actual, array in zip(made, expected, strict=False):
+            result = [to_torch(x, cuda) for x in (grid, weights, depth)]
+            robocache.integrate_tsdf(*result, pose, its, **OPTIONS)
+            for actual, array in zip(result, expected, strict=False):
                 assert_same_bits(to_numpy(actual), array)
 
 
@@ -262,10 +262,10 @@ def test_rule_32_a_sensor_that_is_wrong_on_the_device_measures_nothing(case, cud
     bad_poses = {0: ((0, 0), np.nan), 3: ((3, 0), 0.5), 5: ((1, 1), 1.1), 8: ((0, 0), 1.0), 17: ((2, 3), np.inf)}
     bad_cameras = {1: (0, 0.0), 6: (1, -20.0), 9: (2, np.nan), 16: (0, np.inf)}
     spoilt, odd = T.copy(), cameras.copy()
-    for sensor, (place, value) in bad_poses.items():
-        spoilt[sensor][place] = value  # (0, 0) is -1: 1 makes a mirror image
-    for sensor, (place, value) in bad_cameras.items():
-        odd[sensor, place] = value
+    for sensor, (index, value) in bad_poses.items():
+        spoilt[sensor][index] = value  # (0, 0) is -1: 1 makes a mirror image
+    for sensor, (index, value) in bad_cameras.items():
+        odd[sensor, index] = value
     for bad, (measured, pose, *camera) in (
         (bad_poses, (points, spoilt)),
         (bad_poses, (depth, spoilt, cameras)),
@@ -275,9 +275,9 @@ def test_rule_32_a_sensor_that_is_wrong_on_the_device_measures_nothing(case, cud
         good = [i for i in range(18) if i not in bad]
         oracle = integrate_depth if camera else integrate_points
         expected = oracle(grid, weights, measured[good], T[good], *[cameras[good]] * len(camera), **OPTIONS)
-        made = [to_torch(x, cuda) for x in (grid, weights, measured)]
-        robocache.integrate_tsdf(*made, *(torch.from_numpy(x).to(cuda) for x in (pose, *camera)), **OPTIONS)
-        for actual, array in zip(made, expected, strict=False):
+        result = [to_torch(x, cuda) for x in (grid, weights, measured)]
+        robocache.integrate_tsdf(*result, *(torch.from_numpy(x).to(cuda) for x in (pose, *camera)), **OPTIONS)
+        for actual, array in zip(result, expected, strict=False):
             assert_same_bits(to_numpy(actual), array)
 
 
@@ -305,13 +305,13 @@ def test_a_pose_on_a_device_needs_the_grid_there(case, cuda):
         robocache.integrate_tsdf(grid, weights, points, T.to(cuda), **OPTIONS)
     with pytest.raises(robocache.ArgumentError, match="intrinsics: "):
         robocache.integrate_tsdf(grid, weights, depth, T, torch.tensor(CAMERA, device=cuda), **OPTIONS)
-    there = [x.to(cuda) for x in (grid, weights, points)]
+    present = [x.to(cuda) for x in (grid, weights, points)]
     with pytest.raises(robocache.ArgumentTypeError, match="T_world_sensor: "):
-        robocache.integrate_tsdf(*there, T.to(cuda).half(), **OPTIONS)
+        robocache.integrate_tsdf(*present, T.to(cuda).half(), **OPTIONS)
     with pytest.raises(robocache.ArgumentError, match="T_world_sensor: "):
-        robocache.integrate_tsdf(*there, T.to(cuda)[:3], **OPTIONS)
+        robocache.integrate_tsdf(*present, T.to(cuda)[:3], **OPTIONS)
     with pytest.raises(robocache.ArgumentError, match=r"^T_world_sensor: "):
-        robocache.integrate_tsdf(*there, T.to(cuda).requires_grad_(), **OPTIONS)
+        robocache.integrate_tsdf(*present, T.to(cuda).requires_grad_(), **OPTIONS)
 
 
 # ---- Frameworks ----
@@ -323,9 +323,9 @@ def test_rule_18_every_framework_in_place(case):
         for form in forms:
             grid, weights = (form(x) for x in case[:2])
             measured = form(arguments[0])
-            made = robocache.integrate_tsdf(grid, weights, measured, *arguments[1:], **OPTIONS)
-            assert made[0] is grid and made[1] is weights
-            for actual, array in zip(made, expected, strict=True):
+            result = robocache.integrate_tsdf(grid, weights, measured, *arguments[1:], **OPTIONS)
+            assert result[0] is grid and result[1] is weights
+            for actual, array in zip(result, expected, strict=True):
                 actual = actual.array if isinstance(actual, OnlyDLPack) else to_numpy(actual)
                 assert_same_bits(actual, array)
 
@@ -343,10 +343,10 @@ def test_rule_18_poses_and_cameras_of_any_kind(case):
             torch.from_numpy(matrix),
             matrix.tolist(),
         ):
-            made = [x.copy() for x in (grid, weights)]
-            robocache.integrate_tsdf(*made, depth, pose, camera, **OPTIONS)
-            assert_same_bits(made[0], expected[0])
-            assert_same_bits(made[1], expected[1])
+            result = [x.copy() for x in (grid, weights)]
+            robocache.integrate_tsdf(*result, depth, pose, camera, **OPTIONS)
+            assert_same_bits(result[0], expected[0])
+            assert_same_bits(result[1], expected[1])
 
 
 def test_poses_may_be_rounded(case):
@@ -356,15 +356,15 @@ def test_poses_may_be_rounded(case):
     turn[:2, :2] = [[np.cos(1), -np.sin(1)], [np.sin(1), np.cos(1)]]
     for pose in ((T @ turn).astype(np.float32), (T @ turn).round(4)):
         expected = integrate_points(grid, weights, points, pose, **OPTIONS)
-        made = robocache.integrate_tsdf(grid.copy(), weights.copy(), points, pose, **OPTIONS)
-        assert_same_bits(made[0], expected[0])
+        result = robocache.integrate_tsdf(grid.copy(), weights.copy(), points, pose, **OPTIONS)
+        assert_same_bits(result[0], expected[0])
 
 
 def test_gradients_are_refused(case, device):
     grid, weights, points, depth, T = case
-    for place, name in enumerate(("grid", "weights", "points", "depth")):
+    for index, name in enumerate(("grid", "weights", "points", "depth")):
         arrays = [to_torch(x, device) for x in (grid, weights, depth if name == "depth" else points)]
-        arrays[min(place, 2)].requires_grad_()
+        arrays[min(index, 2)].requires_grad_()
         camera = [CAMERA] if name == "depth" else []
         with pytest.raises(robocache.ArgumentError, match=rf"^{name}: carries no gradients; pass {name}\.detach"):
             robocache.integrate_tsdf(*arrays, T, *camera, **OPTIONS)
@@ -402,11 +402,11 @@ def test_work_runs_on_the_callers_stream(cuda):
     assert grid.flatten().tolist() == [0, 0.5, -0.5, 0]
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_a_call_does_not_wait_for_the_device(case, cuda, there):
+@pytest.mark.parametrize("present", [False, True])
+def test_a_call_does_not_wait_for_the_device(case, cuda, present):
     for arguments, _ in both_forms(case):
         tensors = [to_torch(x, cuda) for x in (*case[:2], arguments[0])]
-        sensors = [torch.tensor(x, device=cuda) for x in arguments[1:]] if there else arguments[1:]
+        sensors = [torch.tensor(x, device=cuda) for x in arguments[1:]] if present else arguments[1:]
         robocache.integrate_tsdf(*tensors, *sensors, **OPTIONS)
         torch.cuda.synchronize()
         torch.cuda._sleep(200_000_000)

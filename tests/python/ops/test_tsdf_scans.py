@@ -34,10 +34,10 @@ def test_rule_32_a_real_view_gives_the_oracles_bits(scan, device, space_carving)
     for measured, camera, oracle in ((few, [], integrate_points), (scan[..., 2], [CAMERA], integrate_depth)):
         expected = oracle(*zeros(), measured, np.eye(4), *camera, **options)
         assert (expected[1] > 0).sum() > 100
-        made = robocache.integrate_tsdf(
+        result = robocache.integrate_tsdf(
             *(to_torch(x, device) for x in zeros()), to_torch(measured, device), np.eye(4), *camera, **options
         )
-        for actual, array in zip(made, expected, strict=True):
+        for actual, array in zip(result, expected, strict=True):
             assert_same_bits(to_numpy(actual), array)
 
 

@@ -54,8 +54,8 @@ def test_one_graph_with_the_bits_of_the_oracle(rng, device, depth, kind, backend
     pose = {"array": T, "tensor": torch.from_numpy(T), "list": T.tolist()}[kind]
 
     def model(grid, weights, measured, T):
-        made = robocache.integrate_tsdf(grid, weights, measured * 2, T, *camera, max_weight=2.0, **OPTIONS)
-        return made[0] + 1
+        result = robocache.integrate_tsdf(grid, weights, measured * 2, T, *camera, max_weight=2.0, **OPTIONS)
+        return result[0] + 1
 
     expected = oracle(grid, weights, measured * np.float32(2), T, *camera, max_weight=2.0, **OPTIONS)
     compiled = torch.compile(model, fullgraph=True, backend=backend)
@@ -96,9 +96,9 @@ def test_export(rng, device):
     arrays = case(rng, False)
     tensors = [to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(arrays)]
     program = torch.export.export(Model(), tuple(x.clone() for x in tensors))
-    made = program.module()(*tensors)
+    result = program.module()(*tensors)
     expected = oracle(*arrays, **OPTIONS)
-    assert_same_bits(to_numpy(made), expected[0])
+    assert_same_bits(to_numpy(result), expected[0])
     assert_same_bits(to_numpy(tensors[1]), expected[1])
 
 
@@ -114,8 +114,8 @@ def test_fake_tensors_are_not_read(rng):
 
     with FakeTensorMode():
         grid, weights, points = (torch.empty(shape) for shape in (SHAPE, SHAPE, (90, 3)))
-        made = robocache.integrate_tsdf(grid, weights, points, np.eye(4), **OPTIONS)
-    assert made[0] is grid and made[1] is weights
+        result = robocache.integrate_tsdf(grid, weights, points, np.eye(4), **OPTIONS)
+    assert result[0] is grid and result[1] is weights
 
 
 def test_the_operator_is_sound(rng, device):

@@ -18,19 +18,19 @@ each_method = pytest.mark.parametrize(("method", "seed"), METHODS)
 
 
 def downsample(points, features=None, device="cpu", **options):
-    made = robocache.voxel_downsample(
+    result = robocache.voxel_downsample(
         to_torch(points, device), None if features is None else to_torch(features, device), **options
     )
-    return to_numpy(made) if features is None else tuple(map(to_numpy, made))
+    return to_numpy(result) if features is None else tuple(map(to_numpy, result))
 
 
 def check(points, features=None, device="cpu", **options):
-    made = downsample(points, features, device, **options)
+    result = downsample(points, features, device, **options)
     expected, expected_features, _ = oracle(points, features, **options)
-    assert_same_bits(made if features is None else made[0], expected, f"points, {options}")
+    assert_same_bits(result if features is None else result[0], expected, f"points, {options}")
     if features is not None:
-        assert_same_bits(made[1], expected_features, f"features, {options}")
-    return made
+        assert_same_bits(result[1], expected_features, f"features, {options}")
+    return result
 
 
 @each_method
@@ -46,18 +46,18 @@ def test_rule_31_points_with_columns(rng, device, method, seed, dtype):
 @pytest.mark.parametrize("dtype", [*FLOATS, np.dtype(np.int32), np.dtype(np.uint8)], ids=lambda dtype: dtype.name)
 def test_rule_31_features_of_any_type(rng, device, method, seed, dtype):
     points = np.concatenate([random_points(rng, (300,)), rng.random((300, 1), np.float32)], 1)
-    made = check(points, random_values(rng, (300, 3), dtype), device, voxel_size=0.5, method=method, seed=seed)
-    assert made[0].shape[1] == 3
+    result = check(points, random_values(rng, (300, 3), dtype), device, voxel_size=0.5, method=method, seed=seed)
+    assert result[0].shape[1] == 3
 
 
 def test_rule_31_far_coordinates_keep_their_digits(rng, device):
     """UTM coordinates: the mean of n points is off by what rule 28 allows, a small part of a millimetre."""
     points = rng.uniform(0, 30, (3000, 3)) + np.array([443_000.0, 5_360_000.0, 300.0])
-    made = check(points, device=device, voxel_size=2.0)
+    result = check(points, device=device, voxel_size=2.0)
     cells = cells_of(points, 2.0)
     _, first, of_row, counts = np.unique(cells, axis=0, return_index=True, return_inverse=True, return_counts=True)
     means = np.stack([np.bincount(of_row.ravel(), points[:, k] - points[0, k]) for k in range(3)], 1) / counts[:, None]
-    assert np.abs(made - (means + points[0])[np.argsort(first)]).max() < 1e-8
+    assert np.abs(result - (means + points[0])[np.argsort(first)]).max() < 1e-8
 
 
 @each_method
@@ -66,12 +66,12 @@ def test_rule_31_cells_beyond_int32_are_cells(rng, device, method, seed, dtype):
     """A survey in UTM metres at a millimetre or two, and points so far apart that the low halves of their cells are equal."""
     points = rng.uniform(0, 0.02, (3000, 3)) + np.array([443_000.0, 5_360_000.0, 300.0])
     for size in (0.0024, 0.001, (0.001, 0.5, 1e-6)):
-        made = check(points.astype(dtype), device=device, voxel_size=size, method=method, seed=seed)
-        assert len(made) == len(np.unique(cells_of(points.astype(dtype), size), axis=0))
+        result = check(points.astype(dtype), device=device, voxel_size=size, method=method, seed=seed)
+        assert len(result) == len(np.unique(cells_of(points.astype(dtype), size), axis=0))
     wraps = np.array([0, 1, 2.0**31, -(2.0**31), 2.0**32, 2.0**32 + 512, 2.0**33, -(2.0**40), 2.0**61, np.nan, 1e30])
     points = rng.choice(wraps, (2000, 3)).astype(dtype)
-    made = check(np.repeat(points, 2, axis=0), device=device, voxel_size=1.0, method=method, seed=seed)
-    assert len(made) == len(np.unique(points[(np.abs(points) < 2.0**62).all(axis=1)], axis=0))
+    result = check(np.repeat(points, 2, axis=0), device=device, voxel_size=1.0, method=method, seed=seed)
+    assert len(result) == len(np.unique(points[(np.abs(points) < 2.0**62).all(axis=1)], axis=0))
     far = np.concatenate([points[:5], np.zeros((40_000, 3), dtype)])
     check(far, device=device, voxel_size=1.0, method=method, seed=seed)
 
@@ -82,40 +82,40 @@ def test_rule_31_real_scans(device, method, seed, name):
     if scan_path(name) is None:
         pytest.skip("ROBOCACHE_TEST_DATA names no folder with this scan")
     points, size = xyz(read_scan(name), np.float64), {"small_gicp": 0.25, "terrain": 5.0, "kinect": 0.02}[name]
-    made = downsample(points, device=device, voxel_size=size, method=method, seed=seed)
+    result = downsample(points, device=device, voxel_size=size, method=method, seed=seed)
     points = points[np.isfinite(points).all(axis=1)]
     cells = cells_of(points, size)
     of_cells, first, of_row, counts = np.unique(
         cells, axis=0, return_index=True, return_inverse=True, return_counts=True
     )
     births = np.sort(first)
-    assert made.shape == of_cells.shape
+    assert result.shape == of_cells.shape
     if method == "first":
-        assert_same_bits(made, points[births])
+        assert_same_bits(result, points[births])
     elif method == "random":
-        assert_same_bits(cells_of(made, size).astype(np.int64), cells[births].astype(np.int64))
-        assert {tuple(p) for p in made} <= {tuple(p) for p in points}
+        assert_same_bits(cells_of(result, size).astype(np.int64), cells[births].astype(np.int64))
+        assert {tuple(p) for p in result} <= {tuple(p) for p in points}
     else:
         # From the first point of the scan, so that numpy's sums keep their digits: n of them round by half an ulp of the
         # sum of distances each; the result has half an ulp of its own, and what rule 28 allows for so few points.
         away = points - points[0]
         means = np.stack([np.bincount(of_row.ravel(), away[:, k]) for k in range(3)], 1) / counts[:, None]
         far = np.abs(away).max() * counts.max() * 2.0**-52 + np.abs(points).max() * 2.0**-50
-        assert np.abs(made - (means + points[0])[np.argsort(first)]).max() <= far
+        assert np.abs(result - (means + points[0])[np.argsort(first)]).max() <= far
 
 
 def test_rule_31_random_goes_by_seed_and_row_alone(rng, device):
     points = rng.uniform(0, 3, (4000, 3)).astype(np.float32)
     options = {"voxel_size": 1.0, "method": "random"}
-    made = downsample(points, device=device, seed=1, **options)
-    assert_same_bits(made, downsample(points, device=device, seed=1, **options))
-    assert (made != downsample(points, device=device, seed=2, **options)).any()
+    result = downsample(points, device=device, seed=1, **options)
+    assert_same_bits(result, downsample(points, device=device, seed=1, **options))
+    assert (result != downsample(points, device=device, seed=2, **options)).any()
     # Rows of other voxels may change as they like.
     moved = points.copy()
     elsewhere = np.floor(points[:, 0]) != 1
     moved[elsewhere] = rng.uniform(5, 6, (elsewhere.sum(), 3))
     again = downsample(moved, device=device, seed=1, **options)
-    kept = {tuple(p) for p in made[np.floor(made[:, 0]) == 1]}
+    kept = {tuple(p) for p in result[np.floor(result[:, 0]) == 1]}
     assert len(kept) == 9 and kept == {tuple(p) for p in again[np.floor(again[:, 0]) == 1]}
 
 
@@ -136,11 +136,11 @@ def test_rule_31_what_open3d_gives(rng, device):
     cells = {}
     for p in points:
         cells.setdefault(tuple(np.floor((p - origin) / 0.5)), []).append(p)
-    made = downsample(points, device=device, voxel_size=0.5, origin=tuple(origin))
+    result = downsample(points, device=device, voxel_size=0.5, origin=tuple(origin))
     expected = np.array([np.mean(of_cell, axis=0) for of_cell in cells.values()])
-    assert made.shape == expected.shape
+    assert result.shape == expected.shape
     # numpy rounds a sum of n at most n times, by half an ulp of at most 4 n.
-    assert np.abs(made - expected).max() <= max(map(len, cells.values())) * 4 * 2.0**-52
+    assert np.abs(result - expected).max() <= max(map(len, cells.values())) * 4 * 2.0**-52
 
 
 @pytest.mark.parametrize("method", ["centroid", "first", "random"])
@@ -150,21 +150,21 @@ def test_rule_19_gradients(rng, device, method, with_features):
     points = to_torch(cloud, device).requires_grad_()
     features = to_torch(rng.standard_normal((200, 2)), device).requires_grad_() if with_features else None
     options = {"voxel_size": 1.0, "method": method, "seed": 5 if method == "random" else None}
-    made = robocache.voxel_downsample(points, features, **options)
-    made = made if with_features else (made,)
-    weights = [rng.standard_normal(x.shape) for x in made]
-    torch.autograd.backward(made, [to_torch(w, device) for w in weights])
+    result = robocache.voxel_downsample(points, features, **options)
+    result = result if with_features else (result,)
+    weights = [rng.standard_normal(x.shape) for x in result]
+    torch.autograd.backward(result, [to_torch(w, device) for w in weights])
     plain = [to_numpy(x) for x in (points, features) if x is not None]
     taken, _, rows = oracle(*plain, **options)
-    for place, source in enumerate(x for x in (points, features) if x is not None):
+    for index, source in enumerate(x for x in (points, features) if x is not None):
         expected = np.zeros(source.shape)
-        width = weights[place].shape[1]
+        width = weights[index].shape[1]
         for voxel, of_voxel in enumerate(rows):
             if method == "centroid":
-                expected[of_voxel, :width] = weights[place][voxel] / len(of_voxel)
+                expected[of_voxel, :width] = weights[index][voxel] / len(of_voxel)
             else:
                 (row,) = (r for r in of_voxel if (cloud[r, :3] == taken[voxel, :3]).all())
-                expected[row, :width] = weights[place][voxel]
+                expected[row, :width] = weights[index][voxel]
         assert_same_bits(to_numpy(source.grad), expected)
 
 

@@ -155,10 +155,10 @@ def test_rule_29_cuda_gives_the_bits_of_the_cpu(rng, cuda, dtype, grid):
     for count in (1, 257, 30_011, 700_001):
         cloud = Cloud(rng, count, dtype, GRIDS[grid], features=2)
         modes = MODES if grid != "256^3" else ["count", "mean", "min"]
-        asked = [{}, {"fill": 1}, *([{"quantum": 2.0**-10}] if dtype in FLOATS else [])]
-        expected = [cloud.voxels(modes, **options) for options in asked]
+        requested = [{}, {"fill": 1}, *([{"quantum": 2.0**-10}] if dtype in FLOATS else [])]
+        expected = [cloud.voxels(modes, **options) for options in requested]
         cloud.to(cuda)
-        for options, answer in zip(asked, expected, strict=True):
+        for options, answer in zip(requested, expected, strict=True):
             assert same(cloud.voxels(modes, **options), answer), (count, options)
             if options == {} and count > 30_000:
                 for mode in modes:
@@ -253,9 +253,9 @@ def test_rule_28_sparse_sums_do_not_depend_on_the_order_of_the_points(rng, devic
     coords, features, counts, numbers, dropped, _ = sparse(cloud, **options)
     for _ in range(5):
         order = torch.from_numpy(rng.permutation(len(cloud.points))).to(device)
-        made = sparse(cloud.ordered(order), **options)
-        assert same(made[:3] + made[4:5], (coords, features, counts, dropped))
-        assert same(made[3], numbers[order])
+        result = sparse(cloud.ordered(order), **options)
+        assert same(result[:3] + result[4:5], (coords, features, counts, dropped))
+        assert same(result[3], numbers[order])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "int32", "bool"])

@@ -29,12 +29,12 @@ def scan(rng, count=POINTS):
 
 def values(rng, shape, dtype):
     """Values of many magnitudes, with ties of a quantum of 2^-10, both zeros, and a feature that is zero throughout."""
-    made = rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3, shape)
+    result = rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3, shape)
     some = rng.random(shape)
-    made[some < 0.1] = rng.integers(-9, 10, (some < 0.1).sum()) * 2.0**-11
-    made[some < 0.02] = -0.0
-    made[..., 1] = 0
-    return torch.from_numpy(made).to(dtype)
+    result[some < 0.1] = rng.integers(-9, 10, (some < 0.1).sum()) * 2.0**-11
+    result[some < 0.02] = -0.0
+    result[..., 1] = 0
+    return torch.from_numpy(result).to(dtype)
 
 
 def voxels(points, features, device, quantum=None, mode=MODES, grid=GRID, **options):

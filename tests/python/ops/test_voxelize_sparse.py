@@ -34,29 +34,29 @@ def voxelize(points, features=None, device="cpu", **options):
     for name in ("lengths", "batch_offsets"):
         if isinstance(options.get(name), np.ndarray):
             options[name] = to_torch(options[name], device)
-    made = robocache.voxelize_sparse(
+    result = robocache.voxelize_sparse(
         to_torch(points, device), None if features is None else to_torch(features, device), **options
     )
-    for array in made:
+    for array in result:
         assert array is None or array.device.type == device
-    return robocache.SparseVoxels(*(None if array is None else to_numpy(array) for array in made))
+    return robocache.SparseVoxels(*(None if array is None else to_numpy(array) for array in result))
 
 
 def check(points, features=None, device="cpu", **options):
     """Compares with the oracle, by bits."""
-    made = voxelize(points, features, device, **options)
+    result = voxelize(points, features, device, **options)
     expected = oracle(points, features, **options)
     what = f"{options}"
-    assert_same_bits(made.coords, expected.coords, f"coords, {what}")
-    assert_same_bits(made.counts, expected.counts, f"counts, {what}")
-    assert_same_bits(made.point_to_voxel, expected.point_to_voxel, f"point_to_voxel, {what}")
-    assert_same_bits(made.dropped, expected.dropped, f"dropped, {what}")
+    assert_same_bits(result.coords, expected.coords, f"coords, {what}")
+    assert_same_bits(result.counts, expected.counts, f"counts, {what}")
+    assert_same_bits(result.point_to_voxel, expected.point_to_voxel, f"point_to_voxel, {what}")
+    assert_same_bits(result.dropped, expected.dropped, f"dropped, {what}")
     if options.get("capacity") is None:
-        assert made.num_voxels is None
+        assert result.num_voxels is None
     else:
-        assert_same_bits(made.num_voxels, np.array(expected.num_voxels, np.int64), f"num_voxels, {what}")
-    assert_same_bits(made.features, expected.features, f"features, {what}")
-    return made, expected
+        assert_same_bits(result.num_voxels, np.array(expected.num_voxels, np.int64), f"num_voxels, {what}")
+    assert_same_bits(result.features, expected.features, f"features, {what}")
+    return result, expected
 
 
 def random_case(rng, dtype, rows=700):
@@ -122,24 +122,24 @@ def test_rule_30_clouds_of_several_blocks_on_any_number_of_threads(rng, device, 
 def test_rule_30_more_rows_than_one_wave_of_threads(rng, device):
     points = random_points(rng, (300_000,), voxel_size=0.05)
     features = rng.standard_normal((300_000, 4)).astype(np.float32)
-    made = voxelize(points, features, device, voxel_size=0.05, max_points_per_voxel=5, reduce=None)
+    result = voxelize(points, features, device, voxel_size=0.05, max_points_per_voxel=5, reduce=None)
     cells = cells_of(points, 0.05)
     inside = (np.abs(cells) < 2**31).all(axis=1)
     _, first, of_row = np.unique(cells[inside], axis=0, return_index=True, return_inverse=True)
     number = np.argsort(np.argsort(first))  # by birth
     expected = np.full(len(points), -1, np.int32)
     expected[inside] = number[of_row.ravel()]
-    assert_same_bits(made.point_to_voxel, expected)
-    assert_same_bits(made.coords, cells[inside][np.sort(first)].astype(np.int32))
-    assert_same_bits(made.counts, np.minimum(np.bincount(expected[inside]), 5).astype(np.int32))
-    place = np.zeros(len(points), np.int64)  # of each row in its voxel
+    assert_same_bits(result.point_to_voxel, expected)
+    assert_same_bits(result.coords, cells[inside][np.sort(first)].astype(np.int32))
+    assert_same_bits(result.counts, np.minimum(np.bincount(expected[inside]), 5).astype(np.int32))
+    index = np.zeros(len(points), np.int64)  # of each row in its voxel
     order = np.argsort(expected, kind="stable")
     starts = np.searchsorted(expected[order], expected[order])
-    place[order] = np.arange(len(points)) - starts
+    index[order] = np.arange(len(points)) - starts
     gathered = np.zeros((len(first), 5, 4), np.float32)
-    kept = inside & (place < 5)
-    gathered[expected[kept], place[kept]] = features[kept]
-    assert_same_bits(made.features, gathered)
+    kept = inside & (index < 5)
+    gathered[expected[kept], index[kept]] = features[kept]
+    assert_same_bits(result.features, gathered)
 
 
 def test_rule_30_rows_that_lie_where_the_one_before_does(rng, device):
@@ -156,8 +156,8 @@ def test_rule_30_all_rows_in_one_voxel(rng, device):
     points = rng.uniform(0, 1, (20_000, 3)).astype(np.float32)
     for most in (None, 1, 7, 33, 200, 30_000):
         if most == 30_000:
-            made, _ = check(points[:2000], device=device, voxel_size=1.0, max_points_per_voxel=most, reduce=None)
-            assert made.features.shape == (1, most, 3)
+            result, _ = check(points[:2000], device=device, voxel_size=1.0, max_points_per_voxel=most, reduce=None)
+            assert result.features.shape == (1, most, 3)
         else:
             check(points, device=device, voxel_size=1.0, max_points_per_voxel=most, reduce=None)
 
@@ -174,8 +174,8 @@ def test_rule_30_a_few_crowded_voxels_among_many(rng, device):
 def test_rule_30_every_row_its_own_voxel(rng, device):
     points = rng.permutation(np.stack(np.meshgrid(*[np.arange(-12.0, 12)] * 3), -1).reshape(-1, 3)).astype(np.float32)
     for order in ORDERS:
-        made, _ = check(points, device=device, voxel_size=1.0, max_points_per_voxel=2, reduce=None, order=order)
-        assert (made.counts == 1).all()
+        result, _ = check(points, device=device, voxel_size=1.0, max_points_per_voxel=2, reduce=None, order=order)
+        assert (result.counts == 1).all()
 
 
 # ---- Cells ----
@@ -188,8 +188,8 @@ def test_rule_30_cells_as_far_as_int32_reaches(rng, device, dtype, order):
         [-(2.0**31), -(2.0**31) - 1024, 2.0**31 - 1024, 2.0**31 - 128, 2.0**31, 0, -1, 5e8, -7.5e8, 1, 1e19]
     )
     points = rng.choice(ends, (900, 3)).astype(dtype)
-    made, _ = check(points, device=device, voxel_size=1.0, order=order, reduce=None)
-    assert made.coords.min() == -(2**31) and made.coords.max() > 2**31 - 1025 and made.dropped > 0
+    result, _ = check(points, device=device, voxel_size=1.0, order=order, reduce=None)
+    assert result.coords.min() == -(2**31) and result.coords.max() > 2**31 - 1025 and result.dropped > 0
 
 
 def test_rule_25_faces_go_where_numpys_floor_puts_them(rng, device):
@@ -198,20 +198,20 @@ def test_rule_25_faces_go_where_numpys_floor_puts_them(rng, device):
         for dtype in REAL:
             faces = (k * np.asarray(size, dtype)).astype(dtype)
             points = np.stack([faces, np.nextafter(faces, dtype.type(0)), np.nextafter(faces, dtype.type(np.inf))], 1)
-            made = voxelize(points, device=device, voxel_size=size, reduce=None)
-            assert_same_bits(made.coords[made.point_to_voxel], cells_of(points, size).astype(np.int32), f"{size}")
+            result = voxelize(points, device=device, voxel_size=size, reduce=None)
+            assert_same_bits(result.coords[result.point_to_voxel], cells_of(points, size).astype(np.int32), f"{size}")
 
 
 def test_rule_30_the_range_has_the_rounded_number_of_cells(device):
     x = np.linspace(-1, 72, 4001, dtype=np.float32)
     points = np.stack([x, np.zeros_like(x), np.zeros_like(x)], 1)
-    made, _ = check(
+    result, _ = check(
         points, device=device, voxel_size=(0.05, 0.05, 0.1), point_range=(0, -40, -3, 70.4, 40, 1), reduce=None
     )
-    assert made.coords[:, 0].min() == 0 and made.coords[:, 0].max() == 1407
+    assert result.coords[:, 0].min() == 0 and result.coords[:, 0].max() == 1407
     check(points, device=device, voxel_size=3.0, point_range=(0, -40, -3, 70, 40, 1), reduce=None)  # 23.33 cells: 23
-    made, _ = check(points, device=device, voxel_size=3.0, point_range=(0, 0, 0, 0, 40, 1), reduce=None)
-    assert made.coords.shape == (0, 3) and made.dropped == len(points)
+    result, _ = check(points, device=device, voxel_size=3.0, point_range=(0, 0, 0, 0, 40, 1), reduce=None)
+    assert result.coords.shape == (0, 3) and result.dropped == len(points)
 
 
 @each_real
@@ -225,25 +225,25 @@ def test_rule_30_no_point_outside_the_range_is_in_a_voxel(device, dtype):
             points = points.astype(dtype)
             range_ = [0.0] * 3 + [3 * size] * 3
             range_[3 + axis] = upper
-            made, _ = check(points, device=device, voxel_size=size, point_range=tuple(range_), reduce=None)
+            result, _ = check(points, device=device, voxel_size=size, point_range=tuple(range_), reduce=None)
             outside = points[:, axis] >= dtype.type(upper)
-            assert (made.point_to_voxel[outside] == -1).all() and made.dropped >= outside.sum()
+            assert (result.point_to_voxel[outside] == -1).all() and result.dropped >= outside.sum()
             whole = points[:, axis] < upper - size / 2 - 1e-5
-            assert (made.point_to_voxel[whole] >= 0).all()
+            assert (result.point_to_voxel[whole] >= 0).all()
 
 
 @pytest.mark.parametrize("count", [3, 1000])
 def test_rule_30_morton_interleaves_x_lowest(rng, device, count):
     cells = rng.integers(-(2**31), 2**31, (count, 3))
     points = cells.astype(np.float64) + 0.5
-    made = voxelize(points, device=device, voxel_size=1.0, order="morton")
-    codes = [morton_code(*map(int, cell)) for cell in made.coords]
+    result = voxelize(points, device=device, voxel_size=1.0, order="morton")
+    codes = [morton_code(*map(int, cell)) for cell in result.coords]
     assert codes == sorted(codes) and len(codes) == count
     corners = np.array(
         [[1, 1, 1], [0, 1, 1], [1, 0, 1], [0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 0, 0], [0, 0, 0]], np.float32
     )
-    made = voxelize(corners, device=device, voxel_size=1.0, order="morton")
-    assert made.coords.tolist() == corners[::-1].tolist()
+    result = voxelize(corners, device=device, voxel_size=1.0, order="morton")
+    assert result.coords.tolist() == corners[::-1].tolist()
 
 
 # ---- Arguments ----
@@ -274,31 +274,31 @@ def test_rule_26_any_outer_stride(rng, device, dtype):
         (wide[1, :, 1:], None),
         (wide[2, 100:, 3:7], wide[1, :300, :2]),
     ):
-        made = robocache.voxelize_sparse(points, features, **options)
+        result = robocache.voxelize_sparse(points, features, **options)
         expected = oracle(to_numpy(points), None if features is None else to_numpy(features), **options)
-        assert_same_bits(to_numpy(made.features), expected.features)
-        assert_same_bits(to_numpy(made.point_to_voxel), expected.point_to_voxel)
+        assert_same_bits(to_numpy(result.features), expected.features)
+        assert_same_bits(to_numpy(result.point_to_voxel), expected.point_to_voxel)
 
 
 def test_rule_26_rows_past_a_length_are_no_points(rng, device):
     points = random_points(rng, (3, 50))
     lengths = np.array([50, 0, 7])
-    made, _ = check(points, device=device, voxel_size=0.5, lengths=lengths, reduce=None)
-    assert (made.point_to_voxel[2, 7:] == -1).all() and made.dropped[1] == 0
-    assert made.coords[:, 0].max() == 2
+    result, _ = check(points, device=device, voxel_size=0.5, lengths=lengths, reduce=None)
+    assert (result.point_to_voxel[2, 7:] == -1).all() and result.dropped[1] == 0
+    assert result.coords[:, 0].max() == 2
 
 
 def test_rule_26_offsets_and_lengths_on_cuda_are_cut_to_what_there_is(rng, cuda):
     points = random_points(rng, (200,))
     wild, tame = np.array([-5, 60, 40, 300, 120]), np.array([0, 60, 60, 200, 200])
     options = {"voxel_size": 0.5, "reduce": None}
-    made = voxelize(points, device=cuda, batch_offsets=wild, **options)
-    assert_same_bits(made.point_to_voxel, oracle(points, batch_offsets=tame, **options).point_to_voxel)
+    result = voxelize(points, device=cuda, batch_offsets=wild, **options)
+    assert_same_bits(result.point_to_voxel, oracle(points, batch_offsets=tame, **options).point_to_voxel)
     clouds = points.reshape(4, 50, 3)
-    made = voxelize(clouds, device=cuda, lengths=np.array([-1, 51, 2**40, 3]), **options)
+    result = voxelize(clouds, device=cuda, lengths=np.array([-1, 51, 2**40, 3]), **options)
     expected = oracle(clouds, lengths=np.array([0, 50, 50, 3]), **options)
-    assert_same_bits(made.point_to_voxel, expected.point_to_voxel)
-    assert_same_bits(made.dropped, expected.dropped)
+    assert_same_bits(result.point_to_voxel, expected.point_to_voxel)
+    assert_same_bits(result.dropped, expected.dropped)
     partial = voxelize(points, device=cuda, batch_offsets=np.array([20, 60, 150]), **options)
     assert (partial.point_to_voxel[:20] == -1).all() and (partial.point_to_voxel[150:] == -1).all()
     whole = oracle(points[20:150], batch_offsets=np.array([0, 40, 130]), **options)
@@ -313,18 +313,18 @@ OPTIONS = {"voxel_size": 1.0}
 def test_rule_18_frameworks(rng):
     points = random_points(rng, (100,))
     expected = oracle(points, voxel_size=0.5, reduce=None)
-    made = robocache.voxelize_sparse(points, voxel_size=0.5, reduce=None)
-    assert isinstance(made, robocache.SparseVoxels) and all(type(a) is np.ndarray for a in made[:5])
-    assert_same_bits(made.features, expected.features)
-    made = robocache.voxelize_sparse(OnlyDLPack(to_torch(points)), voxel_size=0.5, reduce=None)
-    assert_same_bits(to_numpy(made.features), expected.features)
+    result = robocache.voxelize_sparse(points, voxel_size=0.5, reduce=None)
+    assert isinstance(result, robocache.SparseVoxels) and all(type(a) is np.ndarray for a in result[:5])
+    assert_same_bits(result.features, expected.features)
+    result = robocache.voxelize_sparse(OnlyDLPack(to_torch(points)), voxel_size=0.5, reduce=None)
+    assert_same_bits(to_numpy(result.features), expected.features)
     read_only = points.copy()
     read_only.flags.writeable = False
     assert_same_bits(robocache.voxelize_sparse(read_only, voxel_size=0.5, reduce=None).features, expected.features)
-    made = robocache.voxelize_sparse(
+    result = robocache.voxelize_sparse(
         points, np.zeros((100, 2), ml_dtypes.bfloat16), voxel_size=np.float32(0.5), reduce=None, max_voxels=np.int64(3)
     )
-    assert made.features.dtype == ml_dtypes.bfloat16 and len(made.coords) == 3
+    assert result.features.dtype == ml_dtypes.bfloat16 and len(result.coords) == 3
 
 
 # ---- Determinism ----
@@ -336,12 +336,14 @@ def test_rule_30_the_form_with_capacity_is_the_other_one_with_rows_behind(rng, d
         options = {"voxel_size": 0.3, "max_points_per_voxel": 3, "reduce": None, "order": order}
         exact = voxelize(points, device=device, **options)
         size = len(exact.coords)
-        made = voxelize(points, device=device, capacity=size + 11, **options)
-        assert made.num_voxels == size
+        result = voxelize(points, device=device, capacity=size + 11, **options)
+        assert result.num_voxels == size
         for name in ("coords", "features", "counts"):
-            assert_same_bits(getattr(made, name)[:size], getattr(exact, name), name)
-        assert (made.coords[size:] == -1).all() and not made.counts[size:].any() and not made.features[size:].any()
-        assert_same_bits(made.point_to_voxel, exact.point_to_voxel)
+            assert_same_bits(getattr(result, name)[:size], getattr(exact, name), name)
+        assert (
+            (result.coords[size:] == -1).all() and not result.counts[size:].any() and not result.features[size:].any()
+        )
+        assert_same_bits(result.point_to_voxel, exact.point_to_voxel)
 
 
 # ---- What others give ----
@@ -387,12 +389,12 @@ def test_rule_30_what_spconv_and_mmcv_give(rng, device, max_voxels):
     points = np.concatenate([rng.normal(0, 12, (4000, 3)), rng.random((4000, 1))], 1).astype(np.float32)
     size, range_ = (0.5, 0.5, 1.0), (-20.0, -20.0, -3.0, 20.0, 20.0, 5.0)
     options = {"voxel_size": size, "point_range": range_, "coord_order": "zyx"}
-    made = voxelize(points, device=device, max_voxels=max_voxels, max_points_per_voxel=5, reduce=None, **options)
+    result = voxelize(points, device=device, max_voxels=max_voxels, max_points_per_voxel=5, reduce=None, **options)
     voxels, indices, counts, ids = spconv_point_to_voxel(points, size, range_, max_voxels, 5)
-    assert_same_bits(made.features, voxels)
-    assert_same_bits(made.coords, indices)
-    assert_same_bits(made.counts, counts)
-    assert_same_bits(made.point_to_voxel.astype(np.int64), ids)
-    made = voxelize(points, device=device, **options)
-    dynamic = np.where(made.point_to_voxel[:, None] < 0, -1, made.coords[made.point_to_voxel])
+    assert_same_bits(result.features, voxels)
+    assert_same_bits(result.coords, indices)
+    assert_same_bits(result.counts, counts)
+    assert_same_bits(result.point_to_voxel.astype(np.int64), ids)
+    result = voxelize(points, device=device, **options)
+    dynamic = np.where(result.point_to_voxel[:, None] < 0, -1, result.coords[result.point_to_voxel])
     assert_same_bits(dynamic.astype(np.int32), mmcv_dynamic_voxelize(points, size, range_))

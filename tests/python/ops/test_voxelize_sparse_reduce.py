@@ -17,18 +17,18 @@ INT_TYPES = [dtype for dtype in WHOLE if dtype.name not in ("uint64", "uint32", 
 
 
 def voxelize(points, features=None, device="cpu", **options):
-    made = robocache.voxelize_sparse(
+    result = robocache.voxelize_sparse(
         to_torch(points, device), None if features is None else to_torch(features, device), **options
     )
-    return robocache.SparseVoxels(*(None if array is None else to_numpy(array) for array in made))
+    return robocache.SparseVoxels(*(None if array is None else to_numpy(array) for array in result))
 
 
 def check(points, features=None, device="cpu", **options):
-    made = voxelize(points, features, device, **options)
+    result = voxelize(points, features, device, **options)
     expected = oracle(points, features, **options)
     for name in ("coords", "counts", "point_to_voxel", "dropped", "features"):
-        assert_same_bits(getattr(made, name), getattr(expected, name), f"{name}, {options}")
-    return made
+        assert_same_bits(getattr(result, name), getattr(expected, name), f"{name}, {options}")
+    return result
 
 
 @each_reduce
@@ -47,18 +47,18 @@ def test_rule_30_caps_come_before_a_reduce(rng, device, reduce):
     for most in (1, 3, 33):
         for capacity in (None, 20, 400):
             options = {"max_points_per_voxel": most, "max_voxels": 9, "capacity": capacity, "order": "linear"}
-            made = check(points, device=device, voxel_size=0.7, reduce=reduce, **options)
-            assert made.counts.max() <= most
+            result = check(points, device=device, voxel_size=0.7, reduce=reduce, **options)
+            assert result.counts.max() <= most
     check(points, device=device, voxel_size=0.7, reduce=reduce, capacity=50)
 
 
 @each_reduce
 def test_rule_26_columns_behind_z_are_the_features_or_none(rng, device, reduce):
     points = random_points(rng, (200,), np.float64)
-    made = check(points, device=device, voxel_size=0.5, reduce=reduce)
-    assert made.features.shape == (len(made.coords), 0) and made.features.dtype == np.float64
-    made = check(points, points, device, voxel_size=0.5, reduce=reduce)  # as MeanVFE has it
-    assert made.features.shape == (len(made.coords), 3)
+    result = check(points, device=device, voxel_size=0.5, reduce=reduce)
+    assert result.features.shape == (len(result.coords), 0) and result.features.dtype == np.float64
+    result = check(points, points, device, voxel_size=0.5, reduce=reduce)  # as MeanVFE has it
+    assert result.features.shape == (len(result.coords), 3)
     check(np.zeros((0, 5), np.float32), device=device, voxel_size=0.5, reduce=reduce)
 
 
@@ -76,17 +76,17 @@ def test_rule_30_mmcvs_dynamic_scatter_is_order_linear(rng, device):
     points = random_points(rng, (3000,), special=False)
     features = rng.standard_normal((3000, 4))
     for reduce in ("mean", "max"):
-        made = voxelize(points, features, device, voxel_size=0.5, reduce=reduce, order="linear")
+        result = voxelize(points, features, device, voxel_size=0.5, reduce=reduce, order="linear")
         cells, of_row = np.unique(np.floor(points / np.float32(0.5)), axis=0, return_inverse=True)  # as torch.unique
-        assert_same_bits(made.coords, cells.astype(np.int32))
-        assert_same_bits(made.point_to_voxel, of_row.ravel().astype(np.int32))
+        assert_same_bits(result.coords, cells.astype(np.int32))
+        assert_same_bits(result.point_to_voxel, of_row.ravel().astype(np.int32))
         for voxel in range(len(cells)):
             of_voxel = features[of_row.ravel() == voxel]
             if reduce == "max":
-                assert_same_bits(made.features[voxel], of_voxel.max(0))
+                assert_same_bits(result.features[voxel], of_voxel.max(0))
             else:  # numpy's sum of n rounds n times, each by half an ulp of at most the sum of magnitudes
                 bound = (len(of_voxel) + 2) * 2.0**-53 * np.abs(of_voxel).mean(0) + np.abs(of_voxel).max(0) * 2.0**-31
-                assert (np.abs(made.features[voxel] - of_voxel.mean(0)) <= bound).all()
+                assert (np.abs(result.features[voxel] - of_voxel.mean(0)) <= bound).all()
 
 
 # ---- Gradients ----
@@ -126,10 +126,10 @@ def test_rule_19_gradients_of_features(rng, device, reduce, dtype):
         {"voxel_size": 0.5, "capacity": 30, "max_points_per_voxel": 2, "max_voxels": 20},
     ):
         tensor = to_torch(features, device).to(dtype).requires_grad_()
-        made = robocache.voxelize_sparse(to_torch(points, device), tensor, reduce=reduce, **options)
-        assert made.features.requires_grad and not made.counts.requires_grad
-        weights = rng.integers(-4, 5, made.features.shape).astype(np.float64)
-        made.features.backward(to_torch(weights, device).to(dtype))
+        result = robocache.voxelize_sparse(to_torch(points, device), tensor, reduce=reduce, **options)
+        assert result.features.requires_grad and not result.counts.requires_grad
+        weights = rng.integers(-4, 5, result.features.shape).astype(np.float64)
+        result.features.backward(to_torch(weights, device).to(dtype))
         expected = numeric_gradient(points, features, reduce, weights, options)
         assert_same_bits(to_numpy(tensor.grad.float()), to_numpy(torch.from_numpy(expected).to(dtype).float()) + 0.0)
 
@@ -139,9 +139,9 @@ def test_rule_19_gradients_of_columns_of_points(rng, device, reduce):
     cloud = np.concatenate([random_points(rng, (2, 80)), rng.standard_normal((2, 80, 2))], -1)
     points = to_torch(cloud, device).requires_grad_()
     options = {"voxel_size": 0.5, "max_points_per_voxel": 3, "reduce": reduce}
-    made = robocache.voxelize_sparse(points, **options)
-    weights = rng.standard_normal(made.features.shape)
-    made.features.backward(to_torch(weights, device))
+    result = robocache.voxelize_sparse(points, **options)
+    weights = rng.standard_normal(result.features.shape)
+    result.features.backward(to_torch(weights, device))
     features = cloud if reduce is None else cloud[..., 3:]
     expected = numeric_gradient(cloud, features.reshape(160, -1), reduce, weights, options)
     expected = expected.reshape(features.shape)
@@ -164,9 +164,9 @@ def test_rule_19_no_voxels_no_gradient(device):
     points = torch.full((5, 3), float("nan"), device=device)
     for reduce in (*REDUCES, None):
         features = torch.ones(5, 2, device=device, requires_grad=True)
-        made = robocache.voxelize_sparse(points, features, voxel_size=1.0, reduce=reduce)
-        assert len(made.coords) == 0
-        made.features.sum().backward()
+        result = robocache.voxelize_sparse(points, features, voxel_size=1.0, reduce=reduce)
+        assert len(result.coords) == 0
+        result.features.sum().backward()
         assert not features.grad.any()
 
 
@@ -183,12 +183,12 @@ def test_rule_18_torch_compile_takes_the_form_with_capacity_whole(rng, device):
         for rows in (200, 333):
             points = to_torch(random_points(rng, (rows,)), device)
             features = torch.randn(rows, 4, device=device, requires_grad=True)
-            made = compiled(points, features, **options)
+            result = compiled(points, features, **options)
             expected = call(points, features, **options)
-            for name, a, b in zip(made._fields, made, expected, strict=True):
+            for name, a, b in zip(result._fields, result, expected, strict=True):
                 assert_same_bits(to_numpy(a), to_numpy(b), name)
             weights = torch.randn_like(expected.features)
-            (gradient,) = torch.autograd.grad((made.features * weights).sum(), features)
+            (gradient,) = torch.autograd.grad((result.features * weights).sum(), features)
             (wanted,) = torch.autograd.grad((expected.features * weights).sum(), features)
             assert_same_bits(to_numpy(gradient), to_numpy(wanted))
 
@@ -249,13 +249,13 @@ def test_rule_30_a_cuda_graph_takes_the_form_with_capacity(rng, cuda):
         call(points, features, **options)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            made = call(points, features, **options)
+            result = call(points, features, **options)
         for _ in range(3):
             points.copy_(to_torch(random_points(rng, (rows,)), cuda))
             features.normal_()
             graph.replay()
             expected = call(points, features, **options)
-            for name, a, b in zip(made._fields, made, expected, strict=True):
+            for name, a, b in zip(result._fields, result, expected, strict=True):
                 assert_same_bits(to_numpy(a), to_numpy(b), f"{name}, {options}")
 
 
@@ -266,8 +266,8 @@ def test_rule_18_work_is_queued_on_the_callers_stream(rng, cuda):
     with torch.cuda.stream(stream):
         torch.cuda._sleep(50_000_000)
         points.copy_(later)
-        made = call(points, None, capacity=300_000, max_points_per_voxel=2, reduce=None)
+        result = call(points, None, capacity=300_000, max_points_per_voxel=2, reduce=None)
     stream.synchronize()
     expected = call(later, None, capacity=300_000, max_points_per_voxel=2, reduce=None)
-    assert_same_bits(to_numpy(made.coords), to_numpy(expected.coords))
-    assert made.num_voxels.item() > 1
+    assert_same_bits(to_numpy(result.coords), to_numpy(expected.coords))
+    assert result.num_voxels.item() > 1

@@ -121,9 +121,9 @@ def test_a_window_is_its_stream_resampled_and_normalised(rng):
 def test_the_oracle_of_voxels_rounds_as_numpy_does(x, dtype):
     with np.errstate(over="ignore"):
         expected = round_to(np.float64(x), dtype)
-    made = voxelize.nearest(Fraction(x), dtype)
-    assert made.dtype == expected.dtype
-    assert made == expected  # a fraction has no -0
+    result = voxelize.nearest(Fraction(x), dtype)
+    assert result.dtype == expected.dtype
+    assert result == expected  # a fraction has no -0
 
 
 def test_the_oracle_of_voxels_on_a_cloud_worked_out_by_hand():

@@ -14,7 +14,9 @@ def main():
     found = {}
 
     def take(message):
-        statuses = {of.name: [of.level[0], of.message, {v.key: v.value for v in of.values}] for of in message.status}
+        statuses = {
+            spec.name: [spec.level[0], spec.message, {v.key: v.value for v in spec.values}] for spec in message.status
+        }
         if statuses and all(int(values["received"]) for _, _, values in statuses.values()):
             found.update(statuses)
 

@@ -24,12 +24,14 @@ def count():
 
 
 def main():
-    asked = json.loads(sys.argv[1])
-    streams = asked["streams"] and {key: robocache_ros2.Stream(**of) for key, of in asked["streams"].items()}
-    node = robocache_ros2.Node(asked.get("spec"), streams, args=sys.argv[1:], diagnostics_s=0.2)
+    request = json.loads(sys.argv[1])
+    streams = request["streams"] and {
+        key: robocache_ros2.Stream(**options) for key, options in request["streams"].items()
+    }
+    node = robocache_ros2.Node(request.get("spec"), streams, args=sys.argv[1:], diagnostics_s=0.2)
     assert "rclpy" not in sys.modules
     aligner = Aligner(node.spec, node.rings, framework="numpy")
-    if asked.get("busy"):
+    if request.get("busy"):
         threading.Thread(target=count, daemon=True).start()
     print(json.dumps({"parameters": node.parameters}), flush=True)
     for line in sys.stdin:
@@ -41,7 +43,11 @@ def main():
             except robocache.errors.Error as error:
                 answer["error"] = f"{type(error).__name__}: {error}"
         if "record" in command:
-            streams = {key: {"names": of["rows"]["names"]} for key, of in node.spec.keys.items() if of["rows"]["names"]}
+            streams = {
+                key: {"names": options["rows"]["names"]}
+                for key, options in node.spec.keys.items()
+                if options["rows"]["names"]
+            }
             recorder = Recorder(node.rings, command["record"], episode={}, streams=streams)
         if "moments" in command:
             moments = np.load(command["moments"])

@@ -50,11 +50,11 @@ class Ros:
         return child
 
     def publish(self, out, topics, **more):
-        asked = json.dumps({"topics": topics, "out": str(out), **more})
-        return self.start([self.python, str(HERE / "publisher.py"), asked], self.theirs)
+        request = json.dumps({"topics": topics, "out": str(out), **more})
+        return self.start([self.python, str(HERE / "publisher.py"), request], self.theirs)
 
-    def replay(self, asked):
-        return self.start([self.python, str(HERE / "replayer.py"), json.dumps(asked)], self.theirs)
+    def replay(self, requested):
+        return self.start([self.python, str(HERE / "replayer.py"), json.dumps(requested)], self.theirs)
 
     def listen(self):
         return self.start([self.python, str(HERE / "listener.py")], self.theirs)
@@ -70,8 +70,8 @@ class Ros:
             child.wait()
 
     def policy(self, spec, streams, *args, busy=False):
-        asked = json.dumps({"spec": spec and str(spec), "streams": streams, "busy": busy})
-        child = self.begin([sys.executable, str(HERE / "policy.py"), asked, *args], self.ours)
+        request = json.dumps({"spec": spec and str(spec), "streams": streams, "busy": busy})
+        child = self.begin([sys.executable, str(HERE / "policy.py"), request, *args], self.ours)
         line = child.stdout.readline()
         if not line:
             child.wait()

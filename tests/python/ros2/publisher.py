@@ -14,15 +14,15 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image, JointState
 
 
-def joints(rng, of, k):
-    order = rng.permutation(len(of["names"]))
+def joints(rng, spec, k):
+    order = rng.permutation(len(spec["names"]))
     values = rng.standard_normal(len(order))
-    message = JointState(name=[of["names"][i] for i in order], position=values.tolist())
+    message = JointState(name=[spec["names"][i] for i in order], position=values.tolist())
     return message, values[np.argsort(order)]
 
 
-def images(rng, of, k):
-    height, width = of["size"]
+def images(rng, spec, k):
+    height, width = spec["size"]
     pixels = np.full((height, width, 3), k % 256, np.uint8)
     pixels[0, :, 0] = rng.integers(0, 256, width)
     message = Image(height=height, width=width, encoding="rgb8", step=3 * width)
@@ -30,21 +30,21 @@ def images(rng, of, k):
     return message, pixels[0]
 
 
-def publish(node, topic, of, done):
-    make, kind = (joints, JointState) if of["kind"] == "joints" else (images, Image)
-    reliability = ReliabilityPolicy.RELIABLE if of.get("reliable", True) else ReliabilityPolicy.BEST_EFFORT
+def publish(node, topic, spec, done):
+    make, kind = (joints, JointState) if spec["kind"] == "joints" else (images, Image)
+    reliability = ReliabilityPolicy.RELIABLE if spec.get("reliable", True) else ReliabilityPolicy.BEST_EFFORT
     publisher = node.create_publisher(kind, topic, QoSProfile(depth=1000, reliability=reliability))
-    while publisher.get_subscription_count() == 0 and not of.get("alone"):
+    while publisher.get_subscription_count() == 0 and not spec.get("alone"):
         time.sleep(0.01)
     time.sleep(0.5)  # the subscription knows the publisher, too
-    rng = np.random.default_rng(of.get("seed", 0))
+    rng = np.random.default_rng(spec.get("seed", 0))
     stamps, values = [], []
     begin = time.monotonic()
-    for k in range(of["count"]):
-        message, value = make(rng, of, k)
-        if of["hz"]:
-            time.sleep(max(0.0, begin + k / of["hz"] - time.monotonic()))
-        elif min(k, of["count"] - 1 - k) < 10:
+    for k in range(spec["count"]):
+        message, value = make(rng, spec, k)
+        if spec["hz"]:
+            time.sleep(max(0.0, begin + k / spec["hz"] - time.monotonic()))
+        elif min(k, spec["count"] - 1 - k) < 10:
             time.sleep(0.05)  # a burst begins and ends slowly: its first and last messages are not lost
         stamp = time.time_ns()
         message.header.stamp.sec, message.header.stamp.nanosec = divmod(stamp, 10**9)
@@ -55,11 +55,13 @@ def publish(node, topic, of, done):
 
 
 def main():
-    asked = json.loads(sys.argv[1])
+    request = json.loads(sys.argv[1])
     rclpy.init(args=[])
     node = rclpy.create_node("publisher")
     done = {}
-    threads = [threading.Thread(target=publish, args=(node, topic, of, done)) for topic, of in asked["topics"].items()]
+    threads = [
+        threading.Thread(target=publish, args=(node, topic, spec, done)) for topic, spec in request["topics"].items()
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -67,8 +69,8 @@ def main():
     arrays = {}
     for topic, (stamps, values) in done.items():
         arrays |= {f"{topic} stamps": stamps, f"{topic} values": values}
-    np.savez(asked["out"], **arrays)
-    time.sleep(asked.get("linger_s", 1.0))  # reliable messages are still sent again
+    np.savez(request["out"], **arrays)
+    time.sleep(request.get("linger_s", 1.0))  # reliable messages are still sent again
     node.destroy_node()
     rclpy.shutdown()
 

@@ -18,7 +18,7 @@ def count():
 
 
 def main():
-    asked = json.loads(sys.argv[1])
+    request = json.loads(sys.argv[1])
     rclpy.init(args=[])
     node = rclpy.create_node("policy")
     latencies = {"/joint_states": [], "/camera": []}
@@ -26,28 +26,28 @@ def main():
 
     def take(topic, message):
         if topic == "/joint_states":
-            rows[topic] = np.array([message.position[message.name.index(name)] for name in asked["names"]])
+            rows[topic] = np.array([message.position[message.name.index(name)] for name in request["names"]])
         else:
             rows[topic] = np.frombuffer(message.data, np.uint8).reshape(message.height, message.width, 3).copy()
         stamp = message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
         latencies[topic].append(time.time_ns() - stamp)
 
     for topic, kind in (("/joint_states", JointState), ("/camera", Image)):
-        qos = QoSProfile(depth=asked["depth"], reliability=ReliabilityPolicy.RELIABLE)
+        qos = QoSProfile(depth=request["depth"], reliability=ReliabilityPolicy.RELIABLE)
         node.create_subscription(kind, topic, lambda message, topic=topic: take(topic, message), qos)
     threading.Thread(target=rclpy.spin, args=(node,), daemon=True).start()
-    if asked["busy"]:
+    if request["busy"]:
         threading.Thread(target=count, daemon=True).start()
     print("{}", flush=True)
     for _ in sys.stdin:
         report = {
             topic: {
-                "received": len(of),
-                "latency_p50_ms": float(np.percentile(of[-1000:], 50)) / 1e6,
-                "latency_p99_ms": float(np.percentile(of[-1000:], 99)) / 1e6,
+                "received": len(spec),
+                "latency_p50_ms": float(np.percentile(spec[-1000:], 50)) / 1e6,
+                "latency_p99_ms": float(np.percentile(spec[-1000:], 99)) / 1e6,
             }
-            for topic, of in latencies.items()
-            if of
+            for topic, spec in latencies.items()
+            if spec
         }
         print(json.dumps({"report": report}), flush=True)
 

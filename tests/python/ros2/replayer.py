@@ -16,15 +16,15 @@ from republish import play
 
 
 def main():
-    asked = json.loads(sys.argv[1])
+    request = json.loads(sys.argv[1])
     rclpy.init(args=[])
     node = rclpy.create_node("publisher")
-    reliability = ReliabilityPolicy.RELIABLE if asked["reliable"] else ReliabilityPolicy.BEST_EFFORT
+    reliability = ReliabilityPolicy.RELIABLE if request["reliable"] else ReliabilityPolicy.BEST_EFFORT
     publishers = []
-    for topic, name in zip(asked["topics"], asked["types"], strict=True):
+    for topic, name in zip(request["topics"], request["types"], strict=True):
         package, _, kind = name.split("/")
-        of = getattr(importlib.import_module(f"{package}.msg"), kind)
-        publishers.append(node.create_publisher(of, topic, QoSProfile(depth=1000, reliability=reliability)))
+        spec = getattr(importlib.import_module(f"{package}.msg"), kind)
+        publishers.append(node.create_publisher(spec, topic, QoSProfile(depth=1000, reliability=reliability)))
     while any(publisher.get_subscription_count() == 0 for publisher in publishers):
         time.sleep(0.01)
     time.sleep(0.5)  # the subscriptions know the publishers, too
@@ -34,7 +34,7 @@ def main():
         publishers[topic].publish(message)
         sent[topic] += 1
 
-    play(asked, send)
+    play(request, send)
     print(json.dumps(sent), flush=True)
     time.sleep(1.0)  # reliable messages are still sent again
     node.destroy_node()

@@ -22,12 +22,12 @@ NAMES = ["a", "b", "c", "d", "e", "f", "g"]
 @pytest.fixture(scope="module")
 def folder():
     """The folder that environment.sh made, named by ROBOCACHE_ROS2."""
-    made = os.environ.get("ROBOCACHE_ROS2")
-    if not made or not is_there(Path(made)):
+    result = os.environ.get("ROBOCACHE_ROS2")
+    if not result or not is_there(Path(result)):
         reason = f"ROS 2 is not there: {HERE / 'environment.sh'} FOLDER makes it, and ROBOCACHE_ROS2=FOLDER names it"
         warnings.warn(f"NOT RUN: {reason}", stacklevel=1)
         pytest.skip(reason)
-    return Path(made).resolve()
+    return Path(result).resolve()
 
 
 @pytest.fixture
@@ -81,9 +81,9 @@ def test_rows_are_what_was_published(ros, spec, tmp_path):
         files[key] = str(tmp_path / f"{topic[1:]}.npy")
         np.save(files[key], sent[f"{topic} stamps"][:-1])  # the last is not settled
     answer = ask(policy, rows=files, out=str(tmp_path / "rows.npz"))
-    for topic, of in topics.items():
+    for topic, options in topics.items():
         report = answer["report"][topic]
-        assert (report["received"], report["taken"], report["lost"]) == (of["count"], of["count"], 0), report
+        assert (report["received"], report["taken"], report["lost"]) == (options["count"], options["count"], 0), report
     rows = np.load(tmp_path / "rows.npz")
     np.testing.assert_array_equal(rows[KEY].reshape(-1, 7), sent["/joint_states values"][:-1])
     pictures = rows["/camera"].reshape(-1, 3, 480, 640)  # a loader gives channels first
@@ -114,8 +114,8 @@ def test_two_keys_of_one_field_have_their_own_joints(ros, tmp_path):
     assert set(answer["report"]) == {"/joint_states", "/joint_states (right)"}
     rows = np.load(tmp_path / "rows.npz")
     for key, names in arms.items():
-        of = ["abcd".index(name) for name in names]
-        np.testing.assert_array_equal(rows[key].reshape(-1, 2), sent["/joint_states values"][:-1][:, of])
+        spec = ["abcd".index(name) for name in names]
+        np.testing.assert_array_equal(rows[key].reshape(-1, 2), sent["/joint_states values"][:-1][:, spec])
 
 
 def test_every_loss_is_counted(ros, spec, tmp_path):
@@ -211,10 +211,10 @@ def has_all_rows(dataset, cache, moment):
     """Whether two rows on each side of every target of the recording are in the cache."""
     for key, (_, window) in PLAYED.items():
         stamps = np.asarray(dataset[key].time_ns)
-        came = np.isin(stamps, np.asarray(cache[key].time_ns))
+        is_recorded = np.isin(stamps, np.asarray(cache[key].time_ns))
         for delta in window.offsets:
             after = int(np.searchsorted(stamps, moment + round(1e9 * delta)))
-            if not came[max(after - 2, 0) : after + 3].all():
+            if not is_recorded[max(after - 2, 0) : after + 3].all():
                 return False
     return True
 
