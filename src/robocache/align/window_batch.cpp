@@ -27,7 +27,7 @@ void window_batch(const WindowBatch& batch, Device device, CudaStream stream) {
   // Waking a thread takes longer than filling fewer bytes.
   constexpr int64_t kSharedBytes = 128 << 10;
   if (batch.count * batch.plan.sample_bytes >= kSharedBytes) {
-    // Threads wait for each other where their ranges share a cache line, and at the end for the longest range.
+    // At the end threads wait for the longest range.
     constexpr int64_t kRangeBytes = 20 << 10;
     const int64_t turns = int64_t{4} * num_threads();
     grain = std::max<int64_t>(1, std::min(batch.count / turns, kRangeBytes / batch.plan.sample_bytes));

@@ -100,6 +100,7 @@ void window_samples(const WindowBatch& batch, Ranges& samples) {
   };
   int64_t begin = 0;
   int64_t end = 0;
+  int64_t announced = 0;  // the end of the samples that this thread has announced
   // Draws the next samples, at most kTogether, and returns their number.
   const auto draw = [&](Drawn* own) {
     int64_t indices[kTogether];
@@ -108,7 +109,10 @@ void window_samples(const WindowBatch& batch, Ranges& samples) {
       if (begin == end) {
         if (!samples.next(begin, end)) break;
         constexpr int64_t kAhead = 64;
-        if (reads_files) expect_files(batch, begin == 0 ? 0 : begin + kAhead, end + kAhead);
+        if (reads_files && announced < end + kAhead) {
+          expect_files(batch, begin < announced ? announced : begin, end + kAhead);
+          announced = end + kAhead;
+        }
       }
       own[count].sample = begin++;
     }

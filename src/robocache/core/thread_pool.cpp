@@ -93,7 +93,7 @@ class ThreadPool {
     threads_ = threads;
   }
 
-  void run(int64_t n, int64_t grain, const std::function<void(Ranges&)>& body) {
+  void run(int64_t n, int64_t grain, bool in_order, const std::function<void(Ranges&)>& body) {
     std::unique_lock<std::mutex> run(run_mutex_, std::try_to_lock);
     if (!run.owns_lock() || threads_ == 1) {
       run_alone(n, grain, body);
@@ -103,13 +103,13 @@ class ThreadPool {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       job_ = {n, grain, &body, cancelled_by};
-      next_.store(0, std::memory_order_relaxed);
+      divide(in_order);
       open_ = true;
       ++generation_;
       posted_.store(generation_, std::memory_order_release);
     }
     wake_.notify_all();
-    work();
+    work(0);
     for (const auto until = SteadyClock::now() + kBriefly; busy_.load() > 0 && SteadyClock::now() < until;) {
 #if defined(__x86_64__)
       __builtin_ia32_pause();
@@ -132,27 +132,51 @@ class ThreadPool {
     const std::atomic<bool>* cancelled = nullptr;
   };
 
-  // The ranges of the job, as one thread takes them.
+  // A part of [0, n), whose ranges begin in order. On a cache line of its own.
+  struct alignas(64) Part {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+
+  // One part if its ranges must begin in order; else one for each thread. A thread that gets the same part in every
+  // call finds its memory in its own cache.
+  void divide(bool in_order) {
+    const int64_t count = in_order ? 1 : threads_;
+    if (std::ssize(parts_) != count) parts_ = std::vector<Part>(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+      Part& part = parts_[static_cast<size_t>(i)];
+      part.next.store(job_.n * i / count, std::memory_order_relaxed);
+      part.end = job_.n * (i + 1) / count;
+    }
+  }
+
+  // The ranges of the job that thread `thread` takes: those of its own part, then what the others have left.
   struct Share final : Ranges {
-    explicit Share(ThreadPool& of) : pool(of) {}
+    Share(ThreadPool& of, size_t thread) : pool(of), first_part(thread) {}
 
     bool next(int64_t& begin, int64_t& end) override {
       const Job& job = pool.job_;
-      const int64_t first = pool.next_.fetch_add(job.grain, std::memory_order_relaxed);  // ranges begin in order
-      if (first >= job.n || is_true(job.cancelled)) return false;
-      begin = first;
-      end = std::min(job.n, first + job.grain);
-      took_one = true;
-      return true;
+      for (; finished < pool.parts_.size() && !is_true(job.cancelled); ++finished) {
+        Part& part = pool.parts_[(first_part + finished) % pool.parts_.size()];
+        const int64_t first = part.next.fetch_add(job.grain, std::memory_order_relaxed);
+        if (first >= part.end) continue;
+        begin = first;
+        end = std::min(part.end, first + job.grain);
+        took_one = true;
+        return true;
+      }
+      return false;
     }
 
     ThreadPool& pool;
+    size_t first_part;
+    size_t finished = 0;  // parts of which no range is left
     bool took_one = false;
   };
 
-  void work() {
+  void work(size_t thread) {
     const InsideRange inside;
-    Share own(*this);
+    Share own(*this, thread);
     do {
       own.took_one = false;
       try {
@@ -172,7 +196,7 @@ class ThreadPool {
     }
   }
 
-  void worker() {
+  void worker(size_t thread) {
     uint64_t seen = 0;
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
@@ -184,7 +208,7 @@ class ThreadPool {
       seen = generation_;
       ++busy_;
       lock.unlock();
-      work();
+      work(thread);
       lock.lock();
       if (--busy_ == 0) done_.notify_one();
     }
@@ -195,7 +219,7 @@ class ThreadPool {
     generation_ = 0;
     posted_.store(0, std::memory_order_relaxed);
     try {
-      for (int i = 1; i < threads_; ++i) workers_.emplace_back([this] { worker(); });
+      for (size_t i = 1; i < static_cast<size_t>(threads_); ++i) workers_.emplace_back([this, i] { worker(i); });
     } catch (const std::system_error&) {
       // The system gives no more threads. The threads that started share the work with the caller.
     }
@@ -219,7 +243,7 @@ class ThreadPool {
   std::condition_variable done_;
   std::vector<std::thread> workers_;
   Job job_;
-  std::atomic<int64_t> next_{0};
+  std::vector<Part> parts_;
   std::atomic<int> busy_{0};  // workers inside the job
   bool open_ = false;         // workers may still join it
   uint64_t generation_ = 0;
@@ -245,6 +269,15 @@ ThreadPool& the_pool() {
   return *pool;
 }
 
+void run_ranges(int64_t n, int64_t grain, bool in_order, const std::function<void(Ranges&)>& body) {
+  if (n <= 0) return;
+  if (inside_range || n <= grain) {
+    run_alone(n, grain, body);
+    return;
+  }
+  the_pool().run(n, grain, in_order, body);
+}
+
 }  // namespace
 
 Cancellable::Cancellable(const std::atomic<bool>& by) : before_(std::exchange(cancelled_by, &by)) {}
@@ -259,16 +292,11 @@ void set_num_threads(int64_t n) {
 }
 
 void parallel_ranges(int64_t n, int64_t grain, const std::function<void(Ranges&)>& body) {
-  if (n <= 0) return;
-  if (inside_range || n <= grain) {
-    run_alone(n, grain, body);
-    return;
-  }
-  the_pool().run(n, grain, body);
+  run_ranges(n, grain, false, body);
 }
 
 void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
-  parallel_ranges(n, grain, [&](Ranges& ranges) {
+  run_ranges(n, grain, true, [&](Ranges& ranges) {
     for (int64_t begin = 0, end = 0; ranges.next(begin, end);) body(begin, end);
   });
 }

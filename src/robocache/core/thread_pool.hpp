@@ -25,6 +25,8 @@ void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t beg
 
 // Does the same for work that begins a range before the previous one is finished. Calls body(ranges) on each thread.
 // The body takes ranges until none is left and returns when they are all done. If it throws, it is called again.
+// Ranges do not begin in order: each thread begins at its own part of [0, n), the same in every call, and then takes
+// what others have left. A range may not wait for another one.
 void parallel_ranges(int64_t n, int64_t grain, const std::function<void(Ranges& ranges)>& body);
 
 // While it lives, a parallel_for of this thread begins no further range once `by` is true. It throws Cancelled when the
