@@ -153,6 +153,8 @@ class LeRobotLoader(Loader):
         self._arguments = {name: copied(x) for name, x in given.items()}
         if options.get("task_text") and "subtasks" in facts and "subtask_index" in dataset.streams:
             self._texts["subtask"] = task_key([Source(dataset)], "subtask_index", 0, "subtask")
+            for note in self._texts["subtask"].notes if self.rank == 0 and not self._unpickled else ():
+                warn(note, LoaderWarning)
         for key in self._texts.values():
             key.empty = ""  # default collation refuses None
         one_step = [name for name in streams if name not in asked]

@@ -14,6 +14,7 @@ from .dataset import Dataset, Stream
 # Streams of text and columns of the episodes table with these names are the task if none is declared; the first counts.
 NAMES = ("task", "tasks", "language_instruction", "natural_language_instruction", "instruction")
 _MOST = 2**63 - 1
+NO_TEXT = -1  # among the numbers of texts: none holds
 
 
 def task_streams(dataset: Dataset) -> list[Stream]:
@@ -48,6 +49,12 @@ def texts_of_numbers(dataset: Dataset, stream: Stream) -> dict[int, str | None]:
         for record in (*dataset.provenance.get("appended", []), dataset.provenance):
             texts |= {int(number): text for number, text in find_table(record, name).items()}
     return texts
+
+
+def rows_without_text(dataset: Dataset, stream: Stream) -> np.ndarray:
+    """Returns the rows whose number is not in the stream's table; `NO_TEXT` is in none on purpose."""
+    values = stream.values.reshape(-1)
+    return np.flatnonzero(~np.isin(values, list(texts_of_numbers(dataset, stream))) & (values != NO_TEXT))
 
 
 def find_table(provenance: Mapping[str, Any], name: str) -> Mapping[str, str | None]:
@@ -102,6 +109,7 @@ class MomentTexts:
         found: whether the dataset has any text.
         several: episodes with several texts in a column, because no stream says when each one applies.
         lacking: whether an episode has neither rows of a stream nor a text in a column, bool [episodes].
+        streams: those whose texts are used; the first with rows in an episode counts.
     """
 
     def __init__(
@@ -124,7 +132,8 @@ class MomentTexts:
             streams, columns = task_streams(dataset), episode_texts(dataset)
         elif is_text(dataset, stream):
             streams = [dataset.streams[stream]]
-        self._streams = [(stream, _by_row(dataset, stream, self.table)) for stream in streams]
+        self.streams = streams
+        self._by_row = [(stream, _by_row(dataset, stream, self.table)) for stream in streams]
         self.found = bool(streams) or columns is not None
         has_rows = np.zeros(len(dataset), bool)
         for of_task in streams:
@@ -146,7 +155,7 @@ class MomentTexts:
         choice = np.arange(counts.max(initial=1) if every else 1)[:, None]
         codes = self._codes.take(self._begins[episodes] + choice, mode="clip")
         found: np.ndarray = np.where(choice < counts, codes, -1)
-        for stream, by_row in reversed(self._streams):
+        for stream, by_row in reversed(self._by_row):
             begins, ends = stream.row_offsets[episodes], stream.row_offsets[episodes + 1]
             rows = last_rows(stream.time_ns, begins, ends, times, self._snap_ns)
             found[:, begins < ends] = -1
@@ -158,7 +167,7 @@ class MomentTexts:
     def first_codes(self) -> np.ndarray:
         """Returns the code of the first text of each episode; -1 for none."""
         found: np.ndarray = np.where(self._counts > 0, self._codes.take(self._begins, mode="clip"), -1)
-        for stream, by_row in reversed(self._streams):
+        for stream, by_row in reversed(self._by_row):
             begins, ends = stream.row_offsets[:-1], stream.row_offsets[1:]
             has_rows = begins < ends
             found[has_rows] = -1

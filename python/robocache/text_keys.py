@@ -12,10 +12,11 @@ import numpy as np
 
 from . import errors
 from ._check import listed, number, wholes
+from ._printable import ranges
 from .dataset import Dataset
 from .options import Window
 from .sources import Source
-from .tasks import MomentTexts, TextTable, is_text, later
+from .tasks import MomentTexts, TextTable, is_text, later, rows_without_text
 
 _FORMS = ("text", "indices", "drawn_text", "drawn_indices")
 _FIELDS = ("offsets", "offset_s", "texts")  # of a Window, those that go with texts
@@ -43,7 +44,8 @@ class TextKey:
         empty: the result if no text applies: None, or a str that LeRobot's batches set.
         texts: the table that indices count.
         as_indices: whether the batch has indices instead of str.
-        notes: warnings about sources without texts, and about episodes with several texts of which the first is used.
+        notes: warnings about sources without texts, episodes with several texts of which the first is used, and rows whose
+            number has no text.
     """
 
     def __init__(
@@ -70,6 +72,13 @@ class TextKey:
             for texts in own
             if texts.several and not self._draws
         ]
+        for texts in (texts for own in by_source for texts in own):
+            for stream in (stream for stream in texts.streams if stream.ragged is None):
+                if len(rows := rows_without_text(texts.dataset, stream)):
+                    numbers = ranges(np.unique(stream.values.reshape(-1)[rows]).tolist(), 10)
+                    self.notes.append(
+                        f"{argument}: {len(rows)} rows of {stream.name} of {texts.dataset.path} have no text, since its table lacks {numbers}"
+                    )
 
     @cached_property
     def _values(self) -> np.ndarray:

@@ -12,8 +12,7 @@ import numpy as np
 
 from ..dataset import Dataset, EncodedFrames, Stream
 from ..findings import Finding
-from ..ingest.recording import NO_TEXT
-from ..tasks import MomentTexts, task_streams, texts_of_numbers
+from ..tasks import MomentTexts, rows_without_text, task_streams, texts_of_numbers
 from .streams import Survey, is_action, ranges
 
 LENGTH_FACTOR, LENGTH_MADS, LENGTH_EPISODES = 4.0, 5.0, 8
@@ -270,13 +269,9 @@ def check_texts(survey: Survey) -> Iterator[Finding]:
     """Finds numbers of texts that the table lacks, and episodes with several texts whose times no stream gives."""
     tasks = {stream.name for stream in task_streams(survey.dataset)}
     for stream in survey.numbers:
-        known = texts_of_numbers(survey.dataset, stream)
-        if not known:
+        if not texts_of_numbers(survey.dataset, stream) or not len(rows := rows_without_text(survey.dataset, stream)):
             continue
         values = stream.values.reshape(-1)
-        rows = np.flatnonzero(~np.isin(values, list(known)) & (values != NO_TEXT))
-        if not len(rows):
-            continue
         of_rows = np.searchsorted(stream.row_offsets, rows, side="right") - 1
         numbers, episodes = (np.unique(found).tolist() for found in (values[rows], of_rows))
         yield Finding(

@@ -68,7 +68,15 @@ def write(
     fps = int(fps) if isinstance(fps, np.integer) else fps
     if fps is not None and (isinstance(fps, bool) or not isinstance(fps, int) or not 1 <= fps <= 10_000):
         raise ArgumentError(f"fps: expected a whole number of rows a second from 1 to 10000, got {fps!r}")
+    tasks = _Tasks(dataset)
     kept = dict(_keep(streams, report))
+    for name, stream in list(kept.items()):  # GR00T and robocache look up such numbers in the table of tasks
+        texts = texts_of_numbers(dataset, stream)
+        if rename.get(name, name).startswith("annotation.") and texts and texts != dict(enumerate(tasks.texts)):
+            report.leave_out(
+                name, "its numbers have texts that LeRobot's table of tasks does not have by these numbers"
+            )
+            del kept[name]
     cameras = [name for name, stream in kept.items() if stream.frames is not None]
     video = video and bool(cameras)
     if video and (bad := [name for name in cameras if "\0" in name or name in (".", "..")]):
@@ -95,7 +103,6 @@ def write(
                 f"video: {name}: expected frames of even height and width, which H.264 needs, got {height}x{width}"
             )
     problems.check()
-    tasks = _Tasks(dataset)
     if "task_index" in streams and not texts_of_numbers(dataset, streams["task_index"]):
         report.leave_out("task_index", "the cache has no texts for its numbers")
     if tasks.several:

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from .._printable import ranges
 from ..errors import Error
+from ..tasks import NO_TEXT
 from .depth import DepthCodes
 from .files import Ahead, check_file, fingerprint, is_readable, list_files
 from .formats import CAMERA_OPTIONS
@@ -46,7 +47,7 @@ from .lerobot_tables import (
 )
 from .methods import declares_whole
 from .rate import compare_rates
-from .recording import NO_TEXT, Frames, Notes, Recording, Rows, SourceError, Texts, WiderError, naming
+from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, WiderError, naming
 
 if TYPE_CHECKING:
     from .lerobot_videos import Videos

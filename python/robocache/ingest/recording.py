@@ -51,8 +51,6 @@ ATTRIBUTES = {
 }
 # Angles in radians are a turn at most, and some noise.
 MOST_RADIANS = 6.5
-# Among such numbers: none holds.
-NO_TEXT = -1
 
 
 class SourceError(FileError):

@@ -724,9 +724,9 @@ def test_subtasks_and_numbers_of_texts_that_lerobot_has_no_table_for(tmp_path):
         writer.provenance["lerobot"] = {"tasks": {"0": "pick", "1": "pour"}, "subtasks": {"0": "reach", "1": "lift"}}
         writer.provenance["others"] = {"0": "yes", "7": "no"}
     report = robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot")
-    assert [omission.what for omission in report.left_out if "texts" in omission.what] == [
-        "annotation.gaps: the texts of its numbers"
-    ]
+    # Whoever reads the set would look up these numbers in the table of tasks.
+    assert [omission.what for omission in report.left_out if "texts" in omission.reason] == ["annotation.gaps"]
+    assert "annotation.gaps" not in json.loads((tmp_path / "out/meta/info.json").read_text())["features"]
     subtasks = pq.read_table(tmp_path / "out/meta/subtasks.parquet")
     assert subtasks.to_pylist() == [{"subtask_index": 0, "subtask": "reach"}, {"subtask_index": 1, "subtask": "lift"}]
     assert json.loads(subtasks.schema.metadata[b"pandas"])["index_columns"] == ["subtask"]
@@ -734,6 +734,9 @@ def test_subtasks_and_numbers_of_texts_that_lerobot_has_no_table_for(tmp_path):
     robocache.export(tmp_path / "cache", tmp_path / "renamed", to="lerobot", rename=renamed)
     subtasks = pq.read_table(tmp_path / "renamed/meta/subtasks.parquet")["subtask"].to_pylist()
     assert subtasks == ["pick", "pour"]
+    annotated = {"subtask_index": "annotation.part"}
+    report = robocache.export(tmp_path / "cache", tmp_path / "annotated", to="lerobot", rename=annotated)
+    assert {"subtask_index", "annotation.gaps"} < {omission.what for omission in report.left_out}
     robocache.ingest(tmp_path / "out", tmp_path / "again")
     again = robocache.open(tmp_path / "again")
     for name, texts in {

@@ -6,13 +6,15 @@ import pickle
 import warnings
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import torch
 from flat_options import from_lerobot, lerobot_dataset
 from lerobot_files import Episode, write_json_lines, write_lerobot
 from reference.lerobot import Items, assert_same_item
-from robocache.lerobot import LeRobotLoader
+from robocache.lerobot import LeRobotLoader, open_cache
 from sets import FPS, windows, write
 
 import robocache
@@ -88,6 +90,34 @@ def test_rule_47_each_frame_has_its_own_task_and_subtask(tmp_path):
     assert loader.texts["task_index"] == ("a", "b") and batch["task_index"].tolist() == [0, -1, -1, 0, -1]
     assert batch["subtask_index"][1:4] == [["lift", "reach"], ["reach", ""], ["", "reach"]]
     assert batch["task"] == ["a", "", "", "a", ""]
+
+
+@pytest.mark.parametrize("make", ["loader", "from_lerobot", "dataset", "mixture"])
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_rows_whose_number_has_no_text_are_said(version, make, tmp_path):
+    episodes = [Episode({"action": np.zeros((4, 2)), "subtask_index": np.array([0, 7, 1, -1])}, tasks=["a"])]
+    episodes[0].columns["task_index"] = np.array([0, 5, 9, 0])
+    source = write_lerobot(tmp_path / "set", episodes, version)
+    table = pa.table({"subtask_index": [0, 1], "subtask": ["reach", "lift"]})
+    pq.write_table(table, source / "meta/subtasks.parquet")
+    options = {"delta_timestamps": {"action": None}, "batch_size": 4, "shuffle": False, "device": "cpu"}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if make == "from_lerobot":
+            loader = robocache.Loader.from_lerobot(source, batch_size=4, shuffle=False, task_text=True, device="cpu")
+            batch = next(loader)
+            assert batch["task"] == ["a", "", "", "a"] and batch["subtask"] == ["reach", "", "lift", ""]
+        elif make == "dataset":
+            dataset = robocache.LeRobotDataset(source)
+            assert [dataset[row]["task"] for row in range(4)] == ["a", "", "", "a"]
+        else:
+            cache = open_cache(source)
+            of = cache if make == "loader" else [robocache.Source(cache), robocache.Source(cache)]
+            assert next(robocache.Loader(of, task_text=True, **options))["task"][:2] == ["a", None]
+    told = [str(one.message) for one in said if "have no text" in str(one.message)]
+    assert any("2 rows of task_index" in text and text.endswith("lacks 5, 9") for text in told)
+    of_subtasks = [text for text in told if "1 rows of subtask_index" in text and text.endswith("lacks 7")]
+    assert len(of_subtasks) == (make in ("from_lerobot", "dataset"))
 
 
 def test_the_task_comes_as_text_only_where_asked(source):
