@@ -19,7 +19,7 @@ namespace robocache {
 // memory must stay until the queued work is done. The operation passes its exceptions on to the caller.
 using Allocate = std::function<TensorView(DType dtype, std::initializer_list<int64_t> shape)>;
 
-// A workspace; null if no bytes are needed.
+// Returns a workspace, or null if no bytes are needed.
 inline void* allocate_bytes(const Allocate& allocate, int64_t bytes) {
   return bytes > 0 ? allocate(DType::kUInt8, {bytes}).data : nullptr;
 }

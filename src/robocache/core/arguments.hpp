@@ -1,4 +1,4 @@
-// The checks of arguments that all operations share. Each throws an ArgumentError or ArgumentTypeError that names the
+// Checks of arguments that all operations share. Each throws an ArgumentError or ArgumentTypeError that names the
 // argument, what was expected and what came.
 #pragma once
 
@@ -30,8 +30,8 @@ template <class... Parts>
 // "0.1", "1e-50", "100000", "-inf".
 std::string number_text(double number);
 
-// The name of an argument, spelled out only for an error: "times" in a call with one stream; with several streams
-// "streams['imu'].times" or, without a name, "streams[2].times".
+// Names an argument in an error: "times" in a call with one stream; with several streams "streams['imu'].times" or,
+// without a name, "streams[2].times".
 struct ArgumentsOf {
   std::string_view stream = {};
   int64_t index = -1;
@@ -39,19 +39,19 @@ struct ArgumentsOf {
   std::string operator()(std::string_view argument) const;
 };
 
-// `like` names the argument whose device is expected.
+// Refuses a tensor on another device. `like` names the argument whose device is expected.
 void check_device(const TensorView& tensor, std::string_view argument, Device device, const ArgumentsOf& of = {},
                   std::string_view like = "values");
 
-// Refuses a shape other than that of `expected`, which needs no memory.
+// Refuses another shape than that of `expected`, which needs no memory.
 void check_shape(const TensorView& tensor, std::string_view argument, const TensorView& expected,
                  const ArgumentsOf& of = {});
 
-// Refuses another dtype, device or shape.
+// Refuses another dtype, device or shape than `expected` has.
 void check_expected(const TensorView& tensor, std::string_view argument, const TensorView& expected,
                     const ArgumentsOf& of = {}, std::string_view like = "values");
 
-// Refuses everything but C-contiguous tensors.
+// Refuses a tensor that is not C-contiguous.
 void check_dense(const TensorView& tensor, std::string_view argument, const ArgumentsOf& of = {});
 
 // Checks lengths: [B] int32 or int64 in [0, most]. On CUDA it does not read the values, because that would wait for the
@@ -62,8 +62,8 @@ void check_lengths(const TensorView& lengths, std::string_view argument, int64_t
 // Whether the address ranges of two tensors overlap; false if one of them is empty.
 bool overlaps(const TensorView& a, const TensorView& b);
 
-// The memory of a workspace. Refuses one that is too small, not contiguous, not aligned, or on another device. Null if
-// no bytes are needed.
+// Returns the memory of a workspace, or null if no bytes are needed. Refuses a workspace that is too small, not
+// contiguous, not aligned, or on another device.
 void* checked_workspace(const std::optional<TensorView>& workspace, int64_t bytes, int64_t alignment, Device device);
 
 // Refuses an output whose elements share memory.

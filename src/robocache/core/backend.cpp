@@ -21,7 +21,7 @@ struct Plugin {
   std::string reason;
 };
 
-// Returns the path that the environment gives; empty where it gives none.
+// Returns the path from the environment, or "".
 std::string named_path() {
   const char* const path = std::getenv("ROBOCACHE_CUDA_LIBRARY");
   return path != nullptr ? path : "";
@@ -29,7 +29,7 @@ std::string named_path() {
 
 std::string installed_path() {
   Dl_info info;
-  // The address of a variable of this library tells which file it was loaded from.
+  // dladdr finds the file of this library by the address of one of its variables.
   static const int anchor = 0;
   const auto name = "librobocache_cuda.so";
   if (dladdr(&anchor, &info) == 0 || info.dli_fname == nullptr) return name;

@@ -26,7 +26,7 @@ struct CudaDeviceInfo {
 // duration.
 struct CudaBackend {
   int32_t runtime_version;  // CUDA runtime the plugin was built with, as 13000
-  int32_t out_of_memory;    // the code for it
+  int32_t out_of_memory;    // the code of the error "out of memory"
   int (*driver_version)(int32_t* version);
   int (*device_count)(int32_t* count);
   int (*device_info)(int32_t device, CudaDeviceInfo* info);
@@ -63,7 +63,7 @@ int cuda_device_count();
 // Returns the table. Throws DeviceError with the reason if there is none.
 const CudaBackend& cuda_backend();
 
-// Throws DeviceError "WHAT: TEXT" if `code` is not 0; OutOfMemory if it is that error.
+// Throws DeviceError "WHAT: TEXT" if `code` is not 0; OutOfMemory if it is out_of_memory.
 void check_cuda(int code, const char* what);
 
 // Returns the launcher that the plugin exports as `name`. Throws DeviceError.
@@ -112,7 +112,8 @@ class PinnedBuffer {
   void* on_device_ = nullptr;
 };
 
-// Pins the caller's host memory, such as a mapped file of /dev/shm, while it lives. Does nothing for the CPU.
+// Pins the caller's host memory, such as a mapped file of /dev/shm, as long as this object lives. Does nothing for the
+// CPU.
 class HostRegistration {
  public:
   HostRegistration() = default;

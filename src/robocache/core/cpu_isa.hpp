@@ -5,13 +5,13 @@ namespace robocache {
 
 enum class CpuIsa { kBaseline, kV3, kV4 };
 
-// Returns the newest one that this processor supports, limited by ROBOCACHE_CPU_ISA=baseline|v3|v4. No result depends
-// on it.
+// Returns the newest build that this processor runs, limited by ROBOCACHE_CPU_ISA=baseline|v3|v4. No result depends on
+// it.
 CpuIsa cpu_isa();
 
 }  // namespace robocache
 
-// Selects baseline::f, v3::f or v4::f. Other processors than x86-64 have only baseline, compiled with their own fma.
+// Selects baseline::f, v3::f or v4::f. Processors other than x86-64 have only baseline, compiled with their own fma.
 #ifdef __x86_64__
 #define ROBOCACHE_SELECT_ISA(f)                                 \
   (::robocache::cpu_isa() == ::robocache::CpuIsa::kV4   ? v4::f \

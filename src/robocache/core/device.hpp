@@ -20,7 +20,7 @@ struct Device {
 // "cpu", "cuda:0", ...
 std::string device_name(Device device);
 
-// The inverse; "cuda" is "cuda:0". Throws ArgumentError.
+// The inverse of device_name(). "cuda" means "cuda:0". Throws ArgumentError.
 Device device_from_name(std::string_view name);
 
 // A CUDA stream as its raw handle (cudaStream_t); null is the default stream. Work on the CPU has none.

@@ -13,9 +13,9 @@
 //   Window window;
 //   for_each_field(window, [&](const char* name, auto& value) { read(source, name, value); });
 //
-// A field's type is its member's, its default the member's initializer. `read` is a set of overloads, one for each
-// type; of a member that lists fields itself (HasFields) the body asks with for_each_field again. An enum is read and
-// written by its names: specialise EnumNames for it.
+// A field has the type of its member, and the member's initializer as its default. `read` is a set of overloads, one
+// for each type. For a member that lists fields itself (HasFields) the body calls for_each_field again. An enum is read
+// and written by its names: specialise EnumNames for it.
 #pragma once
 
 #include <tuple>

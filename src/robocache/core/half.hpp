@@ -1,5 +1,5 @@
-// float16 and bfloat16 storage with conversions that round to nearest, ties to even, on the CPU and on CUDA alike.
-// NaN stays NaN; its sign and payload are free.
+// float16 and bfloat16 storage. Conversions round to nearest, ties to even, on the CPU and on CUDA.
+// NaN stays NaN, with any sign and payload.
 #pragma once
 
 #include <bit>
@@ -60,7 +60,7 @@ ROBOCACHE_HD Float16 to_float16(float x) { return {static_cast<uint16_t>(_cvtss_
 
 #elif !defined(__CUDACC__) && defined(__aarch64__)
 
-// Every such processor converts by one instruction; GCC reads four numbers by one.
+// Every aarch64 processor has an instruction for this. GCC vectorises it to four numbers.
 ROBOCACHE_HD float to_float(Float16 x) { return std::bit_cast<__fp16>(x.bits); }
 ROBOCACHE_HD Float16 to_float16(float x) { return {std::bit_cast<uint16_t>(static_cast<__fp16>(x))}; }
 

@@ -1,4 +1,4 @@
-// Code that every launcher uses around its kernel. Only *_cuda.cu files include it.
+// Every launcher uses this code around its kernel. Only *_cuda.cu files include it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,14 +12,14 @@ namespace robocache {
 
 using Word = unsigned long long;  // the type of 64-bit atomic operations
 
-// Returns 0 if it is unknown.
+// Returns an attribute of a device, or 0 if it is unknown.
 inline int device_attribute(cudaDeviceAttr attribute, int device) {
   int value = 0;
   return cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value : 0;
 }
 
-// These device properties determine the sizes of launches. The runtime caches them. If they are unknown, the launch
-// reports why.
+// Returns the number of multiprocessors, which determines the size of launches. The runtime caches it. If it is
+// unknown, the launch reports why.
 inline int multiprocessors(int device) { return std::max(1, device_attribute(cudaDevAttrMultiProcessorCount, device)); }
 
 // Returns the number of blocks of `of_each` items, at most `most`.
@@ -55,7 +55,7 @@ class DeviceGuard {
 
 // Whether the current device runs code compiled for compute capability 9.0 or later. A later GPU may run code for an
 // earlier one, which has no programmatic dependent launch and no clusters. All kernels are compiled for the same GPUs,
-// so one `kernel` answers for all, once a device.
+// so the answer for one `kernel` holds for all.
 inline bool runs_code_for_90(const void* kernel, int device) {
   enum : uint8_t { kNotAsked, kNo, kYes };
   static std::atomic<uint8_t> answers[64]{};
@@ -69,10 +69,10 @@ inline bool runs_code_for_90(const void* kernel, int device) {
   return yes;
 }
 
-// Launches a kernel that may begin before the kernel ahead of it on the stream has ended (programmatic dependent
-// launch, in code for 9.0 and later). It must call wait_for_work_before() before it touches memory. Memory that the
-// kernel ahead does not write may be read earlier, if that kernel releases this one only after its own wait. Blocks of
-// a cluster (also 9.0 and later) can access each other's shared memory.
+// Launches a kernel that may begin before the previous kernel on the stream has ended (programmatic dependent launch,
+// in code for 9.0 and later). The kernel must call wait_for_work_before() before it touches memory. It may only read
+// memory earlier that the previous kernel does not write, if that kernel calls let_work_after_begin() after its own
+// wait. Blocks of a cluster (also 9.0 and later) can access each other's shared memory.
 template <class... Parameters>
 cudaError_t launch_clusters(void (*kernel)(Parameters...), unsigned cluster, dim3 blocks, unsigned threads,
                             size_t shared_bytes, cudaStream_t stream, const Parameters&... arguments) {
@@ -104,7 +104,7 @@ cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 blocks, unsign
   return launch_clusters(kernel, 1, blocks, threads, shared_bytes, stream, arguments...);
 }
 
-// Lets the next kernel begin as soon as this one's last blocks run. It still waits for their results.
+// Lets the next kernel begin as soon as this one's last blocks run. The next kernel still waits for their results.
 __device__ inline void let_work_after_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");

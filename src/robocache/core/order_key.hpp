@@ -1,9 +1,9 @@
 // Maps features to unsigned integers in the order of min and max, for both backends (rule 27 of docs/rules.md). -0 is
 // below +0.
 //
-// NaN wins: max_key puts it above everything and min_key below everything, so the largest max_key of a cell, or its
-// least min_key, gives the result. The neutral start values are 0 and ~0. They do not distinguish an empty cell from
-// one with the least, or greatest, integer.
+// NaN wins: its max_key is above all others and its min_key below all others, so the largest max_key of a cell, or its
+// least min_key, gives the result. Start from 0 for max_key and ~0 for min_key. An empty cell then looks like a cell
+// with the least, or greatest, integer.
 #pragma once
 
 #include <bit>
@@ -36,7 +36,7 @@ ROBOCACHE_HD auto min_key(T x) -> decltype(order_key(x)) {
   return x != x ? decltype(order_key(x)){0} : order_key(x);
 }
 
-// The inverse of all three; 0 and ~0 give NaN if T has one.
+// The inverse of order_key, max_key and min_key; 0 and ~0 give NaN if T has one.
 ROBOCACHE_HD void from_order_key(uint32_t key, int32_t& x) { x = static_cast<int32_t>(key ^ 0x80000000u); }
 ROBOCACHE_HD void from_order_key(uint32_t key, uint32_t& x) { x = key; }
 ROBOCACHE_HD void from_order_key(uint64_t key, uint64_t& x) { x = key; }

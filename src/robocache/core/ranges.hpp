@@ -1,4 +1,4 @@
-// The ranges of a parallel_ranges() that one thread takes (core/thread_pool.hpp). The functions are virtual, because
+// The ranges that one thread of a parallel_ranges() takes (core/thread_pool.hpp). The functions are virtual, because
 // the caller may be compiled for another instruction set than the pool.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Divides one piece of memory into everything that a call on CUDA needs temporarily.
+// Divides one piece of memory into the temporary arrays of a CUDA call.
 #pragma once
 
 #include <cstdint>
