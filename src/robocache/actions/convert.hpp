@@ -1,20 +1,20 @@
-// Conversions of actions in a batch: a key's window relative to a state of the same sample, in another representation of
-// rotations, rescaled. window_batch does them to each sample whose windows it has filled, or, where they only subtract the state
-// in float32, while it fills the window. The formulas are those of the functions of python/robocache/actions, and docs/actions.md
-// has them.
+// Converts actions in a batch: makes a key's window relative to a state of the same sample, changes its representation of
+// rotations, or rescales it. window_batch converts a sample after it has filled the sample's windows; if a conversion only
+// subtracts the state in float32, it does so while it fills the window. docs/actions.md has the formulas, which are those of
+// python/robocache/actions.
 //
 // The contract of a converted key:
-//   - The window and its base are aligned and interpolated as without conversions, in the work type: float64 where the stream of
-//     one of them is, else float32. The base is the base key's value at the anchor: the same sample's, by that key's method,
-//     offset_s, causal and gaps, never normalised.
-//   - The conversions follow in order, all in the work type; then the normalisation, fma(y, scale, shift); then one rounding to
-//     the key's dtype. In float32, the same bits on the CPU, on CUDA and by the functions, but for the sines, cosines and arc
-//     tangents of rotation vectors and Euler angles.
-//   - Padding of the window or of the base is padding of the result; of kStepDelta also of the step before. Where either has no
-//     rows in the episode, and where interpolation gives no rotation (a quaternion whose length is not 1 within 1e-3, a zero one), the result
-//     is 0 and padding: never a number without a mark. NaN that the data has stays NaN.
-//   - "<key>_base" [B, D] is the base that the conversions had, of the work type: what the inverse needs.
-//   - Statistics are of converted values: given ones, or those of the windows that are drawn (batch/window_statistics.hpp).
+//   - The window and its base are aligned and interpolated as without conversions, in the work type: float64 if the stream of
+//     either is float64, else float32. The base is the base key's value at the sample's anchor, by that key's method, offset_s,
+//     causal and gaps. It is never normalised.
+//   - The conversions follow in order in the work type, then the normalisation fma(y, scale, shift), then one rounding to the
+//     key's dtype. In float32 the CPU, CUDA and the functions in Python give the same bits, except for the sines, cosines and
+//     arc tangents of rotation vectors and Euler angles.
+//   - A step is padding if the window or the base is padding, or with kStepDelta the step before. If the window or the base has
+//     no rows in the episode, or if interpolation gives no rotation (such as a quaternion whose length is not 1 within 1e-3),
+//     the result is 0 and padding. NaN in the data stays NaN.
+//   - "<key>_base" [B, D] is the base, in the work type. The inverse needs it.
+//   - Statistics describe converted values. They are given, or are those of the drawn windows (batch/window_statistics.hpp).
 #pragma once
 
 #include <cstdint>
@@ -38,21 +38,21 @@ struct EnumNames<ActionStep> {
 // The arguments of one conversion. Fields that its step does not need keep their defaults.
 struct ActionConversion {
   ActionStep step = ActionStep::kJoints;
-  std::vector<int64_t> features = {};  // relative and step_delta: those that are converted, ascending
-  std::vector<int64_t> angles = {};    // of these: their differences go the shorter way round
-  std::string rotation = "quat_xyzw";  // of poses, and what rotate reads
-  std::string target = "quat_xyzw";    // of rotate
-  double scale_metres = 1;             // base_frame: what becomes 1
-  double scale_radians = 1;
-  int64_t begin = 0;  // rotate: the first feature; rescale: [begin, end)
+  std::vector<int64_t> features = {};  // relative steps and step_delta: the features to convert, ascending
+  std::vector<int64_t> angles = {};    // those of `features` whose differences go the shorter way round
+  std::string rotation = "quat_xyzw";  // in poses, and read by rotate
+  std::string target = "quat_xyzw";    // written by rotate
+  double scale_metres = 1;             // base_frame: the length that becomes 1
+  double scale_radians = 1;            // base_frame: the angle that becomes 1
+  int64_t begin = 0;                   // rotate: the first feature; rescale: [begin, end)
   int64_t end = 0;
   double from_first = 0;  // rescale: from_first becomes to_first, from_last to_last
   double from_last = 1;
   double to_first = 0;
   double to_last = 1;
-  bool clip = false;  // to the range from_first, from_last
+  bool clip = false;  // rescale: first limits numbers to [from_first, from_last]
   bool normalize =
-      false;  // poses, rotate: quaternions of any length but 0, and matrices that Gram-Schmidt makes rotations
+      false;  // poses, rotate: accepts quaternions of any length but 0, and matrices that are no rotations yet
 
   static constexpr auto fields() {
     using Self = ActionConversion;
@@ -66,7 +66,8 @@ struct ActionConversion {
   }
 };
 
-// Conversions of rows of `features` numbers as the kernels take them. Throws ArgumentError that begins with `argument`.
+// Conversions in the form that kernels take, for rows of `features` numbers. action_ops() throws ArgumentError that
+// begins with `argument`.
 struct ActionOps {
   std::vector<ActionOp> ops;
   int64_t out_features = 0;

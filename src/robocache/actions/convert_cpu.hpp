@@ -7,7 +7,7 @@
 
 namespace robocache {
 
-// `source` is the sample's.
+// Converts the steps of one sample. `source` is the index of the sample's source.
 using ConvertSample = void(const ConvertActionsParams& params, char* memory, int32_t source, int64_t sample,
                            const FlippedAxes& flipped);
 

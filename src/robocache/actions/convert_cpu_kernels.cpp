@@ -12,7 +12,7 @@ constexpr int kRegisterBytes = 32;
 constexpr int kRegisterBytes = 16;
 #endif
 
-// Converts the steps [begin, end) of a sample beside each other, as many as a Wide holds at most.
+// Converts the steps [begin, end) of a sample together, at most as many as a Wide holds.
 template <class Scalar>
 void convert_together(const ConvertActionsParams& p, char* memory, int32_t source, int64_t sample, int64_t begin,
                       int64_t end, const FlippedAxes& flipped, const BaseRow<Scalar>& base,

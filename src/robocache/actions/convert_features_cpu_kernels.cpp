@@ -1,4 +1,4 @@
-// Conversions that do not mix features, by whole vectors across the rows of a sample. The rules are those of convert_feature().
+// Converts features that do not mix, in whole vectors across the rows of a sample, by the rules of convert_feature().
 #include <cstring>
 #include <type_traits>
 
@@ -8,7 +8,7 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// Calls body(first, count) for the numbers of each kTileRows rows.
+// Calls body(first, count) for the numbers of kTileRows rows at a time.
 template <class Body>
 void by_tiles(const ConvertActionsParams& p, const Body& body) {
   const int64_t all = int64_t{p.steps} * p.features;

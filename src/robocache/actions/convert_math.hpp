@@ -19,19 +19,19 @@ ROBOCACHE_HD void multiply(const Scalar* a, const Scalar* b, Scalar* y) {
   }
 }
 
-// A pose that others are relative to.
+// The pose that other poses become relative to.
 template <class Scalar>
 struct BasePose {
   bool is_nan;
   bool is_pose;
   Scalar p[3];
-  Scalar inverse[9];  // of its rotation
+  Scalar inverse[9];  // of its rotation matrix
 };
 
 inline constexpr int kMostPose = 3 + kMostRotation;
 
-// The pose that begins at a feature of those that are taken, with 0 behind it. Each index is a constant, so that the numbers stay
-// in registers.
+// Loads the pose that begins at feature taken[begin], filled up with 0. Each index is a constant, so that the numbers
+// stay in registers.
 template <class Scalar, class Row>
 ROBOCACHE_HD void load_pose(const ActionOp& op, const Row& row, int begin, Scalar* pose) {
   for (int i = 0; i < kMostPose; ++i) {
@@ -41,37 +41,37 @@ ROBOCACHE_HD void load_pose(const ActionOp& op, const Row& row, int begin, Scala
 
 template <class Scalar, class Row>
 ROBOCACHE_HD BasePose<Scalar> base_pose(const ActionOp& op, Scalar tolerance, const Row& base, int begin) {
-  BasePose<Scalar> made;
+  BasePose<Scalar> result;
   Scalar numbers[kMostPose];
   load_pose(op, base, begin, numbers);
-  made.is_nan = has_nan(numbers, kMostPose);
-  made.is_pose = !made.is_nan && is_rotation(op.source, numbers + 3, tolerance);
-  for (int i = 0; i < 3; ++i) made.p[i] = numbers[i];
-  to_matrix(op.source, numbers + 3, made.inverse);
-  transpose(made.inverse);
-  return made;
+  result.is_nan = has_nan(numbers, kMostPose);
+  result.is_pose = !result.is_nan && is_rotation(op.source, numbers + 3, tolerance);
+  for (int i = 0; i < 3; ++i) result.p[i] = numbers[i];
+  to_matrix(op.source, numbers + 3, result.inverse);
+  transpose(result.inverse);
+  return result;
 }
 
-// A pose relative to another. False where one of them is no pose; NaN in either is NaN in all of it. `Scalar` may be Wide, of
-// poses with the same base.
+// Makes `pose` relative to `base`. If either has NaN, the result is all NaN. Else returns false if either is no pose.
+// `Scalar` may be Wide: several poses with the same base.
 template <class Scalar>
 ROBOCACHE_HD auto convert_pose(const ActionOp& op, Scalar tolerance, Scalar* pose, const BasePose<One<Scalar>>& base) {
   const auto known = !has_nan(pose, kMostPose) && is_true<Scalar>(!base.is_nan);
   const auto is_pose = is_rotation(op.source, pose + 3, tolerance) && is_true<Scalar>(base.is_pose);
   Scalar inverse[9];
   Scalar m[9];
-  Scalar made[9];
+  Scalar result[9];
   for (int i = 0; i < 9; ++i) inverse[i] = Scalar(base.inverse[i]);
   to_matrix(op.source, pose + 3, m);
   if (op.step == ActionStep::kBaseFrame) {
-    multiply(m, inverse, made);
+    multiply(m, inverse, result);
   } else {
-    multiply(inverse, m, made);
+    multiply(inverse, m, result);
   }
   Scalar p[3];
   for (int i = 0; i < 3; ++i) p[i] = pose[i] - Scalar(base.p[i]);
   for (int i = 0; i < 3; ++i) pose[i] = op.step == ActionStep::kSe3 ? dot_of(inverse + 3 * i, p, 3) : p[i];
-  from_matrix(op.source, made, pose + 3);
+  from_matrix(op.source, result, pose + 3);
   if (op.scale_metres != 1 || op.scale_radians != 1) {
     for (int i = 0; i < kMostPose; ++i) {
       pose[i] = pose[i] / Scalar(static_cast<One<Scalar>>(i < 3 ? op.scale_metres : op.scale_radians));
@@ -81,7 +81,7 @@ ROBOCACHE_HD auto convert_pose(const ActionOp& op, Scalar tolerance, Scalar* pos
   return is_pose || !known;
 }
 
-// A number of a feature as the flipped images show it. A zero stays without a sign; along both axes a sign is reversed twice.
+// Returns a number of a feature as flipped images show it. Flips along both axes cancel out. A reversed 0 is +0.
 template <class Scalar>
 ROBOCACHE_HD Scalar mirrored(const ActionMirror& mirror, uint8_t flipped, int feature, Scalar x) {
   if (mirror.axes == nullptr) return x;
@@ -146,7 +146,7 @@ ROBOCACHE_HD Scalar normalised(const ConvertActionsParams& p, int32_t source, in
   return p.clip ? clipped(y) : y;
 }
 
-// One feature of step k of a sample, where no conversion mixes features; with feature 0 the padding too.
+// Converts one feature of step k of a sample, if no conversion mixes features. Feature 0 also writes the padding.
 template <class Scalar>
 ROBOCACHE_HD void convert_feature(const ConvertActionsParams& p, char* memory, int32_t source, int64_t sample,
                                   const FlippedAxes& flipped, int64_t k, int feature) {
@@ -178,13 +178,13 @@ ROBOCACHE_HD Scalar tolerance_of(const ConvertActionsParams& p, const ActionOp& 
   return op.normalizes ? infinity<Scalar>() : static_cast<Scalar>(p.tolerance);
 }
 
-// Does all conversions to a row x of `features` numbers, of which there is room for kMostActionFeatures. `before` is the row of
-// the step before it, or the base; `poses` are the base's in turn, or null. False where a rotation is none: x is then of no
-// use. `Scalar` may be Wide, of rows with the same base.
+// Converts a row x of `features` numbers; x has room for kMostActionFeatures. `before` is the row of the step before,
+// or the base; `poses` are the poses of the base in order, or null. Returns false if a rotation is invalid; x is then
+// meaningless. `Scalar` may be Wide: several rows with the same base.
 template <class Scalar, class Before>
 ROBOCACHE_HD auto convert_row(const ConvertActionsParams& p, Scalar* x, const Before& before,
                               const BaseRow<One<Scalar>>& base, const BasePose<One<Scalar>>* poses) {
-  auto fine = is_true<Scalar>(true);
+  auto valid = is_true<Scalar>(true);
   int features = p.features;
   for (int32_t at = 0; at < p.op_count; ++at) {
     const ActionOp& op = p.ops[at];
@@ -196,7 +196,7 @@ ROBOCACHE_HD auto convert_row(const ConvertActionsParams& p, Scalar* x, const Be
       Scalar to[kMostRotation];
       for (int i = 0; i < kMostRotation; ++i) from[i] = i < op.source.width ? x[op.begin + i] : Scalar(0);
       const auto known = !has_nan(from, kMostRotation);
-      fine = fine && (is_rotation(op.source, from, Scalar(tolerance)) || !known);
+      valid = valid && (is_rotation(op.source, from, Scalar(tolerance)) || !known);
       convert_rotation(op.source, op.target, from, to);
       const int wider = op.target.width - op.source.width;
       const int rest = op.begin + op.source.width;
@@ -220,18 +220,18 @@ ROBOCACHE_HD auto convert_row(const ConvertActionsParams& p, Scalar* x, const Be
       for (int begin = 0; begin < op.count; begin += width) {
         Scalar pose[kMostPose];
         load_pose(op, x, begin, pose);
-        fine = fine && convert_pose(op, Scalar(tolerance), pose,
-                                    poses != nullptr ? poses[begin / width] : base_pose(op, tolerance, base, begin));
+        valid = valid && convert_pose(op, Scalar(tolerance), pose,
+                                      poses != nullptr ? poses[begin / width] : base_pose(op, tolerance, base, begin));
         for (int i = 0; i < kMostPose; ++i) {
           if (i < width) x[op.taken[begin + i]] = pose[i];
         }
       }
     }
   }
-  return fine;
+  return valid;
 }
 
-// Step k of a sample.
+// Converts step k of a sample.
 template <class Scalar>
 ROBOCACHE_HD void convert_step(const ConvertActionsParams& p, char* memory, int32_t source, int64_t sample,
                                const FlippedAxes& flipped, int64_t k) {
@@ -243,8 +243,8 @@ ROBOCACHE_HD void convert_step(const ConvertActionsParams& p, char* memory, int3
   };
   Scalar x[kMostActionFeatures];
   for (int i = 0; i < p.features; ++i) x[i] = mirrored(p.mirror, flipped.x, i, recorded[i]);
-  const bool fine = convert_row(p, x, before, base, nullptr);
-  const bool is_there = base.is_there && has_row(p, memory, row) && fine;
+  const bool valid = convert_row(p, x, before, base, nullptr);
+  const bool is_there = base.is_there && has_row(p, memory, row) && valid;
   store_pad(p, memory, row, k, base, is_there);
   with_floating(p.out_dtype, [&](auto out) {
     auto* const to = reinterpret_cast<decltype(out)*>(memory + p.out_offset) + row * p.out_features;
@@ -254,7 +254,7 @@ ROBOCACHE_HD void convert_step(const ConvertActionsParams& p, char* memory, int3
   });
 }
 
-// Shows the base in the batch: the features first, first + stride, ...
+// Writes features first, first + stride, ... of the base to the batch.
 template <class Scalar>
 ROBOCACHE_HD void store_base(const ConvertActionsParams& p, char* memory, int64_t sample, const BaseRow<Scalar>& base,
                              int first = 0, int stride = 1) {

@@ -16,9 +16,9 @@ enum class ActionStep : int32_t {
   kSe3,        // R0^T (p - p0), R0^T R
   kMixed,      // p - p0, R0^T R
   kBaseFrame,  // p - p0, R R0^T
-  kStepDelta,  // x less the step before it, the first less the base
+  kStepDelta,  // x - the step before; the first step: x - base
   kRotate,     // a rotation in another representation
-  kRescale,    // one range of numbers in another
+  kRescale,    // maps one range of numbers to another
 };
 
 ROBOCACHE_HD bool is_of_poses(ActionStep step) {
@@ -28,50 +28,49 @@ ROBOCACHE_HD bool is_of_poses(ActionStep step) {
 // One conversion of a row, in place.
 struct ActionOp {
   ActionStep step;
-  RotationForm source;  // of poses, and what kRotate reads
-  RotationForm target;  // of kRotate
+  RotationForm source;  // in poses, and read by kRotate
+  RotationForm target;  // written by kRotate
   int32_t begin;        // kRotate: the first feature; kRescale: [begin, end)
   int32_t end;
-  int32_t count;  // of `taken`; of poses a multiple of 3 + source.width
-  uint8_t taken[kMostActionFeatures];
-  uint8_t is_taken[kMostActionFeatures];  // of each feature
-  uint8_t is_angle[kMostActionFeatures];  // of each feature
+  int32_t count;                          // of `taken`; for poses a multiple of 3 + source.width
+  uint8_t taken[kMostActionFeatures];     // the features to convert
+  uint8_t is_taken[kMostActionFeatures];  // for each feature
+  uint8_t is_angle[kMostActionFeatures];  // for each feature
   bool has_angles;
-  bool normalizes;                     // rotations of any length but 0
-  double scale_metres, scale_radians;  // of kBaseFrame: what becomes 1
+  bool normalizes;                     // accepts rotations of any length but 0
+  double scale_metres, scale_radians;  // kBaseFrame: the length and the angle that become 1
   double factor, from, to;             // kRescale: to + (x - from) * factor
-  double least, most;                  // and x is held between these first
+  double least, most;                  // kRescale: x is first limited to [least, most]
 };
 
-// Mirrors numbers beside flipped images, which show a mirrored world.
+// Mirrors numbers when the images of their sample are flipped.
 struct ActionMirror {
   const uint8_t*
-      axes;  // of each feature: 1 if a flip of rows reverses its sign, 2 if one of columns does, 3 if both do; or null
+      axes;  // for each feature: 1 if a flip of rows reverses its sign, 2 if a flip of columns does, 3 if either does; or null
   double flip[2];  // the probabilities, as in TransformParams
 };
 
-// The axes along which the images of a sample are flipped, as in ActionMirror::axes: of x and of its base.
+// The flips of a sample's images, as bits like ActionMirror::axes, that mirror x and its base.
 struct FlippedAxes {
   uint8_t x, base;
 };
 
-// A key's conversions. Arrays lie in a batch's memory, at offsets in bytes: x [samples, steps, features] and the bases
-// [samples, base_row] of the work type; ages of both, whose least int64 says that there is nothing; their padding. The results
-// are written; they may lie where x does.
+// A key's conversions. Offsets are in bytes from the start of the batch. Inputs in the work type: x [samples, steps,
+// features] and the bases [samples, base_row]. Both have ages, whose least int64 means that there is no row, and padding. The
+// results may overwrite x.
 struct ConvertActionsParams {
   const ActionOp* ops;
-  const int32_t* base_features;  // of the base's row, [features]; null where no conversion has a base
-  const int32_t*
-      subtracted;     // where the only conversion subtracts the base in float32: as WindowSegment has it; else null
-  const void* scale;  // of the work type, or null: y = fma(x, scale, shift). Each source has scale_rows rows of
-  const void* shift;  // out_features numbers: with scale_per_step one a step, else kTileRows that are all the same
+  const int32_t* base_features;  // [features]: the feature of the base's row for each; null: no base
+  const int32_t* subtracted;     // if the only conversion subtracts the base in float32: as in WindowSegment; else null
+  const void* scale;  // in the work type, or null: y = fma(x, scale, shift). Each source has scale_rows rows of
+  const void* shift;  // out_features numbers: with scale_per_step one for each step, else kTileRows equal rows
   ActionMirror mirror, base_mirror;  // of x, and of the base's row
   int64_t x_offset, age_offset, pad_offset;
   int64_t base_row_offset, base_age_offset, base_pad_offset;
   int64_t out_offset;  // [samples, steps, out_features] of out_dtype
   int64_t out_pad_offset;
-  int64_t base_offset;  // [samples, features] of the work type: the base that the conversions had
-  double tolerance;     // of a rotation
+  int64_t base_offset;  // [samples, features] of the work type: "<key>_base"
+  double tolerance;     // the largest error of a rotation
   int32_t steps;
   int32_t scale_rows;
   int32_t op_count;
@@ -81,12 +80,12 @@ struct ConvertActionsParams {
   bool wide;        // the work type is float64, else float32
   bool by_feature;  // no conversion mixes features
   bool scale_per_step;
-  bool shows_ages;  // the batch has those of x
-  bool clip;        // scaled values are held in [-1, 1]
+  bool shows_ages;  // the batch has the ages of x
+  bool clip;        // scaled values are limited to [-1, 1]
   DType out_dtype;
 };
 
-// So many rows are a whole number of vectors, however many features a row has.
+// kTileRows rows fill whole vectors, for any number of features.
 inline constexpr int32_t kTileRows = 16;
 
 }  // namespace robocache

@@ -1,6 +1,6 @@
-// Rotations from one representation to another, by the formulas of python/robocache/actions/rotations.py: the same bits in
-// float32, but for the sines, cosines and arc tangents of rotation vectors and Euler angles. docs/actions.md has the
-// conventions.
+// Converts rotations from one representation to another, by the formulas of python/robocache/actions/rotations.py. In
+// float32 both give the same bits, except for the sines, cosines and arc tangents of rotation vectors and Euler angles.
+// docs/actions.md has the conventions.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace robocache {
 
 enum class RotationKind : int32_t { kQuaternion, kMatrix, kVector, kEuler };
 
-// A representation: `width` numbers. Those of a quaternion are the components order[0], ... of x, y, z, w; those of a matrix or
-// of 6D its entries order[0], ..., counted row after row.
+// A representation of `width` numbers. Number i of a quaternion is component order[i] of x, y, z, w. Number i of a
+// matrix or of 6D is entry order[i] of the matrix, counted row by row.
 struct RotationForm {
   RotationKind kind;
   int32_t width;
@@ -24,11 +24,11 @@ struct RotationForm {
   bool intrinsic;
 };
 
-// "quat_xyzw", "quat_wxyz", "matrix", "rot6d_rows", "rot6d_columns", "rot6d_interleaved", "rotvec", "euler_" and three axes.
-// Throws ArgumentError that begins with `argument`.
+// Returns the form of "quat_xyzw", "quat_wxyz", "matrix", "rot6d_rows", "rot6d_columns", "rot6d_interleaved", "rotvec",
+// or "euler_" and three axes. Throws ArgumentError that begins with `argument`.
 RotationForm rotation_form(std::string_view name, std::string_view argument);
 
-inline constexpr int kMostRotation = 9;  // numbers of a representation
+inline constexpr int kMostRotation = 9;  // the most numbers of a representation
 
 inline constexpr double kPi = 3.14159265358979323846;
 
@@ -65,7 +65,7 @@ ROBOCACHE_HD Scalar largest_of(const Scalar* v, int n) {
   return largest;
 }
 
-// 1, or what the components are divided by so that their squares neither overflow nor vanish.
+// Returns the number to divide components by, so that their squares neither overflow nor vanish; usually 1.
 template <class Scalar>
 ROBOCACHE_HD Scalar factor_of(const Scalar* v, int n) {
   constexpr bool kSingle = std::is_same_v<One<Scalar>, float>;
@@ -75,7 +75,7 @@ ROBOCACHE_HD Scalar factor_of(const Scalar* v, int n) {
   return choose(usual || largest == Scalar(0) || largest == infinity<Scalar>(), Scalar(1), largest);
 }
 
-// To length 1; false for a zero vector, which stays.
+// Scales a vector to length 1. Returns false for a zero vector, which stays.
 template <class Scalar>
 ROBOCACHE_HD auto make_unit(Scalar* v, int n) {
   const Scalar factor = factor_of(v, n);
@@ -89,8 +89,9 @@ ROBOCACHE_HD auto make_unit(Scalar* v, int n) {
   return some;
 }
 
-// Gram-Schmidt: both at length 1, the second across the first. Returns the sine between them, 0 where one is 0. The second is
-// projected twice, which makes it orthogonal to the last digit when it was almost parallel.
+// Gram-Schmidt: scales both vectors to length 1, and makes the second orthogonal to the first. Returns the sine of the
+// angle between them, 0 if one is 0. It projects twice, so that almost parallel vectors become orthogonal to the last
+// digit.
 template <class Scalar>
 ROBOCACHE_HD Scalar orthonormalise(Scalar* a, Scalar* b) {
   const auto some = make_unit(a, 3);
@@ -105,7 +106,7 @@ ROBOCACHE_HD Scalar orthonormalise(Scalar* a, Scalar* b) {
   return between;
 }
 
-// The two vectors of a 6D rotation, or the first two rows of a matrix.
+// Copies the two vectors of a 6D rotation, or the first two rows of a matrix.
 template <class Scalar>
 ROBOCACHE_HD void two_vectors(const RotationForm& form, const Scalar* x, Scalar* a, Scalar* b) {
   const bool interleaved = form.width == 6 && form.order[1] == 1 && form.order[2] == 3;
@@ -126,8 +127,9 @@ ROBOCACHE_HD auto has_nan(const Scalar* x, int n) {
   return found;
 }
 
-// Whether numbers without NaN, and 0 up to kMostRotation, are a rotation: a quaternion of length 1, a rotation matrix, each within
-// `tolerance`, 6D of two vectors apart, finite numbers. With an infinite tolerance, what Gram-Schmidt makes a rotation of.
+// Whether `x` is a rotation. It has no NaN, and is filled up with 0 to kMostRotation numbers. A quaternion must have length 1
+// and a matrix must be orthonormal, within `tolerance`; the two vectors of 6D must not be parallel; others must be finite.
+// With an infinite tolerance, quaternions of any length but 0 count, and matrices that Gram-Schmidt turns into rotations.
 template <class Scalar>
 ROBOCACHE_HD auto is_rotation(const RotationForm& form, const Scalar* x, Scalar tolerance) {
   const auto finite = largest_of(x, kMostRotation) != infinity<Scalar>();
@@ -204,7 +206,7 @@ ROBOCACHE_HD void quaternion_of_matrix(const Scalar* m, Scalar* q) {
   make_w_positive(q);
 }
 
-constexpr double kSmallSquare = 1e-8;  // of a length below which a series' next term is less than float64's rounding
+constexpr double kSmallSquare = 1e-8;  // below it, the next term of a series is less than float64's rounding
 
 template <class Scalar>
 ROBOCACHE_HD void quaternion_of_vector(const Scalar* v, Scalar* q) {
@@ -227,7 +229,8 @@ ROBOCACHE_HD void vector_of_quaternion(const Scalar* q, Scalar* v) {
   for (int i = 0; i < 3; ++i) v[i] = factor * q[i];
 }
 
-// The same angle in [-pi, pi): x - 2 pi rint(x / 2 pi), with 2 pi in two parts so that no digit of x is lost.
+// Returns the same angle in [-pi, pi): x - 2 pi rint(x / 2 pi). It subtracts 2 pi in two parts, so that no digit of x
+// is lost.
 template <class Scalar>
 ROBOCACHE_HD Scalar within_half_a_turn(Scalar x) {
   const auto of = [](double number) { return Scalar(static_cast<One<Scalar>>(number)); };
@@ -236,7 +239,7 @@ ROBOCACHE_HD Scalar within_half_a_turn(Scalar x) {
   return choose(absolute(y) >= of(kPi), of(-kPi), y);
 }
 
-// A product of three turns about axes, from the left as they act on turned axes.
+// Multiplies three turns about axes, from the left in the order in which they act on turned axes.
 template <class Scalar>
 ROBOCACHE_HD void quaternion_of_angles(const RotationForm& form, const Scalar* angles, Scalar* q) {
   for (int turn = 0; turn < 3; ++turn) {
@@ -279,7 +282,7 @@ ROBOCACHE_HD void angles_of_quaternion(const RotationForm& form, const Scalar* q
   const Scalar low = c * c + d * d;
   const Scalar high = a * a + b * b;
   const Scalar least = of(std::is_same_v<One<Scalar>, float> ? 0x1p-40 : 0x1p-46);
-  const auto at_low = low < least;  // the middle angle's ends, where only one of both halves is known
+  const auto at_low = low < least;  // at the middle angle's ends, only one of both halves is known
   const auto at_high = high < least;
   c = choose(at_low, Scalar(1), c);
   d = choose(at_low, Scalar(0), d);
@@ -303,7 +306,7 @@ ROBOCACHE_HD void angles_of_quaternion(const RotationForm& form, const Scalar* q
   angles[form.intrinsic ? 0 : 2] = within_half_a_turn(third);
 }
 
-// ---- Forms without NaN that are rotations ------------------------------------------------------------------------------
+// ---- Valid rotations without NaN ---------------------------------------------------------------------------------------
 
 ROBOCACHE_HD bool has_w_first(const RotationForm& form) { return form.order[0] == 3; }
 
@@ -342,7 +345,7 @@ ROBOCACHE_HD void transpose(Scalar* m) {
   swap_entries(m[5], m[7]);
 }
 
-// An orthonormal matrix.
+// Writes an orthonormal matrix.
 template <class Scalar>
 ROBOCACHE_HD void to_matrix(const RotationForm& form, const Scalar* x, Scalar* m) {
   if (form.kind != RotationKind::kMatrix) {
@@ -356,7 +359,8 @@ ROBOCACHE_HD void to_matrix(const RotationForm& form, const Scalar* x, Scalar* m
   if (!has_rows(form)) transpose(m);
 }
 
-// All 9 entries, or the 6 of two vectors. Each index is a constant, so that the numbers stay in registers.
+// Writes all 9 entries of a matrix, or the 6 of two vectors. Each index is a constant, so that the numbers stay in
+// registers.
 template <class Scalar>
 ROBOCACHE_HD void entries_of(const RotationForm& form, const Scalar* m, Scalar* y) {
   const bool rows = has_rows(form);

@@ -1,5 +1,5 @@
-// The operations of rotation.hpp on one number, and on several beside each other: `Scalar` there is float, double, or Wide of
-// one of them, whose every number has the bits that it would have alone. Conditions are bool or a mask.
+// The operations of rotation.hpp on one number, and on several at once. `Scalar` there is float, double, or Wide of one
+// of them; each number of a Wide has the same bits as it would have alone. Conditions are bool or a mask.
 #pragma once
 
 #include <cmath>
@@ -39,7 +39,7 @@ struct OneOf {
 template <class Scalar>
 using One = typename OneOf<Scalar>::type;
 
-// The condition for each number of Scalar.
+// Returns the condition for each number of Scalar.
 template <class Scalar>
 ROBOCACHE_HD auto is_true(bool condition) {
   return Scalar(condition ? 1 : 0) > Scalar(0);
@@ -114,9 +114,9 @@ struct Wide {
     return each(a, [](T x) { return std::rint(x); });
   }
   friend ROBOCACHE_HD Wide arc_tangent_of(const Wide& y, const Wide& x) {
-    Wide made;
-    for (int i = 0; i < kNumbers; ++i) made.v[i] = std::atan2(y.v[i], x.v[i]);
-    return made;
+    Wide result;
+    for (int i = 0; i < kNumbers; ++i) result.v[i] = std::atan2(y.v[i], x.v[i]);
+    return result;
   }
   friend ROBOCACHE_HD Wide multiply_add(const Wide& x, const Wide& y, const Wide& z) {
 #ifdef __FMA__
@@ -131,9 +131,9 @@ struct Wide {
     if constexpr (sizeof(Numbers) == 32 && std::is_same_v<T, double>)
       return Wide(Numbers(_mm256_fmadd_pd(x.v, y.v, z.v)));
 #endif
-    Wide made;
-    for (int i = 0; i < kNumbers; ++i) made.v[i] = multiply_add(x.v[i], y.v[i], z.v[i]);
-    return made;
+    Wide result;
+    for (int i = 0; i < kNumbers; ++i) result.v[i] = multiply_add(x.v[i], y.v[i], z.v[i]);
+    return result;
   }
 
  private:
@@ -141,9 +141,9 @@ struct Wide {
 
   template <class Function>
   static ROBOCACHE_HD Wide each(const Wide& a, const Function& function) {
-    Wide made;
-    for (int i = 0; i < kNumbers; ++i) made.v[i] = function(a.v[i]);
-    return made;
+    Wide result;
+    for (int i = 0; i < kNumbers; ++i) result.v[i] = function(a.v[i]);
+    return result;
   }
 };
 
