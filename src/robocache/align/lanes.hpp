@@ -106,11 +106,11 @@ ROBOCACHE_HD void load_lanes(const T* from, Lanes<Work, kCount>& y) {
 }
 
 #ifdef __AVX512BW__
-// rounded_once<BFloat16>() of each lane, in the upper half of its bits. Compilers do not find these masks by
-// themselves.
+// Returns rounded_once<BFloat16>() of each lane in the upper half of its bits. Compilers do not find these masked
+// instructions by themselves.
 ROBOCACHE_HD __m512i rounded_to_bfloat16(const __m512& y) {
   const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fff0000));
-  const __m512i nan_to_nan = _mm512_set1_epi32(0x11111100);  // the first two classes of numbers, to the first argument
+  const __m512i nan_to_nan = _mm512_set1_epi32(0x11111100);  // the two classes of NaN become the first argument
   const __m512i bits = _mm512_castps_si512(_mm512_fixupimm_ps(nan, y, nan_to_nan, 0));
   const __m512i up = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
   return _mm512_mask_add_epi32(up, _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000)), up, _mm512_set1_epi32(1));
@@ -159,7 +159,7 @@ ROBOCACHE_HD void store_lanes(const Lanes<Work, kCount>& y, T* to) {
   }
 }
 
-// Joins two vectors.
+// Stores two vectors, one after the other.
 template <int kCount, class Work, class T>
 ROBOCACHE_HD void store_two_lanes(const Lanes<Work, kCount>& first, const Lanes<Work, kCount>& second, T* to) {
 #ifdef __AVX512BW__
@@ -177,7 +177,7 @@ ROBOCACHE_HD void store_two_lanes(const Lanes<Work, kCount>& first, const Lanes<
   store_lanes<kCount, Work>(second, to + kCount);
 }
 
-// ---- vectors with a part in memory ------------------------------------------------------------------------------------
+// ---- vectors that lie partly in memory --------------------------------------------------------------------------------
 
 // A whole vector in memory.
 struct AllLanes {

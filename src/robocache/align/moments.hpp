@@ -1,5 +1,5 @@
-// Draws the moments beside the anchors of a batch at which goals are taken (moments_params.hpp has the rule). A moment is a
-// pure function of the rule, the seed, the epoch, and the sample's number in the order, or with given anchors the anchor's.
+// Draws the moments of a batch's goals, one for each anchor, by the rule of moments_params.hpp. A moment is a pure
+// function of the rule, the seed, the epoch, and a number: the sample's in the order, or that of a given anchor.
 //
 //   const MomentTicks ticks(std::move(every_tick), tasks);
 //   MomentBatch batch = moment_batch(rule);
@@ -28,9 +28,9 @@ struct EnumNames<MomentKind> {
 
 struct MomentRule {
   MomentKind kind = MomentKind::kLast;
-  int64_t low_ns = 0;   // of kFuture
-  int64_t high_ns = 0;  // the same; the greatest int64: up to the episode's end
-  double discount = 0;  // of kGeometric
+  int64_t low_ns = 0;   // for kFuture
+  int64_t high_ns = 0;  // for kFuture; the greatest int64: up to the episode's end
+  double discount = 0;  // for kGeometric
 
   bool operator==(const MomentRule&) const = default;
 
@@ -44,12 +44,12 @@ struct MomentRule {
 // The tables of a MomentSource in host memory.
 class MomentTicks {
  public:
-  // The ticks of episodes, each of which is there once; and the task of each episode of the dataset, below 0: none.
+  // Takes the ticks of episodes, each episode once, and the task of each episode of the dataset; below 0: none.
   MomentTicks(Anchors ticks, std::span<const int64_t> tasks);
 
-  AnchorIndex index() const { return ticks_.index(); }  // with none
+  AnchorIndex index() const { return ticks_.index(); }  // with the tick that stands for none
   MomentSource on_host() const;
-  // The same with its tables where `tables` puts them, and with the clock's times there.
+  // The same, with its tables in the memory of `tables`, where `tick_ns` has the times of the clock.
   MomentSource copied(DeviceTables& tables, const int64_t* tick_ns) const;
 
  private:
@@ -59,11 +59,11 @@ class MomentTicks {
   std::vector<int32_t> members_;
 };
 
-// A batch of a rule, without sources, samples and arrays.
+// Returns a batch of a rule. The caller adds sources, samples and arrays.
 MomentBatch moment_batch(const MomentRule& rule);
 
-// Fills the arrays. On CUDA one kernel is queued on `stream`, and not waited for; on the CPU the arrays are there on return.
-// Throws DeviceError.
+// Fills the arrays. On CUDA it queues one kernel on `stream` and does not wait; on the CPU the arrays are full on
+// return. Throws DeviceError.
 void draw_moments(const MomentBatch& batch, Device device, CudaStream stream);
 
 }  // namespace robocache

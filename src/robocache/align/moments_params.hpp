@@ -1,4 +1,4 @@
-// The rule of the moments that goals are taken at, for the CPU loop and the CUDA kernel.
+// The rule that draws the moments of goals, for the CPU loop and the CUDA kernel.
 #pragma once
 
 #include <cstdint>
@@ -15,26 +15,26 @@ namespace robocache {
 // A moment is a tick of the anchors' clock. For an anchor at t in an episode with the ticks 0, ..., n - 1, of which the
 // last at or before t is k:
 enum class MomentKind : uint8_t {
-  kFuture,     // one of those in (t + low, t + high], each as likely; an end is moved up by less than snap_ns
+  kFuture,     // a tick in (t + low, t + high], all equally likely; both ends move up by snap_ns - 1
   kLast,       // tick n - 1
-  kGeometric,  // tick k + i for i in [1, n - 1 - k], as likely as discount^i
-  kOther,      // one of another episode of the same task, each such episode as likely, and in it each tick
+  kGeometric,  // tick k + i for i in [1, n - 1 - k], with a probability proportional to discount^i
+  kOther,      // a tick of another episode of the same task; these episodes, and the ticks of one, are equally likely
 };
 
-// The episodes of an entry's task: members [begin, begin + count) of the source, and which of them the entry is. An
-// episode without a task is alone.
+// The episodes of an entry's task: members [begin, begin + count) of the source. `own` is the entry's index among them.
+// An episode without a task is alone.
 struct MomentPeers {
   int32_t begin;
   int32_t count;
   int32_t own;
 };
 
-// The ticks of a source. The last one is none: it lies in an episode without rows.
+// The ticks of a source. The last tick stands for none: it lies in an episode without rows.
 struct MomentSource {
   AnchorIndex ticks;
-  int64_t first_tick;        // among those of all sources
+  int64_t first_tick;        // the index of its first tick among all sources' ticks
   const int32_t* entry_of;   // [episodes of the dataset]: the entry of an episode, or -1
-  const MomentPeers* peers;  // [entries of the ticks' table, without none's]
+  const MomentPeers* peers;  // one for each entry of the ticks' table but none's
   const int32_t* members;    // entries, one task after the other
 
   ROBOCACHE_HD int64_t none() const { return ticks.anchors - 1; }
@@ -46,7 +46,7 @@ struct MomentSource {
     if (ticks.tick_ns != nullptr) return ticks.tick_ns[of.origin + tick];
     return of.origin + clock_tick_ns(of.first_tick + tick, ticks.period_ns);
   }
-  // The number of an entry's ticks at or before a time.
+  // Returns the number of an entry's ticks at or before a time.
   ROBOCACHE_HD int64_t passed(int64_t entry, int64_t time_ns) const {
     int64_t low = 0;
     int64_t high = count_of(entry);
@@ -68,23 +68,23 @@ inline constexpr int kMomentPowers = 62;  // an episode has fewer than 2^62 tick
 struct MomentBatch {
   WindowBatch batch;  // the windows of the anchors
   MomentKind kind;
-  int64_t low_ns;                // of kFuture
-  int64_t high_ns;               // the same; the greatest int64: up to the episode's end
-  double powers[kMomentPowers];  // of kGeometric: discount^(2^i), each the square of the one before
-  uint64_t key;                  // a hash of the rule: rules that are equal draw the same
+  int64_t low_ns;                // for kFuture
+  int64_t high_ns;               // for kFuture; the greatest int64: up to the episode's end
+  double powers[kMomentPowers];  // for kGeometric: discount^(2^i), each the square of the previous one
+  uint64_t key;                  // a hash of the rule: equal rules draw equal moments
   uint64_t seed;
   uint64_t epoch;
-  const MomentSource* sources;  // one for each of the batch's
+  const MomentSource* sources;  // one for each of the batch's sources
   int64_t* moments;             // [batch.count]: the ticks, counted over all sources
-  // [keys][batch.count], or null; from a key to the next are key_stride numbers:
-  int64_t* offset_ns;  // from the anchor's time to the moment's; of none the least int64
+  // [keys][batch.count], or null; each key begins key_stride numbers after the previous one:
+  int64_t* offset_ns;  // from the anchor's time to the moment's; the least int64: there is no moment
   int64_t* episode;    // the moment's, or -1
   int64_t keys;
   int64_t key_stride;
 };
 
-// Returns the tick i more than `before` where i in [1, count] is as likely as discount^i: the least with
-// discount^i < 1 - u (1 - discount^count). All products are rounded one by one, so that every device draws the same.
+// Draws i in [1, count] with a probability proportional to discount^i: the least i with discount^i < 1 - u (1 -
+// discount^count). Each product is rounded, so that every device draws the same.
 ROBOCACHE_HD int64_t geometric_step(const double (&powers)[kMomentPowers], int64_t count, uint64_t bits) {
   double all = 1;
   for (int i = 0; i < kMomentPowers && count >> i != 0; ++i) {

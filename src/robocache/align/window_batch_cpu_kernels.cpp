@@ -34,8 +34,7 @@ bool has_files(const WindowBatch& batch) {
   return false;
 }
 
-// Announces the rows of files that a sample will probably read, for windows without gaps. It guesses them from the
-// times.
+// Announces the rows of files that a sample will probably read, for windows without gaps. The times suggest the rows.
 void expect_files(const WindowSource& source, const Anchor& anchor) {
   for (int32_t g = 0; g < source.group_count; ++g) {
     const Group group(source.groups[g]);
@@ -74,7 +73,7 @@ void write_constants(const WindowSource& source, int64_t sample, char* memory) {
   }
 }
 
-// Writes an item, and converts its sample after the last one.
+// Writes an item. After the last item of a sample, it converts the sample.
 void finish(const WindowBatch& batch, Item& item, char* memory, Wanted& asked) {
   const WindowPlan& plan = batch.plan;
   write_values(item, memory, asked);
@@ -142,7 +141,7 @@ void window_samples(const WindowBatch& batch, Ranges& samples) {
     }
     return count;
   };
-  Item items[2 * kSearched];  // in turn
+  Item items[2 * kSearched];  // used in turn
   int64_t found = 0;
   int64_t written = 0;
   const auto nth = [&](int64_t n) -> Item& { return items[n % (2 * kSearched)]; };

@@ -44,7 +44,7 @@ struct alignas(16) PlainEntry {
 constexpr int kOneRow = -1;
 constexpr int kNoRow = -2;
 
-// The same for a step that may be on a curve.
+// The same for a step whose values may lie on a curve.
 struct CurveEntry : PlainEntry {
   uint8_t before, after;
   const char* around[4];  // rows 0, 1, 4, 5 of the stencil
@@ -74,7 +74,7 @@ struct alignas(sizeof(T) * kVector <= 16 ? sizeof(T) * kVector : 16) Vector {
   T x[kVector];
 };
 
-// Writes vector `v` of the steps first, first + stride, ... of a strip.
+// The steps of a strip in which a lane writes vector `v`: first, first + stride, ...
 struct LaneSteps {
   int first;
   int stride;
@@ -279,7 +279,7 @@ __device__ void write_curve(const WindowSegment& s, const CurveEntry& entry, int
   });
 }
 
-// Loads the base of a lane's vector. The lanes of a strip's first steps show it in the batch.
+// Loads the base of a lane's vector. The lanes of a strip's first steps also write it to the batch.
 __device__ Base base_at(const WindowSegment& s, const PlainEntry& entry, const LaneSteps& steps, char* shown) {
   Base base{.x = {}, .some = true, .absent = entry.left == nullptr};
   const char* const left = in_global(entry.left);
@@ -327,8 +327,8 @@ __device__ void write_curved(const WindowSegment& s, const CurveEntry* entries, 
 
 // ---- the kernel --------------------------------------------------------------------------------------------------------
 
-// A sample that a block fills, and its groups from the block's on. It has none beyond the batch's end, or if its source has
-// fewer.
+// A sample that a block fills, with its groups from the block's own on. `groups` is 0 beyond the batch's end, or if the
+// source has fewer groups.
 struct Sample {
   Anchor anchor;
   const WindowGroup* group;
@@ -357,7 +357,7 @@ __device__ MomentRows find_rows(const ClockRow<int64_t>& times, int64_t n, int64
   return found;
 }
 
-// Instead of a moment's rows, on a clock that does not count rows.
+// The delta in rows of a moment on a clock that does not count rows.
 constexpr int64_t kNotInRows = INT64_MIN;
 
 // Finds the rows that a step uses for a target on its clock. Writes the times that its curve needs to the step's entry.
@@ -373,8 +373,8 @@ __device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at,
   const char* const values = static_cast<const char*>(s.values) + (rows.begin + at.origin) * s.row_bytes;
   entry.left = picked.kind == PickKind::kAbsent ? nullptr : values + picked.left * s.row_bytes;
   entry.apart = (picked.right - picked.left) * s.row_bytes;
-  // The rows are loaded while other steps are searched for. If rows follow each other, the right row is the next step's
-  // left row.
+  // Prefetches the row while other steps are searched for. If steps use consecutive rows, the next step prefetches this
+  // one's right row.
   for (int64_t byte = 0; byte < s.row_bytes && byte < kMostPrefetched && picked.kind != PickKind::kAbsent;
        byte += 128) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(entry.left + byte));
@@ -645,16 +645,16 @@ __device__ void convert_samples(const WindowBatch& batch, const Sample* found, i
   }
 }
 
-// A block fills a few samples one after another, with one group of segments of each, or with all where it also converts.
-// While the other threads find moments, the last warp, which has the fewest, draws the samples of several turns at once, one per lane. Then warps
-// write strips. Everything that the kernel reads existed before the loader, except for given anchors, so only its writing
-// waits for earlier work on the stream. A plan that is not special has kernels of its own, since what it lacks would cost it a
+// A block fills a few samples at a time, with one group of segments of each; if it also converts, with all groups. While other
+// threads find moments, the last warp, which has the fewest, draws the samples of several turns, one per lane. Then warps write
+// strips. The kernel reads only memory that is older than the loader, except for given anchors, so only its writes wait for
+// earlier work on the stream. Plans that are not special have kernels of their own: code that they do not need would cost a
 // tenth.
 template <bool kCurves, bool kSpecial, Converts kConverts>
 __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
     window_kernel(const __grid_constant__ WindowBatch batch, const int doublings, const unsigned moment_share) {
   extern __shared__ uint4 shared[];  // an entry for each pick of each sample
-  constexpr int kTurns = 4;          // drawn at once; the first turn is drawn alone, since all warps wait for it
+  constexpr int kTurns = 4;          // drawn at once, except the first turn: all warps wait for it
   __shared__ Sample drawn[2][kTurns][1 << kMostDoublings];
   constexpr int kWarps = kThreads / kTileVectors;
   static_assert(1 << kMostDoublings <= kWarps && kTurns << kMostDoublings <= kTileVectors);
@@ -695,7 +695,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
       if (begun) {
         const auto moments = static_cast<unsigned>(plan.most_moments);
         for (unsigned i = threadIdx.x; i < moments << doublings; i += kThreads) {
-          // It goes sample by sample, so that a warp's threads read the tables and clocks of only one or two samples.
+          // The order is sample by sample, so that a warp reads the tables and clocks of only one or two samples.
           const unsigned nth = i * moment_share / kShareOne;
           if (group >= found[nth].groups) continue;
           find_moment<kCurves, kSpecial, kConverts>(batch, found[nth], group, static_cast<int>(i - nth * moments),
@@ -737,7 +737,7 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
   const unsigned moment_share = (kShareOne + moments - 1) / moments;
   const auto launch = [&](auto* kernel, size_t entry_bytes, int blocks) {
     const size_t shared = static_cast<size_t>(plan.most_picks) * entry_bytes;
-    // With no group it writes the anchors alone, or converts.
+    // Without groups a block writes only the anchors, or converts.
     const int together_groups = plan.conversion_count > 0 ? 1 : std::max(1, plan.group_count);
     const int64_t together = std::max(1, multiprocessors(device) * blocks / together_groups);
     // At most half of the blocks that fit, so that the next launch's blocks can begin beside them.

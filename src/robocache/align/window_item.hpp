@@ -116,7 +116,7 @@ struct Picks {
   }
 };
 
-// Steps [begin, end) of a segment that use one row after another, the first of them `row`.
+// Steps [begin, end) of a segment that use consecutive rows, from `row` on.
 struct Run {
   int64_t row;
   int32_t begin;
@@ -134,7 +134,7 @@ struct Item {
   alignas(64) int64_t left[kMost];
   alignas(64) int64_t right[kMost];
   alignas(64) double weight[kMost];
-  Run runs[kMaxGroupSegments];  // of each segment
+  Run runs[kMaxGroupSegments];  // one for each segment
   Wanted wanted;
 
   Picks picks() { return {left, right, weight}; }

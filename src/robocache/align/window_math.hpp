@@ -70,7 +70,7 @@ ROBOCACHE_HD WindowTarget<Index> snapped(const ClockRow<int64_t>& times, Index n
   return {target, before};
 }
 
-// Searches for a target and then moves it in this way. The search begins at `hint`, which becomes a row near the
+// Searches for a target, and then moves it as snapped() does. The search begins at `hint`, which becomes a row near the
 // probable next target.
 ROBOCACHE_HD WindowTarget<> find_target(const ClockRow<int64_t>& times, int64_t n, int64_t target, int64_t snap_ns,
                                         int64_t& hint) {
@@ -95,9 +95,9 @@ ROBOCACHE_HD Pick<double, Index> pick_at(const ClockRow<int64_t>& times, Index n
   return pick_from<double>(times, n, target.time_ns, rule, target.before);
 }
 
-// Returns the row that a step uses whose moment is `delta` rows after the anchor's. `at` is the anchor among the
-// episode's rows, which are [begin, end). A row outside is padding with the episode's first or last row, or, before the
-// first row of a causal segment, nothing. A tolerance limits the age of the anchor's own row.
+// Returns the row that a step uses `delta` rows after the anchor's. `at` is the anchor among the episode's rows, which
+// are [begin, end). A step outside them is padding: it uses the episode's first or last row, but no row if the segment
+// is causal and the step is before the first row. A tolerance limits the age of the anchor's own row.
 template <class Index>
 ROBOCACHE_HD Pick<double, Index> row_at(const ClockRow<int64_t>& times, int64_t begin, int64_t end,
                                         const WindowTarget<Index>& at, int64_t delta, const WindowSegment& segment) {

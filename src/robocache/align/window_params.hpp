@@ -18,8 +18,8 @@ namespace robocache {
 // so that a group of segments fits a block's shared memory. A stream with several methods has a segment for each run of
 // features.
 struct WindowSegment {
-  const void* values;  // the first row's first feature of the segment; null where it is in `file`
-  const void* scale;   // of the segment's first step and feature, of the work type, or null: y = fma(x, scale, shift)
+  const void* values;  // the segment's first feature in the first row; null: the rows are in `file`
+  const void* scale;   // of the segment's first step and feature, in the work type, or null: y = fma(x, scale, shift)
   const void* shift;
   int64_t scale_step;  // numbers from a step's scale to the next; 0: all steps have the same
   int64_t features;
@@ -30,21 +30,20 @@ struct WindowSegment {
   int64_t tolerance_ns;  // below 0: none
   int64_t out_offset;    // bytes from the batch's start to sample 0's first value of this segment
   int64_t out_sample;    // bytes from a sample to the next
-  int64_t
-      pad_offset;  // the same for is_pad, [samples, mask_steps]; below 0 where another segment of these steps writes it
+  int64_t pad_offset;  // the same for is_pad, [samples, mask_steps]; below 0: another segment of these steps writes it
   int64_t age_offset;  // the same for ages, int64; below 0: none
   int64_t mask_steps;
   FileRows file;  // for the CPU alone; its offset is that of the segment's first feature
-  // A segment whose values become relative to a base, an earlier segment of its group with one step.
+  // If values become relative to a base, which is an earlier segment of the group, with one step:
   const int32_t* subtracted;  // for each feature: f, the base's feature to subtract, or ~f for none; null: no base
   int64_t base_offset;        // bytes from the batch's start to sample 0's base, float32
   int64_t base_sample;        // bytes from a sample's base to the next
   int32_t steps;
   int32_t vector;       // elements handled at once: 1, 2 or 4; divides features
-  int32_t vectors;      // in a step
-  int32_t lanes;        // vectors of a step beside each other in a tile
+  int32_t vectors;      // of a step
+  int32_t lanes;        // vectors of a step that lie side by side in a tile
   int32_t lane_share;   // 65536 / lanes, rounded up: lane * lane_share / 65536 is the lane's step in the tile
-  int32_t tile_steps;   // steps of a tile
+  int32_t tile_steps;   // of a tile
   int32_t columns;      // tiles across the features
   int32_t pick_begin;   // index of the first step among its group's picks
   int32_t strip_begin;  // index of the first strip among its group's; the strips end where the next segment's begin
@@ -58,7 +57,7 @@ struct WindowSegment {
   DType base_dtype;
   InterpolationMethod method;
   bool causal;
-  bool clip;  // scaled values are held in [-1, 1]
+  bool clip;  // scaled values are limited to [-1, 1]
 };
 
 // How warps share a segment. A tile is a vector for each lane: as many whole steps as fit, or a part of one. A
@@ -82,11 +81,11 @@ struct WindowSlot {
   uint16_t pick;
 };
 
-// The most rows between an anchor's and a step's. CUDA counts in 32 bits around the anchor's.
+// The most rows from an anchor's row to a step's. CUDA counts rows from the anchor's in 32 bits.
 inline constexpr int64_t kMostRowOffset = int64_t{1} << 30;
 
-// A clock of a group, and its ascending moments: [moment_begin, moment_end) of the group's. A clock whose steps are
-// given both in ns and in rows is there twice.
+// A clock of a group, and its ascending moments: [moment_begin, moment_end) of the group's. A clock is listed twice if
+// it has steps in ns and steps in rows.
 struct WindowClock {
   StreamClock rows;
   int64_t offset_ns;  // if it counts rows: the anchor's row is the last one at or before the anchor + offset_ns
@@ -129,7 +128,7 @@ ROBOCACHE_HD WindowTables tables_of(const WindowGroup& group) {
   return found;
 }
 
-// Bytes that every sample of a source has.
+// Bytes that are the same in every sample of a source.
 struct WindowConstant {
   const void* bytes;
   int64_t size;
@@ -148,7 +147,7 @@ struct WindowSource {
 // The plan of a loader's batches. It never changes.
 struct WindowPlan {
   WindowSource first;                       // the only source, or the first of `sources`
-  const WindowSource* sources;              // null where there is one
+  const WindowSource* sources;              // null if there is only one
   const ConvertActionsParams* conversions;  // run on a sample when its windows are filled
   int32_t conversion_count;
   int32_t group_count;  // the most that a source has
@@ -171,8 +170,9 @@ struct WindowPlan {
 struct WindowBatch {
   WindowPlan plan;
   Mixture mixture;
-  const int64_t* anchors;  // [count] of all sources, on the plan's device, instead of positions; or null
-  const int64_t* draws;    // [count]: the numbers that random draws go by; null: the positions
+  const int64_t*
+      anchors;           // [count]: given anchors over all sources, instead of positions, on the plan's device; or null
+  const int64_t* draws;  // [count]: the numbers that seed random draws; null: the positions
   int64_t first_position;
   int64_t count;
   uint64_t seed;  // of the images' random draws

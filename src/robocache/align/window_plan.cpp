@@ -22,7 +22,7 @@ struct Draft {
   // The requested steps of a segment.
   struct Steps {
     WindowClock clock;            // without its moments
-    std::vector<int64_t> deltas;  // a copy, since the stream of missing features ends before the draft
+    std::vector<int64_t> deltas;  // a copy, since add() drops its stream of missing features
     int64_t array;                // the out_offset of the stream
     int64_t step;                 // the segment's first
     int64_t feature;

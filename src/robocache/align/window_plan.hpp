@@ -15,7 +15,7 @@
 
 namespace robocache {
 
-// The window of a stream in each sample of a source.
+// A stream's window in each sample of a source.
 struct WindowStream {
   StreamRows rows;                    // on the kernel's device; for a missing stream a clock without episodes
   std::vector<int64_t> delta_ns;      // the time of each step, from the anchor; at least one, or none with delta_rows
@@ -29,7 +29,7 @@ struct WindowStream {
   const void* scale;  // [features] of the work type on the device, or with scale_per_step [steps, features]; or null
   const void* shift;  // the same
   bool scale_per_step = false;
-  bool clip = false;        // scaled values are held in [-1, 1]
+  bool clip = false;        // scaled values are limited to [-1, 1]
   int64_t out_features;     // in a row of the batch; features that the stream lacks are 0
   int64_t out_offset;       // bytes from the batch's start to the array [samples, steps, out_features] of out_dtype
   int64_t pad_offset;       // to is_pad, bool [samples, steps]; below 0: none
@@ -46,9 +46,9 @@ struct WindowStreams {
   std::vector<WindowConstant> constants;
 };
 
-// Returns the plan of these sources, without its snap_ns and the offsets of arrays that belong to no stream. It points
-// into `tables`, which must outlive it. Steps on one clock with one target share a search. The segments themselves do those of
-// the conversions that only subtract a base of their group, and these are erased. Throws DeviceError.
+// Returns the plan of these sources. The caller adds snap_ns and the offsets of arrays that belong to no stream. The plan
+// points into `tables`, which must outlive it. Steps with one clock and one target share a search. Conversions that only
+// subtract a base of their group are done by the segments, and erased from `conversions`. Throws DeviceError.
 WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tables,
                        std::vector<ConvertActionsParams>* conversions = nullptr);
 

@@ -30,8 +30,8 @@ bool is_near(const WindowMoment* moments, int64_t count, const EpisodeRows& rows
          moments[count - 1].delta < kFar / 2 && rows.first_ns > -kFar && rows.first_ns < kFar && snap_ns < kFar / 2;
 }
 
-// Returns the row of a clock's first moment, if each moment matches the next row: closer than snap_ns to that row and
-// to no other. Else returns -1. find_target() would find the same rows, and by every rule steps use them.
+// Returns the row of a clock's first moment, if the moments match consecutive rows: each is closer than snap_ns to its
+// row and to no other. Else returns -1. find_target() would find the same rows, and every method uses them.
 int64_t run_of(const WindowMoment* moments, int64_t count, const ClockRow<int64_t>& times, const EpisodeRows& rows,
                int64_t anchor_ns, int64_t snap_ns) {
   if (!is_near(moments, count, rows, anchor_ns, snap_ns)) return -1;
@@ -48,7 +48,8 @@ int64_t run_of(const WindowMoment* moments, int64_t count, const ClockRow<int64_
   };
   const double rows_apart = static_cast<double>(moments[count - 1].delta - moments[0].delta) * rows.rows_per_ns;
   if (rows_apart < static_cast<double>(count) - 1.5 || rows_apart > static_cast<double>(count) - 0.5) return -1;
-  // The first moment is often the anchor's own row, and rows far behind it may not be in the cache.
+  // Looks at one moment before it reads the far end, which may not be in the processor's cache: at the second, since
+  // the first is often the anchor's own row.
   if (is_off_row(count > 1 ? 1 : 0) != 0 || times[first + count] >= kFar) return -1;
   int64_t off_rows = 0;
   for (int64_t k = 0; k < count; ++k) off_rows |= is_off_row(k);
@@ -81,13 +82,13 @@ using Longs = Lanes<int64_t, kLanes>;
 // The rows around a clock's moments. All moments lie inside the recording and between stamps that differ.
 struct Brackets {
   static constexpr int32_t kMost = Item::kMost;
-  static_assert(kMost >= kMaxGroupPicks + kLanes);  // behind the last there may be anything
+  static_assert(kMost >= kMaxGroupPicks + kLanes);  // entries after the last moment may hold anything
 
   int64_t before[kMost];  // the last row at or before the moment, counted from the episode's first
   int64_t since[kMost];   // from that row to the moment
-  int64_t gap[kMost];     // and to the next row
+  int64_t gap[kMost];     // from that row to the next
   double weight[kMost];   // the next row's share
-  int64_t hit[kMost];     // 1 where the moment is taken to be on the row, 2 on the next row, else 0
+  int64_t hit[kMost];     // 1: the moment counts as on that row; 2: on the next row; else 0
 };
 
 // Returns the number of the kSeenRows ascending rows, from `times` on, that are at or before `target`.
@@ -118,7 +119,7 @@ bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* ti
     targets[k] = target;
     looked_at[k] = first < 0 ? 0 : first < n - kSeenRows ? first : n - kSeenRows;
   }
-  int64_t drift = 0;  // distance of the rows from the ones that their times suggest
+  int64_t drift = 0;  // distance of the found rows from the rows that the times suggest
   int64_t latest = 0;
   bool differ = true;
   for (int64_t k = 0; k < count; ++k) {
@@ -152,7 +153,7 @@ bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* ti
   return true;
 }
 
-// A mask of the first `left` lanes, or of all.
+// Stores the first `left` lanes, at most all.
 template <class T>
 void store_first(const Lanes<T, kLanes>& lanes, int64_t left, T* to) {
   if (left >= kLanes) {
@@ -162,7 +163,7 @@ void store_first(const Lanes<T, kLanes>& lanes, int64_t left, T* to) {
   }
 }
 
-// Returns the picks of a segment's steps, one moment after another, as pick_at() would.
+// Sets the picks of a segment's steps, which have consecutive moments, as pick_at() would.
 void pick_bracketed(const WindowSegment& s, const Brackets& found, int64_t first, const Picks& picks, bool* is_pad,
                     int64_t* age) {
   const bool mixes = !s.causal && !is_step(s.method);
@@ -240,7 +241,7 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
   item.wanted.clear();
   struct Stream {
     const char* values;  // the episode's first row
-    const char* wanted;  // up to where they are
+    const char* wanted;  // the end of the last wanted range
     bool* is_pad;
     int64_t* age;
     int64_t row_bytes;
@@ -281,7 +282,7 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
       own_row = find_target(times, n, target, snap_ns, hint);
     }
     const bool counts = n > 0 && clock.in_order && clock.counts_rows;
-    int64_t row = -1;  // of the first moment, where each moment's is the next one
+    int64_t row = -1;  // of the first moment, if the moments have consecutive rows; else -1
     if (counts) {
       row = own_row.before + moments[0].delta;
     } else if (n > 0 && clock.in_order) {
@@ -321,7 +322,7 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
         pick_bracketed(s, found, s.first_moment - clock.moment_begin, own, stream.is_pad, stream.age);
         if (stream.values == nullptr) continue;
         const int64_t* const before = found.before + s.first_moment - clock.moment_begin;
-        const int64_t end = before[s.steps - 1] + 1;  // not out of the picks, which have just been written side by side
+        const int64_t end = before[s.steps - 1] + 1;  // `own` would be slow to read: it was just written as vectors
         if ((end - before[0]) * stream.row_bytes <= s.steps * (2 * stream.bytes + 64)) {
           stream.want(before[0], end, item.wanted);
         } else {

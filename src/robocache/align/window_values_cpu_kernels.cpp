@@ -15,9 +15,9 @@ namespace {
 
 // ---- one row, or a straight mixture of two -----------------------------------------------------------------------------
 
-// Computes the features [begin, begin + kColumns * kCount) of the steps, or the first `part` features of a column. No
-// step is curved, and each has a row. `first` is the first step's index in the segment. It goes step by step, so that scale and
-// shift are loaded once where all steps have the same.
+// Computes the features [begin, begin + kColumns * kCount) of the steps, or the first `part` features of a column. No step is
+// curved, and each has a row. `first` is the first step's index in the segment. Steps come one after another, so that scale and
+// shift are loaded once if all steps share them.
 template <int kColumns, int kCount, bool kScaled, bool kRelative, class In, class Out, class Part>
 void write_column(const WindowSegment& s, const char* values, const Picks& picks, int64_t first, int64_t count,
                   int64_t begin, Part part, const float* base, char* out, Wanted& asked) {
@@ -187,7 +187,7 @@ void write_curve(const WindowSegment& s, const EpisodeRows& rows, const char* va
 
 // ---- rows as they are --------------------------------------------------------------------------------------------------
 
-// Copies so many steps that use one row after another.
+// Copies `count` steps that use consecutive rows.
 void copy_run(const WindowSegment& s, const char* row, int64_t count, char* out) {
   const int64_t bytes = s.features * dtype_size(s.value_dtype);
   if (s.row_bytes == bytes && s.step_bytes == bytes) {
@@ -275,8 +275,8 @@ void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int6
   }
 }
 
-// Loads what a segment subtracts, and shows its base in the batch. Where the base is padding, all steps are. Returns whether
-// the base has a value.
+// Loads the numbers that a segment subtracts, and writes its base to the batch. If the base is padding, so are all
+// steps. Returns whether the base has a value.
 bool load_base(const WindowSegment& s, const WindowSegment& of_base, int64_t sample, char* memory, float* subtracted) {
   const auto* const state = reinterpret_cast<const float*>(memory + of_base.out_offset + sample * of_base.out_sample);
   auto* const shown = reinterpret_cast<float*>(memory + s.base_offset + sample * s.base_sample);
@@ -291,13 +291,13 @@ bool load_base(const WindowSegment& s, const WindowSegment& of_base, int64_t sam
   return reinterpret_cast<const int64_t*>(memory + of_base.age_offset)[sample] != INT64_MIN;
 }
 
-// Whether the rows of a segment and its steps follow each other without space, and are short for vectors.
+// Whether the rows of a segment are contiguous, its steps too, and both are short for vectors.
 bool is_dense(const WindowSegment& s) {
   return s.value_dtype != DType::kFloat64 && s.features <= kRegisterBytes &&
          s.row_bytes == s.features * dtype_size(s.value_dtype) && s.step_bytes == s.features * dtype_size(s.out_dtype);
 }
 
-// Writes n numbers of rows that follow each other, less a base. `step` is the first row's in the segment.
+// Writes n numbers of contiguous rows, less a base. `step` is the first row's step in the segment.
 template <class In, class Out>
 void write_relative(const WindowSegment& s, const In* x, const float* base, int64_t step, int64_t n, Out* out) {
   constexpr int kCount = kRegisterBytes / static_cast<int>(sizeof(float));
@@ -329,8 +329,8 @@ void write_relative(const WindowSegment& s, const In* x, const float* base, int6
   }
 }
 
-// Writes the steps of a run less a base, kTileRows at once. `base` has room for so many rows; scale and shift have them already
-// (ConvertActionsParams).
+// Writes the steps of a run, less a base, kTileRows at once. `base` has room for kTileRows rows. scale and shift
+// already have so many (ConvertActionsParams).
 void write_run(const WindowSegment& s, const char* values, const Run& run, float* base, char* out) {
   for (int64_t known = 1; known < kTileRows && known < run.end - run.begin; known *= 2) {
     __builtin_memcpy(base + known * s.features, base, static_cast<size_t>(known * s.features) * sizeof(float));
