@@ -1,5 +1,5 @@
-// A camera of the batch: its frames in every source, their numbers, and the way from a file to pixels on the host. The keys of
-// frames (frames_key.cpp) fill batches with them.
+// A camera of the batch: its frames in every source, the numbers of these frames, and the host's decoding. The keys of frames
+// (frames_key.cpp) fill batches with them.
 //
 //   Camera camera("top", sources, options, false);
 //   camera.load(device, Tier::kDecoded);
@@ -24,8 +24,8 @@
 
 namespace robocache {
 
-// Immutable after set_files() and load(): then any number of threads may use one. It shares the frames with all
-// cameras of this process that asked for the same.
+// Immutable after set_files() and load(): then any number of threads may use one. All cameras of this process with the
+// same frames share them.
 class Camera {
  public:
   Camera(const Camera&) = delete;
@@ -36,19 +36,19 @@ class Camera {
     std::shared_ptr<const Dataset> dataset;
     int64_t stream;
     std::shared_ptr<const ResidentStream> files;  // null: the host does not read them
-    std::optional<RowSpan> part = {};             // only these rows are drawn from
+    std::optional<RowSpan> part = {};             // only these rows are drawn
   };
 
   struct Source {
     Frames frames;
-    ImageTransform transform;  // from frames as they are stored to the batch
-    FrameShape shape;          // as they are stored
+    ImageTransform transform;  // from stored frames to the batch
+    FrameShape shape;          // of stored frames
     int64_t first_number;      // the number of the stream's first row
     bool is_repeat;            // an earlier source draws from the same rows: their numbers are the same
-    // Decoded frames are kept at this size where it is smaller; `resized_to_batch` leads from there to the batch.
+    // The size that decoded frames are kept at, if it is smaller; `resized_to_batch` makes the batch from them.
     std::optional<FrameResize> resized;
     std::optional<ImageTransform> resized_to_batch;
-    std::shared_ptr<const ResidentFrames> resident = nullptr;  // as load() left them; null before
+    std::shared_ptr<const ResidentFrames> resident = nullptr;  // loaded by load(); null before
 
     const Stream& stream() const { return frames.dataset->streams()[static_cast<size_t>(frames.stream)]; }
     const ImageTransform& to_batch() const {
@@ -56,8 +56,8 @@ class Camera {
     }
   };
 
-  // With `pad_bad_frames` a frame that does not decode is black and padding; else it throws.
-  // Throws ArgumentError that names images['key'], also when the sources' frames come out in different shapes.
+  // With `pad_bad_frames` a frame that does not decode is black and padding; else it is an error. Throws ArgumentError
+  // that names images['key'], also if frames of the sources become different shapes.
   Camera(std::string key, std::span<const std::optional<Frames>> sources, const ImageOptions& options,
          bool pad_bad_frames);
 
@@ -65,7 +65,7 @@ class Camera {
     sources_[source]->frames.files = std::move(files);
   }
 
-  // A frame in the batch.
+  // The shape of a frame in the batch.
   const std::vector<int64_t>& shape() const { return shape_; }
   bool has_intrinsics() const { return has_intrinsics_; }
 
@@ -78,27 +78,27 @@ class Camera {
   const std::vector<const Source*>& distinct() const { return distinct_; }
   const Source& any() const { return *distinct_.front(); }
 
-  // The pixels of a row, in `memory` or in a decoded copy; null where they do not decode and may be padding. Throws
-  // FrameError and FileError that name stream, episode and row.
+  // Returns the pixels of a row, in `memory` or in a decoded copy; null if they do not decode and may be padding.
+  // Throws FrameError and FileError that name stream, episode and row.
   const uint8_t* pixels_of(const Source& source, int64_t row, FrameMemory& memory) const;
   FrameError bad_frame(const Source& source, int64_t row, const std::string& what) const;
 
-  // The matrix [3, 3] of a frame; 0 for no source and where the source's camera has none.
+  // Writes the matrix [3, 3] of a frame: zeros without a source, or if its camera has no matrix.
   static void write_intrinsics(const Source* source, const ImageDraw& draw, int64_t step, float* to);
 
-  // Why a CUDA device cannot decode the sources' frames, or cannot decode them from files that a batch brings along (when the
-  // host has the files); empty if it can.
+  // Why a CUDA device cannot decode the sources' frames; not_packed(): why it cannot decode them from files in the batch, which
+  // the host has read. Empty if it can.
   std::string not_for_device() const;
   std::string not_packed() const;
   int64_t largest_file_bytes() const;
 
-  // The bytes of all sources' frames in a tier, and the part of them that is in memory already. None for kDecoded if the frames
-  // are pixels as the batch wants them anyway.
+  // The bytes of all sources' frames in a tier; none for kDecoded if the batch has stored pixels anyway. bytes_present(): the
+  // part of them that is already in memory.
   std::optional<int64_t> bytes(Device device, Tier tier) const;
   int64_t bytes_present(Device device, Tier tier) const;
 
-  // Loads all frames into a tier of memory: kDecoded, or for a CUDA device's kernels kDevice and kPinned. Throws FrameError for
-  // frames that show damage or that the device's decoder does not take, FileError, DeviceError, OutOfMemory, and has then
+  // Loads all frames into a tier of memory: kDecoded, or for the kernels of a CUDA device kDevice and kPinned. Throws
+  // FrameError for frames that are damaged or that the device cannot decode, FileError, DeviceError, OutOfMemory. It has then
   // loaded nothing.
   void load(Device device, Tier tier);
 

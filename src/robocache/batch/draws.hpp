@@ -1,5 +1,5 @@
-// Draws the samples of a loader: holds the anchors of its sources, the mixture that draws them, and the ticks from which the
-// moments of goals are drawn.
+// Draws the samples of a loader. It holds the anchors of the sources, the mixture that draws them, and the ticks that
+// are the moments of goals.
 //
 //   const Draws draws(options, streams);
 //   const Mixture mixture = draws.mixture_at(position, Device{});
@@ -29,24 +29,24 @@ namespace robocache {
 
 struct WeightChange;
 
-// The position of a batch. A training run that keeps it can go on with any batch size and any number of ranks.
+// The position of a batch. A training run that saves it can continue with any batch size and any number of ranks.
 struct BatchPosition {
   uint64_t seed = 0;
   int64_t epoch = 0;
-  int64_t samples = 0;                    // how many samples all ranks together drew before, in this epoch
+  int64_t samples = 0;                    // drawn before, in this epoch, by all ranks together
   const WeightChange* weights = nullptr;  // the last change of weights, for this seed; null: none
 
   bool operator==(const BatchPosition&) const = default;
 };
 
-// New weights of the sources. They hold from a position on, until the next change.
+// New weights of the sources, from a position to the next change.
 struct WeightChange {
   BatchPosition from;  // its `weights` is the previous change
   MixtureTables mixed;
   const MixtureSource* on_device = nullptr;  // the table of `mixed` on a CUDA device
 };
 
-// The tables that plans read, in the memory of the host or of the loader's device.
+// The tables that plans read, on the host or on the loader's device.
 struct DrawTables {
   Mixture mixture{};                               // of the parts
   std::vector<AnchorIndex> parts;                  // the anchors of each part
@@ -58,14 +58,14 @@ struct DrawTables {
 // Immutable, except that weights can change. Any number of threads may use one.
 class Draws {
  public:
-  // Anchors that the mixture draws as one source: all of a source, or a class of them with a weight of its own.
+  // Anchors that the mixture draws as one source: all anchors of a source, or a class of them with its own weight.
   struct Part {
     size_t source;
     Anchors anchors;
   };
 
-  // The complete options and the streams must outlive this. Throws ArgumentError for a source without anchors, for invalid weights,
-  // and for a batch_size above the number of samples with drop_last.
+  // The options, which are complete, and the streams must outlive this. Throws ArgumentError for a source without anchors, for
+  // invalid weights, and with drop_last for a batch_size above the number of samples.
   Draws(const LoaderOptions& options, const LoaderStreams& streams);
   Draws(const Draws&) = delete;
   Draws& operator=(const Draws&) = delete;
@@ -73,8 +73,8 @@ class Draws {
   const DrawTables& on_host() const { return on_host_; }
   const DrawTables& on_device() const { return options_.device.is_cuda() ? on_device_ : on_host_; }
 
-  // The mixture at the position's epoch, with the weights that hold there. `device`: the host, or the loader's device. Throws
-  // ArgumentError if the position has another seed than its changes of weights.
+  // Returns the mixture of the position's epoch, with the weights at the position. `device` is the host or the loader's device.
+  // Throws ArgumentError if the weights changed for another seed.
   Mixture mixture_at(const BatchPosition& position, Device device) const;
 
   // Loader::change_weights().
@@ -91,7 +91,7 @@ class Draws {
   bool is_weighted() const { return on_host_.mixture.weighted; }
   int64_t samples() const;  // drawn by all ranks together in an epoch
 
-  // The ticks that the windows of a request are around: the source's anchors, or with a moment every tick.
+  // Returns the ticks that a request's windows are around: the source's anchors; for a goal every tick.
   AnchorIndex around(size_t source, const StreamRequest& request) const;
 
   std::string fingerprint() const { return fingerprint_.text(); }

@@ -1,4 +1,4 @@
-// A loader's batches one after the other. The next ones are made ahead of time.
+// Gives a loader's batches one after the other, and makes the next ones ahead of time.
 //
 //   Feed feed(loader, {.prefetch = 2});
 //   for (int64_t epoch = 0; epoch < 10; ++epoch) {
@@ -26,11 +26,11 @@
 namespace robocache {
 
 struct FeedOptions {
-  // The number of batches made ahead: on the CPU whole ones, on CUDA the part that the host makes. A batch is made when it is
-  // asked for with 0, on a CUDA loader without a host part, and where Loader::is_small(). Above 0 Loader::fetch is called for
-  // the next batch.
+  // The number of batches made ahead: on the CPU whole batches, on CUDA the host's part. A batch is made only when it
+  // is asked for if this is 0, if a CUDA loader has no host part, and if Loader::is_small(). Above 0 the feed also
+  // calls Loader::fetch for the next batch.
   int64_t prefetch = 0;
-  // A loop's batch takes the memory of the batch that the loop had before.
+  // A loop's batch reuses the memory of the batch that the loop had before.
   bool reuse = false;
 };
 
@@ -40,7 +40,7 @@ struct FedBatch {
   int64_t slot;  // with reuse: the index of the memory
 };
 
-// One batch of a range-for over an epoch. It shares its loader and its memory. With reuse the next batch overwrites the memory.
+// One batch of a range-for over an epoch. It shares its loader and its memory. With reuse the next batch overwrites it.
 struct Batch {
   std::shared_ptr<const Loader> loader;
   FedBatch fed;
@@ -48,12 +48,12 @@ struct Batch {
 
   int64_t samples() const { return fed.samples; }
 
-  // An array of the batch: "action", "action_is_pad", "time_ns". Throws ArgumentError that lists the arrays' names.
+  // Returns an array of the batch: "action", "action_is_pad", "time_ns". Throws ArgumentError that lists the names.
   TensorView operator[](std::string_view name) const;
 };
 
-// Keeps the memory of dropped batches for later ones. Fresh memory costs a page fault for every 4 KiB, which can take longer than
-// filling it. Any thread may drop a batch; there is no lock, which a forked child could find held.
+// Keeps the memory of dropped batches for later ones: fresh memory costs a page fault for every 4 KiB, which can take longer
+// than filling it. Any thread may drop a batch. There is no lock, since a forked child could find it held.
 class SpareMemory {
  public:
   using Memory = std::unique_ptr<std::shared_ptr<void>>;
@@ -72,8 +72,8 @@ class SpareMemory {
   std::vector<std::atomic<std::shared_ptr<void>*>> slots_;
 };
 
-// Use it from one thread at a time. It owns the queue's thread, the memory of batches that nobody has yet and, with reuse, of all
-// batches. It shares the loader. After a fork parent and child go on independently.
+// Use it from one thread at a time. It owns its thread, the memory of batches made ahead and, with reuse, that of all
+// batches. It shares the loader. After a fork parent and child continue independently.
 class Feed {
  public:
   class Epoch;
@@ -86,28 +86,28 @@ class Feed {
   Feed(const Feed&) = delete;
   Feed& operator=(const Feed&) = delete;
 
-  // The batch at a position, or none at the epoch's end. Work that is queued on `stream` afterwards sees the whole batch. A
-  // batch that follows the last one was made ahead, and then the batches behind it are begun, over the epoch's end into the
-  // next epoch. Calls `allocate` for memory on the device, on the CPU only if no dropped batch has left its memory, and `check` every
-  // 10 milliseconds while it waits. With reuse, several loops may use this feed: `loop` is the small number of the one that asks, and
-  // each keeps its last batch until it asks again. Throws what Loader::fill, `allocate` and `check` throw; the feed can go on
-  // afterwards.
+  // Returns the batch at a position, or none at the epoch's end. Work queued on `stream` afterwards sees the whole batch. The
+  // batch that follows the last one was made ahead; then the feed begins the next ones, also of the next epoch. Calls
+  // `allocate` for memory on the device (on the CPU only if no dropped batch left any), and `check` every 10 milliseconds while
+  // it waits. With reuse several loops may use this feed: `loop` is the caller's number, a small one, and each loop keeps its
+  // last batch until it asks again. Throws what Loader::fill, `allocate` and `check` throw; the feed can continue afterwards.
   std::optional<FedBatch> next(const BatchPosition& position, const Allocate& allocate, CudaStream stream,
                                const std::function<void()>& check = {}, int64_t loop = 0);
 
-  // The batches from a position to the end of its epoch, for a range-for. The feed must outlive it. Each batch lies in a
-  // DeviceBuffer. Throws what next() throws.
+  // Returns the batches from a position to the end of its epoch, for a range-for. The feed must outlive them. Each
+  // batch lies in a DeviceBuffer. Throws what next() throws.
   Epoch epoch(const BatchPosition& from = {}, CudaStream stream = {});
 
-  // With BadFrame::kPad, the number of frames so far that did not decode and are padding. Frames that a CUDA
-  // device decodes count when it has done so. Any thread may call this.
+  // With BadFrame::kPad, the number of frames so far that did not decode and are padding. Frames that a CUDA device
+  // decodes count once it has decoded them. Any thread may call this.
   int64_t bad_frames() const { return bad_frames_ + loader_->bad_frames_on_device(); }
 
   bool reuses() const { return reuse_; }
   std::shared_ptr<void> memory(int64_t slot) const { return memories_.at(static_cast<size_t>(slot)); }  // with reuse
 
  private:
-  // The host's part of a batch, on its way to the batch. A batch ahead uses it from begin() until it is given.
+  // The host's part of a batch, before it is copied into the batch. A batch ahead uses it from begin() until it is
+  // given.
   struct Staging {
     HostPart part;        // on the CPU only bad_frames
     PinnedBuffer memory;  // on CUDA
@@ -135,7 +135,7 @@ class Feed {
   std::shared_ptr<const Loader> loader_;
   bool reuse_;
   bool fetches_;
-  std::deque<Coming> coming_;                    // one for each work in the queue
+  std::deque<Coming> coming_;                    // one entry for each work in the queue
   std::shared_ptr<SpareMemory> spare_;           // on the CPU, without reuse
   std::vector<std::shared_ptr<void>> memories_;  // with reuse
   std::vector<int64_t> free_;                    // slots of memories_

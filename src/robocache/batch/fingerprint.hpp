@@ -15,16 +15,16 @@
 
 namespace robocache {
 
-// There are three checksums, so that a comparison can say what differs. The order of the calls counts. Batch size, ranks, device,
-// keys and their options are no part of it.
+// Three checksums let a comparison say what differs. The order of the calls counts. Batch size, ranks, device, keys and
+// their options do not count.
 class OrderFingerprint {
  public:
-  // Adds the anchors of a source, whose tables the host reads: the episodes and ticks, and the times of some ticks; and some rows of
-  // every stream of numbers in some of these episodes. Rows that are appended to the dataset change nothing. Tables of a million
-  // episodes take milliseconds.
+  // Adds the anchors of a source, whose tables are on the host: the episodes and ticks, the times of some ticks, and some rows
+  // of every stream of numbers in some of these episodes. Rows that are appended to the dataset change nothing. Tables of a
+  // million episodes take milliseconds.
   void add_anchors(const Dataset& dataset, const AnchorIndex& anchors);
 
-  // Adds a setting on which the order of these anchors depends.
+  // Adds a setting that the order of these anchors depends on.
   void add_order(const void* data, size_t size);
   template <class Plain>
   void add_order(const Plain& value) {

@@ -1,4 +1,4 @@
-// Copies the frames' files of the next batch from pinned host memory to the device, while the batch before it is made.
+// Copies the frames' files of the next batch from pinned host memory to the device, while the current batch is made.
 //
 //   FramesAhead ahead(device, bytes);
 //   ahead.copy(next, [&](void* memory, CudaStream side) { queue_copies(next, memory, side); });
@@ -39,7 +39,8 @@ class FramesAhead {
   FramesAhead(FramesAhead&&) = delete;
   FramesAhead& operator=(FramesAhead&&) = delete;
 
-  // The memory with the files of the batch at a position, for work that is queued on `stream` from now on; or null.
+  // Returns the memory with the files of the batch at a position, for work that is queued on `stream` from now on; or
+  // null.
   const void* find(const BatchPosition& position, CudaStream stream) const {
     for (const Slot& slot : slots_) {
       if (slot.position != position) continue;
@@ -49,14 +50,14 @@ class FramesAhead {
     return nullptr;
   }
 
-  // Keeps the memory as it is until the work that is queued on `stream` so far has run.
+  // Keeps the memory unchanged until the work that is now queued on `stream` is done.
   void keep(const void* found, CudaStream stream) {
     for (Slot& slot : slots_) {
       if (slot.memory.data() == found) slot.read.record(stream);
     }
   }
 
-  // Calls queue(memory, stream), which queues the copies of the batch at a position, unless a slot has them.
+  // Calls queue(memory, stream) to queue the copies of the batch at a position, unless a slot has them already.
   template <class Queue>
   void copy(const BatchPosition& position, const Queue& queue) {
     for (const Slot& slot : slots_) {

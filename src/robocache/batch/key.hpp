@@ -1,4 +1,5 @@
-// One key of a batch, a class for each kind: its arrays, its windows in the plans, and the work on frames that no plan does.
+// One key of a batch, with a class for each kind: its arrays, its windows in the plans, and the work on frames, which
+// no plan does.
 //
 //   for (auto& key : keys) key->reserve(Part::kDevice, layout);
 //   for (auto& key : keys) key->add_window(Part::kDevice, source, windows, tables);
@@ -33,12 +34,12 @@
 
 namespace robocache {
 
-// A part of the memory that keys reserve. The first three lie in this order in a batch.
+// A part of the memory that keys reserve. A batch has the first three in this order.
 enum class Part : uint8_t {
-  kDevice,  // filled by the loader's device: on the CPU everything
+  kDevice,  // filled by the loader's device; on the CPU it has everything
   kHost,    // filled by the host for a CUDA device, and copied there
   kPacked,  // files of frames that the host copies for a CUDA device to decode
-  kAhead,   // outside the batch, on a CUDA device: files of the next batch's frames, copied there from pinned memory
+  kAhead,   // beside the batch, on a CUDA device: the files of the next batch's frames, copied from pinned memory
 };
 
 // The host's part of a batch for a CUDA device.
@@ -50,10 +51,11 @@ struct HostPart {
 
 // A batch while it is filled.
 struct BatchMemory {
-  char* memory;  // offsets count from here
+  char* memory;  // the start that offsets count from
   int64_t count;
-  ImageDraw first;                   // the random draws of sample 0
-  std::span<const int64_t> numbers;  // each sample's number for the draws; if empty, they count on from `first`
+  ImageDraw first;  // the random draw of sample 0
+  std::span<const int64_t>
+      numbers;  // the number of each sample that seeds its draw; if empty, they count on from `first`
 
   ImageDraw draw_of(int64_t sample) const {
     ImageDraw draw = first;
@@ -61,8 +63,8 @@ struct BatchMemory {
     return draw;
   }
 
-  // Calls run(sample, count, draw) for each group of samples that one launch can draw for. Without `numbers` that is one group.
-  // With them, the numbers of a group are all equal, or each is one more than the number before it.
+  // Calls run(sample, count, draw) for each group of samples that one launch can draw for. Without `numbers` that is
+  // one group. With them, the numbers in a group are all equal, or each is one more than the previous one.
   template <class Run>
   void for_draws(const Run& run) const {
     if (numbers.empty()) return run(int64_t{0}, count, draw_of(0));
@@ -76,7 +78,7 @@ struct BatchMemory {
   }
 };
 
-// Immutable after the last reserve(); then any number of threads may use one. The LoaderStreams outlive it.
+// Immutable after the last reserve(): then any number of threads may use one. The LoaderStreams must outlive it.
 class BatchKey {
  public:
   BatchKey(const LoaderStreams& streams, size_t request, Part aligned);
@@ -84,17 +86,17 @@ class BatchKey {
   BatchKey(const BatchKey&) = delete;
   BatchKey& operator=(const BatchKey&) = delete;
 
-  // Sources differ only in the fields that concern their rows.
+  // The spec of this key. Sources differ only in fields about their rows.
   const KeySpec& spec(size_t source = 0) const { return streams_.spec(source).keys[request_]; }
 
-  // kDevice or kHost: the part whose plan has the key's window.
+  // The part whose plan has the key's window: kDevice or kHost.
   Part aligned() const { return aligned_; }
 
   // Adds the arrays that lie in `part` to its layout. Throws ArgumentError.
   virtual void reserve(Part part, BatchLayout& layout) = 0;
 
-  // Adds the key's window in each sample of a source to the plan of `part`. The plan's windows are around `moment`, or around the
-  // anchor if there is none. Throws ArgumentError, DeviceError.
+  // Adds the key's window in each sample of a source to the plan of `part`. The plan's windows are around `moment`, or around
+  // the anchor if it is none. Throws ArgumentError, DeviceError.
   using Moment = std::optional<MomentRule>;
   virtual void add_window(Part part, const Moment& moment, size_t source, WindowStreams& windows,
                           DeviceTables& tables) const = 0;
@@ -103,39 +105,40 @@ class BatchKey {
   virtual void add_conversion(Part, std::span<const size_t> /*sources*/, std::vector<ConvertActionsParams>&,
                               DeviceTables&) const {}
 
-  // Returns the moment of the conversion's base, or this key's own moment if there is no base.
+  // Returns the moment of the conversion's base, or of this key if there is no base.
   virtual Moment base_moment() const { return spec().moment; }
 
   // Does the host's work on frames for a CUDA loader, after the host's plan has run. Throws FrameError, FileError.
   virtual void stage(const BatchMemory&, HostPart&) const {}
 
-  // Fills the frames after all plans have run; on CUDA it queues the work on `stream`. `scratch` has scratch_bytes(), and `ahead`
-  // is null or what fetch() copied for this batch. Returns the number of frames that did not decode and are padding, without
-  // those that a device decodes: bad_frames_on_device() counts them. Throws FrameError, FileError, DeviceError.
+  // Fills the frames after all plans have run; on CUDA it queues the work on `stream`. `scratch` has scratch_bytes(). `ahead`
+  // is the memory that fetch() filled for this batch, or null. Returns the number of frames that did not decode and are
+  // padding, without those that a device decodes: bad_frames_on_device() counts them. Throws FrameError, FileError,
+  // DeviceError.
   virtual int64_t launch(const BatchMemory&, const HostPart&, void* /*scratch*/, const void* /*ahead*/,
                          CudaStream) const {
     return 0;
   }
   virtual int64_t scratch_bytes() const { return 0; }  // on the device
 
-  // Queues the copies of the part kAhead, whose plan has run. Throws DeviceError.
+  // Queues the copies of kAhead, whose plan has run. Throws DeviceError.
   virtual void fetch(void* /*ahead*/, int64_t /*count*/, CudaStream) const {}
 
-  // Throws one FrameError if a device found damaged frames since the last call and they may not be padding.
+  // Throws a FrameError if a device found damaged frames since the last call, unless they may be padding.
   virtual void check_damage() const {}
   virtual int64_t bad_frames_on_device() const { return 0; }
 
  protected:
   const LoaderOptions& options() const { return streams_.options(); }
   int64_t steps() const { return spec().steps(); }
-  std::vector<int64_t> shape_of(std::span<const int64_t> row) const;  // the shape of a sample's array of such rows
+  std::vector<int64_t> shape_of(std::span<const int64_t> row) const;  // of a sample's array of such rows
   int64_t add(BatchLayout& layout, const char* suffix, DType dtype, std::vector<int64_t> shape, const char* what) const;
   void reserve_marks(BatchLayout& layout);
   int64_t pad_offset() const { return pad_offset_; }
   // Returns the key's window of rows with `features` values, which are written at `out_offset`. A source without the stream gets
   // a window that is all padding.
   WindowStream window(size_t source, int64_t features, DType dtype, int64_t out_offset) const;
-  // Returns the same for another request, without marks.
+  // Returns the window of another request, without marks.
   WindowStream window_of(size_t request, size_t source, int64_t features, DType dtype, int64_t out_offset) const;
   int64_t age_offset() const { return age_offset_; }
 
@@ -148,10 +151,11 @@ class BatchKey {
   int64_t age_offset_ = -1;  // below 0: none
 };
 
-// Makes the key of a request, of the kind that its tier and the loader's device need. Throws DeviceError, OutOfMemory.
+// Makes the key of a request, of the kind for its tier and the loader's device. Throws DeviceError, OutOfMemory.
 std::unique_ptr<BatchKey> make_key(const LoaderStreams& streams, size_t request);
-std::unique_ptr<BatchKey> make_frames_key(const LoaderStreams& streams, size_t request);     // for a camera's request
-std::unique_ptr<BatchKey> make_converted_key(const LoaderStreams& streams, size_t request);  // with `convert`, mirrored
+std::unique_ptr<BatchKey> make_frames_key(const LoaderStreams& streams, size_t request);  // for a camera's request
+std::unique_ptr<BatchKey> make_converted_key(const LoaderStreams& streams,
+                                             size_t request);  // with `convert`, or mirrored
 
 // Returns the part whose plan reads a request's numbers.
 Part part_of_numbers(const LoaderStreams& streams, size_t request);

@@ -1,6 +1,6 @@
-// The statistics that normalise a key of a source: given for the source, else given for all sources; else of the episodes that
-// the source draws from, or of all: of a converted key those of what its windows give, of any other those of the rows, which a
-// cache has. All functions take complete options.
+// The statistics that normalise a key of a source: those given for the source, else those given for all sources, else computed
+// ones. They are of the episodes that the source draws from, or of all. For a converted key they describe the values of its
+// windows, for other keys the rows, whose statistics a cache has. All functions take complete options.
 #pragma once
 
 #include <cstddef>
@@ -14,20 +14,22 @@
 
 namespace robocache {
 
-// For each feature of the source's stream; empty if the key is not normalised or the source has no such stream. Throws
-// ArgumentError for statistics that do not fit or are of other values, FileError. `spec` is the source's, but for its affines.
+// Returns an affine for each feature of the source's stream; none if the key is not normalised or the source has no such
+// stream. Throws ArgumentError for statistics that do not fit or are of other values, and FileError. `spec` is the source's,
+// still without affines.
 std::vector<Affine> affines_of(const LoaderOptions& options, size_t source, size_t request, const BatchSpec& spec);
 
-// Returns sentences on features that vary and are not scaled: one on those whose statistics give no scale, one on those with a
-// spread below `min_spread`. `specs` has one spec a source. Throws as affines_of.
+// Returns sentences on features that vary and are not scaled: one on features whose statistics give no scale, one on features
+// with a spread below `min_spread`. `specs` has one spec for each source. Throws like affines_of.
 std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<const BatchSpec> specs);
 
-// A sentence on the float64 keys that the batch's dtype rounds by a share of their std that matters, or "". Those that are normalised
-// or converted are rounded behind that, and a window's own dtype is what was asked for.
+// Returns a sentence on the float64 keys that rounding to the batch's dtype changes by a share of their std that matters, or
+// "". Keys that are normalised or converted do not count, since they are rounded afterwards; nor do windows with a dtype of
+// their own.
 std::string rounding_note(const LoaderOptions& options);
 
-// Returns a sentence on the values that the batch's dtype makes infinite, or "". It sees only values with known statistics. `specs`
-// has one spec a source.
+// Returns a sentence on values that become infinite in the batch's dtype, or "". It knows only values with known statistics.
+// `specs` has one spec for each source.
 std::string overflow_note(const LoaderOptions& options, std::span<const BatchSpec> specs);
 
 }  // namespace robocache

@@ -14,8 +14,8 @@
 
 namespace robocache {
 
-// One array of a batch: "<key>" [B, T, ...], "<key>_is_pad" and "<key>_age" [B, T], "<key>_feature_is_pad" [B, D], and of
-// each sample "time_ns", "episode_index", "anchor_index" and "dataset_index" [B].
+// One array of a batch: "<key>" [B, T, ...], "<key>_is_pad" and "<key>_age" [B, T], "<key>_feature_is_pad" [B, D], and
+// for each sample "time_ns", "episode_index", "anchor_index" and "dataset_index" [B].
 struct BatchArray {
   std::string name;
   DType dtype;
@@ -34,20 +34,20 @@ class BatchLayout {
  public:
   explicit BatchLayout(int64_t batch_size) : batch_size_(batch_size) {}
 
-  // Adds an array and returns its offset. Throws ArgumentError for a name that another array has; `of` describes the array in
-  // that message.
+  // Adds an array and returns its offset. Throws ArgumentError if another array has the name; `of` describes the array
+  // in that message.
   int64_t add(std::string name, DType dtype, std::vector<int64_t> shape, const std::string& of);
 
-  // Reserves memory that is no array, so many bytes for each sample, and returns its offset.
+  // Reserves `sample_bytes` of memory for each sample, which is no array, and returns its offset.
   int64_t add_scratch(int64_t sample_bytes);
 
-  // The same, so many bytes for the whole batch.
+  // The same, with `bytes` for the whole batch.
   int64_t add_room(int64_t bytes);
 
   const std::vector<BatchArray>& arrays() const { return arrays_; }
   int64_t bytes() const { return bytes_; }
 
-  // An array of a batch of `samples` samples in `memory`.
+  // Returns an array of a batch of `samples` samples in `memory`.
   static TensorView view(const BatchArray& array, int64_t samples, void* memory, Device device);
 
  private:

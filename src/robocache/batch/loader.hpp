@@ -1,4 +1,4 @@
-// Training batches out of a cache: windows around randomly drawn times, aligned, in one kernel launch a batch.
+// Training batches from a cache: windows around randomly drawn times, aligned, with one kernel launch for each batch.
 //
 //   const auto dataset = robocache::Dataset::open("cache");
 //   robocache::LoaderOptions options;
@@ -47,95 +47,99 @@ struct SampleAnchor {
   int64_t source;
   int64_t episode;
   int64_t time_ns;
-  int64_t number;  // of the sample in its epoch's order; of a given anchor its own number
+  int64_t number;  // of the sample in its epoch's order; for a given anchor, the anchor's number
 };
 
-// An episode that has anchors, and how many. Its anchors have consecutive numbers.
+// An episode that has anchors, and their number. Its anchors have consecutive numbers.
 struct AnchoredEpisode {
   int64_t source;
   int64_t episode;
   int64_t anchors;
 };
 
-// Immutable, except that weights can change. Any number of threads may use one. It owns the anchors and tables of its plans, and
-// shares streams with all loaders of this process that read the same ones from the same tier. The caller owns the batches' memory.
+// Immutable, except that weights can change. Any number of threads may use one. It owns the anchors and the tables of its
+// plans. It shares streams with all loaders of this process that read the same streams from the same tier. The caller owns the
+// batches' memory.
 class Loader {
  public:
   // Loads the streams into their tiers. Throws ArgumentError, ArgumentTypeError, DeviceError, FileError, FrameError.
   explicit Loader(LoaderOptions options);
-  // A loader of one dataset. A source in the options names the part of it.
+  // A loader of one dataset. A source in the options selects a part of it.
   Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options);
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  const LoaderOptions& options() const { return options_; }  // with nothing left out
+  const LoaderOptions& options() const { return options_; }  // complete
   int64_t anchors() const { return draws_.anchors(); }       // in all sources
   int64_t anchors_before_filter() const { return draws_.anchors_before_filter(); }
-  // The draws of all ranks together in an epoch: one for each anchor, or as weights say.
+  // The draws of all ranks together in an epoch: one for each anchor, or as the weights say.
   int64_t samples() const { return draws_.samples(); }
   int64_t steps_per_epoch() const;
   size_t batch_bytes() const { return static_cast<size_t>(layout_.bytes()); }
   const std::vector<BatchArray>& arrays() const { return layout_.arrays(); }
 
-  // The samples of this rank's batch at a position: batch_size, or less at the epoch's end. If too few are left for all ranks,
-  // each has an even share, rounded up, or 0 with drop_last. Throws ArgumentError for samples outside [0, samples()].
+  // Returns the number of samples in this rank's batch at a position: batch_size, or less at the epoch's end. If too few are
+  // left for all ranks, each gets an even share, rounded up, or 0 with drop_last. Throws ArgumentError for a position outside
+  // [0, samples()].
   int64_t samples_at(const BatchPosition& position) const;
 
-  // The position behind the batch at this one, in the same epoch.
+  // Returns the position after the batch at this one, in the same epoch.
   BatchPosition after(const BatchPosition& position) const;
 
   // Whether the sources have weights. Only then can they change.
   bool is_weighted() const { return draws_.is_weighted(); }
 
-  // Gives each source, by its name, a new weight from a position on. Put the result into the `weights` of later positions:
+  // Gives each source, by its name, a new weight from a position on. Put the result into the `weights` of later
+  // positions:
   //   position.weights = loader.change_weights(position, {{"bridge", 2}, {"droid", 1}});
-  // A batch has the weights that hold at its first draw. Each source continues with its next anchor; a source of weight 0 is not
-  // drawn. Earlier changes stay: they are in the `weights` of `from`, which must not come before them. The loader owns the result.
-  // Throws ArgumentError unless each source is named once, with a weight that is finite and at least 0. Also if all weights are 0,
-  // if one is too small for a draw of a block, or if the sources had no weights at first.
+  // A batch has the weights of its first draw. Each source continues with its next anchor; a source of weight 0 is not drawn.
+  // Earlier changes stay, as the `weights` of `from`, which must not come before them. The loader owns the result. Throws
+  // ArgumentError unless each source is named once, with a finite weight of at least 0; if all weights are 0; if a weight is
+  // too small for one draw in a block; and if the sources had no weights at first.
   const WeightChange* change_weights(const BatchPosition& from,
                                      const std::vector<std::pair<std::string, double>>& weights) const;
 
-  // Fills `memory` (batch_bytes() on the device, 64-byte aligned) with this rank's batch at a position. The ranks share the draws
-  // from position.samples on. The epoch's first draws fill up an uneven last share.
-  // On CUDA this queues one kernel on `stream`, and does not wait; it allocates only for streams in files. Throws DeviceError,
+  // Fills `memory` (batch_bytes() on the device, 64-byte aligned) with this rank's batch at a position. The ranks share the
+  // draws from position.samples on. If the epoch's last share is uneven, the epoch's first draws complete it. On CUDA this
+  // queues one kernel on `stream` and does not wait; it allocates only for streams in files. Returns the number of frames that
+  // did not decode and are padding, with BadFrame::kPad, without frames that a CUDA device decodes. Throws DeviceError,
   // FileError for a stream in a file, and FrameError for a frame that does not decode.
-  // Returns the number of frames that did not decode and are padding, with BadFrame::kPad. Frames that a CUDA device decodes are
-  // not in it.
   int64_t fill(const BatchPosition& position, void* memory, CudaStream stream) const;
 
-  // The same for given anchors, counted over all sources, each in [0, anchors()), at most batch_size of them. On CUDA this waits
-  // for the batch. The position's seed and epoch and a number of `draws` are the seed of a sample's random draws;
-  // without draws it is the anchor's. Throws ArgumentError for other anchors.
+  // Does the same for given anchors, counted over all sources, each in [0, anchors()), at most batch_size of them. On CUDA this
+  // waits for the batch. A sample's random draws depend on the position's seed and epoch, and on its number in `draws`, or else
+  // its anchor's number. Throws ArgumentError for other anchors.
   int64_t gather(const BatchPosition& position, std::span<const int64_t> anchors, std::span<const int64_t> draws,
                  void* memory, CudaStream stream) const;
 
-  // The moments of the samples that fill gives at a position, or of the given anchors. The host knows them, so this does not wait for
-  // the device. Throws what gather throws.
+  // Returns the moments of the samples that fill gives at a position, or of the given anchors. The host computes them, so this
+  // does not wait for the device. Throws what gather throws.
   std::vector<SampleAnchor> anchors_at(const BatchPosition& position, std::span<const int64_t> anchors = {}) const;
 
-  // The episodes with anchors, in the order of the anchors' numbers.
+  // Returns the episodes with anchors, in the order of the anchors' numbers.
   std::vector<AnchoredEpisode> episodes() const;
 
-  // Queues, on a stream of the loader's, the copies of frames' files that the batch at a position decodes from pinned host memory.
-  // If fill or fill_device follows for that position, it uses the copies. Does not wait or allocate. Throws DeviceError.
+  // Queues the copies of frames' files that the batch at a position decodes from pinned host memory, on a CUDA stream of the
+  // loader. If fill or fill_device follows for that position, it uses the copies. Does not wait or allocate. Throws
+  // DeviceError.
   void fetch(const BatchPosition& position) const;
 
-  // For an epoch's end: waits for the frames that a CUDA device decodes. Throws FrameError if one is damaged.
+  // Waits for the frames that a CUDA device decodes. Throws FrameError if one is damaged. Call it at an epoch's end.
   void check_frames(CudaStream stream) const;
 
   // The two halves of fill for a CUDA loader with streams in files. fill_host fills the last host_bytes() of the batch in host
-  // memory, 64-byte aligned, and copy_host_part queues their copies. Then, on the same stream or one that waits for it,
-  // fill_device queues the rest. Without such streams host_bytes() is 0, and fill_device does everything.
+  // memory, 64-byte aligned, and copy_host_part queues their copies. fill_device then queues the rest, on the same stream or
+  // one that waits for it. Without such streams host_bytes() is 0, and fill_device does everything.
   size_t host_bytes() const { return static_cast<size_t>(layout_.bytes() - host_offset_); }
   HostPart fill_host(const BatchPosition& position, void* memory) const;
   void copy_host_part(const HostPart& part, const void* from, void* memory, CudaStream stream) const;
   int64_t fill_device(const BatchPosition& position, const HostPart& part, void* memory, CudaStream stream) const;
 
-  // Whether filling a batch takes less time than handing it to another thread: on the CPU, at most 64 KiB, from memory.
+  // Whether filling a batch takes less time than handing it to another thread: on the CPU, from memory, at most 64 KiB.
   bool is_small() const;
 
-  // Describes the batches as one value. Sources differ in rows and normalisation alone. Throws ArgumentError for no source.
+  // Describes the batches as one value. Sources differ only in rows and normalisation. Throws ArgumentError if there is
+  // no such source.
   const BatchSpec& spec(size_t source = 0) const;
 
   // The tier of each key's rows.
@@ -148,13 +152,13 @@ class Loader {
   // position is valid only for loaders with the same fingerprint.
   std::string fingerprint() const { return draws_.fingerprint(); }
 
-  // An array of the batch of `samples` samples that fill wrote to `memory`.
+  // Returns an array of the batch of `samples` samples that fill wrote to `memory`.
   TensorView view(const BatchArray& array, int64_t samples, void* memory) const {
     return BatchLayout::view(array, samples, memory, options_.device);
   }
 
-  // Checks every anchor for a sample that is farther away than its stream's tolerance_s. Throws ArgumentError that names the
-  // stream, episode, time and distance of the first one.
+  // Checks that every anchor's samples lie within their streams' tolerance_s. Throws ArgumentError that names the
+  // stream, episode, time and distance of the first one that does not.
   void check_tolerance() const;
 
  private:
@@ -179,7 +183,7 @@ class Loader {
   const Draws draws_;
   std::optional<PartPlans> on_device_, on_host_, on_device_ahead_;
   mutable std::mutex scratch_mutex_;  // held while a batch that uses scratch_ or ahead_ is queued
-  DeviceBuffer scratch_;              // a device decodes frames here
+  DeviceBuffer scratch_;              // where a device decodes frames
   mutable CudaEvent scratch_used_;
   mutable std::optional<FramesAhead> ahead_;  // destroyed first: its queued work reads everything above
 };

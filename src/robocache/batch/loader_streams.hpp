@@ -1,4 +1,4 @@
-// The streams of every source of a loader, each key's in the tier where batches read it.
+// The streams of every source of a loader, each in the tier from which batches read its key.
 #pragma once
 
 #include <cstdint>
@@ -23,22 +23,22 @@
 
 namespace robocache {
 
-// The moments that a request's windows in a source are around: its anchors, or for other moments every tick.
+// Returns the moments that a request's windows in a source are around: its anchors; for a goal every tick.
 using AnchorsAround = std::function<AnchorIndex(const StreamRequest&)>;
 
 // The tier of a key's rows.
 struct Placement {
   std::string key;
   Tier tier;
-  int64_t bytes;    // the sum over all sources; decoded frames count as pixels
-  std::string why;  // for people
+  int64_t bytes;    // over all sources; decoded frames count as pixels
+  std::string why;  // the reason, for people
 };
 
 // Immutable. Sources and requests have the indices that they have in the options.
 class LoaderStreams {
  public:
-  // Decides the tier of each key and loads its streams there. The complete options must outlive this; with shard_episodes they
-  // name this rank's episodes. Throws ArgumentError, DeviceError, FileError, FrameError.
+  // Decides the tier of each key and loads its streams there. The options, which are complete, must outlive this; with
+  // shard_episodes they have only this rank's episodes. Throws ArgumentError, DeviceError, FileError, FrameError.
   explicit LoaderStreams(const LoaderOptions& options);
   LoaderStreams(const LoaderStreams&) = delete;
   LoaderStreams& operator=(const LoaderStreams&) = delete;
@@ -57,15 +57,15 @@ class LoaderStreams {
   // Null for a request of numbers.
   const Camera* camera(size_t request) const { return cameras_[request].get(); }
 
-  // The numbers of a camera's rows in a source, among which the alignment chooses.
+  // The numbers of a camera's rows in a source. Alignment chooses among them like among values.
   StreamRows row_numbers(size_t source, size_t request) const;
 
-  // The frames of the next batch are copied from pinned memory to the device, since the budget has room for two batches of
-  // them; and the bytes of one batch.
+  // Whether the next batch's frames are copied from pinned memory to the device ahead of time: if the budget has room
+  // for two batches of them. fetched_bytes(): those of one batch.
   bool is_fetched(size_t request) const { return is_fetched_[request]; }
   int64_t fetched_bytes(size_t request) const { return cameras_[request]->fetched_stride() * frames_of_batch(request); }
 
-  // The numbers of a sample's frames.
+  // The bytes of the numbers of a sample's frames.
   int64_t number_bytes(size_t request) const {
     return static_cast<int64_t>(options_.streams[request].delta_timestamps.size() * sizeof(int64_t));
   }
@@ -91,13 +91,14 @@ class LoaderStreams {
 
   const LoaderOptions& options_;
   std::vector<BatchSpec> specs_;  // one for each source
-  // For each source and request, the stream; and for frames that the device decodes from memory, its clock on the device.
+  // For each source and request the stream; frame_clocks_: for frames that the device decodes from memory, the clock on
+  // the device.
   std::vector<std::vector<std::shared_ptr<const ResidentStream>>> streams_;
   std::vector<std::vector<std::shared_ptr<const ResidentClock>>> frame_clocks_;
   std::vector<std::unique_ptr<Camera>> cameras_;  // one for each request
   std::vector<Placement> placements_;
   std::vector<bool> is_fetched_;      // one for each request
-  int64_t device_bytes_left_ = 0;     // left in the budget
+  int64_t device_bytes_left_ = 0;     // of the budget
   std::vector<int64_t> row_numbers_;  // 1, 2, ... up to the most rows of a camera
   const int64_t* row_numbers_on_device_ = nullptr;
   DeviceTables tables_;

@@ -1,5 +1,5 @@
-// Normalises a feature by fma(x, scale, shift), and undoes it by fma(y, spread, centre). The numbers come from the statistics of
-// a cache or from given ones.
+// Normalises a feature by fma(x, scale, shift), and undoes it by fma(y, spread, centre). The numbers come from the
+// statistics of a cache or from given statistics.
 //
 //   NormStats stats;
 //   stats.set("mean", {0.5, 1.0});
@@ -25,8 +25,8 @@
 
 namespace robocache {
 
-// y = (x - centre) / spread: with mean and std those; with min and max, or two quantiles such as q02 and q98, the first becomes
-// -1 and the second 1. It is used in constant expressions, so it holds the statistics' names itself.
+// y = (x - centre) / spread. By mean and std, these are centre and spread. By min and max, or by two quantiles such as q02 and
+// q98, the first becomes -1 and the second 1. The names are stored in place, so that constant expressions can use this.
 struct Normalize {
   using Name = std::array<char, 12>;
   Name first_name = {};  // empty: values stay as they are
@@ -52,19 +52,19 @@ inline constexpr Normalize Normalize::kMinMax = normalize_by("min", "max");
 inline constexpr Normalize Normalize::kQ01Q99 = normalize_by("q01", "q99");
 inline constexpr Normalize Normalize::kQ10Q90 = normalize_by("q10", "q90");
 
-// "none", "mean_std", "min_max", "q02_q98". Throws ArgumentError that names the argument.
+// Reads "none", "mean_std", "min_max" or quantiles such as "q02_q98". Throws ArgumentError that names the argument.
 Normalize normalize_from_name(std::string_view name, std::string_view argument);
 std::string normalize_name(const Normalize& normalize);
 
 // Returns 0.02 for "q02", 0.995 for "q99.5", and nothing for a field of statistics that is no quantile.
 std::optional<double> quantile_of(std::string_view field);
 
-// Says what to do with a feature without spread. Its std, or the distance of its two ends, is 0. For kCenter it is at most 2^-24
-// (float64 2^-53) of the mean or the lower end, because rounded statistics of a constant leave so much.
+// What happens to a feature without spread: its std, or the distance of its two ends, is 0. For kCenter it is at most
+// 2^-24 (float64 2^-53) of the mean or the lower end, because rounded statistics of a constant leave that much.
 enum class Constant : uint8_t {
   kCenter,   // x - centre
-  kLeRobot,  // LeRobot's numbers: 1e-8 is added to every std, and is the distance of two ends in one place
-  kOpenPi,   // openpi's: 1e-6 is added to every std and to the distance of every two ends
+  kLeRobot,  // like LeRobot: 1e-8 is added to every std, and replaces the distance of two equal ends
+  kOpenPi,   // like openpi: 1e-6 is added to every std and to the distance of every two ends
 };
 
 template <>
@@ -75,7 +75,7 @@ struct EnumNames<Constant> {
 // A spread below this counts as none, unless the caller gives another limit.
 inline constexpr double kMinSpread = 1e-4;
 
-// y = fma(x, scale, shift), x = fma(y, spread, centre): in float64, each to be rounded to the work type.
+// y = fma(x, scale, shift) and x = fma(y, spread, centre), in float64. Each number is rounded to the work type later.
 struct Affine {
   double scale = 1;
   double shift = 0;
@@ -85,12 +85,13 @@ struct Affine {
 
 inline constexpr std::string_view kRecorded = "recorded values";
 
-// Statistics of one key. Each field has a number for each feature, row-major. Fields are mean, std, min, max, count and quantiles.
+// Statistics of one key. Each field has a number for each feature, row-major. Fields are mean, std, min, max, count and
+// quantiles.
 struct NormStats {
   std::vector<std::pair<std::string, std::vector<double>>> fields;
   int64_t steps = 0;  // above 0: each step of a window has its own numbers, [steps, features]
 
-  // Says which values they describe: values_to_json() of a key, kRecorded, or "" if that is not known.
+  // The values that they describe: values_to_json() of a key, kRecorded, or "" if unknown.
   std::string of = {};
 
   NormStats() = default;
@@ -102,24 +103,24 @@ struct NormStats {
   std::span<const double> operator[](std::string_view field) const;  // empty if it is not there
 };
 
-// Returns the affine of one feature. The work type is float64 (`wide`) or float32; `normalize` is not kNone, and the statistics
-// that it needs are there. If the work type cannot hold scale, shift and spread, or if the spread is below 0, the result is
-// x - centre; if the centre is not finite, x. lacks_scale() says so.
+// Returns the affine of one feature. The work type is float64 (`wide`) or float32. `normalize` is not kNone, and `stats` has
+// what it needs. If the work type cannot hold scale, shift and spread, or if the spread is below 0, the result is x - centre;
+// if the centre is not finite, it is x. lacks_scale() tells these cases.
 //
-// A feature without spread that is not only centred has the slope 1/spread of the peer (LeRobot, openpi). The peer maps the
-// constant to 0 (kMeanStd) or -1. If rounding the shift would lose that number, the slope is less by a power of two: then the
-// constant, rounded to the work type, comes out within 2^-23 (float64 2^-52) of it.
+// A feature without spread that is not only centred has the slope 1 / spread of LeRobot or openpi, which map the constant to 0
+// (kMeanStd) or -1. If rounding the shift would lose that number, the slope is divided by a power of two, so that the constant,
+// rounded to the work type, comes out within 2^-23 (float64 2^-52) of it.
 //
-// A feature with a spread below `min_spread` has the slope 1. By kCenter its centre becomes 0; else the mean becomes 0, or the
-// lower end -1.
+// A feature with a spread below `min_spread` has the slope 1. With kCenter its centre becomes 0; else the mean becomes
+// 0, or the lower end -1.
 Affine affine(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide,
               Constant constant = Constant::kCenter, double min_spread = kMinSpread);
 
-// The spread of a feature that counts as none although it is not 0. It is a std, or half the distance of two ends.
+// Returns the spread of a feature, a std or half the distance of two ends, if it counts as none although it is not 0.
 std::optional<double> lesser_spread(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide,
                                     Constant constant, double min_spread);
 
-// Whether affine() returns x or x - centre although the statistics ask for another scale or none at all.
+// Whether affine() returns x or x - centre although the statistics ask for another scale, or give none.
 bool lacks_scale(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide, Constant constant,
                  double min_spread);
 
@@ -127,14 +128,14 @@ bool lacks_scale(const NormStats& stats, size_t feature, const Normalize& normal
 void refuse_infinite(const NormStats& stats, const Normalize& normalize, std::string_view name);
 
 // Returns the affine of every feature of a key with values of `dtype`, or of every step and feature if the statistics have
-// steps; none for kNone. Statistics may have more numbers than features if those behind are 0 in every field but count, as
-// openpi's are, which it pads to the width of its model. `steps` are the window's.
-// Throws ArgumentError that begins with `name` where a field that the mode needs is missing or of another width.
+// steps; none for kNone. `steps` is the window's number. Statistics may have more numbers than features if the rest is 0 in
+// every field but count: openpi pads them to the width of its model. Throws ArgumentError that begins with `name` if a field
+// that the mode needs is missing or has another width.
 std::vector<Affine> affines(const NormStats& stats, int64_t features, int64_t steps, DType dtype,
                             const Normalize& normalize, Constant constant, double min_spread, std::string_view name);
 
-// Returns the scale and shift of every feature of a stream of `dtype`, in its work type, in memory that a kernel reads; null for
-// none.
+// Returns the scale and shift of every feature of a stream of `dtype`, in its work type, in memory that a kernel reads;
+// null if there are no affines.
 struct AffineTables {
   const void* scale = nullptr;
   const void* shift = nullptr;

@@ -1,5 +1,5 @@
-// The parts of complete_options (batch/options.hpp): they fill in the defaults of a key and check it, judge episodes without rows
-// of a key, and check conversions. All throw ArgumentError and ArgumentTypeError that name the argument.
+// The parts of complete_options (batch/options.hpp). They complete and check a key, look for episodes without rows of a
+// key, and check conversions. All throw ArgumentError and ArgumentTypeError that name the argument.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,11 @@
 
 namespace robocache {
 
-// Returns the name of a window's field in errors, "delta_timestamps['action'].method"; without a field that of the window.
+// Returns the name of a window's field in errors, "delta_timestamps['action'].method"; without a field, that of the
+// window.
 std::string of_stream(const StreamRequest& request, std::string_view field = "");
 
-// The key that a stream of a source fills.
+// Returns the key that a stream of a source fills.
 std::string key_of(const SourceRequest& source, const std::string& stream);
 
 // Returns "feature 2 is 'left_0' and 'right_0'" for the first feature whose names differ. Returns "" if no names differ, or if one
@@ -24,14 +25,14 @@ std::string key_of(const SourceRequest& source, const std::string& stream);
 std::string first_difference(const std::vector<std::string>& names, const std::vector<std::string>& others);
 bool are_reordered(std::vector<std::string> names, std::vector<std::string> others);
 
-// Fills in the defaults of a request, by the first of its streams, and checks the result against all of its streams.
+// Fills in the defaults of a request, by its first stream, and checks the result against all its streams.
 void complete_request(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request);
 
-// Checks a window that names no method, where the anchors share the nominal clock of a source's stream: each offset must be a
-// multiple of the period of each episode that is drawn. window_survey.hpp checks all other windows.
+// Checks a window that names no method, if the anchors share the nominal clock of a source's stream: each offset must
+// be a multiple of the period of each drawn episode. window_survey.hpp checks all other windows.
 void check_grid(const LoaderOptions& options, size_t request);
 
-// Returns the period of an episode's rows on a nominal clock, which may lack some rows; 0 if it has fewer than two.
+// Returns the period of an episode's rows on a nominal clock, some of which may be missing; 0 if it has fewer than two.
 double period_ns_of(const Stream& stream, int64_t episode);
 
 // Returns a period as "0.05 s (20 Hz)".
@@ -41,10 +42,10 @@ std::string period_text(double period_ns);
 // name the features differently.
 void check_names(const StreamRequest& request, const std::vector<const Stream*>& streams, std::string& note);
 
-// Leaves out, refuses or notes the episodes of a source that lack a stream, and notes keys that no stream fills.
+// Drops, refuses or notes the episodes of a source that lack a stream, and notes keys that no stream fills.
 void judge_missing(LoaderOptions& options, size_t source, std::string& note);
 
-// Checks a key's conversion, and which of its features flipped images mirror.
+// Checks a key's conversion, and which of its features change their signs with flipped images.
 void check_conversion(const LoaderOptions& options, size_t request);
 
 }  // namespace robocache

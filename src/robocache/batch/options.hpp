@@ -46,30 +46,30 @@ struct MomentRequest {
 // LoaderOptions holds.
 struct StreamRequest {
   std::string stream;                    // the key: a stream's name, unless its source renames it
-  std::vector<double> delta_timestamps;  // seconds, or rows, from the anchor, any order, at least one
-  bool rows = false;                     // whether they are rows of the stream, whole numbers
+  std::vector<double> delta_timestamps;  // seconds, or rows, from the anchor, in any order, at least one
+  bool rows = false;                     // delta_timestamps counts rows of the stream, in whole numbers
   bool one_step = false;                 // delta_timestamps is one offset, and arrays have no axis of steps
   std::optional<InterpolationMethod> method = {};
-  std::vector<FeatureBlock> methods = {};  // of some of a row's features, counted row-major; the others by `method`
-  bool method_asked = true;                // whether a person asked for `methods`, not the stream's own attributes
+  std::vector<FeatureBlock> methods = {};  // of some features of a row, counted row-major; the others have `method`
+  bool method_asked = true;                // `methods` are from the caller, not from the stream's own attributes
   std::optional<Normalize> normalize = {};
   std::optional<double> max_gap_s = {};
-  std::optional<double> offset_s = {};  // latency: what is stamped t was taken at t - offset_s
+  std::optional<double> offset_s = {};  // latency: a row stamped t was taken at t - offset_s
   std::optional<bool> causal = {};
   std::optional<double> tolerance_s = {};             // of methods that take one sample: a farther one is padding
-  std::optional<DType> dtype = {};                    // floats: any floating one; integers and bool keep their own
-  bool dtype_asked = false;                           // whether the key's own window said it
+  std::optional<DType> dtype = {};                    // floats: any floating type; integers and bool: their own
+  bool dtype_asked = false;                           // `dtype` is from the window itself
   std::optional<std::optional<Tier>> residency = {};  // where its rows lie; set to none: chosen by memory_budget
-  std::optional<ImageOptions> images = {};            // of a camera: what becomes of its frames
-  std::vector<ActionConversion> convert = {};         // what becomes of the values, before they are normalised
-  std::string base = {};                              // the key whose value at the anchor conversions compare with
+  std::optional<ImageOptions> images = {};            // of a camera: how its frames become pixels of the batch
+  std::vector<ActionConversion> convert = {};         // conversions of the values before they are normalised
+  std::string base = {};                              // the key whose value at the anchor is the base of conversions
   std::vector<int64_t> base_features = {};            // the base's features, in the order of this key's; empty: all
-  // Features whose signs change when the images are flipped, before `convert`; none where nobody said.
+  // Features whose signs change when the images are flipped, before `convert`; none: not specified.
   std::optional<std::vector<int64_t>> mirror_horizontal = {}, mirror_vertical = {};
-  std::string from = {};                     // the key whose stream fills this one; none: its own
+  std::string from = {};                     // the key whose stream fills this key; empty: its own
   std::optional<MomentRequest> moment = {};  // the moment that offsets count from; none: the anchor
 
-  // The key of the stream that fills it.
+  // The key whose stream fills this key.
   const std::string& rows_key() const { return from.empty() ? stream : from; }
 
   static constexpr auto fields() {
@@ -89,29 +89,29 @@ struct StreamRequest {
 // A source of samples: episodes of a dataset.
 struct SourceRequest {
   std::shared_ptr<const Dataset> dataset;
-  std::string name = {};                                         // default: the name of the dataset's folder
-  std::optional<double> weight = {};                             // its share of the draws; all sources or none
-  std::optional<std::vector<int64_t>> episodes = {};             // to draw from; default all
+  std::string name = {};                              // default: the name of the dataset's folder
+  std::optional<double> weight = {};                  // its share of the draws; all sources have one, or none has
+  std::optional<std::vector<int64_t>> episodes = {};  // to draw from; default all
   std::vector<std::pair<std::string, std::string>> rename = {};  // a stream, and the key that it fills
-  std::string anchor = {};                                       // a key or stream; else the LoaderOptions'
+  std::string anchor = {};                                       // a key or stream; empty: that of LoaderOptions
 
   AnchorFilter filter = {};  // which anchors are drawn
 
-  // Writes a number for each anchor, given by its episode and time: its weight within the source, or with `balance` its class. All
-  // classes have the same share of the draws.
+  // Writes a number for each anchor, given by its episode and time: its weight within the source; with `balance` its
+  // class. All classes have the same share of the draws.
   using Values =
       std::function<void(std::span<const int64_t> episodes, std::span<const int64_t> times, std::span<double> values)>;
   Values values = {};
   bool balance = false;
 
-  std::map<std::string, NormStats> norm_stats = {};  // by key: instead of the dataset's statistics
-  std::vector<int64_t> tasks = {};  // a number for the task of each episode, below 0: none; for MomentKind::kOther
+  std::map<std::string, NormStats> norm_stats = {};  // by key: replaces the dataset's statistics
+  std::vector<int64_t> tasks = {};  // the number of each episode's task, below 0: none; for MomentKind::kOther
 
-  // In complete options: the episodes whose statistics normalise; none: all. It is the same for all ranks, also if each has
-  // its own episodes.
+  // In complete options: the episodes whose statistics normalise; none: all. All ranks have the same, also if each rank
+  // has its own episodes.
   std::optional<std::vector<int64_t>> selection = {};
 
-  // In complete options with shard_episodes: the episodes of each rank; `episodes` are those of this rank.
+  // In complete options with shard_episodes: the episodes of each rank. `episodes` has those of this rank.
   std::vector<std::vector<int64_t>> episodes_of_ranks = {};
 
   // In complete options: the episodes that all ranks together draw from.
@@ -131,16 +131,16 @@ struct SourceRequest {
     return stream ? &dataset->streams()[static_cast<size_t>(*stream)] : nullptr;
   }
 
-  // The fields that JSON holds: datasets, episodes and statistics come from the caller, renames are read by their own names.
+  // The fields in JSON. Datasets, episodes and statistics come from the caller; renames are read by their own names.
   static constexpr auto fields() {
     return std::tuple(Field{"name", &SourceRequest::name}, Field{"weight", &SourceRequest::weight},
                       Field{"anchor", &SourceRequest::anchor}, Field{"filter", &SourceRequest::filter});
   }
 };
 
-// Anchors whose window reaches over an end of the recording.
+// Anchors whose window extends beyond the recording.
 enum class Edges : uint8_t {
-  kPad,   // are drawn: what lies outside is padding
+  kPad,   // are drawn: steps outside are padding
   kDrop,  // are not drawn
 };
 
@@ -149,7 +149,7 @@ struct EnumNames<Edges> {
   static constexpr std::string_view names[] = {"pad", "drop"};
 };
 
-// Episodes without any row of a stream that the batch takes. A source that has no such stream at all does not count.
+// Episodes without any row of a stream of the batch. A source that has no such stream at all does not count.
 enum class Missing : uint8_t {
   kPad,    // are drawn: the values are 0 and padding, and a note says so
   kDrop,   // are not drawn
@@ -196,12 +196,12 @@ struct LoaderOptions {
   double offset_s = 0;
   bool causal = false;
   std::optional<double> tolerance_s;
-  DType dtype = DType::kFloat32;                // of floating streams in the batch
-  bool return_age = false;                      // "<key>_age", int64 ns: a step's target time minus the used sample's
-  bool pad_features = false;                    // rows of one axis may differ in width between sources
-  std::map<std::string, NormStats> norm_stats;  // by key: instead of the caches' statistics
+  DType dtype = DType::kFloat32;  // of floating streams in the batch
+  bool return_age = false;        // "<key>_age", int64 ns: a step's target time minus the time of the sample used
+  bool pad_features = false;      // rows of one axis may differ in width between sources
+  std::map<std::string, NormStats> norm_stats;  // by key: replaces the caches' statistics
   StatsOf stats_of = StatsOf::kSelection;
-  Constant constant = Constant::kCenter;  // what normalising does to a feature without spread
+  Constant constant = Constant::kCenter;  // how features without spread are normalised
   bool clip = false;                      // values normalised by a range are limited to [-1, 1]
   double min_spread = kMinSpread;         // a spread below it counts as none
   std::optional<Tier> residency;          // where rows lie; none: chosen by memory_budget
@@ -219,12 +219,12 @@ struct LoaderOptions {
   double snap_s = 1e-6;                      // a target closer than this to a sample is that sample
   bool shuffle = true;
   bool drop_last = false;
-  int64_t rank = 0;  // of world_size, which draw different samples of the same global batch
+  int64_t rank = 0;  // of world_size ranks, which draw different samples of the same global batch
   int64_t world_size = 1;
-  bool shard_episodes = false;  // each rank has episodes of its own, and an order of them
+  bool shard_episodes = false;  // each rank has its own episodes and its own order
   Device device;
 
-  // A field has the name of the argument in Python; errors begin with it.
+  // A field has the name of its argument in Python; errors begin with it.
   static constexpr auto fields() {
     using Self = LoaderOptions;
     return std::tuple(Field{"mixture", &Self::mixture}, Field{"windows", &Self::streams},
@@ -246,34 +246,34 @@ struct LoaderOptions {
                       Field{"ranks.shard_episodes", &Self::shard_episodes}, Field{"device", &Self::device});
   }
 
-  // The indices of the requests that batches hold; empty: all. The others take part in the choice of anchors alone.
+  // The indices of the requests that batches hold; empty: all. The others only take part in the choice of anchors.
   std::vector<size_t> filled = {};
 
-  // In complete options: the warnings before training, a text each.
+  // In complete options: the warnings before training, one text each.
   std::vector<std::string> notes = {};
 };
 
-// Fills in what was left out: the batch has a request for each key, with every option, and each source its streams, its episodes,
-// and its anchor unless anchor_hz is given. Throws ArgumentError, ArgumentTypeError, and
-// DeviceError for a device that is not there.
+// Completes options: the batch gets a request for each key, with every option; each source its streams, its episodes,
+// and its anchor unless anchor_hz is given. Throws ArgumentError, ArgumentTypeError, and DeviceError if there is no
+// such device.
 LoaderOptions complete_options(LoaderOptions options);
 
-// Options from the JSON of their fields; what is not there, or null, keeps its default. `sources` are the caller's: datasets,
-// episodes and statistics are no text. Throws ArgumentError and ArgumentTypeError that name the field.
+// Reads options from the JSON of their fields. A field that is missing or null keeps its default. `sources` have the caller's
+// datasets, episodes and statistics. Throws ArgumentError and ArgumentTypeError that name the field.
 LoaderOptions loader_options_from_json(std::string_view json, std::vector<SourceRequest> sources);
 
-// JSON of the fields that loader_options_from_json reads: {"loader" | "window" | "source": {name: type}}. A type is bool, int, float,
-// text, dtype, or "" for a value that is a JSON object or array.
+// Returns JSON of the fields that loader_options_from_json reads: {"loader" | "window" | "source": {name: type}}. A
+// type is bool, int, float, text, dtype, or "" for a value that is a JSON object or array.
 std::string loader_fields_json();
 
-// Whether a key is a camera's: its rows are frames. Of complete options.
+// Whether a key is a camera's, in complete options: its rows are frames.
 bool is_camera(const StreamRequest& request);
 
 // Returns the stream that fills a request, for each source that has one. The options must be complete.
 std::vector<const Stream*> streams_of(const LoaderOptions& options, size_t request);
 
-// The shape of a key's row in the batch: the widest of the sources' streams, or the shape after conversions; not of a camera.
-// Needs complete options.
+// Returns the shape of a key's row in the batch: the widest of the sources' streams, or the shape after conversions.
+// The key is no camera's. The options must be complete.
 std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request);
 
 // The features of a key whose signs change when images are flipped, in complete options: for each feature its axes of
@@ -284,8 +284,8 @@ struct KeyMirror {
 };
 KeyMirror key_mirror(const LoaderOptions& options, size_t request);
 
-// For a converted key, in complete options: the conversions as kernels take them, the index of the base's request where there is
-// a base, the type of the arithmetic, and how far from 1 a quaternion's length may be.
+// A converted key, in complete options: the conversions as kernels take them, the index of the base's request if there
+// is a base, the type of the arithmetic, and how far from 1 a quaternion's length may be.
 struct KeyConversion {
   ActionOps ops;
   std::optional<size_t> base;
@@ -300,13 +300,14 @@ inline constexpr double kOffGridNs = 1e5;
 // Returns "sources[2]." for a source of a mixture, else "".
 std::string source_name(const LoaderOptions& options, size_t source);
 
-// Proposes a method that makes values between rows, as Python writes it: the stream's own methods if it has some.
+// Proposes a method that makes values between rows, as Python writes it: the stream's own methods if it has any.
 std::string method_proposal(const StreamRequest& request);
 
-// Seconds to nanoseconds; a value that is not finite or beyond 146 years is an error that begins with `argument`.
+// Converts seconds to nanoseconds. Throws ArgumentError that begins with `argument` if they are not finite or beyond
+// 146 years.
 int64_t checked_ns(double seconds, std::string_view argument);
 
-// Adds a sentence to a note for people, after a semicolon where the note is not empty.
+// Adds a sentence to a note for people, after a semicolon if the note is not empty.
 void add_to_note(std::string& note, const std::string& sentence);
 
 }  // namespace robocache

@@ -1,5 +1,5 @@
-// The plans that fill the numbers of a batch and choose the rows of its frames: one plan around the anchors, and one around the
-// moments of each rule of goals.
+// The plans that fill the numbers of a batch and choose the rows of its frames: one plan around the anchors, and one
+// around the moments of each rule of goals.
 //
 //   const PartPlans plans(Part::kDevice, keys, streams, draws, anchors, goals);
 //   plans.run({position, samples}, memory, stream);
@@ -23,13 +23,14 @@ namespace robocache {
 
 using BatchKeys = std::vector<std::unique_ptr<BatchKey>>;
 
-// The batch that a caller asks for: the samples at a position, or given anchors. The position's seed and epoch seed the random draws.
+// The batch that a caller asks for: the samples at a position, or given anchors. The position's seed and epoch seed the
+// random draws.
 struct Wanted {
   BatchPosition position;
   int64_t count;
   std::span<const int64_t> anchors = {};       // given anchors, on the host; empty: those of the position
   std::span<const int64_t> draws = {};         // for given anchors: the numbers that seed their random draws
-  const int64_t* anchors_on_device = nullptr;  // the same on the loader's device
+  const int64_t* anchors_on_device = nullptr;  // anchors and draws on the loader's device
   const int64_t* draws_on_device = nullptr;
 };
 
@@ -59,10 +60,11 @@ class PartPlans {
   PartPlans(Part part, const BatchKeys& keys, const LoaderStreams& streams, const Draws& draws,
             const AnchorArrays& anchors, std::span<const GoalArrays> goals);
 
-  // Fills the part's arrays; offsets count from `memory`. On CUDA this queues kernels on `stream`, and does not wait.
+  // Fills the part's arrays in `memory`. On CUDA this queues kernels on `stream` and does not wait.
   void run(const Wanted& wanted, void* memory, CudaStream stream) const;
 
-  // The bytes that are written for a sample. A converted number counts as the bytes that a copy writes in the same time.
+  // The bytes that are written for a sample. A converted number counts as the bytes that a copy writes in the time of
+  // its conversion.
   int64_t sample_bytes() const;
 
  private:
@@ -78,7 +80,7 @@ class PartPlans {
   using Moment = std::optional<MomentRule>;
 
   Plan plan_of(const Moment& moment, const AnchorArrays& writes);
-  // Whether the plan of this moment is the last that fills the inputs of a key's conversion.
+  // Whether the plan of this moment is the last one that fills an input of a key's conversion.
   bool converts_at(const BatchKey& key, const Moment& moment) const;
   WindowBatch batch_of(const Wanted& wanted, const Plan& plan, const Mixture& mixture, void* memory) const;
 

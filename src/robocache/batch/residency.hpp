@@ -1,4 +1,4 @@
-// Decides the tier of each key of a batch, with the words that explain it.
+// Decides the tier of each key of a batch, and explains it in words.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace robocache {
 
-// An amount of one kind of memory: bytes, or a share in (0, 1] of the bytes that are free when the loader is made.
+// An amount of one kind of memory: bytes, or a share in (0, 1] of the bytes that are free when the loader is created.
 using MemoryShare = std::variant<int64_t, double>;
 
 struct MemoryBudget {
@@ -25,25 +25,25 @@ struct MemoryBudget {
 };
 
 struct MemoryBytes {
-  int64_t device = 0;  // on a CUDA device; 0 for the CPU, whose memory is the host's
+  int64_t device = 0;  // on a CUDA device; 0 for the CPU, which only has host memory
   int64_t host = 0;
 };
 
-// "1.50 GiB", for people.
+// Returns text like "1.50 GiB", for people.
 std::string size_text(int64_t bytes);
 
-// Reads the free bytes now. `present` counts the streams that will be asked for and are in memory already
-// (ResidentStream::bytes_present): these bytes count as free, since decide_residency() counts the streams again. Throws
-// DeviceError, and ArgumentError that names memory_budget for fewer than 0 bytes and for a share outside (0, 1].
+// Returns the bytes of a budget, of the memory that is free now. `present` (ResidentStream::bytes_present) is in memory already
+// for streams of this loader. It counts as free, since decide_residency() counts these streams again. Throws DeviceError, and
+// ArgumentError that names memory_budget for fewer than 0 bytes and for a share outside (0, 1].
 MemoryBytes budget_bytes(const MemoryBudget& asked, Device device, const MemoryBytes& present);
 
-// A key of the batch. Keys that draw from the same streams go together, and their bytes count once.
+// A key of the batch. Keys of the same streams belong together, and their bytes count once.
 struct ResidencyRequest {
   std::string key;                // for errors and for people
   int64_t bytes = 0;              // the values of all its sources
   std::optional<Tier> tier = {};  // none: auto
-  // For a camera: the bytes of its frames as pixels, or none if they are stored as pixels; and whether stored frames must stay
-  // in their files.
+  // For a camera: the bytes of its frames as pixels, or none if they are stored as pixels; and whether stored frames
+  // must stay in their files.
   std::optional<int64_t> decoded_bytes = {};
   bool stays_in_files = false;
 };
@@ -54,10 +54,10 @@ struct Residency {
   std::string why;         // for people
 };
 
-// A tier for each request, in their order. A request gets the tier that it asks for by name; DeviceError with both sizes if the
+// Returns a tier for each request, in their order. A request gets the tier that it names; DeviceError with both sizes if the
 // budget does not suffice. The other requests begin on the device, and the largest of them move to the next tier until the rest
-// fits: device, pinned, mapped. On the CPU the first two are one copy in memory. The rest of the device's budget goes to decoded
-// frames, the smallest camera first. `taken`, the bytes of clocks and tables, is subtracted from the budget first.
+// fits: device, pinned, mapped. On the CPU the first two are one copy in memory. Decoded frames get the rest of the device's
+// budget, the smallest camera first. `taken`, the bytes of clocks and tables, is subtracted from the budget first.
 std::vector<Residency> decide_residency(std::span<const ResidencyRequest> requests, Device device,
                                         const MemoryBytes& budget, const MemoryBytes& taken);
 
@@ -68,7 +68,7 @@ struct DatasetStream {
 };
 
 // Loads all streams of a key into its tier. If memory does not suffice although the budget did, an automatic key moves to the
-// next tier, and `residency` says so; a key that was asked for by name throws OutOfMemory. Throws as ResidentStream::get.
+// next tier, and `residency` says so; a key whose tier was named throws OutOfMemory. Throws like ResidentStream::get.
 std::vector<std::shared_ptr<const ResidentStream>> load_streams(std::span<const DatasetStream> streams, Device device,
                                                                 Residency& residency);
 

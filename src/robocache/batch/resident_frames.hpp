@@ -1,4 +1,4 @@
-// A camera's frames in memory, from where batches read them. All loaders of this process on one dataset share them, and all
+// A camera's frames in memory, where batches read them. All loaders of this process on one dataset share them, and all
 // ranks of a host share copies in host memory.
 //
 //   const auto frames = ResidentFrames::get({.dataset = dataset, .stream = 3, .device = {}, .tier = Tier::kDecoded});
@@ -24,7 +24,7 @@
 
 namespace robocache {
 
-// A resizing that is the same for every frame of a batch. The pixels are bytes again.
+// A resizing that is the same for every frame of a batch. Its results are bytes.
 struct FrameResize {
   ImageSize size;
   ImageFit fit;
@@ -58,18 +58,19 @@ struct FrameMemory {
   std::vector<uint8_t> file, stored, frame;
 };
 
-// Any number of threads may use one.
+// Any number of threads may use one object.
 class ResidentFrames {
  public:
-  // Loads the frames unless they are in memory, and waits until they are. Decoded frames on the CPU are an exception: each is
-  // decoded when it is first asked for. Throws FrameError for a frame that does not decode, FileError, DeviceError, OutOfMemory.
+  // Loads the frames unless they are in memory, and waits for them. On the CPU, however, each decoded frame is decoded
+  // when it is first asked for. Throws FrameError for a frame that does not decode, FileError, DeviceError,
+  // OutOfMemory.
   static std::shared_ptr<const ResidentFrames> get(const FramesWanted& wanted);
 
-  // The bytes of the frames in their tier, and the part of them that is in memory already.
+  // The bytes of the frames in their tier. bytes_present(): the part of them that is already in memory.
   static int64_t bytes(const FramesWanted& wanted);
   static int64_t bytes_present(const FramesWanted& wanted);
 
-  // The bytes of the host's memory that frames on the CPU will take when they are decoded. The system counts them as free.
+  // The bytes of host memory that frames on the CPU will take once they are decoded. The system counts them as free.
   static int64_t bytes_promised();
 
   ~ResidentFrames();
@@ -81,12 +82,12 @@ class ResidentFrames {
   bool is_decoded() const { return wanted_.tier == Tier::kDecoded; }
   FrameShape shape() const { return shape_; }  // a decoded frame's
 
-  // On a CUDA device: frames that its kernels decode, or null; then pixels() are those of rows(), dense.
+  // On a CUDA device: the frames that its kernels decode; or null, then pixels() has those of rows(), dense.
   const ResidentJpegs* jpegs() const { return jpegs_ ? &*jpegs_ : nullptr; }
   const void* pixels() const { return pixels_; }
 
-  // On the CPU: the pixels of a row. If they are missing, they are decoded: into this memory, or while another thread decodes them
-  // there, into memory.frame. Throws FrameError, FileError, and leaves them missing.
+  // On the CPU: returns the pixels of a row, and decodes them if they are missing: into this memory, or into
+  // memory.frame while another thread decodes them here. Throws FrameError, FileError; they then stay missing.
   const uint8_t* at(int64_t row, FrameMemory& memory) const;
 
   // Returns a note for people, as ResidentStream::note() does.

@@ -1,6 +1,6 @@
-// How rows around a moment become a sample of a batch, as one value. It names no dataset, no file, no device, and no order of
-// moments. A Loader makes its batches by it; a robot's live batches are made by the same value, read from a file, and have the same
-// bytes.
+// How rows around a moment become a sample of a batch, as one value. It names no dataset, no file, no device, and no
+// order of moments. A Loader makes its batches by this value. A robot's live batches are made by the same value, read
+// from a file, and have the same bytes.
 //
 //   const BatchSpec& spec = loader.spec();
 //   const std::string text = spec_to_json(spec);
@@ -10,12 +10,12 @@
 //   <key>         [B, steps, shape...] of `dtype`, without the axis of steps if `one_step`
 //   <key>_is_pad  [B, steps] bool; and with `return_age` <key>_age, int64
 //   <key>_feature_is_pad, with `pad_features`; <key>_base, if `convert` has one; <key>_intrinsics, with `has_intrinsics`
-// Step i of a moment aims at the row that is stamped moment + offsets_ns[i] + offset_ns; or it is the row offsets_rows[i] after the
-// last one at or before moment + offset_ns. Its value x is made of the rows around by `methods`, goes through `convert`, and comes
-// into the batch as fma(x, scale, shift), with `clip` held in [-1, 1]. Frames go through `images` instead.
+// Step i of a moment aims at the stamp moment + offsets_ns[i] + offset_ns; or it is the row offsets_rows[i] after the
+// last row at or before moment + offset_ns. `methods` compute its value x from the rows around the target, `convert`
+// converts it, and the batch holds fma(x, scale, shift), with `clip` limited to [-1, 1]. Frames have `images` instead.
 //
-// A later version adds fields. Readers refuse a field that they do not know and a version that is newer than theirs, since a field
-// that is passed over would give other batches.
+// A later version adds fields. Readers refuse a field that they do not know and a version that is newer than theirs,
+// since without that field batches would differ.
 #pragma once
 
 #include <cstdint>
@@ -39,11 +39,11 @@ namespace robocache {
 // The rows of the stream that fills a key.
 struct RowsSpec {
   DType dtype = DType::kFloat32;
-  std::vector<int64_t> shape = {};         // of a row; of a frame [height, width, channels]
-  std::vector<std::string> names = {};     // one a feature, or empty
+  std::vector<int64_t> shape = {};         // of a row; for a frame [height, width, channels]
+  std::vector<std::string> names = {};     // one for each feature, or empty
   std::vector<FeatureBlock> methods = {};  // for all features, as feature_blocks() gives them; no cubic, no pose
-  std::vector<Affine> affine = {};         // one a feature, or one a step and feature; empty: values stay as they are
-  bool clip = false;                       // after the affine, values are clamped to [-1, 1]
+  std::vector<Affine> affine = {};  // one for each feature, or each step and feature; empty: values stay as they are
+  bool clip = false;                // after `affine`, values are limited to [-1, 1]
 
   // Only for frames.
   std::optional<Codec> codec = {};
@@ -59,11 +59,11 @@ struct RowsSpec {
   }
 };
 
-// Converts a key's values after `methods` and before `affine` (actions/convert.hpp).
+// The conversion of a key's values, after `methods` and before `affine` (actions/convert.hpp).
 struct ConversionSpec {
   std::vector<ActionConversion> steps = {};  // in this order, at least one
-  std::string base = {};                     // the key whose value at the moment the steps use, or ""
-  std::vector<int64_t> base_features = {};   // of its row, in the order of this key's; empty: all
+  std::string base = {};                     // the key whose value at the moment is the base, or ""
+  std::vector<int64_t> base_features = {};   // of the base's row, in the order of this key's features; empty: all
   DType dtype = DType::kFloat32;             // of the arithmetic: float32 or float64
   double tolerance = 0;                      // how far from 1 a quaternion's length may be
 
@@ -77,27 +77,29 @@ struct ConversionSpec {
 
 struct KeySpec {
   std::string key;
-  std::string stream;  // the key of the stream that fills it; its own, unless two windows are of one stream
-  // For a goal: how the loader draws the moment that replaces the anchor. Outside a loader the caller gives the goal.
+  std::string stream;  // the key whose stream fills this key; it differs if two windows are of one stream
+  // For a goal: how the loader draws the moment that replaces the anchor. Outside a loader the caller gives the moment.
   std::optional<MomentRule> moment = {};
   DType dtype = DType::kFloat32;  // in the batch
   std::vector<int64_t> shape =
-      {};  // of a step in the batch; for numbers a row's shape, with pad_features the widest source's
-  std::vector<int64_t> offsets_ns = {};    // a step each, from the moment; none with offsets_rows
-  std::vector<int64_t> offsets_rows = {};  // instead: a step each, in rows from the last one at or before the moment
-  bool one_step = false;                   // a single step, and arrays have no axis of steps
-  int64_t offset_ns = 0;                   // the latency: what is stamped t was taken at t - offset_ns
+      {};  // of a step in the batch: for numbers that of a row, with pad_features of the widest source
+  std::vector<int64_t> offsets_ns = {};    // of each step, from the moment; empty with offsets_rows
+  std::vector<int64_t> offsets_rows = {};  // instead: of each step, in rows from the last one at or before the moment
+  bool one_step = false;                   // there is one step, and arrays have no axis of steps
+  int64_t offset_ns = 0;                   // the latency: a row stamped t was taken at t - offset_ns
   bool causal = false;                     // no row later than its target is used
   std::optional<int64_t> max_gap_ns = {};
   std::optional<int64_t> tolerance_ns = {};
   std::optional<ConversionSpec> convert = {};
-  // Only for a camera. Nothing is random: crops are in the centre, crop_scale is its largest share, colours and shifts are off.
+  // Only for a camera. Nothing is random: crops are central, crop_scale is its largest share, colours and shifts are
+  // off.
   std::optional<ImageOptions> images = {};
   bool has_intrinsics = false;
   std::optional<RowsSpec> rows = {};  // none: the source has no such stream, and every step is padding
 
   int64_t steps() const { return std::ssize(offsets_ns) + std::ssize(offsets_rows); }
-  // Each step's target stamp, relative to the moment. For a key in rows, the target of the row they count from.
+  // Returns each step's target stamp, relative to the moment. For a key in rows it is that of the row that they count
+  // from.
   std::vector<int64_t> stamp_offsets_ns() const;
 
   static constexpr auto fields() {
@@ -119,8 +121,8 @@ struct BatchSpec {
   int64_t snap_ns = 0;  // a target closer than this to a row's stamp is that row
   bool return_age = false;
   bool pad_features = false;
-  std::optional<int64_t> dataset_index = {};  // of a mixture: the source's
-  std::vector<KeySpec> keys = {};             // at least one, each with a name of its own
+  std::optional<int64_t> dataset_index = {};  // in a mixture: the index of the source
+  std::vector<KeySpec> keys = {};             // at least one, with distinct names
 
   static constexpr auto fields() {
     using Self = BatchSpec;
@@ -130,21 +132,21 @@ struct BatchSpec {
   }
 };
 
-// Throws ArgumentError that names the field with a value that no Loader gives.
+// Throws ArgumentError that names a field if a Loader never gives its value.
 void check_spec(const BatchSpec& spec);
 
-// One text for one value: two specs are equal if their texts are.
+// Returns JSON. Two specs are equal if their texts are equal.
 std::string spec_to_json(const BatchSpec& spec);
 
-// The part of a key's spec, as JSON, that determines its values before normalisation, without the dtypes. Statistics are of these
-// values. Two keys with equal texts make equal values of the same rows. "" without rows.
+// Returns, as JSON, the part of a key's spec that determines its values before normalisation, without the dtypes. Statistics
+// are of these values. Two keys with equal texts make equal values of the same rows. "" without rows.
 std::string values_to_json(const BatchSpec& spec, size_t key);
 
-// The fields in which two such texts differ, for errors: "offsets_ns: expected [0], got [0,20000000]".
+// Returns the fields in which two such texts differ, for errors: "offsets_ns: expected [0], got [0,20000000]".
 std::string differing_values(const std::string& expected, const std::string& got);
 
-// Throws ArgumentError, ArgumentTypeError that name the field: a newer version, an unknown, missing or repeated field, a value that
-// no Loader gives.
+// Reads a spec. Throws ArgumentError or ArgumentTypeError that names the field: a newer version, an unknown, missing or
+// repeated field, or a value that a Loader never gives.
 BatchSpec spec_from_json(std::string_view json);
 
 }  // namespace robocache

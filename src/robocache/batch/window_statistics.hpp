@@ -1,9 +1,9 @@
-// Statistics of what a key of a batch holds: after its window, methods and conversions, before normalisation and before the
-// rounding to the batch's dtype; of every anchor that a source draws, each once. Padding, NaN and infinity are left out.
+// Statistics of a key's values in batches: after its window, methods and conversions, before normalisation and before the
+// rounding to the batch's dtype; over all anchors that a source draws, each once. Padding, NaN and infinity are left out.
 //
-// The values are those of a Loader's own batches, made anew in each of several passes, so memory does not grow with their number.
-// Sums are float64, in an order that depends on no number of threads; quantiles are exact. Floating values of a CUDA loader are made and
-// reduced on its device, unless its memory does not suffice: the table has the same bits where the values have the same bits.
+// A Loader makes the values anew in each of several passes, so memory does not grow with their number. Sums are float64, in an
+// order that does not depend on the number of threads; quantiles are exact. For a CUDA loader the device makes and reduces
+// floating values, unless its memory does not suffice. Equal bits of values give equal bits of the table.
 #pragma once
 
 #include <cstddef>
@@ -18,17 +18,17 @@
 
 namespace robocache {
 
-// Called between batches: `done` of `all` anchors have been read in this pass. It may throw.
+// Called between batches: `done` of `all` anchors are read in this pass. It may throw.
 using WindowProgress = std::function<void(int64_t done, int64_t all)>;
 
 struct WindowStatistics {
-  bool per_step = false;  // each step by itself, or all steps of a window together
+  bool per_step = false;  // each step by itself; else all steps of a window together
   std::vector<double> quantiles = {0.01, 0.1, 0.5, 0.9, 0.99};  // in [0, 1]
 };
 
-// Returns a table [5 + quantiles, features], or [5 + quantiles, steps, features]: mean, std, min, max, each quantile, count. It is
-// kept in memory, and in the cache's folder `statistics` if it can be written. `options` are complete, and the request is of
-// numbers that the source has. `episodes`: none: all of the dataset. `check` is called between batches, and may throw.
+// Returns a table [5 + quantiles, features], or [5 + quantiles, steps, features]: mean, std, min, max, each quantile, count. It
+// is kept in memory, and in the cache's folder `statistics` if that can be written. `options` are complete. The request is of
+// numbers, and the source has its stream. `episodes`: none: all episodes of the dataset.
 std::shared_ptr<const std::vector<double>> window_statistics(
     const LoaderOptions& options, size_t source, size_t request, const std::optional<std::vector<int64_t>>& episodes,
     const WindowStatistics& asked, const WindowProgress& progress = [](int64_t, int64_t) {});

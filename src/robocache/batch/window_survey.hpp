@@ -1,5 +1,5 @@
-// Surveys the windows of some anchors before the first batch, for steps that are padding, and for values that would be invented
-// between the rows of a nominal clock or in gaps.
+// Surveys the windows of some anchors before the first batch, for steps that are padding, and for values that would be
+// invented between the rows of a nominal clock or in gaps.
 #pragma once
 
 #include <cstddef>
@@ -11,23 +11,23 @@
 
 namespace robocache {
 
-// Notes for people about windows, "" where there is nothing to say.
+// Notes for people about windows; "" if there is nothing to report.
 struct WindowNotes {
-  // Keys with more than half of all steps in padding. Episodes with at most one row do not count.
+  // Keys more than half of whose steps are padding. Episodes with at most one row do not count.
   std::string padding;
-  // Nominal streams with values between rows, by a method that nobody asked for, around anchors of a recorded clock.
+  // Nominal streams with values between rows around anchors of a recorded clock, if no method was asked for.
   std::string made_up;
-  // Streams whose long gaps are interpolated, since nothing limits them.
+  // Streams whose long gaps are interpolated, because no limit is set.
   std::string gaps;
-  // Streams whose rows store angles beyond [-pi, pi), in which values between rows lie.
+  // Streams whose rows store angles beyond [-pi, pi); values between rows lie within it.
   std::string turns;
   // Streams whose features jump by a turn from row to row, as angles do, and are interpolated as numbers.
   std::string wraps;
 };
 
-// Surveys up to 2048 anchors of a source, spread evenly, each time the same ones, and adds to the notes. Throws
-// ArgumentError for values between the rows of a nominal stream, by a method that nobody asked for, if the anchors are
-// ticks of a rate or of a nominal clock.
+// Surveys up to 2048 anchors of a source, evenly spread, the same ones each time, and adds to the notes. Throws
+// ArgumentError for values between the rows of a nominal stream, if no method was asked for and the anchors are ticks
+// of a rate or of a nominal clock.
 void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, size_t source,
                     const AnchorsAround& around, WindowNotes& notes);
 

@@ -1,4 +1,4 @@
-// One thread that does work ahead of time, in the order in which it was submitted.
+// One thread that does work ahead of time, in the order of submission.
 //
 //   robocache::WorkQueue queue;
 //   queue.submit([&](const std::atomic<bool>& cancelled) { if (!cancelled) fill(first); });
@@ -14,14 +14,14 @@
 
 namespace robocache {
 
-// One thread at a time may call these functions. The queue owns its thread, which starts with the first work, and each work
-// until it is taken or cancelled. What a work refers to belongs to the caller and must live as long.
+// One thread at a time may call these functions. The queue owns its thread, which starts with the first work, and each
+// work until it is taken or cancelled. Everything that a work refers to belongs to the caller and must live as long.
 //
-// A forked child has no queue thread, and the locks may stay held: there the queue is empty, and the next work starts a
-// thread of the child's own.
+// A forked child has no queue thread, and locks may stay held. Its queue is empty, and its next work starts a new
+// thread.
 class WorkQueue {
  public:
-  // `cancelled` is true when nobody wants the result. The work may then return early; a parallel_for in it does.
+  // `cancelled` becomes true when nobody wants the result. The work may then return early; a parallel_for in it does.
   using Work = std::function<void(const std::atomic<bool>& cancelled)>;
 
   WorkQueue();   // no thread starts
@@ -29,16 +29,17 @@ class WorkQueue {
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
 
-  int64_t pending() const;  // work that was submitted and not taken
+  int64_t pending() const;  // the number of works that were submitted and not taken
 
   // Never waits for other work.
   void submit(Work work);
 
-  // Waits until the oldest of the pending work is done, and removes it. Throws what the work threw. Calls `check` every 10
-  // milliseconds while it waits, to look for signals: an exception of `check` ends the wait and leaves the work pending.
+  // Waits until the oldest pending work is done, and removes it. Throws what the work threw. Calls `check` every 10
+  // milliseconds while it waits, to look for signals: an exception of `check` ends the wait and leaves the work
+  // pending.
   void take(const std::function<void()>& check = {});
 
-  // Removes all work, and waits for what has begun.
+  // Removes all work, and waits for work that has begun.
   void cancel() noexcept;
 
  private:
