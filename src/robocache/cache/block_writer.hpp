@@ -13,8 +13,8 @@
 
 namespace robocache::cache {
 
-// The size is small enough to locate damage and to compute a checksum from the processor's cache, and large enough to
-// keep the manifest of a terabyte within a few megabytes.
+// Small enough to locate damage and to compute a checksum from the processor's cache; large enough to keep the manifest
+// of a terabyte within a few megabytes.
 inline constexpr int64_t kBlockBytes = int64_t{1} << 20;
 
 // The manifest's record of a file.
@@ -51,7 +51,7 @@ class BlockWriter {
   }
   void append(std::string_view text) { append(text.data(), text.size()); }
 
-  // Removes everything from `size` on; `size` lies behind the header. Bytes before `size` are not rewritten, because
+  // Removes everything from `size` on; `size` is not inside the header. Bytes before `size` are not rewritten, because
   // another program may have mapped them. Throws FileError.
   void truncate(int64_t size);
 
@@ -78,7 +78,7 @@ class BlockWriter {
   size_t header_bytes_;
   WriteBehind* behind_;
   int64_t accepted_ = 0;           // bytes of whole blocks that are in the file or waiting to be written
-  std::vector<std::byte> buffer_;  // the bytes after these; less than a block
+  std::vector<std::byte> buffer_;  // the bytes after them; less than a block
   // Owned by the thread that writes: WriteBehind's thread while blocks wait.
   int64_t flushed_ = 0;  // bytes in the file
   std::vector<uint32_t> crc32_;

@@ -19,13 +19,13 @@ struct Description {
   Clock clock = Clock::kRecorded;
   std::vector<std::string> names;
   std::string attributes_json = "{}";
-  std::optional<FrameFormat> frames;  // everything except codec and colour space
+  std::optional<FrameFormat> frames;  // without codec and colour space
 
   // Returns the description of the frames, with the codec and colour space of the rows.
   FrameFormat of(const FrameFormat& rows) const;
 };
 
-// Throws ArgumentError "stream 'NAME': WHAT", as the functions below do. They throw ArgumentTypeError if times or
+// Throws ArgumentError "stream 'NAME': WHAT". So do the functions below; they throw ArgumentTypeError if times or
 // offsets are not int64.
 [[noreturn]] void refuse_stream(std::string_view stream, const std::string& what);
 

@@ -1,4 +1,4 @@
-// Vector code that processes a column of numbers. No result depends on the instruction set.
+// Vector code for columns of numbers. No result depends on the instruction set.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,16 @@ struct ColumnKernels {
 
   int64_t (*count_infinite)(const Real* numbers, int64_t count);
 
-  // `sum` adds each finite number i to lanes[i % 8], `sum_squares` adds its (number - mean)^2. Both return how many are finite. `count`
-  // is a multiple of 8.
+  // `sum` adds each finite number i to lanes[i % 8]; `sum_squares` adds its (number - mean)^2. Both return the count of
+  // finite numbers. `count` is a multiple of 8.
   int64_t (*sum)(const Real* numbers, int64_t count, double* lanes);
   int64_t (*sum_squares)(const Real* numbers, int64_t count, double mean, double* lanes);
 
   // Writes the numbers' order keys. Widens `least` and `greatest` to include them.
   void (*make_keys)(const Real* numbers, int64_t count, Key* keys, Key& least, Key& greatest);
 
-  // Moves the keys in any of the `ranges` [lows[r], lows[r] + spans[r]] to the front, in their order, and returns their
-  // number.
+  // Moves the keys that lie in any of the `ranges` [lows[r], lows[r] + spans[r]] to the front, in their order, and
+  // returns their count.
   int64_t (*keep_within)(Key* keys, int64_t count, const Key* lows, const Key* spans, int64_t ranges);
 };
 

@@ -94,8 +94,9 @@ struct StreamFindings {
       constant_features;  // indices of features with only one value, or no finite one; others are ignored
 };
 
-// Statistics per feature of the finite numbers in all rows; float64 [features] each. Where count is 0 the others are NaN. std
-// divides by count, quantiles are numpy.quantile's. Older writers counted infinities; cache::stream_statistics() does not.
+// Statistics per feature of the finite numbers in all rows; float64 [features] each. If count is 0, the others are NaN.
+// std divides by count; quantiles are numpy.quantile's. Older writers counted infinities; cache::stream_statistics()
+// does not.
 struct FeatureStats {
   std::span<const double> mean, std, min, max, q01, q10, q50, q90, q99, count;
 };
@@ -107,10 +108,10 @@ struct Stream {
   std::vector<int64_t> shape;  // of one row's value, or of one element of ragged rows; empty for scalars
   int64_t features = 1;        // the product of shape
   int64_t rows = 0;
-  double rate_hz = 0;  // with the fewest decimals that reproduce findings.period_ns within 1 ns; 0 if that is 0
+  double rate_hz = 0;  // with the fewest decimals that give findings.period_ns within 1 ns; 0 if that is 0
   Clock clock = Clock::kRecorded;
   std::vector<std::string> names;      // one per feature, or empty
-  std::string attributes_json = "{}";  // further attributes that the writer got: a JSON object
+  std::string attributes_json = "{}";  // the other attributes that the writer got: a JSON object
   StreamFindings findings;
 
   // Only for a camera. Its rows are frames: dtype (uint8, uint16 or float32) and shape [height, width, channels]
@@ -152,10 +153,10 @@ struct Stream {
 // A file of a stream, opened for pread. If another program cuts the file short, a read fails; a mapping would end the
 // process (SIGBUS).
 struct StreamFile {
-  // -1 if the cache was replaced or removed since; then no program can find its files to cut them.
+  // -1 if the cache was replaced or removed since; then no program can find its files to cut them short.
   cache::FileDescriptor file;
   int64_t offset = 0;  // of the first element, in bytes
-  // Distinguishes its content from all others on this host: device, inode, and a checksum of checksums.
+  // Distinguishes its content from all other files on this host: device, inode, and a checksum of checksums.
   std::string identity;
 };
 
@@ -183,11 +184,11 @@ class Dataset {
   // FileError. Runs on the threads of parallel_for.
   void verify() const;
 
-  // The same for the episodes and only these streams, given by index.
+  // Does the same for the episodes and only these streams, given by index.
   void verify(std::span<const int64_t> streams) const;
 
-  // The same for what a writer reads again before it appends: the stamps of all streams, and the values of streams with
-  // statistics.
+  // Does the same for the files that a writer reads again before it appends: the stamps of all streams, and the values
+  // of streams with statistics.
   void verify_for_append() const;
 
   const std::string& path() const;
@@ -208,7 +209,7 @@ class Dataset {
   // writer's}.
   std::string_view episode_json(int64_t episode) const;
 
-  // Returns the metadata of all episodes: these lines, each with its line end.
+  // Returns the metadata of all episodes: the same lines, each with its line end.
   std::string_view episodes_jsonl() const;
 
   // Returns the name and type of each episode column as a JSON list: [{"name": "task", "type": "string"}, ...].

@@ -17,8 +17,8 @@ struct DeviceRows {
   int64_t rows;        // a multiple of 8, except in the last part
 };
 
-// make(take) calls take(part) for one part after another, in the same order each time. Work queued on the CUDA stream sees the part's
-// values until take is called again. A part has at most `most_rows` rows.
+// make(take) calls take(part) for one part of the rows after another, in the same order each time. Work on the CUDA
+// stream sees a part's values until the next call of take. A part has at most `most_rows` rows.
 struct MadeOnDevice {
   std::function<void(const std::function<void(const DeviceRows&)>& take)> make;
   int64_t rows;  // of all parts
@@ -31,8 +31,8 @@ struct MadeOnDevice {
 // Whether device_statistics can take this many rows and columns.
 bool fits_device(int64_t rows, int64_t width);
 
-// Returns the table of made_statistics(). It makes all rows in each pass: 3 passes for float32, 6 for float64. Throws DeviceError,
-// OutOfMemory.
+// Returns the table of made_statistics(). `of.make` runs once a pass: 3 passes for float32, 6 for float64. Throws
+// DeviceError, OutOfMemory.
 std::vector<double> device_statistics(const MadeOnDevice& of, std::span<const double> quantiles, Device device,
                                       CudaStream stream);
 

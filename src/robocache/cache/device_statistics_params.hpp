@@ -10,10 +10,11 @@ namespace robocache {
 inline constexpr int64_t kSumBlock = 8192;
 inline constexpr int64_t kSumLanes = 8;
 
-// A pass finds the next bits of the keys that have the wanted ranks.
+// A pass finds this many more bits of the keys with the wanted ranks.
 inline constexpr int kPassBits = 11;
 
-// A part of the rows in a pass over all of them. Arrays [ranks, width] have an entry for each wanted rank of each column, by rank.
+// A part of the rows in a pass over all of them. Arrays [ranks, width] have an entry for each wanted rank of each
+// column.
 struct DeviceColumns {
   const void* values;  // float or double [rows, width]
   const bool* is_pad;  // [rows, width / features]
@@ -23,8 +24,8 @@ struct DeviceColumns {
   int32_t width;
   int32_t features;
   int32_t ranks;
-  int32_t pass;         // 0: sums; 1: squares; all: bits of keys
-  bool is_wide;         // double
+  int32_t pass;         // 0 sums, 1 squares; every pass finds bits of keys
+  bool is_wide;         // the values are double
   const double* means;  // [width], in pass 1
   double* sums;         // [width], of this pass
   double* lanes;        // [blocks of a part, kSumLanes, width]

@@ -14,7 +14,7 @@ namespace robocache::cache {
 [[noreturn]] void refuse_bytes(const std::string& path, int64_t offset, std::string_view expected,
                                std::string_view got);
 
-// Throws FileError "PATH: DOING: " and the text of errno. Call it before anything else can change errno.
+// Throws FileError "PATH: DOING: " with the text of errno. Call it before anything else can change errno.
 [[noreturn]] void refuse_errno(const std::string& path, std::string_view doing);
 
 // Owns an open file or directory; -1 is none.
@@ -58,8 +58,8 @@ struct FileIdentity {
 
 FileIdentity identity_of(const FileDescriptor& file);
 
-// Opens `name` in the open `directory` for reading. Errors call it `path`. Returns -1 if there is no such file. Throws
-// FileError.
+// Opens `name` in the open `directory` for reading. Returns -1 if there is no such file. Throws FileError that names
+// `path`.
 FileDescriptor open_below(const FileDescriptor& directory, const std::string& name, const std::string& path);
 
 // A whole file, mapped read-only.
@@ -67,8 +67,8 @@ class MappedFile {
  public:
   MappedFile() = default;
 
-  // Opens `name` in the open `directory`, so all files come from one cache, even if another cache takes its name in the
-  // meantime. Errors call the file `path`. Throws FileError.
+  // Opens `name` in the open `directory`, so that all files come from one cache, even if another cache takes its name
+  // in the meantime. Throws FileError that names `path`.
   MappedFile(const FileDescriptor& directory, const std::string& name, std::string path);
 
   MappedFile(MappedFile&& other) noexcept

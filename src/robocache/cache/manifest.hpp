@@ -43,7 +43,7 @@ struct EpisodeColumn {
   bool operator==(const EpisodeColumn&) const = default;
 };
 
-// Its streams have no pointers, because those refer to files.
+// The streams have no pointers, because those refer to files.
 struct Manifest {
   int64_t version = kSchemaVersion;
   int64_t generation = 0;  // number of appends to the finished cache

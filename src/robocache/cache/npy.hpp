@@ -27,7 +27,7 @@ std::string npy_header(DType dtype, int64_t rows, std::span<const int64_t> shape
 int64_t check_npy(const std::string& path, std::span<const std::byte> file, DType dtype, std::span<const int64_t> shape,
                   bool grows = false);
 
-// Returns the product. Throws FileError "PATH: ..." if a factor is negative or the product exceeds int64.
+// Returns the product of factors. Throws FileError "PATH: ..." if a factor is negative or the product exceeds int64.
 int64_t checked_product(const std::string& path, std::span<const int64_t> factors);
 
 }  // namespace robocache::cache

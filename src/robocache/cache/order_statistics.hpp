@@ -28,8 +28,8 @@ namespace robocache::cache {
 template <class C>
 class OrderStatistics {
  public:
-  // `most` is at least the number of numbers that a pass adds. With `wide_bins` two passes are enough for keys of 32 bits, and
-  // the memory is up to 0.5 MB for each rank.
+  // `most` is at least the count of numbers that a pass adds. With `wide_bins` two passes are enough for keys of 32
+  // bits, and the memory is up to 0.5 MB for each rank.
   explicit OrderStatistics(int64_t most, bool wide_bins = false)
       : keeps_(most <= kMostSelected),
         first_shift_(wide_bins ? std::max(0, kKeyBits - 16) : kFirstShift),
@@ -107,7 +107,7 @@ class OrderStatistics {
   static constexpr int64_t kMostSelected = std::min(int64_t{8192}, int64_t{1} << kFirstBits);
   static constexpr int64_t kMostKept = kKeyBits <= 32 ? 262144 : 65536;
 
-  // The keys [low, high], and the facts known about the numbers with such keys.
+  // The keys [low, high], and the counts of the numbers with such keys.
   struct Interval {
     Key low = 0;
     Key high = kGreatestKey;

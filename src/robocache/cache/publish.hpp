@@ -21,7 +21,7 @@ void check_outside_caches(const std::string& path);
 void check_target(const std::string& path, bool overwrite);
 
 // Gives the finished cache `home` the name `path`, and removes the cache that had this name. If it throws FileError,
-// `path` refers to the same as before.
+// `path` names the same cache as before.
 void publish(const std::string& home, const std::string& path);
 
 }  // namespace robocache::cache

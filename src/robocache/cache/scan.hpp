@@ -18,21 +18,22 @@ namespace robocache::cache {
 inline constexpr std::array kTurns{2 * std::numbers::pi, 360.0};
 // Runs of equal numbers are reported from this length on.
 inline constexpr int64_t kStuckRows = 20;
-// A step is a jump if it is kJump times the 99th percentile of the steps around it. A share kJumpMoving of those steps
-// must be nonzero.
+// A step is a jump if it is kJump times the 99th percentile of the steps around it, and if a share kJumpMoving of those
+// steps is nonzero.
 inline constexpr double kJump = 10;
 inline constexpr int64_t kJumpRows = 100;
 inline constexpr double kJumpMoving = 0.5;
 // A spike returns to within kSpikeReturn of its step. A wrap is a step within kWrapNear of a full turn.
 inline constexpr double kSpikeReturn = 0.2;
 inline constexpr double kWrapNear = 0.05;
-// An angle wraps often if more than a hundredth of its steps are above half a turn, and a share kWrapShare of these are a
-// turn less an ordinary step. Such a step is more than kWrapRatio times the 99th percentile of the other steps.
+// An angle wraps often if more than a hundredth of its steps exceed half a turn, and a share kWrapShare of these are
+// wraps: a full turn, give or take an ordinary step. A wrap exceeds kWrapRatio times the 99th percentile of the other
+// steps.
 inline constexpr double kWrapShare = 0.9;
 inline constexpr double kWrapRatio = 3;
 inline constexpr double kQuaternionNorm = 0.01;
 inline constexpr double kQuaternionFlip = -0.5;
-// About the most runs and the most jumps that are kept per feature.
+// About this many runs, and this many jumps, are kept per feature.
 inline constexpr int64_t kMostReported = 1000;
 
 // The results for one feature. All of them except `still` ignore NaN and infinity.
@@ -67,8 +68,8 @@ struct NotFinite {
   int64_t count, first_row;
 };
 
-// Numbers outside a feature's limits. Also quaternions whose length is not 1, or whose sign flips, listed under their
-// first feature.
+// Numbers outside a feature's limits; and quaternions whose length is not 1, or whose sign flips, under their first
+// feature.
 enum class BeyondKind : uint8_t { kLimits, kNorm, kFlip };
 
 struct Beyond {
@@ -83,8 +84,8 @@ struct Beyond {
 // with `rows`.
 class ValueScan {
  public:
-  // The numbers that values are compared with: the quantiles and means of `stats`; the limits, [features] each or
-  // empty; the first features of quaternions.
+  // Values are compared with these: the quantiles and means of `stats`; the limits, [features] each or empty; the first
+  // features of quaternions.
   struct Reference {
     FeatureStats stats;
     std::span<const double> low, high;

@@ -12,9 +12,8 @@ namespace robocache::cache {
 // A period is the time from a row to the next row of its episode. It is compared with the median period P.
 inline constexpr double kGap = 1.5;
 inline constexpr double kLongGap = 10;
-inline constexpr double kRegular =
-    0.5;                                // a period is regular, and counts for the rate, if it is within this share of P
-inline constexpr double kBurst = 0.25;  // a burst is kBurstLength or more periods below this share of P
+inline constexpr double kRegular = 0.5;  // a period within this share of P is regular, and counts for the rate
+inline constexpr double kBurst = 0.25;   // a burst is kBurstLength or more periods below this share of P
 inline constexpr int64_t kBurstLength = 3;
 // A picture divides the rows into kPictureParts and shows the first kPictureGaps long gaps.
 inline constexpr int64_t kPictureParts = 240;

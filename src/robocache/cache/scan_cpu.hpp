@@ -16,7 +16,7 @@ inline constexpr int64_t kScanBlock = 1024;
 inline constexpr size_t kScanQuantiles = 5;
 using QuantileCounts = std::array<int64_t, kScanQuantiles>;
 
-// `sum` and `squares` are those of (number - centre). If a number is NaN, these two are NaN; the other members ignore
+// `sum` and `squares` are sums over (number - centre). If a number is NaN, these two are NaN; the other members ignore
 // it.
 template <class Real>
 struct ScanSums {
@@ -24,7 +24,7 @@ struct ScanSums {
   Real least, greatest;
 };
 
-// `sum` and `greatest` are those of the sizes of finite steps. `moved` counts the finite steps that are not 0.
+// `sum` and `greatest` are over the sizes of finite steps. `moved` counts the finite steps that are not 0.
 template <class Real>
 struct ScanSteps {
   Real sum, greatest;
@@ -36,11 +36,11 @@ template <class Real>
 struct ScanKernels {
   ScanSums<Real> (*add_up)(const Real* numbers, int64_t count, double centre);
 
-  // These count the numbers below each quantile, and those equal to it.
+  // Count the numbers below each quantile, and those equal to it.
   void (*count_below)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& below);
   void (*count_at)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& at);
 
-  // These find the step to each number from its previous number, and whether each step is not 0.
+  // Find the step to each number from its previous number, and whether it is not 0.
   ScanSteps<Real> (*find_steps)(const Real* numbers, int64_t count);
   void (*mark_changes)(const Real* numbers, int64_t count, uint8_t* changed);
 };

@@ -1,4 +1,4 @@
-// Computes the statistics of a stream over some episodes. They equal those of a cache with only these episodes. They
+// Computes the statistics of a stream over some episodes, which equal those of a cache with only these episodes. They
 // are computed once and kept in memory, and in the cache's folder `statistics` if it can be written.
 #pragma once
 
@@ -24,8 +24,8 @@ std::shared_ptr<const std::vector<double>> selection_statistics(const Dataset& d
                                                                 std::span<const int64_t> episodes,
                                                                 std::span<const double> quantiles = kQuantiles);
 
-// Returns the statistics of all rows: those of stats.npy, if it has the quantiles and is not of an older version, which counted
-// infinities; else computed ones.
+// Returns the statistics of all rows: those of stats.npy if it has the quantiles and is not of an older version, which
+// counted infinities; else it computes them.
 std::shared_ptr<const std::vector<double>> stream_statistics(const Dataset& dataset, int64_t stream,
                                                              std::span<const double> quantiles = kQuantiles);
 
@@ -40,9 +40,9 @@ class StatisticsHash {
   uint64_t value_ = 0xcbf29ce484222325;
 };
 
-// Returns the table [rows, shape...] that `compute` returns, kept as described above under `hash`, the hash of all that it
-// depends on. Before it is computed, the values of `streams` are checked against the manifest. Throws FileError, and what
-// `compute` throws.
+// Returns the table [rows, shape...] of `compute`, kept as described above under `hash`, the hash of everything that it
+// depends on. Before it is computed, the values of `streams` are checked against the manifest. Throws FileError, and
+// what `compute` throws.
 std::shared_ptr<const std::vector<double>> kept_statistics(const Dataset& dataset, const std::string& hash,
                                                            int64_t rows, const std::vector<int64_t>& shape,
                                                            std::span<const int64_t> streams,

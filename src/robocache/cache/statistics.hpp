@@ -40,8 +40,8 @@ struct ValueStatistics {
 ValueStatistics value_statistics(
     const void* values, DType dtype, int64_t rows, int64_t features, const std::function<void()>& end_part = [] {});
 
-// The same for only these rows, in their order and without repetition. The bits equal those of a cache with only these
-// rows. With other quantiles the table has their rows instead.
+// Does the same for only these rows, in their order and without repetition. The bits equal those of a cache with only
+// these rows. The table has these quantiles in place of kQuantiles.
 ValueStatistics value_statistics(const void* values, DType dtype, std::span<const RowRange> rows, int64_t features,
                                  std::span<const double> quantiles = kQuantiles);
 
@@ -49,14 +49,15 @@ ValueStatistics value_statistics(const void* values, DType dtype, std::span<cons
 template <class Real>
 using MadeRows = std::function<void(const std::function<void(const Real* rows, int64_t count)>& take)>;
 
-// The same statistics of float or double rows that `make` makes anew for every pass over them: a table [5 + quantiles, features]
-// of mean, std, min, max, each quantile and count. NaN and infinity are left out. `rows` is their number. `quantiles` are in [0, 1].
+// Returns the same statistics of float or double rows that `make` makes anew for every pass: a table [5 + quantiles, features]
+// of mean, std, min, max, each quantile and count. NaN and infinity are left out. `rows` is the number of rows. `quantiles` are
+// in [0, 1].
 template <class Real>
 std::vector<double> made_statistics(const MadeRows<Real>& make, int64_t rows, int64_t features,
                                     std::span<const double> quantiles);
 
-// Returns the ranks, in sorted order, that the quantiles of n numbers need: each quantile is a number or lies between two. The ranks
-// ascend, and each is there once.
+// Returns the ranks that the quantiles of n numbers need, ascending and each once. A quantile is a number, or lies
+// between two.
 std::vector<int64_t> quantile_ranks(int64_t n, std::span<const double> quantiles);
 
 // Returns the table of one column with n numbers: mean, std, min, max, each quantile, count. `squares` is the sum of

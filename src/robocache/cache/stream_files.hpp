@@ -44,7 +44,7 @@ struct StreamFiles {
   int64_t episode_rows() const { return rows - row_offsets.back(); }
 
   // Adds at least one row; the rows must fit the stream. If has_offsets(), `offsets` begins with 0 and has one entry
-  // more than there are rows, and `values` holds the elements or bytes of all rows.
+  // more than there are rows, and `values_of_rows` holds the elements or bytes of all rows.
   void append(const TensorView& times_of_rows, std::span<const int64_t> offsets, const TensorView& values_of_rows);
 
   // Removes the open episode's rows.

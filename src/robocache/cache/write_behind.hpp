@@ -57,7 +57,7 @@ class WriteBehind {
   std::condition_variable progress_;
   std::deque<Block> waiting_;
   std::vector<Bytes> written_;            // buffers to reuse
-  const BlockWriter* writing_ = nullptr;  // the file whose block, the first one, is being written
+  const BlockWriter* writing_ = nullptr;  // the file whose block is being written; that block is the first
   std::exception_ptr error_;              // of the first block; no block is written until it is cleared
   uint64_t tried_ = 0;
   bool stopping_ = false;

@@ -56,8 +56,8 @@ class Writer {
 
   // Describes a stream beyond its rows. Optional, at any time before close(). `names` is empty or has one non-empty
   // entry per feature. `attributes_json` is an object with anything else that is known, such as units. A stream without
-  // any append is left out of the cache. When appending to a cache, arguments left out keep their values, other names
-  // or attributes are refused, and a recorded clock stays recorded. Throws ArgumentError.
+  // any append is left out of the cache. In a cache that is appended to, omitted arguments keep their values, other
+  // names or attributes are refused, and a recorded clock stays recorded. Throws ArgumentError.
   void describe_stream(std::string_view stream, Clock clock, std::vector<std::string> names = {},
                        std::string_view attributes_json = "{}");
 

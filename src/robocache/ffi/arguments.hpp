@@ -17,7 +17,7 @@ inline std::optional<double> optional_real(const Args& args, int i, const char* 
   return args.is_none(i) ? std::nullopt : std::optional(args.real(i, name));
 }
 
-// Memory for the time of a call, from the caller's allocator; nothing where no bytes are needed.
+// Memory for the time of a call, from the caller's allocator; none if no bytes are needed.
 struct Workspace {
   Workspace(int64_t bytes, Device device) {
     if (bytes == 0) return;
@@ -29,7 +29,7 @@ struct Workspace {
   std::optional<TensorView> view;
 };
 
-// The results of a call, if there are several or may be none; Python takes them out one by one (array_of).
+// The results of a call, if there are several or may be none. Python takes them one by one (array_of).
 struct Arrays {
   static constexpr const char* kTypeKey = "robocache.Arrays";
   std::vector<std::optional<OwnedTensor>> arrays;

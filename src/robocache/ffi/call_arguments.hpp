@@ -1,4 +1,5 @@
-// Reads the arguments of an operation by the fields of its call, and gives Python the results that it did not bring.
+// Reads the arguments of an operation by the fields of its call, and gives Python the results that it did not pass as
+// outputs.
 //
 //   Reader reader(args);
 //   auto call = reader.read<ResampleCall>("call");
@@ -43,8 +44,8 @@ constexpr bool kIsArray<std::array<T, kCount>> = true;
 
 // ---- Reading ----
 
-// Reads arguments one after the other, by the type of what they go to. None leaves an optional one empty; an array is as
-// many arguments, a list its length and its elements. Of a list of streams each field is such a list.
+// Reads arguments in order, by the type of the target. None leaves an optional target empty. An array is read from as
+// many arguments, a list from its length and its elements. For a list of streams each field is such a list.
 class Reader {
  public:
   explicit Reader(const Args& args) : args_(args) {}
@@ -81,12 +82,12 @@ class Reader {
     }
   }
 
-  // The first of `count` arguments that somebody else reads.
+  // Skips `count` arguments that other code reads. Returns the index of the first.
   int skip(int count) { return std::exchange(at_, at_ + count); }
 
  private:
-  // Each field of `part` of all streams, one after the other; an empty list leaves a field's default. A refusal names the
-  // stream.
+  // Reads each field of `part` for all streams, one field after the other. An empty list keeps the field's default.
+  // Errors name the stream.
   template <class Part>
   void read_columns(std::vector<FuseStream>& streams, const Part& part) {
     using Of = std::remove_reference_t<std::invoke_result_t<Part, FuseStream&>>;
@@ -99,7 +100,7 @@ class Reader {
         if (count == 0) return;  // the default of every stream
         streams.resize(static_cast<size_t>(count));
         for (size_t i = 0; i < streams.size(); ++i) {
-          const auto named = [&](const char* text) {  // which begins with the argument's name
+          const auto named = [&](const char* text) {  // `text` begins with the argument's name
             return ArgumentsOf{streams[i].name, static_cast<int64_t>(i)}(text);
           };
           try {
@@ -149,8 +150,8 @@ class Reader {
 
 // ---- Results ----
 
-// The results of a call. Each argument is an array to write to, None for a new one, or False for a result that is not wanted.
-// Python gets the made ones, in their order: nothing, an array or Arrays.
+// The results of a call. For each there is an argument: an array to write to, None for a new array, or False if it is
+// not wanted. Python gets the new ones in order: nothing, an array or Arrays.
 class Results {
  public:
   Results(const Args& args, Reader& reader)
@@ -158,7 +159,8 @@ class Results {
 
   int64_t count() const { return count_; }
 
-  // For an operation that learns the sizes of its results as it goes: memory, and which of it the next result is.
+  // For an operation that learns the sizes of its results during the call: allocates memory. next_is() then says which
+  // memory is the next result.
   Allocate allocate(Device device) {
     return [this, device](DType dtype, std::initializer_list<int64_t> shape) {
       memory_.emplace_back(OwnedTensor::allocate(dtype, device, shape));

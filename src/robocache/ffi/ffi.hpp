@@ -29,7 +29,7 @@
 
 namespace robocache::ffi {
 
-// A C++ object that Python holds: reference counted by tvm-ffi and told apart by T::kTypeKey.
+// A C++ object that Python holds. tvm-ffi counts its references and knows its type by T::kTypeKey.
 template <class T>
 struct Boxed {
   TVMFFIObject header;
@@ -58,20 +58,20 @@ class Args {
   bool is_none(int i) const { return any(i).type_index == kTVMFFINone; }
   bool is_tensor(int i) const;
 
-  // Each throws ArgumentTypeError naming `name` where the argument is something else.
+  // Each throws ArgumentTypeError that names `name` if the argument is something else.
   int64_t integer(int i, const char* name) const;
-  double real(int i, const char* name) const;  // an int is taken too
+  double real(int i, const char* name) const;  // also accepts an int
   bool boolean(int i, const char* name) const;
   std::string_view string(int i, const char* name) const;  // valid during the call
   TensorView tensor(int i, const char* name) const;        // valid during the call
 
-  // A function of Python that takes ints and returns whether it succeeded; it may be called after the call too. It throws Error
-  // where the function returned False or raised; Python keeps what was raised.
+  // Returns a function of Python that takes ints and returns whether it succeeded. It may be called after the call too.
+  // It throws Error if the function returned False or raised; Python keeps the exception.
   std::function<void(std::span<const int64_t>)> function(int i, const char* name) const;
 
   std::shared_ptr<const void> owner(int i) const;  // keeps an object of Python alive
 
-  std::string description(int i) const;  // what came, as an error says it
+  std::string description(int i) const;  // the argument as an error describes it
 
   bool is_integer(int i) const { return any(i).type_index == kTVMFFIInt; }
 
@@ -91,15 +91,16 @@ class Args {
   int32_t count_;
 };
 
-// A tensor the adapter made: reference counted by tvm-ffi, in the caller's framework once it is returned.
+// A tensor that the adapter made. tvm-ffi counts its references. Once it is returned, it is a tensor of the caller's
+// framework.
 class OwnedTensor {
  public:
-  // From the caller's allocator where a tensor of its framework was among the arguments (`torch.empty`, on the caller's
-  // stream), else from this library.
+  // Allocates with the caller's allocator (`torch.empty`, on the caller's stream) if an argument was a tensor of its
+  // framework, else with this library.
   static OwnedTensor allocate(DType dtype, Device device, std::initializer_list<int64_t> shape);
-  static OwnedTensor allocate(TensorView dense);  // as this one, whose memory does not count
+  static OwnedTensor allocate(TensorView dense);  // of the same dtype, device and shape
 
-  // A tensor over memory that `owner` keeps alive.
+  // Returns a tensor over memory that `owner` keeps alive.
   static OwnedTensor share(const TensorView& view, std::shared_ptr<const void> owner);
 
   OwnedTensor(OwnedTensor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
@@ -115,16 +116,16 @@ class OwnedTensor {
   TVMFFIObjectHandle handle_;
 };
 
-// The arrays of one memory, turned into a framework's own again and again: all of a batch in one allocation and one call,
-// which takes a third of the time that returning them one by one does.
+// The arrays of one memory, which become a framework's arrays again and again: all of a batch with one allocation and
+// one call, in a third of the time that returning them one by one takes.
 class TensorSet {
  public:
-  // Views without data, and how many bytes behind the memory's first each lies.
+  // Takes views without data, and the offset of each from the start of the memory, in bytes.
   TensorSet(const std::vector<TensorView>& views, const std::vector<int64_t>& offsets);
 
-  // Puts these arrays of `memory`, which each of them keeps alive, into a Python list. `exchange`: the address of the
-  // framework's DLPackExchangeAPI, `list`: of a list as long as the views. Takes Python's lock. Throws PythonRaised where the
-  // framework refuses an array.
+  // Puts these arrays of `memory` into a Python list; each array keeps the memory alive. `exchange` is the address of
+  // the framework's DLPackExchangeAPI; `list` that of a list as long as the views. Takes Python's lock. Throws
+  // PythonRaised if the framework refuses an array.
   static void fill_list(const std::shared_ptr<const TensorSet>& set, const std::shared_ptr<void>& memory,
                         int64_t exchange, int64_t list);
 
@@ -160,16 +161,16 @@ class Result {
   TVMFFIAny* out_;
 };
 
-// The caller's current stream on that device.
+// Returns the caller's current stream on a device.
 CudaStream current_stream(Device device);
 
-// Python has raised already, a KeyboardInterrupt say.
+// Thrown if Python has already raised, such as a KeyboardInterrupt.
 struct PythonRaised {};
 
-// Throws PythonRaised where a signal's handler in Python did.
+// Throws PythonRaised if a signal's handler in Python raised.
 void check_signals();
 
-// Inside a catch block: hands the exception to tvm-ffi.
+// Passes the current exception to tvm-ffi; call it in a catch block.
 void raise_current_exception();
 
 // Runs body and turns what it throws into a raised tvm-ffi error; returns 0 or -1.

@@ -1,4 +1,4 @@
-// Given statistics, decoded.
+// Decodes given statistics.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace robocache::ffi {
 
-// Arguments i and i + 1: the fields' names with commas between, and a dense float64 [fields, features].
+// Reads arguments i and i + 1: the fields' names with commas between them, and a dense float64 [fields, features].
 inline NormStats norm_stats(const Args& args, int i) {
   std::string_view names = args.string(i, "norm_stats");
   const TensorView table = args.tensor(i + 1, "norm_stats");
