@@ -1,16 +1,16 @@
-# What librobocache.so and librobocache_cuda.so must agree on: the signatures of the launchers, and every header that the
-# plugin shares with the library, where the structs stand that cross between them.
+# librobocache.so and librobocache_cuda.so must agree on the signatures of the launchers, and on every header that both
+# include: these define the structs that pass between them.
 
-# robocache_backend_abi(ROOT HASH FILES SOURCE...): HASH is that of all which crosses, FILES what it was read from.
-# SOURCE... are the plugin's sources; of what they include from ROOT, directly or not, *.cuh is the plugin's own and
-# everything else is shared.
+# robocache_backend_abi(ROOT HASH FILES SOURCE...) sets HASH to the hash of this interface, and FILES to the files that
+# it was read from. SOURCE... are the plugin's sources. It follows their includes below ROOT: *.cuh files belong to the
+# plugin alone, all other headers are shared.
 function(robocache_backend_abi root hash_variable files_variable)
   set(files ${ARGN})
   set(shared "")
   set(boundary "")
   set(next 0)
   list(LENGTH files count)
-  while(next LESS count)  # files grows as it is walked
+  while(next LESS count)  # the loop appends to files
     list(GET files ${next} path)
     math(EXPR next "${next} + 1")
     file(READ ${path} text)

@@ -1,8 +1,8 @@
-# Decides whether librobocache_cuda.so is built and for which GPUs, and says so. check_language falls back without a word,
-# hence the words.
+# Decides whether librobocache_cuda.so is built and for which GPUs, and prints the decision, because check_language
+# falls back silently.
 
-# The architectures that AUTO and ALL stand for. AUTO is the GPUs of this machine; where it has none, what takes the least
-# time: code that the driver translates at first use. Not of sm_80: launches overlap in code for sm_90 and later alone.
+# Resolves AUTO and ALL. AUTO means the GPUs of this machine. Without a GPU it means the code that builds fastest: PTX,
+# which the driver translates at first use. PTX of sm_90, because launches overlap only in code for sm_90 and later.
 function(robocache_cuda_architectures variable why)
   set(architectures ${ROBOCACHE_CUDA_ARCHITECTURES})
   set(reason "asked for")
@@ -28,11 +28,11 @@ function(robocache_cuda_architectures variable why)
 endfunction()
 
 set(ROBOCACHE_CUDA_ENABLED OFF)
-if(ROBOCACHE_CUDA AND NOT ROBOCACHE_SANITIZE)  # AUTO is true; off, 0 and FALSE are not
+if(ROBOCACHE_CUDA AND NOT ROBOCACHE_SANITIZE)  # AUTO counts as true; OFF, 0 and FALSE do not
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
-    # Set before the language is enabled, or CMake writes its own default into the cache.
+    # This is set before the language is enabled, or CMake would write its own default into the cache.
     robocache_cuda_architectures(CMAKE_CUDA_ARCHITECTURES why)
     enable_language(CUDA)
     set(ROBOCACHE_CUDA_ENABLED ON)

@@ -1,5 +1,5 @@
-# The libraries as ./dev wheel ships them: they run on any Linux from glibc 2.28 on, and the folder that they were built in
-# does not change them. Zig brings stubs of glibc 2.28 and the linker; the C++ runtime is the compiler's own.
+# Builds the libraries as ./dev wheel ships them: they run on any Linux with glibc 2.28 or later, and do not depend on
+# the folder of the build. Zig provides stubs of glibc 2.28 and the linker; the C++ runtime is the compiler's own.
 
 set(ROBOCACHE_ZIG "" CACHE FILEPATH "zig, to link the shared libraries for glibc 2.28; empty for this machine's glibc")
 set(ROBOCACHE_GLIBC 2.28)
@@ -22,7 +22,7 @@ function(robocache_portable target)
   endif()
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_linked>)
   foreach(source IN LISTS ARGN)
-    # nvcc makes names of random numbers and of the source's absolute path.
+    # Without these options nvcc puts random numbers and the source's absolute path into names.
     file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR} ${source})
     set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS --compress-mode=size --frandom-seed=${name}
       -Xcudafe=--orig_src_path_name=${name} -Xcicc=--orig_src_path_name=${name})
@@ -32,7 +32,8 @@ endfunction()
 if(ROBOCACHE_ZIG)
   execute_process(COMMAND ${ROBOCACHE_ZIG} version OUTPUT_VARIABLE robocache_zig_version OUTPUT_STRIP_TRAILING_WHITESPACE
                   COMMAND_ERROR_IS_FATAL ANY)
-  # All three of the compiler: what libgcc.a lacks would come from Zig's own runtime, with its memcpy, sin and log.
+  # All three libraries are the compiler's: Zig's runtime would replace missing parts of libgcc.a, but with its own
+  # memcpy, sin and log.
   foreach(library libstdc++.a libgcc_eh.a libgcc.a)
     execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=${library}
                     OUTPUT_VARIABLE path OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)

@@ -1,4 +1,4 @@
-# What every target of this project is compiled with, and the targets made several times over.
+# The compile options of every target of this project, and functions for targets that are made several times.
 
 # Flags that change results are the same in every build: no contraction of a*b+c, no fast-math, on either compiler.
 function(robocache_compile_options target)
@@ -12,9 +12,9 @@ function(robocache_compile_options target)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
       -Wno-missing-field-initializers>
-    # GCC 12 warns of its own std::string operator+ (GCC bug 105651).
+    # GCC 12 warns about its own std::string operator+ (GCC bug 105651).
     $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
-    # Clang warns of what libstdc++ 12 calls in its own std::stable_sort, and of `|` where no branch is wanted.
+    # Clang warns about code in libstdc++ 12's own std::stable_sort, and about `|` that avoids a branch.
     $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-deprecated-declarations -Wno-bitwise-instead-of-logical>
     # CMake 3.25 knows no CUDA_STANDARD 20.
     $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off>)
@@ -26,7 +26,7 @@ function(robocache_compile_options target)
   if(ROBOCACHE_SANITIZE)
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${ROBOCACHE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer>
-      # Clang's would refuse the address of a row of an absent array, which is computed and never read.
+      # Clang's check would refuse the address of a row of an absent array, which is computed but never read.
       $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-fno-sanitize=pointer-overflow>)
     target_link_options(${target} PUBLIC -fsanitize=${ROBOCACHE_SANITIZE})
   endif()
@@ -43,18 +43,18 @@ function(robocache_cpu_kernels target)
   foreach(isa IN LISTS levels)
     set(objects ${target}_kernels_${isa})
     add_library(${objects} OBJECT ${ARGN})
-    set_target_properties(${objects} PROPERTIES UNITY_BUILD OFF)  # few, long, and each the only one of its kind
+    set_target_properties(${objects} PROPERTIES UNITY_BUILD OFF)  # few long files, one per target
     robocache_compile_options(${objects})
     target_include_directories(${objects} PRIVATE ${PROJECT_SOURCE_DIR}/src)
     target_compile_definitions(${objects} PRIVATE ROBOCACHE_ISA=${isa})
     if(NOT isa STREQUAL baseline)
       target_compile_options(${objects} PRIVATE -march=x86-64-${isa})
     endif()
-    # The tests run all of the newest and little of the others; those compile in a quarter of the time as they are written.
+    # The tests mostly run the newest kernels. Without optimization the others compile in a quarter of the time.
     if(ROBOCACHE_SANITIZE AND NOT isa STREQUAL "${newest}")
       target_compile_options(${objects} PRIVATE -O0)
     endif()
-    if(ROBOCACHE_SANITIZE MATCHES address)  # checks by a call each, not inline: compiled in two thirds of the time
+    if(ROBOCACHE_SANITIZE MATCHES address)  # by calls, which compile in two thirds of the time
       target_compile_options(${objects} PRIVATE
         $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=asan-instrumentation-with-call-threshold=0>
         $<$<COMPILE_LANG_AND_ID:CXX,Clang>:SHELL:-mllvm -asan-instrumentation-with-call-threshold=0>)
@@ -63,7 +63,7 @@ function(robocache_cpu_kernels target)
   endforeach()
 endfunction()
 
-# A shared library that others open: it exports what the version script names, and brings its own C++ runtime.
+# A shared library for other programs: it exports the names in the version script, and contains its own C++ runtime.
 function(robocache_exports target version_script)
   set_target_properties(${target} PROPERTIES LINK_DEPENDS ${PROJECT_SOURCE_DIR}/${version_script})
   target_link_options(${target} PRIVATE
@@ -76,8 +76,8 @@ function(robocache_exports target version_script)
   endif()
 endfunction()
 
-# The C headers of apache-tvm-ffi, from the Python that builds; nothing of it is linked. Not imported, only found: an
-# import may pull in torch.
+# Finds the C headers of apache-tvm-ffi, from the Python of the build; nothing of it is linked. The package is found but
+# not imported, because importing it may import torch.
 function(robocache_find_tvm_ffi_headers variable)
   find_package(Python REQUIRED COMPONENTS Interpreter)
   execute_process(

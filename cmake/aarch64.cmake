@@ -1,5 +1,5 @@
-# Cross-compiles for 64-bit ARM with Debian's g++-aarch64-linux-gnu. ROBOCACHE_AARCH64_ROOT is a folder into which the arm64
-# packages of libjpeg-turbo, zlib and nlohmann-json were unpacked.
+# Cross-compiles for 64-bit ARM with Debian's g++-aarch64-linux-gnu. ROBOCACHE_AARCH64_ROOT is a folder with the
+# unpacked arm64 packages of libjpeg-turbo, zlib and nlohmann-json.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)

@@ -1,4 +1,4 @@
-// Arrays that a test fills on the host, hands to the library on a device, and reads back.
+// Arrays that a test fills on the host, passes to the library on a device, and reads back.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,12 +16,12 @@
 
 namespace robocache::test {
 
-// Memory of exactly the bytes that the strides reach, so that a sanitizer sees the first byte outside it.
+// The memory has exactly the bytes that the strides reach, so that a sanitizer sees the first byte outside.
 template <class T>
 class DeviceArray {
  public:
-  // `values` row-major; `strides` in elements, C-contiguous where none are given. What lies between the elements is
-  // filled with kGap. Where strides let elements share memory the last one written stands for all.
+  // `values` is row-major; `strides` counts elements and is C-contiguous by default. Memory between the elements is
+  // filled with kGap. If strides let elements share memory, the last one written stays.
   DeviceArray(const std::vector<T>& values, DType dtype, const std::vector<int64_t>& shape, Device device,
               const std::vector<int64_t>& strides = {}) {
     view_.dtype = dtype;
@@ -36,7 +36,7 @@ class DeviceArray {
     std::copy(strides.begin(), strides.end(), view_.strides.begin());
     EXPECT_EQ(view_.numel(), static_cast<int64_t>(values.size())) << view_.describe();
 
-    const auto [low, high] = view_.extent();  // of a view at address 0
+    const auto [low, high] = view_.extent();  // the extent of a view at address 0
     const auto elements = (high - low) / sizeof(T);
     first_ = static_cast<int64_t>((0 - low) / sizeof(T));
     std::vector<T> storage(elements);
@@ -53,7 +53,7 @@ class DeviceArray {
 
   const TensorView& view() const { return view_; }
 
-  // The elements, row-major, as they are now.
+  // Returns the present elements, row-major.
   std::vector<T> read() const {
     const std::vector<T> storage = read_memory();
     std::vector<T> values(static_cast<size_t>(view_.numel()));
@@ -65,7 +65,7 @@ class DeviceArray {
     return values;
   }
 
-  // Whether every byte between the elements is as it was.
+  // Whether every byte between the elements is unchanged.
   bool gaps_are_untouched() const {
     const std::vector<T> storage = read_memory();
     std::string gap(storage.size(), 1);
@@ -83,8 +83,8 @@ class DeviceArray {
  private:
   static constexpr unsigned char kGap = 0xa5;
 
-  // Calls visit(row-major index, place in memory, count, step) for all elements, as many at a time as lie a step apart:
-  // for most arrays all of them, which a sanitizer's build copies quickly.
+  // Calls visit(row-major index, offset in memory, count, step) for all elements. One call covers as many as lie a step
+  // apart, for most arrays all: a sanitizer's build copies these quickly.
   template <class Visit>
   void for_each_run(const Visit& visit) const {
     const int64_t elements = view_.numel();
@@ -122,11 +122,11 @@ class DeviceArray {
 
   DeviceBuffer buffer_;
   TensorView view_;
-  int64_t first_ = 0;  // place of element 0: not the lowest where strides are negative
+  int64_t first_ = 0;  // offset of element 0, which is not the lowest if strides are negative
 };
 
-// Skips the test, with the reason, where it needs a GPU and there is none; fails it where ROBOCACHE_REQUIRE_CUDA=1 says
-// that there must be one.
+// Skips the test, with the reason, if it needs a GPU and there is none. Fails it if ROBOCACHE_REQUIRE_CUDA=1 requires
+// one.
 inline void skip_unless_usable(Device device) {
   if (!device.is_cuda() || cuda_device_count() > 0) return;
   const char* required = std::getenv("ROBOCACHE_REQUIRE_CUDA");
@@ -134,7 +134,7 @@ inline void skip_unless_usable(Device device) {
   GTEST_SKIP() << cuda_unavailable_reason();
 }
 
-// A test body that runs on each device.
+// Runs a test body on each device.
 class OnDevice : public testing::TestWithParam<DeviceType> {
  protected:
   void SetUp() override { skip_unless_usable(device()); }

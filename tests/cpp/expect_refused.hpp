@@ -1,4 +1,4 @@
-// Expects that a call is refused, and in which words.
+// Expects that a call is refused with given words.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 namespace robocache::test {
 
-// By a Refusal whose text begins with `start` and has `also` in it.
+// Expects a Refusal whose text begins with `start` and contains `also`.
 template <class Refusal, class Call>
 void expect_refused(const Call& call, const std::string& start, const std::string& also = "") {
   try {

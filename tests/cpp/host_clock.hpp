@@ -1,4 +1,4 @@
-// A clock in host memory, made of each episode's times.
+// A clock in host memory, made from the times of each episode.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class HostClock {
     }
   }
 
-  // Valid as long as this.
+  // Valid as long as this object.
   StreamClock view() const { return {time_ns_.data(), episodes_.data()}; }
 
  private:

@@ -6,8 +6,8 @@
 
 namespace robocache::test {
 
-// The value that `body` returns there; -1 if it does not end by itself. ThreadSanitizer does not follow threads that start after a
-// fork: its builds leave such tests out.
+// Returns the result of `body` in the child; -1 if the child does not end by itself. ThreadSanitizer does not follow
+// threads that start after a fork, so its builds leave such tests out.
 template <class Body>
 int in_a_child(const Body& body) {
   const pid_t child = fork();

@@ -1,4 +1,4 @@
-// Memory for the operations that allocate their answers.
+// Memory for operations that allocate their results.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace robocache::test {
 
-// Memory of a call; every byte is 0xa5 until it is written.
+// The memory of a call; every byte is 0xa5 until it is written.
 class Poisoned {
  public:
   explicit Poisoned(Device device) : device_(device) {}

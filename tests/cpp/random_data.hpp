@@ -1,4 +1,5 @@
-// Random values and clocks that meet the edges often: special values, repeated times, targets on and between samples.
+// Random values and clocks that often include edge cases: special values, repeated times, targets on and between
+// samples.
 #pragma once
 
 #include <cmath>
@@ -48,7 +49,7 @@ void for_each_clock(const Visit& visit) {
   visit(Element<int64_t, DType::kInt64>{});
 }
 
-// The same numbers on every run and machine.
+// Gives the same numbers on every run and machine.
 class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
@@ -73,7 +74,7 @@ class Random {
           return rounded<T>(one_in(2) ? HUGE_VAL : -HUGE_VAL);
         case 2:
           return rounded<T>(-0.0);
-        case 3:  // any exponent: subnormal, near overflow
+        case 3:  // any exponent: subnormal or near overflow
           return rounded<T>(std::ldexp(between(-1, 1), static_cast<int>(below(280)) - 150));
         default:
           return rounded<T>(between(-100, 100));
@@ -88,7 +89,7 @@ class Random {
     return made;
   }
 
-  // Floats of everyday size, now and then NaN; integers as above.
+  // Returns floats of everyday size, now and then NaN; integers as above.
   template <class E>
   std::vector<typename E::Type> tame_values(E element, int64_t n) {
     using T = typename E::Type;
@@ -101,7 +102,7 @@ class Random {
     }
   }
 
-  // Ascending times: quarters of a second, some repeated, some a little off.
+  // Returns ascending times: quarters of a second, some repeated, some slightly off.
   template <class Clock>
   std::vector<Clock> clock(int64_t n) {
     std::vector<Clock> made;
@@ -114,7 +115,7 @@ class Random {
     return made;
   }
 
-  // On samples, midway, a little beside, outside, far outside, and NaN.
+  // Returns targets on samples, midway, slightly beside, outside, far outside, and NaN.
   template <class Clock>
   std::vector<Clock> targets(const std::vector<Clock>& times, int64_t n) {
     std::vector<Clock> made;

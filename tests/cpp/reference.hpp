@@ -1,5 +1,5 @@
-// The rules of resampling once more, slow and plain: what the operations and the loader must equal bit for bit. Shares
-// no arithmetic with the library.
+// The rules of resampling, slow and plain. The operations and the loader must equal them bit for bit. They share no
+// arithmetic with the library.
 #pragma once
 
 #include <algorithm>
@@ -18,18 +18,18 @@
 
 namespace robocache::test {
 
-// Those that it knows.
+// The methods that this reference has.
 inline constexpr InterpolationMethod kMethods[] = {InterpolationMethod::kLinear, InterpolationMethod::kNearest,
                                                    InterpolationMethod::kPrevious, InterpolationMethod::kNext};
 
-// A 16-bit float of so many exponent bits, in double, which holds each of its values and the middle of any two exactly.
+// A 16-bit float with kExponentBits, computed in double, which holds each value and the middle of any two exactly.
 template <int kExponentBits>
 struct HalfFormat {
   static constexpr int kMantissaBits = 15 - kExponentBits;
   static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
   static constexpr uint16_t kInfinity = ((1 << kExponentBits) - 1) << kMantissaBits;
 
-  // The value of a bit pattern, from its fields.
+  // Returns the value of a bit pattern, from its fields.
   static double value(uint16_t bits) {
     const int exponent = (bits >> kMantissaBits) & ((1 << kExponentBits) - 1);
     const int mantissa = bits & ((1 << kMantissaBits) - 1);
@@ -40,7 +40,7 @@ struct HalfFormat {
     return sign * std::ldexp(mantissa + (1 << kMantissaBits), exponent - kBias - kMantissaBits);
   }
 
-  // The pattern nearest to x, of two the even one: found by comparing with the neighbours on both sides.
+  // Returns the pattern nearest to x, the even one of two, by comparing with the neighbours on both sides.
   static uint16_t nearest(double x) {
     if (std::isnan(x)) return 0x7fff;
     const auto sign = static_cast<uint16_t>(std::signbit(x) ? 0x8000 : 0);
@@ -55,7 +55,7 @@ struct HalfFormat {
   }
 
  private:
-  // Ascending; in infinity's place the power of two that the format would go on with.
+  // Returns the magnitudes, ascending. Infinity is replaced by the next power of two.
   static const std::vector<double>& magnitudes() {
     static const std::vector<double> values = [] {
       std::vector<double> made;
@@ -74,7 +74,7 @@ inline constexpr bool kIsFloat = kIsHalf<T> || std::is_floating_point_v<T>;
 template <class Half>
 using FormatOf = HalfFormat<std::is_same_v<Half, Float16> ? 5 : 8>;
 
-// Exact, for every element type that arithmetic is done on.
+// Widens exactly, for every element type with arithmetic.
 template <class T>
 double widened(T x) {
   if constexpr (kIsHalf<T>) {
@@ -84,7 +84,7 @@ double widened(T x) {
   }
 }
 
-// One rounding to T.
+// Rounds once to T.
 template <class T>
 T rounded(double x) {
   if constexpr (kIsHalf<T>) {
@@ -94,7 +94,7 @@ T rounded(double x) {
   }
 }
 
-// The same bits, or NaN both.
+// Whether both have the same bits, or both are NaN.
 template <class T>
 bool same(T a, T b) {
   if constexpr (kIsHalf<T>) {
@@ -112,13 +112,13 @@ struct Choice {
   enum Kind { kNothing, kRow, kMixture } kind = kNothing;
   int64_t left = 0;
   int64_t right = 0;
-  double weight = 0;  // holds a float32 weight exactly
+  double weight = 0;  // can hold a float32 weight exactly
   bool valid = false;
 };
 
 namespace detail {
 
-// Durations and differences: of int64 clocks in a type that holds them all.
+// The type of durations and differences. For int64 clocks it holds every difference.
 template <class Clock>
 using Span = std::conditional_t<std::is_same_v<Clock, int64_t>, __int128, Clock>;
 
@@ -135,10 +135,10 @@ bool exceeds(Span<Clock> span, const std::optional<Duration>& limit) {
 
 }  // namespace detail
 
-// The rules in the order in which they are written, by looking at every sample. Work is float or double.
+// Applies the rules in their written order, by looking at every sample. Work is float or double.
 template <class Work, class Clock>
 Choice choose(std::span<const Clock> times, Clock target, const InterpolationOptions& options) {
-  std::vector<int64_t> rows;  // of samples with one time only the last exists
+  std::vector<int64_t> rows;  // of samples with one time only the last is listed
   for (size_t i = 0; i < times.size(); ++i) {
     if (i + 1 == times.size() || times[i] != times[i + 1]) rows.push_back(static_cast<int64_t>(i));
   }
@@ -155,7 +155,7 @@ Choice choose(std::span<const Clock> times, Clock target, const InterpolationOpt
     return Choice{Choice::kMixture, rows[left], rows[right], static_cast<Work>(into / gap), valid};
   };
 
-  size_t next = 0;  // the first at or after the target
+  size_t next = 0;  // the first sample at or after the target
   while (next < rows.size() && time(next) < target) ++next;
   const bool before_all = next == 0;
   const bool after_all = next == rows.size();
@@ -187,7 +187,7 @@ Choice choose(std::span<const Clock> times, Clock target, const InterpolationOpt
   return wide || far ? invalid_row(taken) : row(taken, true);
 }
 
-// fma(weight, b - a, a), each step in Work.
+// Computes fma(weight, b - a, a), each step in Work.
 template <class Work>
 Work mixed(double a, double b, double weight) {
   const auto first = static_cast<Work>(a);

@@ -18,7 +18,7 @@
 
 namespace robocache::test {
 
-// A new folder, removed with everything in it at the end.
+// A new folder, which is removed with its content at the end.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -39,12 +39,12 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// Writes a cache into a temporary folder, which goes once the dataset is open: its mapped files stay.
+// Writes a cache into a temporary folder. The folder is removed once the dataset is open; its mapped files stay.
 class CacheWriter {
  public:
   CacheWriter() : writer_(folder_.path() + "/cache") {}
 
-  // `values` [n, row_shape...], row-major.
+  // `values` is [n, row_shape...], row-major.
   template <class E>
   void append(const std::string& stream, E /*element*/, const std::vector<int64_t>& times,
               const std::vector<typename E::Type>& values, const std::vector<int64_t>& row_shape = {}) {

@@ -1,4 +1,4 @@
-// How often a test tries: all of it in the builds without a sanitizer, in which nothing is slow.
+// The numbers of a test's trials. Builds without a sanitizer are fast and run them all.
 #pragma once
 
 #if defined(__has_feature)
@@ -23,19 +23,19 @@ inline constexpr bool kSanitized = kFindsRaces;
 
 #undef ROBOCACHE_HAS
 
-// Trials that look for wrong values: a tenth under a sanitizer, which looks for other things.
+// Trials that look for wrong values: a tenth under a sanitizer, which looks for other faults.
 template <class Count>
 constexpr Count trials(Count count) {
   return kSanitized ? count / 10 : count;
 }
 
-// Trials of damage, which make memory wrong if anything does: a tenth where only races are looked for.
+// Trials with damaged data, which would corrupt memory if anything does: a tenth in builds that look only for races.
 template <class Count>
 constexpr Count damages(Count count) {
   return kFindsRaces ? count / 10 : count;
 }
 
-// The step through all places of a file that are damaged one after the other; no multiple of a byte's bits.
+// The step from one damaged byte of a file to the next; no multiple of a byte's bits.
 inline constexpr int kDamageStep = kFindsRaces ? 7 : 1;
 
 }  // namespace robocache::test

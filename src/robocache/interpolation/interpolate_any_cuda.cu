@@ -199,8 +199,7 @@ __device__ void mix(const Segment& s, const TargetEntry& entry, const char* valu
   }
   if constexpr (!Method::kWeighs) {
     mix_features<Method>(CurveWeights<Work>{.along = entry.weight}, 0, 0, x, Source::kCount, y);
-  } else if (entry.before == kReach && entry.after == kReach) {  // nearly always; then the loop has no branches for the
-                                                                 // row's ends
+  } else if (entry.before == kReach && entry.after == kReach) {  // nearly always; the loop then has no branches
     mix_features<Method>(entry.weights, kReach, kReach, x, Source::kCount, y);
   } else {
     mix_features<Method>(entry.weights, entry.before, entry.after, x, Source::kCount, y);

@@ -169,8 +169,7 @@ ROBOCACHE_HD void write_age(const Interpolation& call, const Segment& s, int64_t
     if (!later) ns = -ns;
     seconds = static_cast<double>(ns) / 1e9;
   } else {
-    const Clock difference = target == used ? Clock(0) : target - used;  // a sample at infinity is hit by a target at
-                                                                         // infinity
+    const Clock difference = target == used ? Clock(0) : target - used;  // both may be infinity: a hit
     seconds = static_cast<double>(difference);
     exists = exists && seconds == seconds;
     // The smallest int64 means that there is no sample.

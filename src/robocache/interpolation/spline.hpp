@@ -187,8 +187,7 @@ ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begi
   const auto count = static_cast<int64_t>(table[0].carry);
   if (count < 2 || begin >= count) return false;
   if (end > count) end = count;
-  const int64_t last = end + overlap < count - 1 ? end + overlap : count - 1;  // the end of the interior samples to
-                                                                               // visit
+  const int64_t last = end + overlap < count - 1 ? end + overlap : count - 1;  // end of the interior samples
   const SplineRow ends = table[0];
   double here[kLanes];
   double before[kLanes];  // the difference before the sample

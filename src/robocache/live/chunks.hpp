@@ -65,8 +65,7 @@ class Chunks {
   // next.
   int64_t frozen(int64_t time_ns) const;
 
-  std::optional<int64_t> covered_until_ns() const;  // no chunk has an action from this moment on; none before the first
-                                                    // chunk
+  std::optional<int64_t> covered_until_ns() const;  // from then on no chunk has an action
   int64_t starved() const;
 
  private:

@@ -110,8 +110,7 @@ struct RingFrame::Slot {
   }
 
   static constexpr int64_t kNever = -1;  // the slot has never held a frame
-  static constexpr int64_t kGone = -2;   // its frame was forgotten; the writer may reuse the slot once no reader pins
-                                         // it
+  static constexpr int64_t kGone = -2;   // forgotten; the writer may reuse it once no reader pins it
 
   struct Free {
     void operator()(void* pages) const { std::free(pages); }

@@ -30,7 +30,7 @@ struct Build {
   WindowSamples* samples;
 };
 
-// The builds of the kernel that this processor runs beside the baseline, to be compared with it.
+// The builds of the kernel for this processor besides the baseline, to be compared with the baseline.
 std::vector<Build> vector_builds() {
   std::vector<Build> all;
 #ifdef __x86_64__
@@ -46,7 +46,7 @@ std::vector<Build> every_build() {
   return all;
 }
 
-// Samples [begin, end) in ranges of `grain`; of those every `nth` alone.
+// Samples [begin, end) in ranges of `grain`, of which only every `nth` is given.
 class Portion final : public Ranges {
  public:
   Portion(int64_t begin, int64_t end, int64_t grain = 3, int64_t nth = 1)
@@ -68,7 +68,7 @@ class Portion final : public Ranges {
 
 constexpr DType kFloats[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
-// Each element type once to each type that it can become, normalised every other time; floats by `method`.
+// Converts each element type to each type that it can become, every other time normalised; floats by `method`.
 class EveryConversion {
  public:
   explicit EveryConversion(InterpolationMethod method) : method_(method) {
@@ -87,7 +87,7 @@ class EveryConversion {
 
   int64_t count() const { return anchors_.index().anchors; }
 
-  // The memory that `samples` leaves, which held 0x5a in every byte.
+  // Returns the memory after `samples`; every byte of it was 0x5a before.
   std::vector<unsigned char> filled(WindowSamples* samples, Portion portion) const {
     std::vector<unsigned char> memory(static_cast<size_t>(bytes_), 0x5a);
     WindowBatch batch{};
@@ -100,13 +100,13 @@ class EveryConversion {
   }
 
  private:
-  static constexpr int64_t kFeatures = 84;  // four vectors at once, one and a rest in each build
+  static constexpr int64_t kFeatures = 84;  // four vectors at once, one vector, and a rest, in each build
 
   template <class E>
   void add(E element, DType out) {
     using T = typename E::Type;
     auto values = random_.tame_values(element, 40 * kFeatures);
-    // A NaN's payload may be another in each build.
+    // The builds may give different payloads of a NaN.
     if constexpr (test::kIsFloat<T>) {
       for (T& value : values) value = std::isnan(test::widened(value)) ? T{} : value;
     }
@@ -183,7 +183,7 @@ TEST(WindowSamplesBuilds, FillTheirSamplesAndNoOther) {
   }
 }
 
-// The request for a stream.
+// The options of a stream.
 struct Asked {
   InterpolationMethod method;
   bool causal;
@@ -192,7 +192,7 @@ struct Asked {
   int64_t snap_ns;
 };
 
-// Rows 20 ms apart, moved by up to `jitter` of that; the last third after a pause, in it some rows of one time.
+// Rows 20 ms apart, moved by up to `jitter` of that. The last third follows a pause and repeats some times.
 std::vector<int64_t> uneven_clock(int64_t start_ns, double jitter) {
   Random random{7};
   std::vector<int64_t> times;
@@ -204,7 +204,7 @@ std::vector<int64_t> uneven_clock(int64_t start_ns, double jitter) {
   return times;
 }
 
-// Rows 20 ms apart, but for one that is late.
+// Rows 20 ms apart, except one that is late.
 std::vector<int64_t> nearly_even_clock() {
   std::vector<int64_t> times;
   for (int64_t row = 0; row < 60; ++row) times.push_back(1'000'000'000 + row * 20'000'000);
@@ -212,7 +212,7 @@ std::vector<int64_t> nearly_even_clock() {
   return times;
 }
 
-// Rows 20 ms apart, but for one that is later than int64 counts.
+// Rows 20 ms apart, except one gap that int64 cannot count.
 std::vector<int64_t> broken_clock() {
   std::vector<int64_t> times;
   for (int64_t row = 0; row < 40; ++row) {
@@ -300,19 +300,19 @@ void expect_what_scalar_rules_take(const std::vector<int64_t>& deltas) {
   }
 }
 
-TEST(WindowSamplesBuilds, TakeWhatTheScalarRulesTake) {
+TEST(WindowSamplesBuilds, PickTheRowsOfTheScalarRules) {
   expect_what_scalar_rules_take({-40'000'000, -20'000'000, 0, 700, 3'000'000, 20'000'000, 29'000'000, 340'000'000});
 }
 
-// Rows that follow each other as steps do, and rows that soon do not.
-TEST(WindowSamplesBuilds, TakeWhatTheScalarRulesTakeStepByRow) {
+// In some episodes rows are as far apart as steps, in others they are not.
+TEST(WindowSamplesBuilds, PickTheRowsOfTheScalarRulesForStepsOfAPeriod) {
   std::vector<int64_t> deltas;
   for (int64_t step = -4; step < 12; ++step) deltas.push_back(step * 20'000'000);
   expect_what_scalar_rules_take(deltas);
 }
 
-// Whatever its bits, in vectors at once and in a part of one.
-TEST(WindowSamplesBuilds, GiveOneNanInBFloat16) {
+// Any NaN becomes the same NaN, in whole vectors and in the rest of a row.
+TEST(WindowSamplesBuilds, WriteOneNanInBFloat16) {
   constexpr int64_t kFeatures = 84;
   const test::HostClock clock{{{1'000, 2'000, 3'000}}};
   std::vector<float> values;

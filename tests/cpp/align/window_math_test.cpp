@@ -62,7 +62,7 @@ TYPED_TEST(RoundedOnce, OfEverySize) {
   }
 }
 
-TEST(GuessRow, IsARowWhateverTheTarget) {
+TEST(GuessRow, IsARowForEveryTarget) {
   for (const int64_t rows : {0, 1, 2, 1000}) {
     for (const double rows_per_ns : {0.0, 1e-9, 1e-3, 1e9}) {
       if (rows < 2 && rows_per_ns > 0) continue;
@@ -78,13 +78,13 @@ TEST(GuessRow, IsARowWhateverTheTarget) {
   }
 }
 
-TEST(LastAround, IsTheLastRowAtOrBeforeWhateverTheGuess) {
+TEST(LastAround, IsTheLastRowAtOrBeforeForEveryGuess) {
   test::Random random(52);
   for (const int64_t n : {1, 2, 3, 4, 5, 9, 40}) {
     for (int round = 0; round < 20; ++round) {
       std::vector<int64_t> times(static_cast<size_t>(n));
       int64_t now = 0;
-      for (int64_t& time : times) time = now += static_cast<int64_t>(random.below(3));  // a third of them twice
+      for (int64_t& time : times) time = now += static_cast<int64_t>(random.below(3));  // a third are repeated
       const ClockRow<int64_t> clock{times.data(), 1};
       for (int64_t target = -1; target <= now + 1; ++target) {
         const auto expected = std::upper_bound(times.begin(), times.end(), target) - times.begin() - 1;
@@ -96,7 +96,7 @@ TEST(LastAround, IsTheLastRowAtOrBeforeWhateverTheGuess) {
   }
 }
 
-TEST(PickAt, IsTheReferencesChoiceWhereverItBeginsToLook) {
+TEST(PickAt, EqualsTheReferenceForEveryHint) {
   const std::vector<int64_t> times{-50, 0, 0, 10, 11, 11, 40};
   const auto n = static_cast<int64_t>(times.size());
   const ClockRow<int64_t> clock{times.data(), 1};

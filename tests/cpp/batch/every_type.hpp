@@ -1,4 +1,4 @@
-// A recording of every element type, and the memory of batches of it.
+// A recording of every element type, and the memory of its batches.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ inline constexpr int64_t kStart = 1'700'000'000'123'456'789;
 inline constexpr int64_t kMillisecond = 1'000'000;
 inline constexpr unsigned char kUnwritten = 0xa5;
 
-// The batch's memory after a fill.
+// Returns the batch's memory after a fill.
 inline std::vector<unsigned char> filled(const Loader& loader, const BatchPosition& position) {
   const test::DeviceArray<uint8_t> memory(std::vector<uint8_t>(loader.batch_bytes(), kUnwritten), DType::kUInt8,
                                           {static_cast<int64_t>(loader.batch_bytes())}, loader.options().device);
@@ -32,7 +32,7 @@ inline std::vector<unsigned char> filled(const Loader& loader, const BatchPositi
   return memory.read();
 }
 
-// Rows about every `period_ns`: jitter, a dropout, a repeated stamp.
+// Times about every `period_ns`, with jitter, a dropout and a repeated stamp.
 inline std::vector<int64_t> jittered(Random& random, int64_t start, int64_t duration_ns, int64_t period_ns) {
   std::vector<int64_t> times;
   for (int64_t t = start + random.below(period_ns); t < start + duration_ns;) {
@@ -46,8 +46,8 @@ inline std::string stream_name(DType dtype, int64_t features) {
   return std::string(dtype_name(dtype)) + "." + std::to_string(features);
 }
 
-// One stream for each float type and width of a vector, one for each integer; five episodes, in which streams are
-// missing or have one row. Written once: making files durable is what takes the time.
+// A recording with a stream for each float type and vector width, and one for each integer type. In its five episodes
+// some streams are missing or have one row. It is written once, because making files durable takes most of the time.
 inline const std::shared_ptr<const Dataset>& every_type() {
   static const std::shared_ptr<const Dataset> made = [] {
     Random random(41);
@@ -62,7 +62,7 @@ inline const std::shared_ptr<const Dataset>& every_type() {
         std::vector<int64_t> times = jittered(random, start, 300 * kMillisecond, (3 + number % 17) * kMillisecond);
         if ((number + episode) % 7 == 5) times.resize(1);
         const auto n = static_cast<int64_t>(times.size());
-        const bool wild = number % 4 == 1;  // with Inf and numbers of any size, where normalising is hardly possible
+        const bool wild = number % 4 == 1;  // with infinities and numbers of any size, which can hardly be normalised
         const auto values = wild ? random.values(element, n * features) : random.tame_values(element, n * features);
         writer.append(stream_name(element.kDType, features), element, times, values, row_shape);
       };
@@ -84,7 +84,7 @@ inline const std::shared_ptr<const Dataset>& every_type() {
 
 inline const std::vector<double> kDeltas{0.0, -0.021, 0.0005, 0.4, -0.4, 0.013, 0.013};
 
-// Options that are for the device of the test.
+// A test whose loader runs on the test's device.
 class OnDeviceOfLoader : public OnDevice {
  protected:
   static LoaderOptions options() {

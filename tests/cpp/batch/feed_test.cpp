@@ -45,7 +45,7 @@ struct Way {
   Tier button;
 };
 
-// Three streams on clocks of their own, three episodes; one lacks "force". The files stay.
+// Keeps the files of the recording: three streams on their own clocks in three episodes, of which one lacks "force".
 CacheWriter& writer() {
   static CacheWriter made;
   return made;
@@ -62,7 +62,7 @@ const std::shared_ptr<const Dataset>& recording() {
         }
         return stamps;
       };
-      // Bytes are compared, and a NaN's payload is another on each device.
+      // No NaN, because bytes are compared and devices give a NaN different payloads.
       const auto numbers = [&](auto element, int64_t count) {
         auto values = random.tame_values(element, count);
         for (auto& value : values) value = std::isnan(value) ? 0 : value;
@@ -80,7 +80,7 @@ const std::shared_ptr<const Dataset>& recording() {
 }
 
 using Bytes = std::vector<unsigned char>;
-using Arrays = std::map<std::string, Bytes>;  // a batch, wherever its arrays lie in memory
+using Arrays = std::map<std::string, Bytes>;  // the arrays of a batch by name
 
 Bytes on_host(const void* memory, size_t bytes, Device device) {
   Bytes read(bytes);
@@ -104,7 +104,7 @@ Arrays arrays_of(const Loader& loader, int64_t samples, const void* memory) {
   return arrays;
 }
 
-// Batches' memory, counted; what is given back is overwritten and kept, so that whoever still writes there is found out.
+// Counts the memory of batches. Memory that is returned is overwritten and kept, so that a later write to it is found.
 class Memories {
  public:
   explicit Memories(Device device) : device_(device) {}
@@ -186,7 +186,7 @@ class FeedTest : public testing::TestWithParam<Way> {
     return std::make_shared<const Loader>(recording(), of);
   }
 
-  // By the CPU out of memory, at once.
+  // Returns the batch as a loader on the CPU makes it, with all streams in memory and no feed.
   static Arrays expected(const BatchPosition& position, LoaderOptions of = options()) {
     of.device = {};
     for (StreamRequest& request : of.streams) request.residency = kInMemory;
@@ -201,7 +201,7 @@ class FeedTest : public testing::TestWithParam<Way> {
     return loader.samples_at(next) > 0 ? next : BatchPosition{position.seed, position.epoch + 1, 0};
   }
 
-  // The batches that a feed holds beside the caller's, and with reuse that one too.
+  // The most batches that a feed holds besides the caller's; with reuse the caller's is included.
   static int64_t most_memories(int64_t prefetch) { return prefetch + 2; }
 };
 
@@ -215,7 +215,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Way{"cuda_mapped", DeviceType::kCuda, Tier::kMapped, Tier::kMapped, Tier::kMapped}),
     [](const auto& way) { return std::string(way.param.name); });
 
-TEST_P(FeedTest, GivesWhatFillGivesOverTheEndsOfEpochs) {
+TEST_P(FeedTest, EqualsFillAcrossEpochs) {
   for (const bool drop_last : {false, true}) {
     LoaderOptions asked = options();
     asked.drop_last = drop_last;
@@ -235,7 +235,7 @@ TEST_P(FeedTest, GivesWhatFillGivesOverTheEndsOfEpochs) {
             ASSERT_EQ(batch->samples, from->samples_at(position));
             const Arrays arrays = arrays_of(*from, batch->samples, batch->memory.get());
             ASSERT_EQ(arrays, expected(position, asked)) << position.epoch << ' ' << position.samples;
-            // The coming ones are made meanwhile, and elsewhere.
+            // The feed makes the next batches meanwhile, in other memory.
             if (position.samples % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
             EXPECT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), arrays);
             if (reuse) {
@@ -263,7 +263,7 @@ TEST_P(FeedTest, GivesWhatFillGivesOverTheEndsOfEpochs) {
   }
 }
 
-TEST_P(FeedTest, GoesAnywhereAtAnyTime) {
+TEST_P(FeedTest, TakesPositionsInAnyOrder) {
   Random random(62);
   for (const int64_t prefetch : {0, 1, 3}) {
     for (const bool reuse : {false, true}) {
@@ -282,7 +282,7 @@ TEST_P(FeedTest, GoesAnywhereAtAnyTime) {
           if (random.one_in(9)) {
             EXPECT_FALSE(feed.next({position.seed, position.epoch, from->samples()}, memories.allocate(), {}));
           }
-          if (!random.one_in(5)) position = behind(*from, position);  // else the same again
+          if (!random.one_in(5)) position = behind(*from, position);  // else asks for the same position again
         }
         if (reuse) {
           EXPECT_LE(memories.asked(), most_memories(prefetch));
@@ -294,8 +294,8 @@ TEST_P(FeedTest, GoesAnywhereAtAnyTime) {
   }
 }
 
-// Batches that take about a millisecond, so that some are being made whenever the feed goes.
-TEST_P(FeedTest, BatchesMadeAheadByOtherWeightsAreMadeAgain) {
+// Batches take about a millisecond, so that some are being made whenever the weights change.
+TEST_P(FeedTest, BatchesAheadWithOldWeightsAreMadeAgain) {
   const auto of_two = [](LoaderOptions made) {
     made.mixture = true;
     made.sources = {{.dataset = recording(), .name = "a", .weight = 1},
@@ -331,7 +331,7 @@ TEST_P(FeedTest, BatchesMadeAheadByOtherWeightsAreMadeAgain) {
   }
 }
 
-TEST_P(FeedTest, EndsWhatIsBeingMadeBeforeItsMemoryGoes) {
+TEST_P(FeedTest, FinishesWorkBeforeItsMemoryIsFreed) {
   LoaderOptions asked = options();
   asked.batch_size = 119;
   asked.streams[1].delta_timestamps.resize(400, 1e-6);
@@ -353,7 +353,7 @@ TEST_P(FeedTest, EndsWhatIsBeingMadeBeforeItsMemoryGoes) {
   }
 }
 
-TEST_P(FeedTest, GoesOnAfterMemoryDidNotSuffice) {
+TEST_P(FeedTest, ContinuesAfterAFailedAllocation) {
   for (const bool reuse : {false, true}) {
     for (int64_t fails = 1; fails <= 6; ++fails) {
       Memories memories(device());
@@ -379,7 +379,7 @@ TEST_P(FeedTest, GoesOnAfterMemoryDidNotSuffice) {
   }
 }
 
-// Each loop's last batch is its own, whichever of the others asks meanwhile.
+// The last batch of each loop stays valid while other loops take batches.
 TEST_P(FeedTest, LoopsInTurnsKeepTheirLastBatches) {
   Random random(63);
   for (const int64_t prefetch : {0, 2}) {
@@ -420,7 +420,7 @@ TEST_P(FeedTest, LoopsInTurnsKeepTheirLastBatches) {
   expect_refused<ArgumentError>([&] { feed.next({}, memories.allocate(), {}, {}, -1); }, "loop: ");
 }
 
-TEST_P(FeedTest, ARangeForIsWhatIsLeftOfAnEpoch) {
+TEST_P(FeedTest, ARangeForCoversTheRestOfAnEpoch) {
   for (const bool drop_last : {false, true}) {
     LoaderOptions asked = options();
     asked.drop_last = drop_last;
@@ -444,7 +444,7 @@ TEST_P(FeedTest, ARangeForIsWhatIsLeftOfAnEpoch) {
   }
 }
 
-// As long as it lives.
+// Sets one thread while it lives.
 class OnOneThread {
  public:
   OnOneThread() { set_num_threads(1); }
@@ -456,15 +456,14 @@ class OnOneThread {
   int before_ = num_threads();
 };
 
-TEST_P(FeedTest, AWaitThatIsInterruptedIsNoBatchLost) {
+TEST_P(FeedTest, AnInterruptedWaitLosesNoBatch) {
   struct Interrupt {};
   LoaderOptions asked = options();
-  asked.batch_size = 120;  // an epoch
-  // A wait looks for signals after some milliseconds: on one thread a batch takes several times as long, however many cores
-  // there are.
+  asked.batch_size = 120;  // the whole epoch
+  // A wait checks for signals every few milliseconds. On one thread a batch takes several times as long on any machine.
   const OnOneThread on_one_thread;
   asked.streams[0].delta_timestamps.resize(kSanitized ? 10'000 : 20'000, 1e-6);
-  asked.streams[0].residency = device().is_cuda() ? Tier::kMapped : GetParam().state;  // so that there is a wait
+  asked.streams[0].residency = device().is_cuda() ? Tier::kMapped : GetParam().state;  // makes the caller wait
   const auto from = loader(asked);
   const Arrays second = expected({.epoch = 1}, asked);
   Memories memories(device());
@@ -474,13 +473,13 @@ TEST_P(FeedTest, AWaitThatIsInterruptedIsNoBatchLost) {
     const auto start = std::chrono::steady_clock::now();
     auto batch = feed.next({}, memories.allocate(), {});
     const auto took = std::chrono::steady_clock::now() - start;
-    // The next batch belongs to the thread from the moment it wakes, late on a busy machine, until the batch is whole, early on
-    // many cores. Only in between a caller waits, so the tries step through the time that a batch takes, in eighths.
+    // The caller waits only while the feed's thread makes the next batch. On a busy machine the thread wakes late, and
+    // on many cores it finishes early. So the tries start after different fractions of a batch's time, in eighths.
     std::this_thread::sleep_for(took * (tries % 16) / 8);
     try {
       batch = feed.next({.epoch = 1}, memories.allocate(), {}, [] { throw Interrupt(); });
     } catch (const Interrupt&) {
-      if (++interrupts % 2 == 0) continue;  // to another place, or
+      if (++interrupts % 2 == 0) continue;  // every other time from the start, else
       batch = feed.next({.epoch = 1}, memories.allocate(), {});
     }
     ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), second);
@@ -490,8 +489,8 @@ TEST_P(FeedTest, AWaitThatIsInterruptedIsNoBatchLost) {
   EXPECT_GT(interrupts, 0);
 }
 
-// With reuse, the copies into a batch's memory wait for the work that was queued before and reads the old batch there.
-TEST_P(FeedTest, CopiesWaitForWhatReadsTheMemory) {
+// With reuse, copies into a batch's memory wait for work that was queued earlier and reads the old batch there.
+TEST_P(FeedTest, CopiesWaitForReadersOfTheMemory) {
   if (!device().is_cuda()) GTEST_SKIP() << "nothing is queued on the CPU";
   const auto from = loader();
   const OwnedCudaStream consumer(device());
@@ -506,7 +505,7 @@ TEST_P(FeedTest, CopiesWaitForWhatReadsTheMemory) {
   const auto copy = [&](const PinnedBuffer& to, const void* data) {
     check_cuda(cuda_backend().copy_to_host(0, to.data(), data, to.bytes(), consumer.get().handle), "copy");
   };
-  for (int i = 0; i < 20; ++i) copy(away, large.data());  // about a tenth of a second
+  for (int i = 0; i < 20; ++i) copy(away, large.data());  // takes about a tenth of a second
   copy(read, first->memory.get());
   for (int step = 0; step < 3; ++step) {
     position = behind(*from, position);
@@ -520,8 +519,8 @@ TEST_P(FeedTest, CopiesWaitForWhatReadsTheMemory) {
   }
 }
 
-// A loader of its own cache, whose file then ends within the last episode.
-TEST_P(FeedTest, WhatAFileLacksIsMissedWhereItIsDrawn) {
+// The loader has a copy of the cache, in which a file is then cut within the last episode.
+TEST_P(FeedTest, ACutFileFailsOnlyBatchesThatNeedIt) {
   const auto dataset = recording();
   TemporaryFolder folder;
   std::filesystem::copy(dataset->path(), folder.path() + "/cache", std::filesystem::copy_options::recursive);
@@ -549,7 +548,7 @@ TEST_P(FeedTest, WhatAFileLacksIsMissedWhereItIsDrawn) {
           const auto* const times = reinterpret_cast<const int64_t*>(right.at("time_ns").data());
           const Stream& state = dataset->stream("state");
           const int64_t last_whole =
-              state.time_ns[state.rows - 16];  // a window that reaches beyond mixes the row behind it
+              state.time_ns[state.rows - 16];  // a window that reaches further mixes in the row after it
           for (int64_t i = 0; i < from->samples_at(position); ++i) {
             needs_it |= episodes[i] == 2 && times[i] + 10'000 > last_whole;
           }
@@ -559,8 +558,7 @@ TEST_P(FeedTest, WhatAFileLacksIsMissedWhereItIsDrawn) {
           continue;
         }
         ++missed;
-        for (int i = 0; i < 2; ++i)
-          expect_refused<FileError>(take, file, "it was cut short");  // as often as it is asked
+        for (int i = 0; i < 2; ++i) expect_refused<FileError>(take, file, "it was cut short");  // every time
       }
       EXPECT_EQ(missed > 0, reads_it);
       EXPECT_LE(memories.living(), most_memories(prefetch));
@@ -568,7 +566,7 @@ TEST_P(FeedTest, WhatAFileLacksIsMissedWhereItIsDrawn) {
   }
 }
 
-// A batch that is dropped, by any thread, leaves its memory to a later one. A batch that is held keeps it.
+// A batch that any thread drops leaves its memory to a later one. A batch that is held keeps its memory.
 TEST_P(FeedTest, TakesTheMemoryOfDroppedBatches) {
   if (device().is_cuda()) GTEST_SKIP() << "the allocator of a CUDA device keeps memory";
   const auto from = loader();
@@ -592,7 +590,7 @@ TEST_P(FeedTest, TakesTheMemoryOfDroppedBatches) {
       EXPECT_LE(memories.asked(), most_held + prefetch + 1);
       while (held.size() > 1) held.pop_back();
     }
-    const auto& [batch, at] = held.front();  // after its feed
+    const auto& [batch, at] = held.front();  // the feed is gone
     EXPECT_EQ(arrays_of(*from, batch.samples, batch.memory.get()), expected(at));
     held.clear();
     EXPECT_EQ(memories.living(), 0);
@@ -621,7 +619,7 @@ TEST_P(FeedTest, ParentAndChildGoOnAfterAFork) {
       EXPECT_EQ(goes_on(), 0);
       EXPECT_EQ(in_a_child([&] {
                   position = {.seed = 3, .epoch = 7, .samples = 20};
-                  return goes_on() + in_a_child(goes_on);  // of which one is a child's child
+                  return goes_on() + in_a_child(goes_on);  // also in a child's child
                 }),
                 0);
       EXPECT_EQ(in_a_child([&] {

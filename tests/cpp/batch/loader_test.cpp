@@ -103,7 +103,8 @@ TEST_P(LoaderTest, WeightsChangeInOrderAndForOneSeed) {
 
 // ---- Threads ----
 
-// Every method and normalization; 33 streams, more than fit one group of segments; one window is spread over several.
+// Options with every method and normalization, and 33 streams: more than one group of segments holds. One window is
+// spread over several groups.
 LoaderOptions options_of_everything(const Dataset& dataset, DType dtype = DType::kFloat32) {
   constexpr Normalize kNormalizations[] = {Normalize::kNone, Normalize::kMeanStd, Normalize::kMinMax,
                                            Normalize::kQ01Q99};
@@ -127,7 +128,7 @@ LoaderOptions options_of_everything(const Dataset& dataset, DType dtype = DType:
   return asked;
 }
 
-TEST(LoaderThreads, TheirNumberChangesNothing) {
+TEST(LoaderThreads, TheNumberOfThreadsDoesNotChangeABatch) {
   const auto dataset = every_type();
   const int before = num_threads();
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
@@ -142,7 +143,7 @@ TEST(LoaderThreads, TheirNumberChangesNothing) {
   set_num_threads(before);
 }
 
-TEST(LoaderThreads, SeveralMayFillAtOnce) {
+TEST(LoaderThreads, SeveralThreadsFillAtOnce) {
   const auto dataset = every_type();
   const Loader loader(dataset, options_of_everything(*dataset));
   std::vector<std::vector<unsigned char>> expected;
@@ -159,7 +160,7 @@ TEST(LoaderThreads, SeveralMayFillAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(LoaderThreads, LoadersOfOneDatasetAreMadeAtOnce) {
+TEST(LoaderThreads, SeveralThreadsMakeLoadersAtOnce) {
   const auto dataset = every_type();
   const std::vector<unsigned char> expected = filled(Loader(dataset, options_of_everything(*dataset)), {});
   std::vector<std::thread> threads;

@@ -23,11 +23,11 @@
 namespace robocache::test {
 namespace {
 
-// ---- affine, against what the words mean ----
+// ---- affine, against its definition ----
 
 constexpr std::array kModes{Normalize::kMeanStd, Normalize::kMinMax, Normalize::kQ01Q99, Normalize::kQ10Q90};
 
-// Statistics of one feature; what normalising does not read is NaN.
+// Statistics of one feature; members that a normalisation must not read are NaN.
 struct OneFeature {
   double mean, std, min, max, q01 = kNan, q99 = kNan, q10 = kNan, q90 = kNan;
 
@@ -40,13 +40,13 @@ struct OneFeature {
   }
 };
 
-// A feature of which mean and std are these, and the two ends of every range mean and mean + std.
+// Returns a feature with mean `low` and std `distance`; every range begins at `low` and ends at low + distance.
 OneFeature from(double low, double distance) {
   const double high = low + distance;
   return {.mean = low, .std = high - low, .min = low, .max = high, .q01 = low, .q99 = high, .q10 = low, .q90 = high};
 }
 
-// ---- as LeRobot and openpi have it ----
+// ---- as in LeRobot and openpi ----
 
 template <class Work>
 void expect_the_constant_is_kept(double low, double distance = 0) {
@@ -60,7 +60,7 @@ void expect_the_constant_is_kept(double low, double distance = 0) {
       };
       const Affine got = from(low, distance).by(normalize, wide, constant);
       ASSERT_LE(off(got.scale, got.shift), std::numeric_limits<Work>::epsilon()) << low;
-      // The slope is theirs, or the steepest below it that keeps the constant.
+      // The slope equals the peer's, or is the steepest below it that keeps the constant.
       const double theirs = (normalize == Normalize::kMeanStd ? 1 : 2) / (constant == Constant::kLeRobot ? 1e-8 : 1e-6);
       if (std::abs(got.scale / theirs - 1) < 1e-12) continue;
       ASSERT_EQ(std::exp2(std::round(std::log2(got.scale))), got.scale);
@@ -73,19 +73,19 @@ void expect_the_constant_is_kept(double low, double distance = 0) {
   }
 }
 
-TEST(PeersConstants, AFeatureWithoutSpreadComesOutAsTheirsWhereItIs) {
+TEST(PeersConstants, AFeatureWithoutSpreadEqualsThePeers) {
   expect_the_constant_is_kept<float>(0);
   expect_the_constant_is_kept<double>(0);
   Random random(73);
   for (int i = 0; i < trials(20'000); ++i) {
     const double low = std::ldexp(random.between(-1, 1), static_cast<int>(random.below(60)) - 20);
     expect_the_constant_is_kept<float>(low);
-    expect_the_constant_is_kept<float>(low, std::abs(low) * 0x1p-25);  // as a mean that was rounded leaves behind
+    expect_the_constant_is_kept<float>(low, std::abs(low) * 0x1p-25);  // the spread that a rounded mean leaves
     expect_the_constant_is_kept<double>(low);
   }
 }
 
-// ---- and back ----
+// ---- the inverse ----
 
 template <class Work>
 void expect_back(const Affine& affine, double value) {
@@ -98,7 +98,7 @@ void expect_back(const Affine& affine, double value) {
       << value << " by " << affine.spread << " at " << affine.centre;
 }
 
-TEST(AffineOf, ItsInverseGivesTheValueBackWithinRule38) {
+TEST(AffineOf, TheInverseGivesTheValueWithinRule38) {
   Random random(74);
   for (int i = 0; i < trials(20'000); ++i) {
     const double low = std::ldexp(random.between(-1, 1), static_cast<int>(random.below(40)) - 20);
@@ -113,13 +113,13 @@ TEST(AffineOf, ItsInverseGivesTheValueBackWithinRule38) {
   }
 }
 
-// ---- the same in a batch ----
+// ---- in a batch ----
 
 class Normalisation : public OnDeviceOfLoader {};
 ROBOCACHE_ON_EACH_DEVICE(Normalisation);
 
-// Factors that overflow, or statistics that hold Inf, may not make NaN of numbers.
-TEST_P(Normalisation, NoNormalizationMakesNanOfNumbers) {
+// Factors that overflow and statistics with infinities must not turn numbers into NaN.
+TEST_P(Normalisation, NoNormalizationTurnsNumbersIntoNan) {
   const auto infinity = std::numeric_limits<float>::infinity();
   constexpr auto kGreatest = std::numeric_limits<float>::max();
   CacheWriter writer;

@@ -46,7 +46,7 @@ TEST(LoaderOptionsJson, ReadsEveryKindOfField) {
   EXPECT_EQ(options.sources.at(0).rename.at(0), (std::pair<std::string, std::string>("qpos", "arm")));
 }
 
-TEST(LoaderOptionsJson, RefusesByTheFieldsName) {
+TEST(LoaderOptionsJson, RefusalsNameTheField) {
   const auto expect_refused = [](const char* json, const std::string& start) {
     try {
       loader_options_from_json(json, {});
@@ -71,7 +71,7 @@ TEST(LoaderOptionsJson, RefusesByTheFieldsName) {
 class LoaderRefuses : public OnDevice {};
 ROBOCACHE_ON_EACH_DEVICE(LoaderRefuses);
 
-TEST_P(LoaderRefuses, RowsOfMoreDimensionsThanABatchHolds) {
+TEST_P(LoaderRefuses, RowsWithTooManyDimensions) {
   for (const size_t dimensions : {6, 7}) {
     CacheWriter writer;
     writer.begin_episode();

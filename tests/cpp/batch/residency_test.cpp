@@ -30,7 +30,7 @@ std::vector<Tier> tiers(const std::vector<Residency>& decided) {
   return found;
 }
 
-// The tiers of keys "a", "b", ... of so many bytes, all automatic.
+// Returns the tiers of keys "a", "b", ... of these sizes, all automatic.
 std::vector<Tier> automatic(const std::vector<int64_t>& bytes, Device device, MemoryBytes budget,
                             MemoryBytes taken = {}) {
   std::vector<ResidencyRequest> requests;
@@ -40,13 +40,13 @@ std::vector<Tier> automatic(const std::vector<int64_t>& bytes, Device device, Me
   return tiers(decided);
 }
 
-TEST(DecideResidency, WhatFitsIsOnTheDevice) {
+TEST(DecideResidency, PutsOnTheDeviceWhatFits) {
   EXPECT_EQ(automatic({}, kCuda, {0, 0}), (std::vector<Tier>{}));
   EXPECT_EQ(automatic({60, 40}, kCuda, {100, 0}), (std::vector{D, D}));
   EXPECT_EQ(automatic({0, 0}, kCuda, {0, 0}), (std::vector{D, D}));
 }
 
-TEST(DecideResidency, OfEqualOnesTheFirstStay) {
+TEST(DecideResidency, EqualStreamsStayInOrder) {
   EXPECT_EQ(automatic({30, 30, 30, 30}, kCuda, {60, 30}), (std::vector{D, D, P, M}));
 }
 
@@ -56,7 +56,7 @@ TEST(DecideResidency, ClocksAndTablesComeFirst) {
   EXPECT_EQ(automatic({1, 0}, kCuda, {100, 100}, {101, 101}), (std::vector{M, D}));
 }
 
-TEST(DecideResidency, WhatIsAskedForByNameComesFirst) {
+TEST(DecideResidency, RequestedTiersComeFirst) {
   const std::vector<ResidencyRequest> requests{{"a", 50}, {"b", 80, D}, {"c", 10, M}, {"d", 70, P}, {"e", 15}};
   const auto decided = decide_residency(requests, kCuda, {100, 100}, {});
   EXPECT_EQ(tiers(decided), (std::vector{M, D, M, P, D}));
@@ -66,7 +66,7 @@ TEST(DecideResidency, WhatIsAskedForByNameComesFirst) {
   EXPECT_EQ(tiers(decide_residency(requests, kCuda, {100, 120}, {})), (std::vector{P, D, M, P, D}));
 }
 
-TEST(DecideResidency, PixelsTakeWhatTheOthersLeave) {
+TEST(DecideResidency, PixelsTakeTheRestOfTheBudget) {
   const auto camera = [](int64_t stored, int64_t decoded) {
     return ResidencyRequest{.key = "camera", .bytes = stored, .tier = {}, .decoded_bytes = decoded};
   };
@@ -78,11 +78,11 @@ TEST(DecideResidency, PixelsTakeWhatTheOthersLeave) {
   EXPECT_EQ(decided({camera(10, 61), numbers}, kCuda, {100, 0}), (std::vector{D, D}));
   EXPECT_EQ(decided({camera(10, 60), numbers}, kCpu, {0, 100}), (std::vector{X, D}));
   EXPECT_EQ(decided({camera(10, 61), numbers}, kCpu, {100, 100}), (std::vector{D, D}));
-  // The smallest first, whatever they take encoded; what others lack they do not get.
+  // The fewest pixels come first, whatever their encoded size. Pixels never take what other streams need.
   EXPECT_EQ(decided({camera(5, 90), camera(10, 80)}, kCuda, {100, 0}), (std::vector{D, X}));
   EXPECT_EQ(decided({camera(5, 90), camera(10, 80)}, kCuda, {170, 0}), (std::vector{X, X}));
   EXPECT_EQ(decided({camera(60, 70), {"wide", 90}}, kCuda, {130, 90}), (std::vector{X, P}));
-  // Pixels may fit beside what stays in its files, and are asked for by name.
+  // Pixels may fit beside a stream that stays in its files, and can be requested by name.
   ResidencyRequest png = camera(50, 60);
   png.stays_in_files = true;
   EXPECT_EQ(decided({png}, kCuda, {60, 0}), (std::vector{X}));
@@ -100,7 +100,7 @@ class ResidencyOnCuda : public testing::Test {
   void SetUp() override { skip_unless_usable({DeviceType::kCuda, 0}); }
 };
 
-TEST_F(ResidencyOnCuda, TheDevicesBudgetIsOfWhatIsFreeThere) {
+TEST_F(ResidencyOnCuda, TheDevicesBudgetIsAShareOfItsFreeMemory) {
   CudaDeviceInfo info{};
   check_cuda(cuda_backend().device_info(0, &info), "device_info");
   const int64_t half = budget_bytes({}, {DeviceType::kCuda, 0}, {}).device;
@@ -110,7 +110,7 @@ TEST_F(ResidencyOnCuda, TheDevicesBudgetIsOfWhatIsFreeThere) {
   EXPECT_GT(budget_bytes({1.0, 0.5}, {DeviceType::kCuda, 0}, {kPresent, 0}).device, kPresent);
 }
 
-// ---- Bringing ----
+// ---- Loading ----
 
 using F32 = Element<float, DType::kFloat32>;
 
@@ -129,7 +129,7 @@ std::shared_ptr<const Dataset> written() {
 class Bring : public OnDevice {};
 ROBOCACHE_ON_EACH_DEVICE(Bring);
 
-TEST_P(Bring, ToTheTierThatWasDecided) {
+TEST_P(Bring, LoadsIntoTheDecidedTier) {
   const auto dataset = written();
   const std::vector<DatasetStream> streams{{dataset, 0}, {written(), 0}};
   for (const Tier tier : {D, P, M}) {
@@ -143,11 +143,11 @@ TEST_P(Bring, ToTheTierThatWasDecided) {
   }
 }
 
-// The budget allows it, and then there is no memory.
-TEST_F(ResidencyOnCuda, AStreamMovesDownWhereMemoryDoesNotSuffice) {
+// The budget allows the device, but the allocation fails.
+TEST_F(ResidencyOnCuda, AStreamMovesDownIfAnAllocationFails) {
   const Device device{DeviceType::kCuda, 0};
   const std::vector<DatasetStream> streams{{written(), 0}};
-  const auto clock = ResidentClock::get(streams[0].dataset, 0, device);  // which finds room
+  const auto clock = ResidentClock::get(streams[0].dataset, 0, device);  // the clock is in memory already
   std::vector<DeviceBuffer> everything;
   for (size_t bytes = size_t{1} << 34; bytes >= size_t{1} << 20;) {
     try {

@@ -50,7 +50,7 @@ TEST(WorkQueue, WorksWhileNobodyWaits) {
   EXPECT_EQ(queue.pending(), 3);
 }
 
-TEST(WorkQueue, TakeThrowsWhatTheWorkThrew) {
+TEST(WorkQueue, TakeThrowsTheWorksException) {
   WorkQueue queue;
   for (int round = 0; round < 3; ++round) {
     std::atomic<int> done = 0;
@@ -68,7 +68,7 @@ TEST(WorkQueue, TakeThrowsWhatTheWorkThrew) {
   }
 }
 
-// Work that runs until it is cancelled, and two others behind it.
+// Submits work that runs until it is cancelled, and two more works after it.
 void submit_endless(WorkQueue& queue, std::atomic<bool>& begun, std::atomic<int>& others) {
   begun = false;
   queue.submit([&begun](const std::atomic<bool>& cancelled) {
@@ -78,7 +78,7 @@ void submit_endless(WorkQueue& queue, std::atomic<bool>& begun, std::atomic<int>
   for (int i = 0; i < 2; ++i) queue.submit([&others](const std::atomic<bool>&) { ++others; });
 }
 
-TEST(WorkQueue, CancelEndsWhatHasBegunAndDropsTheRest) {
+TEST(WorkQueue, CancelStopsRunningWorkAndDropsTheRest) {
   std::atomic<bool> begun = false;
   std::atomic<int> others = 0;
   WorkQueue queue;
@@ -96,7 +96,7 @@ TEST(WorkQueue, CancelEndsWhatHasBegunAndDropsTheRest) {
   queue.cancel();
 }
 
-TEST(WorkQueue, DestructionEndsWhatHasBegunAndDropsTheRest) {
+TEST(WorkQueue, DestructionStopsRunningWorkAndDropsTheRest) {
   std::atomic<bool> begun = false;
   std::atomic<int> others = 0;
   for (int round = 0; round < 20; ++round) {
@@ -109,7 +109,7 @@ TEST(WorkQueue, DestructionEndsWhatHasBegunAndDropsTheRest) {
 
 struct Interrupt {};
 
-TEST(WorkQueue, AnInterruptedWaitLeavesTheWork) {
+TEST(WorkQueue, AnInterruptedWaitKeepsTheWork) {
   WorkQueue queue;
   std::atomic<bool> go = false;
   bool done = false;
@@ -132,7 +132,7 @@ TEST(WorkQueue, AnInterruptedWaitLeavesTheWork) {
 TEST(WorkQueue, AWaitForLongWorkIsInterruptedAtOnce) {
   using std::chrono::milliseconds;
   const auto began = Clock::now();
-  const int64_t ranges = int64_t{4000} * num_threads();  // 80 s of each thread
+  const int64_t ranges = int64_t{4000} * num_threads();  // 80 s for each thread
   std::atomic<int64_t> ran = 0;
   {
     WorkQueue queue;
@@ -147,11 +147,11 @@ TEST(WorkQueue, AWaitForLongWorkIsInterruptedAtOnce) {
     EXPECT_THROW(queue.take([] { throw Interrupt(); }), Interrupt);
     EXPECT_EQ(queue.pending(), 2);
   }
-  EXPECT_LT(ran, ranges / 4);  // nor does the destructor wait for the rest
+  EXPECT_LT(ran, ranges / 4);  // the destructor does not wait for the rest either
   EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
 }
 
-// Both sides fall asleep and are woken, in every order.
+// Both sides sleep and are woken, in every order.
 TEST(WorkQueue, DoesEachWorkOnce) {
   constexpr int kWorks = 20'000;
   const auto times = std::make_unique<std::atomic<int>[]>(kWorks);
@@ -202,7 +202,7 @@ TEST(WorkQueue, IsEmptyInAForkedChild) {
   go = true;
   queue->take();
   queue->take();
-  EXPECT_EQ(done, 1);  // in the parent
+  EXPECT_EQ(done, 1);  // counted in the parent
 }
 
 #endif

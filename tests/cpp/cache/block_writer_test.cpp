@@ -15,7 +15,7 @@
 namespace robocache::cache {
 namespace {
 
-// Some noise over and over; its length divides no block's.
+// Returns noise with a period that divides no block's length.
 std::string noise(size_t size, unsigned seed) {
   constexpr size_t kPeriod = 4099;
   std::mt19937 random(seed);
@@ -26,13 +26,13 @@ std::string noise(size_t size, unsigned seed) {
   return bytes;
 }
 
-// Written as blocks come, and behind who makes them.
+// Runs each test with blocks written by the caller, and by a thread behind it.
 class BlockWriterTest : public testing::TestWithParam<bool> {
  protected:
   WriteBehind* behind() { return GetParam() ? &behind_ : nullptr; }
   std::string path() const { return folder_.path() + "/file"; }
 
-  // The file holds `expected` and the record tells so; no checksum covers its first `header` bytes.
+  // Expects the file and its record to hold `expected`. No checksum covers the first `header` bytes.
   void expect_file(const BlockWriter& writer, const std::string& expected, size_t header = 0) const {
     const FileRecord record = writer.finish();
     ASSERT_EQ(test::read_file(path()), expected);
@@ -109,7 +109,7 @@ TEST_P(BlockWriterTest, FinishMayBeRepeated) {
   expect_file(writer, "abc");
 }
 
-TEST_P(BlockWriterTest, GoesOnWithAFinishedFileAndNeverCutsWhatItHeld) {
+TEST_P(BlockWriterTest, ContinuesAFinishedFileAndKeepsItsContent) {
   for (const int64_t size : {int64_t{0}, int64_t{77}, kBlockBytes - 6, kBlockBytes, 2 * kBlockBytes + 5}) {
     const std::string bytes = noise(static_cast<size_t>(size), 5);
     const std::string more = noise(static_cast<size_t>(kBlockBytes) + 9, 6);
@@ -134,7 +134,7 @@ TEST_P(BlockWriterTest, GoesOnWithAFinishedFileAndNeverCutsWhatItHeld) {
   }
 }
 
-TEST_P(BlockWriterTest, DoesNotGoOnWithADamagedBlock) {
+TEST_P(BlockWriterTest, DoesNotContinueADamagedBlock) {
   BlockWriter first(path(), "header");
   first.append(noise(static_cast<size_t>(kBlockBytes) + 50, 7));
   FileRecord record = first.finish();
@@ -153,8 +153,8 @@ TEST_P(BlockWriterTest, ErrorsNameTheFileAndTheReason) {
   EXPECT_EQ(message, folder_.path() + "/missing/file: making it: No such file or directory");
 }
 
-// The error of a block is thrown by later calls; it stays until it is taken back, or can be written.
-TEST(WriteBehind, KeepsWhatCannotBeWritten) {
+// Later calls throw the error of a block again, until the block is truncated away or can be written.
+TEST(WriteBehind, KeepsBlocksThatCannotBeWritten) {
   const test::TemporaryFolder folder;
   const auto block = static_cast<size_t>(kBlockBytes);
   const std::string bytes = noise(3 * block + 9, 8);
@@ -170,7 +170,7 @@ TEST(WriteBehind, KeepsWhatCannotBeWritten) {
         writer.append(bytes);
         other.append(bytes);
       } catch (const FileError&) {
-        // As soon as the first block has failed; what was appended before stays.
+        // It may throw as soon as the first block has failed. Data that was appended before stays.
       }
       for (int tries = 0; tries < 3; ++tries) {
         EXPECT_EQ(test::message_of<FileError>([&] { behind.settle(); }),
@@ -192,7 +192,7 @@ TEST(WriteBehind, KeepsWhatCannotBeWritten) {
   }
 }
 
-TEST(WriteBehind, TakesNoMoreThanHasRoom) {
+TEST(WriteBehind, HoldsAtMostItsLimit) {
   const test::TemporaryFolder folder;
   const std::string bytes = noise(static_cast<size_t>(kBlockBytes), 9);
   WriteBehind behind;

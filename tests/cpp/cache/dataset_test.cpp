@@ -49,7 +49,7 @@ class DatasetTest : public testing::Test {
   std::string in_stream(const std::string& file) const { return path() + "/streams/joint.position/" + file; }
   std::string in_camera(const std::string& file) const { return path() + "/streams/camera/" + file; }
 
-  // Whether it may be longer than the manifest says, and tell of other rows.
+  // Whether the file may be longer than the manifest says, and name more rows.
   static bool grows(const fs::path& file) {
     return file.filename() == "time_ns.npy" || file.filename() == "values.npy" || file.filename() == "blob_offsets.npy";
   }
@@ -67,7 +67,7 @@ class DatasetTest : public testing::Test {
     EXPECT_TRUE(message.starts_with(file.string() + ": ")) << damage << ": " << message;
   }
 
-  // Changes a file and makes its checksums in the manifest right again: damage that only the other checks can find.
+  // Changes a file and corrects its checksums in the manifest, so that only the other checks can find the damage.
   void forge(const std::string& file, size_t at, const void* bytes, size_t size) const {
     std::string content = test::read_file(file);
     const size_t header = grows(file) ? kHeader : 0;
@@ -82,12 +82,12 @@ class DatasetTest : public testing::Test {
     test::write_file(path() + "/manifest.json", manifest);
   }
 
-  static constexpr size_t kHeader = 128;  // of each .npy here
+  static constexpr size_t kHeader = 128;  // bytes of each .npy header here
 
   test::TemporaryFolder folder_;
 };
 
-// All but those that say how many rows a file has that grows.
+// Exception: a file that grows may name more rows than the manifest.
 TEST_F(DatasetTest, EveryFlippedByteOfEveryFileIsRefused) {
   ASSERT_EQ(files().size(), 14u);
   int other_rows = 0;
@@ -261,18 +261,18 @@ TEST_F(DatasetTest, StreamsOfOneClockAreKnown) {
   }
 }
 
-TEST_F(DatasetTest, OtherFilesInTheDirectoryAreNotItsBusiness) {
+TEST_F(DatasetTest, OtherFilesInTheDirectoryAreIgnored) {
   test::write_file(path() + "/README", "mine");
   EXPECT_NO_THROW(Dataset::open(path(), true));
 }
 
-TEST_F(DatasetTest, BytesAreThoseOfItsFiles) {
+TEST_F(DatasetTest, BytesAreTheSizesOfItsFiles) {
   uintmax_t bytes = 0;
   for (const fs::path& file : files()) bytes += fs::file_size(file);
   EXPECT_EQ(Dataset::open(path())->bytes(), static_cast<int64_t>(bytes));
 }
 
-TEST_F(DatasetTest, AnUnknownStreamNamesTheKnown) {
+TEST_F(DatasetTest, AnUnknownStreamErrorNamesTheKnown) {
   const auto dataset = Dataset::open(path());
   EXPECT_EQ(dataset->index_of("joint.position"), 0);
   const std::string message = message_of<ArgumentError>([&] { dataset->index_of("joint.postion"); });

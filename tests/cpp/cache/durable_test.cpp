@@ -20,8 +20,8 @@
 
 namespace {
 
-// Records what this process makes durable, in order, and by how many threads at once; none is before `together` have come, however
-// late a busy machine starts them. A path with `refused` in it fails.
+// Records what this process makes durable, in order, and on how many threads at once. Calls wait until `together` of
+// them have come, however late a busy machine starts them. A path that contains `refused` fails.
 struct Disk {
   std::mutex mutex;
   std::condition_variable came;
@@ -75,7 +75,7 @@ class DurableTest : public test::WriterFixture {
     writer.close();
   }
 
-  // Everything below `folder` and itself, but locks.
+  // Returns the folder and everything below it, except locks.
   static std::set<std::string> all_of(const std::string& folder) {
     std::set<std::string> found{folder};
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) found.insert(entry.path().string());
@@ -83,8 +83,8 @@ class DurableTest : public test::WriterFixture {
   }
 };
 
-TEST_F(DurableTest, AllFilesAndFoldersAreBeforeTheManifest) {
-  disk.together = 5;  // a disk is waited for once, not for each of hundreds
+TEST_F(DurableTest, AllFilesAndFoldersComeBeforeTheManifest) {
+  disk.together = 5;  // the disk is waited for once, not hundreds of times
   for (const WriteMode mode : {WriteMode::kNew, WriteMode::kAppend}) {
     disk.durable.clear();
     write_many(mode);
@@ -105,7 +105,7 @@ TEST_F(DurableTest, AllFilesAndFoldersAreBeforeTheManifest) {
   EXPECT_GE(disk.most_at_once, 5);
 }
 
-TEST_F(DurableTest, WhatIsNotIsNamedAndNothingIsThere) {
+TEST_F(DurableTest, AFailureNamesThePathAndLeavesNoCache) {
   for (const char* refused : {"stream%2017/values.npy", "/streams", "top", "manifest.json"}) {
     disk.refused = refused;
     const std::string message = test::message_of<FileError>([&] { write_many(); });
@@ -121,8 +121,8 @@ TEST_F(DurableTest, WhatIsNotIsNamedAndNothingIsThere) {
   EXPECT_EQ(Dataset::open(path(), true)->num_episodes(), 1);
 }
 
-// The second time an fsync says that all is well, whatever the first has lost.
-TEST_F(DurableTest, WhatIsNotStaysSo) {
+// A second fsync reports success, even if the first lost data.
+TEST_F(DurableTest, AFailureStaysAFailure) {
   Writer writer(path());
   writer.begin_episode();
   test::append(writer, "a", {0, 1}, {1, 2});

@@ -1,4 +1,4 @@
-// Whole files, read and written by plain streams: nothing of the code under test; and a disk that is full.
+// Whole files, read and written by plain streams instead of the code under test; and a full disk.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ inline void write_byte(const std::filesystem::path& path, size_t at, char byte) 
   file.seekp(static_cast<std::streamoff>(at)).put(byte);
 }
 
-// The message of the error that `action` throws; fails if it throws none of that type.
+// Returns the message of the error that `action` throws; fails if it throws no error of that type.
 template <class Expected>
 std::string message_of(const std::function<void()>& action) {
   try {

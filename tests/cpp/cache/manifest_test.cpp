@@ -69,7 +69,7 @@ Manifest example() {
   return manifest;
 }
 
-// parse_manifest on a copy of exactly these bytes, so that AddressSanitizer sees a look past their end.
+// Calls parse_manifest on a copy of exactly these bytes, so that AddressSanitizer sees a read past the end.
 Manifest parse(const std::string& text) {
   const auto copy = std::make_unique_for_overwrite<char[]>(text.size());
   std::memcpy(copy.get(), text.data(), text.size());
@@ -80,7 +80,7 @@ std::string refusal(const std::string& text) {
   return message_of<FileError>([&] { parse(text); });
 }
 
-// The manifest with something replaced and the checksum made anew: damage that only the other checks can find.
+// Returns the manifest with a part replaced and a new checksum, so that only the other checks can find the damage.
 std::string altered(const std::string& from, const std::string& to) {
   std::string text = manifest_text(example());
   const size_t at = text.find(from);
@@ -90,7 +90,7 @@ std::string altered(const std::string& from, const std::string& to) {
   return text + "  \"crc32\": \"" + crc32_text(crc32(text.data(), text.size())) + "\"\n}\n";
 }
 
-TEST(Manifest, ALaterGenerationHasSmallFilesOfItsOwn) {
+TEST(Manifest, ALaterGenerationHasItsOwnSmallFiles) {
   EXPECT_EQ(of_generation("row_offsets.npy", 0), "row_offsets.npy");
   EXPECT_EQ(of_generation("row_offsets.npy", 12), "row_offsets.12.npy");
   Manifest manifest = example();
@@ -123,7 +123,7 @@ TEST(Manifest, EveryTruncationAndEveryFlippedByteIsRefused) {
   EXPECT_TRUE(contains(refusal(text + "\n"), "damaged"));
 }
 
-TEST(Manifest, ValuesThatCannotBeAreRefusedByTheirField) {
+TEST(Manifest, ImpossibleValuesAreRefusedByTheirField) {
   const std::tuple<const char*, const char*, const char*> refused[] = {
       {R"("rows": 7)", R"("rows": -7)", "'streams[0].rows'"},
       {R"("rows": 7)", R"("rows": 7.0)", "'streams[0].rows'"},
@@ -194,7 +194,7 @@ TEST(Manifest, StreamDirectoriesHoldAnyName) {
   EXPECT_EQ(stream_directory("\xc3\xa4 \n"), "streams/%C3%A4%20%0A");
 }
 
-TEST(EpisodeMetadata, LinesBeginWithTheColumnsEveryEpisodeHas) {
+TEST(EpisodeMetadata, LinesBeginWithTheColumnsOfEveryEpisode) {
   EXPECT_EQ(episode_line(3, std::pair<int64_t, int64_t>{-5, 7}, R"({"a": 1})"),
             "{\"episode_index\": 3, \"start_ns\": -5, \"end_ns\": 7, \"a\": 1}\n");
   EXPECT_EQ(episode_line(0, std::nullopt, "{}"), "{\"episode_index\": 0, \"start_ns\": null, \"end_ns\": null}\n");

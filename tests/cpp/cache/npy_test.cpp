@@ -22,14 +22,14 @@ using test::message_of;
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-// check_npy on a copy of exactly these bytes, so that AddressSanitizer sees a look past their end.
+// Calls check_npy on a copy of exactly these bytes, so that AddressSanitizer sees a read past the end.
 int64_t check(const std::string& file, DType dtype, const std::vector<int64_t>& shape) {
   const auto copy = std::make_unique_for_overwrite<std::byte[]>(file.size());
   std::memcpy(copy.get(), file.data(), file.size());
   return check_npy("x.npy", {copy.get(), file.size()}, dtype, shape);
 }
 
-// A file as another program might write it.
+// Returns a file as another program might write it.
 std::string npy(int version, const std::string& dictionary, size_t data_bytes, size_t header_multiple = 64) {
   const size_t prefix = version == 1 ? 10 : 12;
   std::string header = dictionary;
@@ -40,7 +40,7 @@ std::string npy(int version, const std::string& dictionary, size_t data_bytes, s
   return file + header + std::string(data_bytes, '\0');
 }
 
-TEST(Npy, HeaderIsWhatNumpyWrites) {
+TEST(Npy, HeaderEqualsNumpys) {
   const std::string header = npy_header(DType::kFloat32, 12, std::vector<int64_t>{3});
   EXPECT_EQ(header.substr(0, 10), std::string("\x93NUMPY\x01\x00\x76\x00", 10));
   EXPECT_EQ(header.size(), 128u);
@@ -60,7 +60,7 @@ TEST(Npy, HeaderHasOneLengthForAnyNumberOfRows) {
   }
 }
 
-TEST(Npy, EveryDTypeIsAcceptedAsItselfOnly) {
+TEST(Npy, EveryDTypeIsAcceptedOnlyAsItself) {
   for (int d = 0; d <= static_cast<int>(DType::kFloat64); ++d) {
     const auto dtype = static_cast<DType>(d);
     std::string file = npy_header(dtype, 2, std::vector<int64_t>{3});
@@ -78,7 +78,7 @@ TEST(Npy, VersionsOneToThreeAndKeysInAnyOrder) {
                        "x.npy: at byte 6: expected .npy format version 1.0, 2.0 or 3.0, got 4.0"));
 }
 
-TEST(Npy, RefusesWithThePlace) {
+TEST(Npy, RefusalsNameTheByte) {
   const auto refusal = [](const std::string& dictionary, size_t data_bytes, size_t multiple = 64) {
     return message_of<FileError>([&] { check(npy(1, dictionary, data_bytes, multiple), DType::kInt64, {4}); });
   };
@@ -111,7 +111,7 @@ TEST(Npy, EveryTruncationIsRefused) {
   }
 }
 
-TEST(Npy, RandomHeadersNeverDoMoreThanThrow) {
+TEST(Npy, RandomHeadersThrowAtMost) {
   const std::string file = npy(1, "{'descr': '<i8', 'fortran_order': False, 'shape': (4,), }", 32);
   std::mt19937 random(2);
   for (int i = 0; i < test::damages(20000); ++i) {
@@ -119,12 +119,12 @@ TEST(Npy, RandomHeadersNeverDoMoreThanThrow) {
     for (int change = 0; change < 3; ++change) damaged[random() % damaged.size()] = static_cast<char>(random());
     try {
       EXPECT_EQ(check(damaged, DType::kInt64, {4}), 128);
-    } catch (const FileError&) {  // as it should
+    } catch (const FileError&) {  // expected
     }
   }
 }
 
-TEST(Npy, ProductsOverflowIntoAnErrorUnlessEmpty) {
+TEST(Npy, OverflowingProductsAreErrorsUnlessEmpty) {
   EXPECT_EQ(checked_product("f", std::vector<int64_t>{}), 1);
   EXPECT_EQ(checked_product("f", std::vector<int64_t>{2, 3, 4}), 24);
   EXPECT_EQ(checked_product("f", std::vector<int64_t>{kMost, 0, kMost}), 0);

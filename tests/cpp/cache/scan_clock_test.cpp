@@ -15,7 +15,7 @@ namespace robocache::cache {
 namespace {
 
 struct Period {
-  int64_t row;  // that it leads to
+  int64_t row;  // the row at its end
   size_t episode;
   double ns;
 };
@@ -23,11 +23,11 @@ struct Period {
 std::vector<double> edges() {
   std::vector<double> made;
   for (int i = 0; i <= 52; ++i) made.push_back(0.05 * std::pow(400.0, i / 52.0));
-  made[26] = 1;  // the period of a clock that does not jitter
+  made[26] = 1;  // for a clock without jitter
   return made;
 }
 
-// Each fact by itself, from a list of all periods.
+// Checks each fact against a plain computation from a list of all periods.
 void expect_scan(const std::vector<int64_t>& time, const std::vector<int64_t>& row_offsets, double p) {
   std::vector<Period> all;
   for (size_t e = 0; e + 1 < row_offsets.size(); ++e) {
@@ -147,7 +147,7 @@ TEST(ScanClock, KeepsTheFirstOfManyLongGaps) {
   EXPECT_EQ(scan_clock(time.data(), row_offsets, 1000, edges()).long_gap_rows.size(), 400);
 }
 
-// Further apart than int64 tells.
+// The stamps are further apart than int64 can count.
 TEST(ScanClock, WholeRangeOfStamps) {
   const std::vector<int64_t> time{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
   const std::vector<int64_t> row_offsets{0, 2};

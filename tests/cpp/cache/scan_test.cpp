@@ -26,12 +26,12 @@ namespace {
 using test::kInfinity;
 using test::kNan;
 
-// A row after the other, each as the words of scan.hpp say; nothing of it is the scan's.
+// The oracle: visits row after row, by the definitions in scan.hpp, without code of the scan.
 struct Table {
   DType dtype = DType::kFloat64;
   int64_t features = 1;
   std::vector<int64_t> row_offsets;
-  std::vector<double> numbers;               // as the dtype has them
+  std::vector<double> numbers;               // in the precision of the dtype
   std::array<std::vector<double>, 6> stats;  // mean and quantiles
   std::vector<double> low, high;
   std::vector<int64_t> quaternions;
@@ -40,7 +40,7 @@ struct Table {
   double at(int64_t row, int64_t f) const { return numbers[static_cast<size_t>(row * features + f)]; }
   bool begins(int64_t row) const { return std::ranges::binary_search(row_offsets, row); }
   bool is_single() const { return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
-  // The difference is rounded to the type that numbers are looked at as.
+  // The difference is rounded to the type in which the scan compares numbers.
   double step(int64_t row, int64_t f) const {
     if (is_single()) return static_cast<double>(static_cast<float>(at(row, f)) - static_cast<float>(at(row - 1, f)));
     return at(row, f) - at(row - 1, f);
@@ -98,7 +98,7 @@ std::vector<std::tuple<int64_t, int, double>> jumps_of(const Table& table, int64
   return jumps;
 }
 
-// Count, first row, worst.
+// Count, first row, worst size.
 using Told = std::tuple<int64_t, int64_t, double>;
 
 void tell(std::map<std::pair<int, int64_t>, Told>& told, int kind, int64_t feature, int64_t row, double size) {
@@ -218,7 +218,7 @@ void expect_scan(Table table) {
     std::map<int64_t, std::vector<std::tuple<int64_t, int, double>>> jumps;
     for (const Jump& jump : scan.jumps())
       jumps[jump.feature].emplace_back(jump.row, static_cast<int>(jump.kind), jump.step);
-    std::map<std::tuple<int64_t, int64_t, bool>, std::pair<int64_t, int64_t>> bad;  // count, first row
+    std::map<std::tuple<int64_t, int64_t, bool>, std::pair<int64_t, int64_t>> bad;  // count and first row
     for (const NotFinite& one : scan.not_finite()) {
       auto& [count, first] = bad.try_emplace({one.feature, one.episode, one.is_nan}, 0, one.first_row).first->second;
       count += one.count;
@@ -247,7 +247,7 @@ void expect_scan(Table table) {
   set_num_threads(2);
 }
 
-// Noise, whole numbers and waves in episodes of any length, with faults in them.
+// Returns noise, whole numbers and waves in episodes of any length, with faults.
 Table random_table(std::mt19937_64& random, DType dtype, int64_t rows, int64_t features, int64_t episodes) {
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
   Table table;
@@ -293,7 +293,7 @@ Table random_table(std::mt19937_64& random, DType dtype, int64_t rows, int64_t f
   }
   for (size_t s = 0; s < table.stats.size(); ++s) {
     for (int64_t f = 0; f < features; ++f) {
-      // A float64 that is no float32, and a number that occurs.
+      // A float64 that no float32 equals, or a number that occurs.
       const double exact = number(below(rows), f);
       table.stats[s].push_back(below(2) == 0 ? exact : 0.3 + 1e-12);
     }
@@ -308,11 +308,11 @@ Table random_table(std::mt19937_64& random, DType dtype, int64_t rows, int64_t f
   return table;
 }
 
-TEST(ValueScan, EveryDTypeAgainstARowAfterTheOther) {
+TEST(ValueScan, EveryDTypeEqualsTheOracle) {
   std::mt19937_64 random(5);
   for (const auto& [rows, features, episodes] :
        {std::tuple{1, 1, 1}, {19, 2, 1}, {130, 7, 3}, {1024, 3, 1}, {1025, 8, 40}, {2500, 19, 6}, {3100, 33, 300}}) {
-    if (test::kSanitized && rows * features > 10'000) continue;  // of which a row after the other takes minutes
+    if (test::kSanitized && rows * features > 10'000) continue;  // the oracle would take minutes
     expect_scan<uint8_t>(random_table(random, DType::kBool, rows, features, episodes));
     expect_scan<uint8_t>(random_table(random, DType::kUInt8, rows, features, episodes));
     expect_scan<int8_t>(random_table(random, DType::kInt8, rows, features, episodes));
@@ -335,7 +335,7 @@ TEST(ValueScan, FaultsAnywhere) {
   }
 }
 
-// A run and a step across the borders of chunks and blocks; each chunk has a percentile of its own.
+// A run and a step cross the borders of chunks and blocks; each chunk has its own percentile.
 TEST(ValueScan, Chunks) {
   constexpr int64_t kChunk = 1 << 15;
   std::mt19937_64 random(7);
@@ -354,9 +354,9 @@ TEST(ValueScan, Chunks) {
   for (int64_t row = 2 * kChunk - 12; row < 2 * kChunk + 9; ++row) number(row, 0) = 7;
   for (int64_t row = 3 * kChunk - 1100; row < 3 * kChunk; ++row) number(row, 1) = 7;
   number(500, 0) += 300;
-  number(kChunk + 500, 0) += 300;    // nothing there
-  number(kChunk, 1) += 1e5;          // its way back is in the same chunk, its way there too
-  number(2 * kChunk - 1, 1) += 1e5;  // its way back is in the next
+  number(kChunk + 500, 0) += 300;    // within the noise of that chunk
+  number(kChunk, 1) += 1e5;          // the steps to it and back are in one chunk
+  number(2 * kChunk - 1, 1) += 1e5;  // the step back is in the next chunk
   for (auto& statistic : table.stats) statistic = {0.0, 1.0};
   expect_scan<float>(table);
   EXPECT_EQ(jumps_of(table, 0, kChunk).size(), 1);
@@ -373,7 +373,7 @@ TEST(ValueScan, JumpAmongEqualSteps) {
   EXPECT_EQ(jumps_of(table, 0, 1 << 15).size(), 1);
 }
 
-// Steps of the largest numbers are beyond them, and their sums.
+// Differences of the largest numbers overflow, and so do their sums.
 TEST(ValueScan, LargestNumbers) {
   std::mt19937_64 random(8);
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
@@ -386,7 +386,7 @@ TEST(ValueScan, LargestNumbers) {
   }
 }
 
-TEST(ValueScan, KeepsSomeOfVeryMany) {
+TEST(ValueScan, KeepsSomeOfManyFindings) {
   Table table;
   table.row_offsets = {0, 60'000};
   for (int64_t row = 0; row < 60'000; ++row) table.numbers.push_back(static_cast<double>(row / 20));

@@ -1,4 +1,4 @@
-// Shared by tests of the writer: a cache that is written, and its content.
+// Shared by tests of the writer: a fixture that writes a cache, and the rows of that cache.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ inline std::vector<float> values_of(const Stream& stream, int64_t episode) {
   return {values + stream.row_offsets[e] * stream.features, values + stream.row_offsets[e + 1] * stream.features};
 }
 
-// Frames of codec png, each `size` bytes of one value, its place in `values`.
+// Appends frames of codec png: `size` bytes each, all equal to the frame's entry in `values`.
 inline void append_png(Writer& writer, const std::string& stream, std::vector<int64_t> times,
                        std::vector<uint8_t> values, size_t size = 3) {
   std::vector<uint8_t> bytes;
@@ -44,7 +44,7 @@ inline std::string blobs_of(const Stream& stream) {
   return {static_cast<const char*>(stream.values), static_cast<size_t>(stream.blob_offsets[stream.rows])};
 }
 
-// Rows of `lengths` elements of int32 [2], counted up over all.
+// Appends rows of `lengths` elements of int32 [2], numbered across all rows.
 inline void append_cloud(Writer& writer, std::vector<int64_t> times, const std::vector<int64_t>& lengths) {
   std::vector<int64_t> offsets{0};
   for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
@@ -60,7 +60,7 @@ class WriterFixture : public testing::Test {
   std::string path() const { return folder_.path() + "/cache"; }
   std::string partial() const { return path() + ".partial"; }
 
-  // A finished cache whose one value tells caches apart.
+  // Writes a finished cache. `value` tells it apart from other caches.
   void write(float value, WriteMode mode = WriteMode::kNew) const {
     Writer writer(path(), mode);
     writer.begin_episode();
@@ -70,7 +70,7 @@ class WriterFixture : public testing::Test {
   }
   float written() const { return values_of(Dataset::open(path(), true)->stream("x"), 0).at(0); }
 
-  // Ends as a killed process does: nothing is flushed, no destructor runs.
+  // Ends like a killed process: nothing is flushed, no destructor runs.
   void write_and_die() const {
     const pid_t child = fork();
     if (child == 0) {

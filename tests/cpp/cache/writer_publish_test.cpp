@@ -24,7 +24,7 @@ using test::contains;
 using test::message_of;
 using WriterPublishTest = test::WriterFixture;
 
-TEST_F(WriterPublishTest, AnExistingNameIsNeverTouchedUnasked) {
+TEST_F(WriterPublishTest, AnExistingNameIsNeverTouchedByDefault) {
   write(1);
   EXPECT_TRUE(contains(message_of<FileError>([&] { Writer writer(path()); }), "cache: it exists already"));
   fs::create_directory(folder_.path() + "/photos");
@@ -41,7 +41,7 @@ TEST_F(WriterPublishTest, AnExistingNameIsNeverTouchedUnasked) {
   EXPECT_EQ(written(), 1);
 }
 
-TEST_F(WriterPublishTest, AFifoOfAManifestsNameIsNoCacheAndNotWaitedFor) {
+TEST_F(WriterPublishTest, AFifoNamedLikeAManifestIsNoCacheAndIsNotRead) {
   ASSERT_EQ(::mkfifo((folder_.path() + "/manifest.json").c_str(), 0666), 0);
   ::alarm(30);
   write(1);
@@ -55,12 +55,12 @@ TEST_F(WriterPublishTest, ANameThatAppearsMeanwhileIsNotReplaced) {
   EXPECT_THROW(writer.close(), FileError);
   EXPECT_TRUE(fs::is_empty(path()));
   fs::remove(path());
-  writer.close();  // may be tried again
+  writer.close();  // close() may be tried again
   EXPECT_EQ(Dataset::open(path(), true)->num_episodes(), 0);
 }
 
-// The parent's thread that writes is not there, and may have held a lock.
-TEST_F(WriterPublishTest, AForkedChildLetsItsParentsWriterGo) {
+// The child lacks its parent's writing thread, which may have held a lock.
+TEST_F(WriterPublishTest, AForkedChildDestroysItsCopyOfTheWriter) {
   const std::vector<float> many(size_t{1} << 22, 5.0f);
   const std::vector<int64_t> times(many.size(), 0);
   auto writer = std::make_unique<Writer>(path());
@@ -76,7 +76,7 @@ TEST_F(WriterPublishTest, AForkedChildLetsItsParentsWriterGo) {
   EXPECT_EQ(written(), 5);
 }
 
-TEST_F(WriterPublishTest, AForkedChildDoesNotWaitForAThreadThatItHasNot) {
+TEST_F(WriterPublishTest, AForkedChildDoesNotWaitForTheParentsThread) {
   const std::vector<float> many(size_t{1} << 18, 5.0f);
   const std::vector<int64_t> times(many.size(), 0);
   Writer writer(path());

@@ -73,7 +73,7 @@ TEST_F(WriterTest, StreamsKeepTheirOwnClocksAndEpisodes) {
   EXPECT_EQ(dataset->provenance_json(), R"({"source": "test"})");
 }
 
-TEST_F(WriterTest, StridedRowsLongerThanAPieceAndWiderThanOne) {
+TEST_F(WriterTest, StridedRowsLongerAndWiderThanAPiece) {
   constexpr int64_t kRows = 5;
   constexpr int64_t kColumns = 140000;
   std::vector<double> values(kRows * kColumns);
@@ -97,7 +97,7 @@ TEST_F(WriterTest, StridedRowsLongerThanAPieceAndWiderThanOne) {
   EXPECT_EQ(std::memcmp(stream.values, wanted.data(), wanted.size() * sizeof(double)), 0);
 }
 
-TEST_F(WriterTest, JsonOfAnyDepthThatIsTakenIsReadAgain) {
+TEST_F(WriterTest, AcceptedJsonOfAnyDepthIsReadBack) {
   int taken = 0;
   for (int levels = 55; levels < 70; ++levels) {
     std::string json = "1";
@@ -121,8 +121,8 @@ TEST_F(WriterTest, JsonOfAnyDepthThatIsTakenIsReadAgain) {
   EXPECT_LT(taken, 15);
 }
 
-// As where upper case and lower case are one: FAT, SMB.
-TEST_F(WriterTest, AStreamWhoseFolderIsAnothersIsRefused) {
+// As on file systems that ignore case: FAT, SMB.
+TEST_F(WriterTest, TwoStreamsWithOneFolderAreRefused) {
   Writer writer(path());
   writer.begin_episode();
   append(writer, "a", {1}, {2});
@@ -137,7 +137,7 @@ TEST_F(WriterTest, AStreamWhoseFolderIsAnothersIsRefused) {
   EXPECT_EQ(Dataset::open(path(), true)->streams().size(), 2);
 }
 
-// On one thread an append that fails throws; where a thread writes behind it, a later one may.
+// Without a writing thread the failing append throws; with one, a later append may throw.
 TEST_F(WriterTest, AFailedWriteCostsOneEpisode) {
   const std::vector<float> many(size_t{1} << 20, 7.0f);
   const std::vector<int64_t> times(many.size(), 100);
@@ -171,7 +171,7 @@ TEST_F(WriterTest, AFailedWriteCostsOneEpisode) {
       const FileSizeLimit limit(100'000);
       EXPECT_THROW(writer.close(), FileError);
     }
-    writer.close();  // may be tried again
+    writer.close();  // close() may be tried again
     const auto dataset = Dataset::open(path(), true);
     EXPECT_EQ(values_of(dataset->stream("x"), 0), (std::vector<float>{1, 2}));
     EXPECT_EQ(values_of(dataset->stream("x"), 1), many);
@@ -179,8 +179,8 @@ TEST_F(WriterTest, AFailedWriteCostsOneEpisode) {
   set_num_threads(threads_before);
 }
 
-// Though that has room for its own rows.
-TEST_F(WriterTest, AWriteThatFailedBehindIsToldByTheNextAppend) {
+// It throws although its own rows would fit.
+TEST_F(WriterTest, TheNextAppendReportsAFailedWrite) {
   const int threads_before = num_threads();
   set_num_threads(2);
   Writer writer(path());
@@ -197,7 +197,7 @@ TEST_F(WriterTest, AWriteThatFailedBehindIsToldByTheNextAppend) {
   set_num_threads(threads_before);
 }
 
-TEST_F(WriterTest, AnEpisodeWhoseLineCannotBeWrittenLeavesNothingOfIt) {
+TEST_F(WriterTest, AnEpisodeWhoseLineCannotBeWrittenLeavesNothing) {
   Writer writer(path(), WriteMode::kNew);
   const auto begin_episode = [&](const std::string& note) {
     writer.begin_episode("{\"note\": \"" + note + "\"}");
@@ -249,7 +249,7 @@ TEST_F(WriterTest, ThreadsMayAppendAtOnce) {
   }
 }
 
-// The thread that writes looks at values, too, while the next are made.
+// The writing thread also reads values, while the next ones are made.
 TEST_F(WriterTest, ThreadsChangeNoByteOfTheManifest) {
   constexpr int64_t kRows = 60'000;
   std::vector<int64_t> times;
@@ -282,7 +282,7 @@ TEST_F(WriterTest, ThreadsChangeNoByteOfTheManifest) {
   EXPECT_EQ(manifests[0], manifests[1]);
 }
 
-// Equal ones are looked at once.
+// Streams with equal clocks are checked once.
 TEST_F(WriterTest, FindingsAreOfEachStreamsOwnClock) {
   {
     Writer writer(path());
@@ -320,13 +320,13 @@ TEST_F(WriterTest, CallsOutOfOrderAreRefused) {
   EXPECT_TRUE(fs::exists(path()));
 }
 
-// ---- Behind a finished cache ----
+// ---- Appending to a finished cache ----
 
-TEST_F(WriterTest, EpisodesGoBehindThoseOfAFinishedCache) {
+TEST_F(WriterTest, EpisodesAreAppendedToAFinishedCache) {
   const auto add = [](Writer& writer, float value) {
     writer.begin_episode(R"({"value": )" + std::to_string(value) + "}");
     append(writer, "x", {1, 2}, {value, value});
-    append_png(writer, "camera", {5}, {static_cast<uint8_t>(value)}, 700000);  // blocks
+    append_png(writer, "camera", {5}, {static_cast<uint8_t>(value)}, 700000);  // takes several blocks
     append_cloud(writer, {7}, {static_cast<int64_t>(value)});
     writer.end_episode();
   };
@@ -351,7 +351,7 @@ TEST_F(WriterTest, EpisodesGoBehindThoseOfAFinishedCache) {
     append_png(writer, "camera", {5}, {'z'}, 5000000);
     append(writer, "new", {1}, {1});
     writer.abort_episode();
-    opened->verify();  // nothing of what it has mapped was cut off
+    opened->verify();  // the mapped files were not cut
     add(writer, 3);
     EXPECT_EQ(Dataset::open(path(), true)->num_episodes(), 2);
     EXPECT_TRUE(contains(message_of<FileError>([&] { Writer(path(), WriteMode::kAppend); }), "another writer"));

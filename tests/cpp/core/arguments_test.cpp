@@ -11,7 +11,7 @@
 namespace robocache {
 namespace {
 
-TEST(NumberText, IsWhatAPersonWouldWrite) {
+TEST(NumberText, IsShortAndReadable) {
   EXPECT_EQ(number_text(0.1), "0.1");
   EXPECT_EQ(number_text(-0.0), "-0");
   EXPECT_EQ(number_text(100000), "100000");

@@ -1,9 +1,9 @@
-# cmake -DPROJECT_SOURCE_DIR=... -P backend_abi_test.cmake: the hash of what crosses to the CUDA plugin changes with
-# everything that does, and with nothing else.
+# cmake -DPROJECT_SOURCE_DIR=... -P backend_abi_test.cmake: the hash of the interface to the CUDA plugin changes with
+# each part of the interface, and with nothing else.
 cmake_minimum_required(VERSION 3.25)
 include(${PROJECT_SOURCE_DIR}/cmake/RobocacheBackendAbi.cmake)
 
-# expect_hash(EQUAL|DIFFERENT WHAT): of the sources below, against the first hash.
+# expect_hash(EQUAL|DIFFERENT WHAT): compares the hash of the sources below with the first hash.
 set(root ${CMAKE_CURRENT_BINARY_DIR}/backend_abi_test)
 function(expect_hash how what)
   robocache_backend_abi(${root} hash files ${root}/robocache/engine/run_cuda.cu)
@@ -46,7 +46,7 @@ file(APPEND ${root}/robocache/engine/run.hpp "void run();\n")
 expect_hash(EQUAL "a header that does not cross")
 file(REMOVE_RECURSE ${root})
 
-# Of this project: the table, and every struct that a launcher takes.
+# Checks this project: every struct that a launcher takes, and the table, are in the hash.
 file(GLOB_RECURSE sources ${PROJECT_SOURCE_DIR}/src/robocache/*.cu)
 file(GLOB_RECURSE parameters ${PROJECT_SOURCE_DIR}/src/robocache/*_params.hpp)
 robocache_backend_abi(${PROJECT_SOURCE_DIR}/src hash files ${sources})

@@ -15,10 +15,10 @@
 namespace robocache {
 namespace {
 
-// The plugin is looked for once a process, so each of these needs a process of its own.
+// A process looks for the plugin once, so each of these tests needs its own process.
 class BackendDeathTest : public testing::Test {
  protected:
-  // Exits with 0 where there is no CUDA and every entry says so in the way that the header promises.
+  // Exits with 0 if there is no CUDA and every entry reports that as the header promises.
   [[noreturn]] static void exit_without_cuda(const char* library) {
     setenv("ROBOCACHE_CUDA_LIBRARY", library, 1);
     std::fprintf(stderr, "%s\n", cuda_unavailable_reason().c_str());
@@ -60,7 +60,7 @@ TEST_F(BackendDeathTest, APluginOfAnotherBuildIsRefusedByName) {
       "is " ROBOCACHE_BACKEND_ABI);
 }
 
-TEST_F(BackendDeathTest, AMachineWithoutADriverIsSaidToHaveNone) {
+TEST_F(BackendDeathTest, AMissingDriverIsNamed) {
   EXPECT_EXIT(exit_without_cuda(DRIVERLESS_PLUGIN), testing::ExitedWithCode(0),
               "^no NVIDIA driver; install version 580 or later ");
 }
@@ -88,7 +88,7 @@ TEST(Backend, HasATableOrAReason) {
   EXPECT_THROW(DeviceBuffer({DeviceType::kCuda, 0}, size_t{1} << 60), OutOfMemory);
   EXPECT_THROW(PinnedBuffer({DeviceType::kCuda, 0}, size_t{1} << 60), OutOfMemory);
   EXPECT_THROW(DeviceBuffer({DeviceType::kCuda, 1000}, 16), DeviceError);
-  // A failed call is not what the next one reports.
+  // The next call does not report the error of a failed call.
   EXPECT_NO_THROW(DeviceBuffer({DeviceType::kCuda, 0}, 16));
 }
 
@@ -104,7 +104,7 @@ TEST(DeviceBuffer, OnTheCpuIsAlignedAndFilled) {
   }
 }
 
-TEST(DeviceBuffer, OfNoBytesIsLegalOnEveryDevice) {
+TEST(DeviceBuffer, MayBeEmptyOnEveryDevice) {
   for (const Device device : {Device{}, Device{DeviceType::kCuda, 0}}) {
     DeviceBuffer buffer(device, 0);
     EXPECT_EQ(buffer.data(), nullptr);
@@ -123,7 +123,7 @@ TEST(DeviceBuffer, MovesWithItsMemory) {
   EXPECT_EQ(third.bytes(), 16u);
 }
 
-TEST(DeviceBuffer, OfMoreMemoryThanThereIsSaysSo) {
+TEST(DeviceBuffer, TooLargeIsOutOfMemory) {
   try {
     const DeviceBuffer buffer({}, size_t{1} << 60);
     FAIL();
@@ -132,7 +132,7 @@ TEST(DeviceBuffer, OfMoreMemoryThanThereIsSaysSo) {
   }
 }
 
-// ---- What a side stream stands on: on the CPU each does nothing, and so what it says has been done ----
+// ---- The parts of a side stream. On the CPU each does nothing and reports that its work is done ----
 
 class Pinned : public test::OnDevice {
  protected:
@@ -149,7 +149,7 @@ class Pinned : public test::OnDevice {
 };
 ROBOCACHE_ON_EACH_DEVICE(Pinned);
 
-TEST_P(Pinned, MemoryIsTheHostsAndTheDevices) {
+TEST_P(Pinned, MemoryIsReadableByHostAndDevice) {
   for (const size_t count : {size_t{1}, size_t{1000}, size_t{1} << 20}) {
     PinnedBuffer buffer(device(), count * 4);
     EXPECT_EQ(buffer.bytes(), count * 4);
@@ -168,7 +168,7 @@ TEST_P(Pinned, MemoryIsTheHostsAndTheDevices) {
   EXPECT_EQ(nothing.on_device(), nullptr);
 }
 
-TEST_P(Pinned, MemoryOfSomeoneElseToo) {
+TEST_P(Pinned, OrdinaryMemoryCanBeRegistered) {
   std::vector<int32_t> values(100'000, 5);
   {
     HostRegistration registration(device(), values.data(), values.size() * 4);
@@ -177,15 +177,15 @@ TEST_P(Pinned, MemoryOfSomeoneElseToo) {
     values[99'999] = 6;
     EXPECT_EQ(read(moved.on_device(), values.size()), values);
   }
-  const HostRegistration again(device(), values.data(), values.size() * 4);  // what was registered still is nobody's
+  const HostRegistration again(device(), values.data(), values.size() * 4);  // the memory can be registered again
   EXPECT_EQ(read(again.on_device(), values.size()), values);
 }
 
-TEST_P(Pinned, AnEventIsReachedAfterWhatWasQueuedBefore) {
+TEST_P(Pinned, AnEventIsReachedAfterEarlierWork) {
   const OwnedCudaStream stream(device());
   const OwnedCudaStream second(device());
   CudaEvent event(device());
-  event.wait();  // never recorded
+  event.wait();  // returns at once if it was never recorded
   event.make_wait(stream.get());
   stream.wait();
   EXPECT_EQ(stream.get().handle != nullptr, device().is_cuda());

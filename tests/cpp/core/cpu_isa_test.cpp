@@ -18,7 +18,7 @@ CpuIsa newest_supported() {
 
 const char* name_of(CpuIsa isa) { return isa == CpuIsa::kV4 ? "v4" : isa == CpuIsa::kV3 ? "v3" : "baseline"; }
 
-// The choice is made once a process, so each needs a process of its own.
+// A process chooses once, so each test needs its own process.
 class CpuIsaDeathTest : public testing::Test {
  protected:
   static void expect_choice(const char* cap, CpuIsa expected) {

@@ -9,7 +9,7 @@
 namespace robocache {
 namespace {
 
-TEST(Device, NamesComeBack) {
+TEST(Device, NamesAreParsedBack) {
   EXPECT_EQ(device_name({}), "cpu");
   EXPECT_EQ(device_from_name("cpu"), Device{});
   EXPECT_FALSE(device_from_name("cpu").is_cuda());

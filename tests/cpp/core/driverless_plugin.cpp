@@ -1,4 +1,4 @@
-// A CUDA plugin of this build on a machine without a driver: backend_test.cpp opens it to see it said in plain words.
+// A CUDA plugin of this build as on a machine without a driver. backend_test.cpp opens it and expects a plain message.
 #include <cstdint>
 
 #include "robocache/core/backend.hpp"
@@ -10,7 +10,7 @@ extern "C" __attribute__((visibility("default"))) const robocache::CudaBackend* 
     robocache::CudaBackend made{};
     made.device_count = [](int* count) {
       *count = 0;
-      return 35;  // cudaErrorInsufficientDriver, which the runtime says where there is none, too
+      return 35;  // cudaErrorInsufficientDriver; the runtime also returns it if there is no driver
     };
     made.driver_version = [](int32_t* version) {
       *version = 0;

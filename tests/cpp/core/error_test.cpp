@@ -23,7 +23,7 @@ TYPED_TEST(EveryError, IsCaughtAsErrorWithItsText) {
   EXPECT_THROW(throw TypeParam("text"), std::runtime_error);
 }
 
-TEST(ArgumentErrors, AreToldApart) {
+TEST(ArgumentErrors, HaveDifferentTypes) {
   EXPECT_FALSE((std::is_base_of_v<ArgumentError, ArgumentTypeError>));
   EXPECT_FALSE((std::is_base_of_v<ArgumentTypeError, ArgumentError>));
 }

@@ -52,7 +52,7 @@ struct Describe {
   }
 };
 
-TEST(Fields, ComeInTheOrderOfTheListWithTheirDefaults) {
+TEST(Fields, AreListedInOrderWithDefaults) {
   std::string text;
   const Robot robot;
   for_each_field(robot, Describe{text});

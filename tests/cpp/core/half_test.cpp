@@ -24,7 +24,7 @@ class HalfFloat : public testing::Test {
 using Halves = testing::Types<Float16, BFloat16>;
 TYPED_TEST_SUITE(HalfFloat, Halves);
 
-TYPED_TEST(HalfFloat, EveryValueWidensExactlyAndComesBack) {
+TYPED_TEST(HalfFloat, EveryValueWidensExactlyAndNarrowsBack) {
   for (uint32_t pattern = 0; pattern <= 0xffff; ++pattern) {
     const auto bits = static_cast<uint16_t>(pattern);
     const float wide = to_float(TypeParam{bits});
@@ -40,13 +40,13 @@ TYPED_TEST(HalfFloat, EveryValueWidensExactlyAndComesBack) {
   }
 }
 
-TYPED_TEST(HalfFloat, MiddlesGoToEvenAndTheirNeighboursToTheNearest) {
+TYPED_TEST(HalfFloat, MiddlesRoundToEvenAndTheirNeighboursToTheNearest) {
   for (uint16_t below = 0; below < TestFixture::Format::kInfinity; ++below) {
     const double low = TestFixture::Format::value(below);
     const bool last = below + 1 == TestFixture::Format::kInfinity;
     const double high = last ? std::ldexp(1, TestFixture::Format::kBias + 1)
                              : TestFixture::Format::value(static_cast<uint16_t>(below + 1));
-    const auto middle = static_cast<float>((low + high) / 2);  // exact: one bit more than a half has
+    const auto middle = static_cast<float>((low + high) / 2);  // exact: it has one bit more than a half
     const int even = below + (below & 1);
     ASSERT_EQ(this->from(middle), even) << below;
     ASSERT_EQ(this->from(-middle), even | 0x8000) << below;
@@ -56,7 +56,7 @@ TYPED_TEST(HalfFloat, MiddlesGoToEvenAndTheirNeighboursToTheNearest) {
   }
 }
 
-TYPED_TEST(HalfFloat, FloatsOfEverySizeGoToTheNearest) {
+TYPED_TEST(HalfFloat, FloatsOfEverySizeRoundToTheNearest) {
   // A prime step visits every exponent with mantissas of all kinds.
   for (uint64_t pattern = 0; pattern <= 0xffffffff; pattern += 2099) {
     const auto x = std::bit_cast<float>(static_cast<uint32_t>(pattern));
@@ -78,7 +78,7 @@ TYPED_TEST(HalfFloat, EndsOfTheRange) {
   EXPECT_EQ(this->from(Float::denorm_min()), 0);
   EXPECT_EQ(this->from(-Float::denorm_min()), 0x8000);
   EXPECT_EQ(this->from(-0.0F), 0x8000);
-  // NaNs whose payload lies in the bits that are cut off.
+  // NaNs whose payload is in the bits that are cut off.
   for (const uint32_t pattern : {0x7f800001U, 0xff800001U, 0x7fc00000U, 0x7fffffffU, 0xffffffffU}) {
     EXPECT_TRUE(std::isnan(TestFixture::Format::value(this->from(std::bit_cast<float>(pattern))))) << pattern;
   }

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kMeminfo =
     "MemTotal:       1000 kB\nMemFree:  1 kB\nMemAvailable:    600 kB\nHugePages_Total: 0\n";
 
-// /proc and /sys as a kernel would show them, in a folder.
+// /proc and /sys in a folder, with files as a kernel would show them.
 class FakeHost {
  public:
   FakeHost() { write("/proc/meminfo", kMeminfo); }
@@ -28,7 +28,7 @@ class FakeHost {
     std::ofstream(file) << text;
   }
 
-  // Version 2, the process in `inside`; `mounted` is the group that /sys/fs/cgroup shows.
+  // Control groups of version 2. The process is in `inside`; `mounted` is the group that /sys/fs/cgroup shows.
   void version2(const std::string& inside, const std::string& mounted = "/") const {
     write("/proc/self/cgroup", "0::" + inside + "\n");
     write("/proc/self/mountinfo", "22 1 0:21 / /proc rw - proc proc rw\n30 23 0:26 " + mounted +
@@ -42,7 +42,7 @@ class FakeHost {
     write(folder + "/memory.stat", stat);
   }
 
-  // Version 1, with a version 2 that has no memory beside it, as systemd's hybrid mode has.
+  // Control groups of version 1, beside a version 2 without memory, as in systemd's hybrid mode.
   void version1(const std::string& inside, const std::string& mounted = "/") const {
     write("/proc/self/cgroup", "9:name=systemd:/\n4:cpu,memory:" + inside + "\n0::/\n");
     write("/proc/self/mountinfo", "35 31 0:32 " + mounted +
@@ -64,14 +64,14 @@ class FakeHost {
   TemporaryFolder folder_;
 };
 
-TEST(HostMemory, OfThisHostMakesSense) {
+TEST(HostMemory, IsPlausibleOnThisHost) {
   const HostMemory memory = host_memory();
   EXPECT_GT(memory.limit_bytes, 0);
   EXPECT_GE(memory.free_bytes, 0);
   EXPECT_LE(memory.free_bytes, memory.limit_bytes);
 }
 
-TEST(HostMemory, WithoutGroupsIsTheMachines) {
+TEST(HostMemory, WithoutGroupsIsThatOfTheMachine) {
   const FakeHost host;
   EXPECT_EQ(host.memory().limit_bytes, 1000 * 1024);
   EXPECT_EQ(host.memory().free_bytes, 600 * 1024);
@@ -83,7 +83,7 @@ TEST(HostMemory, WithoutMeminfoIsRefused) {
   expect_refused<FileError>([&] { host_memory(nothing.path()); }, nothing.path() + "/proc/meminfo: ");
 }
 
-TEST(HostMemory, TheTightestGroupOfVersion2Rules) {
+TEST(HostMemory, TheTightestGroupOfVersion2Decides) {
   const FakeHost host;
   host.version2("/outer/inner");
   host.write("/sys/fs/cgroup/cgroup.procs", "1\n");
@@ -92,7 +92,7 @@ TEST(HostMemory, TheTightestGroupOfVersion2Rules) {
   EXPECT_EQ(host.memory().limit_bytes, 200000);
   EXPECT_EQ(host.memory().free_bytes, 50000);
   EXPECT_EQ(host.memory().limited_by, host.root() + "/sys/fs/cgroup/outer");
-  // The inner one is tighter by its limit, the outer one by what is left of it.
+  // The inner group has the lower limit, the outer one less memory left.
   host.group2("/sys/fs/cgroup/outer/inner", "100000", "20000");
   EXPECT_EQ(host.memory().limit_bytes, 100000);
   EXPECT_EQ(host.memory().free_bytes, 50000);
@@ -101,7 +101,7 @@ TEST(HostMemory, TheTightestGroupOfVersion2Rules) {
   EXPECT_EQ(host.memory().free_bytes, 40000);
 }
 
-TEST(HostMemory, PagesOfFilesGiveWay) {
+TEST(HostMemory, PagesOfFilesCountAsFree) {
   const FakeHost host;
   host.version2("/");
   host.group2("/sys/fs/cgroup", "100000", "90000",
@@ -139,8 +139,8 @@ TEST(HostMemory, GroupsOfVersion1AreNestedToo) {
   EXPECT_EQ(host.memory().free_bytes, 40000);
 }
 
-// Without a namespace of its own a container sees its path on the host, but its own group alone.
-TEST(HostMemory, TheMountMayBeginAtTheProcessesGroup) {
+// A container without its own namespace sees its path on the host, but only its own group.
+TEST(HostMemory, TheMountMayBeginAtTheGroupOfTheProcess) {
   for (const std::string inside : {"/docker/0123", "/docker/0123/worker"}) {
     const FakeHost host;
     host.version1(inside, "/docker/0123");

@@ -36,13 +36,13 @@ TEST(TensorView, StridesOfLengthOneDimensionsDoNotMatter) {
   EXPECT_FALSE(view.is_contiguous());
 }
 
-TEST(TensorView, WhatHasNoElementsIsContiguousWhateverItsStrides) {
+TEST(TensorView, AViewWithoutElementsIsContiguousForAnyStrides) {
   TensorView view = TensorView::contiguous(nullptr, DType::kFloat32, {4, 0, 3});
   view.strides = {-5, 0, 7};
   EXPECT_TRUE(view.is_contiguous());
 }
 
-TEST(TensorView, ExtentCoversWhatStridesReach) {
+TEST(TensorView, ExtentCoversAllElements) {
   std::array<int16_t, 64> memory{};
   const auto at = [&](int i) { return reinterpret_cast<uintptr_t>(memory.data() + i); };
   TensorView view = TensorView::contiguous(memory.data() + 32, DType::kInt16, {4, 3});

@@ -47,7 +47,7 @@ TEST_P(ThreadPool, EachIndexIsVisitedOnceInRangesOfOneGrain) {
   }
 }
 
-TEST_P(ThreadPool, ARangeMayWaitForThoseBeforeIt) {
+TEST_P(ThreadPool, ARangeMayWaitForEarlierRanges) {
   for (int round = 0; round < 50; ++round) {
     std::atomic<int64_t> ended = 0;
     std::atomic<bool> late = false;
@@ -61,7 +61,7 @@ TEST_P(ThreadPool, ARangeMayWaitForThoseBeforeIt) {
   }
 }
 
-TEST_P(ThreadPool, RangesThatAreTakenAheadOfTheirWorkAreEachTakenOnce) {
+TEST_P(ThreadPool, RangesTakenAheadAreEachTakenOnce) {
   for (const int64_t n : {int64_t{1}, int64_t{7}, int64_t{64}, int64_t{1000}}) {
     std::vector<std::atomic<int>> visits(static_cast<size_t>(n));
     parallel_ranges(n, 3, [&](Ranges& ranges) {
@@ -108,7 +108,7 @@ TEST_P(ThreadPool, EachThreadBeginsAtTheSamePartAndTakesWhatOthersLeave) {
   }
 }
 
-TEST_P(ThreadPool, WhatThrowsBeforeItTakesARangeEnds) {
+TEST_P(ThreadPool, ABodyThatThrowsBeforeItTakesARangeEnds) {
   std::atomic<int> calls = 0;
   EXPECT_THROW(parallel_ranges(100, 1,
                                [&](Ranges&) {
@@ -140,7 +140,7 @@ TEST_P(ThreadPool, RangesRunOnAllThreadsAtOnce) {
   EXPECT_FALSE(alone);
 }
 
-TEST_P(ThreadPool, AnExceptionReachesTheCallerAndThePoolGoesOn) {
+TEST_P(ThreadPool, AnExceptionReachesTheCallerAndThePoolContinues) {
   const auto job = [] {
     parallel_for(100, 1, [](int64_t begin, int64_t) {
       if (begin == 42) throw std::runtime_error("range 42");
@@ -152,7 +152,7 @@ TEST_P(ThreadPool, AnExceptionReachesTheCallerAndThePoolGoesOn) {
   EXPECT_EQ(ran, 100);
 }
 
-TEST_P(ThreadPool, OfManyExceptionsOneArrivesWhenNoRangeRunsAnyMore) {
+TEST_P(ThreadPool, OneOfManyExceptionsIsThrownAfterAllRangesEnded) {
   std::atomic<int> running = 0;
   for (int round = 0; round < 50; ++round) {
     try {
@@ -183,8 +183,8 @@ TEST_P(ThreadPool, ACallInsideARangeRunsOnThatThread) {
   EXPECT_FALSE(elsewhere);
 }
 
-// The second caller finds the threads taken and works alone; so do calls inside its ranges, though the threads are free
-// by then.
+// The second caller finds the threads busy and works alone. Calls inside its ranges run on its thread too, even if the
+// pool's threads are free by then.
 TEST_P(ThreadPool, ACallInsideARangeOfASecondCallerRunsOnThatThread) {
   std::atomic<bool> first_began = false;
   std::atomic<bool> second_began = false;
@@ -224,7 +224,7 @@ TEST_P(ThreadPool, CallersInSeveralThreadsAllFinish) {
   EXPECT_EQ(total, 4 * 100 * 64);
 }
 
-TEST_P(ThreadPool, ACallersExceptionIsNoOtherCallers) {
+TEST_P(ThreadPool, ACallersExceptionReachesOnlyThatCaller) {
   std::atomic<int> caught = 0;
   std::vector<std::thread> callers;
   for (int caller = 0; caller < 4; ++caller) {
@@ -247,7 +247,7 @@ TEST_P(ThreadPool, ACallersExceptionIsNoOtherCallers) {
 
 #ifndef __SANITIZE_THREAD__  // ThreadSanitizer does not follow threads that start after a fork.
 
-// Forks, and says whether parallel_for works in the child.
+// Returns whether parallel_for works in a forked child.
 bool works_in_a_child() {
   const int threads = num_threads();
   const pid_t child = fork();
@@ -264,7 +264,7 @@ bool works_in_a_child() {
 TEST_P(ThreadPool, AForkedChildHasThreadsOfItsOwn) {
   parallel_for(64, 1, [](int64_t, int64_t) {});
   EXPECT_TRUE(works_in_a_child());
-  parallel_for(64, 1, [](int64_t, int64_t) {});  // and the parent keeps its own
+  parallel_for(64, 1, [](int64_t, int64_t) {});  // the parent keeps its own threads
 }
 
 TEST_P(ThreadPool, AChildForkedWhileAnotherThreadWorksHasThreadsOfItsOwn) {
@@ -284,7 +284,7 @@ TEST_P(ThreadPool, AChildForkedWhileAnotherThreadWorksHasThreadsOfItsOwn) {
 
 #endif
 
-TEST_P(ThreadPool, WhatIsCancelledBeginsNoFurtherRange) {
+TEST_P(ThreadPool, CancelledWorkBeginsNoFurtherRange) {
   std::atomic<bool> cancelled = false;
   std::atomic<int> ran = 0;
   const auto job = [&] {
@@ -313,7 +313,7 @@ TEST(SetNumThreads, RefusesFewerThanOneAndAnAbsurdNumber) {
   }
 }
 
-// The environment is read once a process, so each value needs a process of its own.
+// A process reads the environment once, so each value needs its own process.
 TEST(NumThreadsDeathTest, FollowsTheEnvironment) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto exit_with_threads = [](const char* text) {

@@ -14,7 +14,7 @@ TEST(Time, SecondsRoundToTheNearestNanosecondTiesToEven) {
   EXPECT_EQ(seconds_to_ns(-0.1), -100'000'000);
   EXPECT_EQ(seconds_to_ns(1.0 / 3), 333'333'333);
   EXPECT_EQ(seconds_to_ns(2.0 / 3), 666'666'667);
-  // Halves of a nanosecond that float64 holds: 1e9 * 2^-10 = 976562.5 and three of them.
+  // Halves of a nanosecond that float64 can hold: 1e9 * 2^-10 = 976562.5, and three times that.
   EXPECT_EQ(seconds_to_ns(0x1p-10), 976'562);
   EXPECT_EQ(seconds_to_ns(0x3p-10), 2'929'688);
   EXPECT_EQ(seconds_to_ns(-0x1p-10), -976'562);

@@ -1,4 +1,4 @@
-// Memory that runs out at any allocation: an error, nothing half written, and everything works afterwards.
+// Any allocation may fail: the call throws, leaves nothing half written, and everything works afterwards.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@
 
 namespace {
 
-// Allocations until one fails, of all threads; below 0: none fails.
+// Allocations of all threads until one fails; below 0 none fails.
 std::atomic<int64_t> allocations_left{-1};
 
 void* allocated(size_t bytes, size_t alignment) {
@@ -51,7 +51,7 @@ constexpr size_t kDefault = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
 
 }  // namespace
 
-// Not inline, where the compiler would see memory of `new` that `free` takes.
+// Not inline: the compiler would see `free` take memory of `new`.
 [[gnu::noinline]] void* operator new(size_t bytes) { return allocated_or_thrown(bytes, kDefault); }
 [[gnu::noinline]] void* operator new[](size_t bytes) { return allocated_or_thrown(bytes, kDefault); }
 [[gnu::noinline]] void* operator new(size_t bytes, std::align_val_t to) {
@@ -106,22 +106,23 @@ Outcome with_failure_at(int64_t number, const std::function<void()>& body, const
   return threw ? kThrew : kWentOn;
 }
 
-// std::filesystem and nlohmann's json end the process where they list or destroy without memory, by libstdc++'s call of
-// std::terminate. A thread that lets an exception go is ours, and so is one that nobody joined: its destructor calls it here.
+// std::filesystem and nlohmann's json end the process if they run out of memory while listing or destroying, because
+// libstdc++ then calls std::terminate. An exception that leaves a thread is our fault, and so is a thread that nobody
+// joined: its destructor calls this.
 void end() {
-  void* frames[4];  // this function, two of libstdc++ that end a process, and who called them
+  void* frames[4];  // this function, two of libstdc++ that end a process, and their caller
   Dl_info caller{}, here{};
   const bool is_known = backtrace(frames, 4) == 4 && dladdr(frames[3], &caller) != 0 && dladdr(frames[0], &here) != 0;
   const bool by_library = is_known && caller.dli_fbase != here.dli_fbase;
   _exit(::gettid() == ::getpid() && by_library ? kEnded : kHarmed);
 }
 
-// Runs `body` again and again in children: the first allocation fails, then the second, until none did. Afterwards `is_whole`
-// must hold and `body` must work; where a library has ended the process, `is_whole` must hold.
+// Runs `body` repeatedly in children. The first allocation fails, then the second, until none fails. Afterwards
+// `is_whole` must hold and `body` must work. If a library ended the process, `is_whole` must hold.
 void fail_each_allocation(const std::function<void()>& body, const std::function<bool()>& is_whole) {
-  body();  // what is made once for a process is there
+  body();  // makes everything that a process makes once
   int64_t threw = 0, ended = 0;
-  for (int64_t number = 0; number < 1'000'000; number += 1 + number / 40) {  // later every fortieth part
+  for (int64_t number = 0; number < 1'000'000; number += 1 + number / 40) {  // later, steps of a fortieth
     SCOPED_TRACE("allocation " + std::to_string(number));
     const pid_t child = fork();
     if (child == 0) {
@@ -143,7 +144,7 @@ void fail_each_allocation(const std::function<void()>& body, const std::function
   EXPECT_LT(ended, threw / 4 + 1);
 }
 
-TEST(Allocation, AWriterLeavesWhatWasThere) {
+TEST(Allocation, AWriterKeepsTheOldCache) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/cache";
   write_small_cache(path, WriteMode::kNew);
@@ -159,7 +160,7 @@ TEST(Allocation, ADatasetIsOpenedOrNot) {
   fail_each_allocation([&] { Dataset::open(folder.path() + "/cache", true)->stream("x"); }, [] { return true; });
 }
 
-TEST(Allocation, ALoaderGivesItsBatchesOrNone) {
+TEST(Allocation, ALoaderReturnsAllBatchesOrThrows) {
   const TemporaryFolder folder;
   write_small_cache(folder.path() + "/cache", WriteMode::kNew);
   const auto dataset = Dataset::open(folder.path() + "/cache");
@@ -173,7 +174,7 @@ TEST(Allocation, ALoaderGivesItsBatchesOrNone) {
   EXPECT_EQ(batches_of(dataset), expected);
 }
 
-TEST(Allocation, AnOperationGivesItsResultOrNone) {
+TEST(Allocation, AnOperationReturnsItsResultOrThrows) {
   std::vector<float> points(3 * 500);
   for (size_t i = 0; i < points.size(); ++i) points[i] = static_cast<float>(i * i % 97);
   const DeviceArray<float> array(points, DType::kFloat32, {500, 3}, Device{});

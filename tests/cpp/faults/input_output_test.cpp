@@ -1,4 +1,4 @@
-// Reads and writes that do less than was asked, are interrupted, or find a full or a broken disk, at any call.
+// Reads and writes that transfer less than requested, are interrupted, or find a full or a broken disk, at any call.
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -25,12 +25,12 @@
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-std::atomic<int64_t> writes_left{kNever};  // until the disk is full
-std::atomic<int64_t> reads_left{kNever};   // until it is broken
+std::atomic<int64_t> writes_left{kNever};  // calls until the disk is full
+std::atomic<int64_t> reads_left{kNever};   // calls until the disk is broken
 std::atomic<bool> is_slow{false};
 std::atomic<int64_t> calls{0};
 
-// How many of the bytes asked for a call gets; below 0: none, and errno says why.
+// Returns how many of the requested bytes a call transfers; below 0 it fails with errno.
 ssize_t granted(size_t asked, std::atomic<int64_t>& left, int code) {
   if (left.load() != kNever && left.fetch_sub(1) <= 0) {
     errno = code;
@@ -75,7 +75,7 @@ std::map<std::string, std::string> contents(const std::string& folder) {
   return found;
 }
 
-TEST(InputOutput, WhatIsDoneInPiecesIsTheSame) {
+TEST(InputOutput, ShortReadsAndWritesGiveTheSameResult) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/cache";
   write_small_cache(path, WriteMode::kNew);
@@ -90,7 +90,7 @@ TEST(InputOutput, WhatIsDoneInPiecesIsTheSame) {
   EXPECT_EQ(in_pieces, batches);
 }
 
-TEST(InputOutput, ADiskThatIsFullAtAnyWriteLeavesWhatWasThere) {
+TEST(InputOutput, AFullDiskAtAnyWriteKeepsTheOldCache) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/cache";
   write_small_cache(path, WriteMode::kNew);
@@ -113,7 +113,7 @@ TEST(InputOutput, ADiskThatIsFullAtAnyWriteLeavesWhatWasThere) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
 }
 
-TEST(InputOutput, ADiskThatBreaksAtAnyReadIsAnErrorOfItsFile) {
+TEST(InputOutput, ABrokenDiskAtAnyReadIsAnErrorThatNamesTheFile) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/cache";
   write_small_cache(path, WriteMode::kNew);

@@ -1,5 +1,5 @@
 #pragma once
-// A cache and a loader of it, small enough to be made once for every call that may fail.
+// A cache and its loader, small enough to be made once for every call that may fail.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace robocache::test {
 
-// One episode of 200 rows of stream "x", every 10 ms.
+// Writes one episode of 200 rows of stream "x", 10 ms apart.
 inline void write_small_cache(const std::string& path, WriteMode mode) {
   static const DeviceArray<int64_t> clock(
       [] {
@@ -31,7 +31,7 @@ inline void write_small_cache(const std::string& path, WriteMode mode) {
   writer.close();
 }
 
-// Gives the first batches, made ahead by a thread of the feed.
+// Returns the first batches, which a feed's thread makes ahead.
 inline std::vector<std::byte> batches_of(const std::shared_ptr<const Dataset>& dataset) {
   LoaderOptions options;
   options.batch_size = 16;

@@ -1,5 +1,6 @@
-// Damaged frames: each is decoded or refused with FrameError, and never anything else. A frame and the memory it is decoded
-// to both end where a page ends whose neighbour may not be touched: libjpeg and zlib are not built with a sanitizer.
+// Damaged frames: each is decoded or refused with FrameError, and nothing else happens. A frame and the memory for its
+// pixels both end at a page border, and the next page may not be touched: libjpeg and zlib are not built with a
+// sanitizer.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -78,7 +79,7 @@ Bytes mutated(const Sample& sample, const std::vector<Sample>& others, std::mt19
   Bytes file = sample.file;
   const size_t times = 1 + below(4);
   for (size_t i = 0; i < times && !file.empty(); ++i) {
-    // Half of the time near the beginning, where headers and tables are.
+    // Half of the changes are near the beginning, where headers and tables are.
     const size_t place = below(below(2) == 0 ? file.size() : std::min<size_t>(file.size(), 700));
     const auto at = file.begin() + static_cast<std::ptrdiff_t>(place);
     switch (below(7)) {
@@ -115,7 +116,7 @@ Bytes mutated(const Sample& sample, const std::vector<Sample>& others, std::mt19
   return file;
 }
 
-// The fault that a call names in a PNG.
+// Returns the fault that a call names in a PNG.
 template <class Call, class... More>
 std::string png_fault(const Call& call, std::span<const uint8_t> blob, const FrameShape& shape, More... more) {
   try {
@@ -126,7 +127,7 @@ std::string png_fault(const Call& call, std::span<const uint8_t> blob, const Fra
   }
 }
 
-// ROBOCACHE_SOAK, the factor of `./dev attack`, multiplies their number: 40 gives 100,000.
+// Returns the number of rounds. ROBOCACHE_SOAK, the factor of `./dev attack`, multiplies it: 40 gives 100,000.
 int rounds() {
   const char* factor = std::getenv("ROBOCACHE_SOAK");
   return 2500 * (factor != nullptr ? std::max(1, std::atoi(factor)) : 1);

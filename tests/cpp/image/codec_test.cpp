@@ -38,10 +38,10 @@ int count_markers(const Bytes& file, uint8_t first, uint8_t last) {
 
 constexpr uint8_t kSof0 = 0xc0, kDht = 0xc4, kSoi = 0xd8, kEoi = 0xd9, kSos = 0xda, kDqt = 0xdb, kDri = 0xdd;
 
-// Expects a file as segment_jpeg promises: `luma` samples of luma across and down for one of chroma.
+// Expects a file as segment_jpeg promises it, with `across` x `down` luma samples per chroma sample.
 void expect_segmented(const Bytes& file, int height, int width, int channels, int across, int down) {
   EXPECT_EQ(file[0] << 8 | file[1], 0xff00 | kSoi);
-  EXPECT_EQ(count_markers(file, kSof0, 0xcf), 1 + count_markers(file, kDht, kDht));  // one frame, beside Huffman tables
+  EXPECT_EQ(count_markers(file, kSof0, 0xcf), 1 + count_markers(file, kDht, kDht));  // one frame header
   const size_t frame = marker(file, kSof0);
   ASSERT_LT(frame, file.size());
   EXPECT_EQ(file[frame + 4], 8);
@@ -64,7 +64,7 @@ void expect_segmented(const Bytes& file, int height, int width, int channels, in
   }
 }
 
-TEST(Codec, TellsFilesByTheirBeginning) {
+TEST(Codec, RecognisesFilesByTheirFirstBytes) {
   EXPECT_EQ(codec_of(jpeg(8, 8, 3, {})), Codec::kJpeg);
   EXPECT_EQ(codec_of(encode_frame(Codec::kPng, picture(8, 8, 3).data(), {8, 8, 3})), Codec::kPng);
   expect_refused<FrameError>([] { codec_of({}); }, "expected a JPEG (ff d8 ff) or a PNG (89 50 4e 47), got 0 bytes");
@@ -92,7 +92,7 @@ TEST(Codec, JpegsDecodeToLibjpegsPixels) {
 TEST(Codec, SegmentsWithoutLoss) {
   for (const auto& [height, width] : kSizes) {
     for (const int channels : {1, 3}) {
-      // Grey with a sampling of 2 x 2 says the same as 1 x 1, and some encoders write it.
+      // Grey with a sampling of 2 x 2 means the same as 1 x 1, and some encoders write it.
       for (const auto& [across, down] : {std::pair{1, 1}, {2, 1}, {2, 2}}) {
         for (JpegOptions options : {JpegOptions{}, JpegOptions{.restart_mcus = 0}, JpegOptions{.restart_mcus = 7},
                                     JpegOptions{.optimised = true}, JpegOptions{.interleaved = channels == 1},
@@ -115,7 +115,7 @@ TEST(Codec, SegmentsWithoutLoss) {
 }
 
 TEST(Codec, SegmentsTheLargestCoefficientsWithoutLoss) {
-  Bytes pixels;  // blocks of black and of white, and of stripes of both
+  Bytes pixels;  // blocks of black, of white, and of stripes of both
   for (int i = 0; i < 32 * 32; ++i) pixels.push_back(i % 32 < 16 ? (i / 8 % 2 == 0 ? 0 : 255) : (i % 2 == 0 ? 0 : 255));
   const Bytes file = test::encode_jpeg(pixels, 32, 32, 1, {.quality = 100, .luma_across = 1, .luma_down = 1});
   const Segmented segmented = segment_jpeg(file);
@@ -123,7 +123,7 @@ TEST(Codec, SegmentsTheLargestCoefficientsWithoutLoss) {
   EXPECT_EQ(decoded(Codec::kJpeg, segmented.blob, {32, 32, 1}), decoded(Codec::kJpeg, file, {32, 32, 1}));
 }
 
-TEST(Codec, RefusesJpegsOfOtherKinds) {
+TEST(Codec, RefusesUnsupportedJpegs) {
   const auto refused = [](const Bytes& file, const std::string& why) {
     const std::string start = "JPEG of " + std::to_string(file.size()) + " bytes: ";
     expect_refused<FrameError>([&] { frame_shape(Codec::kJpeg, file); }, start, why);
@@ -161,13 +161,13 @@ TEST(Codec, RefusesDamagedJpegs) {
     expect_refused<FrameError>([&] { decoded(Codec::kJpeg, file, shape); }, "JPEG of ", why);
     expect_refused<FrameError>([&] { segment_jpeg(file); }, "JPEG of ", why);
   };
-  // Cut anywhere.
+  // Cuts the file at any byte.
   for (size_t bytes = 0; bytes < good.size(); bytes += test::kDamageStep) {
     SCOPED_TRACE(bytes);
     const Bytes cut(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(bytes));
     refused(cut, ", near byte ");
   }
-  // Restart markers out of order, missing, or one too many.
+  // Restart markers that are out of order, missing, or one too many.
   const size_t restart = marker(good, 0xd2);
   ASSERT_LT(restart, good.size());
   Bytes file = good;
@@ -180,23 +180,23 @@ TEST(Codec, RefusesDamagedJpegs) {
   file = good;
   file.insert(file.begin() + static_cast<std::ptrdiff_t>(restart), {0xff, 0xd2});
   refused(file, "Corrupt JPEG data");
-  // More codes of a length than there can be.
+  // More codes of a length than can exist.
   file = good;
   const size_t table = marker(good, kDht);
   for (size_t length = 1; length <= 16; ++length) file[table + 4 + length] = 0xff;
   refused(file, "Bogus Huffman table definition");
   file = good;
-  file[table + 4 + 1] = 3;  // of one bit there are two
+  file[table + 4 + 1] = 3;  // there are only two codes of one bit
   file[table + 4 + 16] = 0;
   refused(file, "Bogus Huffman table definition");
-  // No data of a component.
+  // A component has no data.
   const Bytes several = jpeg(height, width, 3, {.restart_mcus = 0, .interleaved = false});
   const size_t first = marker(several, kSos, 0), second = marker(several, kSos, 1), third = marker(several, kSos, 2);
   file = several;
   file.resize(third);
   file.insert(file.end(), {0xff, kEoi});
   refused(file, "component 2 has no data");
-  // The same scan again and again: a little of that is read.
+  // The same scan repeats: only a few repetitions are accepted.
   const auto with_scans = [&](int times) {
     const Bytes again(several.begin() + static_cast<std::ptrdiff_t>(first),
                       several.begin() + static_cast<std::ptrdiff_t>(second));
@@ -210,7 +210,7 @@ TEST(Codec, RefusesDamagedJpegs) {
   refused(with_scans(98), "more than 100 scans");
 }
 
-TEST(Frames, RawOnesHaveOneSize) {
+TEST(Frames, RawFramesHaveOneSize) {
   const FrameShape shape{2, 3, 1, DType::kUInt16};
   const Bytes bytes = picture(4, 12, 1);
   Bytes out(24);

@@ -31,7 +31,7 @@ using Bytes = std::vector<uint8_t>;
 
 // ---- decoding on each device ----------------------------------------------------------------------------------------
 
-// `fetched`: of what was copied to the device before.
+// With `fetched`, the entropy-coded data is copied to the device first.
 Decoded decode_on_cuda(const JpegFrames& frames, const std::vector<int64_t>& rows, Device device, Tier tier,
                        bool fetched) {
   const auto count = static_cast<int64_t>(rows.size());
@@ -99,7 +99,7 @@ Bytes draw(Content content, int height, int width, int channels, std::mt19937& r
 constexpr std::pair<int, int> kSampling[] = {{1, 1}, {2, 1}, {2, 2}};
 constexpr Content kContents[] = {Content::kNoise, Content::kExtremes, Content::kSmooth};
 
-// Every file's pixels are libjpeg-turbo's.
+// Expects the pixels of every file to be libjpeg-turbo's.
 void expect_decoded(const Files& files, Device device, const std::string& what, Tier tier = Tier::kDevice,
                     bool fetched = false) {
   const JpegFrames frames = files.prepare();
@@ -180,7 +180,7 @@ TEST_P(DecodeJpeg, PixelsAreLibjpegTurbosAtEveryRestartInterval) {
 
 // ---- damage ---------------------------------------------------------------------------------------------------------
 
-// Some bytes of a file changed, taken out, put in, or its end cut off.
+// Returns a file in which some bytes are changed, removed or added, or the end is cut off.
 Bytes mutated(Bytes file, size_t from, std::mt19937& random) {
   const int changes = 1 + int(random() % 4);
   for (int i = 0; i < changes; ++i) {
@@ -206,7 +206,7 @@ Bytes mutated(Bytes file, size_t from, std::mt19937& random) {
   return file;
 }
 
-// The result of pack_jpegs in the form of prepare_jpeg_frames.
+// Returns the result of pack_jpegs in the form of prepare_jpeg_frames.
 JpegFrames unpacked(const PackedJpegs& packed, const std::vector<uint64_t>& memory, const FrameShape& shape,
                     size_t count) {
   const auto* const begin = reinterpret_cast<const char*>(memory.data());
@@ -226,7 +226,7 @@ JpegFrames unpacked(const PackedJpegs& packed, const std::vector<uint64_t>& memo
   return frames;
 }
 
-TEST_P(DecodeJpeg, FramesThatABatchBringsAreTheSame) {
+TEST_P(DecodeJpeg, PackedFramesDecodeToTheSamePixels) {
   std::mt19937 random(9);
   const int height = 45, width = 61;
   const FrameShape shape{height, width, 3};
@@ -282,8 +282,8 @@ TEST_P(DecodeJpeg, FramesThatABatchBringsAreTheSame) {
   }
 }
 
-// A damaged frame is refused, or marked and black, or decoded to what libjpeg-turbo makes of it without a warning;
-// those beside it are as they were.
+// A damaged frame is refused, or marked and black, or decoded as libjpeg-turbo decodes it without a warning. The frames
+// beside it are unchanged.
 TEST_P(DecodeJpeg, DamageHarmsNoOtherFrame) {
   std::mt19937 random(6);
   const int height = 45, width = 61;
@@ -301,7 +301,7 @@ TEST_P(DecodeJpeg, DamageHarmsNoOtherFrame) {
     const int64_t victim = attempt % whole.count();
     Files files;
     for (int64_t i = 0; i < whole.count(); ++i) {
-      // Most of the damage where the header is not: 600 bytes of it are tables.
+      // Most of the damage is after the header, of which 600 bytes are tables.
       files.add(i == victim ? mutated(whole.file(i), attempt % 4 == 0 ? 2 : 620, random) : whole.file(i));
     }
     Decoded result;
@@ -313,7 +313,7 @@ TEST_P(DecodeJpeg, DamageHarmsNoOtherFrame) {
       ++refused;
       continue;
     }
-    if (frames.height != height || frames.width != width) continue;  // it was the first
+    if (frames.height != height || frames.width != width) continue;  // the first file was damaged
     result = decode(frames, files.rows(), device());
     for (int64_t i = 0; i < files.count(); ++i) {
       const auto* const mine = result.pixels.data() + size_t(i) * frame_bytes;
@@ -326,7 +326,7 @@ TEST_P(DecodeJpeg, DamageHarmsNoOtherFrame) {
       } else {
         ++decoded;
         Bytes pixels(frame_bytes);
-        decode_frame(Codec::kJpeg, files.file(i), {height, width, 3}, pixels.data());  // takes it, too
+        decode_frame(Codec::kJpeg, files.file(i), {height, width, 3}, pixels.data());  // libjpeg-turbo accepts it too
         different += std::memcmp(mine, pixels.data(), frame_bytes) != 0;
       }
     }
@@ -338,11 +338,11 @@ TEST_P(DecodeJpeg, DamageHarmsNoOtherFrame) {
   }
   EXPECT_GT(refused, attempts / 20);
   EXPECT_GT(marked, attempts / 4);
-  EXPECT_GT(decoded, attempts / 10);        // some changes leave a file as good as another
-  EXPECT_LE(different, 1 + decoded / 100);  // of sums that overflow 16 bits the order of additions shows
+  EXPECT_GT(decoded, attempts / 10);        // some changes leave the file valid
+  EXPECT_LE(different, 1 + decoded / 100);  // if sums overflow 16 bits, the order of additions matters
 }
 
-// ---- what is refused ------------------------------------------------------------------------------------------------
+// ---- refused files --------------------------------------------------------------------------------------------------
 
 class PrepareJpegFrames : public testing::Test {
  protected:
@@ -364,7 +364,7 @@ class PrepareJpegFrames : public testing::Test {
       EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
     }
   }
-  // The offset of the first `bytes`.
+  // Returns the offset of the first occurrence of `bytes`.
   static size_t find(const Bytes& file, const Bytes& bytes) {
     return size_t(std::search(file.begin(), file.end(), bytes.begin(), bytes.end()) - file.begin());
   }
@@ -390,7 +390,7 @@ TEST_F(PrepareJpegFrames, RefusesBrokenHeaders) {
   for (size_t bytes = 0; bytes < whole.size(); bytes += 1 + bytes / 100) {
     expect_refused({whole.begin(), whole.begin() + int64_t(bytes)}, bytes < 2 ? "expected" : "");
   }
-  Bytes huge = changed({0xff, 0xc0}, 5, 0xff);  // 65,320 rows
+  Bytes huge = changed({0xff, 0xc0}, 5, 0xff);  // a header of 65,320 rows
   huge[find(huge, {0xff, 0xdd}) + 4] = 0;
   huge[find(huge, {0xff, 0xdd}) + 5] = 0;
   expect_refused(huge, "");
@@ -409,7 +409,7 @@ TEST_F(PrepareJpegFrames, RefusesRestartMarkersOutOfOrder) {
   expect_refused(file, "expected 6 segments of 2 MCUs, got 5");
 }
 
-TEST_F(PrepareJpegFrames, TakesWhatSegmentJpegMakes) {
+TEST_F(PrepareJpegFrames, AcceptsFilesOfSegmentJpeg) {
   const JpegOptions kinds[] = {{},
                                {.progressive = true},
                                {.luma_across = 1, .luma_down = 2},
@@ -421,8 +421,8 @@ TEST_F(PrepareJpegFrames, TakesWhatSegmentJpegMakes) {
   expect_decoded(files, Device{}, "segmented");
 }
 
-// Fill bytes before a marker and data behind the end mean nothing.
-TEST_F(PrepareJpegFrames, TakesFillBytes) {
+// Fill bytes before a marker and data after the end have no meaning.
+TEST_F(PrepareJpegFrames, AcceptsFillBytes) {
   Bytes file = encode({});
   const auto restart = int64_t(find(file, {0xff, 0xd0}));
   file.insert(file.begin() + restart, 3, 0xff);
@@ -433,7 +433,7 @@ TEST_F(PrepareJpegFrames, TakesFillBytes) {
   expect_decoded(files, Device{}, "fill bytes");
 }
 
-TEST_F(PrepareJpegFrames, RefusesOtherKinds) {
+TEST_F(PrepareJpegFrames, RefusesUnsupportedJpegs) {
   expect_refused({}, "expected a JPEG file's ff d8");
   expect_refused({0x89, 'P', 'N', 'G'}, "expected a JPEG file's ff d8");
   expect_refused(encode({.progressive = true}), "got progressive");

@@ -1,4 +1,4 @@
-// Decodes JPEGs on the host by the kernels' loops.
+// Decodes JPEGs on the host with the functions of the kernels.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ struct Decoded {
   std::vector<int32_t> status;  // [rows]
 };
 
-// A block's coefficients, as the loop over segments wants them.
+// A block's coefficients, in the form that decode_jpeg_segment needs.
 class BlockCoefficients {
  public:
   void set(uint32_t index, int16_t value) { values_[index] = value; }
@@ -31,7 +31,7 @@ class BlockCoefficients {
   int16_t values_[64]{};
 };
 
-// Copies what is read of a segment first, so that a sanitizer sees the word behind it.
+// Copies the words of each segment first, so that a sanitizer sees a read past them.
 inline Decoded decode_on_host(const JpegFrames& frames, const std::vector<int64_t>& rows) {
   const size_t frame_bytes = size_t(frames.height) * size_t(frames.width) * size_t(frames.channels);
   Decoded decoded{std::vector<uint8_t>(rows.size() * frame_bytes), std::vector<int32_t>(rows.size())};
@@ -39,7 +39,7 @@ inline Decoded decode_on_host(const JpegFrames& frames, const std::vector<int64_
     if (rows[i] < 0 || rows[i] >= int64_t(frames.frames.size())) continue;
     const JpegFrame& frame = frames.frames[size_t(rows[i])];
     const JpegPlanes planes = jpeg_planes(frame, frames.height, frames.width, frames.channels);
-    std::vector<uint64_t> samples(size_t(planes.bytes) / 8);  // aligned
+    std::vector<uint64_t> samples(size_t(planes.bytes) / 8);  // aligned to 8 bytes
     auto* const bytes = reinterpret_cast<uint8_t*>(samples.data());
     for (int32_t segment = 0; segment < frame.segment_count; ++segment) {
       const uint32_t* const begins = frames.segments.data() + frame.segments + segment;

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include <jpeglib.h>  // takes FILE and size_t from the headers before it
+#include <jpeglib.h>  // needs FILE and size_t from the headers before it
 
 #include "tests/cpp/image/picture.hpp"
 
@@ -16,13 +16,13 @@ struct JpegOptions {
   int quality = 95;
   int luma_across = 2, luma_down = 2;
   int restart_mcus = 2;
-  bool optimised = false;  // Huffman tables of its own
+  bool optimised = false;  // own Huffman tables
   bool progressive = false;
-  bool interleaved = true;           // else a scan for each of three channels
-  J_COLOR_SPACE stored = JCS_YCbCr;  // of three or four channels
+  bool interleaved = true;           // otherwise three channels have a scan each
+  J_COLOR_SPACE stored = JCS_YCbCr;  // for three or four channels
 };
 
-// `pixels` [height, width, channels] as a JPEG file.
+// Encodes `pixels` [height, width, channels] as a JPEG file.
 inline std::vector<uint8_t> encode_jpeg(const std::vector<uint8_t>& pixels, int height, int width, int channels,
                                         const JpegOptions& options) {
   jpeg_compress_struct jpeg;
@@ -61,12 +61,12 @@ inline std::vector<uint8_t> encode_jpeg(const std::vector<uint8_t>& pixels, int 
   return file;
 }
 
-// A picture as a JPEG file.
+// Encodes a picture as a JPEG file.
 inline std::vector<uint8_t> jpeg(int height, int width, int channels, const JpegOptions& options) {
   return encode_jpeg(picture(height, width, channels), height, width, channels, options);
 }
 
-// The place of marker `code`, the n-th of its kind; the end where there is none.
+// Returns the offset of the n-th marker `code`, or the file's size.
 inline size_t marker(const std::vector<uint8_t>& file, uint8_t code, int n = 0) {
   for (size_t i = 0; i + 1 < file.size(); ++i) {
     if (file[i] == 0xff && file[i + 1] == code && n-- == 0) return i;

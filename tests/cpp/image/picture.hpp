@@ -1,4 +1,4 @@
-// Pictures with structure at every scale: what compresses well shows little of a codec.
+// Pictures with structure at every scale. Pictures that compress well would hardly test a codec.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace robocache::test {
 
-// [height, width, channels]: waves, an edge and noise, the same for a seed.
+// Returns [height, width, channels]: waves, an edge and noise; the same for the same seed.
 inline std::vector<uint8_t> picture(int64_t height, int64_t width, int64_t channels, unsigned seed = 0) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> noise(-20, 20), phase(0, 6);

@@ -17,7 +17,7 @@ inline uint32_t crc32_of(std::span<const uint8_t> bytes) {
   return ~crc;
 }
 
-// Gives the chunks of a PNG the checksums that they should have: else nothing behind them would ever be reached.
+// Corrects the checksums of a PNG's chunks: otherwise the code after the checksum test would never run.
 inline void mend_checksums(std::vector<uint8_t>* file) {
   for (size_t at = 8; at + 12 <= file->size();) {
     uint8_t* chunk = file->data() + at;

@@ -101,7 +101,7 @@ TEST(Transform, GivesTheSameBitsForEveryInstructionSet) {
 
 // ---- Intrinsics ---------------------------------------------------------------------------------------------------------
 
-// A ramp says of each output pixel where in the frame it came from; the matrices say the same.
+// The frame is a ramp, so each output pixel shows its position in the frame. The matrices must give the same position.
 void expect_intrinsics_follow(const char* json, bool along_rows) {
   const ImageOptions options = options_of(json);
   const ImageTransform transform({180, 240, 1, DType::kUInt8}, options, "camera");
@@ -124,7 +124,7 @@ void expect_intrinsics_follow(const char* json, bool along_rows) {
     for (int64_t y = 3; y < h - 3; ++y) {
       for (int64_t x = 3; x < w - 3; ++x) {
         const double from = out[static_cast<size_t>(y * w + x)];
-        // Away from the frame's edges, where nothing is repeated or black.
+        // Skips pixels near the frame's edges, where pixels are repeated or black.
         if (from < 8 || from > (along_rows ? 171 : 231)) continue;
         // The ray through that pixel of the frame.
         const double direction = (from - in[3 * row + 2]) / in[4 * row];
@@ -137,7 +137,7 @@ void expect_intrinsics_follow(const char* json, bool along_rows) {
   EXPECT_GT(seen, 1000) << json;
 }
 
-TEST(Transform, IntrinsicsFollowWhatIsDoneToTheFrame) {
+TEST(Transform, IntrinsicsFollowTheFrame) {
   for (const bool along_rows : {false, true}) {
     for (const char* const json : {
              R"({"dtype": "uint8", "layout": "hwc", "crop": [100, 110]})",
@@ -165,7 +165,7 @@ TEST(Transform, CroppingMovesThePrincipalPointByWholePixels) {
 
 // ---- Draws --------------------------------------------------------------------------------------------------------------
 
-TEST(Transform, WhatIsDrawnStaysThatAcrossVersions) {
+TEST(Transform, DrawsAreTheSameInEveryVersion) {
   const ImageTransform transform(kColour, options_of(R"({"crop": [9, 9]})"), "camera");
   const FramePlan plan = frame_plan(transform.params(), {1, 2, 3}, 0);
   EXPECT_EQ(plan.rows.first, 24);
@@ -181,10 +181,11 @@ TEST(Transform, WhatIsDrawnStaysThatAcrossVersions) {
   EXPECT_EQ(augments.erased.size[1], 6);
 }
 
-// ---- Frames that are not there, refusals ----------------------------------------------------------------------------------
+// ---- Missing frames, refusals
+// -------------------------------------------------------------------------------------------
 
 TEST(Transform, ReadsAndWritesNothingOutside) {
-  // Memory of exactly the bytes, so that a sanitizer sees the first one outside.
+  // The memory has exactly the needed bytes, so that a sanitizer sees an access outside.
   for (
       const char* const json :
       {R"({"crop": [30, 50]})", R"({"shift": 60})", R"({"size": [70, 90]})", R"({"size": [5, 5]})",
@@ -197,7 +198,7 @@ TEST(Transform, ReadsAndWritesNothingOutside) {
   }
 }
 
-TEST(ImageOptions, OfJsonRefusesWhatItDoesNotKnow) {
+TEST(ImageOptions, JsonRefusesUnknownOptions) {
   test::expect_refused<ArgumentTypeError>([] { image_options_from_json("[1]", "of."); },
                                           "of.options: expected a JSON object");
   test::expect_refused<ArgumentTypeError>([] { image_options_from_json("{", ""); }, "options: expected a JSON object");

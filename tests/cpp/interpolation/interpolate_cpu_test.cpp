@@ -23,7 +23,7 @@ struct Build {
   InterpolateEntries* entries;
 };
 
-// The builds of the kernel that this processor runs beside the baseline, to be compared with it.
+// The builds of the kernel for this processor besides the baseline, to be compared with the baseline.
 std::vector<Build> vector_builds() {
   std::vector<Build> all;
 #ifdef __x86_64__
@@ -39,7 +39,7 @@ std::vector<Build> every_build() {
   return all;
 }
 
-// Values [samples, features] by float64 times, one row, C-contiguous but for a step between features.
+// One row: values [samples, features] at float64 times. It is C-contiguous, except for a step between features.
 struct OneRow {
   Segment segment{};
   Interpolation call{};
@@ -90,7 +90,7 @@ void expect_same(const std::vector<T>& got, const std::vector<T>& expected, cons
   }
 }
 
-// Every pattern of a 16-bit float against every other by way of a permutation, mixed in several proportions.
+// Mixes every 16-bit float with another, given by a permutation, in several proportions.
 template <class E>
 void expect_every_half_mixes_as_the_reference() {
   using Half = typename E::Type;
@@ -178,7 +178,7 @@ TEST(InterpolateEntries, BuildsGiveTheSameBitsForCurvesAnglesAndRotations) {
   });
 }
 
-TEST(InterpolateEntries, FillsItsEntriesAndNoOther) {
+TEST(InterpolateEntries, FillsOnlyItsEntries) {
   Random random(22);
   using E = Element<float, DType::kFloat32>;
   const std::vector<float> values = random.values(E{}, 6 * 3);

@@ -1,4 +1,4 @@
-// Batches of an aligner on a device against those on the CPU.
+// Compares batches of an aligner on a device with those on the CPU.
 #include "robocache/live/aligner.hpp"
 
 #include <gtest/gtest.h>
@@ -87,7 +87,7 @@ struct Streams {
         const auto file =
             encode_frame(*ring.options().codec, row.data(), {shape[0], shape[1], shape[2], ring.options().dtype}, {});
         row.assign(file.begin(), file.end());
-        if (random() % 5 == 0) row.resize(row.size() / 3);  // it does not decode
+        if (random() % 5 == 0) row.resize(row.size() / 3);  // does not decode
       }
     }
     ring.push(stamp, stamp, row);
@@ -106,7 +106,7 @@ TEST_F(CudaAligner, HasTheBytesOfTheCpus) {
   Streams streams;
   Aligner here(spec(), streams.all());
   Aligner there(spec(), streams.all(), {}, device);
-  Aligner again(spec(), streams.all(), {}, device);  // the rings' frames are page-locked for it, too
+  Aligner again(spec(), streams.all(), {}, device);  // a second one, for which the rings page-lock their frames too
   ASSERT_EQ(here.batch_bytes(), there.batch_bytes());
   std::vector<char> expected(here.batch_bytes());
   std::vector<char> got(there.batch_bytes());
@@ -122,7 +122,7 @@ TEST_F(CudaAligner, HasTheBytesOfTheCpus) {
     }
     const auto frontier = here.frontier();
     if (!frontier) continue;
-    // Also moments that are not settled, and before the first row.
+    // Some moments are not settled, or before the first row.
     const int64_t moment = *frontier + static_cast<int64_t>(random() % 3) * 20 * kMs - (tick < 40 ? 60 * kMs : 0);
     const int64_t unsettled = here.at(moment, expected.data());
     for (Aligner* const aligner : {&there, &again}) {

@@ -1,4 +1,4 @@
-// Tests the action at a moment, out of a policy's chunks. tests/python/live has the rule, as a loop over all steps.
+// Tests Chunks' action at a moment. tests/python/live has the rule as a loop over all steps.
 #include "robocache/live/chunks.hpp"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ std::vector<double> at(Chunks& chunks, int64_t time_ns) {
 
 void put(Chunks& chunks, std::vector<int64_t> time_ns, std::vector<double> actions) { chunks.put(time_ns, actions); }
 
-TEST(Chunks, AreAskedForWhileAnotherThreadPutsThem) {
+TEST(Chunks, AreReadWhileAnotherThreadPutsThem) {
   Chunks chunks({.mode = ChunkMode::kEnsemble});
   std::thread policy([&] {
     for (int64_t k = 0; k < 2000; ++k) put(chunks, {10 * k, 10 * k + 10, 10 * k + 20}, std::vector<double>(21, 1));
@@ -47,7 +47,7 @@ TEST(Chunks, TakeStepsByTime) {
   EXPECT_TRUE(at(chunks, 9).empty());
   EXPECT_EQ(at(chunks, 10), (std::vector<double>{1, 2}));
   EXPECT_EQ(at(chunks, 39), (std::vector<double>{3, 4}));
-  EXPECT_EQ(at(chunks, 59), (std::vector<double>{5, 6}));  // as long as the step before
+  EXPECT_EQ(at(chunks, 59), (std::vector<double>{5, 6}));  // the last step is as long as the one before
   EXPECT_TRUE(at(chunks, 60).empty());
   EXPECT_EQ(chunks.covered_until_ns(), 60);
   EXPECT_EQ(chunks.starved(), 3);
@@ -57,10 +57,10 @@ TEST(Chunks, TakeStepsByTime) {
   EXPECT_EQ(std::vector(rest.actions.begin(), rest.actions.end()), (std::vector<double>{3, 4, 5, 6}));
 }
 
-TEST(Chunks, MixThoseThatHaveAnAction) {
+TEST(Chunks, MixOnlyChunksWithAnAction) {
   Chunks ensemble({.mode = ChunkMode::kEnsemble, .decay = 0.5});
   put(ensemble, {20, 30}, {4, 5});
-  put(ensemble, {10, 20}, {1, 2});  // an older one that comes late
+  put(ensemble, {10, 20}, {1, 2});  // an older chunk that comes late
   const double older = 1;
   const double newer = std::exp(-0.5);
   EXPECT_DOUBLE_EQ(at(ensemble, 25)[0], (older * 2 + newer * 4) / (older + newer));
@@ -74,7 +74,7 @@ TEST(Chunks, MixThoseThatHaveAnAction) {
   EXPECT_EQ(at(fading, 220)[0], 1);
 }
 
-TEST(Chunks, RefuseWhatIsNone) {
+TEST(Chunks, RefuseInvalidArguments) {
   using test::expect_refused;
   expect_refused<ArgumentError>([] { Chunks({.fade_ns = 0}); }, "fade_s: expected above 0");
   expect_refused<ArgumentError>([] { Chunks({.decay = std::numeric_limits<double>::infinity()}); },

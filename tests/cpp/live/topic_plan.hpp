@@ -2,7 +2,8 @@
 
 namespace robocache::test {
 
-// A plan of a message with a stamp, a frame, joints with positions, an array, records with texts, and a number of another dtype.
+// The plan of a message with a stamp, a frame of reference, joints with positions, an array, records with texts, and a
+// number of another dtype.
 inline constexpr const char* kPlan = R"({
   "fields": [
     {"path": "sec", "kind": "number", "dtype": "int32", "use": "seconds"},

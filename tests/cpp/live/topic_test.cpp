@@ -86,7 +86,7 @@ TEST(Topic, AMessageBecomesRows) {
   EXPECT_EQ(rings.newest<double>(2), (std::vector<double>{9, 9}));
   topic.take(message(6, -1.0F), {.arrival_ns = 6'000'000'000, .publisher = 1, .sequence = 6});
   EXPECT_EQ(rings.newest<double>(2)[0], 9);
-  EXPECT_NE(rings.newest<double>(2)[1], rings.newest<double>(2)[1]);  // the message lacks it
+  EXPECT_NE(rings.newest<double>(2)[1], rings.newest<double>(2)[1]);  // the message lacks this feature
   EXPECT_EQ(topic.counts().lost, 2);
 }
 
@@ -96,7 +96,7 @@ TEST(Topic, TruncatedAndDamagedMessagesAreRefused) {
   const std::vector<uint8_t> whole = message(5, 4.0F);
   std::mt19937 random(1);
   const auto take = [&](const std::vector<uint8_t>& bytes, size_t size) {
-    const auto exact = std::make_unique<uint8_t[]>(size);  // so that a sanitizer sees a read behind it
+    const auto exact = std::make_unique<uint8_t[]>(size);  // so that a sanitizer sees a read past the end
     std::memcpy(exact.get(), bytes.data(), size);
     topic.take({exact.get(), size}, {.arrival_ns = 6'000'000'000});
   };

@@ -49,7 +49,7 @@ TEST_P(Fuse, TheExampleOfTheHeader) {
   EXPECT_EQ(out.read(), (std::vector<float>{5, 1, 15, 0}));
 }
 
-// One stream of a random call: its arrays, and what the reference makes of them.
+// One stream of a random call: its arrays, and the reference's results.
 template <class V, class C>
 struct RandomStream {
   using Value = typename V::Type;
@@ -81,7 +81,7 @@ struct RandomStream {
             .shift = shift};
   }
 
-  // The features of one target, and how it was chosen.
+  // Writes the features of one target, and returns how they were chosen.
   test::Choice answer(int64_t row, Clock target, std::vector<float>& out) const {
     const test::Choice choice = test::choose<Work>(std::span<const Clock>(times), target, options);
     for (int64_t d = 0; d < features; ++d) {
@@ -115,7 +115,7 @@ struct RandomStream {
   double shift = 0;
 };
 
-TEST_P(Fuse, StreamsOfEveryFloatEqualTheReference) {
+TEST_P(Fuse, StreamsOfEveryFloatTypeEqualTheReference) {
   Random random(20);
   test::for_each_clock([&](auto clock) {
     using C = decltype(clock);

@@ -1,4 +1,4 @@
-// The gradient of resample_trajectories against finite differences of the call itself, on the CPU and on CUDA.
+// Compares the gradient of resample_trajectories with finite differences of the call itself, on the CPU and on CUDA.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,7 +23,8 @@ constexpr int64_t kSamples = 9;
 constexpr int64_t kTargets = 11;
 constexpr int64_t kFeatures = 4;
 
-// float64 everywhere; times and targets ascend by row and are well apart, so that small steps cross nothing.
+// All arrays are float64. Times and targets ascend in each row and are well apart, so that small steps do not reorder
+// them.
 struct GradientProblem {
   std::vector<double> values, times, targets, weights;  // the loss is the sum of weights * out
 
@@ -87,7 +88,7 @@ TEST_P(ResampleBackward, IsTheSlopeOfTheLoss) {
       const DeviceArray<double> values(p.values, DType::kFloat64, {kBatch, kSamples, kFeatures}, device());
       const DeviceArray<double> times(p.times, DType::kFloat64, {kBatch, kSamples}, device());
       const DeviceArray<double> targets(p.targets, DType::kFloat64, {kBatch, kTargets}, device());
-      // With gaps between the features, as a view of wider rows has.
+      // There are gaps between the features, as in a view of wider rows.
       const DeviceArray<double> given(p.weights, DType::kFloat64, {kBatch, kTargets, kFeatures}, device(),
                                       {kTargets * kFeatures * 3, kFeatures * 3, 3});
       const DeviceArray<double> of_values(std::vector<double>(p.values.size()), DType::kFloat64,
@@ -112,7 +113,8 @@ TEST_P(ResampleBackward, IsTheSlopeOfTheLoss) {
           const double above = loss(q, options, device());
           (q.*of)[i] -= 2 * step;
           const double slope = (above - loss(q, options, device())) / (2 * step);
-          // Rounding of the loss over the step, and the step's square by third derivatives of some hundreds.
+          // Allows for the rounding of the loss divided by the step, and for third derivatives of some hundreds times
+          // the step's square.
           EXPECT_NEAR(made[i], slope, 1e-6 * (1 + std::abs(slope)))
               << what << " " << i << ", method " << static_cast<int>(method) << ", extrapolate "
               << static_cast<int>(extrapolate);
@@ -125,7 +127,7 @@ TEST_P(ResampleBackward, IsTheSlopeOfTheLoss) {
   }
 }
 
-TEST_P(ResampleBackward, AddsToWhatIsThere) {
+TEST_P(ResampleBackward, AddsToTheOldContent) {
   const DeviceArray<float> values({1, 2}, DType::kFloat32, {2, 1}, device());
   const DeviceArray<float> times({0, 4}, DType::kFloat32, {2}, device());
   const DeviceArray<float> targets({1}, DType::kFloat32, {1}, device());

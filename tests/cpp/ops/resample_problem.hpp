@@ -1,4 +1,4 @@
-// Random calls of resample_trajectories, and what the reference makes of them.
+// Random calls of resample_trajectories, and the reference's results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ struct Problem {
   using Value = typename ValueElement::Type;
   using Clock = typename ClockElement::Type;
 
-  int64_t batch = 1;  // 0 or more rows; one row of values [S, D] where not `batched`
+  int64_t batch = 1;  // rows, 0 or more; if not `batched`, values are [S, D]
   int64_t samples = 0;
   int64_t targets = 0;
   int64_t features = 1;
@@ -102,7 +102,7 @@ Answer<typename V::Type> reference(const Problem<V, C>& p, const InterpolationOp
   return answer;
 }
 
-// How the arrays of a problem lie in memory.
+// The layout of a problem's arrays in memory.
 enum class Layout { kContiguous, kGaps, kWideGaps, kSwapped, kReversed, kSpread };
 
 inline std::vector<int64_t> strides_of(Layout layout, const std::vector<int64_t>& shape) {
@@ -162,7 +162,8 @@ void expect_reference(const Problem<V, C>& p, const InterpolationOptions& option
   ASSERT_TRUE(out.gaps_are_untouched() && valid.gaps_are_untouched());
 }
 
-// Every set of options that goes together, with durations that the quarters of a second of random clocks meet exactly.
+// Returns all combinations of options that are allowed together. The durations occur exactly in random clocks, which
+// step by quarters of a second.
 template <class Clock>
 std::vector<InterpolationOptions> all_options(bool with_linear) {
   std::vector<InterpolationOptions> all;

@@ -45,8 +45,8 @@ TEST_P(ResampleReference, TheExampleOfTheHeader) {
   EXPECT_EQ(out.read(), (std::vector<float>{5, 15}));
 }
 
-TEST_P(ResampleReference, EveryTypeClockAndOptionGivesTheReferencesBits) {
-  // Features that fill 16-byte vectors, pairs, and neither.
+TEST_P(ResampleReference, EveryTypeClockAndOptionEqualsTheReference) {
+  // Numbers of features that fill 16-byte vectors, pairs, or neither.
   constexpr int64_t kFeatureCounts[] = {1, 2, 3, 4, 6, 8, 16, 17, 32, 48};
   Random random(11);
   size_t turn = 0;
@@ -54,7 +54,7 @@ TEST_P(ResampleReference, EveryTypeClockAndOptionGivesTheReferencesBits) {
     using V = decltype(value);
     using C = decltype(clock);
     const std::vector<InterpolationOptions> all = all_options<typename C::Type>(test::kIsFloat<typename V::Type>);
-    // Under a GPU's sanitizer each launch is slow: there, one in seven, another one for each pair of types.
+    // Under a GPU's sanitizer each launch is slow: there only one in seven runs, another one for each pair of types.
     const size_t every = device().is_cuda() ? 7 : 1;
     for (size_t i = turn % every; i < all.size(); i += every) {
       const int64_t features = kFeatureCounts[++turn % std::size(kFeatureCounts)];
@@ -92,7 +92,7 @@ TEST_P(ResampleReference, Int64TimesReachAcrossTheirWholeRange) {
   for (const InterpolationOptions& options : all_options<int64_t>(true)) expect_reference(p, options, device());
 }
 
-TEST_P(ResampleReference, EveryLayoutGivesTheReferencesBits) {
+TEST_P(ResampleReference, EveryLayoutEqualsTheReference) {
   Random random(12);
   const auto check = [&](auto value, auto clock) {
     using V = decltype(value);
@@ -118,8 +118,8 @@ TEST_P(ResampleReference, EveryLayoutGivesTheReferencesBits) {
   check(Element<uint8_t, DType::kUInt8>{}, Element<float, DType::kFloat32>{});
 }
 
-// Targets and rows enough, and features few and many, that a GPU's tile of targets takes each of its sizes; then rows so
-// short that a block takes several, with clocks that fill their part of its memory and with some that do not.
+// There are enough targets, rows and features for each size of a GPU's tile of targets. Then rows are so short that a
+// block takes several; some clocks fill their part of its memory, some do not.
 TEST_P(ResampleReference, ManyTargetsAndRows) {
   Random random(15);
   const auto check = [&](auto element, const Sizes& sizes) {
@@ -133,7 +133,7 @@ TEST_P(ResampleReference, ManyTargetsAndRows) {
   for (const int64_t samples : {5, 16, 64, 256}) check(Element<BFloat16, DType::kBFloat16>{}, {2500, samples, 20, 3});
 }
 
-// All samples are one, in memory: a row may be longer than 32 bits count.
+// All samples share one element of memory, because a row may have more samples than 32 bits can count.
 TEST_P(ResampleReference, RowsOfMoreSamplesThan32BitsCount) {
   const DeviceArray<float> values({7}, DType::kFloat32, {1, 1}, device());
   const DeviceArray<double> times({3}, DType::kFloat64, {1}, device());
@@ -171,8 +171,8 @@ TEST_P(ResampleReference, RowsOfMoreSamplesThan32BitsCount) {
   }
 }
 
-// For the sanitizers too: clocks that break the contract, in memory of exactly their size, between rows and behind
-// samples that must not be seen.
+// Clocks that break the contract, also under sanitizers. Their memory has exactly their size, between other rows, and
+// before samples that must not be read.
 TEST_P(ResampleReference, BadClocksNeverReadOutsideTheirRow) {
   Random random(17);
   const auto check = [&](auto clock, const InterpolationOptions& options, int64_t samples) {
@@ -195,7 +195,7 @@ TEST_P(ResampleReference, BadClocksNeverReadOutsideTheirRow) {
       times.push_back(anything());
     }
     for (int64_t t = 0; t < 40; ++t) targets.push_back(anything());
-    // The row under test once in the middle of others and once alone, where nothing else is mapped.
+    // The row under test lies between other rows, and then alone, with nothing mapped beside it.
     for (const bool alone : {false, true}) {
       const auto begin = static_cast<ptrdiff_t>(alone ? samples : 0);
       const auto end = static_cast<ptrdiff_t>(alone ? samples + length : 3 * samples);
@@ -220,7 +220,7 @@ TEST_P(ResampleReference, BadClocksNeverReadOutsideTheirRow) {
       const std::vector<float> got = out.read();
       const size_t first = alone ? 0 : 40;
       for (size_t t = first; t < first + 40; ++t) {
-        // Any mixture of ones is one, or NaN where a weight is.
+        // All samples are 1, so a mixture is 1, or NaN if a weight is NaN.
         ASSERT_TRUE(got[t] == 1 || std::isnan(got[t])) << got[t];
       }
     }
@@ -241,7 +241,7 @@ TEST_P(ResampleReference, BadClocksNeverReadOutsideTheirRow) {
 }
 
 // Calls that Python never makes: it provides the workspace, and has no CUDA tensor without CUDA.
-TEST_P(ResampleReference, RefusesACubicWithoutAWorkspaceAndADeviceThatIsNotThere) {
+TEST_P(ResampleReference, RefusesACubicWithoutAWorkspaceAndAMissingDevice) {
   const auto call = [](Device on, InterpolationMethod method) {
     const DeviceArray<float> values({0, 10, 20}, DType::kFloat32, {3, 1}, device());
     const DeviceArray<float> out({7, 7, 7}, DType::kFloat32, {3, 1}, device());
@@ -264,7 +264,7 @@ TEST_P(ResampleReference, RefusesACubicWithoutAWorkspaceAndADeviceThatIsNotThere
 
 // ---- Threads ----
 
-TEST(ResampleThreads, CallersAtTheSameTimeDoNotDisturbEachOther) {
+TEST(ResampleThreads, CallsAtTheSameTimeDoNotDisturbEachOther) {
   std::vector<std::thread> callers;
   for (uint64_t caller = 0; caller < 4; ++caller) {
     callers.emplace_back([caller] {

@@ -18,7 +18,8 @@ int width_of(Wide x) {
   return width;
 }
 
-// a * 2^p against b * 2^q, exactly: below, equal or above 0. Where the leading bits stand together, both fit in 128 bits.
+// Compares a * 2^p with b * 2^q exactly: returns below, equal to or above 0. If the leading bits have the same weight,
+// both fit in 128 bits.
 int compare(Wide a, int p, Wide b, int q) {
   if (a == 0 || b == 0) return static_cast<int>(a != 0) - static_cast<int>(b != 0);
   const int difference = width_of(a) + p - width_of(b) - q;
@@ -28,20 +29,20 @@ int compare(Wide a, int p, Wide b, int q) {
   return a < b ? -1 : a > b ? 1 : 0;
 }
 
-// The nearest number of the format, ties to even, to magnitude * 2^exponent / divisor: found by halving the range of bit
-// patterns, decided by exact comparison.
+// Returns the number of the format nearest to magnitude * 2^exponent / divisor, ties to even. It halves the range of
+// bit patterns, and decides by exact comparison.
 template <class Out>
 uint64_t nearest_bits(uint64_t magnitude, int exponent, uint64_t divisor) {
   using Format = FloatFormat<Out>;
   const auto against = [&](uint64_t bits,
-                           bool halfway) {  // the pattern's value, or the middle above it, with the truth
+                           bool halfway) {  // compares the pattern's value, or the middle above it, with the true value
     const uint64_t field = bits >> (Format::digits - 1);
     const uint64_t hidden = uint64_t{1} << (Format::digits - 1);
     const uint64_t digits = (bits & (hidden - 1)) | (field == 0 ? 0 : hidden);
     const int unit = Format::least + (field == 0 ? 0 : static_cast<int>(field) - 1);
     return compare(Wide{2 * digits + static_cast<uint64_t>(halfway)} * divisor, unit - 1, magnitude, exponent);
   };
-  uint64_t low = 0;  // at most the truth
+  uint64_t low = 0;  // its value is at most the true value
   uint64_t high = Format::infinity;
   while (high - low > 1) {
     const uint64_t middle = low + (high - low) / 2;
@@ -63,7 +64,7 @@ uint64_t expected_bits(int64_t sum, int exponent, int64_t points) {
                                   static_cast<uint64_t>(points));
 }
 
-// Sums of every width, many of them near a middle between two floats.
+// Returns sums of every width, many of them near the middle between two floats.
 int64_t random_sum(test::Random& random) {
   uint64_t bits = random.bits() >> (1 + random.below(63));
   if (random.one_in(2)) bits &= ~uint64_t{0} << random.below(63);
@@ -77,7 +78,7 @@ class Rounding : public testing::Test {};
 using Outs = testing::Types<Float16, BFloat16, float, double>;
 TYPED_TEST_SUITE(Rounding, Outs);
 
-TYPED_TEST(Rounding, SumsGoToTheNearestOnce) {
+TYPED_TEST(Rounding, SumsAreRoundedOnce) {
   test::Random random(1);
   const int lowest = FloatFormat<TypeParam>::least;
   const int highest = std::is_same_v<TypeParam, double> ? 1023 : std::is_same_v<TypeParam, Float16> ? 15 : 127;
@@ -89,14 +90,14 @@ TYPED_TEST(Rounding, SumsGoToTheNearestOnce) {
   }
 }
 
-TYPED_TEST(Rounding, MeansGoToTheNearestOnce) {
+TYPED_TEST(Rounding, MeansAreRoundedOnce) {
   test::Random random(2);
   const int lowest = FloatFormat<TypeParam>::least;
   const int highest = std::is_same_v<TypeParam, double> ? 1023 : std::is_same_v<TypeParam, Float16> ? 15 : 127;
   for (int i = 0; i < test::trials(50'000); ++i) {
     const int64_t points = 1 + (random.below((int64_t{1} << 31) - 1) >> random.below(31));
     int64_t sum = random_sum(random);
-    if (random.one_in(3)) sum -= sum % points;  // exact, so that middles are met
+    if (random.one_in(3)) sum -= sum % points;  // exact means, so that middles occur
     const int exponent = random.one_in(3) ? lowest : lowest + static_cast<int>(random.below(highest - lowest + 1));
     const uint64_t expected = expected_bits<TypeParam>(sum, exponent, points);
     ASSERT_EQ(bits_of(rounded_quotient<TypeParam>(sum, exponent, points)), expected)
@@ -109,11 +110,11 @@ TYPED_TEST(Rounding, MeansGoToTheNearestOnce) {
   }
 }
 
-TYPED_TEST(Rounding, MeansBesideAMiddleGoToItsSide) {
+TYPED_TEST(Rounding, MeansBesideAMiddleRoundToTheirSide) {
   using Format = FloatFormat<TypeParam>;
   test::Random random(3);
   for (int i = 0; i < test::trials(50'000); ++i) {
-    // middle * points, times a power of two, and one more and one less, where that fits.
+    // middle * points times a power of two, and that plus and minus one, if it fits.
     const int bits_left = 62 - (Format::digits + 1);
     const int64_t points = 1 + (random.below((int64_t{1} << std::min(bits_left, 26)) - 1) >> random.below(20));
     const int64_t middle =

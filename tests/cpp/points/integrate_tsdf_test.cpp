@@ -28,7 +28,7 @@ TensorView numbers(const std::vector<double>& values, std::initializer_list<int6
 
 class IntegrateTsdf : public test::OnDevice {
  protected:
-  // With a workspace of exactly the bytes asked for, full of nonsense.
+  // Runs with a workspace of exactly the required bytes, full of nonsense.
   static void integrate(const DeviceArray<float>& grid, const DeviceArray<float>& weights, const TensorView& measured,
                         const TensorView& poses, const std::optional<TensorView>& intrinsics,
                         const TsdfOptions& options) {
@@ -45,7 +45,7 @@ class IntegrateTsdf : public test::OnDevice {
 };
 ROBOCACHE_ON_EACH_DEVICE(IntegrateTsdf);
 
-TEST_P(IntegrateTsdf, ThisIsTheDocumentedExample) {
+TEST_P(IntegrateTsdf, TheExampleOfTheHeader) {
   const DeviceArray<float> grid = floats(std::vector<float>(8), {2, 2, 2});
   const DeviceArray<float> weights = floats(std::vector<float>(8), {2, 2, 2});
   const DeviceArray<float> points = floats({0, 0, 1}, {1, 3});
@@ -56,8 +56,9 @@ TEST_P(IntegrateTsdf, ThisIsTheDocumentedExample) {
   EXPECT_EQ(weights.read(), (std::vector<float>{1, 1, 0, 0, 0, 0, 0, 0}));
 }
 
-// Many rays through a few voxels: every thread meets every other. Sums are those of one thread in another order.
-TEST_P(IntegrateTsdf, TheSameBitsOnAnyThreadsInAnyOrder) {
+// Many rays cross a few voxels, so every thread meets every other. The sums must equal those of one thread in another
+// order.
+TEST_P(IntegrateTsdf, HasTheSameBitsOnAnyThreadsInAnyOrder) {
   Random random(32);
   constexpr int64_t kCount = 5000;
   std::vector<float> points;
@@ -71,7 +72,7 @@ TEST_P(IntegrateTsdf, TheSameBitsOnAnyThreadsInAnyOrder) {
   }
   const int threads = num_threads();
   for (const bool carving : {false, true}) {
-    for (const int64_t cells : {3, 40}) {  // sums cleared everywhere, and along the rays
+    for (const int64_t cells : {3, 40}) {  // sums are cleared everywhere, or along the rays
       std::vector<std::vector<float>> made;
       for (const int n : {1, 4}) {
         for (const auto& order : {points, backwards}) {

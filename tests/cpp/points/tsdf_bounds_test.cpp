@@ -37,7 +37,7 @@ std::vector<TsdfRange> ranges_of(const TsdfParams& p) {
   return made;
 }
 
-// An orthonormal matrix: of a random one, by Gram and Schmidt.
+// Makes a random matrix orthonormal by the Gram-Schmidt process.
 void turn(Random& random, double r[9]) {
   for (int i = 0; i < 9; ++i) r[i] = random.one_in(3) ? (i % 4 == 0 ? 1 : 0) : random.between(-1, 1);
   for (int i = 0; i < 9; i += 4) r[i] += 1.5;
@@ -53,7 +53,7 @@ void turn(Random& random, double r[9]) {
   }
 }
 
-TEST(TsdfBounds, ABoxThatAnImageSaysNothingOfHasNoMeasurement) {
+TEST(TsdfBounds, ABoxJudgedEmptyHasNoMeasurement) {
   Random random(77);
   int64_t spared = 0;
   int64_t free = 0;
@@ -137,14 +137,14 @@ TEST(TsdfBounds, ABoxThatAnImageSaysNothingOfHasNoMeasurement) {
   EXPECT_LT(spared + free, boxes);
 }
 
-// A possible first approximation of 1 / sqrt(x) or 1 / x by a device, or now and then a wrong one.
+// Returns a first approximation of 1 / sqrt(x) or 1 / x as a device may give it, now and then a wrong one.
 float guess_near(Random& random, double value) {
   if (random.one_in(50)) return random.one_in(2) ? 0 : kInfinity;
   const float off = static_cast<float>(random.between(-0x1p-21, 0x1p-21));
   return static_cast<float>(value) * (1 + (random.one_in(20) ? 64 * off : off));
 }
 
-TEST(TsdfBounds, WhatFloat64FindsWithoutDivisionsIsWhatRule32Finds) {
+TEST(TsdfBounds, Float64WithoutDivisionsEqualsRule32) {
   Random random(78);
   const int64_t calls = 400'000;
   int64_t sure_pixels = 0;
@@ -168,7 +168,7 @@ TEST(TsdfBounds, WhatFloat64FindsWithoutDivisionsIsWhatRule32Finds) {
     sensor.cx = random.between(-100, 1000);
     sensor.cy = random.between(-100, 1000);
     Projected c{scale * random.between(-3, 3), scale * random.between(-3, 3), scale * random.between(0.01, 3), 0, 0};
-    if (random.one_in(4)) {  // midway between pixels, or next to that
+    if (random.one_in(4)) {  // midway between pixels, or near that
       sensor.fx = 64;
       sensor.cx = static_cast<double>(random.below(300));
       c.x = c.z * (static_cast<double>(random.below(200)) + 0.5) / 64;
@@ -182,7 +182,7 @@ TEST(TsdfBounds, WhatFloat64FindsWithoutDivisionsIsWhatRule32Finds) {
       ASSERT_EQ(found.row, exact.row);
     }
 
-    // Distances anywhere about the band, at its ends, and midway between quanta.
+    // Distances anywhere around the band, at its ends, and midway between quanta.
     const double length = std::sqrt((c.x * c.x + c.y * c.y) + c.z * c.z);
     const double wanted = random.one_in(4)   ? p.truncation * (random.one_in(2) ? 1 : -1)
                           : random.one_in(4) ? (std::floor(random.between(-1, 1) * 0x1p31) + 0.5) * p.quantum
@@ -198,7 +198,7 @@ TEST(TsdfBounds, WhatFloat64FindsWithoutDivisionsIsWhatRule32Finds) {
     }
 
     const auto count = static_cast<int32_t>(1 + random.below(random.one_in(2) ? 3 : 100));
-    // Now and then a mean of all of them that lies midway between numbers of float32.
+    // Now and then the mean lies midway between two numbers of float32.
     const int64_t mean = random.one_in(4) ? (int64_t{1} << 31) + (2 * random.below(1 << 23) + 1) * 128
                                           : static_cast<int64_t>(random.between(-1, 1) * 0x1p32);
     const TsdfSum sum{count * (mean - p.free_quanta), count};

@@ -26,9 +26,9 @@ DeviceBuffer workspace_of(int64_t bytes, Device device, std::optional<TensorView
   return memory;
 }
 
-// Whole numbers with many ties, in clouds with gaps between their rows; compared with a plain look at every pair of a
-// point and a point of its voxel.
-TEST_P(VoxelizeBackward, GoesWhereTheResultCameFrom) {
+// Whole numbers with many ties, in clouds with gaps between their rows. The oracle compares each point with each point
+// of its voxel.
+TEST_P(VoxelizeBackward, GoesToThePointsOfTheResult) {
   Random random(1);
   const std::array<int64_t, 3> shape = {2, 3, 5};
   const int64_t cells = 30;
@@ -83,7 +83,7 @@ TEST_P(VoxelizeBackward, GoesWhereTheResultCameFrom) {
                                  mode == VoxelMode::kMean ? counts.view() : out.view(), made.view(), CudaStream{},
                                  backward_view);
 
-    std::vector<double> expected(features.size(), 0.25);  // what was there stays
+    std::vector<double> expected(features.size(), 0.25);  // the old content stays
     for (int64_t row = 0; row < clouds * rows; ++row) {
       const int64_t cell = cell_of[static_cast<size_t>(row)];
       if (cell < 0 || !is_point(row)) continue;
@@ -111,7 +111,7 @@ TEST_P(VoxelizeBackward, GoesWhereTheResultCameFrom) {
   }
 }
 
-TEST_P(VoxelizeBackward, RefusesByName) {
+TEST_P(VoxelizeBackward, RefusalsNameTheArgument) {
   const DeviceArray<float> points({0, 0, 0}, DType::kFloat32, {1, 3}, device());
   const DeviceArray<float> values({1}, DType::kFloat32, {1, 1}, device());
   const DeviceArray<float> grid({1}, DType::kFloat32, {1, 1, 1, 1}, device());

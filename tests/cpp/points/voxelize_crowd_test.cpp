@@ -1,5 +1,5 @@
-// Clouds that lead through each way a backend has: few rows and many, few cells and many, voxels with one point and with
-// more than 16 bits count, outputs that are not aligned.
+// Clouds that lead through each path of a backend: few and many rows, few and many cells, voxels with one point and
+// with more than 16 bits can count, outputs that are not aligned.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Crowd {
   std::string name;
   int64_t rows;
   std::array<int64_t, 3> shape;
-  std::vector<int64_t> crowded;  // rows of the first voxels; the rest lie anywhere, one in ten outside
+  std::vector<int64_t> crowded;  // rows in the first voxels; the other rows lie anywhere, one in ten outside
 };
 
 const std::vector<Crowd> kCrowds = {
@@ -40,10 +40,10 @@ const std::vector<Crowd> kCrowds = {
     {"more rows than 2^20", kFewRows + 1009, {64, 33, 96}, {3000, 40}},
 };
 
-// Voxels of size 1; features are small whole numbers, so every sum of them is exact in float64 in any order.
+// Voxels have size 1. Features are small whole numbers, so that float64 sums are exact in any order.
 struct Cloud {
   std::vector<float> xyz;
-  std::vector<float> features;  // two
+  std::vector<float> features;  // two per point
 };
 
 Cloud make_cloud(const Crowd& crowd, Random& random) {
@@ -58,7 +58,7 @@ Cloud make_cloud(const Crowd& crowd, Random& random) {
     std::swap(cells[i], cells[static_cast<size_t>(random.below(static_cast<int64_t>(i) + 1))]);
   }
   for (const int64_t cell : cells) {
-    const std::array<int64_t, 3> at = {cell / (crowd.shape[1] * crowd.shape[2]),  // past the end of x where outside
+    const std::array<int64_t, 3> at = {cell / (crowd.shape[1] * crowd.shape[2]),  // outside: past the end of x
                                        cell / crowd.shape[2] % crowd.shape[1], cell % crowd.shape[2]};
     for (const int64_t c : at)
       cloud.xyz.push_back(static_cast<float>(c) + static_cast<float>(random.between(0.1, 0.9)));
@@ -100,10 +100,10 @@ ExpectedSums by_a_plain_loop(const Crowd& crowd, const Cloud& cloud) {
 
 class VoxelizeCrowds : public test::OnDevice {
  protected:
-  // More rows than 2^20 go another way on CUDA alone.
+  // Only CUDA has another path for more than 2^20 rows.
   static int64_t rows_here(int64_t rows) { return device().is_cuda() || rows <= kFewRows ? rows : rows / 16; }
 
-  // An output whose first element is `shift` elements past an aligned address.
+  // Returns an output whose first element is `shift` elements after an aligned address.
   template <class T>
   static DeviceArray<T> output(int64_t elements, DType dtype, int64_t shift) {
     return {std::vector<T>(static_cast<size_t>(elements + shift), T{9}), dtype, {elements + shift}, device()};
@@ -131,7 +131,7 @@ class VoxelizeCrowds : public test::OnDevice {
 };
 ROBOCACHE_ON_EACH_DEVICE(VoxelizeCrowds);
 
-TEST_P(VoxelizeCrowds, AgreeWithAPlainLoop) {
+TEST_P(VoxelizeCrowds, EqualAPlainLoop) {
   Random random(4);
   for (Crowd crowd : kCrowds) {
     crowd.rows = rows_here(crowd.rows);

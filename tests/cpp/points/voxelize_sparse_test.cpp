@@ -22,7 +22,7 @@ using test::DeviceArray;
 using test::Poisoned;
 using test::Random;
 
-// The answer once more: a loop over rows, a map of cells.
+// The expected results, computed by a loop over rows and a map of cells.
 struct ExpectedVoxels {
   std::vector<SparseCell> cells;
   std::vector<int32_t> counts;
@@ -32,7 +32,7 @@ struct ExpectedVoxels {
   int64_t found = 0;
 };
 
-// Rows [offsets[b], offsets[b + 1]) are cloud b.
+// Cloud b has the rows [offsets[b], offsets[b + 1]).
 ExpectedVoxels expected_of(const std::vector<float>& points, const std::vector<int64_t>& offsets,
                            const SparseOptions& options) {
   const auto size = static_cast<float>(options.voxel_size[0]);
@@ -150,7 +150,7 @@ void expect_reference(const std::vector<float>& points, const std::vector<int64_
   EXPECT_EQ(memory.read<float>(made.features), gathered);
 }
 
-TEST_P(VoxelizeSparse, IsTheReferenceWhateverTheCapsAndTheOrder) {
+TEST_P(VoxelizeSparse, EqualsTheReferenceForAllLimitsAndOrders) {
   Random random(1);
   for (const int64_t rows : {int64_t{0}, int64_t{1}, int64_t{255}, int64_t{1025}, int64_t{5000}}) {
     const std::vector<float> points = random_points(random, rows);
@@ -175,7 +175,7 @@ TEST_P(VoxelizeSparse, IsTheReferenceWhateverTheCapsAndTheOrder) {
   }
 }
 
-TEST_P(VoxelizeSparse, AFailedAllocationIsTheCallers) {
+TEST_P(VoxelizeSparse, AFailedAllocationReachesTheCaller) {
   const DeviceArray<float> array(std::vector<float>(30), DType::kFloat32, {10, 3}, device());
   SparseOptions options;
   options.voxel_size = {1, 1, 1};
@@ -185,7 +185,7 @@ TEST_P(VoxelizeSparse, AFailedAllocationIsTheCallers) {
 
 ROBOCACHE_ON_EACH_DEVICE(VoxelizeSparse);
 
-TEST(SamplePriority, IsWhatItWas) {
+TEST(SamplePriority, NeverChanges) {
   EXPECT_EQ(sample_priority(0, 0), 0x4821822600000000u);
   EXPECT_EQ(sample_priority(1, 5), 0x3817eddd00000005u);
 }

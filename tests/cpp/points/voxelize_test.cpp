@@ -53,10 +53,10 @@ TEST_P(Voxelize, TheExampleOfTheHeader) {
   EXPECT_EQ(dropped.read(), std::vector<int64_t>{1});
 }
 
-// Clouds with gaps between their rows, and in every other round between their features, which then go by atomic operations;
-// several modes at once; compared with one plain loop over the rows. Features are
-// small whole numbers, so every sum of them is exact in any order.
-TEST_P(Voxelize, AgreesWithAPlainLoop) {
+// Clouds with gaps between their rows, in every other round also between their features, which then take atomic
+// operations. A call has several modes at once, and is compared with one plain loop over the rows. Features are small
+// whole numbers, so that sums are exact in any order.
+TEST_P(Voxelize, EqualsAPlainLoop) {
   Random random(1);
   const std::vector<VoxelMode> modes = {VoxelMode::kOccupancy, VoxelMode::kCount, VoxelMode::kSum,   VoxelMode::kMean,
                                         VoxelMode::kMin,       VoxelMode::kMax,   VoxelMode::kFirst, VoxelMode::kLast};

@@ -20,7 +20,7 @@ using test::HostClock;
 constexpr int64_t kStart = 1'700'000'000'000'000'000;
 constexpr int64_t kSecond = 1'000'000'000;
 
-using Episodes = std::vector<std::vector<int64_t>>;        // times of each
+using Episodes = std::vector<std::vector<int64_t>>;        // the times of each episode
 using Moments = std::vector<std::pair<int64_t, int64_t>>;  // episode, time in ns
 
 std::vector<int64_t> first_episodes(size_t count) {
@@ -66,7 +66,7 @@ TEST(AnchorsAtRate, DoNotDriftOverHours) {
   EXPECT_EQ(anchors.index().at(1).time_ns, kStart + 33'333'333);
 }
 
-TEST(AnchorsAtRate, CountUpTo2To53TicksAndNoFurther) {
+TEST(AnchorsAtRate, CountAtMost2To53Ticks) {
   const auto at_rate = [](const Episodes& episodes, double hz) {
     const HostClock clock(episodes);
     return Anchors::at_rate(hz, std::vector{clock.view()}, first_episodes(episodes.size())).index();
@@ -84,7 +84,7 @@ TEST(AnchorsAtRate, CountUpTo2To53TicksAndNoFurther) {
       EXPECT_TRUE(std::string(error.what()).starts_with("anchors.rate_hz: expected ")) << error.what();
     }
   }
-  // 292 years at a tick in 10 s: the last one is where it must be.
+  // 292 years with a tick every 10 s: the last tick is at its exact time.
   const AnchorIndex long_one = at_rate({{-5, INT64_MAX - 5}}, 0.1);
   EXPECT_EQ(long_one.anchors, INT64_MAX / (10 * kSecond) + 1);
 }

@@ -15,8 +15,9 @@
 namespace robocache {
 namespace {
 
-// A reciprocal stands in for the division: the divisor's multiples and what lies beside them are where it could be one off.
-TEST(Mixture, RoundsAreTheQuotientAndTheRestOfWholeNumbers) {
+// A multiplication by the reciprocal replaces the division. It could be off by one at multiples of the divisor and
+// beside them.
+TEST(Mixture, RoundsEqualQuotientAndRemainder) {
   std::vector<uint64_t> some{0, 1, 2, 3, 5, 7, 63, 255, 641, 65'535, 65'536, 65'537, 6'700'417, (1u << 31) - 1};
   for (int bit = 32; bit < 64; ++bit) {
     for (const uint64_t beside : {0, 1, 2, 3}) some.push_back((uint64_t{1} << bit) + beside - 2);
@@ -38,7 +39,7 @@ TEST(Mixture, RoundsAreTheQuotientAndTheRestOfWholeNumbers) {
   }
 }
 
-TEST(MixtureTurns, PlacesAreAPermutationAndWhatCameBeforeIsCounted) {
+TEST(MixtureTurns, SlotsAreAPermutationAndEarlierDrawsAreCounted) {
   for (const uint64_t key : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}, uint64_t{0x0123456789abcdef}}) {
     const MixtureTurns turns(key);
     std::set<uint32_t> places;
@@ -70,8 +71,8 @@ TEST(MixtureTurns, EveryBatchHasTheSharesToWithinOneDraw) {
   }
 }
 
-// Counts each source's draws one by one.
-TEST(Mixture, SourcesGoOnWhereOtherWeightsLeaveThem) {
+// The oracle counts each source's draws one by one.
+TEST(Mixture, SourcesContinueAfterAChangeOfWeights) {
   const std::vector<int64_t> anchors = {5, 300, 70'000};
   for (const bool shuffle : {true, false}) {
     MixtureOptions options{

@@ -23,7 +23,7 @@ std::vector<int64_t> whole_order(int64_t n, uint64_t seed, int64_t epoch, bool s
   return samples;
 }
 
-// Training runs are resumed by (seed, epoch, position): these numbers, worked out by another program, may never change.
+// Training runs resume by (seed, epoch, position), so these numbers may never change. Another program computed them.
 TEST(Order, NeverChanges) {
   EXPECT_EQ(whole_order(10, 0, 0), (std::vector<int64_t>{2, 5, 0, 8, 6, 1, 9, 3, 7, 4}));
   EXPECT_EQ(whole_order(10, 0, 1), (std::vector<int64_t>{3, 2, 8, 9, 6, 7, 1, 4, 5, 0}));
@@ -42,10 +42,10 @@ TEST(Order, NeverChanges) {
                                   2115441781688407216}));
 }
 
-// ---- Statistics. Every count is of fixed seeds, so a test that passes once passes always. ----
+// ---- Statistics. The seeds are fixed, so a test that passes once always passes. ----
 
-// Chi-square of equally likely cells, as the standard normal that its cube root nearly is (Wilson and Hilferty, 1931):
-// four standard deviations either way.
+// Chi-square of equally likely cells. Its cube root is nearly normal (Wilson and Hilferty, 1931); four standard
+// deviations are allowed on each side.
 void expect_uniform(const std::vector<int64_t>& counts, const std::string& what) {
   const double total = static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
   const double expected = total / static_cast<double>(counts.size());
@@ -61,12 +61,12 @@ void expect_uniform(const std::vector<int64_t>& counts, const std::string& what)
   EXPECT_LT(std::abs(deviations), 4) << what << ": chi-square " << chi_square << " of " << freedom;
 }
 
-TEST(Order, EveryPermutationOfAFewIsEquallyLikely) {
+TEST(Order, EveryPermutationOfFewIsEquallyLikely) {
   for (const int64_t n : {3, 4, 5}) {
     std::vector<int64_t> counts(n == 3 ? 6 : n == 4 ? 24 : 120, 0);
     for (int64_t epoch = 0; epoch < 12'000; ++epoch) {
       const std::vector<int64_t> order = whole_order(n, 4, epoch);
-      int64_t rank = 0;  // in lexicographic order
+      int64_t rank = 0;  // rank in lexicographic order
       for (int64_t i = 0; i < n; ++i) {
         int64_t smaller = 0;
         for (int64_t j = i + 1; j < n; ++j) smaller += order[static_cast<size_t>(j)] < order[static_cast<size_t>(i)];

@@ -24,7 +24,7 @@ TEST(ReadRows, ReadsFromRowZeroOn) {
   std::string got(4, ' ');
   read_rows({file.get(), 6}, 3, 4, got.data());
   EXPECT_EQ(got, "3456");
-  read_rows({file.get(), 6}, 100, 0, nullptr);  // of nothing, nothing
+  read_rows({file.get(), 6}, 100, 0, nullptr);  // zero bytes need no memory
   expect_refused<FileError>([&] { read_rows({file.get(), 6}, 8, 4, got.data()); },
                             path + ": at byte 16: expected 2 more bytes, got the end: it was cut short");
   std::filesystem::resize_file(path, 8);
@@ -43,7 +43,7 @@ TEST(ReadRows, ReadsWhatThePageCacheHasAndLacks) {
   const cache::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_EQ(::fsync(file.get()), 0);
   const auto size = static_cast<off_t>(written.size());
-  for (const off_t kept : {size, size / 2, off_t{0}}) {  // the bytes before it
+  for (const off_t kept : {size, size / 2, off_t{0}}) {  // bytes that stay in the page cache
     ::posix_fadvise(file.get(), kept, size - kept, POSIX_FADV_DONTNEED);
     expect_rows({file.get(), 0}, size / 4, size / 4);
     std::string got(written.size(), ' ');

@@ -27,8 +27,8 @@ using F32 = Element<float, DType::kFloat32>;
 
 constexpr Tier kTiers[] = {Tier::kDevice, Tier::kPinned, Tier::kMapped};
 
-// a and b on one clock, c on the same times in other episodes, d on others, none without a row. Its files last as long
-// as `writer`.
+// A dataset whose streams a and b have one clock; c has the same times in other episodes, d other times, and none has
+// no row. Its files last as long as `writer`.
 std::shared_ptr<const Dataset> written(CacheWriter& writer) {
   writer.begin_episode();
   writer.append("a", F32{}, {10, 20, 30}, {1, 2, 3});
@@ -44,13 +44,13 @@ std::shared_ptr<const Dataset> written(CacheWriter& writer) {
   return writer.dataset();
 }
 
-// Its files have no names any more.
+// Returns a dataset whose files have no names any more.
 std::shared_ptr<const Dataset> written() {
   CacheWriter writer;
   return written(writer);
 }
 
-// The rows of a stream, wherever they are.
+// Returns the rows of a stream in any tier.
 std::vector<float> values_of(const ResidentStream& resident, size_t count, Device device) {
   std::vector<float> values(count);
   const StreamRows rows = resident.rows();
@@ -70,8 +70,8 @@ std::vector<float> values_of(const ResidentStream& resident, size_t count, Devic
 class Resident : public OnDevice {};
 ROBOCACHE_ON_EACH_DEVICE(Resident);
 
-// More than the pieces that a copy goes by.
-TEST_P(Resident, LongStreamsAreCopiedWhole) {
+// Longer than the pieces of a copy.
+TEST_P(Resident, LongStreamsAreCopiedCompletely) {
   CacheWriter writer;
   constexpr int64_t kRows = 90'000;
   constexpr int64_t kFeatures = 200;
@@ -92,7 +92,7 @@ TEST_P(Resident, LongStreamsAreCopiedWhole) {
   }
 }
 
-TEST_P(Resident, ATierIsBroughtOnceWhileItLives) {
+TEST_P(Resident, ATierIsLoadedOnceWhileItLives) {
   CacheWriter writer;
   const auto dataset = written(writer);
   const auto get = [&](Tier tier) { return ResidentStream::get(dataset, 0, device(), tier); };
@@ -107,13 +107,13 @@ TEST_P(Resident, ATierIsBroughtOnceWhileItLives) {
   EXPECT_EQ(pinned->tier(), device().is_cuda() ? Tier::kPinned : Tier::kDevice);
   EXPECT_EQ(mapped->tier(), Tier::kMapped);
   EXPECT_EQ(pinned == on_device, !device().is_cuda());
-  // The clock is where the rows are read: by a kernel, or by the host.
+  // The clock is in the memory of the reader: a kernel, or the host.
   EXPECT_EQ(on_device->rows().clock, on_device->clock().on_device());
   EXPECT_EQ(pinned->rows().clock, on_device->rows().clock);
   EXPECT_EQ(mapped->rows().clock, on_device->clock().on_host());
 }
 
-TEST_P(Resident, WhatIsPresentIsWhatALoaderHolds) {
+TEST_P(Resident, PresentBytesAreThoseOfLivingStreams) {
   CacheWriter writer;
   const auto dataset = written(writer);
   const auto there = [&](Tier tier) { return ResidentStream::bytes_present(*dataset, 0, device(), tier); };
@@ -131,7 +131,7 @@ TEST_P(Resident, WhatIsPresentIsWhatALoaderHolds) {
     EXPECT_EQ(ResidentStream::bytes_present(*dataset, 1, device(), tier), 0);
     const int64_t clock = ResidentClock::bytes(*dataset, 0);
     EXPECT_EQ(clock_there(0, {}), clock);
-    EXPECT_EQ(clock_there(dataset->index_of("b"), {}), clock);  // which is on the same
+    EXPECT_EQ(clock_there(dataset->index_of("b"), {}), clock);  // b has the same clock
     EXPECT_EQ(clock_there(dataset->index_of("d"), {}), 0);
     EXPECT_EQ(clock_there(0, device()), device().is_cuda() && tier == Tier::kMapped ? 0 : clock);
     EXPECT_EQ(ResidentStream::bytes_present(*written(), 0, device(), tier), 0);  // of another dataset
@@ -139,7 +139,7 @@ TEST_P(Resident, WhatIsPresentIsWhatALoaderHolds) {
   }
 }
 
-TEST_P(Resident, StreamsOfTheSameTimesAndEpisodesAreOnOneClock) {
+TEST_P(Resident, StreamsWithTheSameTimesAndEpisodesShareOneClock) {
   const auto dataset = written();
   const auto get = [&](const char* name) {
     return ResidentStream::get(dataset, dataset->index_of(name), device(), Tier::kDevice);
@@ -151,19 +151,19 @@ TEST_P(Resident, StreamsOfTheSameTimesAndEpisodesAreOnOneClock) {
   EXPECT_NE(a->rows().values, b->rows().values);
   for (const char* other : {"c", "d", "none"}) EXPECT_FALSE(get(other)->rows().clock == a->rows().clock) << other;
   EXPECT_EQ(get("b"), b);  // as long as one lives
-  // Another dataset of the same files' contents has its own.
+  // Another dataset with the same content has its own clock.
   const auto elsewhere = written();
   EXPECT_NE(&ResidentStream::get(elsewhere, 0, device(), Tier::kDevice)->clock(), &a->clock());
 }
 
-TEST_P(Resident, AClockAloneIsThatOfItsStream) {
+TEST_P(Resident, AClockAloneEqualsThatOfItsStream) {
   const auto dataset = written();
   const auto clock = ResidentClock::get(dataset, dataset->index_of("b"), device());
   EXPECT_EQ(&ResidentStream::get(dataset, dataset->index_of("a"), device(), Tier::kPinned)->clock(), clock.get());
   EXPECT_EQ(ResidentClock::get(dataset, 0, {})->on_host(), clock->on_host());  // kept once for all devices
 }
 
-TEST_P(Resident, EpisodesSayWhereRowsAreAndHowDense) {
+TEST_P(Resident, EpisodesHaveTheirRowsAndDensity) {
   const auto dataset = written();
   const auto clock = ResidentClock::get(dataset, dataset->index_of("c"), device());
   const StreamClock c = clock->on_host();
@@ -211,7 +211,7 @@ class ResidentOfRanks : public OnDevice {
 };
 ROBOCACHE_ON_EACH_DEVICE(ResidentOfRanks);
 
-TEST(LocalWorldSize, IsWhatTheEnvironmentSays) {
+TEST(LocalWorldSize, IsReadFromTheEnvironment) {
   for (const auto& [text, ranks] : {std::pair{"1", 1}, {"8", 8}, {"0", 1}, {"-3", 1}, {"many", 1}}) {
     setenv("LOCAL_WORLD_SIZE", text, 1);
     EXPECT_EQ(local_world_size(), ranks) << text;
@@ -228,10 +228,10 @@ TEST_P(ResidentOfRanks, ShareOneCopyInHostMemory) {
   EXPECT_EQ(present(), 0);
   auto mine = ResidentStream::get(dataset, b, device(), Tier::kPinned);
   EXPECT_EQ(mine->note(), "one copy for all ranks of this host");
-  EXPECT_EQ(present(), 12);  // living
-  // For another rank, which has not brought it yet.
+  EXPECT_EQ(present(), 12);  // while the copy lives
+  // Another rank, which has not loaded it yet, sees it.
   EXPECT_GE(ResidentStream::bytes_present(*Dataset::open(dataset->path()), b, device(), Tier::kPinned), 12);
-  // As another rank opens it.
+  // Opens it as another rank does.
   const auto opened_again = Dataset::open(dataset->path());
   const auto others = ResidentStream::get(opened_again, b, device(), Tier::kPinned);
   EXPECT_NE(others, mine);
@@ -239,7 +239,7 @@ TEST_P(ResidentOfRanks, ShareOneCopyInHostMemory) {
   EXPECT_EQ(values_of(*mine, 3, device()), (std::vector<float>{4, 5, 6}));
   EXPECT_EQ(values_of(*others, 3, device()), (std::vector<float>{4, 5, 6}));
   mine.reset();
-  EXPECT_GE(present(), 12);  // the other's, in whole pages
+  EXPECT_GE(present(), 12);  // the other rank's copy, in whole pages
   EXPECT_EQ(values_of(*others, 3, device()), (std::vector<float>{4, 5, 6}));
   if (device().is_cuda()) {
     EXPECT_EQ(ResidentStream::get(dataset, b, device(), Tier::kDevice)->note(), "");
@@ -250,7 +250,7 @@ TEST_P(ResidentOfRanks, ShareOneCopyInHostMemory) {
             (std::vector<float>{4, 5, 6}));
 }
 
-TEST_P(ResidentOfRanks, AnEmptyStreamNeedsNone) {
+TEST_P(ResidentOfRanks, AnEmptyStreamNeedsNoCopy) {
   CacheWriter writer;
   const auto dataset = written(writer);
   EXPECT_EQ(ResidentStream::get(dataset, dataset->index_of("none"), device(), Tier::kPinned)->note(), "");
@@ -270,7 +270,7 @@ TEST(ResidentOfProcesses, ShareOneMemory) {
     for (;;) {
       const auto others = ResidentStream::get(opened, b, {}, Tier::kPinned);
       auto* const values = static_cast<float*>(const_cast<void*>(others->rows().values));
-      if (values[1] == 5 && values[0] == 4) values[2] = 66;  // nobody but this test writes there
+      if (values[1] == 5 && values[0] == 4) values[2] = 66;  // only this test writes there
       if (values[0] == 44) _exit(0);
       usleep(1000);
     }

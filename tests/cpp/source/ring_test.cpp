@@ -1,4 +1,4 @@
-// A ring against a sorted list of the rows that were pushed, and with readers beside the writer.
+// Compares a ring with a sorted list of the rows that were pushed, and runs readers beside the writer.
 #include "robocache/source/ring.hpp"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
     const int64_t span = 400;
     const int64_t lateness = static_cast<int64_t>(random() % 60);
     Ring ring({.dtype = DType::kInt64, .shape = {3}, .span_ns = span, .lateness_ns = lateness});
-    std::vector<Row> all;  // kept, sorted by stamp, equal ones as they came
+    std::vector<Row> all;  // kept rows, sorted by stamp; rows with equal stamps stay in order
     std::vector<int64_t> arrivals;
     int64_t now = 1000;
     RingCounts expected;
@@ -63,7 +63,7 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
         all.insert(at, row);
       }
       if (i % 37 != 0) continue;
-      // A window within the span, with one distinct stamp more on each side.
+      // A window within the span, with one more distinct stamp on each side.
       const int64_t last = all.back().stamp - static_cast<int64_t>(random() % 100);
       const int64_t first = last - static_cast<int64_t>(random() % 200);
       ASSERT_TRUE(ring.copy(first, last, 1, found));
@@ -76,7 +76,7 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
         EXPECT_EQ(found.time_ns[static_cast<size_t>(k)], begin[k].stamp);
         EXPECT_EQ(std::memcmp(found.values.data() + 24 * k, begin[k].values.data(), 24), 0);
       }
-      // Rows that are taken are those of the list, each once and only when it is final.
+      // take() returns the rows of the list, each once and only when it is final.
       const auto most = static_cast<int64_t>(random() % 90);
       EXPECT_EQ(ring.take(number, most, false, taken), number);
       number += taken.rows;
@@ -88,7 +88,7 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
       }
       // The list and the ring agree on which rows are final.
       const auto final_end = std::ranges::lower_bound(all, all.back().stamp - lateness, {}, &Row::stamp);
-      if (final_end == all.begin()) {  // a late row or one of the same stamp may still become the first
+      if (final_end == all.begin()) {  // a late row, or one with the same stamp, may still become the first
         EXPECT_EQ(ring.settled_ns(0, 2), std::nullopt);
         EXPECT_EQ(ring.settled_ns(1, 2), std::nullopt);
       } else {
@@ -103,7 +103,7 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
     EXPECT_EQ(taken.rows, std::ssize(all) - number);
     EXPECT_EQ(ring.take(INT64_MAX, 1, true, taken), std::ssize(all));
     EXPECT_EQ(taken.rows, 0);
-    EXPECT_GT(ring.take(0, 1, false, taken), 0);  // rows before were forgotten
+    EXPECT_GT(ring.take(0, 1, false, taken), 0);  // earlier rows were forgotten
     const RingCounts counts = ring.counts();
     EXPECT_EQ(counts.pushed, expected.pushed);
     EXPECT_EQ(counts.kept, expected.kept);
@@ -114,7 +114,7 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
   }
 }
 
-TEST(Ring, RefusesWhatNoClockSays) {
+TEST(Ring, RefusesImpossibleStamps) {
   const std::array<int64_t, 3> row{};
   Ring refusing({.dtype = DType::kInt64, .shape = {3}, .span_ns = 100, .most_ahead_ns = 50});
   EXPECT_EQ(refusing.push(0, 1000, bytes_of(row)), Pushed::kRefused);
@@ -131,11 +131,11 @@ TEST(Ring, RefusesWhatNoClockSays) {
   EXPECT_EQ(beginning.push(10, 1001, bytes_of(row)), Pushed::kSegment);
   RingRows found;
   ASSERT_TRUE(beginning.copy(0, 2000, 4, found));
-  EXPECT_EQ(found.rows, 1);  // no window reaches over the jump
+  EXPECT_EQ(found.rows, 1);  // no window crosses the jump
   EXPECT_EQ(beginning.newest_ns(), 10);
 }
 
-TEST(Ring, RefusesOptionsThatCannotBe) {
+TEST(Ring, RefusesImpossibleOptions) {
   test::expect_refused<ArgumentError>([] { Ring({.span_ns = 0}); }, "span_s: expected above 0, got 0");
   test::expect_refused<ArgumentError>([] { Ring({.span_ns = 5, .lateness_ns = 5}); },
                                       "lateness_s: expected 0 or more and less");
@@ -145,7 +145,7 @@ TEST(Ring, RefusesOptionsThatCannotBe) {
   test::expect_refused<ArgumentError>([&] { ring.push(1, 1, {}); }, "row: expected 24 bytes, got 0");
 }
 
-// Readers see whole rows in order, whatever the writer does meanwhile: late rows, growth, a new segment.
+// Readers see whole rows in order, while the writer pushes late rows, grows the ring or begins a segment.
 TEST(Ring, ReadersSeeWholeRows) {
   for (const bool frames : {false, true}) {
     Ring ring({.dtype = frames ? DType::kUInt8 : DType::kInt64,
@@ -191,7 +191,7 @@ TEST(Ring, ReadersSeeWholeRows) {
     int64_t now = 1'000'000;
     for (int pushed = 0; windows < 200 || pushed < 20'000; ++pushed) {
       now += static_cast<int64_t>(random() % 3);
-      if (pushed % 10'000 == 9'999) now -= 3000;  // set back
+      if (pushed % 10'000 == 9'999) now -= 3000;  // the clock is set back
       const int64_t stamp = now - static_cast<int64_t>(random() % 4 == 0 ? random() % 50 : 0);
       ring.push(stamp, now + 100, bytes_of({stamp, -stamp, 7 * stamp}));
     }
@@ -229,8 +229,8 @@ TEST(Ring, TakesRowsOfSeveralThreads) {
   EXPECT_EQ(ring.counts().pushed, 2 * kEach);
 }
 
-// A row's stamp alone decides what becomes of it, so the ring's counts must be the writer's own, whatever readers do. The test
-// takes ROBOCACHE_SOAK seconds, or one.
+// A row's stamp alone decides its outcome, so the ring's counts must equal the writer's own, whatever readers do. The
+// test takes ROBOCACHE_SOAK seconds, or one.
 TEST(Ring, CountsEveryRowOnce) {
   const char* const asked = std::getenv("ROBOCACHE_SOAK");
   const double seconds = asked == nullptr ? 1 : std::atof(asked);
@@ -246,7 +246,7 @@ TEST(Ring, CountsEveryRowOnce) {
     std::atomic<bool> done{false};
     std::atomic<int64_t> windows{0};
     std::vector<std::thread> readers;
-    readers.emplace_back([&] {  // each final row once, in order
+    readers.emplace_back([&] {  // takes each final row once, in order
       RingRows found;
       int64_t number = 0;
       while (!done) {
@@ -270,14 +270,14 @@ TEST(Ring, CountsEveryRowOnce) {
         for (int64_t i = 1; i < found.rows; ++i) {
           ASSERT_LE(found.time_ns[static_cast<size_t>(i - 1)], found.time_ns[static_cast<size_t>(i)]);
         }
-        const RingCounts counts = ring.counts();  // while rows come, too
+        const RingCounts counts = ring.counts();  // also while rows come
         ASSERT_EQ(counts.pushed, counts.kept + counts.reordered + counts.too_late + counts.refused + counts.segments);
       }
     });
     std::mt19937_64 random(7);
     RingCounts expected;
     std::array<int64_t, 5> answers{};
-    std::vector<int64_t> stamps;  // of rows that are kept, sorted: a duplicate is found among the last ones
+    std::vector<int64_t> stamps;  // stamps of kept rows, sorted: a duplicate is among the last ones
     int64_t now = 1'000'000;
     int64_t newest = INT64_MIN;
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds / 2);
@@ -291,13 +291,13 @@ TEST(Ring, CountsEveryRowOnce) {
           stamp -= static_cast<int64_t>(random() % 120);  // late, or too late
           break;
         case 3:
-          stamp += 40 + static_cast<int64_t>(random() % 20);  // ahead, some by too much
+          stamp += 40 + static_cast<int64_t>(random() % 20);  // ahead, sometimes too far
           break;
         case 4:
-          if (random() % 64 == 0) stamp = static_cast<int64_t>(random() % 3) - 1;  // no clock says that, but for 1
+          if (random() % 64 == 0) stamp = static_cast<int64_t>(random() % 3) - 1;  // an impossible stamp, except for 1
           break;
         case 5:
-          if (random() % 256 == 0) stamp -= 3 * span;  // set back
+          if (random() % 256 == 0) stamp -= 3 * span;  // the clock is set back
           break;
         default:
           break;
@@ -348,8 +348,8 @@ int64_t now_ns(clockid_t clock) {
   return at.tv_sec * int64_t{1'000'000'000} + at.tv_nsec;
 }
 
-// The reader interrupts the writer on the core of both, often in the middle of a row.
-TEST(Ring, AReaderOfRealTimeLetsTheWriterEnd) {
+// The reader interrupts the writer on the same core, often in the middle of a row.
+TEST(Ring, ARealTimeReaderLetsTheWriterFinish) {
   Ring ring({.shape = {1 << 14}, .span_ns = 1000});
   const std::vector<char> row(static_cast<size_t>(ring.row_bytes()));
   ring.push(1, 1, row);

@@ -39,7 +39,7 @@ class SharedMemoryTest : public testing::Test {
     return {name, kBytes, fill, folder_.path()};
   }
 
-  // The files of shared memories, without the lock file, which stays.
+  // Returns the files of shared memories, without the lock file, which stays.
   std::vector<std::string> files() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
@@ -55,7 +55,7 @@ class SharedMemoryTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(SharedMemoryTest, TheFirstFillsItAndItGoesWithTheLast) {
+TEST_F(SharedMemoryTest, TheFirstUserFillsItAndTheLastRemovesIt) {
   {
     SharedMemory first = shared("a", filled_with('x'));
     EXPECT_EQ(first.why_not(), "");
@@ -65,7 +65,7 @@ TEST_F(SharedMemoryTest, TheFirstFillsItAndItGoesWithTheLast) {
     EXPECT_TRUE(holds(second, 'x'));
     EXPECT_NE(first.data(), second.data());
     static_cast<char*>(first.data())[4097] = 'y';
-    EXPECT_EQ(static_cast<char*>(second.data())[4097], 'y');  // one memory
+    EXPECT_EQ(static_cast<char*>(second.data())[4097], 'y');  // both map the same memory
     const SharedMemory other = shared("b", filled_with('z'));
     EXPECT_TRUE(holds(other, 'z'));
     first = SharedMemory();
@@ -81,7 +81,7 @@ TEST_F(SharedMemoryTest, AFillThatThrowsLeavesNothing) {
   EXPECT_TRUE(holds(shared("a", filled_with('x')), 'x'));
 }
 
-TEST_F(SharedMemoryTest, WhereItCannotBeItSaysWhy) {
+TEST_F(SharedMemoryTest, AFailureHasAReason) {
   const SharedMemory missing("a", kBytes, must_not_fill, folder_.path() + "/none");
   EXPECT_EQ(missing.data(), nullptr);
   EXPECT_NE(missing.why_not().find("/none/robocache-"), std::string::npos) << missing.why_not();
@@ -101,7 +101,7 @@ TEST_F(SharedMemoryTest, ALinkIsNotFollowed) {
   EXPECT_FALSE(std::filesystem::exists(aside));
 }
 
-TEST_F(SharedMemoryTest, SaysWhatIsThere) {
+TEST_F(SharedMemoryTest, ReportsTheBytesPresent) {
   EXPECT_EQ(SharedMemory::bytes_present("a", kBytes, folder_.path()), 0);
   int64_t while_filling = 0;
   const SharedMemory memory =
@@ -113,7 +113,7 @@ TEST_F(SharedMemoryTest, SaysWhatIsThere) {
 
 #ifndef __SANITIZE_THREAD__  // ThreadSanitizer does not follow forks of a process with threads.
 
-// Another process that runs `body` and reports by the pipe; killed at the end of the test at the latest.
+// Another process, which runs `body` and reports through a pipe. It is killed at the latest at the end of the test.
 class Process {
  public:
   explicit Process(const std::function<void(int report)>& body) {
@@ -134,7 +134,7 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  // The number that it reported; 0 if it ended without.
+  // Returns the byte that the process reported; 0 if it ended without a report.
   char await() const {
     char report = 0;
     EXPECT_GE(read(pipe_[0], &report, 1), 0);
@@ -145,7 +145,7 @@ class Process {
     ::kill(id_, SIGKILL);
     waitpid(std::exchange(id_, -1), nullptr, 0);
   }
-  // How it ended by itself.
+  // Waits until the process ends by itself. Returns its exit status, or -1.
   int status() {
     int status = -1;
     waitpid(std::exchange(id_, -1), &status, 0);
@@ -161,7 +161,7 @@ void report(int to, char byte) {
   if (write(to, &byte, 1) != 1) _exit(9);
 }
 
-TEST_F(SharedMemoryTest, OneThatWasKilledWhileItFilledIsNeverUsed) {
+TEST_F(SharedMemoryTest, AFileOfAKilledFillIsNeverUsed) {
   Process other([&](int to) {
     shared("a", [&](void* memory) {
       std::memset(memory, 'o', kBytes / 2);
@@ -177,7 +177,7 @@ TEST_F(SharedMemoryTest, OneThatWasKilledWhileItFilledIsNeverUsed) {
   EXPECT_EQ(files(), std::vector{name_of("a")});
 }
 
-TEST_F(SharedMemoryTest, OthersWaitWhileOneFills) {
+TEST_F(SharedMemoryTest, OtherProcessesWaitWhileOneFills) {
   Process other([&](int to) {
     const SharedMemory memory = shared("a", [&](void* at) {
       report(to, 'f');
@@ -193,7 +193,7 @@ TEST_F(SharedMemoryTest, OthersWaitWhileOneFills) {
   EXPECT_TRUE(holds(memory, 'o'));
 }
 
-TEST_F(SharedMemoryTest, OneOfAnotherSizeIsMadeAnew) {
+TEST_F(SharedMemoryTest, AMemoryOfAnotherSizeIsReplaced) {
   for (const size_t size : {size_t{0}, kBytes - 4096, kBytes + 1}) {
     {
       std::ofstream(folder_.path() + "/" + name_of("a")) << std::string(size, 'o');
@@ -205,7 +205,7 @@ TEST_F(SharedMemoryTest, OneOfAnotherSizeIsMadeAnew) {
   EXPECT_EQ(files(), std::vector<std::string>{});
 }
 
-TEST_F(SharedMemoryTest, WhatKilledUsersLeftTheNextRemoves) {
+TEST_F(SharedMemoryTest, TheNextUserRemovesFilesOfKilledUsers) {
   Process other([&](int to) {
     const SharedMemory memory = shared("a", filled_with('o'));
     report(to, 'm');
@@ -214,7 +214,7 @@ TEST_F(SharedMemoryTest, WhatKilledUsersLeftTheNextRemoves) {
   ASSERT_EQ(other.await(), 'm');
   {
     const SharedMemory memory = shared("b", filled_with('x'));
-    EXPECT_EQ(files().size(), 2u);  // the other still uses its own
+    EXPECT_EQ(files().size(), 2u);  // the other user still has its own
   }
   other.kill();
   EXPECT_EQ(files(), std::vector{name_of("a")});
@@ -222,7 +222,7 @@ TEST_F(SharedMemoryTest, WhatKilledUsersLeftTheNextRemoves) {
   EXPECT_EQ(files(), std::vector{name_of("b")});
 }
 
-TEST_F(SharedMemoryTest, AForkedChildKeepsItAndDoesNotRemoveIt) {
+TEST_F(SharedMemoryTest, AForkedChildKeepsTheMemoryAndDoesNotRemoveIt) {
   SharedMemory memory = shared("a", filled_with('x'));
   Process child([&](int) {
     if (!holds(memory, 'x')) _exit(1);

@@ -14,8 +14,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   extern __shared__ __align__(16) unsigned char memory[];
   Key* const sorted = reinterpret_cast<Key*>(memory);
   uint32_t* const starts =
-      reinterpret_cast<uint32_t*>(sorted + plan.capacity);  // counts, later starts; the last entry is for rows in no
-                                                            // tile
+      reinterpret_cast<uint32_t*>(sorted + plan.capacity);  // counts, later starts; the last: rows in no tile
   __shared__ uint32_t warp_sums[32];
   __shared__ uint32_t total;
   const int tiles = plan.tiling.tiles();
