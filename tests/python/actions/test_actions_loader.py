@@ -1,4 +1,4 @@
-"""Window(convert=, base=) and Loader.to_absolute: a batch has what the functions make of the batch without conversions."""
+"""Window(convert=, base=) and Loader.to_absolute against the functions, applied to a batch without conversions."""
 
 import pickle
 import re
@@ -48,7 +48,7 @@ def record(path, rng, *, dtype="float32", rotation="quat_xyzw", episodes=3, with
 
 
 def loaders(dataset, conversions, device, *, window=None, state=None, base="state", **options):
-    """One that converts, and one with the same order that does not."""
+    """A loader that converts, and one with the same order that does not."""
     window, state = window or {}, state or {}
     options = {"batch_size": 64, "anchors": "tick", "device": device, "findings": None} | options
     for convert_words in ({"convert": conversions, "base": base}, {}):
@@ -68,7 +68,7 @@ def numbers(x):
 
 
 def comparable(x, rotation):
-    """Poses whose numbers near each other are poses near each other: Euler angles wrap, and leap in gimbal lock."""
+    """Poses as numbers that can be compared: Euler angles wrap, and jump at gimbal lock, so they become matrices."""
     if not rotation.startswith("euler"):
         return x
     turn = convert_rotation(x[..., 3:6], rotation, "matrix")
@@ -99,7 +99,7 @@ LISTS = {
 
 @pytest.mark.parametrize("name", LISTS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_batches_are_what_the_functions_make(tmp_path, rng, device, name, dtype):
+def test_batches_equal_the_functions_of_batches_without_conversions(tmp_path, rng, device, name, dtype):
     dataset, conversions = record(tmp_path / "c", rng, dtype=dtype), LISTS[name]
     has_base = isinstance(conversions[0], Relative | StepDelta)
     converting, raw = loaders(
@@ -147,7 +147,7 @@ def test_poses_of_every_rotation(tmp_path, rng, device, kind, rotation):
     assert not exact or torch.equal(batch["action"], want)
 
 
-def test_a_scaled_base_frame_is_robosuites(tmp_path, rng, device):
+def test_a_scaled_base_frame(tmp_path, rng, device):
     dataset = record(tmp_path / "c", rng, rotation="rotvec")
     conversions = [Relative("base_frame", mask=[True] * 6 + [False], rotation="rotvec", scale=(0.05, 0.5))]
     converting, raw = loaders(dataset, conversions, device, window={"method": "nearest"}, state={"method": "nearest"})
@@ -157,7 +157,7 @@ def test_a_scaled_base_frame_is_robosuites(tmp_path, rng, device):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_the_keys_dtype_is_rounded_to_once(tmp_path, rng, device, dtype):
+def test_values_are_rounded_once_to_the_keys_dtype(tmp_path, rng, device, dtype):
     dataset = record(tmp_path / "c", rng)
     converting, _ = loaders(dataset, LISTS["6D"], device, window={"dtype": dtype})
     _, plain = loaders(dataset, LISTS["6D"], device)
@@ -167,7 +167,7 @@ def test_the_keys_dtype_is_rounded_to_once(tmp_path, rng, device, dtype):
     torch.testing.assert_close(batch["action"], want, atol=1e-5, rtol=1e-2 if dtype == "bfloat16" else 1e-3)
 
 
-def test_a_step_beside_padding_is_padding(tmp_path, rng, device):
+def test_the_step_after_padding_is_padding(tmp_path, rng, device):
     dataset = record(tmp_path / "c", rng)
     converting, raw = loaders(dataset, LISTS["steps"], device, batch_size=300, shuffle=False)
     batch, plain = next(converting), next(raw)
@@ -177,7 +177,7 @@ def test_a_step_beside_padding_is_padding(tmp_path, rng, device):
     assert (pad != batch["action_is_pad"]).any()
 
 
-def test_by_names_the_state_may_be_wider_and_ordered_otherwise(tmp_path, rng, device):
+def test_base_features_are_chosen_by_index(tmp_path, rng, device):
     dataset = record(tmp_path / "c", rng, width={"action": 3, "state": 8})
     converting, _ = loaders(
         dataset,
@@ -194,7 +194,7 @@ def test_by_names_the_state_may_be_wider_and_ordered_otherwise(tmp_path, rng, de
     assert torch.equal(batch["action_base"], base) and not torch.equal(batch["state"], plain["state"])
 
 
-def test_a_window_of_states_has_the_base_at_the_anchor(tmp_path, rng, device):
+def test_the_base_is_the_state_at_the_anchor(tmp_path, rng, device):
     dataset = record(tmp_path / "c", rng)
     converting, raw = loaders(dataset, LISTS["se3"], device, state={"offsets": [-0.1, 0.0]})
     batch, plain = next(converting), next(raw)
@@ -203,11 +203,11 @@ def test_a_window_of_states_has_the_base_at_the_anchor(tmp_path, rng, device):
     torch.testing.assert_close(batch["action"], want, atol=1e-5, rtol=1e-5)
 
 
-# ---- Nothing there ----
+# ---- Missing rows and invalid quaternions ----
 
 
 @pytest.mark.parametrize("missing", ["state", "action"])
-def test_without_rows_of_either_all_is_0_and_padding(tmp_path, rng, device, missing):
+def test_without_action_or_state_all_is_0_and_padding(tmp_path, rng, device, missing):
     dataset = record(tmp_path / "c", rng, without=[(missing, 1)])
     with pytest.warns(robocache.LoaderWarning, match="have no row"):
         converting, raw = loaders(dataset, LISTS["6D"], device, batch_size=300, shuffle=False)
@@ -237,7 +237,7 @@ ODD_WORDS = {"batch_size": 300, "shuffle": False, "state": {"method": "nearest"}
 
 
 @pytest.mark.parametrize("name", ["se3", "rotate"])
-def test_a_stored_quaternion_of_another_length_is_refused_by_row_and_episode(tmp_path, rng, device, name):
+def test_a_stored_quaternion_of_another_length_is_refused(tmp_path, rng, device, name):
     dataset = record(tmp_path / "c", rng, change=odd)
     conversions = LISTS[name]
     base = "state" if name == "se3" else None
@@ -253,7 +253,7 @@ def test_a_stored_quaternion_of_another_length_is_refused_by_row_and_episode(tmp
 
 
 @pytest.mark.parametrize("name", ["se3", "rotate"])
-def test_quaternions_are_normalised_where_asked(tmp_path, rng, device, name):
+def test_quaternions_are_normalised_with_the_option(tmp_path, rng, device, name):
     dataset = record(tmp_path / "c", rng, change=odd)
     conversions = [Relative("se3", mask=GRIPPER, normalize=True)]
     if name == "rotate":
@@ -278,13 +278,13 @@ def test_quaternions_are_normalised_where_asked(tmp_path, rng, device, name):
         next(loaders(dataset, conversions, device, window=window, base=base))
 
 
-def test_what_interpolation_makes_no_rotation_is_0_and_padding_and_nan_stays(tmp_path, rng, device):
+def test_an_interpolated_non_rotation_is_padding_and_nan_stays(tmp_path, rng, device):
     def change(stream, number, values):
         if stream == "action" and number == 0:
             values[30, 0] = np.nan
 
     dataset = record(tmp_path / "c", rng, change=change)
-    window = {"offsets": [0.0, 0.01], "method": "linear"}  # straight between two quaternions
+    window = {"offsets": [0.0, 0.01], "method": "linear"}  # not of unit length between two quaternions
     converting, raw = loaders(dataset, LISTS["se3"], device, window=window, **ODD_WORDS)
     batch, plain = next(converting), next(raw)
     action, pad = numbers(batch["action"]), batch["action_is_pad"].cpu().numpy()
@@ -296,7 +296,7 @@ def test_what_interpolation_makes_no_rotation_is_0_and_padding_and_nan_stays(tmp
     assert np.isnan(action[nan][:, :7]).all() and nan.any() and not np.isnan(action[~nan]).any()
 
 
-# ---- Normalisation, and the way back ----
+# ---- Normalisation and to_absolute ----
 
 
 def stats_of(x, rng):
@@ -306,7 +306,7 @@ def stats_of(x, rng):
 
 @pytest.mark.parametrize("name", ["joints", "6D", "steps", "euler"])
 @pytest.mark.parametrize("one_step", [False, True])
-def test_to_absolute_is_the_way_back(tmp_path, rng, device, name, one_step):
+def test_to_absolute_inverts_the_conversions(tmp_path, rng, device, name, one_step):
     dataset, conversions = record(tmp_path / "c", rng), LISTS[name]
     window = {"offsets": None} if one_step else {}
     _, raw = loaders(dataset, conversions, device, window=window)
@@ -334,7 +334,7 @@ def test_to_absolute_is_the_way_back(tmp_path, rng, device, name, one_step):
     np.testing.assert_allclose(turned, 1, atol=1e-3)
     back.sum().backward()
     assert x.grad.isfinite().all()
-    # At deployment there is no batch: the robot's state as it was recorded. Nor is there a dataset.
+    # Deployment has neither a batch nor a dataset, only the robot's state, as it was recorded.
     at_deployment = {"action_base": batch["action_base"]}
     assert torch.equal(converting.to_absolute("action", batch["action"], at_deployment), back.detach())
     converting.save_spec(tmp_path / "spec.json")
@@ -350,7 +350,7 @@ def test_statistics_of_another_width_are_refused(tmp_path, rng):
         next(loaders(dataset, LISTS["6D"], "cpu", **words))
 
 
-def test_mixtures_have_their_own_statistics_and_lacks(tmp_path, rng, device):
+def test_sources_of_a_mixture_have_their_own_statistics_and_missing_streams(tmp_path, rng, device):
     whole, stateless = record(tmp_path / "a", rng), record(tmp_path / "b", rng, without=["state"])
     actionless = record(tmp_path / "d", rng, without=["action"])
     stats = [{"mean": np.full(8, k), "std": np.full(8, 1.0 + k)} for k in (0.5, 2.0)]
@@ -377,11 +377,11 @@ def test_mixtures_have_their_own_statistics_and_lacks(tmp_path, rng, device):
     torch.testing.assert_close(back, plain["action"][some], atol=1e-5, rtol=1e-5)
 
 
-# ---- The same whatever the way ----
+# ---- The same result by every route ----
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_a_spec_has_the_conversions(tmp_path, rng, name):
+def test_a_spec_holds_the_conversions(tmp_path, rng, name):
     dataset, conversions = record(tmp_path / "c", rng), LISTS[name]
     base = "state" if isinstance(conversions[0], Relative | StepDelta) else None
     converting, _ = loaders(dataset, conversions, "cpu", base=base)
@@ -456,7 +456,7 @@ def test_windows_of_any_length(tmp_path, rng, device, name, steps):
 @pytest.mark.parametrize("width", [1, 7, 14, 125])
 @pytest.mark.parametrize(("size", "steps"), [(1, 1), (1, 33), (64, 16), (33, 33)])
 def test_joints_of_any_width_and_mask(tmp_path, rng, device, width, size, steps):
-    """The state begins later than the action, ends earlier, and is missing in one episode: its padding is the action's."""
+    """The state begins later than the action, ends earlier, and is missing in one episode. Where it is padding, so is the action."""
     with robocache.Writer(tmp_path / "c") as writer:
         for number in range(4):
             with writer.episode() as episode:
@@ -507,7 +507,7 @@ def test_joints_of_any_width_and_mask(tmp_path, rng, device, width, size, steps)
 
 
 def test_a_plan_of_many_groups_converts_every_key(tmp_path, rng, device):
-    names = [f"action.{i}" for i in range(14)]  # each of three segments, of which a group has at most 32
+    names = [f"action.{i}" for i in range(14)]  # each has three segments, and a group has at most 32
     with robocache.Writer(tmp_path / "c") as writer:
         for _ in range(3):
             with writer.episode() as episode:
@@ -534,7 +534,7 @@ def test_a_plan_of_many_groups_converts_every_key(tmp_path, rng, device):
         assert torch.equal(batch[name], convert(plain[name], plain["state"], LISTS[one])), name
 
 
-# ---- What is refused ----
+# ---- Refusals and warnings ----
 
 
 @pytest.mark.parametrize(
@@ -600,7 +600,7 @@ def test_a_plan_of_many_groups_converts_every_key(tmp_path, rng, device):
         ({"convert": ["se3"], "base": "state"}, {}, "ArgumentTypeError", "expected those of robocache.actions"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(tmp_path, rng, window, state, error, message):
+def test_invalid_conversions_are_refused(tmp_path, rng, window, state, error, message):
     dataset = record(tmp_path / "c", rng, episodes=1)
     with pytest.raises(getattr(robocache, error), match=message):
         windows = {"action": Window(OFFSETS, **window), "state": Window(**state)}
@@ -643,9 +643,7 @@ def test_what_cannot_be_is_refused_by_name(tmp_path, rng, window, state, error, 
         ),
     ],
 )
-def test_conversions_are_held_against_the_names_and_units_of_features(
-    tmp_path, rng, names, units, conversions, message
-):
+def test_conversions_are_checked_by_the_names_and_units_of_features(tmp_path, rng, names, units, conversions, message):
     names = names.split()
     turn = Rotation.random(10, random_state=3).as_quat()
     values = np.concatenate([np.ones((10, len(names) - 4)), turn], -1) if len(names) > 4 else turn[:, : len(names)]
@@ -685,7 +683,7 @@ def described(path, *, units=None, base_units=None, names, base_names=None, attr
 
 
 def rotations_in(width):
-    """Rows whose last numbers are a rotation that any representation of so many numbers takes."""
+    """Rows that end with numbers that are a valid rotation in every representation of this width."""
     turn = Rotation.random(10, random_state=3)
     tail = {4: turn.as_quat(), 6: np.tile([1.0, 0, 0, 0, 1, 0], (10, 1)), 9: turn.as_matrix().reshape(10, 9)}
     end = tail.get(width, tail[4] if width == 7 else np.full((10, 3), 0.1))
@@ -713,7 +711,7 @@ def opened_with(path, conversions, base="state", stream="action"):
         ("log", "p_wxyz_0 p_wxyz_1 p_wxyz_2 p_wxyz_3", None, Rotate(0, "quat_xyzw", "rotvec"), "'quat_wxyz', as the f"),
     ],
 )
-def test_conversions_are_held_against_the_stream_s_own_name(tmp_path, stream, names, attributes, conversion, message):
+def test_conversions_are_checked_by_the_streams_name(tmp_path, stream, names, attributes, conversion, message):
     path = described(tmp_path / "c", names=names, attributes=attributes, action=stream)
     if message is None:
         opened_with(path, [conversion], stream=stream)
@@ -734,7 +732,7 @@ def test_conversions_are_held_against_the_stream_s_own_name(tmp_path, stream, na
         ({"absolute": True, "control_delta": False, "control_mode": "pd_joint_pos"}, None),
     ],
 )
-def test_what_is_declared_relative_is_not_made_relative_again(tmp_path, attributes, words, conversion):
+def test_a_stream_declared_relative_is_not_made_relative_again(tmp_path, attributes, words, conversion):
     with robocache.Writer(tmp_path / "c") as writer:
         writer.stream("action", attributes=attributes)
         with writer.episode() as episode:
@@ -758,7 +756,7 @@ def test_what_is_declared_relative_is_not_made_relative_again(tmp_path, attribut
         ("release", "a b c", None, Relative("joints"), []),
     ],
 )
-def test_what_only_names_call_relative_is_warned_of(
+def test_a_stream_that_only_names_call_relative_is_warned_of(
     tmp_path, recwarn, stream, names, attributes, conversion, warning_text
 ):
     path = described(tmp_path / "c", names=names, attributes=attributes, action=stream)
@@ -870,7 +868,7 @@ def test_a_base_that_only_its_name_calls_relative_is_warned_of(tmp_path, recwarn
         ("j0_deg j1_deg j2_deg", None, [StepDelta(angles=[False] * 3)], None),
     ],
 )
-def test_conversions_are_held_against_what_streams_declare(tmp_path, names, attributes, conversions, message):
+def test_conversions_are_checked_by_the_streams_attributes(tmp_path, names, attributes, conversions, message):
     path = described(tmp_path / "c", names=names, attributes=attributes)
     if message is None:
         opened_with(path, conversions)
@@ -911,7 +909,7 @@ def test_conversions_are_held_against_what_streams_declare(tmp_path, names, attr
         ({"units": "rad"}, Relative("joints"), "state", None),
     ],
 )
-def test_the_base_is_held_against_its_own_names_and_units(tmp_path, facts, conversion, base, message):
+def test_the_base_is_checked_by_its_own_names_and_units(tmp_path, facts, conversion, base, message):
     path = described(tmp_path / "c", names="a b c d e f g", **facts)
     if message is None:
         opened_with(path, [conversion], base)
@@ -931,7 +929,7 @@ def test_the_base_is_held_against_its_own_names_and_units(tmp_path, facts, conve
         (("state", [0, 1, 0]), [False, False, True], None),  # the state has no gripper
     ],
 )
-def test_a_feature_that_is_compared_with_another_of_the_state_is_warned_of(tmp_path, recwarn, base, mask, words):
+def test_a_feature_relative_to_another_feature_of_the_state_is_warned_of(tmp_path, recwarn, base, mask, words):
     with robocache.Writer(tmp_path / "c") as writer:
         for stream, names in (("state", ["x", "y", "j1", "j2"]), ("action", ["j1", "j2", "gripper"])):
             writer.stream(stream, names=names)
@@ -947,7 +945,7 @@ def test_a_feature_that_is_compared_with_another_of_the_state_is_warned_of(tmp_p
 
 
 @pytest.mark.parametrize(("angles", "warned"), [(None, True), ([True, False], False)])
-def test_differences_of_declared_angles_without_the_shorter_way_are_warned_of(tmp_path, recwarn, angles, warned):
+def test_differences_of_angles_without_the_shorter_way_are_warned_of(tmp_path, recwarn, angles, warned):
     with robocache.Writer(tmp_path / "c") as writer:
         for stream in ("state", "action"):
             writer.stream(stream, names=["yaw", "x"], attributes={"methods": [[0, 1, "angle"]]})
@@ -974,9 +972,7 @@ def test_differences_of_declared_angles_without_the_shorter_way_are_warned_of(tm
         ("q0 q1 q2 q3 q4 q5 q6", None, Relative("joints"), None),
     ],
 )
-def test_rotations_that_are_subtracted_number_by_number_are_warned_of(
-    tmp_path, recwarn, names, attributes, conversion, features
-):
+def test_rotations_subtracted_as_numbers_are_warned_of(tmp_path, recwarn, names, attributes, conversion, features):
     opened_with(described(tmp_path / "c", names=names, attributes=attributes), [conversion])
     warned = [str(warning.message) for warning in recwarn if "which is no rotation;" in str(warning.message)]
     assert len(warned) == (features is not None) and all(
@@ -995,7 +991,7 @@ def test_rotations_that_are_subtracted_number_by_number_are_warned_of(
         ("euler_angles_rpy", "euler_angles_ypr", True),
     ],
 )
-def test_sources_whose_attributes_say_other_rotations_are_refused(tmp_path, rotation, other_rotation, is_refused):
+def test_sources_with_different_rotations_are_refused(tmp_path, rotation, other_rotation, is_refused):
     sources = [
         Source(described(tmp_path / str(i), names="a b c d", attributes={"rotation_type": one}))
         for i, one in enumerate((rotation, other_rotation))
@@ -1018,7 +1014,7 @@ def test_sources_whose_attributes_say_other_rotations_are_refused(tmp_path, rota
         ({"control_delta": False}, {"control_delta": True}, "got control_delta = True and control_delta = False"),
     ],
 )
-def test_sources_of_which_one_is_relative_and_another_absolute_are_refused(one, other, message, tmp_path):
+def test_a_relative_and_an_absolute_source_are_refused(one, other, message, tmp_path):
     sources = [
         Source(described(tmp_path / str(i), names="a b c d", attributes=each)) for i, each in enumerate((one, other))
     ]
@@ -1029,7 +1025,7 @@ def test_sources_of_which_one_is_relative_and_another_absolute_are_refused(one, 
         next(robocache.Loader(Mixture([source, source]), **options))
 
 
-def test_relative_sources_beside_one_that_does_not_say_it_are_a_warning(tmp_path):
+def test_relative_sources_beside_an_undeclared_one_are_warned_of(tmp_path):
     sources = [
         Source(described(tmp_path / str(i), names="a b c d", attributes=each))
         for i, each in enumerate(({"absolute": False}, {}, None))
@@ -1066,7 +1062,7 @@ def test_other_refusals(tmp_path, rng):
         converting.to_absolute("action", batch["action"], {"state": batch["state"]})
 
 
-def test_the_page_shows_it(tmp_path, rng):
+def test_the_snippets_of_the_page_run(tmp_path, rng):
     page = Path(__file__).parents[3] / "docs/actions.md"
     (code,) = [text for text in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) if "Loader(" in text]
     time_ns = np.arange(100) * 20_000_000

@@ -17,7 +17,7 @@ from robocache.actions import BinarizeGripper, Relative, Rescale, Rotate, StepDe
 
 
 def make_bool_mask(*dims):
-    """openpi's: 2, -1 is True, True, False."""
+    """openpi's function: make_bool_mask(2, -1) is True, True, False."""
     return [sign > 0 for sign in dims for _ in range(abs(sign))]
 
 
@@ -109,7 +109,7 @@ def test_groot_end_effectors(rng):
     )
 
 
-def test_groot_joints_and_what_stays(rng):
+def test_groot_joints_and_unchanged_features(rng):
     x, state = rng.standard_normal((16, 7)), rng.standard_normal(7)
     assert (convert(x, state, presets.groot("relative", "non_eef", "default")) == x - state).all()
     for rep in ("absolute", "delta"):
@@ -140,7 +140,7 @@ def test_umi(rng, pose_repr):
     np.testing.assert_allclose(of_vectors(revert(noisy, state, conversions)), back, atol=1e-12)
 
 
-def test_umis_rel_is_another_by_name(rng):
+def test_umis_rel_is_a_preset_of_its_own(rng):
     x, state = random_vectors(rng, (1, 5)), random_vectors(rng, (1,))
     t, t0 = of_vectors(x), of_vectors(state)[:, None]
     result = of_vectors(convert(x, state, [Relative("base_frame", rotation="rotvec")]))
@@ -155,7 +155,7 @@ def test_umis_rel_is_another_by_name(rng):
 
 def test_openvlas_bridge_gripper_and_movement(rng):
     x = np.concatenate([rng.standard_normal((40, 6)), rng.choice([0.0, 0.3, 0.7, 1.0], (40, 1))], -1)
-    for last in (0.0, 0.3):  # decided, and in between
+    for last in (0.0, 0.3):  # at an end, and in between
         x[-1, 6] = last
         is_open, is_closed = x[:, 6] > 0.95, x[:, 6] < 0.05
         want, carry = np.empty(40), x[-1, 6]
@@ -170,7 +170,7 @@ def test_openvlas_bridge_gripper_and_movement(rng):
     assert (result[:-1, :6] == movement).all() and np.isnan(result[-1]).all()
 
 
-def test_openvlas_libero_gripper_and_its_way_to_the_robot(rng):
+def test_openvlas_libero_gripper_and_its_inverse(rng):
     x = np.concatenate([rng.standard_normal((9, 6)), [[-1.0], [1], [0], [-1], [0.3], [1], [-0.2], [1.2], [1]]], -1)
     result = convert(x, None, presets.openvla("libero"))
     assert (result[:, 6] == 1 - np.clip(x[:, 6], 0, 1)).all() and (result[:, :6] == x[:, :6]).all()
@@ -249,10 +249,10 @@ X = np.zeros((2, 3, 6))
         (None, [BinarizeGripper(slice(None, None, 2), 0, 1)], "ArgumentError", "features: "),
     ],
 )
-def test_lists_that_cannot_be_are_refused(base, conversions, error, message):
+def test_invalid_lists_are_refused(base, conversions, error, message):
     ways = (
         (convert,) if message == "features: " else (convert, revert)
-    )  # nothing is done on a binarised gripper's way back
+    )  # the inverse leaves a binarised gripper as it is
     for function in ways:
         with pytest.raises(getattr(robocache, error), match=message):
             function(X, base, conversions)
@@ -266,7 +266,7 @@ def test_a_rescaling_without_an_inverse_is_refused():
 # ---- Documented ----
 
 
-def test_the_page_and_the_docstrings_do_what_they_say():
+def test_the_examples_of_the_page_and_the_docstrings_run():
     page = Path(__file__).parents[3] / "docs/actions.md"
     names = {name: getattr(actions, name) for name in actions.__all__} | {"np": np}
     texts = [page.read_text().replace("```", ""), *(value.__doc__ for value in names.values() if callable(value))]

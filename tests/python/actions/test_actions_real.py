@@ -1,4 +1,4 @@
-"""Conversions of recorded joints, bodies' poses and their rotations, and the way back."""
+"""Conversions of recorded joints, bodies' poses and their rotations, and their inverses."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from robocache.actions import Relative, StepDelta, absolute, convert_rotation, r
 
 
 @pytest.mark.parametrize("conversion", [Relative("joints", mask=[True] * 14 + [False] * 12), StepDelta()])
-def test_a_robots_joints_come_back(tmp_path, real_data, conversion):
+def test_joints_round_trip(tmp_path, real_data, conversion):
     robocache.ingest(real_data("lerobot_v2/unitree_g1_real"), tmp_path / "cache", on_error="skip", video=False)
     dataset = robocache.open(tmp_path / "cache")
     offsets = {"offsets": range(16), "rows": True}
@@ -26,7 +26,7 @@ def test_a_robots_joints_come_back(tmp_path, real_data, conversion):
 
 @pytest.fixture
 def bodies(real_data):
-    """[N, 24, 3] rotation vectors of a person's joints, and [N, 3] where they are."""
+    """[N, 24, 3] rotation vectors of a person's joints, and [N, 3] the person's positions."""
     file = sorted(real_data("motion/unitree_g1_lerobot").rglob("*.npz"))
     found = [np.load(path) for path in file]
     held = next(one for one in found if "pose_aa" in one)
@@ -37,7 +37,7 @@ NAMES = ["quat_xyzw", "quat_wxyz", "matrix", "rot6d_rows", "rot6d_columns", "rot
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_bodys_rotations_come_back(bodies, name):
+def test_a_bodys_rotations_round_trip(bodies, name):
     turns, _ = bodies
     there = convert_rotation(turns, "rotvec", name)
     back = convert_rotation(there, name, "rotvec")
@@ -46,13 +46,13 @@ def test_a_bodys_rotations_come_back(bodies, name):
 
 
 @pytest.mark.parametrize("kind", ["se3", "mixed", "base_frame"])
-def test_a_bodys_poses_come_back(bodies, kind):
+def test_a_bodys_poses_round_trip(bodies, kind):
     turns, places = bodies
     pose = np.concatenate([places, turns[:, 0]], -1)
     rows = np.arange(len(pose) - 16)
     x, base = pose[rows[:, None] + np.arange(16)], pose[rows]
     result = relative(x, base, kind, rotation="rotvec")
-    # By scipy: the step's rotation in the base's frame, or the base's in the world.
+    # By scipy, in the base's frame or in the world.
     t, t0 = Rotation.from_rotvec(x[:, 7, 3:]), Rotation.from_rotvec(base[:, 3:])
     want = t * t0.inv() if kind == "base_frame" else t0.inv() * t
     assert (Rotation.from_rotvec(result[:, 7, 3:]).inv() * want).magnitude().max() < 1e-7

@@ -62,7 +62,7 @@ def angle_between(a, b):
 
 @pytest.mark.parametrize("target", [*PLAIN, *EULER])
 @pytest.mark.parametrize("source", SOME)
-def test_each_to_each_is_scipys(rng, source, target):
+def test_all_pairs_of_representations_equal_scipy(rng, source, target):
     rotation = Rotation.random(200, rng=rng)
     x = by_scipy(rotation, source)
     for dtype, bound in (("float64", 1e-12), ("float32", 1e-5)):
@@ -90,7 +90,7 @@ def test_frameworks_devices_and_types_agree(arrays, rng):
             assert result.dtype == given_x.dtype and result.shape[:2] == (5, 10)
             got = as_rotation(arrays.numpy(result).reshape(50, -1), target)
             if target == "matrix" and dtype.endswith("16"):
-                continue  # scipy takes the nearest rotation of what 16 bits left
+                continue  # scipy takes the rotation nearest to the rounded numbers
             assert angle_between(got, rotation).max() < 20 * bound, (source, target, dtype)
 
 
@@ -102,7 +102,7 @@ def test_sums_and_products_have_the_same_bits_everywhere(arrays, rng):
         assert (arrays.numpy(convert_rotation(arrays(x, "float32"), source, target)) == want).all()
 
 
-# r00 to r22 of three turns by 90 degrees; no two of the six orders below agree on any of them.
+# r00 to r22 of three turns by 90 degrees; the six orders below differ on each of them.
 GOLDEN = {
     "x_to_y_to_z": [[0, 0, 1], [1, 0, 0], [0, 1, 0]],
     "about_x": [[1, 0, 0], [0, 0, -1], [0, 1, 0]],
@@ -131,7 +131,7 @@ def test_golden_quaternions_and_angles():
     about_z = np.array([0, 0, math.sqrt(0.5), math.sqrt(0.5)])
     np.testing.assert_allclose(convert_rotation(about_z, "quat_xyzw", "rotvec"), [0, 0, math.pi / 2], atol=1e-15)
     assert convert_rotation(about_z, "quat_xyzw", "quat_wxyz").tolist() == about_z[[3, 0, 1, 2]].tolist()
-    # First about x, then about the fixed z: the x axis ends on y. About axes that turn along it is another rotation.
+    # First about x, then about the fixed z: the x axis ends on y. About axes that turn along, the result differs.
     angles = np.array([math.pi / 2, 0, math.pi / 2])
     extrinsic = convert_rotation(angles, "euler_xyz", "matrix").reshape(3, 3)
     intrinsic = convert_rotation(angles, "euler_XYZ", "matrix").reshape(3, 3)
@@ -150,7 +150,7 @@ def test_golden_quaternions_and_angles():
         ("euler_xyz", "euler_zyx"),
     ],
 )
-def test_a_wrong_name_is_seen(rng, right, wrong):
+def test_a_wrong_representation_gives_another_rotation(rng, right, wrong):
     rotation = Rotation.random(200, rng=rng)
     result = convert_rotation(by_scipy(rotation, right), wrong, "matrix")
     assert np.median(angle_between(as_rotation(result, "matrix"), rotation)) > 0.2
@@ -186,7 +186,7 @@ def test_half_turns_and_the_double_cover(arrays, name):
 
 @pytest.mark.parametrize("name", EULER)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_gimbal_lock_is_the_rotation_still(rng, name, dtype):
+def test_euler_angles_at_gimbal_lock_are_the_same_rotation(rng, name, dtype):
     axes = name.removeprefix("euler_")
     proper = axes[0] == axes[2]
     for middle in (0, math.pi) if proper else (-math.pi / 2, math.pi / 2):
@@ -255,7 +255,7 @@ def test_rows_with_nan_are_nan_and_others_are_not(arrays, rng):
         ("euler_xyz", [0, -np.inf, 0], ["finite"]),
     ],
 )
-def test_what_is_no_rotation_is_refused_by_its_row(arrays, source, row, words):
+def test_a_row_that_is_no_rotation_is_refused(arrays, source, row, words):
     good = by_scipy(Rotation.identity(12), source).reshape(3, 4, -1)
     good[2, 1] = row
     with pytest.raises(robocache.ArgumentError, match=r"^x: .*row \(2, 1\)") as error:
@@ -268,7 +268,7 @@ def test_what_is_no_rotation_is_refused_by_its_row(arrays, source, row, words):
             convert_rotation(arrays(good), source, "quat_xyzw", normalize=True)
 
 
-def test_within_a_thousandth_is_taken_and_becomes_a_rotation():
+def test_a_length_within_a_thousandth_is_accepted_and_normalised():
     result = convert_rotation(np.array([0.6, 0, 0, 0.8]) * 1.0009, "quat_xyzw", "matrix").reshape(3, 3)
     np.testing.assert_allclose(result @ result.T, np.eye(3), atol=1e-15)
 
@@ -287,7 +287,7 @@ def test_normalize_takes_any_length(arrays):
 @pytest.mark.parametrize(
     "name", ["quat", "euler", "euler_xxy", "euler_xYz", "euler_xy", "rot6d", "XYZ", "", "euler_xyz\n"]
 )
-def test_unknown_names_are_refused_with_those_that_exist(name):
+def test_unknown_names_are_refused(name):
     with pytest.raises(robocache.ArgumentError, match=r"quat_wxyz.*rot6d_interleaved.*euler_XYZ") as error:
         convert_rotation(np.zeros(3), name, "rotvec")
     assert str(error.value).startswith("source: ")
@@ -307,7 +307,7 @@ def test_unknown_names_are_refused_with_those_that_exist(name):
         (torch.zeros(2, 4, dtype=torch.int64), robocache.ArgumentTypeError, "x: expected float64"),
     ],
 )
-def test_other_arrays_are_refused(x, error, message):
+def test_invalid_arrays_are_refused(x, error, message):
     with pytest.raises(error, match=message):
         convert_rotation(x, "quat_xyzw", "matrix")
 
@@ -319,20 +319,20 @@ def test_normalize_is_true_or_false(value):
 
 
 @pytest.mark.parametrize("source", SOME)
-def test_nothing_in_nothing_out(arrays, source):
+def test_empty_arrays_give_empty_arrays(arrays, source):
     width = by_scipy(Rotation.from_rotvec([[0.1, 0.2, 0.3]]), source).shape[-1]
     assert tuple(convert_rotation(arrays(np.zeros((3, 0, width))), source, "rot6d_rows").shape) == (3, 0, 6)
 
 
 @pytest.mark.parametrize("target", SOME)
 @pytest.mark.parametrize("source", SOME)
-def test_gradients_are_those_of_finite_differences(rng, device, source, target):
+def test_gradients_equal_finite_differences(rng, device, source, target):
     x = torch.as_tensor(by_scipy(Rotation.random(3, rng=rng), source), device=device).requires_grad_()
     assert torch.autograd.gradcheck(lambda x: convert_rotation(x, source, target, normalize=True), x, atol=1e-4)
 
 
 @pytest.mark.parametrize("target", SOME)
-def test_gradients_are_finite_at_no_turn_at_lock_and_at_rows_of_nan(target):
+def test_gradients_are_finite_at_identity_gimbal_lock_and_nan(target):
     q = torch.tensor([[0, 0, 0, 1.0], [0, math.sqrt(0.5), 0, math.sqrt(0.5)], [1, 0, 0, 0], [math.nan] * 4])
     q.requires_grad_()
     result = convert_rotation(q, "quat_xyzw", target, normalize=True)
@@ -343,7 +343,7 @@ def test_gradients_are_finite_at_no_turn_at_lock_and_at_rows_of_nan(target):
     assert v.grad.isfinite().all()
 
 
-def test_compiled_and_mapped_calls_mark_what_they_cannot_refuse(device):
+def test_compiled_and_mapped_calls_give_nan_where_others_refuse(device):
     q = torch.tensor([[0.6, 0, 0, 0.8], [0.5, 0, 0, 0.5], [0, 0, 0, 0]], device=device)
 
     def convert(q):

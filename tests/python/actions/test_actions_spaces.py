@@ -27,7 +27,7 @@ ROTATIONS = ["quat_xyzw", "quat_wxyz", "matrix", "rot6d_rows", "rot6d_columns", 
 
 
 def matrices(pose, rotation):
-    """[..., 4, 4] of [..., 3 + n], the rotation read by scipy."""
+    """Matrices [..., 4, 4] from poses [..., 3 + n]; scipy reads the rotation."""
     pose = np.asarray(pose, np.float64)
     p, r = pose[..., :3], pose[..., 3:].reshape(-1, pose.shape[-1] - 3)
     if rotation == "rotvec":
@@ -56,7 +56,7 @@ def random_poses(rng, shape, rotation):
 
 
 def by_matrices(kind, t, t0):
-    """[..., T, 4, 4] relative to [..., 4, 4]."""
+    """Matrices t [..., T, 4, 4] relative to t0 [..., 4, 4]."""
     t0 = t0[..., None, :, :]
     result = np.linalg.inv(t0) @ t
     if kind == "se3":
@@ -70,7 +70,7 @@ def by_matrices(kind, t, t0):
 
 @pytest.mark.parametrize("rotation", ROTATIONS)
 @pytest.mark.parametrize("kind", POSES)
-def test_poses_are_those_of_matrices(arrays, rng, kind, rotation):
+def test_relative_poses_equal_products_of_matrices(arrays, rng, kind, rotation):
     x, base = random_poses(rng, (4, 6), rotation), random_poses(rng, (4,), rotation)
     for dtype, bound in (("float64", 1e-12), ("float32", 1e-5)):
         result = relative(arrays(x, dtype), arrays(base, dtype), kind, rotation=rotation)
@@ -83,7 +83,7 @@ def test_poses_are_those_of_matrices(arrays, rng, kind, rotation):
         assert back.dtype == arrays(x, dtype).dtype
 
 
-def test_se3_is_scipys_rigid_transform(rng):
+def test_se3_equals_scipys_rigid_transform(rng):
     RigidTransform = pytest.importorskip("scipy.spatial.transform").RigidTransform
     x, base = random_poses(rng, (1, 50), "quat_xyzw"), random_poses(rng, (1,), "quat_xyzw")
     want = RigidTransform.from_matrix(matrices(base, "quat_xyzw")[0]).inv() * RigidTransform.from_matrix(
@@ -96,7 +96,7 @@ def test_se3_is_scipys_rigid_transform(rng):
 
 
 @pytest.mark.parametrize(("right", "wrong"), list(itertools.permutations(POSES, 2)))
-def test_a_wrong_frame_is_seen(rng, right, wrong):
+def test_a_wrong_frame_gives_another_pose(rng, right, wrong):
     x, base = random_poses(rng, (200, 1), "quat_xyzw"), random_poses(rng, (200,), "quat_xyzw")
     result = absolute(relative(x, base, wrong), base, right)
     off = np.linalg.inv(matrices(result, "quat_xyzw")) @ matrices(x, "quat_xyzw")
@@ -150,7 +150,7 @@ def test_two_arms_with_grippers_by_a_mask(arrays, rng, kind):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
-def test_joints_are_one_subtraction_rounded_once(arrays, rng, dtype):
+def test_joints_are_subtracted_and_rounded_once(arrays, rng, dtype):
     x, base = rng.standard_normal((3, 7, 4)).astype(dtype), rng.standard_normal((3, 4)).astype(dtype)
     mask = np.array([True, True, False, True])
     work = np.float64 if dtype == "float64" else np.float32
@@ -161,7 +161,7 @@ def test_joints_are_one_subtraction_rounded_once(arrays, rng, dtype):
     assert (back == np.where(mask, (result.astype(work) + base.astype(work)[:, None]).astype(dtype), x)).all()
 
 
-def test_a_wider_base_widens_the_arithmetic(arrays):
+def test_arithmetic_has_the_wider_dtype(arrays):
     result = relative(arrays([[1.0]], "float32"), arrays([2**-30], "float64"), "joints")
     assert arrays.numpy(result) == np.float32(1 - 2**-30) and result.dtype == arrays([1], "float32").dtype
 
@@ -178,7 +178,7 @@ def test_angles_go_the_shorter_way(a, b, turns):
     assert (relative(x, base, "joints") == x - base).all()
 
 
-def test_padding_of_either_is_padding_of_the_result(arrays, rng):
+def test_padding_of_an_argument_is_padding_of_the_result(arrays, rng):
     x, base = random_poses(rng, (2, 3), "quat_xyzw"), random_poses(rng, (2,), "quat_xyzw")
     x[0, 1], base[1, 0] = np.nan, np.nan
     for kind in POSES:
@@ -212,7 +212,7 @@ def test_a_long_sum_in_float16_does_not_drift(arrays):
     result = arrays.numpy(cumulate(arrays(steps, "float16"), arrays([0.0], "float16")))
     want = np.arange(1, 2001)[:, None] * np.float64(np.float16(0.01))
     assert (np.abs(result - want) <= np.spacing(want.astype(np.float16)) / 2).all()
-    assert np.cumsum(steps, 0, dtype=np.float16)[-1] < 0.98 * want[-1]  # what it would be
+    assert np.cumsum(steps, 0, dtype=np.float16)[-1] < 0.98 * want[-1]  # a sum in float16 would drift
 
 
 def test_steps_of_padding_masks_and_angles(arrays):
@@ -228,7 +228,7 @@ def test_steps_of_padding_masks_and_angles(arrays):
     assert np.isnan(back[:, 0]).tolist() == [False, False, True, True]
 
 
-def test_the_reached_state_is_the_next_and_the_last_has_none(arrays, rng):
+def test_the_reached_state_is_the_next_row_and_the_last_is_nan(arrays, rng):
     s = rng.standard_normal((2, 5, 3))
     result = arrays.numpy(reached_state(arrays(s)))
     assert (result[:, :-1] == s[:, 1:]).all() and np.isnan(result[:, -1]).all()
@@ -237,7 +237,7 @@ def test_the_reached_state_is_the_next_and_the_last_has_none(arrays, rng):
 
 
 def hysteresis(g, low, high):
-    """By its words, one step at a time."""
+    """The rule as it is written, one step at a time."""
     result = []
     for t in range(len(g)):
         decided = [v for v in g[t:] if v < low or v > high]
@@ -249,7 +249,7 @@ def hysteresis(g, low, high):
     g=st.lists(st.sampled_from([0.0, 0.05, 0.1, 0.5, 0.95, 0.96, 1.0]), min_size=1, max_size=12),
     at_end=st.sampled_from(["nan", "hold", "last_value"]),
 )
-def test_grippers_are_decided_by_the_next_decided(g, at_end):
+def test_undecided_grippers_take_the_next_decided_value(g, at_end):
     want = hysteresis(g, 0.05, 0.95)
     known = [v for v in want if not math.isnan(v)]
     end = {"nan": math.nan, "hold": known[-1] if known else math.nan, "last_value": g[-1]}[at_end]
@@ -277,7 +277,7 @@ def test_rescale_inverts_and_clips(arrays):
 
 
 @pytest.mark.parametrize("kind", ["joints", *POSES])
-def test_gradients_are_those_of_finite_differences(rng, device, kind):
+def test_gradients_equal_finite_differences(rng, device, kind):
     words = {"mask": [True] * 9 + [False], "rotation": "rot6d_rows"}
     x = np.concatenate([random_poses(rng, (2, 3), "rot6d_rows"), rng.uniform(0, 1, (2, 3, 1))], -1)
     x, base = (torch.as_tensor(each, device=device).requires_grad_() for each in (x, x[:, 0] + 0.1))
@@ -288,7 +288,7 @@ def test_gradients_are_those_of_finite_differences(rng, device, kind):
     assert torch.autograd.gradcheck(lambda x: rescale(x, (0, 2), (1, 0)), x)
 
 
-def test_padding_leaves_no_nan_in_the_gradient_of_the_rest(device, rng):
+def test_gradients_beside_padding_have_no_nan(device, rng):
     x = torch.as_tensor(random_poses(rng, (2, 3), "quat_xyzw"), device=device)
     base = x[:, 0].clone().requires_grad_()
     x[0, 1] = torch.nan
@@ -367,13 +367,13 @@ def broken(x, index, value):
         (X[0], broken(BASE, (1, 6), 1.1)[1], "mixed", {}, "ArgumentError", "base: expected quaternions.*the one row"),
     ],
 )
-def test_what_cannot_be_is_refused(x, base, kind, words, error, message):
+def test_invalid_arguments_are_refused(x, base, kind, words, error, message):
     for function in (relative, absolute):
         with pytest.raises(getattr(robocache, error), match=message):
             function(x, base, kind, **words)
 
 
-def test_what_other_functions_refuse():
+def test_other_functions_refuse_invalid_arguments():
     for function in (step_delta, cumulate):
         with pytest.raises(robocache.ArgumentError, match=r"first: expected \[2, 7\]"):
             function(X, BASE[:1])

@@ -1,4 +1,4 @@
-"""Episodes behind those of a finished cache: the result is what one writer had made, whatever goes wrong it is the old one."""
+"""Appending to a finished cache: the result equals one writer's cache; after a failure the old cache remains."""
 
 import itertools
 import multiprocessing
@@ -57,7 +57,7 @@ def write(path, episodes, **options):
 
 
 def check(dataset):
-    """All episodes that it has, whole."""
+    """Asserts that every episode of the dataset is complete."""
     dataset.verify()
     count = len(dataset)
     assert dataset.episodes["number"].to_pylist() == list(range(count))
@@ -84,11 +84,11 @@ def names(path):
     return sorted(str(file.relative_to(path)) for file in Path(path).rglob("*"))
 
 
-# ---- what comes of it ------------------------------------------------------------------------------------------------
+# ---- results ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("parts", [[[0], [1], [2, 3]], [[], [0, 1, 2, 3]], [[0, 1, 2, 3], []], [[0, 1], [], [2], [3]]])
-def test_a_and_then_b_is_a_and_b_at_once(path, parts):
+def test_appended_episodes_equal_those_written_at_once(path, parts):
     write(path, parts[0])
     for part in parts[1:]:
         write(path, part, append=True)
@@ -108,7 +108,7 @@ def test_a_and_then_b_is_a_and_b_at_once(path, parts):
     assert np.load(path / "streams/joint/values.npy").shape == dataset.streams["joint"].values.shape
 
 
-def test_provenance_begins_as_the_caches_own(path):
+def test_provenance_begins_as_that_of_the_cache(path):
     write(path, [0])
     with robocache.Writer(path, append=True) as w:
         assert w.provenance == {"by": "hand"}
@@ -117,7 +117,7 @@ def test_provenance_begins_as_the_caches_own(path):
     assert robocache.open(path).provenance == {"by": "hand", "more": [1]}
 
 
-def test_an_episode_that_is_dropped_takes_back_its_rows(path):
+def test_a_dropped_episode_leaves_no_rows(path):
     write(path, [0, 1])
     opened = robocache.open(path)
     with robocache.Writer(path, append=True) as w:
@@ -134,7 +134,7 @@ def test_an_episode_that_is_dropped_takes_back_its_rows(path):
     assert contents(path) == contents(path.parent / "at once")
 
 
-def test_what_other_people_put_there_stays(path):
+def test_files_of_others_in_the_folder_stay(path):
     write(path, [0])
     mine = ["README.txt", "streams/joint/notes.txt", "streams/joint/stats.old.npy", "episodes.first.jsonl"]
     for name in mine:
@@ -143,7 +143,7 @@ def test_what_other_people_put_there_stays(path):
     assert [(path / name).read_text() for name in mine] == ["mine"] * 4
 
 
-def test_an_aborted_append_leaves_every_byte(path):
+def test_an_aborted_append_changes_no_byte(path):
     write(path, [0, 1])
     before, files = contents(path), names(path)
     manifest = (path / "manifest.json").read_bytes()
@@ -158,7 +158,7 @@ def test_an_aborted_append_leaves_every_byte(path):
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_the_streams_there_are_is_refused(path):
+def test_rows_that_do_not_fit_existing_streams_are_refused(path):
     write(path, [0])
     with robocache.Writer(path, append=True) as w, w.episode(number=1) as ep:
         for stream, values, options, message in (
@@ -185,7 +185,7 @@ def test_what_does_not_fit_the_streams_there_are_is_refused(path):
             with pytest.raises(robocache.ArgumentError, match=f"stream '{stream}': {message}"):
                 w.stream(stream, **wrong)
         w.stream("cloud", clock="nominal")
-        w.stream("joint", clock="nominal", attributes={"units": "rad"})  # what was recorded stays so
+        w.stream("joint", clock="nominal", attributes={"units": "rad"})  # a recorded clock stays recorded
         w.stream("depth", unit_m=0.001, intrinsics=np.eye(3))
     streams = robocache.open(path, verify=True).streams
     assert (streams["cloud"].names, streams["cloud"].clock) == (["x", "y", "z"], "nominal")
@@ -200,7 +200,7 @@ def test_columns_keep_their_types(path):
         add_episode(w, 1)
 
 
-def test_what_is_no_cache_to_append_to(path, golden=Path(__file__).parents[2] / "golden"):
+def test_paths_that_are_no_cache_are_refused(path, golden=Path(__file__).parents[2] / "golden"):
     for make in (lambda: None, path.mkdir, lambda: (path / "manifest.json").write_text("{}")):
         make()
         with pytest.raises(robocache.FileError, match=f"{path}: expected a cache to append to, got none"):
@@ -214,7 +214,7 @@ def test_what_is_no_cache_to_append_to(path, golden=Path(__file__).parents[2] / 
     assert contents(path) == contents(golden / "cache_v1") and "writer.lock" not in names(path)
 
 
-def test_a_cache_of_version_2_becomes_one_of_the_last(path, golden=Path(__file__).parents[2] / "golden"):
+def test_a_cache_of_version_2_becomes_one_of_the_latest_version(path, golden=Path(__file__).parents[2] / "golden"):
     shutil.copytree(golden / "cache_v2", path)
     opened = robocache.open(path)
     with robocache.Writer(path, append=True) as w, w.episode(task="more") as ep:
@@ -229,7 +229,7 @@ def test_a_cache_of_version_2_becomes_one_of_the_last(path, golden=Path(__file__
 
 
 @pytest.mark.parametrize("stream", ["joint/values.npy", "cloud/blob_offsets.npy", "camera/values.npy"])
-def test_damage_at_the_end_is_not_covered_by_a_new_checksum(path, stream):
+def test_damage_in_the_last_block_is_refused_not_checksummed_anew(path, stream):
     write(path, [0, 1])
     file = path / "streams" / stream
     content = bytearray(file.read_bytes())
@@ -241,12 +241,14 @@ def test_damage_at_the_end_is_not_covered_by_a_new_checksum(path, stream):
 
 
 @pytest.mark.parametrize("name", ["joint/values.npy", "joint/time_ns.npy", "camera/time_ns.npy"])
-def test_damage_of_what_is_read_again_is_refused(path, name):
-    """The statistics of all rows would make damage look whole."""
+def test_damage_of_files_that_append_reads_is_refused(path, name):
+    """New statistics of all rows would hide the damage."""
     write(path, [0, 1])
     file = path / "streams" / name
     content = bytearray(file.read_bytes())
-    assert name != "joint/values.npy" or len(content) > 2 << 20  # its first block is not the one that goes on
+    assert (
+        name != "joint/values.npy" or len(content) > 2 << 20
+    )  # the damaged first block is not the last, which append continues
     content[130] ^= 0x40
     file.write_bytes(content)
     with pytest.raises(robocache.FileError, match=f"{file}: at byte .* expected CRC-32"):
@@ -254,7 +256,7 @@ def test_damage_of_what_is_read_again_is_refused(path, name):
     assert file.read_bytes() == content
 
 
-def test_the_last_generation_stays_as_it_is(path):
+def test_files_of_the_last_generation_do_not_change(path):
     write(path, [0])
     last = 2**63 - 1
     for small in ("episodes.jsonl", "row_offsets.npy", "stats.npy"):
@@ -303,7 +305,7 @@ def append_for_a_second(path, done):
                 done.value += 1
 
 
-def test_of_writers_at_once_each_adds_or_is_refused(path):
+def test_simultaneous_writers_add_or_are_refused(path):
     with robocache.Writer(path):
         pass
     done = FORK.Value("i", 0)
@@ -317,7 +319,7 @@ def test_of_writers_at_once_each_adds_or_is_refused(path):
     assert sorted(file.name for file in path.iterdir()) == [f"episodes.{done.value}.jsonl", "manifest.json", "streams"]
 
 
-# ---- whoever has it open ---------------------------------------------------------------------------------------------
+# ---- readers meanwhile -----------------------------------------------------------------------------------------------
 
 
 def in_another_process(work, *arguments):
@@ -328,7 +330,7 @@ def in_another_process(work, *arguments):
 
 
 @pytest.mark.parametrize("residency", ["device", "mapped"])
-def test_a_loader_in_the_middle_of_an_epoch_goes_on(path, residency):
+def test_a_loader_continues_its_epoch_during_an_append(path, residency):
     write(path, [0, 1])
     options = {
         "delta_timestamps": {"joint": [-1e-8, 0.0], "camera": [0.0]},
@@ -351,7 +353,7 @@ def test_a_loader_in_the_middle_of_an_epoch_goes_on(path, residency):
         assert all(np.array_equal(one[key], other[key]) for key in other)
     check(loader.dataset)
     assert len(loader.dataset) == 2 and len(robocache.open(path)) == 5
-    # As docs/loader.md has it: who goes on in another process names the episodes that there were.
+    # As docs/loader.md says: to resume in another process, name the episodes that existed before.
     resumed = flat_loader(robocache.open(path), **options, episodes=range(2))
     resumed.load_state_dict({"seed": 0, "epoch": 0, "samples": 4 * len(expected[0]["time_ns"])})
     for one, other in zip(resumed, expected[4:], strict=True):
@@ -364,7 +366,7 @@ def _append(path, e):
 
 
 def append_until_seen(path, begun, seen):
-    """Eleven episodes, and more where the reader, which a busy machine may let wait, has not met four lengths yet."""
+    """Appends eleven episodes, and more until the reader has seen four lengths: it may wait on a busy machine."""
     begun.set()
     for e in itertools.count(1):
         if e > 11 and seen.value > 3:
@@ -373,14 +375,14 @@ def append_until_seen(path, begun, seen):
 
 
 @pytest.mark.soak
-def test_opened_while_it_is_appended_to(path):
-    """Every reader has the old episodes or the new ones, and keeps them."""
+def test_opening_during_an_append(path):
+    """Each reader sees the old episodes or the new ones, and that does not change."""
     write(path, [0])
     begun, seen = FORK.Event(), FORK.Value("i", 0)
     process = FORK.Process(target=append_until_seen, args=(path, begun, seen))
     process.start()
     assert begun.wait(60)
-    kept, before = {}, 0  # one of each length: a slow writer leaves time to open more than a process can map
+    kept, before = {}, 0  # one reader for each length: more could exceed the maps of a process
     while process.is_alive():
         opened = robocache.open(path)
         assert len(opened) >= before
@@ -404,7 +406,7 @@ def append_for_ever(path, begun, first):
 
 
 @pytest.mark.soak
-def test_killed_at_any_moment_of_appending(path):
+def test_a_kill_at_any_moment_of_an_append(path):
     dice = random.Random(0)
     write(path, [0])
     started = time.perf_counter()
@@ -412,7 +414,7 @@ def test_killed_at_any_moment_of_appending(path):
     taken = time.perf_counter() - started
     held = [robocache.open(path)]
     for _ in range(rounds(20)):
-        if len(held[-1]) > 25:  # begin again: an append reads all that there is
+        if len(held[-1]) > 25:  # begin again: an append reads the whole cache
             shutil.rmtree(path)
             write(path, [0])
             held = [robocache.open(path)]
@@ -437,8 +439,8 @@ def test_killed_at_any_moment_of_appending(path):
 
 
 @pytest.mark.soak
-def test_a_full_disk_at_any_byte_leaves_the_cache_as_it_was(path):
-    """The largest file that the system allows stands for the disk that is left."""
+def test_a_full_disk_at_any_byte_leaves_the_old_cache(path):
+    """A limit on the size of files stands for the full disk."""
     dice = random.Random(1)
     write(path, [0])
     before, files = contents(path), names(path)
@@ -483,7 +485,7 @@ def test_close_may_be_tried_again(path):
 
 
 def add_in_parts(writer, e, between):
-    """Writes the episode of add_episode in parts, and calls a function between them."""
+    """Writes the episode of add_episode in parts, and calls `between` between them."""
     rng = np.random.default_rng(e)
     rows = 4000
     times, values = np.arange(rows + e) * 10 + rng.integers(0, 5, rows + e), rng.normal(size=(rows + e, 40))
@@ -506,7 +508,7 @@ def add_in_parts(writer, e, between):
 
 
 @pytest.mark.parametrize("append", [False, True])
-def test_commits_within_and_between_episodes_make_the_cache_of_one_writer(path, append):
+def test_a_cache_with_commits_equals_one_without(path, append):
     if append:
         write(path, [0])
     readers = []
@@ -530,12 +532,12 @@ def test_commits_within_and_between_episodes_make_the_cache_of_one_writer(path, 
     assert contents(path) == contents(path.parent / "at once") and "writer.lock" not in names(path)
     lengths = [len(values) for _, values, _, _ in readers]
     assert lengths == sorted(lengths) and len(set(lengths)) > 8
-    for dataset, values, offsets, episodes in readers:  # who opened it between has what was there
+    for dataset, values, offsets, episodes in readers:  # readers opened in between keep the rows of that moment
         np.testing.assert_array_equal(dataset.streams["joint"].values, values)
         assert dataset.streams["joint"].row_offsets.tolist() == offsets and len(dataset) == episodes
 
 
-def test_what_follows_a_commit_is_dropped_without_it(path):
+def test_rows_after_the_last_commit_are_dropped(path):
     with pytest.raises(KeyError), robocache.Writer(path) as w:
         with w.episode(number=0) as ep:
             ep.append("a", [0, 1], [0.0, 1.0])
@@ -546,7 +548,7 @@ def test_what_follows_a_commit_is_dropped_without_it(path):
             ep.append("a", [0], [7.0])
             ep.append("b", [0], [7.0])
             raise ZeroDivisionError
-        with pytest.raises(ZeroDivisionError), w.episode(number=2) as ep:  # a part of it is committed: it ends there
+        with pytest.raises(ZeroDivisionError), w.episode(number=2) as ep:  # the committed part of the episode remains
             ep.append("a", [0], [8.0])
             w.commit()
             ep.append("a", [1], [9.0])

@@ -1,7 +1,7 @@
 """Unforeseen events: processes that are killed, full disks, writers of one name, forks, forged manifests.
 
-Whatever happens, the name holds one whole cache, and what does not open says why. `./dev attack` makes a long run of the few
-rounds of each test here.
+The path always holds one complete cache; a cache that does not open says why. `./dev attack` runs more than the few
+rounds of each test.
 """
 
 import itertools
@@ -37,18 +37,18 @@ def write(path, value, streams=1, **options):
 
 
 def value_of(path):
-    """The one value in all streams of a cache, which must be whole."""
+    """The one value in all streams of a cache; asserts that the cache is complete."""
     dataset = robocache.open(path, verify=True)
     values = {float(stream.values[0]) for stream in dataset.streams.values()}
     assert len(values) == 1
     return values.pop()
 
 
-FORK = multiprocessing.get_context("fork")  # a new interpreter takes longer than what is tested
+FORK = multiprocessing.get_context("fork")  # starting a new interpreter would take longer than the test
 
 
 def start(work, *arguments):
-    """A process that runs `work`, once it has begun its work."""
+    """Starts a process that runs `work`, and returns it when the work has begun."""
     begun = FORK.Event()
     process = FORK.Process(target=work, args=(begun, *arguments))
     process.start()
@@ -79,7 +79,7 @@ def replace_for_ever(begun, path, streams):
 
 
 @pytest.mark.parametrize("there_before", [False, True])
-def test_a_killed_writer_leaves_what_was_there(path, there_before):
+def test_a_killed_writer_leaves_the_old_cache(path, there_before):
     if there_before:
         write(path, 1.0)
     process = start(record_for_ever, path)
@@ -98,7 +98,7 @@ def test_a_killed_writer_leaves_what_was_there(path, there_before):
     assert sorted(p.name for p in path.parent.iterdir()) == ["cache"]
 
 
-def test_killed_at_any_moment_of_overwriting(path, rng):
+def test_a_kill_at_any_moment_of_overwriting(path, rng):
     write(path, 1.0)
     for _ in range(rounds(10)):
         process = start(replace_for_ever, path, 2)
@@ -109,18 +109,18 @@ def test_killed_at_any_moment_of_overwriting(path, rng):
     assert sorted(p.name for p in path.parent.iterdir()) == ["cache"]
 
 
-# ---- at the same time ------------------------------------------------------------------------------------------------
+# ---- simultaneous processes ------------------------------------------------------------------------------------------
 
 
-def test_opened_while_it_is_replaced(path):
-    """All files are of one version, and none is missed: the old one's are removed while they are being opened."""
+def test_opening_during_a_replacement(path):
+    """A reader gets all files of one version, though files of the old one are removed while it opens them."""
     write(path, 1.0, streams=24)
     process = start(replace_for_ever, path, 24)
     try:
         seen = set()
         for _ in range(rounds(300)):
             seen.add(value_of(path))
-        while len(seen) < 3:  # on a slow disk
+        while len(seen) < 3:  # may take long on a slow disk
             assert process.is_alive()
             seen.add(value_of(path))
         assert process.is_alive()
@@ -128,8 +128,8 @@ def test_opened_while_it_is_replaced(path):
         kill(process)
 
 
-def test_four_writers_of_one_name(path):
-    """Each either writes the whole cache or is refused because another is at work."""
+def test_four_writers_of_one_path(path):
+    """Each writer writes the whole cache, or is refused because another one writes."""
     written = FORK.Value("i", 0)
 
     def work(begun, value):
@@ -166,7 +166,7 @@ def test_forks_cannot_harm_the_writer_or_the_dataset(path):
                     status = 1
                 except robocache.ArgumentError:
                     pass
-                del ep, w  # their ends must not be the parent's
+                del ep, w  # the child's copies must not end those of the parent
                 os._exit(status)
             assert os.waitpid(child, 0)[1] == 0
     assert robocache.open(path.parent / "forked", verify=True).streams["x"].values.tolist() == [1.0] * rounds(20)
@@ -175,8 +175,8 @@ def test_forks_cannot_harm_the_writer_or_the_dataset(path):
 # ---- full disks ------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_at_any_byte_keeps_what_was_there(path, rng):
-    """The largest file that the system allows stands for the disk that is left."""
+def test_a_full_disk_at_any_byte_keeps_the_old_cache(path, rng):
+    """A limit on the size of files stands for the full disk."""
     write(path, 1.0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -208,7 +208,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", folder], check=True)
 
 
-def test_a_disk_that_is_full_keeps_what_was_there(small_disk, tmp_path, rng):
+def test_a_small_disk_that_fills_up_keeps_the_old_cache(small_disk, tmp_path, rng):
     many = np.arange(200_000) * 100_000_000, rng.normal(size=200_000)
     write(small_disk / "cache", 1.0)
     for options in ({"overwrite": True}, {"append": True}):
@@ -273,7 +273,7 @@ def places(value, found):
 
 
 def test_forged_manifests_with_right_checksums(path):
-    """Numbers and names that contradict the files, or each other: refused by name, or read without harm."""
+    """Numbers and names that contradict the files or each other are refused by name, or read without harm."""
     with robocache.Writer(path) as w:
         w.stream("camera", names=list("abcdefghijkl"))
         w.stream("encoded", intrinsics=np.eye(3), resized={"size": [2, 3]})

@@ -1,4 +1,4 @@
-"""Cameras in a cache: what is appended is what comes out, encoded or raw, and what is no camera's is refused."""
+"""Cameras in a cache: frames are read back as they were appended, encoded or raw; other values are refused."""
 
 import io
 import os
@@ -22,7 +22,7 @@ def path(tmp_path):
 
 
 def pictures(rng, n, height=24, width=32, channels=3):
-    """uint8 [n, H, W, C] without sharp edges, as cameras see: sums of a few waves."""
+    """uint8 [n, H, W, C] without sharp edges, like a camera's: sums of a few waves."""
     y, x = np.mgrid[0:height, 0:width][..., None] / 8.0
     phase = rng.uniform(0, 6, (n, 1, 1, channels))
     return (127 + 60 * np.sin(x + phase) + 60 * np.sin(y - 2 * phase)).astype(np.uint8)
@@ -55,7 +55,7 @@ def write(path, values, *, time_ns=None, describe=None, **options):
     [("png", np.uint8), ("png", np.uint16), ("raw", np.uint8), ("raw", np.uint16), ("raw", np.float32)],
 )
 @pytest.mark.parametrize("channels", [None, 1, 3])
-def test_exact_codecs_give_back_every_bit(path, rng, codec, dtype, channels):
+def test_lossless_codecs_round_trip(path, rng, codec, dtype, channels):
     shape = (5, 7, 9) if channels is None else (5, 7, 9, channels)
     values = rng.integers(0, 2 ** (8 * np.dtype(dtype).itemsize), shape, np.uint32).astype(dtype)
     stream = write(path, values, codec=codec)
@@ -69,7 +69,7 @@ def test_exact_codecs_give_back_every_bit(path, rng, codec, dtype, channels):
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("subsampling", ["4:2:0", "4:4:4"])
-def test_jpeg_is_a_file_that_any_program_opens(path, rng, channels, subsampling):
+def test_pillow_decodes_jpeg_rows(path, rng, channels, subsampling):
     values = pictures(rng, 4, channels=channels)
     stream = write(path, values, codec="jpeg", quality=90, subsampling=subsampling)
     assert stream.frames[:5] == ("jpeg", 24, 32, channels, "rgb" if channels == 3 else "gray")
@@ -84,7 +84,7 @@ def test_jpeg_is_a_file_that_any_program_opens(path, rng, channels, subsampling)
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG"])
-def test_files_stay_what_they_are(path, rng, format):
+def test_appended_files_keep_their_bytes(path, rng, format):
     files = [file_of(picture, format=format) for picture in pictures(rng, 3)]
     stream = write(path, files)
     assert stream.frames.codec == format.lower()
@@ -111,7 +111,7 @@ def test_many_appends_are_one_stream(path, rng):
     assert np.array_equal(frames, values[4:8])
 
 
-def test_rows_are_indexed_as_those_of_an_array(path, rng):
+def test_rows_are_indexed_like_an_array(path, rng):
     values = pictures(rng, 6)
     stream = write(path, values, codec="png")
     shown = np.zeros(6, bool)
@@ -130,7 +130,7 @@ def test_rows_are_indexed_as_those_of_an_array(path, rng):
     assert repr(stream.values) == "EncodedFrames([6, 24, 32, 3] uint8, 'cam')"
 
 
-def test_what_is_said_of_a_camera_is_kept(path, rng):
+def test_attributes_of_a_camera_are_kept(path, rng):
     matrix = [[300.5, 0, 160], [0, 300, 120], [0, 0, 1]]
     resized = {"size": [24, 32], "fit": "pad", "from": [480, 640]}
     described = {"clock": "nominal", "unit_m": 0.001, "intrinsics": matrix, "resized": resized}
@@ -140,7 +140,7 @@ def test_what_is_said_of_a_camera_is_kept(path, rng):
     assert stream.frames.resized == resized and stream.clock == "nominal"
 
 
-def test_an_array_without_a_codec_is_numbers(path, rng):
+def test_an_array_without_a_codec_is_a_stream_of_numbers(path, rng):
     values = pictures(rng, 3)
     stream = write(path, values)
     assert stream.frames is None and np.array_equal(stream.values, values)
@@ -166,7 +166,7 @@ def test_a_camera_has_no_statistics(path, rng):
 # ---- refused ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_no_frame_is_refused_and_adds_nothing(path, rng):
+def test_values_that_are_no_frames_are_refused_and_add_nothing(path, rng):
     values = pictures(rng, 3)
     png, jpeg = file_of(values[0], format="PNG"), file_of(values[0], format="JPEG")
     other = file_of(values[0, :8], format="PNG")
@@ -234,7 +234,7 @@ def test_what_is_no_frame_is_refused_and_adds_nothing(path, rng):
         ({"resized": {"size": {1}}}, "resized 'size': expected str, int"),
     ],
 )
-def test_what_cannot_be_of_a_camera_is_refused(path, rng, described, match):
+def test_invalid_camera_options_are_refused(path, rng, described, match):
     with (
         pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=f"^stream 'cam': {match}"),
         robocache.Writer(path) as w,
@@ -252,7 +252,7 @@ def test_numbers_are_no_camera(path):
             w.stream("x", intrinsics=np.eye(3))
 
 
-def test_jpegs_encoded_anew_are_told(path, rng):
+def test_jpegs_encoded_anew_are_counted(path, rng):
     files = [file_of(picture, format="JPEG", keep_rgb=True) for picture in pictures(rng, 2)]
     with pytest.warns(robocache.ReencodedWarning, match="stream 'cam': 2 JPEGs ") as warned:
         stream = write(path, files)
@@ -260,7 +260,7 @@ def test_jpegs_encoded_anew_are_told(path, rng):
     assert np.abs(stream.frame(0).astype(int) - pillow(files[0])).mean() < 3
 
 
-def test_a_frame_that_does_not_decode_is_named_when_it_is_asked_for(path):
+def test_reading_a_frame_that_does_not_decode_names_it(path):
     with robocache.Writer(path) as w, w.episode() as ep:
         append_files(ep, "cam", [0, 1], [b"one", b"two"], codec="png")
     stream = robocache.open(path, verify=True).streams["cam"]
@@ -268,7 +268,7 @@ def test_a_frame_that_does_not_decode_is_named_when_it_is_asked_for(path):
         stream.frame(1)
 
 
-# ---- many, and what is left of a failure -----------------------------------------------------------------------------
+# ---- many frames, and failures ---------------------------------------------------------------------------------------
 
 
 def test_a_hundred_thousand_frames(path, rng):
@@ -288,7 +288,7 @@ def test_a_hundred_thousand_frames(path, rng):
     assert np.array_equal(stream.row_offsets, np.arange(0, 100_001, 1000))
 
 
-def test_a_dropped_episode_takes_its_frames_back(path, rng):
+def test_a_dropped_episode_leaves_no_frames(path, rng):
     values = pictures(rng, 4)
     with robocache.Writer(path) as w:
         with w.episode() as ep:
@@ -306,7 +306,7 @@ def test_a_dropped_episode_takes_its_frames_back(path, rng):
 
 
 def test_a_full_disk_costs_one_episode(path, rng):
-    """The largest file that the system allows stands for the disk that is left."""
+    """A limit on the size of files stands for the full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -317,7 +317,7 @@ def test_a_full_disk_costs_one_episode(path, rng):
             refused = pytest.raises(robocache.FileError, match=r"cam/values.npy: writing at byte .*: File too large")
             with refused, w.episode() as ep:
                 append_files(ep, "cam", [1], [b"second"])
-                for row in range(2, 100):  # reported once some have waited for the disk
+                for row in range(2, 100):  # the error is reported after some frames were queued for the disk
                     append_files(ep, "cam", [row], [rng.bytes(1_000_000)])
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
             with w.episode() as ep:

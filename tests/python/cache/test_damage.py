@@ -1,4 +1,4 @@
-"""A damaged cache is refused with the file's name, whatever the damage, and nothing crashes."""
+"""Any damage of a cache is refused with the file's name, and nothing crashes."""
 
 import io
 import os
@@ -34,7 +34,7 @@ def original(tmp_path_factory):
 
 
 def is_longer(whole, damaged):
-    """All of the elements are there, and a header that says the same of them but how many."""
+    """Whether the damaged file has all elements and the same header except for the number of rows."""
     begin = header_bytes(whole)
     if damaged[begin : len(whole)] != whole[begin:]:
         return False
@@ -46,7 +46,7 @@ def is_longer(whole, damaged):
 
 
 def npy_header(file):
-    """How long it is, and what it says of the elements but how many rows."""
+    """(the header's length, its fields without the number of rows)."""
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("a version that the test does not read")
     shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
@@ -145,7 +145,7 @@ def test_an_export_refuses_a_damaged_stream(original, copy, tmp_path, name, to):
 
 
 def test_statistics_of_a_selection_refuse_a_damaged_stream(original, copy):
-    """They are kept with a checksum of their own."""
+    """Statistics are stored with a new checksum, which would hide the damage."""
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(original, copy)
     file = copy / "streams" / "joint%2Fposition" / "values.npy"
@@ -174,8 +174,8 @@ USES = {
 
 @pytest.mark.parametrize("file", ["values", "time_ns"])
 @pytest.mark.parametrize("use", USES)
-def test_a_file_that_is_cut_short_after_the_dataset_was_opened_is_an_error_and_no_signal(tmp_path, use, file):
-    """A read behind the end of a mapped file would end the process (SIGBUS)."""
+def test_a_file_cut_short_after_opening_is_an_error(tmp_path, use, file):
+    """A read after the end of a mapped file would end the process (SIGBUS)."""
     with robocache.Writer(tmp_path / "cache") as writer:
         for _ in range(2):
             with writer.episode() as episode:

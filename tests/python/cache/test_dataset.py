@@ -1,4 +1,4 @@
-"""Dataset: read-only views that keep the files mapped, and misses that name what there is."""
+"""Dataset: read-only views that keep the files mapped, and errors for names that do not exist."""
 
 import copy
 import gc
@@ -71,7 +71,7 @@ def test_one_episode(path):
         ds.episode("first")
 
 
-def test_misses_name_the_streams(path):
+def test_unknown_names_list_the_streams(path):
     ds = robocache.open(path)
     for mapping in (ds.streams, ds.stats, ds.episode(0)):
         assert "joints" not in mapping and mapping.get("joints") is None
@@ -99,7 +99,7 @@ def test_a_dataset_gives_its_streams_by_name(path):
 
 
 def test_a_dataset_is_not_iterable(path):
-    """It has a length and takes keys, but not the numbers that Python would ask it for."""
+    """Python would iterate over 0, 1, ...: the dataset has a length, but its keys are names."""
     ds = robocache.open(path)
     assert len(ds) == 3 and bool(ds) and not isinstance(ds, Iterable)
     for use in (iter, list, tuple, lambda ds: [0 for _ in ds], lambda ds: 1 in [*ds], reversed):
@@ -126,7 +126,7 @@ def test_arrays_keep_the_files_mapped(path):
     assert stats.max.tolist() == [2, 2]
 
 
-def test_pickle_opens_it_again(path, monkeypatch):
+def test_unpickling_opens_the_dataset_again(path, monkeypatch):
     monkeypatch.chdir(path.parent)
     ds = robocache.open("cache")
     monkeypatch.chdir("/")
@@ -136,7 +136,7 @@ def test_pickle_opens_it_again(path, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{"append": True}, {"overwrite": True}], ids=["appended", "replaced"])
-def test_a_pickle_of_what_has_changed_since_is_refused(path, options):
+def test_a_pickle_of_a_changed_cache_is_refused(path, options):
     ds = robocache.open(path)
     options_of_loader = {"delta_timestamps": {"joint.position": [0.0]}, "batch_size": 2, "shuffle": False}
     loader = flat_loader(ds, **options_of_loader, normalize="mean_std")
@@ -152,12 +152,12 @@ def test_a_pickle_of_what_has_changed_since_is_refused(path, options):
     assert copy.deepcopy(ds) is copy.copy(ds) is ds
     assert len(copy.deepcopy(loader)) == len(loader)
     saved = pickle.dumps(robocache.open(path))
-    robocache.doctor(path)  # writes into it what it found
+    robocache.doctor(path)  # stores its findings in the cache
     assert len(pickle.loads(saved)) == now
 
 
-def test_a_pickle_goes_on_with_the_same_rows_of_another_origin(tmp_path):
-    """As on another machine, which has made its own cache of a source that lies elsewhere."""
+def test_a_pickle_accepts_the_same_rows_of_another_source(tmp_path):
+    """Another machine has its own cache, made from a source with another path."""
     saved = None
     for origin in ("/a/pusht", "/elsewhere/pusht"):
         with robocache.Writer(tmp_path / "cache", overwrite=saved is not None) as w:
@@ -199,7 +199,7 @@ def test_a_bfloat16_stream_loads_without_ml_dtypes(tmp_path, monkeypatch):
     assert next(loader)["x"].tolist() == [[[0, 0, 0]], [[0, 0, 0]]]
 
 
-def test_pyarrow_is_needed_for_the_table_alone(path):
+def test_only_the_table_needs_pyarrow(path):
     code = f"""
 import sys
 sys.modules["pyarrow"] = sys.modules["torch"] = None
@@ -212,7 +212,7 @@ with robocache.Writer({os.fspath(path) + "2"!r}) as w, w.episode() as ep:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_no_cache_there(tmp_path):
+def test_a_path_without_a_cache(tmp_path):
     with pytest.raises(robocache.FileError, match="none: "):
         robocache.open(tmp_path / "none")
     with pytest.raises(robocache.FileError, match=r"no cache: it has no manifest\.json; `robocache ingest` makes"):
@@ -252,8 +252,8 @@ def use_all(ds):
     ds.episode(0)["camera"][1][0], ds.stats["joint"].mean, ds.episodes, ds.provenance, ds.statistics()["joint"]
 
 
-def test_close_lets_go_of_the_files_at_once(mixed):
-    gc.disable()  # nothing waits for the garbage collector
+def test_close_releases_the_files_at_once(mixed):
+    gc.disable()  # closing must not need the garbage collector
     try:
         with robocache.open(mixed) as ds:
             use_all(ds)
@@ -295,7 +295,7 @@ CLOSED = {
 
 
 @pytest.mark.parametrize("use", CLOSED)
-def test_a_closed_dataset_says_so(use, mixed):
+def test_a_closed_dataset_is_refused(use, mixed):
     ds = robocache.open(mixed)
     stream = ds["joint"]
     ds.close()
@@ -306,7 +306,7 @@ def test_a_closed_dataset_says_so(use, mixed):
     assert repr(ds) and len(ds) == 1 and list(ds.streams) == ["joint", "camera", "said", "cloud"]
 
 
-def test_an_error_within_the_block_closes_too(mixed):
+def test_an_error_in_the_block_closes_the_dataset(mixed):
     with pytest.raises(ZeroDivisionError), robocache.open(mixed) as ds:
         ds["joint"].values[0] / (1 // 0)
     assert mapped(mixed) == set()

@@ -1,4 +1,4 @@
-"""The table of episodes, which of them are chosen, and how they are split."""
+"""The table of episodes, select and split."""
 
 import json
 import subprocess
@@ -36,14 +36,14 @@ def as_columns_have_it(value, kind):
 
 
 @given(data=st.data())
-def test_the_table_is_what_the_lines_say(tmp_path_factory, data):
+def test_the_table_has_the_metadata_of_each_episode(tmp_path_factory, data):
     names = data.draw(st.lists(st.text(min_size=1).filter(lambda name: name not in RESERVED), unique=True, max_size=5))
     kinds = {name: data.draw(st.sampled_from([*VALUES, *LISTS])) for name in names}
     path = tmp_path_factory.mktemp("table") / "cache"
     with robocache.Writer(path) as w:
         for _ in range(data.draw(st.integers(0, 4))):
             given_names = [name for name in names if data.draw(st.booleans())]
-            # Not by keyword: a name may be "self".
+            # Passed as a dict: a name may be "self".
             row = {name: data.draw(st.none() | {**VALUES, **LISTS}[kinds[name]]) for name in given_names}
             with w.episode(**row) as ep:
                 ep.append("x", [3, 5], [0, 0])
@@ -61,7 +61,7 @@ def test_the_table_is_what_the_lines_say(tmp_path_factory, data):
         assert ds.episodes[column["name"]].to_pylist() == expected
 
 
-def test_lines_longer_than_what_is_read_at_once(tmp_path):
+def test_lines_longer_than_the_read_buffer(tmp_path):
     texts = ["x" * length for length in (3_000_000, 5, 2**20, 2**20 - 1, 1_200_000)]
     with robocache.Writer(tmp_path / "cache") as w:
         for text in texts:
@@ -82,7 +82,7 @@ def test_many_episodes_open_at_once(tmp_path):
             with w.episode(task=f"pick object {episode % 100} and put it into the box", success=episode % 3 == 0) as ep:
                 ep.append("action", times, values)
                 ep.append("observation.state", times, values)
-    # In a process of its own, whose memory has not been used before.
+    # A process of its own, so that its peak of memory is that of this code.
     code = f"""
 import sys, time
 sys.modules["torch"] = None  # takes most of the time, and gives nothing
@@ -139,7 +139,7 @@ def test_select_by_an_expression(ds):
     field = pc.field
     assert ds.select(field("success")) == [0, 2, 4, 6, 8, 10]
     assert ds.select(field("task") == "pick") == [0, 3, 6, 9]
-    assert ds.select(field("task") != "pick") == [1, 2, 5, 7, 8, 10, 11]  # where it is null, that is null
+    assert ds.select(field("task") != "pick") == [1, 2, 5, 7, 8, 10, 11]  # a null task compares as null
     assert ds.select(field("task").isin(["pick", "wipe"]) & (field("episode_index") > 5)) == [6, 8, 9, 11]
     assert ds.select(pc.list_value_length(field("tags")) == 2) == [2, 5, 8, 11]
     assert ds.select(field("duration_s") >= 9.5) == [10, 11]
@@ -148,7 +148,7 @@ def test_select_by_an_expression(ds):
     assert ds.select(pc.scalar(False)) == []
 
 
-def test_what_the_writer_called_so_comes_first(tmp_path):
+def test_columns_of_the_writer_hide_the_tables_own(tmp_path):
     with robocache.Writer(tmp_path / "cache") as w:
         for e in range(3):
             with w.episode(duration_s=float(e), **{"rows.x": "few"}) as ep:
@@ -203,7 +203,7 @@ def test_select_refuses(ds, where, error, message):
 
 
 def check_split(parts, names, episodes):
-    """Ascending and disjoint; gives those in no part."""
+    """Asserts that the parts are ascending and disjoint; returns the episodes in no part."""
     assert list(parts) == names
     drawn = [e for part in parts.values() for e in part]
     assert all(part == sorted(part) and all(type(e) is int for e in part) for part in parts.values())
@@ -224,12 +224,12 @@ def make(path, episodes, **metadata):
     episodes=st.integers(0, 40),
     seed=st.integers(0, 2**63 - 1),
 )
-def test_shares_are_dealt_out_by_largest_remainder(shares, episodes, seed, tmp_path_factory):
+def test_shares_are_rounded_by_largest_remainder(shares, episodes, seed, tmp_path_factory):
     ds = make(tmp_path_factory.getbasetemp() / "split", episodes)
     names = [f"part {p}" for p in range(len(shares))]
     parts = ds.split({name: share / 1000 for name, share in zip(names, shares, strict=True)}, seed=seed)
     rest = check_split(parts, names, episodes)
-    # Each has its quota rounded down or up; where one is rounded up, none before it, and none of a larger remainder, is not.
+    # Each quota is rounded down or up. If one is rounded up, so are those of larger remainders, and equal ones before it.
     quotas = [Fraction(share * episodes, 1000) for share in (*shares, 1000 - sum(shares))]
     counts = [*map(len, parts.values()), len(rest)]
     assert sum(counts) == episodes
@@ -241,7 +241,7 @@ def test_shares_are_dealt_out_by_largest_remainder(shares, episodes, seed, tmp_p
 
 
 def test_a_split_never_changes(tmp_path):
-    # Worked out by another program.
+    # The expected split comes from another program.
     assert make(tmp_path / "cache", 10).split({"train": 0.7, "val": 0.2}) == {
         "train": [0, 1, 3, 4, 6, 8, 9],
         "val": [2, 7],
@@ -249,13 +249,16 @@ def test_a_split_never_changes(tmp_path):
     assert make(tmp_path / "cache", 10).split({"train": 7, "val": 2}, seed=1)["val"] == [0, 4]
 
 
-def test_shares_as_they_were_written(tmp_path):
+def test_decimal_shares_are_exact(tmp_path):
     ds = make(tmp_path / "cache", 10)
     for shares in ([0.7, 0.2, 0.1], [1 / 3, 1 / 3, 1 / 3], [1 / 7] * 7, [0.1 + 0.2, 0.7], [np.float32(0.5)] * 2):
         names = [str(p) for p in range(len(shares))]
         assert check_split(ds.split(dict(zip(names, shares, strict=True))), names, 10) == []
     assert [len(part) for part in ds.split({"a": 0.7, "b": 0.2, "c": 0.1}).values()] == [7, 2, 1]
-    assert [len(part) for part in ds.split({"a": 0.25, "b": 0.25}).values()] == [3, 2]  # 2.5 each: the earlier
+    assert [len(part) for part in ds.split({"a": 0.25, "b": 0.25}).values()] == [
+        3,
+        2,
+    ]  # 2.5 each: the earlier part is rounded up
     assert ds.split({}) == {}
 
 
@@ -267,7 +270,7 @@ def test_numbers_of_episodes(tmp_path):
     assert parts != ds.split({"train": 6, "val": 3, "none": 0}, seed=6)
 
 
-def test_values_of_a_column_stay_together(tmp_path):
+def test_episodes_with_one_value_of_a_column_stay_together(tmp_path):
     tasks = [["pick", "place", None, "wipe", "fold"][e * e % 5] for e in range(60)]
     tools = [[tool] if tool else None for tool in tasks]
     ds = make(tmp_path / "cache", 60, task=tasks, tools=tools)
@@ -278,7 +281,7 @@ def test_values_of_a_column_stay_together(tmp_path):
     assert [len(found) for found in by_part] == [
         2,
         1,
-    ]  # of the values pick, place and fold; e * e leaves no other remainder
+    ]  # pick, place and fold: e * e % 3 is only 0 or 1
     assert ds.split({"train": 0.5, "val": 0.5}, by="tools", seed=2) == parts
     assert make(tmp_path / "none", 0, task=[]).split({"train": 1.0}, by="start_ns") == {"train": []}
 

@@ -1,4 +1,4 @@
-"""Every version of the format, as files: today's reader reads them all, today's writer writes the last, byte for byte.
+"""Files of every version of the format: today's reader reads all, today's writer writes the last one byte for byte.
 
 A new version of the format gets a folder of its own and the old one stays readable. To make the files:
 ``PYTHONPATH=tests python tests/python/cache/test_golden.py tests/golden/cache_v3``.
@@ -33,7 +33,7 @@ PIXELS = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [10, 20, 30]]], np.
 
 
 def jpeg(scan):
-    """4 x 6 of one grey: 40 or 200."""
+    """A JPEG of 4 x 6 pixels of one grey, 40 or 200."""
     return bytes.fromhex(
         "ffd8ffe000104a46494600010100000100010000ffdb004300020101010101020101010202020202040302020202050404030406050606"
         "0605060606070908060709070606080b08090a0a0a0a0a06080b0c0b0a0c090a0a0affc0000b080004000601011100ffc4001400010000"
@@ -84,7 +84,7 @@ def write(path):
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_todays_reader_reads_numbers(version, tmp_path):
-    shutil.copytree(GOLDEN / f"cache_v{version}", tmp_path / "cache")  # where statistics may be kept
+    shutil.copytree(GOLDEN / f"cache_v{version}", tmp_path / "cache")  # a copy: reading may store statistics
     ds = robocache.open(tmp_path / "cache", verify=True)
     assert len(ds) == 4
     assert [name for name, stream in ds.streams.items() if stream.kind == "numbers"] == [
@@ -187,7 +187,7 @@ def test_todays_writer_writes_it(tmp_path):
     }
     assert set(written) == set(golden)
     manifest = Path("manifest.json")
-    # The version of robocache is the one thing that may differ.
+    # Only the version of robocache may differ.
     versions = [json.loads(files[manifest])["robocache_version"].encode() for files in (golden, written)]
     text = golden[manifest].replace(
         b'"robocache_version": "%s"' % versions[0], b'"robocache_version": "%s"' % versions[1]

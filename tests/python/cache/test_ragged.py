@@ -1,4 +1,4 @@
-"""Rows of unequal size in a cache: arrays such as clouds of points, and text; and what a stream says of itself."""
+"""Rows of unequal size in a cache: arrays such as clouds of points, and text; and the attributes of streams."""
 
 import io
 import json
@@ -20,7 +20,7 @@ def path(tmp_path):
 
 
 def clouds(rng, lengths, features=4):
-    """values [sum of lengths, features], offsets."""
+    """(values [sum of lengths, features], offsets)."""
     offsets = np.cumsum([0, *lengths])
     return rng.normal(size=(offsets[-1], features)).astype(np.float32), offsets
 
@@ -44,7 +44,7 @@ def write(path, rng):
 # ---- round trips -----------------------------------------------------------------------------------------------------
 
 
-def test_each_row_is_what_was_appended(path, rng):
+def test_rows_are_read_back_as_appended(path, rng):
     ds, values = write(path, rng)
     lidar = ds.streams["lidar"]
     assert (lidar.ragged, lidar.kind, lidar.rows, lidar.shape, lidar.dtype) == ("array", "arrays", 4, (4,), np.float32)
@@ -69,7 +69,7 @@ def test_each_row_is_what_was_appended(path, rng):
     assert repr(lidar) == "Stream('lidar', 4 x [n, 4] float32, 1e+07 Hz)"
 
 
-def test_an_episode_has_its_rows_alone(path, rng):
+def test_an_episode_has_only_its_own_rows(path, rng):
     ds, values = write(path, rng)
     time_ns, rows = ds.episode(1)["lidar"]
     assert time_ns.tolist() == [0] and isinstance(rows, RaggedRows) and len(rows) == 1
@@ -102,7 +102,7 @@ def test_elements_of_any_dtype_and_shape(path, rng, dtype, shape):
     assert stream.offsets.tolist() == [0, 6, 6, 9]
 
 
-def test_columns_of_a_larger_array_need_no_copy_by_the_caller(path, rng):
+def test_columns_of_a_larger_array_are_accepted(path, rng):
     values = rng.normal(size=(50, 6))
     with robocache.Writer(path) as w, w.episode() as ep:
         ep.append("x", [1, 2], values[::2, :3], offsets=np.array([0, -1, 5, -1, 25])[::2])
@@ -123,14 +123,14 @@ def test_no_rows_and_no_elements(path):
     assert ds.streams["said"][:] == [""]
 
 
-def test_numpy_alone_reads_them(path, rng):
+def test_numpy_alone_reads_ragged_rows(path, rng):
     _, values = write(path, rng)
     assert np.array_equal(np.load(path / "streams/lidar/values.npy"), values)
     assert np.load(path / "streams/lidar/blob_offsets.npy").tolist() == [0, 5, 5, 705, 708]
     assert not (path / "streams/lidar/stats.npy").exists()
 
 
-def test_clouds_go_into_voxels_as_they_are(path, rng):
+def test_clouds_are_voxelized_without_a_copy(path, rng):
     ds, _ = write(path, rng)
     lidar = ds.streams["lidar"]
     options = {"grid_min": (-2, -2, -2), "voxel_size": 0.5, "grid_size": (8, 8, 8), "mode": ["count", "mean"]}
@@ -177,7 +177,7 @@ def test_clouds_go_into_voxels_as_they_are(path, rng):
         (["a", "b"], {}, "expected ragged rows as in its first rows, got text"),
     ],
 )
-def test_what_cannot_be_is_refused_and_adds_nothing(path, values, options, message):
+def test_invalid_rows_are_refused_and_add_nothing(path, values, options, message):
     with robocache.Writer(path) as w, w.episode() as ep:
         ep.append("x", [0], np.zeros((2, 3)), offsets=[0, 2])
         with pytest.raises(robocache.Error, match=f"stream 'x': .*{message}"):
@@ -185,7 +185,7 @@ def test_what_cannot_be_is_refused_and_adds_nothing(path, values, options, messa
     assert robocache.open(path, verify=True).streams["x"].offsets.tolist() == [0, 2]
 
 
-def test_text_that_was_forged_is_refused_by_its_row(path):
+def test_invalid_utf8_is_refused_by_its_row(path):
     with robocache.Writer(path) as w, w.episode() as ep:
         ep.append("said", [0, 1], ["ok", "näher"])
     values = path / "streams/said/values.npy"
@@ -227,7 +227,7 @@ def test_forged_offsets_with_right_checksums(path, rng, stream, row, by, message
 # ---- attributes ------------------------------------------------------------------------------------------------------
 
 
-def test_attributes_are_kept_of_every_kind_of_stream(path, rng):
+def test_every_kind_of_stream_keeps_its_attributes(path, rng):
     declared = {
         "units": ["m", "rad"],
         "nested": {"ü": [None, 1.5, True, {"deep": []}]},
@@ -267,7 +267,7 @@ def test_attributes_are_kept_of_every_kind_of_stream(path, rng):
         ({3: 4}, "attributes: key: expected"),
     ],
 )
-def test_attributes_that_no_cache_can_hold_are_refused(path, attributes, message):
+def test_invalid_attributes_are_refused(path, attributes, message):
     writer = robocache.Writer(path)
     with pytest.raises(robocache.Error, match=f"stream 'x': {message}"):
         writer.stream("x", attributes=attributes)
@@ -275,7 +275,7 @@ def test_attributes_that_no_cache_can_hold_are_refused(path, attributes, message
 
 
 @pytest.mark.parametrize("rows", [[np.zeros((2, 3)), np.zeros((4, 3))], [np.zeros(2), np.zeros(3)]])
-def test_rows_that_differ_are_refused_with_the_way_to_give_them(path, rows):
+def test_lists_of_unequal_rows_are_refused_with_the_way_to_pass_them(path, rows):
     writer = robocache.Writer(path)
     episode = writer.episode()
     with episode as ep, pytest.raises(robocache.ArgumentTypeError, match="'x': "):
@@ -283,10 +283,10 @@ def test_rows_that_differ_are_refused_with_the_way_to_give_them(path, rows):
     writer.abort()
 
 
-# ---- whoever looks at all streams ------------------------------------------------------------------------------------
+# ---- inspect and bench -----------------------------------------------------------------------------------------------
 
 
-def test_inspect_shows_them(path, rng, tmp_path):
+def test_inspect_shows_ragged_streams(path, rng, tmp_path):
     ds, _ = write(path, rng)
     console = Console(file=io.StringIO(), width=150)
     view.show(ds, console)
@@ -302,13 +302,13 @@ def test_inspect_shows_them(path, rng, tmp_path):
     picture.plot(ds, tmp_path / "picture.png", episode=1)
 
 
-def test_bench_leaves_them_out(path, rng, capsys):
+def test_bench_skips_ragged_streams(path, rng, capsys):
     write(path, rng)
     assert cli.main(["bench", str(path), "--seconds", "0.01", "--batch-size", "4", "--device", "cpu", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["streams"] == ["joint"]
 
 
-def test_bench_of_them_alone_is_refused(path, capsys):
+def test_bench_of_ragged_streams_alone_is_refused(path, capsys):
     with robocache.Writer(path) as w, w.episode() as ep:
         ep.append("said", [0], ["a"])
     assert cli.main(["bench", str(path)]) == 1

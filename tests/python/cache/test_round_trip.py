@@ -23,12 +23,12 @@ DTYPES = [
 
 
 def bits(array):
-    """NaN equals itself."""
+    """The array's bytes: NaN equals itself."""
     return np.ascontiguousarray(array).view(np.uint8)
 
 
 def random_rows(rng, dtype, shape):
-    """Any bits: NaN of every kind, infinities, subnormals. A bool is 0 or 1."""
+    """Random bits: NaN of every kind, infinities, subnormals. A bool is 0 or 1."""
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
     return rng.integers(0, 256, (*shape, dtype.itemsize), dtype=np.uint8).view(dtype).reshape(shape)
@@ -135,7 +135,7 @@ def test_any_tool_opens_it(tmp_path):
         assert record["crc32"] == checksums(name, content)
 
 
-def test_time_survives_where_float64_would_not(tmp_path):
+def test_stamps_beyond_float64_are_exact(tmp_path):
     epoch = 1_700_000_000_123_456_789
     with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
         ep.append("x", np.array([epoch, epoch + 1]), np.zeros(2))

@@ -1,4 +1,4 @@
-"""Statistics and findings against NumPy on the whole column at once."""
+"""Statistics and findings against NumPy on whole columns."""
 
 import ml_dtypes
 import numpy as np
@@ -31,7 +31,7 @@ def assert_stats(stats, values):
         assert got["max"] == column.max()
         for name, q in QUANTILES.items():
             assert got[name] == np.quantile(column, q), name
-        # float64 sums of n terms in another order: n * 2^-53 of the largest at worst.
+        # float64 sums of n terms in two orders differ by at most n * 2^-53 of the largest.
         scale = np.abs(column).max() * len(column) * 2.0**-52
         assert abs(got["mean"] - column.mean()) <= scale
         assert abs(got["std"] - column.std()) <= scale
@@ -81,7 +81,7 @@ def test_sorted_repeated_and_constant_columns(tmp_path):
     assert findings["constant_features"] == [3]
 
 
-def test_no_result_depends_on_the_number_of_threads(tmp_path, rng):
+def test_results_do_not_depend_on_the_number_of_threads(tmp_path, rng):
     values = rng.normal(size=(20_000, 40)).astype(np.float32)
     tables = []
     before = robocache.num_threads()
@@ -153,7 +153,7 @@ def test_findings_of_many_stamps(tmp_path, rng):
         (10**15, "1e-06"),
     ],
 )
-def test_a_rate_is_as_short_as_its_period_allows(tmp_path, period_ns, rate_hz):
+def test_a_rate_has_no_more_digits_than_its_period_needs(tmp_path, period_ns, rate_hz):
     with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
         ep.append("x", [0, period_ns], [0, 1])
     assert str(robocache.open(tmp_path / "cache").streams["x"].rate_hz) == rate_hz

@@ -1,4 +1,4 @@
-"""Writer: what it takes, what it refuses, and what is left when it is interrupted."""
+"""Writer: accepted values, refusals, and the result of interruptions."""
 
 import contextlib
 import enum
@@ -32,7 +32,7 @@ def value_of(path):
     return robocache.open(path, verify=True).streams["x"].values.tolist()
 
 
-# ---- what append takes -----------------------------------------------------------------------------------------------
+# ---- values that append accepts --------------------------------------------------------------------------------------
 
 
 def read_only(array):
@@ -51,7 +51,7 @@ def packed():
 
 
 def unaligned(values):
-    """Elements 12 bytes apart, from an odd address on."""
+    """Elements 12 bytes apart that begin at an odd address."""
     memory = np.zeros(12 * values.size + 1, np.uint8)[1:].view(
         [("v", values.dtype), ("rest", np.uint8, 12 - values.itemsize)]
     )
@@ -83,7 +83,7 @@ def test_arrays_of_any_layout(path, values):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.float16])
-def test_memory_that_is_not_aligned_is_copied(dtype, monkeypatch, path):
+def test_unaligned_memory_is_copied(dtype, monkeypatch, path):
     from robocache import writer
 
     given = []
@@ -146,7 +146,7 @@ def test_lists_memory_maps_and_torch(path, tmp_path):
         (np.ma.masked_array([0]), [1.0], robocache.ArgumentTypeError, "time_ns: "),
     ],
 )
-def test_what_append_refuses(path, times, values, error, words):
+def test_append_refuses_invalid_rows(path, times, values, error, words):
     with robocache.Writer(path) as w, w.episode() as ep:
         with pytest.raises(error, match="stream 'wrist/f': .*" + words):
             ep.append("wrist/f", times, values)
@@ -174,7 +174,7 @@ def test_a_stream_keeps_dtype_and_shape(path):
         (None, robocache.ArgumentTypeError, "expected a str"),
     ],
 )
-def test_a_stream_has_a_name(path, name, error, words):
+def test_invalid_names_of_streams_are_refused(path, name, error, words):
     with robocache.Writer(path) as w, w.episode() as ep:
         ep.append("x", [0], [0.0])
         with pytest.raises(error, match=f"^stream: {words}"):
@@ -184,7 +184,7 @@ def test_a_stream_has_a_name(path, name, error, words):
         streams[name]
 
 
-def test_times_start_anew_in_each_episode(path):
+def test_stamps_may_start_anew_in_each_episode(path):
     with robocache.Writer(path) as w:
         for _ in range(2):
             with w.episode() as ep:
@@ -201,10 +201,10 @@ def test_cuda_tensors_are_refused(path, cuda):
         ep.append("x", torch.arange(2, device="cuda"), torch.zeros(2, device="cuda"))
 
 
-# ---- facts of streams and episodes -----------------------------------------------------------------------------------
+# ---- descriptions of streams and metadata of episodes ----------------------------------------------------------------
 
 
-def test_stream_facts(path):
+def test_descriptions_of_streams(path):
     with robocache.Writer(path) as w:
         w.stream("a", clock="nominal", names=["p", "q"])
         with w.episode() as ep:
@@ -229,7 +229,7 @@ def test_stream_facts(path):
         ("pq", robocache.ArgumentTypeError, "names: "),
     ],
 )
-def test_feature_names_are_refused_when_given(path, names, error, words):
+def test_invalid_feature_names_are_refused(path, names, error, words):
     with robocache.Writer(path) as w, w.episode() as ep:
         with pytest.raises(error, match=f"stream 'wrist': {words}"):
             w.stream("wrist", names=names)
@@ -319,7 +319,7 @@ def test_metadata_of_enums(path):
         ({"task": 3}, "'task': "),
     ],
 )
-def test_metadata_that_no_column_can_hold(path, metadata, words):
+def test_metadata_without_a_column_type_are_refused(path, metadata, words):
     with robocache.Writer(path) as w:
         with w.episode(task="a"):
             pass
@@ -331,7 +331,7 @@ def test_metadata_that_no_column_can_hold(path, metadata, words):
     assert len(robocache.open(path)) == 1
 
 
-def test_provenance_is_free_to_edit_until_the_end(path):
+def test_provenance_can_be_edited_until_close(path):
     with robocache.Writer(path) as w:
         w.provenance["source"] = {"path": pathlib.Path("/data"), "n": np.int64(3), "list": (1, [None])}
         w.provenance["note"] = "ä"
@@ -362,7 +362,7 @@ def nested(levels):
     ],
     ids=["object", "set", "key", "infinite", "deep", "very deep", "surrogate", "own key"],
 )
-def test_provenance_is_refused_when_it_is_given(path, key, value, words):
+def test_invalid_provenance_is_refused_at_assignment(path, key, value, words):
     with robocache.Writer(path) as w:
         w.provenance["good"] = 1
         refused = pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=f"^provenance ?{words}")
@@ -384,7 +384,7 @@ def test_provenance_is_refused_when_it_is_given(path, key, value, words):
     assert robocache.open(path).provenance == {"good": 1}
 
 
-def test_provenance_that_went_bad_inside_leaves_nothing(path):
+def test_provenance_made_invalid_later_leaves_no_cache(path):
     refused = pytest.raises(robocache.ArgumentTypeError, match="provenance 'list': ")
     with refused, robocache.Writer(path) as w:
         w.provenance["list"] = []
@@ -413,7 +413,7 @@ def test_an_exception_drops_the_episode_and_the_writer_goes_on(path):
     assert np.unique(ds.episode(1)["x"][1]).tolist() == [2]
 
 
-def test_an_exception_in_the_writer_leaves_nothing(path):
+def test_an_exception_in_the_writers_block_leaves_no_cache(path):
     with pytest.raises(KeyError), robocache.Writer(path) as w:
         with w.episode() as ep:
             ep.append("x", [0], [0])
@@ -433,7 +433,7 @@ def test_an_episode_ends_with_its_block(path):
     assert len(robocache.open(path)) == 2
 
 
-def test_closed_by_hand_inside_its_block(path):
+def test_close_inside_the_block(path):
     with robocache.Writer(path) as w:
         w.close()
         with pytest.raises(robocache.ArgumentError, match="this one is closed"), w.episode():
@@ -443,7 +443,7 @@ def test_closed_by_hand_inside_its_block(path):
     assert len(robocache.open(path)) == 0
 
 
-def test_aborted_by_hand_inside_its_block(path):
+def test_abort_inside_the_block(path):
     with robocache.Writer(path) as w:
         w.abort()
         with pytest.raises(robocache.ArgumentError, match="this one is aborted"):
@@ -468,10 +468,10 @@ def test_a_cache_within_a_cache_is_refused(inner, path, monkeypatch):
     with pytest.raises(robocache.FileError, match=rf"inner: it is inside a cache, {path}; "):
         robocache.Writer("inner")
     assert sorted(path.rglob("*")) == before
-    write(path.parent / "cache2", 2.0)  # beside it
+    write(path.parent / "cache2", 2.0)  # beside the first cache
 
 
-def test_existing_names_are_kept(path):
+def test_existing_paths_are_kept(path):
     write(path, 1.0)
     with pytest.raises(robocache.FileError, match="cache: "):
         robocache.Writer(path)
@@ -505,7 +505,7 @@ def test_errors_are_built_in_ones_too(path):
         robocache.Writer("")
 
 
-def test_threads_append_each_its_own_stream(path):
+def test_each_thread_appends_to_its_own_stream(path):
     with robocache.Writer(path) as w, w.episode() as ep:
 
         def record(name):
@@ -522,7 +522,7 @@ def test_threads_append_each_its_own_stream(path):
         assert ds.streams[name].time_ns.tolist() == list(range(2000))
 
 
-def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch):
+def test_a_relative_path_is_fixed_at_construction(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     with robocache.Writer("cache") as w:
@@ -553,15 +553,15 @@ def test_paths_that_the_system_would_cut_or_not_find_are_refused(tmp_path, monke
     assert not os.listdir(tmp_path)
 
 
-# ---- what the system refuses -------------------------------------------------------------------------------------------
+# ---- failures of the system ------------------------------------------------------------------------------------------
 
 
-def test_an_abort_that_cannot_empty_its_folder_leaves_it_to_the_next_writer(path):
+def test_the_next_writer_removes_a_folder_that_abort_could_not(path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     w = robocache.Writer(path)
     with w.episode() as ep:
         ep.append("x", np.arange(9), np.zeros((9, 3)))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # no folder opens
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # folders cannot be opened
     try:
         w.abort()
     finally:

@@ -1,4 +1,4 @@
-"""Synthetic recordings in which nothing is wrong, to plant one fault in."""
+"""Synthetic recordings without a fault, and the means to plant one."""
 
 import copy
 
@@ -10,7 +10,7 @@ RATES_HZ = {"observation.state": 50, "action": 50, "imu": 200, "top": 10}
 
 
 def recording(rng, seconds=6.0, jitter=0.02, features=4, camera=True):
-    """{stream: (time_ns, values)} of one episode: smooth motion and noise, clocks of their own that jitter a little."""
+    """{stream: (time_ns, values)} of one episode: smooth motion and noise; each stream has its own clock, with a little jitter."""
     streams = {}
     base = int(rng.integers(1_600_000_000, 1_800_000_000)) * 10**9
     for name, rate in RATES_HZ.items():
@@ -34,12 +34,12 @@ def recording(rng, seconds=6.0, jitter=0.02, features=4, camera=True):
 
 
 def robot(rng, episodes=4, **shape):
-    """Recordings of about one length."""
+    """Recordings of similar length."""
     return [recording(rng, seconds=float(rng.uniform(5.5, 6.5)), **shape) for _ in range(episodes)]
 
 
 def write(path, recordings, metadata=None, describe=None, provenance=None, **writer):
-    """A cache of them."""
+    """Writes the recordings as a cache."""
     with robocache.Writer(path, **writer) as w:
         for name, facts in (describe or {}).items():
             w.stream(name, **facts)
@@ -60,7 +60,7 @@ def places(report):
 
 
 def planted(recordings, plant):
-    """A copy with a fault in it."""
+    """A copy of the recordings with a fault."""
     result = copy.deepcopy(recordings)
     plant(result)
     return result

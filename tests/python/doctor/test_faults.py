@@ -1,4 +1,4 @@
-"""Each check, by a cache with exactly one fault in it: exactly that finding at exactly that place; and none without."""
+"""Each check: a cache with one fault gives exactly that finding at that row; a cache without a fault gives none."""
 
 import json
 import math
@@ -20,7 +20,7 @@ SECOND = 10**9
 
 
 def shift(stream, episode, row, ns):
-    """The rows from this one on come later."""
+    """Plants a delay: all rows from `row` on are `ns` later."""
 
     def plant(r):
         r[episode][stream][0][row:] += int(ns)
@@ -105,7 +105,7 @@ FAULTS = {
     "stuck": (frozen("observation.state", 1, slice(50, 130)), [("stuck", 1, "observation.state", 50)]),
     "stuck column": (frozen("imu", 2, slice(300, 700), 4), [("stuck", 2, "imu", 300)]),
     "frozen camera": (frozen("top", 1, slice(20, 40)), [("frozen-frames", 1, "top", 20)]),
-    # Row 7 is the first of the episode that is among the 24.
+    # Row 7 is the episode's first among the 24 frames that are decoded.
     "black camera": (zero, [("blank-frames", 1, "top", 7), ("frozen-frames", 1, "top", 0)]),
     "no camera": (without("top", 2, slice(None)), [("missing-stream", 2, "top", None)]),
     "late": (without("imu", 3, slice(0, 300)), [("late-start", 3, "imu", 0)]),
@@ -123,14 +123,14 @@ def clean(rng):
     return robots.robot(rng)
 
 
-def test_nothing_is_found_where_nothing_is_wrong(clean, tmp_path):
+def test_clean_recordings_have_no_findings(clean, tmp_path):
     report = robocache.doctor(robots.write(tmp_path / "cache", clean))
     assert robots.places(report) == []
     assert report.summary == "no findings"
     assert [stream["true_rate_hz"] for stream in report.streams] == pytest.approx([50, 50, 200, 10], rel=2e-3)
 
 
-def test_masks_of_nothing_and_masks_that_stay_are_no_findings(clean, tmp_path):
+def test_empty_and_constant_masks_are_no_findings(clean, tmp_path):
     for streams in clean:
         time, frames = streams["top"]
         masks = np.zeros((*frames.shape[:3], 1), np.uint8)
@@ -142,7 +142,7 @@ def test_masks_of_nothing_and_masks_that_stay_are_no_findings(clean, tmp_path):
 
 @settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.floats(0, 0.05), st.integers(1, 9))
-def test_nothing_is_found_in_clean_robots(tmp_path_factory, seed, episodes, jitter, features):
+def test_random_clean_recordings_have_no_findings(tmp_path_factory, seed, episodes, jitter, features):
     recordings = robots.robot(
         np.random.default_rng(seed), episodes, jitter=jitter, features=features, camera=seed % 3 == 0
     )
@@ -151,7 +151,7 @@ def test_nothing_is_found_in_clean_robots(tmp_path_factory, seed, episodes, jitt
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_fault_one_finding(fault, clean, tmp_path):
+def test_one_fault_gives_one_finding(fault, clean, tmp_path):
     plant, expected = FAULTS[fault]
     report = robocache.doctor(robots.write(tmp_path / "cache", robots.planted(clean, plant)))
     found = robots.places(report)
@@ -176,7 +176,7 @@ def of_rates(path, rates, clock, change=lambda time: time):
 
 @pytest.mark.parametrize("clock", ["nominal", "recorded"])
 @pytest.mark.parametrize("rate", [5, 10, 15, 20, 25, 60, 90, 300])
-def test_an_episode_of_any_other_rate_is_a_warning(tmp_path, clock, rate):
+def test_an_episode_of_another_rate_is_a_warning(tmp_path, clock, rate):
     (found,) = of_rates(tmp_path / "cache", [30] * 19 + [rate], clock)
     assert (found.severity, found.episode) == ("warning", 19)
     assert (found.value, found.expected) == pytest.approx((rate, 30), rel=1e-6)
@@ -204,7 +204,7 @@ def test_bursts_stalls_and_repeated_stamps_are_not_another_rate(tmp_path, change
 FAULT_EPISODES = {"early": 0, "slow episode": 2}
 
 
-def test_a_step_a_wrap_and_a_flip(clean, tmp_path):
+def test_a_step_a_wrap_and_a_sign_flip(clean, tmp_path):
     clean[1]["observation.state"][1][150:, 2] += 10
     angle = np.cumsum(np.full(len(clean[2]["imu"][0]), 0.01)) + np.random.default_rng(0).normal(
         0, 1e-3, len(clean[2]["imu"][0])
@@ -226,7 +226,7 @@ def test_a_step_a_wrap_and_a_flip(clean, tmp_path):
     assert {finding.severity for finding in wraps} == {"warning"}
 
 
-def test_a_wrap_of_a_declared_angle_is_none(clean, tmp_path):
+def test_a_wrap_of_a_declared_angle_is_no_finding(clean, tmp_path):
     angle = 0.01 * np.arange(len(clean[2]["imu"][0]))
     clean[2]["imu"][1][:, 0] = (angle + np.pi) % (2 * np.pi) - np.pi
     described = {"imu": {"attributes": {"methods": [[0, 1, "angle"]]}}}
@@ -243,7 +243,7 @@ def test_an_angle_that_wraps_often(tmp_path, turn, low, share, hovers):
     rows = 2000
     noise = np.random.default_rng(5).normal(0, 1e-3, rows)
     angle = share * np.arange(rows) + noise
-    if hovers:  # it passes the end and comes back at once
+    if hovers:  # it passes the end of the range and returns at once
         angle = np.where(np.arange(rows) % round(2 / share) == 7, low + 0.002, low - 0.006) + noise / 2
     angle = turn * ((angle - low) % 1 + low)
     time = np.arange(rows) * 20_000_000
@@ -257,15 +257,15 @@ def test_an_angle_that_wraps_often(tmp_path, turn, low, share, hovers):
 
 @pytest.mark.parametrize("axis", [(1, 0.1, 0.05), (1, 1, 0.1), (1, 1, 1)], ids=str)
 @pytest.mark.parametrize("past_pi", [False, True], ids=["of length up to pi", "of length up to 2 pi"])
-def test_a_rotation_vector_that_passes_half_a_turn(tmp_path, axis, past_pi):
-    """A gripper that points down, about an axis that moves a little: the vector turns over again and again."""
+def test_a_rotation_vector_beyond_half_a_turn(tmp_path, axis, past_pi):
+    """A gripper points down and its axis moves a little: the vector changes its sign again and again."""
     rows = 600
     time = np.arange(rows) * 20_000_000
     about = np.array(axis) + 0.02 * np.stack([np.sin(time * 1e-9), np.cos(time * 2e-9), np.sin(time * 3e-9)], 1)
     about /= np.linalg.norm(about, axis=1, keepdims=True)
     angle = np.pi + 0.1 * np.sin(np.arange(rows) * 0.37)
     v = Rotation.from_rotvec(about * angle[:, None]).as_rotvec()
-    if past_pi:  # as a quaternion of either sign gives it: (pi, 2 pi] where w is below 0
+    if past_pi:  # from a quaternion with w < 0 the angle is in (pi, 2 pi]
         v = about * (np.pi * 0.9 + 0.2 * (np.arange(rows) % 50 > 25))[:, None]
         over = np.arange(rows) % 37 > 20
         v[over] *= 1 - 2 * np.pi / np.linalg.norm(v[over], axis=1, keepdims=True)
@@ -295,7 +295,7 @@ def test_euler_angles_and_joints_are_no_rotation_vectors(tmp_path):
 
 
 @pytest.mark.parametrize("span", [2 * math.pi, 360.0])
-def test_numbers_that_span_a_turn_without_wrapping_have_no_wraps(tmp_path, span):
+def test_numbers_that_span_a_turn_steadily_have_no_wraps(tmp_path, span):
     rng = np.random.default_rng(6)
     time = np.arange(2000) * 20_000_000
     columns = [
@@ -308,13 +308,13 @@ def test_numbers_that_span_a_turn_without_wrapping_have_no_wraps(tmp_path, span)
     assert not [f for f in robocache.doctor(cache).findings if f.code in ("angle-wrap", "spike", "step")]
 
 
-def test_jumps_of_every_episode_are_the_columns_nature(clean, tmp_path):
+def test_jumps_in_every_episode_are_no_finding(clean, tmp_path):
     for streams in clean:
         streams["observation.state"][1][150:, 2] += 10
     assert robots.places(robocache.doctor(robots.write(tmp_path / "cache", clean))) == []
 
 
-def test_a_quaternion_that_changes_its_sign_for_a_row_is_no_spike(tmp_path):
+def test_a_sign_flip_of_a_quaternion_for_one_row_is_no_spike(tmp_path):
     half = np.linspace(0, 6, 2000)
     values = np.stack([np.sin(half), np.cos(half), np.sin(half), np.cos(half)], 1) / np.sqrt(2)
     values[300] *= -1
@@ -356,7 +356,7 @@ def test_constant_and_absent_columns(clean, tmp_path):
 
 
 def test_columns_that_flicker(clean, rng, tmp_path):
-    """Less than normalising takes for a spread; integers are not normalised."""
+    """The spread is too small for a normalisation; integers are not normalised."""
     for streams in clean:
         time, values = streams["imu"]
         values[:, 2] = 9.81 + 1e-6 * rng.normal(size=len(values))
@@ -392,7 +392,7 @@ def test_a_nominal_clock_and_a_declared_rate(rng, tmp_path):
         ("is_terminal", [7], None),
     ],
 )
-def test_episodes_within_an_episode(name, true, found, rng, tmp_path):
+def test_an_episode_that_contains_others(name, true, found, rng, tmp_path):
     flags = np.zeros(150, bool)
     flags[true] = True
     episodes = [
@@ -414,7 +414,7 @@ def test_episodes_within_an_episode(name, true, found, rng, tmp_path):
         (lambda k: np.rint(k * 20).astype(np.int64), None),  # milliseconds
         (lambda k: k * 20_000_000 + 1_700_000_000_000_000_000, None),
         (lambda k: (k / 50)[:, None] + 1.7e9, None),
-        (lambda k: k, None),  # a count of rows
+        (lambda k: k, None),  # a row counter
         (lambda k: k / 49, "warning"),
         (lambda k: np.rint(k * 1000 / 30).astype(np.int64), "error"),
         (lambda k: k / 25 + 1.7e9, "error"),
@@ -452,7 +452,7 @@ def test_frames_against_rows(rng, tmp_path):
     assert {code for code, *_ in found} == {"frame-count", "gap"}
 
 
-def test_splits_that_hold_the_same(clean, tmp_path):
+def test_splits_with_equal_episodes(clean, tmp_path):
     recordings = robots.planted(clean, copied)
     metadata = [{"split": name} for name in ("train", "train", "train", "val")]
     report = robocache.doctor(robots.write(tmp_path / "cache", recordings, metadata))
@@ -465,14 +465,14 @@ def test_splits_that_hold_the_same(clean, tmp_path):
         robocache.doctor(tmp_path / "clean", splits={"train": [0, 9]})
 
 
-def test_a_camera_tells_episodes_apart(clean, tmp_path, rng):
+def test_episodes_that_differ_only_in_a_camera_are_no_copies(clean, tmp_path, rng):
     recordings = robots.planted(clean, copied)
     time, values = recordings[3]["top"]
     recordings[3]["top"] = (time, rng.integers(0, 128, values.shape, np.uint8))
     assert robots.places(robocache.doctor(robots.write(tmp_path / "cache", recordings))) == []
 
 
-def test_actions_that_are_the_state(clean, tmp_path):
+def test_actions_equal_to_the_state(clean, tmp_path):
     for streams in clean:
         n = min(len(streams["action"][0]), len(streams["observation.state"][0]))
         time, values = streams["observation.state"]
@@ -489,8 +489,8 @@ def test_an_episode_much_shorter_than_the_others(rng, tmp_path):
 
 
 @pytest.mark.parametrize("field", range(10))
-def test_statistics_that_are_not_of_the_values(field, clean, tmp_path):
-    """By a cache whose values another program changed, and its checksum with them."""
+def test_statistics_that_contradict_the_values(field, clean, tmp_path):
+    """Another program changed the values, and their checksum with them."""
     cache = robots.write(tmp_path / "cache", clean)
     path = cache / "streams" / "imu" / "stats.npy"
     stats = np.load(path)
@@ -505,13 +505,13 @@ def test_statistics_that_are_not_of_the_values(field, clean, tmp_path):
 
 @pytest.mark.parametrize("scale", [1e154, 1e200, 1e300, 1.7e308])
 @pytest.mark.filterwarnings("error")
-def test_numbers_whose_squares_overflow_have_the_statistics_of_the_values(scale, rng, tmp_path):
+def test_statistics_of_numbers_whose_squares_overflow_are_no_finding(scale, rng, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         episode.append("far", np.arange(500) * 10**7, rng.uniform(-1, 1, (500, 2)) * scale)
     assert "statistics" not in [finding.code for finding in robocache.doctor(tmp_path / "cache").findings]
 
 
-def test_how_long_gaps_and_bursts_are(clean, tmp_path):
+def test_the_lengths_of_gaps_and_bursts(clean, tmp_path):
     shift("imu", 1, 200, 25e6)(clean)
     shift("imu", 1, 600, 15e6)(clean)
     stamps("imu", 0, burst)(clean)
@@ -525,7 +525,7 @@ def test_how_long_gaps_and_bursts_are(clean, tmp_path):
 
 
 @pytest.mark.parametrize("moves", [True, False])
-def test_episodes_that_rest_are_not_the_same(moves, tmp_path):
+def test_episodes_at_rest_are_no_copies(moves, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer:
         for _ in range(2):
             with writer.episode() as episode:
@@ -536,7 +536,7 @@ def test_episodes_that_rest_are_not_the_same(moves, tmp_path):
 
 @pytest.mark.parametrize("codec", ["raw", "png"])
 def test_frozen_frames_to_the_frame(codec, rng, tmp_path, monkeypatch):
-    """Ten in a row are reported, nine are not, nor those on both sides of an episode's end, wherever the parts end that are compared together."""
+    """Ten equal frames in a row are reported, nine are not, nor a run across the end of an episode. Blocks of the comparison may end anywhere."""
     frames = rng.integers(0, 256, (200, 20, 40, 3), np.uint8)
     for rows in (slice(5, 15), slice(30, 39), slice(94, 106), slice(188, 200)):
         frames[rows] = frames[rows.start]
@@ -549,7 +549,7 @@ def test_frozen_frames_to_the_frame(codec, rng, tmp_path, monkeypatch):
     assert [(f.episode, f.row, f.end_row) for f in found] == [(0, 5, 15), (1, 88, 100)]
 
 
-def test_a_fault_in_each_of_many_episodes_is_told_by_some_and_a_number(rng, tmp_path):
+def test_a_fault_in_many_episodes_names_some_and_counts_the_rest(rng, tmp_path):
     recordings = robots.robot(rng, 60, camera=False)
     for streams in recordings:
         streams["imu"][1][5, 0] = np.nan
@@ -557,7 +557,7 @@ def test_a_fault_in_each_of_many_episodes_is_told_by_some_and_a_number(rng, tmp_
     assert (len(report.findings), report.more, report.counts["error"]) == (50, {"nan": 10}, 60)
 
 
-def test_pictures_that_were_appended_as_numbers_are_a_note(rng, tmp_path):
+def test_pictures_stored_as_numbers_are_a_note(rng, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         for name, shape in {"top": (16, 20, 3), "touch": (16, 15, 1), "table": (16, 20, 4)}.items():
             episode.append(name, np.arange(30) * SECOND, rng.integers(0, 256, (30, *shape), np.uint8))
@@ -566,7 +566,7 @@ def test_pictures_that_were_appended_as_numbers_are_a_note(rng, tmp_path):
     assert [(f.severity, f.code, f.stream) for f in report.findings] == [("note", "pictures-as-numbers", "top")]
 
 
-def test_text_that_an_episode_lacks_is_a_note(clean, tmp_path):
+def test_missing_text_in_an_episode_is_a_note(clean, tmp_path):
     for streams in clean[1:]:
         streams["note"] = (streams["imu"][0][:1], ["grasp"])
     report = robocache.doctor(robots.write(tmp_path / "cache", clean))
@@ -576,7 +576,7 @@ def test_text_that_an_episode_lacks_is_a_note(clean, tmp_path):
     assert "batch" not in report.findings[0].advice
 
 
-def test_what_is_wrong_with_a_shared_clock_is_told_once(clean, tmp_path, rng):
+def test_a_fault_of_a_shared_clock_is_one_finding(clean, tmp_path, rng):
     shift("imu", 1, 200, 25e6)(clean)
     for streams in clean:
         streams["wrench"] = (streams["imu"][0], rng.normal(size=(len(streams["imu"][0]), 6)))
@@ -602,7 +602,7 @@ def test_out_of_limits(limits, clean, tmp_path):
 
 
 @pytest.mark.parametrize("limits", ["none", [[-9, -9], [9, 9]], [1, 2, 3], {"low": -9, "high": 9}, []])
-def test_limits_that_are_none_are_told(limits, clean, tmp_path):
+def test_invalid_limits_are_a_finding(limits, clean, tmp_path):
     describe = {"observation.state": {"attributes": {"limits": limits}}}
     report = robocache.doctor(robots.write(tmp_path / "cache", clean, describe=describe))
     (found,) = (finding for finding in report.findings if finding.code == "out-of-limits")
@@ -610,7 +610,7 @@ def test_limits_that_are_none_are_told(limits, clean, tmp_path):
     assert found.code == "out-of-limits" and "a list of 4" in found.advice
 
 
-def test_methods_say_what_is_a_quaternion(rng, tmp_path):
+def test_declared_methods_mark_quaternions(rng, tmp_path):
     time = np.arange(400) * 20_000_000
     q = np.cumsum(rng.normal(0, 0.01, (400, 7)), 0) + 1
     q[:, 3:] /= np.linalg.norm(q[:, 3:], axis=1, keepdims=True)
@@ -622,8 +622,8 @@ def test_methods_say_what_is_a_quaternion(rng, tmp_path):
         assert ("quaternion-norm", 0, "tool", 200) in robots.places(robocache.doctor(cache))
 
 
-def test_text_and_clouds_are_no_sensors_that_are_late(rng, clean, tmp_path):
-    """A text comes when it comes; of clouds the clock is looked at, and which are empty."""
+def test_text_and_clouds_are_not_checked_for_delays(rng, clean, tmp_path):
+    """Text may be irregular. Clouds are checked for their clock and for empty rows."""
     cache = tmp_path / "cache"
     with robocache.Writer(cache) as writer:
         for number, streams in enumerate(clean):
@@ -656,7 +656,7 @@ def test_a_frame_that_does_not_decode(clean, tmp_path):
     shutil.rmtree(cache)
 
 
-def test_what_ends_one_episode_and_begins_the_next_is_no_repetition(clean, tmp_path):
+def test_equal_rows_at_an_end_and_the_next_begin_are_no_repetition(clean, tmp_path):
     later = clean[1]["imu"][0][-1] + 60 * SECOND - clean[2]["imu"][0][0]
     for time, _ in clean[2].values():
         time += later
@@ -664,12 +664,12 @@ def test_what_ends_one_episode_and_begins_the_next_is_no_repetition(clean, tmp_p
     clean[1]["imu"][1][-15:], clean[2]["imu"][1][:15] = row, row
     clean[1]["top"][1][-6:], clean[2]["top"][1][:6] = frame, frame
     found = {code for code, *_ in robots.places(robocache.doctor(robots.write(tmp_path / "cache", clean)))}
-    assert found <= {"step"}  # the leap to that row
+    assert found <= {"step"}  # the step to that row
 
 
 @pytest.mark.parametrize("clock, found", [("recorded", []), ("nominal", [("frame-count", 0, "top", None)])])
 def test_one_frame_less(clock, found, rng, tmp_path):
-    """Two clocks may begin and end in another order; one may not."""
+    """Rows of two clocks may differ by one; those of one clock may not."""
     time = np.arange(60) * 10**8
     result = {
         "state": (time, np.cumsum(rng.normal(size=(60, 3)), 0)),
@@ -711,7 +711,7 @@ def test_rule_47_numbers_without_a_text_and_texts_without_a_time(declared, tmp_p
 
 
 def paused(recordings, episode, at_s, seconds, streams=None):
-    """Rows from at_s of the episode on come so much later, and those between are lost: in all streams, or in these."""
+    """A pause of `seconds` from at_s on: rows within are lost, in all streams or in `streams`."""
     begin = min(int(time[0]) for time, _ in recordings[episode].values()) + int(at_s * SECOND)
     for name in streams or recordings[episode]:
         time, values = recordings[episode][name]
@@ -731,10 +731,10 @@ def test_a_stall_of_all_streams_is_one_finding(clean, tmp_path):
     assert all("imu" in finding.message and "action" in finding.message for finding in report.findings)
 
 
-def test_what_a_stall_does_not_explain_is_told_of_each_stream(clean, tmp_path):
+def test_gaps_of_some_streams_are_findings_of_each_stream(clean, tmp_path):
     paused(clean, 1, 2.0, 1.5)
     paused(clean, 2, 2.0, 1.0, ["imu"])
-    paused(clean, 3, 2.0, 0.5, ["imu", "action"])  # the others have rows meanwhile
+    paused(clean, 3, 2.0, 0.5, ["imu", "action"])  # other streams have rows meanwhile
     found = {
         (code, episode, stream)
         for code, episode, stream, _ in robots.places(robocache.doctor(robots.write(tmp_path / "c", clean)))
@@ -742,7 +742,7 @@ def test_what_a_stall_does_not_explain_is_told_of_each_stream(clean, tmp_path):
     assert found == {("stall", 1, None), ("long-gap", 2, "imu"), ("long-gap", 3, "imu"), ("long-gap", 3, "action")}
 
 
-def test_a_gap_of_the_only_stream_is_its_own(clean, tmp_path):
+def test_a_gap_of_the_only_stream_is_no_stall(clean, tmp_path):
     alone = [{"imu": streams["imu"]} for streams in clean]
     paused(alone, 1, 2.0, 1.0)
     report = robocache.doctor(robots.write(tmp_path / "cache", alone))
@@ -764,7 +764,7 @@ def test_simulation_time_beside_wall_time_is_one_error(clean, tmp_path):
 
 
 @pytest.mark.parametrize("format", ["mcap", "rosbag1", "rosbag2", "csv", None])
-def test_simulation_time_alone_is_a_note_of_bags(format, clean, tmp_path):
+def test_simulation_time_alone_is_a_note_for_bags(format, clean, tmp_path):
     for streams in clean:
         zero = min(int(time[0]) for time, _ in streams.values())
         for name, (time, values) in streams.items():
@@ -776,15 +776,15 @@ def test_simulation_time_alone_is_a_note_of_bags(format, clean, tmp_path):
     assert [(f.severity, f.code) for f in report.findings] == [("note", "simulation-time")] * bags
 
 
-# ---- covariances, and what is said once ------------------------------------------------------------------------------
+# ---- covariances, and rows that occur once ---------------------------------------------------------------------------
 
 
-def test_covariances_and_rows_that_come_once_are_no_warnings(clean, rng, tmp_path):
+def test_covariances_and_single_rows_are_no_warnings(clean, rng, tmp_path):
     for number, streams in enumerate(clean):
         time, _ = streams["imu"]
         covariance = np.zeros((len(time), 9), np.float32)
         covariance[:, ::4] = 0.01
-        covariance[150, ::4] = 40  # a filter that was set anew
+        covariance[150, ::4] = 40  # a filter was reset
         covariance[300:, ::4] = 3
         streams["/imu/orientation_covariance"] = (time, covariance)
         streams["/odom/still_covariance"] = (time, np.full((len(time), 36), 0.1))
@@ -795,11 +795,11 @@ def test_covariances_and_rows_that_come_once_are_no_warnings(clean, rng, tmp_pat
     assert report.counts["error"] == report.counts["warning"] == 0, report.findings
 
 
-# ---- numbers without a type that are rotations -----------------------------------------------------------------------
+# ---- rotations that are not declared ---------------------------------------------------------------------------------
 
 
 def turned(rng, rows, flips=()):
-    """Unit quaternions of a smooth motion, xyzw; at each of these rows the sign of all that follow turns."""
+    """Unit quaternions of a smooth motion, xyzw. All rows from each of `flips` on change their sign."""
     at = np.cumsum(rng.normal(0, 0.02, (rows, 3)), axis=0)
     quaternions = Rotation.from_rotvec(at).as_quat()
     for row in flips:
@@ -808,7 +808,7 @@ def turned(rng, rows, flips=()):
 
 
 @pytest.mark.parametrize(("name", "message"), [("q{}", True), ("q[{}]", True), ("att_q_{}", True), ("v{}", False)])
-def test_numbered_components_are_said_to_begin_with_w_in_most_sources(name, message, rng, tmp_path):
+def test_numbered_components_are_suggested_as_wxyz(name, message, rng, tmp_path):
     names = [name.format(k) for k in range(4)]
     described = {"turn": {"names": names}}
     time = np.arange(200) * 20_000_000
@@ -818,7 +818,7 @@ def test_numbered_components_are_said_to_begin_with_w_in_most_sources(name, mess
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_four_numbers_of_unit_length_are_named_with_the_mapping_that_mends_them(dtype, rng, tmp_path):
+def test_undeclared_quaternions_are_named_with_a_mapping(dtype, rng, tmp_path):
     rows, base = 200, 1_700_000_000
     table = rng.normal(size=(rows, 15))
     table[:, 3:7] = turned(rng, rows, flips=(50, 120))
@@ -841,7 +841,7 @@ def test_four_numbers_of_unit_length_are_named_with_the_mapping_that_mends_them(
     after = robocache.open(tmp_path / "after").streams['odd "name"']
     assert after.attributes["methods"] == [[3, 7, "slerp"], [8, 12, "slerp"]]
     assert "quaternion-without-method" not in {f.code for f in robocache.doctor(tmp_path / "after").findings}
-    # Halfway between two rows lies the rotation halfway, also where the sign turns.
+    # Halfway between two rows the value is the rotation halfway, also where the sign changes.
     loader = flat_loader(
         robocache.open(tmp_path / "after"),
         batch_size=rows - 1,
@@ -858,7 +858,7 @@ def test_four_numbers_of_unit_length_are_named_with_the_mapping_that_mends_them(
     assert (Rotation.from_quat(got).inv() * halfway).magnitude().max() < 1e-3
 
 
-def test_what_has_unit_length_and_is_no_rotation(rng, tmp_path):
+def test_unit_vectors_that_are_no_rotations(rng, tmp_path):
     rows = 100
     one_hot = np.eye(4)[rng.integers(0, 4, rows)]
     still = np.tile([0.5, 0.5, 0.5, 0.5], (rows, 1))
@@ -882,7 +882,7 @@ def test_what_has_unit_length_and_is_no_rotation(rng, tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (3, 4), (4, 4), (2, 4, 4)])
-def test_matrices_that_turn_are_named_with_the_mapping_that_holds_them(shape, rng, tmp_path):
+def test_undeclared_matrices_are_named_with_a_mapping(shape, rng, tmp_path):
     rows = 50
     turns = rng.normal(size=(rows, *shape))
     turns[..., :3, :3] = (
@@ -903,7 +903,7 @@ def test_matrices_that_turn_are_named_with_the_mapping_that_holds_them(shape, rn
     assert found[0].advice.endswith(f'streams."at".methods = [[0, {math.prod(shape)}, "previous"]]')
 
 
-def test_other_methods_of_the_stream_stay_in_the_mapping(rng, tmp_path):
+def test_the_suggested_mapping_keeps_the_streams_other_methods(rng, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer:
         writer.stream("tool", attributes={"methods": [[0, 3, "pchip"], [7, 8, "previous"]]})
         for _ in range(2):
@@ -915,8 +915,8 @@ def test_other_methods_of_the_stream_stay_in_the_mapping(rng, tmp_path):
 
 
 @pytest.mark.parametrize("names", [None, ["x", "y", "z", "a.x", "a.y", "a.z", "a.w", "grip"]])
-def test_of_two_overlapping_blocks_of_unit_length_the_rotation_is_named(names, rng, tmp_path):
-    """A gripper that points down: w is near 0, and so is z, so z and x to z of the rotation have nearly length 1, too."""
+def test_the_rotation_is_named_among_overlapping_unit_blocks(names, rng, tmp_path):
+    """A gripper points down: w is near 0, and z too, so the features z, qx, qy, qz also have nearly unit length."""
     axis = np.array([-0.6, 0.34, -0.7]) / np.linalg.norm([-0.6, 0.34, -0.7])
     angles = np.pi + 0.03 * np.sin(np.arange(90) * 0.9)
     quaternions = np.hstack([np.sin(angles / 2)[:, None] * axis, np.cos(angles / 2)[:, None]])
@@ -933,7 +933,7 @@ def test_of_two_overlapping_blocks_of_unit_length_the_rotation_is_named(names, r
 
 
 def of_a_set(folder, rows, stats, episodes_stats=None):
-    """A cache that is said to be of a LeRobot dataset with these statistics; what the doctor says of them."""
+    """The doctor's findings for a cache that claims to come from a LeRobot dataset with these statistics."""
     (folder / "set/meta").mkdir(parents=True)
     (folder / "set/meta/stats.json").write_text(json.dumps({"state": stats}))
     if episodes_stats is not None:
@@ -947,7 +947,7 @@ def of_a_set(folder, rows, stats, episodes_stats=None):
 
 
 def in_float32(rows):
-    """Statistics as float32 sums leave them, one row after the other, and values as of a few digits."""
+    """Statistics summed in float32, row by row, and rounded to a few digits."""
     rows = rows.astype(np.float32)
     total, squares = (
         np.add.accumulate(x, axis=0, dtype=np.float32)[-1] / np.float32(len(rows)) for x in (rows, rows * rows)
@@ -982,7 +982,7 @@ def test_statistics_of_other_rows_are_a_finding(key, still, rng, tmp_path):
 
 @pytest.mark.filterwarnings("error")
 def test_statistics_that_count_infinities_are_a_finding(rng, tmp_path):
-    """And those that leave them out are none."""
+    """Statistics without the infinities are no finding."""
     table = rng.normal(size=(60, 2))
     table[7, 1], table[9, 0] = np.inf, np.nan
     finite = np.where(np.isfinite(table), table, np.nan)
@@ -997,7 +997,7 @@ def test_statistics_that_count_infinities_are_a_finding(rng, tmp_path):
 
 @pytest.mark.parametrize("odd", [None, 5, "x", [], [[1, [2]]], {"a": 1}, [None, None], ["x", "y"], [1e999, -1e999]])
 @pytest.mark.filterwarnings("error")
-def test_statistics_of_another_form_are_passed_over(odd, rng, tmp_path):
+def test_statistics_of_another_form_are_ignored(odd, rng, tmp_path):
     of_a_set(tmp_path, rng.normal(size=(60, 2)), {"mean": odd, "std": odd, "count": odd}, odd)
     (tmp_path / "set/meta/episodes_stats.jsonl").write_text(
         json.dumps({"episode_index": odd, "stats": odd}) + "\n[]\n5\n"

@@ -1,4 +1,4 @@
-"""Streams of which one moves behind the other: the lag that was made is found, and none where none was."""
+"""The doctor finds the lag between two streams, and none where there is none."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def seconds_of(time):
 def pair(
     rng, lag_s, rates=(50, 50), names=("action", "observation.state"), seconds=12.0, episodes=6, noise=0.005, features=5
 ):
-    """Recordings in which the second stream is the first, so late."""
+    """Recordings whose second stream is the first one, `lag_s` later."""
     result = []
     for _ in range(episodes):
         path = motion(rng, features, seconds)
@@ -57,16 +57,16 @@ def found(result, path):
     ("lag_s", "rates", "severity"),
     [
         (0.0, (50, 50), None),
-        (0.02, (50, 50), "note"),  # a frame
+        (0.02, (50, 50), "note"),  # one frame
         (0.08, (50, 50), "note"),
         (0.08, (100, 30), "note"),
         (0.08, (30, 200), "note"),
         (0.25, (50, 50), "warning"),
-        (-0.08, (50, 50), "warning"),  # the command comes last
-        (0.004, (50, 50), None),  # a part of a frame
+        (-0.08, (50, 50), "warning"),  # the command is later than the state
+        (0.004, (50, 50), None),  # less than a frame
     ],
 )
-def test_the_lag_that_was_made_is_found(lag_s, rates, severity, rng, tmp_path):
+def test_a_lag_is_found(lag_s, rates, severity, rng, tmp_path):
     findings = found(pair(rng, lag_s, rates), tmp_path / "cache")
     if severity is None:
         assert findings == []
@@ -80,7 +80,7 @@ def test_the_lag_that_was_made_is_found(lag_s, rates, severity, rng, tmp_path):
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1))
-def test_the_lag_lies_where_the_finding_says(tmp_path_factory, seed):
+def test_the_finding_has_the_lag(tmp_path_factory, seed):
     rng = np.random.default_rng(seed)
     lag_s, rates = rng.uniform(0.03, 0.4), rng.choice([30, 50, 100], 2)
     noise = rng.uniform(0, 0.01)
@@ -91,7 +91,7 @@ def test_the_lag_lies_where_the_finding_says(tmp_path_factory, seed):
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1))
-def test_streams_that_have_nothing_to_do_with_each_other_have_none(tmp_path_factory, seed):
+def test_unrelated_streams_have_no_lag(tmp_path_factory, seed):
     rng = np.random.default_rng(seed)
     recordings = pair(
         rng, 0.0, seconds=float(rng.uniform(5, 30)), features=int(rng.integers(1, 9)), episodes=int(rng.integers(1, 9))
@@ -103,9 +103,9 @@ def test_streams_that_have_nothing_to_do_with_each_other_have_none(tmp_path_fact
     assert found(recordings, tmp_path_factory.mktemp("pair") / "cache") == []
 
 
-def test_what_is_no_latency(rng, tmp_path):
-    """A velocity beside its position, whatever it is called; what repeats itself; what rests but for noise; three joints of
-    eight; another lag in every piece."""
+def test_similar_streams_without_a_latency(rng, tmp_path):
+    """A velocity and its position under any name; periodic motion; rest with noise; only three of
+    eight joints; a lag that changes."""
     positions = pair(rng, 0.0, names=("a", "b"))
     for recording in positions:
         time, values = recording["a"]
@@ -133,7 +133,7 @@ def test_what_is_no_latency(rng, tmp_path):
     assert found(scattered, tmp_path / "scattered") == []
 
 
-def test_features_are_matched_by_name_and_those_that_do_not_move_do_not_count(rng, tmp_path):
+def test_features_are_matched_by_name_and_still_ones_are_ignored(rng, tmp_path):
     recordings = pair(rng, 0.08)
     for recording in recordings:
         time, values = recording["observation.state"]
@@ -151,7 +151,7 @@ def test_features_are_matched_by_name_and_those_that_do_not_move_do_not_count(rn
     assert finding.value == pytest.approx(80, abs=5)
 
 
-def test_each_of_several_is_told_against_the_first_that_moves_like_it(rng, tmp_path):
+def test_each_stream_is_compared_with_the_first_similar_one(rng, tmp_path):
     recordings = pair(rng, 0.08)
     for recording in recordings:
         time, values = recording["observation.state"]
@@ -160,8 +160,8 @@ def test_each_of_several_is_told_against_the_first_that_moves_like_it(rng, tmp_p
     assert sorted((f.stream, round(f.value, -1)) for f in findings) == [("copy", 140), ("observation.state", 80)]
 
 
-def test_it_looks_at_a_part_alone(rng, tmp_path, monkeypatch):
-    """However many streams there are: a 64th of the numbers, or what is little in any case."""
+def test_only_a_part_of_the_numbers_is_read(rng, tmp_path, monkeypatch):
+    """With any number of streams: a 64th of the numbers, or a small fixed number."""
     looked = []
     rates = latency._rates
     monkeypatch.setattr(

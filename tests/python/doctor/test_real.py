@@ -1,4 +1,4 @@
-"""Real recordings: what is found in each is known, and was looked at by hand."""
+"""Findings in real recordings, each checked by hand."""
 
 from collections import Counter
 
@@ -40,7 +40,7 @@ def test_unitree_g1(real_data, tmp_path):
     (latency,) = [f for f in report.findings if f.code == "latency"]
     assert (latency.stream, latency.count) == ("observation.state", 22)
     assert 3 * 1000 / 30 < latency.value < 4 * 1000 / 30
-    # By numpy, in whole rows: the changes of the arms' state against those of the action so many rows before.
+    # The oracle in numpy: the lag in whole rows at which changes of the action and of the arms' state agree best.
     robocache.ingest(real_data("lerobot_v2/unitree_g1_real"), tmp_path / "cache", on_error="skip", video=False)
     dataset = robocache.open(tmp_path / "cache")
     changes = {
@@ -61,7 +61,7 @@ def test_pointers_only(real_data, tmp_path):
 
 
 def test_so100(real_data, tmp_path):
-    """A policy's log that is held up every 100 steps, and the teleoperation's, which is even."""
+    """A policy's log pauses every 100 steps; the teleoperation's is even."""
     report = examine(real_data("logs_csv/lerobot_so100_inference"), tmp_path)
     assert codes(report) == {
         ("warning", "early-end"): 2,
@@ -83,7 +83,7 @@ def test_so100(real_data, tmp_path):
 
 
 def test_quadruped(real_data, tmp_path):
-    """Stamped on arrival: repeated stamps, bursts, gaps; and an impact in its accelerations."""
+    """Rows are stamped on arrival: repeated stamps, bursts, gaps; the accelerations have an impact."""
     source = real_data("logs_csv/gtsam")
     report = examine(source, tmp_path)
     assert codes(report) == {
@@ -134,13 +134,13 @@ def test_go2(real_data, tmp_path):
 
 
 def test_euroc(real_data, tmp_path):
-    """An IMU at 200 Hz in which nothing is wrong."""
+    """An IMU at 200 Hz without a fault."""
     report = examine(real_data("logs_csv/euroc_micro") / "mav0" / "imu0", tmp_path, format="csv")
     assert [(f.severity, f.code) for f in report.findings if f.code != "left-out"] == []
 
 
 def test_bridge(real_data, tmp_path):
-    """Its splits hold the same 25 episodes, and one camera a placeholder."""
+    """The splits have the same 25 episodes, and one camera has only a placeholder."""
     source = real_data("rlds/octo_bridge_debug")
     report = examine(source, tmp_path, format="rlds", rate_hz=5)
     leaks = [f for f in report.findings if f.code in ("split-leak", "repeated-episode")]

@@ -31,7 +31,7 @@ HOSTILE = '<script>alert("x")</script>&amp;\x1b[31m'
 
 @pytest.fixture
 def cache(rng, tmp_path):
-    """One with an error, a warning and a note."""
+    """A cache with an error, a warning and a note."""
     recordings = robots.robot(rng)
     recordings[1]["imu"][1][7, 0] = np.nan
     recordings[2]["imu"][0][400:] += 10**8
@@ -92,31 +92,31 @@ def test_text_is_shown_as_text_without_a_rate(tmp_path):
     assert "<h3>joint</h3>" in page and "<h3>note</h3>" not in page
 
 
-# ---- beside the cache ----
+# ---- the record in the cache ----
 
 
-def test_a_cache_remembers_until_it_changes(cache, rng):
+def test_a_record_is_valid_until_the_cache_changes(cache, rng):
     report = robocache.doctor(cache)
     assert report.stored == str(cache / "doctor.json")
     assert not list(cache.glob("*.partial"))
     known = load(cache)
     assert known.findings == report.findings and known.summary == "1 error, 1 warning, 1 note"
-    robocache.open(cache, verify=True)  # one file more is nothing to a reader
+    robocache.open(cache, verify=True)  # readers ignore the record's file
     robots.write(cache, robots.robot(rng, 2), overwrite=True)
     assert not (cache / "doctor.json").exists() and load(cache) is None
     (cache / "doctor.json").write_text(json.dumps(report.to_dict()))
-    assert load(cache) is None  # that of the cache before
+    assert load(cache) is None  # the record of the former cache
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"format": 1}', "[" * 100_000, "\ud800"])
-def test_a_damaged_record_is_none(damage, cache):
+def test_a_damaged_record_is_ignored(damage, cache):
     robocache.doctor(cache)
     (cache / "doctor.json").write_bytes(damage.encode("utf-8", "surrogatepass"))
     assert load(cache) is None
 
 
 @pytest.mark.parametrize("more", [{"no-such-code": 3}, {"nan": "3"}, {"nan": None}])
-def test_numbers_of_no_finding_are_no_record(more, cache):
+def test_a_record_with_invalid_numbers_is_ignored(more, cache):
     report = robocache.doctor(cache).to_dict()
     assert any(finding["code"] == "nan" for finding in report["findings"])
     (cache / "doctor.json").write_text(json.dumps(report | {"more": more}))
@@ -126,7 +126,7 @@ def test_numbers_of_no_finding_are_no_record(more, cache):
 
 
 @pytest.mark.parametrize("odd", [5, -1.5, True, None, "x", [1], {"a": 1}, "\x1b[2J"])
-def test_a_record_of_other_types_is_none_or_is_shown(odd, cache, capsys, recwarn):
+def test_a_record_with_other_types_is_ignored_or_shown(odd, cache, capsys, recwarn):
     report = robocache.doctor(cache).to_dict()
     fields = [field.name for field in dataclasses.fields(Finding)]
     records = [{**report, "findings": [{**report["findings"][0], name: odd}], "more": {}} for name in fields]
@@ -139,20 +139,20 @@ def test_a_record_of_other_types_is_none_or_is_shown(odd, cache, capsys, recwarn
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
-def test_a_record_that_is_no_file_is_not_opened(make, good):
+def test_a_record_that_is_no_regular_file_is_not_opened(make, good):
     make(good / "doctor.json")
     assert load(good) is None
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("largest", [np.float64(1e308), np.float32(3e38), np.float64(np.inf), np.float64(np.nan)])
-def test_numbers_too_large_to_be_added_are_no_warnings_of_numpy(largest, rng, tmp_path):
+def test_overflowing_sums_give_no_numpy_warnings(largest, rng, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         episode.append("joint", np.arange(60) * 10**7, largest * rng.choice([-1, 1], (60, 2)).astype(largest.dtype))
     assert "joint" in robocache.doctor(tmp_path / "cache").html()
 
 
-def test_a_cache_that_cannot_be_written_to(cache, monkeypatch, capsys):
+def test_a_read_only_cache(cache, monkeypatch, capsys):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
@@ -164,7 +164,7 @@ def test_a_cache_that_cannot_be_written_to(cache, monkeypatch, capsys):
     assert robocache.doctor(cache, save=False).not_stored is None
 
 
-def test_inspect_says_what_the_doctor_said(cache, capsys):
+def test_inspect_shows_the_doctors_verdict(cache, capsys):
     assert "doctor: has not looked at it" in run(capsys, "inspect", cache)[1]
     robocache.doctor(cache)
     assert "doctor: 1 error, 1 warning, 1 note\n" in run(capsys, "inspect", cache)[1]
@@ -184,7 +184,7 @@ def test_the_loader_warns_of_errors(cache, good, recwarn):
     load_by(cache)
     robocache.doctor(good)
     load_by(good)
-    assert not recwarn.list  # nothing is known of one, and nothing wrong with the other
+    assert not recwarn.list  # one has no record, the other no error
     robocache.doctor(cache)
     with pytest.warns(robocache.DoctorWarning, match=r"nan \(episode 1, imu, row 7\); see: robocache doctor") as caught:
         load_by(cache)
@@ -211,14 +211,14 @@ def test_a_strict_loader_refuses(cache, good, rng):
 # ---- the page ----
 
 
-def test_the_page_is_whole_and_loads_nothing(cache):
+def test_the_page_is_complete_and_loads_nothing(cache):
     text = robocache.doctor(cache).html()
     page = Page(text)
     assert not page.open
     assert not page.references
     assert not {"script", "link", "iframe", "object", "embed", "base"} & set(page.tags)
     assert "url(" not in text and "@import" not in text and "http" not in text
-    assert page.tags.count("svg") == 1 + 3 * 3 + 2  # the episodes, three of each stream of numbers, two of the camera
+    assert page.tags.count("svg") == 1 + 3 * 3 + 2  # episodes, three for each stream of numbers, two for the camera
     for word in (
         "nan",
         "long-gap",
@@ -228,7 +228,7 @@ def test_the_page_is_whole_and_loads_nothing(cache):
         "prefers-color-scheme",
     ):
         assert word in text
-    xml.etree.ElementTree.fromstring(text.partition("\n")[2])  # behind the doctype: well-formed as XML too
+    xml.etree.ElementTree.fromstring(text.partition("\n")[2])  # well-formed as XML after the doctype
     for table in re.findall(r"<table>.*?</table>", text, re.S):
         assert 'scope="col"' in table
     assert all('role="img"' in svg and "<title>" in svg for svg in re.findall(r"<svg.*?</svg>", text, re.S))
@@ -258,7 +258,7 @@ def test_the_page_shows_some_frames_of_each_camera(rng, tmp_path):
             assert abs(pixels[50, 120] - level).max() <= 6 and abs(pixels[50, 20, 0] - level // 2) <= 12
 
 
-def test_hostile_names_are_text(rng, tmp_path):
+def test_hostile_names_are_escaped(rng, tmp_path):
     recordings = [{HOSTILE: streams["imu"]} for streams in robots.robot(rng)]
     recordings[1][HOSTILE][1][3, 2] = np.nan
     cache = robots.write(
@@ -272,7 +272,7 @@ def test_hostile_names_are_text(rng, tmp_path):
     xml.etree.ElementTree.fromstring(report.html().partition("\n")[2])
 
 
-def test_a_page_of_next_to_nothing(tmp_path):
+def test_a_page_of_a_nearly_empty_cache(tmp_path):
     with robocache.Writer(tmp_path / "none"):
         pass
     with robocache.Writer(tmp_path / "one") as writer, writer.episode() as episode:
@@ -287,7 +287,7 @@ def test_a_page_of_next_to_nothing(tmp_path):
 
 @pytest.mark.parametrize("theme", [r":root \{(.*?)\}", r"dark\) \{ :root \{(.*?)\}"])
 def test_text_has_contrast(theme, good):
-    """WCAG: 4.5 to 1 of text, on the page and on its cards, in light and dark."""
+    """WCAG: text has a contrast of 4.5 to 1, on the page and its cards, in light and dark themes."""
     found = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", re.search(theme, robocache.doctor(good).html(), re.S)[1]))
 
     def luminance(color):
@@ -312,10 +312,10 @@ def test_exit_codes(cache, good, capsys, tmp_path):
     with pytest.raises(SystemExit) as stopped:
         run(capsys, "doctor", cache, "--lines", "0")
     assert stopped.value.code == 2
-    assert run(capsys, "doctor", cache, "--time-unit", "ns")[0] == 2  # an option of a source
+    assert run(capsys, "doctor", cache, "--time-unit", "ns")[0] == 2  # only sources take this option
 
 
-def test_warnings_count_where_strict(rng, tmp_path, capsys):
+def test_strict_fails_on_warnings(rng, tmp_path, capsys):
     recordings = robots.robot(rng, 2)
     recordings[1]["imu"][0][400:] += 10**8
     cache = robots.write(tmp_path / "cache", recordings)
@@ -323,7 +323,7 @@ def test_warnings_count_where_strict(rng, tmp_path, capsys):
     assert run(capsys, "doctor", cache, "--strict")[0] == 1
 
 
-def test_what_the_command_prints(cache, capsys, tmp_path, monkeypatch):
+def test_the_commands_output(cache, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     code, out, err = run(capsys, "doctor", cache, "--html", tmp_path / "page.html")
     assert (code, err) == (1, "")
@@ -332,13 +332,15 @@ def test_what_the_command_prints(cache, capsys, tmp_path, monkeypatch):
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
     code, out, _ = run(capsys, "doctor", cache, "--json", "--no-save")
     assert json.loads(out, parse_constant=pytest.fail)["counts"] == {"error": 1, "warning": 1, "note": 1}
-    code, out, err = run(capsys, "doctor", cache, "--html", tmp_path / "no" / "page.html")  # refused before it looks
+    code, out, err = run(
+        capsys, "doctor", cache, "--html", tmp_path / "no" / "page.html"
+    )  # refused before the doctor runs
     assert (code, out) == (1, "") and "page.html: expected a folder that exists" in err
     code, out, err = run(capsys, "doctor", cache, "--html", tmp_path)
     assert (code, out) == (1, "") and f"{tmp_path}: expected a file to write, got a folder" in err
 
 
-def test_a_page_is_written_whole_or_not_at_all(cache, capsys, tmp_path):
+def test_a_page_is_written_completely_or_not_at_all(cache, capsys, tmp_path):
     page = tmp_path / "page.html"
     page.write_text("the page of yesterday")
     (tmp_path / "link.html").symlink_to(page)
@@ -356,7 +358,7 @@ def test_a_page_is_written_whole_or_not_at_all(cache, capsys, tmp_path):
     assert (tmp_path / "link.html").is_symlink() and page.read_text().startswith("<!DOCTYPE html>")
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK)
-    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)  # the page fits
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)  # the pipe holds the whole page
     run(capsys, "doctor", cache, "--html", tmp_path / "pipe", "--no-save")
     assert os.read(reader, 15) == b"<!DOCTYPE html>"
     os.close(reader)
@@ -372,19 +374,19 @@ def test_a_page_is_written_whole_or_not_at_all(cache, capsys, tmp_path):
         ({"work": 3}, "work: "),
     ],
 )
-def test_arguments_of_another_type_are_refused_as_such(arguments, words, cache, logs):
+def test_arguments_of_another_type_are_refused(arguments, words, cache, logs):
     with pytest.raises(robocache.ArgumentTypeError, match=f"^{words}"):
         robocache.doctor(logs if "work" in arguments else cache, **arguments)
 
 
-def test_a_cache_of_nothing_is_one(capsys, tmp_path):
+def test_an_empty_cache(capsys, tmp_path):
     with robocache.Writer(tmp_path / "cache"):
         pass
     code, out, _ = run(capsys, "doctor", tmp_path / "cache")
     assert code == 0 and "0 episodes, 0 streams, 0 rows" in out
 
 
-def test_many_of_a_code_are_cut(rng, tmp_path, capsys):
+def test_many_findings_of_a_code_are_cut(rng, tmp_path, capsys):
     recordings = robots.robot(rng, 60, camera=False)
     for streams in recordings:
         streams["imu"][1][5, 0] = np.nan
@@ -393,7 +395,7 @@ def test_many_of_a_code_are_cut(rng, tmp_path, capsys):
     assert "48 more" not in run(capsys, "doctor", cache, "--lines", "60")[1]
 
 
-def test_a_terminal_of_80_columns_shows_the_verdict_first_and_notes_in_short(rng, tmp_path, capsys, monkeypatch):
+def test_80_columns_show_the_verdict_first_and_short_notes(rng, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     recordings = robots.robot(rng, 30, camera=False)
     for streams in recordings:
@@ -409,7 +411,9 @@ def test_a_terminal_of_80_columns_shows_the_verdict_first_and_notes_in_short(rng
     assert lines[0].startswith("360 errors") and "do not train" in " ".join(lines[:2])
     assert max(map(len, lines)) <= 80 and len(lines) < 50
     assert "nan (360)" in lines and "and 357 more" in out and " → " in out
-    assert any(line.startswith("constant (12): a/long/name/of/a_sensor_0: ") for line in lines)  # a note: one, in short
+    assert any(
+        line.startswith("constant (12): a/long/name/of/a_sensor_0: ") for line in lines
+    )  # notes are one short line
     _, full, _ = run(capsys, "doctor", cache, "--lines", "12")
     assert "constant (12)" in full.splitlines() and "a_sensor_11: one value" in " ".join(full.split())
 
@@ -427,7 +431,7 @@ def logs(tmp_path):
     return folder
 
 
-def test_a_source_leaves_nothing_behind(logs, tmp_path):
+def test_a_source_leaves_no_files(logs, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     report = robocache.doctor(logs)
     assert (report.findings, report.path, report.stored, report.episodes) == ([], str(logs), None, 1)
@@ -455,7 +459,7 @@ def test_rows_out_of_order_are_a_finding(logs, capsys):
     assert [(f.severity, f.code, f.stream) for f in mended.findings] == [("note", "repaired", "imu")]
 
 
-def test_a_source_that_cannot_be_read_at_all(logs, capsys):
+def test_an_unreadable_source(logs, capsys):
     for name in ("imu", "arm"):
         (logs / f"{name}.csv").write_text("t [ns],value\n1,2,3\n")
     report = robocache.doctor(logs)
@@ -464,7 +468,7 @@ def test_a_source_that_cannot_be_read_at_all(logs, capsys):
     assert not Page(report.html()).open
 
 
-def test_what_only_the_user_knows_is_no_damage(logs):
+def test_options_that_the_user_must_give_are_no_findings(logs):
     (logs / "imu.csv").write_text("t,value\n0,1\n1,2\n")
     (logs / "arm.csv").unlink()
     (found,) = robocache.doctor(logs).findings
@@ -481,7 +485,7 @@ def test_files_of_another_layout(tmp_path):
     assert "run_1/arm.csv" in report.findings[0].file
 
 
-def test_no_source_at_all(tmp_path):
+def test_a_missing_source(tmp_path):
     with pytest.raises(robocache.FileError, match="no such file or directory"):
         robocache.doctor(tmp_path / "nowhere")
     (tmp_path / "notes.txt").write_text("x")
@@ -518,7 +522,7 @@ _WRITES = {
 
 
 @pytest.mark.parametrize("name", _WRITES)
-def test_the_next_run_removes_what_a_killed_one_left(name, cache):
+def test_the_next_run_removes_files_of_a_killed_one(name, cache):
     write = _WRITES[name].format(cache=str(cache))
     killed = subprocess.run([sys.executable, "-c", _KILLED_WHILE_IT_WRITES + write])
     assert killed.returncode == -signal.SIGKILL
@@ -526,7 +530,7 @@ def test_the_next_run_removes_what_a_killed_one_left(name, cache):
     users = [cache / f"{name}.mine.partial", cache / f"{name}.{'0' * 16}.copy.partial"]
     for file in users:
         file.write_text("the user's own")
-    with left.open("r+") as alive:  # as long as a process holds it, it stays
+    with left.open("r+") as alive:  # a folder that a process holds stays
         fcntl.flock(alive, fcntl.LOCK_EX)
         exec(write)
         assert left.exists()
@@ -541,7 +545,7 @@ def test_a_folder_without_rights(cache):
     assert "Permission denied" in robocache.doctor(cache).not_stored
 
 
-def test_every_code_is_in_the_page_of_the_docs():
+def test_every_code_is_documented():
     root = Path(__file__).parents[3]
     codes = set()
     for module in (root / "python/robocache/doctor").glob("*.py"):
@@ -554,8 +558,8 @@ def test_every_code_is_in_the_page_of_the_docs():
     assert codes <= documented
 
 
-def test_the_report_says_that_checksums_are_not_compared_and_what_compares_them(capsys, good):
-    """A flipped byte of a value is a number like others."""
+def test_the_report_says_how_to_compare_checksums(capsys, good):
+    """The doctor cannot see a flipped byte: the value is a number like others."""
     (file,) = good.glob("streams/imu/values.npy")
     content = bytearray(file.read_bytes())
     content[-1] ^= 1

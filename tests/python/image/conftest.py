@@ -1,6 +1,6 @@
-"""The way to the helpers beside these tests."""
+"""Makes `pictures` importable."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # makes `pictures` importable
+sys.path.insert(0, str(Path(__file__).parent))

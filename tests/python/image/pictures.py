@@ -12,7 +12,7 @@ SIZES = [(1, 1), (1, 65), (7, 9), (8, 8), (17, 33), (100, 75), (224, 224)]
 
 
 def picture(rng, height, width, channels=3, dtype=np.uint8):
-    """[H, W, C]: smooth from pixel to pixel, as cameras have it."""
+    """[H, W, C]: smooth from pixel to pixel, like a camera's frame."""
     steps = rng.normal(size=(2, height, width, channels)) * 5
     values = np.cumsum(steps[0], axis=0) + np.cumsum(steps[1], axis=1) + 128
     return (np.clip(values, 0, 255) * (np.iinfo(dtype).max / 255)).astype(dtype)
@@ -37,7 +37,7 @@ def png_chunk(kind, data):
 
 
 def png_file(samples, depth, color, *, interlaced=False, palette=None, kinds=(0, 1, 2, 3, 4), more=b"", splits=1):
-    """A PNG of `samples` [H, W, S], as the specification has it: bits `depth`, colour type `color`, filters in turn.
+    """A PNG of `samples` [H, W, S], written by the specification: `depth` bits, colour type `color`, `kinds` of filters in turn.
 
     Pillow writes neither interlaced ones nor few bits of grey.
     """
@@ -84,7 +84,7 @@ def _filtered(kind, row, above, step):
     return bytes(output)
 
 
-# Row-major indices of an 8 x 8 block in zigzag order: up and down the diagonals.
+# Row-major indices of an 8 x 8 block in zigzag order.
 ZIGZAG = sorted(range(64), key=lambda k: (k // 8 + k % 8, (k // 8 if (k // 8 + k % 8) % 2 else k % 8)))
 
 

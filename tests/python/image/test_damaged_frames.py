@@ -1,4 +1,4 @@
-"""Damaged frames: a frame that comes back, or FrameError, and never anything else."""
+"""Damaged frames are decoded or refused with FrameError; nothing else happens."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from pictures import picture, pillow_file
 
 
 def attack(file, rng):
-    """`file` with up to four of its bytes changed, a part cut out, or put in twice."""
+    """`file` with up to four bytes changed, a part removed, or a part repeated."""
     result = bytearray(file)
     for _ in range(rng.integers(1, 5)):
         index = int(rng.integers(len(result)))
@@ -54,7 +54,7 @@ def test_attacked_frames_are_decoded_or_refused(rng):
     assert decoded > rounds(2500) / 50 and refused > rounds(2500) / 4
 
 
-def test_one_bad_frame_of_many_is_named_on_any_number_of_threads(rng, threads):
+def test_a_bad_frame_is_named_by_any_number_of_threads(rng, threads):
     result = frames.encode(np.stack([picture(rng, 16, 16) for _ in range(50)]))
     data = result.data.copy()
     for row in (31, 32, 49):

@@ -41,7 +41,7 @@ def test_torch(jpegs):
     assert torch.equal(out, result)
 
 
-def test_grey_and_none(rng):
+def test_grey_frames_and_no_frames(rng):
     file = pillow_file(picture(rng, 9, 7, 1), "JPEG")
     result = robocache.decode_jpeg(np.frombuffer(file, np.uint8), np.array([0, len(file)]))
     np.testing.assert_array_equal(result[0], pillow_pixels(file))

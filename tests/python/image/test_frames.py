@@ -1,4 +1,4 @@
-"""Frames between files and pixels, against Pillow, whose libjpeg-turbo and PNG decoder are copies of its own."""
+"""Encoding and decoding of frames against Pillow, which has its own libjpeg-turbo and PNG decoder."""
 
 import io
 import itertools
@@ -34,7 +34,7 @@ def files_of(encoded):
 @pytest.mark.parametrize("subsampling", ["4:2:0", "4:4:4"])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(("height", "width"), SIZES)
-def test_encoded_jpegs_are_what_pillow_makes_and_reads(rng, height, width, channels, subsampling):
+def test_encoded_jpegs_equal_pillows(rng, height, width, channels, subsampling):
     pixels = np.stack([picture(rng, height, width, channels) for _ in range(2)])
     result = frames.encode(pixels, quality=90, subsampling=subsampling)
     assert (result.codec, result.color_space, result.dtype) == ("jpeg", "rgb" if channels == 3 else "gray", np.uint8)
@@ -47,13 +47,13 @@ def test_encoded_jpegs_are_what_pillow_makes_and_reads(rng, height, width, chann
 
 @pytest.mark.parametrize(("dtype", "channels"), [(np.uint8, 1), (np.uint8, 3), (np.uint16, 1), (np.uint16, 3)])
 @pytest.mark.parametrize(("height", "width"), SIZES)
-def test_encoded_pngs_come_back(rng, height, width, dtype, channels):
+def test_encoded_pngs_round_trip(rng, height, width, dtype, channels):
     pixels = np.stack([picture(rng, height, width, channels, dtype) for _ in range(2)])
     result = frames.encode(pixels, "png")
     assert (result.codec, result.dtype, result.shape) == ("png", dtype, (height, width, channels))
     assert result.color_space == ("rgb" if channels == 3 else "gray" if dtype == np.uint8 else "depth")
     np.testing.assert_array_equal(decoded(result), pixels)
-    if (dtype, channels) != (np.uint16, 3):  # which Pillow cuts to 8 bits
+    if (dtype, channels) != (np.uint16, 3):  # Pillow cuts these to 8 bits
         np.testing.assert_array_equal(pillow_pixels(files_of(result)[0]), pixels[0])
 
 
@@ -77,7 +77,7 @@ def test_encode_takes_lists_and_arrays_with_gaps(rng):
     assert frames.encode(np.zeros((0, 8, 8, 3), np.uint8)).offsets.tolist() == [0]
 
 
-def test_no_file_depends_on_the_number_of_threads(rng, threads):
+def test_files_do_not_depend_on_the_number_of_threads(rng, threads):
     pixels = np.stack([picture(rng, 40, 56) for _ in range(9)])
     result = {}
     for count in (1, 3):
@@ -136,12 +136,12 @@ def test_taken_jpegs_keep_every_pixel(rng, height, width, options):
     for file, came, kept in zip(files, decoded(taken), files_of(taken), strict=True):
         np.testing.assert_array_equal(came, pillow_pixels(file))
         np.testing.assert_array_equal(came, pillow_pixels(kept))
-        mcus = b"\x02" if "subsampling" in options else b"\x01"  # of 16 x 16 pixels, as 4:2:0 has them, each
+        mcus = b"\x02" if "subsampling" in options else b"\x01"  # MCUs have 16 x 16 pixels with 4:2:0, else 8 x 8
         assert b"\xff\xdd\x00\x04\x00" + mcus in kept
         assert b"Exif" not in kept
 
 
-def test_jpegs_that_store_rgb_are_encoded_anew_and_said_so(rng):
+def test_jpegs_that_store_rgb_are_encoded_anew_and_counted(rng):
     pixels = [picture(rng, 24, 40) for _ in range(3)]
     files = [pillow_file(frame, "JPEG", quality=90, keep_rgb=n != 1) for n, frame in enumerate(pixels)]
     taken = frames.take(files)
@@ -219,7 +219,7 @@ def test_every_kind_of_png(rng, height, width, depth, color, count, interlaced):
         (png_file(np.zeros((2, 2, 1)), 8, 0).replace(b"IEND", b"IEN\xff"), "no chunk"),
     ],
 )
-def test_take_refuses_pngs_by_what_is_wrong(file, text):
+def test_take_refuses_damaged_pngs(file, text):
     with pytest.raises(robocache.FrameError, match=rf"frames\[0\]: PNG.*{text}"):
         frames.take([file])
 
@@ -244,7 +244,7 @@ def deflated(**options):
     [
         (with_data(), "does not inflate"),
         (with_data(b""), "does not inflate"),
-        (with_data(zlib.compress(ROWS)[:-1]), "does not inflate"),  # all rows are there, their checksum is not
+        (with_data(zlib.compress(ROWS)[:-1]), "does not inflate"),  # all rows are complete, their checksum is cut
         (with_data(zlib.compress(ROWS)[:-5]), "does not inflate"),
         (with_data(zlib.compress(ROWS)[:-4] + b"\0\0\0\0"), "does not inflate"),
         (with_data(deflated(zdict=ROWS)), "does not inflate"),
@@ -257,7 +257,7 @@ def deflated(**options):
         (with_data(*(zlib.compress(ROWS)[i : i + 9] for i in (0, 9)), between=png_chunk(b"teXt", b"")), "another IDAT"),
     ],
 )
-def test_take_refuses_pngs_whose_data_is_not_one_zlib_stream_of_all_rows(file, text):
+def test_take_refuses_pngs_with_other_data_than_one_zlib_stream_of_all_rows(file, text):
     with pytest.raises(robocache.FrameError, match=rf"frames\[0\]: PNG.*{text}.*, at byte \d+"):
         frames.take([file])
 
@@ -269,13 +269,13 @@ def test_data_may_be_cut_into_chunks_anywhere():
         np.testing.assert_array_equal(decoded(taken)[0, ..., 0], [list(b"abc"), list(b"def")])
 
 
-def test_unknown_chunks_that_may_be_skipped_are():
+def test_unknown_ancillary_chunks_are_skipped():
     pixels = np.arange(12).reshape(2, 2, 3)
     taken = frames.take([png_file(pixels, 8, 2, more=png_chunk(b"teXt", b"words"))])
     np.testing.assert_array_equal(decoded(taken)[0], pixels)
 
 
-def test_take_names_the_frame_that_is_not_as_the_first(rng):
+def test_take_names_a_frame_that_differs_from_the_first(rng):
     jpeg, png = pillow_file(picture(rng, 8, 9), "JPEG"), pillow_file(picture(rng, 8, 9), "PNG")
     other = pillow_file(picture(rng, 9, 8), "JPEG")
     for files, text in [
@@ -300,7 +300,7 @@ def test_take_names_the_frame_that_is_not_as_the_first(rng):
         (5, robocache.ArgumentTypeError, "frames: expected a sequence of bytes, got int"),
     ],
 )
-def test_take_refuses_what_is_no_bytes(blobs, error, message):
+def test_take_refuses_other_types_than_bytes(blobs, error, message):
     with pytest.raises(error, match=message):
         frames.take(blobs)
 
@@ -392,11 +392,11 @@ def test_frames_of_real_video_at_quality_95(real_data, name):
     got = decoded(result)
     np.testing.assert_array_equal(got, [pillow_pixels(file) for file in files_of(result)])
     noise = np.mean((got.astype(np.float64) - pixels) ** 2)
-    assert 10 * np.log10(255**2 / noise) > 37  # what quality 95 with 4:2:0 keeps of such pictures
+    assert 10 * np.log10(255**2 / noise) > 37  # dB: the usual value of quality 95 with 4:2:0
 
 
 def blocks_of_any_range(rng, count=300):
-    """Grey JPEGs of one block each, ordinary ones and ones far beyond what a picture gives."""
+    """Grey JPEGs of one block each: some with coefficients of pictures, some far beyond."""
     files, exact = [], []
     basis = np.cos((2 * np.arange(8)[:, None] + 1) * np.arange(8) * np.pi / 16) * np.where(
         np.arange(8) == 0, 8**-0.5, 0.5
@@ -427,7 +427,7 @@ def test_jpegs_on_which_decoders_differ_are_refused(rng, tmp_path):
     assert largest[taken].max() < 513
     assert set(np.flatnonzero(largest < 500)) <= set(taken)
 
-    # libjpeg-turbo's C code, its vector code and the transform in float64 agree on what is taken.
+    # On accepted files libjpeg-turbo's C code, its vector code and the transform in float64 agree.
     kept = frames.take([files[number] for number in taken])
     np.savez(tmp_path / "kept.npz", blobs=kept.data, offsets=kept.offsets)
     script = (
@@ -443,7 +443,7 @@ def test_jpegs_on_which_decoders_differ_are_refused(rng, tmp_path):
     assert np.abs(pixels[..., 0] - expected).max() <= 1
 
 
-def test_a_frame_on_which_decoders_differ_goes_into_no_cache(rng, tmp_path):
+def test_a_cache_refuses_a_frame_on_which_decoders_differ(rng, tmp_path):
     files, exact = blocks_of_any_range(rng)
     largest = np.abs(exact).max(axis=(1, 2))
     beyond, ordinary = files[int(np.argmax(largest))], files[int(np.argmin(largest))]
