@@ -70,13 +70,16 @@ def write(
         raise ArgumentError(f"fps: expected a whole number of rows a second from 1 to 10000, got {fps!r}")
     tasks = _Tasks(dataset)
     kept = dict(_keep(streams, report))
+    problems = _Problems()
     for name, stream in list(kept.items()):  # GR00T and robocache look up such numbers in the table of tasks
         texts = texts_of_numbers(dataset, stream)
-        if rename.get(name, name).startswith("annotation.") and texts and texts != dict(enumerate(tasks.texts)):
-            report.leave_out(
-                name, "its numbers have texts that LeRobot's table of tasks does not have by these numbers"
-            )
-            del kept[name]
+        if texts and texts != dict(enumerate(tasks.texts)) and rename.get(name, name).startswith("annotation."):
+            reason = "its numbers have texts that LeRobot's table of tasks does not have by these numbers"
+            if name in rename:
+                problems.arguments.append(f"rename: {name}: {reason}, and '{rename[name]}' says that it has")
+            else:
+                report.leave_out(name, reason)
+                del kept[name]
     cameras = [name for name, stream in kept.items() if stream.frames is not None]
     video = video and bool(cameras)
     if video and (bad := [name for name in cameras if "\0" in name or name in (".", "..")]):
@@ -89,7 +92,6 @@ def write(
     for name, method in asked.items():
         if method is not None and method not in METHODS:
             raise ArgumentError(f"methods: stream '{name}': expected one of {', '.join(METHODS)}, got {method!r}")
-    problems = _Problems()
     features = _features(kept, rename, problems)
     fps, planned = _plan(dataset, kept, fps, asked, problems)
     for name in cameras if video else ():
