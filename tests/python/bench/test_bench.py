@@ -1,4 +1,4 @@
-"""A benchmark refuses a wrong peer, and the pages show the results. tests/release/test_benchmarks.py runs them all."""
+"""The pages show the results of benchmarks, and each benchmark runs. tests/release/test_benchmarks.py plants faults in them."""
 
 import importlib
 import subprocess

@@ -1,4 +1,4 @@
-"""A short soak of every part, and what fails one by name."""
+"""A short soak of every part, and the faults that a soak names."""
 
 import importlib.util
 import json
@@ -17,25 +17,25 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture
 def soak(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    spec = importlib.util.spec_from_file_location("soak_of_bench", ROOT / "bench/soak.py")  # tests/soak.py is another
+    spec = importlib.util.spec_from_file_location("soak_of_bench", ROOT / "bench/soak.py")  # not tests/soak.py
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
     return module
 
 
-def test_no_part_leaves_anything_behind(device):
+def test_no_part_leaks(device):
     program = f"import json, soak; print(json.dumps(soak.run(soak.PARTS, 0, {device!r}, least_rounds=6)))"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, cwd=ROOT / "bench"
     )
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["rounds"] == 6 and len(found["parts"]) == 10
-    # Memory still rises in the first rounds: ./dev soak judges it over minutes.
+    # Memory still rises in the first rounds; ./dev soak judges it over minutes.
     assert not [one for one in found["failures"] if "memory_bytes" not in str(one)], found["failures"]
 
 
-def test_a_leak_another_result_and_an_exception_fail_by_name(soak):
+def test_a_leak_a_wrong_result_and_an_exception_are_named(soak):
     kept = []
 
     def fails(stage):

@@ -1,4 +1,4 @@
-"""Exports to LeRobot v3.0: as documented, read by pyarrow, and the same rows when they are read again."""
+"""Exports to LeRobot v3.0: pyarrow reads them as documented, and an ingest gives the same rows again."""
 
 import io
 import json
@@ -100,7 +100,7 @@ def test_float64_beyond_float32_is_refused(tmp_path):
     assert np.array_equal(table(tmp_path / "out")["state"].to_pylist(), expected, equal_nan=True)
 
 
-def test_numbers_and_frames_are_the_caches_bit_for_bit(rng, tmp_path):
+def test_numbers_and_frames_equal_the_caches(rng, tmp_path):
     cache = robocache.open(write_cache(tmp_path / "cache", rng))
     report = robocache.export(cache, tmp_path / "out", to="lerobot")
     rows = table(tmp_path / "out")
@@ -151,7 +151,7 @@ def test_lerobots_own_reader_reads_it(rng, tmp_path, monkeypatch):
     assert np.allclose(found.meta.stats["action"]["mean"], cache.streams["action"].values.mean(axis=0))
 
 
-def test_lerobots_own_reader_finds_the_frames_of_videos(tmp_path, monkeypatch):
+def test_lerobots_own_reader_reads_videos(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     lerobot = pytest.importorskip("lerobot.datasets.lerobot_dataset")
     pytest.importorskip("av")
@@ -168,7 +168,7 @@ def test_lerobots_own_reader_finds_the_frames_of_videos(tmp_path, monkeypatch):
     assert np.allclose([255 * found[row]["top"].mean().item() for row in range(len(found))], shades, atol=3)
 
 
-def test_statistics_are_those_of_the_rows(rng, tmp_path):
+def test_statistics_equal_those_of_the_rows(rng, tmp_path):
     cache = robocache.open(write_cache(tmp_path / "cache", rng))
     robocache.export(cache, tmp_path / "out", to="lerobot")
     stats = json.loads((tmp_path / "out/meta/stats.json").read_text())
@@ -184,7 +184,7 @@ def test_statistics_are_those_of_the_rows(rng, tmp_path):
 
 
 def mixed(path, rng):
-    """A fast stream, a slow one and a camera, each from and to another time."""
+    """A fast stream, a slow one and a camera; each begins and ends at another time."""
     with robocache.Writer(path) as writer, writer.episode() as episode:
         fast, slow, pictures = (
             np.arange(500) * 2_000_000,
@@ -200,7 +200,7 @@ def mixed(path, rng):
     return path
 
 
-def test_clocks_that_differ_are_refused_or_brought_together(rng, tmp_path):
+def test_different_clocks_are_refused_or_resampled(rng, tmp_path):
     cache = robocache.open(mixed(tmp_path / "cache", rng))
     with pytest.raises(robocache.ArgumentError, match=r"'mode' \(100 Hz, 90 rows\)|'pose' \(500 Hz, 500 rows\)"):
         robocache.export(cache, tmp_path / "out", to="lerobot")
@@ -208,7 +208,7 @@ def test_clocks_that_differ_are_refused_or_brought_together(rng, tmp_path):
         robocache.ArgumentError, match=r"the stamps of top .* with methods .--method., such as top=nearest"
     ):
         robocache.export(cache, tmp_path / "out", to="lerobot", fps=20)
-    methods = {"mode": "previous", "top": "nearest"}  # of a pose the stream says it itself
+    methods = {"mode": "previous", "top": "nearest"}  # the stream of poses declares its own method
     report = robocache.export(cache, tmp_path / "out", to="lerobot", fps=20, methods=methods)
     assert "words" in {omission.what for omission in report.left_out}
     rows = table(tmp_path / "out")
@@ -217,7 +217,7 @@ def test_clocks_that_differ_are_refused_or_brought_together(rng, tmp_path):
     (fast, pose), (slow, mode), (pictures, top) = (cache.episode(0)[name] for name in ("pose", "mode", "top"))
     for axis in range(3):
         assert np.allclose(values(rows["pose"])[:, axis], np.interp(targets, fast, pose[:, axis]), rtol=1e-6)
-    assert np.allclose(np.linalg.norm(values(rows["pose"])[:, 3:], axis=1), 1)  # slerp, not between components
+    assert np.allclose(np.linalg.norm(values(rows["pose"])[:, 3:], axis=1), 1)  # slerp, not linear
     assert rows["mode"].to_pylist() == mode[np.searchsorted(slow, targets, side="right") - 1].tolist()
     nearest = np.abs(pictures[None] - targets[:, None]).argmin(axis=1)
     assert [cell["bytes"] for cell in rows["top"].to_pylist()] == [top.file(row).tobytes() for row in nearest]
@@ -226,7 +226,9 @@ def test_clocks_that_differ_are_refused_or_brought_together(rng, tmp_path):
     with pytest.raises(robocache.ArgumentError, match="expected previous or nearest for a camera"):
         robocache.export(cache, tmp_path / "b", to="lerobot", fps=20, methods="linear", streams=["pose", "top"])
     with pytest.raises(robocache.ArgumentError, match=r"stream 'mode': expected one of linear, .*, got 'nearst'"):
-        robocache.export(cache, tmp_path / "b", to="lerobot", streams=["mode"], methods="nearst")  # which needs none
+        robocache.export(
+            cache, tmp_path / "b", to="lerobot", streams=["mode"], methods="nearst"
+        )  # "mode" needs no method
     with pytest.raises(robocache.ArgumentError, match="no stream nose"):
         robocache.export(cache, tmp_path / "b", to="lerobot", fps=20, methods={"nose": "linear"})
     for fps in (0, 2.5, True):
@@ -237,8 +239,8 @@ def test_clocks_that_differ_are_refused_or_brought_together(rng, tmp_path):
 
 @pytest.mark.parametrize("method", ["previous", "next", "nearest"])
 @pytest.mark.parametrize(("late", "end"), [(1, 20), (2, 24), (0, 20)])
-def test_a_grid_that_is_rounded_otherwise_has_the_rows_themselves(method, late, end, tmp_path):
-    """Stamps of rows k + late at 30 and 120 Hz are up to 1 ns off the k-th of the exported grid."""
+def test_rows_within_rounding_of_the_grid_are_copied(method, late, end, tmp_path):
+    """Stamps of rows k + late at 30 and 120 Hz differ by up to 1 ns from the k-th of the exported grid."""
     stamps = np.array([round(k * 1e9 / 30) for k in range(late, end)])
     fast = np.array([round(k * 1e9 / 120) for k in range(4 * end)])
     shades = np.repeat(np.arange(late, end, dtype=np.uint8), 32 * 32).reshape(-1, 32, 32, 1)
@@ -257,7 +259,7 @@ def test_a_grid_that_is_rounded_otherwise_has_the_rows_themselves(method, late, 
     assert shown == list(range(late, end)) and report.rows["camera"] == end - late
 
 
-def test_every_stream_that_lacks_rows_is_in_the_error_once(tmp_path):
+def test_the_error_names_each_stream_without_rows_once(tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer:
         for number in range(6):
             with writer.episode() as episode:
@@ -271,7 +273,7 @@ def test_every_stream_that_lacks_rows_is_in_the_error_once(tmp_path):
     assert "c: no rows in 4 of 6 episodes (1-4)" in text and text.count("no rows") == 3
 
 
-def test_what_does_not_fit_is_refused_by_name(rng, tmp_path):
+def test_unfit_streams_are_refused_by_name(rng, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer:
         with writer.episode() as episode:
             episode.append("a", [0, 100_000_000], [1.0, 2.0])
@@ -302,7 +304,7 @@ def one_stream(path, name, times, values, **options):
     return path
 
 
-def test_columns_and_numbers_of_tasks_that_lerobots_own_take_the_place_of_are_named(tmp_path):
+def test_columns_that_lerobots_own_replace_are_named(tmp_path):
     times, values = np.arange(6) * 10**8, np.arange(6.0)
     with robocache.Writer(tmp_path / "cache") as writer:
         for fields in ({"tasks": ["reach", "lift"], "length": 6}, {"tasks": None, "length": 9}, {"tasks": ["lift"]}):
@@ -322,7 +324,7 @@ def test_columns_and_numbers_of_tasks_that_lerobots_own_take_the_place_of_are_na
     ]
 
 
-def test_a_span_that_no_recording_has_is_refused_before_its_rows_are_made(tmp_path):
+def test_an_impossible_span_is_refused_before_resampling(tmp_path):
     cache = one_stream(tmp_path / "cache", "joint", np.array([0, 1, 2**62]), np.zeros((3, 2)))
     with pytest.raises(robocache.FileError, match=r"episode 0: 30 rows a second .* expected at most 1000 for each"):
         robocache.export(cache, tmp_path / "out", to="lerobot", fps=30, methods="previous")
@@ -331,7 +333,7 @@ def test_a_span_that_no_recording_has_is_refused_before_its_rows_are_made(tmp_pa
     assert table(tmp_path / "fast").num_rows == 2001
 
 
-def test_arguments_of_a_wrong_kind_are_typed_errors_and_leave_nothing(rng, tmp_path):
+def test_arguments_of_a_wrong_type_are_refused_and_leave_no_files(rng, tmp_path):
     cache = write_cache(tmp_path / "cache", rng)
     with pytest.raises(robocache.ArgumentTypeError, match="methods: expected"):
         robocache.export(cache, tmp_path / "out", to="lerobot", fps=30, methods=["linear"])
@@ -358,7 +360,7 @@ def test_arguments_of_a_wrong_kind_are_typed_errors_and_leave_nothing(rng, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "odd2", "odd3", "text"]
 
 
-def test_streams_that_were_not_asked_for_are_named_in_their_order(rng, tmp_path):
+def test_streams_left_out_are_named_in_order(rng, tmp_path):
     cache = write_cache(tmp_path / "cache", rng)
     report = robocache.export(cache, tmp_path / "out", to="lerobot", streams=iter(["action"]), fps=np.int64(30))
     unasked = [omission.what for omission in report.left_out if "not among" in omission.reason]
@@ -366,7 +368,7 @@ def test_streams_that_were_not_asked_for_are_named_in_their_order(rng, tmp_path)
 
 
 @pytest.mark.parametrize("to", ["lerobot", "mcap"])
-def test_nothing_is_written_into_the_cache(to, rng, tmp_path):
+def test_an_export_into_the_cache_is_refused(to, rng, tmp_path):
     cache = write_cache(tmp_path / "cache", rng)
     (tmp_path / "link").symlink_to(cache)
     for folder in (
@@ -381,7 +383,7 @@ def test_nothing_is_written_into_the_cache(to, rng, tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
-def test_features_of_nothing_but_nan_have_statistics_without_a_warning(tmp_path):
+def test_statistics_of_features_with_only_nan_give_no_warning(tmp_path):
     cache = one_stream(tmp_path / "cache", "joint", np.arange(3) * 10**8, np.full((3, 2), np.nan))
     robocache.export(cache, tmp_path / "out", to="lerobot")
     assert np.isnan(values(table(tmp_path / "out")["joint"])).all()
@@ -465,7 +467,7 @@ def test_on_the_command_line(rng, tmp_path, capsys):
 
 
 def write_arm(path, rng, count=8):
-    """A robot of another recorder: joints in several streams, of other types, at 10 Hz."""
+    """A robot whose joints are in several streams of several types, at 10 Hz."""
     with robocache.Writer(path) as writer:
         for _ in range(2):
             with writer.episode() as episode:
@@ -480,7 +482,7 @@ def write_arm(path, rng, count=8):
     return robocache.open(path)
 
 
-def test_streams_become_features_of_other_names_and_are_put_together(rng, tmp_path):
+def test_streams_are_renamed_and_concatenated(rng, tmp_path):
     cache = write_arm(tmp_path / "cache", rng)
     rename = {
         "gripper/width": "observation.state",
@@ -511,7 +513,7 @@ def test_streams_become_features_of_other_names_and_are_put_together(rng, tmp_pa
     np.testing.assert_array_equal(second["observation.images.top"].values[:], cache.streams["top"].values[:])
 
 
-def test_the_statistics_leave_out_nan_and_infinity(tmp_path, rng):
+def test_statistics_ignore_nan_and_infinity(tmp_path, rng):
     values = rng.normal(size=(20, 3)).astype(np.float32)
     values[3, 0], values[4, 0], values[5, 0], values[:, 2] = np.inf, -np.inf, np.nan, np.inf
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
@@ -526,7 +528,7 @@ def test_the_statistics_leave_out_nan_and_infinity(tmp_path, rng):
     np.testing.assert_allclose(of_set["q90"][:2], np.nanquantile(finite, 0.9, axis=0), rtol=1e-12)
 
 
-def test_streams_of_one_type_keep_it_and_are_each_brought_to_the_rows(rng, tmp_path):
+def test_concatenated_streams_of_one_type_keep_it(rng, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         fast, slow = np.arange(100) * 10**7, np.arange(34) * 3 * 10**7
         turns = np.stack([np.cos(fast / 1e9), *np.zeros((2, 100)), np.sin(fast / 1e9)], axis=1)
@@ -547,7 +549,7 @@ def test_streams_of_one_type_keep_it_and_are_each_brought_to_the_rows(rng, tmp_p
     np.testing.assert_allclose(angles, 2 * targets / 1e9, atol=1e-5)
 
 
-def test_names_that_do_not_go_are_refused(rng, tmp_path):
+def test_invalid_renames_are_refused(rng, tmp_path):
     cache = write_arm(tmp_path / "cache", rng)
 
     def refused(words, rename, **options):
@@ -571,7 +573,7 @@ def test_names_that_do_not_go_are_refused(rng, tmp_path):
             robocache.export(cache, tmp_path / "out", to="lerobot", rename=wrong)
 
 
-def test_one_refusal_has_all_that_is_missing(tmp_path):
+def test_one_error_lists_everything_missing(tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer:
         for number in range(2):
             with writer.episode() as episode:
@@ -602,8 +604,8 @@ def test_one_refusal_has_all_that_is_missing(tmp_path):
 
 
 @pytest.mark.parametrize("largest", [2**63 - 1, 2**63])
-def test_numbers_that_no_int64_holds_are_left_out_by_name(largest, tmp_path):
-    """LeRobot's tensors would make negative ones of them."""
+def test_uint64_beyond_int64_is_left_out_by_name(largest, tmp_path):
+    """LeRobot's tensors would make them negative."""
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode(task="a") as episode:
         t = np.arange(3) * 10**8
         episode.append("count", t, np.array([0, largest, 1], np.uint64))
@@ -616,7 +618,7 @@ def test_numbers_that_no_int64_holds_are_left_out_by_name(largest, tmp_path):
         assert "2^63" in left_out["count"] and "count" not in table(tmp_path / "out").column_names
 
 
-def test_real_robots_come_back(real_data, tmp_path):
+def test_real_robots_round_trip(real_data, tmp_path):
     for name, video in (("unitree_g1_real", True), ("gr00t_gr1_pnp_sim", False)):
         source = real_data("lerobot_v2") / name
         options = {"on_error": "skip", "video": video, "image_size": "64x48"} if video else {"video": False}
@@ -634,7 +636,7 @@ def test_real_robots_come_back(real_data, tmp_path):
         for stream in streams:
             assert np.array_equal(second.streams[stream].values, as_written(first.streams[stream]))
             assert np.array_equal(second.streams[stream].time_ns, first.streams[stream].time_ns)
-        # Tasks keep their numbers: GR00T's columns of annotations are numbers of tasks too.
+        # Tasks keep their indices, because GR00T's columns of annotations refer to them.
         assert second.provenance["lerobot"]["tasks"] == first.provenance["lerobot"]["tasks"]
 
 
@@ -642,7 +644,7 @@ def test_real_robots_come_back(real_data, tmp_path):
 
 
 def write_moments(path, with_table):
-    """Episodes at 10 Hz of which some rows have no text; a text begins between two rows, and one before all."""
+    """Episodes at 10 Hz. Some rows have no text; one text begins between two rows, one before all rows."""
     warned = [
         ({"task": "of the episode"}, 6, [(0, "reach", 0), (25, "lift", 7), (40, "", -1)]),
         ({"task": "of the episode"}, 3, []),
@@ -678,7 +680,7 @@ def task_texts(dataset, **options):
 
 
 @pytest.mark.parametrize("with_table", [False, True])
-def test_rule_47_rows_have_the_text_of_their_moment(with_table, tmp_path):
+def test_rule_47_rows_have_the_current_text(with_table, tmp_path):
     dataset = write_moments(tmp_path / "cache", with_table)
     assert task_texts(dataset) == WANTED
     robocache.export(dataset, tmp_path / "out", to="lerobot", streams=["action"])
@@ -698,7 +700,7 @@ def test_rule_47_rows_have_the_text_of_their_moment(with_table, tmp_path):
         assert pq.read_table(tmp_path / "twice" / file).equals(pq.read_table(tmp_path / "out" / file))
 
 
-def test_rule_47_at_another_rate_too(tmp_path):
+def test_rule_47_texts_at_another_rate(tmp_path):
     dataset = write_moments(tmp_path / "cache", False)
     robocache.export(dataset, tmp_path / "out", to="lerobot", streams=["action"], fps=30, methods="linear")
     rows = pq.read_table(tmp_path / "out/data/chunk-000/file-000.parquet").to_pydict()
@@ -709,7 +711,7 @@ def test_rule_47_at_another_rate_too(tmp_path):
     assert first == ["reach"] * 8 + ["lift"] * 4 + [""] * 4
 
 
-def test_subtasks_and_numbers_of_texts_that_lerobot_has_no_table_for(tmp_path):
+def test_subtasks_and_text_indices_without_a_table(tmp_path):
     t = np.arange(4) * 10**8
     with robocache.Writer(tmp_path / "cache") as writer:
         with writer.episode() as episode:
@@ -724,7 +726,7 @@ def test_subtasks_and_numbers_of_texts_that_lerobot_has_no_table_for(tmp_path):
         writer.provenance["lerobot"] = {"tasks": {"0": "pick", "1": "pour"}, "subtasks": {"0": "reach", "1": "lift"}}
         writer.provenance["others"] = {"0": "yes", "7": "no"}
     report = robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot")
-    # Whoever reads the set would look up these numbers in the table of tasks.
+    # A reader of the dataset would look up these indices in the table of tasks.
     assert [omission.what for omission in report.left_out if "texts" in omission.reason] == ["annotation.gaps"]
     assert "annotation.gaps" not in json.loads((tmp_path / "out/meta/info.json").read_text())["features"]
     subtasks = pq.read_table(tmp_path / "out/meta/subtasks.parquet")
@@ -751,7 +753,7 @@ def test_subtasks_and_numbers_of_texts_that_lerobot_has_no_table_for(tmp_path):
         assert next(loader)["task"] == texts
 
 
-def test_rows_that_lie_in_gaps_are_counted(tmp_path):
+def test_rows_in_gaps_are_counted(tmp_path):
     with_gap = np.concatenate([np.arange(50), np.arange(50) + 650]) * 10**8
     with robocache.Writer(tmp_path / "cache") as writer:
         for _ in range(2):

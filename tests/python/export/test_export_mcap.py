@@ -1,4 +1,4 @@
-"""Exports to MCAP hold every bit of what a cache holds, as the mcap package and its decoder of ROS 2 read them."""
+"""Exports to MCAP hold every bit of a cache, as read by the mcap package and its ROS 2 decoder."""
 
 import json
 import os
@@ -33,7 +33,7 @@ CODES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8: "f8"}
 
 
 def read(path):
-    """By topic a list of (log_time, message), and of each its channel."""
+    """({topic: [(log_time, message)]}, {topic: channel})."""
     messages, channels = {}, {}
     with path.open("rb") as opened:
         result = reader.make_reader(opened, validate_crcs=True, decoder_factories=[decoder.DecoderFactory()])
@@ -51,7 +51,7 @@ def bits(values):
 
 @pytest.fixture
 def cache(rng, tmp_path):
-    """A cache with streams of all kinds on clocks of their own; NaN and infinity among them."""
+    """A cache with streams of all kinds, each with its own clock; values include NaN and infinity."""
     path = tmp_path / "cache"
     with robocache.Writer(path) as writer:
         for number in range(2):
@@ -81,7 +81,7 @@ def cache(rng, tmp_path):
     return path
 
 
-def test_every_number_comes_back_bit_for_bit(cache, tmp_path):
+def test_every_number_is_exported_exactly(cache, tmp_path):
     report = robocache.export(cache, tmp_path / "out", to="mcap")
     opened = robocache.open(cache)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["episode_000000.mcap", "episode_000001.mcap"]
@@ -123,7 +123,7 @@ def check_row(name, stream, values, row, message):
         assert message.value == values[row]
     else:
         wide = np.dtype("float32") if stream.dtype == np.float16 else stream.dtype
-        raw = isinstance(message.values, bytes)  # as the decoder gives 8 bits
+        raw = isinstance(message.values, bytes)  # the decoder gives bytes for 8-bit values
         found = np.frombuffer(message.values, wide) if raw else np.array(message.values, wide)
         assert bits(found) == bits(np.asarray(values[row]).astype(wide))
     if hasattr(message, "header"):
@@ -137,7 +137,7 @@ def test_messages_are_in_the_order_of_time(cache, tmp_path):
     assert times == sorted(times) and len(times) > 100
 
 
-def test_frames_of_reference_that_bags_say_of_a_recording_are_in_the_messages(rng, tmp_path):
+def test_frames_of_reference_of_bags_are_in_the_messages(rng, tmp_path):
     points = rng.normal(size=(5, 3)).astype(np.float32)
     texts = [
         {"/lidar/header.frame_id": "roof", "/camera/frame_id": "eye"},
@@ -165,7 +165,7 @@ def test_frames_of_reference_that_bags_say_of_a_recording_are_in_the_messages(rn
     ]
 
 
-def test_streams_may_be_chosen_and_what_exists_stays(cache, tmp_path):
+def test_streams_are_chosen_and_existing_files_stay(cache, tmp_path):
     report = robocache.export(cache, tmp_path / "out", to="mcap", streams=["scalar"])
     assert report.rows == {"scalar": 8}
     assert "cloud" in {omission.what for omission in report.left_out}
@@ -181,7 +181,7 @@ def test_streams_may_be_chosen_and_what_exists_stays(cache, tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_times_before_0_are_refused_and_leave_nothing(tmp_path):
+def test_times_before_0_are_refused_and_leave_no_file(tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         episode.append("a", [-5, 0], [1.0, 2.0])
     with pytest.raises(robocache.FileError, match="a: a stamp of -5 ns"):
@@ -189,7 +189,7 @@ def test_times_before_0_are_refused_and_leave_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
-# ---- there and back ----
+# ---- round trips ----
 
 
 def facts_of(stream):
@@ -213,13 +213,13 @@ def row_bits(values, row):
     return values[row] if isinstance(values[row], str) else bits(values[row])
 
 
-def there_and_back(cache, tmp_path, **options):
+def round_trip(cache, tmp_path, **options):
     robocache.export(cache, tmp_path / "out", to="mcap")
     report = robocache.ingest(tmp_path / "out", tmp_path / "back", **options)
     return robocache.open(cache), robocache.open(tmp_path / "back"), report
 
 
-def test_streams_of_all_kinds_come_back_as_they_were(cache, rng, tmp_path):
+def test_streams_of_all_kinds_round_trip(cache, rng, tmp_path):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     t, offsets = np.arange(4) * 10**9 + 17, np.array([0, 3, 6, 9, 12])
     with robocache.Writer(cache, append=True) as writer:
@@ -239,7 +239,7 @@ def test_streams_of_all_kinds_come_back_as_they_were(cache, rng, tmp_path):
             episode.append("halves", t, rng.normal(size=(12, 2)).astype(np.float16), offsets=offsets)
             episode.append("nothing", t, np.zeros((0, 3), np.int16), offsets=np.zeros(5, np.int64))
             episode.append("millimetres", t, rng.integers(0, 999, (4, 8, 8)).astype(np.uint16), codec="png")
-    before, after, report = there_and_back(cache, tmp_path)
+    before, after, report = round_trip(cache, tmp_path)
     assert after.streams.keys() == before.streams.keys()
     for name, stream in before.streams.items():
         assert facts_of(after.streams[name]) == facts_of(stream), name
@@ -254,8 +254,8 @@ def test_streams_of_all_kinds_come_back_as_they_were(cache, rng, tmp_path):
     assert {omission.reason for omission in report.left_out} == {"no messages"}
 
 
-def test_frames_that_came_back_may_be_stored_otherwise(cache, tmp_path):
-    _, after, _ = there_and_back(cache, tmp_path, image_codec="png", image_size="10x8")
+def test_frames_may_have_another_codec_after_a_round_trip(cache, tmp_path):
+    _, after, _ = round_trip(cache, tmp_path, image_codec="png", image_size="10x8")
     frames = after.streams["camera.raw"].frames
     assert (frames.codec, frames.height, frames.width, frames.resized["from"]) == ("png", 8, 10, [6, 5])
 
@@ -276,7 +276,7 @@ def test_frames_that_came_back_may_be_stored_otherwise(cache, tmp_path):
         {"resized": 3},
     ],
 )
-def test_metadata_that_do_not_go_with_the_messages_change_nothing(content, tmp_path):
+def test_metadata_that_contradict_the_messages_are_ignored(content, tmp_path):
     from mcap.writer import Writer
 
     facts = {
@@ -307,7 +307,7 @@ def test_metadata_that_do_not_go_with_the_messages_change_nothing(content, tmp_p
 # ---- the folder --------------------------------------------------------------------------------------------------------
 
 
-def test_the_folder_has_the_modes_that_the_umask_gives(cache, tmp_path):
+def test_the_folders_modes_follow_the_umask(cache, tmp_path):
     for mask, mode in ((0o077, 0o700), (0o027, 0o750)):
         before = os.umask(mask)
         try:
@@ -326,7 +326,7 @@ robocache.export(sys.argv[1], sys.argv[2], to="mcap", progress=lambda done, tota
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_what_a_killed_export_left_goes_with_the_next_one(how, cache, tmp_path):
+def test_the_next_export_removes_files_of_a_killed_one(how, cache, tmp_path):
     out = tmp_path / "out"
     program = KILLED.format(signal=int(how))
     done = subprocess.run([sys.executable, "-c", program, str(cache), str(out)], timeout=600)
@@ -340,8 +340,8 @@ def test_what_a_killed_export_left_goes_with_the_next_one(how, cache, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".out.of-somebody", ".outer.12345678", "cache", "out"]
 
 
-def test_an_export_that_is_at_work_keeps_what_it_wrote(cache, tmp_path):
-    """Two exports of one name at once: one has the name, the other is refused."""
+def test_a_running_export_keeps_its_files(cache, tmp_path):
+    """Of two exports to one path at once, the second is refused."""
 
     def beside(done, total, what):
         if done == 1:

@@ -1,11 +1,11 @@
 """Plays a recording again over UDP: a sensor's process. Its argument is JSON:
 
 {"bag": rosbag2 file, .db3, "topics": [...]} or {"rows": file, .npz, "topics": [...]} with `<topic> time_ns` and `<topic> rows`;
-"port"; "speed"; "begin_s", "seconds": the part of the recording; "seed"; "late_s": each message comes up to so much after its stamp;
-"much_late": the share that comes eight times so late; "lost", "doubled": shares; "set_back": how many times the clock is wrong.
+"port"; "speed"; "begin_s", "seconds": the part of the recording; "seed"; "late_s": the largest delay of a message after its stamp;
+"much_late": the share with eight times that delay; "lost", "doubled": shares; "set_back": how many times the clock is wrong.
 
-A datagram is the topic's index (uint32), the message's number (uint64, each topic counts its own), and the message: of a bag its bytes,
-of rows their stamp (int64) and bytes. At the end it prints how many messages each topic had, lost ones included, as JSON.
+A datagram is the topic's index (uint32), the message's number within its topic (uint64), and the message: its bytes from a bag,
+or a row's stamp (int64) and bytes. At the end it prints the number of messages of each topic, lost ones included, as JSON.
 """
 
 import json
@@ -17,11 +17,11 @@ import time
 
 import numpy as np
 
-WRONG_S = 1000  # a clock that is set back is wrong by so much
+WRONG_S = 1000  # seconds by which a clock that is set back is wrong
 
 
 def from_bag(requested):
-    """Yields for each message when it was recorded, the topic's index, and its bytes."""
+    """Yields for each message the time of its recording, the topic's index, and its bytes."""
     bag = sqlite3.connect(f"file:{requested['bag']}?mode=ro&immutable=1", uri=True)
     topics = dict(bag.execute("SELECT id, name FROM topics"))
     for topic, time_ns, data in bag.execute("SELECT topic_id, timestamp, data FROM messages"):
@@ -37,14 +37,14 @@ def from_rows(requested):
 
 
 def set_back(message, is_of_bag):
-    """A message whose stamp is wrong. In these types a header is first: the seconds of its stamp follow the 4 bytes of CDR."""
+    """Returns the message with a wrong stamp. These types begin with a header: the stamp's seconds follow the 4 bytes of CDR."""
     if is_of_bag:
         return message[:4] + struct.pack("<i", struct.unpack_from("<i", message, 4)[0] - WRONG_S) + message[8:]
     return struct.pack("<q", struct.unpack_from("<q", message)[0] - WRONG_S * 10**9) + message[8:]
 
 
 def events(requested):
-    """Returns when each message comes by the clock of the recording, the topic's index and its bytes; and when the first came."""
+    """Returns [(arrival on the recording's clock, topic's index, bytes)], and the first arrival."""
     rng = np.random.default_rng(requested["seed"])
     messages = list((from_bag if "bag" in requested else from_rows)(requested))
     begin = min(time_ns for time_ns, _, _ in messages) + round(1e9 * requested["begin_s"])
@@ -62,7 +62,7 @@ def events(requested):
 
 
 def play(requested, send):
-    """Calls send(topic's index, message) for each message when it comes, at `speed`."""
+    """Calls send(topic's index, message) at each message's arrival, at `speed`."""
     messages, begin = events(requested)
     started = time.monotonic()
     for came, topic, message in messages:

@@ -1,4 +1,4 @@
-"""Batches of an aligner, bit for bit those of a Loader of the same rows."""
+"""Batches of an aligner equal those of a Loader on the same rows, bit for bit."""
 
 import time
 
@@ -12,7 +12,7 @@ NS = 1_000_000_000
 
 
 def arrivals(rng, seconds, hz, jitter_s, late_s, *, loss=0.0, doubled=0.0, start=NS):
-    """Stamps of a sensor and when they come: jittered, some late, lost or twice, in the order of arrival."""
+    """Stamps of a sensor and their arrivals, in order of arrival: with jitter, some late, lost or doubled."""
     ticks = np.arange(1, int(seconds * hz)) / hz
     stamps = start + (1e9 * (ticks + rng.uniform(0, jitter_s, len(ticks)))).astype(np.int64)
     stamps = np.sort(stamps)[rng.random(len(stamps)) >= loss]
@@ -23,7 +23,7 @@ def arrivals(rng, seconds, hz, jitter_s, late_s, *, loss=0.0, doubled=0.0, start
 
 
 def replay(streams, aligner, rings, expected, moments):
-    """Pushes rows by arrival; compares every moment as soon as the frontier has reached it. Returns how many were compared."""
+    """Pushes rows by arrival; compares every moment when the frontier reaches it. Returns the number of comparisons."""
     events = sorted(
         (arrival, name, i) for name, (_, arrivals_ns, _) in streams.items() for i, arrival in enumerate(arrivals_ns)
     )
@@ -51,7 +51,7 @@ def replay(streams, aligner, rings, expected, moments):
 def recorded(path, streams):
     with robocache.Writer(path) as writer, writer.episode() as episode:
         for name, (stamps, _, rows) in streams.items():
-            order = np.argsort(stamps, kind="stable")  # of equal stamps the last to come is last
+            order = np.argsort(stamps, kind="stable")  # of equal stamps the last arrival is last
             episode.append(name, stamps[order], rows[order])
     return robocache.open(path)
 
@@ -76,7 +76,7 @@ WINDOWS = {
 
 @pytest.mark.parametrize("name", WINDOWS)
 @pytest.mark.parametrize("seed", range(2))
-def test_a_settled_batch_is_the_loaders(tmp_path, name, seed):
+def test_a_settled_batch_equals_the_loaders(tmp_path, name, seed):
     rng = np.random.default_rng(seed)
     streams = {}
     for stream, hz, dtype in (("joint", 1000, np.float32), ("force", 230, np.float64), ("button", 40, np.int32)):
@@ -125,7 +125,7 @@ def filmed(rng, seconds=0.5):
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 @pytest.mark.parametrize("codec", ["raw", "png", "jpeg", "depth"])
-def test_frames_are_the_loaders(tmp_path, codec, device):
+def test_frames_equal_the_loaders(tmp_path, codec, device):
     rng = np.random.default_rng(3)
     joint, stamps, arrived = filmed(rng)
     depth = codec == "depth"
@@ -169,8 +169,8 @@ def test_frames_are_the_loaders(tmp_path, codec, device):
     assert compared > 0.7 * len(expected["time_ns"]) and aligner.bad_frames == 0
 
 
-def test_now_is_not_what_training_had(tmp_path):
-    """The same comparison finds that "now" gives other values: it would find a wrong frontier too."""
+def test_values_at_now_differ_from_training(tmp_path):
+    """The comparison above finds other values at "now", so it would also find a wrong frontier."""
     rng = np.random.default_rng(5)
     stamps, arrived = arrivals(rng, 0.4, 500, 0.0005, 0.003)
     rows = rng.standard_normal((len(stamps), 2)).astype(np.float32)
@@ -219,7 +219,7 @@ def spec_of(tmp_path, **window):
     ).spec
 
 
-def test_rings_that_are_not_the_specs(tmp_path):
+def test_rings_that_contradict_the_spec_are_refused(tmp_path):
     spec = spec_of(tmp_path)
     ring = robocache.live.Ring((2,), "float32", span_s=1)
     wrong = [
@@ -244,7 +244,7 @@ def test_rings_that_are_not_the_specs(tmp_path):
         robocache.live.Aligner(spec, {"joint": ring}, device="cuda", framework="numpy")
 
 
-def test_features_in_another_order_than_the_specs(tmp_path):
+def test_features_in_another_order_than_the_spec(tmp_path):
     names = ["arm.a", "arm.b"]
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         writer.stream("joint", names=names)
@@ -269,7 +269,7 @@ def test_features_in_another_order_than_the_specs(tmp_path):
         ring("ab")
 
 
-def test_rows_that_are_not_the_rings():
+def test_rows_that_contradict_the_ring_are_refused():
     ring = robocache.live.Ring((2,), "float32", span_s=1)
     for row in (np.zeros(3, np.float32), np.zeros(2), np.zeros((1, 2), np.float32)):
         with pytest.raises(robocache.ArgumentError, match=r"row: expected \[2\] float32"):
@@ -286,7 +286,7 @@ def test_rows_that_are_not_the_rings():
     assert ring.newest_ns is None and ring.arrival_ns is None and ring.counts["pushed"] == 0
 
 
-def test_before_anything_is_settled_and_stale_streams(tmp_path):
+def test_nothing_settled_yet_and_stale_streams(tmp_path):
     spec = spec_of(tmp_path)
     ring = robocache.live.Ring((2,), "float32", span_s=1, lateness_s=0.02)
     aligner = robocache.live.Aligner(spec, {"joint": ring}, framework="numpy")
@@ -346,8 +346,8 @@ def test_streams_that_are_all_silent_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("window", [{}, {"method": "pchip"}, {"causal": True}, {"method": "akima"}])
-def test_rows_that_a_window_needs_and_a_ring_forgot_are_an_error(tmp_path, window):
-    """The slowest stream holds the frontier back, so the span must hold that too."""
+def test_a_row_that_the_ring_forgot_is_an_error(tmp_path, window):
+    """The slowest stream holds the frontier back, so the span must include its delay."""
     stamps = np.arange(1, 200) * 2_000_000
     slow = np.arange(1, 20) * 20_000_000
     rows = np.random.default_rng(0).standard_normal((len(stamps), 2)).astype(np.float32)
@@ -388,8 +388,8 @@ def test_rows_that_a_window_needs_and_a_ring_forgot_are_an_error(tmp_path, windo
     assert errors > 50 and compared > 100
 
 
-def test_batches_after_an_error_are_of_the_rows(tmp_path):
-    """The error comes after the copies of another ring's rows have moved."""
+def test_batches_after_an_error_are_correct(tmp_path):
+    """The error is raised after rows of another ring were copied."""
     stamps = np.arange(1, 400) * 5_000_000
     rows = np.random.default_rng(0).standard_normal((len(stamps), 2)).astype(np.float32)
     dataset = recorded(tmp_path / "cache", {"joint": (stamps, None, rows), "force": (stamps, None, rows)})
@@ -405,15 +405,15 @@ def test_batches_after_an_error_are_of_the_rows(tmp_path):
         for ring in rings.values():
             ring.push(stamp, rows[k], arrival_ns=stamp)
         if k == 30:
-            aligner.at(int(stamps[26]))  # all rows of joint that a window reads, few of force
+            aligner.at(int(stamps[26]))  # the window reads many rows of joint, few of force
     with pytest.raises(robocache.StaleError):
         aligner.at(int(stamps[200]))
     for k in (390, 380, 385):
         np.testing.assert_array_equal(aligner.at(int(stamps[k]))["force"][0], rows[[k - 80, k]])
 
 
-def test_before_the_first_final_row_nothing_is_settled(tmp_path):
-    """A row that comes late or again may become the first, which is held before it."""
+def test_nothing_is_settled_before_the_first_final_row(tmp_path):
+    """A late or repeated row may become the first, whose value holds before it."""
     dataset = recorded(
         tmp_path / "cache", {"button": (np.arange(1, 99) * NS, None, np.arange(98, dtype=np.int32)[:, None])}
     )
@@ -430,7 +430,7 @@ def test_before_the_first_final_row_nothing_is_settled(tmp_path):
     assert batch["button"].tobytes() == loader.gather([0])["button"].tobytes() and batch["button_is_pad"].all()
 
 
-def test_rows_by_count_that_a_ring_forgot_are_an_error(tmp_path):
+def test_counted_rows_that_a_ring_forgot_are_an_error(tmp_path):
     dataset = recorded(
         tmp_path / "cache",
         {"joint": (np.arange(1, 99) * 10_000_000, None, np.arange(196, dtype=np.float32).reshape(98, 2))},
@@ -463,7 +463,7 @@ def test_moments_and_stamps_at_the_ends_of_int64(tmp_path):
     assert aligner.at(2**62)["joint_is_pad"].tolist() == [[True, True]]
 
 
-def test_files_that_are_not_the_rings():
+def test_frames_that_contradict_the_ring_are_refused():
     def file(codec, *shape, dtype=np.uint8):
         return robocache.frames.encode(np.zeros((1, *shape), dtype), codec).data.tobytes()
 
@@ -489,7 +489,7 @@ def test_files_that_are_not_the_rings():
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_the_batch_of_either_framework(tmp_path, framework):
+def test_the_batch_of_each_framework(tmp_path, framework):
     spec = spec_of(tmp_path)
     spec.save(tmp_path / "spec.json")
     ring = robocache.live.Ring((2,), "float32", span_s=1)
@@ -529,7 +529,7 @@ def test_a_segment_ends_at_a_clock_that_is_set_back(tmp_path):
     assert batch["joint"].tolist() == [[[100, 100], [100, 100]]] and batch["joint_is_pad"].tolist() == [[True, False]]
 
 
-def test_an_output_has_no_ring_and_gives_its_base(tmp_path):
+def test_an_output_has_no_ring_but_a_base(tmp_path):
     rng = np.random.default_rng(7)
     stamps, arrived = arrivals(rng, 0.5, 200, 0.001, 0.003)
     rows = {name: rng.standard_normal((len(stamps), 4)).astype(np.float32) for name in ("state", "action")}
@@ -543,7 +543,7 @@ def test_an_output_has_no_ring_and_gives_its_base(tmp_path):
         ),
     }
     with pytest.raises(robocache.ArgumentError):
-        robocache.Loader(dataset, batch_size=1, delta_timestamps=windows)  # of 4 features, not 3
+        robocache.Loader(dataset, batch_size=1, delta_timestamps=windows)  # this one has 4 features, not 3
     windows["action"] = Window(
         [0.0, 0.02, 0.04],
         convert=[robocache.actions.Relative("joints", mask=[True, True, False, True])],
@@ -589,7 +589,7 @@ CONVERSIONS = {
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", CONVERSIONS)
-def test_converted_keys_are_the_loaders(tmp_path, name, dtype):
+def test_converted_keys_equal_the_loaders(tmp_path, name, dtype):
     conversions, window = CONVERSIONS[name]
     rng = np.random.default_rng(11)
     streams = {}
@@ -606,7 +606,7 @@ def test_converted_keys_are_the_loaders(tmp_path, name, dtype):
         dataset,
         batch_size=64,
         delta_timestamps={
-            # The state's own history relative to its newest value, and another stream relative to that.
+            # The state's history relative to its newest value, and another stream relative to the same value.
             "state": Window(
                 [-0.03, -0.0101, 0.0],
                 convert=conversions,
@@ -633,7 +633,7 @@ def test_converted_keys_are_the_loaders(tmp_path, name, dtype):
     # If the base is not settled, no value relative to it is.
     late = aligner.at(int(max(stamps.max() for stamps, _, _ in streams.values())))
     assert late["state_is_pad"][0, -1] and late["past_is_pad"][0].all() == has_base
-    # The base of a key that is put out is as it was recorded, too.
+    # An output's base is the recorded value, not a converted one.
     ring = robocache.live.Ring((8,), dtype, span_s=0.3, lateness_s=0.0065)
     alone = robocache.live.Aligner(loader.spec, {"state": ring}, outputs=["past"], framework="numpy")
     assert replay({"state": streams["state"]}, alone, {"state": ring}, expected, expected["time_ns"]) > 50

@@ -1,4 +1,4 @@
-"""The action at a moment, out of a policy's chunks, against a loop over all steps."""
+"""The action at a moment, from a policy's chunks, against a loop over all steps."""
 
 import numpy as np
 import pytest
@@ -16,8 +16,8 @@ FADE = 40 * MS
 
 
 def expected(chunks, moment, mode, decay, requested):
-    """By the rule alone: of each chunk the last step at or before the moment, unless it is over. `asked` has the first moment at
-    which each chunk was found, None where it was the first one then."""
+    """The rule: from each chunk the last step at or before the moment, unless the chunk is over. `requested` has the first moment
+    at which each chunk was used, None if it was the only chunk then."""
     found = []
     for chunk in sorted(chunks, key=lambda chunk: chunk[0] + chunk[1][0]):
         anchor, offsets, actions = chunk
@@ -43,7 +43,7 @@ def expected(chunks, moment, mode, decay, requested):
 
 @settings(max_examples=90, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), mode=st.sampled_from(["newest", "ensemble", "cross-fade"]))
-def test_the_action_is_the_rules(seed, mode):
+def test_the_action_follows_the_rule(seed, mode):
     rng = np.random.default_rng(seed)
     chunks, put, requested = Chunks(mode, decay=0.3, fade_s=FADE / 1e9), [], {}
     moment = 10**9
@@ -67,14 +67,14 @@ def test_the_action_is_the_rules(seed, mode):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_actions_may_be_tensors_of_a_policy(dtype):
+def test_actions_may_be_tensors(dtype):
     torch = pytest.importorskip("torch")
     chunks = Chunks("newest")
     chunks.put(0, [0, 0.1], torch.tensor([[[0.5], [2.0]]], dtype=getattr(torch, dtype), requires_grad=True))
     assert chunks.at(0) == 0.5 and chunks.at(100 * MS) == 2.0
 
 
-def test_a_fade_goes_from_the_chunk_before_to_the_newest():
+def test_a_fade_goes_from_the_previous_chunk_to_the_newest():
     chunks = Chunks("cross-fade", fade_s=0.1)
     chunks.put(0, [0, 0.1, 0.2, 0.3], np.zeros((4, 1)))
     assert chunks.at(100 * MS) == 0
@@ -83,20 +83,20 @@ def test_a_fade_goes_from_the_chunk_before_to_the_newest():
     np.testing.assert_allclose(got, [0, 0.25, 0.5, 1, 1])
 
 
-def test_a_fade_goes_on_where_it_is_when_the_next_chunk_comes():
+def test_a_new_chunk_continues_a_running_fade():
     chunks = Chunks("cross-fade", fade_s=0.1)
     for number, anchor in enumerate((0, 100, 150)):
         chunks.put(anchor * MS, [0, 1.0], np.full((2, 1), float(number)))
         got = chunks.at(anchor * MS)[0]
     assert got == 0.5
     assert chunks.at(175 * MS)[0] == 0.75 + 0.25 * (2 - 0.75)
-    # A moment before the first one asked for after a chunk came has nothing of it.
+    # A moment before the first request after a chunk's arrival does not use the chunk.
     chunks = Chunks("cross-fade", fade_s=0.1)
     for number in range(2):
         chunks.put(number * MS, [0, 1.0], np.full((2, 1), float(number)))
         chunks.at(50 * MS)
     assert chunks.at(20 * MS) == 0 and chunks.at(60 * MS)[0] == pytest.approx(0.1)
-    # An older chunk that comes late changes nothing once a newer one is whole.
+    # An older chunk that arrives late changes nothing after the fade to a newer one.
     chunks = Chunks("cross-fade", fade_s=0.1)
     chunks.put(100 * MS, [0, 1.0], np.ones((2, 1)))
     assert chunks.at(110 * MS) == 1
@@ -106,7 +106,7 @@ def test_a_fade_goes_on_where_it_is_when_the_next_chunk_comes():
 
 @pytest.mark.parametrize("mode", ["ensemble", "cross-fade"])
 @pytest.mark.parametrize("named", ["method", "convert"])
-def test_rotations_and_angles_are_mixed_the_shorter_way_round(tmp_path, rng, mode, named):
+def test_rotations_and_angles_are_mixed_the_shorter_way(tmp_path, rng, mode, named):
     """A plain mean would be 0 for a quaternion and its negative, and would point backwards for 179 and -179 degrees."""
     scipy = pytest.importorskip("scipy.spatial.transform")
     turns = scipy.Rotation.random(200, random_state=4)
@@ -134,7 +134,7 @@ def test_rotations_and_angles_are_mixed_the_shorter_way_round(tmp_path, rng, mod
     np.testing.assert_array_equal(chunks.at(0), first)
     chunks.put(10 * MS, [0, 1.0], np.stack([second, second]))
     chunks.at(20 * MS)
-    action = chunks.at(70 * MS)  # half of each
+    action = chunks.at(70 * MS)  # the middle of the fade
     np.testing.assert_allclose(action[:3], [2, 2, 2])
     half = turns[0] * scipy.Rotation.from_rotvec([0, 0.1, 0])
     assert np.linalg.norm(action[3:7]) == pytest.approx(1)
@@ -142,7 +142,7 @@ def test_rotations_and_angles_are_mixed_the_shorter_way_round(tmp_path, rng, mod
     assert action[7] == pytest.approx(np.radians(-179))
 
 
-def test_what_is_left_and_what_is_frozen():
+def test_remaining_and_frozen_steps():
     chunks = Chunks()
     assert chunks.at(5) is None and chunks.starved == 1 and chunks.covered_until_ns is None and chunks.frozen(9) == 0
     chunks.put(0, [0.0, 0.02, 0.04, 0.06], np.arange(4.0)[:, None])
@@ -153,7 +153,7 @@ def test_what_is_left_and_what_is_frozen():
     assert chunks.at(79 * MS) == [3] and chunks.at(80 * MS) is None and chunks.starved == 2
 
 
-def test_a_policys_output_is_as_recorded(tmp_path, rng):
+def test_a_policys_output_is_converted_to_recorded_values(tmp_path, rng):
     time_ns = np.arange(200) * 20 * MS
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         for name in ("state", "action"):
@@ -201,7 +201,7 @@ def test_steps_in_rows_have_no_seconds(tmp_path):
         ((0, None, np.zeros((1, 1))), "offsets_s: expected seconds"),
     ],
 )
-def test_chunks_that_are_none(arguments, message):
+def test_invalid_chunks_are_refused(arguments, message):
     chunks = Chunks()
     chunks.put(0, [0.0, 0.1], np.zeros((2, 1)))
     with pytest.raises(robocache.ArgumentError, match=message):
@@ -214,7 +214,7 @@ def test_chunks_that_are_none(arguments, message):
         Chunks(key="action")
 
 
-def test_long_chunks_are_kept_as_they_were_given():
+def test_long_chunks_are_kept_exactly():
     chunks, offsets = Chunks(), np.arange(800) * 0.001
     for k in range(20):
         actions = np.random.default_rng(k).random((800, 3))

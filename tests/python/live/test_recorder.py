@@ -1,4 +1,4 @@
-"""Recordings of rings: the cache has what was pushed, however the process ends."""
+"""Recordings of rings: the cache has the pushed rows, however the process ends."""
 
 import io
 import os
@@ -52,7 +52,9 @@ def test_a_recording_has_the_rows_by_stamp_with_their_arrivals(tmp_path):
         recorder.saw(NS + 5, now_ns=NS + 10)
         recorder.saw(NS + 7, now_ns=NS + 12)
         recorder.stop(success=True)
-        assert robocache.open(path).episodes["success"].to_pylist() == [True]  # stop() returns when it is there
+        assert robocache.open(path).episodes["success"].to_pylist() == [
+            True
+        ]  # stop() returns after the episode is written
     dataset = robocache.open(path, verify=True)
     assert dataset.episodes["task"].to_pylist() == ["reach"] and dataset["joint"].names == list("abcdefg")
     for name, (stamps, arrivals, rows) in sent.items():
@@ -75,7 +77,7 @@ def file_of(pixels, kind):
 
 
 @pytest.mark.parametrize("codec", ["raw", "png", "jpeg", "depth"])
-def test_frames_are_kept_and_bad_ones_are_left_out(tmp_path, codec):
+def test_frames_are_kept_and_bad_ones_left_out(tmp_path, codec):
     rng = np.random.default_rng(2)
     depth = codec == "depth"
     shape, dtype = ((12, 16, 1), "uint16") if depth else ((12, 16, 3), "uint8")
@@ -131,7 +133,7 @@ while True:
 """
 
 
-def test_a_killed_process_leaves_what_was_committed(tmp_path):
+def test_a_killed_process_leaves_the_committed_rows(tmp_path):
     path = tmp_path / "cache"
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True)
     seen = []
@@ -177,7 +179,7 @@ def test_rows_that_a_ring_forgot_are_counted(tmp_path):
         with (
             recorder._lock,
             pytest.warns(live.LostRowsWarning, match="'joint' has forgotten"),
-        ):  # as a slow disk holds it
+        ):  # like a slow disk
             for i in range(1, 1001):
                 ring.push(NS + i * 1_000_000, np.array([i]), arrival_ns=NS + i * 1_000_000)
             recorder._take(unsettled=True)
@@ -191,7 +193,7 @@ def test_rows_that_a_ring_forgot_are_counted(tmp_path):
     assert stored.provenance["live"]["joint"]["recorder"] == counts
 
 
-def test_rows_between_episodes_are_in_none(tmp_path):
+def test_rows_between_episodes_are_dropped(tmp_path):
     ring = live.Ring((), "int64", span_s=5, lateness_s=0.02)
 
     def push(*values):
@@ -236,7 +238,7 @@ def test_a_clock_that_is_set_back_begins_an_episode(tmp_path):
     assert dataset["other"].values.tolist() == [7]
 
 
-def test_a_failing_writer_is_an_error_and_what_was_committed_stays(tmp_path):
+def test_a_failing_writer_is_an_error_and_committed_rows_stay(tmp_path):
     ring = live.Ring((2,), "float32", span_s=5)
     path = tmp_path / "cache"
     recorder = live.Recorder({"joint": ring}, path, episode={"task": "a"})
@@ -274,8 +276,8 @@ def test_arguments_of_a_recorder(tmp_path):
         live.Recorder({"a": ring}, tmp_path / "cache")
 
 
-def test_what_an_aligner_gave_is_what_a_loader_gives_of_the_recording(tmp_path):
-    """Rows come with jitter, late, twice, lost, too late and set back; whatever was kept, both have the same bytes."""
+def test_an_aligners_batches_equal_a_loaders_of_the_recording(tmp_path):
+    """Rows arrive with jitter, late, twice, too late, with a clock set back, or never. Both see the same bytes of the kept rows."""
     rng = np.random.default_rng(5)
     pixels = rng.integers(0, 255, (120, 8, 8, 3)).astype(np.uint8)
     files = [file_of(frame, "png") for frame in pixels]
@@ -319,7 +321,7 @@ def test_what_an_aligner_gave_is_what_a_loader_gives_of_the_recording(tmp_path):
                 rings[name].push(stamp, row, arrival_ns=arrival)
                 frontier = aligner.frontier()
                 if len({ring.counts["segments"] for ring in rings.values()}) > 1:
-                    continue  # not all are set back yet
+                    continue  # not all clocks are set back yet
                 if name == "joint" and frontier is not None and stamp <= frontier + 30_000_000:
                     moments = [m for _, key, m in events if key == "joint" and frontier - 8_000_000 < m <= frontier]
                     for moment in moments:
@@ -333,7 +335,7 @@ def test_what_an_aligner_gave_is_what_a_loader_gives_of_the_recording(tmp_path):
     loader = loader_of(path)
     assert loader.spec == spec and recorder.counts["joint"]["lost"] == 0
     assert rings["joint"].counts["too_late"] > 5 and rings["joint"].counts["duplicates"] > 5
-    compared = [0, 0]  # of each episode
+    compared = [0, 0]  # a count for each episode
     for i in range(loader.num_anchors):
         expected = loader.gather([i])
         for_it = gave.get(int(expected["time_ns"][0]))

@@ -1,4 +1,4 @@
-"""Real recordings that another process plays again: an aligner's windows are the Loader's, of what came and of the recording itself."""
+"""Another process plays real recordings: an aligner's windows equal a Loader's, on the received rows and on the recording itself."""
 
 import json
 import os
@@ -40,7 +40,7 @@ class Recording:
         self.dataset = robocache.open(path / "original")
         self.definition = definition
         self.streams = streams  # {stream: Window}
-        self.topics = topics  # {topic: type} of a bag, whose messages are sent; None: rows are sent
+        self.topics = topics  # a bag's {topic: type}, to send messages; None: to send rows
         self.loader = loader_of(self.dataset, streams)
         if topics:
             self.played = {"bag": str(next(Path(source).glob("*.db3"))), "topics": list(topics)}
@@ -53,7 +53,7 @@ class Recording:
         self.played = {"rows": str(path / "rows.npz"), "topics": list(streams)}
 
     def receiver(self, rings):
-        """Returns for each topic what takes a message and its number."""
+        """Returns for each topic a function that takes a message and its number."""
         if self.topics is None:
 
             def row_of(stream):
@@ -95,7 +95,7 @@ def loader_of(dataset, windows):
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory):
-    """Returns a recording of the real data by its name; made once."""
+    """Returns a function from a name to a recording of the real data, which is made once."""
     root, result = os.environ.get("ROBOCACHE_TEST_DATA"), {}
 
     def get(name):
@@ -214,16 +214,16 @@ def play(requested, network=None):
 
 
 def ask(aligner, loader, thread, planted):
-    """Asks for every moment of the recording once it is settled. Returns copies of the batches, and of those at no moment: halfway, and `latest()`."""
+    """Asks for every moment when it is settled. Returns copies of these batches, and of batches halfway between moments and of `latest()`."""
     moments = np.array([loader.gather([i])["time_ns"][0] for i in range(loader.num_anchors)])
     batches, latest, at, is_playing = {}, {}, 0, True
     while is_playing:
-        is_playing = thread.is_alive()  # what came last is asked for, too
+        is_playing = thread.is_alive()  # asks once more after the last message
         frontier = aligner.frontier()
         if frontier is None:
             time.sleep(0.001)
             continue
-        if planted == "now":  # a policy that does not know the frontier
+        if planted == "now":  # like a policy that ignores the frontier
             frontier = max(ring.newest_ns for ring in aligner.rings.values())
         end = int(np.searchsorted(moments, frontier, side="right"))
         for moment in moments[max(at, end - 1) if planted == "now" else at : end].tolist():
@@ -247,7 +247,7 @@ def gathered(loader):
 
 
 def differences(batches, expected, moments):
-    """Returns the moments at which a byte differs, with the arrays that differ."""
+    """Returns the moments at which a byte differs, with the names of the arrays."""
     found = {
         moment: [key for key, array in batches[moment].items() if array.tobytes() != expected[moment][key].tobytes()]
         for moment in moments
@@ -256,7 +256,7 @@ def differences(batches, expected, moments):
 
 
 def without_gaps(recording, recorded, moments):
-    """Returns the moments whose windows read no row that the recorded cache lacks: two rows on each side of every target have come."""
+    """Returns the moments whose windows read no lost row: two rows on each side of every target were received."""
     whole = np.ones(len(moments), bool)
     for stream, window in recording.streams.items():
         original = np.unique(np.asarray(recording.dataset[stream].time_ns))
@@ -298,7 +298,7 @@ def check_counts(played, recording):
 
 def check_windows(played, recording, *, least, least_whole):
     expected = gathered(loader_of(played.recorded, recording.streams))
-    moments = [moment for moment in played.batches if moment in expected]  # an anchor's own row may be lost
+    moments = [moment for moment in played.batches if moment in expected]  # the anchor's row may be lost
     assert len(moments) > least, len(moments)
     assert differences(played.batches, expected, moments) == {}
     whole = without_gaps(recording, played.recorded, moments)
@@ -307,7 +307,7 @@ def check_windows(played, recording, *, least, least_whole):
 
 
 def compare_latest(played, recording):
-    """Compares values halfway between rows and at the frontier, which are at no row's stamp, with numpy's. Returns how many."""
+    """Compares values between rows, halfway and at the frontier, with numpy's. Returns their number."""
     compared = 0
     snap_ns = json.loads(recording.loader.spec.to_json())["snap_ns"]
     for stream, window in recording.streams.items():
@@ -333,7 +333,7 @@ def compare_latest(played, recording):
     return compared
 
 
-PARTS = {  # the part of each recording at 1x, and at 20x: its begin and seconds, and its moments
+PARTS = {  # name: the begin, the seconds and the number of moments at 1x, and at 20x
     ("imu and pose", 1): (10.0, 5.0, 60),
     ("imu and pose", 20): (2.0, 60.0, 800),
     ("vicon", 1): (3.0, 4.0, 800),
@@ -344,7 +344,7 @@ PARTS = {  # the part of each recording at 1x, and at 20x: its begin and seconds
 
 
 @pytest.mark.parametrize(("name", "speed"), PARTS)
-def test_windows_of_a_recording_that_is_played_again(recordings, tmp_path, name, speed):
+def test_windows_of_a_replayed_recording(recordings, tmp_path, name, speed):
     begin_s, seconds, least = PARTS[name, speed]
     recording = recordings(name)
     played = Played(tmp_path, recording, speed=speed, begin_s=begin_s, seconds=seconds)
@@ -353,7 +353,7 @@ def test_windows_of_a_recording_that_is_played_again(recordings, tmp_path, name,
     for result in ("reordered", "refused", "duplicates", "too_late"):
         assert sum(count[result] for count in counts) > 0, (result, counts)
     check_windows(played, recording, least=least, least_whole=least // 4)
-    assert compare_latest(played, recording) > 20 or name == "vicon"  # numpy has no such curves
+    assert compare_latest(played, recording) > 20 or name == "vicon"  # numpy has no curves of vicon's methods
 
 
 @pytest.mark.parametrize("name", ["imu and pose", "vicon"])
@@ -370,7 +370,7 @@ def test_every_datagram_that_a_network_loses_is_counted(recordings, tmp_path, na
 
 
 def rewritten(path, played, recording, change):
-    """Changes the rows of each stream of the recorded cache, as another recorder would have written them. Returns its batches."""
+    """Rewrites the recorded cache with `change` applied to each stream, as a faulty recorder would. Returns its batches."""
     with robocache.Writer(path) as writer:
         for stream in recording.streams:
             writer.stream(stream, names=played.recorded[stream].names, attributes=recording.dataset[stream].attributes)
@@ -401,7 +401,7 @@ def of_one_bit(stamps, rows, arrivals):
 
 
 def test_the_comparison_finds_planted_faults(recordings, tmp_path):
-    """It would find a policy that asks for now, and a recorder that sorts rows by their arrival, drops late ones or changes a bit."""
+    """The faults: a policy asks for now; a recorder sorts rows by arrival, drops late ones, or changes a bit."""
     recording = recordings("vicon")
     played = Played(tmp_path / "a", recording, speed=20, begin_s=2.0, seconds=10.0)
     check_windows(played, recording, least=1000, least_whole=200)

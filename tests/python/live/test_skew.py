@@ -1,4 +1,4 @@
-"""Compares what a policy saw with training, on recordings with a planted delay."""
+"""Compares a policy's values with training's, on recordings with a planted delay."""
 
 import io
 import json
@@ -59,7 +59,7 @@ def run(
     saw=True,
     ahead_ns=0,
 ):
-    """Records a robot whose frames come late by a delay, and whose policy asks with `ask(aligner, now)`."""
+    """Records a robot whose frames arrive late, and whose policy calls `ask(aligner, now)`."""
     rng = np.random.default_rng(0)
     for name in range(episodes):
         rings = {
@@ -102,7 +102,7 @@ def test_a_planted_delay_of_a_camera_is_named(tmp_path, spec, saw, capsys):
     assert abs(front.older_ms - 30) < 1.5 and abs(front.oldest_ms - 33.3) < 0.1
     assert found.moments == ("recorded" if saw else "now") and found.behind_ms == 0
     assert 0 < joint.older_ms < 1.5 and joint.delay_ms < 1
-    # By the stamps alone: how many of the moments have a frame that training has and the policy had not.
+    # The oracle, from stamps: the number of moments with a frame that training has and the policy had not.
     moments = robocache.open(path)["policy.moment_ns"].values if saw else None
     if saw:
         moments = moments[moments <= min(JOINT[-2], FRONT[-1] - 1)]
@@ -122,7 +122,7 @@ def test_a_planted_delay_of_a_camera_is_named(tmp_path, spec, saw, capsys):
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found.to_dict()))
 
 
-def test_at_the_frontier_no_window_differs_and_the_delay_is_still_named(tmp_path, spec):
+def test_at_the_frontier_windows_agree_and_the_delay_is_named(tmp_path, spec):
     run(tmp_path / "recorded", spec, for_the_frontier, delay_ms=30)
     found = live.skew(tmp_path / "recorded", spec)
     assert found.compared > 150 and found.left_out == 0 and 31 < found.behind_ms < 70
@@ -130,8 +130,8 @@ def test_at_the_frontier_no_window_differs_and_the_delay_is_still_named(tmp_path
     assert "camera front" in str(found) and "its rows come 30.0 ms" in str(found) and "none differs" in str(found)
 
 
-def test_without_a_delay_the_frame_is_trainings(tmp_path, spec):
-    """The same comparison finds no delay where there is none."""
+def test_without_a_delay_frames_equal_trainings(tmp_path, spec):
+    """The comparison finds no delay."""
     run(tmp_path / "recorded", spec, for_now, delay_ms=0)
     found = live.skew(tmp_path / "recorded", spec)
     assert found.keys["front"].differ == 0 and found.keys["front"].older_ms == 0
@@ -153,7 +153,7 @@ def test_dropped_frames_are_no_delay(tmp_path, spec):
     assert (front.differ, front.older_ms, front.delay_ms) == (0, 0, 0) and front.windows > 100
 
 
-def test_of_two_delays_both_are_named(tmp_path, spec):
+def test_two_delays_are_named(tmp_path, spec):
     run(tmp_path / "recorded", spec, for_now, delay_ms=30, joint_ms=50)
     found = live.skew(tmp_path / "recorded", spec)
     assert list(found.keys) == ["joint", "front"]
@@ -161,7 +161,7 @@ def test_of_two_delays_both_are_named(tmp_path, spec):
     assert abs(found.keys["joint"].delay_ms - 50.5) < 0.5 and found.keys["front"].delay_ms == 30
 
 
-def test_rows_that_came_too_late_are_named(tmp_path, spec):
+def test_rows_that_arrive_too_late_are_named(tmp_path, spec):
     run(tmp_path / "recorded", spec, for_the_frontier, delay_ms=5, joint_late_ms=9.0, lateness_ms=3.0)
     found = live.skew(tmp_path / "recorded", spec)
     assert found.keys["joint"].too_late > 100
@@ -169,13 +169,13 @@ def test_rows_that_came_too_late_are_named(tmp_path, spec):
 
 
 @pytest.mark.parametrize("ahead_s", [3600, -3600])
-def test_moments_by_another_clock_are_refused(tmp_path, spec, ahead_s):
+def test_moments_of_another_clock_are_refused(tmp_path, spec, ahead_s):
     run(tmp_path / "recorded", spec, for_now, delay_ms=30, ahead_ns=ahead_s * NS)
     with pytest.raises(robocache.errors.ArgumentError, match="by the clock of the arrivals, got moments at"):
         live.skew(tmp_path / "recorded", spec)
 
 
-def test_recordings_that_cannot_be_compared(tmp_path, spec):
+def test_recordings_that_cannot_be_compared_are_refused(tmp_path, spec):
     run(tmp_path / "recorded", spec, for_now, delay_ms=5, saw=False)
     with robocache.Writer(tmp_path / "other") as writer, writer.episode() as episode:
         episode.append("joint", JOINT, joints(JOINT))

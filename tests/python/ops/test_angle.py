@@ -1,6 +1,6 @@
 """Rule 8 of `angle`, in resample_trajectories and fuse_multimodal, on the CPU and on CUDA.
 
-The oracle counts in whole numbers (tests/reference/angle.py); the bound is that of rule 8.2 in docs/rules.md.
+The oracle computes with integers (tests/reference/angle.py); the bound is rule 8.2's in docs/rules.md.
 """
 
 import functools
@@ -35,7 +35,7 @@ def check(values, times, targets, device="cpu", **options):
     assert (inside | np.isnan(out.astype(np.float64)) | ~between).all()
     if values.dtype.itemsize >= 4:
         assert not (between & (out == PI[values.dtype])).any()
-    # Angles count modulo 2 pi.
+    # Angles are equal modulo 2 pi.
     with np.errstate(invalid="ignore"):
         turns = np.rint((out.astype(np.float64) - expected.exact) / (2 * np.pi))
     exact = np.where(between & np.isfinite(turns), expected.exact + 2 * np.pi * turns, expected.exact)
@@ -43,7 +43,7 @@ def check(values, times, targets, device="cpu", **options):
 
 
 def random_angles(rng, shape, dtype):
-    """On the circle, at its seam, turns away, and now and then no angle at all."""
+    """Angles on the circle, at its seam, several turns away, and some NaN or infinite."""
     x = rng.uniform(-np.pi, np.pi, shape)
     seam = rng.choice([np.pi, -np.pi, np.pi / 2, -np.pi / 2, 0.0, 2 * np.pi], shape)
     seam = seam + rng.standard_normal(shape) * np.exp2(-rng.integers(5, 60, shape).astype(float))
@@ -59,7 +59,7 @@ def random_case(rng, dtype, clock, *, batch=3, samples=17, targets=37, features=
     return random_angles(rng, (batch, samples, features), dtype), times, random_targets(rng, times, targets)
 
 
-# ---- The whole of it against the oracle ----
+# ---- Against the oracle ----
 
 
 @each_float
@@ -104,12 +104,12 @@ def test_rule_8_the_same_bits_on_cpu_and_cuda(rng, cuda, dtype, clock):
         assert_same_bits(on_cuda, on_cpu)
 
 
-# ---- Which way, and where it ends ----
+# ---- The direction, and the range of results ----
 
 
 @each_float
 @each_clock
-def test_rule_8_where_nothing_wraps_it_is_linear_bit_for_bit(rng, device, dtype, clock):
+def test_rule_8_without_wraps_angle_equals_linear(rng, device, dtype, clock):
     times = random_times(rng, 3, 17, clock)
     values = rng.uniform(-1.5, 1.5, (3, 17, 6)).astype(dtype)
     targets = random_targets(rng, times, 60)
@@ -121,7 +121,7 @@ def test_rule_8_where_nothing_wraps_it_is_linear_bit_for_bit(rng, device, dtype,
 
 
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=lambda dtype: dtype.name)
-def test_rule_8_over_the_seam_and_not_through_zero(device, dtype):
+def test_rule_8_goes_over_the_seam(device, dtype):
     values = np.array([[3.0, -3.0, 170.0], [-3.0, 3.0, -170.0]]).astype(dtype)
     values[:, 2] = np.radians(values[:, 2])
     out, _ = resample(values, np.array([0.0, 1.0]), np.array([0.25, 0.5, 0.75]), device)
@@ -139,7 +139,7 @@ def test_rule_8_over_the_seam_and_not_through_zero(device, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=lambda dtype: dtype.name)
-def test_rule_8_half_a_turn_goes_the_way_the_numbers_go(device, dtype):
+def test_rule_8_half_a_turn_goes_as_the_numbers_go(device, dtype):
     pi = PI[dtype]
     values = np.array([[0, 0, -pi / 2, pi / 2], [pi, -pi, pi / 2, -pi / 2]], dtype)
     out, _ = resample(values, np.array([0.0, 1.0]), np.array([0.25, 0.5]), device)
@@ -147,7 +147,7 @@ def test_rule_8_half_a_turn_goes_the_way_the_numbers_go(device, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=lambda dtype: dtype.name)
-def test_rule_8_pi_itself_comes_out_as_minus_pi(device, dtype):
+def test_rule_8_pi_becomes_minus_pi(device, dtype):
     pi = PI[dtype]
     values = np.array([[0.75 * pi, -0.75 * pi], [1.25 * pi, -1.25 * pi]], dtype)
     out, _ = resample(values, np.array([0.0, 1.0]), np.array([0.5]), device)
@@ -155,7 +155,7 @@ def test_rule_8_pi_itself_comes_out_as_minus_pi(device, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS[2:], ids=lambda dtype: dtype.name)
-def test_rule_8_16_bits_may_round_to_their_own_pi_which_lies_below_it(device, dtype):
+def test_rule_8_16_bits_may_round_to_their_own_pi(device, dtype):
     assert float(PI[dtype]) < np.pi
     values = np.array([[3.125], [-3.125]]).astype(dtype)
     out, _ = resample(values, np.array([0.0, 1.0]), np.linspace(0, 1, 65), device)
@@ -165,8 +165,8 @@ def test_rule_8_16_bits_may_round_to_their_own_pi_which_lies_below_it(device, dt
 
 
 @each_float
-def test_rule_8_only_the_place_on_the_circle_counts(rng, device, dtype):
-    """An encoder that counts turns, and the same one wrapped: within the bounds of the one and of the other."""
+def test_rule_8_whole_turns_do_not_matter(rng, device, dtype):
+    """An encoder that counts turns and a wrapped one agree within the sum of their bounds."""
     place = np.cumsum(rng.uniform(-0.4, 0.4, 50)) + np.linspace(0, 40, 50)
     unwrapped = place[:, None].astype(dtype)
     wrapped = np.angle(np.exp(1j * unwrapped.astype(np.float64))).astype(dtype)
@@ -181,7 +181,7 @@ def test_rule_8_only_the_place_on_the_circle_counts(rng, device, dtype):
 
 @each_float
 @each_clock
-def test_rule_4_a_hit_and_a_held_sample_keep_every_bit_beyond_pi_too(device, dtype, clock):
+def test_rule_4_hits_and_held_samples_keep_every_bit(device, dtype, clock):
     special = [np.nan, 100.0, -np.inf, -0.0, 4.0, np.pi, -3.5]
     values = np.array(special)[np.arange(18).reshape(6, 3) % 7].astype(dtype)
     times = np.array([5, 6, 9, 11, 12, 20]).astype(clock)
@@ -194,14 +194,14 @@ def test_rule_4_a_hit_and_a_held_sample_keep_every_bit_beyond_pi_too(device, dty
     assert not valid.any()
 
 
-def test_rule_8_what_is_not_finite_is_nan_between_in_its_feature_alone(device):
+def test_rule_8_a_non_finite_sample_gives_nan_in_its_feature_alone(device):
     values = np.array([[0, 1, 2, 3], [np.nan, np.inf, -np.inf, 3.1], [0, 1, 2, 3]], np.float32)
     out, valid = resample(values, np.arange(3.0), np.array([0.5, 1.5]), device)
     assert np.isnan(out).tolist() == [[True, True, True, False]] * 2
     assert valid.all()
 
 
-def test_rule_11_linear_goes_on_at_the_brackets_rate_around_the_circle(device):
+def test_rule_11_linear_extrapolates_around_the_circle(device):
     values, times = np.array([[0.0], [1.0], [3.0], [-3.0]]), np.array([0.0, 1.0, 2.0, 2.5])
     targets = np.array([-1.0, -4.0, 3.0, 20.0])
     out, valid = resample(values, times, targets, device, extrapolate="linear")
@@ -225,7 +225,7 @@ def test_rule_9_angles_beside_other_methods(rng, device):
 
 
 @each_clock
-def test_fused_angles_are_those_of_resample_scaled_before_the_only_rounding(rng, device, clock):
+def test_fused_angles_equal_resample_scaled_before_rounding(rng, device, clock):
     values, times, targets = random_case(rng, FLOATS[1], clock)
     other = rng.standard_normal((3, 17, 2)).astype(np.float32)
     streams = {
@@ -255,8 +255,8 @@ def gradients(device, values, times, targets, given, **options):
 
 
 @pytest.mark.parametrize("extrapolate", ["clamp", "nan", "linear"])
-def test_rule_19_gradients_are_those_of_the_unwrapped_line(rng, device, extrapolate):
-    """On a circle and on the line that it unwinds to the derivatives are the same."""
+def test_rule_19_gradients_equal_those_of_unwrapped_values(rng, device, extrapolate):
+    """Derivatives of wrapped and unwrapped values are the same."""
     line = np.cumsum(rng.uniform(-2.5, 2.5, (2, 12, 3)), axis=1)
     circle = np.angle(np.exp(1j * line))
     times = np.cumsum(rng.uniform(0.5, 1.5, (2, 12)), axis=1)
@@ -276,7 +276,7 @@ def test_rule_19_gradcheck_of_angles(rng, device):
     targets = rng.uniform(0, 10, (2, 15))
     inputs = [to_torch(x, device).requires_grad_() for x in (values, times, targets)]
 
-    def call(*tensors):  # sine and cosine do not jump where the angle does
+    def call(*tensors):  # sine and cosine do not jump at the seam
         out = robocache.resample_trajectories(*tensors, method="angle", extrapolate="linear")
         return torch.stack([out.sin(), out.cos()])
 
@@ -284,7 +284,7 @@ def test_rule_19_gradcheck_of_angles(rng, device):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-def test_rule_19_values_gradient_is_that_of_linear(rng, device, dtype):
+def test_rule_19_the_gradient_of_values_equals_linears(rng, device, dtype):
     times = np.cumsum(rng.uniform(0.5, 1.5, (2, 9)), axis=1)
     targets = rng.uniform(0, 10, (2, 15))
     values = rng.uniform(-3, 3, (2, 9, 3)).astype(dtype)

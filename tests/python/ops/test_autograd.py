@@ -23,8 +23,8 @@ torch = pytest.importorskip("torch")
 
 @each_dtype
 @each_clock
-def test_rule_19_gradient_of_values_is_what_each_sample_gave(rng, device, dtype, clock):
-    """Bound: with the weights within 4 roundings of the work type, a product and a sum of n terms add n + 1 more; then one
+def test_rule_19_gradient_of_values_is_the_sum_of_weights(rng, device, dtype, clock):
+    """Bound: weights are within 4 roundings of the work type; a product and a sum of n terms add n + 1; then one
     rounding to the type of the values."""
     batch, samples, targets, features = 3, 17, 41, 5
     work = ROUNDING[np.dtype(np.float64 if dtype == np.float64 and clock != np.float32 else np.float32)]
@@ -39,11 +39,11 @@ def test_rule_19_gradient_of_values_is_what_each_sample_gave(rng, device, dtype,
         given = out_gradient.astype(np.float64)
         expected = np.einsum("bts,btd->bsd", weights, given)
         terms = np.count_nonzero(weights, axis=1)[..., None]
-        # 1 - w is as far off as w: in units of the larger of both.
+        # 1 - w has the error of w, in units of the larger one.
         size = np.einsum("bts,btd->bsd", np.where(weights != 0, np.maximum(1, np.abs(weights)), 0), np.abs(given))
         bound = (terms + 6) * work * size + ROUNDING[dtype] * np.abs(expected)
         if dtype == np.float16:
-            bound += 2.0**-25  # the least subnormal's half
+            bound += 2.0**-25  # half the least subnormal
         assert (np.abs(result.astype(np.float64) - expected) <= bound).all(), options
 
 
@@ -55,7 +55,7 @@ def test_rule_19_any_shape(rng, device, features, samples, targets):
     out_gradient = rng.integers(-8, 9, (2, targets, features)).astype(np.float64)
     result = gradients(device, values, times, wanted, out_gradient, method="nearest")
     weights = weights_of_samples(times, wanted, samples, method="nearest")
-    assert_same_bits(result[0], np.einsum("bts,btd->bsd", weights, out_gradient))  # whole numbers: exact
+    assert_same_bits(result[0], np.einsum("bts,btd->bsd", weights, out_gradient))  # integers: exact
     assert not result[1].any() and not result[2].any()
 
 
@@ -68,14 +68,14 @@ def test_rule_19_empty_dimensions(device, shape):
         assert not gradient.any()
 
 
-def test_rule_19_of_samples_with_one_time_the_last_takes_all(device):
+def test_rule_19_the_last_of_equal_times_takes_the_gradient(device):
     values, times = np.zeros((4, 1)), np.array([0.0, 1.0, 1.0, 2.0])
     wanted = np.array([0.25, 1.0, 1.5])
     (result,) = gradients(device, values, times, wanted, np.ones((3, 1)), ("values",))
     assert result.ravel().tolist() == [0.75, 0, 0.25 + 1 + 0.5, 0.5]
 
 
-def test_rule_19_held_samples_take_the_gradient_and_absent_targets_give_none(device):
+def test_rule_19_held_samples_take_gradients_absent_targets_give_none(device):
     values, times = np.zeros((3, 1)), np.array([0.0, 1.0, 2.0])
     wanted = np.array([-1.0, 5.0, np.nan, np.inf])
     given = np.array([[1.0], [2.0], [4.0], [8.0]])
@@ -89,8 +89,8 @@ def test_rule_19_held_samples_take_the_gradient_and_absent_targets_give_none(dev
 @pytest.mark.parametrize("clock", CLOCKS[:2], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("extrapolate", ["clamp", "nan", "linear"])
 @pytest.mark.parametrize("max_gap", [None, 0.015])
-def test_rule_19_gradients_of_times_of_linear(rng, device, dtype, clock, extrapolate, max_gap):
-    """Bound: the weight is within 4 roundings of the work type or of the clock's type and the gap within 1; sums are in
+def test_rule_19_gradients_of_times_by_linear(rng, device, dtype, clock, extrapolate, max_gap):
+    """Bound: the weight is within 4 roundings of the work type or the clock's type, the gap within 1; sums are in
     float64; then one rounding to the clock's type."""
     batch, samples, targets, features = 3, 17, 41, 5
     if max_gap is not None:
@@ -113,18 +113,18 @@ def test_rule_19_a_hit_moves_with_the_bracket_after_it(device):
     of_times, of_targets = gradients(
         device, values, times, np.array([0.0, 1.0, 2.0]), np.ones((3, 1)), ("times", "target_times")
     )
-    assert of_targets.tolist() == [10, 30, 30]  # the last by the bracket before it
+    assert of_targets.tolist() == [10, 30, 30]  # the last hit has only the bracket before it
     assert of_times.tolist() == [-10, -30, -30]
 
 
 @pytest.mark.parametrize("options", [{"method": "nearest"}, {"causal": True}, {"method": "next"}], ids=str)
-def test_rule_19_what_holds_a_sample_does_not_move_with_times(rng, device, options):
+def test_rule_19_held_values_have_no_gradient_of_times(rng, device, options):
     times, wanted = jittered(rng, 2, 9, 12, np.dtype(np.float64))
     result = gradients(device, rng.standard_normal((2, 9, 3)), times, wanted, np.ones((2, 12, 3)), **options)
     assert result[0].any() and not result[1].any() and not result[2].any()
 
 
-def test_rule_19_int64_clocks_leave_the_gradient_to_values(rng, device):
+def test_rule_19_with_int64_clocks_only_values_have_gradients(rng, device):
     times, wanted = jittered(rng, 2, 9, 12, np.dtype(np.int64))
     (result,) = gradients(device, rng.standard_normal((2, 9, 3)), times, wanted, np.ones((2, 12, 3)), ("values",))
     assert result.sum() == pytest.approx(2 * 12 * 3)  # every target's weights add up to 1
@@ -133,10 +133,10 @@ def test_rule_19_int64_clocks_leave_the_gradient_to_values(rng, device):
 @pytest.mark.parametrize("options", CALLS, ids=lambda o: "-".join(str(v) for v in o.values()))
 @pytest.mark.parametrize("layout", ["rows", "shared clocks", "one row"])
 def test_rule_19_gradcheck(rng, device, options, layout):
-    """No hits and no repeated times: there is no derivative there to take differences of."""
+    """Without hits and repeated times, where no derivative exists."""
     batch, samples, targets, features = 3, 7, 9, 2
     times, wanted = jittered(rng, batch, samples, targets, np.dtype(np.float64), duplicates=False, hits=False)
-    times, wanted = times * 100, wanted * 100  # seconds apart: a difference of 1e-6 crosses nothing
+    times, wanted = times * 100, wanted * 100  # far apart: a step of 1e-6 reaches no sample
     options = options | {"max_gap": None if options["max_gap"] is None else 1.5}
     lengths = torch.tensor([7, 4, 1], device=device) if layout != "one row" else None
     values = rng.standard_normal((batch, samples, features))
@@ -150,7 +150,7 @@ def test_rule_19_gradcheck(rng, device, options, layout):
         out = robocache.resample_trajectories(*tensors, lengths=lengths, **options)
         return torch.nan_to_num(out, nan=0.0)
 
-    # On CUDA sums over times come in any order.
+    # On CUDA the order of sums over times varies.
     assert torch.autograd.gradcheck(call, inputs, nondet_tol=1e-12 if device == "cuda" else 0)
 
 

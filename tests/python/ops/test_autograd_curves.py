@@ -51,7 +51,7 @@ def test_rule_19_gradcheck_of_curves_over_repeated_times_and_hits(rng, device, o
 
 @pytest.mark.parametrize("method", ["pchip", "akima", "cubic"])
 def test_rule_19_a_hit_moves_with_the_slope_of_the_curve(rng, device, method):
-    """At a sample a curve has one slope: what finite differences on either side of it come to."""
+    """At a sample a curve has one slope, so finite differences on both sides agree."""
     times, _ = jittered(rng, 2, 9, 1, np.dtype(np.float64), duplicates=False)
     times = times * 100
     values = rng.standard_normal((2, 9, 3))
@@ -67,7 +67,7 @@ def test_rule_19_a_hit_moves_with_the_slope_of_the_curve(rng, device, method):
         )
         return (to_numpy(after - before) * given).sum(2) / (2 * step)
 
-    # The second derivative jumps at a sample, which is an error of the first order in the step: two steps cancel it.
+    # The second derivative jumps at a sample. That is an error of first order in the step, which two steps cancel.
     slope = 2 * central(0.5e-5) - central(1e-5)
     np.testing.assert_allclose(result[2], slope, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(result[1][:, 1:-1], -slope, rtol=1e-5, atol=1e-5)
@@ -76,9 +76,9 @@ def test_rule_19_a_hit_moves_with_the_slope_of_the_curve(rng, device, method):
 
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=lambda dtype: dtype.name)
 @each_curve
-def test_rule_19_curves_of_other_types_have_the_gradients_of_float64(rng, device, options, dtype):
-    """Bound: derivatives are in float64 of the values as they are, so what differs is the weight's rounding to float32,
-    which a derivative of magnitude below 32 takes to 32 roundings, each sum's, and the last one's."""
+def test_rule_19_gradients_of_curves_of_other_types_equal_float64s(rng, device, options, dtype):
+    """Bound: derivatives are computed in float64, so only these roundings differ: the weight's to float32,
+    times a derivative below 32; each sum's; and the last one."""
     times, wanted = jittered(rng, 2, 9, 21, np.dtype(np.float64))
     values = rng.standard_normal((2, 9, width(options))).astype(dtype)
     given = rng.standard_normal((2, 21, width(options))).astype(dtype)
@@ -112,7 +112,7 @@ def test_rule_19_each_block_of_features_has_the_gradient_of_its_method(rng, devi
         np.testing.assert_allclose(result[index], sum(one[index] for one in alone), rtol=1e-9, atol=1e-9)
 
 
-def test_rule_19_targets_past_their_length_give_nothing(rng, device):
+def test_rule_19_targets_past_their_length_give_no_gradient(rng, device):
     times, wanted = jittered(rng, 2, 9, 12, np.dtype(np.float64))
     values, given = rng.standard_normal((2, 9, 3)), rng.standard_normal((2, 12, 3))
     lengths = torch.tensor([5, 0], device=device)
@@ -127,7 +127,7 @@ def test_rule_19_values_gradient_has_the_same_bits_on_cpu_and_cuda(rng, cuda, dt
     times, wanted = jittered(rng, 5, 300, 700, np.dtype(np.float32))
     values = rng.standard_normal((5, 300, 24)).astype(dtype)
     out_gradient = random_gradient(rng, (5, 700, 24), dtype)
-    # Rotations apart: sines differ by an ulp.
+    # Without rotations, whose sines differ by an ulp.
     curves = [options for options in CURVES if options["method"] in ("pchip", "akima", "cubic")]
     for options in CALLS + curves:
         arrays = values, times, wanted, out_gradient, ("values",)

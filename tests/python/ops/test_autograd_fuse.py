@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 
 def streams_of(rng, device, targets=9):
-    """Streams of every kind of method, each with its own clock, and what they are fused with."""
+    """Streams of every kind of method, each with its own clock, and the options to fuse them."""
     widths = {"arm": 3, "hand": 2, "head": 4, "wheels": 2, "base": 7}
     streams = {}
     for name, width in widths.items():
@@ -47,7 +47,7 @@ def test_rule_19_gradcheck_of_fuse(rng, device, output):
     assert torch.autograd.gradcheck(call, inputs, nondet_tol=1e-12 if device == "cuda" else 0)
 
 
-def test_rule_19_fuse_has_the_gradients_of_its_streams_one_by_one(rng, device):
+def test_rule_19_gradients_of_fuse_equal_those_of_each_stream(rng, device):
     streams, wanted, _ = streams_of(rng, device)
     given = to_torch(rng.standard_normal((2, 9, 5)), device)
     arm, hand = streams["arm"], streams["hand"]
@@ -62,8 +62,8 @@ def test_rule_19_fuse_has_the_gradients_of_its_streams_one_by_one(rng, device):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-9)
 
 
-def test_rule_19_fuse_gradients_count_in_each_clocks_own_unit(device):
-    """Seconds as targets of a stream in nanoseconds: 10 per second is 10 per second."""
+def test_rule_19_gradients_of_times_have_each_clocks_unit(device):
+    """Targets in seconds for a stream in nanoseconds: a slope of 10 per second stays 10 per second."""
     values = torch.tensor([[0.0], [10.0]], dtype=torch.float64, device=device)
     stamps = torch.tensor([0, 1_000_000_000], device=device)
     wanted = torch.tensor([0.25], dtype=torch.float64, device=device, requires_grad=True)
@@ -77,7 +77,7 @@ def test_rule_19_fuse_gradients_count_in_each_clocks_own_unit(device):
 
 
 def test_rule_19_fuse_of_other_types_rounds_once(rng, device):
-    """16-bit values, a float32 clock, int32 counts scaled to a float: each gradient has the type of what it is of."""
+    """16-bit values, a float32 clock, int32 counts scaled to a float: each gradient has the type of its input."""
     values = to_torch(rng.standard_normal((2, 8, 3)), device).to(torch.bfloat16).requires_grad_()
     counts = torch.arange(8, dtype=torch.int32, device=device)[:, None].expand(2, 8, 1)
     times = torch.arange(8.0, device=device).requires_grad_()
@@ -94,7 +94,7 @@ def test_rule_19_fuse_of_other_types_rounds_once(rng, device):
     assert torch.equal(result[0].float(), expected[None, :, None].expand(2, 8, 3))
 
 
-def test_rule_19_fuse_carries_no_gradient_where_it_cannot(rng, device):
+def test_rule_19_inputs_of_fuse_without_a_gradient(rng, device):
     streams, wanted, _ = streams_of(rng, device)
     (values, times), wanted = streams["arm"], wanted.detach()
     out, valid, age = robocache.fuse_multimodal([(values, times)], wanted, return_valid=True, return_age=True)

@@ -1,4 +1,4 @@
-"""Rule 19: what torch's graph holds, what is refused, streams and graphs of CUDA."""
+"""Rule 19: the tensors in torch's graph, refusals, CUDA streams and graphs."""
 
 import weakref
 
@@ -17,7 +17,7 @@ def ramp(device):
     return values, torch.arange(5.0, device=device, dtype=torch.float64)
 
 
-def test_no_graph_is_made_where_gradients_are_off(device):
+def test_no_grad_makes_no_graph(device):
     values, times = ramp(device)
     with torch.no_grad():
         assert not robocache.resample_trajectories(values, times, times).requires_grad
@@ -35,7 +35,7 @@ def test_valid_has_no_gradient(device):
     assert values.grad is not None and times.grad is None
 
 
-def test_integers_with_a_clock_that_wants_a_gradient_have_none(device):
+def test_integer_values_have_no_gradient(device):
     values = torch.arange(5, device=device)[:, None]
     times = torch.arange(5.0, device=device).requires_grad_()
     assert not robocache.resample_trajectories(values, times, times, method="nearest").requires_grad
@@ -59,10 +59,10 @@ def test_a_second_derivative_is_refused(device):
         gradient.sum().backward()
 
 
-def test_tensors_are_saved_by_torchs_way_alone(device):
-    """So that its hooks move them, checkpoints recompute them, and nothing else holds them until the backward pass."""
+def test_tensors_are_saved_by_torchs_hooks_alone(device):
+    """So hooks can move them, checkpoints recompute them, and nothing else holds them until the backward pass."""
     values, times = ramp(device)
-    inputs = values.detach() * 1, times * 1  # of the call alone
+    inputs = values.detach() * 1, times * 1  # only the call holds them
     alive = [weakref.ref(x) for x in inputs]
     with torch.autograd.graph.saved_tensors_hooks(
         lambda x: x.detach().cpu().numpy().copy(), lambda x: to_torch(x, device)
@@ -81,7 +81,7 @@ def test_tensors_are_saved_by_torchs_way_alone(device):
     assert torch.equal(result[0], torch.autograd.grad(call(values).sum(), values)[0])
 
 
-def test_a_graph_that_is_kept_gives_its_gradient_again(device):
+def test_a_retained_graph_gives_the_same_gradient_again(device):
     values, times = ramp(device)
     loss = robocache.resample_trajectories(values, times, times + 0.5, extrapolate="clamp").square().sum()
     first = torch.autograd.grad(loss, values, retain_graph=True)[0]
@@ -114,8 +114,8 @@ def test_errors_name_the_argument_where_gradients_are_on(device):
         robocache.resample_trajectories(values, times[:3], times)
 
 
-def test_the_backward_pass_leaves_nothing_on_the_default_stream(cuda):
-    """Forward and backward on a side stream, the gradient arriving late there."""
+def test_the_backward_pass_uses_the_side_stream(cuda):
+    """Forward and backward run on a side stream, where the gradient arrives late."""
     times = torch.arange(64.0, device=cuda)
     values = torch.ones(64, 256, device=cuda, requires_grad=True)
     stream = torch.cuda.Stream()

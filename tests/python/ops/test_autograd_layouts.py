@@ -10,7 +10,7 @@ import robocache
 torch = pytest.importorskip("torch")
 
 
-def test_rule_19_strides_are_free(rng, device):
+def test_rule_19_any_strides(rng, device):
     times, wanted = jittered(rng, 4, 9, 12, np.dtype(np.float64))
     values, given = rng.standard_normal((4, 9, 6)), rng.standard_normal((4, 12, 6))
     expected = gradients(device, values, times, wanted, given)
@@ -26,7 +26,7 @@ def test_rule_19_strides_are_free(rng, device):
     np.testing.assert_allclose(to_numpy(targets.grad).T, expected[2], rtol=1e-12, atol=1e-9)
 
 
-def test_rule_19_what_is_expanded_sums_its_gradients(rng, device):
+def test_rule_19_expanded_inputs_sum_their_gradients(rng, device):
     times, wanted = jittered(rng, 1, 9, 12, np.dtype(np.float64))
     row = to_torch(rng.standard_normal((9, 3)), device).requires_grad_()
     clock = to_torch(times[0], device).requires_grad_()
@@ -42,7 +42,7 @@ def test_rule_19_what_is_expanded_sums_its_gradients(rng, device):
         torch.testing.assert_close(b, 5 * c, rtol=1e-12, atol=1e-9)
 
 
-def test_rule_19_views_whose_sign_torch_has_not_applied_yet(device):
+def test_rule_19_views_with_torchs_negative_bit(device):
     values = torch.complex(torch.zeros(4, 2), torch.ones(4, 2)).to(device).requires_grad_()
     times = torch.arange(4.0, device=device)
     out = robocache.resample_trajectories(values.conj().imag, times, times)
@@ -51,7 +51,7 @@ def test_rule_19_views_whose_sign_torch_has_not_applied_yet(device):
     assert result.imag.tolist() == [[-1, -1]] * 4
 
 
-def test_rule_19_what_a_mask_took_out_brings_no_nan_back(device):
+def test_rule_19_masked_results_give_no_nan_gradient(device):
     values = np.array([[1.0], [np.nan], [3.0], [4.0]])
     times, wanted = np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.5, 1.5, 2.5])
     given = np.array([[0.0], [0.0], [1.0]])
@@ -62,13 +62,13 @@ def test_rule_19_what_a_mask_took_out_brings_no_nan_back(device):
 
 
 @pytest.mark.parametrize("method", ["pchip", "akima", "slerp"])
-def test_rule_19_curves_take_no_nan_from_where_the_gradient_is_0(rng, device, method):
+def test_rule_19_zero_gradients_take_no_nan_from_curves(rng, device, method):
     times = np.arange(12.0)
     wanted = rng.uniform(0, 11, 40)
     values = rng.standard_normal((12, 4))
     values[3] = np.nan
     given = rng.standard_normal((40, 4))
-    given[wanted < 6] = 0  # whatever may look at sample 3
+    given[wanted < 6] = 0  # all targets that may use sample 3
     poisoned_values = gradients(device, values, times, wanted, given, method=method)
     values[3] = 7
     for a, b in zip(poisoned_values, gradients(device, values, times, wanted, given, method=method), strict=True):
@@ -76,7 +76,7 @@ def test_rule_19_curves_take_no_nan_from_where_the_gradient_is_0(rng, device, me
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
-def test_rule_19_a_hit_takes_its_gradient_whatever_its_neighbours_hold(device):
+def test_rule_19_a_hit_takes_its_gradient_beside_nan(device):
     values, times = np.array([[1.0], [2.0], [np.nan], [4.0]]), np.array([0.0, 1.0, 2.0, 3.0])
     for method in ("linear", "pchip", "akima", "nearest"):
         (result,) = gradients(

@@ -1,4 +1,4 @@
-"""A call of an operation keeps nothing, runs beside calls of other threads, and is queued on the current stream."""
+"""A call of an operation keeps no memory, runs beside calls in other threads, and is queued on the current stream."""
 
 import gc
 import os
@@ -90,7 +90,7 @@ def arrays_of(result):
 
 
 @pytest.mark.parametrize("case", [*CALLS, *REFUSED])
-def test_nothing_of_a_call_is_kept(inputs, case):
+def test_a_call_keeps_no_objects(inputs, case):
     def call():
         if case in REFUSED:
             with pytest.raises(robocache.Error):
@@ -104,7 +104,7 @@ def test_nothing_of_a_call_is_kept(inputs, case):
         gc.collect()
         return [sys.getrefcount(one) for one in watched]
 
-    # They are gone without the collector. On CUDA a thread of torch's runs the backward pass, and may let go a moment later.
+    # Objects are freed without the collector. On CUDA torch's backward thread may free them a moment later.
     gc.disable()
     try:
         results, until = call(), time.monotonic() + 5
@@ -120,7 +120,7 @@ def test_nothing_of_a_call_is_kept(inputs, case):
 
 
 @pytest.mark.parametrize("case", ["resample", "resample, gradient", "fuse", "sparse", "downsample"])
-def test_the_memory_of_a_result_goes_with_it(case):
+def test_the_memory_of_a_result_is_freed_with_it(case):
     inputs = {
         "values": torch.ones(2, 1),
         "times": torch.arange(2.0),
@@ -171,7 +171,7 @@ def test_work_is_queued_on_the_current_stream(inputs, case, cuda):
     expected = arrays_of(CALLS[case](inputs))
     names = "values", "recorded values", "features", "recorded features"
     late = {name: torch.full_like(inputs[name], float("nan")).requires_grad_(name.startswith("rec")) for name in names}
-    CALLS[case](inputs | late)  # what the first call of a kind loads
+    CALLS[case](inputs | late)  # the first call of a kind loads code
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -180,7 +180,7 @@ def test_work_is_queued_on_the_current_stream(inputs, case, cuda):
             for name in names:
                 late[name].copy_(inputs[name])
         result = arrays_of(CALLS[case](inputs | late))
-        assert not side.query()  # nothing waited
+        assert not side.query()  # the call did not wait
     side.synchronize()
     for a, b in zip(result, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # sums over times come in any order
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # the order of sums over times varies

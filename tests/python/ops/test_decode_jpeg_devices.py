@@ -23,7 +23,7 @@ def on(device, encoded):
 
 
 def damaged(encoded, frame):
-    """Nothing but zeros between two restart markers of a frame: codes, but too few of them."""
+    """Zeros between two restart markers of a frame: valid codes, but too few."""
     data = encoded.data.copy()
     file = data[encoded.offsets[frame] : encoded.offsets[frame + 1]]
     begin, end = (file.tobytes().index(marker) for marker in (b"\xff\xd2", b"\xff\xd3"))
@@ -90,7 +90,7 @@ def test_a_damaged_resident_frame_is_black_and_marked(cuda, rng):
     np.testing.assert_array_equal(out.cpu().numpy(), expected)
 
 
-def test_resident_frames_refuse_what_does_not_fit(cuda, rng):
+def test_resident_frames_refuse_invalid_arguments(cuda, rng):
     encoded = frames.encode(pictures(rng, 2))
     resident = ResidentJpegs(encoded.data, encoded.offsets)
     rows = torch.arange(2, device=cuda)
@@ -101,7 +101,7 @@ def test_resident_frames_refuse_what_does_not_fit(cuda, rng):
             resident.decode(**{"rows": rows, "out": out, "status": status, name: wrong})
 
 
-def test_what_is_no_gpu_is_refused(rng):
+def test_invalid_devices_and_tiers_are_refused(rng):
     encoded = frames.encode(pictures(rng, 1))
     with pytest.raises(robocache.ArgumentError, match=r"^device: "):
         ResidentJpegs(encoded.data, encoded.offsets, device="cpu")

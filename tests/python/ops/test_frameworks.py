@@ -1,4 +1,4 @@
-"""Rule 18: arrays of other frameworks in and out, the caller's stream and the caller's allocator."""
+"""Rule 18: arrays of other frameworks, the caller's stream and the caller's allocator."""
 
 import importlib.util
 import os
@@ -27,14 +27,14 @@ def case(rng, dtype=np.float32, *, batch=3, samples=17, targets=23, features=5):
 
 
 class Array(OnlyDLPack):
-    """An array of a framework that robocache has never heard of: DLPack and a namespace."""
+    """An array of an unknown framework, with DLPack and a namespace."""
 
     def __array_namespace__(self, api_version=None):
         return types.SimpleNamespace(from_dlpack=lambda other: Array(torch.from_dlpack(other)))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=lambda dtype: dtype.__name__)
-def test_rule_18_a_framework_with_a_namespace_gets_its_own_arrays(rng, device, dtype):
+def test_rule_18_a_framework_with_a_namespace_gets_its_arrays(rng, device, dtype):
     arrays = case(rng, dtype)
     out, valid = robocache.resample_trajectories(*(Array(to_torch(x, device)) for x in arrays), return_valid=True)
     assert isinstance(out, Array) and isinstance(valid, Array)
@@ -44,7 +44,7 @@ def test_rule_18_a_framework_with_a_namespace_gets_its_own_arrays(rng, device, d
     assert_same_bits(to_numpy(valid.array).astype(bool), expected_valid)
 
 
-def test_rule_18_the_framework_of_values_is_that_of_the_result(rng, device):
+def test_rule_18_the_result_has_the_framework_of_values(rng, device):
     values, times, wanted = case(rng)
     expected = oracle(values, times, wanted)[0]
     tensors = [to_torch(x, device) for x in (values, times, wanted)]
@@ -54,7 +54,7 @@ def test_rule_18_the_framework_of_values_is_that_of_the_result(rng, device):
     assert_same_bits(to_numpy(out.array), expected)
 
 
-def test_rule_18_parameters_of_torch_give_torchs_tensors(rng, device):
+def test_rule_18_torch_parameters_give_torch_tensors(rng, device):
     values, times, wanted = (to_torch(x, device) for x in case(rng))
     parameter = torch.nn.Parameter(values)
     with torch.no_grad():
@@ -70,11 +70,11 @@ def test_rule_18_a_framework_reads_its_result_on_a_stream_of_its_own(cuda):
     torch.cuda._sleep(50_000_000)
     values.fill_(3)
     out = robocache.resample_trajectories(Array(values), Array(times), Array(times)).array
-    with torch.cuda.stream(torch.cuda.Stream()):  # waits for nobody
+    with torch.cuda.stream(torch.cuda.Stream()):  # this stream waits for no other
         assert (out == 3).all()
 
 
-def test_rule_18_out_of_another_framework_is_written(rng, device):
+def test_rule_18_out_may_have_another_framework(rng, device):
     arrays = case(rng)
     out = Array(poisoned((3, 23, 5), torch.float32, device))
     result = robocache.resample_trajectories(*(Array(to_torch(x, device)) for x in arrays), out=out)
@@ -83,7 +83,7 @@ def test_rule_18_out_of_another_framework_is_written(rng, device):
 
 
 def run_with_jax(program, *arguments):
-    """In a process of its own: jax starts threads, and other tests fork."""
+    """Runs in a process of its own: jax starts threads, and other tests fork."""
     if importlib.util.find_spec("jax") is None:
         pytest.skip("jax is not installed")
     program = (
@@ -163,7 +163,7 @@ def allocated(function):
     return result, torch.cuda.memory_allocated() - before, torch.cuda.max_memory_allocated() - before
 
 
-def test_outputs_come_from_torchs_allocator_and_nothing_else_does(rng, cuda):
+def test_only_outputs_come_from_torchs_allocator(rng, cuda):
     tensors = [to_torch(x, cuda) for x in case(rng, targets=4096, features=64)]
     out, kept, most = allocated(lambda: robocache.resample_trajectories(*tensors))
     assert kept == most == out.numel() * 4  # 3 MiB, a multiple of the allocator's 512 bytes
@@ -241,7 +241,7 @@ SPECIAL = {
 @pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested", "ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("special", SPECIAL)
 @pytest.mark.parametrize("requires_grad", [False, True])
-def test_rule_17_tensors_that_are_not_dense_are_refused_by_name(rng, special, requires_grad):
+def test_rule_17_tensors_without_dense_memory_are_refused(rng, special, requires_grad):
     values, times, wanted = map(torch.from_numpy, case(rng, np.float64))
     special = SPECIAL[special](values)
     times.requires_grad_(requires_grad)
@@ -260,13 +260,13 @@ def test_rule_17_one_meta_tensor_among_others_is_refused(rng, argument):
         robocache.resample_trajectories(**arguments)
 
 
-def test_rule_17_times_without_memory_cannot_be_checked():
+def test_rule_17_check_times_needs_times_with_memory():
     with pytest.raises(robocache.ArgumentError, match=r"^times: "):
         robocache.check_times(torch.zeros(3, device="meta"))
 
 
 @pytest.mark.parametrize("lengths", [np.array([1, 2, 3]), [1, 2, 3]], ids=lambda x: type(x).__name__)
-def test_rule_17_where_gradients_are_recorded_every_array_is_torchs(rng, lengths):
+def test_rule_17_recording_gradients_needs_torch_arrays(rng, lengths):
     values, times, wanted = map(torch.from_numpy, case(rng))
     with pytest.raises(robocache.ArgumentTypeError, match=r"^lengths: "):
         robocache.resample_trajectories(values.requires_grad_(), times, wanted, lengths=lengths)

@@ -37,7 +37,7 @@ def test_random_streams_give_the_oracles_bits(rng, device, target_clock, round_)
 @pytest.mark.parametrize("out", FLOATS, ids=name_of)
 @pytest.mark.parametrize("dtype", FLOATS + WHOLE, ids=name_of)
 def test_every_dtype_to_every_float_gives_the_oracles_bits(rng, device, dtype, out):
-    """Hits, mixtures and what is absent, plain and scaled, with a row longer than any block."""
+    """Hits, interpolated and absent values, plain and scaled, in a row longer than any block."""
     for features, clock in itertools.product((1, 5, 130), CLOCKS):
         streams = [stream_of(rng, dtype, clock, features=features)]
         targets = targets_of(rng, clock)
@@ -137,7 +137,7 @@ def test_any_dimension_may_pass_65535(rng, device, batch, samples, count, featur
     wide = stream_of(rng, np.dtype(np.float32), clock, batch=batch, samples=samples, features=features)
     small = stream_of(rng, np.dtype(np.float16), clock, batch=1, samples=5, features=2)
     small = np.broadcast_to(small[0], (batch, 5, 2)).copy(), small[1][0]
-    # The oracle is slow: it looks at some rows alone, the others must equal the CPU's or not be NaN-poisoned.
+    # The oracle is slow: it checks some rows; the others must equal the CPU's, or not be the poison.
     targets = np.sort(rng.uniform(3.0, 3.05, count))
     out, valid, age = fuse([wide, small], targets, device, dtype=np.float32)
     for rows in (slice(0, 1), slice(batch - 1, batch)):

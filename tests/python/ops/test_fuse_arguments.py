@@ -58,7 +58,7 @@ def test_rule_15_strides_and_alignment_change_nothing(rng, device):
             assert_same_bits(to_numpy(one), other)
 
 
-def test_rule_15_stride_0_is_taken_as_it_is(rng, device):
+def test_rule_15_stride_0(rng, device):
     (values, times), targets = (
         stream_of(rng, np.dtype(np.float32), np.dtype(np.float64), batch=1),
         np.linspace(3, 3.2, 9),
@@ -108,7 +108,7 @@ def test_rule_15_lengths_and_target_lengths(rng, device):
             assert (age[row, length:] == INT64.min).all()
 
 
-def test_rule_15_lengths_beyond_what_there_is_are_cut_on_cuda(rng, cuda):
+def test_rule_15_lengths_beyond_the_samples_are_cut_on_cuda(rng, cuda):
     streams = [stream_of(rng, np.dtype(np.float32), np.dtype(np.float64))]
     targets = targets_of(rng, np.dtype(np.float64))
     wild, tame = np.array([-5, 2**40, 4]), np.array([0, 17, 4])

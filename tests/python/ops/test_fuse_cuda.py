@@ -12,7 +12,7 @@ import robocache
 torch = pytest.importorskip("torch")
 
 
-def test_one_launch_whatever_the_number_of_streams(rng, cuda):
+def test_any_number_of_streams_is_one_launch(rng, cuda):
     tensors = [tuple(to_torch(x, cuda) for x in stream_of(rng, FLOATS[i % 4], CLOCKS[i % 3])) for i in range(40)]
     targets = to_torch(targets_of(rng, np.dtype(np.float64)), cuda)
     options = {"dtype": "float32", "method": ["linear", "nearest"] * 20, "scale": 2.0}

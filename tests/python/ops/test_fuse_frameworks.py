@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize("output", ["concat", "dict"])
-def test_rule_18_numpy_in_numpy_out(rng, output):
+def test_rule_18_numpy_gives_numpy(rng, output):
     for dtype in FLOATS:
         streams = [stream_of(rng, dtype, clock) for clock in CLOCKS]
         targets = targets_of(rng, np.dtype(np.float64))
@@ -37,7 +37,7 @@ def test_rule_18_numpy_in_numpy_out(rng, output):
         assert_same_bits(age, expected[2])
 
 
-def test_rule_18_only_dlpack_in_dlpack_out(rng, device):
+def test_rule_18_dlpack_gives_dlpack(rng, device):
     streams = [stream_of(rng, np.dtype(np.float32), np.dtype(np.float64))] * 2
     targets = targets_of(rng, np.dtype(np.float64))
     wrapped = [tuple(OnlyDLPack(to_torch(x, device)) for x in stream) for stream in streams]
@@ -49,7 +49,7 @@ def test_rule_18_only_dlpack_in_dlpack_out(rng, device):
         assert_same_bits(to_numpy(back).astype(other.dtype), other)
 
 
-def test_rule_18_the_framework_is_that_of_the_first_streams_values(rng):
+def test_rule_18_the_result_has_the_framework_of_the_first_streams_values(rng):
     first, second = (stream_of(rng, np.dtype(np.float32), np.dtype(np.float64)) for _ in range(2))
     targets = targets_of(rng, np.dtype(np.float64))
     expected = oracle([first, second], targets)

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize("output", ["concat", "dict"])
-def test_rule_16_out_is_written_whole_and_returned(rng, device, output):
+def test_rule_16_out_is_completely_written_and_returned(rng, device, output):
     streams = [
         stream_of(rng, np.dtype(np.float32), clock, features=d) for d, clock in zip((3, 16, 1), CLOCKS, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""fuse_multimodal: the form of a call, its streams and their methods; rules 8 to 10, 21 and 22."""
+"""fuse_multimodal: forms of a call, streams and their methods; rules 8 to 10, 21 and 22."""
 
 import itertools
 
@@ -31,7 +31,7 @@ def test_rule_21_three_positional_streams(rng, device):
             robocache.fuse_multimodal(*wrong)
 
 
-def test_rule_21_dict_in_and_one_option_a_stream(rng, device):
+def test_rule_21_a_dict_of_streams_with_options_for_each(rng, device):
     arm = stream_of(rng, np.dtype(np.float32), np.dtype(np.float64))
     camera = stream_of(rng, np.dtype(np.uint8), np.dtype(np.int64), features=4)
     imu = stream_of(rng, np.dtype(np.float16), np.dtype(np.float32), features=2)
@@ -71,8 +71,8 @@ def resampled(stream, targets, device, **options):
 
 
 @pytest.mark.parametrize("clock", CLOCKS, ids=name_of)
-def test_rules_8_to_10_every_method_is_that_of_resample(rng, device, clock):
-    """Curves and rotations are held to their oracles by the tests of resample; here they stand among other streams."""
+def test_rules_8_to_10_every_method_equals_resamples(rng, device, clock):
+    """The tests of resample compare curves and rotations with oracles; here they are among other streams."""
     targets = targets_of(rng, clock)
     pose = stream_of(rng, np.dtype(np.float64), clock, features=9, special=False)
     arm = stream_of(rng, np.dtype(np.float32), clock, features=4, special=False)
@@ -102,7 +102,7 @@ def test_rules_8_to_10_every_method_is_that_of_resample(rng, device, clock):
             out, its_valid = resampled(stream, targets, device, **options[index])
             assert_same_bits(to_numpy(fused[name]), out, name)
             assert_same_bits(to_numpy(valid)[..., index], its_valid, name)
-        # A stream of several methods has one age: that of its first features.
+        # A stream of several methods has one age, by the method of its first features.
         nearest = oracle([pose], targets, method="nearest")[2]
         line = oracle([wheels], targets)[2]
         assert_same_bits(to_numpy(age)[..., :1], nearest)
@@ -110,7 +110,7 @@ def test_rules_8_to_10_every_method_is_that_of_resample(rng, device, clock):
 
 
 def test_rule_10_several_cubic_streams_share_their_memory(rng, device):
-    """An odd number of samples each, so that what follows a spline's memory is where it must be."""
+    """Odd numbers of samples show whether the memory after a spline's is aligned."""
     streams = [
         stream_of(rng, dtype, clock, samples=s, features=d, special=False)
         for dtype, clock, s, d in (
@@ -133,7 +133,7 @@ def test_rule_10_several_cubic_streams_share_their_memory(rng, device):
                 assert_same_bits(to_numpy(fused[index]), expected)
 
 
-def test_rule_22_scale_and_shift_meet_the_features_of_their_method(rng, device):
+def test_rule_22_scale_and_shift_apply_to_the_right_features(rng, device):
     pose = stream_of(rng, np.dtype(np.float32), np.dtype(np.float64), features=9, special=False)
     targets = targets_of(rng, np.dtype(np.float64))
     values, times = (to_torch(x, device) for x in pose)
@@ -152,7 +152,7 @@ def test_rule_22_scale_and_shift_meet_the_features_of_their_method(rng, device):
         assert_same_bits(to_numpy(fused)[..., features], expected, method)
 
 
-def test_rule_10_one_bc_type_is_for_the_streams_that_are_cubic(rng, device):
+def test_rule_10_one_bc_type_applies_to_cubic_streams(rng, device):
     values, times = rng.standard_normal((9, 2)), np.cumsum(rng.random(9) + 0.5)
     targets = np.linspace(times[0], times[-1], 33)
     stream = (to_torch(values, device), to_torch(times, device))
@@ -166,7 +166,7 @@ def test_rule_10_one_bc_type_is_for_the_streams_that_are_cubic(rng, device):
             robocache.fuse_multimodal(streams, on, bc_type=bc_type)
 
 
-def test_rule_9_methods_are_for_all_streams_or_one_a_stream(rng, device):
+def test_rule_9_methods_for_all_streams_or_for_each(rng, device):
     streams = [stream_of(rng, np.dtype(np.float32), np.dtype(np.float64)) for _ in range(2)]
     targets = targets_of(rng, np.dtype(np.float64))
     tensors = [tuple(to_torch(x, device) for x in stream) for stream in streams]
@@ -192,7 +192,7 @@ def test_rule_9_methods_are_for_all_streams_or_one_a_stream(rng, device):
         call([blocks])
 
 
-def test_rule_21_list_in_list_out_and_the_order_of_the_answers(rng, device):
+def test_rule_21_a_list_gives_a_list_and_results_have_a_fixed_order(rng, device):
     streams = [stream_of(rng, dtype, np.dtype(np.float64)) for dtype in FLOATS]
     targets = targets_of(rng, np.dtype(np.float64))
     check(streams, targets, device, output="dict")
@@ -213,7 +213,7 @@ def test_rule_21_list_in_list_out_and_the_order_of_the_answers(rng, device):
     assert valid.shape == (3, 23, 4)
 
 
-def test_rule_21_a_dtype_must_be_given_where_the_streams_differ(rng, device):
+def test_rule_21_streams_of_different_dtypes_need_a_dtype(rng, device):
     streams = {
         "a": stream_of(rng, np.dtype(np.float32), np.dtype(np.float64)),
         "b": stream_of(rng, BFLOAT16, np.dtype(np.float64)),

@@ -54,7 +54,7 @@ def test_rule_1_nanoseconds_become_seconds_as_numpy_divides(device):
     "seconds", [np.inf, -np.inf, 1e300, -1e300, 9.3e9, -9.3e9, 9223372036.854775, -9223372036.854775]
 )
 @pytest.mark.parametrize("clock", [np.float32, np.float64])
-def test_rule_1_seconds_beyond_int64_are_its_ends(device, seconds, clock):
+def test_rule_1_seconds_beyond_int64_saturate(device, seconds, clock):
     stamps = np.array([INT64.min, -1, 0, 5, INT64.max])
     values = np.arange(5, dtype=np.float32)[:, None]
     with np.errstate(over="ignore"):
@@ -65,7 +65,7 @@ def test_rule_1_seconds_beyond_int64_are_its_ends(device, seconds, clock):
 
 @pytest.mark.parametrize("target_clock", CLOCKS, ids=name_of)
 @pytest.mark.parametrize("clock", CLOCKS, ids=name_of)
-def test_rule_2_durations_count_in_the_streams_own_unit(device, clock, target_clock):
+def test_rule_2_durations_have_the_streams_unit(device, clock, target_clock):
     unit = 1_000_000_000 if clock == np.int64 else 1
     stream = ramp(clock=clock, unit=unit)
     quarters = np.arange(-2, 18)
@@ -83,7 +83,7 @@ def test_rule_2_durations_count_in_the_streams_own_unit(device, clock, target_cl
 
 @pytest.mark.parametrize("target_clock", CLOCKS, ids=name_of)
 def test_rule_22_the_offset_is_the_sensors_latency(device, target_clock):
-    """A sample stamped 2 with a latency of 0.5 was taken at 1.5: a target at 1.5 is on it."""
+    """A sample stamped 2 with a latency of 0.5 was measured at 1.5: a target at 1.5 hits it."""
     seconds = [1.5, 1.75, -0.5, 3.5, 3.75]
     targets = np.array(seconds) * (1e9 if target_clock == np.int64 else 1)
     targets = targets.astype(target_clock)
@@ -96,7 +96,7 @@ def test_rule_22_the_offset_is_the_sensors_latency(device, target_clock):
     check(streams, targets, device, options=options)
 
 
-def test_rule_22_offsets_end_where_int64_ends(device):
+def test_rule_22_offsets_saturate_at_int64(device):
     stamps = np.array([INT64.min, 0, INT64.max])
     values = np.array([[1], [2], [3]], np.float32)
     targets = np.array([INT64.min, -5, 0, 5, INT64.max - 5, INT64.max])
@@ -105,7 +105,7 @@ def test_rule_22_offsets_end_where_int64_ends(device):
             check([(values, stamps)], targets, device, offset=offset, method=method)
 
 
-def test_rule_22_an_infinite_offset_is_outside(device):
+def test_rule_22_with_an_infinite_offset_targets_are_outside(device):
     check([ramp()], np.array([-np.inf, 0.0, 1.5, np.inf, np.nan]), device, offset=float("inf"))
 
 
@@ -148,12 +148,12 @@ def test_rule_23_age_of_every_case(device):
         assert_same_bits(age, np.full((len(targets), 1), none).astype(kind))
 
 
-def test_rule_23_linear_extrapolation_counts_from_the_earlier_of_the_end_bracket(device):
+def test_rule_23_ages_of_extrapolation_count_from_the_end_brackets_earlier_sample(device):
     _, _, age = fuse([ramp()], np.array([-1.0, 5.0]), device, extrapolate="linear")
     assert age[:, 0].tolist() == [-1.0, 2.0]
 
 
-def test_rule_23_ages_beyond_int64_are_held(device):
+def test_rule_23_ages_beyond_int64_saturate(device):
     stamps = np.array([INT64.min, INT64.max])
     values = np.array([[1], [2]], np.float32)
     targets = np.array([INT64.min, INT64.min + 1, -2, 0, INT64.max - 1, INT64.max])
@@ -163,7 +163,7 @@ def test_rule_23_ages_beyond_int64_are_held(device):
     check([(values, np.array([-1e300, 1e300]))], targets, device, method="next")
 
 
-def test_rule_23_a_hit_on_infinity_is_0_old(device):
+def test_rule_23_a_hit_on_infinity_has_age_0(device):
     stream = np.array([[1], [2]], np.float32), np.array([0, np.inf])
     for targets in (np.array([np.inf, 0.0]), np.array([np.inf, 0.0], np.float32)):
         _, valid, age = fuse([stream], targets, device)

@@ -14,13 +14,13 @@ import robocache
 torch = pytest.importorskip("torch")
 
 
-def test_rule_22_scale_and_shift_are_one_fma_before_the_only_rounding(device):
-    # (1 + 2^-12)^2 - 1 = 2^-11 + 2^-24: a product rounded to float32 first, or a sum rounded to bfloat16 twice, differs.
+def test_rule_22_scale_and_shift_are_one_fma_and_one_rounding(device):
+    # (1 + 2^-12)^2 - 1 = 2^-11 + 2^-24 shows a product rounded to float32 first, and a sum rounded to bfloat16 twice.
     x = np.float32(1 + 2**-12)
     stream = np.full((2, 1), x, np.float32), np.arange(2.0)
     out, _, _ = fuse([stream], np.array([0.0, 0.5]), device, scale=float(x), shift=-1.0)
     assert out[:, 0].tolist() == [2**-11 + 2**-24] * 2
-    # bfloat16 in, float64 of it out: nothing is rounded to bfloat16 on the way.
+    # float64 from bfloat16: no intermediate value is rounded to bfloat16.
     values = np.array([[3.0], [5.0]], BFLOAT16)
     out, _, _ = fuse([(values, np.arange(2.0))], np.array([0.0, 0.25]), device, scale=1 / 3, dtype=np.float64)
     third = np.float32(1 / 3)
@@ -29,7 +29,7 @@ def test_rule_22_scale_and_shift_are_one_fma_before_the_only_rounding(device):
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
 def test_rule_22_float64_is_rounded_once(rng, device, dtype):
-    """Values beside the middle of two 16-bit numbers, which a stop in float32 would round onto it."""
+    """Values close to the middle of two 16-bit numbers: rounding to float32 first would move them onto it."""
     base = rng.uniform(1, 2, 400).astype(dtype).astype(np.float64)
     ulp = {2: 2.0**-11, 4: 2.0**-24, 8: 0.0}[dtype.itemsize] if dtype != BFLOAT16 else 2.0**-8
     values = (base + ulp / 2 * rng.choice([-1, 1], 400) * (1 + rng.choice([-1, 1], 400) * 2.0**-40))[None]
@@ -39,7 +39,7 @@ def test_rule_22_float64_is_rounded_once(rng, device, dtype):
 
 
 @pytest.mark.parametrize("dtype", WHOLE, ids=name_of)
-def test_rule_22_whole_numbers_come_out_as_floats_or_as_themselves(rng, device, dtype):
+def test_rule_22_integers_become_floats_or_stay_integers(rng, device, dtype):
     streams = [stream_of(rng, dtype, np.dtype(np.float64))]
     targets = targets_of(rng, np.dtype(np.float64))
     check(streams, targets, device, method="previous")
@@ -64,7 +64,7 @@ def test_rule_22_the_0_of_an_absent_integer_stays_0(device):
     out, valid, _ = fuse([stream], targets, device, dtype=np.float32, **options)
     assert out[:, 0].tolist() == [0, 114, 0, 118]
     assert valid[:, 0].tolist() == [False, True, False, True]
-    # A float's is NaN, whatever it is scaled by.
+    # An absent float is NaN, also scaled.
     out, _, _ = fuse([(stream[0].astype(np.float32), stream[1])], targets, device, **options)
     assert np.isnan(out[:, 0]).tolist() == [True, False, True, False]
 
@@ -78,7 +78,7 @@ def test_rule_22_scale_alone_and_shift_alone(rng, device):
 
 
 @pytest.mark.parametrize("name", ["scale", "shift"])
-def test_rule_22_a_scale_lies_side_by_side(rng, device, name):
+def test_rule_22_a_scale_must_be_contiguous(rng, device, name):
     stream = tuple(to_torch(x, device) for x in stream_of(rng, np.dtype(np.float32), np.dtype(np.float64)))
     for array in (torch.ones(10, device=device)[::2], torch.ones(1, device=device).expand(5)):
         with pytest.raises(robocache.ArgumentError, match=rf"^streams\['arm'\].{name}: "):

@@ -17,13 +17,13 @@ DTYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfl
 
 
 def random_frames(rng, *shape):
-    """Bytes of which many are 0 and 255, where clamping and rounding show."""
+    """Random bytes, many of them 0 and 255, where clamping and rounding show."""
     frames = rng.integers(0, 256, shape, dtype=np.uint8)
     return np.where(rng.random(shape) < 0.2, rng.choice(np.uint8([0, 255]), shape), frames)
 
 
 def places(count, height, width):
-    """Frames whose red and green say where a pixel lies."""
+    """Frames whose red and green are a pixel's row and column."""
     frame = np.zeros((height, width, 3), np.uint8)
     frame[..., 0], frame[..., 1] = np.arange(height)[:, None], np.arange(width)
     return np.broadcast_to(frame, (count, *frame.shape)).copy()
@@ -58,7 +58,7 @@ def corners(result):
         ((5, 5), (15, 10)),
     ],
 )
-def test_rule_41_a_resized_pixel_is_the_exact_mean_rounded_once(rng, device, before, after, channels):
+def test_rule_41_a_resized_pixel_is_the_mean_rounded_once(rng, device, before, after, channels):
     frames = random_frames(rng, 3, *before, channels)
     result = batch(frames, device=device, size=after, **BYTES)
     assert_same_bits(result, np.stack([images.resized(frame, *after) for frame in frames]))
@@ -68,8 +68,8 @@ def test_rule_41_a_resized_pixel_is_the_exact_mean_rounded_once(rng, device, bef
     ("before", "after"),
     [((480, 640), (224, 224)), ((256, 256), (224, 224)), ((100, 75), (333, 224)), ((719, 1281), (64, 97))],
 )
-def test_rule_41_resizing_is_torchs_antialiased_bilinear(rng, device, before, after):
-    """torch's uint8 rounds twice and weighs in 16 bits; its float64 is exact but for its last digits."""
+def test_rule_41_resizing_equals_torchs_antialiased_bilinear(rng, device, before, after):
+    """torch's uint8 rounds twice and has weights of 16 bits; its float64 is exact except for the last digits."""
     frames = random_frames(rng, 2, *before, 3)
     result = batch(frames, device=device, size=after, dtype="uint8").astype(np.int64)
     planes = torch.from_numpy(frames).permute(0, 3, 1, 2)
@@ -80,7 +80,7 @@ def test_rule_41_resizing_is_torchs_antialiased_bilinear(rng, device, before, af
 
 
 def test_rule_41_a_uniform_frame_stays_uniform(device):
-    """Weights add up to one, whatever the sides."""
+    """Weights add up to one for all sizes."""
     for value in (0, 1, 127, 254, 255):
         frames = np.full((1, 37, 53, 3), value, np.uint8)
         for size in ((11, 7), (64, 64), (37, 100)):
@@ -93,8 +93,8 @@ SIZES = [((48, 64), (22, 22)), ((31, 17), (64, 97)), ((97, 201), (224, 33)), ((1
 
 
 @pytest.mark.parametrize(("before", "after"), [*SIZES, ((480, 640), (224, 224)), ((1200, 30), (24, 30))])
-def test_rule_41_bicubic_is_torchs_antialiased(rng, device, before, after):
-    """Weights are multiples of 2^-15 of the largest, which moves a mean by less than 0.02."""
+def test_rule_41_bicubic_equals_torchs_antialiased(rng, device, before, after):
+    """Weights are multiples of 2^-15 of the largest one; that changes a mean by less than 0.02."""
     frames = random_frames(rng, 2, *before, 3)
     result = batch(frames, device=device, size=after, interpolation="bicubic", dtype="uint8").astype(np.int64)
     planes = torch.from_numpy(frames).permute(0, 3, 1, 2)
@@ -104,7 +104,7 @@ def test_rule_41_bicubic_is_torchs_antialiased(rng, device, before, after):
 
 
 @pytest.mark.parametrize(("before", "after"), [((60, 80), (24, 33)), ((24, 33), (60, 80))])
-def test_rule_41_bicubic_is_pils(device, before, after):
+def test_rule_41_bicubic_equals_pils(device, before, after):
     """PIL rounds after each axis."""
     image = pytest.importorskip("PIL.Image")
     y, x = np.mgrid[: before[0], : before[1]]
@@ -116,7 +116,7 @@ def test_rule_41_bicubic_is_pils(device, before, after):
 
 
 @pytest.mark.parametrize(("before", "after"), SIZES)
-def test_rule_41_area_is_the_mean_of_what_a_pixel_covers(rng, device, before, after):
+def test_rule_41_area_is_the_mean_of_the_covered_pixels(rng, device, before, after):
     """The oracle repeats pixels until both grids divide the image; sums are then whole numbers."""
     frames = random_frames(rng, 2, *before, 3)
     result = batch(frames, device=device, size=after, interpolation="area", **BYTES)
@@ -128,7 +128,7 @@ def test_rule_41_area_is_the_mean_of_what_a_pixel_covers(rng, device, before, af
     assert_same_bits(result, np.rint(sums / (before[0] * before[1])).astype(np.uint8))
 
 
-def test_rule_41_area_is_torchs_where_sides_divide(rng, device):
+def test_rule_41_area_equals_torchs_for_integer_factors(rng, device):
     frames = random_frames(rng, 2, 48, 60, 3)
     result = batch(frames, device=device, size=(12, 20), interpolation="area", dtype="uint8")
     planes = torch.from_numpy(frames).permute(0, 3, 1, 2).double()
@@ -138,7 +138,7 @@ def test_rule_41_area_is_torchs_where_sides_divide(rng, device):
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(("before", "after"), SIZES)
-def test_rule_41_nearest_keeps_values(rng, device, before, after, channels):
+def test_rule_41_nearest_copies_pixels(rng, device, before, after, channels):
     frames = random_frames(rng, 2, *before, channels)
     result = batch(frames, device=device, size=after, interpolation="nearest", **BYTES)
     assert_same_bits(result, np.stack([images.resized_nearest(frame, *after) for frame in frames]))
@@ -149,7 +149,7 @@ def test_rule_41_nearest_keeps_values(rng, device, before, after, channels):
 
 
 @pytest.mark.parametrize("interpolation", ["bicubic", "area", "nearest"])
-def test_rule_41_every_interpolation_goes_with_the_other_steps(rng, device, interpolation):
+def test_rule_41_every_interpolation_combines_with_other_steps(rng, device, interpolation):
     frames = random_frames(rng, 2, 40, 30, 3)
     plain = batch(frames, device=device, size=(20, 17), interpolation=interpolation, **BYTES)
     cropped = batch(
@@ -179,7 +179,7 @@ def test_rule_41_every_interpolation_goes_with_the_other_steps(rng, device, inte
     assert_same_bits(batch(frames, device=device, size=(40, 30), interpolation=interpolation, **BYTES), frames)
 
 
-def test_rule_46_depth_takes_the_nearest_pixels_whatever_colour_takes(rng, device):
+def test_rule_46_depth_is_resized_by_nearest_with_any_interpolation_of_colour(rng, device):
     depth = rng.integers(0, 4000, (2, 30, 20, 1), dtype=np.uint16)
     plain = batch(depth, device=device, size=(11, 13), unit_m=0.001)
     assert_same_bits(batch(depth, device=device, size=(11, 13), unit_m=0.001, interpolation="nearest"), plain)
@@ -192,7 +192,7 @@ def test_rule_46_depth_takes_the_nearest_pixels_whatever_colour_takes(rng, devic
     ("before", "after"),
     [((48, 64), (22, 22)), ((64, 48), (22, 22)), ((5, 100), (16, 16)), ((10, 10), (30, 20)), ((1, 200), (9, 9))],
 )
-def test_rule_41_pad_is_openpis_letterbox(rng, device, before, after):
+def test_rule_41_pad_equals_openpis_letterbox(rng, device, before, after):
     frames = random_frames(rng, 2, *before, 3)
     result = batch(frames, device=device, size=after, fit="pad", **BYTES)
     top, left, height, width = images.letterboxed(frames[0], *after)
@@ -203,7 +203,7 @@ def test_rule_41_pad_is_openpis_letterbox(rng, device, before, after):
 
 
 @pytest.mark.parametrize(("before", "after"), [((48, 64), (22, 22)), ((20, 31), (12, 9)), ((10, 10), (30, 20))])
-def test_rule_41_fit_by_cropping_is_the_middle_of_a_frame_that_covers(rng, device, before, after):
+def test_rule_41_fit_by_cropping_takes_the_middle(rng, device, before, after):
     frames = random_frames(rng, 1, *before, 3)
     result = batch(frames, device=device, size=after, fit="crop", **BYTES)
     factor = max(after[0] / before[0], after[1] / before[1])
@@ -213,7 +213,7 @@ def test_rule_41_fit_by_cropping_is_the_middle_of_a_frame_that_covers(rng, devic
     assert_same_bits(result[0], expected)
 
 
-def test_rule_41_a_part_of_the_area_then_resized_as_openvla_evaluates(rng, device):
+def test_rule_41_a_center_crop_by_area_equals_openvlas(rng, device):
     frames = random_frames(rng, 2, 32, 40, 3)
     result = batch(frames, device=device, crop_scale=0.9, crop_at="center", size=(14, 14), **BYTES)
     height, width = (round(side * math.sqrt(0.9)) for side in (32, 40))
@@ -222,19 +222,19 @@ def test_rule_41_a_part_of_the_area_then_resized_as_openvla_evaluates(rng, devic
     assert_same_bits(result, np.stack(expected))
 
 
-def test_rule_41_without_a_size_a_part_becomes_a_frame_again(rng, device):
+def test_rule_41_without_a_size_a_crop_is_resized_to_the_frame(rng, device):
     frames = random_frames(rng, 1, 20, 20, 3)
     result = batch(frames, device=device, crop_scale=(0.9025, 0.9025), crop_at="center", **BYTES)
     assert_same_bits(result[0], images.resized(frames[0][:19, :19], 20, 20))
 
 
-def test_rule_41_parts_are_drawn_by_area_and_lie_anywhere(device):
-    """A part made one pixel is its middle, since the tent weighs evenly about it."""
+def test_rule_41_crops_are_drawn_by_area_at_any_position(device):
+    """A crop resized to one pixel has the value of its middle, because the weights are symmetric."""
     count, side = 4000, 41
     result = batch(
         places(1, side, side), np.zeros(count, np.int64), device, crop_scale=(0.25, 1.0), size=(1, 1), **BYTES
     )[:, 0, 0, :2].astype(float)
-    # A quarter of the area is half of each side, whose middle is at least a quarter of the side from the edges.
+    # A quarter of the area is half of each side; its middle is at least a quarter of the side from the edges.
     assert result.min() >= side / 4 - 2 and result.max() <= side * 3 / 4 + 1
     assert np.abs(result.mean(axis=0) - (side - 1) / 2).max() < 5 * 6 / math.sqrt(count)
     assert abs(np.corrcoef(result.T)[0, 1]) < 5 / math.sqrt(count)
@@ -251,7 +251,7 @@ def test_rule_41_resizing_then_cropping(rng, device):
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (48, 64), (33, 31)])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_rule_41_crops_are_slices(rng, device, shape, channels):
+def test_rule_41_crops_equal_slices(rng, device, shape, channels):
     frames = random_frames(rng, 4, *shape, channels)
     for crop in {(1, 1), shape, (shape[0], 1), ((shape[0] + 1) // 2, (shape[1] + 1) // 2)}:
         top, left = (shape[0] - crop[0]) // 2, (shape[1] - crop[1]) // 2
@@ -259,7 +259,7 @@ def test_rule_41_crops_are_slices(rng, device, shape, channels):
         assert_same_bits(result, frames[:, top : top + crop[0], left : left + crop[1]])
 
 
-def test_rule_42_random_crops_are_slices_at_every_place_alike(rng, device):
+def test_rule_42_random_crops_are_slices_at_uniform_positions(rng, device):
     count = 9000
     result = batch(places(1, 11, 10), np.zeros(count, np.int64), device, crop=(9, 8), **BYTES)
     at = corners(result)
@@ -271,7 +271,7 @@ def test_rule_42_random_crops_are_slices_at_every_place_alike(rng, device):
     assert (np.abs(counts - expected) < 5 * math.sqrt(expected)).all(), counts
 
 
-def test_rule_41_shifts_repeat_the_edge_as_drq(rng, device):
+def test_rule_41_shifts_repeat_the_edge_like_drq(rng, device):
     frames = random_frames(rng, 1, 12, 9, 3)
     shift, count = 3, 500
     result = batch(frames, np.zeros(count, np.int64), device, shift=shift, **BYTES)
@@ -283,7 +283,7 @@ def test_rule_41_shifts_repeat_the_edge_as_drq(rng, device):
     }
     seen = {next((at for at, frame in moved.items() if (frame == one).all()), None) for one in result}
     assert None not in seen
-    assert len(seen) == (2 * shift + 1) ** 2  # one of 49 is missing in 500 draws once in 600 times
+    assert len(seen) == (2 * shift + 1) ** 2  # 500 draws miss one of 49 once in 600 times
 
 
 def test_rule_41_shifts_beyond_the_frame(rng, device):
@@ -299,7 +299,7 @@ def test_rule_41_shifts_beyond_the_frame(rng, device):
 # ---- Draws ----
 
 
-def test_rule_42_a_draw_belongs_to_its_sample(rng, device, threads):
+def test_rule_42_a_draw_depends_on_its_sample_alone(rng, device, threads):
     frames = random_frames(rng, 5, 20, 20, 3)
     rows = rng.integers(0, 5, 64)
     options = {
@@ -319,7 +319,7 @@ def test_rule_42_a_draw_belongs_to_its_sample(rng, device, threads):
     assert_same_bits(batch(frames, rows, "cpu", sample=100, **options), whole)
 
 
-def test_rule_42_seed_epoch_and_sample_all_count(device):
+def test_rule_42_a_draw_depends_on_seed_epoch_and_sample(device):
     frames, rows = places(1, 64, 64), np.zeros(300, np.int64)
     drawn = [
         corners(batch(frames, rows, device, crop=(9, 9), seed=seed, epoch=epoch, sample=sample, **BYTES))
@@ -327,7 +327,7 @@ def test_rule_42_seed_epoch_and_sample_all_count(device):
     ]
     for a in range(len(drawn)):
         for b in range(a):
-            # There are 56 x 56 places: two draws share one in 3136 times.
+            # There are 56 x 56 positions: two draws are equal once in 3136 times.
             assert (drawn[a] == drawn[b]).all(axis=1).sum() < 5
     rows, columns = np.concatenate(drawn).T
     assert abs(np.corrcoef(rows, columns)[0, 1]) < 5 / math.sqrt(len(rows))
@@ -343,7 +343,7 @@ def test_rule_42_a_window_draws_once_unless_per_frame(device):
     assert len(np.unique(apart.reshape(-1, 2), axis=0)) > 150
 
 
-def test_rule_42_factors_are_drawn_evenly_from_their_range(device):
+def test_rule_42_factors_are_uniform_in_their_range(device):
     frames = np.full((1, 1, 1, 1), 100, np.uint8)
     result = batch(frames, np.zeros(5000, np.int64), device, brightness=0.5, **BYTES).ravel()
     assert result.min() == 50 and result.max() == 150
@@ -354,12 +354,12 @@ def test_rule_42_factors_are_drawn_evenly_from_their_range(device):
 
 # ---- Colour: torchvision's formulas in float64 ----
 
-ROUNDED = 0.5 + 1e-4  # float32 has four digits behind the point of a byte
+ROUNDED = 0.5 + 1e-4  # float32 keeps four decimals of a byte
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.3, 1.0, 1.7, 40.0])
 @pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
-def test_rule_41_factors_of_colour(rng, device, name, factor):
+def test_rule_41_colour_factors_equal_torchvisions(rng, device, name, factor):
     frames = random_frames(rng, 3, 13, 21, 3)
     result = batch(frames, device=device, **{name: (factor, factor)}, **BYTES)
     formula = {"brightness": images.brightened, "contrast": images.contrasted, "saturation": images.saturated}[name]
@@ -370,7 +370,7 @@ def test_rule_41_factors_of_colour(rng, device, name, factor):
         assert_same_bits(result, frames)
 
 
-def test_rule_41_contrast_of_grey(rng, device):
+def test_rule_41_contrast_of_grey_frames(rng, device):
     frames = random_frames(rng, 2, 9, 7, 1)
     result = batch(frames, device=device, contrast=(1.4, 1.4), **BYTES)
     for frame, one in zip(frames, result, strict=True):
@@ -378,25 +378,23 @@ def test_rule_41_contrast_of_grey(rng, device):
 
 
 @pytest.mark.parametrize("turns", [-0.5, -0.21, 0.0, 0.05, 1 / 3, 0.5])
-def test_rule_41_hue_is_turned_as_colorsys_has_it(rng, device, turns):
+def test_rule_41_hue_equals_colorsys(rng, device, turns):
     frames = random_frames(rng, 1, 40, 50, 3)
-    frames[0, :8] = rng.choice(
-        np.uint8([0, 255]), (8, 50, 3)
-    )  # the corners of the cube: greys, primaries, black, white
+    frames[0, :8] = rng.choice(np.uint8([0, 255]), (8, 50, 3))  # the corners of the colour cube
     result = batch(frames, device=device, hue=(turns, turns), **BYTES)
     assert np.abs(result[0] - images.hue_turned(frames[0], turns)).max() <= ROUNDED
     if turns == 0:
         assert_same_bits(result, frames)
 
 
-def test_rule_41_colour_follows_the_order_brightness_contrast_saturation_hue(rng, device):
+def test_rule_41_colour_steps_have_a_fixed_order(rng, device):
     frames = random_frames(rng, 2, 16, 24, 3)
     steps = {"brightness": (1.3, 1.3), "contrast": (0.6, 0.6), "saturation": (1.8, 1.8), "hue": (0.1, 0.1)}
     one_by_one = frames
     for name, factor in steps.items():
         one_by_one = batch(one_by_one, device=device, **{name: factor}, **BYTES)
     assert_same_bits(batch(frames, device=device, **steps, **BYTES), one_by_one)
-    # After what is done to the geometry: the mean is that of the crop.
+    # Colour follows geometry: the mean is the crop's.
     cropped = batch(frames[:, 2:14, 3:21], device=device, **steps, **BYTES)
     assert_same_bits(batch(frames, device=device, crop=(12, 18), crop_at="center", **steps, **BYTES), cropped)
 
@@ -410,13 +408,13 @@ def test_rule_41_flips_reverse_columns_and_rows(rng, device):
     assert_same_bits(batch(frames, device=device, flip_vertical=1, **BYTES), frames[:, ::-1])
     both = batch(frames, device=device, flip_horizontal=1, flip_vertical=1.0, **BYTES)
     assert_same_bits(both, frames[:, ::-1, ::-1])
-    # After everything that chooses pixels.
+    # Flips follow all steps that choose pixels.
     options = {"crop_scale": (0.3, 1), "size": (12, 10), "crop": (7, 8), "seed": 3}
     plain = batch(frames, device=device, **options, **BYTES)
     assert_same_bits(batch(frames, device=device, flip_horizontal=1, **options, **BYTES), plain[:, :, ::-1])
 
 
-def test_rule_42_flips_are_drawn_by_their_probability_once_a_sample(rng, device):
+def test_rule_42_flips_are_drawn_once_a_sample_by_their_probability(rng, device):
     frames = random_frames(rng, 2, 5, 6, 3)
     rows = np.tile([0, 1], (2000, 1))
     result = batch(frames, rows, device, flip_horizontal=0.3, flip_vertical=0.5, per_frame=True, seed=5, **BYTES)
@@ -428,10 +426,10 @@ def test_rule_42_flips_are_drawn_by_their_probability_once_a_sample(rng, device)
         ("both", frames[:, ::-1, ::-1]),
     ):
         seen[name] = int((result == expected).all(axis=(1, 2, 3, 4)).sum())
-    assert sum(seen.values()) == 2000  # both frames of a window alike, even with per_frame
+    assert sum(seen.values()) == 2000  # both frames of a window flip alike, even with per_frame
     for name, share in (("neither", 0.35), ("columns", 0.15), ("rows", 0.35), ("both", 0.15)):
         assert abs(seen[name] - 2000 * share) < 5 * math.sqrt(2000 * share * (1 - share)), seen
-    # Other options leave the draw alone.
+    # Other options do not change the draw.
     upright = np.repeat(np.uint8([[[[255]], [[0]]]]), 3, axis=2)
     plain = batch(upright, np.zeros(2000, np.int64), device, flip_vertical=0.5, brightness=(0.9, 1), seed=5, **BYTES)
     reversed_rows = [(result[:, 0] == frame).all(axis=(1, 2, 3)) for frame in (frames[0, ::-1], frames[0, ::-1, ::-1])]
@@ -447,8 +445,8 @@ def test_rule_41_quarter_turns_are_exact_and_counter_clockwise(rng, device, turn
 
 @pytest.mark.parametrize("degrees", [0.0, 3.5, -17.0, 45.0, 77.7, -138.25, 180.0])
 @pytest.mark.parametrize("shape", [(31, 44), (64, 64), (9, 120)])
-def test_rule_41_rotation_is_torchs_bilinear_sampling(rng, device, degrees, shape):
-    """torchvision's rotate is this grid."""
+def test_rule_41_rotation_equals_torchs_grid_sample(rng, device, degrees, shape):
+    """torchvision's rotate samples this grid."""
     frames = random_frames(rng, 2, *shape, 3)
     result = batch(frames, device=device, rotation=(degrees, degrees), **BYTES).astype(np.float64)
     height, width = shape
@@ -467,7 +465,7 @@ def test_rule_41_rotation_is_torchs_bilinear_sampling(rng, device, degrees, shap
     assert_same_bits(result, batch(frames, rotation=(degrees, degrees), **BYTES).astype(np.float64))
 
 
-def test_rule_41_masks_and_depth_rotate_by_the_nearest_pixel(rng, device):
+def test_rule_41_masks_and_depth_rotate_by_nearest(rng, device):
     angle = math.radians(28)
     y, x = np.mgrid[:21, :34].astype(np.float64) - np.reshape([10, 16.5], (2, 1, 1))
     rows = np.rint(math.sin(angle) * x + math.cos(angle) * y + 10).astype(int)
@@ -486,23 +484,23 @@ def test_rule_41_masks_and_depth_rotate_by_the_nearest_pixel(rng, device):
 
 @pytest.mark.parametrize(("sigma", "kernel"), [(0.1, 3), (0.8, 5), (2.0, 23), (7.5, 63), (900.0, 9)])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_rule_41_blur_is_scipys_gaussian(rng, device, sigma, kernel, channels):
+def test_rule_41_blur_equals_scipys_gaussian(rng, device, sigma, kernel, channels):
     ndimage = pytest.importorskip("scipy.ndimage")
     frames = random_frames(rng, 2, 70, 41, channels)
     result = batch(frames, device=device, blur=sigma, blur_kernel=kernel, **BYTES)
     exact = ndimage.gaussian_filter(
         frames.astype(np.float64), sigma, mode="mirror", radius=(0, kernel // 2, kernel // 2, 0)[1:3], axes=(1, 2)
     )
-    # Weights are multiples of 2^-15 of the largest.
+    # Weights are multiples of 2^-15 of the largest one.
     assert np.abs(result - exact).max() <= 0.5 + 255 * 4 * kernel * 2**-16 / min(kernel, max(1, 2 * sigma))
     assert_same_bits(result, batch(frames, blur=sigma, blur_kernel=kernel, **BYTES))
 
 
-def test_rule_42_blur_and_rotation_are_drawn_evenly(rng, device):
+def test_rule_42_blur_and_rotation_are_uniform(rng, device):
     impulse = np.zeros((1, 31, 31, 1), np.uint8)
     impulse[0, 15, 15] = 255
     result = batch(impulse, np.zeros(3000, np.int64), device, blur=(0.3, 2.0), blur_kernel=15, **BYTES)
-    # The middle is 255 times the square of the largest weight, which falls with sigma.
+    # The middle pixel, 255 times the largest weight squared, falls with sigma.
     offsets = np.arange(-7, 8)
     middles = [255 / np.exp(-0.5 * (offsets / s) ** 2).sum() ** 2 for s in np.linspace(0.3, 2.0, 11)]
     counts = np.histogram(result[:, 15, 15, 0], bins=[middles[-1] - 1, *middles[9:0:-1], middles[0] + 1])[0]
@@ -517,7 +515,7 @@ def test_rule_42_blur_and_rotation_are_drawn_evenly(rng, device):
     assert (np.abs(counts - 300) < 6 * math.sqrt(300)).all(), counts
 
 
-def test_rule_41_erasing_is_one_rectangle_as_torchvision_draws_it(device):
+def test_rule_41_erasing_is_one_rectangle_like_torchvisions(device):
     frames = np.full((1, 60, 90, 3), 200, np.uint8)
     rows = np.zeros(4000, np.int64)
     result = batch(frames, rows, device, erase=0.5, erase_value=(1.0, 0.0, 0.25), **BYTES)
@@ -530,7 +528,7 @@ def test_rule_41_erasing_is_one_rectangle_as_torchvision_draws_it(device):
         box = frame[ys[0] : ys[-1] + 1, xs[0] : xs[-1] + 1]
         assert (box == [255, 0, 64]).all() and mask.sum() == box.shape[0] * box.shape[1]
         areas.append((box.shape[0] * box.shape[1] / 5400, box.shape[0] / box.shape[1], ys[0] / (61 - box.shape[0])))
-    # A rectangle as large as the frame is drawn again: of ten one is smaller.
+    # A rectangle as large as the frame is drawn again, up to ten times.
     assert abs(len(areas) - 2000) < 5 * math.sqrt(1000)
     shares, ratios, tops = np.array(areas).T
     assert shares.min() > 0.017 and shares.max() < 0.34 and ratios.min() > 0.25 and ratios.max() < 4
@@ -553,8 +551,8 @@ def test_rule_41_erased_values_are_normalised(rng, device, dtype, layout):
     assert (result == whole).mean() > 0.45
 
 
-def test_rule_41_augmentations_follow_their_order(rng, device):
-    """Flips, rotation, blur, colours, erasing: each alone in turn gives what all give at once."""
+def test_rule_41_augmentations_have_a_fixed_order(rng, device):
+    """Flips, rotation, blur, colours, erasing: applied one by one they give the same as at once."""
     frames = random_frames(rng, 2, 24, 32, 3)
     steps = [
         {"size": (20, 27), "interpolation": "bilinear"},
@@ -582,7 +580,7 @@ def test_rule_41_augmentations_follow_their_order(rng, device):
     ("mean", "std"),
     [(None, None), ("imagenet", "imagenet"), (0.5, 0.5), ((0.1, 0.2, 0.3), 0.25), (None, (0.2, 0.3, 0.4)), (0.4, None)],
 )
-def test_rule_41_values_are_one_fma_and_one_rounding(device, dtype, mean, std):
+def test_rule_41_normalisation_is_one_fma_and_one_rounding(device, dtype, mean, std):
     frames = np.stack([np.arange(256)] * 3, axis=-1).astype(np.uint8).reshape(1, 16, 16, 3)
     result = batch(frames, device=device, mean=mean, std=std, dtype=dtype, layout="hwc")
     named = {"imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])}.get(mean, (mean, std))
@@ -597,8 +595,8 @@ def test_rule_41_values_are_one_fma_and_one_rounding(device, dtype, mean, std):
 @pytest.mark.parametrize("dtype", ["uint8", *DTYPES])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (16, 24), (9, 33)])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_layouts_hold_the_same(rng, device, dtype, shape, channels):
-    """Widths that are and are not whole vectors, from rows that begin at every byte of a word."""
+def test_layouts_have_the_same_values(rng, device, dtype, shape, channels):
+    """Widths that are multiples of a vector and others; rows begin at every byte of a word."""
     frames = random_frames(rng, 7, shape[0], shape[1] + 3, channels)
     options = {"crop": shape, "dtype": dtype}
     pixels = batch(frames, device=device, layout="hwc", **options)
@@ -641,7 +639,7 @@ def depth_frames(rng, *shape):
 
 
 @pytest.mark.parametrize("size", [(3, 4), (20, 31), (9, 9), (1, 1)])
-def test_rule_46_depth_is_resized_by_nearest_and_what_is_no_measurement_stays(rng, device, size):
+def test_rule_46_depth_is_resized_by_nearest_and_invalid_pixels_stay(rng, device, size):
     metres = depth_frames(rng, 2, 9, 14, 1)
     assert_same_bits(
         batch(metres, device=device, size=size, layout="hwc"),
@@ -660,7 +658,7 @@ def test_rule_46_depth_is_rounded_once(rng, device, dtype):
     assert_same_bits(result, round_to(units * np.float64(0.0001), DTYPES[dtype]))
 
 
-def test_rule_46_depth_follows_the_geometry_and_pads_with_nothing(rng, device):
+def test_rule_46_depth_follows_the_geometry_and_pads_with_0(rng, device):
     metres = depth_frames(rng, 1, 9, 20, 1)
     result = batch(metres, np.int64([0, -1]), device, size=(10, 10), fit="pad", layout="hwc")
     top, left, height, width = images.letterboxed(metres[0], 10, 10)
@@ -750,12 +748,12 @@ DEPTH = np.zeros((2, 8, 10, 1), np.uint16)
         ),
     ],
 )
-def test_refusals_name_the_option(frames, options, message):
+def test_invalid_options_are_refused_by_name(frames, options, message):
     with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=f"^{message}"):
         robocache.image_batch(frames, **options)
 
 
-def test_options_are_checked_where_they_are_made():
+def test_options_are_checked_at_construction():
     with pytest.raises(robocache.ArgumentError, match=r"^hue: "):
         robocache.ImageOptions(hue=2)
     with pytest.raises(TypeError, match="brigthness"):
@@ -770,7 +768,7 @@ def test_options_are_checked_where_they_are_made():
     )
 
 
-def test_options_go_whole_or_as_keywords(rng):
+def test_options_are_an_object_or_keywords(rng):
     frames = random_frames(rng, 2, 8, 8, 3)
     options = robocache.ImageOptions(size=(5, 5), mean=0.5, std=0.5)
     assert_same_bits(
@@ -813,7 +811,7 @@ def test_rule_16_out(rng, device):
         robocache.image_batch(frames, **BYTES, out=frames)
 
 
-def test_rule_18_numpy_in_numpy_out(rng):
+def test_rule_18_numpy_gives_numpy(rng):
     frames = random_frames(rng, 2, 5, 5, 3)
     frames.flags.writeable = False
     result = robocache.image_batch(frames, np.int64([1, 0]), **BYTES)

@@ -1,4 +1,4 @@
-"""The modules of robocache.ops: each imports alone, and torch is theirs only where the caller has it."""
+"""Each module of robocache.ops imports alone, and imports torch only if the caller has."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ ROOT = Path(robocache.__file__).parent
 FILES = [path.relative_to(ROOT.parent).with_suffix("") for path in sorted(ROOT.glob("ops/**/*.py"))]
 MODULES = [".".join(path.parts).removesuffix(".__init__") for path in FILES]
 
-# Each in a child of its own, made when all that is not robocache's has been imported.
+# A child for each module, forked after all other packages are imported.
 PROGRAM = """
 import importlib.util, os, sys, types
 package = types.ModuleType("robocache")  # without its __init__, which imports the others
@@ -37,7 +37,7 @@ sys.exit(" ".join(refused) or 0)
 
 
 @pytest.mark.parametrize("torch", ["with torch", "without torch"])
-def test_each_imports_alone(torch):
-    """Before any other of the package: so no circle of imports needs an order. Without torch, but for its own side."""
+def test_each_module_imports_alone(torch):
+    """Each is imported first, so a circle of imports fails. Only the modules for torch import torch."""
     modules = ["robocache._torch"] if torch == "with torch" else [*MODULES, "robocache._call", "robocache._check"]
     subprocess.run([sys.executable, "-c", PROGRAM, torch, *modules], check=True, timeout=300)

@@ -1,7 +1,7 @@
-"""Every operation where something has no rows: no batch, samples, targets, streams, points, clouds, features or grid.
+"""Every operation with empty inputs: no batch, samples, targets, streams, points, clouds, features or grid.
 
-What is then written is decided by the rules alone, so the memory that comes next out of each allocator is poisoned before
-every call: a byte that nobody wrote shows.
+The output must still be completely written. So the memory that each allocator hands out next is poisoned before
+every call: an unwritten byte shows.
 """
 
 import itertools
@@ -33,7 +33,7 @@ def poison(device):
 
 
 def ways(device):
-    """From a NumPy array to what a call takes: torch, and on the CPU numpy."""
+    """Functions from a NumPy array to the argument of a call: a torch tensor, and on the CPU also the array itself."""
 
     def torchs(array):
         return None if array is None else to_torch(array, device)
@@ -80,7 +80,7 @@ def test_resample(device, method, batch, samples, targets, features):
 
 
 def test_resample_without_a_length(device):
-    """Rows of length 0: nothing there, which is written as such."""
+    """Rows of length 0 are written as absent."""
     values, times, wanted = np.ones((3, 4, 2), np.float32), np.arange(4.0), np.arange(5.0)
     lengths = np.zeros(3, np.int64)
     for way in ways(device):
@@ -106,7 +106,7 @@ def test_fuse(device, samples, batch, targets, features):
 
 # ---- Points ----
 
-# The points, and what else says of clouds: none, clouds of none, none in a cloud, and ragged ones.
+# The points and the other arguments: no clouds, empty clouds, length 0, and ragged clouds.
 NO_POINTS = {
     "no points": (np.zeros((0, 3), np.float32), {}),
     "no points of float64": (np.zeros((0, 3), np.float64), {}),

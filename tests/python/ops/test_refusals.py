@@ -1,4 +1,4 @@
-"""Rules 15 to 17: what each operation refuses: the argument by its name, by the class of the error, before anything is written."""
+"""Rules 15 to 17: each operation refuses invalid arguments by name and by a class of error, before it writes."""
 
 import re
 from decimal import Decimal
@@ -63,8 +63,8 @@ CLOUDS = np.full((2, 5, 3), 0.25, np.float32)
 DEPTH, CAMERA = np.ones((24, 32), np.float32), (20.0, 22.0, 15.5, 11.25)
 AN_IMAGE = {"points": DEPTH, "intrinsics": CAMERA}
 
-# For each operation the argument that is named, and what is wrong with it; where another argument belongs to the case, the
-# named one is the key and the value holds all of them.
+# For each operation: (the argument that the error names, its wrong value). If a case needs further arguments, the value
+# is a dict of all of them.
 VALUE_ERRORS = {
     resample: [
         *[("method", {"method": name}) for name in ("cubicle", "")],
@@ -190,7 +190,7 @@ VALUE_ERRORS = {
         *[("grid", {"grid": np.ones((4, 4), np.float32)}), ("weights", {"weights": np.ones((2, 2, 3), np.float32)})],
         *[("T_world_sensor", {"pose": bad}) for bad in (np.eye(3), np.stack([POSE] * 2), np.full((4, 4), np.nan))],
         *[("T_world_sensor", {"points": CLOUDS})],
-        # A scale, a shear, a mirror, a projection and a transposed pose.
+        # A scale, a shear, a mirror, a projection, a transposed pose.
         *[("T_world_sensor", {"pose": np.diag(bad)}) for bad in ([2.0, 2, 2, 1], [1.0, 1, -1, 1])],
         *[("T_world_sensor", {"pose": POSE + np.eye(4, k=1) * [0, 0.1, 0, 0]})],
         *[("T_world_sensor", {"pose": POSE + np.eye(4, k=-3) * bad}) for bad in (1, 0.1)],
@@ -281,7 +281,7 @@ def cases(table, error):
 
 
 def on(device, given):
-    """Arrays as torch's on the device, but those of types that torch lacks; numbers, text and the rest as they are."""
+    """Moves arrays to torch on the device, except for dtypes that torch lacks; other values stay."""
     if isinstance(given, dict):
         return {name: on(device, value) for name, value in given.items()}
     if isinstance(given, np.ndarray) and given.ndim and given.dtype.kind in "biufc":
@@ -293,14 +293,14 @@ def on(device, given):
     ("call", "argument", "given", "error"),
     cases(VALUE_ERRORS, robocache.ArgumentError) + cases(TYPE_ERRORS, robocache.ArgumentTypeError),
 )
-def test_rule_17_what_is_wrong_is_refused_by_name(device, call, argument, given, error):
+def test_rule_17_invalid_arguments_are_refused_by_name(device, call, argument, given, error):
     arrays = {
         resample: {"values": VALUES, "times": TIMES, "target_times": TIMES},
         fuse: {"values": VALUES, "times": TIMES, "target_times": TIMES},
         fuse_two: {**TWO_STREAMS, "target_times": TIMES},
         tsdf: {"points": POINTS, "grid": np.zeros((2, 2, 2), np.float32)},
     }.get(call, {"points": POINTS, "features": FEATURES})
-    host = {"pose": given["pose"]} if "pose" in given else {}  # of a pose on the device no value is read
+    host = {"pose": given["pose"]} if "pose" in given else {}  # the values of a pose on a device are not read
     given = on(device, arrays | given) | host
     written = {"out", "grid"} & given.keys()
     before = {name: given[name].clone() for name in written if isinstance(given[name], torch.Tensor)}
@@ -316,7 +316,7 @@ def test_rule_17_the_error_classes():
     assert issubclass(robocache.ArgumentTypeError, (robocache.Error, TypeError))
 
 
-def test_rule_17_a_message_says_what_is_expected_and_what_came():
+def test_rule_17_a_message_has_the_expected_and_the_actual_value():
     for options, parts in (
         ({"method": "cubicle"}, ["cubicle", "linear", "nearest", "previous", "next"]),
         ({"max_gap": np.ones(2)}, ["a number", "an array [2]"]),
@@ -340,7 +340,7 @@ def test_rule_17_options_are_keywords():
         robocache.integrate_tsdf(POINTS, POINTS, POINTS, POSE, None, (0, 0, 0))
 
 
-def test_rule_17_an_error_leaves_the_next_call_alone(device):
+def test_rule_17_the_call_after_an_error_works(device):
     arrays = on(device, {"values": VALUES, "times": TIMES, "target_times": TIMES})
     for _ in range(3):
         with pytest.raises(robocache.ArgumentError):
@@ -348,7 +348,7 @@ def test_rule_17_an_error_leaves_the_next_call_alone(device):
         assert torch.equal(resample(**arrays), arrays["values"])
 
 
-def test_rule_17_nothing_is_written_where_the_last_stream_is_refused(device):
+def test_rule_17_a_refused_last_stream_writes_nothing(device):
     stream = tuple(to_torch(x, device) for x in (VALUES, TIMES))
     out = poisoned((1, 4, 4), torch.float32, device)
     before = out.clone()
@@ -358,7 +358,7 @@ def test_rule_17_nothing_is_written_where_the_last_stream_is_refused(device):
 
 
 @pytest.mark.parametrize("bad", [-1, 5, 2**40])
-def test_rule_15_lengths_beyond_what_there_is_are_refused_on_the_cpu(bad):
+def test_rule_15_lengths_beyond_the_rows_are_refused_on_the_cpu(bad):
     bad = np.array([bad])
     clouds = {"points": CLOUDS[:1], "features": None, "mode": "count"}
     for call, argument, given in (
@@ -387,7 +387,7 @@ def test_rule_15_lengths_beyond_what_there_is_are_refused_on_the_cpu(bad):
         (downsample, "method"),
     ],
 )
-def test_rule_17_every_name_that_a_refusal_lists_is_taken(call, name):
+def test_rule_17_every_name_that_an_error_lists_is_accepted(call, name):
     with pytest.raises(robocache.ArgumentError, match=f"{name}: expected .*, got 'nothing'") as refused:
         call(**{name: "nothing"})
     listed = re.split(r", | or ", re.search("expected (one of )?(.*), got", str(refused.value))[2])
@@ -395,11 +395,11 @@ def test_rule_17_every_name_that_a_refusal_lists_is_taken(call, name):
     for one in (text.strip("'") for text in listed):
         try:
             call(**{name: one})
-        except robocache.Error as error:  # a rotation of two features, say
+        except robocache.Error as error:  # for example a rotation of two features
             assert not re.search(rf"{name}: expected .*, got '{one}", str(error)), error
 
 
-# ---- Rule 16: memory that a call writes ----
+# ---- Rule 16: the memory of outputs ----
 
 
 def fuse_second(values, times, target_times, scale=None, shift=None, lengths=None, first_on=None, **options):
@@ -423,7 +423,7 @@ SHAPES = {
 @pytest.mark.parametrize(
     ("call", "name"), [(call, name) for call, of in SHAPES.items() for name in of if name != "out"]
 )
-def test_rule_16_out_overlaps_nothing_that_is_read(device, call, name):
+def test_rule_16_out_may_not_overlap_inputs(device, call, name):
     storage = torch.zeros(4096, device=device)
     pieces = {
         of: storage[100 * i :][: np.prod(shape)].view(shape) for i, (of, shape) in enumerate(SHAPES[call].items())
@@ -437,7 +437,7 @@ def test_rule_16_out_overlaps_nothing_that_is_read(device, call, name):
             call(**pieces | {name: storage[at : at + length].view(SHAPES[call][name])})
 
 
-def test_rule_16_outs_lie_over_neither_themselves_nor_one_another(device):
+def test_rule_16_outs_may_not_overlap_themselves_or_each_other(device):
     arrays = on(device, {"values": VALUES, "times": TIMES})
     clouds = on(device, {"points": POINTS, "features": np.ones((5, 1), np.int32)})
     half, both = torch.zeros(1, 4, 2, device=device), torch.empty(12, dtype=torch.int32, device=device)
@@ -455,7 +455,7 @@ def test_rule_16_outs_lie_over_neither_themselves_nor_one_another(device):
             call(**given)
 
 
-def test_rule_16_out_is_writable():
+def test_rule_16_out_must_be_writable():
     out = VALUES.copy()
     out.flags.writeable = False
     for call, given in (
@@ -477,7 +477,7 @@ def test_rule_16_out_is_writable():
         *((voxelize, name) for name in ("features", "out")),
     ],
 )
-def test_rule_16_everything_is_on_one_device(cuda, call, elsewhere):
+def test_rule_16_all_arrays_must_be_on_one_device(cuda, call, elsewhere):
     arrays = {name: torch.zeros(shape, device=cuda) for name, shape in SHAPES[call].items()}
     if call is not voxelize:
         arrays |= {name: torch.tensor([4], device=cuda) for name in ("lengths", "target_lengths")}
@@ -488,7 +488,7 @@ def test_rule_16_everything_is_on_one_device(cuda, call, elsewhere):
         call(**arrays)
 
 
-# ---- Text that is none ----
+# ---- Invalid text ----
 
 
 @pytest.mark.parametrize(
@@ -514,7 +514,7 @@ def test_rule_17_lone_surrogates_are_refused_by_name(call, options, name):
         call(**options)
 
 
-def test_rule_17_a_streams_name_is_text():
+def test_rule_17_a_streams_name_must_be_text():
     with pytest.raises(robocache.ArgumentError, match=r"streams: expected UTF-8, got 'imu.*udc80'"):
         robocache.fuse_multimodal({"imu\udc80": (VALUES, TIMES)}, TIMES)
 
@@ -572,7 +572,7 @@ def times_like(x):
 
 
 HOWS = ["dual numbers", "jvp", "jacfwd", "vmap of jvp", "jvp of vmap", "hessian"]
-NEITHER_VMAP_NOR_FUNC = ("sparse", "downsample", "out", "tsdf")  # so no jvp of their vmap, and no hessian
+NEITHER_VMAP_NOR_FUNC = ("sparse", "downsample", "out", "tsdf")  # these have no jvp of vmap, and no hessian
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 
 def memory_forms(tensor):
-    """The same values under other strides: (name, tensor)."""
+    """(name, the same values with other strides)."""
     yield "contiguous", tensor.contiguous()
     if tensor.ndim == 3:
         yield "batch and time swapped", tensor.transpose(0, 1).contiguous().transpose(0, 1)
@@ -115,7 +115,7 @@ def test_rule_15_input_offsets_pass_2_31(tmp_path):
         np.testing.assert_array_equal(out[k], values[s])
 
 
-def test_rule_15_a_shared_clock_has_one_dimension(rng, device):
+def test_rule_15_a_clock_of_one_dimension_serves_every_row(rng, device):
     values, times, targets = random_case(rng, np.dtype(np.float32), np.dtype(np.float64))
     check(values, times[0], targets, device)
     check(values, times, targets[0], device)

@@ -72,7 +72,7 @@ def test_rule_9_a_hundred_blocks(rng, device):
 
 
 @pytest.mark.parametrize("whole", ["int32", "uint8", "bool"])
-def test_rule_9_integers_by_several_steps(rng, device, whole):
+def test_rule_9_integers_by_several_methods(rng, device, whole):
     values = rng.integers(0, 2, (2, 9, 6)).astype(whole)
     times = random_times(rng, 2, 9, np.dtype(np.float64))
     targets = random_targets(rng, times, 50)

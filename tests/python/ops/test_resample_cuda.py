@@ -1,4 +1,4 @@
-"""resample_trajectories on CUDA: streams, graphs, no waiting."""
+"""resample_trajectories on CUDA: streams, graphs, no synchronisation."""
 
 import time
 

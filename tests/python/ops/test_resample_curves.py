@@ -31,7 +31,7 @@ import robocache
 torch = pytest.importorskip("torch")
 
 
-# ---- The whole of it against scipy ----
+# ---- Against scipy ----
 
 
 @each_method
@@ -118,7 +118,7 @@ def test_a_pchip_does_not_overshoot(rng, device):
 
 
 @pytest.mark.parametrize("method", ["akima", "cubic"])
-def test_a_straight_line_stays_one(device, method):
+def test_a_straight_line_stays_straight(device, method):
     times = np.array([0, 1, 3, 4, 8, 9, 10], np.float64)
     values = np.stack([2 * times + 1, -times], axis=1)
     targets = np.linspace(-2, 12, 57)
@@ -132,7 +132,7 @@ def test_a_straight_line_stays_one(device, method):
 @each_method
 @each_float
 @each_clock
-def test_rule_4_a_hit_returns_its_sample_whatever_the_neighbours_hold(device, dtype, method, clock):
+def test_rule_4_a_hit_returns_its_sample_beside_nan(device, dtype, method, clock):
     special = [np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-45, 3.0]
     width = WIDTHS.get(method, 3)
     with np.errstate(over="ignore"):
@@ -158,7 +158,7 @@ def test_rule_5_removing_the_duplicates_changes_nothing(rng, device, method, clo
 
 
 @each_method
-def test_rule_5_a_time_many_times_over(rng, device, method):
+def test_rule_5_one_time_many_times(rng, device, method):
     times = np.repeat([1.0, 2.0, 4.0, 5.0, 7.0], [300, 1, 500, 2, 100])[None]
     values = random_values(rng, (1, times.size, WIDTHS.get(method, 3)), float64, special=False)
     check(values, times, np.linspace(0, 8, 100)[None], device, method=method, extrapolate="linear")
@@ -166,7 +166,7 @@ def test_rule_5_a_time_many_times_over(rng, device, method):
 
 @each_method
 @each_float
-def test_rule_7_causal_is_previous(rng, device, method, dtype):
+def test_rule_7_causal_equals_previous(rng, device, method, dtype):
     values, times, targets = random_case(rng, dtype, np.dtype(np.int64), method=method)
     for extrapolate in ("clamp", "nan"):
         options = {"causal": True, "max_gap": 8_000_000, "extrapolate": extrapolate}
@@ -197,7 +197,7 @@ def test_rule_10_a_nan_stays_in_its_stencil_and_its_feature(rng, device, dtype):
 
 @pytest.mark.parametrize("method", ROTATIONS)
 @each_float
-def test_rule_10_a_nan_spoils_its_rotation_alone(rng, device, method, dtype):
+def test_rule_10_a_nan_changes_only_its_rotation(rng, device, method, dtype):
     values = rng.standard_normal((6, WIDTHS[method])).astype(dtype)
     values[2, -1] = np.nan
     out, _ = resample(values, np.arange(6.0), np.arange(5) + 0.5, device, method=method)
@@ -207,13 +207,13 @@ def test_rule_10_a_nan_spoils_its_rotation_alone(rng, device, method, dtype):
     assert not nan[:, :-4].any()
 
 
-# ---- Outside, gaps, nothing there: rules 11 to 14 ----
+# ---- Outside, gaps, no samples: rules 11 to 14 ----
 
 
 @each_method
 @each_float
 @each_clock
-def test_rule_11_straight_on_outside(rng, device, method, dtype, clock):
+def test_rule_11_extrapolation_is_straight(rng, device, method, dtype, clock):
     values, times, _ = random_case(rng, dtype, clock, method=method, special=False)
     unit = 1_000_000 if clock == np.int64 else 2.0**-10
     steps = np.array([-1000, -20, -1, 1, 20, 1000]) * unit
@@ -248,7 +248,7 @@ def test_rule_12_a_bracket_longer_than_max_gap_is_invalid(rng, device, method, c
 @pytest.mark.parametrize("method", ["linear", "nearest", *CURVES, *ROTATIONS])
 @each_float
 @each_clock
-def test_rule_13_past_target_lengths_there_is_nothing(rng, device, method, dtype, clock):
+def test_rule_13_past_target_lengths_values_are_absent(rng, device, method, dtype, clock):
     values, times, targets = random_case(rng, dtype, clock, method=method, batch=4)
     for kind in (np.int32, np.int64):
         present = np.array([0, 5, 37, 20], kind)
@@ -278,7 +278,7 @@ def test_rule_15_target_lengths_outside_the_targets_are_cut_on_cuda(cuda):
 @each_method
 @each_clock
 def test_rule_14_unsorted_and_nan_times_stay_inside_their_row(rng, device, method, clock):
-    """The neighbours of each row are NaN: a value read outside it would show."""
+    """The rows before and after are NaN: a value read outside the row would show."""
     width = WIDTHS.get(method, 3)
     for samples in (1, 2, 3, 5, 17, 300):
         values = np.full((5, samples, width), np.nan, np.float32)
@@ -296,7 +296,7 @@ def test_rule_14_unsorted_and_nan_times_stay_inside_their_row(rng, device, metho
 
 @each_method
 @each_float
-def test_rule_15_strides_are_free(rng, device, method, dtype):
+def test_rule_15_any_strides(rng, device, method, dtype):
     values, times, targets = random_case(rng, dtype, np.dtype(np.float64), method=method, batch=4)
     expected, expected_valid = resample(values, times, targets, device, method=method)
     spread = to_torch(np.repeat(np.repeat(values, 2, axis=2), 3, axis=1), device)[:, ::3, ::2]

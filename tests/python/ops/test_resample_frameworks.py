@@ -17,7 +17,7 @@ import robocache
 torch = pytest.importorskip("torch")
 
 
-def test_rule_18_numpy_in_numpy_out(rng):
+def test_rule_18_numpy_gives_numpy(rng):
     for dtype in FLOATS:
         case = random_case(rng, dtype, np.dtype(np.int64))
         out, valid = robocache.resample_trajectories(*case, return_valid=True)
@@ -53,8 +53,8 @@ def test_rule_18_memory_mapped_numpy(rng, tmp_path):
     assert_same_bits(out, oracle(*case)[0])
 
 
-def test_rule_18_numpy_of_odd_layout_is_taken_or_refused_with_a_word(rng):
-    """Bytes in the other order, fields of a record, unaligned buffers."""
+def test_rule_18_numpy_of_unusual_layout_is_accepted_or_refused(rng):
+    """Swapped byte order, fields of records, unaligned buffers."""
     values, times, targets = random_case(rng, np.dtype(np.float32), np.dtype(np.float64), batch=1)
     values, times, targets = values[0], times[0], targets[0]
     expected = oracle(values, times, targets)[0]
@@ -70,7 +70,7 @@ def test_rule_18_numpy_of_odd_layout_is_taken_or_refused_with_a_word(rng):
             assert_same_bits(out, expected)
 
 
-def test_rule_18_only_dlpack_in_dlpack_out(rng):
+def test_rule_18_dlpack_gives_dlpack(rng):
     case = random_case(rng, np.dtype(np.float32), np.dtype(np.float64))
     out, valid = robocache.resample_trajectories(*(OnlyDLPack(x) for x in case), return_valid=True)
     for array in (out, valid):
@@ -103,7 +103,7 @@ def test_rule_18_the_output_outlives_its_inputs(rng, device):
     assert_same_bits(to_numpy(out), expected)
 
 
-def test_rule_18_no_memory_is_lost(rng):
+def test_rule_18_no_memory_leaks(rng):
     case = random_case(rng, np.dtype(np.float32), np.dtype(np.float64), batch=16, targets=2000, features=64)
 
     def resident_bytes():
@@ -129,7 +129,7 @@ def test_numpy_values_beside_torch_tensors_give_numpy():
     assert valid.tolist() == [True, True, True, False]
 
 
-def test_a_view_that_torch_has_not_negated_yet():
+def test_a_view_with_torchs_negative_bit():
     values = torch.complex(torch.zeros(4, 2), torch.ones(4, 2)).conj().imag
     times = torch.arange(4.0)
     assert robocache.resample_trajectories(values, times, times).tolist() == [[-1, -1]] * 4

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.mark.parametrize("dtype", [*FLOATS, np.dtype(np.int32), np.dtype(bool)], ids=name_of)
 @pytest.mark.parametrize("features", [3, 16])
-def test_rule_16_out_is_written_whole_and_returned(rng, device, dtype, features):
+def test_rule_16_out_is_completely_written_and_returned(rng, device, dtype, features):
     method = "linear" if dtype in FLOATS else "previous"
     case = random_case(rng, dtype, np.dtype(np.float64), features=features)
     expected, expected_valid = oracle(*case, method=method, extrapolate="nan", causal=True)

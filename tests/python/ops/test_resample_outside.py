@@ -1,4 +1,4 @@
-"""resample_trajectories: outside, gaps, nothing there, bad times; rules 11 to 14."""
+"""resample_trajectories: outside, gaps, no samples, bad times; rules 11 to 14."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def test_rule_11_outside_is_never_valid(device):
             assert valid.tolist() == [False, False, True, True, False, False]
 
 
-def test_rule_11_linear_goes_straight_on_with_the_end_bracket(device):
+def test_rule_11_linear_extrapolates_the_end_bracket(device):
     values = np.array([[0], [1], [10], [30]], np.float64)
     times = np.array([0, 1, 2, 3], np.float64)
     out, valid = resample(values, times, np.array([-2, -1, 4, 4.5]), device, extrapolate="linear")
@@ -31,7 +31,7 @@ def test_rule_11_linear_goes_straight_on_with_the_end_bracket(device):
 
 
 @pytest.mark.parametrize("method", [*STEPS, "linear"])
-def test_rule_11_one_sample_is_held_or_nan_elsewhere(device, method):
+def test_rule_11_one_sample_is_held_or_nan(device, method):
     values, times = np.array([[7]], np.float32), np.array([2], np.float32)
     targets = np.array([1, 2, 3], np.float32)
     out, valid = resample(values, times, targets, device, method=method)
@@ -57,7 +57,7 @@ def test_rule_12_a_longer_bracket_is_invalid_and_an_equal_one_valid(device, meth
         out, valid = resample(values, times, targets, device, method=method, max_gap=max_gap)
         assert valid.tolist() == expected
         kept, _ = resample(values, times, targets, device, method=method)
-        assert_same_bits(out, kept)  # under clamp the value stays the method's
+        assert_same_bits(out, kept)  # with clamp the value is still interpolated
         out, _ = resample(values, times, targets, device, method=method, max_gap=max_gap, extrapolate="nan")
         assert np.isnan(out[:, 0]).tolist() == [not v for v in expected]
 
@@ -78,7 +78,7 @@ def test_rule_12_tolerance_is_the_distance_to_the_sample_used(device, step, expe
 @pytest.mark.parametrize("method", [*STEPS, "linear"])
 @pytest.mark.parametrize("extrapolate", ["clamp", "nan"])
 @each_clock
-def test_rule_13_no_samples_no_value(rng, device, method, extrapolate, clock):
+def test_rule_13_without_samples_values_are_absent(rng, device, method, extrapolate, clock):
     times = random_times(rng, 3, 6, clock)
     targets = random_targets(rng, times, 8)
     for lengths in (np.array([0, 6, 1]), np.array([0, 0, 0])):
@@ -105,7 +105,7 @@ def test_rule_13_a_nan_target_has_no_value(device, clock):
 @pytest.mark.parametrize("disorder", ["reversed", "shuffled", "nan", "all_nan", "infinite"])
 @pytest.mark.parametrize("samples", [50, 5000])
 def test_rule_14_bad_times_stay_within_their_row(rng, device, method, disorder, samples):
-    """Any value from the row (or between two of them) or NaN will do; a neighbouring row's would be far off."""
+    """The result is NaN or within the row's values; those of other rows are far away."""
     batch, count = 6, 300
     times = random_times(rng, batch, samples, np.dtype(np.float64))
     if disorder == "reversed":
@@ -126,7 +126,7 @@ def test_rule_14_bad_times_stay_within_their_row(rng, device, method, disorder, 
     out, _ = resample(values, times, targets, device, method=method)
     inside = (out >= values.min((1, 2), keepdims=True) - 1e-5) & (out <= values.max((1, 2), keepdims=True) + 1e-5)
     if method == "linear" and disorder == "shuffled":
-        inside |= True  # a weight beyond [0, 1] leaves the row's range without leaving the row
+        inside |= True  # a weight beyond [0, 1] extrapolates beyond the row's values
     assert (inside | np.isnan(out)).all()
 
 
@@ -158,7 +158,7 @@ def test_rule_14_check_times_finds_nan(device, clock, index):
         robocache.check_times(to_torch(times, device))
 
 
-def test_rule_14_check_times_looks_at_the_lengths(device):
+def test_rule_14_check_times_respects_lengths(device):
     times = np.tile(np.arange(10, dtype=np.float32), (2, 1))
     times[1, 6:] = 0
     robocache.check_times(to_torch(times, device), lengths=to_torch(np.array([10, 6]), device))

@@ -18,7 +18,7 @@ def turned(axis, degrees):
 
 
 @each_float
-def test_rule_8_slerp_turns_at_an_even_rate(device, dtype):
+def test_rule_8_slerp_has_a_constant_rate(device, dtype):
     values = np.stack([turned([0, 0, 1], 10), turned([0, 0, 1], 110)]).astype(dtype)
     targets = np.linspace(0, 1, 11)
     out, _ = resample(values, np.array([0.0, 1.0]), targets, device, method="slerp")
@@ -28,7 +28,7 @@ def test_rule_8_slerp_turns_at_an_even_rate(device, dtype):
     )
 
 
-def test_rule_8_the_shortest_arc_in_the_earlier_samples_hemisphere(device):
+def test_rule_8_slerp_takes_the_shortest_arc(device):
     a, b = turned([0, 0, 1], 0), turned([0, 0, 1], 60)
     for sign_a, sign_b in itertools.product([1, -1], [1, -1]):
         out, _ = resample(
@@ -72,14 +72,14 @@ def test_rule_8_tiny_and_near_opposite_angles(rng, device, dtype, degrees):
 
 
 def test_rule_8_a_small_turn_keeps_its_digits(device):
-    # 1e-6 rad: an arc cosine of float32 would find no angle at all.
+    # 1e-6 rad: a float32 arc cosine would give 0.
     values = np.array([[0, 0, 0, 1], [5e-7, 0, 0, 1]], np.float32)
     out, _ = resample(values, np.array([0.0, 1.0]), np.array([0.25]), device, method="slerp")
     np.testing.assert_allclose(out[0, 0], 1.25e-7, rtol=1e-5)
 
 
 @each_float
-def test_rule_8_length_zero_is_nan_between_and_itself_on_a_hit(device, dtype):
+def test_rule_8_a_zero_quaternion_is_nan_between_and_itself_on_a_hit(device, dtype):
     values = np.array([[0, 0, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0]], np.float64).astype(dtype)
     out, valid = resample(values, np.arange(4.0), np.array([0.5, 1.0, 1.5, 2.0, 2.5]), device, method="slerp")
     out = out.astype(np.float64)
@@ -90,8 +90,8 @@ def test_rule_8_length_zero_is_nan_between_and_itself_on_a_hit(device, dtype):
 
 
 @each_float
-def test_rule_8_two_of_length_zero_in_a_row_give_zero(device, dtype):
-    """As of a sensor whose messages have a rotation that it does not measure: such numbers are no NaN in a batch."""
+def test_rule_8_two_zero_quaternions_give_zero(device, dtype):
+    """Some sensors send zeros for a rotation that they do not measure: a batch has these zeros, not NaN."""
     values = np.array([[0, 0, 0, 0], [0, 0, 0, -0.0], [0, 0, 0, 1]], np.float64).astype(dtype)
     out, valid = resample(values, np.arange(3.0), np.array([0.25, 0.5, 1.5]), device, method="slerp")
     out = out.astype(np.float64)

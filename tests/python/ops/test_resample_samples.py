@@ -12,7 +12,7 @@ from reference.resample_calls import check, each_clock, each_whole, name_of, ram
 @pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
 @pytest.mark.parametrize("method", [*STEPS, "linear"])
 @each_clock
-def test_rule_4_a_hit_returns_its_sample_whatever_the_neighbours_hold(device, dtype, method, clock):
+def test_rule_4_a_hit_returns_its_sample_beside_nan(device, dtype, method, clock):
     special = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-45, 3.0], np.float64)
     with np.errstate(over="ignore"):
         values = np.array(list(itertools.product(special, special, special)), np.float64).T.astype(dtype)
@@ -30,7 +30,7 @@ def test_rule_4_minus_zero_hits_zero(device, method):
     assert_same_bits(out, values[:1])
 
 
-def test_rule_5_only_the_last_sample_of_each_time_is_there(device):
+def test_rule_5_only_the_last_sample_of_each_time_counts(device):
     values = np.array([[1], [2], [3], [4], [5], [6]], np.float32)
     times = np.array([0, 0, 1, 1, 1, 2], np.float32)
     targets = np.array([-1, 0, 0.5, 1, 1.5, 2, 3], np.float32)
@@ -71,7 +71,7 @@ def test_rule_5_a_row_of_one_time_is_a_row_of_one_sample(device, method, extrapo
     )
 
 
-def test_rule_6_midway_nearest_is_the_earlier(device):
+def test_rule_6_midway_nearest_takes_the_earlier_sample(device):
     values, times = ramp(features=1)
     targets = np.array([0.5, np.nextafter(np.float32(0.5), np.float32(1)), 1.5, 3.5], np.float32)
     out, _ = resample(values, times, targets, device, method="nearest")
@@ -86,7 +86,7 @@ def test_rule_6_previous_is_at_or_before_and_next_at_or_after(device):
 
 
 @each_whole
-def test_rule_6_whole_numbers_and_bool_take_the_steps_alone(rng, device, dtype):
+def test_rule_6_integers_and_bool_take_step_methods_alone(rng, device, dtype):
     values = random_values(rng, (4, 3), dtype)
     times = np.arange(4, dtype=np.float32)
     for step in STEPS:
@@ -105,7 +105,7 @@ def test_rule_7_causal_never_looks_ahead(rng, device, method, clock):
         assert_same_bits(later[row, column], out[row, column])
 
 
-def test_rule_7_causal_holds_like_previous_and_is_absent_before_the_first(device):
+def test_rule_7_causal_equals_previous_outside(device):
     values, times = ramp(features=1)
     targets = np.array([-0.5, 0, 0.9, 4, 4.5], np.float32)
     for method in ("linear", "nearest", "previous"):

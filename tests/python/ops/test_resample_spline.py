@@ -1,4 +1,4 @@
-"""Rule 10 of the cubic's two ends in resample_trajectories, on the CPU and on CUDA."""
+"""Rule 10: the two ends of a cubic in resample_trajectories, on the CPU and on CUDA."""
 
 from fractions import Fraction
 
@@ -70,7 +70,7 @@ def exact_slopes(x, y, bc_type):
 
 @pytest.mark.parametrize("bc_type", ["natural", "not-a-knot"])
 def test_rule_10_a_cubic_in_exact_arithmetic(rng, device, bc_type):
-    """Gaps of very different lengths, where scipy itself loses digits."""
+    """Gaps of very different lengths, where scipy loses digits."""
     for samples in (4, 5, 9):
         for _ in range(10):
             times = np.cumsum(np.exp2(rng.integers(-8, 9, samples).astype(np.float64)))
@@ -85,7 +85,7 @@ def test_rule_10_a_cubic_in_exact_arithmetic(rng, device, bc_type):
             out, _ = resample(values, times, targets, device, method="cubic", bc_type=bc_type)
             gaps = np.diff(times)
             norm = max(2, 1 + gaps[0] / gaps[1], 1 + gaps[-1] / gaps[-2])
-            if samples == 4 and bc_type == "not-a-knot":  # both ends pass on all that they get: rule 10.1
+            if samples == 4 and bc_type == "not-a-knot":  # the two ends amplify each other's errors: rule 10.1
                 norm *= (gaps[0] + gaps[1]) * (gaps[1] + gaps[2]) / (gaps[1] * gaps.sum())
             size = np.abs(values).max() + gaps.max() * max(abs(float(s)) for s in slopes)
             np.testing.assert_allclose(out[:, 0], middle, rtol=0, atol=16 * 2.0**-53 * norm * size)

@@ -46,7 +46,7 @@ def test_rule_20_the_environment_sets_the_number_of_threads(threads):
         "count = sum('Threads' in line and int(line.split()[1]) for line in open('/proc/self/status'))\n"
         "print(hashlib.sha256(out.tobytes()).hexdigest(), count)\n"
     )
-    # OpenBLAS, which numpy starts, has threads of its own.
+    # OpenBLAS, in numpy, would start threads too.
     environment = os.environ | {"ROBOCACHE_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -58,13 +58,13 @@ def test_rule_20_the_environment_sets_the_number_of_threads(threads):
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "2", None])
-def test_rule_20_a_number_of_threads_is_a_whole_number_above_zero(threads):
+def test_rule_20_the_number_of_threads_must_be_a_positive_integer(threads):
     with pytest.raises(robocache.Error, match=r"^n: expected"):
         robocache.set_num_threads(threads)
 
 
 def run_in_fork(function, seconds=60):
-    """Calls `function` in a forked child; True where it returned, an error text where it raised, died or hung."""
+    """Calls `function` in a forked child. Returns True if it returned, or a text if it raised, died or hung."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:

@@ -26,7 +26,7 @@ def test_rule_2_zero_and_infinite_durations_are_durations(device, value):
 
 
 def test_rule_2_a_duration_is_compared_in_the_clocks_type(device):
-    # float32(0.1) is above 0.1: compared in float64 the equal bracket would be too long.
+    # float32(0.1) is above 0.1: compared in float64 the bracket would be too long.
     values, times = ramp(samples=2)
     times = times * np.float32(0.1)
     _, valid = resample(values, times, np.array([0.05], np.float32), device, max_gap=0.1)
@@ -57,8 +57,8 @@ def test_rule_2_epoch_nanoseconds_are_exact_to_the_nanosecond(device):
 
 @each_float
 @each_clock
-def test_rule_3_one_division_one_fma_one_rounding(rng, device, dtype, clock):
-    """Many weights between few samples of one magnitude: a reciprocal, an epsilon or a fused difference shows."""
+def test_rule_3_a_value_is_one_division_one_fma_one_rounding(rng, device, dtype, clock):
+    """Many weights between few samples show a reciprocal, an epsilon or a fused difference."""
     times = random_times(rng, 4, 9, clock, duplicates=False)
     targets = (times[:, :1] + rng.uniform(0, 1, (4, 2000)) * (times[:, -1:] - times[:, :1])).astype(clock)
     values = rng.uniform(-2, 2, (4, 9, 3)).astype(dtype)

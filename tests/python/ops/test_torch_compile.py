@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 resample = robocache.resample_trajectories
 
-# Half of all, in which any three options still take all their values together.
+# Half of all combinations; any three options still have all combinations of their values.
 CALLS = [
     {"method": method, "extrapolate": extrapolate, "causal": causal, "return_valid": return_valid}
     for method, extrapolate, causal, return_valid in itertools.product(
@@ -52,7 +52,7 @@ def assert_equal(actual, expected):
 
 
 @pytest.mark.parametrize("options", CALLS, ids=lambda o: "-".join(map(str, o.values())))
-def test_one_graph_with_the_bits_of_the_eager_call(rng, device, options):
+def test_one_graph_gives_the_bits_of_the_eager_call(rng, device, options):
     compiled = torch.compile(lambda *arrays, **o: resample(*arrays, **o), fullgraph=True, backend="aot_eager")
     arrays = case(rng, device)
     assert_equal(compiled(*arrays, **options), resample(*arrays, **options))
@@ -71,7 +71,7 @@ def test_every_kind_of_array(rng, device, dtype, clock):
     )
 
 
-def test_inductor_and_what_surrounds_the_call(rng, device):
+def test_inductor_with_operations_around_the_call(rng, device):
     def model(values, times, targets, weight):
         return torch.relu(resample(values * 2, times, targets + 0.25) @ weight)
 
@@ -92,8 +92,8 @@ def test_gradients_through_a_compiled_call(rng, device):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
-def test_graphs_that_torch_keeps_on_disk_are_of_the_same_code(tmp_path):
-    """A gradient is traced from Python: a graph of other code may hold another one, and torch cannot tell."""
+def test_torchs_graphs_on_disk_depend_on_the_code(tmp_path):
+    """A gradient is traced from Python code; torch would not notice that this code has changed."""
     package = Path(robocache.__file__).parent
     shutil.copytree(package, tmp_path / "robocache", ignore=shutil.ignore_patterns("__pycache__"))
     program = "import robocache._torch, torch; print(torch.compiler.config.cache_key_tag)"
@@ -110,7 +110,7 @@ def test_graphs_that_torch_keeps_on_disk_are_of_the_same_code(tmp_path):
     assert "robocache" in tags[0] and tags[0] != tags[1]
 
 
-def test_other_sizes_need_no_other_graph(rng, device):
+def test_one_graph_serves_other_sizes(rng, device):
     graphs = []
 
     def backend(graph, inputs):
@@ -124,7 +124,7 @@ def test_other_sizes_need_no_other_graph(rng, device):
     assert len(graphs) == 1
 
 
-def test_sizes_that_are_read_from_the_result_follow_the_graph(rng, device):
+def test_sizes_read_from_the_result_are_symbolic(rng, device):
     def model(values, times, targets):
         out = resample(values, times, targets)
         return out.reshape(out.shape[0], out.shape[1] * out.shape[2]) + targets.shape[1]
@@ -147,14 +147,14 @@ def test_out_is_written_by_a_compiled_call(rng, device):
     assert_equal((out, valid, result), (expected, expected_valid, expected + 1))
 
 
-def test_errors_come_out_of_a_compiled_call_typed(rng, device):
+def test_a_compiled_call_raises_typed_errors(rng, device):
     values, times, targets = case(rng, device)
     compiled = torch.compile(resample, fullgraph=True, backend="aot_eager")
     with pytest.raises(robocache.ArgumentError, match="max_gap"):
         compiled(values, times, targets, max_gap=-1.0)
 
 
-def test_export_holds_the_operator(rng, device):
+def test_export_keeps_the_operator(rng, device):
     class Model(torch.nn.Module):
         def forward(self, values, times, targets):
             return resample(values, times, targets)
@@ -188,7 +188,7 @@ def test_opcheck(rng, device, requires_grad, return_valid, with_lengths):
 
     arrays = [x.requires_grad_(requires_grad) for x in case(rng, device, dtype=torch.float64)]
     lengths = torch.tensor([7, 3, 1], device=device) if with_lengths else None
-    # On CUDA sums over times come in any order.
+    # On CUDA the order of sums over times varies.
     close = {"rtol": 1e-9, "atol": 1e-9} if device == "cuda" else {}
     operators = torch.ops.robocache
     recorded = *arguments(*arrays), [True, return_valid]
@@ -201,7 +201,7 @@ def test_opcheck(rng, device, requires_grad, return_valid, with_lengths):
         torch.library.opcheck(operators.resample_trajectories_backward.default, backward, **close)
 
 
-def test_shapes_alone_give_shapes_alone(device):
+def test_fake_tensors_give_fake_tensors(device):
     values = torch.empty(2, 5, 3, device="meta", dtype=torch.bfloat16)
     times = torch.empty(5, device="meta")
     out, valid = resample(values, times, torch.empty(2, 7, device="meta"), return_valid=True)
@@ -210,7 +210,7 @@ def test_shapes_alone_give_shapes_alone(device):
 
     with torch._subclasses.FakeTensorMode() as mode:
         fake = [mode.from_tensor(x) for x in (torch.ones(4, 2, device=device), torch.ones(4, device=device))]
-    out = resample(fake[0], fake[1], fake[1])  # outside of the mode that made them
+    out = resample(fake[0], fake[1], fake[1])  # outside the mode that made them
     assert out.shape == (4, 2) and out.device.type == device
 
 
@@ -234,7 +234,7 @@ def fused_case(rng, device):
 
 @pytest.mark.parametrize("output", ["concat", "dict"])
 @pytest.mark.parametrize("extra", [{}, {"return_valid": True}, {"return_valid": True, "return_age": True}], ids=len)
-def test_fuse_is_one_graph_with_the_bits_of_the_eager_call(rng, device, output, extra):
+def test_one_graph_of_fuse_gives_the_bits_of_the_eager_call(rng, device, output, extra):
     streams, targets, options = fused_case(rng, device)
 
     def call(streams, targets):
@@ -300,7 +300,7 @@ def test_opcheck_of_fuse(rng, device, requires_grad):
     torch.library.opcheck(operators.fuse_multimodal_backward.default, backward, **close)
 
 
-def test_vmap_of_fuse_is_a_loop_over_calls(rng, device):
+def test_vmap_of_fuse_equals_a_loop_over_calls(rng, device):
     cases = [fused_case(rng, device) for _ in range(3)]
     options = cases[0][2]
 
@@ -335,7 +335,7 @@ def test_gradients_of_every_row_of_fuse_by_vmap(rng, device):
 # ---- torch.func ----
 
 
-def test_vmap_is_a_loop_over_calls(rng, device):
+def test_vmap_equals_a_loop_over_calls(rng, device):
     calls = [case(rng, device) for _ in range(4)]
     values, times, targets = (torch.stack(x) for x in zip(*calls, strict=True))
     lengths = torch.tensor([[7, 1, 0], [3, 3, 3], [7, 7, 7], [2, 5, 6]], device=device)
@@ -397,8 +397,8 @@ def test_the_jacobian_of_a_linear_method_is_its_weights(rng, device):
     torch.testing.assert_close(jacobian @ values, resample(values, times, targets), rtol=1e-12, atol=1e-12)
 
 
-def test_many_gradients_at_once(rng, device):
-    """torch's own batching of backward passes, around a call that was not batched."""
+def test_batched_backward_passes(rng, device):
+    """torch batches the backward passes of a call that was not batched."""
     values, times, targets = case(rng, device, features=1, dtype=torch.float64)
 
     def call(values):

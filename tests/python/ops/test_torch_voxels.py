@@ -43,12 +43,12 @@ def takers(column, rows, mode):
         return rows[np.isnan(wide)][:1]
     extreme = wide == (wide.min() if mode == "min" else wide.max())
     signs = np.signbit(wide[extreme])
-    sign = signs.any() if mode == "min" else signs.all()  # -0 is below +0
+    sign = signs.any() if mode == "min" else signs.all()  # -0 counts as below +0
     return rows[extreme & (np.signbit(wide) == sign)][:1]
 
 
 def gradient_oracle(points, features, out_gradients):
-    """The gradient of the features, of out_gradients by mode: added up mode by mode in the work type."""
+    """The gradient of the features from {mode: gradient of the output}, summed mode by mode in the work type."""
     work = np.float64 if features.dtype == np.float64 else np.float32
     result = np.zeros(features.shape, work)
     at, inside = cells(points, **GRID)
@@ -83,7 +83,7 @@ def random_gradients(rng, modes, dtype, batch=(), features=3):
 
 @each_float
 @pytest.mark.parametrize("mode", OF_FEATURES)
-def test_rule_29_gradients_go_where_the_result_came_from(rng, device, dtype, mode):
+def test_rule_29_gradients_go_to_the_points_of_the_result(rng, device, dtype, mode):
     points, features = random_case(rng, dtype)
     given = random_gradients(rng, [mode], dtype)
     assert_same_bits(gradient_of(points, features, [mode], given, device), gradient_oracle(points, features, given))
@@ -99,7 +99,7 @@ def test_rule_29_several_modes_add_their_gradients(rng, device, dtype):
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
-def test_rule_29_of_tied_points_the_first_takes_it(device, mode):
+def test_rule_29_the_first_of_tied_points_takes_the_gradient(device, mode):
     column = torch.tensor([[3.0], [1.0], [3.0], [1.0], [2.0]], device=device, requires_grad=True)
     out = voxelize(
         torch.full((5, 3), 0.5, device=device), column, mode=mode, grid_min=(0, 0, 0), voxel_size=1, grid_size=(1, 1, 1)
@@ -108,7 +108,7 @@ def test_rule_29_of_tied_points_the_first_takes_it(device, mode):
     assert column.grad.ravel().tolist() == ([0, 1, 0, 0, 0] if mode == "min" else [1, 0, 0, 0, 0])
 
 
-def test_rule_29_clouds_are_apart(rng, device):
+def test_rule_29_gradients_of_clouds_are_separate(rng, device):
     points = random_points(rng, 4 * 50).reshape(4, 50, 3)
     features = random_values(rng, (4, 50, 3), np.dtype(np.float32))
     modes = ["mean", "max", "last"]
@@ -141,7 +141,7 @@ def test_rule_29_columns_of_the_points_get_the_gradient(rng, device):
 @pytest.mark.parametrize("mode", OF_FEATURES)
 def test_rule_29_gradcheck(rng, device, mode):
     points = to_torch(random_points(rng, 40, special=False), device)
-    features = to_torch(rng.permutation(80).reshape(40, 2) / 7, device).requires_grad_()  # apart: no ties
+    features = to_torch(rng.permutation(80).reshape(40, 2) / 7, device).requires_grad_()  # distinct values: no ties
     options = {"grid_size": (2, 2, 4), "voxel_size": (0.8, 1.4, 1.0)}
     assert torch.autograd.gradcheck(lambda x: voxelize(points, x, mode=mode, **options), features)
 
@@ -154,7 +154,7 @@ def test_rule_29_gradients_have_the_same_bits_on_cpu_and_cuda(rng, cuda, dtype):
     assert_same_bits(gradient_of(points, features, OF_FEATURES, given, cuda), on_cpu)
 
 
-def test_what_has_no_gradient(rng, device):
+def test_arguments_and_modes_without_a_gradient(rng, device):
     points, features = (to_torch(x, device) for x in random_case(rng, np.dtype(np.float32)))
     assert not voxelize(points.requires_grad_(), features, mode="mean").requires_grad
     assert not voxelize(points, features.to(torch.int32), mode="mean").requires_grad
@@ -166,7 +166,7 @@ def test_what_has_no_gradient(rng, device):
         assert not voxelize(points, features, mode="mean").requires_grad
 
 
-def test_gradients_end_where_they_must(rng, device):
+def test_gradients_that_are_refused_or_absent(rng, device):
     points, features = (to_torch(x, device) for x in random_case(rng, np.dtype(np.float64)))
     features.requires_grad_()
     (gradient,) = torch.autograd.grad(
@@ -267,7 +267,7 @@ def test_opcheck(rng, device, requires_grad):
     features = to_torch(rng.standard_normal((40, 2)).astype(np.float32), device).requires_grad_(requires_grad)
     operators = torch.ops.robocache
     grid = {"grid_min": (-1.5, 0.25, 3.0), "voxel_size": (0.5, 0.7, 0.5), "grid_size": (3, 4, 7)}
-    modes = ["mean", "max", "count", "occupancy"]  # torch adds the outs to the first, in its dtype
+    modes = ["mean", "max", "count", "occupancy"]  # opcheck adds all outputs to the first, in its dtype
 
     def arguments(features, modes):
         given = {"points": points, "features": features, "mode": modes, **grid}
@@ -287,7 +287,7 @@ def test_opcheck(rng, device, requires_grad):
 
 
 @pytest.mark.parametrize("layout", ["one", "stacked", "lengths"])
-def test_vmap_is_a_loop_over_calls(rng, device, layout):
+def test_vmap_equals_a_loop_over_calls(rng, device, layout):
     points = to_torch(random_points(rng, 5 * 60), device)
     features = to_torch(random_values(rng, (300, 2), np.dtype(np.float32)), device)
     shape = (5, 60) if layout == "one" else (5, 3, 20)
@@ -321,7 +321,7 @@ def test_gradients_of_every_cloud_by_vmap(rng, device):
         assert_same_bits(to_numpy(result[b]), to_numpy(torch.func.grad(loss)(features[b], points[b])))
 
 
-def test_ragged_clouds_and_vmap_do_not_meet(rng, device):
+def test_vmap_of_ragged_clouds_is_refused(rng, device):
     points = to_torch(random_points(rng, 40), device).view(2, 20, 3)
     offsets = torch.tensor([[0, 20], [0, 20]], device=device)
     with pytest.raises(robocache.ArgumentError, match=r"batch_offsets.*vmap"):

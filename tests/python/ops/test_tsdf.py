@@ -35,7 +35,7 @@ def poses(rng, count, away=1.0):
 
 
 def volume(rng, shape):
-    """Some voxels unseen, and what an unseen one holds is free."""
+    """A grid and weights; some voxels are unseen, their values arbitrary."""
     grid = rng.standard_normal(shape).astype(np.float32)
     weights = rng.integers(0, 4, shape).astype(np.float32) * np.float32(0.75)
     grid[weights == 0] = rng.choice(np.float32([np.nan, np.inf, 0, 7]), int((weights == 0).sum()))
@@ -43,7 +43,7 @@ def volume(rng, shape):
 
 
 def spoilt(rng, measured, bad=(np.nan, np.inf, -np.inf, 0.0)):
-    """One in ten is no measurement."""
+    """Replaces one in ten by a value that is no measurement."""
     return np.where(rng.random(measured.shape) < 0.1, rng.choice(bad, measured.shape), measured).astype(measured.dtype)
 
 
@@ -56,7 +56,7 @@ def integrate(grid, weights, measured, *arguments, device="cpu", **options):
 
 
 def check(grid, weights, measured, *arguments, device="cpu", **options):
-    """Compares with the oracle, by bits; returns how many voxels were updated."""
+    """Compares with the oracle, bit for bit. Returns the number of updated voxels."""
     oracle = integrate_depth if len(arguments) == 2 else integrate_points
     expected = oracle(grid, weights, measured, *arguments, **options)
     actual = integrate(grid, weights, measured, *arguments, device=device, **options)
@@ -115,8 +115,8 @@ def test_rule_32_rays_along_planes_edges_and_corners(rng, device, space_carving)
 
 
 @carved
-def test_rule_32_far_from_the_origin_rounding_decides_alike(rng, device, space_carving):
-    """5000 km away a millimetre has six digits left."""
+def test_rule_32_far_from_the_origin(rng, device, space_carving):
+    """5000 km from the origin, float64 has six digits left below a millimetre."""
     far = np.array([4_500_000.0, -500_000.0, 90.0])
     T = pose(rng, 0.02)
     T[:3, 3] += far
@@ -144,7 +144,7 @@ def test_rule_32_depth_gives_the_oracles_bits(rng, device, shape, dtype, space_c
 
 @pytest.mark.parametrize("count", [0, 1, 3, 16, 17, 40])
 def test_rule_32_several_sensors_at_once(rng, device, count):
-    """More than go to a kernel with its parameters, too."""
+    """Also more sensors than fit into a kernel's parameters."""
     T = poses(rng, count)
     options = random_options(rng)
     check(*volume(rng, (8, 7, 9)), spoilt(rng, rng.standard_normal((count, 23, 3))), T, device=device, **options)
@@ -174,7 +174,7 @@ def test_rule_32_any_small_call_gives_the_oracles_bits(device, data):
 
 
 def test_cpu_and_cuda_give_the_same_bits(rng, cuda):
-    """A wall that many rays of one voxel see, in a grid of many blocks; both ways to clear the sums; rows at odd places."""
+    """A wall seen by many rays for each voxel, in a grid of many blocks. Both ways to clear the sums run; rows are unaligned."""
     options = {"grid_min": (-0.64, -0.64, 0.6), "truncation": 0.04, "max_weight": 50.0}
     v, u = np.mgrid[:240, :320]
     depth = (1.1 + 0.1 * np.sin(u / 20) + rng.normal(0, 0.004, u.shape)).astype(np.float32)
@@ -194,11 +194,11 @@ def test_cpu_and_cuda_give_the_same_bits(rng, cuda):
                     assert_same_bits(actual, expected, str(call))
 
 
-# ---- What the rule says, by hand ----
+# ---- The rule, worked out by hand ----
 
 
 def looking_along_z(cells=12, size=0.25):
-    """grid, weights, a pose at (0, 0, 0) and options: a column of voxels along z with its middle on the axis."""
+    """(grid, weights, a pose at (0, 0, 0), options): a column of voxels along the z axis."""
     grid, weights = np.zeros((1, 1, cells), np.float32), np.zeros((1, 1, cells), np.float32)
     return grid, weights, np.eye(4), {"grid_min": (-size / 2, -size / 2, 0), "voxel_size": size}
 
@@ -230,7 +230,7 @@ def test_rule_32_carving_reaches_from_the_sensor_and_never_behind(device):
 
 
 def test_rule_32_distances_are_along_the_ray(device):
-    """A pixel off the axis: half a metre along z is more along the ray."""
+    """For a pixel off the axis, half a metre along z is more along the ray."""
     grid, weights = np.zeros((1, 1, 1), np.float32), np.zeros((1, 1, 1), np.float32)
     options = {"grid_min": (2.5, 3.5, 11.5), "voxel_size": 1, "truncation": 10, "device": device}  # centre (3, 4, 12)
     depth = np.zeros((3, 3), np.float32)
@@ -257,13 +257,13 @@ def test_rule_32_pixels_are_rounded_midway_to_even(device, cx, column):
 @carved
 @pytest.mark.parametrize("aside", [0.0, 1e-13, -1e-13, 1e-9, -1e-9, 1e-7, -1e-7, 3e-6, -3e-6])
 def test_rule_32_voxels_within_float32s_error_of_two_pixels(rng, device, aside, space_carving):
-    """Every centre lies nearly midway between columns and rows: float32 cannot tell which is meant, nor which of the image's
-    borders it is on."""
+    """Every centre lies almost midway between columns and rows: float32 cannot decide between them, nor on which side of
+    the image's border it is."""
     far = rng.integers(-3, 4, 3) * 1000.0
     for present in (0.0, far):
         T = np.eye(4)
         T[:3, 3] = present
-        # The centres of the one layer are at (n + 1/2) / 64 from the axis and a metre, or two, from the camera.
+        # The centres of the layer are (n + 1/2) / 64 from the axis, and 1 or 2 m from the camera.
         depth = rng.uniform(0.4, 2.5, (24, 40)).astype(np.float32)
         for z in (1, 2):
             camera = (64 * z, 64 * z, 20 + aside, 12 - aside)
@@ -285,7 +285,7 @@ def test_rule_32_voxels_within_float32s_error_of_two_pixels(rng, device, aside, 
 @carved
 @pytest.mark.parametrize("ulps", [0, 1, -1, 8, -8, 1000, -1000])
 def test_rule_32_distances_within_float32s_error_of_the_truncation(rng, device, ulps, space_carving):
-    """The surface is a truncation before or behind each voxel, to the last bits of a float32."""
+    """The surface is at the truncation before or behind each voxel, within the last bits of a float32."""
     z = (np.arange(40) + 0.5) / 8
     for sign in (1, -1):
         for truncation in (0.25, 0.3):
@@ -298,16 +298,16 @@ def test_rule_32_distances_within_float32s_error_of_the_truncation(rng, device, 
             )
 
 
-def test_rule_32_what_is_behind_the_camera_is_not_seen(device):
+def test_rule_32_points_behind_the_camera_are_not_seen(device):
     grid, weights, T, options = looking_along_z(cells=6)
-    T[2, 3] = 0.625  # in the plane of a centre
+    T[2, 3] = 0.625  # the camera lies in the plane of a centre
     _, seen = integrate(
         grid, weights, np.full((1, 1), 0.1, np.float32), T, (1, 1, 0, 0), device=device, truncation=9, **options
     )
     assert seen[0, 0].tolist() == [0, 0, 0, 1, 1, 1]
 
 
-def test_rule_32_a_call_averages_and_calls_weigh_by_their_rays(device):
+def test_rule_32_a_call_averages_rays_and_calls_have_their_weight(device):
     grid, weights, T, options = looking_along_z(cells=4)
     call = {"truncation": 2, "device": device} | options
     grid, weights = integrate(grid, weights, np.array([[0, 0, 1.0], [0, 0, 1.5], [0, 0, 2.0]]), T, **call)
@@ -321,7 +321,7 @@ def test_rule_32_a_call_averages_and_calls_weigh_by_their_rays(device):
 
 
 @pytest.mark.parametrize("unseen", [0.0, -0.0, -3.0, -np.inf, np.nan])
-def test_rule_32_what_an_unseen_voxel_holds_does_not_count(device, unseen):
+def test_rule_32_values_of_unseen_voxels_do_not_count(device, unseen):
     grid, weights, T, options = looking_along_z(cells=2)
     grid[:], weights[:] = [np.nan, np.inf], unseen
     result, seen = integrate(grid, weights, np.array([[0, 0, 0.5]]), T, truncation=1, device=device, **options)
@@ -329,7 +329,7 @@ def test_rule_32_what_an_unseen_voxel_holds_does_not_count(device, unseen):
     assert seen[0, 0].tolist() == [1, 1]
 
 
-def test_rule_32_voxels_that_nothing_measures_keep_their_bits(rng, device):
+def test_rule_32_voxels_without_a_measurement_keep_their_bits(rng, device):
     grid, weights = (np.frombuffer(rng.bytes(4 * 500), np.float32).reshape(5, 10, 10) for _ in range(2))
     T = pose(rng)
     T[:3, 3] = 100
@@ -358,7 +358,7 @@ def test_rule_32_the_order_of_points_and_sensors_does_not_matter(rng, device):
 
 @pytest.mark.parametrize("truncation", [0.1, 0.125, 0.126, 1e-6, 1e6])
 def test_rule_32_the_mean_is_exact_to_half_a_quantum(rng, device, truncation):
-    """Against fractions: the distances are exact here, since every number has few digits."""
+    """Against fractions: distances are exact here, because every number has few digits."""
     unit = 2.0 ** math.floor(math.log2(truncation))
     grid, weights, T, options = looking_along_z(cells=3, size=unit / 4)
     ranges = unit + rng.integers(-256, 257, 1001) * (unit / 1024)
@@ -373,13 +373,13 @@ def test_rule_32_the_mean_is_exact_to_half_a_quantum(rng, device, truncation):
         if not measured:
             continue
         mean = sum(measured) / len(measured)
-        # Half a quantum, truncation / 2^32 at most, then one rounding to float32 and two, far smaller, in float64.
+        # At most half a quantum, truncation / 2^32; one rounding to float32; two far smaller ones in float64.
         bound = Fraction(truncation) / 2**32 + abs(mean) * (Fraction(1, 2**24) + Fraction(1, 2**50))
         assert abs(Fraction(float(result[0, 0, cell])) - mean) <= bound
 
 
-def test_rule_32_a_plane_is_where_it_is(rng, device):
-    """Every ray of a camera that looks at a plane: the zero crossing is within half a voxel's slant of it."""
+def test_rule_32_a_plane_is_reconstructed(rng, device):
+    """A camera looks at a plane: the zero crossing is within half a voxel's slant of the plane."""
     v, u = np.mgrid[:120, :160]
     camera = (130.0, 130.0, 79.5, 59.5)
     T = pose(rng, 0.1)
@@ -392,11 +392,13 @@ def test_rule_32_a_plane_is_where_it_is(rng, device):
     options = {"grid_min": grid_min, "voxel_size": size, "truncation": truncation, "device": device}
     centres = (np.moveaxis(np.indices(shape), 0, -1) + 0.5) * size + grid_min
     c = (centres - T[:3, 3]) @ T[:3, :3]
-    along = np.linalg.norm(c, axis=-1) * (offset / (c @ normal) - 1)  # to the plane, along the ray through the centre
+    along = np.linalg.norm(c, axis=-1) * (
+        offset / (c @ normal) - 1
+    )  # distance to the plane along the ray through the centre
     points = (d * depth[..., None]).reshape(-1, 3)
     result, seen = integrate(grid, weights, points, T, **options)
-    # A ray passes a voxel's centre within half a diagonal, s; where it meets the plane then moves by up to s times the
-    # plane's slope against the rays, below 1 here, and so does the mean of such rays, unless the band cuts some off.
+    # A ray passes a voxel's centre within half a diagonal, s. So its hit on the plane moves by up to s times the
+    # plane's slope against the rays, below 1 here. The same holds for the mean of rays, unless the band excludes some.
     half_diagonal = size * math.sqrt(3) / 2
     inner = (seen > 0) & (np.abs(along) < truncation - 2 * half_diagonal)
     assert inner.sum() > 2000
@@ -404,6 +406,6 @@ def test_rule_32_a_plane_is_where_it_is(rng, device):
     result, seen = integrate(grid, weights, depth.astype(np.float32), T, camera, **options)
     inner = seen > 0
     assert inner.sum() > 2000
-    # The depth of the pixel's centre, half a pixel away in u and v, instead of the voxel's own.
+    # The depth is the pixel centre's, up to half a pixel away in u and v.
     gradient = np.abs(np.gradient(depth)).max()
     assert np.abs(result - along)[inner].max() <= 1.3 * gradient

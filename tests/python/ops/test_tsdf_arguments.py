@@ -37,7 +37,7 @@ def both_forms(case):
 
 
 def layouts(array, device):
-    """(name, a tensor of these values): dense, gaps, turned, offset, and memory in another order."""
+    """(name, a tensor with these values): dense, with gaps, transposed, with an offset, in another order."""
     tensor = to_torch(array, device)
     yield "dense", tensor.clone()
     wide = torch.full((*tensor.shape[:-1], tensor.shape[-1] + 3), 7, dtype=torch.float32, device=device).to(
@@ -87,7 +87,7 @@ def test_rule_15_negative_strides(case):
         assert_same_bits(weights, expected[1])
 
 
-def test_rule_15_stride_0_of_what_is_read(case, device):
+def test_rule_15_stride_0_of_inputs(case, device):
     grid, weights, points, depth, T = case
     for arguments, expected in [
         ((points[:1], T), integrate_points(grid, weights, np.repeat(points[:1], 5, 0), T, **OPTIONS)),
@@ -101,7 +101,7 @@ def test_rule_15_stride_0_of_what_is_read(case, device):
 
 
 def test_rule_15_offsets_pass_2_31_elements(case, tmp_path):
-    """Voxels half a file apart: the grid's own strides count in 64 bits."""
+    """The grid's strides are far beyond 32 bits."""
     places = 2**31 + 1000
     for number, (arguments, expected) in enumerate(both_forms(case)):
         arrays = []
@@ -120,7 +120,7 @@ def test_rule_15_offsets_pass_2_31_elements(case, tmp_path):
 
 
 @pytest.mark.parametrize("tensors", [False, True])
-def test_a_warning_where_no_measurement_reaches_the_grid(case, tensors):
+def test_measurements_that_miss_the_grid_are_warned_of(case, tensors):
     grid, weights, points, depth, T = case
     away = T.copy()
     away[:3, 3] = [0, 0, -4.0]  # the grid is 4.25 m and more ahead
@@ -164,7 +164,7 @@ def test_rule_17_a_depth_image_with_an_axis_of_one_channel_is_named(case, device
 
 
 def test_rule_15_more_than_2_31_voxels(cuda):
-    """53 GB with the sums; only what lies on the rays is touched. No distance or plane is met exactly."""
+    """53 GB with the sums; only voxels on the rays are touched. No distance is a tie."""
     if torch.cuda.mem_get_info()[0] < 60e9:
         pytest.skip("needs 60 GB of GPU memory")
     shape = (1300, 1300, 1300)
@@ -179,13 +179,15 @@ def test_rule_15_more_than_2_31_voxels(cuda):
     robocache.integrate_tsdf(*small, to_numpy(points), T, **corner)
     assert (to_numpy(weights[-20:, -20:, -20:]) == small[1]).all() and small[1].sum() > 0
     assert weights[0, 0, -1] == 1 and weights[0, 0, 500] > 0
-    # Depth: the corner alone is in view.
+    # Depth: only the corner is in view.
     T[:3, 3] = [1.29, 1.29, 1.2]
     depth = torch.full((8, 8), 0.09, device=cuda)
     robocache.integrate_tsdf(grid.zero_(), weights.zero_(), depth, T, (80, 80, 3.5, 3.5), **options)
     robocache.integrate_tsdf(*(x.fill(0) or x for x in small), to_numpy(depth), T, (80, 80, 3.5, 3.5), **corner)
     assert_same_bits(to_numpy(weights[-20:, -20:, -20:]), small[1])
-    np.testing.assert_allclose(to_numpy(grid[-20:, -20:, -20:]), small[0], atol=1e-8)  # centres are rounded elsewhere
+    np.testing.assert_allclose(
+        to_numpy(grid[-20:, -20:, -20:]), small[0], atol=1e-8
+    )  # the centres round differently in the small grid
     assert small[1].sum() > 0
 
 
@@ -194,7 +196,7 @@ def test_rule_15_more_than_2_31_voxels(cuda):
 POINTS, DEPTH = np.ones((4, 3), np.float32), np.ones((24, 32), np.float32)
 
 
-def test_rule_16_what_is_written_has_memory_of_its_own(device):
+def test_rule_16_outputs_may_not_overlap(device):
     both = torch.ones(SHAPE, device=device)
     for match, arrays in {
         "weights: overlaps grid": (both, both, to_torch(POINTS, device)),
@@ -212,18 +214,18 @@ def test_rule_16_what_is_written_has_memory_of_its_own(device):
 
 
 @pytest.mark.parametrize("elsewhere", ["grid", "weights", "points"])
-def test_rule_15_all_lies_on_one_device(cuda, elsewhere):
+def test_rule_15_all_arrays_must_be_on_one_device(cuda, elsewhere):
     arrays = {"grid": torch.ones(SHAPE), "weights": torch.ones(SHAPE), "points": torch.ones(4, 3)}
     arrays = {name: x if name == elsewhere else x.to(cuda) for name, x in arrays.items()}
     with pytest.raises(robocache.ArgumentError, match="expected on c"):
         robocache.integrate_tsdf(*arrays.values(), np.eye(4), **OPTIONS)
 
 
-# ---- Sensors whose numbers lie on the device ----
+# ---- Poses and cameras on the device ----
 
 
 def stacked(case, count):
-    """(depth, points, poses, cameras) of so many sensors."""
+    """(depth, points, poses, cameras) of `count` sensors."""
     _, _, points, depth, T = case
     T = np.stack([T] * count)
     T[:, 0, 3] += 0.05 * np.arange(count)
@@ -255,8 +257,8 @@ def test_poses_and_cameras_on_the_device_give_the_same_bits(case, cuda, count, d
                 assert_same_bits(to_numpy(actual), array)
 
 
-def test_rule_32_a_sensor_that_is_wrong_on_the_device_measures_nothing(case, cuda):
-    """Every fault that is refused on the host; the other sensors of the call go on."""
+def test_rule_32_a_sensor_with_an_invalid_pose_on_the_device_is_ignored(case, cuda):
+    """Every fault that the host refuses; the other sensors of the call still count."""
     grid, weights, *_ = case
     depth, points, T, cameras = stacked(case, 18)
     bad_poses = {0: ((0, 0), np.nan), 3: ((3, 0), 0.5), 5: ((1, 1), 1.1), 8: ((0, 0), 1.0), 17: ((2, 3), np.inf)}
@@ -281,7 +283,7 @@ def test_rule_32_a_sensor_that_is_wrong_on_the_device_measures_nothing(case, cud
             assert_same_bits(to_numpy(actual), array)
 
 
-def test_a_graph_takes_the_poses_that_lie_on_the_device(case, cuda):
+def test_a_graph_reads_poses_on_the_device(case, cuda):
     grid, weights, _, depth, T = case
     tensors, pose = [to_torch(x, cuda) for x in (grid, weights, depth)], torch.from_numpy(T).to(cuda)
     camera = torch.tensor(CAMERA, device=cuda, dtype=torch.float64)
@@ -299,7 +301,7 @@ def test_a_graph_takes_the_poses_that_lie_on_the_device(case, cuda):
             assert_same_bits(to_numpy(actual), array)
 
 
-def test_a_pose_on_a_device_needs_the_grid_there(case, cuda):
+def test_a_pose_on_a_device_needs_a_grid_there(case, cuda):
     grid, weights, points, depth, T = (torch.from_numpy(x) for x in case)
     with pytest.raises(robocache.ArgumentError, match="T_world_sensor: "):
         robocache.integrate_tsdf(grid, weights, points, T.to(cuda), **OPTIONS)
@@ -350,7 +352,7 @@ def test_rule_18_poses_and_cameras_of_any_kind(case):
 
 
 def test_poses_may_be_rounded(case):
-    """float32, and four digits: what a rotation is to a file."""
+    """A rotation may be float32, or have four digits, as in files."""
     grid, weights, points, _, T = case
     turn = np.eye(4)
     turn[:2, :2] = [[np.cos(1), -np.sin(1)], [np.sin(1), np.cos(1)]]
@@ -377,7 +379,7 @@ def test_gradients_are_refused(case, device):
 
 @pytest.mark.parametrize(("carving", "cells"), [(False, 60), (True, 60), (False, 16)])
 def test_rule_20_no_result_depends_on_the_number_of_threads(rng, threads, carving, cells):
-    """Rays from one sensor meet in the same voxels whoever walks them."""
+    """Rays of one sensor share voxels, whichever thread follows them."""
     points = rng.uniform(-1, 1, (20_000, 3)) + np.array([0, 0, 1])
     options = {"grid_min": (-1, -1, 0), "voxel_size": 2 / cells, "truncation": 0.1, "space_carving": carving}
     runs = set()

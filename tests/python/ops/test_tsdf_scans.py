@@ -1,4 +1,4 @@
-"""integrate_tsdf on a real depth camera's view: an organised cloud, which is the depth image too."""
+"""integrate_tsdf on a real depth camera's view: an organised cloud, so also a depth image."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_rule_32_a_real_view_gives_the_oracles_bits(scan, device, space_carving)
 
 
 def test_points_and_depth_see_the_same_surface(scan, device):
-    """They are compared where both measured: a ray passes a voxel's centre within half a diagonal; a depth is that of the pixel's centre."""
+    """They are compared in voxels that both measured. A ray passes a voxel's centre within half a diagonal; a depth is the pixel centre's."""
     options = PART | {"voxel_size": 0.005, "truncation": 0.02}
     shape = (32, 28, 30)
     grids = []
@@ -57,5 +57,5 @@ def test_points_and_depth_see_the_same_surface(scan, device):
     (by_points, rays), (by_depth, pixels) = grids
     both = (rays > 0) & (pixels > 0)
     assert both.sum() > 2000
-    # Steep sides and edges of the box mix near and far in one voxel; all but those are flat.
+    # Only at steep sides and edges of the box does one voxel mix near and far points.
     assert np.median(np.abs(by_points - by_depth)[both]) < 0.005 * np.sqrt(3) / 2

@@ -49,7 +49,7 @@ def oracle(grid, weights, measured, *arguments, **options):
         )
     ],
 )
-def test_one_graph_with_the_bits_of_the_oracle(rng, device, depth, kind, backend):
+def test_one_graph_gives_the_oracles_bits(rng, device, depth, kind, backend):
     grid, weights, measured, T, *camera = case(rng, depth)
     pose = {"array": T, "tensor": torch.from_numpy(T), "list": T.tolist()}[kind]
 
@@ -68,7 +68,7 @@ def test_one_graph_with_the_bits_of_the_oracle(rng, device, depth, kind, backend
 
 
 @pytest.mark.parametrize("depth", [False, True])
-def test_a_graph_takes_poses_and_cameras_on_the_device(rng, cuda, depth):
+def test_a_graph_reads_poses_and_cameras_on_the_device(rng, cuda, depth):
     grid, weights, measured, *sensor = case(rng, depth)
     compiled = torch.compile(
         lambda *x: robocache.integrate_tsdf(*x, **OPTIONS)[0] + 1, fullgraph=True, backend="aot_eager"
@@ -80,7 +80,7 @@ def test_a_graph_takes_poses_and_cameras_on_the_device(rng, cuda, depth):
     assert_same_bits(to_numpy(tensors[1]), expected[1])
 
 
-def test_what_is_refused_is_refused_in_a_graph_too(rng, device):
+def test_a_graph_refuses_invalid_arguments(rng, device):
     grid, weights, points, T = (to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(case(rng, False)))
     compiled = torch.compile(lambda *x: robocache.integrate_tsdf(*x, **OPTIONS), fullgraph=True, backend="aot_eager")
     with pytest.raises(robocache.ArgumentError, match="T_world_sensor: "):
@@ -118,8 +118,8 @@ def test_fake_tensors_are_not_read(rng):
     assert result[0] is grid and result[1] is weights
 
 
-def test_the_operator_is_sound(rng, device):
-    """By torch's own checks: what is said to be written is written, and nothing else."""
+def test_opcheck(rng, device):
+    """torch's checks: the declared outputs are written, and nothing else."""
     from robocache.ops.integrate_tsdf import _integrate
 
     from robocache import _torch

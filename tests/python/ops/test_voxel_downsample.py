@@ -51,7 +51,7 @@ def test_rule_31_features_of_any_type(rng, device, method, seed, dtype):
 
 
 def test_rule_31_far_coordinates_keep_their_digits(rng, device):
-    """UTM coordinates: the mean of n points is off by what rule 28 allows, a small part of a millimetre."""
+    """UTM coordinates: the mean has rule 28's error, a small part of a millimetre."""
     points = rng.uniform(0, 30, (3000, 3)) + np.array([443_000.0, 5_360_000.0, 300.0])
     result = check(points, device=device, voxel_size=2.0)
     cells = cells_of(points, 2.0)
@@ -62,8 +62,8 @@ def test_rule_31_far_coordinates_keep_their_digits(rng, device):
 
 @each_method
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_rule_31_cells_beyond_int32_are_cells(rng, device, method, seed, dtype):
-    """A survey in UTM metres at a millimetre or two, and points so far apart that the low halves of their cells are equal."""
+def test_rule_31_cells_beyond_int32(rng, device, method, seed, dtype):
+    """A survey in UTM metres with cells of 1 or 2 mm, and distant points whose cells have equal low halves."""
     points = rng.uniform(0, 0.02, (3000, 3)) + np.array([443_000.0, 5_360_000.0, 300.0])
     for size in (0.0024, 0.001, (0.001, 0.5, 1e-6)):
         result = check(points.astype(dtype), device=device, voxel_size=size, method=method, seed=seed)
@@ -96,21 +96,21 @@ def test_rule_31_real_scans(device, method, seed, name):
         assert_same_bits(cells_of(result, size).astype(np.int64), cells[births].astype(np.int64))
         assert {tuple(p) for p in result} <= {tuple(p) for p in points}
     else:
-        # From the first point of the scan, so that numpy's sums keep their digits: n of them round by half an ulp of the
-        # sum of distances each; the result has half an ulp of its own, and what rule 28 allows for so few points.
+        # Relative to the first point of the scan, so that numpy's sums keep their digits: n additions each round by half an ulp of the
+        # sum of distances; the result adds half an ulp, and rule 28's error for this number of points.
         away = points - points[0]
         means = np.stack([np.bincount(of_row.ravel(), away[:, k]) for k in range(3)], 1) / counts[:, None]
         far = np.abs(away).max() * counts.max() * 2.0**-52 + np.abs(points).max() * 2.0**-50
         assert np.abs(result - (means + points[0])[np.argsort(first)]).max() <= far
 
 
-def test_rule_31_random_goes_by_seed_and_row_alone(rng, device):
+def test_rule_31_random_depends_on_seed_and_row_alone(rng, device):
     points = rng.uniform(0, 3, (4000, 3)).astype(np.float32)
     options = {"voxel_size": 1.0, "method": "random"}
     result = downsample(points, device=device, seed=1, **options)
     assert_same_bits(result, downsample(points, device=device, seed=1, **options))
     assert (result != downsample(points, device=device, seed=2, **options)).any()
-    # Rows of other voxels may change as they like.
+    # Rows of other voxels may change.
     moved = points.copy()
     elsewhere = np.floor(points[:, 0]) != 1
     moved[elsewhere] = rng.uniform(5, 6, (elsewhere.sum(), 3))
@@ -119,8 +119,8 @@ def test_rule_31_random_goes_by_seed_and_row_alone(rng, device):
     assert len(kept) == 9 and kept == {tuple(p) for p in again[np.floor(again[:, 0]) == 1]}
 
 
-def test_rule_31_random_takes_each_point_as_often(device):
-    """8 points in one voxel, 4000 seeds: chi-squared with 7 degrees of freedom is above 29.9 once in 10^4."""
+def test_rule_31_random_is_uniform(device):
+    """8 points in one voxel, 4000 seeds: chi-squared with 7 degrees of freedom exceeds 29.9 once in 10^4."""
     points = torch.arange(8.0, device=device)[:, None].expand(8, 3) / 8
     taken = torch.cat(
         [robocache.voxel_downsample(points, voxel_size=1.0, method="random", seed=s) for s in range(4000)]
@@ -129,8 +129,8 @@ def test_rule_31_random_takes_each_point_as_often(device):
     assert ((counts - 500) ** 2 / 500).sum() < 29.9
 
 
-def test_rule_31_what_open3d_gives(rng, device):
-    """The behaviour of Open3D's voxel_down_sample: cells from the least coordinates less half a voxel, means of each."""
+def test_rule_31_equals_open3d(rng, device):
+    """Like Open3D's voxel_down_sample: cells begin half a voxel below the least coordinates; each gives its mean."""
     points = rng.uniform(-4, 4, (2000, 3))
     origin = points.min(0) - 0.5 / 2
     cells = {}
@@ -139,7 +139,7 @@ def test_rule_31_what_open3d_gives(rng, device):
     result = downsample(points, device=device, voxel_size=0.5, origin=tuple(origin))
     expected = np.array([np.mean(of_cell, axis=0) for of_cell in cells.values()])
     assert result.shape == expected.shape
-    # numpy rounds a sum of n at most n times, by half an ulp of at most 4 n.
+    # numpy rounds a sum of n values at most n times, by half an ulp of at most 4 n.
     assert np.abs(result - expected).max() <= max(map(len, cells.values())) * 4 * 2.0**-52
 
 

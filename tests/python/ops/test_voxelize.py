@@ -19,7 +19,7 @@ import robocache
 torch = pytest.importorskip("torch")
 
 
-# ---- The whole of it against the oracle ----
+# ---- Against the oracle ----
 
 
 @each_dtype
@@ -100,7 +100,7 @@ def test_this_is_the_documented_example():
 # ---- Arguments: rule 18 ----
 
 
-def test_rule_18_numpy_in_numpy_out(rng):
+def test_rule_18_numpy_gives_numpy(rng):
     for dtype in DTYPES:
         points, features = random_case(rng, dtype, count=60)
         points.flags.writeable = features.flags.writeable = False

@@ -1,4 +1,4 @@
-"""Rules 25 and 26: which voxel of which cloud a point lies in."""
+"""Rules 25 and 26: the voxel and the cloud of a point."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 
 
 @each_points
-def test_rule_25_boundaries_lie_where_numpy_puts_them(rng, device, points_dtype):
+def test_rule_25_boundaries_equal_numpys(rng, device, points_dtype):
     for size in (0.1, 0.3, 1 / 3, 0.05, 1e-3, 7.0):
         grid = {"grid_min": (-12.8, 0.0, 100.0), "voxel_size": size, "grid_size": (256, 255, 100)}
         low, step = np.asarray(grid["grid_min"], points_dtype), points_dtype.type(size)
@@ -35,8 +35,8 @@ def test_rule_25_boundaries_lie_where_numpy_puts_them(rng, device, points_dtype)
         assert dropped == (~inside).sum()
 
 
-def test_rule_25_a_reciprocal_would_put_points_elsewhere(device):
-    """The points whose voxel by multiplication is another one: true division is what counts."""
+def test_rule_25_cells_are_by_true_division(device):
+    """Points for which multiplication by the reciprocal gives another voxel."""
     size = np.float32(0.3)
     x = size * np.arange(4000, dtype=np.float32)
     by_division = np.floor(x / size)
@@ -49,7 +49,7 @@ def test_rule_25_a_reciprocal_would_put_points_elsewhere(device):
 
 
 def test_rule_25_float64_points_keep_their_digits(rng, device):
-    """UTM coordinates: 5.4e6 m with millimetres, which float32 steps over by half a metre."""
+    """UTM coordinates: 5.4e6 m with millimetres, where float32 has steps of half a metre."""
     grid = {"grid_min": (513_000.0, 5_403_000.0, 180.0), "voxel_size": 0.01, "grid_size": (50, 50, 10)}
     points = np.asarray(grid["grid_min"]) + rng.uniform(0, (0.5, 0.5, 0.1), (500, 3))
     out, dropped = check(points, None, device, mode=["count", "occupancy_bits"], **grid)
@@ -87,7 +87,7 @@ def test_rule_25_a_grid_beyond_memory_is_a_typed_error(device):
 
 
 @each_points
-def test_rule_26_further_columns_are_features_unless_some_are_given(rng, device, points_dtype):
+def test_rule_26_further_columns_are_features_by_default(rng, device, points_dtype):
     points, features = random_case(rng, count=200, points_dtype=points_dtype)
     more = np.concatenate([points, random_values(rng, (200, 2), points_dtype)], 1)
     check(more, None, device)
@@ -131,7 +131,7 @@ def test_rule_26_any_stride_from_row_to_row(rng, device):
     assert_same_bits(backwards["mean"], expected["mean"])
 
 
-def test_rule_26_stride_0_is_taken_as_it_is(rng, device):
+def test_rule_26_stride_0(rng, device):
     points, features = random_case(rng, count=1, special=False)
     points[:] = [-1.4, 0.3, 3.05]
     out = robocache.voxelize_pointcloud(
@@ -150,10 +150,10 @@ def test_rule_26_wrong_lengths_and_offsets_are_cut_on_cuda(rng, cuda):
     expected, expected_dropped = oracle(points, mode=["count"], lengths=[64, 0], **GRID)
     assert_same_bits(out["count"], expected["count"])
     assert_same_bits(dropped, expected_dropped)
-    for offsets in ([-5, 1 << 40], [3, 1, 128], [100, 50, 0, -1]):  # what comes is free, and inside memory
+    for offsets in ([-5, 1 << 40], [3, 1, 128], [100, 50, 0, -1]):  # any result, but no access outside memory
         voxelize(points.reshape(-1, 3), None, cuda, mode=["count"], batch_offsets=np.array(offsets), **GRID)
 
 
-def test_rule_26_the_columns_of_points_lie_side_by_side():
+def test_rule_26_columns_of_points_must_be_contiguous():
     with pytest.raises(robocache.ArgumentError, match=r"^points: "):
         robocache.voxelize_pointcloud(np.zeros((3, 4), np.float32).T, mode="count", **GRID)

@@ -19,7 +19,7 @@ RUNS = 20
 
 
 def bits(array):
-    """As integers, every NaN alike: its sign and payload are free."""
+    """The bits as integers; all NaN are made equal, because their sign and payload are free."""
     array = torch.as_tensor(array).cpu()
     if array.dtype.is_floating_point:
         whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[array.itemsize]
@@ -28,7 +28,7 @@ def bits(array):
 
 
 def same(one, other):
-    """Whether two answers, arrays or dicts or tuples of them, agree bit for bit."""
+    """Whether two results, arrays or dicts or tuples of arrays, are equal bit for bit."""
     if isinstance(one, dict):
         assert list(one) == list(other)
         return all(same(one[key], other[key]) for key in one)
@@ -41,7 +41,7 @@ def same(one, other):
 
 
 class Cloud:
-    """Points crowded into few voxels and spread over the others, some outside, some not finite; features that make sums
+    """Points crowded in few voxels and spread over the others, some outside, some not finite. Features that make sums
     hard: far outliers, cancellation, ties, both zeros, and in some voxels NaN and infinities."""
 
     def __init__(self, rng, count, dtype, size=(23, 19, 37), features=3):
@@ -88,7 +88,7 @@ class Cloud:
 
 
 def points_on(device):
-    """Enough that every path of a backend has its work: on the CPU blocks of 65536 rows, on CUDA more than 2^20."""
+    """Enough points for every path of a backend: blocks of 65536 rows on the CPU, more than 2^20 rows on CUDA."""
     return 70_001 if device == "cpu" else 1_100_003
 
 
@@ -202,7 +202,7 @@ def test_rule_28_an_outlier_costs_the_other_voxels_no_bit(rng, device, dtype):
     assert same(after, before)
 
 
-# ---- Sparse voxels: first and last and what is kept go by the order of the points, so that one stays as it is ----
+# ---- Sparse voxels: `first`, `last` and kept points depend on the order of the points, which stays the same here ----
 
 SPARSE = {
     "mean": {"reduce": "mean"},

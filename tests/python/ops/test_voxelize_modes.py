@@ -1,4 +1,4 @@
-"""Rule 27: what each mode gives, in which dtype, and what a voxel without points holds."""
+"""Rule 27: the values and dtypes of each mode, and the fill of empty voxels."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def test_rule_27_fill(rng, device, dtype):
         check(points, features, device, fill=-(2**63), mode=["max", "last"])
 
 
-def test_rule_27_several_modes_come_in_the_order_asked(rng, device):
+def test_rule_27_results_are_in_the_order_of_modes(rng, device):
     points, features = random_case(rng, count=50)
     for modes in (["max", "count", "mean"], ["count"], ("last", "occupancy"), MODES[::-1]):
         out, _ = voxelize(points, features, device, mode=modes, **GRID)
@@ -75,7 +75,7 @@ def test_rule_27_several_modes_come_in_the_order_asked(rng, device):
 
 
 def test_rule_27_counts_beyond_2_to_24(device):
-    """float32 counts stop at 2^24; sums and means of as many points are right too."""
+    """A count in float32 would stop at 2^24; sums and means of as many points are correct too."""
     n = (1 << 24) + 3
     one = torch.full((1, 3), 0.5, device=device).expand(n, 3)
     features = torch.ones((n, 1), dtype=torch.int8, device=device)
@@ -105,4 +105,4 @@ def test_rule_27_grids_beyond_2_to_31_elements(device):
     out = robocache.voxelize_pointcloud(points, values, grid_min=(0, 0, 0), voxel_size=1, grid_size=shape, mode="max")
     assert out[0, 0, -1].tolist() == list(range(16))
     assert out[0, 0, 0].tolist() == list(range(16, 32))
-    assert not out[0, 0, 1:-1].view(torch.int64).any()  # eight at once
+    assert not out[0, 0, 1:-1].view(torch.int64).any()  # compared as int64: eight elements at once

@@ -1,5 +1,5 @@
-"""Occupancy alone of large clouds, which the CUDA backend marks as bits in shared memory, against NumPy: grids of which a
-block holds all bits and of which it holds a part, and one with too many voxels for its points, which goes by tiles."""
+"""Occupancy alone, of large clouds, against NumPy. The CUDA backend marks bits in shared memory. The grids: a block holds
+all bits, a block holds a part, and a grid with too many voxels for its points, which is done by tiles."""
 
 import itertools
 
@@ -17,7 +17,7 @@ SIZE = 0.25
 
 
 def occupied(points, shape, lengths=None):
-    """bool [B, X, Y, Z] and int64 [B] of points [B, N, 3] in a grid from 0 on."""
+    """(occupied bool [B, X, Y, Z], outside int64 [B]) of points [B, N, 3] in a grid that begins at 0."""
     out, dropped = [], []
     for b, cloud in enumerate(points):
         cloud = cloud[: None if lengths is None else lengths[b]]
@@ -30,14 +30,14 @@ def occupied(points, shape, lengths=None):
 
 
 def words(occupancy):
-    """The words along z, bit 0 the lowest z."""
+    """Packs occupancy into words along z; bit 0 is the lowest z."""
     depth = occupancy.shape[-1]
     padded = np.pad(occupancy, [(0, 0)] * (occupancy.ndim - 1) + [(0, -depth % 32)])
     return np.packbits(padded, axis=-1, bitorder="little").view(np.uint32)
 
 
 def cloud_of(rng, kind, shape, rows, dtype=np.float32):
-    """[rows, 3]; of each hundred anywhere some are outside or not finite."""
+    """Points [rows, 3]; some of every hundred are outside or not finite."""
     high = np.array(shape) * SIZE
     if kind == "anywhere":
         points = rng.random((rows, 3)) * high
@@ -45,7 +45,7 @@ def cloud_of(rng, kind, shape, rows, dtype=np.float32):
         points[rng.random(rows) < 0.01, 2] = rng.choice([np.nan, np.inf, -np.inf])
     elif kind == "one voxel":
         points = np.broadcast_to(high - SIZE / 2, (rows, 3)).copy()
-    else:  # along a curve, point after point, and back
+    else:  # along a curve, there and back
         t = np.abs(np.linspace(-1, 1, rows))[:, None]
         points = (0.5 + 0.49 * np.sin(t * [5, 7, 11])) * high
     return points.astype(dtype)
@@ -79,7 +79,7 @@ def test_rule_27_occupancy_of_a_large_cloud(rng, device, shape, kind, mode):
 
 @pytest.mark.parametrize("kind", ["anywhere", "one voxel", "curve"])
 @pytest.mark.parametrize("shape", [(128, 128, 128), (127, 129, 126)], ids=str)
-def test_rule_27_occupancy_in_a_grid_that_two_blocks_share(rng, device, shape, kind):
+def test_rule_27_occupancy_in_a_grid_of_two_blocks(rng, device, shape, kind):
     points = cloud_of(rng, kind, shape, 4_200_003)
     found, dropped = voxels(points, shape, device, ["occupancy"])
     (expected,), (out,) = occupied(points[None], shape)
@@ -88,7 +88,7 @@ def test_rule_27_occupancy_in_a_grid_that_two_blocks_share(rng, device, shape, k
 
 
 @pytest.mark.parametrize("layout", ["columns", "float64", "lengths", "ragged"])
-def test_rule_27_occupancy_of_a_large_cloud_laid_out_otherwise(rng, device, layout):
+def test_rule_27_occupancy_of_a_large_cloud_in_other_layouts(rng, device, layout):
     shape = (63, 31, 32)
     points = cloud_of(rng, "anywhere", shape, ROWS, np.float64 if layout == "float64" else np.float32)
     mode = ["occupancy", "occupancy_bits"]

@@ -1,5 +1,5 @@
-"""Sums of large clouds whose neighbouring points share voxels, as a sensor's do, which the CUDA backend takes another
-way than points in no order: the same bits, whatever is in the features and however the cloud is laid out."""
+"""Sums of large clouds in scan order, where neighbouring points share voxels. The CUDA backend handles them in another
+way than points in random order; the bits are the same for all features and layouts."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ POINTS = (1 << 20) + 4321
 
 
 def scan(rng, count=POINTS):
-    """Points of a turning sensor in a room, column by column; of each hundred some are outside or not finite."""
+    """Points of a turning sensor in a room, column by column; some of every hundred are outside or not finite."""
     column, beam = np.divmod(np.arange(count), BEAMS)
     angle = column * (2 * np.pi / 2048)
     slope = np.linspace(-0.4, 0.4, BEAMS)[beam]
@@ -85,7 +85,7 @@ def test_rule_28_means_of_a_scan(rng, device, quantum):
         feature = features[:, f].numpy()[inside].astype(np.float64)
         largest = np.zeros(size)
         np.maximum.at(largest, flat, np.abs(feature))
-        # Each value is half a quantum off at most, the mean as much; half a unit of float32, and float64's own sum.
+        # Each value, so also the mean, has an error of half a quantum; rounding to float32 and float64's sum add theirs.
         error = 2.0**-11 if quantum else largest * 2.0**-31
         mean = np.bincount(flat, feature, size)[held] / count[held]
         bound = np.broadcast_to(error, size)[held] + np.abs(mean) * 2.0**-24 + largest[held] * count[held] * 2.0**-52
@@ -101,7 +101,7 @@ def test_rule_29_a_scan_has_the_bits_of_the_cpu(rng, cuda, count, dtype, quantum
 
 
 @pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
-def test_rule_29_a_scan_of_as_many_features_as_go_this_way(rng, cuda, quantum):
+def test_rule_29_a_scan_of_the_most_features_of_this_path(rng, cuda, quantum):
     points, eight = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
     features = torch.cat([eight * 2.0**k for k in range(-8, 8)], dim=1)
     assert same(voxels(points, features, cuda, quantum), voxels(points, features, "cpu", quantum))
@@ -140,7 +140,7 @@ def test_rule_29_sparse_voxels_of_a_scan(rng, cuda, capacity):
 
 
 @pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
-def test_rule_29_twenty_runs_of_a_scan_and_its_points_in_no_order_give_the_same_bits(rng, cuda, quantum):
+def test_rule_29_twenty_runs_and_a_shuffled_scan_give_the_same_bits(rng, cuda, quantum):
     points, features = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
     first = voxels(points, features, cuda, quantum)
     for _ in range(20):
@@ -162,8 +162,8 @@ def test_rule_28_a_rare_feature_in_a_scan(rng, cuda, rare, quantum):
 
 @pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
 @pytest.mark.parametrize("layout", ["columns", "lengths", "ragged", "float64"])
-def test_rule_29_a_scan_laid_out_otherwise(rng, cuda, layout, quantum):
-    count = POINTS * 3 // 2  # there are three grids where it is ragged
+def test_rule_29_a_scan_in_other_layouts(rng, cuda, layout, quantum):
+    count = POINTS * 3 // 2  # a ragged cloud has three grids
     points, features = torch.from_numpy(scan(rng, count)), values(rng, (count, 8), torch.float32)
     options = {}
     if layout == "columns":

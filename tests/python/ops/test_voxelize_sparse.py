@@ -30,7 +30,7 @@ def poisoned_allocator():
 
 
 def voxelize(points, features=None, device="cpu", **options):
-    """The answer's arrays as NumPy arrays, of NumPy arrays that go through torch on `device`."""
+    """Calls voxelize_sparse through torch on `device`, with NumPy arrays in and out."""
     for name in ("lengths", "batch_offsets"):
         if isinstance(options.get(name), np.ndarray):
             options[name] = to_torch(options[name], device)
@@ -60,7 +60,7 @@ def check(points, features=None, device="cpu", **options):
 
 
 def random_case(rng, dtype, rows=700):
-    """points and the arguments that say how they are clouds; of every kind."""
+    """(points, the arguments that divide them into clouds), of a random kind."""
     kind = rng.integers(0, 4)
     size = rng.choice([0.25, 0.5, 0.37]) * np.array([1.0, 1.0, rng.choice([1.0, 2.0])])
     extra = rng.integers(0, 4)
@@ -79,18 +79,18 @@ def random_case(rng, dtype, rows=700):
     return np.concatenate([points, columns], axis=-1), options
 
 
-# ---- The whole of it against the oracle ----
+# ---- Against the oracle ----
 
 
 @each_real
 @pytest.mark.parametrize("round", range(6))
-def test_rule_30_every_option_is_the_oracles(rng, device, dtype, round):
+def test_rule_30_every_option_gives_the_oracles_bits(rng, device, dtype, round):
     for max_voxels, most, capacity, order in itertools.product(
         [None, 1, 9], [None, 1, 3, 40], [None, 1, 25, 900], ORDERS
     ):
         points, options = random_case(rng, dtype, int(rng.integers(0, 300)))
         if capacity is not None and most is None:
-            continue  # refused: nothing waits to learn the largest count
+            continue  # refused: the call does not wait for the largest count
         check(
             points,
             device=device,
@@ -126,13 +126,13 @@ def test_rule_30_more_rows_than_one_wave_of_threads(rng, device):
     cells = cells_of(points, 0.05)
     inside = (np.abs(cells) < 2**31).all(axis=1)
     _, first, of_row = np.unique(cells[inside], axis=0, return_index=True, return_inverse=True)
-    number = np.argsort(np.argsort(first))  # by birth
+    number = np.argsort(np.argsort(first))  # the voxels' numbers in order of their first rows
     expected = np.full(len(points), -1, np.int32)
     expected[inside] = number[of_row.ravel()]
     assert_same_bits(result.point_to_voxel, expected)
     assert_same_bits(result.coords, cells[inside][np.sort(first)].astype(np.int32))
     assert_same_bits(result.counts, np.minimum(np.bincount(expected[inside]), 5).astype(np.int32))
-    index = np.zeros(len(points), np.int64)  # of each row in its voxel
+    index = np.zeros(len(points), np.int64)  # each row's index within its voxel
     order = np.argsort(expected, kind="stable")
     starts = np.searchsorted(expected[order], expected[order])
     index[order] = np.arange(len(points)) - starts
@@ -142,7 +142,7 @@ def test_rule_30_more_rows_than_one_wave_of_threads(rng, device):
     assert_same_bits(result.features, gathered)
 
 
-def test_rule_30_rows_that_lie_where_the_one_before_does(rng, device):
+def test_rule_30_rows_in_the_voxel_of_the_row_before(rng, device):
     points = random_points(rng, (250_000,), voxel_size=0.05)
     options = {"voxel_size": 0.05, "max_points_per_voxel": 1, "reduce": None, "max_voxels": 50_000}
     once, often = (voxelize(np.repeat(points, times, axis=0), device=device, **options) for times in (1, 5))
@@ -171,7 +171,7 @@ def test_rule_30_a_few_crowded_voxels_among_many(rng, device):
         check(points, device=device, voxel_size=1.0, max_points_per_voxel=most, reduce=None)
 
 
-def test_rule_30_every_row_its_own_voxel(rng, device):
+def test_rule_30_each_row_in_its_own_voxel(rng, device):
     points = rng.permutation(np.stack(np.meshgrid(*[np.arange(-12.0, 12)] * 3), -1).reshape(-1, 3)).astype(np.float32)
     for order in ORDERS:
         result, _ = check(points, device=device, voxel_size=1.0, max_points_per_voxel=2, reduce=None, order=order)
@@ -183,7 +183,7 @@ def test_rule_30_every_row_its_own_voxel(rng, device):
 
 @each_real
 @each_order
-def test_rule_30_cells_as_far_as_int32_reaches(rng, device, dtype, order):
+def test_rule_30_cells_at_the_ends_of_int32(rng, device, dtype, order):
     ends = np.array(
         [-(2.0**31), -(2.0**31) - 1024, 2.0**31 - 1024, 2.0**31 - 128, 2.0**31, 0, -1, 5e8, -7.5e8, 1, 1e19]
     )
@@ -192,7 +192,7 @@ def test_rule_30_cells_as_far_as_int32_reaches(rng, device, dtype, order):
     assert result.coords.min() == -(2**31) and result.coords.max() > 2**31 - 1025 and result.dropped > 0
 
 
-def test_rule_25_faces_go_where_numpys_floor_puts_them(rng, device):
+def test_rule_25_faces_follow_numpys_floor(rng, device):
     k = np.arange(-3000, 3000)
     for size in (0.1, 0.05, 0.3, 1 / 3):
         for dtype in REAL:
@@ -251,7 +251,7 @@ def test_rule_30_morton_interleaves_x_lowest(rng, device, count):
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *WHOLE], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 8, 17])
-def test_rule_26_features_of_any_type_are_gathered_as_they_are(rng, device, dtype, count):
+def test_rule_26_features_of_any_type_are_gathered_unchanged(rng, device, dtype, count):
     if dtype == np.uint64 or (device == "cuda" and dtype in (np.uint16, np.uint32)):
         pytest.skip("refused, or torch cannot bring it there")
     points = random_points(rng, (257,))
@@ -280,7 +280,7 @@ def test_rule_26_any_outer_stride(rng, device, dtype):
         assert_same_bits(to_numpy(result.point_to_voxel), expected.point_to_voxel)
 
 
-def test_rule_26_rows_past_a_length_are_no_points(rng, device):
+def test_rule_26_rows_past_a_length_are_ignored(rng, device):
     points = random_points(rng, (3, 50))
     lengths = np.array([50, 0, 7])
     result, _ = check(points, device=device, voxel_size=0.5, lengths=lengths, reduce=None)
@@ -288,7 +288,7 @@ def test_rule_26_rows_past_a_length_are_no_points(rng, device):
     assert result.coords[:, 0].max() == 2
 
 
-def test_rule_26_offsets_and_lengths_on_cuda_are_cut_to_what_there_is(rng, cuda):
+def test_rule_26_offsets_and_lengths_on_cuda_are_cut_to_the_rows(rng, cuda):
     points = random_points(rng, (200,))
     wild, tame = np.array([-5, 60, 40, 300, 120]), np.array([0, 60, 60, 200, 200])
     options = {"voxel_size": 0.5, "reduce": None}
@@ -330,7 +330,7 @@ def test_rule_18_frameworks(rng):
 # ---- Determinism ----
 
 
-def test_rule_30_the_form_with_capacity_is_the_other_one_with_rows_behind(rng, device):
+def test_rule_30_with_capacity_only_padding_rows_are_added(rng, device):
     points = random_points(rng, (5000,), voxel_size=0.3)
     for order in ORDERS:
         options = {"voxel_size": 0.3, "max_points_per_voxel": 3, "reduce": None, "order": order}
@@ -346,11 +346,11 @@ def test_rule_30_the_form_with_capacity_is_the_other_one_with_rows_behind(rng, d
         assert_same_bits(result.point_to_voxel, exact.point_to_voxel)
 
 
-# ---- What others give ----
+# ---- Other libraries ----
 
 
 def spconv_point_to_voxel(points, voxel_size, point_range, max_voxels, max_points):
-    """The behaviour of spconv's PointToVoxel(..., with its voxel ids)."""
+    """Like spconv's PointToVoxel with voxel ids."""
     size, range_ = np.asarray(voxel_size, np.float32), np.asarray(point_range, np.float32)
     grid = np.round((range_[3:] - range_[:3]) / size).astype(np.int64)
     voxels = np.zeros((max_voxels, max_points, points.shape[1]), points.dtype)
@@ -376,7 +376,7 @@ def spconv_point_to_voxel(points, voxel_size, point_range, max_voxels, max_point
 
 
 def mmcv_dynamic_voxelize(points, voxel_size, point_range):
-    """The behaviour of mmcv's dynamic voxelization: z, y, x of each point, -1 where it is outside."""
+    """Like mmcv's dynamic voxelization: z, y, x of each point, or -1 outside."""
     size, range_ = np.asarray(voxel_size, np.float32), np.asarray(point_range, np.float32)
     grid = np.round((range_[3:] - range_[:3]) / size)
     c = np.floor((points[:, :3] - range_[:3]) / size)
@@ -385,7 +385,7 @@ def mmcv_dynamic_voxelize(points, voxel_size, point_range):
 
 
 @pytest.mark.parametrize("max_voxels", [200, 20_000])
-def test_rule_30_what_spconv_and_mmcv_give(rng, device, max_voxels):
+def test_rule_30_equals_spconv_and_mmcv(rng, device, max_voxels):
     points = np.concatenate([rng.normal(0, 12, (4000, 3)), rng.random((4000, 1))], 1).astype(np.float32)
     size, range_ = (0.5, 0.5, 1.0), (-20.0, -20.0, -3.0, 20.0, 20.0, 5.0)
     options = {"voxel_size": size, "point_range": range_, "coord_order": "zyx"}

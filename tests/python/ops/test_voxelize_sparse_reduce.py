@@ -33,7 +33,7 @@ def check(points, features=None, device="cpu", **options):
 
 @each_reduce
 @pytest.mark.parametrize("dtype", [*FLOATS, *INT_TYPES], ids=lambda dtype: dtype.name)
-def test_rule_27_every_type_is_the_oracles(rng, device, reduce, dtype):
+def test_rule_27_every_type_gives_the_oracles_bits(rng, device, reduce, dtype):
     points = random_points(rng, (300,))
     features = random_values(rng, (300, 3), dtype)
     check(points, features, device, voxel_size=0.5, reduce=reduce)
@@ -42,7 +42,7 @@ def test_rule_27_every_type_is_the_oracles(rng, device, reduce, dtype):
 
 
 @each_reduce
-def test_rule_30_caps_come_before_a_reduce(rng, device, reduce):
+def test_rule_30_caps_apply_before_reduce(rng, device, reduce):
     points = np.concatenate([random_points(rng, (4, 90)), rng.standard_normal((4, 90, 2))], -1).astype(np.float32)
     for most in (1, 3, 33):
         for capacity in (None, 20, 400):
@@ -53,16 +53,16 @@ def test_rule_30_caps_come_before_a_reduce(rng, device, reduce):
 
 
 @each_reduce
-def test_rule_26_columns_behind_z_are_the_features_or_none(rng, device, reduce):
+def test_rule_26_columns_after_z_are_the_features(rng, device, reduce):
     points = random_points(rng, (200,), np.float64)
     result = check(points, device=device, voxel_size=0.5, reduce=reduce)
     assert result.features.shape == (len(result.coords), 0) and result.features.dtype == np.float64
-    result = check(points, points, device, voxel_size=0.5, reduce=reduce)  # as MeanVFE has it
+    result = check(points, points, device, voxel_size=0.5, reduce=reduce)  # like MeanVFE
     assert result.features.shape == (len(result.coords), 3)
     check(np.zeros((0, 5), np.float32), device=device, voxel_size=0.5, reduce=reduce)
 
 
-def test_rule_28_an_outlier_costs_other_voxels_nothing(rng, device):
+def test_rule_28_an_outlier_does_not_change_other_voxels(rng, device):
     points = rng.uniform(0, 4, (2000, 3)).astype(np.float32)
     features = rng.standard_normal((2000, 2)).astype(np.float32)
     before = voxelize(points, features, device, voxel_size=1.0)
@@ -72,19 +72,19 @@ def test_rule_28_an_outlier_costs_other_voxels_nothing(rng, device):
     assert_same_bits(after.features[others], before.features[others])
 
 
-def test_rule_30_mmcvs_dynamic_scatter_is_order_linear(rng, device):
+def test_rule_30_order_linear_equals_mmcvs_dynamic_scatter(rng, device):
     points = random_points(rng, (3000,), special=False)
     features = rng.standard_normal((3000, 4))
     for reduce in ("mean", "max"):
         result = voxelize(points, features, device, voxel_size=0.5, reduce=reduce, order="linear")
-        cells, of_row = np.unique(np.floor(points / np.float32(0.5)), axis=0, return_inverse=True)  # as torch.unique
+        cells, of_row = np.unique(np.floor(points / np.float32(0.5)), axis=0, return_inverse=True)  # like torch.unique
         assert_same_bits(result.coords, cells.astype(np.int32))
         assert_same_bits(result.point_to_voxel, of_row.ravel().astype(np.int32))
         for voxel in range(len(cells)):
             of_voxel = features[of_row.ravel() == voxel]
             if reduce == "max":
                 assert_same_bits(result.features[voxel], of_voxel.max(0))
-            else:  # numpy's sum of n rounds n times, each by half an ulp of at most the sum of magnitudes
+            else:  # numpy's sum of n values rounds n times, by half an ulp of at most the sum of magnitudes
                 bound = (len(of_voxel) + 2) * 2.0**-53 * np.abs(of_voxel).mean(0) + np.abs(of_voxel).max(0) * 2.0**-31
                 assert (np.abs(result.features[voxel] - of_voxel.mean(0)) <= bound).all()
 
@@ -93,7 +93,7 @@ def test_rule_30_mmcvs_dynamic_scatter_is_order_linear(rng, device):
 
 
 def numeric_gradient(points, features, reduce, weights, options):
-    """Which rows of features [N, F] the sum of weights * answer moves with, by the oracle's rows alone."""
+    """The gradient of sum(weights * result) for features [N, F], from the oracle's rows alone."""
     expected = oracle(points, features, **{**options, "reduce": reduce})
     gradient = np.zeros(features.shape)
     for voxel, rows in enumerate(expected.rows):
@@ -117,7 +117,7 @@ def numeric_gradient(points, features, reduce, weights, options):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_rule_19_gradients_of_features(rng, device, reduce, dtype):
     points = random_points(rng, (250,))
-    # Whole numbers tie often; sums, means of 1, 2, 4, .. and weights are exact in every type.
+    # Integers tie often; sums, means of 1, 2, 4, .. and weights are exact in every type.
     features = rng.integers(-3, 4, (250, 3)).astype(np.float64)
     features[rng.random(features.shape) < 0.1] = -0.0
     for options in (
@@ -160,7 +160,7 @@ def test_rule_19_min_and_max_of_nan_go_to_the_first_nan(device):
         assert features.grad.ravel().tolist() == [0, 1, 0, 0]
 
 
-def test_rule_19_no_voxels_no_gradient(device):
+def test_rule_19_without_voxels_gradients_are_0(device):
     points = torch.full((5, 3), float("nan"), device=device)
     for reduce in (*REDUCES, None):
         features = torch.ones(5, 2, device=device, requires_grad=True)
@@ -177,7 +177,7 @@ def call(points, features, **options):
     return robocache.voxelize_sparse(points, features, voxel_size=0.5, **options)
 
 
-def test_rule_18_torch_compile_takes_the_form_with_capacity_whole(rng, device):
+def test_rule_18_torch_compile_makes_one_graph_with_capacity(rng, device):
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
     for options in ({"capacity": 64, "max_points_per_voxel": 3, "reduce": None}, {"capacity": 50, "reduce": "max"}):
         for rows in (200, 333):
@@ -193,7 +193,7 @@ def test_rule_18_torch_compile_takes_the_form_with_capacity_whole(rng, device):
             assert_same_bits(to_numpy(gradient), to_numpy(wanted))
 
 
-def test_rule_18_torch_compile_breaks_where_the_number_of_voxels_is_data(rng, device):
+def test_rule_18_torch_compile_breaks_the_graph_without_capacity(rng, device):
     compiled = torch.compile(lambda points: call(points, None, reduce=None).features.sum((0, 1)) * 2, backend="eager")
     points = to_torch(random_points(rng, (200,), special=False), device)
     expected = call(points, None, reduce=None).features.sum((0, 1)) * 2
@@ -223,7 +223,7 @@ def test_rule_18_opcheck(rng, device):
         torch.library.opcheck(torch.ops.robocache.voxel_downsample.default, (*call, results), test_utils=tests)
 
 
-def test_rule_18_vmap_is_refused_with_the_way_out(device):
+def test_rule_18_vmap_is_refused_with_a_hint(device):
     points = torch.zeros(2, 5, 3, device=device)
     with pytest.raises(robocache.ArgumentError, match="no vmap"):
         torch.vmap(lambda p: robocache.voxelize_sparse(p, voxel_size=1.0, capacity=4).coords)(points)
@@ -237,7 +237,7 @@ def test_rule_19_arrays_beside_a_gradient_must_be_torchs(device):
         robocache.voxelize_sparse(points, np.zeros((2, 1), np.float32), voxel_size=1.0)
 
 
-def test_rule_30_a_cuda_graph_takes_the_form_with_capacity(rng, cuda):
+def test_rule_30_a_cuda_graph_needs_capacity(rng, cuda):
     rows, shape = 5000, (5000, 3)
     points = to_torch(random_points(rng, (rows,)), cuda)
     features = torch.randn(shape, device=cuda)

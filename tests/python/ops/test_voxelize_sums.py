@@ -1,4 +1,4 @@
-"""Rules 28 and 29: sums and means in fixed point, the same bits whatever the order."""
+"""Rules 28 and 29: sums and means in fixed point have the same bits in every order."""
 
 import itertools
 from fractions import Fraction
@@ -31,7 +31,7 @@ def test_rule_28_a_given_quantum(rng, device, dtype, quantum):
 @pytest.mark.parametrize("count", [4, 12])
 @each_float
 def test_rule_28_features_that_can_be_summed_four_at_once(rng, device, dtype, count, quantum):
-    """Voxels of few rows and of many; in some of each one feature is what asks for more than float32."""
+    """Voxels of few rows and of many; in some, one feature needs more than float32."""
     sizes = [1, 2, 5, 9, 31, 32, 100, 256, 257, 600]
     odd = [None, 0.0, np.nan, np.inf, 1e-41, 3e38, 65504.0]
     cells_of_points = np.repeat(np.arange(len(sizes) * len(odd)), np.repeat(sizes, len(odd)))
@@ -52,7 +52,7 @@ def test_rule_28_features_that_can_be_summed_four_at_once(rng, device, dtype, co
 
 @pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
 @pytest.mark.parametrize("count", [128, 132])
-def test_rule_28_more_features_than_threads_share(rng, device, count, quantum):
+def test_rule_28_more_features_than_threads(rng, device, count, quantum):
     """An exact sum that only the last feature needs does not add the first features twice."""
     points, features, grid = in_one_voxel(random_values(rng, (600, count), np.dtype(np.float32), special=False))
     features[::100, -1] = [np.nan, 3e38, 0, 1e-30, np.inf, 1]
@@ -72,8 +72,8 @@ def test_rule_28_quanta_at_the_ends_of_the_dtype(rng, device, dtype):
             voxelize(points, features, device, quantum=quantum, mode=["sum"], **GRID)
 
 
-def test_rule_28_overflow_of_a_given_quantum_is_that_of_the_true_sum(rng, device):
-    """In any order: 2^62 quanta and as many again are beyond int64, unless something takes them back."""
+def test_rule_28_overflow_depends_on_the_true_sum_alone(rng, device):
+    """In any order: twice 2^62 quanta overflow int64, unless a negative value brings the sum back."""
     big = 2.0**62
     for column, expected in [
         ([big, big], np.nan),
@@ -91,7 +91,7 @@ def test_rule_28_overflow_of_a_given_quantum_is_that_of_the_true_sum(rng, device
             np.testing.assert_array_equal(out["sum"].ravel(), [expected])
 
 
-def test_rule_28_sums_of_int64_wrap_and_their_mean_says_so(device):
+def test_rule_28_sums_of_int64_wrap_and_their_mean_is_nan(device):
     points, features, grid = in_one_voxel(np.array([[2**62, 1], [2**62, 2], [2**62, 4]]))
     out, _ = check(points, features, device, mode=["sum", "mean"], **grid)
     assert out["sum"].ravel().tolist() == [3 * 2**62 - 2**64, 7]
@@ -114,7 +114,7 @@ def test_rule_28_an_outlier_stays_in_its_voxel(rng, device, outlier):
     check(points, spoilt, device)
 
 
-def test_rule_28_a_voxel_does_not_know_the_rest_of_the_batch(rng, device):
+def test_rule_28_a_voxel_does_not_depend_on_the_rest_of_the_batch(rng, device):
     points = random_points(rng, 4 * 100).reshape(4, 100, 3)
     features = random_values(rng, (4, 100, 2), np.dtype(np.float32), special=False)
     features *= np.float32(1e6) ** np.arange(4, dtype=np.float32)[:, None, None]
@@ -126,8 +126,8 @@ def test_rule_28_a_voxel_does_not_know_the_rest_of_the_batch(rng, device):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, ml_dtypes.bfloat16], ids=lambda d: np.dtype(d).name)
-def test_rule_28_each_value_is_within_2_to_minus_31_of_the_largest(rng, device, dtype):
-    """Before the last rounding the sum is off by at most n * 2^(k - 62) of the voxel's largest, which is n * 2^-31 or less."""
+def test_rule_28_errors_are_within_2_to_minus_31_of_the_largest(rng, device, dtype):
+    """Before the last rounding, a sum's error is at most n * 2^(k - 62) of the voxel's largest value, so at most n * 2^-31."""
     for count in (1, 2, 3, 1000):
         spread = np.exp2(rng.uniform(-90, 0, (count, 4)))
         points, features, grid = in_one_voxel((rng.standard_normal((count, 4)) * spread).astype(dtype))
@@ -137,7 +137,7 @@ def test_rule_28_each_value_is_within_2_to_minus_31_of_the_largest(rng, device, 
             largest, k = max(map(abs, exact)), (count - 1).bit_length()
             bound = count * largest * Fraction(2) ** (k - 62)
             assert bound <= count * largest / 2**31
-            # Rounding is monotonic: a sum within the bound rounds to between the rounded ends.
+            # Rounding is monotonic: a sum within the bound rounds to a value between the rounded ends.
             total = sum(exact)
             low, high = nearest(total - bound, dtype), nearest(total + bound, dtype)
             assert low <= out["sum"].ravel()[f] <= high
@@ -179,7 +179,7 @@ def test_rule_28_sums_beyond_the_dtype_are_infinite_and_their_means_are_not(devi
 
 @pytest.mark.parametrize("count", [70_000, 300_000])
 def test_rule_29_many_blocks_of_rows_keep_their_order(rng, device, count):
-    """First and last of points that come far apart, counts of a crowd in one voxel beside an empty rest."""
+    """First and last of points far apart in the order; counts of one crowded voxel in an empty grid."""
     grid = {"grid_min": (0, 0, 0), "voxel_size": 1, "grid_size": (3, 2, 2)}
     points = rng.uniform(0, (3, 2, 2), (count, 3)).astype(np.float32)
     points[count // 2 :] = 0.5

@@ -1,4 +1,4 @@
-"""The oracles against NumPy, SciPy and exact rational arithmetic: who checks the checker."""
+"""The oracles against NumPy, SciPy and exact rational arithmetic."""
 
 import math
 from fractions import Fraction
@@ -50,7 +50,7 @@ def test_float64_goes_to_bfloat16_in_one_rounding(x):
 
 @pytest.mark.skipif(bfloat16 is None, reason="ml_dtypes is not installed")
 def test_two_roundings_to_bfloat16_would_differ_here():
-    # Just above the middle of two bfloat16 values: float32 forgets the rest and ties to even.
+    # Just above the middle of two bfloat16 values: float32 drops the difference, and ties to even.
     x = 1.0 + 2.0**-8 + 2.0**-40
     assert float(round_to(np.float64(x), bfloat16)) == 1.0 + 2.0**-7
     assert float(np.float32(x).astype(bfloat16)) == 1.0
@@ -84,11 +84,11 @@ def test_linear_extrapolation_agrees_with_scipy(rng):
     values, times, targets = random_row(rng)
     out, _ = resample(values, times, targets, extrapolate="linear")
     expected = interpolate.interp1d(times, values, axis=0, fill_value="extrapolate")(targets)
-    # The end bracket may be short: its slope magnifies the roundings of either side.
+    # The end bracket may be short: its slope magnifies rounding errors.
     np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-10)
 
 
-def test_a_window_is_its_stream_resampled_and_normalised(rng):
+def test_a_window_equals_its_stream_resampled_and_normalised(rng):
     class Stats:
         mean, std = np.array([1.0, -2.0]), np.array([0.5, 4.0])
 
@@ -118,7 +118,7 @@ def test_a_window_is_its_stream_resampled_and_normalised(rng):
     x=st.floats(allow_nan=False, allow_infinity=False),
     dtype=st.sampled_from(["float64", "float32", "float16", bfloat16]),
 )
-def test_the_oracle_of_voxels_rounds_as_numpy_does(x, dtype):
+def test_the_oracle_of_voxels_rounds_like_numpy(x, dtype):
     with np.errstate(over="ignore"):
         expected = round_to(np.float64(x), dtype)
     result = voxelize.nearest(Fraction(x), dtype)
@@ -126,7 +126,7 @@ def test_the_oracle_of_voxels_rounds_as_numpy_does(x, dtype):
     assert result == expected  # a fraction has no -0
 
 
-def test_the_oracle_of_voxels_on_a_cloud_worked_out_by_hand():
+def test_the_oracle_of_voxels_on_a_small_cloud():
     points = np.array([[0.5, 0, 0], [1.5, 0, 0], [0.25, 0.75, 0], [2, 0, 0], [np.nan, 0, 0]], np.float32)
     features = np.array([[1.0], [4.0], [-3.0], [9.0], [9.0]], np.float32)
     out, dropped = voxelize.voxelize(

@@ -1,4 +1,4 @@
-"""The readers of scans, on files whose content is known."""
+"""The readers of scans, on files with known content."""
 
 import struct
 
@@ -8,7 +8,7 @@ from reference import scans
 
 
 def literals(plain):
-    """LZF without a copy in it: runs of at most 32 bytes."""
+    """LZF without back references: literal runs of at most 32 bytes."""
     pieces = [plain[k : k + 32] for k in range(0, len(plain), 32)]
     return b"".join(bytes([len(piece) - 1]) + piece for piece in pieces)
 
@@ -18,7 +18,7 @@ def literals(plain):
     [
         (b"\x02abc", b"abc"),
         (b"\x02abc" + b"\x20\x02", b"abcabc"),  # 3 bytes from 3 back
-        (b"\x00a" + b"\xe0\x03\x00", b"a" * 13),  # 12 bytes from 1 back, into themselves
+        (b"\x00a" + b"\xe0\x03\x00", b"a" * 13),  # 12 bytes from 1 back, overlapping
         (b"\x01ab" + b"\x60\x01" + b"\x00c", b"ababab" + b"ac"),  # 5 bytes from 2 back
         (literals(bytes(300)) + b"\x21\x2b", bytes(303)),  # 3 bytes from 300 back
     ],

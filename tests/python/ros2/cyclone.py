@@ -1,5 +1,5 @@
-"""Publishes joint states with Cyclone DDS, without ROS: cyclone.py COUNT DOMAIN OUT. The k-th message has positions k, k + 1,
-... `OUT` gets the stamps."""
+"""Publishes joint states with Cyclone DDS, without ROS: cyclone.py COUNT DOMAIN OUT. Message k has positions k, k + 1,
+... It writes the stamps to `OUT`."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Prints the first /diagnostics that have a message for every topic, with rclpy, as JSON: {name: [level, message, {key: value}]}."""
+"""Prints as JSON the first /diagnostics with a message for every topic, {name: [level, message, {key: value}]}; uses rclpy."""
 
 import json
 import time

@@ -1,7 +1,7 @@
-"""A policy's process. Its first argument, JSON, describes the node. It answers each command, a line of JSON, with a line.
+"""The process of a policy. Its first argument, JSON, describes the node. It answers each command, a line of JSON, with a line.
 
-{"wait": seconds}, {"report": true}, {"rows": {key: file of stamps, .npy}, "out": file}: the aligner's values at these stamps.
-{"record": folder}, {"moments": file of stamps, .npy, "out": file}: the aligner's batches at those that are settled; it also ends the
+{"wait": seconds}, {"report": true}, {"rows": {key: file of stamps, .npy}, "out": file}: saves the aligner's values at these stamps.
+{"record": folder}, {"moments": file of stamps, .npy, "out": file}: saves the batches at settled moments, and ends the
 recording.
 """
 
@@ -17,7 +17,7 @@ from robocache.live import Aligner, Recorder
 
 
 def count():
-    """Keeps Python busy, as a policy without a GPU does."""
+    """Keeps Python busy, like a policy without a GPU."""
     number = 0
     while True:
         number += 1

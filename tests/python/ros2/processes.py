@@ -1,4 +1,4 @@
-"""Starts and ends the processes of a test with ROS 2, in the folder that environment.sh made."""
+"""Starts and ends the processes of a test with ROS 2, from the folder of environment.sh."""
 
 import json
 import os
@@ -38,7 +38,7 @@ class Ros:
         self.network = None  # a LossyNetwork
 
     def start(self, command, env, **options):
-        if self.network is not None:  # shared memory would lose nothing
+        if self.network is not None:  # UDP alone: shared memory loses nothing
             env = {name: value for name, value in env.items() if name != "FASTRTPS_DEFAULT_PROFILES_FILE"}
             env |= {"FASTDDS_BUILTIN_TRANSPORTS": "UDPv4", "ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET"}
 

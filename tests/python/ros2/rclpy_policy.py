@@ -1,4 +1,4 @@
-"""The peer of a benchmark: rclpy takes the messages, and a callback copies them into arrays. It answers the commands of policy.py."""
+"""The peer of a benchmark: an rclpy callback copies the messages into arrays. It answers the commands of policy.py."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Publishes a recording again with rclpy, as live/republish.py plays it, from its bytes. The argument is that script's, with "types" of the
+"""Publishes a recording with rclpy, with the timing of live/republish.py. The argument is that script's, and has also "types" of the
 topics, and "reliable". It waits until each topic has a subscription."""
 
 import importlib
@@ -27,7 +27,7 @@ def main():
         publishers.append(node.create_publisher(spec, topic, QoSProfile(depth=1000, reliability=reliability)))
     while any(publisher.get_subscription_count() == 0 for publisher in publishers):
         time.sleep(0.01)
-    time.sleep(0.5)  # the subscriptions know the publishers, too
+    time.sleep(0.5)  # now the subscriptions also know the publishers
     sent = [0] * len(publishers)
 
     def send(topic, message):
@@ -36,7 +36,7 @@ def main():
 
     play(request, send)
     print(json.dumps(sent), flush=True)
-    time.sleep(1.0)  # reliable messages are still sent again
+    time.sleep(1.0)  # reliable messages may still be resent
     node.destroy_node()
     rclpy.shutdown()
 

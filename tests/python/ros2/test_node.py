@@ -1,4 +1,4 @@
-"""integrations/ros2 against ROS 2 itself: other processes publish with rclpy. environment.sh makes what it needs."""
+"""integrations/ros2 with ROS 2: other processes publish with rclpy. environment.sh installs ROS 2."""
 
 import json
 import os
@@ -21,7 +21,7 @@ NAMES = ["a", "b", "c", "d", "e", "f", "g"]
 
 @pytest.fixture(scope="module")
 def folder():
-    """The folder that environment.sh made, named by ROBOCACHE_ROS2."""
+    """The folder of environment.sh, named by ROBOCACHE_ROS2."""
     result = os.environ.get("ROBOCACHE_ROS2")
     if not result or not is_there(Path(result)):
         reason = f"ROS 2 is not there: {HERE / 'environment.sh'} FOLDER makes it, and ROBOCACHE_ROS2=FOLDER names it"
@@ -65,7 +65,7 @@ def joint_stream(**more):
     } | more
 
 
-def test_rows_are_what_was_published(ros, spec, tmp_path):
+def test_rows_equal_the_published_messages(ros, spec, tmp_path):
     camera = {"topic": "/camera", "type": IMAGE, "span_s": 60.0, "reliability": "reliable", "depth": 200}
     policy, _ = ros.policy(spec / "both.json", {KEY: joint_stream(), "/camera": camera})
     topics = {
@@ -79,7 +79,7 @@ def test_rows_are_what_was_published(ros, spec, tmp_path):
     files = {}
     for key, topic in ((KEY, "/joint_states"), ("/camera", "/camera")):
         files[key] = str(tmp_path / f"{topic[1:]}.npy")
-        np.save(files[key], sent[f"{topic} stamps"][:-1])  # the last is not settled
+        np.save(files[key], sent[f"{topic} stamps"][:-1])  # the last row is not settled
     answer = ask(policy, rows=files, out=str(tmp_path / "rows.npz"))
     for topic, options in topics.items():
         report = answer["report"][topic]
@@ -153,8 +153,8 @@ def gathered(path):
 
 
 @pytest.mark.parametrize(("speed", "seconds", "lost"), [(1, 5.0, 0.0), (20, 60.0, 0.0), (20, 60.0, 0.05)])
-def test_a_recording_that_is_published_again(ros, real_data, tmp_path, speed, seconds, lost):
-    """Windows are those of the cache that was recorded live, and of the recording itself where it lacks no row."""
+def test_a_replayed_recording(ros, real_data, tmp_path, speed, seconds, lost):
+    """Windows equal those of the cache recorded live, and those of the recording itself where no row was lost."""
     bag = real_data("rosbag2/plotjuggler")
     robocache.ingest(bag, tmp_path / "original")
     loader, original = gathered(tmp_path / "original")
@@ -166,7 +166,7 @@ def test_a_recording_that_is_published_again(ros, real_data, tmp_path, speed, se
     }  # fmt: skip
     if lost:
         ros.network = lossy_network(lost)
-        ros.network.lose("1024-65535")  # discovery too, which sends again what is lost
+        ros.network.lose("1024-65535")  # also discovery, which resends lost packets
     policy, begun = ros.policy(tmp_path / "spec.json", streams)
     assert isinstance(begun, dict), begun
     ask(policy, record=str(tmp_path / "recorded"))
@@ -196,7 +196,7 @@ def test_a_recording_that_is_published_again(ros, real_data, tmp_path, speed, se
     compared, whole = 0, 0
     for index, moment in enumerate(batches["time_ns"].tolist()):
         if moment not in recorded:
-            continue  # its anchor's row is lost, or it was not played
+            continue  # the anchor's row was lost, or not played
         compared += 1
         arrays = [f"{key}{suffix}" for key in PLAYED for suffix in ("", "_is_pad")]
         got = {name: batches[name][index].tobytes() for name in arrays}
@@ -219,7 +219,7 @@ def has_all_rows(dataset, cache, moment):
     return True
 
 
-# On the loopback alone, as ROS_AUTOMATIC_DISCOVERY_RANGE keeps the node.
+# On the loopback alone, like the node with ROS_AUTOMATIC_DISCOVERY_RANGE.
 ON_LOOPBACK = """<General><Interfaces><NetworkInterface name="lo"/></Interfaces><AllowMulticast>false</AllowMulticast></General>
 <Discovery><ParticipantIndex>auto</ParticipantIndex><Peers><Peer address="127.0.0.1"/></Peers></Discovery>"""
 
@@ -238,7 +238,9 @@ def test_cyclone_dds_publishes_to_the_node(ros, folder, spec, tmp_path):
     report = answer["report"]["/joint_states"]
     assert (report["taken"], report["refused"], report["lost"]) == (500, 0, 0), report
     rows = np.load(tmp_path / "rows.npz")[KEY].reshape(-1, 7)
-    np.testing.assert_array_equal(rows, np.arange(499)[:, None] + np.arange(7)[::-1])  # names came in the other order
+    np.testing.assert_array_equal(
+        rows, np.arange(499)[:, None] + np.arange(7)[::-1]
+    )  # the node reverses the order of names
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,7 @@ def test_cyclone_dds_publishes_to_the_node(ros, folder, spec, tmp_path):
         ({"topic": "/nothing"}, None, "/nothing: no message of 0 publishers"),
     ],
 )
-def test_a_stream_without_rows_says_why(ros, spec, tmp_path, more, published, why):
+def test_a_stream_without_rows_has_a_reason(ros, spec, tmp_path, more, published, why):
     policy, _ = ros.policy(spec / "joints.json", {KEY: joint_stream(**more)})
     if published is not None:
         topics = {"/joint_states": {"kind": "joints", "hz": 50, "count": 200, **published}}
@@ -296,6 +298,6 @@ def test_parameters_and_diagnostics(ros, spec, tmp_path):
         (None, "streams: expected {key: Stream}, or the parameter 'streams', got none"),
     ],
 )
-def test_what_does_not_fit_is_an_error_at_once(ros, spec, streams, why):
+def test_invalid_specs_are_errors_at_once(ros, spec, streams, why):
     child, error = ros.policy(spec / "joints.json", streams)
     assert child.returncode == 1 and why in error, error
