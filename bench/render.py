@@ -19,7 +19,6 @@ from pathlib import Path
 from sweep_picture import PICTURED, draw, is_current, picture_of
 
 ROOT = Path(__file__).resolve().parents[1]
-TRAINING = ROOT / "bench/results/nvidia-h200-training.json"  # by examples/train_act.py --record
 SOONER = ROOT / "bench/results/training-aloha-loaders.json"  # by examples.aloha compare
 OURS = "robocache"
 Results = dict[str, dict]  # by the name of the file, less .json
@@ -413,17 +412,17 @@ def cameras(found: Results) -> str:
     for result in found.values():
         if result["bench"] not in ("images", "lerobot_batches", "videos") or result["quick"]:
             continue
-        measured = f"{hardware(result)}, `{result['command']}`, {result['date']}, commit {commits(result)}"
+        measured = f"{hardware(result)}, `bench/{result['bench']}.py`, {result['date']}, commit {commits(result)}"
         if result["bench"] == "images":
-            measured += f"; JPEGs of {number(result['bytes_a_frame'] / 1000)} KB a frame"
+            measured += f"; JPEGs of {number(result['bytes_a_frame'] / 1000)} KB"
         elif result["bench"] == "lerobot_batches":
-            measured += f"; beside LeRobot's own dataset in a DataLoader, on {result['source']}"
+            measured += f"; {result['source']}"
         rows: list[list[str]] = []
         by_tier: dict[str, dict[str, str]] = {}
         peers: dict[str, None] = {}
         for case in result["cases"]:
             name, _, tier = case["name"].rpartition(", ")
-            if "1 camera" in name:  # the files show it
+            if "1 camera" in name or "float32" in name:  # the files show it
                 continue
             if tier in TIERS and name.startswith(("batches", "a step")):
                 by_tier.setdefault(name, {})[tier] = in_a_tier(case)
@@ -443,23 +442,9 @@ def cameras(found: Results) -> str:
 
 def in_a_tier(case: dict) -> str:
     if "grown_by" in case.get("figures", {}):
-        return f"grows by {shown('grown_by', case['figures']['grown_by'])}"
+        return f"{100 * case['figures']['grown_by']:+.1f} %"
     ours = {**case.get("figures", {}), **case.get("contenders", {}).get(OURS, {})}
     return ", ".join([rate(ours["frames_per_s"]), *(times(ratio) for ratio in case.get("faster_than", {}).values())])
-
-
-def training(record: dict) -> str:
-    """The results of examples/train_act.py: the loss of the first and the last hundredth of the steps, and the time."""
-    losses, waited, elapsed = record["losses"], record["waited_s"], record["elapsed_s"]
-    some = max(1, len(losses) // 100)
-    first, last = (number(sum(part) / some) for part in (losses[:some], losses[-some:]))
-    text = (
-        f"{record['gpu']}, `--policy {record['policy']} --steps {record['steps']} --batch-size {record['batch_size']}`, "
-        f"{record['date']}: {record['frames']:,} frames of {len(record['cameras'])} camera. The mean loss of the first "
-        f"{some} steps is {first}, of the last {last}; all took {shown('_s', elapsed)}, of which {shown('_s', waited)}, "
-        f"{100 * waited / elapsed:.1f} %, were spent waiting for data."
-    )
-    return f"{textwrap.fill(text, 120)}\n"
 
 
 def came(case: dict) -> str:
@@ -479,7 +464,7 @@ def beside(case: dict) -> Iterator[str]:
     for peer, ratio in case.get("faster_than", {}).items():
         yield f"{times(ratio)} {peer}"
     for measure, words in WORDS.items():
-        if "share" in measure and measure in case:
+        if "share" in measure and measure in case and measure != "share_of_libjpeg_turbo":  # a peer, too
             yield f"{shown(measure, case[measure])}, {words}"
 
 
@@ -563,7 +548,6 @@ BLOCKS = [
     ("README.md", "bench", readme),
     ("docs/benchmarks.md", "bench", page),
     ("docs/images.md", "bench", cameras),
-    ("docs/images.md", "training", lambda _: training(json.loads(TRAINING.read_text()))),
     ("docs/formats.md", "bench", formats),
     ("docs/start.md", "first batch", lambda _: first_batch()),
 ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -25,7 +24,7 @@ import tsdf_picture
 import robocache
 
 HERE = Path(__file__).resolve().parent
-sys.path += [str(HERE.parent / "tests"), str(HERE.parent / "examples")]
+sys.path.append(str(HERE.parent / "tests"))
 from reference.scans import read_scan, scan_path, xyz  # noqa: E402
 
 # Irregular samples: a burst, a long gap, a jump, a plateau.
@@ -295,17 +294,6 @@ def draw_windows(plt, numbers: list[np.ndarray]):
     return figure
 
 
-def trained() -> list[np.ndarray]:
-    """The loss of each step of the training that docs/images.md tells of."""
-    return [np.array(json.loads((HERE.parent / "bench/results/nvidia-h200-training.json").read_text())["losses"])]
-
-
-def draw_training(plt, numbers: list[np.ndarray]):
-    from train_act import draw  # which needs torch
-
-    return draw(plt, numbers[0].tolist())
-
-
 # For each picture the function that draws it, and its numbers; None if their source is not here.
 PICTURES: dict[str, tuple[Callable, Callable[[], list[np.ndarray] | None]]] = {
     "resample-methods.png": (draw_methods, lambda: [resampled(method) for method in METHODS]),
@@ -316,7 +304,6 @@ PICTURES: dict[str, tuple[Callable, Callable[[], list[np.ndarray] | None]]] = {
     "tiers.png": (tiers_picture.draw, tiers_picture.computed),
     "frames.png": (frames_picture.draw, frames_picture.computed),
     "tsdf.png": (tsdf_picture.draw, tsdf_picture.computed),
-    "images-training.png": (draw_training, trained),
 }
 
 
