@@ -935,13 +935,13 @@ def test_texts_name_the_elements_of_the_arrays_beside_them(names, tmp_path):
             names: list(order),
             "values": np.array([10.0 * k + ord(n) for n in order]),
             "rates": np.array([k - ord(n) for n in order] if k % 2 else [], "float32"),
+            "modes": [f"{n} on" for n in order] if k % 2 else [],
+            "codes": np.array([ord(n) for n in order], "uint8"),
         }
         for k, order in enumerate(orders)
     ]
-    path = write_named(
-        tmp_path / "a.mcap", "pkg/msg/Named", f"string[] {names}\nfloat64[] values\nfloat32[] rates\n", messages
-    )
-    streams = read(path).only
+    fields = f"string[] {names}\nfloat64[] values\nfloat32[] rates\nstring[] modes\nuint8[] codes\n"
+    streams = read(write_named(tmp_path / "a.mcap", "pkg/msg/Named", fields, messages)).only
     for stream, elements, rows in (("data", "abc", range(4)), ("data/d,e", "de", (4, 5))):
         values, rates = streams[f"{stream}/values"], streams[f"{stream}/rates"]
         assert values.names == list(elements)
@@ -950,6 +950,10 @@ def test_texts_name_the_elements_of_the_arrays_beside_them(names, tmp_path):
         assert [row.tolist() for row in rates.rows] == [
             [float(k - ord(n)) for n in elements] if k % 2 else [] for k in rows
         ]
+        assert [json.loads(row) for row in streams[f"{stream}/modes"].rows] == [
+            [f"{n} on" for n in elements] if k % 2 else [] for k in rows
+        ]
+        assert [row.tolist() for row in streams[f"{stream}/codes"].rows] == [list(map(ord, elements))] * len(rows)
 
 
 POSES = "pkg/Pose[] {}\nstring label\n" + "=" * 80 + "\nMSG: pkg/Pose\nfloat64 x\nfloat64 y\nstring frame\n"
@@ -975,7 +979,12 @@ def write_models(path, names, kind, records, orders):
 
 @pytest.mark.parametrize(
     ("names", "kind", "records"),
-    [("name", "string", "pose"), ("ids", "int32", "points"), ("model_names", "string", "a")],
+    [
+        ("name", "string", "pose"),
+        ("ids", "int32", "points"),
+        ("model_names", "string", "a"),
+        ("joint_names", "string", "states"),
+    ],
 )
 def test_messages_beside_names_are_in_the_order_of_the_first_names(names, kind, records, tmp_path):
     orders = ["abc", "cab", "bca"]

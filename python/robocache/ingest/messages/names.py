@@ -30,7 +30,7 @@ class Named:
     path: the names' field: "dof_names", "motors[].motor_name".
     names: its leaves: a list, or a single text or number for each element.
     arrays: what the names tell apart: an array, or single values, one for each element.
-    records: lists of messages, one for each element.
+    records: lists of messages, texts or bytes, one for each element: they follow the names, but make none sure.
     unfit: arrays that have another number of elements than names in some message, or several lists of names beside them.
     of_subject: whether messages with other names are another subject's in any case, as those with `joint_names`.
     splits: whether messages with other names become another subject's. Ids of objects are too many for that.
@@ -90,15 +90,16 @@ class Named:
                 self.unfit.append(array)
 
         for leaf in list(self.records):
-            counts = batch.counts(leaf)
+            counts = _counts(batch, leaf)
             if not ((counts == lengths) | (counts == 0)).all():
                 self.records.remove(leaf)
-                self.unfit.append((leaf,))
+                if leaf.kind == "records":
+                    self.unfit.append((leaf,))
 
     @property
     def names_any(self) -> bool:
         """Whether it names elements. Names of messages alone make no streams for subjects."""
-        return bool(self.arrays or (self.records and not self.splits))
+        return bool(self.arrays or (not self.splits and any(leaf.kind == "records" for leaf in self.records)))
 
     def has_array(self, leaf: Leaf) -> bool:
         """Whether a leaf is an array whose elements it names."""
@@ -110,7 +111,8 @@ class Named:
             return []
         if self.is_sure:
             return [leaf for array in self.unfit for leaf in array]
-        return [leaf for array in self.unfit + self.arrays for leaf in array] + self.records
+        records = [leaf for leaf in self.records if leaf.kind == "records"]
+        return [leaf for array in self.unfit + self.arrays for leaf in array] + records
 
 
 def named_arrays(leaves: Sequence[Leaf]) -> Iterator[Named]:
@@ -147,9 +149,8 @@ def _lists_of_names(leaves: Sequence[Leaf]) -> Iterator[Named]:
     found = {path: Named(path, tuple(some), [], splits=_parent(path) in parents) for path, some in lists.items()}
     for leaf in leaves:
         is_array = (leaf.kind == "numbers" and leaf.dtype != np.uint8) or (leaf.kind == "number" and leaf.count)
-        # Messages with lists of their own, as a trajectory's points, are not one for each name.
-        is_record = leaf.kind == "records" and all(inner.kind in ("number", "text") for inner in leaf.fields)
-        if not (is_array or is_record) or leaf.path in lists:
+        is_other = leaf.kind in ("texts", "numbers", "records")
+        if not (is_array or is_other) or leaf.path in lists:
             continue
         beside = [path for path in lists if _parent(path) == _parent(leaf.path)]
         own = [path for path in beside if (stem := _NAMES.sub("", _last(path))) and _last(leaf.path).startswith(stem)]
@@ -157,10 +158,14 @@ def _lists_of_names(leaves: Sequence[Leaf]) -> Iterator[Named]:
             named = found[(own if len(own) == 1 else beside)[0]]
             if is_array:
                 named.arrays.append((leaf,))
+            elif leaf.kind == "records" and not is_flat(
+                leaf
+            ):  # as a trajectory's points, they may be none for each name
+                named.unfit.append((leaf,))
             else:
                 named.records.append(leaf)
         else:
-            for path in beside:
+            for path in beside if is_array or leaf.kind == "records" else ():
                 found[path].unfit.append((leaf,))
     for named in found.values():
         named.splits &= bool(named.arrays)
@@ -175,6 +180,17 @@ def _names_a_message(path: str, leaf: Leaf) -> bool:
         and _NAME.fullmatch(path) is not None
         and not NO_SUBJECT.search(path.lower().replace("header.frame_id", ""))
     )
+
+
+def is_flat(leaf: Leaf) -> bool:
+    """Whether the messages of a list have no lists of their own."""
+    return all(inner.kind in ("number", "text") for inner in leaf.fields)
+
+
+def _counts(batch: Batch, leaf: Leaf) -> np.ndarray:
+    if leaf.kind == "texts":
+        return np.array([len(texts) for texts in batch.text_lists(leaf)], np.int64)
+    return batch.counts(leaf)
 
 
 def _is_id(word: str) -> bool:
@@ -236,7 +252,10 @@ class Ordered:
         if leaf.path not in self._orders:
             return lists
         _, _, orders = self._orders[leaf.path]
-        return [tuple(names[of] for of in order) for names, order in zip(lists, orders.tolist(), strict=True)]
+        return [
+            tuple(names[of] for of in order) if names else ()
+            for names, order in zip(lists, orders.tolist(), strict=True)
+        ]
 
     def records(self, leaf: Leaf) -> tuple[Batch, np.ndarray]:
         """Returns the records of all messages in the order of the source; :meth:`order_of` gives the order of names."""

@@ -24,11 +24,13 @@ from .batches import Batch, Decoder, Leaf
 from .cameras import Camera, Intrinsics, depth_unit
 from .clocks import OF_TRANSFORMS, TopicClock, stamps_of_transforms
 from .known import Decoded, Origin, Span
-from .names import Ordered, in_order
+from .names import Ordered, in_order, is_flat
 from .points import Clouds, is_cloud
 
 # Fields that have one element for each joint, in types that list their joints.
 _OF_JOINTS = ("transforms", "twist", "wrench")
+# Lists of messages that each have a number for each joint.
+IN_ORDER = ("points", "interface_values")
 _FILES = re.compile(r"Compressed(Image|Video)$")
 # Frames of reference: in the episodes table where they are the same in all messages of a recording.
 # Arrays whose first number -1 says that the quantity is not provided (sensor_msgs/Imu).
@@ -384,9 +386,10 @@ class Topic:
                 yield stream, Texts(time_ns, batch.texts(leaf), attributes=attributes)
             elif leaf.kind == "texts":
                 lists = batch.text_lists(leaf)
-                if leaf.path == "joint_names" and (orders := self._orders(batch)) is not None:  # as the values are
+                if "." not in leaf.path and (orders := self._orders(batch)) is not None:  # as the values are
                     lists = [
-                        tuple(names[of] for of in order) for names, order in zip(lists, orders.tolist(), strict=True)
+                        tuple(names[of] for of in order) if len(names) == len(order) else names
+                        for names, order in zip(lists, orders.tolist(), strict=True)
                     ]
                 texts = [json.dumps(texts, ensure_ascii=False) for texts in lists]
                 yield stream, Texts(time_ns, texts, attributes={**attributes, "encoding": "json"})
@@ -476,7 +479,9 @@ class Topic:
         records, offsets = batch.records(leaf)
         orders = self._orders(batch)
         own = batch.order_of(leaf) if isinstance(batch, Ordered) else None
-        of_joints = orders if leaf.path in _OF_JOINTS else own  # an element each
+        span = self._span(leaf.path)
+        is_one_each = "." not in leaf.path and is_flat(leaf) and span.low == span.high == len(self._joints or ())
+        of_joints = orders if leaf.path in _OF_JOINTS or (orders is not None and is_one_each) else own
         scalars = [inner for inner in leaf.fields if inner.kind == "number" and inner.count is None]
         for group, dtype in _vectors(scalars):
             place = stream if len(group) > 1 or _is_first(group, scalars) else f"{stream}.{group[0].path}"

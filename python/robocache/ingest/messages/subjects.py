@@ -22,7 +22,7 @@ from .bags import Messages
 from .batches import Batch, Decoder, Leaf
 from .known import Origin
 from .names import Named, named_arrays
-from .streams import FRAMES, Topic, joint_lists
+from .streams import FRAMES, IN_ORDER, Topic, joint_lists
 
 # So many messages that were read together need not be joined with more to become rows.
 _WORTH_KEEPING = 2048
@@ -230,6 +230,7 @@ class Subjects:
             if joints is not None and named.path in ("name", "joint_names"):  # the topic has their sequences in order
                 named.arrays = [array for array in named.arrays if array[0].kind == "number"]
                 named.records = []
+                named.unfit = [array for array in named.unfit if array[0].path not in IN_ORDER]
                 named.of_subject = True
             named.splits &= joints is None
             if named.path in before:
