@@ -51,18 +51,24 @@ def test_self_test(version, packages, tmp_path):
         "PYTHONPATH": str(tmp_path / "robocache-alone"),
         "ROBOCACHE_LIBRARY": found["library"],
     }
-    done = subprocess.run(
-        [python, "-m", "robocache", "self-test", "--json"], env=environment, capture_output=True, text=True
-    )
+
+    def run(command):
+        arguments = [python, "-m", "robocache", command, "--json"]
+        return subprocess.run(arguments, env=environment, capture_output=True, text=True)
+
+    done = run("self-test")
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["cases"] >= 100
-    done = subprocess.run(
-        [python, "-m", "robocache", "info", "--json"], env=environment, capture_output=True, text=True
-    )
-    versions = json.loads(done.stdout)["versions"]
+    versions = json.loads(run("info").stdout)["versions"]
     assert versions["python"].startswith(version) and versions["torch"] is None
     if packages == "oldest":
         assert versions["numpy"].startswith("1.24.") and versions["apache-tvm-ffi"] == "0.1.9"
+        (tmp_path / "robocache-alone/robocache").unlink()
+        shutil.copytree(Path(robocache.__file__).parent, tmp_path / "robocache-alone/robocache")
+        with (tmp_path / "robocache-alone/robocache/loader.py").open("a") as module:
+            module.write("\ntype Newer = int\n")  # syntax of Python 3.12
+        done = run("self-test")
+        assert done.returncode != 0 and "loader.py" in done.stderr and "SyntaxError" in done.stderr, done.stderr
 
 
 def test_self_test_of_the_python_of_the_next_debian(tmp_path):

@@ -82,23 +82,28 @@ def recipes():
     return {"chart": chart, "page": page}
 
 
-@pytest.mark.parametrize("recipe", ["chart", "page"])
-def test_a_node_that_dies_costs_no_shard(recipe, tmp_path):
+def ran(program, folder):
+    """Runs the program on the three nodes. Returns the completed process."""
     for number in range(6):
-        (tmp_path / f"recordings/{number}").mkdir(parents=True)
+        (folder / f"recordings/{number}").mkdir(parents=True)
         rows = "".join(f"{i / 1000},{i + number}\n" for i in range(100_000))
-        (tmp_path / f"recordings/{number}/arm.csv").write_text("time_s,joint\n" + rows)
-    if recipe == "chart":
-        plan(tmp_path / "recordings", tmp_path / "work", shards=4)
-    (tmp_path / "ingest.py").write_text(recipes()[recipe])
-    (tmp_path / "driver.py").write_text(DRIVER)
+        (folder / f"recordings/{number}/arm.csv").write_text("time_s,joint\n" + rows)
+    if "plan(" not in program.replace("load_plan(", ""):
+        plan(folder / "recordings", folder / "work", shards=4)
+    (folder / "ingest.py").write_text(program)
+    (folder / "driver.py").write_text(DRIVER)
     beside = [str(BESIDE)] if BESIDE.exists() else []
     paths = [str(Path(robocache.__file__).parents[1]), *beside]
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": "/tmp"}  # a socket's path is short
     environment["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "driver.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
+    return subprocess.run(
+        [sys.executable, "driver.py"], cwd=folder, env=environment, capture_output=True, text=True, timeout=900
     )
+
+
+@pytest.mark.parametrize("recipe", ["chart", "page"])
+def test_a_node_that_dies_costs_no_shard(recipe, tmp_path):
+    done = ran(recipes()[recipe], tmp_path)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
     assert "nodes alive: 2" in done.stdout
 
@@ -108,3 +113,12 @@ def test_a_node_that_dies_costs_no_shard(recipe, tmp_path):
     assert (dataset["arm"].values == whole["arm"].values).all() and (
         dataset["arm"].time_ns == whole["arm"].time_ns
     ).all()
+
+
+def test_a_program_without_retries_fails(tmp_path):
+    program = recipes()["chart"]
+    planted = program.replace("ray.remote(convert)", "ray.remote(max_retries=0)(convert)")
+    assert planted != program
+    done = ran(planted, tmp_path)
+    assert done.returncode != 0 and "NodeDiedError" in done.stderr, (done.stdout + done.stderr)[-5000:]
+    assert not (tmp_path / "cache").exists()

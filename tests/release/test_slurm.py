@@ -48,7 +48,7 @@ if [[ "$1 ${{4:-}} ${{SLURM_RESTART_COUNT:-0}}" == 'convert 1 0' ]]; then
   {python} -m robocache "$@" &
   until [[ -e work/shard-001.partial ]]; do sleep 0.01; done
   kill -STOP $!
-  scontrol requeue "$SLURM_JOB_ID"
+  scontrol requeue "$SLURM_JOB_ID" || {{ kill -KILL $!; exit 1; }}
   sleep 600
 fi
 exec {python} -m robocache "$@"
@@ -141,41 +141,46 @@ def scripts():
     return ingest, train
 
 
-def test_the_scripts_make_one_cache_and_train_from_it(slurm, tmp_path):
+def run_scripts(slurm, folder, ingest, train):
+    """Runs the scripts until no job is left. Returns each job's state, the last job's number, the logs, and a function that calls a command."""
     for number in range(6):
-        (tmp_path / f"recordings/{number}").mkdir(parents=True)
+        (folder / f"recordings/{number}").mkdir(parents=True)
         rows = "".join(f"{i / 10},{i + 100 * number}\n" for i in range(20))
-        (tmp_path / f"recordings/{number}/arm.csv").write_text("time_s,joint\n" + rows)
-    ingest, train = scripts()
-    (tmp_path / "train.sh").write_text(train)
-    (tmp_path / "train.py").write_text(TRAIN)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/robocache").write_text(ROBOCACHE.format(python=sys.executable))
-    (tmp_path / "bin/torchrun").write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
-    for program in (tmp_path / "bin").iterdir():
+        (folder / f"recordings/{number}/arm.csv").write_text("time_s,joint\n" + rows)
+    (folder / "train.sh").write_text(train)
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "bin").mkdir()
+    (folder / "bin/robocache").write_text(ROBOCACHE.format(python=sys.executable))
+    (folder / "bin/torchrun").write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
+    for program in (folder / "bin").iterdir():
         program.chmod(0o755)
     slurm = {
         **slurm,
-        "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+        "PATH": f"{folder}/bin:{os.environ['PATH']}",
         "PYTHONPATH": f"{Path(robocache.__file__).parents[1]}:{os.environ.get('PYTHONPATH', '')}",
     }
 
     def call(*command):
-        done = subprocess.run(command, cwd=tmp_path, env=slurm, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=folder, env=slurm, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    last = call("bash", "-c", ingest).strip()  # the number of the last job
+    last = call("bash", "-c", ingest).strip()
 
     def waiting():
         return call("squeue", "-h", "-r", "-o", "%i %T %r").splitlines()
 
     def logs():
-        return "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in sorted(tmp_path.glob("*.out")))
+        return "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in sorted(folder.glob("*.out")))
 
     wait_for(lambda: not waiting(), lambda: f"{waiting()}\n{logs()}", 300)
     states = dict(line.split() for line in call("squeue", "-h", "-r", "-t", "all", "-o", "%i %T").splitlines())
-    assert set(states.values()) == {"COMPLETED"} and len(states) == 6 and last in states, f"{states}\n{logs()}"
+    return states, last, logs(), call
+
+
+def test_the_scripts_make_one_cache_and_train_from_it(slurm, tmp_path):
+    states, last, logs, call = run_scripts(slurm, tmp_path, *scripts())
+    assert set(states.values()) == {"COMPLETED"} and len(states) == 6 and last in states, f"{states}\n{logs}"
 
     robocache.ingest(tmp_path / "recordings", tmp_path / "whole")
     dataset, whole = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
@@ -186,3 +191,11 @@ def test_the_scripts_make_one_cache_and_train_from_it(slurm, tmp_path):
     assert "Restarts=1" in call("scontrol", "show", "job", "2_1")
     first, second = json.loads((tmp_path / "trained.json").read_text())
     assert sorted(first + second) == sorted(whole["arm"].values.ravel().tolist())
+
+
+def test_jobs_that_are_not_queued_again_fail(slurm, tmp_path):
+    ingest, train = scripts()
+    assert "--requeue" in ingest
+    states, *_ = run_scripts(slurm, tmp_path, ingest.replace("--requeue", "--no-requeue"), train)
+    assert states["2_1"] == "FAILED", states
+    assert not (tmp_path / "cache").exists() and not (tmp_path / "trained.json").exists()
