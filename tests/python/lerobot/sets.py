@@ -12,7 +12,7 @@ FPS = 30
 
 
 def write(root, rng, version="v3.0", lengths=(23, 1, 40, 12), fps=FPS):
-    """As LeRobot writes them: what is one number a row is no list."""
+    """Writes a dataset as LeRobot does: a feature of one number is no list."""
     episodes = []
     for number, n in enumerate(lengths):
         state = rng.normal(size=(n, 3)).astype(np.float32)
@@ -36,7 +36,7 @@ def write(root, rng, version="v3.0", lengths=(23, 1, 40, 12), fps=FPS):
 
 
 def windows(source):
-    """Windows that reach over both ends of an episode, one of them all the way; other keys have none."""
+    """Windows that reach beyond both ends of an episode, one beyond all of it; other keys have none."""
     info = json.loads((source / "meta/info.json").read_text())
     steps = {"observation.state": [-1, 0], "action": [*range(-3, 16), -500, 500], "next.done": [0]}
     return {key: [step / info["fps"] for step in steps[key]] for key in steps if key in info["features"]}
@@ -66,7 +66,7 @@ def write_low_dimensional(root, rng, lengths=(60, 45, 70), fps=FPS):
 
 
 def write_as_v3(root, source):
-    """The rows of a real dataset of version 2, as v3.0: LeRobot reads no other now. Its episodes are numbered anew."""
+    """Writes a real dataset of version 2 as v3.0, which LeRobot now requires. Its episodes are renumbered."""
     features = json.loads((source / "meta/info.json").read_text())["features"]
     episodes = []
     for file in sorted(source.glob("data/*/*.parquet")):
@@ -81,11 +81,11 @@ def write_as_v3(root, source):
 
 
 def made_at(dataset):
-    """Another time where the cache was made anew."""
+    """The time at which the cache was made; it changes when the cache is made again."""
     return os.stat(os.path.join(dataset.path, "manifest.json")).st_mtime_ns
 
 
 def open_together(source, barrier, results):
-    """In a process of its own."""
+    """Runs in a process of its own."""
     barrier.wait()
     results.put(made_at(open_cache(source)))

@@ -1,4 +1,4 @@
-"""Batches and items are those of LeRobot's rules, bit for bit."""
+"""Batches and items follow LeRobot's rules, bit for bit."""
 
 import json
 import multiprocessing
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:cameras without frames")
 
 
 def assert_batch(batch, items, places=None):
-    """Sample by sample; `places` of the items, else those that the batch's own `index` says."""
+    """Compares the batch with items, sample by sample. The items' indices are `places`, or else the batch's `index`."""
     if places is None:
         index = {row["index"]: at for at, row in enumerate(items.rows)}
         places = [index[number] for number in batch["index"].tolist()]
@@ -58,7 +58,7 @@ def test_an_epoch_of_batches(any_source, device, shuffle, options):
     assert (seen == sorted(seen)) is not shuffle
 
 
-def test_without_windows_every_key_is_the_frames_own(source, device):
+def test_without_windows_every_key_is_one_frames(source, device):
     items = Items(source)
     (batch,) = loader_of(source, device=device, shuffle=False)
     assert_batch(batch, items, range(len(items)))
@@ -74,10 +74,10 @@ def test_rule_47_each_frame_has_its_own_task_and_subtask(tmp_path):
         rows = [{f"{name}_index": number, name: text} for number, text in texts.items()]
         write_json_lines(source / f"meta/{name}s.jsonl", rows)
     dataset = dataset_of(source, cache=tmp_path / "cache")
-    # LeRobot's texts, the empty one too, which also says that none holds: of the number that the table lacks LeRobot raises.
+    # LeRobot's texts. An empty text also means no text; LeRobot itself raises for an index without a text.
     assert [item["task"] for item in dataset] == ["a", "", "", "a", ""]
     assert [item["subtask"] for item in dataset] == ["lift", "lift", "reach", "", "reach"]
-    collated = torch.utils.data.default_collate(list(dataset))  # which refuses None
+    collated = torch.utils.data.default_collate(list(dataset))  # default_collate refuses None
     assert collated["task"] == ["a", "", "", "a", ""]
     (batch,) = loader_of(source, cache=tmp_path / "cache", shuffle=False)
     assert batch["task"] == ["a", "", "", "a", ""] and batch["subtask"] == ["lift", "lift", "reach", "", "reach"]
@@ -94,7 +94,7 @@ def test_rule_47_each_frame_has_its_own_task_and_subtask(tmp_path):
 
 @pytest.mark.parametrize("make", ["loader", "from_lerobot", "dataset", "mixture"])
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
-def test_rows_whose_number_has_no_text_are_said(version, make, tmp_path):
+def test_rows_whose_index_has_no_text_are_warned_of(version, make, tmp_path):
     episodes = [Episode({"action": np.zeros((4, 2)), "subtask_index": np.array([0, 7, 1, -1])}, tasks=["a"])]
     episodes[0].columns["task_index"] = np.array([0, 5, 9, 0])
     source = write_lerobot(tmp_path / "set", episodes, version)
@@ -120,13 +120,13 @@ def test_rows_whose_number_has_no_text_are_said(version, make, tmp_path):
     assert len(of_subtasks) == (make in ("from_lerobot", "dataset"))
 
 
-def test_the_task_comes_as_text_only_where_asked(source):
+def test_the_task_is_text_only_with_the_option(source):
     (batch,) = loader_of(source, task_text=False)
     assert "task" not in batch
     assert batch["task_index"].dtype == torch.int64
 
 
-def test_whole_numbers_are_int64_where_that_holds_them(tmp_path):
+def test_integers_are_int64_if_they_fit(tmp_path):
     columns = {"small": np.arange(3, dtype=np.uint64), "large": np.arange(3, dtype=np.uint64) + 2**63}
     source = write_lerobot(tmp_path / "source", [Episode({"action": np.arange(3.0), **columns})], "v2.1")
     (batch,) = loader_of(source, cache=tmp_path / "cache", shuffle=False)
@@ -145,7 +145,7 @@ def test_numpy(source):
     assert_batch(tensors, items, range(len(items)))
 
 
-def test_episodes_go_by_lerobots_numbers(any_source):
+def test_episodes_have_lerobots_numbers(any_source):
     numbers = sorted({row["episode_index"] for row in Items(any_source).rows})
     chosen = [numbers[2], numbers[0]]
     items = Items(any_source, windows(any_source), chosen)
@@ -155,7 +155,7 @@ def test_episodes_go_by_lerobots_numbers(any_source):
 
 
 @pytest.mark.parametrize("indices", [(0, 2, 5, 6), (1, 2, 3, 4)])
-def test_all_that_names_episodes_goes_by_lerobots_numbers(indices, rng, tmp_path):
+def test_all_options_with_episodes_use_lerobots_numbers(indices, rng, tmp_path):
     episodes = [
         Episode({"action": np.full((n, 2), number, np.float32)})
         for number, n in zip(indices, (5, 4, 6, 3), strict=True)
@@ -193,21 +193,21 @@ def test_all_that_names_episodes_goes_by_lerobots_numbers(indices, rng, tmp_path
     assert batch["goal_episode_index"].tolist() == batch["goal"][:, 0].tolist() != batch["episode_index"].tolist()
 
 
-def test_the_last_frames_of_each_episode_can_be_left_out(source):
+def test_the_last_frames_of_each_episode_are_left_out(source):
     """LeRobot's EpisodeAwareSampler(drop_n_last_frames=7): episodes of 23, 1, 40 and 12 frames."""
     loader = loader_of(source, delta_timestamps=windows(source), drop_n_last=7)
     drawn = sorted(number for batch in loader for number in batch["index"].tolist())
     assert drawn == [*range(16), *range(24, 57), *range(64, 69)]
 
 
-def test_a_cache_of_something_else(tmp_path):
+def test_a_cache_of_another_format_is_refused(tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         episode.append("action", np.arange(4), np.zeros((4, 2), np.float32))
     with pytest.raises(robocache.ArgumentError, match=r"expected what open_cache\(\) gave"):
         LeRobotLoader(robocache.open(tmp_path / "cache"), batch_size=4)
 
 
-def test_an_episode_that_is_not_there(source):
+def test_a_missing_episode_is_refused(source):
     for make in (loader_of, dataset_of):
         with pytest.raises(robocache.ArgumentError, match=r"episodes.*got 4"):
             make(source, episodes=[1, 4])
@@ -221,7 +221,7 @@ def test_an_episode_that_is_not_there(source):
 
 
 def test_offsets_within_lerobots_tolerance_are_frames(source):
-    """0.0333 s at 30 Hz is 33 us off a frame: LeRobot takes the frame, and so a mixture of two must not come."""
+    """0.0333 s at 30 Hz is 33 us before a frame: LeRobot takes the frame, so nothing may be interpolated."""
     items = Items(source, {"action": [-0.0333, 0.0, 0.0333, 0.0667]})
     offsets = [-0.0333, 0, np.float32(0.0333), 0.0667]
     for given in (offsets, tuple(offsets), np.array(offsets), torch.tensor(offsets, dtype=torch.float64)):
@@ -230,13 +230,13 @@ def test_offsets_within_lerobots_tolerance_are_frames(source):
 
 
 @pytest.mark.parametrize("offset", [float("nan"), float("inf"), "0", None])
-def test_offsets_that_are_none(source, offset):
+def test_offsets_of_none(source, offset):
     with pytest.raises(robocache.Error, match="action"):
         loader_of(source, delta_timestamps={"action": [offset]})
 
 
 @pytest.mark.parametrize("make", [loader_of, dataset_of])
-def test_offsets_that_are_no_frames_are_refused_unless_a_method_is_asked_for(source, make):
+def test_offsets_between_frames_need_a_method(source, make):
     offsets = {"action": [0.0, 0.02]}
     with pytest.raises(robocache.ArgumentError, match="action"):
         make(source, delta_timestamps=offsets)
@@ -247,8 +247,8 @@ def test_offsets_that_are_no_frames_are_refused_unless_a_method_is_asked_for(sou
         np.testing.assert_allclose(action[1], first + 0.02 * FPS * (second - first), rtol=1e-4)
 
 
-def test_where_the_clock_was_recorded_windows_are_times(rng, tmp_path):
-    """LeRobot takes the next row, here 0.07 s on, for the one after 0.1 s."""
+def test_with_a_recorded_clock_windows_are_times(rng, tmp_path):
+    """LeRobot takes the next row, 0.07 s later, for an offset of 0.1 s."""
     stamps, action = np.array([0.0, 0.13, 0.2, 0.3]), rng.normal(size=(4, 2)).astype(np.float32)
     source = write_lerobot(tmp_path / "source", [Episode({"action": action}, timestamp=stamps)], "v3.0", 10)
     (batch,) = loader_of(source, delta_timestamps={"action": [0.0, 0.1]}, shuffle=False)
@@ -259,7 +259,7 @@ def test_where_the_clock_was_recorded_windows_are_times(rng, tmp_path):
     assert batch["action_is_pad"].tolist() == [[False, False]] * 3 + [[False, True]]
 
 
-def test_rows_that_share_a_stamp_are_said(rng, tmp_path):
+def test_rows_that_share_a_stamp_are_warned_of(rng, tmp_path):
     episodes = [Episode({"action": rng.normal(size=(n, 2)).astype(np.float32)}) for n in (6, 5)]
     episodes[1].timestamp = np.array([0, 1, 1, 3, 3.5]) / 30
     source = write_lerobot(tmp_path / "source", episodes, "v2.1", 30)
@@ -270,7 +270,7 @@ def test_rows_that_share_a_stamp_are_said(rng, tmp_path):
         loader_of(source, episodes=[0])
 
 
-def test_a_key_that_does_not_exist_is_named(source):
+def test_an_unknown_key_is_named(source):
     with pytest.raises(robocache.ArgumentError, match=r"observation\.nothing"):
         loader_of(source, delta_timestamps={"observation.nothing": [0.0]})
     with pytest.raises(robocache.ArgumentTypeError, match="delta_timestamps"):
@@ -280,7 +280,7 @@ def test_a_key_that_does_not_exist_is_named(source):
 # ---- options ----
 
 
-def test_options_for_all_leave_the_index_columns_alone(source):
+def test_default_options_do_not_change_index_columns(source):
     items = Items(source)
     (batch,) = loader_of(
         source,
@@ -299,7 +299,7 @@ def test_options_for_all_leave_the_index_columns_alone(source):
     assert batch["action"].dtype == batch["observation.state"].dtype == torch.bfloat16
     assert batch["action"].float().abs().max() <= 1
     assert [key for key in batch if key.endswith("_age")] == ["action_age"]
-    # By a latency an episode's last moment has nothing behind it: each feature says so.
+    # With a latency an episode's last moment has no later row: each feature is padded there.
     features = {
         key for key in batch if key.startswith(("obs", "action", "next")) and not key.endswith(("_age", "_is_pad"))
     }
@@ -308,7 +308,7 @@ def test_options_for_all_leave_the_index_columns_alone(source):
     assert torch.equal(batch["observation.state_is_pad"], torch.roll(batch["frame_index"], -1) == 0)
 
 
-def test_a_set_of_whose_cameras_there_is_no_file(rng, tmp_path):
+def test_a_dataset_whose_cameras_have_no_files(rng, tmp_path):
     source = write(tmp_path / "source", rng)
     info = json.loads((source / "meta/info.json").read_text())
     info["features"]["observation.images.top"] = {"dtype": "video", "shape": [3, 8, 8], "names": None}
@@ -324,7 +324,7 @@ def test_a_set_of_whose_cameras_there_is_no_file(rng, tmp_path):
     assert "observation.images.top" not in dataset.meta.features
 
 
-def test_a_loader_pickles_with_its_place(source):
+def test_a_pickled_loader_keeps_its_position(source):
     deltas = {key: iter(seconds) for key, seconds in windows(source).items()}
     loader = loader_of(source, batch_size=16, delta_timestamps=deltas, episodes=iter([2, 0]), seed=3)
     next(loader)
@@ -351,7 +351,7 @@ def test_items_of_the_dataset(any_source):
             dataset[outside]
 
 
-def test_many_items_come_in_the_order_asked(source):
+def test_many_items_are_in_the_requested_order(source):
     items, dataset = Items(source, windows(source)), dataset_of(source, windows(source))
     for places in ([], [7], [3, 3, 60, 0], list(range(len(items))) * 5, np.array([5, 2])):
         found = dataset.__getitems__(places)
@@ -360,7 +360,7 @@ def test_many_items_come_in_the_order_asked(source):
             assert_same_item(item, items[index])
 
 
-def test_items_keep_no_more_memory_than_their_own(source):
+def test_an_item_keeps_only_its_own_memory(source):
     dataset = dataset_of(source, windows(source))
     for count in (1, 16):
         item = dataset.__getitems__(range(count))[0]
@@ -368,7 +368,7 @@ def test_items_keep_no_more_memory_than_their_own(source):
 
 
 @pytest.mark.parametrize("episodes", [None, [2], [3, 0]])
-def test_a_part_of_the_episodes(any_source, episodes):
+def test_selected_episodes(any_source, episodes):
     numbers = sorted({row["episode_index"] for row in Items(any_source).rows})
     chosen = None if episodes is None else [numbers[at] for at in episodes]
     items = Items(any_source, windows(any_source), chosen)
@@ -385,7 +385,7 @@ def test_a_part_of_the_episodes(any_source, episodes):
         assert dataset.absolute_to_relative_idx == place_of
 
 
-def test_a_list_of_no_episodes_is_refused(source):
+def test_an_empty_list_of_episodes_is_refused(source):
     with pytest.raises(robocache.ArgumentError, match="episodes: expected at least one"):
         dataset_of(source, episodes=[])
 
@@ -395,7 +395,7 @@ def test_a_list_of_no_episodes_is_refused(source):
 )
 def test_in_a_dataloader(source, workers):
     items, dataset = Items(source, windows(source)), dataset_of(source, windows(source))
-    dataset[0]  # threads of the parent, which a forked child has not
+    dataset[0]  # starts threads in the parent, which a forked child does not have
     batches = torch.utils.data.DataLoader(
         dataset, batch_size=16, num_workers=0 if workers is None else 2, multiprocessing_context=workers
     )

@@ -1,4 +1,4 @@
-"""The cache of a LeRobot dataset: made once, again when its files change, by one process of many."""
+"""The cache of a LeRobot dataset is made once, by one process, and again when the dataset's files change."""
 
 import json
 import multiprocessing
@@ -24,7 +24,7 @@ from video_files import image_bytes, number_of, picture
 
 
 def rewrite(source):
-    """Every action one more."""
+    """Adds one to every action."""
     for file in source.glob("data/*/*.parquet"):
         table = pq.read_table(file)
         index = table.schema.get_field_index("action")
@@ -34,7 +34,7 @@ def rewrite(source):
         )
 
 
-def test_it_lies_in_the_users_cache_folder_and_is_made_once(source, caches, monkeypatch):
+def test_the_cache_is_in_the_users_folder_and_made_once(source, caches, monkeypatch):
     first = open_cache(source)
     time = made_at(first)
     (result, lock) = sorted(caches.iterdir())
@@ -55,14 +55,14 @@ def test_two_datasets_of_one_name_have_two_caches(source, rng, tmp_path):
     assert open_cache(source).path != open_cache(other).path
 
 
-def test_it_is_made_again_when_files_change(source):
+def test_the_cache_is_made_again_when_files_change(source):
     before = open_cache(source)
     action = before.streams["action"].values[:].copy()
     rewrite(source)
     after = open_cache(source)
     assert after.path == before.path
     np.testing.assert_array_equal(after.streams["action"].values, action + 1)
-    np.testing.assert_array_equal(before.streams["action"].values, action)  # who has it open goes on with what it has
+    np.testing.assert_array_equal(before.streams["action"].values, action)  # an open dataset keeps its rows
 
     earlier = made_at(after)
     (source / "meta/info.json").touch()
@@ -73,7 +73,7 @@ def test_it_is_made_again_when_files_change(source):
     assert made_at(open_cache(source)) == later
 
 
-def test_it_is_made_again_when_an_image_beside_the_tables_changes(tmp_path):
+def test_the_cache_is_made_again_when_an_image_file_changes(tmp_path):
     name = "observation.images.top"
     cells = [{"bytes": None, "path": f"images/{name}/frame_{k}.png"} for k in range(3)]
     features = {name: {"dtype": "image", "shape": [48, 64, 3], "names": None}, **BOOKKEEPING}
@@ -88,7 +88,7 @@ def test_it_is_made_again_when_an_image_beside_the_tables_changes(tmp_path):
         assert [number_of(stream.frame(row)) for row in range(3)] == [shown + k for k in range(3)]
 
 
-def test_a_snapshot_of_the_hub_is_read_and_other_links_when_asked(source, tmp_path):
+def test_snapshots_of_the_hub_are_read_other_links_with_an_option(source, tmp_path):
     repo = tmp_path / "hub/datasets--robots--arm"
     (repo / "snapshots").mkdir(parents=True)
     (repo / "blobs").mkdir()
@@ -98,26 +98,26 @@ def test_a_snapshot_of_the_hub_is_read_and_other_links_when_asked(source, tmp_pa
         file.symlink_to(repo / f"blobs/{number}")
     batch = next(from_lerobot(snapshot, batch_size=2, shuffle=False))
     moved = tmp_path / "elsewhere"
-    snapshot.rename(moved)  # its links now lead out of a folder that is no snapshot
+    snapshot.rename(moved)  # now its links leave a folder that is no snapshot
     for read in (open_cache, robocache.Loader.from_lerobot, robocache.LeRobotDataset):
         with pytest.raises(robocache.FileError, match=r"out of the source .--follow-links.$"):
             read(moved)
     result = open_cache(moved, follow_links=True)
-    assert open_cache(moved).path == result.path  # it is there: no file is read again
+    assert open_cache(moved).path == result.path  # the cache exists: no file is read again
     linked = next(from_lerobot(moved, batch_size=2, shuffle=False, follow_links=True))
     assert linked["index"].tolist() == batch["index"].tolist() and linked["action"].equal(batch["action"])
 
 
-def test_a_place_of_ones_own(source, tmp_path, caches):
+def test_a_cache_path_of_the_caller(source, tmp_path, caches):
     dataset = open_cache(source, cache=tmp_path / "mine" / "cache")
     assert dataset.path == str(tmp_path / "mine" / "cache")
     assert not caches.exists()
     time = made_at(dataset)
-    shutil.move(source, tmp_path / "moved")  # the same files, elsewhere
+    shutil.move(source, tmp_path / "moved")  # the same files at another path
     assert made_at(open_cache(tmp_path / "moved", cache=dataset.path)) == time
 
 
-def test_what_is_of_something_else_stays_as_it_is(source, rng, tmp_path):
+def test_a_cache_of_another_source_is_not_replaced(source, rng, tmp_path):
     other = write(tmp_path / "other", rng)
     result = made_at(open_cache(other, cache=tmp_path / "cache"))
     with pytest.raises(robocache.FileError, match=r"expected a cache of .*source.*got one of .*other"):
@@ -129,7 +129,7 @@ def test_what_is_of_something_else_stays_as_it_is(source, rng, tmp_path):
     assert list((tmp_path / "notes").iterdir()) == []
 
 
-def test_a_cache_of_robocache_ingest_is_taken_as_it_is(source, tmp_path, caches):
+def test_a_cache_of_robocache_ingest_is_used(source, tmp_path, caches):
     robocache.ingest(source, tmp_path / "cache", index_columns=True)
     result = made_at(robocache.open(tmp_path / "cache"))
     loader = from_lerobot(source, cache=tmp_path / "cache", batch_size=4)
@@ -139,7 +139,7 @@ def test_a_cache_of_robocache_ingest_is_taken_as_it_is(source, tmp_path, caches)
     assert not caches.exists() and not (tmp_path / "cache.lock").exists()
 
 
-def test_one_without_index_columns_says_what_batches_lack(source, tmp_path):
+def test_a_cache_without_index_columns_warns_of_missing_keys(source, tmp_path):
     robocache.ingest(source, tmp_path / "cache")
     result = made_at(robocache.open(tmp_path / "cache"))
     with pytest.warns(
@@ -160,7 +160,7 @@ def test_one_without_index_columns_says_what_batches_lack(source, tmp_path):
     "options", [{}, {"index_columns": True}, {"mapping": {"exclude": ["action"]}}, {"offsets": {"action": 0.1}}]
 )
 @pytest.mark.filterwarnings("ignore:.*batches lack them")
-def test_what_others_made_is_never_replaced(source, tmp_path, options):
+def test_files_of_others_are_never_replaced(source, tmp_path, options):
     robocache.ingest(source, tmp_path / "cache", **options)
     result = made_at(open_cache(source, cache=tmp_path / "cache"))
     rewrite(source)
@@ -172,7 +172,7 @@ def test_what_others_made_is_never_replaced(source, tmp_path, options):
     assert made_at(robocache.open(tmp_path / "cache")) == result
 
 
-def test_nor_what_took_the_place_of_ours(source, tmp_path):
+def test_files_that_replaced_our_cache_are_not_replaced(source, tmp_path):
     open_cache(source, cache=tmp_path / "cache")
     robocache.ingest(source, tmp_path / "cache", overwrite=True, index_columns=True)
     result = made_at(open_cache(source, cache=tmp_path / "cache"))
@@ -183,13 +183,12 @@ def test_nor_what_took_the_place_of_ours(source, tmp_path):
     default = Path(open_cache(source).path)
     shutil.copytree(default, tmp_path / "copy")
     rewrite(source)
-    for cache in (tmp_path / "copy",):
-        with pytest.raises(robocache.FileError, match="it was not made here"):
-            open_cache(source, cache=cache)
-    assert len(open_cache(source)) == 4  # made again: it is ours
+    with pytest.raises(robocache.FileError, match="it was not made here"):
+        open_cache(source, cache=tmp_path / "copy")
+    assert len(open_cache(source)) == 4  # our own cache is made again
 
 
-def test_a_cache_that_was_appended_to_stays(source, rng, tmp_path):
+def test_an_appended_cache_is_not_replaced(source, rng, tmp_path):
     robocache.ingest(source, tmp_path / "cache")
     robocache.ingest(write(tmp_path / "other", rng), tmp_path / "cache", append=True)
     episodes = len(robocache.open(tmp_path / "cache"))
@@ -198,7 +197,7 @@ def test_a_cache_that_was_appended_to_stays(source, rng, tmp_path):
     assert len(robocache.open(tmp_path / "cache")) == episodes
 
 
-def test_everything_that_is_not_as_asked_for_is_in_one_error(source, tmp_path):
+def test_one_error_has_all_differences_of_an_existing_cache(source, tmp_path):
     (source / "data/chunk-000/file-001.parquet").unlink()
     info = json.loads((source / "meta/info.json").read_text())
     info["features"]["observation.images.top"] = {"dtype": "video", "shape": [8, 8, 3], "names": None}
@@ -214,14 +213,14 @@ def test_everything_that_is_not_as_asked_for_is_in_one_error(source, tmp_path):
     assert len(open_cache(source, cache=tmp_path / "cache", on_error="skip", video=False)) == 2
 
 
-def test_what_cannot_be_read_says_how_to_pass_over_it(source):
+def test_an_unreadable_file_is_an_error_with_the_option_to_skip_it(source):
     (source / "data/chunk-000/file-001.parquet").write_bytes(b"damaged")
     for make in (open_cache, robocache.LeRobotDataset):
         with pytest.raises(robocache.FileError, match=r"file-001\.parquet.*; on_error='skip' leaves out by name"):
             make(source)
 
 
-def test_what_was_skipped_is_asked_for_again(source):
+def test_skipped_files_are_tried_again(source):
     (source / "data/chunk-000/file-001.parquet").unlink()
     with pytest.raises(robocache.FileError, match="2 of the 4 episodes"):
         open_cache(source)
@@ -231,7 +230,7 @@ def test_what_was_skipped_is_asked_for_again(source):
     assert len(open_cache(source, on_error="skip")) == 2
 
 
-def test_no_such_dataset(tmp_path, monkeypatch, caches):
+def test_a_missing_dataset(tmp_path, monkeypatch, caches):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(robocache.FileError, match="hf download lerobot/pusht"):
         from_lerobot("lerobot/pusht", batch_size=1)
@@ -247,7 +246,7 @@ def test_a_damaged_cache_of_the_users_cache_folder(source, tmp_path):
         (cache / "manifest.json").write_text("{}")
     with pytest.raises(robocache.FileError, match=r"cache/manifest\.json: at byte 1: expected") as error:
         open_cache(source, cache=tmp_path / "cache")
-    assert "rm -r" not in str(error.value)  # it may be anything
+    assert "rm -r" not in str(error.value)  # the path may be anything
     with pytest.raises(
         robocache.FileError, match=r"manifest\.json: at byte 1: expected.*; `rm -r .*`, and it is made anew"
     ) as error:
@@ -257,7 +256,7 @@ def test_a_damaged_cache_of_the_users_cache_folder(source, tmp_path):
     assert len(open_cache(source)) == 4
 
 
-def test_what_is_no_lerobot_dataset(source, tmp_path, caches):
+def test_a_folder_that_is_no_lerobot_dataset(source, tmp_path, caches):
     robocache.ingest(source, tmp_path / "cache")
     for path in (source / "meta", source / "meta/info.json", tmp_path / "cache"):
         with pytest.raises(
@@ -269,14 +268,14 @@ def test_what_is_no_lerobot_dataset(source, tmp_path, caches):
     assert not caches.exists()
 
 
-def test_a_cache_folder_that_cannot_be_made(source, tmp_path):
+def test_a_cache_folder_that_cannot_be_created(source, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(robocache.FileError, match="cache= names another path"):
         open_cache(source, cache=tmp_path / "file" / "cache")
 
 
-def test_of_several_processes_one_makes_it(source):
-    context = multiprocessing.get_context("fork")  # new interpreters import for two seconds each
+def test_one_of_several_processes_makes_the_cache(source):
+    context = multiprocessing.get_context("fork")  # a new interpreter imports for two seconds
     barrier, results = context.Barrier(4), context.Queue()
     processes = [context.Process(target=open_together, args=(source, barrier, results)) for _ in range(4)]
     for process in processes:

@@ -1,4 +1,4 @@
-"""LeRobot's batches with cameras: the frame of each row, as LeRobot gives it."""
+"""Batches with cameras: the frame of each row equals LeRobot's."""
 
 import io
 import itertools
@@ -24,7 +24,7 @@ LENGTHS = (7, 5, 9)
 
 
 def _written(root, width):
-    """A dataset whose actions have so many features."""
+    """A dataset whose actions have `width` features."""
     episodes = [
         Episode({"action": np.arange(n * width, dtype=np.float32).reshape(n, *[width][: width > 1])}, tasks=["stack"])
         for n in LENGTHS
@@ -63,7 +63,7 @@ def _halved(images, seeds):
 
 
 def test_flips_mirror_the_action_and_a_function_gets_bytes(tmp_path, device):
-    """LeRobot's index columns are asked nothing."""
+    """Options do not apply to LeRobot's index columns."""
     source = _written(tmp_path / "source", 2)
     images = robocache.ImageOptions(flip_horizontal=1, transform=_halved)
     windows = {TOP: robocache.Window(images=images), "action": robocache.Window(mirror=[0])}
@@ -113,7 +113,7 @@ def test_windows_and_image_options(source, tmp_path):
     assert [_shown(dataset[k][TOP][1].float()) for k in (0, 20)] == [0, 208]
 
 
-def test_cameras_may_be_left_out_and_fetched_later(source, tmp_path):
+def test_left_out_cameras_can_be_fetched_later(source, tmp_path):
     cache = tmp_path / "cache"
     without = from_lerobot(source, cache=cache, batch_size=4, video=False)
     assert TOP not in next(without)
@@ -128,7 +128,7 @@ def test_cameras_may_be_left_out_and_fetched_later(source, tmp_path):
     assert [_shown(frame) for frame in next(changed)[TOP]] == [500 + k for k in range(7)]
 
 
-def test_what_is_in_the_cache_is_left_out_where_it_is_not_wanted(source, tmp_path):
+def test_a_left_out_camera_of_the_cache_is_no_key(source, tmp_path):
     cache = tmp_path / "cache"
     assert TOP in next(from_lerobot(source, cache=cache, batch_size=4))
     assert TOP not in next(from_lerobot(source, cache=cache, batch_size=4, video=False))
@@ -137,17 +137,17 @@ def test_what_is_in_the_cache_is_left_out_where_it_is_not_wanted(source, tmp_pat
 
 
 @pytest.mark.parametrize("offsets", [[0.0], None])
-def test_a_camera_that_is_left_out_is_no_key(offsets, source, tmp_path):
+def test_a_key_of_a_left_out_camera_is_refused(offsets, source, tmp_path):
     with pytest.raises(robocache.ArgumentError, match=f"no camera with video=False, got '{TOP}'; leave it out, or ask"):
         lerobot_dataset(source, {TOP: offsets}, cache=tmp_path / "cache", video=False)
 
 
-def test_a_key_that_there_is_not_is_refused_also_without_a_window(source, tmp_path):
+def test_an_unknown_key_without_a_window_is_refused(source, tmp_path):
     with pytest.raises(robocache.ArgumentError, match="no stream 'state'"):
         lerobot_dataset(source, {"state": None}, cache=tmp_path / "cache", video=False)
 
 
-def test_a_cache_of_robocache_ingest_has_its_frames_as_they_are(source, tmp_path):
+def test_a_cache_of_robocache_ingest_keeps_its_frames(source, tmp_path):
     robocache.ingest(source, tmp_path / "cache", image_size="32x24", image_codec="raw", jobs=1, index_columns=True)
     batch = next(from_lerobot(source, cache=tmp_path / "cache", batch_size=4))
     assert batch[TOP].shape == (4, 3, 24, 32)
@@ -164,8 +164,8 @@ def test_a_cache_of_robocache_ingest_has_its_frames_as_they_are(source, tmp_path
         {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"},
     ],
 )
-def test_random_crops_of_a_dataloader_are_others_in_every_epoch(source, tmp_path, options):
-    """The frames are the same, the crops others without a call of set_epoch; torch's seed repeats them."""
+def test_random_crops_of_a_dataloader_change_every_epoch(source, tmp_path, options):
+    """Crops change without a call of set_epoch; torch's seed repeats them."""
     images = robocache.ImageOptions(crop=(16, 16))
     dataset = lerobot_dataset(source, cache=tmp_path / "cache", images=images)
     whole = lerobot_dataset(source, cache=tmp_path / "cache")
@@ -180,7 +180,7 @@ def test_random_crops_of_a_dataloader_are_others_in_every_epoch(source, tmp_path
     again = epochs()
     for one, other in itertools.combinations(frames, 2):
         same = [torch.equal(a, b) for a, b in zip(one, other, strict=True)]
-        assert sum(same) < 7  # of 21; a frame has some hundred crops
+        assert sum(same) < 7  # of 21; a frame has about a hundred crops
     assert all(map(torch.equal, frames, again))
     full = whole[3][TOP]
     places = [
@@ -189,10 +189,10 @@ def test_random_crops_of_a_dataloader_are_others_in_every_epoch(source, tmp_path
         for x in range(WIDTH - 15)
         if torch.equal(full[:, y : y + 16, x : x + 16], frames[0][3])
     ]
-    assert places  # a part of that frame, not anything
+    assert places  # the crop is a part of the frame
 
 
-def test_errors_come_through_workers_as_what_they_are(source, tmp_path):
+def test_errors_keep_their_type_through_workers(source, tmp_path):
     lerobot_dataset(source, cache=tmp_path / "cache")
     _spoil(tmp_path / "cache", 3)
     dataset = lerobot_dataset(source, cache=tmp_path / "cache")
@@ -204,7 +204,7 @@ def test_errors_come_through_workers_as_what_they_are(source, tmp_path):
         list(far)
 
 
-def test_items_are_numbered_as_a_lists(source, tmp_path):
+def test_items_are_indexed_like_a_list(source, tmp_path):
     dataset = lerobot_dataset(source, cache=tmp_path / "cache")
     assert dataset[-1]["index"] == dataset[20]["index"] == dataset[np.int64(20)]["index"] == 20
     assert [item["index"].item() for item in dataset.__getitems__([-21, torch.tensor(3), -1])] == [0, 3, 20]
@@ -215,8 +215,8 @@ def test_items_are_numbered_as_a_lists(source, tmp_path):
             dataset.__getitems__([0, index])
 
 
-def test_masks_of_keys_without_offsets_where_an_option_may_make_padding(source, tmp_path):
-    """A latency of a row: the first frames of an episode have nothing to look at."""
+def test_keys_without_offsets_have_a_mask_if_an_option_can_pad(source, tmp_path):
+    """With a latency of one row, an episode's first frames have no row."""
     options = {"cache": tmp_path / "cache", "batch_size": 21, "shuffle": False, "method": {"action": "previous"}}
     batch = next(from_lerobot(source, offset_s={"action": -1 / 30}, **options))
     assert batch["action_is_pad"].tolist() == [k == 0 for n in LENGTHS for k in range(n)]
@@ -226,8 +226,8 @@ def test_masks_of_keys_without_offsets_where_an_option_may_make_padding(source, 
     assert "action_is_pad" not in next(from_lerobot(source, **options))
 
 
-def test_which_frame_is_a_rows(source, tmp_path):
-    """A video that drifts is refused with the way out, which is an argument here too, and holds when the cache is made again."""
+def test_the_frame_of_a_row(source, tmp_path):
+    """A video that drifts is refused, with an option that accepts it. The option also applies when the cache is made again."""
     drifting = source / f"videos/chunk-000/{TOP}/episode_000002.mp4"
     write_video(drifting, [200 + k for k in range(9)], fps=20)
     cache = tmp_path / "cache"
@@ -251,7 +251,7 @@ def test_which_frame_is_a_rows(source, tmp_path):
         lerobot_dataset(source, cache=tmp_path / "theirs", frames="by-time")
 
 
-def test_random_crops_of_items_are_the_epochs(source, tmp_path):
+def test_random_crops_of_items_depend_on_the_epoch(source, tmp_path):
     images = robocache.ImageOptions(crop=(16, 16))
     dataset = lerobot_dataset(source, cache=tmp_path / "cache", images=images)
 
@@ -286,7 +286,7 @@ def test_a_camera_without_files_is_left_out_with_a_warning(source, tmp_path):
         lerobot_dataset(source, {planned: [0.0]}, cache=tmp_path / "cache")
 
 
-def test_depth_comes_in_metres(source, tmp_path):
+def test_depth_is_in_metres(source, tmp_path):
     from PIL import Image
 
     info = json.loads((source / "meta/info.json").read_text())
@@ -320,7 +320,7 @@ def test_depth_comes_in_metres(source, tmp_path):
 
 @pytest.fixture
 def lacking(source):
-    """The same set without the video of episode 0."""
+    """The dataset without the video of episode 0."""
     (source / f"videos/chunk-000/{TOP}/episode_000000.mp4").unlink()
     return source
 
@@ -339,7 +339,7 @@ def assert_no_made_up_frame(batch):
         assert _shown(batch[TOP][at]) == 100 * e + k or batch[f"{TOP}_is_pad"][at]
 
 
-def test_episodes_without_the_video_of_a_camera_are_not_drawn(lacking, tmp_path, device):
+def test_episodes_without_a_video_are_not_drawn(lacking, tmp_path, device):
     options = {"cache": tmp_path / "cache", "on_error": "skip", "batch_size": 14}
     with pytest.warns(UserWarning, match=rf"1 of 3 episodes lack .*are left out.*{TOP} has none in 1: 0;") as warned:
         loader = from_lerobot(lacking, device=device, **options)
@@ -357,7 +357,7 @@ def test_episodes_without_the_video_of_a_camera_are_not_drawn(lacking, tmp_path,
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_episodes_without_a_camera_are_padded_where_that_is_asked_for(lacking, tmp_path):
+def test_episodes_without_a_camera_are_padded_with_the_option(lacking, tmp_path):
     options = {"cache": tmp_path / "cache", "on_error": "skip", "missing": "pad"}
     (batch,) = from_lerobot(lacking, batch_size=21, shuffle=False, **options)
     assert batch[f"{TOP}_is_pad"].tolist() == [True] * 7 + [False] * 14
@@ -368,7 +368,7 @@ def test_episodes_without_a_camera_are_padded_where_that_is_asked_for(lacking, t
         from_lerobot(lacking, batch_size=1, **{**options, "missing": "error"})
 
 
-def test_items_are_of_episodes_with_every_camera(lacking, tmp_path):
+def test_items_are_from_episodes_with_every_camera(lacking, tmp_path):
     with pytest.warns(UserWarning, match="1 of 3 episodes lack") as warned:
         dataset = lerobot_dataset(lacking, cache=tmp_path / "cache", on_error="skip")
     assert [warning.filename for warning in warned] == [flat_options.__file__]
@@ -388,8 +388,8 @@ def test_items_are_of_episodes_with_every_camera(lacking, tmp_path):
 @pytest.mark.parametrize(
     "kept", [[0, 1, 2, 3, 4, 5], [0, 1, 4, 5, 8], [3, 4, 5, 6, 7, 8]], ids=["end", "middle", "start"]
 )
-def test_rows_without_a_frame_carry_a_mask(kept, source, tmp_path, device):
-    """Never the frame of another row without a word."""
+def test_rows_without_a_frame_are_masked(kept, source, tmp_path, device):
+    """Such a row never has the frame of another row."""
     shorten(source, 2, kept, 9)
     options = {"cache": tmp_path / "cache", "on_error": "skip"}
     with pytest.warns(UserWarning, match=rf"{TOP}: {9 - len(kept)} rows of episodes 2 have no frame; {TOP}_is_pad"):
@@ -416,7 +416,7 @@ def test_rows_without_a_frame_carry_a_mask(kept, source, tmp_path, device):
     assert f"{TOP}_is_pad" not in alone[0]
 
 
-def test_cameras_that_no_episode_has_together(source, tmp_path):
+def test_no_episode_with_all_cameras(source, tmp_path):
     """Each camera has some episodes, and no episode has both."""
     other = "observation.images.wrist"
     info = json.loads((source / "meta/info.json").read_text())
@@ -429,7 +429,7 @@ def test_cameras_that_no_episode_has_together(source, tmp_path):
         from_lerobot(source, batch_size=1, cache=tmp_path / "cache", on_error="skip")
 
 
-def test_a_frame_that_fails_later_is_masked(source, tmp_path):
+def test_a_frame_damaged_later_is_masked(source, tmp_path):
     options = {"cache": tmp_path / "cache", "on_bad_frame": "pad"}
     lerobot_dataset(source, cache=tmp_path / "cache")
     _spoil(tmp_path / "cache", 3)

@@ -19,7 +19,7 @@ import robocache
 LENGTHS = (23, 1, 40, 12)
 
 
-def test_what_it_says(source):
+def test_meta(source):
     meta = lerobot_dataset(source, repo_id="someone/something").meta
     info = json.loads((source / "meta/info.json").read_text())
     assert (meta.fps, meta.robot_type, meta.root) == (30, "test_arm", source)
@@ -36,7 +36,7 @@ def test_what_it_says(source):
     assert meta.info == info
 
 
-def test_what_the_dataset_itself_says(source):
+def test_attributes_of_the_dataset(source):
     dataset = lerobot_dataset(source, episodes=[0, 2])
     assert (dataset.fps, dataset.features) == (30, dataset.meta.features)
     assert repr(dataset) == (
@@ -72,7 +72,7 @@ def test_episodes(rng, tmp_path, version):
     assert episodes.column_names == list(episodes[0])
 
 
-def test_an_episode_that_is_missing_has_no_frames(source):
+def test_a_missing_episode_has_no_frames(source):
     (source / "data/chunk-000/file-000.parquet").unlink()  # episodes 0 and 1
     dataset = lerobot_dataset(source, on_error="skip")
     assert dataset.episodes == [2, 3]
@@ -85,7 +85,7 @@ def test_an_episode_that_is_missing_has_no_frames(source):
 
 
 def reindex(source, index_of):
-    """Other values in the column index, made of (episode, frame, index)."""
+    """Rewrites the column index by index_of(episode, frame, index)."""
     import pyarrow.parquet as pq
 
     for file in source.glob("data/*/*.parquet"):
@@ -96,7 +96,7 @@ def reindex(source, index_of):
 
 
 def test_an_index_that_does_not_count_the_rows_is_refused(source):
-    """By it samplers find an episode's rows."""
+    """Samplers find an episode's rows by it."""
     reindex(source, lambda episode, frame, index: frame)
     with pytest.raises(
         robocache.FileError, match="episodes 0 and 1: expected rows of an index of their own, got 0 in both"
@@ -107,7 +107,7 @@ def test_an_index_that_does_not_count_the_rows_is_refused(source):
         lerobot_dataset(source)
 
 
-def test_an_index_that_begins_elsewhere_is_found_here(source):
+def test_an_index_that_does_not_begin_at_0(source):
     reindex(source, lambda episode, frame, index: index + 10 if episode < 2 else index + 20)
     dataset = lerobot_dataset(source)
     assert dataset.episodes == [0, 1, 2, 3]
@@ -119,7 +119,7 @@ def test_an_index_that_begins_elsewhere_is_found_here(source):
             assert (item["index"], item["episode_index"]) == (index, number)
 
 
-def test_stats_are_the_datasets_own(source):
+def test_stats_are_those_of_the_dataset(source):
     given = {"action": {"mean": [1.0, 2.0], "std": [0.5, 0.25], "count": [76]}, "next.reward": {"mean": 3.5}}
     (source / "meta/stats.json").write_text(json.dumps(given))
     stats = lerobot_dataset(source).meta.stats
@@ -128,7 +128,7 @@ def test_stats_are_the_datasets_own(source):
     assert stats["next.reward"]["mean"].shape == (1,)
 
 
-def test_stats_that_do_not_fit_the_rows_are_warned_of(source):
+def test_stats_that_contradict_the_rows_are_warned_of(source):
     action = np.array([row["action"] for row in Items(source).rows], np.float64)
     fitting = {name: getattr(np, name)(action, axis=0).tolist() for name in ("mean", "std", "min", "max")}
     for off, message in (
@@ -145,7 +145,7 @@ def test_stats_that_do_not_fit_the_rows_are_warned_of(source):
         assert lerobot_dataset(source).meta.stats["action"]["max"].tolist() == fitting["max"]
 
 
-def test_the_doctor_compares_them_with_the_rows_of_a_source(rng, tmp_path):
+def test_the_doctor_compares_stats_with_the_rows(rng, tmp_path):
     table = rng.normal(size=(20, 2)).astype(np.float32)
     root = write_lerobot(tmp_path / "set", [Episode({"action": table})], "v3.0")
     stats = {name: getattr(np, name)(table, axis=0).tolist() for name in ("mean", "std", "min", "max")}
@@ -158,7 +158,7 @@ def test_the_doctor_compares_them_with_the_rows_of_a_source(rng, tmp_path):
     assert "source-statistics" not in {f.code for f in robocache.doctor(tmp_path / "part").findings}
 
 
-def test_or_those_of_the_cache(source):
+def test_stats_of_the_cache(source):
     stats = lerobot_dataset(source).meta.stats
     action = np.array([row["action"] for row in Items(source).rows])
     np.testing.assert_allclose(stats["action"]["mean"], action.mean(0))
@@ -167,7 +167,7 @@ def test_or_those_of_the_cache(source):
 
 
 def of_episodes(rng, count=4):
-    """Statistics of a camera and of actions, an episode each, and the rows that they are of."""
+    """Statistics of a camera and of actions for each episode, and their rows."""
     rows = [
         {"observation.images.top": rng.normal(size=(n, 3)), "action": rng.normal(size=(n, 2))} for n in LENGTHS[:count]
     ]
@@ -193,13 +193,13 @@ def assert_stats_of(stats, rows):
         assert stats[key]["count"].tolist() == [len(x)]
 
 
-def test_or_those_of_its_episodes_put_together_in_version_2_1(rng, tmp_path):
+def test_stats_are_aggregated_over_episodes_in_version_2_1(rng, tmp_path):
     source = write(tmp_path / "source", rng, "v2.1")
     plain, rows = of_episodes(rng)
     lines = [json.dumps({"episode_index": number, "stats": stats}) for number, stats in enumerate(plain)]
-    before = json.dumps({"episode_index": 1, "stats": plain[0]})  # of an episode that was recorded again
+    before = json.dumps({"episode_index": 1, "stats": plain[0]})  # episode 1 was recorded again
     (source / "meta/episodes_stats.jsonl").write_text("\n".join([before, *lines]))
-    (source / "meta/stats.json").write_text("{}")  # which version 2.1 does not read
+    (source / "meta/stats.json").write_text("{}")  # version 2.1 ignores this file
     stats = lerobot_dataset(source).meta.stats
     assert_stats_of(stats, rows)
     action = np.array([row["action"] for row in Items(source).rows])
@@ -212,7 +212,7 @@ def test_or_those_of_its_episodes_put_together_in_version_2_1(rng, tmp_path):
 
 
 def test_statistics_of_a_deleted_episode_are_warned_of(rng, tmp_path):
-    """They stay in episodes_stats.jsonl, and LeRobot counts them."""
+    """They stay in episodes_stats.jsonl, and LeRobot includes them."""
     source = write(tmp_path / "source", rng, "v2.1")
     lines = []
     for number, file in enumerate(sorted((source / "data").rglob("*.parquet"))):
@@ -228,7 +228,7 @@ def test_statistics_of_a_deleted_episode_are_warned_of(rng, tmp_path):
         assert lerobot_dataset(source).meta.stats["action"]["count"].tolist() == [76]
 
 
-def test_or_those_of_the_table_of_episodes_in_version_3(source, rng):
+def test_stats_are_aggregated_over_episodes_in_version_3(source, rng):
     import pyarrow.parquet as pq
 
     plain, rows = of_episodes(rng)
@@ -265,12 +265,12 @@ def test_tasks_without_pandas(source, monkeypatch):
         _ = lerobot_dataset(source).meta.tasks
 
 
-def test_it_pickles(source):
+def test_meta_pickles(source):
     meta = pickle.loads(pickle.dumps(lerobot_dataset(source).meta))
     assert meta.episodes["length"] == list(LENGTHS)
 
 
-def test_a_dataset_without_numbers_of_its_rows(rng, tmp_path, real_data):
+def test_a_dataset_without_index_columns(rng, tmp_path, real_data):
     import pyarrow.parquet as pq
 
     source = write(tmp_path / "source", rng)

@@ -1,4 +1,4 @@
-"""LeRobot itself, from PyPI, gives the same items, and its trainer the same policy.
+"""LeRobot from PyPI gives the same items, and its trainer the same policy.
 
 Not in the extra `test`, since LeRobot brings 2 GB and its own torch:
 
@@ -19,7 +19,7 @@ from sets import windows, write, write_as_v3, write_low_dimensional
 MISSING = "LeRobot is not installed, nothing was compared with it: pip install 'lerobot[dataset,training]==0.6.1'"
 theirs = pytest.importorskip("lerobot.datasets.lerobot_dataset", reason=MISSING)
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of its libraries
+pytestmark = pytest.mark.filterwarnings("ignore")  # its libraries warn
 
 
 @pytest.fixture(params=["made", "lerobot_v2/gr00t_gr1_pnp_sim", "lerobot_v2/unitree_g1_real"])
@@ -43,7 +43,7 @@ def test_every_item(source, episodes, windowed):
         assert_same_item(item, peer[index])
 
 
-def test_what_is_said_of_it(source):
+def test_attributes_equal_lerobots(source):
     peer, ours = theirs.LeRobotDataset("a/b", root=source).meta, lerobot_dataset(source, repo_id="a/b").meta
     for name in (
         "features",
@@ -65,7 +65,7 @@ def test_what_is_said_of_it(source):
 
 
 @pytest.mark.parametrize("policy", ["act", "diffusion"])
-def test_its_trainer_makes_the_same_policy(policy, rng, tmp_path, monkeypatch):
+def test_lerobots_trainer_makes_the_same_policy(policy, rng, tmp_path, monkeypatch):
     """The same batches in the same order give the same weights; a single other batch would change them."""
     pytest.importorskip("accelerate", reason=MISSING)
     if policy == "diffusion":
@@ -94,7 +94,9 @@ def test_its_trainer_makes_the_same_policy(policy, rng, tmp_path, monkeypatch):
     result = []
     make_dataset = robocache.lerobot.make_dataset
     monkeypatch.setattr(robocache.lerobot, "make_dataset", lambda cfg: result.append(make_dataset(cfg)) or result[0])
-    monkeypatch.setattr(lerobot.datasets.factory, "make_dataset", None)  # the page sets it, this sets it back
+    monkeypatch.setattr(
+        lerobot.datasets.factory, "make_dataset", None
+    )  # the page replaces this; monkeypatch restores it
     page = (Path(__file__).parents[3] / "docs/coming-from-lerobot.md").read_text()
     (program,) = re.findall(r"```python\n(import lerobot.*?)```", page, re.DOTALL)
     weights = train(lambda: exec(program, {}), tmp_path / "ours")

@@ -1,6 +1,6 @@
-"""robocache.lerobot.make_dataset in place of LeRobot's: each option of its configuration is honoured or refused by name.
+"""robocache.lerobot.make_dataset in place of LeRobot's honours each option of its configuration, or refuses it by name.
 
-LeRobot is not needed: stand-ins have the two names that make_dataset imports. Against LeRobot itself: test_lerobot_peer.py.
+LeRobot is not needed: fakes define the two names that make_dataset imports. test_lerobot_peer.py uses LeRobot itself.
 """
 
 import json
@@ -64,7 +64,7 @@ def lerobot(monkeypatch):
 
 @pytest.fixture
 def source(tmp_path):
-    """Two cameras, of which meta/stats.json knows one."""
+    """A dataset with two cameras; meta/stats.json has one of them."""
     features = {
         "action": {"dtype": "float32", "shape": [1], "names": None},
         **{name: {"dtype": "video", "shape": [HEIGHT, WIDTH, 3], "names": None} for name in (TOP, WRIST)},
@@ -88,7 +88,7 @@ def made(source, **options):
     )
 
 
-def test_every_camera_has_imagenets_statistics_where_they_are_asked_for(source, lerobot):
+def test_every_camera_has_imagenets_statistics_with_the_option(source, lerobot):
     stats = made(source).meta.stats
     for name in (TOP, WRIST):
         assert stats[name]["mean"].shape == stats[name]["std"].shape == (3, 1, 1)
@@ -99,7 +99,7 @@ def test_every_camera_has_imagenets_statistics_where_they_are_asked_for(source, 
     assert np.ravel(own[TOP]["mean"]).tolist() == [0.13] * 3 and WRIST not in own
 
 
-def test_episodes_with_gaps_in_their_numbers_are_excluded_by_number(lerobot, tmp_path):
+def test_episodes_are_excluded_by_number_despite_gaps(lerobot, tmp_path):
     episodes = [Episode({"action": np.zeros((n, 2), np.float32)}) for n in (3, 4, 5)]
     gaps = write_lerobot(tmp_path / "gaps", episodes, "v2.1", indices=[0, 2, 5])
     assert made(gaps, exclude_episodes=[2]).episodes == [0, 5]
@@ -107,7 +107,7 @@ def test_episodes_with_gaps_in_their_numbers_are_excluded_by_number(lerobot, tmp
         assert made(gaps, exclude_episodes=[1, 5]).episodes == [0, 2]
 
 
-def test_episodes_are_those_that_were_not_excluded(source, lerobot):
+def test_excluded_episodes(source, lerobot):
     assert made(source).episodes is None
     some = made(source, exclude_episodes=[1])
     assert (some.episodes, some.num_frames, some.num_episodes) == ([0, 2], 16, 2)
@@ -136,13 +136,13 @@ def test_episodes_are_those_that_were_not_excluded(source, lerobot):
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_what_is_not_honoured_is_refused_by_name(source, lerobot, options):
+def test_unsupported_options_are_refused_by_name(source, lerobot, options):
     (name,) = options
     with pytest.raises(robocache.ArgumentError, match=rf"dataset\.{name}: expected"):
         made(source, **options)
 
 
-def test_an_option_that_is_no_dataclass_s_either(source, lerobot):
+def test_an_option_unknown_to_lerobots_dataclass_is_refused(source, lerobot):
     wanted = SimpleNamespace(**vars(Dataset("a/b", root=str(source))))
     wanted.brightness_of_the_future, wanted.thorough, wanted.weights = None, False, []
     cfg = SimpleNamespace(dataset=wanted, policy=SimpleNamespace())
@@ -154,7 +154,7 @@ def test_an_option_that_is_no_dataclass_s_either(source, lerobot):
         robocache.lerobot.make_dataset(cfg)
 
 
-def test_what_changes_no_number_is_taken(source, lerobot):
+def test_options_without_effect_on_values_are_accepted(source, lerobot):
     dataset = made(source, revision="main", video_backend="pyav", return_uint8=True)
     assert dataset.meta.revision == "main" and dataset.meta.repo_id == "a/b"
     assert dataset[3]["action"].tolist() == [3.0, 4.0]
@@ -181,7 +181,7 @@ def test_depth_is_in_metres_or_refused(source, lerobot):
     assert 0.01 < dataset[3][WRIST].max() < 10
 
 
-def test_a_function_that_renames_is_given_the_names(source, lerobot):
+def test_a_renaming_function_gets_the_names(source, lerobot):
     requested = []
     lerobot.resolve_delta_timestamps = lambda policy, meta, rename_map=None: requested.append(rename_map)
     assert made(source)[3]["action"].shape == ()

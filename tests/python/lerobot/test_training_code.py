@@ -1,4 +1,4 @@
-"""Training code as docs/coming-from-lerobot.md shows it, and what it relies on. Ray is not in the extra `test` (it brings 200 MB)."""
+"""The training code of docs/coming-from-lerobot.md, and the loader's behaviour that it needs. Ray, 200 MB, is not in the extra `test`."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[3] / "docs/coming-from-lerobot.md").read_text()
 
 
 class Policy(torch.nn.Module):
-    """Counts its calls, in a file those of each rank; its loss is what a policy's is like."""
+    """A policy that counts its calls, and logs those of each rank to a file."""
 
     def __init__(self, log=None):
         super().__init__()
@@ -119,22 +119,22 @@ def test_ray(names, tmp_path):
 
     options = {"path": str(tmp_path / "pusht"), "delta_timestamps": names["delta_timestamps"], "batch_size": 64}
     config = {"policy": Policy(tmp_path / "log"), "options": options}
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # no worker finds this module
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this module
     ray.init(num_cpus=2, include_dashboard=False)
     try:
         scaling = ray.train.ScalingConfig(num_workers=2, use_gpu=torch.cuda.is_available())
         ray.train.torch.TorchTrainer(train_in_a_worker, train_loop_config=config, scaling_config=scaling).fit()
     finally:
         ray.shutdown()
-    assert sorted((tmp_path / "log").read_text()) == ["0", "0", "1", "1"]  # four batches, of two ranks
+    assert sorted((tmp_path / "log").read_text()) == ["0", "0", "1", "1"]  # four batches on two ranks
 
 
-# ---- what Lightning relies on ----
+# ---- the behaviour that Lightning needs ----
 
 
 @pytest.fixture
 def seen(names):
-    """A module that keeps the rows of each batch it had; and a Trainer's options."""
+    """(a module class that keeps the rows of each batch, options for a Trainer)."""
     lightning = pytest.importorskip("lightning", reason="Lightning is not installed: pip install lightning")
 
     class Seen(lightning.LightningModule):
@@ -163,7 +163,7 @@ def loader_of(names, **options):
     )
 
 
-def test_after_lightnings_sanity_check_every_epoch_is_whole(names, seen):
+def test_after_lightnings_sanity_check_every_epoch_is_complete(names, seen):
     make, trainer = seen
     module = make()
     trainer(max_epochs=3, num_sanity_val_steps=2, enable_checkpointing=False).fit(

@@ -1,4 +1,4 @@
-"""Recordings that the loader's suites share; they are never changed."""
+"""Recordings that the tests of the loader share and never change."""
 
 import sys
 from pathlib import Path
@@ -33,5 +33,5 @@ def filmed():
 
 @pytest.fixture(scope="session", params=["raw", "jpeg", "png"])
 def filmed_dataset(request, filmed, tmp_path_factory):
-    """Its cache, frames stored in each way."""
+    """The cache of `filmed`, with frames in each codec."""
     return filmed.write(tmp_path_factory.mktemp("cameras") / "cache", request.param)

@@ -9,7 +9,7 @@ DELTAS = [-0.1, -0.017, 0.0, 0.05]
 
 
 def smooth_frames(rng, n, height=18, width=26, channels=3):
-    """Smooth enough for JPEG to mean something, different in every row."""
+    """Frames smooth enough for JPEG, different in every row."""
     y, x = np.mgrid[:height, :width]
     phase = rng.uniform(0, 6, (n, 1, 1, channels))
     wave = np.sin(x[None, :, :, None] / 5 + phase) + np.cos(y[None, :, :, None] / 4 - phase)
@@ -21,7 +21,7 @@ def random_stamps(rng, n, period_ns, start=0):
 
 
 class Recording:
-    """Two cameras and joints on clocks of their own, three episodes; the second lacks the wrist camera."""
+    """Two cameras and joints, each with its own clock; three episodes, the second without the wrist camera."""
 
     def __init__(self, rng):
         self.episodes = []

@@ -47,7 +47,7 @@ def place_of(loader):
 
 
 def record(rng, episodes=7):
-    """Multi-rate, jittered, with dropouts, repeated stamps, streams missing or of one sample, each clock with an offset."""
+    """Streams of several rates with jitter, dropouts, repeated stamps and clock offsets; some are missing or have one sample."""
     recording = []
     for number in range(episodes):
         start = EPOCH_NS + 10**12 * number
@@ -73,7 +73,7 @@ def record(rng, episodes=7):
 
 
 def write(path, recording, nominal=()):
-    """A cache of it; the clocks of these streams are said to be nominal."""
+    """Writes it as a cache. The streams in `nominal` have nominal clocks."""
     with robocache.Writer(path) as writer:
         for name in nominal:
             writer.stream(name, clock="nominal")
@@ -100,7 +100,7 @@ def expect(dataset, recording, batch, delta_timestamps, **options):
 
 
 def check(dataset, recording, delta_timestamps, *, batches=2, batch_size=24, device="cpu", **options):
-    """The first batches of a loader against the oracle; gives the loader."""
+    """Compares a loader's first batches with the oracle. Returns the loader."""
     loader = flat_loader(dataset, batch_size=batch_size, delta_timestamps=delta_timestamps, device=device, **options)
     oracle_options = {
         name: value

@@ -1,4 +1,4 @@
-"""The loader over many batches and in many forks: the same bytes, and neither memory nor files that stay behind."""
+"""The loader over many batches and in many forks gives the same bytes, and leaks neither memory nor files."""
 
 import concurrent.futures
 import gc
@@ -49,7 +49,7 @@ def reused_of(dataset, device="cpu"):
 
 
 def mixture_of(dataset, device="cpu", residency="auto"):
-    """Rank 1 of 2, three sources by weight, and all that can be asked of a window."""
+    """Rank 1 of 2, three weighted sources, and every option of a window."""
     sources = [
         robocache.Source(dataset, weight=5, episodes=[0, 1, 2]),
         robocache.Source(dataset, weight=2, rename={"state": "action", "action": "state"}),
@@ -109,7 +109,7 @@ def test_many_batches(dataset, device, make):
     assert device == "cpu" or torch.cuda.memory_allocated() <= on_device
 
 
-def test_loaders_side_by_side_in_threads(dataset, device):
+def test_loaders_in_threads(dataset, device):
     """Loaders in threads give the same batches as one after another. All read one dataset; two are of the same kind."""
     kinds, count = [loader_of, mixture_of, mixture_of, mapped_mixture_of], rounds(200)
 
@@ -123,7 +123,7 @@ def test_loaders_side_by_side_in_threads(dataset, device):
 
 @pytest.mark.parametrize("make", [loader_of, mapped_mixture_of, reused_of])
 def test_many_forks(dataset, make):
-    """A child goes on where its parent stood, and the parent with it."""
+    """Parent and child both continue from the parent's position."""
     loader = make(dataset)
     batches = forever(loader)
     for _ in range(rounds(3)):

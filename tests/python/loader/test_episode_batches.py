@@ -1,4 +1,4 @@
-"""Batches of whole episodes and of segments of unequal lengths: what they hold, their order, ranks and resume."""
+"""Batches of whole episodes and of segments of unequal lengths: content, order, ranks and resuming."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ def _value(episode, row):
 
 
 def _write(path, lengths=LENGTHS, width=2):
-    """Rows whose value tells the episode and the row; episodes of no rows have another stream's."""
+    """Writes rows whose value encodes episode and row. Episodes without rows have rows of another stream."""
     with robocache.Writer(path) as writer:
         for episode, length in enumerate(lengths):
             with writer.episode() as rows:
@@ -51,7 +51,7 @@ def _loader(dataset, **options):
 
 
 def _segments(batch):
-    """(episode, row of the first step, steps) of each segment of a batch of either form, read from the values."""
+    """(episode, row of the first step, steps) of each segment of a padded or packed batch, decoded from the values."""
     states = to_numpy(batch["state"])[..., 0]
     lengths = to_numpy(batch["lengths"]).tolist()
     if "offsets" in batch:
@@ -94,7 +94,7 @@ def test_whole_episodes(dataset, device, form, framework):
     assert _flat(_epoch(in_order)) == WHOLE
 
 
-def test_what_a_padded_batch_holds(dataset, device):
+def test_a_padded_batch(dataset, device):
     windows = {"state": Window([0.0, 0.02]), "said": None, "other": Window()}
     loader = _loader(dataset, windows=windows, shuffle=False, batch_size=4, device=device, return_age=True)
     batch = next(iter(loader))
@@ -119,7 +119,7 @@ def test_what_a_padded_batch_holds(dataset, device):
     assert {x.device.type for x in batch.values() if torch.is_tensor(x)} == {device}
 
 
-def test_what_a_packed_batch_holds(dataset, device):
+def test_a_packed_batch(dataset, device):
     windows = {"state": Window(normalize="mean_std"), "said": Window(texts="indices")}
     loader = _loader(dataset, windows=windows, shuffle=False, batch_size=4, form="packed", device=device)
     batch = next(iter(loader))
@@ -135,7 +135,7 @@ def test_what_a_packed_batch_holds(dataset, device):
 
 
 def test_converted_and_normalised_keys(tmp_path, device):
-    """The loader of a packed batch undoes what its windows do."""
+    """The loader of packed batches inverts its windows' conversions."""
     convert = [robocache.actions.Relative("joints")]
     action = Window([0.0, 0.01], convert=convert, base="state", normalize="min_max", dtype="float64")
     with robocache.Writer(tmp_path / "two") as writer:
@@ -156,7 +156,7 @@ def test_converted_and_normalised_keys(tmp_path, device):
 
 
 @pytest.mark.parametrize("form", ["padded", "packed"])
-def test_segments_hold_each_step_once_an_epoch(dataset, device, form):
+def test_segments_have_each_step_once_an_epoch(dataset, device, form):
     loader = _loader(dataset, min_steps=3, max_steps=7, form=form, device=device)
     cuts = set()
     for _ in range(6):
@@ -208,7 +208,7 @@ def test_any_lengths(tmp_path_factory, lengths, limits, batch_size, bucket, worl
         assert all(least <= length <= options["max_steps"] for _, _, length in drawn)
 
 
-def test_buckets_hold_similar_lengths_in_a_drawn_order(tmp_path, rng):
+def test_buckets_have_similar_lengths_in_random_order(tmp_path, rng):
     lengths = rng.integers(1, 200, 96).tolist()
     dataset = _write(tmp_path / "cache", lengths, width=1)
     loader = _loader(dataset, batch_size=8, bucket=12)
@@ -227,7 +227,7 @@ def test_buckets_hold_similar_lengths_in_a_drawn_order(tmp_path, rng):
 
 
 @pytest.mark.parametrize("bucket", [None, 2])
-def test_a_state_goes_on_where_it_was(dataset, device, bucket):
+def test_a_state_resumes(dataset, device, bucket):
     options = {"min_steps": 2, "max_steps": 9, "bucket": bucket, "device": device, "seed": 4}
     whole = _loader(dataset, **options)
     first, second = _epoch(whole), _epoch(whole)
@@ -241,7 +241,7 @@ def test_a_state_goes_on_where_it_was(dataset, device, bucket):
     for copy in copies:
         assert _epoch(copy) == first[2:]
         assert _epoch(copy) == second
-    assert [_segments(batch) for batch in iterator] == first[2:]  # the copies took nothing from it
+    assert [_segments(batch) for batch in iterator] == first[2:]  # copies do not advance the original
     assert _epoch(loader) == second
     if bucket is None:  # the order does not depend on the batch size
         other = _loader(dataset, **options | {"batch_size": 5})
@@ -249,7 +249,7 @@ def test_a_state_goes_on_where_it_was(dataset, device, bucket):
         assert _flat(_epoch(other)) == _flat(first[2:])
 
 
-def test_a_loop_left_by_break_is_over(dataset):
+def test_break_ends_a_loop(dataset):
     loader = _loader(dataset)
     epochs = [_epoch(loader) for _ in range(3)]
     loader = _loader(dataset)
@@ -257,7 +257,7 @@ def test_a_loop_left_by_break_is_over(dataset):
         break
     outer = iter(loader)
     assert _segments(next(outer)) == epochs[1][0]
-    assert _epoch(loader) == epochs[2]  # a loop inside another is a later epoch
+    assert _epoch(loader) == epochs[2]  # an inner loop is a later epoch
     assert [_segments(batch) for batch in outer] == epochs[1][1:]
     loader.set_epoch(1)
     assert _epoch(loader) == epochs[1]
@@ -273,7 +273,7 @@ def test_ranks_share_each_epoch(dataset):
     assert len(dropping) == 1 and [len(batch) for batch in _epoch(dropping)] == [3]
 
 
-def test_steps_are_the_anchors_that_are_drawn(dataset, device):
+def test_steps_are_the_drawn_anchors(dataset, device):
     anchors = robocache.Anchors(stream="state", drop_n_last=2)
     loader = _loader(dataset, anchors=anchors, shuffle=False, device=device)
     assert _flat(_epoch(loader)) == [(episode, 0, length - 2) for episode, _, length in WHOLE if length > 2]
@@ -283,7 +283,7 @@ def test_steps_are_the_anchors_that_are_drawn(dataset, device):
 
 
 def test_an_episode_of_filtered_anchors_is_one_segment(dataset, device):
-    """A filter leaves holes: the steps beside one are neighbours in the segment, and an episode listed twice is two."""
+    """A filter makes gaps: the steps on both sides are neighbours in the segment. An episode listed twice gives two segments."""
     keep = [{"episode": e, "start_row": begin, "end_row": end} for e in (1, 3) for begin, end in ((2, 4), (7, 9))]
     anchors = robocache.Anchors(stream="state", keep=keep)
     (batch,) = _loader(dataset, anchors=anchors, episodes=[1, 3, 3], shuffle=False, form="packed", device=device)
@@ -349,12 +349,12 @@ def test_cameras(tmp_path, device, codec, rng):
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused_by_name(dataset, options, message):
+def test_invalid_options_are_refused_by_name(dataset, options, message):
     with pytest.raises(robocache.Error, match=re.escape(message)):
         _loader(dataset, **options)
 
 
-def test_weights_and_states_of_others_are_refused(dataset, tmp_path):
+def test_weights_and_foreign_states_are_refused(dataset, tmp_path):
     with pytest.raises(robocache.ArgumentError, match=r"sources\[0\].weight: expected none"):
         _loader([Source(dataset, weight=1)])
     with pytest.raises(robocache.ArgumentError, match="samples_per_epoch: expected none"):

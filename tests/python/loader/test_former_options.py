@@ -1,4 +1,4 @@
-"""A loader's former options: they give the batches of the current form, with a DeprecationWarning that says it."""
+"""A loader's former options give the batches of the current form, with a DeprecationWarning that shows this form."""
 
 import warnings
 
@@ -76,7 +76,7 @@ def batches(loader):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_batches_are_those_of_the_current_form(cache, case):
+def test_batches_equal_those_of_the_current_form(cache, case):
     former, current = CASES[case]
     with pytest.warns(DeprecationWarning, match="now") as caught:
         loader = robocache.Loader(cache, **{"batch_size": 8, "delta_timestamps": WINDOWS, **former})
@@ -88,7 +88,7 @@ def test_the_batches_are_those_of_the_current_form(cache, case):
             np.testing.assert_array_equal(batch[name], other[name])
 
 
-def test_of_a_mixture(cache):
+def test_former_options_of_a_mixture(cache):
     sources = [Source(cache, weight=1.0, rename={"state": "s"}), Source(cache, weight=2.0)]
     options = {"batch_size": 8, "delta_timestamps": {"s": None}}
     with pytest.warns(DeprecationWarning, match="samples_per_epoch=: now dataset=Mixture"):
@@ -108,14 +108,14 @@ def test_of_a_mixture(cache):
         ({"delta_timestamps": None, "rate_hz": 10}, "delta_timestamps"),
     ],
 )
-def test_refused(cache, options, named):
+def test_invalid_former_options_are_refused(cache, options, named):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         with pytest.raises(robocache.ArgumentError, match=named):
             robocache.Loader(cache, **{"batch_size": 8, "delta_timestamps": WINDOWS, **options})
 
 
-def test_a_horizon_that_no_key_takes(cache):
+def test_a_horizon_without_a_key_is_refused(cache):
     with pytest.raises(robocache.ArgumentError, match="horizon"):
         source = Source(cache, rename={"action": "command"})
         robocache.Loader([source], batch_size=8, rate_hz=10, history=1, horizon=2)

@@ -1,4 +1,4 @@
-"""Loader: which moments are drawn, and windows said by a rate."""
+"""Loader: the anchors, and windows by a rate."""
 
 import collections
 
@@ -11,7 +11,7 @@ from recordings import STREAMS, anchors_of, assert_same_batches, batches_of, che
 import robocache
 
 
-def test_anchors_are_the_ticks_of_the_stream_named(dataset, recording, device):
+def test_anchors_are_the_ticks_of_the_named_stream(dataset, recording, device):
     for stream in STREAMS:
         loader = flat_loader(
             dataset, batch_size=32, delta_timestamps={"action": [0.0]}, anchor=stream, drop_last=False, device=device
@@ -19,7 +19,7 @@ def test_anchors_are_the_ticks_of_the_stream_named(dataset, recording, device):
         assert collections.Counter(anchors_of(loader)) == collections.Counter(ticks_of(recording, stream))
 
 
-def test_the_default_anchor_is_the_slowest_stream_asked_for(dataset, recording):
+def test_the_default_anchor_is_the_slowest_requested_stream(dataset, recording):
     deltas = {"action": [0.0], "observation.feature": [0.0], "observation.imu": [0.0]}
     loader = flat_loader(dataset, batch_size=32, delta_timestamps=deltas, drop_last=False)
     assert sorted(anchors_of(loader)) == ticks_of(recording, "observation.feature")
@@ -27,7 +27,7 @@ def test_the_default_anchor_is_the_slowest_stream_asked_for(dataset, recording):
 
 @pytest.mark.parametrize("hz", [1.0, 10, 29.97, 1000])
 def test_anchors_of_a_clock(dataset, recording, device, hz):
-    """Ticks k / hz within the span that all the streams cover."""
+    """Ticks k / hz within the span covered by all streams."""
     deltas = {"action": [0.0], "observation.imu": [0.0]}
     loader = flat_loader(
         dataset,
@@ -68,7 +68,7 @@ def test_episodes_selects(dataset, recording, device, episodes):
     assert sorted(anchors_of(loader)) == ticks_of(recording, "observation.state", sorted(episodes))
 
 
-# Episodes of odd numbers are of task 1.
+# Odd episodes have task 1.
 @pytest.mark.parametrize(
     ("source", "options", "expected"),
     [
@@ -86,7 +86,7 @@ def test_a_condition_selects_episodes(dataset, recording, source, options, expec
     assert anchors_of(drawn) == ticks_of(recording, "action", expected)
 
 
-def test_a_condition_that_holds_for_no_episode_is_refused_by_its_name(dataset):
+def test_a_condition_without_episodes_is_refused(dataset):
     options = {"batch_size": 32, "delta_timestamps": {"mode": [0.0]}}
     nowhere = {"task": "task 9"}
     sources = [robocache.Source(dataset), robocache.Source(dataset, episodes=nowhere)]
@@ -134,12 +134,12 @@ def test_history_ends_and_horizon_starts_at_the_anchor(dataset, rate_hz):
         ((10,), {"horizon": -2}, "horizon"),
     ],
 )
-def test_steps_that_are_none_are_refused(arguments, steps, name):
+def test_invalid_steps_are_refused(arguments, steps, name):
     with pytest.raises(robocache.ArgumentError, match=f"^{name}: expected"):
         robocache.Window.steps(*arguments, **steps)
 
 
-def test_more_ticks_than_can_be_counted_are_refused(tmp_path):
+def test_too_many_ticks_are_refused(tmp_path):
     times = np.array([-(2**62), 2**62])
     dataset = write(tmp_path / "cache", [{"x": (times, np.zeros((2, 1), np.float32))}])
     with pytest.raises(robocache.ArgumentError, match=r"anchors.rate_hz: expected .*, got 1000000000 Hz.*episode 0"):
@@ -155,9 +155,9 @@ def slow_and_fast(seconds=2):
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_rule_48_a_stream_of_one_row_an_episode_is_not_the_default_anchor(tmp_path, order):
+def test_rule_48_a_stream_of_one_row_is_not_the_default_anchor(tmp_path, order):
     recording = [dict(list(slow_and_fast().items())[::order]) for _ in range(4)]
-    recording[2]["intrinsics"] = (np.array([0, 10**9]), np.ones((2, 4), np.float32))  # published a second time
+    recording[2]["intrinsics"] = (np.array([0, 10**9]), np.ones((2, 4), np.float32))  # published twice
     dataset = write(tmp_path / "cache", recording)
     loader = flat_loader(dataset, batch_size=4, delta_timestamps=dict.fromkeys(recording[0]))
     assert (loader.anchor, loader.num_anchors) == ("actions", 160)
@@ -168,7 +168,7 @@ def test_rule_48_a_stream_of_one_row_an_episode_is_not_the_default_anchor(tmp_pa
 
 
 def test_rule_48_a_stream_of_repeated_stamps_is_not_the_slowest(tmp_path):
-    """Its median period is 0, so it has no rate; a burst of rows a stamp is no slow stream."""
+    """Its median period is 0, so it has no rate: bursts of equal stamps are no slow stream."""
     burst = (np.repeat(np.arange(10) * 10**8, 10), np.zeros((100, 1), np.float32))
     result = write(tmp_path / "cache", [{"burst": burst, "state": slow_and_fast()["state"]}])
     assert flat_loader(result, batch_size=4, delta_timestamps={"burst": None, "state": None}).anchor == "state"

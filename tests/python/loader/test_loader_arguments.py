@@ -1,4 +1,4 @@
-"""Loader: what the loader refuses, by name."""
+"""Loader: arguments that it refuses by name."""
 
 import copy
 import dataclasses
@@ -70,7 +70,7 @@ import robocache
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )
-def test_what_makes_no_sense_is_refused_by_name(dataset, options, parts):
+def test_invalid_arguments_are_refused_by_name(dataset, options, parts):
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.0]}} | options
     with pytest.raises(robocache.Error) as caught:
         flat_loader(dataset, **options)
@@ -88,7 +88,7 @@ def test_what_makes_no_sense_is_refused_by_name(dataset, options, parts):
         (["anchor_index"], "anchor_index"),
     ],
 )
-def test_streams_that_would_share_a_key_of_the_batch_are_refused(tmp_path, streams, key):
+def test_streams_that_share_a_key_of_the_batch_are_refused(tmp_path, streams, key):
     recording = [{name: (np.arange(3), np.zeros((3, 1), np.float32)) for name in [*streams, "b"]}]
     dataset = write(tmp_path / "cache", recording)
     with pytest.raises(robocache.ArgumentError, match=f"delta_timestamps: .*'{key}'") as caught:
@@ -98,7 +98,7 @@ def test_streams_that_would_share_a_key_of_the_batch_are_refused(tmp_path, strea
     flat_loader(dataset, batch_size=1, delta_timestamps={"b": [0.0]})
 
 
-def test_a_path_is_the_dataset_that_it_names(dataset, tmp_path, monkeypatch):
+def test_a_path_opens_its_dataset(dataset, tmp_path, monkeypatch):
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.0]}, "device": "cpu"}
     expected = batches_of(flat_loader(dataset, **options))
     monkeypatch.chdir(Path(dataset.path).parent)
@@ -131,7 +131,7 @@ def test_a_loader_needs_a_dataset(dataset_argument):
         flat_loader(dataset_argument, batch_size=8, delta_timestamps={"action": [0.0]})
 
 
-def test_a_missing_gpu_is_said_plainly(dataset):
+def test_a_missing_gpu_is_named(dataset):
     if robocache.check_installation()["cuda"]["reason"] is None:
         pytest.skip("this machine has a GPU")
     with pytest.raises(robocache.Error, match=r"(?i)cuda"):
@@ -151,7 +151,7 @@ def test_a_missing_gpu_is_said_plainly(dataset):
         ({"delta_timestamps": {"x": [0]}, "method": object()}, "default.method"),
     ],
 )
-def test_arguments_of_another_type_are_refused_as_such(options, name, tmp_path):
+def test_arguments_of_another_type_are_refused(options, name, tmp_path):
     with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
         ep.append("x", np.arange(4), np.zeros(4))
     dataset = robocache.open(tmp_path / "cache")
@@ -162,12 +162,12 @@ def test_arguments_of_another_type_are_refused_as_such(options, name, tmp_path):
 
 
 @pytest.mark.parametrize("argument", ["ranks", "memory", "normalization", "anchors", "default"])
-def test_groups_of_options_are_refused_by_name(argument, dataset):
+def test_invalid_groups_of_options_are_refused_by_name(argument, dataset):
     with pytest.raises(robocache.ArgumentTypeError, match=f"{argument}: expected a .*, got 2"):
         robocache.Loader(dataset, batch_size=2, delta_timestamps={"action": [0.0]}, **{argument: 2})
 
 
-def test_numbers_of_numpy_are_numbers(tmp_path):
+def test_numpy_scalars_are_accepted(tmp_path):
     with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
         ep.append("x", np.arange(4), np.zeros(4))
     dataset = robocache.open(tmp_path / "cache")
@@ -186,7 +186,7 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["delta_timestamps", "rename"])
-def test_a_cache_of_no_streams_has_none_to_name(tmp_path, option):
+def test_a_cache_without_streams(tmp_path, option):
     with robocache.Writer(tmp_path / "cache"):
         pass
     source = robocache.Source(tmp_path / "cache", rename={"action": "a"} if option == "rename" else None)
@@ -194,7 +194,7 @@ def test_a_cache_of_no_streams_has_none_to_name(tmp_path, option):
         flat_loader([source], batch_size=1, delta_timestamps={"action": [0.0]}, device="cpu")
 
 
-def test_what_a_loader_and_its_sources_print(tmp_path):
+def test_the_repr_of_a_loader_and_its_sources(tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer:
         for _ in range(3):
             with writer.episode() as episode:
@@ -213,11 +213,11 @@ def test_what_a_loader_and_its_sources_print(tmp_path):
     assert "robocache.Loader(2 sources, " in repr(flat_loader(sources, **options))
 
 
-# ---- what float32 loses ----
+# ---- precision that float32 loses ----
 
 
 def rounded(tmp_path, columns, dtype=np.float64, names=None, window=None):
-    """The warnings of a loader of these columns that say what float32 loses."""
+    """A loader's warnings that float32 loses precision of these columns."""
     with robocache.Writer(tmp_path / "cache", overwrite=True) as writer:
         writer.stream("fix", names=names)
         with writer.episode() as episode:
@@ -249,7 +249,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_what_float32_loses_of_float64_is_a_warning_with_the_way_out(name, tmp_path):
+def test_precision_that_float32_loses_is_warned_of(name, tmp_path):
     columns, names = [STEPS % 7 + 0.5, LARGE[name]], ["small", name]
     (warnings,), values, exact = rounded(tmp_path, columns, names=names)
     lost = 2.0**-24 * np.abs(exact[:, 1]).max()
@@ -267,12 +267,12 @@ def test_what_float32_loses_of_float64_is_a_warning_with_the_way_out(name, tmp_p
         (STEPS / 7, {}),
         (np.full(200, 47.397742), {}),  # a constant
         (LARGE["epoch"], {"normalize": "mean_std"}),
-        (LARGE["epoch"], {"dtype": "float32"}),  # as asked
+        (LARGE["epoch"], {"dtype": "float32"}),  # the caller chose float32
     ],
 )
-def test_what_float32_holds_is_no_warning(column, options, tmp_path):
+def test_values_that_float32_holds_are_not_warned_of(column, options, tmp_path):
     assert rounded(tmp_path, [column], window=options)[0] == []
 
 
-def test_rows_of_float32_lose_nothing(tmp_path):
+def test_float32_rows_are_not_warned_of(tmp_path):
     assert rounded(tmp_path, [LARGE["northing"]], np.float32)[0] == []

@@ -1,4 +1,4 @@
-"""Loader: what a batch is: its arrays, frameworks, device and memory."""
+"""Loader: a batch's arrays, frameworks, device and memory."""
 
 import ml_dtypes
 import numpy as np
@@ -29,7 +29,7 @@ def test_the_keys_shapes_and_types_of_a_batch(dataset, device):
     assert all(value.is_contiguous() for value in batch.values())
 
 
-def test_a_batch_is_not_written_over_by_the_next(dataset, device):
+def test_the_next_batch_does_not_overwrite_a_batch(dataset, device):
     loader = flat_loader(dataset, batch_size=16, delta_timestamps=EVERY, anchor="action", device=device)
     kept, copies = [], []
     for batch in loader:
@@ -62,7 +62,7 @@ def test_same_bytes_on_cpu_and_cuda(dataset, cuda):
         assert_same_batches(one, other)
 
 
-def test_torch_where_it_is_and_numpy_where_asked(dataset):
+def test_torch_by_default_and_numpy_on_request(dataset):
     options = {"batch_size": 8, "delta_timestamps": EVERY, "anchor": "action"}
     by_default = next(iter(flat_loader(dataset, **options)))
     assert all(isinstance(value, torch.Tensor) for value in by_default.values())
@@ -99,7 +99,7 @@ def test_a_batch_is_one_kernel_launch(dataset, cuda):
     assert len(kernels) == 4, [event.name for event in kernels]
 
 
-def test_batches_run_on_the_callers_stream_and_do_not_wait(dataset, recording, cuda):
+def test_batches_are_queued_on_the_callers_stream(dataset, recording, cuda):
     loader = flat_loader(dataset, batch_size=64, delta_timestamps=EVERY, anchor="action", device=cuda)
     iterator = iter(loader)
     next(iterator)
@@ -118,7 +118,7 @@ def test_batches_run_on_the_callers_stream_and_do_not_wait(dataset, recording, c
 # ---- The device ----
 
 
-def test_without_a_device_batches_are_where_a_gpu_is(dataset):
+def test_the_default_device_is_the_gpu(dataset):
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.0]}}
     loader = flat_loader(dataset, **options)
     present = robocache.check_installation()["cuda"]["reason"] is None and torch.cuda.is_available()

@@ -1,4 +1,4 @@
-"""The tiers of camera frames: the same bytes in every tier and rank; frames that are shared, do not fit, or are damaged."""
+"""The tiers of camera frames: the same bytes from every tier and rank; frames that are shared, too large, or damaged."""
 
 import hashlib
 import os
@@ -66,7 +66,7 @@ def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(filmed, tmp_path, cuda, 
 
 
 def _batches(sources, options, **more):
-    """A loader, and of it two epochs and some gathered samples."""
+    """(loader, its batches of two epochs and some gathered samples)."""
     loader = flat_loader(sources, **options, **more)
     result = [{name: x.cpu().clone() for name, x in batch.items()} for _ in range(2) for batch in loader]
     return loader, [*result, {name: x.cpu() for name, x in loader.gather([10, 3, 3, 4]).items()}]
@@ -90,8 +90,8 @@ def _assert_same(got, expected):
             {"size": (11, 11), "fit": "pad", "contrast": 0.4, "saturation": 0.3, "hue": 0.1, "mean": "imagenet"},
             (11, 11),
         ),
-        ({"size": (36, 40), "crop": (30, 30)}, (18, 26)),  # larger than it is stored
-        ({"crop_scale": (0.5, 1.0), "size": (9, 9)}, (18, 26)),  # a part is drawn first
+        ({"size": (36, 40), "crop": (30, 30)}, (18, 26)),  # larger than the stored frame
+        ({"crop_scale": (0.5, 1.0), "size": (9, 9)}, (18, 26)),  # the random part comes first
         ({"crop": (11, 13), "dtype": "uint8", "layout": "hwc"}, (18, 26)),
     ],
 )
@@ -110,7 +110,7 @@ def test_decoded_frames_give_the_bytes_of_encoded_ones(filmed, filmed_dataset, d
         _assert_same(got, expected)
         placement = next(p for p in loader.explain() if p.key == "top")
         if filmed_dataset.streams["top"].frames.codec == "raw" and kept == (18, 26):
-            assert placement.tier == "device"  # pixels they are already
+            assert placement.tier == "device"  # raw frames are pixels already
             continue
         rows = sum(len(streams["top"][0]) for streams in filmed.episodes)
         states = rows if device == "cpu" else 0
@@ -118,7 +118,7 @@ def test_decoded_frames_give_the_bytes_of_encoded_ones(filmed, filmed_dataset, d
         assert "pixels in" in placement.why
 
 
-def test_depth_is_decoded_once_too(tmp_path, device):
+def test_depth_is_decoded_once(tmp_path, device):
     rng = np.random.default_rng(4)
     with robocache.Writer(tmp_path / "cache") as writer:
         writer.stream("depth", unit_m=0.001)
@@ -138,7 +138,7 @@ def test_depth_is_decoded_once_too(tmp_path, device):
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_sources_whose_sizes_and_codecs_differ_give_the_bytes_of_the_cpu(tmp_path, device, tier):
+def test_sources_of_different_sizes_and_codecs_give_the_bytes_of_the_cpu(tmp_path, device, tier):
     rng = np.random.default_rng(5)
     sources = []
     for name, codec, height, width in (
@@ -173,7 +173,7 @@ def test_sources_whose_sizes_and_codecs_differ_give_the_bytes_of_the_cpu(tmp_pat
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png"])
-def test_ranks_with_episodes_of_their_own_have_their_frames_decoded(filmed, tmp_path, device, codec):
+def test_ranks_decode_the_frames_of_their_own_episodes(filmed, tmp_path, device, codec):
     dataset = filmed.write(tmp_path / "cache", codec)
     for rank in range(2):
         options = {
@@ -193,7 +193,7 @@ def test_ranks_with_episodes_of_their_own_have_their_frames_decoded(filmed, tmp_
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png"])
-def test_sources_of_one_dataset_each_have_their_own_part_of_its_frames(filmed, tmp_path, device, codec):
+def test_sources_of_one_dataset_decode_their_own_frames(filmed, tmp_path, device, codec):
     """With shard_episodes a source loads only the rows between its first and its last episode."""
     dataset = filmed.write(tmp_path / "cache", codec)
     sources = [robocache.Source(dataset, episodes=[0]), robocache.Source(dataset, episodes=[1, 2])]
@@ -216,7 +216,7 @@ def test_loaders_on_one_dataset_share_decoded_frames(filmed, tmp_path, device, c
         to.truncate(file.stat().st_size // 4)
     assert torch.equal(next(flat_loader(dataset, seed=0, **options))["top"].cpu(), expected)
     alike = flat_loader(dataset, **options, images=robocache.ImageOptions(crop=(9, 9)))
-    assert next(alike)["top"].shape == (36, 3, 9, 9)  # crops are drawn from the same pixels
+    assert next(alike)["top"].shape == (36, 3, 9, 9)  # crops come from the same pixels
     with pytest.raises(robocache.FileError, match=r"values\.npy: at byte"):
         next(flat_loader(dataset, **options, images=robocache.ImageOptions(size=(9, 9))))
 
@@ -230,16 +230,16 @@ def test_ranks_of_one_host_share_decoded_frames(filmed, tmp_path, monkeypatch):
         pytest.skip("NOT TESTED: ranks that share memory, /dev/shm refuses")
     assert "one copy for all ranks of this host" in loader.explain()[0].why
     expected = next(loader)["top"].numpy().tobytes()
-    alike = []  # in use at once
-    for how in ({"fit": "stretch"}, {"fit": "pad"}, {"interpolation": "area"}):  # as many bytes, other pixels
+    alike = []  # keeps all loaders alive at once
+    for how in ({"fit": "stretch"}, {"fit": "pad"}, {"interpolation": "area"}):  # equal sizes, different pixels
         resized = {**options, "images": robocache.ImageOptions(size=(9, 9), **how)}
         alike.append(flat_loader(loader.dataset, **resized))
         theirs = next(flat_loader(loader.dataset, **{**resized, "residency": "mapped"}))
         assert torch.equal(next(alike[-1])["top"], theirs["top"])
     file = tmp_path / "cache" / "streams" / "top" / "values.npy"
-    mine = f"robocache-{os.getuid()}-{file.stat().st_dev}-{file.stat().st_ino}-"  # other tests run beside this one
+    mine = f"robocache-{os.getuid()}-{file.stat().st_dev}-{file.stat().st_ino}-"  # tests may run in parallel
     assert len([name for name in os.listdir("/dev/shm") if name.startswith(mine)]) == 4
-    with open(file, "r+b") as to:  # nobody can decode what is overwritten
+    with open(file, "r+b") as to:  # overwritten files cannot be decoded again
         to.seek(1000)
         to.write(bytes(file.stat().st_size - 1000))
     program = (
@@ -261,7 +261,7 @@ def test_ranks_of_one_host_share_pinned_frames(filmed, tmp_path, monkeypatch, cu
     options = {"batch_size": 7, "delta_timestamps": {"top": DELTAS}, "seed": 2}
     _, expected = _batches(dataset, options, device="cpu", residency="mapped")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    # The second finds the words and makes only the tables; each has its own dataset, as in two processes.
+    # The second loader shares the entropy-coded words and makes only its tables. Each has its own dataset, as in two processes.
     ranks = [
         _batches(robocache.open(dataset.path), options, device=cuda, residency="pinned", prefetch=0) for _ in range(2)
     ]
@@ -279,7 +279,7 @@ def test_processes_on_one_gpu_share_one_pinned_copy(filmed, tmp_path, monkeypatc
     if "each rank has a copy of its own" in loader.explain()[0].why:
         pytest.skip("NOT TESTED: ranks that share memory, /dev/shm refuses")
     values = (tmp_path / "cache" / "streams" / "top" / "values.npy").stat()
-    mine = f"robocache-{os.getuid()}-{values.st_dev}-{values.st_ino}-"  # other tests run beside this one
+    mine = f"robocache-{os.getuid()}-{values.st_dev}-{values.st_ino}-"  # tests may run in parallel
     shared = [name for name in os.listdir("/dev/shm") if name.startswith(mine)]
     assert len(shared) == 1
     expected = hashlib.sha256()
@@ -302,7 +302,7 @@ def test_processes_on_one_gpu_share_one_pinned_copy(filmed, tmp_path, monkeypatc
     del loader
 
 
-def test_a_coming_batch_is_fetched_and_a_wrong_guess_changes_no_byte(filmed, tmp_path, cuda):
+def test_prefetched_batches_are_used_and_wrong_guesses_change_no_byte(filmed, tmp_path, cuda):
     sources = []
     for name in ("a", "b"):
         sources.append(robocache.Source(filmed.write(tmp_path / name, "jpeg"), weight=len(sources) + 1))
@@ -315,7 +315,7 @@ def test_a_coming_batch_is_fetched_and_a_wrong_guess_changes_no_byte(filmed, tmp
     }
 
     def steps(loader):
-        """An epoch and a part, samples by number between, a jump back, one ahead, and other epochs."""
+        """An epoch and a part, gathered samples in between, a jump back, a jump ahead, and other epochs."""
         result = list(loader)
         for batch in loader:
             result.append(batch)
@@ -370,18 +370,20 @@ def test_pixels_that_do_not_fit_stay_encoded(filmed, tmp_path, device):
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_damage_that_decoding_alone_finds_is_told_in_every_tier(filmed, tmp_path, device, tier):
+def test_damage_found_by_decoding_is_reported_in_every_tier(filmed, tmp_path, device, tier):
     filmed.write(tmp_path / "cache", "jpeg")
     offsets = np.load(tmp_path / "cache" / "streams" / "top" / "blob_offsets.npy")
     file = tmp_path / "cache" / "streams" / "top" / "values.npy"
     content = bytearray(file.read_bytes())
     begin = len(content) - offsets[-1] + offsets[15]
     first, second = content.index(b"\xff\xd0", begin), content.index(b"\xff\xd1", begin)
-    content[first + 2 : second] = bytes(second - first - 2)  # codes, but too few of them
+    content[first + 2 : second] = bytes(second - first - 2)  # valid codes, but too few
     file.write_bytes(content)
     dataset = robocache.open(tmp_path / "cache")
     options = {"batch_size": 4, "delta_timestamps": {"top": None}, "shuffle": False, "device": device}
-    if tier == "decoded" and device != "cpu":  # found before the first batch: by name refused, else as it is stored
+    if (
+        tier == "decoded" and device != "cpu"
+    ):  # found before the first batch: a named tier is refused, "auto" keeps the stored form
         with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: JPEG"):
             flat_loader(dataset, residency=tier, **options)
         tier = "auto"
@@ -391,7 +393,7 @@ def test_damage_that_decoding_alone_finds_is_told_in_every_tier(filmed, tmp_path
     loader = flat_loader(dataset, on_bad_frame="pad", residency=tier, **options)
     if tier == "auto":
         assert loader.explain()[0].tier == "device" and "episode 1, row 3" in loader.explain()[0].why
-    for epoch in range(2):  # it is no better when it is drawn again
+    for epoch in range(2):  # it fails again in the next epoch
         batches = [{name: x.cpu() for name, x in batch.items()} for batch in loader]
         assert torch.cat([batch["top_is_pad"] for batch in batches]).nonzero().tolist() == [[15]]
         top = torch.cat([batch["top"] for batch in batches])

@@ -1,4 +1,4 @@
-"""Cameras in the batch: which frames (rules 24 and 43), what becomes of them, and frames that do not decode."""
+"""Cameras in the batch: the frame of a step (rules 24 and 43), transforms, and frames that do not decode."""
 
 import io
 from time import sleep
@@ -15,7 +15,7 @@ Image = pytest.importorskip("PIL.Image")
 
 
 def _decoded(dataset, name):
-    """Every row's pixels, by another decoder than ours."""
+    """Every row's pixels, decoded by Pillow."""
     stream = dataset.streams[name]
     if stream.frames.codec == "raw":
         return stream.values
@@ -46,7 +46,7 @@ def _expected(dataset, name, batch, deltas_s):
 
 
 @pytest.mark.parametrize("residency", ["auto", "decoded", "mapped"])
-def test_frames_are_those_that_the_clock_chooses(filmed_dataset, device, residency):
+def test_frames_are_chosen_by_the_clock(filmed_dataset, device, residency):
     loader = flat_loader(
         filmed_dataset,
         batch_size=7,
@@ -68,7 +68,7 @@ def test_frames_are_those_that_the_clock_chooses(filmed_dataset, device, residen
     assert seen == 120
 
 
-def test_by_default_pixels_are_from_0_to_1_channels_first(filmed_dataset, device):
+def test_default_pixels_are_0_to_1_channels_first(filmed_dataset, device):
     loader = flat_loader(
         filmed_dataset,
         batch_size=30,
@@ -80,13 +80,13 @@ def test_by_default_pixels_are_from_0_to_1_channels_first(filmed_dataset, device
     batch = {name: array.cpu() for name, array in next(loader).items()}
     pixels, is_pad = _expected(filmed_dataset, "top", {n: a.numpy() for n, a in batch.items()}, [0.0])
     assert batch["top"].dtype == torch.float32 and batch["top"].shape == (30, 3, 18, 26)
-    # One fma, constants from float64.
+    # One fma, with constants rounded from float64.
     expected = (pixels[:, 0].astype(np.float64) * float(np.float32(1 / 255))).astype(np.float32)
     np.testing.assert_array_equal(batch["top"].numpy(), expected.transpose(0, 3, 1, 2))
     np.testing.assert_array_equal(batch["top_is_pad"].numpy(), is_pad[:, 0])
 
 
-def test_a_crop_is_exact_and_the_same_whatever_the_batch(filmed_dataset, device):
+def test_crops_are_slices_and_do_not_depend_on_the_batch(filmed_dataset, device):
     def frames(batch_size, **options):
         loader = flat_loader(
             filmed_dataset,
@@ -116,14 +116,14 @@ def test_a_crop_is_exact_and_the_same_whatever_the_batch(filmed_dataset, device)
             (y, x)
             for y in range(8)
             for x in range(14)
-            if np.array_equal(sample[:, y : y + 11, x : x + 13], crop)  # one place for all steps
+            if np.array_equal(sample[:, y : y + 11, x : x + 13], crop)  # one position for all steps
         ]
         assert len(found) == 1
         places.add(found[0])
     assert len(places) > 15
 
 
-def test_every_thread_count_and_depth_of_prefetch_gives_the_same_bytes(filmed_dataset, threads):
+def test_bytes_do_not_depend_on_threads_or_prefetch(filmed_dataset, threads):
     def batches(prefetch):
         loader = flat_loader(
             filmed_dataset,
@@ -145,7 +145,7 @@ def test_every_thread_count_and_depth_of_prefetch_gives_the_same_bytes(filmed_da
             np.testing.assert_array_equal(a, b)
 
 
-def test_sources_whose_frames_differ_in_size_are_brought_to_one(filmed, tmp_path, device):
+def test_frames_of_different_sizes_are_resized_to_one(filmed, tmp_path, device):
     rng = np.random.default_rng(2)
     for name, height, width in (("a", 20, 30), ("b", 16, 16), ("c", 5, 9)):
         with robocache.Writer(tmp_path / name) as writer, writer.episode() as episode:
@@ -168,7 +168,7 @@ def test_sources_whose_frames_differ_in_size_are_brought_to_one(filmed, tmp_path
         robocache.ArgumentError, match=r"expected numbers in all sources|expected frames in all sources"
     ):
         flat_loader([robocache.Source(a), robocache.Source(c)], **windows)
-    # A source without the camera: black.
+    # A source without the camera gives black frames.
     loader = flat_loader(
         [robocache.Source(a), robocache.Source(b, rename={"cam": "other"})],
         images=robocache.ImageOptions(mean=0.5, std=0.25),
@@ -178,12 +178,12 @@ def test_sources_whose_frames_differ_in_size_are_brought_to_one(filmed, tmp_path
     missing = batch["dataset_index"].cpu() == 1
     assert missing.any() and not missing.all()
     assert batch["cam_is_pad"].cpu()[missing].all()
-    assert (batch["cam"].cpu()[missing] == -2).all()  # 0 normalised
+    assert (batch["cam"].cpu()[missing] == -2).all()  # a normalised 0
     assert not (batch["cam"].cpu()[~missing] == -2).all()
 
 
 def _spoil(path, name, row):
-    """Overwrites the middle of a row's blob: its entropy-coded data end in the markers of another image."""
+    """Overwrites the middle of a row's blob, so that its entropy-coded data end with markers of another image."""
     offsets = np.load(path / "streams" / name / "blob_offsets.npy")
     file = path / "streams" / name / "values.npy"
     begin = file.stat().st_size - offsets[-1] + offsets[row]
@@ -209,9 +209,9 @@ def test_a_frame_that_does_not_decode_is_named_or_padding(filmed, tmp_path, code
 
 
 @pytest.mark.parametrize("options", [{"prefetch": 0}, {"prefetch": 3}, {"prefetch": 3, "residency": "mapped"}])
-def test_bad_frames_are_those_of_batches_that_were_given(filmed, tmp_path, options, device):
-    """Not of those that are made ahead, nor of those that are made and thrown away."""
-    filmed.write(tmp_path / "cache", "png")  # decoded by the host, for CUDA too
+def test_bad_frames_are_those_of_returned_batches(filmed, tmp_path, options, device):
+    """Batches that are prefetched, or made and dropped, do not count."""
+    filmed.write(tmp_path / "cache", "png")  # the host decodes PNG, also for CUDA
     _spoil(tmp_path / "cache", "top", 15)
     loader = flat_loader(
         robocache.open(tmp_path / "cache"),
@@ -225,7 +225,7 @@ def test_bad_frames_are_those_of_batches_that_were_given(filmed, tmp_path, optio
     for _ in range(2):
         for _ in range(3):
             next(loader)
-            sleep(0.02)  # time to make those behind it
+            sleep(0.02)  # time to make the next batches
             assert loader.bad_frames == 0
         loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 0})
     seen = 0
@@ -237,7 +237,7 @@ def test_bad_frames_are_those_of_batches_that_were_given(filmed, tmp_path, optio
     assert loader.bad_frames == 2
 
 
-def test_a_cut_file_is_an_error_where_it_is_read(filmed, tmp_path):
+def test_reading_a_cut_file_is_an_error(filmed, tmp_path):
     filmed.write(tmp_path / "cache", "jpeg")
     loader = flat_loader(
         robocache.open(tmp_path / "cache"),
@@ -299,7 +299,7 @@ def test_intrinsics_follow_the_crop(filmed, tmp_path, device):
         ({"on_bad_frame": "ignore"}, "on_bad_frame: expected 'error' or 'pad', got 'ignore'"),
     ],
 )
-def test_what_does_not_fit_a_camera_is_refused(filmed_dataset, options, message):
+def test_invalid_options_of_cameras_are_refused(filmed_dataset, options, message):
     with pytest.raises(robocache.Error, match=message):
         flat_loader(
             filmed_dataset,
@@ -329,7 +329,7 @@ def test_nearest_looks_ahead(filmed_dataset):
         np.testing.assert_array_equal(batch["top"][b], pixels[row])
 
 
-def test_state_and_gather_know_cameras(filmed_dataset, device):
+def test_state_and_gather_with_cameras(filmed_dataset, device):
     images = robocache.ImageOptions(crop=(9, 9), dtype="uint8")
     options = {"batch_size": 6, "delta_timestamps": {"top": [0.0]}, "images": images, "seed": 5, "device": device}
     loader = flat_loader(filmed_dataset, **options)
@@ -341,7 +341,7 @@ def test_state_and_gather_know_cameras(filmed_dataset, device):
     np.testing.assert_array_equal(a["top"][1].cpu().numpy(), b["top"][0].cpu().numpy())
 
 
-def test_images_without_a_camera_are_refused_and_float64_is_for_numbers(filmed_dataset):
+def test_images_need_a_camera_and_float64_is_for_numbers(filmed_dataset):
     options = {"batch_size": 4, "device": "cpu"}
     with pytest.raises(robocache.ArgumentError, match="images: goes with a camera in the batch, got none"):
         flat_loader(filmed_dataset, delta_timestamps={"joint": None}, images=robocache.ImageOptions(), **options)
@@ -349,7 +349,7 @@ def test_images_without_a_camera_are_refused_and_float64_is_for_numbers(filmed_d
     assert (batch["joint"].dtype, batch["top"].dtype) == (torch.float64, torch.float32)
 
 
-def test_cameras_that_draw_together_are_cropped_alike(filmed, tmp_path):
+def test_cameras_with_shared_draws_are_cropped_alike(filmed, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         time_ns, frames = filmed.episodes[0]["top"]
         for name in ("left", "right"):
@@ -372,7 +372,7 @@ def test_several_sources_of_one_dataset_and_camera(filmed_dataset, tmp_path):
         filmed_dataset,
         other,
         filmed_dataset,
-    ]  # the last one's frames are the first one's, not those behind the second's
+    ]  # the third source's frames are the first one's, not rows after the second's
     loader = flat_loader(
         [robocache.Source(dataset_of, episodes=[e]) for dataset_of, e in zip(of_source, (2, 0, 1), strict=True)],
         batch_size=36,

@@ -1,4 +1,4 @@
-"""Faults of a GPU: memory that is full, and a context that a failed kernel has spoilt. Each is an error, and the process goes on."""
+"""Faults of a GPU: full memory, and a context after a failed kernel. Each is an error, and the process continues."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ def loader_of(path):
     )
 
 
-def test_full_memory_is_an_error_and_the_loader_goes_on(cuda, tmp_path):
+def test_full_memory_is_an_error_and_the_loader_continues(cuda, tmp_path):
     import torch
 
     path, large = write(tmp_path / "cache"), write(tmp_path / "large", 2_000_000)
@@ -82,7 +82,7 @@ print("on the CPU", robocache.resample_trajectories(values.new_ones(1, 8, 2, dev
 """
 
 
-def test_a_launch_that_fails_is_an_error_and_no_crash(cuda, tmp_path):
+def test_a_failed_launch_is_an_error(cuda, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SPOILT, write(tmp_path / "cache")], capture_output=True, text=True, timeout=300
     )

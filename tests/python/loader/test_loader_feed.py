@@ -1,4 +1,4 @@
-"""Loader: batches made ahead, in memory of their own or in the last one's, and how long who draws them waits."""
+"""Loader: prefetched batches, reused buffers, and the meter of waiting time."""
 
 import itertools
 import time
@@ -30,7 +30,7 @@ def where(batch):
 
 
 def epochs(loader, count=3):
-    """Every batch of so many epochs, copied as it comes."""
+    """Copies of every batch of `count` epochs."""
     return [copied(batch) for _ in range(count) for batch in loader]
 
 
@@ -39,7 +39,7 @@ def epochs(loader, count=3):
 
 @pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"rank": 1, "world_size": 3}])
 @pytest.mark.parametrize("residency", ["device", "mapped"])
-def test_the_same_batches_whatever_is_made_ahead(dataset, device, residency, options):
+def test_prefetch_does_not_change_batches(dataset, device, residency, options):
     expected = epochs(make(dataset, device, prefetch=0, **options))
     for prefetch in (1, 2, 7, 32):
         for reuse in (False, True):
@@ -47,7 +47,7 @@ def test_the_same_batches_whatever_is_made_ahead(dataset, device, residency, opt
             assert_same_batches(epochs(loader), expected)
 
 
-def test_a_jump_is_a_jump_whatever_was_made_ahead(dataset, device, rng):
+def test_jumps_with_prefetch(dataset, device, rng):
     plain = make(dataset, device, prefetch=0)
     ahead = make(dataset, device, prefetch=3, residency="mapped")
     reused = make(dataset, device, prefetch=2, reuse_buffers=True)
@@ -69,7 +69,7 @@ def test_a_jump_is_a_jump_whatever_was_made_ahead(dataset, device, rng):
             assert_same_batches([copied(next(ahead)), copied(next(reused))], [expected] * 2)
 
 
-def test_gather_leaves_what_is_made_ahead(dataset, device):
+def test_gather_does_not_change_prefetched_batches(dataset, device):
     plain, ahead = make(dataset, device, prefetch=0), make(dataset, device, prefetch=2, reuse_buffers=True)
     for _ in range(3):
         batch = next(ahead)
@@ -80,7 +80,7 @@ def test_gather_leaves_what_is_made_ahead(dataset, device):
 
 
 @pytest.mark.parametrize("prefetch", [-1, 33, 2**40])
-def test_what_cannot_be_made_ahead_is_refused(dataset, device, prefetch):
+def test_invalid_prefetch_is_refused(dataset, device, prefetch):
     with pytest.raises(
         robocache.ArgumentError, match=rf"^memory.prefetch: expected from 0 to 32 batches, got {prefetch}"
     ):
@@ -95,7 +95,7 @@ def test_what_cannot_be_made_ahead_is_refused(dataset, device, prefetch):
         *itertools.product(["stream"], [3, "cuda", object()]),
     ],
 )
-def test_arguments_of_another_type_are_refused_as_such(dataset, device, name, value):
+def test_arguments_of_another_type_are_refused(dataset, device, name, value):
     with pytest.raises(robocache.ArgumentTypeError, match=f"^memory.{name}: "):
         make(dataset, device, **{name: value})
 
@@ -105,7 +105,7 @@ def test_arguments_of_another_type_are_refused_as_such(dataset, device, name, va
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_a_batch_takes_the_memory_of_the_one_before(dataset, framework, prefetch):
+def test_a_batch_reuses_the_memory_of_the_last(dataset, framework, prefetch):
     plain = epochs(make(dataset, framework=framework, prefetch=0))
     loader = make(dataset, framework=framework, prefetch=prefetch, reuse_buffers=True)
     seen, kept = set(), []
@@ -116,7 +116,7 @@ def test_a_batch_takes_the_memory_of_the_one_before(dataset, framework, prefetch
         kept.append(batch)
     assert index == len(plain) - 1
     assert len(seen) <= prefetch + 2
-    # Another dict every time, over memory that has been written again.
+    # A new dict for each batch, with views of reused memory.
     assert len({id(batch) for batch in kept}) == len(kept)
     first = where(kept[0])
     again = [batch for batch in kept[1:] if where(batch) == first]
@@ -125,7 +125,7 @@ def test_a_batch_takes_the_memory_of_the_one_before(dataset, framework, prefetch
     assert_same_bits(to_numpy(kept[0]["time_ns"])[:rows], to_numpy(again[-1]["time_ns"]))
 
 
-def test_without_it_batches_last(dataset, device):
+def test_without_reuse_batches_keep_their_values(dataset, device):
     loader = make(dataset, device)
     kept = list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), 40))
     expected = epochs(make(dataset, device, prefetch=0), 1 + 40 // len(loader))[:40]
@@ -141,12 +141,12 @@ def test_the_last_batch_has_its_own_shape_in_the_same_memory(dataset, device, pr
     for _ in range(3):
         sizes = [{len(x) for x in batch.values()} for batch in loader]
         assert sizes == [{24}] * (len(sizes) - 1) + [{last}]
-    # From a place that no whole number of batches leads to.
+    # From a position that is no multiple of the batch size.
     loader.load_state_dict({"seed": 0, "epoch": 9, "samples": loader.num_samples - 25})
     assert [len(batch["time_ns"]) for batch in loader] == [24, 1]
 
 
-def test_what_a_caller_does_to_the_dict_is_not_in_the_next(dataset, device):
+def test_changes_of_a_batchs_dict_do_not_affect_the_next(dataset, device):
     loader = make(dataset, device, prefetch=0, reuse_buffers=True)
     next(loader).clear()
     batch = next(loader)
@@ -167,14 +167,14 @@ def test_a_batch_outlives_its_loader(dataset, device):
 # ---- stream ----
 
 
-def test_a_stream_is_of_cuda(dataset):
+def test_a_stream_must_be_of_cuda(dataset):
     with pytest.raises(robocache.ArgumentTypeError, match=r"^memory.stream: expected a torch.cuda.Stream, got "):
         make(dataset, "cpu", stream=3)
     with pytest.raises(robocache.ArgumentTypeError, match=r"^memory.stream: expected a torch.cuda.Stream, got "):
         make(dataset, "cpu", framework="numpy", stream="cuda")
 
 
-def test_a_stream_goes_with_a_cuda_loader_and_without_reuse_buffers(dataset, cuda):
+def test_a_stream_needs_cuda_and_excludes_reuse_buffers(dataset, cuda):
     stream = torch.cuda.Stream()
     with pytest.raises(robocache.ArgumentError, match=r"^memory.stream: expected one of cpu, got one of cuda:0"):
         make(dataset, "cpu", stream=stream)
@@ -183,7 +183,7 @@ def test_a_stream_goes_with_a_cuda_loader_and_without_reuse_buffers(dataset, cud
 
 
 @pytest.mark.parametrize("residency", ["device", "pinned", "mapped", {"action": "mapped"}])
-def test_batches_of_a_stream_are_the_same(dataset, cuda, residency):
+def test_batches_on_a_stream_are_the_same(dataset, cuda, residency):
     expected = epochs(make(dataset, "cpu"))
     loader = make(dataset, cuda, stream=torch.cuda.Stream(), residency=residency)
     assert_same_batches(epochs(loader), expected)
@@ -191,8 +191,8 @@ def test_batches_of_a_stream_are_the_same(dataset, cuda, residency):
     assert_same_batches([copied(next(loader))], [expected[len(loader) + 1]])
 
 
-def test_a_batch_of_a_stream_waits_for_what_reads_its_memory(dataset, cuda):
-    """The current stream is kept busy; its memory goes back to torch and comes again in later batches."""
+def test_a_batch_on_a_stream_waits_for_readers_of_its_memory(dataset, cuda):
+    """The current stream is busy; memory returns to torch and is used again by later batches."""
     expected = epochs(make(dataset, "cpu"))
     loader = make(dataset, cuda, stream=torch.cuda.Stream())
     busy = torch.zeros(64 << 20, device=cuda)
@@ -207,7 +207,7 @@ def test_a_batch_of_a_stream_waits_for_what_reads_its_memory(dataset, cuda):
 # ---- The meter ----
 
 
-def test_the_meter_says_how_long_the_loop_waited(dataset):
+def test_the_meter_has_the_loops_waiting_time(dataset):
     loader = make(dataset)
     assert (loader.meter.batches, loader.meter.waited_s, loader.meter.elapsed_s, loader.meter.share) == (0, 0, 0, 0)
     assert str(loader.meter) == "0 batches: 0.000 of 0.000 s waited for data (0.0%)"
@@ -219,7 +219,7 @@ def test_the_meter_says_how_long_the_loop_waited(dataset):
     meter = loader.meter
     assert meter.batches == 5
     assert 0 < meter.waited_s < meter.elapsed_s - 0.04 + 1e-3
-    assert 0.04 <= meter.elapsed_s < took - 0.009  # what comes behind the last batch is not known yet
+    assert 0.04 <= meter.elapsed_s < took - 0.009  # time after the last batch is not counted yet
     assert meter.share == meter.waited_s / meter.elapsed_s
     assert str(meter) == (
         f"5 batches: {meter.waited_s:.3f} of {meter.elapsed_s:.3f} s waited for data ({meter.share:.1%})"

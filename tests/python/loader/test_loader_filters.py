@@ -1,4 +1,4 @@
-"""Loader: which anchors are drawn: conditions on rows, ranges, ends and steps, against numpy and plain Python."""
+"""Loader: filters of anchors by conditions on rows, ranges, ends and steps, against numpy and plain Python."""
 
 import collections
 import itertools
@@ -22,7 +22,7 @@ SUBTASKS = ["reach", "grasp", "lift", "\u00fcber"]
 
 
 def record(rng, episodes=9):
-    """Jittered clocks with repeated stamps; the grip begins late, and is missing once; so are the subtasks."""
+    """Jittered clocks with repeated stamps; the grip and the subtasks begin late, and are each missing once."""
     recording = []
     for number in range(episodes):
         start = START + 10**11 * number
@@ -67,7 +67,7 @@ def drawn(loader):
 
 
 def at(recording, episode, stream, time_ns, snap_ns=1000):
-    """The row of a stream at a time: the last stamped before time + snap; None before the first."""
+    """The row of a stream at a time: the last with a stamp before time + snap; None before the first."""
     times, values = recording[episode].get(stream, ([], []))
     rows = [row for row, stamp in enumerate(times) if stamp < time_ns + snap_ns]
     return (rows[-1], times, values) if rows else None
@@ -90,7 +90,7 @@ def speed(recording, episode, time_ns):
 
 
 def wanted(recording, ticks, *, holds=None, keep=None, drop=None, first=None, last=None, every=1):
-    """The oracle: ticks is a list of (row, time) an episode; ranges are (episode, kind, start, end)."""
+    """The oracle. ticks: for each episode a list of (row, time). Ranges are (episode, kind, start, end)."""
 
     def inside(ranges, episode, row, time_ns):
         begin = min(int(times[0]) for times, _ in recording[episode].values())
@@ -148,7 +148,7 @@ CONDITIONS = {
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("rate_hz", [None, 23.0])
-def test_rule_24_12_a_condition_is_the_oracles(dataset, recording, device, condition, rate_hz):
+def test_rule_24_12_conditions_equal_the_oracle(dataset, recording, device, condition, rate_hz):
     where, holds = CONDITIONS[condition]
     if rate_hz is None:
         anchors, every = Anchors(stream="arm", where=where), Anchors(stream="arm")
@@ -170,7 +170,7 @@ KINDS = {"row": ("start_row", "end_row"), "ns": ("start_ns", "end_ns"), "s": ("s
 
 @st.composite
 def ranges(draw, recording):
-    """Ranges of one kind, and the same as the table that a loader takes."""
+    """(ranges of one kind, the same as a table for the loader)."""
     kind = draw(st.sampled_from(sorted(KINDS)))
     found = []
     for _ in range(draw(st.integers(1, 5))):
@@ -192,7 +192,7 @@ def ranges(draw, recording):
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_rule_24_12_all_options_together_are_the_oracles(dataset, recording, data):
+def test_rule_24_12_all_options_together_equal_the_oracle(dataset, recording, data):
     options, oracle = {}, {}
     for name in ("keep", "drop"):
         if data.draw(st.booleans(), name):
@@ -223,14 +223,14 @@ def test_rule_24_12_all_options_together_are_the_oracles(dataset, recording, dat
 def test_starts_alone_and_annotated_windows(dataset, recording, device):
     starts = drawn(opened(dataset, Anchors(stream="arm", first=1), shuffle=False, device=device))
     assert starts == [(e, int(rows["arm"][0][0])) for e, rows in enumerate(recording)]
-    # The first and the last frame of each annotated window, as CALVIN has them, are in it.
+    # A window includes its first and last frame, as in CALVIN.
     windows = {"episode": [2, 2, 6], "start_row": [5, 20, 0], "end_row": [9, 20, 3]}
     rows = drawn(opened(dataset, Anchors(stream="arm", keep=windows), shuffle=False, device=device))
     expected = [(2, r) for r in (*range(5, 10), 20)] + [(6, r) for r in range(4)]
     assert rows == [(e, int(recording[e]["arm"][0][row])) for e, row in expected]
 
 
-def test_ranks_share_what_is_left_and_a_run_goes_on_in_the_middle(dataset, device):
+def test_ranks_share_filtered_anchors_and_resume(dataset, device):
     options = {"anchors": Anchors(stream="arm", where=pc.field("arm[0]") > 0, every=2), "seed": 5, "device": device}
     alone = drawn(opened(dataset, batch_size=8, **options))
     ranks = [opened(dataset, batch_size=4, ranks=robocache.Ranks(rank=r, world_size=2), **options) for r in range(2)]
@@ -295,7 +295,7 @@ def test_shards_and_mixtures_are_filtered_source_by_source(dataset, recording, d
     assert collections.Counter(every) <= collections.Counter(expected[0])
 
 
-def test_gather_takes_the_numbers_of_what_is_left(dataset, device):
+def test_gather_takes_indices_of_filtered_anchors(dataset, device):
     loader = opened(dataset, Anchors(stream="arm", where=pc.field("grip") == 2, every=3), device=device)
     for batch in itertools.islice(loader, 3):
         assert_same_batches(
@@ -306,7 +306,7 @@ def test_gather_takes_the_numbers_of_what_is_left(dataset, device):
         loader.gather([loader.num_anchors])
 
 
-def test_more_anchors_than_are_looked_at_together(tmp_path):
+def test_more_anchors_than_a_block(tmp_path):
     rows = 600_000
     values = np.arange(rows) % 7
     dataset = write(
@@ -316,7 +316,7 @@ def test_more_anchors_than_are_looked_at_together(tmp_path):
     assert next(loader)["time_ns"].tolist() == (np.flatnonzero(values == 6) * 1000).tolist()
 
 
-def test_names_of_features_and_texts_of_numbers(tmp_path):
+def test_conditions_by_feature_names_and_texts(tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer:
         writer.provenance["table"] = {"0": "pick", "1": "place"}
         writer.stream("state", names=["x", "gripper.pos"])
@@ -375,7 +375,7 @@ def test_names_of_features_and_texts_of_numbers(tmp_path):
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused_by_name(dataset, anchors, parts):
+def test_invalid_filters_are_refused_by_name(dataset, anchors, parts):
     with pytest.raises(robocache.Error) as caught:
         opened(dataset, Anchors(**{"stream": "arm"} | anchors))
     assert isinstance(caught.value, ValueError | TypeError)
@@ -383,7 +383,7 @@ def test_what_makes_no_sense_is_refused_by_name(dataset, anchors, parts):
         assert re.search(part, str(caught.value)), str(caught.value)
 
 
-def test_what_makes_no_sense_in_a_mixture_is_refused_by_name(dataset):
+def test_invalid_filters_of_a_mixture_are_refused_by_name(dataset):
     keep = {"episode": [0], "start_row": [0], "end_row": [1]}
     for sources, anchors, start in [
         ([robocache.Source(dataset)], Anchors(keep=keep), "anchors.keep: "),
@@ -397,7 +397,7 @@ def test_what_makes_no_sense_in_a_mixture_is_refused_by_name(dataset):
             opened(sources, anchors)
 
 
-def test_what_the_caller_changes_later_is_not_what_was_asked_for(dataset):
+def test_later_changes_of_arguments_have_no_effect(dataset):
     keep = {"episode": [0], "start_row": [0], "end_row": [1]}
     anchors = Anchors(stream="arm", keep=keep)
     loader = opened(dataset, anchors)
@@ -407,7 +407,7 @@ def test_what_the_caller_changes_later_is_not_what_was_asked_for(dataset):
     assert_same_batches(batches_of(opened(dataset, anchors)), batches_of(loader))
 
 
-def test_a_condition_for_several_sources_means_one_thing_in_all(tmp_path):
+def test_a_condition_must_mean_the_same_in_all_sources(tmp_path):
     def made(name, names, units):
         with robocache.Writer(tmp_path / name) as writer:
             with writer.episode() as episode:
@@ -434,7 +434,7 @@ def test_a_condition_for_several_sources_means_one_thing_in_all(tmp_path):
         with pytest.raises(robocache.ArgumentError, match=rf"anchors\.where: expected columns .* got {message}"):
             count(condition, first, other)
         assert count(condition, first) > 0
-    # Columns that the condition does not use may mean anything, as may those of conditions of each source.
+    # Columns that the condition does not use may differ; so may columns when each source has its own condition.
     assert count(pc.field("arm.x") > 1, first, turned) == 3 + 3
     assert count(pc.field("arm[1]") > 1, first, small) == count(pc.field("a") > 0, first, turned) == 6
     assert count(None, first, small, own=pc.field("arm.x") > 1) == 6

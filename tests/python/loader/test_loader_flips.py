@@ -1,4 +1,4 @@
-"""Flipped images in a batch, and Window(mirror=): what changes its sign with them (rules 41 and 42)."""
+"""Flipped images in a batch, and the features that Window(mirror=) negates with them (rules 41 and 42)."""
 
 import pickle
 
@@ -52,7 +52,7 @@ def windows_of(images, **action):
 
 
 def flipped_of(result, plain):
-    """Which samples of two batches are mirror images, by both cameras."""
+    """The samples of two batches that are mirror images, by both cameras."""
     flips = {}
     for key in ("top", "wrist"):
         upright = (result[key] == plain[key]).reshape(len(result[key]), -1).all(axis=1)
@@ -75,7 +75,7 @@ def test_all_cameras_of_a_sample_flip_together_and_features_change_their_signs(d
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_signs_change_in_recorded_units_before_values_are_normalised(dataset, device, dtype):
+def test_signs_change_before_normalisation(dataset, device, dtype):
     window = {"normalize": "mean_std", "dtype": dtype}
     upright = next(loader_of(dataset, windows_of({"dtype": "uint8", "layout": "hwc"}, **window), device))
     recorded = numpy_of(next(loader_of(dataset, windows_of({"dtype": "uint8", "layout": "hwc"}))))
@@ -93,7 +93,7 @@ def test_signs_change_in_recorded_units_before_values_are_normalised(dataset, de
     )
 
 
-def test_a_relative_action_is_that_of_the_mirrored_state(dataset, device):
+def test_a_relative_action_is_relative_to_the_mirrored_state(dataset, device):
     def windows(images, mirrors):
         window = Window(
             OFFSETS, convert=[actions.Relative("joints")], base="state", dtype="float64", **mirrors["action"]
@@ -114,7 +114,7 @@ def test_a_relative_action_is_that_of_the_mirrored_state(dataset, device):
     np.testing.assert_allclose(loader.to_absolute("action", batch["action"], batch).cpu().numpy(), action, rtol=1e-14)
 
 
-def test_flips_of_both_ways_reverse_a_sign_twice(dataset, device):
+def test_two_flips_reverse_a_sign_twice(dataset, device):
     images = {"flip_horizontal": 0.5, "flip_vertical": 0.5, "dtype": "uint8", "layout": "hwc"}
     windows = {
         "top": Window(images=ImageOptions(**images)),
@@ -136,7 +136,7 @@ def test_flips_of_both_ways_reverse_a_sign_twice(dataset, device):
     assert len(seen) == 4
 
 
-def test_the_draw_belongs_to_the_sample(dataset, device):
+def test_the_draw_depends_on_the_sample_alone(dataset, device):
     windows = windows_of(HALF, mirror=[0, 1], normalize="min_max")
     whole = numpy_of(next(loader_of(dataset, windows, batch_size=120)))
 
@@ -163,12 +163,12 @@ def test_the_draw_belongs_to_the_sample(dataset, device):
         np.testing.assert_array_equal(np.concatenate([one[name] for one in alone]), array, err_msg=name)
     again = loader_of(dataset, windows, device, batch_size=120)
     list(again)
-    later = numpy_of(next(again))  # of another epoch
+    later = numpy_of(next(again))  # the next epoch
     assert not np.array_equal(np.sort(later["action"], axis=0), np.sort(whole["action"], axis=0))
 
 
-def test_intrinsics_are_those_of_the_mirrored_world(dataset, device):
-    """A point of the mirrored world lies where the flipped image has it; focal lengths stay positive."""
+def test_intrinsics_describe_the_mirrored_world(dataset, device):
+    """A point of the mirrored world projects to its pixel of the flipped image; focal lengths stay positive."""
     point = np.array([0.2, -0.1, 1.5])
 
     def pixel(matrix, at):
@@ -199,7 +199,7 @@ def test_intrinsics_are_those_of_the_mirrored_world(dataset, device):
             np.testing.assert_allclose(pixel(matrix, point * mirrored), after, atol=1e-4)
 
 
-def test_statistics_and_the_spec_are_of_what_was_recorded(dataset):
+def test_statistics_and_the_spec_are_of_recorded_values(dataset):
     plain = loader_of(dataset, windows_of({}, normalize="mean_std"))
     flips = loader_of(
         dataset,
@@ -228,7 +228,7 @@ def test_a_mirror_changes_nothing_without_flips(dataset, device):
         np.testing.assert_array_equal(unflipped[name], array)
 
 
-def test_cameras_may_differ_where_nothing_is_mirrored(dataset):
+def test_without_a_mirror_cameras_may_flip_differently(dataset):
     windows = windows_of({}, mirror=[]) | {"top": Window(images=ImageOptions(flip_horizontal=1))}
     result, plain = next(loader_of(dataset, windows)), next(loader_of(dataset, windows_of({})))
     assert torch.equal(result["top"], plain["top"].flip(-1)) and torch.equal(result["wrist"], plain["wrist"])

@@ -17,7 +17,7 @@ from robocache import Anchors, Memory, Mixture, Normalization, Ranks, Source, Wi
 
 pytestmark = pytest.mark.filterwarnings("ignore::robocache.LoaderWarning")
 NONE = -(2**63)
-REACH = 999  # a tick closer than snap_s to an end of the range is on it
+REACH = 999  # ns; a tick closer than snap_s to an end of the range counts as on it
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -49,14 +49,14 @@ def hashed(*parts):
 
 
 def rule_of(moment):
-    """The key of the draw."""
+    """The hash key of a moment's draw."""
     kind = ("future", "last", "geometric", "other").index(moment.kind)
     ns = [2**63 - 1 if s == float("inf") else round(s * 1e9) for s in (moment.low_s, moment.high_s)]
     return ns, hashed(kind + 1, *ns, int.from_bytes(struct.pack("<d", moment.discount), "little"))
 
 
 def geometric(discount, count, bits):
-    """The least i in [1, count] with discount^i < 1 - u (1 - discount^count); powers are rounded product by product."""
+    """The least i in [1, count] with discount^i < 1 - u (1 - discount^count); each product of a power is rounded."""
     powers = [discount]
     for _ in range(61):
         powers.append(powers[-1] * powers[-1])
@@ -74,7 +74,7 @@ def geometric(discount, count, bits):
 
 
 def moment(window, seed, epoch, number, episode, time_ns, ticks, tasks):
-    """(episode, tick) of an anchor's moment, or None; `ticks` by episode, of those that are drawn from."""
+    """(episode, tick) of an anchor's moment, or None. ticks: {episode: its candidate ticks}."""
     (low_ns, high_ns), key = rule_of(window.moment)
     state = hashed(seed, epoch, number, key)
     bits = mix_bits(state + GOLDEN & MASK)
@@ -98,7 +98,7 @@ def moment(window, seed, epoch, number, episode, time_ns, ticks, tasks):
 
 
 def assert_goals(batch, key, window, ticks, tasks, values, *, seed, numbers, epoch=0):
-    """A key without steps, whose stream has a row at each tick: ``values[episode][tick]``."""
+    """Compares a key without steps; its stream has a row at each tick, ``values[episode][tick]``."""
     batch = {name: to_numpy(array) for name, array in batch.items()}
     found = []
     for i, number in enumerate(numbers):
@@ -129,7 +129,7 @@ def recording_of(rng, lengths, names=("state",), jitter=True, period_ns=33_333_3
     return result
 
 
-LENGTHS = [40, 1, 17, 2, 60, 1, 30, 5]  # of two tasks in turns
+LENGTHS = [40, 1, 17, 2, 60, 1, 30, 5]  # the two tasks alternate
 
 
 def parts_of(recording, task=lambda episode: f"task {episode % 2}"):
@@ -150,7 +150,7 @@ def goals(*names, **fields):
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**63 - 1])
-def test_every_moment_is_the_oracles(tmp_path, rng, device, seed):
+def test_every_moment_equals_the_oracles(tmp_path, rng, device, seed):
     recording = recording_of(rng, LENGTHS)
     dataset = write(tmp_path / "cache", recording)
     loader = robocache.Loader(dataset, batch_size=16, delta_timestamps=goals(), seed=seed, device=device)
@@ -164,8 +164,8 @@ def test_every_moment_is_the_oracles(tmp_path, rng, device, seed):
                 assert_goals(batch, name, window, *parts_of(recording), seed=seed, numbers=numbers, epoch=epoch)
 
 
-def test_stamps_that_repeat_and_grids(tmp_path, rng, device):
-    """The ends of a range are those of snapped ticks: k / 30 s in whole ns is now one under, now one over."""
+def test_repeated_stamps_and_grids(tmp_path, rng, device):
+    """The ends of a range snap to ticks: k / 30 s in whole ns is sometimes 1 ns below, sometimes above."""
     times = np.round(np.arange(120) * 1e9 / 30).astype(np.int64)
     repeated = np.repeat(times[:40], 3)
     recording = [
@@ -183,7 +183,7 @@ def test_stamps_that_repeat_and_grids(tmp_path, rng, device):
     ticks, tasks, values = parts_of(recording, lambda _: "")
     values = {
         e: rows[np.searchsorted(ticks[e], ticks[e], "right") - 1] for e, rows in values.items()
-    }  # of equal stamps the last
+    }  # the last of equal stamps
     for name in ("one", "tenth", "geometric"):
         found = assert_goals(batch, name, windows[name], ticks, tasks, values, seed=3, numbers=range(290))
         assert any(found)
@@ -213,8 +213,8 @@ def test_ticks_of_a_rate(tmp_path, rng, device, rate_hz):
         assert_goals(batch, name, WINDOWS[name], ticks, tasks, values, seed=5, numbers=numbers)
 
 
-def test_ticks_that_are_no_anchors_are_goals(tmp_path, rng):
-    """Neither edges, nor drop_n_last, take a tick from goals; nor do goals take anchors."""
+def test_ticks_that_are_no_anchors_can_be_goals(tmp_path, rng):
+    """edges and drop_n_last remove anchors, not goals; goals remove no anchors."""
     recording = recording_of(rng, LENGTHS)
     dataset = write(tmp_path / "cache", recording)
     shared = {"batch_size": 500, "seed": 2}
@@ -230,7 +230,7 @@ def test_ticks_that_are_no_anchors_are_goals(tmp_path, rng):
             assert all(found)
 
 
-def test_episodes_that_are_not_drawn_from_are_no_others(tmp_path, rng):
+def test_goals_of_other_episodes_are_from_selected_episodes(tmp_path, rng):
     recording = recording_of(rng, LENGTHS)
     dataset = write(tmp_path / "cache", recording)
     episodes = [6, 0, 3, 0]
@@ -265,7 +265,7 @@ def test_tasks_are_the_first_text_of_each_episode(tmp_path, rng):
     assert_goals(next(loader), "other", WINDOWS["other"], ticks, first, values, seed=1, numbers=range(36))
 
 
-def test_without_any_text_all_episodes_are_of_one_task(tmp_path, rng):
+def test_without_texts_all_episodes_have_one_task(tmp_path, rng):
     recording = recording_of(rng, [4, 5, 1])
     with robocache.Writer(tmp_path / "cache") as writer:
         for streams in recording:
@@ -281,8 +281,8 @@ def chi_square(counts, expected):
     return float(((counts - expected) ** 2 / expected).sum()), len(counts) - 1
 
 
-def test_draws_are_as_likely_as_said(tmp_path, rng):
-    """By chi-square, within five of its standard deviations."""
+def test_draws_have_the_given_probabilities(tmp_path, rng):
+    """Chi-square is within five of its standard deviations."""
     times = np.arange(12) * 10**8
     recording = [{"state": (times, np.arange(12, dtype=np.float32)[:, None])} for _ in range(4)]
     with robocache.Writer(tmp_path / "cache") as writer:
@@ -340,8 +340,8 @@ def test_draws_are_as_likely_as_said(tmp_path, rng):
 # ---- One draw for keys of one moment ----
 
 
-def test_keys_of_one_moment_share_it(filmed_dataset, filmed, device):
-    """An image, its state and two windows of it: whatever tier each lies in."""
+def test_keys_of_one_moment_share_the_draw(filmed_dataset, filmed, device):
+    """An image, its state and two windows of the state, in any tier."""
     goal = Window.future("same episode", 0.0, 0.2, [-0.05, 0.0]).moment
     windows = {
         "joint": Window(),
@@ -394,8 +394,8 @@ def test_keys_of_one_moment_share_it(filmed_dataset, filmed, device):
                 np.testing.assert_array_equal(batch["goal.top"][i], frames["top"][same][0])
 
 
-def test_a_goal_is_normalised_as_the_state(dataset, device):
-    """By given statistics of the state too."""
+def test_a_goal_is_normalised_like_the_state(dataset, device):
+    """Also by given statistics of the state."""
     windows = {
         "observation.state": Window(normalize="mean_std"),
         "goal": Window.last([0.0], stream="observation.state", normalize="mean_std"),
@@ -416,8 +416,8 @@ def test_a_goal_is_normalised_as_the_state(dataset, device):
         assert_same_bits(loader.normalize("goal", x), loader.normalize("observation.state", x), "affine")
 
 
-def test_goals_relative_to_the_state_now_and_to_their_own(tmp_path, rng, device):
-    """A base is at the moment of its own key."""
+def test_goals_relative_to_the_current_state_and_to_their_own(tmp_path, rng, device):
+    """A base has the moment of its own key."""
     recording = recording_of(rng, LENGTHS)
     relative = {"convert": [actions.Relative("joints")]}
     last = Window.last().moment
@@ -439,10 +439,10 @@ def test_goals_relative_to_the_state_now_and_to_their_own(tmp_path, rng, device)
             np.testing.assert_array_equal(batch["from then"][i, 0], values[row] - values[-1])
 
 
-# ---- The order, and what goes with it ----
+# ---- Order, ranks and resuming ----
 
 
-def test_any_ranks_batch_size_resume_and_prefetch_give_the_same(tmp_path, rng, device):
+def test_goals_do_not_depend_on_ranks_batch_size_resuming_or_prefetch(tmp_path, rng, device):
     dataset = write(tmp_path / "cache", recording_of(rng, LENGTHS))
     make = lambda **options: robocache.Loader(  # noqa: E731
         dataset, **{"batch_size": 24, "delta_timestamps": goals(), "seed": 6, "device": device} | options
@@ -474,8 +474,8 @@ def test_any_ranks_batch_size_resume_and_prefetch_give_the_same(tmp_path, rng, d
     assert plain.state_dict() == make().state_dict()
 
 
-def test_gather_draws_by_the_anchors_number(tmp_path, rng, device):
-    """As random crops do."""
+def test_gather_draws_by_the_anchors_index(tmp_path, rng, device):
+    """Random crops do the same."""
     recording = recording_of(rng, LENGTHS)
     loader = robocache.Loader(
         write(tmp_path / "cache", recording), batch_size=64, delta_timestamps=goals(), seed=8, device=device
@@ -518,8 +518,8 @@ def test_mixtures_draw_within_a_source(tmp_path, rng, device, weights):
                 np.testing.assert_array_equal(own[f"{name}_feature_is_pad"], own["state_feature_is_pad"])
 
 
-def test_streams_of_every_type_and_lacking_ones(dataset, recording, device):
-    """Against windows in rows of anchors that are those moments."""
+def test_streams_of_every_type_and_missing_streams(dataset, recording, device):
+    """Compared with windows whose anchors are these moments."""
     windows = {f"goal {name}": Window.last([-1, 0], stream=name, rows=True) for name in STREAMS}
     batch = batches_of(
         robocache.Loader(
@@ -544,7 +544,7 @@ def test_streams_of_every_type_and_lacking_ones(dataset, recording, device):
             np.testing.assert_array_equal(batch[f"goal {name}_is_pad"][i], rows < 0)
 
 
-def test_a_batch_of_goals_alone(tmp_path, rng, device):
+def test_a_batch_with_goals_alone(tmp_path, rng, device):
     recording = recording_of(rng, LENGTHS)
     dataset = write(tmp_path / "cache", recording)
     for residency in ("auto", "mapped"):
@@ -578,7 +578,7 @@ def test_statistics_of_goals(tmp_path, rng):
         np.testing.assert_array_equal(stats.max, values.max(0))
 
 
-def test_the_spec_says_how_goals_were_drawn(tmp_path, rng):
+def test_the_spec_has_the_rule_of_goals(tmp_path, rng):
     dataset = write(tmp_path / "cache", recording_of(rng, LENGTHS))
     loader = robocache.Loader(dataset, batch_size=8, delta_timestamps=goals("later", "geometric"))
     keys = loader.spec.keys
@@ -616,7 +616,7 @@ def test_the_spec_says_how_goals_were_drawn(tmp_path, rng):
         (lambda: Window(), "delta_timestamps: no stream 'goal'"),
     ],
 )
-def test_what_is_refused(dataset, make, match):
+def test_invalid_moments_are_refused(dataset, make, match):
     with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=match):
         window = make()
         if window.moment is not None and window.stream is None:
@@ -649,8 +649,8 @@ def test_two_windows_of_one_stream(dataset, device):
 
 
 @pytest.mark.parametrize("options", [{"balance": "task"}, {"weight_by": "weight"}], ids=str)
-def test_anchors_by_weight_leave_each_key_its_source_numbers(tmp_path, rng, device, options):
-    """A source is then drawn by several parts: goals, conversions and normalisation stay those of the source."""
+def test_weighted_anchors_keep_each_keys_source(tmp_path, rng, device, options):
+    """Weights split a source into several parts; goals, conversions and normalisation are still the source's."""
     recording = recording_of(rng, [30, 20, 9, 12], names=("state", "action"))
     for streams in recording:
         times = streams["state"][0]

@@ -1,4 +1,4 @@
-"""Loader of several processes on the GPUs of one host: the order over ranks, a DDP step, resuming as one, what ranks share;
+"""Loader in several processes on the GPUs of one host: the order over ranks, a DDP step, resuming as one, shared memory;
 and on the second GPU."""
 
 import contextlib
@@ -31,7 +31,7 @@ def two_gpus(cuda):
 
 @pytest.fixture(params=[("nccl", 2), ("nccl", 4), ("gloo", 4)], ids="{0[0]}-{0[1]}".format)
 def ranks(request, cuda):
-    """A backend and how many processes: of NCCL each has a GPU of its own, of gloo they share those that there are."""
+    """(backend, number of processes): with NCCL each has its own GPU, with gloo they share the GPUs."""
     backend, count = request.param
     if backend == "nccl":
         needs_gpus(count)
@@ -50,7 +50,7 @@ def plain(tmp_path_factory):
 
 
 def torchrun(tmp_path, ranks, program, *arguments):
-    """The values that rank 0 wrote down as `found`."""
+    """Runs `program` by torchrun, and returns `found` of rank 0."""
     backend, count = ranks
     script, out = tmp_path / "train.py", tmp_path / "found.json"
     script.write_text(f"{BEGIN}\n{program}\n{END}")
@@ -95,7 +95,7 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
-# One epoch, and of the next three batches, after which the state is saved.
+# One epoch, and three batches of the next, after which the state is saved.
 TRAIN = """
 loader = robocache.Loader(robocache.open(path), batch_size=128 // ranks, delta_timestamps={"x": [0.0, 1e-6]}, seed=4)
 assert (loader.rank, loader.world_size, loader.device) == (rank, ranks, str(device))
@@ -129,7 +129,7 @@ found["steps"] = len(loader)
 """
 
 
-def test_ranks_share_an_epoch_train_alike_and_go_on_as_one(plain, ranks, tmp_path):
+def test_ranks_share_an_epoch_train_alike_and_resume_as_one(plain, ranks, tmp_path):
     dataset, ticks = plain
     found = torchrun(tmp_path, ranks, TRAIN, dataset.path)
     numbers = {t: number for number, (_, t) in enumerate(ticks)}
@@ -142,7 +142,7 @@ def test_ranks_share_an_epoch_train_alike_and_go_on_as_one(plain, ranks, tmp_pat
     assert drawn[filled:] == epochs[1][: 3 * 128]
     assert found["steps"] == -(-count // 128)
 
-    # The mean of the ranks' gradients is the whole batch's, to the last digits of float64: all have as many samples.
+    # All ranks have equally many samples, so the mean of their gradients is the whole batch's, within float64's last digits.
     assert max(found["apart"]) <= 1e-12
     assert found["moved"] > 0.01
 
@@ -193,7 +193,7 @@ def test_ranks_of_one_host_share_one_pinned_copy(ranks, tmp_path):
     assert found["distinct"] == 64 * ranks[1]
     of_host, of_files = found["taken"]
     assert rows.nbytes <= of_files < 1.1 * rows.nbytes, found["explained"]
-    assert of_host < 1.5 * rows.nbytes  # beside it whatever else the host shares
+    assert of_host < 1.5 * rows.nbytes  # the rest is other shared memory of the host
     assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"robocache-{os.getuid()}-")]
 
 
@@ -207,7 +207,7 @@ def test_the_second_gpu_gives_the_same_bytes(dataset, two_gpus, residency):
     for loader in loaders:
         loader.set_epoch(0)
     taken = [[], []]
-    for _ in wanted:  # in turns
+    for _ in wanted:  # the two loaders alternate
         for batches, loader in zip(taken, loaders, strict=True):
             batches += batches_of([next(loader)])
     for batches in taken:

@@ -26,14 +26,14 @@ def dataset(tmp_path_factory):
 
 
 def with_seeds(images, seeds):
-    """Bytes that say which images and seeds came."""
+    """Bytes that depend on the images and the seeds."""
     assert images.dtype == torch.uint8 and seeds.dtype == torch.int64 and seeds.shape == images.shape[:1]
     assert images.device == seeds.device
     return images.double().flatten(1) + (seeds % 1000).double()[:, None]
 
 
 def noised(images, seeds):
-    """As a person draws by torch."""
+    """Adds random noise by torch's generator."""
     result = images.float()
     for image, seed in zip(result, seeds.tolist(), strict=True):
         image += torch.randn(image.shape, generator=torch.Generator().manual_seed(seed)).to(image.device)
@@ -64,7 +64,7 @@ def joined(batches):
     return {name: torch.cat([batch[name].cpu() for batch in batches]) for name in batches[0]}
 
 
-def test_the_function_gets_bytes_after_all_steps_and_its_result_is_in_the_batch(dataset, device):
+def test_the_function_is_the_last_step(dataset, device):
     seen = {}
 
     def kept(images, seeds):
@@ -87,7 +87,7 @@ def test_the_function_gets_bytes_after_all_steps_and_its_result_is_in_the_batch(
 
 
 @pytest.mark.parametrize("transform", [with_seeds, noised])
-def test_seeds_belong_to_the_sample(dataset, device, transform):
+def test_seeds_depend_on_the_sample_alone(dataset, device, transform):
     windows = windows_of(transform)
     whole = joined(loader_of(dataset, windows, batch_size=60))
 
@@ -129,7 +129,7 @@ def test_gather_draws_by_the_anchor(dataset, device):
 
 
 @pytest.mark.cuda
-def test_a_stream_of_the_loader(dataset, cuda):
+def test_the_function_runs_on_the_loaders_stream(dataset, cuda):
     windows = windows_of(with_seeds)
     ahead = loader_of(dataset, windows, "cuda", memory=Memory(stream=torch.cuda.Stream()))
     expected, result = joined(loader_of(dataset, windows)), joined(ahead)
@@ -144,7 +144,7 @@ def test_a_mixture_and_the_default(dataset, device):
     assert batch["wrist"].shape == (16, 192) and batch["action"].shape == (16, 2)
 
 
-def test_dtype_and_layout_are_the_functions_too(dataset, device):
+def test_the_function_may_change_dtype_and_layout(dataset, device):
     seen = []
 
     def kept(images, seeds):
@@ -156,7 +156,7 @@ def test_dtype_and_layout_are_the_functions_too(dataset, device):
     assert seen[0].shape == (16, 8, 8, 3) and seen[0].dtype == torch.bfloat16
 
 
-def test_numpy_in_numpy_out(dataset):
+def test_numpy_gives_numpy(dataset):
     windows = {"wrist": Window(images=ImageOptions(transform=of_arrays)), "action": None}
     result = next(loader_of(dataset, windows, framework="numpy"))["wrist"]
     plain = next(
@@ -167,7 +167,7 @@ def test_numpy_in_numpy_out(dataset):
     assert (offsets == offsets[:, :1, :1, :1]).all() and len(np.unique(offsets)) > 2
 
 
-def test_a_spec_has_the_images_that_the_function_gets(dataset):
+def test_a_spec_has_the_images_before_the_function(dataset):
     with_transform = loader_of(dataset, windows_of(noised)).spec
     plain = windows_of(None)
     plain["top"] = Window([-0.02, 0.0], images=ImageOptions(size=(7, 9), dtype="uint8"))
@@ -184,7 +184,7 @@ def test_a_spec_has_the_images_that_the_function_gets(dataset):
         (lambda images, seeds: images.sum(), r"\(\) on cpu"),
     ],
 )
-def test_what_is_no_batch_is_refused(dataset, result, got):
+def test_invalid_results_of_the_function_are_refused(dataset, result, got):
     loader = loader_of(dataset, {"wrist": Window(images=ImageOptions(transform=result))})
     with pytest.raises(
         robocache.ArgumentError, match=rf"^delta_timestamps\['wrist'\].images.transform: .*16 samples.*{got}"

@@ -1,4 +1,4 @@
-"""Loader: loops inside loops, beside each other and left over; and places that are of another dataset, selection or order."""
+"""Loader: nested, simultaneous and abandoned loops; and states of another dataset, selection or order."""
 
 import copy
 import itertools
@@ -55,7 +55,7 @@ def make(dataset, device):
 
 @pytest.fixture
 def numbers_of(recording):
-    """The anchors of a batch, as numbers among all ticks; the batch's values are checked to be theirs."""
+    """Returns a function from a batch to its anchors' indices among all ticks; it also checks the batch's values."""
     number = {tick: at for at, tick in enumerate(ticks_of(recording, "x"))}
     values = np.concatenate([streams["x"][1] for streams in recording]).astype(np.float32)
 
@@ -90,8 +90,8 @@ INNER = {
 
 @pytest.mark.parametrize("options", WAYS)
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
-def test_rule_36_a_loop_inside_a_loop_leaves_it_whole(make, numbers_of, inner, options):
-    """As torch's DataLoader: where it begins, in the middle, and behind the last batch."""
+def test_rule_36_an_inner_loop_does_not_change_the_outer(make, numbers_of, inner, options):
+    """Like torch's DataLoader: at the begin, in the middle, and after the last batch."""
     theirs = DataLoader(TensorDataset(torch.zeros(COUNT)), batch_size=BATCH)
     for at in ({0}, {5}, {STEPS - 1}, {0, 5, 6}):
         loader, found, steps = make(**options), [], 0
@@ -102,7 +102,7 @@ def test_rule_36_a_loop_inside_a_loop_leaves_it_whole(make, numbers_of, inner, o
                 assert (
                     place_of(loader) == position == {"seed": 0, "epoch": 0, "samples": min(COUNT, (step + 1) * BATCH)}
                 )
-            found += numbers_of(batch)  # the inner loop has not written over it
+            found += numbers_of(batch)  # the inner loop has not overwritten it
         for step, _ in enumerate(theirs):
             steps += 1
             if step in at:
@@ -120,7 +120,7 @@ def test_rule_36_zip_of_a_loader_and_itself(make, numbers_of, options):
 
 
 @pytest.mark.parametrize("options", WAYS)
-def test_rule_36_iterators_in_any_turns(make, numbers_of, options):
+def test_rule_36_iterators_in_any_order(make, numbers_of, options):
     rng = np.random.default_rng(5)
     loader = make(**options)
     loops = [iter(loader) for _ in range(4)]
@@ -141,7 +141,7 @@ def test_rule_36_iterators_in_any_turns(make, numbers_of, options):
     assert place_of(loader) == {"seed": 0, "epoch": 4, "samples": 0}
 
 
-def test_reuse_buffers_takes_no_more_memory_epoch_after_epoch(make):
+def test_reuse_buffers_has_constant_memory(make):
     loader = make(reuse_buffers=True, prefetch=2)
     where = set()
     for _ in range(6):
@@ -149,10 +149,10 @@ def test_reuse_buffers_takes_no_more_memory_epoch_after_epoch(make):
             where.add(batch["x"].data_ptr())
             if step == 3:
                 where.add(next(iter(loader))["x"].data_ptr())
-    assert len(where) <= 5  # those of one loop, and one of the inner
+    assert len(where) <= 5  # the buffers of the outer loop, and one of the inner
 
 
-def test_rule_36_the_place_is_the_oldest_living_iterators(make, numbers_of):
+def test_rule_36_the_state_is_that_of_the_oldest_living_iterator(make, numbers_of):
     loader = make()
     first, second = iter(loader), iter(loader)
     for _ in range(3):
@@ -167,12 +167,12 @@ def test_rule_36_the_place_is_the_oldest_living_iterators(make, numbers_of):
     next(third)
     assert place_of(loader) == {"seed": 0, "epoch": 1, "samples": 3 * BATCH}
     del second, third
-    assert place_of(loader) == {"seed": 0, "epoch": 2, "samples": BATCH}  # none is alive: the newest's
+    assert place_of(loader) == {"seed": 0, "epoch": 2, "samples": BATCH}  # no iterator is alive: the newest one's
     assert flat(map(numbers_of, loader)) == epoch_of(3)
 
 
 @pytest.mark.parametrize("step", [0, 4, STEPS - 1])
-def test_rule_36_a_state_taken_inside_the_inner_loop_goes_on_in_the_outer(make, numbers_of, step):
+def test_rule_36_a_state_from_an_inner_loop_resumes_the_outer(make, numbers_of, step):
     loader, states = make(), []
     for at, _ in enumerate(loader):
         if at == step:
@@ -188,7 +188,7 @@ def test_rule_36_a_state_taken_inside_the_inner_loop_goes_on_in_the_outer(make, 
 
 
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
-def test_rule_36_a_state_behind_the_loop_is_where_the_next_one_begins(make, numbers_of, inner):
+def test_rule_36_a_state_after_a_loop_begins_the_next(make, numbers_of, inner):
     loader = make()
     for step, _ in enumerate(loader):
         if step == 2:
@@ -198,7 +198,7 @@ def test_rule_36_a_state_behind_the_loop_is_where_the_next_one_begins(make, numb
     assert flat(map(numbers_of, resumed)) == flat(map(numbers_of, loader)) == epoch_of(resumed.epoch - 1)
 
 
-def test_rule_36_a_copy_of_a_loader_within_its_loop_goes_on_where_it_is(make, numbers_of):
+def test_rule_36_a_copy_within_a_loop_continues_there(make, numbers_of):
     loader, found = make(), []
     for step, batch in enumerate(loader):
         if step == 3:
@@ -229,26 +229,26 @@ def test_rule_36_a_jump_ends_every_loop(make, numbers_of, move):
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_rule_36_a_loop_behind_an_epochs_last_next_is_the_next_epoch(make, numbers_of, drop_last):
+def test_rule_36_a_loop_after_the_last_next_is_the_next_epoch(make, numbers_of, drop_last):
     loader = make(drop_last=drop_last)
     taken = flat(numbers_of(next(loader)) for _ in range(len(loader)))
     count = len(loader) * BATCH if drop_last else COUNT
     assert taken == epoch_of(0)[:count]
     assert place_of(loader) == {"seed": 0, "epoch": 0, "samples": count}
     assert flat(map(numbers_of, loader)) == epoch_of(1)[:count]
-    # A state says where: what is left of that epoch, nothing.
+    # A state at the end of an epoch: nothing is left of that epoch.
     loader.load_state_dict({"seed": 0, "epoch": 4, "samples": count})
     assert list(loader) == []
     assert flat(map(numbers_of, loader)) == epoch_of(5)[:count]
 
 
-def test_rule_36_next_goes_on_with_the_newest(make, numbers_of):
+def test_rule_36_next_continues_the_newest_loop(make, numbers_of):
     loader = make()
     found = []
     for step, batch in enumerate(loader):
         found += numbers_of(batch)
         if step == 2:
-            found += numbers_of(next(loader))  # of this loop, there is no newer
+            found += numbers_of(next(loader))  # this loop is the newest
         if step == 4:
             inner = iter(loader)
             first = numbers_of(next(inner)) + numbers_of(next(loader)) + flat(map(numbers_of, inner))
@@ -262,7 +262,7 @@ def test_rule_36_next_goes_on_with_the_newest(make, numbers_of):
     assert flat(map(numbers_of, loader)) == epoch_of(4)
 
 
-def test_rule_36_an_iterator_that_gave_nothing_costs_no_epoch(make, numbers_of):
+def test_rule_36_an_unused_iterator_skips_no_epoch(make, numbers_of):
     loader = make()
     iter(loader)
     assert flat(map(numbers_of, loader)) == epoch_of(0)
@@ -271,7 +271,7 @@ def test_rule_36_an_iterator_that_gave_nothing_costs_no_epoch(make, numbers_of):
     assert flat(map(numbers_of, loader)) == epoch_of(3)[2 * BATCH :]
 
 
-def test_rule_36_a_generator_that_is_left_over_holds_nothing_up(make, numbers_of):
+def test_rule_36_an_abandoned_generator_blocks_nothing(make, numbers_of):
     loader = make(reuse_buffers=True)
 
     def batches():
@@ -281,7 +281,7 @@ def test_rule_36_a_generator_that_is_left_over_holds_nothing_up(make, numbers_of
     next(left)
     for epoch in range(1, 4):
         assert flat(map(numbers_of, loader)) == epoch_of(epoch)
-        assert place_of(loader) == {"seed": 0, "epoch": 0, "samples": BATCH}  # it may still go on
+        assert place_of(loader) == {"seed": 0, "epoch": 0, "samples": BATCH}  # the generator may still continue
     assert numbers_of(next(left)) == epoch_of(0)[BATCH : 2 * BATCH]
     left.close()
     assert place_of(loader) == {"seed": 0, "epoch": 4, "samples": 0}
@@ -299,8 +299,8 @@ def test_the_meter_counts_the_batches_of_all_loops(make):
 
 
 @pytest.mark.parametrize("options", WAYS[:3])
-def test_rule_36_threads_share_an_epoch_and_each_may_look_inside(make, numbers_of, options):
-    """One of them evaluates meanwhile: that is an epoch of its own, the others' goes on."""
+def test_rule_36_threads_share_an_epoch_and_may_have_inner_loops(make, numbers_of, options):
+    """One thread also evaluates: that is another epoch; the shared one continues."""
     loader = make(**options, batch_size=3)
     barrier, found, looked = threading.Barrier(3), [[] for _ in range(3)], []
 
@@ -318,14 +318,14 @@ def test_rule_36_threads_share_an_epoch_and_each_may_look_inside(make, numbers_o
     for thread in threads:
         thread.join()
     assert sorted(flat(found)) == list(range(COUNT))
-    assert looked in ([], epoch_of(1))  # the others may have been through before its third batch
+    assert looked in ([], epoch_of(1))  # the others may have finished the epoch before its third batch
 
 
-# ---- A batch's memory and other arrays over it ----
+# ---- Other arrays with a batch's memory ----
 
 
-def test_reuse_buffers_writes_over_what_takes_its_memory(make):
-    """As jax.device_put does on the CPU, which copies nothing and computes later: numpy by DLPack."""
+def test_reuse_buffers_overwrites_views_of_a_batch(make):
+    """numpy by DLPack shares the memory, as jax.device_put does on the CPU."""
     loader = make(framework="numpy", device="cpu", reuse_buffers=True, shuffle=False)
     batch = next(loader)
     alias, copied = np.from_dlpack(batch["x"]), np.array(batch["x"], copy=True)
@@ -336,12 +336,12 @@ def test_reuse_buffers_writes_over_what_takes_its_memory(make):
     loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 0})
     np.testing.assert_array_equal(next(loader)["x"], copied)
     plain = make(framework="numpy", device="cpu", shuffle=False)
-    kept = [np.from_dlpack(batch["x"]) for batch in plain]  # without it every batch's memory is its own
+    kept = [np.from_dlpack(batch["x"]) for batch in plain]  # without reuse_buffers each batch has its own memory
     again = [batch["x"] for batch in plain]
     assert all(map(np.array_equal, kept, again))
 
 
-# ---- A DataLoader around it ----
+# ---- In a DataLoader ----
 
 
 @pytest.mark.parametrize(
@@ -354,10 +354,10 @@ def test_a_loader_needs_no_dataloader(make, options):
         make()[0]
 
 
-# ---- A place of something else ----
+# ---- States of other loaders ----
 
 
-def test_rule_36_a_place_does_not_depend_on_what_is_made_of_the_samples(make, dataset):
+def test_rule_36_a_state_does_not_depend_on_windows_and_transforms(make, dataset):
     state = make(seed=4).state_dict()
     for options in (
         {"batch_size": 5},
@@ -389,7 +389,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("options", "part"), OTHERS.values(), ids=OTHERS)
-def test_rule_36_a_place_of_another_selection_or_order_is_refused(make, options, part):
+def test_rule_36_a_state_of_another_selection_or_order_is_refused(make, options, part):
     first = make(seed=5)
     next(first), next(first)
     other = make(**options)
@@ -405,8 +405,8 @@ def test_rule_36_a_place_of_another_selection_or_order_is_refused(make, options,
     assert twin.state_dict() == before
 
 
-def test_rule_36_selections_of_equal_numbers_are_told_apart(tmp_path, make):
-    """Twelve episodes of one length and of the same stamps: one of them, and another."""
+def test_rule_36_selections_of_equal_size_are_distinguished(tmp_path, make):
+    """Twelve episodes have one length and the same stamps; the selections are one episode each."""
     rng = np.random.default_rng(8)
     times = np.arange(20) * 1000
     dataset = write(tmp_path / "cache", [{"x": (times, rng.normal(size=(20, 3)))} for _ in range(12)])
@@ -416,11 +416,11 @@ def test_rule_36_selections_of_equal_numbers_are_told_apart(tmp_path, make):
     assert len(found) == 12 * 11
 
 
-def test_rule_36_a_place_of_another_dataset_is_refused(tmp_path, make, recording):
+def test_rule_36_a_state_of_another_dataset_is_refused(tmp_path, make, recording):
     state = make().state_dict()
     rng = np.random.default_rng(9)
     same = make(write(tmp_path / "same", recording))
-    same.load_state_dict(state)  # the same rows, wherever they lie
+    same.load_state_dict(state)  # the same rows at another path
     for name, other, part in (
         ("values", recording_of(rng), "another dataset, whose 211 anchors lie at the same times"),
         ("stamps", recording_of(np.random.default_rng(3), late=1), "though both have 211 anchors"),
@@ -432,8 +432,8 @@ def test_rule_36_a_place_of_another_dataset_is_refused(tmp_path, make, recording
             loader.load_state_dict(state)
 
 
-def test_rule_36_a_cache_that_was_appended_to(tmp_path, make, recording):
-    """The same episodes are the same order; all of them are more now."""
+def test_rule_36_a_state_from_before_an_append(tmp_path, make, recording):
+    """The same episodes have the same order; all episodes are now more."""
     dataset = write(tmp_path / "cache", recording)
     before = make(dataset)
     next(before)
@@ -448,7 +448,7 @@ def test_rule_36_a_cache_that_was_appended_to(tmp_path, make, recording):
     assert loader.state_dict() == before.state_dict()
 
 
-def test_rule_36_a_place_of_another_mixture_is_refused(dataset, make):
+def test_rule_36_a_state_of_another_mixture_is_refused(dataset, make):
     def mixed(*weights, **options):
         sources = [
             robocache.Source(dataset, weight=w, episodes=e) for w, e in zip(weights, ([0, 1], [2], [4]), strict=False)
@@ -467,8 +467,8 @@ def test_rule_36_a_place_of_another_mixture_is_refused(dataset, make):
         mixed(2, 1).load_state_dict(state)
 
 
-def test_rule_36_episodes_of_each_ranks_own(make):
-    """One rank saves, all load; another number of ranks is another order."""
+def test_rule_36_states_with_episodes_for_each_rank(make):
+    """One rank saves, all load; another number of ranks has another order."""
     ranks = [make(shard_episodes=True, world_size=2, rank=rank, batch_size=4) for rank in range(2)]
     state = ranks[0].state_dict()
     assert ranks[1].state_dict() == state
@@ -478,12 +478,12 @@ def test_rule_36_episodes_of_each_ranks_own(make):
 
 
 @pytest.mark.parametrize("fingerprint", [None, 3, "", "1-2-3", "a", b"1-2-3-4"])
-def test_a_fingerprint_that_is_none_is_refused(make, fingerprint):
+def test_an_invalid_fingerprint_is_refused(make, fingerprint):
     with pytest.raises(robocache.ArgumentError, match="fingerprint: expected what state_dict"):
         make().load_state_dict({"seed": 0, "epoch": 0, "samples": 0, "fingerprint": fingerprint})
 
 
-def test_a_state_from_before_fingerprints_loads(make):
+def test_a_state_without_a_fingerprint_loads(make):
     loader = make()
     loader.load_state_dict({"seed": 2, "epoch": 1, "step": 3})
     assert place_of(loader) == {"seed": 2, "epoch": 1, "samples": 3 * BATCH}

@@ -14,7 +14,7 @@ WIDE = {"action": [-0.21, -0.0333, 0.0, 0.0101, 0.35], "observation.imu": [-0.02
 
 @pytest.mark.parametrize("method", ["pchip", "akima", "angle"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-def test_curves_and_angles_are_the_oracles(dataset, recording, device, method, dtype):
+def test_curves_and_angles_equal_the_oracles(dataset, recording, device, method, dtype):
     deltas = WIDE | {"observation.feature": [-0.01, 0.0], "observation.tactile": [0.004], "gripper": [0.03]}
     check(
         dataset,
@@ -39,7 +39,7 @@ def test_slices_of_every_method_side_by_side(dataset, recording, device):
             (slice(11, 12), "angle"),
         ],
         "observation.imu": [(slice(None, -4), "akima"), (slice(-4, None), "slerp")],
-        "observation.feature": [(slice(0, 4), "slerp")],  # of [2, 3], row-major
+        "observation.feature": [(slice(0, 4), "slerp")],  # the shape is [2, 3], row-major
         "mode": [(slice(0, 1), "nearest")],
     }
     deltas = WIDE | {"observation.feature": [-0.01, 0.0], "mode": [-0.1, 0.0], "gripper": [0.0, 0.01]}
@@ -57,7 +57,7 @@ def test_slices_of_every_method_side_by_side(dataset, recording, device):
 
 @pytest.mark.parametrize("stored", FLOATS, ids=lambda dtype: dtype.name)
 def test_rotations_of_every_type(rng, tmp_path, device, stored):
-    times = EPOCH_NS + np.cumsum(rng.integers(0, 40, 50)) * 10**6  # some twice
+    times = EPOCH_NS + np.cumsum(rng.integers(0, 40, 50)) * 10**6  # some stamps twice
     quaternions = rng.standard_normal((50, 8)).astype(stored)
     quaternions[7, :4] = 0  # has no direction
     recording = [{"x": (times, quaternions)}]
@@ -80,7 +80,7 @@ def test_rotations_of_every_type(rng, tmp_path, device, stored):
 
 
 @pytest.mark.parametrize("method", ["pchip", "akima", "angle"])
-def test_a_hit_and_what_is_outside_are_samples_bit_for_bit(rng, tmp_path, device, method):
+def test_hits_and_values_outside_are_samples(rng, tmp_path, device, method):
     times = np.arange(6) * 10**9
     values = (100 * rng.standard_normal((6, 3))).astype(np.float32)
     dataset = write(tmp_path / "cache", [{"x": (times, values)}])
@@ -98,7 +98,7 @@ def test_a_hit_and_what_is_outside_are_samples_bit_for_bit(rng, tmp_path, device
 
 
 @pytest.mark.parametrize("batch_size", [1, 33])
-def test_many_curves_are_several_groups_of_steps(dataset, recording, device, batch_size):
+def test_many_curves_in_several_groups(dataset, recording, device, batch_size):
     deltas = {name: [0.001 * k for k in range(130)] for name in ("action", "observation.imu", "observation.tactile")}
     methods = {"action": "akima", "observation.imu": [(slice(1, 3), "pchip")]}
     check(dataset, recording, deltas, device=device, method=methods, batch_size=batch_size, batches=1)
@@ -124,7 +124,7 @@ def on_one_clock(rng):
 
 
 @pytest.mark.parametrize("snap_s", [0, 1e-6, 0.01])
-def test_streams_of_one_clock_take_each_its_own_rule(rng, tmp_path, device, snap_s):
+def test_streams_of_one_clock_have_their_own_methods(rng, tmp_path, device, snap_s):
     recording = on_one_clock(rng)
     dataset = write(tmp_path / "cache", recording)
     deltas = {"a": [0.0, -0.013, 0.02, 0.02], "b": [0.02, 0.0], "c": [-0.013, 0.0, 0.5], "d": [0.02, -0.013]}
@@ -146,7 +146,7 @@ def test_streams_of_one_clock_take_each_its_own_rule(rng, tmp_path, device, snap
     assert_batch(batch, expected)
 
 
-def test_a_stream_gives_the_same_bytes_alone_and_beside_others_of_its_clock(rng, tmp_path, device):
+def test_a_stream_gives_the_same_bytes_alone_and_with_others_of_its_clock(rng, tmp_path, device):
     dataset = write(tmp_path / "cache", on_one_clock(rng))
     deltas = {"a": [0.0, 0.011], "b": [-0.02, 0.011], "c": [0.011]}
     options = {"batch_size": 40, "anchor": "c", "seed": 3, "device": device}
@@ -179,7 +179,7 @@ def test_a_stream_gives_the_same_bytes_alone_and_beside_others_of_its_clock(rng,
         ({"action": 3}, ["delta_timestamps['action'].method", "int"]),
     ],
 )
-def test_methods_that_make_no_sense_are_refused_by_name(dataset, methods, parts):
+def test_invalid_methods_are_refused_by_name(dataset, methods, parts):
     with pytest.raises(robocache.Error) as caught:
         small(dataset, method=methods)
     assert isinstance(caught.value, (ValueError, TypeError))
@@ -187,7 +187,7 @@ def test_methods_that_make_no_sense_are_refused_by_name(dataset, methods, parts)
         assert part in str(caught.value), str(caught.value)
 
 
-def test_whole_numbers_take_steps_alone(dataset):
+def test_integers_take_step_methods_alone(dataset):
     options = {"delta_timestamps": {"mode": [0.0]}}
     for methods in ("angle", {"mode": [(slice(0, 1), "pchip")]}):
         with pytest.raises(robocache.ArgumentTypeError, match=r"delta_timestamps\['mode'\].method.*int16"):

@@ -1,4 +1,4 @@
-"""Loader: episodes that lack a stream, and windows that are mostly padding: padding with a warning, left out, or refused."""
+"""Loader: episodes without a stream are padded with a warning, dropped, or refused; windows of mostly padding are warned of."""
 
 import pickle
 import warnings
@@ -31,13 +31,13 @@ def partly(tmp_path):
 
 
 def quiet(*args, **options):
-    """A loader that has nothing to say."""
+    """A loader that must not warn."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", LoaderWarning)
         return flat_loader(*args, **options)
 
 
-def test_rule_48_episodes_without_a_key_are_padding_and_one_warning_counts_them(partly, device):
+def test_rule_48_episodes_without_a_key_are_padded_and_counted_in_one_warning(partly, device):
     with pytest.warns(LoaderWarning) as warned:
         loader = flat_loader(partly, batch_size=80, delta_timestamps=WINDOWS, anchor="state", device=device)
     assert len(warned) == 1
@@ -69,14 +69,14 @@ def test_rule_48_error_names_what_is_missing(partly):
         flat_loader(partly, batch_size=8, delta_timestamps=WINDOWS, missing="skip")
 
 
-def test_rule_48_drop_that_leaves_no_episode_is_refused(partly):
+def test_rule_48_dropping_all_episodes_is_refused(partly):
     with pytest.raises(
         robocache.ArgumentError, match=r"^missing: 2 of 2 episodes have no row of 'camera'; expected an"
     ):
         flat_loader(partly, batch_size=8, delta_timestamps=WINDOWS, missing="drop", episodes=[1, 3])
 
 
-def test_rule_48_where_finds_the_episodes_that_have_rows(partly):
+def test_rule_48_where_selects_episodes_with_rows(partly):
     present = (pc.field("rows.camera") > 0) & (pc.field("rows.state") > 0)
     assert partly.select(present) == [0, 2]
     by_where = quiet(partly, batch_size=8, delta_timestamps=WINDOWS, episodes=present, shuffle=False)
@@ -85,7 +85,7 @@ def test_rule_48_where_finds_the_episodes_that_have_rows(partly):
 
 
 def test_rule_37_a_source_without_the_key_is_drawn_with_a_warning(partly, tmp_path):
-    """Its episodes are padding; those of the other source that lack the key are counted by its name."""
+    """Its episodes are padded. Episodes of the other source without the key are counted by that source's name."""
     blind = write(tmp_path / "blind", episodes_with("state", "state"))
     sources = [Source(blind), Source(partly, episodes=[0, 1, 2])]
     with pytest.warns(LoaderWarning) as warned:
@@ -101,7 +101,7 @@ def test_rule_37_a_source_without_the_key_is_drawn_with_a_warning(partly, tmp_pa
         flat_loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state", missing="error")
 
 
-def test_rule_48_a_renamed_stream_is_called_by_its_key_and_selected_by_its_name(partly):
+def test_rule_48_warnings_have_a_renamed_streams_key(partly):
     windows = {"state": None, "top": None}
     with pytest.warns(LoaderWarning, match=r"no row of 'top'.*field\('rows.camera'\)"):
         flat_loader(
@@ -110,7 +110,7 @@ def test_rule_48_a_renamed_stream_is_called_by_its_key_and_selected_by_its_name(
 
 
 def test_rule_48_anchors_of_a_clock(partly, tmp_path, device):
-    """An episode of either stream is drawn; one of neither is not, and is nothing to warn of."""
+    """An episode with one of the streams is drawn; one with neither is not, and is not warned of."""
     with pytest.warns(LoaderWarning, match=r"1 of 5 episodes have no row of 'state', 2 none of 'camera'"):
         flat_loader(partly, batch_size=8, delta_timestamps=WINDOWS, anchor_hz=10, device=device)
     loader = quiet(partly, batch_size=8, delta_timestamps=WINDOWS, anchor_hz=10, missing="drop", device=device)
@@ -119,12 +119,12 @@ def test_rule_48_anchors_of_a_clock(partly, tmp_path, device):
     quiet(aborted, batch_size=8, delta_timestamps=WINDOWS, anchor_hz=10)
 
 
-def test_rule_48_edges_that_drop_such_episodes_anyway_are_no_warning(partly):
+def test_rule_48_no_warning_if_edges_drop_the_episodes(partly):
     loader = quiet(partly, batch_size=8, delta_timestamps=WINDOWS, edges="drop", anchor="state")
     assert {episode for episode, _ in anchors_of(loader)} == {0, 2}
 
 
-def test_rule_48_ranks_drop_the_same_and_one_of_them_warns(partly):
+def test_rule_48_ranks_drop_the_same_and_one_warns(partly):
     options = {"batch_size": 4, "delta_timestamps": WINDOWS, "anchor": "state", "world_size": 2}
     with pytest.warns(LoaderWarning):
         flat_loader(partly, rank=0, **options)
@@ -136,7 +136,7 @@ def test_rule_48_ranks_drop_the_same_and_one_of_them_warns(partly):
     assert drawn == [{0}, {2}]
 
 
-def test_rule_48_one_warning_is_for_all_sources_and_a_copy_does_not_say_it_again(partly, tmp_path):
+def test_rule_48_one_warning_for_all_sources_and_none_for_copies(partly, tmp_path):
     sources = [Source(partly), Source(partly, episodes=[0, 1])]
     with pytest.warns(LoaderWarning) as warned:
         loader = flat_loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state")
@@ -157,7 +157,7 @@ def ten_hz(tmp_path, episodes=3, count=100, nominal=()):
 
 
 @pytest.mark.parametrize("length", [16, 200])
-def test_rule_48_offsets_that_are_rows_instead_of_seconds_are_said(tmp_path, device, length):
+def test_rule_48_offsets_in_rows_instead_of_seconds_are_warned_of(tmp_path, device, length):
     dataset = ten_hz(tmp_path)
     windows = {"state": None, "action": list(range(length))}
     with pytest.warns(LoaderWarning) as warned:
@@ -178,13 +178,13 @@ def test_rule_48_offsets_that_are_rows_instead_of_seconds_are_said(tmp_path, dev
     assert "'state'" not in text
 
 
-def test_rule_48_windows_that_are_mostly_whole_are_not_said(tmp_path):
+def test_rule_48_mostly_complete_windows_are_not_warned_of(tmp_path):
     dataset = ten_hz(tmp_path)
     quiet(dataset, batch_size=8, delta_timestamps={"action": [k / 10 for k in range(50)]})
     quiet(dataset, batch_size=8, delta_timestamps={"action": list(range(9))}, edges="drop")
 
 
-def test_rule_48_padding_is_told_for_what_it_is(tmp_path):
+def test_rule_48_the_warning_names_the_kind_of_padding(tmp_path):
     dataset = ten_hz(tmp_path)
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.03, 0.04]}}
     with pytest.warns(LoaderWarning, match=r"'action'\]: 100% of the steps are padding.*tolerance_s"):
@@ -193,14 +193,14 @@ def test_rule_48_padding_is_told_for_what_it_is(tmp_path):
         flat_loader(dataset, max_gap_s=0.05, **options)
 
 
-def test_rule_48_padding_counts_episodes_that_have_the_key_alone(partly):
+def test_rule_48_padding_counts_only_episodes_with_the_key(partly):
     """Episodes without the key have another warning."""
     with pytest.warns(LoaderWarning) as warned:
         flat_loader(partly, batch_size=8, delta_timestamps=WINDOWS, episodes=[0, 1, 3])
     assert [str(w.message).partition(":")[0] for w in warned] == ["missing"]
 
 
-def test_rule_48_padding_of_one_source_is_told_by_its_name(tmp_path, partly):
+def test_rule_48_padding_of_one_source_is_named(tmp_path, partly):
     long = ten_hz(tmp_path)
     sources = [Source(partly, episodes=[0, 2]), Source(long)]
     options = {"batch_size": 8, "anchor": "state"}
@@ -209,8 +209,8 @@ def test_rule_48_padding_of_one_source_is_told_by_its_name(tmp_path, partly):
     assert "sources[1]" not in str(warned[0].message)
 
 
-def test_rule_48_a_look_at_many_anchors_finds_their_share(tmp_path):
-    """More anchors than are looked at: episodes of 4 s, offsets up to 10 s."""
+def test_rule_48_the_share_is_estimated_from_many_anchors(tmp_path):
+    """There are more anchors than the loader checks: episodes of 4 s, offsets up to 10 s."""
     dataset = ten_hz(tmp_path, episodes=200, count=41)
     windows = {"action": [k / 10 for k in range(101)]}
     with pytest.warns(LoaderWarning) as warned:

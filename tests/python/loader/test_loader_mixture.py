@@ -1,4 +1,4 @@
-"""Loader: several sources: what is drawn, by the oracle's plain whole numbers, and what is made of it."""
+"""Loader: several sources: their order, against the oracle's integers, and their batches."""
 
 import collections
 import itertools
@@ -16,7 +16,7 @@ from soak import rounds
 
 import robocache
 
-# name: of each stream (rate in Hz, dtype, shape of one row)
+# name: {stream: (rate in Hz, dtype, shape of one row)}
 ROBOTS = {
     "one_arm": {
         "state": (50, np.float32, (7,)),
@@ -33,7 +33,7 @@ TO_STATE_AND_ACTION = {"qpos": "state", "command": "action"}
 
 
 def record(rng, streams, episodes):
-    """Each robot on clocks of its own, with repeated stamps and gaps, and a stream missing here and there."""
+    """A robot's streams, each with its own clock, repeated stamps and gaps; some streams are missing in some episodes."""
     recording = []
     for number in range(episodes):
         start, seconds = 10**12 * number + int(rng.integers(10**9)), rng.uniform(0.4, 1.5)
@@ -70,7 +70,7 @@ def part(robots, name, *, anchor="state", episodes=None, rename=None, **_):
     keys = {stream: (rename or {}).get(stream, stream) for stream in ROBOTS[name]}
     renamed = [{keys[stream]: rows for stream, rows in streams.items()} for streams in recording]
     chosen = range(len(recording)) if episodes is None else episodes
-    stats = dataset.statistics(sorted(set(chosen)))  # rule 49; what they are, tests of statistics tell
+    stats = dataset.statistics(sorted(set(chosen)))  # rule 49; other tests check these statistics
     return Part(
         renamed,
         [(e, int(t)) for e in chosen for t in renamed[e].get(keys.get(anchor, anchor), ([],))[0]],
@@ -80,7 +80,7 @@ def part(robots, name, *, anchor="state", episodes=None, rename=None, **_):
     )
 
 
-# Several of one dataset, names mapped, names swapped, widths and dtypes and clocks that differ, keys that are not there.
+# Several sources of one dataset, renamed and swapped streams, other widths, dtypes and clocks, missing keys.
 NINE = [
     ("one_arm", {"episodes": [0, 1, 2]}),
     ("two_arms", {"rename": TO_STATE_AND_ACTION}),
@@ -96,7 +96,7 @@ WEIGHTS = [0.5, 0.25, 3, 1e-2, 0.7, 1 / 3, 0.1, 2, 1]
 
 
 def mixed(robots, count, weights=None, *, device="cpu", batch_size=50, deltas=DELTAS, **options):
-    """A loader of the first of NINE, over and over, and the oracle's parts."""
+    """(a loader of `count` sources, which repeat NINE; the oracle's parts; the windows)."""
     chosen = list(itertools.islice(itertools.cycle(NINE), count))
     sources = [
         source(robots, name, **own, weight=None if weights is None else weights[k])
@@ -113,7 +113,7 @@ def mixed(robots, count, weights=None, *, device="cpu", batch_size=50, deltas=DE
 
 
 def places_of(loader):
-    """(source, episode, time) of each sample that comes, in order."""
+    """(source, episode, time) of each sample, in order."""
     found = []
     for batch in loader:
         columns = (to_numpy(batch[name]).tolist() for name in ("dataset_index", "episode_index", "time_ns"))
@@ -132,7 +132,7 @@ def expected_places(parts, positions, **options):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("count", range(1, 10))
-def test_rule_35_every_epoch_is_the_oracles(robots, device, count, weighted):
+def test_rule_35_every_epoch_equals_the_oracles(robots, device, count, weighted):
     seed = [0, 7, 2**63 - 1][count % 3]
     weights = WEIGHTS[:count] if weighted else None
     loader, parts, _ = mixed(robots, count, weights, seed=seed, device=device)
@@ -146,10 +146,10 @@ def test_rule_35_every_epoch_is_the_oracles(robots, device, count, weighted):
             assert collections.Counter(wanted) == collections.Counter(every)
 
 
-# A GPU's lanes have a source each, as long as there are lanes enough.
+# On a GPU each lane has one source, if there are enough lanes.
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("count", [32, 33])
-def test_rule_35_of_many_sources(robots, device, count, weighted):
+def test_rule_35_many_sources(robots, device, count, weighted):
     weights = [(k % 7 + 1) / 3 for k in range(count)] if weighted else None
     loader, parts, _ = mixed(robots, count, weights, seed=3, device=device, deltas={"state": None}, batch_size=150)
     wanted = expected_places(parts, range(150), seed=3, epoch=0, weights=weights)
@@ -167,7 +167,7 @@ def test_rule_35_without_shuffle(robots, device):
 
 
 @pytest.mark.parametrize("samples", [1, 17, 3000, 50_000, BLOCK, 200_000])
-def test_rule_35_blocks_run_on_across_epochs(robots, device, samples):
+def test_rule_35_blocks_continue_across_epochs(robots, device, samples):
     weights = [3.0, 1.0, 0.01]
     options = {"samples_per_epoch": samples, "seed": 5}
     loader, parts, _ = mixed(robots, 3, weights, batch_size=128, deltas={"state": None}, device=device, **options)
@@ -182,8 +182,8 @@ def test_rule_35_blocks_run_on_across_epochs(robots, device, samples):
 
 
 @pytest.mark.parametrize("weights", [[1, 1, 1], [3, 1, 0.01], [1e300, 1e300, 1e296], [0.4, 0.15, 0.45]])
-def test_rule_35_shares_of_a_block_are_exact_and_rounds_are_whole(robots, device, weights):
-    """In each block of 65,536 draws every source has its share, and goes round its own anchors: no anchor twice before all."""
+def test_rule_35_shares_of_a_block_are_exact(robots, device, weights):
+    """In each block of 65,536 draws every source has its exact share, and repeats no anchor before it has drawn all."""
     options = {"samples_per_epoch": BLOCK, "batch_size": 4096, "deltas": {"state": None}, "device": device}
     loader, parts, _ = mixed(robots, 3, weights, **options)
     drawn = [[] for _ in parts]
@@ -198,7 +198,7 @@ def test_rule_35_shares_of_a_block_are_exact_and_rounds_are_whole(robots, device
 
 
 def test_rule_35_shares_are_the_largest_remainders(robots):
-    """For many weights, counted over the loader's draws; weights of whole numbers have equal remainders."""
+    """Many weights, counted over the loader's draws; integer weights have equal remainders."""
     rng = np.random.default_rng(8)
     drawn = [[5, 12, 15, 8, 13, 3], [5, 19, 18, 14], [1, 2, 3, 1], [1e300, 3e300, 3e300]]
     for _ in range(rounds(4)):
@@ -216,17 +216,17 @@ def test_rule_35_temperature_weighs_by_the_number_of_anchors(robots, device, tem
     assert places_of(loader) == expected_places(parts, range(loader.num_samples), seed=3, weights=weights)
 
 
-# ---- What is made of it ----
+# ---- Batches ----
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("count", range(1, 10))
-def test_every_batch_of_a_mixture_is_the_oracles(robots, device, count, dtype):
+def test_every_batch_of_a_mixture_equals_the_oracles(robots, device, count, dtype):
     options = {"return_age": count % 2 == 1, "offset_s": 0.003, "max_gap_s": 0.2, "dtype": dtype}
     if count == 9:
         options |= {"method": {"state": "pchip", "action": "akima", "grip": "nearest"}, "causal": {"force": True}}
     if count % 3 == 0:
-        options["normalize"] = "mean_std"  # of each source by its own
+        options["normalize"] = "mean_std"  # each source by its own statistics
     loader, parts, deltas = mixed(robots, count, WEIGHTS[:count], batch_size=70, seed=count, device=device, **options)
     if "normalize" in options:
         options["normalize"] = {key: "mean_std" for key in ("state", "action", "force", "image") if key in deltas}
@@ -254,8 +254,8 @@ def test_a_mixture_without_pad_features_has_no_mask_of_features(robots, device):
 
 
 @pytest.mark.parametrize("steps", [[0.0], [0.0, 0.1, 100.0]])
-def test_a_row_without_features_is_there(tmp_path, device, steps):
-    """A width of 0 is a width: what is padding are the features, not the steps."""
+def test_a_row_without_features_is_no_padding(tmp_path, device, steps):
+    """With width 0 the features are padding, not the steps."""
     sources, time_ns = [], np.arange(4) * 10**8
     for width in (0, 6):
         recording = [{"x": (time_ns, np.ones((4, width), np.float32))}]
@@ -271,7 +271,7 @@ def test_a_row_without_features_is_there(tmp_path, device, steps):
     np.testing.assert_array_equal(part["x_feature_is_pad"], np.repeat([True, False], 4)[:, None] & np.ones(6, bool))
 
 
-def test_one_source_in_a_list_is_a_mixture_and_a_dataset_is_none(robots, device):
+def test_a_list_of_one_source_is_a_mixture_but_a_dataset_is_not(robots, device):
     options = {"batch_size": 32, "delta_timestamps": {"state": [0.0]}, "device": device}
     dataset = robots["one_arm"][0]
     alone = flat_loader(dataset, **options)
@@ -312,8 +312,8 @@ def test_each_source_renames_its_own_streams(robots, device):
     assert_batch(next(loader), mixture_batch(parts, drawn, options["delta_timestamps"], pad_features=True))
 
 
-def test_edges_are_of_each_source(robots, device):
-    """A source that has not the stream at all is drawn whole of it; an episode that lacks it is not."""
+def test_edges_apply_to_each_source(robots, device):
+    """A source without the stream is drawn completely; in a source with it, an episode without it is not drawn."""
     sources = [source(robots, "base"), source(robots, "none")]
     deltas = {"state": [-0.1, 0.0], "action": [0.0, 0.1]}
     loader = flat_loader(
@@ -335,7 +335,7 @@ def test_edges_are_of_each_source(robots, device):
     assert places_of(loader) == wanted
 
 
-def test_the_same_bytes_from_any_tier_on_any_number_of_threads(robots, device, threads):
+def test_bytes_do_not_depend_on_tier_or_threads(robots, device, threads):
     results = []
     for number, residency in ((1, "auto"), (2, "mapped"), (7, {"state": "mapped", "action": "pinned"})):
         threads(number)
@@ -347,7 +347,7 @@ def test_the_same_bytes_from_any_tier_on_any_number_of_threads(robots, device, t
     assert_same_batches(results[0], results[2])
 
 
-def test_a_pickled_mixture_goes_on_where_it_was(robots, device):
+def test_a_pickled_mixture_resumes(robots, device):
     loader, _, _ = mixed(robots, 9, WEIGHTS, seed=4, samples_per_epoch=170, device=device)
     next(loader)
     copy = pickle.loads(pickle.dumps(loader))
@@ -356,8 +356,8 @@ def test_a_pickled_mixture_goes_on_where_it_was(robots, device):
     assert copy.num_samples == 170
 
 
-def test_a_mixture_is_what_it_was_made_of(robots):
-    """Not of what the caller's list becomes."""
+def test_a_mixture_copies_its_list_of_sources(robots):
+    """Later changes of the caller's list have no effect."""
     sources = [source(robots, "one_arm"), source(robots, "base")]
     loader = flat_loader(sources, batch_size=8, delta_timestamps={"state": [0.0]}, device="cpu")
     sources.pop()
@@ -427,7 +427,7 @@ def sources_of(robots, *chosen):
     ],
     ids=str,
 )  # fmt: skip
-def test_mixtures_that_make_no_sense_are_refused_by_name(robots, chosen, options, parts):
+def test_invalid_mixtures_are_refused_by_name(robots, chosen, options, parts):
     options = {"batch_size": 8, "delta_timestamps": {"state": [0.0]}, "device": "cpu"} | options
     with pytest.raises(robocache.Error) as caught:
         flat_loader(sources_of(robots, *chosen), **options)
@@ -436,7 +436,7 @@ def test_mixtures_that_make_no_sense_are_refused_by_name(robots, chosen, options
         assert part in str(caught.value), str(caught.value)
 
 
-def test_what_is_no_source_is_refused(robots):
+def test_values_that_are_no_source_are_refused(robots):
     options = {"batch_size": 8, "delta_timestamps": {"state": [0.0]}, "device": "cpu"}
     dataset = robots["base"][0]
     for given, part in (
@@ -502,7 +502,7 @@ def test_the_same_features_in_another_order_are_refused(tmp_path):
         b.statistics(spec)
 
 
-def test_other_features_are_a_warning_with_both_names(tmp_path):
+def test_different_feature_names_are_warned_of(tmp_path):
     a, b = named(tmp_path / "a", LEFT_RIGHT), named(tmp_path / "b", ["left_0", "x", "y", "z"])
     with pytest.warns(robocache.LoaderWarning, match=r"\['action'\].*feature 1 is 'left_1' and 'x'.*rename"):
         loader_of([a, b])
@@ -539,7 +539,7 @@ def test_a_state_in_another_order_is_refused(tmp_path):
         (["joint_0", "joint_1", "joint_2"], ["motor_1", "motor_2", "motor_3"], False),
     ],
 )
-def test_names_have_an_order_behind_what_is_common_to_them(names, others, is_refused, tmp_path):
+def test_common_prefixes_of_names_do_not_hide_their_order(names, others, is_refused, tmp_path):
     dataset = named(tmp_path / "a", names, other=others)
     relative = robocache.Window([0.0], convert=[robocache.actions.Relative("joints")], base="state")
     windows = {"action": relative, "state": [0.0]}
@@ -572,7 +572,7 @@ def of_unit(path, units, width=2):
         (None, ["rad", ""], ""),
     ],
 )
-def test_sources_of_several_units_fill_no_key_together(one, other, words, tmp_path):
+def test_sources_of_different_units_in_one_key_are_refused(one, other, words, tmp_path):
     sources = [of_unit(tmp_path / "one", one), of_unit(tmp_path / "other", other)]
     if not words:
         assert len(next(robocache.Loader(sources, delta_timestamps={"q": None}, batch_size=8, shuffle=False))["q"]) == 8
@@ -601,7 +601,7 @@ def test_sources_of_several_units_fill_no_key_together(one, other, words, tmp_pa
     robocache.Loader(apart, delta_timestamps={"q": None, "other": None}, batch_size=4, missing="pad")
 
 
-def test_statistics_of_relative_values_are_none_of_absolute_ones(tmp_path):
+def test_statistics_of_relative_values_do_not_apply_to_absolute_ones(tmp_path):
     caches = []
     for absolute in (True, False, None):
         with robocache.Writer(tmp_path / str(absolute)) as writer:
@@ -641,7 +641,7 @@ AB, BA = ["a", "b"], ["b", "a"]
         (None, AB, BA, (2,), "q"),
         (None, ["a", "b", "c"], ["b", "a", "d"], (3,), "q"),
         ("joint_names", [AB, AB], [BA, BA], (2,), "q"),
-        ("joint_names", [AB, AB], [AB, BA], (2,), "q"),  # of the second's episodes
+        ("joint_names", [AB, AB], [AB, BA], (2,), "q"),  # the order of the second source's episodes
         ("joint_names", ["a,b", "a, b"], ["b,a", "b,a"], (2,), "q"),
         ("motors", ["a b", "a b"], ["b a", "b a"], (2,), "q"),
         ("labels", [AB, AB], [BA, BA], (2,), "q"),
@@ -649,8 +649,8 @@ AB, BA = ["a", "b"], ["b", "a"]
         ("body_names", [AB, AB], [BA, BA], (2, 3), "body_pos_w"),
     ],
 )
-def test_sources_with_features_in_other_orders_fill_no_key_together(column, one, other, shape, stream, tmp_path):
-    """Columns of a batch would hold several quantities."""
+def test_sources_with_differently_ordered_features_are_refused(column, one, other, shape, stream, tmp_path):
+    """A column of the batch would mix quantities."""
     first = with_names(tmp_path / "one", one, column, shape, stream)
     second = with_names(tmp_path / "other", other, column, shape, stream)
     sources = [robocache.Source(first), robocache.Source(second)]
@@ -662,7 +662,7 @@ def test_sources_with_features_in_other_orders_fill_no_key_together(column, one,
     robocache.Loader(apart, delta_timestamps={stream: None, "other": None}, batch_size=4, missing="pad")
 
 
-def test_episodes_of_one_dataset_with_features_in_other_orders_fill_no_key(tmp_path):
+def test_episodes_with_differently_ordered_features_are_refused(tmp_path):
     dataset = with_names(tmp_path / "one", [AB, BA], "joint_names")
     with pytest.raises(robocache.ArgumentError, match="one order"):
         robocache.Loader(dataset, delta_timestamps={"q": None}, batch_size=4)
@@ -677,13 +677,13 @@ def test_episodes_of_one_dataset_with_features_in_other_orders_fill_no_key(tmp_p
         (None, ["a", "a"], ["a", "a"], "q", ""),
         (None, AB, ["a", "c"], "q", "'b'"),
         ("joint_names", [AB, AB], [["a", "c"], ["a", "c"]], "q", "'b'"),
-        ("joint_names", [AB, AB], [BA, BA], "eef_pos", ""),  # no joints
+        ("joint_names", [AB, AB], [BA, BA], "eef_pos", ""),  # "eef_pos" has no joints
         ("objects", [AB, AB], [BA, BA], "q", ""),
         ("joint_names", [AB, None], [AB, AB], "q", ""),
     ],
 )
-def test_names_that_fit_or_are_others_are_taken(column, one, other, stream, words, tmp_path, recwarn):
-    """Other names may be other words for the same, so they are a warning."""
+def test_matching_or_unrelated_names_are_accepted(column, one, other, stream, words, tmp_path, recwarn):
+    """Unrelated names may be synonyms, so they are only a warning."""
     datasets = [with_names(tmp_path / name, x, column, stream=stream) for name, x in (("one", one), ("other", other))]
     robocache.Loader([robocache.Source(x) for x in datasets], delta_timestamps={stream: None}, batch_size=4)
     warned = [str(warning.message) for warning in recwarn if "features" in str(warning.message)]
@@ -691,7 +691,7 @@ def test_names_that_fit_or_are_others_are_taken(column, one, other, stream, word
 
 
 @pytest.mark.parametrize(("column", "values"), [("units", ("rad", "deg")), ("use_degrees", (False, True))])
-def test_columns_that_say_other_units_are_a_warning(column, values, tmp_path, recwarn):
+def test_columns_with_different_units_are_warned_of(column, values, tmp_path, recwarn):
     datasets = []
     for number, value in enumerate(values):
         with robocache.Writer(tmp_path / str(number)) as writer, writer.episode(**{column: value}) as episode:

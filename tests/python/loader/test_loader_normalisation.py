@@ -19,7 +19,7 @@ def test_every_float_stream_is_normalised_alike(dataset, recording, device, mode
     )
 
 
-def test_one_key_of_many_may_stay_as_it_is(tmp_path, device):
+def test_one_key_may_stay_unnormalised(tmp_path, device):
     values = np.arange(100, dtype=np.float32).reshape(50, 2)
     streams = {name: (np.arange(50) * 10**8, values) for name in ("x", "y")}
     windows = {"x": robocache.Window(), "y": robocache.Window(normalize="none")}
@@ -50,10 +50,10 @@ def test_a_constant_feature_is_normalised_to_a_finite_value(tmp_path, device):
 
 
 def normalised_rows(dataset, recording, mode, device):
-    """(what the loader gives at every tick of the action, the same in float64 from the recording alone, the bound).
+    """(the loader's values at every tick of the action, the same in float64 from the recording, the bound).
 
-    The statistics are those of every row. At a time that is there twice both anchors see the last of its rows. The bound
-    is on float32's rounding of scale, shift and result, each by at most 2^-24 of its term.
+    Statistics are of every row. At a repeated time both anchors read the last of its rows. The bound
+    covers float32's rounding of scale, shift and result, each at most 2^-24 of its term.
     """
     loader = flat_loader(
         dataset,
@@ -87,7 +87,7 @@ def test_the_statistics_are_those_of_every_row(dataset, recording, device, mode)
 
 def test_mean_std_gives_mean_0_and_std_1_and_the_ranges_minus_1_to_1(rng, tmp_path, device):
     recording = []
-    for start in range(3):  # no time twice: every row is seen once
+    for start in range(3):  # no repeated times: every row is read once
         values = random_values(rng, 200 + start, np.dtype(np.float32), (17,))
         recording.append({"action": (start * 10**12 + np.arange(len(values)) * 20_000_000, values)})
     dataset = write(tmp_path / "cache", recording)
@@ -99,7 +99,7 @@ def test_mean_std_gives_mean_0_and_std_1_and_the_ranges_minus_1_to_1(rng, tmp_pa
     assert (np.abs(x.max(0) - 1) <= bound.max(0)).all()
     x, _, bound = normalised_rows(dataset, recording, "q01_q99", device)
     inside = (np.abs(x) <= 1 + bound).mean(0)
-    assert (np.abs(inside - 0.98) <= 2 / len(x)).all()  # of n rows, 1% lie beyond either end, to a row
+    assert (np.abs(inside - 0.98) <= 2 / len(x)).all()  # 1% of n rows, within a row, are beyond each end
 
 
 # ---- loader.normalize ----
@@ -118,7 +118,7 @@ def there(dataset, batch, key, datasets=None):
 
 
 def assert_neighbours(result, batch, shift):
-    """Rule 38: an array's value is the batch's or a neighbour of it; of float64, within a rounding of the product more."""
+    """Rule 38: an array's value is the batch's or a neighbouring float; for float64 the product's rounding is added."""
     assert result.dtype == batch.dtype
     size = np.abs(batch.astype(np.float64))
     bound = float(np.finfo(batch.dtype).eps) * size + 2.0**-53 * (size + np.abs(shift).max())
@@ -128,10 +128,10 @@ def assert_neighbours(result, batch, shift):
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
 @pytest.mark.parametrize("constant", ["center", "lerobot", "openpi"])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_batch_is_what_normalize_makes_of_the_raw_one(dataset, device, mode, constant, framework):
+def test_normalize_of_a_raw_batch_equals_the_batch(dataset, device, mode, constant, framework):
     if framework == "numpy" and device == "cuda":
         pytest.skip("numpy is on the CPU")
-    keys = [key for key in FLOAT_STREAMS if key != "observation.imu"]  # which is float64, and so computed in it
+    keys = [key for key in FLOAT_STREAMS if key != "observation.imu"]  # it is float64, so computed in float64
     for names, dtype in ((keys, "float32"), (["observation.imu"], "float64")):
         arguments = {"batch_size": 200, "delta_timestamps": dict.fromkeys(names, DELTAS), "seed": 8, "dtype": dtype}
         arguments |= {"device": device, "framework": framework}
@@ -151,7 +151,7 @@ def test_a_batch_is_what_normalize_makes_of_the_raw_one(dataset, device, mode, c
 
 @pytest.fixture(scope="module")
 def arms(tmp_path_factory):
-    """Two datasets of the same streams on other scales."""
+    """Two datasets with the same streams in different scales."""
     rng, folder, result = np.random.default_rng(34), tmp_path_factory.mktemp("arms"), []
     for number in range(2):
         rows = {
@@ -167,7 +167,7 @@ def stats_about(mean, std):
 
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
-def test_a_sources_norm_stats_go_before_the_loaders_and_those_before_the_caches(arms, device, framework):
+def test_norm_stats_of_a_source_precede_the_loaders_and_the_caches(arms, device, framework):
     if framework == "numpy" and device == "cuda":
         pytest.skip("numpy is on the CPU")
     arguments = {"batch_size": 128, "delta_timestamps": {key: [0.0, 0.004] for key in ("state", "action", "force")}}
@@ -195,7 +195,7 @@ def test_a_sources_norm_stats_go_before_the_loaders_and_those_before_the_caches(
         assert_same_bits(to_numpy(result), to_numpy(batch[key]), key)
         back = loader.unnormalize(key, result, dataset_index=batch["dataset_index"])
         np.testing.assert_allclose(to_numpy(back), recorded, rtol=1e-4, atol=1e-4)
-    # Which source an array is of may be left unsaid where all are normalised alike, and there alone.
+    # dataset_index may be left out only if all sources are normalised alike.
     assert_same_bits(to_numpy(loader.normalize("action", raw["action"])), to_numpy(batch["action"]))
     for key in ("state", "force"):
         with pytest.raises(robocache.ArgumentError, match=r"^dataset_index: "):
@@ -215,13 +215,13 @@ def test_a_sources_norm_stats_go_before_the_loaders_and_those_before_the_caches(
         ({"normalize": "std"}, robocache.ArgumentError, "normalize: "),
     ],
 )
-def test_statistics_that_make_no_sense_are_refused_by_name(arms, options, error, part):
+def test_invalid_statistics_are_refused_by_name(arms, options, error, part):
     options = {"normalize": "mean_std", **options}
     with pytest.raises(error, match=part):
         flat_loader(arms[0], batch_size=4, delta_timestamps={"action": [0.0]}, device="cpu", **options)
 
 
-def test_a_key_that_is_not_normalised_stays_and_one_that_is_none_is_refused(arms, device):
+def test_an_unnormalised_key_stays_and_an_unknown_one_is_refused(arms, device):
     loader = flat_loader(
         arms[0],
         batch_size=4,
@@ -237,7 +237,7 @@ def test_a_key_that_is_not_normalised_stays_and_one_that_is_none_is_refused(arms
             loader.normalize(key, x)
 
 
-def test_statistics_that_would_not_be_used_are_refused(dataset):
+def test_unused_statistics_are_refused(dataset):
     for options in ({"norm_stats": dataset.stats}, {"constant": "lerobot"}):
         with pytest.raises(robocache.ArgumentError, match="goes with a Window"):
             small(dataset, **options)

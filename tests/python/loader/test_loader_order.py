@@ -16,7 +16,7 @@ from recordings import EVERY, anchors_of, assert_same_batches, batches_of, check
 import robocache
 
 
-def test_an_epoch_holds_every_anchor_once(dataset, recording, device):
+def test_an_epoch_has_every_anchor_once(dataset, recording, device):
     loader = small(dataset, drop_last=False, device=device)
     wanted = collections.Counter(ticks_of(recording, "action"))
     epochs = [anchors_of(loader) for _ in range(3)]
@@ -49,11 +49,11 @@ def test_the_order_is_well_mixed(tmp_path):
         assert abs(np.abs(order - np.arange(rows)).mean() / rows - 1 / 3) < 0.01
         assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 0.04
         per_batch = np.sort(order.reshape(-1, 1000), axis=1)
-        assert np.diff(per_batch, axis=1).max() < 400  # every batch reaches into every part
+        assert np.diff(per_batch, axis=1).max() < 400  # every batch has samples of every part
     assert abs(np.corrcoef(*orders)[0, 1]) < 0.04
 
 
-def test_without_shuffle_the_order_is_that_of_the_recording(dataset, recording, device):
+def test_without_shuffle_the_order_is_the_recordings(dataset, recording, device):
     loader = small(dataset, shuffle=False, drop_last=False, device=device)
     assert anchors_of(loader) == ticks_of(recording, "action")
     assert anchors_of(loader) == ticks_of(recording, "action")
@@ -83,7 +83,7 @@ def test_len_and_drop_last(dataset, recording, device):
         assert set(sizes[:-1]) <= {batch_size}
 
 
-def test_a_last_batch_that_is_not_full_is_the_oracles(dataset, recording, device):
+def test_a_small_last_batch_equals_the_oracles(dataset, recording, device):
     check(dataset, recording, EVERY, device=device, batches=100, drop_last=False, anchor="gripper", batch_size=50)
 
 
@@ -117,13 +117,13 @@ def test_a_state_is_seed_epoch_and_samples(dataset):
     assert place_of(loader) == {"seed": 4, "epoch": 1, "samples": 0}
 
 
-def test_a_state_brings_its_seed(dataset):
+def test_a_state_sets_the_seed(dataset):
     first, other = small(dataset, seed=1), small(dataset, seed=2)
     other.load_state_dict(first.state_dict())
     assert anchors_of(first) == anchors_of(other)
 
 
-def test_any_epoch_is_reached_at_once(dataset):
+def test_set_epoch_jumps_to_any_epoch(dataset):
     loader = small(dataset, seed=1)
     loader.load_state_dict({"seed": 1, "epoch": 10**12, "samples": 32})
     assert place_of(loader) == {"seed": 1, "epoch": 10**12, "samples": 32}
@@ -145,7 +145,7 @@ def test_any_epoch_is_reached_at_once(dataset):
         [1, 0, 0],
     ],
 )
-def test_a_state_that_fits_no_loader_is_refused(dataset, state):
+def test_an_invalid_state_is_refused(dataset, state):
     loader = small(dataset, seed=3)
     with pytest.raises(robocache.Error, match=r"(?i)state|seed|epoch|samples"):
         loader.load_state_dict(state)
@@ -155,14 +155,14 @@ def test_a_state_that_fits_no_loader_is_refused(dataset, state):
 # ---- Copies and threads ----
 
 
-def test_a_state_is_of_plain_ints_whatever_the_arguments_are(dataset):
+def test_a_state_has_plain_ints(dataset):
     loader = small(dataset, batch_size=np.int64(16), seed=np.int32(4))
     next(loader)
     assert json.dumps(loader.state_dict()).startswith('{"seed": 4, "epoch": 0, "samples": 16, "fingerprint": "')
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
-def test_a_pickled_loader_goes_on_where_it_was(dataset, start_method):
+def test_a_pickled_loader_resumes(dataset, start_method):
     options = {
         "delta_timestamps": {"action": [0.0, 0.1]},
         "method": {"action": [(slice(0, 3), "pchip")]},
@@ -183,7 +183,7 @@ def test_a_pickled_loader_goes_on_where_it_was(dataset, start_method):
 
 
 @pytest.mark.parametrize("as_source", [False, True])
-def test_a_loader_of_what_can_be_read_but_once_pickles(dataset, as_source):
+def test_a_loader_of_generators_pickles(dataset, as_source):
     deltas, chosen = {"action": (k / 10 for k in range(2))}, iter([0, 2])
     source = robocache.Source(dataset, episodes=chosen) if as_source else dataset
     loader = small(source, delta_timestamps=deltas, **({} if as_source else {"episodes": chosen}))
@@ -192,7 +192,7 @@ def test_a_loader_of_what_can_be_read_but_once_pickles(dataset, as_source):
     assert_same_batches(batches_of(copy), batches_of(loader))
 
 
-def test_a_copy_does_not_move_with_the_original_nor_with_its_arguments(dataset):
+def test_a_copy_is_independent_of_the_original_and_its_arguments(dataset):
     deltas, chosen = {"action": [0.0]}, np.array([0, 2])
     loader = small(dataset, delta_timestamps=deltas, episodes=chosen)
     deltas["mode"] = [0.0]
@@ -207,7 +207,7 @@ def test_a_copy_does_not_move_with_the_original_nor_with_its_arguments(dataset):
 
 
 def test_threads_of_one_epoch_share_its_batches(dataset, recording):
-    """Every batch goes to one of them, and all of them end with the epoch."""
+    """Each batch goes to one thread, and all threads end with the epoch."""
     loader = small(dataset, batch_size=3)
     wanted = collections.Counter(ticks_of(recording, "action"))
     for epoch in range(3):
@@ -222,10 +222,10 @@ def test_threads_of_one_epoch_share_its_batches(dataset, recording):
             parts, loops = zip(*pool.map(loop, range(4)), strict=True)
         assert sum((collections.Counter(part) for part in parts), collections.Counter()) == wanted
         assert place_of(loader) == {"seed": 0, "epoch": epoch + 1, "samples": 0}
-    assert next(iter(loops[0]), None) is None  # a loop that has ended stays so
+    assert next(iter(loops[0]), None) is None  # a loop that has ended stays ended
 
 
-def test_a_signal_s_handler_may_ask_for_the_state(dataset):
+def test_a_signal_handler_can_read_the_state(dataset):
     loader = small(dataset, batch_size=8, prefetch=0)
     requested = []
     handler = signal.signal(signal.SIGUSR1, lambda *_: requested.append(loader.state_dict()["samples"]))
@@ -236,21 +236,21 @@ def test_a_signal_s_handler_may_ask_for_the_state(dataset):
             next(loader)
     finally:
         signal.signal(signal.SIGUSR1, handler)
-    assert requested == [0, 8, 16]  # what had been given when it came
+    assert requested == [0, 8, 16]  # the samples returned before the signal
 
 
-def test_set_epoch_keeps_a_place_that_was_loaded(dataset):
-    """As in ``for epoch in range(first, last): loader.set_epoch(epoch)`` behind load_state_dict."""
+def test_set_epoch_keeps_a_loaded_position(dataset):
+    """As in ``for epoch in range(first, last): loader.set_epoch(epoch)`` after load_state_dict."""
     loader = small(dataset)
     loader.load_state_dict({"seed": 0, "epoch": 3, "samples": 32})
     loader.set_epoch(3)
     assert place_of(loader) == {"seed": 0, "epoch": 3, "samples": 32}
     next(iter(loader))
-    loader.set_epoch(3)  # a loop has begun: anew
+    loader.set_epoch(3)  # a loop has begun: the epoch starts anew
     assert place_of(loader) == {"seed": 0, "epoch": 3, "samples": 0}
     loader.load_state_dict({"seed": 0, "epoch": 3, "samples": 32})
     loader.set_epoch(4)
     assert place_of(loader) == {"seed": 0, "epoch": 4, "samples": 0}
     next(loader)
-    loader.set_epoch(4)  # no state was loaded since: a look at a batch does not cost it
+    loader.set_epoch(4)  # no state was loaded since: reading a batch loses no samples
     assert place_of(loader) == {"seed": 0, "epoch": 4, "samples": 0}

@@ -1,4 +1,4 @@
-"""A loader makes no batches of ragged rows; it follows what streams say of their methods."""
+"""A loader refuses ragged streams, and uses the methods that streams declare."""
 
 import numpy as np
 import pytest
@@ -28,20 +28,20 @@ def loader(dataset, **options):
     return flat_loader(dataset, **options)
 
 
-def test_they_are_refused_by_name(dataset):
+def test_ragged_streams_are_refused_by_name(dataset):
     with pytest.raises(
         robocache.ArgumentError, match=r"delta_timestamps\['lidar'\]: expected rows of one size.*ragged rows"
     ):
         loader(dataset, delta_timestamps={"pose": [0.0], "lidar": [0.0]})
 
 
-def test_a_source_of_which_one_fills_a_key_is_refused(dataset):
+def test_a_source_with_a_ragged_key_is_refused(dataset):
     sources = [robocache.Source(dataset), robocache.Source(dataset, rename={"pose": "other", "lidar": "pose"})]
     with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['pose'\]: expected rows of one size"):
         loader(sources, delta_timestamps={"pose": [0.0]})
 
 
-def test_their_clock_may_be_the_anchors(dataset):
+def test_the_clock_of_a_ragged_stream_can_be_the_anchor(dataset):
     assert loader(dataset, delta_timestamps={"pose": [0.0]}, anchor="lidar").num_anchors == 20
 
 
@@ -52,7 +52,7 @@ def same(a, b):
     return all(np.array_equal(a[key], b[key]) for key in DELTAS)
 
 
-def test_a_streams_own_methods_are_its_default(dataset):
+def test_declared_methods_are_the_default(dataset):
     methods = {"pose": [(slice(3, 7), "slerp")], "heading": "angle"}
     by_default = next(loader(dataset, delta_timestamps=DELTAS))
     assert same(by_default, next(loader(dataset, delta_timestamps=DELTAS, method=methods)))
@@ -60,7 +60,7 @@ def test_a_streams_own_methods_are_its_default(dataset):
     assert np.all(np.abs(by_default["heading"]) > 3)  # the shorter way round
 
 
-def test_the_callers_methods_go_before_them(dataset):
+def test_the_callers_methods_precede_declared_ones(dataset):
     with pytest.warns(robocache.LoaderWarning, match=r"\['pose'\].method: 'linear' goes before .*, slerp \[3:7\]"):
         linear = next(loader(dataset, delta_timestamps=DELTAS, method="linear"))
     with pytest.warns(robocache.LoaderWarning, match=r"\['heading'\].method: 'pchip' goes before .*, angle \[0:1\]"):
@@ -74,7 +74,7 @@ def test_the_callers_methods_go_before_them(dataset):
 
 
 @pytest.mark.parametrize("methods", ["slerp", [["slerp"]], [[0, "slerp", 4]], [[0, 1, 2]], {"a": 1}, 3])
-def test_methods_that_cannot_be_are_refused_where_they_are_used(tmp_path, methods):
+def test_invalid_declared_methods_are_refused_when_used(tmp_path, methods):
     with robocache.Writer(tmp_path / "odd") as w:
         w.stream("x", attributes={"methods": methods})
         with w.episode() as ep:
@@ -87,7 +87,7 @@ def test_methods_that_cannot_be_are_refused_where_they_are_used(tmp_path, method
     loader(ds, delta_timestamps={"y": [0.0]})
 
 
-def test_sources_that_differ_in_methods_are_refused(dataset):
+def test_sources_with_different_methods_are_refused(dataset):
     sources = [robocache.Source(dataset), robocache.Source(dataset, rename={"pose": "x", "heading": "pose"})]
     with pytest.raises(
         robocache.ArgumentError, match=r"delta_timestamps\['pose'\].method: expected one, since the attributes"

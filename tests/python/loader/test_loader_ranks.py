@@ -1,4 +1,4 @@
-"""Loader: one order for any number of ranks, batch size and thread; what a loop is; stopping, killing and going on."""
+"""Loader: one order for any number of ranks, batch size and threads; loops; stopping, killing and resuming."""
 
 import collections
 import functools
@@ -26,13 +26,13 @@ import robocache
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
-    """The tests are rank 0 of 1, whatever starts them."""
+    """Removes the launcher's variables: each test is rank 0 of 1."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
 
 
 def shared_out(count, start, batch_size, rank, world_size, drop_last):
-    """The positions of each batch of a rank from `start` on, as rule 36 says it."""
+    """The positions of each batch of a rank from `start` on, by rule 36."""
     while start < count:
         each = min(batch_size, -(-(count - start) // world_size))
         if drop_last and count - start < batch_size * world_size:
@@ -42,7 +42,7 @@ def shared_out(count, start, batch_size, rank, world_size, drop_last):
 
 
 def positions_of(loader, ticks):
-    """The anchors of each batch of what is left of an epoch, as numbers among all ticks."""
+    """The anchors of each remaining batch of the epoch, as indices among all ticks."""
     numbers = {tick: number for number, tick in enumerate(ticks)}
     found = []
     for batch in loader:
@@ -75,7 +75,7 @@ def of(plain, **options):
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("batch_size", [1, 8, 30])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
-def test_rule_36_each_rank_has_its_slice_of_the_same_global_batch(plain, device, world_size, batch_size, drop_last):
+def test_rule_36_each_rank_has_a_slice_of_the_global_batch(plain, device, world_size, batch_size, drop_last):
     _, ticks = plain
     count, options = len(ticks), {"seed": 9, "batch_size": batch_size, "drop_last": drop_last, "device": device}
     for rank in range(world_size):
@@ -93,9 +93,7 @@ def test_rule_36_each_rank_has_its_slice_of_the_same_global_batch(plain, device,
 @pytest.mark.parametrize("batch_size", [1, 5, 64])
 @pytest.mark.parametrize("world_size", [2, 3, 4, 7])
 @pytest.mark.parametrize("rows", [3, 64, 211])
-def test_rule_36_an_epoch_is_filled_up_as_torchs_distributed_sampler_does(
-    tmp_path, device, rows, world_size, batch_size
-):
+def test_rule_36_an_epoch_is_filled_up_like_torchs_distributed_sampler(tmp_path, device, rows, world_size, batch_size):
     recording = [{"x": (np.arange(rows), np.zeros(rows))}]
     dataset = write(tmp_path / "cache", recording)
     ours, theirs = collections.Counter(), collections.Counter()
@@ -144,8 +142,8 @@ def test_rule_36_no_byte_depends_on_ranks_batch_size_threads_prefetch_or_tier(da
 @pytest.mark.parametrize("batches", [0, 1, 3])
 @pytest.mark.parametrize("before", [(4, 16), (4, 8), (1, 64)])
 @pytest.mark.parametrize("after", [(2, 16), (2, 4), (1, 5), (7, 3)])
-def test_rule_36_a_state_goes_on_with_other_ranks_and_another_batch_size(plain, device, before, after, batches):
-    """As 4 ranks of 256 would as 2 of 64: what all ranks had is not drawn again, and the rest comes in its order."""
+def test_rule_36_a_state_resumes_with_other_ranks_and_batch_size(plain, device, before, after, batches):
+    """Like 4 ranks of 256 that become 2 of 64: samples of all ranks are not drawn again, and the rest keeps its order."""
     _, ticks = plain
     options = {"seed": 6, "device": device}
     states = []
@@ -170,7 +168,7 @@ def test_rule_36_a_state_goes_on_with_other_ranks_and_another_batch_size(plain, 
             assert positions_of(loader, ticks) == wanted
 
 
-def test_rule_36_a_mixture_goes_on_with_other_ranks(dataset, recording, device):
+def test_rule_36_a_mixture_resumes_with_other_ranks(dataset, recording, device):
     sources = [
         robocache.Source(dataset, weight=0.7, episodes=[0, 1, 2]),
         robocache.Source(dataset, weight=0.3, episodes=[5]),
@@ -191,7 +189,7 @@ def test_rule_36_a_mixture_goes_on_with_other_ranks(dataset, recording, device):
 
 
 @pytest.mark.parametrize("step", [0, 1, 3, 4, 10**6])
-def test_rule_36_a_state_of_steps_still_loads(plain, step):
+def test_rule_36_a_former_state_with_steps_loads(plain, step):
     options = {"batch_size": 16, "rank": 1, "world_size": 4}
     old, new = of(plain, **options), of(plain, **options)
     old.load_state_dict({"seed": 3, "epoch": 2, "step": step})
@@ -213,14 +211,14 @@ def test_rule_36_a_state_of_steps_still_loads(plain, step):
         ({"rank": 0, "world_size": 200, "batch_size": 2, "drop_last": True}, "batch_size: expected at most the 1 "),
     ],
 )
-def test_ranks_that_make_no_sense_are_refused(plain, options, part):
+def test_invalid_ranks_are_refused(plain, options, part):
     with pytest.raises(robocache.Error, match=part):
         of(plain, **options)
 
 
-def test_the_environment_says_which_rank_this_is(plain, monkeypatch):
+def test_the_environment_sets_the_rank(plain, monkeypatch):
     monkeypatch.setenv("RANK", "3")
-    assert (of(plain).rank, of(plain).world_size) == (0, 1)  # of how many it does not say
+    assert (of(plain).rank, of(plain).world_size) == (0, 1)  # the number of ranks is unknown
     monkeypatch.setenv("WORLD_SIZE", "8")
     loader = of(plain)
     assert (loader.rank, loader.world_size) == (3, 8)
@@ -233,7 +231,7 @@ def test_the_environment_says_which_rank_this_is(plain, monkeypatch):
         of(plain)
 
 
-def test_torch_distributed_knows_better_than_the_environment(plain, monkeypatch, tmp_path):
+def test_torch_distributed_precedes_the_environment(plain, monkeypatch, tmp_path):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     torch.distributed.init_process_group(
@@ -279,7 +277,7 @@ def environment(**more):
     return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more}
 
 
-def test_torchrun_of_two_processes_shares_every_sample_out(plain, tmp_path):
+def test_torchrun_of_two_processes_shares_all_samples(plain, tmp_path):
     dataset, ticks = plain
     script, out = tmp_path / "train.py", tmp_path / "times.json"
     script.write_text(TRAIN)
@@ -296,13 +294,13 @@ def test_torchrun_of_two_processes_shares_every_sample_out(plain, tmp_path):
         drawn = [numbers[t] for ranks in own for rank in ranks for t in rank]
         first = drawn[0]
         assert sorted(drawn[: len(ticks)]) == list(range(len(ticks)))  # disjoint and complete
-        assert drawn[len(ticks) :] == [first]  # 211 are not even: the first once more
+        assert drawn[len(ticks) :] == [first]  # 211 is odd: the first sample is repeated
 
 
-# ---- What a loop is ----
+# ---- Loops ----
 
 
-def test_rule_36_a_loop_left_by_break_is_over(plain, device):
+def test_rule_36_break_ends_a_loop(plain, device):
     _, ticks = plain
     loader = of(plain, device=device)
     wanted = [[draw(p, [211], epoch=epoch)[1] for p in range(211)] for epoch in range(5)]
@@ -315,7 +313,7 @@ def test_rule_36_a_loop_left_by_break_is_over(plain, device):
     assert all_positions_of(itertools.islice(loader, 3), ticks) == wanted[4][:48]
 
 
-def test_rule_36_after_a_state_the_loop_is_what_is_left_of_its_epoch(plain, device):
+def test_rule_36_the_loop_after_a_state_is_the_rest_of_its_epoch(plain, device):
     _, ticks = plain
     loader = of(plain, device=device)
     wanted = [[draw(p, [211], epoch=epoch)[1] for p in range(211)] for epoch in range(9)]
@@ -327,11 +325,11 @@ def test_rule_36_after_a_state_the_loop_is_what_is_left_of_its_epoch(plain, devi
     assert place_of(loader) == {"seed": 0, "epoch": 7, "samples": 0}
     assert all_positions_of(loader, ticks) == wanted[7]
     assert all_positions_of(loader, ticks) == wanted[8]
-    loader.set_epoch(1)  # as a DistributedSampler's, before each epoch
+    loader.set_epoch(1)  # before each epoch, as with a DistributedSampler
     loader.set_epoch(1)
     assert all_positions_of(loader, ticks) == wanted[1]
     for _ in loader:
-        loader.set_epoch(5)  # in the middle: this loop is over
+        loader.set_epoch(5)  # in the middle of a loop: ends the loop
         again = list(loader)
         break
     assert len(again) == len(loader)
@@ -352,7 +350,7 @@ def test_rule_36_next_before_a_loop_takes_from_its_epoch(plain, device):
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_rule_36_a_state_saved_behind_the_last_batch_is_that_epochs_end(plain, device, drop_last):
+def test_rule_36_a_state_after_the_last_batch_is_the_epochs_end(plain, device, drop_last):
     _, ticks = plain
     loader = of(plain, device=device, drop_last=drop_last)
     loop = iter(loader)
@@ -366,8 +364,8 @@ def test_rule_36_a_state_saved_behind_the_last_batch_is_that_epochs_end(plain, d
     assert positions_of(resumed, ticks)[0] == [draw(p, [211], epoch=1)[1] for p in range(16)]
 
 
-def test_a_sanity_check_before_training_costs_no_epoch(plain, device):
-    """A trainer's order: two batches of validation, then epochs of training, each followed by all of validation."""
+def test_a_sanity_check_skips_no_epoch(plain, device):
+    """A trainer's order: two batches of validation, then epochs of training, each followed by the whole validation."""
     _, ticks = plain
     train, validation = of(plain, device=device, seed=1), of(plain, device=device, seed=2)
     sanity = iter(validation)
@@ -383,7 +381,7 @@ def test_a_sanity_check_before_training_costs_no_epoch(plain, device):
     assert epochs["train"][0] == [draw(p, [211], seed=1)[1] for p in range(211)]
 
 
-# ---- Stopping and going on ----
+# ---- Stopping and resuming ----
 
 TO_BE_KILLED = """
 import json, os, sys
@@ -407,8 +405,8 @@ with open(log, "w") as lines:
 """
 
 
-def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(plain, tmp_path):
-    """SIGKILL whenever it comes: behind the state saved last come the samples that would have come."""
+def test_a_killed_run_resumes_exactly(plain, tmp_path):
+    """SIGKILL at any moment: after the last saved state the next run draws the same samples."""
     state, log = tmp_path / "state.json", tmp_path / "log"
     sources = [
         robocache.Source(plain[0], weight=2, episodes=[0, 1, 2]),
@@ -457,8 +455,8 @@ while True:
 """
 
 
-def test_a_rank_that_is_killed_takes_nothing_from_the_others(plain):
-    """A Loader waits for no other rank: the one that is left gives its batches, as it would have, and in time."""
+def test_a_killed_rank_does_not_affect_others(plain):
+    """A Loader waits for no other rank: the remaining rank gives the same batches in time."""
     options = {"batch_size": 8, "delta_timestamps": {"x": [0.0]}, "seed": 5, "framework": "numpy", "world_size": 2}
     expected = [
         batch["x"].tolist()
@@ -482,7 +480,7 @@ def test_a_rank_that_is_killed_takes_nothing_from_the_others(plain):
             records.append(json.loads(running[0].stdout.readline()))
             print(file=running[0].stdin, flush=True)
             if number == 5:
-                assert running[1].stdout.readline()  # it has begun
+                assert running[1].stdout.readline()  # the process has begun
                 running[1].kill()
                 began = time.monotonic()
         assert time.monotonic() - began < 30
@@ -493,7 +491,7 @@ def test_a_rank_that_is_killed_takes_nothing_from_the_others(plain):
     assert records == expected
 
 
-def test_anchors_of_all_ranks_are_an_epoch(dataset, recording, device):
+def test_all_ranks_together_draw_an_epoch(dataset, recording, device):
     """With streams of every kind, edges and episodes."""
     options = {"edges": "drop", "drop_n_last": 2, "episodes": [6, 0, 3], "device": device, "batch_size": 7}
     options["delta_timestamps"] = {"action": [-0.05, 0.0, 0.1]}

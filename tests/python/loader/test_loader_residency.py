@@ -1,4 +1,4 @@
-"""Loader: where rows lie: the same bytes out of every tier, what fits the memory, and how it is said."""
+"""Loader: residency: the same bytes from every tier, the choice by memory, and explain()."""
 
 import copy
 import ctypes
@@ -74,7 +74,9 @@ def test_every_tier_gives_the_same_bytes(dataset, device, name):
         return batches_of(flat_loader(dataset, residency=residency, **options_of_it), 5)
 
     expected = batches("device")
-    of_files = batches("device", device="cpu") if curved else expected  # rule 39: what is mapped is made on the CPU
+    of_files = (
+        batches("device", device="cpu") if curved else expected
+    )  # rule 39: the CPU computes values of mapped rows
     for prefetch in (0, 2):
         assert_same_batches(batches("pinned", prefetch=prefetch), expected)
         assert_same_batches(batches("auto", prefetch=prefetch), expected)
@@ -84,7 +86,7 @@ def test_every_tier_gives_the_same_bytes(dataset, device, name):
 
 
 @pytest.mark.parametrize("options", [LOADERS[name] for name in ALIKE])
-def test_every_mixture_of_tiers_gives_the_cpus_bytes(dataset, device, options):
+def test_every_combination_of_tiers_gives_the_cpus_bytes(dataset, device, options):
     expected = batches_of(flat_loader(dataset, batch_size=24, device="cpu", **options), 3)
     for turn in range(3):
         tiers = {key: ("device", "pinned", "mapped")[(index + turn) % 3] for index, key in enumerate(STREAMS)}
@@ -100,7 +102,7 @@ def test_every_mixture_of_tiers_gives_the_cpus_bytes(dataset, device, options):
 
 @pytest.mark.parametrize("residency", TIERS[1:])
 def test_a_mixture_whose_sources_differ(rng, tmp_path, device, residency):
-    """A key of 7 float64 features here, of 3 bfloat16 ones there, and missing in a third."""
+    """A key has 7 float64 features in one source, 3 bfloat16 ones in another, and is missing in a third."""
     sources = []
     for number, (name, features, dtype) in enumerate(
         [("state", 7, np.float64), ("qpos", 3, ml_dtypes.bfloat16), ("other", 2, np.float32)]
@@ -128,7 +130,7 @@ def test_a_mixture_whose_sources_differ(rng, tmp_path, device, residency):
     assert (state.key, state.bytes) == ("state", 3 * 50 * (7 * 8 + 3 * 2))
 
 
-# ---- What is chosen ----
+# ---- The choice of tiers ----
 
 
 def test_on_the_cpu_rows_are_copied_to_memory(dataset):
@@ -155,12 +157,12 @@ def room_for(loader, keys, clocks):
 
 
 def clocks_of(dataset, keys):
-    """A time for every row and 32 bytes for every episode of each clock."""
+    """The bytes of clocks: a time for every row, and 32 bytes for every episode."""
     return sum(8 * len(dataset.streams[key].time_ns) + 32 * len(dataset) for key in keys)
 
 
 def test_auto_moves_the_largest_down_first(dataset):
-    keys = ["action", "observation.state", "mode"]  # from the largest to the smallest
+    keys = ["action", "observation.state", "mode"]  # in descending size
     whole = loader_on(dataset, "cpu")
     sizes = [placement.bytes for key in keys for placement in whole.explain() if placement.key == key]
     assert sizes == sorted(sizes, reverse=True)
@@ -188,14 +190,14 @@ def test_auto_goes_from_the_device_to_pinned_memory_to_files(dataset, cuda):
 def test_a_budget_is_bytes_or_a_share(dataset, device):
     for budget in (1.0, np.float32(0.25), 10**9, np.int64(10**9), {"host": 0.5}, {"device": 0.5, "host": 10**9}, {}):
         assert set(tiers_of(loader_on(dataset, device, budget=budget)).values()) == {"device"}
-    # A one is a byte, and a share so small has no room either.
+    # 1 means one byte; a tiny share has no room either.
     for budget in (1, 0, 1e-9):
         loader = loader_on(dataset, device, budget={"device": budget, "host": budget})
         assert set(tiers_of(loader).values()) == {"mapped"}
 
 
 @pytest.mark.parametrize("residency", ["device", "pinned"])
-def test_what_was_asked_for_and_does_not_fit_is_refused_with_both_sizes(dataset, device, residency):
+def test_a_requested_tier_without_room_is_refused_with_both_sizes(dataset, device, residency):
     budget = {"device": 20_000, "host": 20_000}
     with pytest.raises(robocache.DeviceError) as refusal:
         loader_on(dataset, device, {"action": residency}, budget=budget)
@@ -234,19 +236,19 @@ MISTYPED = [
 
 
 @pytest.mark.parametrize(("options", "parts"), REFUSED)
-def test_what_makes_no_sense_is_refused_by_name(dataset, device, options, parts):
+def test_invalid_residency_is_refused_by_name(dataset, device, options, parts):
     with pytest.raises(robocache.ArgumentError) as refusal:
         loader_on(dataset, device, **options)
     assert all(part in str(refusal.value) for part in parts)
 
 
 @pytest.mark.parametrize(("options", "name"), MISTYPED)
-def test_arguments_of_another_type_are_refused_as_such(dataset, device, options, name):
+def test_arguments_of_another_type_are_refused(dataset, device, options, name):
     with pytest.raises(robocache.ArgumentTypeError, match=f"^{name}"):
         loader_on(dataset, device, **options)
 
 
-# ---- How it is said ----
+# ---- explain ----
 
 
 def test_explain_is_a_list_and_a_table(dataset):
@@ -287,7 +289,7 @@ def test_sizes_in_the_table(size, message):
     assert message in str(Explanation([Placement("a", "mapped", size, "asked for")]))
 
 
-def test_what_explain_gave_is_the_callers(dataset):
+def test_changes_of_explains_result_have_no_effect(dataset):
     loader = loader_on(dataset, "cpu")
     loader.explain().clear()
     assert len(loader.explain()) == len(KEYS)
@@ -312,12 +314,12 @@ def used_mib(device):
             pytest.skip("NOT TESTED: other processes use this device's memory, too")
         free, total = torch.cuda.mem_get_info()
         return (total - free) / 2**20
-    ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps of tests before this one is in no use
+    ctypes.CDLL(None).malloc_trim(0)  # frees memory that the allocator keeps from earlier tests
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) / 1024
 
 
-def test_loaders_on_one_dataset_share_its_rows_until_the_last_goes(wide, device):
+def test_loaders_on_one_dataset_share_its_rows(wide, device):
     def make(**options):
         options = {"batch_size": 8, "delta_timestamps": {"wide": [0.0]}, "device": device, "prefetch": 0} | options
         return flat_loader(wide, **options)
@@ -328,7 +330,7 @@ def test_loaders_on_one_dataset_share_its_rows_until_the_last_goes(wide, device)
     one = used_mib(device)
     assert one - before > 0.9 * MEGABYTES
     others = [make(seed=1), make(batch_size=16), make(residency="device"), pickle.loads(pickle.dumps(train))]
-    assert used_mib(device) - one < 1.3 * MEGABYTES  # the unpickled one's dataset is another
+    assert used_mib(device) - one < 1.3 * MEGABYTES  # the unpickled loader has another dataset
     first = to_numpy(next(train)["wide"])
     del train, others[0], others[-1]
     assert used_mib(device) - before < 1.3 * MEGABYTES

@@ -1,4 +1,4 @@
-"""Loader: what happens around a running one: files that change, Ctrl-C, forks, threads, and an end at any moment."""
+"""Loader: events around a running loader: files that change, Ctrl-C, forks, threads, and an end at any moment."""
 
 import gc
 import itertools
@@ -46,7 +46,7 @@ def copied(batch):
 
 
 def some(loader, count=12):
-    """Batches, over an epoch's end."""
+    """Batches beyond an epoch's end."""
     return [copied(batch) for batch in itertools.islice(forever(loader), count)]
 
 
@@ -76,7 +76,7 @@ def in_a_child(body):
 
 @pytest.fixture
 def own(tmp_path):
-    """A dataset whose files the test may spoil, and its recording."""
+    """A dataset whose files the test may damage, and its recording."""
     recording = record(np.random.default_rng(21))
     return write(tmp_path / "cache", recording), recording
 
@@ -137,14 +137,14 @@ def test_a_cache_that_is_replaced_under_a_loader(own, tmp_path, device, residenc
     else:
         shutil.rmtree(dataset.path)
     assert_same_batches(some(loader, 15), expected[5:])
-    # One that is made of the dataset that was opened before still has its rows.
+    # A loader of the dataset opened before still has the old rows.
     assert_same_batches(some(make(dataset, device, residency=residency), 20), expected)
 
 
 # ---- Ctrl-C ----
 
 
-def test_ctrl_c_ends_a_wait_at_once_and_the_loader_goes_on(tmp_path, threads):
+def test_ctrl_c_ends_a_wait_at_once(tmp_path, threads):
     threads(1)
     times = np.arange(400) * 10**7
     poses = np.concatenate([np.ones((400, 4)), np.zeros((400, 3))], axis=1) + np.linspace(0, 1, 400)[:, None]
@@ -172,7 +172,7 @@ def test_ctrl_c_ends_a_wait_at_once_and_the_loader_goes_on(tmp_path, threads):
     try:
         for _ in range(20):
             loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 0})
-            next(loader)  # and the next one is begun
+            next(loader)  # the loader also begins the next one
             state = loader.state_dict()
             sent = []
 
@@ -186,14 +186,14 @@ def test_ctrl_c_ends_a_wait_at_once_and_the_loader_goes_on(tmp_path, threads):
             try:
                 batch = next(loader)
                 timer.join()
-                time.sleep(0.1)  # where it comes too late
+                time.sleep(0.1)  # if the signal comes too late
             except KeyboardInterrupt:
                 waited = time.perf_counter() - sent[0]
                 if loader.state_dict() == state:
-                    interrupted += waited < takes / 2  # once of many times: other programs take the processor too
+                    interrupted += waited < takes / 2  # once is enough: other programs use the processor too
                     batch = next(loader)
                 elif batch is None:
-                    continue  # it came between the wait's end and the name
+                    continue  # the signal came between the wait and the assignment
             assert_same_batches([batch], [expected])
             if interrupted:
                 break
@@ -206,7 +206,7 @@ def test_ctrl_c_ends_a_wait_at_once_and_the_loader_goes_on(tmp_path, threads):
 
 
 @pytest.mark.parametrize("options", WAYS)
-def test_parent_and_child_go_on_after_a_fork(dataset, options):
+def test_parent_and_child_continue_after_a_fork(dataset, options):
     expected = some(make(dataset, prefetch=0), 40)
     batches = forever(make(dataset, **options))
     position = 0
@@ -236,7 +236,7 @@ def put_digests(loaders, count, answers):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_processes_of_multiprocessing_go_on_where_the_parent_stood(dataset, method):
+def test_processes_of_multiprocessing_continue_from_the_parents_position(dataset, method):
     context = multiprocessing.get_context(method)
     loaders = [make(dataset, framework="numpy", **options) for options in WAYS[1:]]
     for loader in loaders:
@@ -298,15 +298,15 @@ ENDS = {
 
 
 @pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
-def test_a_process_ends_while_batches_are_made(dataset, ends):
+def test_a_process_can_end_while_batches_are_made(dataset, ends):
     for _ in range(rounds(1)):
         run(dataset, "mapped", 3, "\n" + ends)
 
 
-# ---- Side by side ----
+# ---- Deletion ----
 
 
-def test_a_loader_may_go_at_any_moment(dataset, device):
+def test_a_loader_can_be_deleted_at_any_moment(dataset, device):
     for number in range(rounds(150)):
         loader = make(dataset, device, **WAYS[number % 4])
         kept = [next(loader) for _ in range(number % 3)]
@@ -314,7 +314,7 @@ def test_a_loader_may_go_at_any_moment(dataset, device):
             loader.load_state_dict({"seed": 1, "epoch": 2, "samples": number % loader.num_samples})
             kept.append(next(loader))
         if number % 7 == 0:
-            loader.itself = loader  # for the collector of cycles
+            loader.itself = loader  # a cycle, which only the collector frees
         del loader
         if number % 49 == 0:
             gc.collect()

@@ -19,7 +19,7 @@ OFFSETS = [[0], [-2, -1, 0], list(range(16)), [5, -300, 0, 0, 2, 300, -1], [1, 2
 
 
 def anchor_row(times, target, snap_ns=SNAP_NS):
-    """The last row at or before the target, which is first moved to the nearest row closer than snap_ns; or -1."""
+    """The last row at or before the target, or -1. The target first snaps to the nearest row closer than snap_ns."""
     before = int(np.searchsorted(times, target, "right")) - 1
     left = target - int(times[before]) if before >= 0 else snap_ns
     right = int(times[before + 1]) - target if before + 1 < len(times) else snap_ns
@@ -29,7 +29,7 @@ def anchor_row(times, target, snap_ns=SNAP_NS):
 
 
 def assert_rows(batch, key, recording, offsets, *, stream=None, offset_ns=0, tolerance_ns=None, causal=False):
-    """A key that is neither normalised nor of another type, against numpy."""
+    """Compares a key, neither normalised nor converted to another dtype, with numpy."""
     got = {name: to_numpy(batch[key + name]) for name in ("", "_is_pad", "_age")}
     for sample, (episode, time_ns) in enumerate(
         zip(to_numpy(batch["episode_index"]).tolist(), to_numpy(batch["time_ns"]).tolist(), strict=True)
@@ -56,7 +56,7 @@ def assert_rows(batch, key, recording, offsets, *, stream=None, offset_ns=0, tol
 
 @pytest.mark.parametrize("anchor", ["gripper", "observation.imu", "action"])
 @pytest.mark.parametrize("offsets", OFFSETS, ids=str)
-def test_every_stream_in_rows_is_numpys(dataset, recording, device, anchor, offsets):
+def test_every_stream_in_rows_equals_numpy(dataset, recording, device, anchor, offsets):
     loader = robocache.Loader(
         dataset,
         batch_size=61,
@@ -78,7 +78,7 @@ def test_every_stream_in_rows_is_numpys(dataset, recording, device, anchor, offs
 )
 @pytest.mark.parametrize("tolerance_s", [None, 0, 0.004, 1.0])
 @pytest.mark.parametrize("residency", ["auto", "mapped"])
-def test_latency_tolerance_and_causality_are_those_of_the_anchors_row(
+def test_latency_tolerance_and_causality_apply_to_the_anchors_row(
     dataset, recording, device, options, tolerance_s, residency
 ):
     offsets = [-1, 0, 1, 2]
@@ -104,7 +104,7 @@ def test_latency_tolerance_and_causality_are_those_of_the_anchors_row(
         )
 
 
-def test_snapping_takes_the_nearest_row_the_earlier_of_equals(tmp_path, device):
+def test_snapping_takes_the_nearest_row_or_the_earlier_of_two(tmp_path, device):
     times = EPOCH_NS + np.array([0, 10_000, 10_800, 10_800, 11_400, 30_000])
     values = np.arange(6, dtype=np.float32)[:, None]
     ticks = EPOCH_NS + np.arange(-2000, 33_000, 100)
@@ -122,7 +122,7 @@ def test_snapping_takes_the_nearest_row_the_earlier_of_equals(tmp_path, device):
     assert_rows(next(loader), "x", [{"x": (times, values)}], [0, 1, -1])
 
 
-def test_seconds_beside_rows_of_one_clock_keep_their_bits(dataset, device):
+def test_windows_in_seconds_beside_rows_keep_their_bits(dataset, device):
     seconds = {"action": Window([-0.02, 0.0, 0.013]), "observation.imu": Window([k / 200 for k in range(20)])}
     rows = {"observation.state": Window(range(-1, 5), rows=True), "ticks": Window([0, 3], rows=True)}
     shared = {"batch_size": 40, "anchors": "action", "device": device, "return_age": True}
@@ -133,8 +133,8 @@ def test_seconds_beside_rows_of_one_clock_keep_their_bits(dataset, device):
             assert_same_bits(array, (one | other)[name], name)
 
 
-def test_normalising_and_types_are_those_of_seconds(tmp_path, device):
-    """On an even clock rows are seconds."""
+def test_normalisation_and_dtypes_equal_those_of_seconds(tmp_path, device):
+    """On an even clock rows correspond to seconds."""
     values = np.random.default_rng(3).standard_normal((50, 7)).astype(np.float32)
     dataset = write(tmp_path / "cache", [{"x": (np.arange(50) * 20_000_000, values)}] * 2)
     for options in ({}, {"normalize": "mean_std"}, {"dtype": "bfloat16", "normalize": "min_max"}):
@@ -152,7 +152,7 @@ def test_normalising_and_types_are_those_of_seconds(tmp_path, device):
         np.testing.assert_array_equal((one["x_age"] + np.arange(-3, 30) * 20_000_000)[inside], other["x_age"][inside])
 
 
-def test_without_offsets_it_is_the_anchors_row(dataset, device):
+def test_without_offsets_the_value_is_the_anchors_row(dataset, device):
     one, other = (
         next(
             robocache.Loader(
@@ -190,7 +190,7 @@ def test_a_mixture_counts_the_rows_of_each_source(tmp_path, device):
 
 @pytest.mark.parametrize("offsets", [[0], [1], [3, 5], [-1], [-4, -2], [-2, 3], [-50], [50]], ids=str)
 @pytest.mark.parametrize("offset_s", [0.0, 0.017, -0.04])
-def test_dropped_edges_are_those_without_padding(dataset, recording, offsets, offset_s):
+def test_edges_drop_anchors_with_padding(dataset, recording, offsets, offset_s):
     """Anchors also lie between the rows and outside."""
     shared = {"batch_size": 5000, "shuffle": False}
     for stream, anchor in (("action", "observation.imu"), ("gripper", "observation.state"), ("action", "action")):
@@ -209,7 +209,7 @@ def test_dropped_edges_are_those_without_padding(dataset, recording, offsets, of
 
 @pytest.mark.parametrize("residency", ["auto", "mapped"])
 def test_frames_in_rows(filmed, filmed_dataset, device, residency):
-    """Against the batch's own frame at each row's stamp."""
+    """Compared with the batch's frame at each row's stamp."""
     shared = {"shuffle": False, "device": device, "memory": Memory(residency=residency)}
     frames = batches_of(
         robocache.Loader(filmed_dataset, batch_size=100, delta_timestamps={"top": [0.0]}, anchors="top", **shared)
@@ -255,7 +255,7 @@ def test_converted_keys_and_their_base(tmp_path, device):
     np.testing.assert_array_equal(batch["action_is_pad"], rows >= 40)
 
 
-def test_check_tolerance_looks_at_the_anchors_row(dataset):
+def test_check_tolerance_checks_the_anchors_row(dataset):
     def make(tolerance_s):
         windows = {"gripper": Window([0, 500], rows=True, tolerance_s=tolerance_s)}
         return robocache.Loader(dataset, batch_size=8, delta_timestamps=windows, anchors="observation.imu")
@@ -267,7 +267,7 @@ def test_check_tolerance_looks_at_the_anchors_row(dataset):
         make(0.001).check_tolerance()
 
 
-def test_the_spec_has_rows_and_comes_back(dataset, tmp_path):
+def test_the_spec_with_rows_round_trips(dataset, tmp_path):
     loader = robocache.Loader(
         dataset, batch_size=8, delta_timestamps={"action": Window([0, 2], rows=True, offset_s=0.01), "mode": [0.0, 0.1]}
     )
@@ -304,12 +304,12 @@ def test_the_spec_has_rows_and_comes_back(dataset, tmp_path):
     ],
     ids=str,
 )
-def test_what_makes_no_sense_in_rows_is_refused(dataset, window, match):
+def test_invalid_rows_are_refused(dataset, window, match):
     with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=match):
         robocache.Loader(dataset, batch_size=8, delta_timestamps={"action": window})
 
 
-def test_a_default_of_rows_is_refused_and_its_method_is_for_others(dataset):
+def test_a_default_with_rows_is_refused_and_its_method_is_for_others(dataset):
     with pytest.raises(robocache.ArgumentError, match="default: expected no offsets or rows"):
         robocache.Loader(dataset, batch_size=8, delta_timestamps={"action": [0]}, default=Window(rows=True))
     windows = {"action": Window([0, 1], rows=True), "gripper": Window([0.0])}
@@ -320,7 +320,7 @@ def test_a_default_of_rows_is_refused_and_its_method_is_for_others(dataset):
     assert (spec.keys["action"]["max_gap_ns"], spec.keys["gripper"]["max_gap_ns"]) == (None, 100_000_000)
 
 
-def test_seconds_that_look_like_rows_are_warned_of_with_the_way_out(dataset):
+def test_seconds_that_look_like_rows_are_warned_of(dataset):
     with pytest.warns(
         robocache.LoaderWarning, match=r"offsets are seconds, not rows, which Window\(..., rows=True\) counts"
     ):
@@ -329,7 +329,7 @@ def test_seconds_that_look_like_rows_are_warned_of_with_the_way_out(dataset):
         robocache.Loader(dataset, batch_size=8, delta_timestamps={"action": Window(range(0, 901, 300), rows=True)})
 
 
-def test_rows_go_with_a_pickled_loader_and_the_windows_text(dataset):
+def test_rows_are_in_pickles_and_the_windows_repr(dataset):
     assert repr(Window(range(3), rows=True)) == "Window(offsets=range(0, 3), rows=True)"
     loader = robocache.Loader(dataset, batch_size=8, delta_timestamps={"action": Window([0, 1], rows=True)})
     again = pickle.loads(pickle.dumps(loader))
@@ -377,11 +377,11 @@ def test_rows_of_episodes_of_several_rates_are_warned_of(rates, gap_s, words, ep
 
 @pytest.mark.parametrize(("rare", "words"), [(25, "in 1 of 31 episodes, of 25 rows a second"), (20, None)])
 def test_offsets_between_the_rows_of_a_rare_nominal_rate_are_warned_of(rare, words, tmp_path):
-    """Too rare for the anchors that are looked at."""
+    """The rate is too rare for the anchors that the loader checks."""
     dataset = write_rates(tmp_path / "cache", [60] * 30 + [rare])
     offsets = [0, 3 / 60] if words is None else [0, 1 / 60]
     try:
         found = rate_notes(dataset, delta_timestamps={"x": offsets})
-    except robocache.ArgumentError:  # an anchor of it was looked at
+    except robocache.ArgumentError:  # a checked anchor had this rate
         return
     assert len(found) == (words is not None) and all(words in one for one in found)

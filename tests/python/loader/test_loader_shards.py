@@ -1,4 +1,4 @@
-"""Loader: ranks that have episodes of their own."""
+"""Loader: ranks with their own episodes."""
 
 import collections
 
@@ -25,7 +25,7 @@ def ranks_of(source, world_size, **options):
 
 @pytest.mark.parametrize("tier", ["device", "pinned", "mapped"])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_each_rank_draws_from_episodes_of_its_own(rng, tmp_path, device, world_size, tier):
+def test_each_rank_draws_from_its_own_episodes(rng, tmp_path, device, world_size, tier):
     recording = recorded(rng, (50, 7, 0, 60, 33, 40, 3, 55, 21))
     dataset = write(tmp_path / "cache", recording)
     loaders = ranks_of(dataset, world_size, device=device, residency=tier)
@@ -41,15 +41,15 @@ def test_each_rank_draws_from_episodes_of_its_own(rng, tmp_path, device, world_s
             assert set(epoch) <= set(ticks)
         assert drawn[0] != drawn[1]
         steps.add((len(loader), loader.num_samples))
-    assert episodes == [0, 1, 3, 4, 5, 6, 7, 8]  # neighbours, each of one rank
+    assert episodes == [0, 1, 3, 4, 5, 6, 7, 8]  # each rank has neighbouring episodes
     assert len(steps) == 1
     fewest = min(loader.num_anchors for loader in loaders)
     assert steps.pop()[1] == fewest * world_size
-    assert fewest >= 269 // world_size - 60  # an episode is not cut
+    assert fewest >= 269 // world_size - 60  # episodes are not split
 
 
-def test_values_are_those_of_a_loader_of_all_episodes(rng, tmp_path, device):
-    """A rank that holds its own episodes alone has less in memory, at other addresses."""
+def test_values_equal_those_of_a_loader_of_all_episodes(rng, tmp_path, device):
+    """A rank that loads only its own episodes has them at other addresses."""
     recording = recorded(rng, (40, 30, 50, 45))
     dataset = write(tmp_path / "cache", recording)
     whole = flat_loader(dataset, batch_size=165, delta_timestamps={"x": [0.0, 1e-6]}, device=device)
@@ -98,7 +98,7 @@ def test_an_epoch_without_draws_is_refused(rng, tmp_path, samples):
 def test_a_rank_without_anchors_is_refused(rng, tmp_path):
     dataset = write(tmp_path / "cache", recorded(rng, (40, 30)))
     weighted = [robocache.Source(dataset, weight=1)]
-    for rank in range(4):  # all of them: none is left to wait for the others
+    for rank in range(4):  # every rank raises, so none waits for others
         for source, options in ((dataset, {}), (weighted, {"samples_per_epoch": 100})):
             with pytest.raises(robocache.ArgumentError, match=r"anchor: expected a tick .* episodes of rank \d"):
                 flat_loader(
@@ -113,7 +113,7 @@ def test_a_rank_without_anchors_is_refused(rng, tmp_path):
                 )
 
 
-def test_a_place_of_another_number_of_ranks_is_refused(rng, tmp_path):
+def test_a_state_of_another_number_of_ranks_is_refused(rng, tmp_path):
     loader = ranks_of(write(tmp_path / "cache", recorded(rng, (40, 30, 50))), 2, device="cpu")[0]
     with pytest.raises(robocache.ArgumentError, match="samples: expected a multiple of the 2 ranks"):
         loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 15})

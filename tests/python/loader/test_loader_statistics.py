@@ -1,4 +1,4 @@
-"""Loader and Dataset: statistics of what is drawn, against numpy's of those rows; features that hardly change."""
+"""Loader and Dataset: statistics of the drawn rows, against numpy's; features that hardly change."""
 
 import json
 import os
@@ -24,7 +24,7 @@ MODES = "mean_std", "min_max", "q01_q99", "q10_q90"
 
 
 def recording_of(rng, dtype=np.float32, episodes=10, broken=(9,), longest=300):
-    """Episodes of any length, one of them empty; those that are broken hold a sensor's fault."""
+    """Episodes of any length, one empty; those in `broken` have a sensor's fault."""
     result = []
     for e in range(episodes):
         count = 0 if e == 3 else int(rng.integers(1, longest))
@@ -51,7 +51,7 @@ def rows_of(recording, episodes):
 
 
 def assert_statistics(stats, rows):
-    """numpy's."""
+    """Compares with numpy's statistics."""
     np.testing.assert_array_equal(stats.count, (~np.isnan(rows)).sum(0))
     np.testing.assert_allclose(stats.mean, np.nanmean(rows, 0), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(stats.std, np.nanstd(rows, 0), rtol=1e-12)
@@ -86,14 +86,14 @@ def assert_normalised_by(loader, stats, mode, rows):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("episodes", [[0, 1, 2, 3, 4, 5, 6, 7, 8], [7, 2, 2, 5], [4], [9, 0]], ids=str)
-def test_rule_49_statistics_of_episodes_are_numpys(rng, tmp_path, dtype, episodes):
+def test_rule_49_statistics_of_episodes_equal_numpys(rng, tmp_path, dtype, episodes):
     recording = recording_of(rng, dtype)
     dataset = write(tmp_path / "cache", recording)
     assert_statistics(dataset.statistics(episodes)["action"], rows_of(recording, episodes))
 
 
-def test_rule_49_they_have_the_bits_of_a_cache_of_these_episodes_alone(rng, tmp_path):
-    """Blocks of the sums run across episodes, and many rows are looked at in parts."""
+def test_rule_49_statistics_of_a_selection_equal_those_of_a_cache_of_it(rng, tmp_path):
+    """Blocks of sums cross episodes, and many rows are read in parts."""
     recording = recording_of(rng, episodes=60, broken=(), longest=3000)
     chosen = [e for e in range(60) if e % 3]
     alone = write(tmp_path / "alone", [recording[e] for e in chosen])
@@ -103,7 +103,7 @@ def test_rule_49_they_have_the_bits_of_a_cache_of_these_episodes_alone(rng, tmp_
             np.testing.assert_array_equal(got.view(np.int64), wanted.view(np.int64))
 
 
-def test_rule_49_statistics_of_all_of_none_and_of_a_condition(dataset, recording):
+def test_rule_49_statistics_of_all_no_and_conditional_episodes(dataset, recording):
     for got, wanted in zip(dataset.statistics()["action"], dataset.stats["action"], strict=True):
         np.testing.assert_array_equal(got, wanted)
     assert (dataset.statistics([])["action"].count == 0).all()
@@ -126,7 +126,7 @@ def test_rule_49_statistics_of_all_of_none_and_of_a_condition(dataset, recording
     ],
     ids=str,
 )
-def test_rule_49_a_loader_normalises_by_what_it_draws(dataset, recording, mode, selected):
+def test_rule_49_a_loader_normalises_by_its_drawn_rows(dataset, recording, mode, selected):
     loader = windowed(dataset, normalize=mode, **selected)
     drawn = [0, 2, 4, 6, 8] if isinstance(selected["episodes"], dict) else list(selected["episodes"])
     stats = dataset.statistics(drawn)["action"]
@@ -135,7 +135,7 @@ def test_rule_49_a_loader_normalises_by_what_it_draws(dataset, recording, mode, 
     assert_normalised_by(loader, stats, mode, rows)
 
 
-def test_rule_49_the_dataset_or_given_statistics_where_asked(dataset, recording):
+def test_rule_49_statistics_of_the_dataset_or_given_ones_on_request(dataset, recording):
     rows = recording[0]["action"][1]
     for options, stats in (
         ({"stats_of": "dataset"}, dataset.stats),
@@ -150,7 +150,7 @@ def test_rule_49_the_dataset_or_given_statistics_where_asked(dataset, recording)
         windowed(dataset, stats_of="dataset")
 
 
-def test_rule_49_sources_normalise_each_by_its_own_selection(dataset, recording):
+def test_rule_49_each_source_normalises_by_its_selection(dataset, recording):
     sources = [Source(dataset, episodes=[0, 1]), Source(dataset, episodes={"task": "task 0"}), Source(dataset)]
     loader = windowed(sources, normalize="mean_std")
     batch = next(loader)
@@ -168,9 +168,9 @@ def test_rule_49_sources_normalise_each_by_its_own_selection(dataset, recording)
     np.testing.assert_allclose(merged.std, dataset.statistics(range(9))["action"].std, rtol=1e-12)
 
 
-def test_rule_49_episodes_that_missing_drops_do_not_count(rng, tmp_path):
+def test_rule_49_episodes_dropped_by_missing_do_not_count(rng, tmp_path):
     recording = recording_of(rng)
-    del recording[9]["time"]  # of the one that is broken
+    del recording[9]["time"]  # from the broken episode
     dataset = write(tmp_path / "cache", recording)
     loader = windowed(
         dataset, normalize="mean_std", missing="drop", delta_timestamps={"action": None, "time": None}, min_spread=0
@@ -178,7 +178,7 @@ def test_rule_49_episodes_that_missing_drops_do_not_count(rng, tmp_path):
     assert_normalised_by(loader, dataset.statistics(range(9))["action"], "mean_std", rows_of(recording, range(9)))
 
 
-def test_rule_49_ranks_with_episodes_of_their_own_and_copies_agree(dataset):
+def test_rule_49_ranks_with_their_own_episodes_and_copies_agree(dataset):
     options = {"normalize": "min_max", "episodes": range(9), "shard_episodes": True, "batch_size": 8, "world_size": 2}
     x = np.float32([[0.5, 99, 0.1]])
     alone = windowed(dataset, normalize="min_max", episodes=range(9)).normalize("action", x)
@@ -190,7 +190,7 @@ def test_rule_49_ranks_with_episodes_of_their_own_and_copies_agree(dataset):
         np.testing.assert_array_equal(np.asarray(next(copy)["action"]), np.asarray(next(loader)["action"]))
 
 
-# ---- what is kept ----
+# ---- stored statistics ----
 
 
 def kept(dataset):
@@ -199,7 +199,7 @@ def kept(dataset):
 
 
 def in_a_new_process(path, episodes):
-    """Nothing that this one has in memory."""
+    """Computes them in a new process, without this one's memory."""
     code = (
         "import sys, json; sys.modules['torch'] = None; import robocache; "
         "s = robocache.open(sys.argv[1]).statistics(json.loads(sys.argv[2]))['action']; "
@@ -211,7 +211,7 @@ def in_a_new_process(path, episodes):
     return np.array(json.loads(process.stdout))
 
 
-def test_rule_49_statistics_are_kept_beside_the_cache_and_the_cache_stays_whole(dataset):
+def test_rule_49_statistics_are_stored_and_the_cache_stays_valid(dataset):
     assert not kept(dataset)
     windowed(dataset, normalize="mean_std", episodes=range(9))
     (file,) = kept(dataset)
@@ -226,7 +226,7 @@ def test_rule_49_statistics_are_kept_beside_the_cache_and_the_cache_stays_whole(
 
 
 @pytest.mark.parametrize("damage", ["byte", "cut", "empty", "folder"])
-def test_rule_49_what_is_kept_and_damaged_is_made_anew(dataset, damage):
+def test_rule_49_damaged_stored_statistics_are_computed_anew(dataset, damage):
     wanted = np.array(dataset.statistics([0, 1])["action"])
     (file,) = kept(dataset)
     with open(file, "rb") as opened:
@@ -243,15 +243,15 @@ def test_rule_49_what_is_kept_and_damaged_is_made_anew(dataset, damage):
         np.testing.assert_array_equal(np.load(file), wanted)
 
 
-def test_rule_49_a_folder_that_cannot_be_written_is_left_as_it_is(dataset, recording):
-    with open(os.path.join(dataset.path, "statistics"), "w") as file:  # root writes to what it may not
+def test_rule_49_a_read_only_folder_is_not_changed(dataset, recording):
+    with open(os.path.join(dataset.path, "statistics"), "w") as file:  # no folder: root ignores permissions
         file.write("taken")
     assert_statistics(dataset.statistics([0, 1])["action"], rows_of(recording, [0, 1]))
     with open(os.path.join(dataset.path, "statistics")) as file:
         assert file.read() == "taken"
 
 
-def test_rule_49_a_cache_that_grew_or_was_written_anew_has_statistics_of_its_own(rng, recording, tmp_path):
+def test_rule_49_a_changed_cache_has_new_statistics(rng, recording, tmp_path):
     path = tmp_path / "cache"
     dataset = write(path, recording)
     before = dataset.statistics([0, 1])["action"]
@@ -271,7 +271,7 @@ def test_rule_49_a_cache_that_grew_or_was_written_anew_has_statistics_of_its_own
     assert_statistics(robocache.open(path).statistics([0, 1])["action"], rows_of(other, [0, 1]))
 
 
-def test_rule_49_many_ask_at_once(rng, tmp_path):
+def test_rule_49_simultaneous_requests(rng, tmp_path):
     recording = recording_of(rng, episodes=40, broken=(), longest=2000)
     dataset = write(tmp_path / "cache", recording)
     found = []
@@ -330,7 +330,7 @@ def test_rule_38_a_spread_below_min_spread_is_not_scaled(rng, tmp_path, mode, co
     np.testing.assert_allclose(loader.unnormalize("state", normalised), field, atol=1e-6)
 
 
-def test_rule_38_min_spread_of_0_scales_what_there_is_and_says_nothing(rng, tmp_path):
+def test_rule_38_min_spread_of_0_scales_all_without_a_warning(rng, tmp_path):
     dataset, values = flickering(rng, tmp_path, [1e-5], np.float64)
     with warnings.catch_warnings():
         warnings.simplefilter("error", LoaderWarning)
@@ -342,7 +342,7 @@ def test_rule_38_min_spread_of_0_scales_what_there_is_and_says_nothing(rng, tmp_
         flat_loader(dataset, min_spread=0.5, **options)
 
 
-def test_rule_38_what_is_constant_or_given_by_others_is_judged_alike(rng, tmp_path):
+def test_rule_38_constants_and_given_statistics_have_the_same_rule(rng, tmp_path):
     dataset, _ = flickering(rng, tmp_path, [0.0, 1.0])
     options = {"batch_size": 8, "delta_timestamps": {"state": None}, "normalize": "mean_std"}
     with warnings.catch_warnings():
@@ -355,7 +355,7 @@ def test_rule_38_what_is_constant_or_given_by_others_is_judged_alike(rng, tmp_pa
 
 
 @pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf")])
-def test_rule_38_a_min_spread_that_is_none_is_refused(rng, tmp_path, wrong):
+def test_rule_38_an_invalid_min_spread_is_refused(rng, tmp_path, wrong):
     dataset, _ = flickering(rng, tmp_path, [1.0])
     options = {"batch_size": 8, "delta_timestamps": {"state": None}}
     with pytest.raises(robocache.ArgumentError, match="min_spread: expected a finite number"):
@@ -367,8 +367,8 @@ def test_rule_38_a_min_spread_that_is_none_is_refused(rng, tmp_path, wrong):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("beam", [[np.inf], [-np.inf], [np.inf, -np.inf]])
 @pytest.mark.parametrize("mode", MODES)
-def test_infinities_are_left_out(tmp_path, rng, dtype, beam, mode):
-    """The statistics of a dataset, a selection and a window are numpy's of the finite numbers."""
+def test_infinities_are_ignored(tmp_path, rng, dtype, beam, mode):
+    """Statistics of a dataset, a selection and a window equal numpy's of the finite numbers."""
     times = np.arange(200) * 10**7
     episodes = []
     for _ in range(3):
@@ -412,7 +412,7 @@ def test_a_feature_of_infinities_alone_has_no_statistics(tmp_path):
 
 
 def count_infinities(file, rows):
-    """Writes statistics as an older version did, which left out NaN only, into a file with or without a checksum."""
+    """Writes statistics of an older version, which ignored only NaN, into a file with or without a checksum."""
     content = file.read_bytes()
     head = content[: content.index(b"\n") + 1]
     with np.errstate(all="ignore"):
@@ -424,8 +424,8 @@ def count_infinities(file, rows):
 
 @pytest.mark.parametrize("selected", [None, [0, 2]])
 @pytest.mark.parametrize("mode", ["mean_std", "min_max", "q10_q90", "q02_q98"])
-def test_statistics_that_count_infinities_are_made_anew(tmp_path, rng, mode, selected):
-    """Those of a cache, and those kept beside it."""
+def test_statistics_that_count_infinities_are_computed_anew(tmp_path, rng, mode, selected):
+    """Statistics in the cache, and those stored beside it."""
     episodes = [{"scan": (np.arange(100) * 10**7, rng.normal(size=(100, 2)))} for _ in range(3)]
     for episode in episodes:
         episode["scan"][1][::7, 1] = np.inf
@@ -475,7 +475,7 @@ def scan(tmp_path, rng, dtype=np.float64, scale=1.0):
         ("q01_q99", {"q01": [0.0, np.nan, 0.0], "q99": [1.0, 1.0, 1.0]}, "q01 nan and q99 1"),
     ],
 )
-def test_given_statistics_that_give_no_scale_are_named(tmp_path, rng, mode, given, words):
+def test_given_statistics_without_a_scale_are_named(tmp_path, rng, mode, given, words):
     dataset, _ = scan(tmp_path, rng, np.float32)
     with pytest.warns(
         LoaderWarning, match=rf"not scaled, .* 1 in all: 'scan'\[1\] {words}; Normalization\(norm_stats=\)"
@@ -526,7 +526,7 @@ def test_numbers_whose_sums_overflow_are_named(tmp_path, rng):
     np.testing.assert_allclose(got, 2 * (values - low) / (high - low) - 1, rtol=1e-9, atol=1e-9)
 
 
-def test_numbers_near_the_end_of_float32_are_normalised(tmp_path, rng):
+def test_numbers_near_the_largest_float32_are_normalised(tmp_path, rng):
     dataset, values = scan(tmp_path, rng, np.float32, 1e36)
     with warnings.catch_warnings():
         warnings.simplefilter("error", LoaderWarning)
@@ -541,7 +541,7 @@ def test_numbers_near_the_end_of_float32_are_normalised(tmp_path, rng):
     [("float16", 65519.0, 65520.0), ("bfloat16", 3.3895e38, 3.39618e38), ("float32", 3.40282e38, 3.4028236e38)],
 )
 def test_numbers_beyond_the_dtype_are_named(tmp_path, rng, dtype, largest, beyond):
-    """Numbers become infinite where a cast by numpy or ml_dtypes makes them infinite."""
+    """Numbers become infinite exactly where a cast by numpy or ml_dtypes makes them infinite."""
     for name, number in (("fits", largest), ("beyond", beyond)):
         values = np.array([[1.0, np.inf], [-number, 2.0]])
         with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""Loader: targets: which sample a step takes, outside, in gaps, where nothing is; every type against the oracle."""
+"""Loader: the sample of a target: between, outside, in gaps, and without rows; every type against the oracle."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from reference.window_batch import assert_batch, window_batch
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
-def test_every_batch_is_the_oracles(dataset, recording, device, dtype):
+def test_every_batch_equals_the_oracles(dataset, recording, device, dtype):
     check(
         dataset,
         recording,
@@ -35,7 +35,7 @@ def test_every_step_and_linear(dataset, recording, device, method):
     check(dataset, recording, deltas, device=device, method=dict.fromkeys(names, method), batches=1)
 
 
-def test_whole_numbers_and_bool_keep_their_type_and_hold_the_previous(dataset, recording, device):
+def test_integers_and_bool_keep_their_type_and_the_previous_value(dataset, recording, device):
     names = ["mode", "button", "ticks"]
     deltas = {name: [-0.3, 0.0, 0.3] for name in names}
     loader = check(dataset, recording, deltas, device=device, dtype="bfloat16", anchor="button")
@@ -121,7 +121,7 @@ def test_every_width(rng, tmp_path, device, features, stored):
 
 
 def test_float64_becomes_bfloat16_in_one_rounding(tmp_path, device):
-    # Just above the middle of two bfloat16 values: a stop at float32 would forget by how much.
+    # Just above the middle of two bfloat16 values: rounding to float32 first would drop the difference.
     values = np.full((4, 1), 1.0 + 2.0**-8 + 2.0**-40)
     dataset = write(tmp_path / "cache", [{"x": (np.arange(4) * 10**9, values)}])
     loader = flat_loader(dataset, batch_size=4, delta_timestamps={"x": [0.0]}, dtype="bfloat16", device=device)
@@ -129,7 +129,7 @@ def test_float64_becomes_bfloat16_in_one_rounding(tmp_path, device):
 
 
 def test_a_recording_of_nominal_30_hz_gives_its_own_frames(tmp_path, device):
-    """k/30 s rounded to nanoseconds falls 1 ns short of a frame two times in three."""
+    """k/30 s rounded to nanoseconds is 1 ns before a frame two times in three."""
     frames = 90
     time_ns = np.round(np.arange(frames) * 1e9 / 30).astype(np.int64)
     values = np.arange(frames, dtype=np.float32)[:, None]
@@ -146,7 +146,7 @@ def test_a_recording_of_nominal_30_hz_gives_its_own_frames(tmp_path, device):
 
 
 def snapped(tmp_path, device, offsets_ns, **options):
-    """The rows of stream b, one at each offset from an anchor in its middle, that "previous" gives for that anchor."""
+    """The values of "previous" at one anchor, when stream b has one row at each of `offsets_ns` from this anchor."""
     anchor = EPOCH_NS
     rows = np.array([-(10**9), *offsets_ns, 10**9]) + anchor
     recording = [
@@ -217,7 +217,7 @@ def test_a_missing_stream_is_zero_after_normalisation(dataset, recording, device
             assert to_numpy(batch[f"{name}_is_pad"]).all()
 
 
-def test_a_nan_of_the_data_stays_in_its_own_entries(tmp_path, device):
+def test_a_nan_of_the_data_stays_in_its_entries(tmp_path, device):
     values = np.arange(20, dtype=np.float32).reshape(10, 2)
     values[4, 1] = np.nan
     recording = [{"x": (np.arange(10) * 10**8, values), "y": (np.arange(10) * 10**8, np.zeros((10, 1), np.float32))}]
@@ -228,8 +228,8 @@ def test_a_nan_of_the_data_stays_in_its_own_entries(tmp_path, device):
     assert found == [[3, 1, 1], [4, 0, 1], [4, 1, 1]]
 
 
-def test_targets_beyond_int64_are_its_ends(tmp_path, device):
-    """Rule 24: what a target would wrap to is not what it aims at."""
+def test_targets_beyond_int64_saturate(tmp_path, device):
+    """Rule 24: a target must not wrap around."""
     least, most = -(2**63), 2**63 - 1
     for times in ([most - 10**9, most - 5], [least + 5, least + 10**9], [least, 0, most]):
         recording = [{"x": (np.array(times), np.arange(len(times), dtype=np.float32)[:, None])}]

@@ -33,7 +33,7 @@ def _loader(*datasets, **options):
     )
 
 
-def test_the_episodes_column_tells(kitchen, device):
+def test_tasks_from_a_column_of_the_episodes(kitchen, device):
     texts = ["pick the cup", None, "wipe — dry"]
     loader = _loader(kitchen, device=device)
     for batch in loader:
@@ -41,7 +41,7 @@ def test_the_episodes_column_tells(kitchen, device):
     assert loader.gather([12, 1])["task"] == ["wipe — dry", "pick the cup"]
 
 
-def test_each_source_has_its_own(kitchen, tmp_path):
+def test_each_source_has_its_own_tasks(kitchen, tmp_path):
     garage = _write(tmp_path / "garage", [{"tasks": ["drill", "screw"]}, {"tasks": []}])
     texts = [["pick the cup", None, "wipe — dry"], ["drill", None]]
     with pytest.warns(
@@ -54,7 +54,7 @@ def test_each_source_has_its_own(kitchen, tmp_path):
         assert batch["task"] == [texts[source][e] for source, e in places]
 
 
-def test_what_has_no_tasks_is_refused(kitchen, tmp_path):
+def test_a_dataset_without_tasks_is_refused(kitchen, tmp_path):
     plain = _write(tmp_path / "plain", [{"operator": "ann"}])
     with pytest.raises(
         robocache.ArgumentError, match=r"task_text: expected .* a column task or tasks .*plain, got .*operator"
@@ -78,17 +78,17 @@ def test_what_has_no_tasks_is_refused(kitchen, tmp_path):
         flat_loader(kitchen, batch_size=1, delta_timestamps={"joint": None}, task_text="joint")
 
 
-def test_one_text_in_the_column_tasks(tmp_path):
+def test_a_single_text_in_the_column_tasks(tmp_path):
     assert next(_loader(_write(tmp_path / "one", [{"tasks": "pick"}])))["task"] == ["pick"] * 4
 
 
-# ---- texts that have a clock: rule 47 ----
+# ---- texts with a clock: rule 47 ----
 
 STEP = 10**7
 
 
 def _write_moments(path, episodes, attributes=None, stream="said", tables=None):
-    """An episode: (columns, rows of `joint`, [(stamp, text or number)]); stamps in steps, episodes begin at other times."""
+    """Writes episodes (columns, rows of `joint`, [(stamp, text or index)]). Stamps are in steps; each episode begins at another time."""
     with robocache.Writer(path) as writer:
         for number, (columns, rows, texts) in enumerate(episodes):
             with writer.episode(**columns) as episode:
@@ -105,7 +105,7 @@ def _write_moments(path, episodes, attributes=None, stream="said", tables=None):
 
 
 def _all(dataset, device="cpu", **options):
-    """By episode the texts of its rows."""
+    """The texts of each episode's rows."""
     found = [[] for _ in range(len(dataset))]
     for batch in flat_loader(
         dataset,
@@ -125,9 +125,9 @@ def test_rule_47_a_text_holds_from_its_stamp_to_the_next(tmp_path, device):
                 {"task": "of the episode"},
                 6,
                 [(1, "reach"), (2.5, "lift"), (4, "")],
-            ),  # an empty text ends the one before
+            ),  # an empty text ends the previous one
             ({"task": "of the episode"}, 3, []),
-            ({}, 3, [(-4, "reach"), (0, "place"), (0, "wipe"), (9, "never")]),  # of two of one stamp the last
+            ({}, 3, [(-4, "reach"), (0, "place"), (0, "wipe"), (9, "never")]),  # the last of two with one stamp
             ({}, 2, []),
         ],
         {"task": True},
@@ -151,7 +151,7 @@ def test_rule_47_a_text_holds_from_its_stamp_to_the_next(tmp_path, device):
     assert pickle.loads(pickle.dumps(loader)).gather([3])["task"] == ["lift"]
 
 
-def test_rule_47_numbers_are_those_of_their_table(tmp_path):
+def test_rule_47_indices_refer_to_their_table(tmp_path):
     tables = {"mine": {"goals": {"0": "reach", "7": "lift", "5": None}}}
     events = [(0, 7), (1, 0), (2, 3), (3, -1), (4, 5), (5, 7)]
     dataset = _write_moments(
@@ -160,14 +160,14 @@ def test_rule_47_numbers_are_those_of_their_table(tmp_path):
     texts = ["lift", "reach", None, None, None, "lift"]
     assert _all(dataset) == [texts]
     other = _write_moments(tmp_path / "other", [({"task": "x"}, 6, events)], {"texts": "mine.goals"}, tables=tables)
-    assert _all(other) == [["x"] * 6]  # not declared the task's
+    assert _all(other) == [["x"] * 6]  # the stream is not declared the task's
     assert _all(other, task_text="said") == [texts]
     with pytest.raises(robocache.ArgumentError, match=r"task_text: expected a stream 'joint' .*other, got said"):
         _all(other, task_text="joint")
 
 
-def test_rule_47_a_moment_that_snaps_to_a_stamp_is_on_it(tmp_path):
-    """Ticks of 30 Hz fall 1 ns short of a text's stamp."""
+def test_rule_47_a_moment_snaps_to_a_stamp(tmp_path):
+    """Ticks of 30 Hz are 1 ns before a text's stamp."""
     stamps = np.round(np.arange(90) * 1e9 / 30).astype(np.int64)
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         episode.append("joint", stamps, np.arange(90.0))
@@ -180,14 +180,14 @@ def test_rule_47_a_moment_that_snaps_to_a_stamp_is_on_it(tmp_path):
 @pytest.mark.parametrize(
     "name", ["task", "/task", "language_instruction", "observation/language_instruction", "log.instruction"]
 )
-def test_streams_of_text_of_these_names_are_the_tasks(name, tmp_path):
+def test_text_streams_with_names_of_tasks_are_the_tasks(name, tmp_path):
     dataset = _write_moments(tmp_path / "cache", [({"task": "x"}, 3, [(0, "a"), (2, "b")])], stream=name)
     assert _all(dataset) == [["a", "a", "b"]]
     other = _write_moments(tmp_path / "other", [({"task": "x"}, 3, [(0, "a"), (2, "b")])], stream=f"{name}s/log")
     assert _all(other) == [["x"] * 3]
 
 
-def test_of_several_streams_the_first_with_rows_in_the_episode_counts(tmp_path):
+def test_the_first_stream_with_rows_in_the_episode_counts(tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer:
         for options in ({"one": ["a"]}, {"two": ["b"]}, {"two": ["b"], "one": ["a"]}):
             with writer.episode() as episode:
@@ -199,7 +199,7 @@ def test_of_several_streams_the_first_with_rows_in_the_episode_counts(tmp_path):
     assert _all(robocache.open(tmp_path / "cache")) == [["a"] * 2, ["b"] * 2, ["a"] * 2]
 
 
-def test_many_texts_are_those_that_a_search_one_by_one_finds(tmp_path, rng):
+def test_many_texts_equal_a_linear_search(tmp_path, rng):
     episodes = []
     for _ in range(40):
         count = int(rng.integers(0, 30))

@@ -19,7 +19,7 @@ STEP = 10**8  # ns between rows
 
 
 def _write(path, episodes, streams=("said",), *, attributes=None, tables=None, columns=None):
-    """An episode: {stream: [(stamp in steps, text or number)]}, beside ten rows of `joint`. Episodes begin at other times."""
+    """Writes episodes {stream: [(stamp in steps, text or index)]} and ten rows of `joint`. Each episode begins at another time."""
     with robocache.Writer(path) as writer:
         for number, texts in enumerate(episodes):
             with writer.episode(**(columns[number] if columns else {})) as episode:
@@ -42,7 +42,7 @@ def _loader(dataset, windows, **options):
 
 
 def _all(loader, key):
-    """The values of a key in one epoch, a list."""
+    """The list of a key's values in one epoch."""
     found = []
     for batch in loader:
         found += to_numpy(batch[key]).tolist() if hasattr(batch[key], "dtype") else batch[key]
@@ -50,7 +50,7 @@ def _all(loader, key):
 
 
 def _held(rows, moment):
-    """The text of rows (stamp, text) at a moment, one by one: rule 47."""
+    """The text at a moment, by a linear search of rows (stamp, text): rule 47."""
     found = None
     for stamp, text in rows:
         if stamp <= moment + 1e-6:
@@ -97,14 +97,16 @@ def test_rule_47_texts_are_lists_of_str(dataset, device, framework):
 
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
-def test_indices_count_a_table_that_is_complete_when_the_loader_opens(dataset, device, framework):
+def test_indices_refer_to_a_complete_table(dataset, device, framework):
     if framework == "numpy":
         device = "cpu"
     windows = {"said": Window(OFFSETS, texts="indices")}
     loader = _loader(dataset, windows, device=device, framework=framework, episodes=[0, 1, 2, 3])
     table = loader.texts["said"]
     assert sorted(table) == ["grüße", "lift", "never", "place", "reach", "wipe"]
-    assert table == _loader(dataset, windows, episodes=[2, 3]).texts["said"]  # of all episodes, so that splits share it
+    assert (
+        table == _loader(dataset, windows, episodes=[2, 3]).texts["said"]
+    )  # the table has the texts of all episodes, so splits share it
     batch = next(loader)["said"]
     assert tuple(batch.shape) == (4, 4)
     assert str(batch.dtype).removeprefix("torch.") == "int64"
@@ -115,7 +117,7 @@ def test_indices_count_a_table_that_is_complete_when_the_loader_opens(dataset, d
     assert tuple(loader.gather([])["said"].shape) == (0, 4)
 
 
-def test_numbers_that_have_texts_are_texts_where_asked(tmp_path):
+def test_indices_become_texts_on_request(tmp_path):
     rows = [(0, 7), (1, 0), (2, 3), (3, -1), (4, 5), (5, 7)]
     tables = {"mine": {"goals": {"0": "reach", "7": "lift", "5": None, "9": "lift"}}}
     dataset = _write(
@@ -195,18 +197,18 @@ def test_one_of_several_streams_is_drawn_by_the_sample(several, device):
             rows = to_numpy(batch["joint"]).round().astype(int).tolist()
             for episode, row, texts in zip(batch["episode_index"].tolist(), rows, batch["say"], strict=True):
                 assert {*texts} <= _alternatives(episode, row)
-                assert texts[0] == texts[1]  # both steps are of one draw
+                assert texts[0] == texts[1]  # both steps share one draw
                 of_epoch[episode, row] = texts[0]
                 drawn[texts[0]] += 1
         epochs.append(of_epoch)
     assert len({tuple(sorted(map(str, counts.items()))) for counts in epochs}) == 60  # each epoch draws anew
     for text in ("a0", "b0", "c0"):
-        assert 140 < drawn[text] < 260  # of 600, a third each: 5 deviations
-    assert 100 < drawn["c1"] < 200  # of 300, a half
+        assert 140 < drawn[text] < 260  # a third of 600, within 5 standard deviations
+    assert 100 < drawn["c1"] < 200  # half of 300
 
 
 def _drawn(several, epoch=1, **options):
-    """By (episode, moment) the text that is drawn."""
+    """{(episode, moment): the drawn text}."""
     loader = _loader(several, {"say": Window(texts="drawn_indices")}, shuffle=True, seed=5, **options)
     loader.set_epoch(epoch)
     found = {}
@@ -216,7 +218,7 @@ def _drawn(several, epoch=1, **options):
     return found
 
 
-def test_draws_are_the_same_with_any_batch_size_rank_and_start(several, device):
+def test_draws_do_not_depend_on_batch_size_rank_or_start(several, device):
     whole = _drawn(several, batch_size=30)
     assert len(whole) == 30
     assert _drawn(several, device=device) == whole
@@ -236,8 +238,8 @@ def test_draws_are_the_same_with_any_batch_size_rank_and_start(several, device):
             assert [whole[moment] for moment in moments] == batch["say"]
 
 
-def test_a_draw_is_the_hash_that_the_rules_say(several):
-    """Splitmix64 over seed, epoch, number and the key's CRC-32, in Python's whole numbers."""
+def test_a_draw_is_the_hash_of_the_rules(several):
+    """Splitmix64 of seed, epoch, index and the key's CRC-32, in Python's integers."""
     import zlib
 
     loader = _loader(several, {"say": Window(texts="drawn_text")}, seed=2**62 + 3)
@@ -259,7 +261,7 @@ def test_a_draw_is_the_hash_that_the_rules_say(several):
     assert loader.gather([7, 2])["say"] == [wanted[7], wanted[2]]
 
 
-def test_one_of_an_episodes_list_is_drawn_where_asked(tmp_path):
+def test_one_text_of_an_episodes_list_is_drawn_on_request(tmp_path):
     columns = [{"tasks": ["a", "b", "c"]}, {"tasks": []}, {"tasks": ["d"]}]
     dataset = _write(tmp_path / "cache", [{}, {}, {}], columns=columns)
     for key in ("task", "tasks"):
@@ -281,7 +283,7 @@ def test_one_of_an_episodes_list_is_drawn_where_asked(tmp_path):
 # ---- mixtures, missing texts ----
 
 
-def test_a_source_without_the_texts_has_none(dataset, tmp_path, device):
+def test_a_source_without_the_texts_gives_none(dataset, tmp_path, device):
     plain = _write(tmp_path / "plain", [{}, {}])
     other = _write(tmp_path / "other", [{"word": [(0, "lift"), (3, "new")]}], ["word"])
     sources = [Source(dataset), Source(plain), Source(other, rename={"word": "said"})]
@@ -323,10 +325,10 @@ def test_rule_48_episodes_without_texts(dataset):
         _loader(dataset, {"said": None}, missing="drop", episodes=[2])
 
 
-# ---- what a loader is, with texts ----
+# ---- other properties of a loader with texts ----
 
 
-def test_texts_change_nothing_else(dataset, device):
+def test_texts_do_not_change_other_keys(dataset, device):
     plain = _loader(dataset, {}, shuffle=True, device=device)
     loader = _loader(dataset, {"said": Window([0.0], texts="indices")}, shuffle=True, device=device)
     assert loader.state_dict() == plain.state_dict()
@@ -361,23 +363,23 @@ def test_texts_change_nothing_else(dataset, device):
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused_by_name(dataset, windows, options, message):
+def test_invalid_text_keys_are_refused_by_name(dataset, windows, options, message):
     with pytest.raises(robocache.Error, match=message):
         _loader(dataset, windows, **options)
 
 
-def test_texts_alone_are_no_batch(dataset):
+def test_texts_alone_are_refused(dataset):
     with pytest.raises(robocache.ArgumentError, match="expected a key of numbers or frames beside the texts, got said"):
         robocache.Loader(dataset, batch_size=1, delta_timestamps={"said": None}, missing="drop")
 
 
-def test_two_streams_of_texts_for_one_key_are_drawn_or_refused(several):
+def test_two_text_streams_for_one_key_are_drawn_or_refused(several):
     with pytest.raises(robocache.ArgumentError, match=r"rename: expected one stream for 'say', got say, say_2, say_3"):
         _loader(several, {"say": Window(texts="text")})
 
 
-def test_no_text_waits_for_the_device(dataset, cuda):
-    """A batch comes while the device is still busy with what was queued before."""
+def test_texts_do_not_wait_for_the_device(dataset, cuda):
+    """A batch is returned while the device is still busy with earlier work."""
     import torch
 
     loader = _loader(dataset, {"said": Window([0.0], texts="indices")}, device=cuda, task_text="said", missing="drop")

@@ -1,5 +1,5 @@
-"""Loader: how often anchors are drawn: by a column of weights, by balance between a column's values, and by sources' weights that
-change."""
+"""Loader: how often anchors are drawn: by a column of weights, by balance between a column's values, and by weights of sources,
+which may change."""
 
 import collections
 import itertools
@@ -70,11 +70,11 @@ def test_rule_35_1_an_anchor_is_drawn_in_proportion_to_its_weight(dataset, devic
             of_class = [key for key, weight in weights.items() if weight == number]
             share = BLOCK * number * len(of_class) / sum(weights.values())
             assert abs(sum(counts[key] for key in of_class) - share) < 1
-            # Each round of the class has each of its anchors once.
+            # Each round of a class has each of its anchors once.
             assert all(abs(counts[key] - share / len(of_class)) <= 2 for key in of_class)
 
 
-def test_a_column_of_the_episodes_weighs(dataset, device):
+def test_weights_from_a_column_of_the_episodes(dataset, device):
     counts = collections.Counter(
         e for _, e, _ in block(opened(mixture(Source(dataset, weight_by="quality")), device=device))
     )
@@ -83,7 +83,7 @@ def test_a_column_of_the_episodes_weighs(dataset, device):
     assert all(abs(counts[e] - BLOCK * e * (20 + 10 * e) / total) < 1 for e in range(5))
 
 
-def test_more_weights_than_classes_stay_in_proportion(tmp_path):
+def test_more_weights_than_classes_are_proportional(tmp_path):
     rows = 3000
     weights = np.random.default_rng(0).uniform(0.5, 8, rows)
     dataset = write(
@@ -116,7 +116,7 @@ def test_rule_35_2_each_value_has_the_same_share(dataset, device, column, value)
         assert all(abs(each[key] - counts[value(*key)] / of_value[value(*key)]) <= 2 for key in every)
 
 
-def test_sources_keep_their_own_shares_and_numbers(dataset, device):
+def test_sources_keep_their_shares_and_indices(dataset, device):
     sources = mixture(
         Source(dataset, 0.25, balance="task"),
         Source(dataset, 0.5, anchors=robocache.Anchors(where=pc.field("arm[0]") >= 1000)),
@@ -134,7 +134,7 @@ def test_sources_keep_their_own_shares_and_numbers(dataset, device):
         assert (to_numpy(batch[name]) == to_numpy(again[name])).all(), name
 
 
-def test_ranks_share_and_a_run_goes_on_in_the_middle(dataset, device):
+def test_ranks_share_weighted_draws_and_resume(dataset, device):
     def at(rank=0, world_size=1, batch_size=64, **options):
         sources = robocache.Mixture(
             [Source(dataset, weight_by="weight"), Source(dataset, balance="task")], samples_per_epoch=640
@@ -181,7 +181,7 @@ def test_ranks_share_and_a_run_goes_on_in_the_middle(dataset, device):
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused_by_name(dataset, options, parts):
+def test_invalid_weights_are_refused_by_name(dataset, options, parts):
     with pytest.raises(robocache.Error) as caught:
         opened([Source(dataset, **options)])
     for part in parts:
@@ -212,7 +212,7 @@ def named(weights):
 
 
 def drawn_of(batch):
-    """(source, anchor of it) of each sample."""
+    """(source, anchor's index in the source) of each sample."""
     first = np.cumsum([0, *ANCHORS])
     source, number = (to_numpy(batch[name]) for name in ("dataset_index", "anchor_index"))
     return list(zip(source.tolist(), (number - first[source]).tolist(), strict=True))
@@ -233,7 +233,7 @@ def some_weights(rng):
 
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("prefetch", [0, 3])
-def test_rule_35_3_changed_weights_draw_what_counting_one_by_one_draws(dataset, device, prefetch, shuffle):
+def test_rule_35_3_changed_weights_equal_counting_one_by_one(dataset, device, prefetch, shuffle):
     rng = np.random.default_rng(prefetch)
     for _ in range(rounds(2)):
         memory = robocache.Memory(prefetch=prefetch)
@@ -249,8 +249,8 @@ def test_rule_35_3_changed_weights_draw_what_counting_one_by_one_draws(dataset, 
 
 
 @pytest.mark.parametrize("start", [65_536, 98_304, 150_000])
-def test_changes_across_blocks_keep_exact_shares_and_each_sources_own_sequence(dataset, device, start):
-    """A block after the change has the new shares, and each source gives the same anchors as without a change."""
+def test_changes_across_blocks_keep_shares_and_sequences(dataset, device, start):
+    """A block after the change has the new shares; each source still draws the same sequence of anchors."""
     batch, new = 2**15 if start % 2**15 == 0 else 50_000, [1.0, 0.0, 2.0]
     options = {"samples": 5 * BLOCK, "batch_size": batch, "delta_timestamps": {"arm": None}, "device": device}
     loader = three(dataset, **options)
@@ -282,7 +282,7 @@ def test_the_same_weights_again_change_nothing(dataset, device):
     assert drawn(found) == drawn(other)
 
 
-def test_a_source_of_weight_0_is_not_drawn_and_then_goes_on(dataset, device):
+def test_a_source_of_weight_0_pauses(dataset, device):
     loader, found = three(dataset, device=device, samples=4800), []
     for weights in (START, [1, 0, 1], [0, 0, 1], [1, 1, 0]):
         if weights is not START:
@@ -294,7 +294,7 @@ def test_a_source_of_weight_0_is_not_drawn_and_then_goes_on(dataset, device):
     assert sorted(garage[:90]) == list(range(90))
 
 
-def test_a_schedule_of_epochs_is_several_calls(dataset, device):
+def test_several_calls_make_a_schedule_of_epochs(dataset, device):
     schedule = {3: [1, 1, 0], 1: [0, 1, 2], 6: [1, 2, 3]}
     changes = [(epoch * SAMPLES, weights) for epoch, weights in sorted(schedule.items())]
     wanted = expected(8 * SAMPLES, changes)
@@ -303,12 +303,12 @@ def test_a_schedule_of_epochs_is_several_calls(dataset, device):
         for epoch in order:
             loader.set_weights(named(schedule[epoch]), epoch=epoch)
         assert [one for _ in range(8) for one in drawn(loader)] == wanted
-    loader.set_epoch(2)  # back into an epoch, and out of it
+    loader.set_epoch(2)  # back into an epoch, and on to the next
     assert drawn(loader) == wanted[2000:3000]
     assert drawn(loader) == wanted[3000:4000]
 
 
-def test_weights_set_now_hold_until_the_next_epoch_that_has_some(dataset, device):
+def test_weights_set_now_hold_until_the_next_scheduled_epoch(dataset, device):
     loader = three(dataset, device=device)
     loader.set_weights(named([1, 0, 0]), epoch=1)
     loader.set_weights(named([0, 1, 0]), epoch=2)
@@ -326,7 +326,7 @@ def test_weights_set_now_hold_until_the_next_epoch_that_has_some(dataset, device
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_ranks_of_any_number_draw_the_same_and_a_state_goes_on_anywhere(dataset, device, world_size):
+def test_any_number_of_ranks_draws_the_same_and_resumes_any_state(dataset, device, world_size):
     """With 144 samples a global batch, the state after each batch resumes with other ranks and batch sizes."""
     changes = [(144, [3, 0, 1]), (432, [1, 1, 1]), (1000, [0, 2, 5]), (1288, [1, 0, 0])]
     now, later = {144: [3, 0, 1], 432: [1, 1, 1], 1288: [1, 0, 0]}, [0, 2, 5]
@@ -341,7 +341,7 @@ def test_ranks_of_any_number_draw_the_same_and_a_state_goes_on_anywhere(dataset,
     for epoch in range(2):
         for parts in zip(*ranks, strict=True):
             found += drawn(parts)
-            del found[(epoch + 1) * SAMPLES :]  # what fills up the last batch
+            del found[(epoch + 1) * SAMPLES :]  # samples that fill up the last batch
             for loader in ranks:
                 if len(found) in now:
                     loader.set_weights(named(now[len(found)]))
@@ -358,12 +358,12 @@ def test_ranks_of_any_number_draw_the_same_and_a_state_goes_on_anywhere(dataset,
         end = min(end for end in (1000, 2000) if end >= position)
         wanted = expected(2000, [change for change in changes if change[0] <= position or change[0] == 1000])
         assert rest[: end - position] == wanted[position:end]
-        if end == 1000:  # the next epoch has the weights that the state knows of
+        if end == 1000:  # the next epoch has the weights in the state
             rest = [one for parts in zip(*resumed, strict=True) for one in drawn(parts)]
             assert rest[:1000] == wanted[1000:]
 
 
-def test_a_copy_goes_on_and_a_state_of_another_seed_takes_the_weights(dataset, device):
+def test_a_copy_continues_and_a_state_of_another_seed_brings_its_weights(dataset, device):
     loader = three(dataset, device=device)
     next(loader)
     loader.set_weights(named([1, 3, 0]))
@@ -374,7 +374,7 @@ def test_a_copy_goes_on_and_a_state_of_another_seed_takes_the_weights(dataset, d
     assert drawn(copied) == expected(1000, [(48, [1, 3, 0])])[48:]
 
 
-def test_a_state_without_weights_leaves_them_and_one_of_before_takes_them_back(dataset, device):
+def test_a_state_without_weights_keeps_them_and_an_earlier_state_restores(dataset, device):
     loader = three(dataset, device=device)
     state = loader.state_dict()
     assert state["weights"] == []
@@ -391,8 +391,8 @@ def test_a_state_without_weights_leaves_them_and_one_of_before_takes_them_back(d
     assert "weights" not in alone.state_dict()
 
 
-def test_what_was_made_ahead_is_made_again_with_texts_and_in_each_loop(dataset, device):
-    """In each loop, the texts belong to the samples."""
+def test_prefetched_batches_are_made_again_after_a_change(dataset, device):
+    """In each loop the texts still belong to the samples."""
     memory = robocache.Memory(prefetch=2, reuse_buffers=device == "cpu")
     loader = three(dataset, task_text=True, memory=memory, device=device)
     seen = 0
@@ -412,8 +412,8 @@ def test_what_was_made_ahead_is_made_again_with_texts_and_in_each_loop(dataset, 
 
 @pytest.mark.parametrize("residency", ["pinned", "mapped"])
 @pytest.mark.parametrize("prefetch", [0, 3])
-def test_frames_fetched_ahead_are_those_of_the_samples(filmed_dataset, device, residency, prefetch):
-    """Their copies to a GPU begin one batch before."""
+def test_prefetched_frames_belong_to_the_samples(filmed_dataset, device, residency, prefetch):
+    """Copies of frames to a GPU begin one batch earlier."""
     if device == "cpu" or filmed_dataset.streams["top"].frames.codec == "png":
         residency = "mapped"
     sources = [Source(filmed_dataset, 1, episodes=[k], name=name) for k, name in enumerate("abc")]
@@ -439,7 +439,7 @@ def test_frames_fetched_ahead_are_those_of_the_samples(filmed_dataset, device, r
             loader.set_epoch(loader.epoch + 1)
 
 
-def test_the_batch_ahead_of_a_stream_is_made_again(dataset, cuda):
+def test_the_prefetched_batch_of_a_stream_is_made_again(dataset, cuda):
     import torch
 
     loader = three(dataset, memory=robocache.Memory(stream=torch.cuda.Stream()), device=cuda)
@@ -450,7 +450,7 @@ def test_the_batch_ahead_of_a_stream_is_made_again(dataset, cuda):
     assert found == expected(288, [(0, [1, 0, 0]), (96, [0, 1, 0]), (192, [0, 0, 1])])
 
 
-def test_threads_that_share_a_loop_have_each_sample_once(dataset, device):
+def test_threads_that_share_a_loop_get_each_sample_once(dataset, device):
     loader, found, lock, all_there = (
         three(dataset, samples=4800, device=device),
         [],
@@ -478,7 +478,7 @@ def test_threads_that_share_a_loop_have_each_sample_once(dataset, device):
         assert max(counts.values()) - min(counts.values()) <= 1
 
 
-def test_classes_of_weights_and_balance_go_on_too(dataset, device):
+def test_changes_with_columns_of_weights_and_balance(dataset, device):
     sources = [Source(dataset, 1, weight_by="weight", name="a"), Source(dataset, 1, balance="task", name="b")]
     loader = opened(robocache.Mixture(sources, samples_per_epoch=4 * BLOCK), device=device)
     numbers = to_numpy(next(loader)["anchor_index"]).tolist()
@@ -492,7 +492,7 @@ def test_classes_of_weights_and_balance_go_on_too(dataset, device):
     batch = next(loader)
     numbers += to_numpy(batch["anchor_index"]).tolist()
     assert np.bincount(to_numpy(batch["dataset_index"])).tolist() == [3 * BLOCK // 4, BLOCK // 4]
-    # Within a class no anchor comes twice more often than another.
+    # Within a class no anchor is drawn twice more often than another.
     times = collections.Counter(numbers)
     counts_of = collections.defaultdict(list)
     for first in range(0, loader.num_anchors, 100):
@@ -506,7 +506,7 @@ def test_classes_of_weights_and_balance_go_on_too(dataset, device):
         loader.set_weights({"a": 1e-4, "b": 10})
 
 
-def test_ranks_with_episodes_of_their_own_change_weights_too(dataset, device):
+def test_ranks_with_their_own_episodes_change_weights(dataset, device):
     def of_rank(rank, batch_size=20):
         sources = [
             Source(dataset, 1, episodes=[0, 1, 2], name="few"),
@@ -568,7 +568,7 @@ def test_an_uneven_last_batch_is_filled_up(dataset, device):
     ],
     ids=str,
 )
-def test_weights_that_make_no_sense_are_refused_and_change_nothing(dataset, weights, options, parts):
+def test_invalid_weights_are_refused_and_change_nothing(dataset, weights, options, parts):
     loader = three(dataset)
     next(loader)
     loader.set_weights(named([1, 2, 3]))
@@ -602,7 +602,7 @@ def test_a_state_of_other_weights_is_refused_and_changes_nothing(dataset, weight
     assert loader.state_dict() == before
 
 
-def test_names_are_the_folders_or_the_sources_own(dataset, tmp_path):
+def test_names_of_sources_are_given_or_their_folders(dataset, tmp_path):
     folder = tmp_path / "cache"
     folder.symlink_to(dataset.path)
     both = [Source(dataset, 1), Source(folder, 1)]
@@ -617,6 +617,6 @@ def test_names_are_the_folders_or_the_sources_own(dataset, tmp_path):
 
 
 @pytest.mark.parametrize("source", [lambda dataset: dataset, lambda dataset: [Source(dataset, name="a")]])
-def test_sources_without_weights_cannot_have_others(dataset, source):
+def test_sources_without_weights_cannot_change_them(dataset, source):
     with pytest.raises(robocache.ArgumentError, match=r"^weights: .*sources have weights"):
         opened(source(dataset)).set_weights({"a": 1})

@@ -61,13 +61,13 @@ CURVES = ["linear", "pchip", "akima", "angle"]
     ],
     ids=str,
 )
-def test_each_option_is_the_oracles(dataset, recording, device, options):
+def test_each_option_equals_the_oracle(dataset, recording, device, options):
     options = {"return_age": True, "anchor": "observation.state", "batch_size": 40, **options}
     check(dataset, recording, EVERY, device=device, batches=1, **options)
 
 
 def random_options(rng):
-    """Random options: another value for each stream, or one for all."""
+    """Random options: a value for each stream, or one for all."""
     every = rng.random() < 0.3
     methods = rng.choice(STEPS) if every else {}
     options = {name: {} for name in ("offset_s", "causal", "tolerance_s", "max_gap_s")}
@@ -97,7 +97,7 @@ def random_options(rng):
 
 
 @pytest.mark.parametrize("number", range(rounds(8)))
-def test_all_options_together_are_the_oracles(dataset, recording, device, number):
+def test_all_options_together_equal_the_oracle(dataset, recording, device, number):
     rng = np.random.default_rng(number)
     deltas = {
         name: None if rng.random() < 0.2 else rng.choice([-0.3, -0.02, 0.0, 0.0, 0.0099, 0.02, 0.4], 4).tolist()
@@ -106,7 +106,7 @@ def test_all_options_together_are_the_oracles(dataset, recording, device, number
     check(dataset, recording, deltas, device=device, batches=1, batch_size=30, **random_options(rng))
 
 
-def test_none_is_the_anchor_without_an_axis_of_steps(dataset, recording, device):
+def test_none_is_the_anchor_without_a_step_axis(dataset, recording, device):
     deltas = {"action": None, "observation.feature": None, "button": None, "observation.imu": [-0.01, 0.0]}
     options = {"anchor": "action", "return_age": True, "device": device}
     batch = next(check(dataset, recording, deltas, **options))
@@ -125,7 +125,7 @@ def test_none_is_the_anchor_without_an_axis_of_steps(dataset, recording, device)
 
 
 def of_rows(tmp_path, device, rows_ns, anchors_ns, deltas=(0.0,), **options):
-    """A batch of the rows 0, 1, 2, ... at these times around these anchors, in order."""
+    """A batch of rows 0, 1, 2, ... with stamps `rows_ns`, at `anchors_ns` in order."""
     recording = [
         {
             "x": (EPOCH_NS + np.array(rows_ns, np.int64), np.arange(len(rows_ns), dtype=np.float32)),
@@ -145,7 +145,7 @@ def of_rows(tmp_path, device, rows_ns, anchors_ns, deltas=(0.0,), **options):
 
 
 def test_rule_33_age_is_the_target_less_the_sample_used(tmp_path, device):
-    # Before the first, on a row, behind it, snapped to one behind and to one ahead, after the last.
+    # Before the first row, on a row, after it, snapped to an earlier and to a later row, after the last.
     anchors = [400, 1000, 1400, 2003, 2997, 3500]
     values, is_pad, age = of_rows(tmp_path, device, [1000, 2000, 3000], anchors, snap_s=4e-9)
     assert values == [[0], [0], [0], [1], [2], [2]]
@@ -164,7 +164,7 @@ def test_rule_33_age_of_every_kind_of_method(tmp_path, device, method, value, ag
         assert values == [[np.float32(value)]]
 
 
-def test_rule_33_age_where_there_is_no_sample_is_the_least_int64(tmp_path, device):
+def test_rule_33_age_without_a_sample_is_the_least_int64(tmp_path, device):
     values, is_pad, age = of_rows(tmp_path, device, [1000, 2000], [999, 1000, 1001], causal=True, snap_s=0)
     assert (values, is_pad, age) == ([[0], [0], [0]], [[True], [False], [False]], [[LEAST], [0], [1]])
     recording = [
@@ -183,7 +183,7 @@ def test_rule_33_age_where_there_is_no_sample_is_the_least_int64(tmp_path, devic
     assert to_numpy(next(loader)["b_age"]).tolist() == [[-2, -1], [LEAST, LEAST]]
 
 
-def test_rule_23_an_age_beyond_int64_is_held_at_its_ends(tmp_path, device):
+def test_rule_23_ages_beyond_int64_saturate(tmp_path, device):
     most = 2**63 - 1
     recording = [
         {
@@ -206,8 +206,8 @@ def test_rule_23_an_age_beyond_int64_is_held_at_its_ends(tmp_path, device):
     assert to_numpy(batch["late_age"]).tolist() == [-most, -most, 0]
 
 
-def test_rule_33_latency_moves_what_is_taken_and_not_the_anchors(tmp_path, device):
-    # A row stamped t was taken at t - 300 ns: at 1000 the row stamped 1300.
+def test_rule_33_latency_moves_targets_not_anchors(tmp_path, device):
+    # A row stamped t was measured at t - 300 ns: at 1000 the row stamped 1300.
     values, is_pad, age = of_rows(tmp_path, device, [1000, 1300, 2300], [1000, 2000, 2001], offset_s=300e-9, snap_s=0)
     assert values == [[1], [2], [2]]
     assert age == [[0], [0], [1]]
@@ -216,7 +216,7 @@ def test_rule_33_latency_moves_what_is_taken_and_not_the_anchors(tmp_path, devic
     assert values == [[0]]
 
 
-def test_rule_33_a_sample_as_far_as_the_tolerance_is_valid(tmp_path, device):
+def test_rule_33_a_sample_at_the_tolerance_is_valid(tmp_path, device):
     anchors = [1299, 1300, 1301, 1699, 1700]
     for method, padded in {
         "previous": [False, False, True, True, True],
@@ -230,8 +230,8 @@ def test_rule_33_a_sample_as_far_as_the_tolerance_is_valid(tmp_path, device):
         assert [x[0] for x in values] == [float(a[0] < 0) for a in age]  # the value stays
 
 
-def test_causal_uses_nothing_later_than_the_target(dataset, recording, device):
-    """The rows behind the target may hold anything."""
+def test_causal_uses_no_later_rows(dataset, recording, device):
+    """Changes of rows after the target have no effect."""
     options = {"device": device, "causal": True, "snap_s": 0, "anchor": "mode", "batch_size": 20, "return_age": True}
     for method in ["linear", "nearest", "previous", "pchip"]:
         by_method = {"method": dict.fromkeys(FLOAT_STREAMS, method)}
@@ -272,7 +272,7 @@ def test_causal_uses_nothing_later_than_the_target(dataset, recording, device):
     ],
     ids=str,
 )
-def test_windows_that_make_no_sense_are_refused_by_name(dataset, options, parts):
+def test_invalid_windows_are_refused_by_name(dataset, options, parts):
     with pytest.raises(robocache.Error) as caught:
         small(dataset, **options)
     assert isinstance(caught.value, (ValueError, TypeError))
@@ -285,7 +285,7 @@ def test_windows_that_make_no_sense_are_refused_by_name(dataset, options, parts)
 
 @pytest.fixture(scope="module")
 def nominal(tmp_path_factory):
-    """state and action on one nominal clock of 15 fps, arm on a recorded one, slow on a nominal one of its own."""
+    """state and action share a nominal clock of 15 fps; arm has a recorded clock; slow has its own nominal clock."""
     time_ns = np.round(np.arange(60) * 1e9 / 15).astype(np.int64)
     values = np.arange(60, dtype=np.float32)[:, None]
     recording = [
@@ -339,11 +339,11 @@ def test_rule_33_offsets_on_a_nominal_clock_are_rows(nominal, device):
     ],
     ids=str,
 )
-def test_rule_33_values_between_rows_are_made_for_who_asks(nominal, device, deltas, options):
+def test_rule_33_values_between_rows_need_a_method(nominal, device, deltas, options):
     next(on_clock(nominal, device, deltas, **options))
 
 
-def test_rule_33_a_method_for_another_stream_is_none_for_this_one(nominal, device):
+def test_rule_33_a_method_for_another_stream_does_not_count(nominal, device):
     with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['action'\].*nominal"):
         on_clock(nominal, device, {"action": [0.02], "state": [0.0]}, method={"state": "nearest"})
 
@@ -356,7 +356,7 @@ def test_rule_33_a_nominal_clock_of_one_source_is_enough(nominal, dataset, devic
         on_clock(sources, device, deltas | {"action": [0.02]}, anchor=None, pad_features=True)
 
 
-def test_rule_33_a_rate_that_is_not_the_clocks_is_refused(nominal, device):
+def test_rule_33_another_rate_than_the_clocks_is_refused(nominal, device):
     with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['action'\].*nominal"):
         on_clock(nominal, device, {"action": robocache.Window.steps(50, horizon=4)})
     loader = on_clock(nominal, device, {"action": robocache.Window.steps(15, horizon=4)})
@@ -367,7 +367,7 @@ def test_rule_33_a_rate_that_is_not_the_clocks_is_refused(nominal, device):
 
 
 def ticks_at(recording, streams, hz):
-    """Anchors of a rate in each episode: from the latest first row of the streams on, up to their earliest last."""
+    """Anchors of a rate in each episode: from the latest first row of the streams to the earliest last row."""
     ticks = []
     for episode, rows in enumerate(recording):
         clocks = [rows[name][0] for name in streams if name in rows]
@@ -381,7 +381,7 @@ def ticks_at(recording, streams, hz):
 
 
 def drawn(recording, ticks, deltas, *, edges="pad", drop_n_last=0, offset_s=0.0, snap_s=1e-6):
-    """The anchors among these ticks that are drawn, episode by episode, found by looking at every target of every stream."""
+    """The drawn anchors of each episode, found by checking every target of every stream."""
     snap_ns = round(snap_s * 1e9)
 
     def is_whole(episode, anchor):
@@ -413,7 +413,7 @@ WINDOWS = {
 @pytest.mark.parametrize("drop_n_last", [0, 1, 7, 40])
 @pytest.mark.parametrize("edges", ["pad", "drop"])
 @pytest.mark.parametrize("anchor", ["action", "gripper", "ticks", 17.3])
-def test_rule_34_what_is_drawn_is_what_brute_force_finds(dataset, recording, device, anchor, edges, drop_n_last):
+def test_rule_34_drawn_anchors_equal_brute_force(dataset, recording, device, anchor, edges, drop_n_last):
     if isinstance(anchor, float):
         options, ticks = {"anchor_hz": anchor}, ticks_at(recording, WINDOWS, anchor)
     else:
@@ -436,7 +436,7 @@ def test_rule_34_what_is_drawn_is_what_brute_force_finds(dataset, recording, dev
 
 @pytest.mark.parametrize("offset", [-0.03, 0.05])
 @pytest.mark.parametrize("snap_s", [0, 1e-6, 0.011])
-def test_rule_34_edges_know_latency_and_snap(dataset, recording, device, offset, snap_s):
+def test_rule_34_edges_include_latency_and_snap(dataset, recording, device, offset, snap_s):
     ticks = [(e, int(t)) for e, rows in enumerate(recording) for t in rows.get("action", ([],))[0]]
     options = {"edges": "drop", "drop_n_last": 2, "offset_s": offset, "snap_s": snap_s}
     wanted = drawn(recording, ticks, WINDOWS, **options)
@@ -445,8 +445,8 @@ def test_rule_34_edges_know_latency_and_snap(dataset, recording, device, offset,
 
 
 @pytest.mark.parametrize("off_ns", [-1001, -1000, -999, -1, 0, 1, 999, 1000, 1001])
-def test_rule_34_snap_counts_at_the_edges_to_the_nanosecond(tmp_path, device, off_ns):
-    """Anchors 1 to 4 s, rows from 1 s + off_ns to 4 s - off_ns: the ends are whole where snap brings them in."""
+def test_rule_34_edges_snap_to_the_nanosecond(tmp_path, device, off_ns):
+    """Anchors 1 to 4 s, rows from 1 s + off_ns to 4 s - off_ns: windows at the ends are complete if they snap to rows."""
     anchors = np.arange(1, 5) * 10**9
     rows = np.array([10**9 + off_ns, 2 * 10**9, 4 * 10**9 - off_ns])
     recording = [{"at": (anchors, np.zeros(4)), "x": (rows, np.zeros(3))}]
@@ -475,7 +475,7 @@ def test_rule_34_episodes_keep_their_order_and_drop_at_each_end(dataset, recordi
 
 
 def first_too_far(recording, ticks, deltas, tolerance_s, method):
-    """(stream, episode, target, distance) of the first stream's first anchor with a sample farther, or None."""
+    """(stream, episode, target, distance) of the first anchor of the first stream with a sample beyond the tolerance, or None."""
     for name, requested in deltas.items():
         for episode, anchor in ticks:
             if name not in recording[episode]:
@@ -518,13 +518,13 @@ def test_check_tolerance_names_the_first(dataset, recording, device, method, tol
     np.testing.assert_allclose(away, distance / 1e9, rtol=1e-5)
 
 
-def test_check_tolerance_looks_past_the_first_anchors_and_at_what_is_asked_alone(tmp_path, device):
+def test_check_tolerance_checks_all_anchors_of_the_requested_keys(tmp_path, device):
     rows = np.concatenate([np.arange(20_000), 20_000 + 5 + np.arange(5000)]) * 1000
     recording = [{"x": (rows, np.zeros(25_000)), "at": (np.arange(25_000) * 1000, np.zeros(25_000))}]
     dataset = write(tmp_path / "cache", recording)
     options = {"anchor": "at", "batch_size": 8, "delta_timestamps": {"x": [0.0]}, "method": "previous", "snap_s": 0}
     options["device"] = device
-    flat_loader(dataset, **options).check_tolerance()  # none asked for
+    flat_loader(dataset, **options).check_tolerance()  # no tolerance is set
     flat_loader(dataset, tolerance_s=5e-6, **options).check_tolerance()
     with pytest.raises(robocache.ArgumentError, match=r"2e-06 s away in episode 0 at 20001000 ns"):
         flat_loader(dataset, tolerance_s=1e-6, **options).check_tolerance()
@@ -535,8 +535,8 @@ def test_check_tolerance_looks_past_the_first_anchors_and_at_what_is_asked_alone
     flat_loader(dataset, tolerance_s=0, anchor="x", **options).check_tolerance()
 
 
-def test_check_tolerance_names_the_first_whoever_finds_one_first(tmp_path, device, threads):
-    """Too far from anchor 4090 on, which a thread that begins behind it sees at once."""
+def test_check_tolerance_names_the_first_on_any_number_of_threads(tmp_path, device, threads):
+    """Anchors from 4090 on are too far; a thread that begins after it finds one at once."""
     rows = np.append(np.arange(4090), 10**6) * 1000
     recording = [{"x": (rows, np.zeros(len(rows))), "at": (np.arange(12_000) * 1000, np.zeros(12_000))}]
     options = {"delta_timestamps": {"x": [0.0] * 64}, "anchor": "at", "method": "previous", "tolerance_s": 5e-7}
@@ -550,7 +550,7 @@ def test_check_tolerance_names_the_first_whoever_finds_one_first(tmp_path, devic
 # ---- gather ----
 
 
-def test_gather_gives_the_anchors_asked_for_in_their_order(dataset, recording, device):
+def test_gather_gives_the_requested_anchors_in_order(dataset, recording, device):
     options = {"delta_timestamps": EVERY, "anchor": "action", "edges": "pad", "device": device, "return_age": True}
     loader = small(dataset, batch_size=64, **options)
     ticks = [(e, int(t)) for e, rows in enumerate(recording) for t in rows.get("action", ([],))[0]]
@@ -576,7 +576,7 @@ def test_gather_gives_the_anchors_asked_for_in_their_order(dataset, recording, d
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
-def test_gather_takes_arrays_and_tensors_of_any_integers(dataset, device, dtype):
+def test_gather_accepts_arrays_and_tensors_of_any_integers(dataset, device, dtype):
     loader = small(dataset, device=device)
     indices = np.array([3, 0, 127, 3], dtype)
     wanted = {key: to_numpy(value) for key, value in loader.gather(indices.tolist()).items()}
@@ -587,8 +587,8 @@ def test_gather_takes_arrays_and_tensors_of_any_integers(dataset, device, dtype)
         assert_same_batches([wanted], [{key: to_numpy(value) for key, value in loader.gather(given).items()}])
 
 
-def test_gather_reads_no_element_of_a_list_or_an_array_in_python(dataset, monkeypatch):
-    """One conversion serves all elements: a tensor takes no longer than a list of the same numbers."""
+def test_gather_converts_all_elements_at_once(dataset, monkeypatch):
+    """One conversion for all elements: a tensor takes no longer than a list of the same numbers."""
     loader = small(dataset, batch_size=256)
     monkeypatch.setattr("robocache._check.whole", lambda name, value: pytest.fail(f"{name}: looked at {value!r} alone"))
     for given in (list(range(256)), np.arange(256, dtype=np.int16), torch.arange(256), torch.arange(256).int()):
@@ -597,7 +597,7 @@ def test_gather_reads_no_element_of_a_list_or_an_array_in_python(dataset, monkey
 
 @pytest.mark.parametrize("rate_hz", [None, 33.0])
 @pytest.mark.parametrize("weight", [None, 2.0])
-def test_anchor_index_is_the_number_that_gather_takes(dataset, recording, device, weight, rate_hz):
+def test_anchor_index_is_the_index_for_gather(dataset, recording, device, weight, rate_hz):
     sources = [robocache.Source(dataset, weight and weight * k, episodes=[5, k]) for k in (1, 2, 3)]
     options = {"batch_size": 64, "delta_timestamps": EVERY, "device": device, "return_age": True}
     anchors = {"anchor": "action"} if rate_hz is None else {"anchor_hz": rate_hz}
@@ -615,7 +615,7 @@ def test_anchor_index_is_the_number_that_gather_takes(dataset, recording, device
     assert [i for batch in loader for i in to_numpy(batch["anchor_index"]).tolist()] == list(range(loader.num_anchors))
 
 
-def test_gather_of_nothing_is_a_batch_of_no_samples(dataset, device):
+def test_gather_of_nothing_is_an_empty_batch(dataset, device):
     batch = small(dataset, device=device).gather([])
     assert {key: tuple(array.shape) for key, array in batch.items()} == {
         "action": (0, 1, 17),
@@ -655,7 +655,7 @@ def test_gather_of_nothing_is_a_batch_of_no_samples(dataset, device):
     ],
     ids=str,
 )
-def test_gather_refuses_what_is_no_anchor(dataset, device, indices, parts):
+def test_gather_refuses_invalid_indices(dataset, device, indices, parts):
     loader = small(dataset, device=device)
     with pytest.raises(robocache.Error) as caught:
         loader.gather(indices)
@@ -664,8 +664,8 @@ def test_gather_refuses_what_is_no_anchor(dataset, device, indices, parts):
     assert loader.gather([0])["action"].shape == (1, 1, 17)
 
 
-def test_the_last_row_of_a_time_is_the_one(tmp_path, device):
-    """Rule 5 with every option: rows of one time, asked for from both sides."""
+def test_the_last_row_of_a_time_counts(tmp_path, device):
+    """Rule 5 with every option: rows of one time, with targets on both sides."""
     time_ns = EPOCH_NS + np.array([0, 0, 10, 10, 10, 20, 30, 30]) * 1000
     recording = [{"x": (time_ns, np.arange(8, dtype=np.float32))}]
     dataset = write(tmp_path / "cache", recording)
@@ -683,15 +683,15 @@ def test_the_last_row_of_a_time_is_the_one(tmp_path, device):
         assert_batch(next(loader), expected)
 
 
-@pytest.mark.parametrize("code_steps", [[-2, -1, 0], [3, 0, -2]])  # a window out of order takes them all the longer way
+@pytest.mark.parametrize("code_steps", [[-2, -1, 0], [3, 0, -2]])  # an unsorted window uses the slower path for all
 def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
-    """Windows that are rows one after the other, the same whatever else shares their clock: at the ends, at a stamp that comes
-    twice, at stamps beside the frame, and where features of a row are other segments."""
+    """Windows of consecutive rows are the same beside any other key of their clock: at the ends, at a repeated stamp,
+    at stamps near a frame, and with rows of several segments."""
     period, rows = 20_000_000, 120
     times = np.arange(rows) * period
-    times[60] = times[59]  # the row there counts no more; the frame after it is between rows
+    times[60] = times[59]  # this row no longer counts; the next frame is between rows
     times[80:90] += rng.integers(-900, 900, 10)  # within snap_s
-    times[101] = times[100] + 700  # so near that both are closer to a frame than snap_s
+    times[101] = times[100] + 700  # both are closer to a frame than snap_s
     state, action, code = rng.normal(size=(rows, 3)), rng.normal(size=(rows, 2)), rng.integers(0, 99, rows)
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         for name, values in {"state": state, "action": action, "code": code}.items():
@@ -708,7 +708,7 @@ def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
         return_age=True,
         device=device,
     )
-    last = np.append(times[1:] != times[:-1], True)  # of its time
+    last = np.append(times[1:] != times[:-1], True)  # whether a row is the last of its time
     known, rows_of = times[last], np.flatnonzero(last)
     for batch in loader:
         batch = {name: np.asarray(array.cpu() if hasattr(array, "cpu") else array) for name, array in batch.items()}
@@ -750,7 +750,7 @@ def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
     ],
     ids=str,
 )
-def test_rule_33_no_anchors_make_values_between_the_rows_of_a_nominal_clock(nominal, device, deltas, options, parts):
+def test_rule_33_anchors_between_rows_of_a_nominal_clock_are_refused(nominal, device, deltas, options, parts):
     with pytest.raises(robocache.ArgumentError) as caught:
         flat_loader(nominal, batch_size=8, delta_timestamps=deltas, device=device, **options)
     for part in parts:
@@ -776,7 +776,7 @@ def test_rule_33_ticks_on_the_rows_of_a_nominal_clock_are_rows(nominal, device, 
     np.testing.assert_array_equal(to_numpy(next(loader)["action"])[..., 0], rows)
 
 
-def test_rule_33_a_rate_whose_ticks_are_off_the_rows_now_and_then_is_refused(tmp_path, device):
+def test_rule_33_a_rate_with_some_ticks_between_rows_is_refused(tmp_path, device):
     """30 Hz anchors on a nominal clock of 20 Hz: every second tick is a row."""
     count = 20 * 60
     rows = {"a": (np.arange(count) * 50_000_000, np.arange(count, dtype=np.float32)[:, None])}
@@ -795,7 +795,7 @@ def test_rule_33_a_rate_whose_ticks_are_off_the_rows_now_and_then_is_refused(tmp
 
 
 def at_rates(path, *rates):
-    """A dataset of an episode for each rate, on a nominal clock. The episodes have the same number of rows."""
+    """A dataset with one episode for each rate, on a nominal clock, with equal numbers of rows."""
     episodes = []
     for hz in rates:
         index = np.arange(120)
@@ -815,7 +815,7 @@ def at_rates(path, *rates):
     ],
     ids=str,
 )
-def test_rule_33_offsets_fit_the_rate_of_each_episode_that_is_drawn(tmp_path, device, rates, offset, message):
+def test_rule_33_offsets_must_fit_the_rate_of_each_drawn_episode(tmp_path, device, rates, offset, message):
     result = at_rates(tmp_path / "cache", *rates)
     options = {"batch_size": 8, "delta_timestamps": {"state": [0.0, offset]}, "device": device}
     if message is None:
@@ -831,7 +831,7 @@ def test_rule_33_offsets_fit_the_rate_of_each_episode_that_is_drawn(tmp_path, de
         flat_loader(result, episodes=drawn, **options)
 
 
-def test_rule_33_sources_of_two_rates_are_named_with_their_own(tmp_path, device):
+def test_rule_33_sources_of_two_rates_are_named_with_their_rates(tmp_path, device):
     sources = [robocache.Source(at_rates(tmp_path / str(hz), hz)) for hz in (30, 60)]
     with pytest.raises(robocache.ArgumentError, match="rows=True") as caught:
         flat_loader(sources, batch_size=8, delta_timestamps={"state": [0.0, 1 / 60]}, device=device)
@@ -839,7 +839,7 @@ def test_rule_33_sources_of_two_rates_are_named_with_their_own(tmp_path, device)
     flat_loader(sources, batch_size=8, delta_timestamps={"state": [0.0, 1 / 30]}, device=device)
 
 
-def test_rule_33_rows_that_a_nominal_clock_lacks_are_no_other_rate(tmp_path, device):
+def test_rule_33_missing_rows_of_a_nominal_clock_are_no_other_rate(tmp_path, device):
     index = np.delete(np.arange(900), [1, 2, 40, 41, 500])
     rows = {"state": (np.round(index * 1e9 / 30).astype(np.int64), index[:, None].astype(np.float32))}
     dataset = write(tmp_path / "cache", [rows, {"state": tuple(x[:50] for x in rows["state"])}], nominal=["state"])
@@ -876,7 +876,7 @@ def test_long_gaps_that_windows_interpolate_are_named_once(tmp_path, device, gap
     assert len(found) == (warning_text is not None) and all(warning_text in one for one in found), found
 
 
-def test_stamps_that_mostly_repeat_have_no_gaps_to_name(tmp_path, device):
+def test_mostly_repeated_stamps_have_no_gaps(tmp_path, device):
     rows = {"x": (np.arange(400) // 4 * 10**9, np.arange(400, dtype=np.float32)[:, None])}  # stamps in whole seconds
     rows["tick"] = (np.arange(30) * 370_000_000 + 5_000_000, np.zeros((30, 1), np.float32))
     dataset = write(tmp_path / "cache", [rows])
@@ -895,7 +895,7 @@ def test_stamps_that_mostly_repeat_have_no_gaps_to_name(tmp_path, device):
     ],
     ids=str,
 )
-def test_angles_that_rows_store_beyond_half_a_turn_are_named(tmp_path, device, low, offset, warning_text):
+def test_stored_angles_beyond_half_a_turn_are_named(tmp_path, device, low, offset, warning_text):
     """A heading of 3.5 on a row is -2.78 between two rows."""
     time_ns = np.arange(400) * 50_000_000
     heading = (0.1 * np.arange(400).astype(np.float64)) % 6.25 + low
@@ -911,7 +911,7 @@ def test_angles_that_rows_store_beyond_half_a_turn_are_named(tmp_path, device, l
 
 
 def turning(unit, dtype=np.float64):
-    """An angle in [-turn / 2, turn / 2) that passes the end twice, beside one number that does not."""
+    """An angle in [-turn / 2, turn / 2) that wraps twice, beside a number that does not."""
     turn = {"rad": 2 * np.pi, "deg": 360.0}[unit]
     angle = (np.linspace(0.1, 2.3, 400) * turn + turn / 2) % turn - turn / 2
     return np.stack([np.linspace(-3, 3, 400), angle], 1).astype(dtype)
@@ -928,11 +928,11 @@ def turning(unit, dtype=np.float64):
         (turning("rad"), {"method": "previous"}, None),
         (turning("rad"), {"episodes": [1]}, None),
         (np.unwrap(turning("rad"), axis=0), {}, None),
-        (np.random.default_rng(0).uniform(-np.pi, np.pi, (400, 2)), {}, None),  # noise passes a half as often
-        (np.where(np.arange(400) % 40 < 20, 2.5, -2.5)[:, None] * [1, 1], {}, None),  # of a switch
+        (np.random.default_rng(0).uniform(-np.pi, np.pi, (400, 2)), {}, None),  # noise crosses half a turn as often
+        (np.where(np.arange(400) % 40 < 20, 2.5, -2.5)[:, None] * [1, 1], {}, None),  # a switch
     ],
 )
-def test_angles_that_wrap_and_are_interpolated_as_numbers_are_named(tmp_path, device, values, options, warning_text):
+def test_wrapping_angles_interpolated_as_numbers_are_named(tmp_path, device, values, options, warning_text):
     time_ns = np.arange(400) * 50_000_000
     with robocache.Writer(tmp_path / "cache") as writer:
         writer.stream("x", names=["x", "yaw"])
@@ -950,7 +950,7 @@ def test_angles_that_wrap_and_are_interpolated_as_numbers_are_named(tmp_path, de
         ), found
 
 
-def test_rule_33_what_a_stream_says_of_its_rotations_is_no_method_that_was_asked_for(tmp_path, device):
+def test_rule_33_declared_rotations_are_no_requested_method(tmp_path, device):
     time_ns = np.arange(40) * 50_000_000
     with robocache.Writer(tmp_path / "cache") as writer:
         writer.stream("action", clock="nominal", attributes={"methods": [[0, 4, "slerp"]]})
@@ -963,7 +963,7 @@ def test_rule_33_what_a_stream_says_of_its_rotations_is_no_method_that_was_asked
         flat_loader(dataset, batch_size=8, delta_timestamps={"action": [0.02]}, device=device)
 
 
-def test_rule_33_values_of_a_nominal_clock_for_recorded_anchors_are_said(nominal, device):
+def test_rule_33_values_of_a_nominal_clock_at_recorded_anchors_are_warned_of(nominal, device):
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.02], "arm": [0.0]}, "anchor": "arm", "device": device}
     with pytest.warns(
         robocache.LoaderWarning, match=r"delta_timestamps\['action'\].method: 100% of the values are made between rows"

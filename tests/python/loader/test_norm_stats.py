@@ -1,4 +1,4 @@
-"""Statistics to normalise by: merged, read, written."""
+"""Statistics for normalisation: merging, reading, writing."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ FIELDS = list(Stats._fields)
 
 
 def parts_of(rng, count, features=5):
-    """Rows of several datasets: other places, widths and numbers of rows; a constant and a rare feature."""
+    """Rows of several datasets with different means, spreads and lengths; one feature is constant, one rarely nonzero."""
     parts = []
     for n in rng.integers(1, 400, count):
         rows = rng.standard_normal((n, features)) * np.exp2(rng.integers(-8, 8, features)) + rng.normal(0, 20, features)
@@ -40,7 +40,7 @@ def feature(stats, d):
 # ---- merging ----
 
 
-def test_counts_ends_and_moments_are_those_of_all_rows(rng):
+def test_counts_ends_and_moments_equal_those_of_all_rows(rng):
     for count in (2, 3, 17):
         parts = parts_of(rng, count)
         given = [oracle.stats_of(rows) for rows in parts]
@@ -53,13 +53,13 @@ def test_counts_ends_and_moments_are_those_of_all_rows(rng):
             mean, variance = oracle.merged_moments([(s["count"][d], s["mean"][d], s["std"][d]) for s in given])
             largest = max(map(abs, means))
             assert abs(Fraction(merged.mean[d]) - mean) <= 4 * ROUNDING * largest
-            std = math.sqrt(variance)  # of a fraction: within a rounding or two
+            std = math.sqrt(variance)  # from a fraction: within a rounding or two
             assert abs(merged.std[d] - std) <= 8 * ROUNDING * std + 8 * ROUNDING * largest
             assert abs(merged.mean[d] - pooled["mean"][d]) <= 1e-12 * largest
             assert abs(merged.std[d] - pooled["std"][d]) <= 1e-9 * (pooled["std"][d] + largest)
 
 
-def test_a_quantile_lies_in_the_bracket_of_the_true_one(rng):
+def test_a_quantile_is_in_the_bracket_of_the_true_one(rng):
     narrower = 0
     for count in (2, 3, 9):
         parts = [rows for rows in parts_of(rng, count) if len(rows) > 1]
@@ -74,10 +74,10 @@ def test_a_quantile_lies_in_the_bracket_of_the_true_one(rng):
             assert low <= np.quantile(pooled[:, d], percent / 100) <= high
             assert min(own) <= got <= max(own)
             narrower += high - low < np.ptp(pooled[:, d]) / 2
-    assert narrower > 20  # so the bracket says something
+    assert narrower > 20  # the bracket is narrow
 
 
-def test_quantiles_of_rows_that_lie_evenly_are_exact():
+def test_quantiles_of_evenly_spaced_rows_are_exact():
     a, b = np.linspace(0, 1, 10001), np.linspace(0.5, 2.5, 20001)
     merged = robocache.merge_stats([{"x": oracle.stats_of(a)}, {"x": oracle.stats_of(b)}])["x"]
     pooled = oracle.stats_of(np.concatenate([a, b]))
@@ -93,7 +93,7 @@ def test_the_order_of_the_datasets_does_not_matter(rng):
             assert_same_bits(getattr(other, field), getattr(merged[0], field), field)
 
 
-def test_parts_that_are_all_alike_stay_as_they_are(rng):
+def test_equal_parts_merge_to_themselves(rng):
     stats = {"x": oracle.stats_of(parts_of(rng, 1)[0])}
     once, thrice = robocache.merge_stats([stats])["x"], robocache.merge_stats([stats] * 3)["x"]
     for field in FIELDS[:-1]:
@@ -102,9 +102,9 @@ def test_parts_that_are_all_alike_stay_as_they_are(rng):
     np.testing.assert_array_equal(thrice.count, 3 * stats["x"]["count"])
 
 
-def test_datasets_that_are_split_merge_to_the_whole(rng, tmp_path):
+def test_parts_of_a_dataset_merge_to_its_statistics(rng, tmp_path):
     rows = rng.standard_normal((300, 4)).astype(np.float32)
-    rows[:, 2] = np.nan  # nothing there
+    rows[:, 2] = np.nan  # a feature without numbers
     rows[:70, 3] = np.nan
 
     def of(name, part):
@@ -120,7 +120,7 @@ def test_datasets_that_are_split_merge_to_the_whole(rng, tmp_path):
     assert np.isfinite(merged.q50[[0, 1, 3]]).all()
 
 
-def test_a_key_of_one_dataset_and_fields_that_all_have(rng):
+def test_merging_keeps_all_keys_and_common_fields(rng):
     a, b = (oracle.stats_of(rows) for rows in parts_of(rng, 2))
     few = {field: b[field] for field in ("mean", "std", "q01", "q99", "count")}
     merged = robocache.merge_stats([{"x": a, "only": a}, {"x": few}])
@@ -136,12 +136,12 @@ def test_a_key_of_one_dataset_and_fields_that_all_have(rng):
 
 @pytest.mark.parametrize("none", [[], (), iter([])])
 def test_statistics_of_no_dataset_are_refused(none):
-    """As of a pattern that matches no file."""
+    """Like those of a pattern that matches no file."""
     with pytest.raises(robocache.ArgumentError, match="stats: expected those of one dataset at least, got none"):
         robocache.merge_stats(none)
 
 
-def test_what_is_no_list_of_statistics_is_refused(dataset, tmp_path):
+def test_values_that_are_no_list_of_statistics_are_refused(dataset, tmp_path):
     with pytest.raises(robocache.ArgumentTypeError, match="stats: expected a list"):
         robocache.merge_stats(np.array(1.0))
     with pytest.raises(robocache.ArgumentError, match=r"norm_stats: expected statistics of .*, got of 5"):
@@ -152,20 +152,20 @@ def test_what_is_no_list_of_statistics_is_refused(dataset, tmp_path):
         robocache.save_norm_stats("", dataset.stats)
 
 
-def test_one_number_is_one_number_by_either_shape():
+def test_a_scalar_and_a_shape_of_1_are_equal():
     ours, lerobots = ({"mean": np.full(shape, 1.0), "count": 4} for shape in ((), (1,)))
     assert robocache.merge_stats([{"x": ours}, {"x": lerobots}])["x"].mean == 1
     assert robocache.merge_stats([{"x": lerobots}, {"x": ours}])["x"].count.shape == (1,)
 
 
-def test_two_places_with_nothing_between():
+def test_two_clusters_with_a_gap():
     one, two = ({"x": oracle.stats_of(np.full(10, value))} for value in (1.0, 2.0))
     merged = robocache.merge_stats([one, two, two])["x"]
     assert [float(getattr(merged, q)) for q in ("q01", "q10", "q50", "q90", "q99")] == [1, 1, 2, 2, 2]
     assert merged.min == 1 and merged.max == 2
 
 
-def test_infinities_make_no_exception():
+def test_merging_with_infinities():
     a = oracle.stats_of(np.array([1.0, 2.0, 3.0]))
     b = {**a, "mean": np.inf, "std": np.nan, "max": np.inf, "q99": np.inf}
     merged = robocache.merge_stats([{"x": a}, {"x": b}, {"x": {**b, "mean": -np.inf, "min": -np.inf}}])["x"]
@@ -199,7 +199,7 @@ def test_infinities_make_no_exception():
         ),
     ],
 )
-def test_what_cannot_be_merged_is_refused_by_name(stats, message):
+def test_statistics_that_cannot_be_merged_are_refused_by_name(stats, message):
     with pytest.raises(robocache.Error, match=message):
         robocache.merge_stats(stats)
 
@@ -207,7 +207,7 @@ def test_what_cannot_be_merged_is_refused_by_name(stats, message):
 # ---- files ----
 
 
-def test_lerobots_file_comes_back_bit_for_bit(dataset, tmp_path):
+def test_lerobots_file_round_trips(dataset, tmp_path):
     path = tmp_path / "stats.json"
     robocache.save_norm_stats(path, dataset.stats)
     assert os.listdir(tmp_path) == ["stats.json"]
@@ -221,7 +221,7 @@ def test_lerobots_file_comes_back_bit_for_bit(dataset, tmp_path):
     assert np.shape(raw["observation.feature"]["mean"]) == (2, 3)
 
 
-def test_openpis_file_comes_back_bit_for_bit(dataset, tmp_path):
+def test_openpis_file_round_trips(dataset, tmp_path):
     path = tmp_path / "norm_stats.json"
     keys = {"action": "actions", "observation.state": "state"}
     robocache.save_norm_stats(path, dataset.stats, "openpi", keys=keys)
@@ -246,7 +246,7 @@ def test_openpis_without_quantiles(tmp_path):
     assert robocache.load_norm_stats(path)["state"].q01 is None
 
 
-def test_episodes_stats_are_merged_as_lerobot_does(rng, tmp_path):
+def test_episodes_stats_are_merged_like_lerobots(rng, tmp_path):
     episodes = parts_of(rng, 6)
     (tmp_path / "meta").mkdir()
     lines = []
@@ -257,7 +257,7 @@ def test_episodes_stats_are_merged_as_lerobot_does(rng, tmp_path):
         stats["names"] = "a line separator \u2028 within a line"
         of_episode = {"action": stats, "observation.images.top": image}
         lines.append(json.dumps({"episode_index": number, "stats": of_episode}, ensure_ascii=False))
-    of_episode["action"] |= {"mean": (np.array(own["mean"]) + 1000).tolist()}  # of one that was recorded again
+    of_episode["action"] |= {"mean": (np.array(own["mean"]) + 1000).tolist()}  # this episode was recorded again
     replaced = json.dumps({"episode_index": 5, "stats": of_episode}, ensure_ascii=False)
     (tmp_path / "meta" / "episodes_stats.jsonl").write_text("\n".join([replaced, *lines]) + "\n")
     loaded = robocache.load_norm_stats(tmp_path)
@@ -271,7 +271,7 @@ def test_episodes_stats_are_merged_as_lerobot_does(rng, tmp_path):
     assert loaded["observation.images.top"].mean[2, 0, 0] == pytest.approx(
         (weights * np.arange(6)).sum() / weights.sum()
     )
-    # One line is one object, not a file of keys.
+    # A file of one line is JSON too, but no file of keys.
     (tmp_path / "meta" / "episodes_stats.jsonl").write_text(lines[0])
     assert list(robocache.load_norm_stats(tmp_path)) == ["action", "observation.images.top"]
 
@@ -307,13 +307,13 @@ def test_a_folder_with_statistics_of_other_rows_in_two_files_is_refused(rng, tmp
         ("version https://git-lfs.github.com/spec/v1\noid sha256:57\n", "stats.json: a Git LFS pointer"),
     ],
 )
-def test_a_file_of_something_else_is_refused_by_name(tmp_path, text, message):
+def test_a_file_without_statistics_is_refused_by_name(tmp_path, text, message):
     (tmp_path / "stats.json").write_text(text)
     with pytest.raises(robocache.FileError, match=message):
         robocache.load_norm_stats(tmp_path / "stats.json")
 
 
-def test_files_and_keys_that_are_not_there(dataset, tmp_path):
+def test_missing_files_and_keys(dataset, tmp_path):
     with pytest.raises(robocache.FileError, match=f"{tmp_path}/none.json: No such file"):
         robocache.load_norm_stats(tmp_path / "none.json")
     with pytest.raises(
@@ -343,7 +343,7 @@ def test_files_and_keys_that_are_not_there(dataset, tmp_path):
     assert os.listdir(tmp_path) == ["stats.json"]
 
 
-# ---- real sets ----
+# ---- real datasets ----
 
 
 @pytest.fixture
@@ -354,7 +354,7 @@ def real():
     return Path(data) / "lerobot_v2"
 
 
-def test_the_statistics_of_a_real_v2_0_set_are_ours_but_for_float32(real, tmp_path):
+def test_statistics_of_a_real_v2_0_dataset_equal_ours_within_float32(real, tmp_path):
     source = real / "gr00t_gr1_pnp_sim"
     robocache.ingest(source, tmp_path / "cache", video=False)
     ours = robocache.open(tmp_path / "cache").stats
@@ -369,7 +369,7 @@ def test_the_statistics_of_a_real_v2_0_set_are_ours_but_for_float32(real, tmp_pa
             assert (np.abs(getattr(theirs, field) - getattr(ours[key], field)) <= 2096 * 2.0**-24 * largest).all()
 
 
-def test_the_episodes_statistics_of_a_real_v2_1_set_merge_to_those_of_its_rows(real, tmp_path):
+def test_episodes_statistics_of_a_real_v2_1_dataset_merge_to_those_of_its_rows(real, tmp_path):
     source = real / "unitree_g1_real"
     robocache.ingest(source, tmp_path / "cache", on_error="skip", video=False)
     ds = robocache.open(tmp_path / "cache")
@@ -382,7 +382,7 @@ def test_the_episodes_statistics_of_a_real_v2_1_set_merge_to_those_of_its_rows(r
         for field in ("min", "max", "count"):
             np.testing.assert_array_equal(getattr(merged[key], field), getattr(ours, field))
         largest = np.maximum(np.abs(ours.min), np.abs(ours.max))
-        for field in ("mean", "std"):  # LeRobot's of an episode are sums in float32
+        for field in ("mean", "std"):  # LeRobot sums an episode in float32
             assert (np.abs(getattr(merged[key], field) - getattr(ours, field)) <= 500 * 2.0**-24 * largest).all()
     assert (robocache.load_norm_stats(source)["action"].count == 35965).all()
     with pytest.raises(robocache.FileError, match="Git LFS pointer"):
@@ -390,7 +390,7 @@ def test_the_episodes_statistics_of_a_real_v2_1_set_merge_to_those_of_its_rows(r
 
 
 @pytest.mark.parametrize("name", ["gr00t_gr1_pnp_sim", "unitree_g1_real"])
-def test_quantiles_of_real_episodes_merge_nearer_to_the_truth_than_their_average(real, tmp_path, name):
+def test_merged_quantiles_of_real_episodes_are_closer_than_their_average(real, tmp_path, name):
     robocache.ingest(real / name, tmp_path / "cache", on_error="skip", video=False)
     ds = robocache.open(tmp_path / "cache")
     for key in ("observation.state", "action"):
@@ -406,7 +406,7 @@ def test_quantiles_of_real_episodes_merge_nearer_to_the_truth_than_their_average
             assert off < 0.1 and averages > 0.25, (key, field)
 
 
-# ---- statistics that do not fit the rows ----
+# ---- statistics that contradict the rows ----
 
 
 def warnings_of(dataset, norm_stats, episodes=None, **window):
@@ -419,7 +419,7 @@ def warnings_of(dataset, norm_stats, episodes=None, **window):
     return [str(warning.message) for warning in caught if warning.category is robocache.NormStatsWarning]
 
 
-def test_a_loader_warns_of_statistics_that_do_not_fit_the_rows(rng, tmp_path):
+def test_a_loader_warns_of_statistics_that_contradict_the_rows(rng, tmp_path):
     parts = [rng.uniform(-1, 1, (50, 2)), rng.uniform(-1, 1, (50, 2)) + np.array([0, 100])]
     with robocache.Writer(tmp_path / "cache") as writer:
         for part in parts:
@@ -441,7 +441,7 @@ def test_a_loader_warns_of_statistics_that_do_not_fit_the_rows(rng, tmp_path):
         mode = "mean_std" if "mean" in fitting else "q01_q99"
         assert warnings_of(dataset, fitting, normalize=mode) == []
     assert warnings_of(dataset, of(parts[0]), episodes=[0]) == []  # the outlier is in an episode that is not drawn
-    assert warnings_of(dataset, of(rng.uniform(-1, 1, (20, 2))), episodes=[0]) == []  # as a validation set's
+    assert warnings_of(dataset, of(rng.uniform(-1, 1, (20, 2))), episodes=[0]) == []  # like a validation set's
     assert len(warnings_of(dataset, of(parts[0]), episodes=[1])) == 1
     (warned,) = warnings_of(dataset, of(parts[0], "mean", "std"), normalize="mean_std")
     assert "mean and std" in warned
@@ -454,8 +454,8 @@ def test_a_loader_warns_of_statistics_that_do_not_fit_the_rows(rng, tmp_path):
 
 
 @pytest.mark.parametrize("episodes", [1, 3, 40])
-def test_the_mean_of_few_episodes_may_be_off_and_of_many_may_not(episodes, tmp_path):
-    """Each episode stays near a place of its own. Training saw places with a std of 1; these lie 1.5 off their mean."""
+def test_the_mean_of_few_episodes_may_deviate_and_of_many_may_not(episodes, tmp_path):
+    """Each episode stays near its own position. Training's positions had a std of 1; these are 1.5 from their mean."""
     with robocache.Writer(tmp_path / "cache") as writer:
         for position in 1.5 + 0.5 * np.linspace(-1, 1, episodes) * (episodes > 1):
             with writer.episode() as episode:
@@ -471,7 +471,7 @@ def test_the_mean_of_few_episodes_may_be_off_and_of_many_may_not(episodes, tmp_p
 @pytest.mark.parametrize(
     ("factor", "message"), [(57.3, "and std 5"), (1 / 57.3, "times its std, or less"), (1.5, None)]
 )
-def test_statistics_in_another_unit_are_told_by_the_std(factor, message, rng, tmp_path):
+def test_statistics_in_another_unit_are_recognised_by_the_std(factor, message, rng, tmp_path):
     rows = rng.normal(0, 1, (4, 50, 3))
     with robocache.Writer(tmp_path / "cache") as writer:
         for values in rows * factor:

@@ -1,4 +1,4 @@
-"""The affines that statistics give, and what they do to arrays: the same as in a batch."""
+"""The affines of statistics, and arrays normalised by them, which equal a batch's values."""
 
 import pickle
 
@@ -33,10 +33,10 @@ def test_a_feature_with_spread_has_the_peers_numbers(rng, mode, dtype, peer):
     stats, x = random_stats(rng, (6,), dtype), rng.standard_normal((50, 4, 6)).astype(dtype)
     affine = Affine.of(stats, mode, shape=(6,), dtype=dtype, constant=peer)
     theirs = getattr(oracle, peer)
-    # A few roundings of terms of at most |x| / spread and |centre| / spread.
+    # A few roundings of terms up to |x| / spread and |centre| / spread.
     bound = 8 * np.finfo(dtype).eps * (1 + (np.abs(x) + np.abs(affine.centre)) / affine.spread)
     assert (np.abs(affine.normalize(x) - theirs(x, stats, mode)) <= bound).all()
-    # LeRobot takes its 1e-8 to divide by std and not to multiply with it again.
+    # LeRobot adds its 1e-8 to std when it divides, but not when it multiplies.
     bound = 8 * np.finfo(dtype).eps * (np.abs(x) * affine.spread + np.abs(affine.centre)) + 1e-8 * np.abs(x)
     bound += 8 * np.finfo(dtype).eps * affine.spread
     assert (np.abs(affine.unnormalize(x) - theirs(x, stats, mode, inverse=True)) <= bound).all()
@@ -59,7 +59,7 @@ def test_a_feature_without_spread_has_the_peers_number(rng, mode, dtype, peer):
     assert (centred.normalize(x) == 0).all() and (centred.normalize(x[:1] + 1 + 0 * x) == 1 - x).all()
 
 
-def test_what_an_affine_cannot_be_made_of_is_refused(rng):
+def test_statistics_without_an_affine_are_refused(rng):
     stats = random_stats(rng, (3,))
     few = {field: stats[field] for field in ("mean", "std", "q01", "q99")}
     for words, arguments in {
@@ -76,7 +76,7 @@ def test_what_an_affine_cannot_be_made_of_is_refused(rng):
         Affine.of(stats, "mean_std", shape=(3,), constant="mean")
 
 
-def test_statistics_that_openpi_padded_fit(rng):
+def test_statistics_padded_by_openpi_are_accepted(rng):
     stats = random_stats(rng, (7,))
     padded = {field: np.pad(stats[field], (0, 25)) for field in ("mean", "std", "q01", "q99")}
     for mode in ("mean_std", "q01_q99"):
@@ -93,7 +93,7 @@ def affine_of(scale, shift):
 
 
 def bound_of(x, y, expected, dtype):
-    """How far the arithmetic in float64 may be from one fma: a double rounding for float32, the product's for float64."""
+    """The error of arithmetic in float64 against one fma: a double rounding for float32, the product's for float64."""
     one = np.spacing(np.abs(expected.astype(dtype))).astype(np.float64)
     return one if dtype == "float32" else one + 2.0**-53 * np.abs(x * y)
 
@@ -133,7 +133,7 @@ def test_infinities_nan_and_the_ends_of_the_range(dtype, device):
 @pytest.mark.parametrize("mode", oracle.MODES)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("stream", ["action", "observation.imu", "observation.feature", "gripper"])
-def test_what_the_loader_gives_raw_becomes_what_it_gives_normalised(dataset, device, mode, dtype, stream):
+def test_raw_batches_normalise_to_normalised_ones(dataset, device, mode, dtype, stream):
     recorded = dataset.streams[stream]
     arguments = {
         "batch_size": 64,
@@ -149,14 +149,14 @@ def test_what_the_loader_gives_raw_becomes_what_it_gives_normalised(dataset, dev
     wanted, present = to_numpy(batch[stream]), ~to_numpy(batch[f"{stream}_is_pad"])
     assert present.sum() > 20
     result, wanted = round_to(result, wanted.dtype)[present].astype(np.float64), wanted[present]
-    bound = float(ml_dtypes.finfo(wanted.dtype).eps) * np.abs(wanted.astype(np.float64))  # a neighbour
+    bound = float(ml_dtypes.finfo(wanted.dtype).eps) * np.abs(wanted.astype(np.float64))  # a neighbouring float
     bound += 2.0**-53 * (np.abs(wanted) + np.abs(affine.shift).max()).astype(np.float64)
     assert (np.abs(result - wanted.astype(np.float64)) <= bound).all()
 
 
 @pytest.mark.parametrize("constant", ["center", "lerobot", "openpi"])
 @pytest.mark.parametrize("mode", oracle.MODES)
-def test_there_and_back(rng, device, mode, constant):
+def test_normalisation_round_trips(rng, device, mode, constant):
     rows = rng.standard_normal((500, 40)) * np.exp2(rng.integers(-18, 10, 40)) + rng.normal(0, 2, 40)
     rows[:, ::8] = rows[0, ::8]
     for dtype in ("float32", "float64", "float16", ml_dtypes.bfloat16):
@@ -204,7 +204,7 @@ def test_each_row_by_its_source(rng, device):
     assert_same_bits(to_numpy(again.normalize(tensor, tensor_index)), expected)
 
 
-def test_sources_that_are_narrower_leave_what_they_lack(rng):
+def test_narrower_sources_leave_missing_features(rng):
     wide, narrow = random_stats(rng, (4,)), random_stats(rng, (2,))
     affine = Affine.of_sources(
         [
@@ -242,7 +242,7 @@ def test_gradients_go_to_x(rng, device):
     torch.testing.assert_close(each, affine.normalize(x.detach(), 0), rtol=0, atol=0)
 
 
-def test_what_cannot_be_normalised_is_refused_by_name(rng):
+def test_invalid_arrays_are_refused_by_name(rng):
     affine = Affine.of_sources([Affine.of(random_stats(rng, (3,)), "mean_std", shape=(3,)) for _ in "ab"])
     x = np.zeros((2, 4, 3), np.float32)
     for words, call in {

@@ -1,4 +1,4 @@
-"""Spec: what the batches of a loader hold, as one value in a file."""
+"""Spec: the content of a loader's batches, as one value in a file."""
 
 import copy
 import json
@@ -126,7 +126,7 @@ def bits(value):
 
 
 @given(specs())
-def test_every_spec_comes_back_bit_for_bit(spec):
+def test_every_spec_round_trips(spec):
     parsed = Spec(json.dumps(spec))
     assert bits(json.loads(parsed.to_json())) == bits(spec)
     assert Spec(parsed.to_json()) == parsed == pickle.loads(pickle.dumps(parsed)) == copy.copy(parsed)
@@ -168,7 +168,7 @@ def loader_of(arm, **options):
     )
 
 
-def test_a_loader_says_what_its_batches_hold(arm, tmp_path):
+def test_the_spec_of_a_loader(arm, tmp_path):
     loader = loader_of(arm)
     spec = loader.spec
     joint, ticks, top = spec.keys.values()
@@ -214,7 +214,7 @@ def test_augmentation_is_off_in_a_spec(arm):
     assert images(size=(9, 9), interpolation="area") != images(size=(9, 9))
 
 
-def test_a_spec_holds_what_the_loader_was_asked_for_and_nothing_else(arm):
+def test_a_spec_has_only_the_loaders_options(arm):
     spec = loader_of(arm).spec
     for same in ({"batch_size": 5}, {"seed": 3}, {"shuffle": False}, {"memory": robocache.Memory(prefetch=0)}):
         assert loader_of(arm, **same).spec == spec
@@ -278,7 +278,7 @@ def test_conversions_are_part_of_a_spec(arm):
         (("tolerance",), "nan", "a tolerance of 0 or more"),
     ],
 )
-def test_conversions_that_no_loader_makes_are_refused(arm, path, value, named):
+def test_invalid_conversions_are_refused(arm, path, value, named):
     with pytest.raises(robocache.ArgumentError, match=named):
         Spec(changed(converted(arm).spec, ("keys", 1, "convert", *path), value))
 
@@ -307,7 +307,7 @@ def test_each_source_of_a_mixture_has_its_own_spec(tmp_path):
             loader.spec_of(source)
 
 
-# ---- what is refused ----
+# ---- refusals ----
 
 
 def changed(spec, path, value):
@@ -363,7 +363,7 @@ JOINT, TOP = ("keys", 0), ("keys", 2)
         (("snap_ns",), -1, "snap_ns: expected 0 or more"),
     ],
 )
-def test_what_no_loader_writes_is_refused_by_name(arm, tmp_path, path, value, named):
+def test_invalid_fields_are_refused_by_name(arm, tmp_path, path, value, named):
     text = changed(loader_of(arm).spec, path, value)
     with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=named):
         Spec(text)
@@ -375,7 +375,7 @@ def test_what_no_loader_writes_is_refused_by_name(arm, tmp_path, path, value, na
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", '{"version": 1', "\x00", "{}"])
-def test_what_is_no_spec_is_refused(tmp_path, text):
+def test_files_that_are_no_spec_are_refused(tmp_path, text):
     file = tmp_path / "spec.json"
     file.write_text(text)
     with pytest.raises(robocache.FileError, match=r"spec\.json"):
@@ -387,7 +387,7 @@ def test_what_is_no_spec_is_refused(tmp_path, text):
         Spec.load(tmp_path / "none.json")
 
 
-def test_a_field_that_is_there_twice_is_refused(arm):
+def test_a_repeated_field_is_refused(arm):
     text = loader_of(arm).spec.to_json().replace('"offset_ns"', '"offset_ns": 1, "offset_ns"', 1)
     with pytest.raises(robocache.ArgumentError, match="expected each field once, got 'offset_ns' twice"):
         Spec(text)

@@ -1,4 +1,4 @@
-"""Dataset.statistics of a loader or a spec: numpy's of what the batches hold before normalisation."""
+"""Dataset.statistics of a loader or a spec equal numpy's of the batches' values before normalisation."""
 
 import json
 import os
@@ -28,7 +28,7 @@ QUANTILES = {"q01": 0.01, "q02": 0.02, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q98"
 
 
 def rows_of(rng, episodes=4, shortest=30, longest=120, dtype=np.float32):
-    """Actions that wander from the states, by episode."""
+    """Episodes of states, and actions that drift from them."""
     result = []
     for _ in range(episodes):
         count = int(rng.integers(shortest, longest))
@@ -54,7 +54,7 @@ def loader_of(dataset, action=None, *, state=None, **options):
 
 
 def drawn(loader, key):
-    """float64 [anchors, steps, features] of the loader's batches, NaN where they are padding."""
+    """The key's values in the loader's batches, float64 [anchors, steps, features], NaN for padding."""
     batches = list(loader)
     values = np.concatenate([to_numpy(batch[key]) for batch in batches]).astype(np.float64)
     pad = np.concatenate([to_numpy(batch[f"{key}_is_pad"]) for batch in batches])
@@ -65,7 +65,7 @@ def drawn(loader, key):
 
 
 def relative_rows(episodes, steps=STEPS):
-    """The same of joints relative to the state, out of the rows."""
+    """The same values for joints relative to the state, computed from the rows."""
     result = []
     for episode in episodes:
         action, state = episode["action"], episode["state"]
@@ -79,7 +79,7 @@ def relative_rows(episodes, steps=STEPS):
 
 
 def assert_statistics(stats, values):
-    """Those of values [n, ...] along the first axis, by numpy."""
+    """Compares with numpy's statistics of values [n, ...] along the first axis."""
     present = ~np.isnan(values)
     np.testing.assert_array_equal(stats.count, present.sum(0))
     filled = np.where(present.any(0), values, 0)
@@ -111,7 +111,7 @@ def assert_both(dataset, loader, values):
 # ---- The numbers ----
 
 
-def test_of_relative_joints(tmp_path, rng):
+def test_statistics_of_relative_joints(tmp_path, rng):
     episodes = rows_of(rng)
     dataset = write(tmp_path / "c", episodes)
     loader = loader_of(dataset)
@@ -123,8 +123,8 @@ def test_of_relative_joints(tmp_path, rng):
 
 
 @pytest.mark.parametrize("mode", ["mean_std", "min_max", "q02_q98"])
-def test_infinite_actions_and_states_are_left_out(tmp_path, rng, mode):
-    """Pooled and of each step; the other windows are normalised as without them."""
+def test_infinite_actions_and_states_are_ignored(tmp_path, rng, mode):
+    """Pooled and for each step. Other windows are normalised as before."""
     episodes = rows_of(rng)
     episodes[0]["action"][7, 0], episodes[1]["state"][9, 1], episodes[2]["action"][5:9, 2] = np.inf, -np.inf, np.inf
     dataset = write(tmp_path / "c", episodes)
@@ -146,7 +146,7 @@ def test_infinite_actions_and_states_are_left_out(tmp_path, rng, mode):
 
 
 @pytest.mark.filterwarnings("default::robocache.LoaderWarning")
-def test_what_a_conversion_leaves_unscaled_or_makes_infinite_is_named(tmp_path, rng):
+def test_constant_and_infinite_results_of_conversions_are_named(tmp_path, rng):
     episodes = rows_of(rng)
     episodes[0]["action"][7, 0] = 1e6
     dataset = write(tmp_path / "c", episodes)
@@ -161,8 +161,8 @@ def test_what_a_conversion_leaves_unscaled_or_makes_infinite_is_named(tmp_path, 
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_of_every_dtype(tmp_path, rng, dtype):
-    """Values before they are rounded to the batch's dtype."""
+def test_statistics_of_every_dtype(tmp_path, rng, dtype):
+    """Statistics are of values before rounding to the batch's dtype."""
     stored = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     dataset = write(tmp_path / "c", rows_of(rng, dtype=stored))
     work = "float64" if dtype == "float64" else "float32"
@@ -188,7 +188,7 @@ def test_of_every_dtype(tmp_path, rng, dtype):
         {"anchors": Anchors(first=7)},
     ],
 )
-def test_of_the_anchors_that_are_drawn(tmp_path, rng, options):
+def test_statistics_of_drawn_anchors(tmp_path, rng, options):
     episodes = rows_of(rng)
     for episode in episodes[1:]:
         episode["state"] = episode["state"][:-5]
@@ -201,11 +201,11 @@ def test_of_the_anchors_that_are_drawn(tmp_path, rng, options):
 
 @pytest.mark.parametrize("rows", [(40, 90), (70_000, 70_010)], ids=str)
 def test_an_anchor_of_weight_0_does_not_count(tmp_path, rng, rows):
-    """Rule 35.1: it is none. The others count once, whatever their weights."""
+    """Rule 35.1: weight 0 means no anchor. The others count once with any weight."""
     episodes = rows_of(rng, 2, *rows)
     for episode in episodes:
         episode["weight"] = rng.choice([0, 0.5, 2], len(episode["state"])).astype(np.float32)
-        episode["action"][episode["weight"] == 0] = 1e6  # as damaged rows may be
+        episode["action"][episode["weight"] == 0] = 1e6  # like damaged rows
     dataset = write(tmp_path / "c", episodes)
     is_drawn = np.concatenate([episode["weight"] for episode in episodes]) > 0
     source, window = Source(dataset, weight_by="weight"), {"offsets": [0.0]} | RELATIVE
@@ -229,7 +229,7 @@ def test_an_anchor_of_weight_0_does_not_count(tmp_path, rng, rows):
     kind=st.sampled_from(["constant", "nan", "infinite", "whole", "huge", "plain"]),
     seed=st.integers(0, 9),
 )
-def test_of_any_sizes(tmp_path_factory, device, lengths, steps, kind, seed):
+def test_statistics_of_any_sizes(tmp_path_factory, device, lengths, steps, kind, seed):
     rng = np.random.default_rng(seed)
     episodes = [{name: rng.normal(size=(n, 3)).astype(np.float32) for name in ("action", "state")} for n in lengths]
     for rows in (rows for episode in episodes for rows in episode.values()):
@@ -254,8 +254,8 @@ def test_of_any_sizes(tmp_path_factory, device, lengths, steps, kind, seed):
 
 @pytest.mark.parametrize("kind", ["wanders", "in one bin", "steps", "of all sizes"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_of_many_values(tmp_path, rng, device, kind, dtype):
-    """More than are kept to be selected from: they are counted by their leading bits."""
+def test_statistics_of_many_values(tmp_path, rng, device, kind, dtype):
+    """There are too many values to keep for a selection, so they are counted by their leading bits."""
     action = rng.normal(size=(6000, 3)).cumsum(0)
     if kind == "in one bin":
         action = 1 + rng.uniform(0, 2**-9, (6000, 3))
@@ -275,7 +275,7 @@ def test_of_many_values(tmp_path, rng, device, kind, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize(("features", "steps"), [(1, 3), (14, 50)])
 def test_a_device_gives_the_same_bits(tmp_path, cuda, rng, dtype, features, steps):
-    """The rows come in several parts, which end within the blocks that are summed, with padding, NaN and infinity."""
+    """The rows are read in parts that end within blocks of sums, with padding, NaN and infinity."""
     count = 150_000 // features + 60_000
     streams = {}
     for name in ("state", "action"):
@@ -299,7 +299,7 @@ def test_a_device_gives_the_same_bits(tmp_path, cuda, rng, dtype, features, step
             np.testing.assert_array_equal(on_cpu.view(np.int64), on_cuda.view(np.int64), err_msg=field)
 
 
-def test_a_bar_is_shown_if_it_takes_long(tmp_path, rng, monkeypatch):
+def test_slow_statistics_show_a_bar(tmp_path, rng, monkeypatch):
     lines = []
 
     @contextmanager
@@ -319,7 +319,7 @@ def test_a_bar_is_shown_if_it_takes_long(tmp_path, rng, monkeypatch):
     assert all(0 <= done < total == anchors for done, total, _ in of_action)
 
 
-def test_of_integers_and_of_what_is_not_converted(tmp_path, rng):
+def test_statistics_of_integers_and_unconverted_keys(tmp_path, rng):
     count = rng.integers(-(2**40), 2**40, (60, 2))
     flag = rng.random((60, 1)) < 0.3
     image = np.zeros((60, 4, 4, 3), np.uint8)
@@ -337,8 +337,8 @@ def test_of_integers_and_of_what_is_not_converted(tmp_path, rng):
         assert_statistics(found[name], drawn(loader, name).reshape(60, 3, *dataset[name].shape))
 
 
-def test_of_a_spec(tmp_path, rng):
-    """A file says what they are of; the moments are the ticks of all episodes, or of those asked for."""
+def test_statistics_of_a_spec(tmp_path, rng):
+    """The spec defines the values; the anchors are the ticks of all episodes, or of the requested ones."""
     dataset = write(tmp_path / "c", rows_of(rng))
     window = RELATIVE | {"normalize": "min_max", "causal": True, "offset_s": 0.01, "max_gap_s": 0.5}
     window["base"] = ("state", [2, 0, 1])
@@ -355,7 +355,7 @@ def test_of_a_spec(tmp_path, rng):
         write(tmp_path / "d", [{"state": np.zeros((3, 3), np.float32)}]).statistics(spec)
 
 
-def test_of_windows_in_rows(tmp_path, rng):
+def test_statistics_of_windows_in_rows(tmp_path, rng):
     episodes = rows_of(rng)
     dataset = write(tmp_path / "c", episodes)
     rows = {"action": Window(STEPS, rows=True, **RELATIVE), "state": Window([-2, 0], rows=True)}
@@ -368,7 +368,7 @@ def test_of_windows_in_rows(tmp_path, rng):
     assert of_seconds.of != each.of
 
 
-def test_of_each_source_of_a_mixture(tmp_path, rng):
+def test_statistics_of_each_source_of_a_mixture(tmp_path, rng):
     wide, narrow = (rows_of(rng, episodes=n) for n in (2, 3))
     sets = [write(tmp_path / str(n), episodes) for n, episodes in enumerate((wide, narrow))]
     loader = loader_of(Mixture([Source(sets[0], weight=3), Source(sets[1], weight=1, episodes=[0, 2])]))
@@ -384,8 +384,8 @@ def test_of_each_source_of_a_mixture(tmp_path, rng):
         write(tmp_path / "other", rows_of(rng)).statistics(loader)
 
 
-def test_of_what_a_weighted_mixture_draws(tmp_path, rng):
-    """By weight, against each set's values repeated as often as the mixture draws them; two sources may be of one dataset."""
+def test_statistics_of_a_weighted_mixture(tmp_path, rng):
+    """Against each source's values, repeated as often as the mixture draws them; two sources may share a dataset."""
     episodes = rows_of(rng, episodes=5)
     for episode in episodes[3:]:
         episode["action"] = episode["action"] * 4 + 9
@@ -405,7 +405,7 @@ def test_of_what_a_weighted_mixture_draws(tmp_path, rng):
     np.testing.assert_allclose(merged.std, drawn.std(0), rtol=1e-6)
     np.testing.assert_array_equal(merged.min, drawn.min(0))
     for name, percent in (("q01", 1), ("q10", 10), ("q50", 50), ("q90", 90), ("q99", 99)):
-        # In the same bracket as the true one: between the knots of the parts around it.
+        # The quantile is in the bracket of the true one, between the knots of the parts around it.
         knots = np.sort(
             np.concatenate(
                 [
@@ -429,7 +429,7 @@ def test_of_what_a_weighted_mixture_draws(tmp_path, rng):
             robocache.merge_stats(found, weights=weights)
 
 
-def test_ranks_with_episodes_of_their_own_have_those_of_all(tmp_path, rng):
+def test_ranks_with_their_own_episodes_have_the_statistics_of_all(tmp_path, rng):
     dataset = write(tmp_path / "c", rows_of(rng, episodes=5))
     wanted = dataset.statistics(loader_of(dataset))["action"]
     for rank in (0, 1):
@@ -437,10 +437,10 @@ def test_ranks_with_episodes_of_their_own_have_those_of_all(tmp_path, rng):
         np.testing.assert_array_equal(dataset.statistics(loader_of(dataset, ranks=ranks))["action"], wanted)
 
 
-# ---- Where they are kept ----
+# ---- Stored statistics ----
 
 
-def test_they_are_kept_with_the_dataset_and_forgotten_when_it_changes(tmp_path, rng):
+def test_statistics_are_stored_until_the_dataset_changes(tmp_path, rng):
     episodes = rows_of(rng)
     dataset = write(tmp_path / "c", episodes)
     first = dataset.statistics(loader_of(dataset))["action"]
@@ -457,7 +457,7 @@ def test_they_are_kept_with_the_dataset_and_forgotten_when_it_changes(tmp_path, 
     for file in kept:
         file.unlink()
     again = subprocess.run([sys.executable, "-c", code], input=given, capture_output=True, check=True, env=environment)
-    np.testing.assert_array_equal(pickle.loads(again.stdout), first)  # of three threads
+    np.testing.assert_array_equal(pickle.loads(again.stdout), first)  # computed on three threads
     more = rows_of(rng, episodes=1)
     with robocache.Writer(tmp_path / "c", append=True) as writer, writer.episode() as episode:
         for name, values in more[0].items():
@@ -466,7 +466,7 @@ def test_they_are_kept_with_the_dataset_and_forgotten_when_it_changes(tmp_path, 
     assert_statistics(dataset.statistics(loader_of(dataset))["action"], relative_rows(episodes + more).reshape(-1, 3))
 
 
-def test_a_dataset_that_cannot_be_written(tmp_path, rng):
+def test_a_dataset_without_room_for_statistics(tmp_path, rng):
     dataset = write(tmp_path / "c", rows_of(rng))
     (tmp_path / "c" / "statistics").write_text("no folder")
     assert_statistics(
@@ -474,11 +474,11 @@ def test_a_dataset_that_cannot_be_written(tmp_path, rng):
     )
 
 
-# ---- Normalising by them ----
+# ---- Normalisation ----
 
 
 @pytest.mark.parametrize("mode", ["mean_std", "min_max", "q10_q90"])
-def test_a_converted_key_is_normalised_by_what_its_windows_give(tmp_path, rng, mode):
+def test_a_converted_key_is_normalised_by_its_converted_values(tmp_path, rng, mode):
     episodes = rows_of(rng)
     dataset = write(tmp_path / "c", episodes)
     options = {"episodes": [0, 2, 3], "shuffle": False}
@@ -542,7 +542,7 @@ def test_statistics_of_other_values_are_refused(tmp_path, rng):
     right = dataset.statistics(loader_of(dataset))["action"]
     bits16 = normalised(right, converted | {"dtype": "float16"})
     assert bits16.spec.keys["action"]["rows"]["affine"] == normalised(right).spec.keys["action"]["rows"]["affine"]
-    unknown = {"mean": np.zeros(3), "std": np.ones(3)}  # nobody says what they are of
+    unknown = {"mean": np.zeros(3), "std": np.ones(3)}  # their values are not declared
     assert normalised(unknown)
     with pytest.raises(
         robocache.ArgumentError, match=r"stats\[1\]\['action'\]: expected statistics of the same values"
@@ -568,11 +568,11 @@ def test_arguments(tmp_path, rng):
         dataset.statistics(loader, quantiles=["q02"])
 
 
-# ---- A step each, any quantiles, clipped ----
+# ---- Statistics for each step, any quantiles, clipping ----
 
 
 def affine_of(stats, mode):
-    """Centre and spread of what numpy's statistics give."""
+    """Centre and spread of numpy's statistics."""
     first, second = mode.split("_")
     if mode == "mean_std":
         return stats["mean"], stats["std"]
@@ -588,8 +588,8 @@ def numpy_stats(values):
 @pytest.mark.parametrize("mode", ["mean_std", "min_max", "q02_q98", "q10_q90"])
 @pytest.mark.parametrize("converted", [True, False])
 @pytest.mark.parametrize("method", [None, "pchip", "previous"])
-def test_a_step_each(tmp_path, rng, device, mode, converted, method):
-    """The batch, arrays and the spec are normalised by each step's own statistics."""
+def test_statistics_for_each_step(tmp_path, rng, device, mode, converted, method):
+    """Batches, arrays and the spec are normalised by each step's own statistics."""
     dataset = write(tmp_path / "c", rows_of(rng, shortest=60))
     window = (RELATIVE if converted else {}) | {"method": method, "offset_s": 0.007 if method == "pchip" else 0.0}
     options = {"shuffle": False, "device": device, "framework": "torch"}
@@ -604,7 +604,7 @@ def test_a_step_each(tmp_path, rng, device, mode, converted, method):
     if converted:
         first = (values - centre[0]) / spread[0]
         assert not np.allclose(got[..., :2], first[..., :2], atol=0.1, equal_nan=True)
-    if method == "previous":  # the numbers of arrays are those of the batch
+    if method == "previous":  # arrays have the numbers of the batch
         np.testing.assert_array_equal(loader.normalize("action", values.astype(np.float32)), got.astype(np.float32))
     np.testing.assert_allclose(loader.unnormalize("action", got), values, atol=1e-5)
     assert robocache.Spec(loader.spec.to_json()) == loader.spec != loader_of(dataset, window | {"normalize": mode}).spec
@@ -620,8 +620,8 @@ def test_a_step_each(tmp_path, rng, device, mode, converted, method):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
-def test_a_step_each_of_wide_rows_and_of_blocks_with_methods_of_their_own(tmp_path, rng, device, dtype):
-    """Features that fill several vector registers, and runs of them, from memory and from files."""
+def test_statistics_for_each_step_of_wide_rows_and_blocks_of_methods(tmp_path, rng, device, dtype):
+    """Features that fill several vector registers, and slices of them, from memory and from files."""
     rows = rng.normal(size=(90, 45)).astype(np.float32).astype(dtype)
     with robocache.Writer(tmp_path / "c") as writer, writer.episode() as episode:
         episode.append("action", np.arange(90) * 10**7, rows)
@@ -649,8 +649,8 @@ def test_a_step_each_of_wide_rows_and_of_blocks_with_methods_of_their_own(tmp_pa
             np.testing.assert_allclose(got, (values - stats["mean"]) / stats["std"], atol=tolerance)
 
 
-def test_a_step_each_in_mixtures(tmp_path, rng, device):
-    """A source by steps beside one by all steps together."""
+def test_statistics_for_each_step_in_mixtures(tmp_path, rng, device):
+    """One source has statistics for each step, the other pooled ones."""
     sets = [write(tmp_path / str(n), rows_of(rng, episodes=2)) for n in range(2)]
     each = sets[0].statistics(loader_of(sets[0]), per_step=True)["action"]
     pooled = sets[1].statistics(loader_of(sets[1]))["action"]
@@ -658,7 +658,7 @@ def test_a_step_each_in_mixtures(tmp_path, rng, device):
     words = {"device": device, "framework": "torch", "batch_size": 4096, "shuffle": False}
     for action in (RELATIVE, None):
         window = action if action else {"convert": None}
-        if not action:  # what nobody says is of converted values
+        if not action:  # not declared as statistics of converted values
             sources = [Source(s.dataset, norm_stats={"action": s.norm_stats["action"]._asdict()}) for s in sources]
         loader = loader_of(Mixture(sources), window | {"normalize": "mean_std"}, **words)
         batch, raw = next(loader), next(loader_of(Mixture(sources), window, **words))
@@ -674,7 +674,7 @@ def test_a_step_each_in_mixtures(tmp_path, rng, device):
         np.testing.assert_allclose(back[present], values[present], atol=1e-5)
 
 
-def test_steps_that_do_not_fit_are_refused(tmp_path, rng):
+def test_statistics_of_another_number_of_steps_are_refused(tmp_path, rng):
     dataset = write(tmp_path / "c", rows_of(rng))
     each = dataset.statistics(loader_of(dataset), per_step=True)["action"]
     unknown = {name: array[:-1] for name, array in each._asdict().items()}
@@ -716,7 +716,7 @@ def test_the_batch_has_each_steps_statistics_of_scalars(tmp_path, rng):
 
 @pytest.mark.parametrize("mode", ["q02_q98", "q00.5_q99.5", "q25_q75", "q07_q100"])
 def test_any_two_quantiles(tmp_path, rng, mode):
-    """They are of a key's rows if it is not converted, else of its windows; numpy has the same numbers."""
+    """Quantiles are of a key's rows, or of its windows if it is converted; numpy gives the same numbers."""
     episodes = rows_of(rng)
     dataset = write(tmp_path / "c", episodes)
     low, high = (float(name[1:]) / 100 for name in mode.split("_"))
@@ -737,7 +737,7 @@ def test_any_two_quantiles(tmp_path, rng, mode):
         loader_of(dataset, {"normalize": mode}, normalization=Normalization(norm_stats=dataset.stats))
 
 
-def test_modes_that_are_none(tmp_path, rng):
+def test_invalid_modes_are_refused(tmp_path, rng):
     dataset = write(tmp_path / "c", rows_of(rng))
     for mode in ("q99_q01", "q1_q99", "q01", "q01_q01", "min_q99", "qab_q99", "q01_q101", "q01_q99_", "q01.q99"):
         with pytest.raises(
@@ -748,8 +748,8 @@ def test_modes_that_are_none(tmp_path, rng):
 
 @pytest.mark.parametrize("mode", ["q10_q90", "min_max", "mean_std"])
 @pytest.mark.parametrize("method", ["pchip", "linear"])
-def test_clipped(tmp_path, rng, device, mode, method):
-    """Two ends hold what they normalise; mean and std do not."""
+def test_clipping(tmp_path, rng, device, mode, method):
+    """Ranges clip values; mean and std do not."""
     episodes = rows_of(rng)
     episodes[0]["action"][3] = np.nan
     dataset = write(tmp_path / "c", episodes)
@@ -777,13 +777,13 @@ def test_clipped(tmp_path, rng, device, mode, method):
         loader_of(dataset, RELATIVE, normalization=Normalization(clip=True))
 
 
-# ---- Files of others ----
+# ---- Files of other libraries ----
 
 
 @pytest.mark.parametrize("form", ["lerobot", "openpi", "groot"])
 @pytest.mark.parametrize("per_step", [False, True])
-def test_files_of_others(tmp_path, rng, form, per_step):
-    """Statistics that are read back normalise as those written. A file does not say which values it describes, so the user's word counts."""
+def test_files_of_other_libraries(tmp_path, rng, form, per_step):
+    """Statistics normalise alike after a round trip. A file does not declare which values it describes, so the caller does."""
     dataset = write(tmp_path / "c", rows_of(rng))
     stats = dataset.statistics(loader_of(dataset), per_step=per_step, quantiles=[0.02])
     file, keys = tmp_path / "stats.json", {"action": "actions"}
@@ -812,7 +812,7 @@ def test_files_of_others(tmp_path, rng, form, per_step):
 
 
 def test_groots_own_statistics(tmp_path, rng):
-    """Per step, over every window that lies in its episode, computed by numpy, as in GR00T's relative_stats.json."""
+    """For each step, over every complete window of an episode, by numpy, as in GR00T's relative_stats.json."""
     episodes = rows_of(rng, shortest=60)
     dataset = write(tmp_path / "c", episodes)
     chunks = []
@@ -842,7 +842,7 @@ def test_groots_own_statistics(tmp_path, rng):
     assert float(next(normalised)["action"].abs().max()) <= 1
 
 
-def test_merged_quantiles_of_any_percent(tmp_path, rng):
+def test_merging_any_quantiles(tmp_path, rng):
     a, b = rng.normal(size=(2, 400, 2))
     parts = [
         {
