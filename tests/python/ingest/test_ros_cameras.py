@@ -895,8 +895,9 @@ def foxglove_cloud():
     return msg, descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
 
 
-@pytest.mark.parametrize("encoding", ["protobuf", "json"])
-def test_foxglove_s_clouds(encoding, rng, tmp_path):
+@pytest.mark.parametrize(("encoding", "has_words"), [("protobuf", False), ("json", False), ("json", True)])
+def test_foxglove_s_clouds(encoding, has_words, rng, tmp_path):
+    """Protobuf's own JSON has the words of an enumeration."""
     counts = [0, 5, 7, 3, 6]
     clouds = [random_points(rng, FOXGLOVE_POINT, n) for n in counts]
     payloads = []
@@ -906,6 +907,9 @@ def test_foxglove_s_clouds(encoding, rng, tmp_path):
         data = points.tobytes() + b"odd" * (k == 3)
         if encoding == "json":
             fields = [dict(zip(("name", "offset", "type"), field, strict=True)) for field in FOXGLOVE_FIELDS]
+            words = made_of.DESCRIPTOR.fields_by_name["fields"].message_type.enum_values_by_name
+            of = {value.number: word for word, value in words.items()}
+            fields = [field | {"type": of[field["type"]]} for field in fields] if has_words else fields
             pose = {"position": {"x": k + 0.5, "y": 0, "z": 0}, "orientation": {"x": 0, "y": 0, "z": 0, "w": 1}}
             thing = {"timestamp": STAMP, "frame_id": "lidar", "pose": pose, "point_stride": stride, "fields": fields}
             payloads.append((START + k, json.dumps(thing | {"data": base64_of(data)}).encode()))

@@ -24,6 +24,7 @@ _ROS_TYPES = _numbered(
     "int8", "uint8", "int16", "uint16", "int32", "uint32", "float32", "float64", "int64", "uint64", "bool"
 )
 _FOXGLOVE_TYPES = _numbered("uint8", "int8", "uint16", "int16", "uint32", "int32", "float32", "float64")
+_FOXGLOVE_WORDS = {dtype.name.upper(): number for number, dtype in _FOXGLOVE_TYPES.items()}
 _COLOURS = ["r", "g", "b", "a"]
 _POSE = [f"pose.{part}.{axis}" for part, axes in (("position", "xyz"), ("orientation", "xyzw")) for axis in axes]
 
@@ -169,7 +170,9 @@ def _described(leaves: Mapping[str, Leaf], batch: Batch, sizes: Sequence[int] | 
     names = records.texts(inner["name"])
     numbers = [[1] * len(names)] * 3
     for i, path in enumerate(("offset", "type" if "type" in inner else "datatype", "count")):
-        if path in inner:
+        if path in inner and inner[path].kind == "text":  # protobuf's JSON has an enum's words
+            numbers[i] = [_FOXGLOVE_WORDS.get(word, 0) for word in records.texts(inner[path])]
+        elif path in inner:
             numbers[i] = records.numbers(inner[path]).astype(np.int64).tolist()
     fields = list(zip(names, *numbers, strict=True))
     if "point_stride" in leaves:
