@@ -250,9 +250,8 @@ X = np.zeros((2, 3, 6))
     ],
 )
 def test_invalid_lists_are_refused(base, conversions, error, message):
-    ways = (
-        (convert,) if message == "features: " else (convert, revert)
-    )  # the inverse leaves a binarised gripper as it is
+    # The inverse leaves a binarised gripper as it is.
+    ways = (convert,) if message == "features: " else (convert, revert)
     for function in ways:
         with pytest.raises(getattr(robocache, error), match=message):
             function(X, base, conversions)

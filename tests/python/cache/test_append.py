@@ -246,9 +246,8 @@ def test_damage_of_files_that_append_reads_is_refused(path, name):
     write(path, [0, 1])
     file = path / "streams" / name
     content = bytearray(file.read_bytes())
-    assert (
-        name != "joint/values.npy" or len(content) > 2 << 20
-    )  # the damaged first block is not the last, which append continues
+    # The damaged first block is not the last, which append continues.
+    assert name != "joint/values.npy" or len(content) > 2 << 20
     content[130] ^= 0x40
     file.write_bytes(content)
     with pytest.raises(robocache.FileError, match=f"{file}: at byte .* expected CRC-32"):

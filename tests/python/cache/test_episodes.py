@@ -255,10 +255,8 @@ def test_decimal_shares_are_exact(tmp_path):
         names = [str(p) for p in range(len(shares))]
         assert check_split(ds.split(dict(zip(names, shares, strict=True))), names, 10) == []
     assert [len(part) for part in ds.split({"a": 0.7, "b": 0.2, "c": 0.1}).values()] == [7, 2, 1]
-    assert [len(part) for part in ds.split({"a": 0.25, "b": 0.25}).values()] == [
-        3,
-        2,
-    ]  # 2.5 each: the earlier part is rounded up
+    # 2.5 each: the earlier part is rounded up.
+    assert [len(part) for part in ds.split({"a": 0.25, "b": 0.25}).values()] == [3, 2]
     assert ds.split({}) == {}
 
 
@@ -278,10 +276,8 @@ def test_episodes_with_one_value_of_a_column_stay_together(tmp_path):
     assert check_split(parts, ["train", "val"], 60) == []
     by_part = [{tasks[e] for e in part} for part in parts.values()]
     assert not by_part[0] & by_part[1]
-    assert [len(found) for found in by_part] == [
-        2,
-        1,
-    ]  # pick, place and fold: e * e % 3 is only 0 or 1
+    # Pick, place and fold: e * e % 3 is only 0 or 1.
+    assert [len(found) for found in by_part] == [2, 1]
     assert ds.split({"train": 0.5, "val": 0.5}, by="tools", seed=2) == parts
     assert make(tmp_path / "none", 0, task=[]).split({"train": 1.0}, by="start_ns") == {"train": []}
 

@@ -332,9 +332,8 @@ def test_the_commands_output(cache, capsys, tmp_path, monkeypatch):
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
     code, out, _ = run(capsys, "doctor", cache, "--json", "--no-save")
     assert json.loads(out, parse_constant=pytest.fail)["counts"] == {"error": 1, "warning": 1, "note": 1}
-    code, out, err = run(
-        capsys, "doctor", cache, "--html", tmp_path / "no" / "page.html"
-    )  # refused before the doctor runs
+    # Refused before the doctor runs.
+    code, out, err = run(capsys, "doctor", cache, "--html", tmp_path / "no" / "page.html")
     assert (code, out) == (1, "") and "page.html: expected a folder that exists" in err
     code, out, err = run(capsys, "doctor", cache, "--html", tmp_path)
     assert (code, out) == (1, "") and f"{tmp_path}: expected a file to write, got a folder" in err
@@ -411,9 +410,8 @@ def test_80_columns_show_the_verdict_first_and_short_notes(rng, tmp_path, capsys
     assert lines[0].startswith("360 errors") and "do not train" in " ".join(lines[:2])
     assert max(map(len, lines)) <= 80 and len(lines) < 50
     assert "nan (360)" in lines and "and 357 more" in out and " → " in out
-    assert any(
-        line.startswith("constant (12): a/long/name/of/a_sensor_0: ") for line in lines
-    )  # notes are one short line
+    # Notes are one short line.
+    assert any(line.startswith("constant (12): a/long/name/of/a_sensor_0: ") for line in lines)
     _, full, _ = run(capsys, "doctor", cache, "--lines", "12")
     assert "constant (12)" in full.splitlines() and "a_sensor_11: one value" in " ".join(full.split())
 

@@ -226,9 +226,8 @@ def test_different_clocks_are_refused_or_resampled(rng, tmp_path):
     with pytest.raises(robocache.ArgumentError, match="expected previous or nearest for a camera"):
         robocache.export(cache, tmp_path / "b", to="lerobot", fps=20, methods="linear", streams=["pose", "top"])
     with pytest.raises(robocache.ArgumentError, match=r"stream 'mode': expected one of linear, .*, got 'nearst'"):
-        robocache.export(
-            cache, tmp_path / "b", to="lerobot", streams=["mode"], methods="nearst"
-        )  # "mode" needs no method
+        # "mode" needs no method.
+        robocache.export(cache, tmp_path / "b", to="lerobot", streams=["mode"], methods="nearst")
     with pytest.raises(robocache.ArgumentError, match="no stream nose"):
         robocache.export(cache, tmp_path / "b", to="lerobot", fps=20, methods={"nose": "linear"})
     for fps in (0, 2.5, True):

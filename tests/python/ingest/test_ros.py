@@ -43,9 +43,8 @@ def test_a_folder_of_bags_is_a_recording_each(tmp_path):
     name, messages = imus(30)
     for part in range(3):
         write_database(tmp_path / f"bags/split/part_{part}.db3", {"/imu": (name, messages[part * 10 : part * 10 + 10])})
-    write_metadata(
-        tmp_path / "bags/split", [f"split/part_{part}.db3" for part in range(3)], {"/imu": 30}
-    )  # as old versions did
+    # As old versions did.
+    write_metadata(tmp_path / "bags/split", [f"split/part_{part}.db3" for part in range(3)], {"/imu": 30})
     write_mcap(tmp_path / "bags/whole/whole_0.mcap", {"/imu": (name, messages[:4])})
     write_metadata(tmp_path / "bags/whole", ["whole_0.mcap"], {"/imu": 4})
     write_database(tmp_path / "bags/bare.db3", {"/imu": (name, messages[:5])}, definitions=False)

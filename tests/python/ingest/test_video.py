@@ -513,9 +513,8 @@ def test_video_of_depth_is_millimetres(info, scale, pixels, rng, tmp_path):
         found = np.stack([stream.frame(row) for row in range(5)])[..., 0]
         assert (found[:, 0] == 0).all()  # code 0 is that of no measurement
         difference = found[:, 1:] - dequantized(codes[:, 1:].astype(np.float64), *scale)
-        assert (
-            np.abs(difference).max() <= 1 and (difference == 0).mean() > 0.999
-        )  # but where float32 rounds to the other side
+        # But where float32 rounds to the other side.
+        assert np.abs(difference).max() <= 1 and (difference == 0).mean() > 0.999
     unsaid = [omission.what for omission in report.left_out if "depth_min" in omission.what]
     assert unsaid == ([f"{TOP}: depth_min, depth_max, shift, use_log"] if "video_info" in info else [])
 

@@ -94,9 +94,8 @@ def test_lerobots_trainer_makes_the_same_policy(policy, rng, tmp_path, monkeypat
     result = []
     make_dataset = robocache.lerobot.make_dataset
     monkeypatch.setattr(robocache.lerobot, "make_dataset", lambda cfg: result.append(make_dataset(cfg)) or result[0])
-    monkeypatch.setattr(
-        lerobot.datasets.factory, "make_dataset", None
-    )  # the page replaces this; monkeypatch restores it
+    # The page replaces this; monkeypatch restores it.
+    monkeypatch.setattr(lerobot.datasets.factory, "make_dataset", None)
     page = (Path(__file__).parents[3] / "docs/coming-from-lerobot.md").read_text()
     (program,) = re.findall(r"```python\n(import lerobot.*?)```", page, re.DOTALL)
     weights = train(lambda: exec(program, {}), tmp_path / "ours")

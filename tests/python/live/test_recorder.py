@@ -52,9 +52,8 @@ def test_a_recording_has_the_rows_by_stamp_with_their_arrivals(tmp_path):
         recorder.saw(NS + 5, now_ns=NS + 10)
         recorder.saw(NS + 7, now_ns=NS + 12)
         recorder.stop(success=True)
-        assert robocache.open(path).episodes["success"].to_pylist() == [
-            True
-        ]  # stop() returns after the episode is written
+        # stop() returns after the episode is written.
+        assert robocache.open(path).episodes["success"].to_pylist() == [True]
     dataset = robocache.open(path, verify=True)
     assert dataset.episodes["task"].to_pylist() == ["reach"] and dataset["joint"].names == list("abcdefg")
     for name, (stamps, arrivals, rows) in sent.items():
@@ -176,10 +175,8 @@ def test_a_killed_process_leaves_the_committed_rows(tmp_path):
 def test_rows_that_a_ring_forgot_are_counted(tmp_path):
     ring = live.Ring((1,), "int64", span_s=0.1)
     with live.Recorder({"joint": ring}, tmp_path / "cache", episode={}) as recorder:
-        with (
-            recorder._lock,
-            pytest.warns(live.LostRowsWarning, match="'joint' has forgotten"),
-        ):  # like a slow disk
+        # Like a slow disk.
+        with recorder._lock, pytest.warns(live.LostRowsWarning, match="'joint' has forgotten"):
             for i in range(1, 1001):
                 ring.push(NS + i * 1_000_000, np.array([i]), arrival_ns=NS + i * 1_000_000)
             recorder._take(unsettled=True)

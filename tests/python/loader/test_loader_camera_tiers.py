@@ -381,9 +381,8 @@ def test_damage_found_by_decoding_is_reported_in_every_tier(filmed, tmp_path, de
     file.write_bytes(content)
     dataset = robocache.open(tmp_path / "cache")
     options = {"batch_size": 4, "delta_timestamps": {"top": None}, "shuffle": False, "device": device}
-    if (
-        tier == "decoded" and device != "cpu"
-    ):  # found before the first batch: a named tier is refused, "auto" keeps the stored form
+    # Found before the first batch: a named tier is refused, "auto" keeps the stored form.
+    if tier == "decoded" and device != "cpu":
         with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: JPEG"):
             flat_loader(dataset, residency=tier, **options)
         tier = "auto"

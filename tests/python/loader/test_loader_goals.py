@@ -181,9 +181,8 @@ def test_repeated_stamps_and_grids(tmp_path, rng, device):
     loader = robocache.Loader(dataset, batch_size=290, delta_timestamps=windows, seed=3, device=device)
     batch = next(loader)
     ticks, tasks, values = parts_of(recording, lambda _: "")
-    values = {
-        e: rows[np.searchsorted(ticks[e], ticks[e], "right") - 1] for e, rows in values.items()
-    }  # the last of equal stamps
+    # The last of equal stamps.
+    values = {e: rows[np.searchsorted(ticks[e], ticks[e], "right") - 1] for e, rows in values.items()}
     for name in ("one", "tenth", "geometric"):
         found = assert_goals(batch, name, windows[name], ticks, tasks, values, seed=3, numbers=range(290))
         assert any(found)

@@ -74,9 +74,8 @@ def test_every_tier_gives_the_same_bytes(dataset, device, name):
         return batches_of(flat_loader(dataset, residency=residency, **options_of_it), 5)
 
     expected = batches("device")
-    of_files = (
-        batches("device", device="cpu") if curved else expected
-    )  # rule 39: the CPU computes values of mapped rows
+    # Rule 39: the CPU computes values of mapped rows.
+    of_files = batches("device", device="cpu") if curved else expected
     for prefetch in (0, 2):
         assert_same_batches(batches("pinned", prefetch=prefetch), expected)
         assert_same_batches(batches("auto", prefetch=prefetch), expected)

@@ -118,14 +118,11 @@ def _all(dataset, device="cpu", **options):
 
 
 def test_rule_47_a_text_holds_from_its_stamp_to_the_next(tmp_path, device):
+    # An empty text ends the previous one.
     dataset = _write_moments(
         tmp_path / "cache",
         [
-            (
-                {"task": "of the episode"},
-                6,
-                [(1, "reach"), (2.5, "lift"), (4, "")],
-            ),  # an empty text ends the previous one
+            ({"task": "of the episode"}, 6, [(1, "reach"), (2.5, "lift"), (4, "")]),
             ({"task": "of the episode"}, 3, []),
             ({}, 3, [(-4, "reach"), (0, "place"), (0, "wipe"), (9, "never")]),  # the last of two with one stamp
             ({}, 2, []),

@@ -104,9 +104,8 @@ def test_indices_refer_to_a_complete_table(dataset, device, framework):
     loader = _loader(dataset, windows, device=device, framework=framework, episodes=[0, 1, 2, 3])
     table = loader.texts["said"]
     assert sorted(table) == ["grüße", "lift", "never", "place", "reach", "wipe"]
-    assert (
-        table == _loader(dataset, windows, episodes=[2, 3]).texts["said"]
-    )  # the table has the texts of all episodes, so splits share it
+    # The table has the texts of all episodes, so splits share it.
+    assert table == _loader(dataset, windows, episodes=[2, 3]).texts["said"]
     batch = next(loader)["said"]
     assert tuple(batch.shape) == (4, 4)
     assert str(batch.dtype).removeprefix("torch.") == "int64"

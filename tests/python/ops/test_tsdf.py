@@ -392,9 +392,8 @@ def test_rule_32_a_plane_is_reconstructed(rng, device):
     options = {"grid_min": grid_min, "voxel_size": size, "truncation": truncation, "device": device}
     centres = (np.moveaxis(np.indices(shape), 0, -1) + 0.5) * size + grid_min
     c = (centres - T[:3, 3]) @ T[:3, :3]
-    along = np.linalg.norm(c, axis=-1) * (
-        offset / (c @ normal) - 1
-    )  # distance to the plane along the ray through the centre
+    # Distance to the plane along the ray through the centre.
+    along = np.linalg.norm(c, axis=-1) * (offset / (c @ normal) - 1)
     points = (d * depth[..., None]).reshape(-1, 3)
     result, seen = integrate(grid, weights, points, T, **options)
     # A ray passes a voxel's centre within half a diagonal, s. So its hit on the plane moves by up to s times the

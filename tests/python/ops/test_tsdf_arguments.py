@@ -185,9 +185,8 @@ def test_rule_15_more_than_2_31_voxels(cuda):
     robocache.integrate_tsdf(grid.zero_(), weights.zero_(), depth, T, (80, 80, 3.5, 3.5), **options)
     robocache.integrate_tsdf(*(x.fill(0) or x for x in small), to_numpy(depth), T, (80, 80, 3.5, 3.5), **corner)
     assert_same_bits(to_numpy(weights[-20:, -20:, -20:]), small[1])
-    np.testing.assert_allclose(
-        to_numpy(grid[-20:, -20:, -20:]), small[0], atol=1e-8
-    )  # the centres round differently in the small grid
+    # The centres round differently in the small grid.
+    np.testing.assert_allclose(to_numpy(grid[-20:, -20:, -20:]), small[0], atol=1e-8)
     assert small[1].sum() > 0
 
 

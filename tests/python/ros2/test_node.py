@@ -238,9 +238,8 @@ def test_cyclone_dds_publishes_to_the_node(ros, folder, spec, tmp_path):
     report = answer["report"]["/joint_states"]
     assert (report["taken"], report["refused"], report["lost"]) == (500, 0, 0), report
     rows = np.load(tmp_path / "rows.npz")[KEY].reshape(-1, 7)
-    np.testing.assert_array_equal(
-        rows, np.arange(499)[:, None] + np.arange(7)[::-1]
-    )  # the node reverses the order of names
+    # The node reverses the order of names.
+    np.testing.assert_array_equal(rows, np.arange(499)[:, None] + np.arange(7)[::-1])
 
 
 @pytest.mark.parametrize(
