@@ -1,4 +1,4 @@
-"""The files of a cache as docs/format.md says, without the library: what their checksums are.
+"""The files of a cache by docs/format.md, without the library: their checksums, and a signed manifest.
 
 And frames that are no pictures, for tests that never decode them.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from robocache import _lib
 
 BLOCK_BYTES = 2**20
-GROWING = {"time_ns.npy", "values.npy", "blob_offsets.npy"}  # they may be longer than the manifest says
+GROWING = {"time_ns.npy", "values.npy", "blob_offsets.npy"}  # these may be longer than in the manifest
 
 
 def header_bytes(content):
@@ -22,7 +22,7 @@ def header_bytes(content):
 
 
 def checksums(name, content):
-    """As the manifest has them since version 2."""
+    """Checksums in the form that the manifest has since version 2."""
     covered_from = header_bytes(content) if Path(name).name in GROWING else 0
     return [
         f"{zlib.crc32(content[max(begin, covered_from) : begin + BLOCK_BYTES]):08x}"
@@ -31,7 +31,7 @@ def checksums(name, content):
 
 
 def write_manifest(path, manifest):
-    """The manifest with the checksum that it should have, renamed over what is there."""
+    """Writes the manifest with its correct checksum, and renames it over the existing one."""
     manifest = {key: value for key, value in manifest.items() if key != "crc32"}
     text = json.dumps(manifest, indent=2)[:-2] + ",\n"
     new = path / "manifest.json.new"
@@ -40,7 +40,7 @@ def write_manifest(path, manifest):
 
 
 def append_files(episode, stream, time_ns, files, *, codec="png", color_space="rgb", shape=(2, 3, 3), dtype="uint8"):
-    """Appends bytes that nobody decodes as frames."""
+    """Appends `files`, bytes that are never decoded, as frames."""
     offsets = np.cumsum([0, *map(len, files)]) if codec != "raw" else np.empty(0, np.int64)
     data = np.frombuffer(b"".join(files), np.uint8)
     times = np.asarray(time_ns, np.int64)
@@ -50,7 +50,7 @@ def append_files(episode, stream, time_ns, files, *, codec="png", color_space="r
 
 
 def sign(cache, name):
-    """Writes the checksum of a file into the manifest, as a program does that changes the file."""
+    """Writes a changed file's checksum into the manifest, like a program that changed the file."""
     manifest = json.loads((cache / "manifest.json").read_text())
     manifest["files"][name]["crc32"] = checksums(name, (cache / name).read_bytes())
     write_manifest(cache, manifest)

@@ -1,4 +1,4 @@
-"""Loaders of options by name, as a parametrised test has them: each goes into the Window, Anchors, Normalization, Memory,
+"""Loaders by keyword options, for parametrised tests: each option goes into the Window, Anchors, Normalization, Memory,
 Ranks or Mixture that takes it. A window's option is one value for all keys, or {key: value}."""
 
 from robocache.former_options import current

@@ -1,10 +1,10 @@
-"""A page as a browser's parser reads it."""
+"""An HTML page, parsed."""
 
 import html.parser
 
 
 class Page(html.parser.HTMLParser):
-    """The tags, the text and what is referred to; `open` are elements that were not closed. They must close in order."""
+    """The tags, the text and the references. `open`: elements not closed yet; they must close in order."""
 
     VOID = ("meta", "col", "br")
 

@@ -1,4 +1,4 @@
-"""A network that loses datagrams, for tests: a network namespace of its own, with nftables."""
+"""A network that loses datagrams, for tests: a network namespace with nftables."""
 
 import ctypes
 import errno
@@ -25,14 +25,14 @@ def nft(command):
 
 
 class LossyNetwork:
-    """A network of its own, with a loopback that loses a share of the datagrams. It ends with its last process and socket."""
+    """A network namespace whose loopback loses a share of the datagrams. It ends with its last process and socket."""
 
     def __init__(self, share):
         self.share, self.network, self.libc = share, None, ctypes.CDLL(None, use_errno=True)
         self.run(self.make)
 
     def run(self, call):
-        """Calls it in the network. A thread of its own enters it, so the test's other threads stay where they are."""
+        """Calls `call` inside the network, in a new thread, so that the test's other threads stay outside."""
         answers = []
 
         def enter():
@@ -70,7 +70,7 @@ class LossyNetwork:
 
 
 def lossy_network(share):
-    """Makes one, or skips the test with a warning where that is not possible."""
+    """Makes a LossyNetwork; skips the test with a warning if that is not possible."""
     try:
         if shutil.which("nft") is None:
             raise OSError(errno.ENOENT, "nft is not installed (apt-get install nftables)")

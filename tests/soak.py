@@ -1,6 +1,6 @@
-"""How long the tests that attack run: mutations, forgeries, kills, forks, many batches.
+"""The rounds of tests that attack: mutations, forgeries, kills, forks, many batches.
 
-They are shorter than they could be: `./dev attack` runs the same code ROBOCACHE_SOAK times as long.
+An ordinary run is short; `./dev attack` runs the same code ROBOCACHE_SOAK times as long.
 """
 
 import os

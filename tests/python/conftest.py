@@ -1,4 +1,4 @@
-"""Fixtures that every Python suite shares."""
+"""Fixtures of all Python tests."""
 
 import functools
 import gc
@@ -13,30 +13,30 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # makes `reference` importable
 
-# The processes of a test run share the cores. Threads of torch's own that wait by spinning, several for each core, would
-# take most of the time; robocache's are its own. Before torch is imported, here and in what the tests start.
+# The processes of a test run share the cores. torch's threads wait by spinning; several for each core would
+# take most of the time. robocache has its own threads. Set before torch is imported, here and in child processes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-# A shell's background ignores Ctrl-C, and nohup ignores SIGHUP: without this, what the tests start would ignore them too.
+# Background jobs of a shell ignore Ctrl-C, and nohup ignores SIGHUP; children of the tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 settings.register_profile(
     "robocache",
-    deadline=None,  # two busy cores are no reason to fail
+    deadline=None,  # busy cores are no failure
     derandomize="CI" in os.environ,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("robocache")
 
 
-gc.disable()  # until all tests are collected: looking through them again and again takes a quarter of that time
+gc.disable()  # until all tests are collected: garbage collection would take a quarter of that time
 
 
 @functools.cache
 def _why_no_cuda():
-    """Why robocache finds no GPU; None where it does, or where ROBOCACHE_REQUIRE_CUDA=1 makes that a failure."""
+    """The reason why robocache finds no GPU; None if it does, or if ROBOCACHE_REQUIRE_CUDA=1 makes that a failure."""
     import robocache
 
     reason = robocache.check_installation()["cuda"]["reason"]
@@ -51,7 +51,7 @@ def _require_cuda():
 
 
 def pytest_itemcollected(item):
-    """`-m cuda` takes what needs a GPU by the fixture `cuda` too."""
+    """`-m cuda` also selects tests with the fixture `cuda`."""
     if "cuda" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.cuda)
 
@@ -61,7 +61,7 @@ _not_run = pytest.StashKey[tuple[int, str]]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Without a GPU, the thousands of tests that need one are counted, not skipped one by one, which would take half a minute."""
+    """Without a GPU, counts the thousands of tests that need one; to skip each would take half a minute."""
     of_cuda = [item for item in items if item.get_closest_marker("cuda")]
     if of_cuda and os.environ.get("ROBOCACHE_REQUIRE_CUDA") != "1" and (reason := _why_no_cuda()) is not None:
         config.stash[_not_run] = len(of_cuda), str(reason)
@@ -75,7 +75,7 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session):
-    """A process of pytest-xdist tells the first one how many it did not run; the file of results holds it."""
+    """A worker of pytest-xdist reports the number of tests that it did not run; so does the file of results."""
     config = session.config
     if hasattr(config, "workeroutput"):
         config.workeroutput["not_run"] = config.stash.get(_not_run, None)
@@ -107,14 +107,14 @@ def device(request):
 
 @pytest.fixture
 def cuda():
-    """For tests that need a GPU whatever else they do."""
+    """For tests that need a GPU."""
     _require_cuda()
     return "cuda"
 
 
 @pytest.fixture
 def threads():
-    """set_num_threads; afterwards their number is as before."""
+    """Gives set_num_threads, and restores the number of threads after the test."""
     import robocache
 
     before = robocache.num_threads()
@@ -130,7 +130,7 @@ def rng(request):
 
 @pytest.fixture
 def real_data():
-    """Gives a folder of the real robot data by its name; the test is skipped where that is not there."""
+    """Gives a function from a name to its folder of real robot data; skips the test if the folder is missing."""
 
     def find(name):
         root = os.environ.get("ROBOCACHE_TEST_DATA")

@@ -1,4 +1,4 @@
-"""The command robocache: what it prints, where, and its exit codes."""
+"""The command robocache: its output and exit codes."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def run(capsys, *arguments):
 # ---- ingest ----
 
 
-def test_the_cache_may_stand_behind_options(capsys, tmp_path):
+def test_options_may_precede_the_cache(capsys, tmp_path):
     logs = write_logs(tmp_path / "logs")
     assert run(capsys, "ingest", logs, "--time-unit", "s", tmp_path / "cache", "--json")[0] == 0
     assert run(capsys, "ingest", "--json", logs, "--overwrite", tmp_path / "cache")[0] == 0
@@ -73,7 +73,7 @@ def test_ingest_json_is_the_report(capsys, tmp_path):
     assert (report["format"], report["episodes"], report["rows"]) == ("csv", 2, {"cam": 80, "imu": 380})
 
 
-def test_failures_are_json_too(capsys, cache, tmp_path, monkeypatch):
+def test_failures_as_json(capsys, cache, tmp_path, monkeypatch):
     broken = write_logs(tmp_path / "broken", broken=True)
     for folder in ("empty", "lerobot/meta"):
         (tmp_path / folder).mkdir(parents=True)
@@ -119,7 +119,7 @@ def test_failures_are_json_too(capsys, cache, tmp_path, monkeypatch):
     assert (code, json.loads(out)["error"]["type"]) == (130, "KeyboardInterrupt")
 
 
-def test_ingest_with_named_skips_is_3(capsys, tmp_path):
+def test_ingest_with_skips_exits_with_3(capsys, tmp_path):
     source = write_logs(tmp_path / "logs", broken=True)
     code, out, err = run(capsys, "ingest", source, tmp_path / "refused")
     assert code == 1
@@ -136,7 +136,7 @@ def test_ingest_with_named_skips_is_3(capsys, tmp_path):
     assert [omission["what"] for omission in json.loads(out)["skipped"]] == ["run_1/cam.csv"]
 
 
-def test_what_was_skipped_is_named_where_the_reason_does_not(capsys, tmp_path):
+def test_skipped_files_are_named_if_the_reason_does_not(capsys, tmp_path):
     (tmp_path / "logs/cam").mkdir(parents=True)
     PIL.Image.new("RGB", (4, 4)).save(tmp_path / "logs/cam/0.png")
     rows = "".join(f"{row},{row}.png\n" for row in range(9))
@@ -145,7 +145,7 @@ def test_what_was_skipped_is_named_where_the_reason_does_not(capsys, tmp_path):
     assert code == 3 and "rows 1-8: " in " ".join(out.split())
 
 
-def test_what_would_have_helped_a_skipped_one_is_named_as_on_the_command_line(capsys, tmp_path):
+def test_the_option_that_helps_a_skipped_file_is_in_command_line_form(capsys, tmp_path):
     stamps = 1_700_000_000_000_000_000 + np.arange(3) * 10**7
     for number, first in enumerate((stamps[0], 0)):
         (tmp_path / f"logs/run_{number}").mkdir(parents=True)
@@ -158,7 +158,7 @@ def test_what_would_have_helped_a_skipped_one_is_named_as_on_the_command_line(ca
     assert code == 3 and "repair='drop' (--repair drop) leaves them out" in text
 
 
-def test_what_skipping_did_not_pass_over_is_not_told_to_be_skipped(capsys, tmp_path, monkeypatch):
+def test_an_error_despite_skip_does_not_suggest_skip(capsys, tmp_path, monkeypatch):
     def ingest(*_, **__):
         raise cli.SourceError("logs: KeyError: 'lost'")
 
@@ -167,7 +167,7 @@ def test_what_skipping_did_not_pass_over_is_not_told_to_be_skipped(capsys, tmp_p
     assert (code, err.strip()) == (1, "robocache ingest: logs: KeyError: 'lost'")
 
 
-def test_a_refusal_is_one_line_without_a_traceback(capsys, tmp_path):
+def test_an_error_is_one_line_without_a_traceback(capsys, tmp_path):
     code, out, err = run(capsys, "ingest", tmp_path / "nowhere", tmp_path / "cache")
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
@@ -188,7 +188,7 @@ def test_a_refusal_is_one_line_without_a_traceback(capsys, tmp_path):
         ["bench", "a", "--batch-size", "many"],
     ],
 )
-def test_usage_is_2(arguments, capsys):
+def test_wrong_usage_exits_with_2(arguments, capsys):
     code, _, err = run(capsys, *arguments)
     assert code == 2
     assert "usage: robocache" in err
@@ -208,7 +208,7 @@ def test_csv_options_reach_the_reader(capsys, tmp_path):
 # ---- inspect ----
 
 
-def test_inspect_shows_what_is_there(capsys, cache, monkeypatch):
+def test_inspect_shows_streams_and_episodes(capsys, cache, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     code, out, _ = run(capsys, "inspect", cache)
     assert code == 0
@@ -218,7 +218,7 @@ def test_inspect_shows_what_is_there(capsys, cache, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["inspect", "doctor"])
-def test_a_terminal_without_the_letters_of_a_name(command, tmp_path):
+def test_a_terminal_that_cannot_encode_a_name(command, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         episode.append("präzise", np.arange(9) * 10**7, np.full(9, np.nan))
     result = subprocess.run(
@@ -295,7 +295,7 @@ def test_inspect_limits_statistics_unless_all(capsys, tmp_path, monkeypatch):
     assert "more" not in run(capsys, "inspect", tmp_path / "cache", "--all")[1]
 
 
-def test_names_are_shown_as_they_are(capsys, tmp_path, monkeypatch):
+def test_names_are_shown_verbatim(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with robocache.Writer(tmp_path / "[red]cache") as writer:
         writer.stream("arm[left]", names=["[bold]x"])
@@ -305,7 +305,7 @@ def test_names_are_shown_as_they_are(capsys, tmp_path, monkeypatch):
     code, out, _ = run(capsys, "inspect", tmp_path / "[red]cache", "--all")
     assert code == 0
     assert "[red]cache" in out and "[bold]x" in out and out.count("arm[left]") == 2
-    hostile = tmp_path / "\x1b[2Jcache"  # it would clear a terminal
+    hostile = tmp_path / "\x1b[2Jcache"  # the escape would clear a terminal
     with robocache.Writer(hostile) as writer:
         writer.stream("\x1b[31mred", names=["\x1b[31mx"], attributes={"units": "\x1b[31m"})
         writer.provenance["left_out"] = [{"what": "\x1b[31m", "reason": "\x1b[31m"}]
@@ -334,7 +334,7 @@ def test_names_are_shown_as_they_are(capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["inspect", "bench"])
-def test_recordings_are_to_be_ingested_first(command, capsys, tmp_path):
+def test_inspect_of_a_recording_suggests_ingest(command, capsys, tmp_path):
     logs = write_logs(tmp_path / "my logs")
     code, out, err = run(capsys, command, logs)
     assert (code, out, err.count("\n")) == (1, "", 1)
@@ -375,7 +375,7 @@ def figure_of(monkeypatch, dataset):
 
 
 @pytest.mark.parametrize("clock", ["recorded", "nominal"])
-def test_a_picture_has_values_and_the_clocks_that_were_recorded(clock, tmp_path, monkeypatch):
+def test_a_picture_has_values_and_recorded_clocks(clock, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     values = np.random.default_rng(0).normal(size=(50, 6))
     values[:, 1] = 3.0
@@ -389,11 +389,11 @@ def test_a_picture_has_values_and_the_clocks_that_were_recorded(clock, tmp_path,
         writer.stream("gripper", clock="nominal")
     figure = figure_of(monkeypatch, robocache.open(tmp_path / "cache"))
     arm, gripper, lengths, *clocks = figure.axes
-    assert [line.get_label() for line in arm.get_lines()] == ["a", "c", "d", "f"]  # those that vary most
+    assert [line.get_label() for line in arm.get_lines()] == ["a", "c", "d", "f"]  # the features that vary most
     for line, feature in zip(arm.get_lines(), (0, 2, 3, 5), strict=True):
         np.testing.assert_allclose(line.get_xdata(), np.arange(50) * 0.033333333)
         np.testing.assert_array_equal(line.get_ydata(), values[:, feature])
-    assert arm.get_legend().get_window_extent().x0 >= arm.get_window_extent().x1  # it hides no line
+    assert arm.get_legend().get_window_extent().x0 >= arm.get_window_extent().x1  # the legend hides no line
     assert [line.get_ydata().tolist() for line in gripper.get_lines()] == [[0, 1]]
     assert [bar.get_height() for bar in lengths.patches] == pytest.approx([49 * 0.033333333] * 2)
     assert len(clocks) == (2 if clock == "recorded" else 0)
@@ -402,7 +402,7 @@ def test_a_picture_has_values_and_the_clocks_that_were_recorded(clock, tmp_path,
         assert labels and all(re.fullmatch(r"[0-9.,]+", label) for label in labels)
 
 
-def test_a_picture_begins_with_cameras_and_clouds_and_ends_with_what_stands_still(tmp_path, monkeypatch):
+def test_a_picture_begins_with_cameras_and_ends_with_still_streams(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     rng, times = np.random.default_rng(0), np.arange(20) * 10**8
     order = [
@@ -438,7 +438,7 @@ def test_a_picture_begins_with_cameras_and_clouds_and_ends_with_what_stands_stil
     assert [*titles[:2], *sorted(titles[2:4]), *titles[4:6]] == order[:6] and set(titles[6:]) <= set(order[6:])
 
 
-def test_a_picture_of_very_many_clocks_draws_those_with_the_most_rows(tmp_path, monkeypatch):
+def test_a_picture_of_many_clocks_draws_those_with_the_most_rows(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     with robocache.Writer(tmp_path / "cache") as writer:
         for _ in range(2):
@@ -472,7 +472,7 @@ def test_inspect_plots(capsys, cache, tmp_path, recwarn):
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_inspect_of_next_to_nothing(rows, capsys, tmp_path):
+def test_inspect_of_a_nearly_empty_cache(rows, capsys, tmp_path):
     pytest.importorskip("matplotlib")
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         episode.append("joint", np.zeros(rows, np.int64), np.full((rows, 1), np.nan))
@@ -497,7 +497,7 @@ def test_bench_measures(capsys, cache):
     assert "samples/s" in out
 
 
-def test_bench_of_nominal_clocks_that_share_no_rows(capsys, tmp_path):
+def test_bench_of_nominal_clocks_without_common_rows(capsys, tmp_path):
     with robocache.Writer(tmp_path / "nominal") as writer:
         for name in ("slow", "fast"):
             writer.stream(name, clock="nominal")
@@ -508,7 +508,7 @@ def test_bench_of_nominal_clocks_that_share_no_rows(capsys, tmp_path):
     assert run(capsys, "bench", tmp_path / "nominal", *options)[0] == 0
 
 
-def test_bench_of_less_than_a_batch_and_of_nothing(capsys, cache, tmp_path):
+def test_bench_of_few_and_no_anchors(capsys, cache, tmp_path):
     options = ["--seconds", "0.05", "--device", "cpu"]
     assert run(capsys, "bench", cache, *options, "--batch-size", "100000")[0] == 0
     with robocache.Writer(tmp_path / "empty") as writer, writer.episode() as episode:
@@ -519,7 +519,7 @@ def test_bench_of_less_than_a_batch_and_of_nothing(capsys, cache, tmp_path):
 
 
 @pytest.mark.parametrize("free", [1 << 20, 1 << 24, 1 << 40])
-def test_bench_takes_a_batch_that_memory_has_room_for(free, capsys, tmp_path, monkeypatch):
+def test_bench_chooses_a_batch_that_fits_memory(free, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "memory_available", lambda device: free)
     frames = np.random.default_rng(0).integers(0, 255, (20, 64, 64, 3), np.uint8)
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
@@ -542,7 +542,7 @@ def test_info(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
     code, out, _ = run(capsys, "info")
     assert code == 0
-    assert robocache.check_installation()["library"] in "".join(out.split())  # whole, however narrow a terminal is
+    assert robocache.check_installation()["library"] in "".join(out.split())  # complete even on a narrow terminal
     code, out, _ = run(capsys, "info", "--json")
     assert code == 0
     assert json.loads(out)["ok"] is True
@@ -552,7 +552,7 @@ def test_info(capsys, monkeypatch):
     assert "robocache" in out and "CUDA" in out
 
 
-def test_what_a_cache_or_a_name_does_not_allow_is_one_line(capsys, cache, tmp_path):
+def test_failures_of_inspect_and_bench_are_one_line(capsys, cache, tmp_path):
     with robocache.Writer(tmp_path / "empty"):
         pass
     code, out, err = run(capsys, "bench", tmp_path / "empty")
@@ -626,23 +626,23 @@ def modules_of(*command):
 
 @pytest.fixture
 def script(tmp_path):
-    """The command, as pip makes it."""
+    """The script of the command, like pip's."""
     path = tmp_path / "bin" / "robocache"
     path.parent.mkdir()
     path.write_text("import sys\n\nfrom robocache.cli import main\n\nsys.exit(main())\n")
     return path
 
 
-def test_a_command_on_files_waits_for_no_torch(cache, script):
+def test_commands_on_files_do_not_import_torch(cache, script):
     pytest.importorskip("torch")
     for command in (["-m", "robocache", "inspect", cache], ["-mrobocache", "--help"], [script, "--version"]):
         found = modules_of(*command)
         assert "robocache._lib" in found and "torch.nn" not in found
     assert "torch.nn" in modules_of("-m", "robocache", "bench", cache, "--seconds", "0.01", "--device", "cpu")
-    assert "torch.nn" in modules_of("-c", "import robocache")  # whose arrays are torch's
+    assert "torch.nn" in modules_of("-c", "import robocache")  # `import robocache` imports torch
 
 
-def test_output_that_nobody_reads_to_the_end(cache):
+def test_a_closed_pipe(cache):
     command = f"{sys.executable} -m robocache inspect {cache} --json | head -c 10"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert result.stderr == ""
@@ -652,7 +652,7 @@ def test_output_that_nobody_reads_to_the_end(cache):
     ("arguments", "unbuffered"),
     [("inspect cache", ""), ("inspect cache --json", "1"), ("inspect none --json", "1"), ("inspect --help", "")],
 )
-def test_output_that_cannot_be_written(arguments, unbuffered, cache):
+def test_an_unwritable_output(arguments, unbuffered, cache):
     def process(redirected):
         command = f"{sys.executable} -m robocache {arguments} {redirected}"
         environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -671,13 +671,13 @@ def test_output_that_cannot_be_written(arguments, unbuffered, cache):
 
 
 def on_a_terminal(*arguments, until=None, signal_number=signal.SIGTERM):
-    """(exit code, all that a terminal got) of a command; where `until` is there it gets the signal."""
+    """(exit code, terminal output) of a command. When `until` is in the output, the command gets the signal."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(TERM="xterm", COLUMNS="80")
         os.execv(sys.executable, [sys.executable, "-m", "robocache", *map(str, arguments)])
     out, requested = b"", False
-    with suppress(OSError):  # its end
+    with suppress(OSError):  # reading fails when the command has ended
         while part := os.read(terminal, 65536):
             out += part
             if until is not None and not requested and until():
@@ -687,7 +687,7 @@ def on_a_terminal(*arguments, until=None, signal_number=signal.SIGTERM):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), out
 
 
-def test_a_name_does_not_reach_a_terminal_raw(tmp_path):
+def test_names_are_escaped_on_a_terminal(tmp_path):
     for number in range(20):
         run = tmp_path / f"logs/{number}\x1b]0;title\x07\x9b2J"
         run.mkdir(parents=True)
@@ -695,11 +695,11 @@ def test_a_name_does_not_reach_a_terminal_raw(tmp_path):
     for arguments in (["ingest", tmp_path / "logs", tmp_path / "cache"], ["doctor", tmp_path / "logs"]):
         code, out = on_a_terminal(*arguments)
         assert code == (arguments[0] == "doctor") and b"\x1b]0;" not in out and b"\xc2\x9b" not in out
-        assert arguments[0] == "doctor" or rb"\x1b]0;title" in out  # the bar shows it
+        assert arguments[0] == "doctor" or rb"\x1b]0;title" in out  # the bar shows the escaped name
 
 
 @pytest.mark.parametrize("requested", [signal.SIGTERM, signal.SIGHUP])
-def test_what_is_asked_to_end_cleans_up(requested, tmp_path):
+def test_a_terminated_command_cleans_up(requested, tmp_path):
     rows = "".join(f"{row},{row}\n" for row in range(2000))
     for number in range(600):
         (tmp_path / f"logs/{number}").mkdir(parents=True)
@@ -713,7 +713,7 @@ def test_what_is_asked_to_end_cleans_up(requested, tmp_path):
 
 
 def wide_cache(path):
-    """Hundreds of streams with long names, all of them odd, in a cache that an ingest is said to have made."""
+    """Writes a cache with hundreds of unusual streams with long names, and the provenance of an ingest."""
     with robocache.Writer(path) as writer:
         writer.provenance.update(
             source=f"/data/{'long/' * 30}set",
@@ -729,7 +729,7 @@ def wide_cache(path):
     return path
 
 
-def test_inspect_takes_20_lines_of_80_columns(capsys, cache, tmp_path, monkeypatch):
+def test_inspect_fits_into_20_lines_of_80_columns(capsys, cache, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     with robocache.Writer(tmp_path / "empty"):
         pass
@@ -738,13 +738,13 @@ def test_inspect_takes_20_lines_of_80_columns(capsys, cache, tmp_path, monkeypat
             code, out, _ = run(capsys, "inspect", path)
             lines = out.splitlines()
             assert code == 0 and len(lines) <= 20, out
-            assert all(len(line) <= 80 or line.strip() == str(path) for line in lines), out  # a path stays whole
+            assert all(len(line) <= 80 or line.strip() == str(path) for line in lines), out  # a path is not broken
             assert re.match(r"\d+ episodes?, [\d,.]+ s; \d+ streams?, \d+ rows?$", lines[0])
             run(capsys, "doctor", path)
     assert len(run(capsys, "inspect", tmp_path / "wide", "--all")[1].splitlines()) > 200
 
 
-def test_ingest_takes_20_lines_where_much_is_odd_and_skipped(tmp_path):
+def test_ingest_with_many_notes_fits_into_20_lines(tmp_path):
     path = wide_cache(tmp_path / "wide")
     omissions = [
         Omission(f"run_{n}.csv", f"{reason} " * 20) for n, reason in enumerate(("no text", "no row", "no stamp"))
@@ -760,7 +760,7 @@ def test_ingest_takes_20_lines_where_much_is_odd_and_skipped(tmp_path):
         assert any(line.startswith(f"skipped run_{number}.csv") for line in lines), lines
 
 
-def test_what_was_assumed_is_shown_in_groups_and_kept(capsys, tmp_path):
+def test_assumptions_are_grouped_and_stored(capsys, tmp_path):
     for number, step in enumerate((0.005, 0.01, 0.02)):
         folder = tmp_path / f"logs/run_{number}"
         folder.mkdir(parents=True)
@@ -781,7 +781,7 @@ def test_what_was_assumed_is_shown_in_groups_and_kept(capsys, tmp_path):
     assert "assumed" in out and robocache.ingest(tmp_path / "logs", tmp_path / "said", time_unit="s").assumed == []
 
 
-def test_ingest_says_in_20_lines_what_it_did_and_the_command_to_go_on_with(capsys, tmp_path, monkeypatch):
+def test_ingest_reports_in_20_lines_with_the_next_command(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
     write_logs(tmp_path / "whole")
@@ -815,7 +815,7 @@ def test_ingest_says_in_20_lines_what_it_did_and_the_command_to_go_on_with(capsy
     assert code == 3 and out.startswith("incomplete: 39 episodes")
 
 
-def test_a_provenance_of_another_form_is_passed_over(capsys, tmp_path):
+def test_a_provenance_of_another_form_is_ignored(capsys, tmp_path):
     odd = [7, "x", None, True, [1, [2]], {"a": 1}, [{"what": 1, "reason": [2]}, {"what": 3}], {"streams": {"x": 5}}]
     for index, value in enumerate(odd):
         path = tmp_path / str(index)

@@ -15,22 +15,23 @@ pytest.importorskip("torch", reason="the demo compares with torch's DataLoader")
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """(what a run returned, its folder, what it said)."""
+    """(a run's result, its folder, its output)."""
     from robocache.demo import run
 
     out, output = tmp_path_factory.mktemp("demo"), io.StringIO()
     return run(out, episodes=2, seed=3, console=Console(file=output, width=80)), out, output.getvalue()
 
 
-def test_it_measures_and_draws(demo):
+def test_the_demo_measures_and_draws(demo):
     measured, out, _ = demo
-    assert min(measured["samples_per_second"], measured["dataloader_samples_per_second"]) > 0  # which, the machine says
+    # The values depend on the machine.
+    assert min(measured["samples_per_second"], measured["dataloader_samples_per_second"]) > 0
     assert measured["largest_difference"] < 1e-4
     assert (out / "window.png").read_bytes().startswith(b"\x89PNG")
     assert {path.name for path in out.iterdir()} == {"cache", "window.png"}
 
 
-def test_what_matters_is_said_last_and_little_else(demo):
+def test_the_output_is_short_and_ends_with_the_result(demo):
     measured, out, output = demo
     lines = output.strip().splitlines()
     assert len(lines) <= 7

@@ -1,4 +1,4 @@
-"""The example of ALOHA's transfer cube: its robots, what they record, and a policy that is trained on it and rolled out."""
+"""The example of ALOHA's transfer cube: robots, recordings, training and rollouts of a policy."""
 
 import importlib.util
 import json
@@ -22,7 +22,7 @@ mujoco = pytest.importorskip("mujoco")
 ROOT = Path(__file__).parents[2]
 LONG = rounds(1) > 1
 EPISODES = 30 if LONG else 4
-BESIDE = Path(sys.prefix) / "aloha"  # where ./dev test installs gym-aloha's files, without what its code asks for
+BESIDE = Path(sys.prefix) / "aloha"  # ./dev test installs gym-aloha's files here, without its dependencies
 if BESIDE.exists():
     sys.path.append(str(BESIDE))
 if importlib.util.find_spec("gym_aloha") is None:
@@ -40,7 +40,8 @@ from examples.aloha.train import make_loader  # noqa: E402
 
 
 def run(folder, *arguments):
-    without_torch = {"ROBOCACHE_WITHOUT_TORCH": "1"} if arguments[0] == "record" else {}  # seconds in each process
+    # Saves seconds in each process.
+    without_torch = {"ROBOCACHE_WITHOUT_TORCH": "1"} if arguments[0] == "record" else {}
     path = os.pathsep.join(filter(None, [str(BESIDE), os.environ.get("PYTHONPATH")]))
     ran = subprocess.run(
         [sys.executable, "-m", "examples.aloha", "--folder", str(folder), *map(str, arguments)],
@@ -55,7 +56,7 @@ def run(folder, *arguments):
 
 
 @pytest.mark.parametrize(("side", "arm", "first"), [(-1, "left", 0), (1, "right", 8)])
-def test_the_closed_form_is_mujocos_kinematics(side, arm, first):
+def test_the_closed_form_equals_mujocos_kinematics(side, arm, first):
     scene = Scene()
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -65,7 +66,7 @@ def test_the_closed_form_is_mujocos_kinematics(side, arm, first):
         hand = scene.data.body(f"vx300s_{arm}/gripper_link")
         tips = hand.xpos + hand.xmat.reshape(3, 3) @ [0.135, 0, 0]
         xyz, pitch = expert.forward(side, joints)
-        np.testing.assert_allclose(xyz, tips, atol=1e-5)  # the right arm is turned by six digits of half a turn
+        np.testing.assert_allclose(xyz, tips, atol=1e-5)  # the right arm's mount is half a turn, rounded to six digits
         np.testing.assert_allclose(expert.solve(side, xyz[None], pitch, joints[5])[0], joints, atol=1e-6)
 
 
@@ -80,11 +81,11 @@ def carried_out(seed, change=lambda commands: commands):
 def test_success_is_strict():
     scene = carried_out(0)
     assert scene.success and scene.touched and scene.held_for > HELD_TICKS
-    # Both hands hold it where they met: a touch, and no success.
+    # Both hands hold the cube where they met: a touch, but no success.
     left, right = np.minimum(np.arange(400), 290), np.minimum(np.arange(400), 230)
     both = carried_out(0, lambda commands: np.column_stack([commands[left, :7], commands[right, 7:]]))
     assert both.touched and not both.success and both.held_for == 0
-    # The left hand drops it in the end.
+    # The left hand drops the cube at the end.
     dropped = carried_out(
         0,
         lambda commands: np.column_stack(
@@ -92,12 +93,12 @@ def test_success_is_strict():
         ),
     )
     assert dropped.touched and not dropped.success
-    # The left hand never comes.
+    # The left hand never moves.
     alone = carried_out(0, lambda commands: np.column_stack([np.repeat(commands[:1, :7], 400, 0), commands[:, 7:]]))
     assert not alone.touched and not alone.success
 
 
-def test_equal_seeds_are_equal_episodes():
+def test_equal_seeds_give_equal_episodes():
     (first, ended), (second, again), (other, _) = (demonstrate(seed, camera=False) for seed in (3, 3, 4))
     assert ended == again and ended["success"]
     for stream, (time_ns, rows) in first.items():
@@ -129,7 +130,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_recording_goes_on_where_it_stopped(folder):
+def test_recording_resumes(folder):
     before = robocache.open(folder / "demonstrations").episodes["seed"].to_pylist()
     assert before == list(range(EPISODES))
     found = json.loads(run(folder, "record", "--episodes", EPISODES + 2, "--no-camera", "--workers", 2).stdout)
@@ -144,7 +145,7 @@ def test_recording_goes_on_where_it_stopped(folder):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_commands_come_back_from_a_policys_numbers(folder, tmp_path, way):
+def test_a_policys_numbers_become_commands_again(folder, tmp_path, way):
     loader = make_loader(folder / "demonstrations", camera=False, batch_size=64, device="cpu", seed=0, way=way)
     loader.save_spec(tmp_path / "spec.json")
     rollout = Rollout(1_000_000, robocache.Spec.load(tmp_path / "spec.json"), 25)
@@ -160,13 +161,13 @@ def test_commands_come_back_from_a_policys_numbers(folder, tmp_path, way):
 
 @pytest.mark.soak
 def test_a_policy_from_joints_and_cube(folder):
-    """`./dev attack` trains it until it succeeds."""
+    """`./dev attack` trains the policy until it succeeds."""
     half, rollouts = (250, 12) if LONG else (10, 2)
     sizes = "--every", half, "--batch-size", 256, "--lr", 1e-3
     trained = json.loads(run(folder, "train", "--policy", "mlp", "--steps", 2 * half, *sizes, "--device", "cpu").stdout)
     assert [point["step"] for point in trained["checkpoints"]] == [half, 2 * half]
     assert trained["checkpoints"][1]["loss"] < trained["checkpoints"][0]["loss"]
-    # The dataset is away: checkpoint and spec are enough.
+    # Without the dataset: checkpoint and spec are enough.
     shutil.move(folder / "demonstrations", folder / "away")
     evaluate = "evaluate", "--policy", "mlp", "--rollouts", rollouts, "--workers", 2
     (found,) = json.loads(run(folder, *evaluate).stdout)["arms"]
@@ -185,7 +186,7 @@ def test_a_policy_from_joints_and_cube(folder):
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
-def test_weights_are_averaged_and_training_goes_on_bit_for_bit(folder, tmp_path):
+def test_weights_are_averaged_and_training_resumes_exactly(folder, tmp_path):
     def run_to_the_end(name):
         loader = make_loader(folder / "demonstrations", camera=False, batch_size=8, device="cpu", seed=0)
         training.train(loader, tmp_path / name, kind="mlp", steps=4, every=1)
@@ -210,8 +211,8 @@ def test_weights_are_averaged_and_training_goes_on_bit_for_bit(folder, tmp_path)
 
 
 @pytest.mark.parametrize(("way", "share"), [("absolute", 0), ("per-step", 1)])
-def test_a_policy_that_always_says_the_same_keeps_deviations_or_not(folder, tmp_path, way, share):
-    """With absolute commands nothing of a deviation is in the command, with relative ones all of it."""
+def test_a_constant_policy_keeps_deviations_or_not(folder, tmp_path, way, share):
+    """Absolute commands contain nothing of a deviation, relative ones all of it."""
     loader = make_loader(folder / "demonstrations", camera=False, batch_size=8, device="cpu", seed=0, way=way)
     training.train(loader, tmp_path, kind="mlp", steps=2, every=2)
     (file,) = training.checkpoints(tmp_path)
@@ -222,7 +223,7 @@ def test_a_policy_that_always_says_the_same_keeps_deviations_or_not(folder, tmp_
     assert deviation.kept(folder / "demonstrations", tmp_path, way, moments=64) == pytest.approx([share] * 3, abs=1e-4)
 
 
-def test_saving_checkpoints_is_no_part_of_the_pace(folder, tmp_path, monkeypatch):
+def test_saving_checkpoints_does_not_count_in_the_pace(folder, tmp_path, monkeypatch):
     saved = []
     clock = types.SimpleNamespace(perf_counter=lambda: time.perf_counter() + 1000 * len(saved))
     monkeypatch.setattr(training, "time", clock)
@@ -230,11 +231,11 @@ def test_saving_checkpoints_is_no_part_of_the_pace(folder, tmp_path, monkeypatch
     loader = make_loader(folder / "demonstrations", camera=False, batch_size=8, device="cpu", seed=0)
     training.train(loader, tmp_path / "run", kind="mlp", steps=40, every=10)
     pace = saved[-1]["pace"]
-    assert pace["saving_s"] == pytest.approx(1000, rel=0.01)  # the one behind the warm-up, before the last
+    assert pace["saving_s"] == pytest.approx(1000, rel=0.01)  # the save after the warm-up, before the last one
     assert 20 / pace["steps_per_s"] < 500
 
 
-def test_a_step_moves_frames_as_the_loader_does():
+def test_a_step_crops_frames_like_the_loader():
     images = torch.arange(2 * 3 * 7 * 9, dtype=torch.float32).view(2, 3, 7, 9)
     padded = np.pad(images.numpy(), ((0, 0), (0, 0), (2, 2), (2, 2)), mode="edge")
     torch.manual_seed(0)
@@ -248,7 +249,7 @@ def test_a_step_moves_frames_as_the_loader_does():
             seen |= {*found}
             assert len(found) == 1
     assert len(seen) == 25
-    # The draw depends on the seed and the step alone.
+    # A draw depends on the seed and the step alone.
     torch.manual_seed(3)
     first = [training.shifted(images, 2) for _ in range(3)]
     torch.manual_seed(3)
@@ -275,15 +276,15 @@ def test_a_camera(filmed):
     assert frame.shape == (128, 128, 3)
     red = (frame[..., 0] > 150) & (frame[..., 1] < 100)
     rows, columns = np.nonzero(red)
-    # The cube is where the picture has it: 4.5 mm a pixel around (0.05, 0.5).
+    # The picture shows the cube at its position: 4.5 mm a pixel around (0.05, 0.5).
     cube = clock.scene.cube()
     pixel = 2 * (0.8 - 0.04) * np.tan(np.radians(20)) / 128
     assert 0.05 + (columns.mean() - 63.5) * pixel == pytest.approx(cube[0], abs=0.01)
     assert 0.5 - (rows.mean() - 63.5) * pixel == pytest.approx(cube[1], abs=0.01)
 
 
-def test_arms_of_the_comparison_see_the_same(filmed):
-    """Rows come in the order that LeRobot's loader is given, and are normalised as the recording's own batches are."""
+def test_arms_of_the_comparison_have_the_same_batches(filmed):
+    """Rows have the order given to LeRobot's loader, and are normalised like the batches of the recording."""
     pytest.importorskip("av")
     from examples.aloha.compare import AsRecorded, Demonstrations
 
@@ -297,7 +298,7 @@ def test_arms_of_the_comparison_see_the_same(filmed):
     stats = robocache.open(filmed / "demonstrations").stats[ACTION]
     expected = (raw[ACTION].double().numpy() - stats.mean) / stats.std
     np.testing.assert_allclose(batch[ACTION].numpy(), expected, atol=1e-5)
-    # A frame of the set is a recorded one of the same moment: 20 ms is a row, and 17 ms half a frame.
+    # A frame of the dataset is the recorded one of that moment: 20 ms is a row, 17 ms half a frame.
     frames = (batch[CAMERA] * batch[CAMERA].new_tensor([0.229, 0.224, 0.225]).view(3, 1, 1)).numpy()
     frames = 255 * (frames + np.array([0.485, 0.456, 0.406], np.float32)[:, None, None])
     np.testing.assert_allclose(frames, raw[CAMERA].numpy(), atol=1e-3)
@@ -324,16 +325,16 @@ def test_the_comparison_with_lerobots_loader(filmed, tmp_path):
     content = json.loads(result.read_text())
     assert [len(arm["curve"]) for arm in content["arms"]] == [2, 2, 2]
     losses = [arm["curve"][0]["loss"] for arm in content["arms"]]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)  # the same rows, the same weights
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)  # the same rows and weights
     loading = content["loading"]
     assert loading["equal_samples"] > 0
     assert [len(loading[part]) for part in ("sizes", "frames", "cores")] == [1, 1, 1]
-    # The first two are one policy at each checkpoint, and the second is not rolled out.
+    # The first two arms are one policy at each checkpoint; the second is not rolled out.
     policies = [[point["policy"] for point in arm["curve"]] for arm in content["arms"]]
     assert policies[0] == policies[1] and len({*policies[0], *policies[2]}) == 4
     assert "bit for bit" in content["explained"]["ours, the same dataset"]
     assert [len([*(filmed / f"compare-{number}-0").glob("*.rollouts.json")]) for number in range(3)] == [2, 0, 2]
-    # Another seed is added; nothing of the first one is made again.
+    # Another seed is added; the first one is not trained again.
     before = {file: file.stat().st_mtime_ns for file in filmed.glob("compare-*-0/*.pt")}
     run(filmed, "compare", "--seeds", 0, 1, *options.split(), "--result", result)
     again = json.loads(result.read_text())
@@ -342,7 +343,7 @@ def test_the_comparison_with_lerobots_loader(filmed, tmp_path):
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
-def test_what_is_missing_is_said(tmp_path):
+def test_missing_parts_are_named(tmp_path):
     for command, words in (("train", "run record first"), ("evaluate", "run train first")):
         with pytest.raises(SystemExit, match=words):
             main(["--folder", str(tmp_path), command])

@@ -1,4 +1,4 @@
-"""The example of a moving belt: rows hold what a recorder at 30 fps stores; `./dev attack` trains until clocks beat them."""
+"""The example of a moving belt, with rows like those of a recorder at 30 fps. `./dev attack` trains until clocks do better."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ def recorded(tmp_path_factory):
     return folder
 
 
-def test_rows_hold_the_newest_frame_that_had_arrived(recorded):
+def test_rows_have_the_newest_arrived_frame(recorded):
     assert json.loads((recorded / "recorded.json").read_text())["successes"] == EPISODES
     dataset = json.loads((recorded / "demonstrations/lerobot_60ms/meta/info.json").read_text())
     assert dataset["codebase_version"] == "v3.0" and dataset["fps"] == 30
@@ -48,7 +48,7 @@ def test_rows_hold_the_newest_frame_that_had_arrived(recorded):
         commands_ns, commands = streams.episode(number)["action"]
         _, row_commands = rows.episode(number)["action"]
         row_ages = rows.episode(number)["observation.frame_age"][1].ravel()
-        first = 39 - len(row_ages)  # the last row is at 38/30 s in every episode
+        first = 39 - len(row_ages)  # in every episode the last row is at 38/30 s
         newest = -1
         for row, age_s in enumerate(row_ages):
             moment = 1_000_000_000 + round((first + row) * 1e9 / 30)
@@ -63,13 +63,13 @@ def test_rows_hold_the_newest_frame_that_had_arrived(recorded):
 
 
 @pytest.mark.soak
-def test_clocks_come_closer_than_rows(recorded, tmp_path):
+def test_clocks_are_closer_than_rows(recorded, tmp_path):
     arms = ("--arms", "rows", "clocks", "--seeds", 0)
     steps, rollouts = (500, 40) if LONG else (10, 2)
     run("train", recorded, *arms, "--steps", steps)
     checkpoint = (recorded / "runs/clocks-0/checkpoint.pt").read_bytes()
     run("train", recorded, *arms, "--steps", steps)
-    assert (recorded / "runs/clocks-0/checkpoint.pt").read_bytes() == checkpoint  # nothing is left to do
+    assert (recorded / "runs/clocks-0/checkpoint.pt").read_bytes() == checkpoint  # nothing is done again
     run("evaluate", recorded, *arms, "--rollouts", rollouts, "--film", tmp_path / "film")
     for file in (tmp_path / "film.png", tmp_path / "film.gif"):
         picture = Image.open(file)
@@ -86,7 +86,7 @@ def test_clocks_come_closer_than_rows(recorded, tmp_path):
         assert clocks["within_mm"]["6"] >= rows["within_mm"]["6"] + 6, table
 
 
-def test_training_that_was_stopped_gives_the_same_policy(recorded, tmp_path, monkeypatch):
+def test_resumed_training_gives_the_same_policy(recorded, tmp_path, monkeypatch):
     import torch
 
     monkeypatch.syspath_prepend(CHECKOUT)
@@ -112,7 +112,7 @@ def test_training_that_was_stopped_gives_the_same_policy(recorded, tmp_path, mon
     assert all(torch.equal(whole[name], stopped[name]) for name in whole)
 
 
-def test_its_help_says_how_it_is_called(monkeypatch, capsys):
+def test_the_help_has_the_command(monkeypatch, capsys):
     monkeypatch.syspath_prepend(CHECKOUT)
     from examples.conveyor.__main__ import main
 

@@ -1,4 +1,4 @@
-"""Runs the example of metaworld's tasks to its end: recorded, trained, and a policy that succeeds."""
+"""Runs the example of metaworld's tasks: it records, trains, and the policy succeeds."""
 
 import importlib.util
 import json
@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
 EPISODES, STEPS, ROLLOUTS = 60, 600, 20
-BESIDE = Path(sys.prefix) / "metaworld"  # where ./dev test installs it, with the MuJoCo that it asks for
+BESIDE = Path(sys.prefix) / "metaworld"  # ./dev test installs metaworld here, with its MuJoCo
 pytestmark = pytest.mark.skipif(
     not BESIDE.exists() and importlib.util.find_spec("metaworld") is None,
     reason="NOT RUN: no metaworld; pip install 'robocache[examples]'",
@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_policy_learns_to_pick_and_place(folder):
-    # The dataset is away: the checkpoint and its spec are enough.
+    # Without the dataset: the checkpoint and its spec are enough.
     shutil.move(folder / "pick-place-v3/demonstrations", folder / "away")
     found = json.loads(run("evaluate", "--rollouts", ROLLOUTS, "--folder", folder, "--json").stdout)
     shutil.move(folder / "away", folder / "pick-place-v3/demonstrations")
@@ -57,7 +57,7 @@ def test_a_policy_learns_to_pick_and_place(folder):
     assert found["interval"][0] <= found["successes"] / ROLLOUTS <= found["interval"][1]
 
 
-def test_what_is_done_is_not_done_again(folder):
+def test_finished_work_is_not_repeated(folder):
     path = folder / "pick-place-v3"
     before = {file: file.stat().st_mtime_ns for file in path.rglob("*.pt")}
     assert len(before) == 2
@@ -70,7 +70,7 @@ def test_what_is_done_is_not_done_again(folder):
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*.pt")} == before
 
 
-def test_training_without_demonstrations_says_what_to_do(tmp_path):
+def test_training_without_demonstrations_names_the_command(tmp_path):
     ran = subprocess.run(
         [sys.executable, "-m", "examples.metaworld", "train", "--folder", tmp_path],
         cwd=ROOT,
@@ -82,6 +82,6 @@ def test_training_without_demonstrations_says_what_to_do(tmp_path):
     assert ran.returncode == 1 and "run record first" in ran.stderr and "Traceback" not in ran.stderr
 
 
-def test_its_help_names_the_commands_and_their_options():
+def test_the_help_names_commands_and_options():
     assert "{record,train,evaluate,compare}" in run("--help").stdout
     assert "--curve-rollouts" in run("compare", "--help").stdout

@@ -1,4 +1,4 @@
-"""Result files of the examples: their intervals against scipy and published ones, and what a wrong file says."""
+"""Result files of the examples: intervals against scipy and published ones, and errors of wrong files."""
 
 import importlib.util
 import json
@@ -20,17 +20,17 @@ def results():
 
 
 @pytest.mark.parametrize(("successes", "rollouts"), [(0, 1), (1, 1), (0, 200), (187, 200), (200, 200), (3, 7)])
-def test_wilsons_interval_is_scipys(results, successes, rollouts):
+def test_wilsons_interval_equals_scipys(results, successes, rollouts):
     expected = binomtest(successes, rollouts).proportion_ci(0.95, method="wilson")
     np.testing.assert_allclose(results.wilson(successes, rollouts), [expected.low, expected.high], atol=1e-12)
 
 
-# Newcombe, 1998, table of examples, method 10: both, only the first, only the second, neither; the interval.
+# Newcombe, 1998, table of examples, method 10: counts of both, first only, second only, neither; the interval.
 @pytest.mark.parametrize(
     ("counts", "interval"),
     [((36, 12, 2, 0), (0.0569, 0.3404)), ((36, 14, 0, 0), (0.1528, 0.4167)), ((0, 0, 0, 30), (-0.1135, 0.1135))],
 )
-def test_the_paired_interval_is_the_published_one(results, counts, interval):
+def test_the_paired_interval_equals_the_published_one(results, counts, interval):
     both, first, second, neither = counts
     a = [True] * both + [True] * first + [False] * second + [False] * neither
     b = [True] * both + [False] * first + [True] * second + [False] * neither
@@ -55,7 +55,7 @@ def curve_point():
     return {"step": 10, "wall_s": 1.0, "successes": 1, "rollouts": 3, "loss": 0.5}
 
 
-def test_a_result_file_comes_back_as_it_was_written(results, tmp_path):
+def test_a_result_file_round_trips(results, tmp_path):
     path = tmp_path / "training-toy-first.json"
     write(results, path)
     content = results.read(path)
@@ -90,6 +90,6 @@ def test_a_file_that_contradicts_itself_is_refused(results, tmp_path, change, wo
 
 
 @pytest.mark.parametrize(("successes", "rollouts"), [(3, 2), (-1, 2), (0, 0)])
-def test_no_interval_of_impossible_counts(results, successes, rollouts):
+def test_impossible_counts_are_refused(results, successes, rollouts):
     with pytest.raises(ValueError, match="rollouts"):
         results.wilson(successes, rollouts)

@@ -1,4 +1,4 @@
-"""Tests the example that trains by lerobot-train on real recordings with two cameras."""
+"""The example that trains by lerobot-train on real recordings with two cameras."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ from examples.train_lerobot import RATE_HZ, RENAMED, prepare  # noqa: E402
 BRIDGE = "rlds/octo_bridge_debug"
 
 
-def test_recordings_become_a_lerobot_set(real_data, tmp_path):
+def test_recordings_become_a_lerobot_dataset(real_data, tmp_path):
     root, trained, held = prepare(real_data(BRIDGE), tmp_path)
     assert (len(trained), len(held)) == (20, 5) and not set(trained) & set(held)
     features = json.loads((root / "meta/info.json").read_text())["features"]
@@ -50,5 +50,5 @@ def test_both_loaders_train_a_policy_that_lerobot_loads(real_data, tmp_path):
     assert done.returncode == 0, done.stderr
     theirs, ours = json.loads(result.read_text())["runs"]
     assert (theirs["loader"], ours["loader"]) == ("LeRobot's", "ours")
-    # Two steps, the same weights and rows; frames have gone through JPEG once more.
+    # Two steps with the same weights and rows; frames were encoded as JPEG once more.
     assert ours["validation_loss"] == pytest.approx(theirs["validation_loss"], rel=0.01)

@@ -1,4 +1,4 @@
-"""The examples in the README, in the pages of docs and in the docstrings do what they say, as they are written."""
+"""The examples in the README, in docs and in docstrings run as they are written."""
 
 import contextlib
 import doctest
@@ -31,7 +31,7 @@ def snippets(language, text=README + START):
 
 
 def snippet(language, part):
-    """The one snippet with `part` in it."""
+    """The only snippet that contains `part`."""
     (found,) = [text for text in snippets(language) if part in text]
     return found
 
@@ -86,13 +86,13 @@ def test_from_a_lerobot_dataset_to_a_training_loop(rng, folder, lerobot_files, d
         assert state.isfinite().all()
         assert action.isfinite().all()
         assert not is_pad.all(1).any()  # the window begins on the anchor, which is a row
-        at_the_anchor = action[:, 0].double()  # rows of the recording, nearly all of them
+        at_the_anchor = action[:, 0].double()  # almost all are rows of the recording
         seen.append((at_the_anchor.mean().item(), at_the_anchor.std().item()))
         return ((action - state.mean()) ** 2)[~is_pad].mean()
 
     source = snippet("python", "policy(")
     if device == "cpu" and robocache.check_installation()["cuda"]["reason"] is None:
-        source = source.replace("Loader(ds, ", 'Loader(ds, device="cpu", ')  # as written it takes the GPU
+        source = source.replace("Loader(ds, ", 'Loader(ds, device="cpu", ')  # without device= it would use a GPU
     names = {"policy": policy}
     exec(source, names)
     assert len(seen) == 10 * (sum(lengths) // 1024)
@@ -101,7 +101,7 @@ def test_from_a_lerobot_dataset_to_a_training_loop(rng, folder, lerobot_files, d
     assert (state["seed"], state["epoch"], state["samples"]) == (0, 10, 0)
 
 
-def test_a_recorder_of_ones_own(rng, folder):
+def test_a_custom_recorder(rng, folder):
     time_ns, values = np.arange(5) * 10**7, rng.normal(size=(5, 3)).astype(np.float32)
     exec(snippet("python", "robocache.Writer"), {"robocache": robocache, "time_ns": time_ns, "values": values})
     ds = robocache.open("recorded")
@@ -112,7 +112,7 @@ def test_a_recorder_of_ones_own(rng, folder):
 
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
-def test_the_operations_by_themselves(device, framework):
+def test_the_operations_alone(device, framework):
     lines = snippet("python", "resample_trajectories").strip().splitlines()
     resample, fuse, voxelize, voxelize_sparse, image_batch, integrate_tsdf = lines
     times, values, targets = [0.0, 0.1, 1.0], [[0.0], [10.0], [20.0]], [0.05, 0.55, 2.0]
@@ -127,7 +127,7 @@ def test_the_operations_by_themselves(device, framework):
     out, valid = eval(resample, names)
     assert type(out) is type(names["values"])
     curve = PchipInterpolator(times, values)(np.minimum(targets, times[-1]))
-    np.testing.assert_allclose(out.tolist(), curve, rtol=1e-5)  # tests/python/ops has the bound
+    np.testing.assert_allclose(out.tolist(), curve, rtol=1e-5)  # tests/python/ops checks the bound
     assert valid.tolist() == [True, False, False]  # the second in a gap, the third outside
     fused = eval(fuse, names)
     assert type(fused) is type(names["values"])
@@ -153,7 +153,7 @@ def test_the_operations_by_themselves(device, framework):
     shown = [images[at, :, 7, 9].tolist() for at in range(2)]
     np.testing.assert_allclose(shown, [(1 - mean) / std, -mean / std], rtol=1e-6)
     names |= {"pose": np.eye(4), "camera": (1.0, 1.0, 0.0, 0.0)}
-    names["pose"][:2, 3] = -0.995  # the camera looks along the only column of voxels
+    names["pose"][:2, 3] = -0.995  # so that the camera looks along the only column of voxels
     assert eval(integrate_tsdf, names)[0] is names["grid"]
     distances = 0.07 - (np.arange(16) + 0.5) * 0.01
     seen = abs(distances) < 0.04
@@ -161,7 +161,7 @@ def test_the_operations_by_themselves(device, framework):
     assert names["weights"].tolist()[0][0] == seen.tolist()
 
 
-def test_every_python_snippet_of_the_readme_is_tried_here():
+def test_every_python_snippet_of_the_readme_is_run_here():
     assert len(snippets("python", README)) == 1
 
 
@@ -208,14 +208,14 @@ def test_the_signature_on_an_operations_page(page):
     }
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "tsdf"])  # which has none
-def test_the_cpp_example_that_an_operations_page_names_is_run(page):
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "tsdf"])  # tsdf has none
+def test_the_cpp_example_of_an_operations_page_exists(page):
     assert f"(../examples/{page}.cpp)" in (ROOT / f"docs/{page}.md").read_text()
     assert page in re.search(r"foreach\(example (.*?)\)", (ROOT / "examples/CMakeLists.txt").read_text()).group(1)
 
 
 def run_examples(text, names):
-    """Runs the >>> examples of a text and compares what they print."""
+    """Runs the >>> examples of a text, and compares their output."""
     for example in doctest.DocTestParser().get_examples(text):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(compile(example.source, "<example>", "single"), names)
@@ -228,7 +228,7 @@ def run_examples(text, names):
 
 @pytest.fixture
 def train(folder, monkeypatch):
-    """Runs the example on a dataset; its losses."""
+    """Runs the example on a dataset, and returns its losses."""
     pytest.importorskip("av", reason="no PyAV: pip install av")
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     main = importlib.import_module("train_act").main
@@ -237,7 +237,7 @@ def train(folder, monkeypatch):
 
 @pytest.fixture
 def seen_by_a_camera(rng, folder, monkeypatch, lerobot_files):
-    """A LeRobot dataset of 28 frames from a camera, whose actions are what the state shows."""
+    """A LeRobot dataset with 28 frames of a camera, whose actions follow from the state."""
     pytest.importorskip("av", reason="no PyAV: pip install av")
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "ingest"))
     video = importlib.import_module("video_files")
@@ -289,7 +289,7 @@ def test_training_on_a_dataset_with_a_camera(seen_by_a_camera, train, folder, po
     assert 0 < record["waited_s"] < record["elapsed_s"]
 
 
-def test_what_was_trained_runs_without_the_dataset(seen_by_a_camera, train, folder, capsys):
+def test_a_trained_policy_runs_without_the_dataset(seen_by_a_camera, train, folder, capsys):
     train(seen_by_a_camera, "--policy", "small", "--steps", "3", "--batch-size", "8", "--save", "arm.pt")
     actions = train(seen_by_a_camera, "--run", "arm.pt")
     lines = capsys.readouterr().out.splitlines()
@@ -299,7 +299,7 @@ def test_what_was_trained_runs_without_the_dataset(seen_by_a_camera, train, fold
     frame, state = stream["observation.images.top"].frame(0), stream["observation.state"].values[0]
     again = module.load_policy("arm.pt")({"observation.images.top": frame}, state)
     torch.testing.assert_close(again, actions)
-    # By hand: the loader normalises the state and the middle of the frame, and takes the actions back to their own unit.
+    # The oracle: the loader normalises the state and the frame's middle, and unnormalises the actions.
     images = robocache.ImageOptions(size=(108, 108), crop=(96, 96), crop_at="center", mean="imagenet", std="imagenet")
     loader = from_lerobot(
         seen_by_a_camera, cache="cache", batch_size=1, shuffle=False, device="cpu", images=images, normalize="mean_std"
@@ -312,7 +312,7 @@ def test_what_was_trained_runs_without_the_dataset(seen_by_a_camera, train, fold
     torch.testing.assert_close(actions, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_training_takes_what_ingest_takes(seen_by_a_camera, train, folder, capsys):
+def test_training_accepts_sources_of_ingest(seen_by_a_camera, train, folder, capsys):
     (video,) = (folder / "pusht").rglob("episode_000001.mp4")
     video.unlink()
     with pytest.raises(SystemExit):
@@ -334,7 +334,7 @@ def test_training_on_a_real_dataset(real_data, train):
     assert np.mean(losses[-10:]) < 0.95 * np.mean(losses[:5])
 
 
-def test_the_page_shows_how_to_train_on_it(seen_by_a_camera, train, folder):
+def test_the_page_shows_the_training_command(seen_by_a_camera, train, folder):
     (command,) = [text for text in snippets("bash", (ROOT / "docs/images.md").read_text()) if "train_act" in text]
     python, program, dataset, *options = shlex.split(command, comments=True)
     assert (python, program) == ("python", "examples/train_act.py") and (ROOT / program).exists()
@@ -371,7 +371,7 @@ def write_example_cache(path, time_ns, values):
 def test_the_examples_of_docstrings(rng, folder, lerobot_files, example_of):
     time_ns, values = np.arange(200) * 20_000_000, rng.normal(size=(200, 7)).astype(np.float32)
     write_example_cache("other", time_ns, values)
-    if example_of not in (robocache.Writer, robocache.ingest):  # those make it
+    if example_of not in (robocache.Writer, robocache.ingest):  # these make the cache
         write_example_cache("cache", time_ns, values)
     (folder / "logs").mkdir()
     for name, rows in (("imu", 13312), ("joints", 33280)):

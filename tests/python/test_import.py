@@ -1,4 +1,4 @@
-"""`import robocache` imports next to nothing; a name is imported when it is first used."""
+"""`import robocache` imports few modules; a name is imported at its first use."""
 
 import ast
 import pickle
@@ -34,7 +34,7 @@ print(*sorted(set(sys.modules) - before))
     assert set(python(program)) == OWN
 
 
-def test_what_only_people_and_files_need_stays_away():
+def test_import_loads_no_modules_of_files_and_reports():
     away = ("rich", "pyarrow", "matplotlib", "jsonschema", "h5py", "av")
     program = f"""
 import sys; sys.modules["torch"] = None
@@ -60,8 +60,8 @@ def test_each_public_name_is_listed_for_import_and_for_type_checkers():
     assert typed == {**robocache._MODULE_OF, "actions": None, "live": None}
 
 
-def test_names_are_what_they_are_whatever_was_imported():
-    """A function beside its subpackage, a module, none that is misspelt; and the package, pickled as Ray and Dask do."""
+def test_names_do_not_depend_on_earlier_imports():
+    """A function with the name of its subpackage, a module, a misspelt name; and the package, pickled as Ray and Dask do."""
     pickled = pickle.dumps(robocache)
     assert pickle.loads(pickled) is robocache
     program = f"""
@@ -81,7 +81,7 @@ assert robocache.loader.Loader is robocache.Loader
             getattr(robocache, name)
 
 
-def test_torch_compiles_a_name_that_was_not_used_before_and_knows_every_operation_then():
+def test_torch_compiles_unused_names_and_registers_every_operation():
     pytest.importorskip("torch")
     program = """
 import torch, robocache

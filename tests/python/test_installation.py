@@ -1,6 +1,6 @@
-"""`robocache info`: each reason why CUDA cannot be used has words and a remedy of its own.
+"""`robocache info`: each reason why CUDA cannot be used has its own message and remedy.
 
-A plugin, an NVML and GPUs are compiled here that do what the environment says.
+The tests compile a fake plugin, NVML and GPUs, which environment variables control.
 """
 
 import json
@@ -47,7 +47,7 @@ int nvmlSystemGetDriverVersion(char* text, unsigned size) { return strncpy(text,
 
 @pytest.fixture(scope="module")
 def fakes(tmp_path_factory):
-    """The folder of the plugin and of libnvidia-ml.so.1."""
+    """The folder of the fake plugin and of libnvidia-ml.so.1."""
     folder = tmp_path_factory.mktemp("fakes")
     (folder / "plugin.cpp").write_text(PLUGIN)
     (folder / "nvml.c").write_text(NVML)
@@ -58,12 +58,12 @@ def fakes(tmp_path_factory):
     return folder
 
 
-# The command without torch, whose import takes seconds.
+# The command without torch, which takes seconds to import.
 COMMAND = "import sys; sys.modules['torch'] = None; from robocache.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def info(*arguments, **environment):
-    """The exit code and output of the command, in a process that has only this of CUDA's environment."""
+    """The exit code and output of the command, in a process whose environment has no other variable of CUDA."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "ROBOCACHE_CUDA"))}
     kept["PYTHONPATH"] = str(Path(robocache.__file__).parents[1])
     command = [sys.executable, "-c", COMMAND, "info", *arguments]
@@ -80,7 +80,7 @@ def reason(**environment):
 
 @pytest.fixture(scope="module")
 def plugin(fakes):
-    """The environment of a plugin of this build."""
+    """Environment variables for a plugin of this build."""
     named = {"ROBOCACHE_CUDA_LIBRARY": str(fakes / "librobocache_cuda.so")}
     abi = re.search("this library's is ([0-9a-f]{16})", reason(**named, FAKE_ABI="another")).group(1)
     return {**named, "FAKE_ABI": abi}
@@ -88,7 +88,7 @@ def plugin(fakes):
 
 @pytest.fixture
 def copied(tmp_path):
-    """A library whose folder has no plugin yet."""
+    """A copy of the library, in a folder without a plugin."""
     return Path(shutil.copy(robocache.check_installation()["library"], tmp_path / "librobocache.so"))
 
 
@@ -109,7 +109,7 @@ def test_a_plugin_of_another_build(copied, fakes):
     )
 
 
-def test_a_plugin_that_is_damaged(copied):
+def test_a_damaged_plugin(copied):
     (copied.parent / "librobocache_cuda.so").write_bytes(b"\x7fELF, and no more")
     assert re.search("does not open: .*; reinstall robocache$", reason(ROBOCACHE_LIBRARY=str(copied)))
 
@@ -127,7 +127,7 @@ def test_a_wrong_path_in_the_environment(path, fault):
     assert re.fullmatch(f"ROBOCACHE_CUDA_LIBRARY: {path} {fault}; {remedy}", reason(ROBOCACHE_CUDA_LIBRARY=path))
 
 
-def test_an_empty_path_in_the_environment_is_none():
+def test_an_empty_path_in_the_environment_is_ignored():
     assert "ROBOCACHE_CUDA_LIBRARY" not in (reason(ROBOCACHE_CUDA_LIBRARY="") or "")
 
 
@@ -137,11 +137,11 @@ def test_no_driver(plugin):
     )
 
 
-def test_an_old_driver_is_named_with_the_one_that_is_needed(plugin, fakes):
+def test_an_old_driver_is_named_with_the_needed_version(plugin, fakes):
     old = {**plugin, "FAKE_CODE": "35", "FAKE_DRIVER": "12020"}
     words = "the NVIDIA driver {} is too old; install version 580 or later (CUDA 13.0)"
     assert reason(**old, LD_LIBRARY_PATH=str(fakes)) == words.format("535.104.05 (CUDA 12.2)")
-    if not Path("/proc/driver/nvidia").exists():  # else the machine's NVML answers
+    if not Path("/proc/driver/nvidia").exists():  # else the machine's NVML would answer
         assert reason(**old) == words.format("for CUDA 12.2")
 
 
@@ -166,7 +166,7 @@ def test_a_device_without_kernels(plugin):
     assert code == 1 and "Fake T4, sm 7.5" in out and "does not work: it has no kernels here" in out
 
 
-def test_a_device_that_the_plugin_was_not_built_for(monkeypatch):
+def test_a_device_of_another_architecture(monkeypatch):
     class Torch:
         @staticmethod
         def tensor(values, device):
@@ -180,7 +180,7 @@ def test_a_device_that_the_plugin_was_not_built_for(monkeypatch):
 # ---- --report ----
 
 
-def test_a_report_has_the_facts_and_no_path_of_the_user(tmp_path):
+def test_a_report_has_no_path_of_the_user(tmp_path):
     home = tmp_path / "Jane Doe"
     for folder in ("lib", "work"):
         (home / folder).mkdir(parents=True)
@@ -212,7 +212,7 @@ def test_a_report_in_lines(capsys):
     assert "self_test.ok: True" in lines
 
 
-# ---- the fake plugin answers as CUDA's own runtime does ----
+# ---- the fake plugin answers like CUDA's runtime ----
 
 DRIVER = """
 #define _GNU_SOURCE
@@ -244,7 +244,7 @@ int main() {
 
 
 def cuda_folder():
-    """The folder of CUDA's include and lib, the machine's or that of PyPI's packages."""
+    """The folder of CUDA's include and lib, from the machine or from PyPI's packages."""
     compiler = os.environ.get("CUDACXX") or shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     for folder in (Path(compiler).resolve().parents[1], ROOT / ".venv/cuda/nvidia/cu13", Path("/usr/local/cuda-13.0")):
         for name in ("lib", "lib64"):
@@ -253,7 +253,7 @@ def cuda_folder():
     return pytest.skip("NOT RUN: CUDA's static runtime is not here")
 
 
-def test_the_runtime_answers_as_the_fake_plugin_does(tmp_path):
+def test_cudas_runtime_answers_like_the_fake_plugin(tmp_path):
     folder, libraries = cuda_folder()
     (tmp_path / "driver.c").write_text(DRIVER)
     (tmp_path / "runtime.cpp").write_text(RUNTIME)

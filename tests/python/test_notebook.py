@@ -1,4 +1,4 @@
-"""Objects in a notebook, and the bar of an ingest: on a terminal, below a cell, nowhere else."""
+"""Objects in a notebook, and an ingest's bar, shown only on a terminal or below a cell."""
 
 import io
 import sys
@@ -56,7 +56,7 @@ def test_objects_are_small_and_escaped(logs, tmp_path):
         assert all(word in page.text for word in words), page.text
 
 
-def test_a_bar_where_there_is_a_terminal_and_nowhere_else(logs, tmp_path, monkeypatch, capsys):
+def test_a_bar_only_on_a_terminal(logs, tmp_path, monkeypatch, capsys):
     shown = []
     monkeypatch.setattr(view, "progress_bar", lambda: shown.append(1) or pytest.fail("a bar was asked for"))
     for number, off in enumerate((False, None, lambda *_: None)):

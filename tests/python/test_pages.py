@@ -1,4 +1,4 @@
-"""The docs' examples: the command takes every command line, and every Python snippet that test_examples leaves out runs."""
+"""The docs' examples: the command accepts every command line, and every Python snippet not in test_examples runs."""
 
 import io
 import operator
@@ -54,7 +54,7 @@ def snippets(page):
 
 
 def run(page, begin, names):
-    """Executes the snippet of `page` that begins so; `...` among its arguments are `names["given"]`."""
+    """Executes the snippet of `page` that begins with `begin`. `names["given"]` replaces `...` among its arguments."""
     assert begin in RUN_HERE[page]
     (code,) = [text for text in snippets(page) if text.startswith(begin)]
     exec(re.sub(r"(?<=[(,] )\.\.\.(?=[,)])", "**given", code), names)
@@ -111,7 +111,7 @@ def test_pages_show_commands():
 
 
 @pytest.mark.parametrize("where", [where for where, lines in COMMANDS.items() if lines])
-def test_command_lines_are_what_the_command_takes(where, capsys):
+def test_the_command_accepts_command_lines_of_pages(where, capsys):
     for line in COMMANDS[where]:
         words = shlex.split(re.split(r" [|>] ", line)[0], comments=True)[1:]
         try:
@@ -120,7 +120,7 @@ def test_command_lines_are_what_the_command_takes(where, capsys):
             assert ended.code == 0, f"{where}: {line}: {capsys.readouterr().err}"
 
 
-def test_names_that_pages_say_are_there():
+def test_names_on_pages_exist():
     names = {"robocache.formats"}  # a group of entry points
     for path in [ROOT / "README.md", *DOCS.glob("*.md")]:
         for name in re.findall(r"(?<![\w./-])robocache(?:\.[A-Za-z_]\w*)+", path.read_text()):
@@ -135,7 +135,7 @@ def test_names_that_pages_say_are_there():
 
 @pytest.fixture
 def names(rng, tmp_path, monkeypatch):
-    """A folder with recordings of all that the pages speak of, open as `ds`."""
+    """The names for snippets: a dataset `ds` with all streams on the pages, in a working folder."""
     monkeypatch.chdir(tmp_path)
     time_ns = np.arange(240) * 100_000_000
     frames = rng.integers(0, 256, (240, 24, 32, 3), np.uint8)
@@ -214,7 +214,7 @@ def test_loader_statistics_of_windows(names):
 
 
 def test_loader_clouds(names):
-    """Each sample's points are those of the last row at or before its anchor, found here row by row."""
+    """A sample has the points of the last row at or before its anchor, found here by a linear search."""
     names["ds"] = robocache.open("clouded")
     windows = {"action": [0.0]}
     names["loader"] = robocache.Loader(names["ds"], batch_size=90, delta_timestamps=windows, device="cpu")

@@ -1,4 +1,4 @@
-"""Names that strangers chose do not move a terminal's cursor, whichever way they reach it from Python."""
+"""Names with escape sequences are escaped in errors, warnings, reprs and pictures."""
 
 import traceback
 import warnings
@@ -14,7 +14,7 @@ RAW = set(ODD) - set("ab]0;title2J")
 
 @pytest.fixture
 def cache(tmp_path):
-    """One whose path, stream, feature and episode column have that name, and a doctor.json that tells of an error."""
+    """A cache whose path, stream, feature and episode column have such a name, with an error in doctor.json."""
     path = tmp_path / ODD
     with robocache.Writer(path) as writer:
         writer.stream(ODD, names=[ODD, "x"])
@@ -40,7 +40,7 @@ def test_errors_and_their_tracebacks(tmp_path, cache):
     assert str(error) == "two\nlines"
 
 
-def test_warnings_and_what_objects_say_of_themselves(cache):
+def test_warnings_and_reprs(cache):
     dataset = robocache.open(cache)
     robocache.doctor(cache)
     with warnings.catch_warnings(record=True) as caught:
@@ -53,7 +53,7 @@ def test_warnings_and_what_objects_say_of_themselves(cache):
     assert not RAW & set("".join(shown))
 
 
-def test_a_picture_shows_them_and_takes_no_name_for_a_formula(tmp_path, monkeypatch):
+def test_a_picture_escapes_names_and_formulas(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Each gate of a release passes on a good checkout, and finds the fault that is planted for it."""
+"""Each gate of a release passes on a good checkout, and finds its planted fault."""
 
 import hashlib
 import re
@@ -82,7 +82,7 @@ def change(path, pattern, to):
 
 
 def faults(root, but=()):
-    """The faults of each gate that has any. `files` and `links` need tools of their own."""
+    """{gate: its faults}. `files` and `links` are left out, because they need other tools."""
     but = {"files", "links", *but}
     found = {name: list(function(root)) for name, function in release.GATES.items() if name not in but}
     return {name: messages for name, messages in found.items() if messages}
@@ -187,19 +187,19 @@ FAULTS = {
 def test_a_planted_fault_fails_its_gate_alone(fault, checkout, capsys):
     plant, message = FAULTS[fault]
     plant(checkout)
-    if fault not in ("tag", "tag of another tree"):  # what was planted is a change, which `tag` sees too
+    if fault not in ("tag", "tag of another tree"):  # `tag` also finds the planted change
         subprocess.run(["git", "-C", checkout, "add", "-A"], check=True)
         user = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         subprocess.run(["git", "-C", checkout, *user, "commit", "-qm", "fault", "--allow-empty"], check=True)
         subprocess.run(["git", "-C", checkout, "tag", "-f", f"v{VERSION}"], check=True, capture_output=True)
-    found = faults(checkout, () if fault.startswith("environments") else ("environments",))  # which takes seconds
+    found = faults(checkout, () if fault.startswith("environments") else ("environments",))  # this gate takes seconds
     assert list(found) == [fault.split()[0]]
     assert message in re.sub(r"line \d+", "line N", "\n".join(found[fault.split()[0]]))
     assert release.main([fault.split()[0]], checkout) == 1
     assert f"FAILED  {fault.split()[0]}" in capsys.readouterr().out
 
 
-def test_the_gate_of_tests_names_what_was_skipped(checkout, capsys, monkeypatch):
+def test_the_gate_of_tests_names_skipped_tests(checkout, capsys, monkeypatch):
     assert release.skipped(checkout / "build/results") == {
         "no CUDA": 7,
         "could not import 'lerobot'": 2,
@@ -231,7 +231,7 @@ def test_a_dead_link_is_found(link, dead, checkout):
     (checkout / "build/docs").mkdir()
     (checkout / "build/docs/a.html").write_text("<p>a</p>")
     for name in ("CHANGELOG.md", "docs/cluster.md"):
-        (checkout / name).write_text("")  # they lead to pages that are not here
+        (checkout / name).write_text("")  # these link to pages that the checkout lacks
     (checkout / "b.md").write_text(f"# here\n[link]({link})\n")
     subprocess.run(["git", "-C", checkout, "add", "b.md"], check=True)
     found = list(release.links(checkout))

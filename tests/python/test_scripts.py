@@ -1,4 +1,4 @@
-"""The checks of sources find what they look for, and nothing else."""
+"""The checks of sources find their faults, and nothing else."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
-# script: (files that it passes, {one more, or another in place of one: what is said of it})
+# script: (files that pass, {(a further or replaced file, its content): the message})
 CHECKS = {
     "check_includes.py": (
         {
@@ -80,17 +80,17 @@ def run(folder, script, files):
 
 
 @pytest.mark.parametrize("script", CHECKS)
-def test_what_is_right_passes(tmp_path, script):
+def test_correct_files_pass(tmp_path, script):
     code, output = run(tmp_path, script, CHECKS[script][0])
     assert code == 0 and len(output.splitlines()) == 1, output
 
 
 @pytest.mark.parametrize("script", CHECKS)
-def test_nothing_to_check_is_a_mistake(tmp_path, script):
+def test_an_empty_folder_fails(tmp_path, script):
     assert run(tmp_path, script, {})[0] == 1
 
 
 @pytest.mark.parametrize(("script", "file", "message"), CASES)
-def test_what_is_wrong_is_named(tmp_path, script, file, message):
+def test_faults_are_named(tmp_path, script, file, message):
     code, out = run(tmp_path, script, CHECKS[script][0] | dict([file]))
     assert code == 1 and message in out, out

@@ -1,4 +1,4 @@
-"""The stored answers of `robocache self-test`: no change may alter a byte of them without a word."""
+"""The stored results of `robocache self-test`: a change of any byte must be noticed."""
 
 import inspect
 import json
@@ -10,12 +10,12 @@ import robocache
 from robocache import cli, self_test
 
 
-def test_the_cpu_gives_the_stored_answers():
+def test_the_cpu_gives_the_stored_results():
     begin = time.process_time()
     found = self_test.self_test()
     assert len(found.results) >= 100
     assert [result for result in found.failures if result.device == "cpu"] == []
-    assert time.process_time() - begin < 10  # of all threads, so no more where other programs run too
+    assert time.process_time() - begin < 10  # CPU time of all threads, which other programs do not change
 
 
 def test_every_operation_and_a_loader_run_on_every_device(monkeypatch):
@@ -24,7 +24,7 @@ def test_every_operation_and_a_loader_run_on_every_device(monkeypatch):
         for name in robocache.__all__
         if inspect.isfunction(getattr(robocache, name))
         and getattr(robocache, name).__module__.startswith("robocache.ops.")
-    } - {"check_times"}  # it computes nothing
+    } - {"check_times"}  # check_times computes nothing
     called = set()
 
     def counted(name, function):
@@ -53,13 +53,13 @@ def test_gradients_of_every_differentiable_operation_are_compared():
     assert differentiated == {"resample", "fuse", "voxelize"}
 
 
-def test_cuda_gives_the_stored_answers(cuda):
+def test_cuda_gives_the_stored_results(cuda):
     results = [result for result in self_test.self_test().results if result.device.startswith("cuda")]
     assert len(results) >= 100
     assert [result for result in results if not result.passed] == []
 
 
-def test_a_wrong_answer_is_named(monkeypatch, tmp_path, capsys):
+def test_a_wrong_result_is_named(monkeypatch, tmp_path, capsys):
     answers = json.loads(self_test._ANSWERS.read_text())
     answers["fuse concat"] = "0" * 16
     stored = tmp_path / "answers.json"

@@ -1,4 +1,4 @@
-"""The site builds without a warning, its links lead somewhere, every public name is in its reference, and no page is wider than a phone."""
+"""The site builds without a warning, its links work, every public name is in its reference, and no page is wider than a phone."""
 
 import inspect
 import operator
@@ -22,7 +22,7 @@ PHONE, SCREEN = 400, 1280  # pixels
 
 
 class Links(HTMLParser):
-    """The ids of a page, and what it links to or shows."""
+    """The ids of a page, and its links and pictures."""
 
     def __init__(self, text):
         super().__init__()
@@ -36,7 +36,7 @@ class Links(HTMLParser):
 
 
 def dead_links(folder):
-    """ "page: link" of each link inside the site whose file or heading is not there."""
+    """Returns "page: link" for each link within the site to a missing file or heading."""
     pages = {path.resolve(): Links(path.read_text()) for path in folder.rglob("*.html")}
     dead = []
     for path, page in pages.items():
@@ -51,13 +51,13 @@ def dead_links(folder):
 
 
 def torn_tables(folder):
-    """Each page of the site that shows a row of a table with its bars, as text, and the row's beginning."""
+    """Returns each page that shows a row of a table as text, with the row's beginning."""
     pages = {path.relative_to(folder): path.read_text() for path in sorted(folder.rglob("*.html"))}
     return [f"{path}: {row}" for path, text in pages.items() for row in re.findall(r"<p>(\|.{0,40})", text)]
 
 
 def undocumented(module, names):
-    """The public names of a module, and its classes' methods and properties, that neither a docstring nor a protocol describes."""
+    """The public names of a module, with methods and properties, that have neither a docstring nor a protocol's."""
     found = []
     protocols = [getattr(module, name) for name in names if getattr(getattr(module, name), "_is_protocol", False)]
     shared = {
@@ -93,7 +93,7 @@ def site(tmp_path_factory):
     return folder
 
 
-def test_links_of_the_site_lead_somewhere(site):
+def test_links_of_the_site_work(site):
     assert len(list(site.rglob("*.html"))) > 30
     assert dead_links(site) == []
 
@@ -104,7 +104,7 @@ def test_a_dead_link_is_found(tmp_path):
     assert dead_links(tmp_path) == ["a.html: b.html#there", "a.html: none.png"]
 
 
-def test_every_table_is_shown_as_one(site, tmp_path):
+def test_every_table_is_rendered(site, tmp_path):
     assert torn_tables(site) == []
     (tmp_path / "a.html").write_text("<p>a | b</p><p>| <code>message</code> | remedy |</p>")
     assert torn_tables(tmp_path) == ["a.html: | <code>message</code> | remedy |</p>"]
@@ -123,7 +123,7 @@ def test_every_public_header_is_in_the_reference_without_its_private_parts(site)
     page = unescape(re.sub("<[^>]+>", "", (site / "site/headers.html").read_text()))
     headers = re.findall(r'#include "(.+)"', (ROOT / "src/robocache/robocache.hpp").read_text())
     assert len(headers) > 15 and [header for header in headers if f"\n{header}" not in page] == []
-    assert "std::optional<int64_t> covered_until_ns() const;" in page  # the last of Chunks that is public
+    assert "std::optional<int64_t> covered_until_ns() const;" in page  # the last public member of Chunks
     assert not re.search("^ *private:|std::deque<Chunk> chunks_|#include <", page, re.MULTILINE)
 
 
@@ -147,7 +147,7 @@ def test_a_name_without_a_docstring_is_found():
 
 
 def too_wide(browser, pages, folder):
-    """ "page at width: its own width" of each page that must be scrolled sideways on a phone or a screen."""
+    """Returns "page at width: its own width" for each page that is wider than a phone or a screen."""
     frames = "".join(
         f'<iframe src="{page.as_uri()}" name="{page.name} at {width}" width="{width}" height="900"></iframe>'
         for page in pages
@@ -186,7 +186,7 @@ def test_a_page_that_is_too_wide_is_found(browser, tmp_path):
 # ---- troubleshooting ----
 
 
-def test_the_messages_of_troubleshooting_are_those_of_the_code():
+def test_messages_in_troubleshooting_are_in_the_code():
     text = (ROOT / "docs/troubleshooting.md").read_text()
     messages = [cell.split("|")[1] for cell in text.splitlines() if cell.startswith("| ") and "---" not in cell]
     quoted = [
@@ -200,5 +200,5 @@ def test_the_messages_of_troubleshooting_are_those_of_the_code():
         for path in (ROOT / room).rglob("*.*p*")
         if path.suffix in (".py", ".cpp", ".hpp")
     )
-    code = re.sub(r'"\s*\n\s*f?"', "", code)  # a message goes on in the next line
+    code = re.sub(r'"\s*\n\s*f?"', "", code)  # joins messages that continue on the next line
     assert [part for part in quoted if part not in code] == []

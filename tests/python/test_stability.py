@@ -1,6 +1,6 @@
-"""docs/stability.md: the interface has all that is recorded.
+"""docs/stability.md: the interface has every recorded name.
 
-A new name is recorded by ``python tests/python/test_stability.py tests/interface.json``, at the latest for a release.
+``python tests/python/test_stability.py tests/interface.json`` records new names, at the latest for a release.
 """
 
 import argparse
@@ -25,7 +25,7 @@ RECORDED = ROOT / "tests/interface.json"
 
 
 def parameters(function):
-    """Their names, with a star before those that are given by name alone; None where Python cannot tell."""
+    """The names of the function's parameters, keyword-only ones with a star; None if Python does not know them."""
     try:
         given = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -73,7 +73,7 @@ def command_line():
 
 
 def keys(value):
-    """The keys of JSON, "a.b" for those of a dict in a dict and "a[]" for those of a list's first item."""
+    """The keys of JSON: "a.b" for a key of a nested dict, "a[]" for keys of a list's first item."""
     if isinstance(value, list):
         return ["[]" + key for key in keys(value[0])] if value else []
     if not isinstance(value, dict):
@@ -83,7 +83,7 @@ def keys(value):
 
 
 def json_keys(folder):
-    """The keys that each command prints, for a small cache that it can work on."""
+    """The keys of each command's JSON, for a small cache."""
     with robocache.Writer(folder / "cache") as writer, writer.episode(task="pick") as episode:
         episode.append("joint", np.arange(40) * 10**7, np.zeros((40, 2), np.float32))
     (folder / "log.csv").write_text("time_s,a\n" + "".join(f"{i / 10},{i}\n" for i in range(20)))
@@ -123,7 +123,7 @@ def interface():
 
 
 def gone(recorded, found, name=""):
-    """A line for each recorded name that is not found, or is another."""
+    """A line for each recorded name that is missing or has changed."""
     if isinstance(recorded, dict) and isinstance(found, dict):
         for key in recorded:
             path = f"{name}: {key}" if name else key
@@ -137,11 +137,11 @@ def gone(recorded, found, name=""):
         yield f"{name}: {recorded} became {found}"
 
 
-def test_nothing_that_is_recorded_is_gone():
+def test_every_recorded_name_exists():
     assert list(gone(json.loads(RECORDED.read_text()), json.loads(json.dumps(interface())))) == []
 
 
-def test_what_is_gone_is_named():
+def test_missing_names_are_named():
     recorded = json.loads(RECORDED.read_text())
     found = copy.deepcopy(recorded)
     assert list(gone(recorded, found)) == []
@@ -170,5 +170,5 @@ def test_what_is_gone_is_named():
 
 if __name__ == "__main__":
     text = json.dumps(interface(), indent=1, sort_keys=True)
-    text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)  # a list is a line
+    text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)  # puts each list on one line
     Path(sys.argv[1]).write_text(text + "\n")

@@ -1,4 +1,4 @@
-"""docs/support.md and docs/stability.md claim no more than tests show: each test and file they name is there."""
+"""docs/support.md and docs/stability.md claim only tested facts: each test and file that they name exists."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ SYMBOLS = {"socket", "connect", "getaddrinfo", "gethostbyname"}
 
 
 def missing(text):
-    """The names in backticks, of tests and of files of this repository, that lead nowhere."""
+    """The names in backticks of tests and files that do not exist."""
     gone = []
     for name in re.findall(r"`((?:tests|scripts|bench|\.ci|docs|python|src)/[^`\s]+)`", text):
         path, _, test = name.partition("::")
@@ -32,14 +32,14 @@ def missing(text):
 
 
 def untested(text):
-    """The rows of the table that name no test and do not say that nobody has run it."""
+    """The rows of the table that neither name a test nor say that it was never run."""
     rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")][2:]
     assert len(rows) > 20 and all(len(row) == 3 for row in rows)
     return [row[1].strip() for row in rows if "*not run here*" not in row[2] and not re.search(r"`[\w.]+/", row[2])]
 
 
 @pytest.mark.parametrize("page", [SUPPORT, STABILITY], ids=lambda page: page.name)
-def test_each_test_that_a_page_names_is_there(page):
+def test_each_named_test_exists(page):
     text = page.read_text()
     assert len(re.findall(r"`tests/", text)) >= 5
     assert missing(text) == []
@@ -49,7 +49,7 @@ def test_each_row_names_its_test():
     assert untested(SUPPORT.read_text()) == []
 
 
-def test_a_gone_test_and_a_row_without_one_are_found():
+def test_a_missing_test_and_a_row_without_one_are_found():
     text = SUPPORT.read_text()
     assert missing(text.replace("::test_no_driver`", "::test_no_such_driver`")) == [
         "tests/python/test_installation.py::test_no_such_driver"
@@ -62,7 +62,7 @@ def test_a_gone_test_and_a_row_without_one_are_found():
     ]
 
 
-def test_the_versions_are_those_of_the_code():
+def test_the_versions_equal_the_codes():
     text = SUPPORT.read_text()
     project = (ROOT / "pyproject.toml").read_text()
     rows = dict(re.findall(r"^\| (apache-tvm-ffi|numpy) \| ([\d.]+) \|", text, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""docs/training.md and its pictures show what the result files hold."""
+"""docs/training.md and its pictures show the result files."""
 
 import subprocess
 import sys
