@@ -35,7 +35,7 @@ from .iteration import Iteration
 from .lerobot_cache import episode_numbers, find_or_make_cache, open_cache
 from .loader import Loader, LoaderWarning
 from .loader_options import as_anchors, as_window
-from .norm_stats import misfits, warn_of_misfits
+from .norm_stats import beyond_pixels, misfits, warn_of_misfits
 from .options import Anchors, Memory, Ranks, Window, copied
 from .sources import Source, selected
 from .text_keys import task_key
@@ -237,7 +237,7 @@ def _on_frames(seconds: Any, fps: float) -> Any:
     """The offsets, each on its frame where LeRobot takes it for one. The others, which the loader refuses, as they are."""
 
     def on_frame(x: Any) -> Any:
-        if not isinstance(x, Real) or not math.isfinite(x):
+        if not isinstance(x, Real) or isinstance(x, bool) or not math.isfinite(x):
             return x
         frame = round(float(x) * fps)
         return frame / fps if abs(float(x) * fps - frame) / fps <= _TOLERANCE_S else x
@@ -512,6 +512,11 @@ class LeRobotMetadata:
             for key, of_key in stats.items()
             if key in self._dataset.stats and key not in {*self.camera_keys, *_COUNTED} and "count" in of_key
             if (count := int(np.ravel(of_key["count"])[0])) != rows
+        ]
+        found += [
+            f"{key}: they go to {most:.6g}, and the pixels of a batch from 0 to 1"
+            for key in stats.keys() & {*self.camera_keys} - {*self.depth_keys}
+            if (most := beyond_pixels(stats[key])) is not None
         ]
         advice = "lerobot-train normalises by them: compute them anew first"
         warn_of_misfits(str(self.root / "meta"), found, advice)

@@ -122,6 +122,13 @@ def check_units(name: str, units: Any, expected: Any, of: str) -> None:
             )
 
 
+def beyond_pixels(given: Mapping[str, Any]) -> float | None:
+    """Returns the largest mean or max of a camera's statistics if it is above 1, the largest pixel of a batch; else None."""
+    found = [np.asarray(given[name], np.float64) for name in ("mean", "max") if given.get(name) is not None]
+    most = max((float(np.nan_to_num(x).max(initial=0)) for x in found), default=0.0)
+    return most if most > 1.001 else None
+
+
 def misfits(given: Mapping[str, Any], rows: Stats, beyond: float, off: float, few: bool = False) -> list[str]:
     """Returns where statistics cannot be those of rows, by feature.
 

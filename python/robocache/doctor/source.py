@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..findings import Finding
+from ..norm_stats import beyond_pixels
 from ..provenance import Ingested, ingests, named
 from ..provenance import alike as alike_of
 from .episodes import source_episodes
@@ -134,6 +135,7 @@ def check_source_statistics(survey: Survey) -> Iterator[Finding]:
                 stats = survey.dataset.stats[stream.name]
                 rows = {key: np.ravel(getattr(stats, key)) for key in ("mean", "std", "min", "max")}
                 found.append(_compared(meta / "stats.json", stream.name, None, of_stream, rows, stream.rows))
+        found += _of_cameras(survey, meta / "stats.json", None, statistics)
     per_episode = meta / "episodes_stats.jsonl"
     episodes = source_episodes(survey.dataset)
     for line in _lines(per_episode) if episodes else ():
@@ -141,6 +143,7 @@ def check_source_statistics(survey: Survey) -> Iterator[Finding]:
         episode = episodes.get(number) if isinstance(number, int) else None
         if episode is None or not isinstance(line.get("stats"), dict):
             continue
+        found += _of_cameras(survey, per_episode, episode, line["stats"])
         for stream in survey.numbers:
             of_stream = line["stats"].get(stream.name)
             values = stream.values[slice(*stream.row_offsets[episode : episode + 2].tolist())]
@@ -153,6 +156,26 @@ def check_source_statistics(survey: Survey) -> Iterator[Finding]:
                 rows = {key: getattr(np, f"nan{key}")(table, axis=0) for key in ("mean", "std", "min", "max")}
             found.append(_compared(per_episode, stream.name, episode, of_stream, rows, len(table)))
     yield from filter(None, found)
+
+
+def _of_cameras(survey: Survey, file: Path, episode: int | None, statistics: dict[str, Any]) -> Iterator[Finding]:
+    for camera in survey.cameras:
+        try:
+            most = beyond_pixels(statistics[camera.name]) if camera.dtype == np.uint8 else None
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue
+        if most is not None:
+            yield Finding(
+                "warning",
+                "source-statistics",
+                f"they go to {most:.6g} there, but the pixels of a batch from 0 to 1",
+                episode=episode,
+                stream=camera.name,
+                value=most,
+                expected=1.0,
+                file=str(file),
+                advice="LeRobot normalises its pixels, from 0 to 1, by them: divide them by 255, or compute them anew.",
+            )
 
 
 @np.errstate(over="ignore", invalid="ignore")

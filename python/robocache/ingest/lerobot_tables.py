@@ -278,6 +278,8 @@ def _kind(dtype: pa.DataType) -> str:
     while True:
         if isinstance(dtype, pa.BaseExtensionType):
             dtype = dtype.storage_type
+        elif pa.types.is_fixed_size_list(dtype) and dtype.list_size == 0:
+            return "lists of no numbers"  # pyarrow writes them and cannot read them
         elif _is_list(dtype):
             dtype = dtype.value_type
         else:

@@ -254,6 +254,22 @@ def test_streams_of_all_kinds_round_trip(cache, rng, tmp_path):
     assert {omission.reason for omission in report.left_out} == {"no messages"}
 
 
+def test_colours_of_16_bits_come_back_and_rows_of_no_numbers_are_left_out(rng, tmp_path):
+    pixels = rng.integers(0, 1 << 16, (2, 6, 5, 3)).astype(np.uint16)
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("wide", np.arange(2), pixels, codec="raw")
+        episode.append("none", np.arange(2), np.zeros((2, 0)))
+    written = robocache.export(tmp_path / "cache", tmp_path / "out", to="mcap")
+    assert "ROS has no arrays" in {omission.what: omission.reason for omission in written.left_out}["none"]
+    messages, _, _ = read(tmp_path / "out/episode_000000.mcap")
+    assert list(messages) == ["wide"]
+    for (_, message), picture in zip(messages["wide"], pixels, strict=True):
+        assert message.encoding == "rgb16" and bits(np.frombuffer(message.data, "<u2")) == bits(picture)
+    robocache.ingest(tmp_path / "out", tmp_path / "back")
+    back = robocache.open(tmp_path / "back").streams["wide"]
+    assert [bits(back.frame(row)) for row in range(2)] == [bits(picture) for picture in pixels]
+
+
 def test_frames_may_have_another_codec_after_a_round_trip(cache, tmp_path):
     _, after, _ = round_trip(cache, tmp_path, image_codec="png", image_size="10x8")
     frames = after.streams["camera.raw"].frames

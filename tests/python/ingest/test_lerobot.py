@@ -578,6 +578,24 @@ def test_extension_arrays_are_read_by_their_storage(rng, tmp_path):
     np.testing.assert_array_equal(robocache.open(tmp_path / "cache").streams["observation.touch"].values, touch)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_lists_of_no_numbers_hide_nothing_else(version, rng, tmp_path):
+    """pyarrow cannot read those of fixed size: it says that the file is damaged."""
+    episodes = make_episodes(rng)
+    root = write_lerobot(tmp_path / "set", episodes, version)
+    for file in (root / "data").rglob("*.parquet"):
+        rows = pq.read_table(file)
+        nothing = pa.array([[]] * len(rows), pa.list_(pa.float32(), 0))
+        pq.write_table(rows.append_column("observation.none", nothing), file)
+    report = robocache.ingest(root, tmp_path / "cache")
+    assert [one.reason for one in report.left_out if one.what == "observation.none"] == [
+        "not numeric: lists of no numbers"
+    ]
+    cache = robocache.open(tmp_path / "cache")
+    for number, episode in enumerate(episodes):
+        np.testing.assert_array_equal(cache.episode(number)["action"][1], episode.columns["action"])
+
+
 def test_what_is_not_numeric_is_left_out_by_name(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (2,)))
     file = source / "data/chunk-000/episode_000000.parquet"

@@ -391,14 +391,14 @@ def test_images_that_are_not_read_are_named(rng, tmp_path):
     short = image(picture, "mono8")
     short.height = 7
     topics = {
-        "/wide": ("sensor_msgs/msg/Image", [(START, image(picture, "rgb16"))]),
+        "/wide": ("sensor_msgs/msg/Image", [(START, image(picture, "rgba16"))]),
         "/short": ("sensor_msgs/msg/Image", [(START, image(picture, "mono8")), (START + 1, short)]),
     }
     path = write_mcap(tmp_path / "a.mcap", topics)
     with pytest.raises(SourceError, match="/short: message 1: expected 10x7 mono8 in rows of 10 bytes, got 60 bytes"):
         read(path)
     got = read(path, on_error="skip")
-    assert "rgb16" in got.left_out["/wide"]
+    assert "rgba16" in got.left_out["/wide"]
     assert len(got.only["/short"].rows) == 1 and list(got.skipped) == ["a.mcap: /short: messages 1"]
 
 
@@ -584,6 +584,19 @@ def test_brightness_of_16_bits_has_no_unit_and_opencv_s_types_are_blue_first(rng
     for topic in ("/three", "/four"):
         np.testing.assert_array_equal(got.only[topic].rows[0], colours[..., [2, 1, 0]])
         assert "blue, green, red" in got.left_out[f"{topic}: the order of channels"]
+
+
+@pytest.mark.parametrize("big", [False, True])
+def test_colours_of_16_bits(big, rng, tmp_path):
+    wide = rng.integers(0, 65535, (6, 10, 3)).astype(np.uint16)
+    topics = {
+        f"/{encoding}": ("sensor_msgs/msg/Image", [(START, image(wide, encoding, big=big))])
+        for encoding in ("rgb16", "bgr16")
+    }
+    got = read(write_mcap(tmp_path / "a.mcap", topics))
+    np.testing.assert_array_equal(got.only["/rgb16"].rows[0], wide)
+    np.testing.assert_array_equal(got.only["/bgr16"].rows[0], wide[..., ::-1])
+    assert got.only["/rgb16"].part.unit_m is None
 
 
 def yuv(rng, encoding, height, width, padding):

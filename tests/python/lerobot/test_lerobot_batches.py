@@ -236,6 +236,12 @@ def test_offsets_of_none(source, offset):
 
 
 @pytest.mark.parametrize("make", [loader_of, dataset_of])
+def test_a_bool_is_no_offset(source, make):
+    with pytest.raises(robocache.ArgumentTypeError, match=r"action'\]: expected a number, got True"):
+        make(source, delta_timestamps={"action": [True]})
+
+
+@pytest.mark.parametrize("make", [loader_of, dataset_of])
 def test_offsets_between_frames_need_a_method(source, make):
     offsets = {"action": [0.0, 0.02]}
     with pytest.raises(robocache.ArgumentError, match="action"):

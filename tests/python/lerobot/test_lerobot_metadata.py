@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from flat_options import from_lerobot, lerobot_dataset
-from lerobot_files import Episode, write_json_lines, write_lerobot
+from lerobot_files import BOOKKEEPING, Episode, write_json_lines, write_lerobot
 from reference.lerobot import Items
 from sets import write
 
 import robocache
+from robocache import frames
 
 LENGTHS = (23, 1, 40, 12)
 
@@ -209,6 +210,32 @@ def test_stats_are_aggregated_over_episodes_in_version_2_1(rng, tmp_path):
     (source / "meta/episodes_stats.jsonl").write_text("\n".join(lines))
     with pytest.raises(robocache.FileError, match=r"episodes_stats\.jsonl: line 1"):
         _ = lerobot_dataset(source).meta.stats
+
+
+@pytest.mark.parametrize("version", ["v2.0", "v2.1", "v3.0"])
+def test_statistics_of_pixels_from_0_to_255_are_warned_of(version, tmp_path):
+    """A batch has pixels from 0 to 1; lerobot-train would normalise them by these."""
+    png = bytes(frames.encode(np.full((1, 6, 8, 3), 99, np.uint8), codec="png").data)
+    cell = pa.array([{"bytes": png, "path": None}] * 4, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
+    camera = {"dtype": "image", "shape": [6, 8, 3], "names": ["height", "width", "channels"]}
+    features = {"action": {"dtype": "float64", "shape": [2], "names": None}, "top": camera} | BOOKKEEPING
+    source = write_lerobot(tmp_path / "set", [Episode({"action": np.zeros((4, 2))})], version, features=features)
+    (file,) = (source / "data").rglob("*.parquet")
+    pq.write_table(pq.read_table(file).append_column("top", cell), file)
+    for most in (255, 1):
+        of = {"min": 0, "max": most, "mean": most / 2, "std": most / 4}
+        own = {name: [[[x]]] * 3 for name, x in of.items()} | {"count": [4]}
+        if version == "v2.1":
+            write_json_lines(source / "meta/episodes_stats.jsonl", [{"episode_index": 0, "stats": {"top": own}}])
+        else:
+            (source / "meta/stats.json").write_text(json.dumps({"top": own}))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            assert np.all(lerobot_dataset(source).meta.stats["top"]["max"] == most)
+        found = [str(one.message) for one in said if issubclass(one.category, robocache.NormStatsWarning)]
+        assert len(found) == (most > 1) and all("top: they go to 255, and the pixels of a batch" in x for x in found)
+        findings = [one for one in robocache.doctor(source).findings if one.code == "source-statistics"]
+        assert [(one.stream, one.value) for one in findings] == [("top", 255.0)] * (most > 1)
 
 
 def test_statistics_of_a_deleted_episode_are_warned_of(rng, tmp_path):

@@ -34,6 +34,8 @@ ENCODINGS: dict[str, tuple[Any, int, list[int]]] = {
     "rgba8": (np.uint8, 4, [0, 1, 2]),
     "bgra8": (np.uint8, 4, [2, 1, 0]),
     "8UC4": (np.uint8, 4, [2, 1, 0]),
+    "rgb16": (np.uint16, 3, [0, 1, 2]),
+    "bgr16": (np.uint16, 3, [2, 1, 0]),
     "mono8": (np.uint8, 1, [0]),
     "8UC1": (np.uint8, 1, [0]),
     "mono16": (np.uint16, 1, [0]),
