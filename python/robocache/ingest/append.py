@@ -1,4 +1,4 @@
-"""The provenance of appended sources, and the check that a source fits behind the rows of a cache."""
+"""The provenance of appended sources, and the check that a source can be appended to a cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..tasks import find_table, table_name
 from .mapping import parse_mapping
 from .recording import Frames, Notes, Samples
 
-# Tables of texts that sources have, by their names.
+# Names of the tables of texts that sources may have.
 TABLES = ("lerobot.tasks", "lerobot.subtasks")
 
 
@@ -25,7 +25,7 @@ def check_appendable(cache: Dataset, settings: Any) -> None:
         settings: the format's options for the source.
 
     Raises:
-        ArgumentError: in the cache, or asked for.
+        ArgumentError: the cache has them, or the options ask for them.
     """
     if cache.provenance.get("lerobot", {}).get("index_columns"):
         raise ArgumentError(f"append: {cache.path} has the index columns of one LeRobot dataset, expected none")
@@ -34,17 +34,17 @@ def check_appendable(cache: Dataset, settings: Any) -> None:
 
 
 def check_as_held(stream: Stream, samples: Samples, exchanges: bool | None, held_exchanges: bool, notes: Notes) -> None:
-    """Refuses a source whose stamps, colours or size were changed otherwise than those of the cache, unless its mapping says the order
-    of colours, and depth whose unit nothing declares behind depth with one.
+    """Refuses a source that differs from the cache: in the offset of stamps, in a resize, in a missing unit of depth, or in the order
+    of colours if its mapping does not give it.
 
     Args:
-        exchanges: whether the mapping exchanges red and blue of the source's camera; None where it says nothing.
-        held_exchanges: whether one did so in the cache.
+        exchanges: whether the mapping exchanges red and blue of the source's camera; None if it does not say.
+        held_exchanges: whether the cache's mapping exchanged them.
 
     Raises:
         ArgumentError: they differ.
     """
-    before_ns, now_ns = (of.attributes.get("offset_ns", 0) for of in (stream, samples))
+    before_ns, now_ns = (either.attributes.get("offset_ns", 0) for either in (stream, samples))
     if before_ns != now_ns:
         raise ArgumentError(
             f"stream {stream.name!r}: its stamps are moved by {now_ns / 1e9:g} s, those in the cache by {before_ns / 1e9:g} s: expected the "
@@ -69,17 +69,19 @@ def check_as_held(stream: Stream, samples: Samples, exchanges: bool | None, held
 
 def exchanged_in(cache: Dataset) -> set[str]:
     """Returns the cameras whose red and blue a mapping exchanged when the cache was written."""
-    mappings = [of["mapping"] for of in (cache.provenance, *cache.provenance.get("appended", [])) if of.get("mapping")]
+    mappings = [
+        one["mapping"] for one in (cache.provenance, *cache.provenance.get("appended", [])) if one.get("mapping")
+    ]
     found = [parse_mapping(given, "mapping").exchanges for given in mappings]
     return {name for exchanges in found for name, is_bgr in exchanges.items() if is_bgr}
 
 
 def joined_provenance(source: Path, cache: Dataset, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The cache's provenance, with a source's facts at the end of its list ``appended``. Tables of texts, which rows name by number,
-    are merged with the cache's.
+    """Returns the cache's provenance with a source's facts appended to its list ``appended``. Tables of texts, to which rows refer by
+    number, are merged.
 
     Raises:
-        FileError: a number means another text in the cache, or none.
+        FileError: a number has another text in the cache, or none.
     """
     provenance = cache.provenance
     appended = provenance.get("appended", [])

@@ -1,7 +1,7 @@
 """Limits the memory that a file of a source may take: a few KB that become gigabytes are damage, or an attack.
 
-There is one limit, which :func:`limited` sets. What an item takes at once is compared with it by :func:`check_size`; what a file makes in
-all, by a :class:`Budget`, which also allows a multiple of the file's own size.
+One limit holds, which :func:`limited` sets: :func:`check_size` compares a single item with it, and a :class:`Budget` everything
+that a file becomes, which may also be a multiple of the file's own size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .recording import SourceError
 
 # The most bytes that an item may take at once, if the user sets no limit.
 AT_ONCE = 256 << 20
-# The default limit of a file in all: IN_ALL bytes, and EACH bytes for each byte of the file.
+# The default limit of a whole file: IN_ALL bytes, and EACH bytes for each byte of the file.
 IN_ALL, EACH = 128 << 20, 100
 
 _limit: ContextVar[int | None] = ContextVar("memory_limit", default=None)
@@ -33,7 +33,7 @@ def limited(limit: int | None) -> Iterator[None]:
 
 
 def at_once() -> int:
-    """Returns the most bytes that an item may take."""
+    """Returns the most bytes that a single item may take."""
     limit = _limit.get()
     return AT_ONCE if limit is None else limit
 
@@ -42,27 +42,27 @@ def check_size(where: object, what: str, size: int) -> None:
     """Refuses an item that would take `size` bytes.
 
     Raises:
-        SourceError: begins with `where`; names the limit and the option that lifts it.
+        SourceError: the item is too large; the message begins with `where` and names the limit and the option that raises it.
     """
     if size > at_once():
         raise _refusal(where, what, size, at_once())
 
 
 def check_decoded(what: str, size: int) -> None:
-    """The same of what a decoder would make of one message, whose caller names it.
+    """Refuses a message whose decoded form would take `size` bytes; the caller adds the message's name.
 
     Raises:
-        ValueError: it is too much.
+        ValueError: it is too large.
     """
     if size > at_once():
         raise ValueError(_too_much(what, size, at_once()))
 
 
 class Budget:
-    """Counts the bytes that one file, or all files of one folder, have become so far.
+    """Counts the bytes that a file, or all files of a folder, have become so far.
 
     Args:
-        place: the file or folder, which errors begin with.
+        place: the file or folder; errors begin with it.
     """
 
     __slots__ = ("_limit", "_place", "_used")
@@ -73,17 +73,17 @@ class Budget:
         self._limit: int | None = None
 
     def take(self, what: str, size: int) -> None:
-        """Counts what was made, or is about to be.
+        """Counts bytes that were allocated, or are about to be.
 
         Raises:
-            SourceError: it is too much.
+            SourceError: the sum is too large.
         """
         self._used += size
-        least = IN_ALL if (asked := _limit.get()) is None else asked
+        least = IN_ALL if (limit := _limit.get()) is None else limit
         if self._used <= least:
             return
         if self._limit is None:
-            self._limit = least if asked is not None else IN_ALL + EACH * _bytes_of(self._place)
+            self._limit = least if limit is not None else IN_ALL + EACH * _bytes_of(self._place)
         if self._used > self._limit:
             raise _refusal(self._place, what, self._used, self._limit)
 

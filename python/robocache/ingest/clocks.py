@@ -1,7 +1,7 @@
-"""Stamps that step back, stamps that are none, and clocks that are off: found in every recording, repaired only by a policy.
+"""Finds stamps that step back or are unset in every recording, and clocks that are off; repairs them only by a policy.
 
-A stream's rows come part by part in the source's order. :class:`Order` looks at each recording's streams on their way to the
-writer; :func:`shift` moves a whole clock.
+A stream's rows come part by part in the source's order. :class:`Order` checks each recording's streams before they are
+written; :func:`shift` moves a whole clock.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Policy = Literal["sort", "drop", "split"]
 POLICIES = ("sort", "drop", "split")
 # The column of the episodes table in which "split" counts the runs of a recording. Datasets have a column `split` of their own.
 RUN_COLUMN = "clock_run"
-# Bytes of a recording that may be held in memory, if its rows cannot be written as they come.
+# The most bytes of a recording to hold in memory, if its rows cannot be written as they come.
 HELD_BYTES = 512 << 20
 # Rows that are sorted are written in pieces of this size.
 _PIECE_BYTES = 8 << 20
 
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-# Stamps that recorders write for no time: the ends of int64 always, 0 and -1 beside stamps since 2001.
+# Stamps that recorders write for "no time": the ends of int64 always, 0 and -1 beside stamps since 2001.
 _NEVER = {_LEAST: "-2^63", _MOST: "2^63-1"}
 _UNSET = {0: "0", -1: "-1"}
 _SINCE_2001_NS = 10**18
@@ -40,7 +40,7 @@ _WAYS_OUT = (
 
 
 def offset_ns(stream: str, seconds: Any) -> int:
-    """Seconds as they are written, in whole nanoseconds: 0.1 is 100000000."""
+    """Returns seconds, taken by their decimal digits, in whole nanoseconds: 0.1 is 100000000."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float | str | Decimal):
         raise ArgumentTypeError(f"offsets[{stream!r}]: expected seconds, got {seconds!r}")
     try:
@@ -53,7 +53,7 @@ def offset_ns(stream: str, seconds: Any) -> int:
 
 
 def shift(name: str, samples: Samples, ns: int) -> Samples:
-    """The samples with `ns` added to every stamp."""
+    """Returns the samples with `ns` added to every stamp."""
     time_ns = stamps(samples)
     if len(time_ns) and not _LEAST <= int(time_ns.min()) + ns <= int(time_ns.max()) + ns <= _MOST:
         raise ArgumentError(f"stream {name!r}: an offset of {ns} ns leads out of int64 nanoseconds")
@@ -64,7 +64,7 @@ def shift(name: str, samples: Samples, ns: int) -> Samples:
 
 
 def split_chunks(samples: Samples) -> Iterator[Samples]:
-    """Frames chunk by chunk, each as Frames of one chunk; of none where they have none. Others as they are."""
+    """Yields frames chunk by chunk, each as Frames of one chunk, or once without a chunk; other samples unchanged."""
     if not isinstance(samples, Frames):
         yield samples
         return
@@ -77,7 +77,7 @@ def split_chunks(samples: Samples) -> Iterator[Samples]:
 
 
 def stamps(samples: Samples) -> np.ndarray:
-    """int64 ``[n]`` of a part; empty where they are no such array, which the writer refuses by name."""
+    """Returns the stamps of a part, int64 ``[n]``; empty if they are no such array, which the writer refuses by name."""
     if isinstance(samples, Frames):
         time_ns = next(iter(samples.chunks), (np.empty(0, np.int64), None))[0]
     else:
@@ -94,15 +94,15 @@ def _stamped(samples: Samples, time_ns: np.ndarray) -> Samples:
 
 
 def _take(samples: Samples, rows: np.ndarray) -> Samples:
-    """These rows of a part, int64 ``[m]``."""
+    """Returns these rows of a part; `rows` is int64 ``[m]``."""
     match samples:
         case Rows(time_ns=time_ns, values=values):
             return replace(samples, time_ns=time_ns[rows], values=values[rows])
         case Texts(time_ns=time_ns, texts=texts):
             return replace(samples, time_ns=time_ns[rows], texts=[texts[row] for row in rows])
         case Ragged(time_ns=time_ns, values=values, offsets=offsets):
-            elements, taken = _gather(offsets, rows)
-            return replace(samples, time_ns=time_ns[rows], values=values[elements], offsets=taken)
+            elements, new_offsets = _gather(offsets, rows)
+            return replace(samples, time_ns=time_ns[rows], values=values[elements], offsets=new_offsets)
         case Frames():
             ((time_ns, images),) = samples.chunks
             return replace(samples, chunks=[(time_ns[rows], _take_images(images, rows))])
@@ -129,7 +129,7 @@ def _gather(offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _encoded(samples: Samples) -> Samples:
-    """Frames as the files that they will be: what is held of them is small then, and of one kind."""
+    """Returns frames as the files that are stored, which are small and of one kind."""
     if not isinstance(samples, Frames) or not samples.chunks:
         return samples
     ((time_ns, images),) = samples.chunks
@@ -141,7 +141,7 @@ def _encoded(samples: Samples) -> Samples:
 
 
 def _joined(parts: list[Samples]) -> Samples:
-    """Parts of one stream as one. Their elements must be of one dtype and shape: :func:`_kind`."""
+    """Joins parts of one stream. Their elements must be of one dtype and shape: :func:`_kind`."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -174,7 +174,7 @@ def _join_offsets(offsets: list[np.ndarray]) -> np.ndarray:
 
 
 def _kind(samples: Samples) -> tuple[Any, ...]:
-    """The properties that all parts of a stream share, if they can be joined."""
+    """Returns the properties that parts of a stream must share to be joined."""
     match samples:
         case Rows(values=values) | Ragged(values=values):
             return type(samples).__name__, values.dtype, values.shape[1:]
@@ -206,15 +206,15 @@ def _size_of_images(images: Any) -> int:
 
 @dataclass
 class _Clock:
-    """The clock of a stream of the recording, so far.
+    """The clock of a stream of the recording, up to the current part.
 
-    rows: that came before.
-    last: the latest stamp so far; the last one where nothing is repaired.
-    real: the first stamp that is a time whatever the others are.
-    run: the number of the rows' run: each step back begins one.
+    rows: the rows so far.
+    last: the latest stamp so far; without a repair, the last one.
+    real: the first stamp that is a time in any case.
+    run: the number of the current run; each step back begins one.
     source_run: the number that the source gives the run; 0 if it gives none.
-    doubtful, waiting: stamps at the beginning that may be none, and the parts with them where these are then dropped.
-    held: parts that are to be sorted.
+    doubtful, waiting: stamps at the beginning that may be unset; the parts with them, if the policy may drop these.
+    held: parts that are sorted at the end.
     """
 
     rows: int = 0
@@ -228,11 +228,11 @@ class _Clock:
 
 
 class Order:
-    """The streams of one recording, in the order of time.
+    """Puts the streams of one recording in the order of time.
 
     Attributes:
-        repaired: of each stream in which something was, how often: ``backward_steps``, and ``rows_moved`` (sort),
-            ``rows_dropped`` and of these ``stamps_unset`` (drop), or ``episodes`` (split).
+        repaired: for each repaired stream, counts of ``backward_steps``, and ``rows_moved`` (sort), ``rows_dropped`` and of
+            these ``stamps_unset`` (drop), or ``episodes`` (split).
     """
 
     def __init__(self, repair: Policy | None) -> None:
@@ -242,12 +242,12 @@ class Order:
         self._bytes = 0
 
     def take(self, name: str, samples: Samples) -> Iterator[tuple[int, Samples]]:
-        """Takes the next part of a stream, of one chunk where it is frames; yields what can be written now, and the number of
-        the episode into which it goes.
+        """Takes the next part of a stream; frames come as one chunk. Yields the parts that can be written now, each with the
+        number of its episode.
 
         Raises:
-            ArgumentError: a step back, or a stamp that is none, which the policy does not repair; or there is more to hold
-                than may be.
+            ArgumentError: a step back, or an unset stamp, that the policy does not repair; or the rows to hold need too much
+                memory.
         """
         clock = self._clocks.setdefault(name, _Clock())
         time_ns = stamps(samples)
@@ -281,15 +281,15 @@ class Order:
         """Yields the rows that were held back.
 
         Raises:
-            ArgumentError: streams that were split into unequal numbers of episodes.
+            ArgumentError: the streams were split into unequal numbers of episodes.
         """
         for name, clock in self._clocks.items():
             for part in clock.waiting:
                 for episode, ready in self._repaired(name, part, clock):
                     yield name, episode, ready
         runs = {name: clock.run + 1 for name, clock in self._clocks.items() if clock.rows}
-        own = {clock.run - clock.source_run for clock in self._clocks.values() if clock.rows}
-        if len(own) > 1 or (any(own) and any(clock.source_run for clock in self._clocks.values())):
+        own_runs = {clock.run - clock.source_run for clock in self._clocks.values() if clock.rows}
+        if len(own_runs) > 1 or (any(own_runs) and any(clock.source_run for clock in self._clocks.values())):
             counts = ", ".join(f"{name!r} {count}" for name, count in runs.items())
             raise ArgumentError(
                 f"repair='split' (--repair split) takes recordings whose streams all begin again equally often; rising runs of each: {counts}"
@@ -303,10 +303,10 @@ class Order:
                     yield name, 0, part
 
     def hold(self, name: str, samples: Samples) -> Samples:
-        """A part that is to be held, as small as it can be.
+        """Returns a part to hold in memory, as small as it can be.
 
         Raises:
-            ArgumentError: there is more to hold of the recording than may be.
+            ArgumentError: the parts of the recording that are held need too much memory.
         """
         samples = _encoded(samples)
         self._bytes += _size(samples)
@@ -333,20 +333,20 @@ class Order:
         if self._repair == "drop":
             unset = _find_unset(time_ns, clock.real)
             latest = np.maximum.accumulate(np.concatenate([[clock.last], np.where(unset, _LEAST, time_ns)]))
-            behind = time_ns < latest[:-1]
+            late = time_ns < latest[:-1]
             clock.last = int(latest[-1])
             clock.rows += len(time_ns)
-            if not (behind | unset).any():
+            if not (late | unset).any():
                 yield 0, samples
                 return
             before = np.concatenate([[latest[0]], time_ns[:-1]])
             self._count(
                 name,
                 backward_steps=int(np.count_nonzero(time_ns < before)),
-                rows_dropped=int(np.count_nonzero(behind | unset)),
+                rows_dropped=int(np.count_nonzero(late | unset)),
                 stamps_unset=int(np.count_nonzero(unset)),
             )
-            rows = np.flatnonzero(~(behind | unset))
+            rows = np.flatnonzero(~(late | unset))
             if len(rows):
                 yield 0, _take(samples, rows)
             return
@@ -400,7 +400,7 @@ class Order:
 
 
 def _goes_on(clock: _Clock, time_ns: np.ndarray) -> bool:
-    """Whether these stamps, which are not none, are all times and none steps back, as of most parts: it settles the first."""
+    """Whether these stamps, at least one, are all set and none steps back, as in most parts. Sets `clock.real`."""
     first, last = int(time_ns[0]), int(time_ns[-1])
     if clock.waiting or clock.doubtful or not max(0, clock.last) <= first or not 0 < last < _MOST:
         return False
@@ -416,24 +416,24 @@ def _goes_on(clock: _Clock, time_ns: np.ndarray) -> bool:
 
 
 def _find_unset(time_ns: np.ndarray, real: int | None) -> np.ndarray:
-    """bool ``[n]``: which stamps are none, where `real` is one."""
+    """Returns which stamps are unset, bool ``[n]``, given `real`, a stamp that is set."""
     if real is None:
         return np.zeros(len(time_ns), bool)
     return _are(time_ns, (*_NEVER, *(_UNSET if real >= _SINCE_2001_NS else ())))
 
 
 def _are(time_ns: np.ndarray, values: Sequence[int]) -> np.ndarray:
-    """bool ``[n]``: which stamps are one of the values; numpy.isin takes ten times as long for a part's stamps."""
+    """Returns which stamps equal one of the values, bool ``[n]``; numpy.isin takes ten times as long on a part."""
     found: np.ndarray = time_ns == values[0]
     for value in values[1:]:
         found |= time_ns == value
     return found
 
 
-def add_counts(to: dict[str, dict[str, int]], counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Adds what was repaired in a recording."""
-    for name, of_stream in counts.items():
-        total = to.setdefault(name, {})
-        for what, count in of_stream.items():
+def add_counts(total: dict[str, dict[str, int]], counts: Mapping[str, Mapping[str, int]]) -> None:
+    """Adds the repairs of a recording to a total."""
+    for name, counts_of_stream in counts.items():
+        of_stream = total.setdefault(name, {})
+        for what, count in counts_of_stream.items():
             if count:
-                total[what] = total.get(what, 0) + count
+                of_stream[what] = of_stream.get(what, 0) + count

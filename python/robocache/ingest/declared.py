@@ -1,6 +1,6 @@
-"""Says it where a recording declares other episodes, another length or other joints than the cache takes it to have.
+"""Reports where a recording declares other episodes, another length or other joints than the cache will have.
 
-Files may hold several rollouts one behind the other, and mark their ends. Nothing here changes rows: the report names what was declared.
+A file may hold several rollouts one after another and mark their ends. No rows are cut here: the report names the declarations.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, SourceEr
 
 _index_of, _find_wraps, _array_of = map(_lib.function, ("dataset_index_of", "find_wraps", "array_of"))
 
-# The last words of streams and features, in small letters.
+# The last parts of the names of streams and features, in lower case.
 _ENDS = {"terminal", "terminals", "timeout", "timeouts", "done", "dones", "terminated", "truncated", "terminations"} | {
     *("truncations", "is_last", "is_terminal", "episode_end", "end_of_episode", "episode_done", "dones_float"),
 }
@@ -83,14 +83,14 @@ _COLORS = re.compile(
     r"((image|img|camera|cam|rgb|pixel|frame|video)s?_?)?(colou?rs?|channels?|pixels?|image|img|rgb)?_?(space|order|format|mode|encoding|layout|convention)"
     r"|encoding|colou?r|channels?|bgr"
 )
-# Values of these: other spaces, and pictures whose columns come before their rows.
+# Values of such columns: other colour spaces, and pictures whose width comes before their height.
 _NO_RGB = re.compile(
     r"(cie)?[ _-]?(hs[vli]|hls|l[*]?a[*]?b[*]?|luv|yuv|ycc|ycbcr|ycrcb|xyz|cmyk)[ _-]?(\d{2,4}p?)?|[ntb]?whc"
 )
 _MOST_FEATURES = 256
 # The depth buffer of a simulator's camera is near 1 nearly everywhere.
 _BUFFER = 0.9
-# No indoor camera's middle pixel is so far away.
+# The median depth of an indoor camera is less.
 _FAR_M = 100
 # The least height and width of rows that may be images.
 _LEAST_SIDE = 8
@@ -111,18 +111,18 @@ class EpisodeFacts:
         self._cameras: list[str] = []
 
     def see(self, stream: str, samples: Samples) -> None:
-        """Takes in a part of a stream."""
+        """Collects a part of a stream."""
         if samples.clock == "recorded" and not isinstance(samples, Frames) and stream not in self._periods_ns:
             self._periods_ns[stream] = median_period_ns(samples.time_ns)
         if isinstance(samples, Rows):
             self._rows[stream] = self._rows.get(stream, 0) + len(samples.time_ns)
             flat = samples.values.reshape(len(samples.values), -1) if len(samples.values) else samples.values
             names = samples.names or []
-            if flat.ndim == 2 and flat.shape[1] == 1 and _says(stream):
+            if flat.ndim == 2 and flat.shape[1] == 1 and _is_marker(stream):
                 self._take((stream, stream), flat[:, 0], samples)
             elif flat.ndim == 2 and len(names) == flat.shape[1] <= _MOST_FEATURES:
                 for feature, name in enumerate(names):
-                    if _says(name):
+                    if _is_marker(name):
                         self._take((stream, name), flat[:, feature], samples)
         elif isinstance(samples, Frames):
             self._cameras += [stream] if stream not in self._cameras else []
@@ -141,11 +141,11 @@ class EpisodeFacts:
         asked_hz: the user's rate.
 
         Raises:
-            SourceError: its rows have a rate, and stamps that are at another one by far.
+            SourceError: the rate of the rows and stamps among the values contradict each other.
         """
         for (stream, name), parts in self._found.items():
             values = np.concatenate(parts)
-            if why := _why(_word(name), values):
+            if why := _contradiction(_word(name), values):
                 self._notes.assume(f"episodes of {name!r}", f"{self._what} as one: {why}", stream)
             elif (stream, name) in self._nominal_ns and values.dtype.kind in "iuf":
                 self._compare_rates(name, values, np.concatenate(self._nominal_ns[stream, name]), where, asked_hz)
@@ -181,7 +181,7 @@ class EpisodeFacts:
     def _compare_rates(
         self, name: str, values: np.ndarray, time_ns: np.ndarray, where: str, asked_hz: float | None
     ) -> None:
-        """Compares the rate of the rows with stamps that are values."""
+        """Compares the rate of the rows with stamps among the values."""
         match = _TIME.fullmatch(_word(name))
         rates = rates_of_stamps(values, time_ns, _UNITS_NS.get(match[5] or "") if match else None)
         if rates is None or (match and match[3] is None and (values == np.rint(values)).all()):  # t may count steps
@@ -198,7 +198,7 @@ class EpisodeFacts:
 
 
 class Features:
-    """Holds the names of features and the units that recordings declare against those of the first recording, or of the cache.
+    """Compares the feature names and units of recordings with those of the first recording, or of the cache.
 
     held: the columns of the cache's first episode.
     names: the names of its streams' features.
@@ -217,7 +217,7 @@ class Features:
         """Compares the columns of an episode.
 
         Raises:
-            SourceError: they differ from those before, so that the features have another meaning, order or unit.
+            SourceError: they differ from earlier ones: the features have another meaning, order or unit.
         """
         for column, names in declared_names(metadata).items():
             before = self._names.setdefault(column, names) if names_joints(column) else names
@@ -238,19 +238,19 @@ class Features:
     def named(
         self, recording: Recording, columns: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> Iterator[tuple[str, Samples]]:
-        """Yields the streams of a recording, with the names of features that its columns declare for streams without names, and with
-        the units that names declare for streams without units.
+        """Yields the streams of a recording. A stream without feature names takes those that columns declare for it, a stream
+        without units the units that its feature names declare.
 
         columns: turns the recording's columns into those of the episodes table.
 
         Raises:
-            SourceError: they differ from those before, so that the features have another meaning, order or unit.
+            SourceError: columns differ from earlier ones: the features have another meaning, order or unit.
         """
         declared: dict[str, list[str]] | None = None
         known: dict[str, list[str] | None] = {}
         units: dict[str, list[str]] = {}
         for stream, samples in recording.streams:
-            if declared is None:  # the columns are all there from the first stream on
+            if declared is None:  # when the first stream is there, the columns are complete
                 kept = columns(recording.metadata)
                 self.check(recording.where, kept)
                 declared = declared_names(kept)
@@ -286,7 +286,7 @@ def _word(name: str) -> str:
 
 
 def _count_episodes(word: str, values: np.ndarray, rows: int) -> int:
-    """Returns how many episodes a list says that these rows have: by lengths, or by the rows where they begin or end."""
+    """Returns the number of episodes by a list of their lengths, or of the rows where they begin or end; 0 if it is none."""
     if _LENGTHS.fullmatch(word):
         return len(values) if values.sum() == rows and values.min(initial=1) > 0 else 0
     rises = (np.diff(values) > 0).all() and values.min(initial=0) >= 0
@@ -299,13 +299,13 @@ def _count_episodes(word: str, values: np.ndarray, rows: int) -> int:
     return 1 + int(np.count_nonzero((values > 0) & (values < rows - 1))) if values[-1] <= rows else 0
 
 
-def _says(name: str) -> bool:
+def _is_marker(name: str) -> bool:
     word = _word(name)
     return word in _ENDS | _STARTS or any(pattern.fullmatch(word) for pattern in (_PADDING, _EPISODE, _COUNTER, _TIME))
 
 
-def _why(word: str, values: np.ndarray) -> str | None:
-    """Returns what a column declares that is not so in one whole episode."""
+def _contradiction(word: str, values: np.ndarray) -> str | None:
+    """Returns how a column contradicts that the rows are one whole episode; None if it does not."""
     if _EPISODE.fullmatch(word):
         changes = np.flatnonzero(values[1:] != values[:-1]) + 1
         if len(changes) > 0 and len(np.unique(values.astype(str))) == len(changes) + 1 <= len(values) / 2:
@@ -344,7 +344,7 @@ def _restarts(values: np.ndarray, is_time: bool) -> np.ndarray:
     step = float(np.median(rises))
     if (values[falls] > values[0] + step).any() or (values[falls] < values[0] - step).any():
         return falls[:0]
-    # A counter of few bits begins again too, at the end of its bits.
+    # A counter of few bits overflows and begins again too.
     if (not is_time and (np.log2(values[falls - 1] + 1) % 8 == 0).all()) or (not is_time and rises.max() > 1.5 * step):
         return falls[:0]
     return falls
@@ -356,8 +356,8 @@ def _restarts(values: np.ndarray, is_time: bool) -> np.ndarray:
 def features_of(
     stream: str, shape: Sequence[int], own: Mapping[str, Any], above: Sequence[Mapping[str, Any]], notes: Notes
 ) -> tuple[list[str] | None, dict[str, Any]]:
-    """Returns the names of a stream's features and its attribute `units`, as its own attributes or those of groups above say them, the
-    next group first. Reports its own names that are not as many, and units that do not tell of which features they are."""
+    """Returns the names of a stream's features and its attribute `units`, from its own attributes or those of the groups above it,
+    the nearest first. Reports a wrong number of names, and units that cannot be matched to features."""
     features = math.prod(shape)
     names, units = own_names(stream, shape, own, above), own_units(own, features)
     for name, listed in declared_names(own).items() if names is None else ():
@@ -372,8 +372,8 @@ def features_of(
     return names, units
 
 
-def _no_units(value: Any, of: str) -> str:
-    return f"{value!r:.60}: not taken for units of {of}; units in a mapping says them"
+def _no_units(value: Any, features: str) -> str:
+    return f"{value!r:.60}: not taken for units of {features}; units in a mapping says them"
 
 
 def _says_unit(name: str) -> bool:
@@ -382,8 +382,8 @@ def _says_unit(name: str) -> bool:
 
 # ---- packed numbers ----
 
-# Attributes of the CF conventions, which netCDF and xarray write: value = stored * scale_factor + add_offset. Stored values that are
-# one of the fill values or beyond the limits are none.
+# Attributes of the CF conventions, which netCDF and xarray write: value = stored * scale_factor + add_offset. A stored value that
+# equals a fill value or is beyond the limits is missing.
 _FILLS = ("_FillValue", "missing_value")
 _LIMITS = ("valid_min", "valid_max", "valid_range")
 PACKING = ("scale_factor", "add_offset", *_FILLS, *_LIMITS)
@@ -392,19 +392,19 @@ PACKING = ("scale_factor", "add_offset", *_FILLS, *_LIMITS)
 def unpacked(
     stream: str, values: np.ndarray, attributes: Mapping[str, Any], notes: Notes
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Returns the values that stored numbers mean by attributes of :data:`PACKING`, NaN for those that mean none, and the attributes
-    that they have then: whole numbers that are not scaled become float64, and are held."""
+    """Returns the values of stored numbers by the attributes :data:`PACKING`, NaN for missing ones, and attributes to add.
+    Whole numbers that are not scaled become float64 and are held."""
     packing = _Packing.of(values.dtype, attributes)
     notes.see("scaled", stream, packing.is_scaled)
     if notes.seen.get("scaled", {}).get(stream, packing.is_scaled) != packing.is_scaled:
         why = "scale_factor or add_offset in some recordings and none in others, whose numbers are kept as they are stored"
         notes.assume(f"values of {stream}", why, stream)
-    # A stream has one type: where values of a recording may be none, whole numbers of all are held as floats.
+    # A stream has one dtype: if a recording may have missing values, whole numbers of all recordings become floats.
     held: dict[str, bool] = notes.wider.setdefault("held as floats", {})
     is_whole = values.dtype.kind in "iu" and not packing.is_scaled
-    if packing.has_none and is_whole:
+    if packing.has_missing and is_whole:
         held[stream] = True
-    is_packed = packing.has_none or packing.is_scaled or (is_whole and stream in held)
+    is_packed = packing.has_missing or packing.is_scaled or (is_whole and stream in held)
     if values.dtype.kind not in "iuf" or not is_packed:
         return values, {}
     absent = packing.absent(values)
@@ -415,7 +415,7 @@ def unpacked(
             raise SourceError(
                 f"{stream}: expected whole numbers that float64 holds beside {beside}, which is NaN there"
             )
-        if packing.has_none:
+        if packing.has_missing:
             notes.assume(f"values of {stream}", f"{packing.says}: NaN, so float64", stream)
         methods = [[0, math.prod(values.shape[1:]), "previous"]]
         return np.where(absent, np.nan, as_floats), {"methods": methods}
@@ -429,10 +429,10 @@ class _Packing:
     """Attributes of :data:`PACKING`, as numbers.
 
     says: the attributes in words.
-    scale, offset: None where nothing is scaled.
-    fills: stored values that mean none.
-    low, high: the least and the greatest valid value; -inf and inf where there is none.
-    of_meaning: whether limits are of the scaled numbers: floats beside stored integers.
+    scale, offset: None if not declared.
+    fills: stored values that mean a missing one.
+    low, high: the least and the greatest valid value; -inf and inf without limits.
+    limits_scaled: whether limits apply to scaled numbers: they are floats, and the stored numbers integers.
     """
 
     says: str
@@ -441,31 +441,31 @@ class _Packing:
     fills: list[Any]
     low: float
     high: float
-    of_meaning: bool
+    limits_scaled: bool
 
     @classmethod
     def of(cls, dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> _Packing:
-        said: dict[str, list[float]] = {}
+        declared: dict[str, list[float]] = {}
         for name in PACKING:
             given = attributes.get(name)
             numbers: list[Any] = given if isinstance(given, list) else [given]
             if len(numbers) == {"valid_range": 2, "missing_value": len(numbers)}.get(name, 1) and all(
                 map(_is_number, numbers)
             ):
-                said[name] = numbers
-        limits = {name: said[name] for name in _LIMITS if name in said}
+                declared[name] = numbers
+        limits = {name: declared[name] for name in _LIMITS if name in declared}
         low, high = limits.get("valid_range", [-math.inf, math.inf])
         low, high = limits.get("valid_min", [low])[0], limits.get("valid_max", [high])[0]
         if dtype.kind in "iu" and low <= np.iinfo(dtype).min and high >= np.iinfo(dtype).max:
             low, high = -math.inf, math.inf
-        scale, offset = (said[name][0] if name in said else None for name in ("scale_factor", "add_offset"))
+        scale, offset = (declared[name][0] if name in declared else None for name in ("scale_factor", "add_offset"))
         is_scaled = scale is not None or offset is not None
         of_floats = any(isinstance(number, float) for numbers in limits.values() for number in numbers)
         return cls(
-            ", ".join(f"{name} {' '.join(f'{number:g}' for number in numbers)}" for name, numbers in said.items()),
+            ", ".join(f"{name} {' '.join(f'{number:g}' for number in numbers)}" for name, numbers in declared.items()),
             scale,
             offset,
-            [dtype.type(number) for name in _FILLS for number in said.get(name, ()) if _holds(dtype, number)],
+            [dtype.type(number) for name in _FILLS for number in declared.get(name, ()) if _holds(dtype, number)],
             low,
             high,
             is_scaled and dtype.kind in "iu" and of_floats,
@@ -476,8 +476,8 @@ class _Packing:
         return self.scale is not None or self.offset is not None
 
     @property
-    def has_none(self) -> bool:
-        """Whether some values mean none."""
+    def has_missing(self) -> bool:
+        """Whether stored values may be missing."""
         return bool(self.fills) or math.isfinite(self.low) or math.isfinite(self.high)
 
     def scaled(self, stored: np.ndarray) -> np.ndarray:
@@ -488,8 +488,8 @@ class _Packing:
         )
 
     def absent(self, stored: np.ndarray) -> np.ndarray:
-        """Returns which stored values mean none."""
-        limited = self.scaled(stored) if self.of_meaning else stored
+        """Returns which stored values are missing."""
+        limited = self.scaled(stored) if self.limits_scaled else stored
         with np.errstate(invalid="ignore"):
             beyond = (limited < self.low) | (limited > self.high)
         absent: np.ndarray = np.isin(stored, self.fills) | beyond
@@ -511,12 +511,12 @@ def _holds(dtype: np.dtype[Any], value: float) -> bool:
 
 
 def may_say_colors(column: str) -> bool:
-    """Whether a column's or attribute's word is one for the order of colours."""
+    """Whether a column or an attribute has a name for the order of colours."""
     return _COLORS.fullmatch(_word(column)) is not None
 
 
 def say_colors(cameras: Sequence[str], attributes: Mapping[str, Any], notes: Notes) -> None:
-    """Reports columns or attributes that say that pictures are blue, green, red, or no RGB: they are read as they lie."""
+    """Reports columns or attributes by which pictures are BGR, or no RGB at all: their pixels are stored unchanged."""
     for name, value in attributes.items():
         if not isinstance(value, str) or not may_say_colors(name):
             continue
@@ -531,14 +531,14 @@ def say_colors(cameras: Sequence[str], attributes: Mapping[str, Any], notes: Not
 
 # ---- depth ----
 
-# Metres of the units that may be declared.
+# Units of depth, in metres.
 _METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001}
-# A larger number may be units a metre (1000, 5000), or millimetres a unit.
+# A larger number may be units per metre (1000, 5000), or millimetres per unit.
 _MOST_METRES = 0.01
 
 
 def depth_unit_m(camera: str, said: Mapping[str, Any], notes: Notes) -> float | None:
-    """Returns the metres of a unit of a camera's depth that columns or attributes declare, by a word (mm) or a number (0.001).
+    """Returns the metres per unit of a camera's depth, as columns or attributes declare it: a word (mm) or a number (0.001).
 
     A column that begins with another camera's name is not its own. Other words and numbers are reported.
     """
@@ -565,9 +565,9 @@ def depth_unit_m(camera: str, said: Mapping[str, Any], notes: Notes) -> float | 
 class Depth:
     """The declarations about depth in the attributes of an array.
 
-    unit_m: metres of a unit; None where nothing declares it.
+    unit_m: metres per unit; None if not declared.
     packing: the attributes of :data:`PACKING` that apply.
-    to_metres: whether pixels become float32 metres. Others keep their integers.
+    to_metres: whether pixels become float32 metres; else they stay integers.
     """
 
     unit_m: float | None
@@ -584,10 +584,10 @@ class Depth:
         where: str,
         notes: Notes,
     ) -> Depth:
-        """Reads its own attributes, then those of groups above it, the next one first.
+        """Reads the array's own attributes, then those of the groups above it, the nearest first.
 
         Raises:
-            SourceError: its attribute `units` is no length.
+            SourceError: the array's attribute `units` is no length.
         """
         packing = {name: own[name] for name in PACKING if name in own}
         is_scaled = "scale_factor" in packing or "add_offset" in packing
@@ -609,10 +609,10 @@ class Depth:
         return cls(unit_m, packing if says or to_metres else {}, to_metres)
 
     def pixels(self, camera: str, stored: np.ndarray, notes: Notes) -> np.ndarray:
-        """Returns stored pixels as float32 metres, or as the integers that they are, 0 where these mean no measurement."""
+        """Returns stored pixels as float32 metres, or unchanged as integers, with 0 for missing ones."""
         if not self.to_metres:
             packing = _Packing.of(stored.dtype, self.packing)
-            if not packing.has_none:
+            if not packing.has_missing:
                 return stored
             notes.assume(f"depth of {camera}", f"{packing.says}: 0, no measurement", camera)
             return np.where(packing.absent(stored), stored.dtype.type(0), stored)
@@ -622,7 +622,7 @@ class Depth:
 
 
 def with_unit(name: str, samples: Frames, metadata: Mapping[str, Any], notes: Notes) -> Frames:
-    """Returns a camera, with the unit of depth that the recording's columns or a mapping declare if it is of 16 bits and has none."""
+    """Returns a camera. One of 16 bits without a unit of depth takes the unit that the columns or a mapping declare."""
     units = samples.attributes.get("units")
     said = {**({"depth_units": units} if units else {}), **metadata}
     if samples.unit_m is not None or all(depth_unit_of(column) is None for column in said):
@@ -637,7 +637,7 @@ def with_unit(name: str, samples: Frames, metadata: Mapping[str, Any], notes: No
 
 
 def say_depth_numbers(name: str, samples: Rows, notes: Notes) -> None:
-    """Reports images of depth by their name that are kept as numbers in no declared unit."""
+    """Reports rows of numbers that are images of depth by name and shape, and declare no unit."""
     values = samples.values
     is_image = values.ndim > 2 and min(values.shape[1:3]) >= _LEAST_SIDE and values.dtype.kind in "iuf"
     if not is_image or not says_depth(name) or "units" in samples.attributes:
@@ -664,7 +664,7 @@ _FILES = (
 
 
 def say_files(stream: str, samples: Rows | Ragged, notes: Notes) -> None:
-    """Reports rows of bytes that begin as files of pictures, which no camera is made of."""
+    """Reports rows of bytes that begin like image files: they do not become a camera."""
     if samples.values.dtype != np.uint8 or samples.values.size < 32:
         return
     begin = samples.values.reshape(-1)[:32].tobytes()
@@ -697,16 +697,20 @@ def say_no_metres(camera: str, chunk: Any, notes: Notes) -> None:
 
 
 def say_frames(written: Dataset, notes: Notes) -> None:
-    """Reports streams whose frame of reference differs between episodes, by the column that recorded messages have."""
-    if notes.format not in ("mcap", "rosbag1", "rosbag2"):  # others' episodes are not read: pyarrow starts a thread
+    """Reports streams whose frame of reference differs between episodes, by the column `frame_ids` of recorded messages."""
+    if notes.format not in (
+        "mcap",
+        "rosbag1",
+        "rosbag2",
+    ):  # others have no such column, and reading episodes starts a thread
         return
     episodes = written.episodes
     if "frame_ids" not in episodes.column_names:
         return
     found: dict[str, set[str]] = {}
     for text in set(episodes["frame_ids"].to_pylist()) - {None}:
-        for place, frame in json.loads(text).items():
-            found.setdefault(place.rpartition("/")[0], set()).add(frame.strip("/"))
+        for path, frame in json.loads(text).items():
+            found.setdefault(path.rpartition("/")[0], set()).add(frame.strip("/"))
     differ = {stream: frames for stream, frames in found.items() if len(frames) > 1}
     if differ:
         shown = [f"{stream} {' and '.join(sorted(frames)[:3])}" for stream, frames in sorted(differ.items())]
@@ -721,8 +725,8 @@ def say_wraps(stream: Stream, notes: Notes) -> None:
     handle = stream._opened.handle
     table = _lib.to_numpy(_array_of(_find_wraps(handle, _index_of(handle, stream.name)), None, 0))
     methods = stream.attributes.get("methods", [])
-    said = {feature for start, stop, _ in methods for feature in range(start, stop)}
-    found = [wraps for wraps in table.tolist() if wraps[0] not in said]
+    declared = {feature for start, stop, _ in methods for feature in range(start, stop)}
+    found = [wraps for wraps in table.tolist() if wraps[0] not in declared]
     if not found:
         return
     names = [stream.names[int(wraps[0])] if stream.names else f"[{wraps[0]:.0f}]" for wraps in found]

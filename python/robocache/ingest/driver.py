@@ -1,4 +1,4 @@
-"""From recordings to a cache: what a reader yields is checked, repaired where that was asked for, and written."""
+"""Writes a cache of recordings: what a reader yields is checked, repaired on request, and written."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _NOTHING = "nothing in it to keep"
 _TELL_S = 1.0
 # Bytes for a feature while a cache is finished, counted for rows at least this wide.
 _STATISTICS_BYTES, _WIDE = 160, 4096
-# Memory counted for each stream, and the most streams: the files of one take a millisecond to make.
+# Memory counted for each stream, and the most streams: making a stream's files takes a millisecond.
 _STREAM_BYTES, _MOST_STREAMS = 16 << 10, 1 << 13
 
 
@@ -133,7 +133,7 @@ class Work:
         follow_links: bool = False,
         **options: Any,
     ) -> Work:
-        """Raises what :func:`ingest` says of its arguments."""
+        """Checks the arguments of :func:`ingest`; raises as it does."""
         source = checked_path("source", source)
         forced = None if format is None else format_of(format)
         if on_error not in ("stop", "skip"):
@@ -154,21 +154,21 @@ class Work:
         return cls(source, chosen, settings, on_error, repair, offsets_ns, streams, memory_limit, follow_links)  # type: ignore[arg-type]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "format": self.format.name}  # whose `find_sign` may be a lambda
+        return {**self.__dict__, "format": self.format.name}  # a format's `find_sign` may be a lambda
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, format=format_of(state["format"]))
 
     @contextmanager
     def limits(self) -> Iterator[None]:
-        """Within the block, reading is limited in memory, links are followed as the options say, and processes that read
-        files are used again."""
+        """Within the block, reading is limited in memory, links are followed as the options say, and reader processes
+        are reused."""
         with limited(self.memory_limit), bounded(self.source, self.follow_links), reader_processes():
             yield
 
     @property
     def resolved(self) -> str:
-        """The source as the cache names it."""
+        """The source's path as the cache stores it."""
         return as_utf8(str(self.source.resolve()))
 
 
@@ -194,9 +194,9 @@ def ingest(
     Args:
         source: a file or folder of recordings of any format of docs/formats.md.
         cache: the directory to write; it appears only when it is complete.
-        format: its name, as "lerobot" or "mcap"; None finds it from the files, which must look like one format only.
+        format: the format's name, such as "lerobot" or "mcap"; None finds it from the files, which must look like one format only.
         on_error: "stop" raises at the first thing that cannot be read; "skip" passes over it and names it in the report.
-        repair: what happens to stamps that step back, which None refuses. "sort" sorts rows by time; equal stamps keep their
+        repair: how to repair stamps that step back; None refuses them. "sort" sorts rows by time; equal stamps keep their
             order. "drop" leaves out rows before the latest stamp so far, and unset stamps (0 among stamps of today). "split"
             begins an episode at each step back, numbered from 0 in the column ``clock_run``. The report counts it.
         offsets: ``{stream: seconds}`` added to all stamps of streams, in whole nanoseconds.
@@ -206,21 +206,21 @@ def ingest(
         append: adds to an existing cache, whole or not at all: see :class:`Writer`. This source's provenance goes into the
             list ``provenance["appended"]``.
         workers: processes that share the recordings. Finished parts lie in ``CACHE.shards`` until the cache is complete; after a
-            kill the same call resumes. The cache is the same as of one process, which takes over if a source needs that.
-        memory_limit: bytes that an item of a file may take in memory at once, and a file in all. By default 256 MiB at once, and
-            in all 128 MiB and 100 times the file's size. More is an error that names the file.
+            kill the same call resumes. The cache is the same as with one process. A source that cannot be shared is read by one.
+        memory_limit: bytes that an item of a file may take in memory, and a whole file. By default 256 MiB for an item, and for a
+            file 128 MiB plus 100 times its size. More is an error that names the file.
         follow_links: follow symlinks that lead out of the source. By default they are left out by name, and refused if the
             source is incomplete without them.
         progress: True shows a bar on a terminal and in a notebook; False or None none. A function is called as
-            ``progress(done, total, what)`` before each episode and while it is read, `what` then with frames or rows a second.
+            ``progress(done, total, what)`` before each episode and while it is read; `what` then has frames or rows a second.
         options: the format's own, named as on the command line: `image_size`, `rate_hz`, `time_unit`, ...: ``robocache ingest --help``.
 
     Returns:
         An :class:`IngestReport`.
 
     Raises:
-        FileError: a file is missing, damaged or not the data (named, with its row), or nothing was left to keep. Its
-            ``__cause__`` is a library's error.
+        FileError: a file is missing, damaged or not the data (named, with its row), or nothing was left to keep. The error of
+            the library that read the file is its ``__cause__``.
         ArgumentError, ArgumentTypeError: an argument or option that does not exist, or has a wrong value or type.
         Error: a package that reads this format is missing; the message has the command that installs it.
 
@@ -232,7 +232,7 @@ def ingest(
     if not (callable(progress) or progress is None or isinstance(progress, bool)):
         raise ArgumentTypeError(f"progress: expected a function, True, False or None, got {progress!r}")
     if progress is True:
-        from ..view import progress_bar  # here, for it takes long to import
+        from ..view import progress_bar  # imported here, since that takes long
 
         with progress_bar() as bar:
             return ingest(
@@ -272,7 +272,7 @@ def ingest(
     if append and (workers or 1) > 1:
         raise ArgumentError(f"append: goes without workers, got {workers}")
     if workers is not None and workers > 1:
-        from .workers import ingest_with_workers  # which imports this module
+        from .workers import ingest_with_workers  # here: it imports this module
 
         with suppress(ShardsError):
             return ingest_with_workers(work, cache, workers, overwrite=overwrite, progress=progress)
@@ -299,10 +299,10 @@ class Preview:
     """The result of a preview: what an ingest would find.
 
     recordings: their number.
-    streams: those of the first recording with any, by their names after the given mapping; rows are its own, for a camera those of
-        its first chunk.
-    columns: of its metadata.
-    mapping: TOML, ready to edit; as it is, it changes nothing.
+    streams: the streams of the first recording that has any, by their names after the mapping. Rows are counted in that
+        recording, for a camera in its first chunk.
+    columns: that recording's metadata.
+    mapping: TOML, ready to edit; unedited it changes nothing.
     """
 
     source: str
@@ -313,7 +313,7 @@ class Preview:
     mapping: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as JSON-able values."""
+        """The preview as JSON-able values."""
         return asdict(self)
 
 
@@ -327,7 +327,7 @@ def preview(
 ) -> Preview:
     """Looks at the first recording of a source, with ``on_error="skip"`` the first that can be read; writes nothing.
 
-    Args, Raises: as of :func:`ingest`.
+    Args, Raises: as for :func:`ingest`.
     """
     work = Work.of(source, format=format, on_error=on_error, mapping=mapping, **options)
     wider: dict[str, Any] = {}
@@ -383,11 +383,11 @@ def finish(
     streams: Any,
     repaired: Mapping[str, Mapping[str, int]],
 ) -> None:
-    """Tells what is known when all recordings were read.
+    """Writes the provenance, after all recordings were read.
 
     Raises:
         FileError: nothing was kept.
-        ArgumentError: something was asked for a stream that there is not.
+        ArgumentError: an option names a stream that does not exist.
     """
     reader = work.format.load()
     if hasattr(reader, "finish"):
@@ -399,9 +399,9 @@ def finish(
     if kept == 0:
         omissions = {omission.reason: omission.what for omission in reversed(notes.left_out)}
         often = Counter(omission.reason for omission in notes.left_out if omission.reason != _NOTHING).most_common(3)
-        alike = {re.sub(r"\d+", "#", omission.reason): omission.reason for omission in reversed(notes.skipped)}
+        examples = {re.sub(r"\d+", "#", omission.reason): omission.reason for omission in reversed(notes.skipped)}
         most = Counter(re.sub(r"\d+", "#", omission.reason) for omission in notes.skipped).most_common(1)
-        reasons = [alike[kind] for kind, _ in most]
+        reasons = [examples[kind] for kind, _ in most]
         reasons += [f"{omissions[reason]}: {reason}" for reason, _ in often]
         raise FileError("; ".join([f"{work.source}: nothing to keep", *reasons]))
     missing = ", ".join(map(repr, sorted(work.offsets_ns.keys() - set(streams))))
@@ -421,7 +421,7 @@ def finish(
 
 
 def _without_folders(omissions: list[Omission], source: Path) -> list[dict[str, str]]:
-    """As the cache has them, which goes to others: the folders in which the source lies are left away."""
+    """Returns omissions for the cache, without the folders above the source: a cache is passed on to others."""
     return [{key: without_folders(text, source) for key, text in asdict(omission).items()} for omission in omissions]
 
 
@@ -433,7 +433,7 @@ def report(
     seconds: float,
     held: dataset.Dataset | None = None,
 ) -> IngestReport:
-    """Reports on a cache that was written; on one that was appended to, what it has beyond `held`."""
+    """Returns the report on a written cache; after an append, on what it has beyond `held`."""
     written = dataset.open(cache)
     rows = {name: stream.rows for name, stream in written.streams.items()}
     for name, stream in {} if held is None else held.streams.items():
@@ -482,19 +482,19 @@ def _camera(stream: dataset.Stream, frames: int, seconds: float) -> dict[str, An
 
 
 def checked_path(argument: str, path: Any) -> Path:
-    """The path that was given, or an error that names the argument."""
+    """Returns the given path. Errors name the argument."""
     return Path(_lib.path_text(path, argument))
 
 
 def checked_cache(path: Any) -> Path:
-    """The same of a directory that is to be made."""
+    """Returns the path of a cache to write. Errors name the argument."""
     cache = checked_path("cache", path)
-    # The writer makes folders that are missing; before, "missing/.." leads nowhere.
+    # "missing/.." cannot be opened until the writer has made `missing`.
     return cache.resolve() if ".." in cache.parts else cache
 
 
 def check_source(source: Path) -> None:
-    """Refuses what is not there or does not open."""
+    """Refuses a source that does not exist or does not open."""
     try:
         if source.is_dir():
             os.scandir(source).close()
@@ -521,12 +521,12 @@ class _Stream:
 
 
 class Driver:
-    """Writes recordings, and keeps what they say together of the streams.
+    """Writes recordings, and collects what they declare about streams.
 
     Attributes:
         kept: recordings that were written.
         frames: rows of cameras that were written.
-        streams: what was written, by name.
+        streams: the written streams, by name.
         repaired: see :class:`IngestReport`.
     """
 
@@ -550,9 +550,9 @@ class Driver:
         self._dtypes = {**notes.wider.setdefault("dtypes", {}), **self._fixed}
 
     def run(self, reader: Any, progress: Progress | None, share: range | None = None) -> None:
-        """Writes the recordings, of `share` alone where it is given, and tells how far it is; what `progress` raises is its
-        caller's and ends the ingest."""
-        tell = progress or (lambda done, total, what: None)
+        """Writes the recordings, with `share` only those, and reports progress. An exception that `progress` raises ends the
+        ingest and reaches the caller."""
+        report = progress or (lambda done, total, what: None)
         notes, work = self._notes, self._work
         started = time.perf_counter()
         with work.limits(), closing(reader.read(work.source, work.options, notes)) as recordings:
@@ -566,7 +566,7 @@ class Driver:
                         raise ShardsError(f"format {name!r} tells of all recordings at its end, which no shard knows")
                     break
                 if notes.wants(notes.position):
-                    tell(notes.position, notes.total, recording.what)
+                    report(notes.position, notes.total, recording.what)
                     shown_s = time.perf_counter()
                     with closing(self._write(recording)) as chunks:
                         for counted in chunks:
@@ -575,11 +575,11 @@ class Driver:
                                 continue
                             shown_s, count = now_s, self.frames if counted == "frames" else self.rows
                             rate = f"{count / (now_s - started):,.0f} {counted}/s"
-                            tell(notes.position, notes.total, f"{recording.what}, {rate}")
+                            report(notes.position, notes.total, f"{recording.what}, {rate}")
                 notes.position += 1
 
     def end(self) -> None:
-        """Tells the cache of the clocks, which later recordings may have changed."""
+        """Declares the streams again: later recordings may have changed their clocks."""
         for name, stream in self.streams.items():
             self._writer.stream(name, clock=stream.clock, **stream.facts)
 
@@ -612,14 +612,14 @@ class Driver:
                     with self._writer.episode(**{**metadata, RUN_COLUMN: number}) as episode:
                         for name, samples in later.pop(number):
                             yield from self._append(episode, name, samples)
-                except Error as error:  # no skipping the recording: what lies before the step is written
+                except Error as error:  # do not skip the recording: its rows before the step are written
                     raise FileError(f"{recording.where}: behind step {number} of its clock: {error}") from error
             self.streams.update(now)
             add_counts(self.repaired, order.repaired)
             self.kept += 1
 
     def _parts(self, recording: Recording, now: dict[str, _Stream]) -> Iterator[tuple[str, Samples]]:
-        """Yields the parts of a recording's streams, frames chunk by chunk, and declares each stream; `now` collects them."""
+        """Yields the parts of a recording's streams, frames chunk by chunk, and declares each stream; `now` collects the declarations."""
         budget = Budget(recording.where)
         declared = EpisodeFacts(recording.what, self._notes)
         named = self._features.named(recording, dict if self._mapper is None else self._mapper.columns)
@@ -644,7 +644,7 @@ class Driver:
         declared.say(recording.metadata, recording.where, getattr(self._work.options, "rate_hz", None))
 
     def _as_first(self, name: str, samples: Samples, now: dict[str, _Stream]) -> Samples:
-        """Returns samples with the methods that the stream has already, since a stream has them once, and with its units if the samples
+        """Returns samples with the stream's earlier methods, since a stream has one list of them, and with its units if the samples
         name none. Reports what differs."""
         before = now.get(name) or self.streams.get(name)
         if before is not None:
@@ -677,7 +677,7 @@ class Driver:
         before = now.get(name) or self.streams.get(name)
         facts = samples.facts
         if before is None:
-            self._writer.stream(name, **facts)  # here, where the message can name the file, not at the end
+            self._writer.stream(name, **facts)  # not at the end: here the error can name the file
         elif before.facts != facts:
             now_has, had = _differing(facts, before.facts), _differing(before.facts, facts)
             raise ArgumentError(
@@ -689,7 +689,7 @@ class Driver:
         now[name] = _Stream(facts, samples.clock)
 
     def _append(self, episode: EpisodeWriter, name: str, samples: Samples) -> Iterator[str]:
-        """Writes a part; yields what was counted of it, "frames" behind each chunk of these, else "rows"."""
+        """Writes a part. Yields "frames" after each chunk of frames, for other samples "rows" once."""
         if name in self._work.offsets_ns:
             samples = shift(name, samples, self._work.offsets_ns[name])
         if not isinstance(samples, Frames) and 2 * np.count_nonzero(np.diff(samples.time_ns) == 0) > len(
@@ -707,7 +707,7 @@ class Driver:
                 say_files(name, samples, self._notes)
                 episode.append(name, time_ns, self._as_before(name, values), offsets=offsets)
             case Texts(time_ns=time_ns, texts=texts):
-                if len(texts):  # of none nothing tells that they are text
+                if len(texts):  # an empty list does not show that it is text
                     episode.append(name, time_ns, list(texts))
             case Frames(chunks=chunks):
                 for time_ns, frames in chunks:
@@ -717,7 +717,7 @@ class Driver:
                         )
                         self._notes.assume(name, f"{what}: 16 bits a pixel, which are kept; a batch refuses them", name)
                     say_no_metres(name, frames, self._notes)
-                    codec = samples.codec if isinstance(frames, np.ndarray) else None  # files say theirs
+                    codec = samples.codec if isinstance(frames, np.ndarray) else None  # files name their own codec
                     episode.append(name, time_ns, frames, codec=codec, quality=samples.quality)
                     self.frames += len(time_ns)
                     yield "frames"
@@ -726,11 +726,11 @@ class Driver:
         yield "rows"
 
     def _as_before(self, name: str, values: Any) -> Any:
-        """Values in the type of the stream's first rows, where these are of another.
+        """Returns values in the dtype of the stream's first rows.
 
         Raises:
-            WiderError: another type holds both; the ingest is to begin anew with it.
-            ArgumentError: none does.
+            WiderError: a wider dtype holds both; the ingest begins anew with it.
+            ArgumentError: no dtype holds both.
         """
         if not isinstance(values, np.ndarray):
             return values
@@ -752,7 +752,7 @@ class Driver:
 
 
 def _holds(dtype: np.dtype[Any], values: np.ndarray) -> np.ndarray | None:
-    """The values in that type; None where it does not hold one of them."""
+    """Returns the values in `dtype`; None if it does not hold all of them."""
     with np.errstate(invalid="ignore", over="ignore"):
         held = values.astype(dtype)
         back = held.astype(values.dtype)
@@ -783,7 +783,7 @@ def _ordered(order: Order, parts: Iterator[tuple[str, Samples]]) -> Iterator[tup
 
 
 def _differing(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str:
-    """Shows the facts that the others have otherwise; of names, which may be many, their number and the first that differs."""
+    """Describes the facts that differ from `others`; of names, which may be many, their number and the first that differs."""
     shown = []
     for fact, value in facts.items():
         other = others.get(fact)

@@ -21,7 +21,7 @@ from .recording import Notes, SourceError, naming
 # A larger file is not read ahead, so that memory holds only one such file.
 _AHEAD_BYTES = 64 << 20
 
-# Files that mark folders which this package writes.
+# The files by which folders that this package writes are recognised.
 _MARKS = {"manifest.json", "writer.lock", "lock", "plan.json"}
 
 _OUTSIDE = "a symlink out of the source (--follow-links)"
@@ -45,7 +45,7 @@ _LFS = b"version https://git-lfs"
 
 @dataclass(frozen=True)
 class _Bounds:
-    """A source. Links that lead out of it are not followed.
+    """The folder that links of a source may lead to.
 
     source: its absolute path.
     folder: the folder of the source, as the user named it. `resolved` is the same folder without links.
@@ -94,7 +94,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def check_file(path: Path) -> None:
-    """Refuses files that must not or cannot be read; opening a FIFO would wait for ever.
+    """Refuses files that must not be read or cannot be. Opening a FIFO, for example, would wait for ever.
 
     Symlinks are followed within the source, and from a snapshot of the Hugging Face Hub to its blobs; see :func:`bounded`.
 
@@ -145,10 +145,10 @@ class Listing:
     """The content of a folder and its subfolders.
 
     files: everything that is not a folder, sorted. It includes dangling symlinks and FIFOs, which :func:`check_file` refuses.
-    caches: folders that are caches; their files do not belong to the source. Neither do caches that are being written and
-        shards, but these are not named, because they come and go.
+    caches: folders that are caches; their files do not belong to the source. Caches that are being written and shards do not
+        either, and are not named, because they come and go.
     unreadable: folders that cannot be opened, and why.
-    repeated: symlinks to folders whose files are in `files` by another path.
+    repeated: symlinks to folders that are listed by another path, {symlink: that path}.
     outside: symlinks to files and folders outside the source, which are not followed; see :func:`bounded`.
     """
 
@@ -179,9 +179,9 @@ class Listing:
                 raise SourceError(f"{link}: {_OUTSIDE}")
 
     def name_others(self, used: Iterable[Path], why: str, root: Path, notes: Notes) -> None:
-        """Names the first few files that are not in `used`."""
-        kept = set(used)
-        names = [str(file.relative_to(root)) for file in self.files if file not in kept]
+        """Names the first files that are not in `used`."""
+        used_files = set(used)
+        names = [str(file.relative_to(root)) for file in self.files if file not in used_files]
         if names:
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
             notes.leave_out("other files", f"{why}: {', '.join(names[:5])}{more}")
@@ -258,7 +258,7 @@ def _begins(file: Path, word: bytes) -> bool:
 
 
 def look_through(source: Path, notes: Notes) -> tuple[Path, Listing]:
-    """Returns the folder that names are relative to, and the files of a source; notes what is left out."""
+    """Returns the folder that names are relative to, and the listing of a source; notes what the listing leaves out."""
     root = source if source.is_dir() else source.parent
     listing = list_files(source)
     listing.note(root, notes)
@@ -292,7 +292,7 @@ def name_of(source: Path) -> str:
 
 
 def identity_of(source: Path) -> str:
-    """Returns a hash of the path, which identifies a source without showing its path."""
+    """Returns a hash of the source's path, which identifies the source without showing the path."""
     return hashlib.sha256(os.fsencode(source.resolve())).hexdigest()[:16]
 
 
@@ -304,7 +304,7 @@ def is_source(provenance: Mapping[str, Any], source: Path) -> bool:
 
 
 def without_folders(text: str, source: Path) -> str:
-    """Returns a message in which paths begin with the source's own name."""
+    """Returns a message in which the source's path is cut to its name."""
     for path in (source, source.resolve()):
         text = text.replace(f"{path}{os.sep}", f"{name_of(source)}{os.sep}").replace(f"{path}:", f"{name_of(source)}:")
     return text
@@ -326,7 +326,7 @@ def _is_data(entry: os.DirEntry[str]) -> bool:
 
 
 class Ahead(Generic[_T]):
-    """Reads files one after the other. While the caller uses one file, a thread reads the next, unless that is large.
+    """Reads files one after another. While the caller uses one file, a thread reads the next, unless that is large.
 
     It is a context manager, which waits for the thread.
     """
@@ -334,17 +334,17 @@ class Ahead(Generic[_T]):
     def __init__(self, read: Callable[[Path], _T], files: Sequence[Path]) -> None:
         self._read = read
         self._next = dict(pairwise(files))
-        self._begun: tuple[Path, Future[_T]] | None = None
+        self._ahead: tuple[Path, Future[_T]] | None = None
         self._thread = ThreadPoolExecutor(1, "robocache-read")
 
     def read(self, file: Path) -> _T:
         """Returns the result of reading this file, or raises its error."""
-        begun, self._begun = self._begun, None
+        ahead, self._ahead = self._ahead, None
         following = self._next.get(file)
         if following is not None and _size(following) <= _AHEAD_BYTES:
             with suppress(RuntimeError):  # the system gives no thread: the file is read later
-                self._begun = following, self._thread.submit(copy_context().run, self._read, following)
-        return begun[1].result() if begun is not None and begun[0] == file else self._read(file)
+                self._ahead = following, self._thread.submit(copy_context().run, self._read, following)
+        return ahead[1].result() if ahead is not None and ahead[0] == file else self._read(file)
 
     def __enter__(self) -> Ahead[_T]:
         return self

@@ -1,6 +1,6 @@
 """Stores a camera's frames, and reads frames that are files in the source: JPEGs and PNGs.
 
-`CameraOptions` is what the user asked for, :class:`Storage` what follows from it.
+`CameraOptions` are the user's options, :class:`Storage` the storage that follows from them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .recording import Frames, Notes, SourceError, naming
 
 # Images are read, checked and written in chunks of this many.
 _AT_ONCE = 64
-# Pictures with a smaller side are rather a sensor's numbers.
+# Pictures with a smaller side are probably values of a sensor.
 _SMALL = 32
 # A chunk ends earlier when its decoded images exceed this many bytes.
 _PIXELS_AT_ONCE = 128 << 20
@@ -61,13 +61,13 @@ class Storage:
         return cls(cast(Any, codec), int(quality or 95), size, options.image_fit, labels)
 
     def say_loss(self, camera: str, notes: Notes) -> None:
-        """Reports that pixels, which the source has exactly, are not kept so."""
+        """Reports that exact pixels of the source are stored with a loss."""
         why = f"stored as JPEG of quality {self.quality}; --image-codec png keeps them exact"
         notes.assume("pixels", why, camera)
 
     @classmethod
     def of_pixels(cls, options: CameraOptions, camera: str, height: int, width: int, notes: Notes) -> Storage:
-        """The storage of uint8 frames that the source has as arrays: exact where they are small; else a loss by default is said."""
+        """Returns the storage of uint8 frames that the source has as arrays: exact for small ones, else with a reported loss."""
         storage = cls.of(options, camera)
         if options.image_codec is None and storage.codec == "jpeg":
             if min(height, width) < _SMALL:
@@ -77,7 +77,7 @@ class Storage:
 
     @property
     def of_depth(self) -> Storage:
-        """The storage of depth, which is lossless and never resized."""
+        """The storage of depth: lossless and never resized."""
         return replace(self, codec="raw" if self.codec == "raw" else "png", size=None)
 
     def resized(self, height: int, width: int) -> dict[str, Any] | None:
@@ -173,30 +173,30 @@ class Images:
         while start < len(self.time_ns):
             lost: dict[int, SourceError] = {}
             wanted = range(start, min(start + _AT_ONCE, len(self.time_ns)))
-            rows, taken, start = self._take(wanted, kinds, notes, lost)
+            rows, encoded, start = self._read_rows(wanted, kinds, notes, lost)
             if lost:
                 notes.skip(
                     f"{self.what}: {self.camera}: rows {ranges(list(map(self._number, sorted(lost))))}", lost[min(lost)]
                 )
-            if taken is None:
+            if encoded is None:
                 continue
-            for why in taken.reencoded:
+            for why in encoded.reencoded:
                 notes.leave_out(f"{self.camera}: JPEGs as they were", f"encoded anew: {why}")
-            height, width, _ = taken.shape
+            height, width, _ = encoded.shape
             if storage.size is not None or options.image_codec is not None:
                 pixels = frames.decode(
-                    taken.codec, taken.data, taken.offsets, taken.shape, taken.dtype, range(len(rows))
+                    encoded.codec, encoded.data, encoded.offsets, encoded.shape, encoded.dtype, range(len(rows))
                 )
-                as_asked = storage.labels or options.image_codec is not None
-                asked = storage if as_asked else replace(storage, codec=cast(Any, taken.codec))
-                taken = encode(pixels, asked)
-            yield self.time_ns[rows], taken, storage.resized(height, width)
+                is_given = storage.labels or options.image_codec is not None
+                new_storage = storage if is_given else replace(storage, codec=cast(Any, encoded.codec))
+                encoded = encode(pixels, new_storage)
+            yield self.time_ns[rows], encoded, storage.resized(height, width)
 
-    def _take(
+    def _read_rows(
         self, rows: range, kinds: Kinds, notes: Notes, lost: dict[int, SourceError]
     ) -> tuple[list[int], frames.Encoded | None, int]:
-        """Returns the readable rows, their frames, and the next row to take; adds the other rows to `lost`. Large frames end a
-        chunk before all rows are taken."""
+        """Returns the readable rows, their frames, and the next row to read; adds the other rows to `lost`. A chunk of large frames
+        ends early."""
         files: dict[int, bytes] = {}
         pixels, stop = 0, rows.stop
         for row in rows:
@@ -215,8 +215,8 @@ class Images:
                 files[row] = file
                 pixels += size
         try:
-            taken = frames.take(list(files.values()))
-            kinds.check(self.camera, _kind(taken), self.where)
+            encoded = frames.take(list(files.values()))
+            kinds.check(self.camera, _kind(encoded), self.where)
         except Error:  # checking one by one finds the row
             sound: dict[int, bytes] = {}
             for row, file in files.items():
@@ -224,10 +224,10 @@ class Images:
                     kinds.check(self.camera, _kind(frames.take([file])), self._location(row))
                     sound[row] = file
             return list(sound), frames.take(list(sound.values())) if sound else None, stop
-        return list(files), taken, stop
+        return list(files), encoded, stop
 
     def _without_palette(self, file: bytes, notes: Notes) -> bytes:
-        """Returns the indices of a PNG of labels; other PNGs as they are, whose colours are decoded."""
+        """Returns a PNG of labels as its indices; other PNGs unchanged, since they are decoded to colours."""
         if frames.is_labels(self.camera):
             notes.leave_out(f"{self.camera}: colours of a palette", "the indices, which are the labels, are kept")
             return frames.indices_of(file)
@@ -259,13 +259,13 @@ def _pixels(file: bytes) -> tuple[int, int, int]:
     if file[:8] == b"\x89PNG\r\n\x1a\n" and len(file) > 25:
         width, height, depth, color = struct.unpack_from(">IIBB", file, 16)
         return height, width, height * width * {0: 1, 4: 2, 6: 4}.get(color, 3) * (1 + (depth > 8))
-    at = 2
-    while file[:2] == b"\xff\xd8" and at + 9 < len(file) and file[at] == 0xFF:
-        marker = file[at + 1]
+    offset = 2
+    while file[:2] == b"\xff\xd8" and offset + 9 < len(file) and file[offset] == 0xFF:
+        marker = file[offset + 1]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width, channels = struct.unpack_from(">HHB", file, at + 5)
+            height, width, channels = struct.unpack_from(">HHB", file, offset + 5)
             return height, width, height * width * channels
-        at += 1 if marker == 0xFF else 2 + int.from_bytes(file[at + 2 : at + 4], "big")
+        offset += 1 if marker == 0xFF else 2 + int.from_bytes(file[offset + 2 : offset + 4], "big")
     return 0, 0, 0
 
 
@@ -304,8 +304,8 @@ class DepthImages:
         _, images = first
         unit_m = None if images.dtype == np.float32 else 1.0 if unit == "m" else 0.001
         if unit is None:
-            taken = "metres, since it is float32" if unit_m is None else "millimetres, since it has 16 bits"
-            notes.assume(f"{self.camera}: depth without a depth_unit", taken, self.camera)
+            assumption = "metres, since it is float32" if unit_m is None else "millimetres, since it has 16 bits"
+            notes.assume(f"{self.camera}: depth without a depth_unit", assumption, self.camera)
         return Frames(chain([first], chunks), unit_m=unit_m, clock=self.clock)
 
     def _chunks(self, unit: Any, kinds: Kinds, notes: Notes) -> Iterator[tuple[np.ndarray, frames.Encoded]]:
@@ -336,16 +336,18 @@ class DepthImages:
         data = self.read(row)
         if is_tiff(data):
             return read_tiff(data)
-        taken = frames.take([data])
-        if taken.shape[2] != 1 or taken.dtype != np.uint16:
-            raise Error(f"{_kind(taken)}: expected depth, uint16 or float32 of one channel")
-        pixels: np.ndarray = frames.decode(taken.codec, taken.data, taken.offsets, taken.shape, taken.dtype, range(1))
+        encoded = frames.take([data])
+        if encoded.shape[2] != 1 or encoded.dtype != np.uint16:
+            raise Error(f"{_kind(encoded)}: expected depth, uint16 or float32 of one channel")
+        pixels: np.ndarray = frames.decode(
+            encoded.codec, encoded.data, encoded.offsets, encoded.shape, encoded.dtype, range(1)
+        )
         return pixels[0, ..., 0]
 
 
 def is_image_of_16_bits(name: str, sides: Sequence[int]) -> bool:
-    """Whether arrays of 16 bits and one channel are images: by a name that says depth or labels, or because they are no smaller than
-    32x32. Smaller ones are numbers, as those of a tactile sensor."""
+    """Whether arrays of 16 bits and one channel are images: their name has a word for depth or labels, or they are at least
+    32x32. Smaller ones are numbers, such as those of a tactile sensor."""
     return min(sides) >= _SMALL or frames.says_depth(name) is True or frames.is_labels(name)
 
 

@@ -1,7 +1,7 @@
-"""A mapping: which streams of a source a cache has, by what names, cut into which parts, and what is said of them.
+"""Mappings, which select, rename, cut and describe the streams of a source.
 
-It is a TOML, YAML or JSON file, or a dict of the same form; GR00T's ``meta/modality.json`` is understood as it is. Everything that
-can be is checked before a recording is read; the rest is checked when the first of the streams comes.
+A mapping is a TOML, YAML or JSON file, or a dict of the same form; GR00T's ``meta/modality.json`` is one too. It is checked as far
+as possible before a recording is read, and the rest when the streams come.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ else:
 # A Loader's methods of interpolation.
 METHODS = ("linear", "nearest", "previous", "next", "pchip", "akima", "angle", "slerp", "pose")
 _TAKES = {"slerp": 4, "pose": 7}  # features: a quaternion; x, y, z and a quaternion
-# Whose default keys name a stream of the dataset, and what its parts are called.
+# GR00T's modalities, each with the stream that it cuts by default; None: the stream "<modality>.<key>".
 _MODALITIES = {"state": "observation.state", "action": "action", "video": None, "annotation": None}
 _LARGEST_FILE = 16 << 20
 
@@ -47,7 +47,7 @@ class Part:
     """A part of a stream that becomes a stream.
 
     start, stop: its features; all if `stop` is None.
-    is_bgr: a camera's red and blue are exchanged back; None where nothing is said.
+    is_bgr: whether to exchange a camera's red and blue; None if the mapping does not say.
     attributes: its units, methods, norm_group and others, see :data:`~.recording.ATTRIBUTES`.
     """
 
@@ -62,12 +62,12 @@ class Part:
 class StreamMapping:
     """A mapping, checked.
 
-    where: begins the message of each error in it.
-    given: as it was written, JSON-able.
-    streams: the parts of each stream, by its name in the source; streams that are not named stay as they are.
+    where: the prefix of its errors.
+    given: the mapping as written, JSON-able.
+    streams: the parts of each stream, by its name in the source; other streams stay unchanged.
     include, exclude: patterns of names; a stream is kept if one of `include` and none of `exclude` matches it.
     rename, constants, without: changes of the columns of the episodes table.
-    complete: whether a stream or a column that never comes is an error.
+    complete: whether a stream or a column that the source lacks is an error.
     """
 
     where: str
@@ -82,7 +82,7 @@ class StreamMapping:
 
     @property
     def exchanges(self) -> dict[str, bool]:
-        """Whether it exchanges red and blue of cameras, by their new names, where it says so."""
+        """For each camera whose channels are declared, by its new name: whether red and blue are exchanged."""
         parts = [part for parts in self.streams.values() for part in parts]
         return {name: part.is_bgr for part in parts if part.is_bgr is not None for name in part.names}
 
@@ -92,8 +92,8 @@ def load_mapping(mapping: Any) -> StreamMapping:
 
     Raises:
         FileError: the file cannot be read.
-        ArgumentError, ArgumentTypeError: something in it, named.
-        Error: it is YAML, and the package that reads that is missing.
+        ArgumentError, ArgumentTypeError: an entry is wrong; the message names it.
+        Error: it is YAML, and the package for YAML is missing.
     """
     if isinstance(mapping, Mapping):
         return parse_mapping(dict(mapping), "mapping")
@@ -102,7 +102,7 @@ def load_mapping(mapping: Any) -> StreamMapping:
     path = Path(os.fspath(mapping))
     try:
         check_file(path)
-    except SourceError as error:  # of what the user named, not of the source: nothing to be skipped
+    except SourceError as error:  # the user's file, which on_error="skip" must not pass over
         raise FileError(str(error)) from error
     if path.stat().st_size > _LARGEST_FILE:
         raise FileError(f"{path}: expected a mapping of at most {_LARGEST_FILE >> 20} MiB")
@@ -120,7 +120,7 @@ def load_mapping(mapping: Any) -> StreamMapping:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Makes a dict of a JSON object. Refuses a key that is there twice, because one value would be lost."""
+    """Returns a JSON object as a dict. Refuses a key that occurs twice, because one value would be lost."""
     twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
     if twice:
         raise ValueError(f"two entries {twice[0]!r}")
@@ -136,7 +136,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         ) from error
     try:
         return read_yaml(path)
-    except SourceError as error:  # as above
+    except SourceError as error:  # the user's file, as above
         raise FileError(str(error)) from error
 
 
@@ -144,7 +144,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_mapping(given: Mapping[str, Any], where: str) -> StreamMapping:
-    """Checks what a mapping's file says, whose name `where` is; raises as :func:`load_mapping`."""
+    """Checks the content of a mapping's file, whose name is `where`; raises as :func:`load_mapping`."""
     try:
         json.dumps(given, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:  # a date of TOML, say
@@ -156,10 +156,10 @@ def parse_mapping(given: Mapping[str, Any], where: str) -> StreamMapping:
     exclude = _texts(given.get("exclude", []), f"{where}: exclude")
     streams = {}
     for name, entry in _table(given.get("streams", {}), f"{where}: streams").items():
-        place = f"{where}: streams.{name}"
+        path = f"{where}: streams.{name}"
         if not _is_kept(name, include, exclude):
-            raise ArgumentError(f"{place}: include and exclude leave this stream out")
-        streams[name] = _parse_stream(name, _table(entry, place), place)
+            raise ArgumentError(f"{path}: include and exclude leave this stream out")
+        streams[name] = _parse_stream(name, _table(entry, path), path)
     _check_unique([name for parts in streams.values() for part in parts for name in part.names], where)
     episodes = _table(given.get("episodes", {}), f"{where}: episodes")
     _check_keys(episodes, {"rename", "constants", "exclude"}, f"{where}: episodes")
@@ -173,9 +173,9 @@ def parse_mapping(given: Mapping[str, Any], where: str) -> StreamMapping:
 
 
 def _parse_stream(stream: str, entry: Mapping[str, Any], where: str) -> tuple[Part, ...]:
-    said = {"units", "methods", "norm_group", "attributes"}
+    described = {"units", "methods", "norm_group", "attributes"}
     if "slices" not in entry:
-        _check_keys(entry, {"name", "slices", "channels", *said}, where)
+        _check_keys(entry, {"name", "slices", "channels", *described}, where)
         names = entry.get("name", stream)
         names = _texts(names, f"{where}: name") if isinstance(names, list) else (_text(names, f"{where}: name"),)
         if not names:
@@ -190,14 +190,14 @@ def _parse_stream(stream: str, entry: Mapping[str, Any], where: str) -> tuple[Pa
         raise ArgumentTypeError(f"{where}: slices: expected a list of tables, got {slices!r:.60}")
     parts = []
     for number, cut in enumerate(slices):
-        place = f"{where}: slices[{number}]"
-        _check_keys(_table(cut, place), {"name", "start", "stop", *said}, place)
+        path = f"{where}: slices[{number}]"
+        _check_keys(_table(cut, path), {"name", "start", "stop", *described}, path)
         missing = {"name", "start", "stop"} - cut.keys()
         if missing:
-            raise ArgumentError(f"{place}: expected {', '.join(sorted(missing))} too")
-        start, stop = _bounds(cut["start"], cut["stop"], place)
-        part = Part((_text(cut["name"], f"{place}: name"),), start, stop, _parse_attributes(cut, place))
-        _check_attributes(part.attributes, stop - start, place)
+            raise ArgumentError(f"{path}: expected {', '.join(sorted(missing))} too")
+        start, stop = _bounds(cut["start"], cut["stop"], path)
+        part = Part((_text(cut["name"], f"{path}: name"),), start, stop, _parse_attributes(cut, path))
+        _check_attributes(part.attributes, stop - start, path)
         parts.append(part)
     _check_overlaps([(part.start, part.stop or 0, part.names[0]) for part in parts], f"{where}: slices")
     return tuple(parts)
@@ -238,27 +238,27 @@ def _parse_methods(methods: Any, where: str) -> list[list[Any]]:
 
 
 def _parse_modality(given: Mapping[str, Any], where: str) -> dict[str, tuple[Part, ...]]:
-    """GR00T's: slices of the state and the action, other names for cameras and annotations."""
+    """Parses GR00T's modality.json: slices of the state and the action, new names for cameras and annotations."""
     _check_keys(given, _MODALITIES.keys(), where)
     cut: dict[str, list[Part]] = {}
     whole: dict[str, list[Part]] = {}
     for modality, default in _MODALITIES.items():
         for key, entry in _table(given.get(modality, {}), f"{where}: {modality}").items():
-            place, name = f"{where}: {modality}.{key}", f"{modality}.{key}"
-            stream = _text(_table(entry, place).get("original_key") or default or name, f"{place}: original_key")
-            said = {fact: value for fact, value in entry.items() if fact not in ("original_key", "start", "end")}
-            if said.get("rotation_type", "") is None:
-                del said["rotation_type"]
-            if "rotation_type" in said:
-                said["methods"] = method_of_rotation(str(said["rotation_type"]))
+            path, name = f"{where}: {modality}.{key}", f"{modality}.{key}"
+            stream = _text(_table(entry, path).get("original_key") or default or name, f"{path}: original_key")
+            facts = {fact: value for fact, value in entry.items() if fact not in ("original_key", "start", "end")}
+            if facts.get("rotation_type", "") is None:
+                del facts["rotation_type"]
+            if "rotation_type" in facts:
+                facts["methods"] = method_of_rotation(str(facts["rotation_type"]))
             elif modality in ("state", "action") and declares_whole(entry.get("dtype")):
-                said["methods"] = "previous"
-            said = _parse_attributes({"attributes": said}, place)
+                facts["methods"] = "previous"
+            facts = _parse_attributes({"attributes": facts}, path)
             if "start" in entry or "end" in entry:
-                start, stop = _bounds(entry.get("start"), entry.get("end"), place)
-                cut.setdefault(stream, []).append(Part((name,), start, stop, said))
+                start, stop = _bounds(entry.get("start"), entry.get("end"), path)
+                cut.setdefault(stream, []).append(Part((name,), start, stop, facts))
             else:
-                whole.setdefault(stream, []).append(Part((name,), attributes=said))
+                whole.setdefault(stream, []).append(Part((name,), attributes=facts))
     for stream, parts in cut.items():
         if stream in whole:
             raise ArgumentError(f"{where}: {stream}: expected slices of it or all of it, got both")
@@ -336,7 +336,7 @@ class Mapper:
         self._notes = notes
 
     def gives_methods(self, stream: str, start: int, stop: int | None) -> bool:
-        """Whether the mapping says how these features of a source's stream are interpolated, in each part that has them."""
+        """Whether the mapping gives methods for these features of a source's stream, in each part that has them."""
         parts = [
             part
             for part in self._mapping.streams.get(stream, ())
@@ -345,7 +345,7 @@ class Mapper:
         return bool(parts) and all("methods" in part.attributes for part in parts)
 
     def columns(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """The recording's columns of the episodes table."""
+        """Returns the recording's columns of the episodes table, as the mapping changes them."""
         mapping = self._mapping
         mapped: dict[str, Any] = {}
         for column, value in metadata.items():
@@ -361,12 +361,12 @@ class Mapper:
         return {**mapped, **mapping.constants}
 
     def streams(self, recording: Recording) -> Iterator[tuple[str, Samples]]:
-        """Its streams by their new names."""
+        """Yields the recording's streams by their new names."""
         for name, samples in recording.streams:
             yield from self.apply(name, samples)
 
     def apply(self, name: str, samples: Samples) -> Iterator[tuple[str, Samples]]:
-        """Yields the streams that are made from a part of a stream. If frames give several streams, they are of one chunk.
+        """Yields the streams that are made from a part of a stream. Frames for several streams come chunk by chunk.
 
         Raises:
             FileError: the mapping does not fit the stream.
@@ -395,13 +395,15 @@ class Mapper:
                     yield new, self._cut(chunk, part, name)
 
     def end(self) -> None:
-        """Raises:
-        ArgumentError: a stream, a column or a pattern of the mapping never came, nor was a stream left out by that name,
-            unless the mapping is of all datasets of a kind.
+        """Reports or refuses what the mapping names and the source lacks.
+
+        Raises:
+            ArgumentError: a stream, a column or a pattern never came, and no stream of that name was left out. A mapping that is
+                not `complete` is only reported.
         """
         mapping, seen = self._mapping, self._notes.seen
         streams = seen.get("mapping: streams", {})
-        left_out = {omission.what for omission in self._notes.left_out}  # as cameras are with video=False
+        left_out = {omission.what for omission in self._notes.left_out}  # such as cameras with video=False
         for stream in (name for name in mapping.streams if name not in streams):
             if not mapping.complete:
                 self._notes.leave_out(stream, f"in {mapping.where}, but no stream of what was read")
@@ -429,15 +431,15 @@ class Mapper:
             got = list(samples.values.shape[1:]) if isinstance(samples, Rows) else type(samples).__name__.lower()
             raise FileError(f"{where}: slices: expected rows of features along one axis, got {got}")
         features = samples.values.shape[1]
-        taken = np.zeros(features, bool)
+        covered = np.zeros(features, bool)
         for part in parts:
             assert part.stop is not None
             if part.stop > features:
                 raise FileError(
                     f"{where}: {part.names[0]} from {part.start} to {part.stop}, but a row has {features} features"
                 )
-            taken[part.start : part.stop] = True
-        edges = np.flatnonzero(np.diff(np.concatenate([[True], taken, [True]])))
+            covered[part.start : part.stop] = True
+        edges = np.flatnonzero(np.diff(np.concatenate([[True], covered, [True]])))
         for start, stop in edges.reshape(-1, 2).tolist():
             self._notes.leave_out(f"{name}[{start}:{stop}]", "in no slice of the mapping")
 
@@ -452,49 +454,49 @@ class Mapper:
             features = None
             if isinstance(samples, Rows | Ragged):
                 features = int(np.prod(samples.values.shape[1:]))
-            known = dict(samples.attributes)
+            of_source = dict(samples.attributes)
         else:
             assert isinstance(samples, Rows)
             features = part.stop - start
             names = None if samples.names is None else samples.names[start : part.stop]
             samples = replace(samples, values=samples.values[:, start : part.stop], names=names)
-            known = _cut_attributes(samples.attributes, start, part.stop)
+            of_source = _cut_attributes(samples.attributes, start, part.stop)
             for begin, end, method in samples.attributes.get("methods", ()) if "methods" not in part.attributes else ():
                 if method in _TAKES and begin < part.stop and start < end and not start <= begin < end <= part.stop:
                     why = f"the mapping cuts features {start} to {part.stop} out of it: they are interpolated number by number"
                     self._notes.leave_out(f"{part.names[0]}: {method} of features {begin} to {end} of {name}", why)
-        said = dict(part.attributes)
-        if "rotation_type" in said and said.get("methods") == "angle" and isinstance(samples, Rows):
-            in_degrees = says_degrees(said.get("units", known.get("units")))
+        described = dict(part.attributes)
+        if "rotation_type" in described and described.get("methods") == "angle" and isinstance(samples, Rows):
+            in_degrees = says_degrees(described.get("units", of_source.get("units")))
             most = None if in_degrees else self._notes.beyond_a_turn(part.names[0], samples.values)
             if in_degrees or most is not None:
                 why = (
                     "in degrees"
                     if most is None
-                    else f"{said['rotation_type']} up to {most:.4g}, more than a turn in radians"
+                    else f"{described['rotation_type']} up to {most:.4g}, more than a turn in radians"
                 )
                 self._notes.assume(part.names[0], f"{why}: degrees have no method, so the row before is held", name)
-                said["methods"] = "previous"
-        elif "rotation_type" in said and said.get("methods") == "previous":
-            self._notes.leave_out(f"{part.names[0]}: values between rows", why_held(str(said["rotation_type"])))
-        if isinstance(said.get("methods"), str) and features is not None:
-            said["methods"] = [[0, features, said["methods"]]]
-        if "methods" in said and not isinstance(samples, Rows):
+                described["methods"] = "previous"
+        elif "rotation_type" in described and described.get("methods") == "previous":
+            self._notes.leave_out(f"{part.names[0]}: values between rows", why_held(str(described["rotation_type"])))
+        if isinstance(described.get("methods"), str) and features is not None:
+            described["methods"] = [[0, features, described["methods"]]]
+        if "methods" in described and not isinstance(samples, Rows):
             raise FileError(f"{self._mapping.where}: streams.{name}: methods: expected numbers of one shape a row")
         try:
             if features is not None:
-                units = {"units": known["units"]} if "units" in known else {}
-                _check_attributes({**units, **said}, features, f"{self._mapping.where}: streams.{name}")
+                units = {"units": of_source["units"]} if "units" in of_source else {}
+                _check_attributes({**units, **described}, features, f"{self._mapping.where}: streams.{name}")
         except ArgumentError as error:
             raise FileError(str(error)) from error
-        if isinstance(said.get("methods"), list):  # the features that it does not name keep the source's methods
-            said["methods"] = with_others(said["methods"], known.get("methods", []))
-        attributes = {**known, **said}
+        if isinstance(described.get("methods"), list):  # features that it does not name keep the source's methods
+            described["methods"] = with_others(described["methods"], of_source.get("methods", []))
+        attributes = {**of_source, **described}
         return replace(samples, attributes=attributes) if attributes else samples
 
 
 def _check_attributes(attributes: Mapping[str, Any], features: int, where: str) -> None:
-    """Checks units and methods against the number of features."""
+    """Refuses units and methods that do not fit the number of features."""
     units, methods = attributes.get("units"), attributes.get("methods")
     if isinstance(units, list) and len(units) != features:
         raise ArgumentError(f"{where}: units: expected {features}, got {len(units)}")
@@ -510,7 +512,7 @@ def _check_attributes(attributes: Mapping[str, Any], features: int, where: str) 
 
 
 def _cut_attributes(attributes: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
-    """Returns the source's attributes of a stream, for these features alone."""
+    """Returns the attributes of a stream of the source, cut to these features."""
     cut = dict(attributes)
     if isinstance(cut.get("units"), list):
         cut["units"] = cut["units"][start:stop]
@@ -527,10 +529,10 @@ def _cut_attributes(attributes: Mapping[str, Any], start: int, stop: int) -> dic
 
 @dataclass
 class Found:
-    """A stream of the recordings that were looked at.
+    """A stream of the recordings that a preview reads.
 
     kind: "numbers", "frames", "arrays" that are ragged, or "text".
-    shape: of a row; of ragged rows of an element.
+    shape: of a row; for ragged rows of an element.
     rate_hz: the rate of the median period; None for fewer than two stamps.
     """
 
@@ -544,7 +546,7 @@ class Found:
     rate_hz: float | None = None
 
 
-# Stamps that a rate is found by.
+# The stamps of a stream that its rate is computed from.
 _MOST_STAMPS = 65536
 
 
@@ -584,7 +586,7 @@ def _find(samples: Samples) -> Found:
 
 
 def draft(streams: Mapping[str, Found], columns: Mapping[str, Any], title: Sequence[str]) -> str:
-    """A mapping of these streams and columns that leaves them as they are, as TOML that is ready to be edited."""
+    """Returns a mapping as TOML, ready to edit, that leaves these streams and columns unchanged."""
     lines = [f"# {printable(line)}" for line in title]
     lines += ["", 'include = ["*"]', "exclude = []"]
     for name, found in streams.items():
@@ -613,7 +615,7 @@ def draft(streams: Mapping[str, Found], columns: Mapping[str, Any], title: Seque
 
 
 def toml(value: Any) -> str:
-    """A value of TOML; text in quotes is a key too."""
+    """Returns a value as TOML. Text in quotes may be a key too."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{toml(key)} = {toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):

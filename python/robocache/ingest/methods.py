@@ -1,4 +1,4 @@
-"""Finds the methods of interpolation that a source declares: names and schemas declare rotations and angles, types whole numbers.
+"""Finds the methods of interpolation that a source declares: names and schemas declare rotations and angles, dtypes whole numbers.
 
 Values are not examined, because four numbers of length 1 may be anything.
 """
@@ -26,9 +26,9 @@ from ..feature_words import (
 )
 from .recording import Notes, Ragged, Rows, Samples
 
-# PX4 calls a quaternion q. Elsewhere q is as often joint positions.
+# The words for a quaternion in PX4, which names one q. Elsewhere q is as often joint positions.
 PX4_WORDS = QUATERNION | {"q"}
-# PX4's words for angles. Its unit is the radian, where a name does not end with another one.
+# PX4's words for angles. Their unit is the radian, unless the name ends with another unit.
 _PX4_ANGLE = {"yaw", "heading", "cog", "course", "bearing", "azimuth", "roll", "pitch", "euler"}
 _PX4_OTHER = {
     *NO_ROTATION,
@@ -36,7 +36,7 @@ _PX4_OTHER = {
     *("ratios", "variances", "innov", "innovation", "innovations", "test", "integ", "integral", "gain", "weight"),
     *("count", "flag", "flags", "error", "quality", "confidence", "trim", "offset", "control", "input", "stick"),
 }
-# PX4's topics whose rows are of several subjects in turn, which a key, an index or an address tells apart.
+# PX4's topics whose rows belong to several subjects in turn, distinguished by a key, an index or an address.
 _PX4_OF_SEVERAL = {
     "collisionreport",
     "debugkeyvalue",
@@ -58,9 +58,9 @@ _ROS_ANGLES = {
     "unitree_legged_msgs/IMU": {"rpy"},
     "vision_msgs/Pose2D": {"theta"},
 }
-# A stamp's parts: /imu/header/stamp/sec and nanosec.
+# Matches a part of a stamp, such as sec or nanosec in /imu/header/stamp: its stem, the seconds, the fraction.
 _STAMP_PART = re.compile(r"(?i)(.*?)(?:(secs?|seconds)|((?:n|nano|u|micro)_?(?:secs?|seconds)))")
-# Distances and the limits beside them, beyond which there is no measurement: of LaserScan, Range and PX4's distance_sensor.
+# Distances, and the fields beside them with the limits of the measurement: of LaserScan, Range and PX4's distance_sensor.
 _LIMITS = {
     "ranges": ("range_min", "range_max"),
     "range": ("min_range", "max_range"),
@@ -69,8 +69,7 @@ _LIMITS = {
 BEYOND_LIMITS = "held: beyond the limits beside them there is no measurement"
 HELD = "rotations as vectors or matrices have no method between rows: the row before is held"
 
-# Rotations and angles that formats declare by their schemas: by format a pattern of streams, the shape of a row, and methods.
-# "orientation" is quaternions along the last axis.
+# Rotations and angles by the schemas of formats: for each format, patterns of streams, the shape of a row, and methods.
 _EULER_POSE = [[3, 6, "angle"]]
 _POSE = [[3, 7, "slerp"]]
 VECTOR_POSE = [[3, 6, "previous"]]
@@ -92,7 +91,7 @@ _SCHEMAS: dict[str, tuple[tuple[str, tuple[int, ...], list[Block]], ...]] = {
         (r"env_states/actors/.*", (13,), _POSE),
         (r"env_states/articulations/.*", (), _POSE),
     ),
-    "npz": (  # AMASS: a rotation vector a joint
+    "npz": (  # AMASS: a rotation vector for each joint
         (r"poses", (72,), [[0, 72, "previous"]]),  # SMPL's
         (r"poses|pose_aa", (24, 3), [[0, 72, "previous"]]),
         (r"body_pose", (69,), [[0, 69, "previous"]]),
@@ -130,10 +129,10 @@ _SCHEMAS: dict[str, tuple[tuple[str, tuple[int, ...], list[Block]], ...]] = {
 }
 
 
-# More values than this name no subjects: counters, as some drivers write them there.
+# A field with more values than this does not name subjects: some drivers count rows in it.
 MOST_SUBJECTS = 32
-# A field with one of WORDS_OF_IDS in its name is an id. One with WORDS_OF_SUBJECTS may be one, if its values take turns. NO_SUBJECT
-# matches words of ids that do not name a row's subject.
+# A field with one of WORDS_OF_IDS in its name is an id. A field with one of WORDS_OF_SUBJECTS may be one, if its values take turns.
+# NO_SUBJECT matches words of ids that do not name a row's subject.
 WORDS_OF_IDS = {"id", "index", "idx"}
 WORDS_OF_SUBJECTS = {
     *("address", "addr", "anchor", "beacon", "channel", "chan", "node", "sensor", "device", "motor", "tag", "slot"),
@@ -148,7 +147,7 @@ NO_SUBJECT = re.compile(
 class Ids:
     """The values of a field that may be an id, in the order of a recording's rows.
 
-    changes: how often a row has another one than the row before.
+    changes: how many rows have another value than the row before.
     """
 
     def __init__(self) -> None:
@@ -158,7 +157,7 @@ class Ids:
 
     @classmethod
     def of(cls, codes: np.ndarray) -> Ids:
-        """Returns the ids of all rows at once. `codes` has the number of each row's value."""
+        """Returns the ids of all rows at once. `codes` has an index of each row's value."""
         ids = cls()
         ids.seen = Counter({str(code): int(count) for code, count in enumerate(np.bincount(codes))})
         ids.changes = int(np.count_nonzero(np.diff(codes)))
@@ -171,33 +170,34 @@ class Ids:
 
     @property
     def is_few(self) -> bool:
-        """Whether there are several, not so many that they count something, each for more than a row."""
+        """Whether there are several values, too few for a counter, and each on two rows on average or more."""
         return 2 <= len(self.seen) <= MOST_SUBJECTS and 2 * len(self.seen) <= self.seen.total()
 
     @property
     def take_turns(self) -> bool:
+        """Whether the values change often: in a quarter of the rows or more."""
         return self.is_few and 4 * self.changes >= self.seen.total()
 
     @property
     def take_strict_turns(self) -> bool:
-        """Whether nearly every row differs from the one before and all values are equally frequent. A state's text is not like that."""
+        """Whether nearly every row differs from the one before, and all values are equally frequent. Texts of a state do not do so."""
         counts = self.seen.values()
         return self.take_turns and 10 * self.changes >= 9 * self.seen.total() and 10 * min(counts) >= 9 * max(counts)
 
     @property
     def return_(self) -> bool:
-        """Whether an id comes again after another one, which a counter of phases does not."""
+        """Whether a value comes again after another one, which the values of a counter of phases do not."""
         return self.is_few and self.changes >= len(self.seen)
 
 
 def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iterator[tuple[str, Samples]]:
-    """Yields the streams, with ``attributes["methods"]`` for the rotations and angles that the format's schema or their names declare
-    among features without a method."""
+    """Yields the streams, with ``attributes["methods"]`` for rotations and angles that the format's schema or feature names declare.
+    Features that have a method keep it."""
     known: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[Block]] = {}
     for stream, samples in streams:
         if isinstance(samples, Rows | Ragged) and samples.values.dtype.kind not in "biu":
             key = stream, tuple(samples.names or ()), samples.values.shape[1:]
-            of_schema = _of_schema(stream, samples, notes)  # of each part, whose values may be no angles
+            of_schema = _of_schema(stream, samples, notes)  # for each part, since its values may exclude angles
             if key not in known:
                 by_names = with_others(rotations_of(*key), rotation_vectors(*key))
                 known[key] = with_others(of_schema, by_names)
@@ -216,8 +216,8 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
 
 
 def _of_schema(stream: str, samples: Rows | Ragged, notes: Notes) -> list[Block]:
-    """Returns the methods that the format's schema has for a stream. DROID's name for a pose is also that of other robots' sets, so it
-    is said there, and it is no angle in radians where values are beyond a turn."""
+    """Returns the methods that the format's schema has for a stream. Other robots use DROID's name for a pose too, so that is
+    reported, and values beyond a turn are not taken for angles."""
     shape = samples.values.shape[1:]
     methods: list[Block] = next(
         (
@@ -240,7 +240,7 @@ def _of_schema(stream: str, samples: Rows | Ragged, notes: Notes) -> list[Block]
 
 
 def _say_assumed(stream: str, samples: Rows | Ragged, by_names: list[Block], notes: Notes) -> None:
-    """Reports rotations and angles that only a name declares, not a ROS type or a format's schema."""
+    """Reports rotations and angles that only a name declares, no ROS type and no schema."""
     attributes = samples.attributes
     given = attributes.get("methods", [])
     found = [block for block in by_names if block in with_others(given, by_names) and block not in given]
@@ -261,21 +261,21 @@ def _say_assumed(stream: str, samples: Rows | Ragged, by_names: list[Block], not
 
 
 def _stamps_in_parts(names: Sequence[str]) -> list[Block]:
-    """Returns the features that are a stamp's seconds and what is beyond them, sec and nanosec, which are held: between two stamps the
-    second part may begin at 0 again."""
+    """Returns a "previous" block for features that are the seconds and the fraction of one stamp, sec and nanosec: between two stamps
+    the fraction may begin at 0 again."""
     parts = [match.groups() if (match := _STAMP_PART.fullmatch(name)) else ("", None, None) for name in names]
-    seconds, beyond = ({stem for stem, *part in parts if part[i]} for i in (0, 1))
-    return runs([i for i, (stem, *_) in enumerate(parts) if stem in seconds & beyond], "previous")
+    seconds, fractions = ({stem for stem, *part in parts if part[i]} for i in (0, 1))
+    return runs([i for i, (stem, *_) in enumerate(parts) if stem in seconds & fractions], "previous")
 
 
 def has_limits(path: str, paths: Container[str]) -> bool:
-    """Whether the field of that path is distances that have limits beside them, among a type's fields."""
+    """Whether a type has limits of the measurement beside the distances in the field at `path`; `paths` are all its fields."""
     stem, dot, name = path.rpartition(".")
     return name in _LIMITS and all(f"{stem}{dot}{limit}" in paths for limit in _LIMITS[name])
 
 
 def ros_angles(type: str, field: str) -> bool:
-    """Whether a ROS type declares its field an angle in radians."""
+    """Whether a ROS type declares its field to be an angle in radians."""
     package, _, name = type.partition("/")
     name = name.removeprefix("msg/")
     if package == "px4_msgs":
@@ -284,44 +284,44 @@ def ros_angles(type: str, field: str) -> bool:
 
 
 def px4_of_several(topic: str) -> bool:
-    """Whether a PX4 topic's rows are of several subjects, by its name in a log or as a ROS type: nothing lies between two of them."""
+    """Whether a PX4 topic, named as in a log or as a ROS type, has rows of several subjects, which must not be mixed."""
     return topic.replace("_", "").lower() in _PX4_OF_SEVERAL
 
 
 def px4_angles(topic: str, names: Sequence[str]) -> list[Block]:
-    """Returns the features of a PX4 topic that are angles by their names."""
+    """Returns "angle" blocks for the features of a PX4 topic that are angles by their names."""
     if words_of(topic) & _PX4_OTHER:
         return []
-    said = [words_of(re.sub(r"\[\d+\]", "", name.rpartition(".")[2])) for name in names]
-    return runs([i for i, words in enumerate(said) if words & _PX4_ANGLE and not words & _PX4_OTHER], "angle")
+    words_of_names = [words_of(re.sub(r"\[\d+\]", "", name.rpartition(".")[2])) for name in names]
+    return runs([i for i, words in enumerate(words_of_names) if words & _PX4_ANGLE and not words & _PX4_OTHER], "angle")
 
 
-def method_of_rotation(said: str) -> str:
-    """Returns the method for a rotation of the kind that a word says, such as those of GR00T's modality.json: Euler angles are in
-    radians; rotation vectors, matrices and what is not known have no method between rows, so they are held."""
-    return {"quat": "slerp", "euler": "angle"}.get(next(iter(kinds_of(said)), ""), "previous")
+def method_of_rotation(word: str) -> str:
+    """Returns the method for a rotation as a word names it, such as those in GR00T's modality.json: Euler angles are in radians;
+    rotation vectors, matrices and unknown words have no method between rows, so the row before is held."""
+    return {"quat": "slerp", "euler": "angle"}.get(next(iter(kinds_of(word)), ""), "previous")
 
 
-def why_held(said: str) -> str:
-    """Returns why a rotation of the kind that a word says is held."""
-    if kinds_of(said):
+def why_held(word: str) -> str:
+    """Returns why a rotation as a word names it is held."""
+    if kinds_of(word):
         return HELD
     known = "quaternion, euler_angles_rpy, axis_angle, rotation_6d, matrix"
-    return f"rotation_type {said!r} is none of {known}: the row before is held"
+    return f"rotation_type {word!r} is none of {known}: the row before is held"
 
 
 def with_held(methods: Sequence[Block], is_whole: Sequence[bool]) -> list[Block]:
     """Returns the methods of a stream of floats, with "previous" for the other features that are whole numbers by their types.
 
-    Nothing lies between two modes, flags or counts. Streams of integers are held as they are.
+    There is no value between two modes, flags or counts. Streams of integers need no method to be held.
 
-    is_whole: of each feature, whether its type is bool, enum or integer.
+    is_whole: for each feature, whether its type is bool, enum or integer.
     """
     return with_others(methods, runs([feature for feature, whole in enumerate(is_whole) if whole], "previous"))
 
 
 def with_others(methods: Sequence[Block], others: Sequence[Block]) -> list[Block]:
-    """Returns the blocks of `methods`, and `others` for the features that these do not name. A rotation is not cut."""
+    """Returns `methods`, and `others` for features that these do not name. A rotation is not cut."""
     taken = {feature for start, stop, _ in methods for feature in range(start, stop)}
     blocks = list(methods)
     for start, stop, method in others:
@@ -334,5 +334,5 @@ def with_others(methods: Sequence[Block], others: Sequence[Block]) -> list[Block
 
 
 def declares_whole(dtype: object) -> bool:
-    """Whether a file's word for a dtype says bool or integer."""
+    """Whether a file's word for a dtype means bool or integer."""
     return str(dtype).lower().startswith(("bool", "int", "uint"))

@@ -1,4 +1,4 @@
-"""A format's options are a dataclass; from its fields come the checks of ``ingest(**options)`` and the command line."""
+"""Options of formats: from the fields of a dataclass come the checks of ``ingest(**options)`` and the command line."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ..errors import ArgumentError, ArgumentTypeError
 
 
 def option(default: Any, help: str) -> Any:
-    """A field of an options dataclass. Its type is bool, or str, int, float, Literal[...] and unions of them.
+    """Returns a field of an options dataclass. Its type is bool, or str, int, float, Literal[...] and unions of them.
 
-    On the command line a bool is ``--name``, or ``--no-name`` where it is true by default; `help` says what that does.
+    On the command line a bool is ``--name``, or ``--no-name`` if it is true by default; `help` describes the flag.
     """
     return dataclasses.field(default=default, metadata={"help": help})
 
 
 def make_options(kind: type[Any], format: str, values: dict[str, Any]) -> Any:
-    """The options dataclass `kind` of that format, filled and checked.
+    """Returns an instance of the options dataclass `kind`, checked.
 
     Raises:
-        ArgumentError: an option that the format does not have, or another value than its choices.
-        ArgumentTypeError: a value of another type.
+        ArgumentError: the format has no such option, or the value is not one of its choices.
+        ArgumentTypeError: the value has another type.
     """
     hints = get_type_hints(kind)
     values = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
@@ -37,7 +37,7 @@ def make_options(kind: type[Any], format: str, values: dict[str, Any]) -> Any:
             continue
         if choices and not (isinstance(value, str) and value in choices):
             raise ArgumentError(f"{name}: expected one of {', '.join(choices)}{' or None' * optional}, got {value!r}")
-        # True is an int to Python, and no number of a column.
+        # True is an int in Python, but no number here.
         if not choices and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
             expected = " or ".join(kind.__name__ for kind in kinds)
             raise ArgumentTypeError(f"{name}: expected {expected}{' or None' * optional}, got {value!r}")
@@ -45,8 +45,8 @@ def make_options(kind: type[Any], format: str, values: dict[str, Any]) -> Any:
 
 
 def add_arguments(parser: argparse.ArgumentParser, title: str, kind: type[Any]) -> None:
-    """Adds a group of arguments, one an option of `kind` that its base does not have; the parsed namespace has those that
-    were given."""
+    """Adds a group of arguments, one for each option that `kind` has and its base does not. The parsed namespace has only the
+    given ones."""
     fields = [field for field in dataclasses.fields(kind) if field.name in inspect.get_annotations(kind)]
     if not fields:
         return
@@ -65,12 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser, title: str, kind: type[Any]) 
 
 
 def _parts(hint: Any) -> tuple[tuple[type, ...], tuple[str, ...], bool]:
-    """The types of a hint, its choices, and whether it may be None."""
+    """Returns the types of a hint, its choices, and whether it may be None."""
     parts = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
     choices = tuple(choice for part in parts if get_origin(part) is Literal for choice in get_args(part))
     kinds = tuple(part for part in parts if isinstance(part, type) and part is not type(None))
     if float in kinds and int not in kinds:
-        kinds = (*kinds, int)  # as everywhere in Python
+        kinds = (*kinds, int)  # an int may stand for a float, as in Python
     return kinds, choices, type(None) in parts
 
 
@@ -80,5 +80,5 @@ def _converter(kinds: tuple[type, ...]) -> Any:
             return int(text) if int in kinds and text.isdecimal() else text
         return kinds[0](text)
 
-    convert.__name__ = kinds[0].__name__  # what argparse calls it in "invalid int value"
+    convert.__name__ = kinds[0].__name__  # argparse writes it in "invalid int value"
     return convert

@@ -12,9 +12,9 @@ from .._tvm_ffi import WITHOUT_TORCH
 
 
 def start(function: Callable[..., Any], *arguments: Any, **options: Any) -> subprocess.Popen[Any]:
-    """Starts a process that calls a function of a module of this package; `options` are those of Popen.
+    """Starts a process that calls a function in a module of this package; `options` are those of Popen.
 
-    It has its own session, so that Ctrl-C reaches this process alone, which then ends the other one.
+    The process has its own session: Ctrl-C reaches only this process, which then ends the other.
     """
     paths = [path for path in sys.path if isinstance(path, str)]
     name = function.__name__

@@ -1,4 +1,4 @@
-"""Rows that have no clock of their own: at what rate they were recorded, and their stamps by it."""
+"""Rows without a clock of their own: their rate, and the stamps that follow from it."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from ..feature_words import in_snake_case
 from .formats import RateOptions
 from .recording import Notes, SourceError
 
-# Names of a rate; layouts have no common one.
+# The names of a rate in the source; formats have no common one.
 _RATES = (
     "control_freq", "control_frequency", "control_hz", "control_rate", "control_fps", "frequency", "freq", "fps", "hz", "rate_hz",
     "frame_rate", "framerate", "mocap_framerate", "mocap_frame_rate", "sample_rate", "sampling_rate", "record_frequency",
     "recording_frequency", "record_fps",
 )  # fmt: skip
-# These may also be a sensor's own rate, such as a microphone's 16,000. Rows of a robot do not come faster than the two limits.
+# These may also be a sensor's rate, such as a microphone's 16,000. Rates of a robot's rows are below these limits: the first for
+# these names, the second for others.
 _OF_ANYTHING = ("frequency", "freq", "hz", "sample_rate", "sampling_rate")
 _MOST_OF_ANYTHING_HZ, _MOST_OF_ROWS_HZ = 1000, 10_000
-# A rate below one of these words is that sensor's own.
+# A rate below one of these words in a tree of facts is the sensor's own.
 _SENSORS = re.compile(
     "mics?|microphones?|audio|sound|speech|imu|lidar|radar|gps|tactile|ft|wrench|sensors?|cams?|cameras?|images?|rgb|depth|video|gripper"
 )
-# Seconds from one row to the next.
+# Names of the seconds from one row to the next.
 _PERIODS = ("dt", "control_dt", "control_timestep", "timestep")
-# These are a simulation's steps if one of STEPS is beside them: a row is that many steps.
+# These are a simulation's steps if one of STEPS is beside them; a row is that many steps.
 _OF_SIMULATION = ("dt", "timestep", "sim_dt", "physics_dt", "sim_timestep", "physics_timestep")
 STEPS = ("decimation", "frame_skip", "frameskip", "action_repeat", "control_decimation")
-# Rates of two clocks are reported if they differ by this share of one, and refused if one is so many times the other and an option
-# chooses between them.
+# Rates of two clocks are reported if they differ by more than the first, relative to one. If one is more than the second times the
+# other, they are refused, where an option can choose between them.
 OTHER_RATE, CONTRADICTION = 0.02, 2.0
 _WORDS = {*_RATES, *_PERIODS, *_OF_SIMULATION, *STEPS}
 # Robots are not recorded more slowly: a longer period counts milliseconds, or something else.
 _LONGEST_PERIOD_S = 1
 _LONGEST_STEP_S = 10.0
-# Objects in objects of a description.
+# The most levels of objects in a description.
 _DEEPEST = 8
 _WITH_UNIT = re.compile(r"\s*(.*?)\s*(?:hz|fps)\s*", re.IGNORECASE)
 
@@ -54,14 +55,14 @@ def find_rate(
     said: Mapping[str, float] | None = None,
     notes: Notes | None = None,
 ) -> tuple[float, str]:
-    """Rows a second, and what says so: the user's `rate_hz`, or the source.
+    """Returns the rows per second, and the origin of that rate: the user's `rate_hz`, or the source.
 
-    why: what is missing, where nothing says a rate.
-    said: the rates that the source says, by where it says them.
-    notes: gets the assumption if only the name of an attribute says the rate.
+    why: begins the error if there is no rate.
+    said: the source's rates, keyed by where they are declared.
+    notes: receives the assumption if only an attribute's name declares the rate.
 
     Raises:
-        FileError: nothing says a rate.
+        FileError: there is no rate.
         SourceError: the source contradicts itself, or the user.
     """
     said = said or {}
@@ -95,11 +96,11 @@ def tell_rates(source: Path, options: RateOptions, notes: Notes) -> None:
 def compare_rates(
     what: str, time_ns: np.ndarray, said: Mapping[str, float], notes: Notes, where: object = None
 ) -> None:
-    """Reports rates that a source declares where its stamps, which stay its clock, have another one.
+    """Reports rates that a source declares if its stamps have another one. The stamps stay the clock.
 
     what: the clock or the stream.
     said: as in :func:`find_rate`.
-    where: of a source whose option `rate_hz` can replace its clock.
+    where: the source, if its option `rate_hz` can replace the clock; else None.
 
     Raises:
         SourceError: `where` is given, and a rate contradicts the stamps.
@@ -115,9 +116,9 @@ def compare_rates(
             notes.assume(what, f"its stamps, {both}")
 
 
-@lru_cache(maxsize=1)  # the streams of a recording ask for the same ones
+@lru_cache(maxsize=1)  # the streams of a recording need the same stamps
 def nominal_time_ns(start: int, stop: int, rate_hz: float) -> np.ndarray:
-    """int64 nanoseconds of the rows ``start`` to ``stop - 1``, row 0 at 0; read-only."""
+    """Returns int64 nanoseconds of the rows ``start`` to ``stop - 1``, row 0 at 0; read-only."""
     stamps: np.ndarray = np.rint(np.arange(start, stop) * 1e9 / rate_hz).astype(np.int64)
     stamps.flags.writeable = False
     return stamps
@@ -134,10 +135,10 @@ def refuse_no_seconds(stamps: np.ndarray, where: object) -> None:
 
 
 def said_rates(facts: Mapping[str, Any], where: str, periods: bool = True) -> Iterator[tuple[str, float]]:
-    """Rows a second, by what says so. A text that is a JSON object says what its own keys say.
+    """Yields rates in rows per second, each after its name. A text that is a JSON object is searched by its own keys.
 
-    where: begins the name of each.
-    periods: whether a period alone says it; where a simulation is described it is that of the simulation's steps.
+    where: the prefix of the names.
+    periods: whether a period alone counts; in the description of a simulation it is the simulation's own.
     """
     for path, value in facts.items():
         if isinstance(value, str) and value.lstrip().startswith("{"):
@@ -153,10 +154,10 @@ def said_rates(facts: Mapping[str, Any], where: str, periods: bool = True) -> It
             if number <= most and (name.startswith("control") or not any(map(_SENSORS.fullmatch, words))):
                 yield f"{where}{path}", number
             continue
-        beside = {
-            _word(other): count for key, count in facts.items() for place, other in [_split(key)] if place == above
+        siblings = {
+            _word(other): count for key, count in facts.items() for parent, other in [_split(key)] if parent == above
         }
-        steps = {word: count for word in STEPS if (count := _number(beside.get(word)))}
+        steps = {word: count for word in STEPS if (count := _number(siblings.get(word)))}
         if name in _OF_SIMULATION and steps:
             # Steps of the simulation are given as decimals: 0.005 * 4 is 50 Hz, not 49.99999999999999.
             for word, count in steps.items():
@@ -168,39 +169,39 @@ def said_rates(facts: Mapping[str, Any], where: str, periods: bool = True) -> It
 
 
 def described_rates(described: Mapping[str, Any], where: str) -> dict[str, float]:
-    """The same of what describes an environment, of objects in objects. Farther within than its parts, a camera or a sensor may have
-    a rate of its own, so that only what is called a control's counts there, unless nothing else says a rate."""
-    said: dict[str, float] = {}
+    """Yields as :func:`said_rates`, from the description of an environment, with objects in objects. Deeper than its parts, a camera or a
+    sensor may have its own rate: there only rates named control count, unless there are no others."""
+    rates: dict[str, float] = {}
     others: dict[str, float] = {}
     level = [(where, described)]
     for depth in range(_DEEPEST):
-        for place, part in level:
-            for by, rate_hz in said_rates(part, place, periods=False):
+        for path, part in level:
+            for by, rate_hz in said_rates(part, path, periods=False):
                 is_control = depth < 2 or by.rpartition(".")[2].lower().startswith("control")
-                (said if is_control else others)[by] = rate_hz
+                (rates if is_control else others)[by] = rate_hz
         level = [
-            (f"{place}{key}.", {name: value for name, value in part.items() if _word(name) in STEPS} | inner)
-            for place, part in level
+            (f"{path}{key}.", {name: value for name, value in part.items() if _word(name) in STEPS} | inner)
+            for path, part in level
             for key, inner in part.items()
             if isinstance(inner, dict)
         ]
-    return said or others
+    return rates or others
 
 
 def _split(path: str) -> tuple[str, str]:
-    """Returns what is above a fact, and its own name."""
+    """Returns the path above a fact, and the fact's own name."""
     last = path.rpartition("/")[2]
     return path[: len(path) - len(last)], last
 
 
 def _word(name: str) -> str:
-    """Returns the word for a rate, a period or steps that a name is: "frame_skip" of "frameSkip"; others in small letters."""
+    """Returns the word of _WORDS that a name is: "frame_skip" of "frameSkip"; other names in lower case."""
     snake = in_snake_case(name)
     return snake if snake in _WORDS else name.lower()
 
 
 def _number(value: Any) -> float | None:
-    """A rate or a period, which may be the only one of a list, or a text, as "20" or "20 Hz"."""
+    """Returns a rate or a period as a number. It may be alone in a list, or a text such as "20" or "20 Hz"."""
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
     if isinstance(value, str) and (match := _WITH_UNIT.fullmatch(value)):

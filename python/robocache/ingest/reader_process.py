@@ -1,6 +1,7 @@
-"""A process of its own for libraries that damage, or a file made to do harm, could hang, kill or fill: `untrusted` is its program.
+"""Runs libraries on untrusted files in a process of their own, since a file could make them hang, die or fill the memory.
 
-Each request has a limit of CPU time and of memory. A process that dies costs its request, whose error names the file.
+The process runs `untrusted`. Each request has limits of CPU time and memory. If the process dies, its request
+fails with an error that names the file.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from . import untrusted
 from .budget import at_once
 from .recording import SourceError
 
-# The limits of a request: CPU time (a thousand requests usually take a second), and memory for so many items beside the libraries.
+# The limits of a request: CPU time (a thousand requests usually take a second), and memory: so many items beyond the libraries' own.
 _CPU_S = 10
 _ITEMS = 4
 
 
 class ReaderProcess:
-    """A process, and the one file that it reads: after a request of which the process died, all others are refused at once."""
+    """A process that reads one file at a time. If a request kills it, later requests are refused at once."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -48,7 +49,7 @@ class ReaderProcess:
         """Calls a function of `untrusted` in the process, and returns its result or raises its error.
 
         Raises:
-            SourceError: the process died, or would take too much memory; begins with `where`.
+            SourceError: the process died, or needs too much memory; the message begins with `where`.
         """
         memory = _ITEMS * at_once()
         try:
@@ -57,15 +58,15 @@ class ReaderProcess:
             self._send((function, memory, arguments))
             is_answer, answer = pickle.load(self._stream)
         except (EOFError, OSError, pickle.UnpicklingError):
-            self.died = self.died or self._how_it_died()
+            self.died = self.died or self._cause_of_death()
             raise SourceError(f"{where}: {self.died}") from None
         if is_answer:
             return answer
-        if isinstance(answer, MemoryError) or "memory allocation failed" in str(answer):  # as HDF5 says it
+        if isinstance(answer, MemoryError) or "memory allocation failed" in str(answer):  # in the words of HDF5
             raise SourceError(f"{where}: more than {memory} bytes in memory; memory_limit (--memory-limit) lifts that")
         raise answer
 
-    def _how_it_died(self) -> str:
+    def _cause_of_death(self) -> str:
         code = self._process.wait()
         if code == -signal.SIGXCPU:
             return f"damaged: its library did not come to an end within {_CPU_S} s"
@@ -82,7 +83,7 @@ class ReaderProcess:
 
 
 class _Idle:
-    """Processes that wait for their next file."""
+    """Processes that wait for another file."""
 
     def __init__(self) -> None:
         self.processes: list[ReaderProcess] = []
@@ -94,7 +95,7 @@ _idle: ContextVar[_Idle | None] = ContextVar("idle_reader_processes", default=No
 
 @contextmanager
 def reader_processes() -> Iterator[None]:
-    """Within the block, a process that has read a file reads the next one."""
+    """Within the block, a process that has read a file is used for the next one."""
     idle = _Idle()
     token = _idle.set(idle)
     try:
@@ -108,7 +109,7 @@ def reader_processes() -> Iterator[None]:
 
 @contextmanager
 def reader_process() -> Iterator[ReaderProcess]:
-    """A process for one file."""
+    """Yields a process for one file."""
     idle = _idle.get()
     process = idle.processes.pop() if idle is not None and idle.processes else ReaderProcess()
     try:

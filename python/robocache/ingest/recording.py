@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 
 # The attributes of streams that several formats share.
 ATTRIBUTES = {
-    "units": "of the features: one str for all, or a list of one each",
+    "units": "the units of the features: one str for all, or a list with one each",
     "methods": "how features are interpolated: [[start, stop, method], ...]",
     "frame_id": "the frame of reference",
     "clock_source": "where the stamps come from, as header.stamp or log_time",
     "schema": "the type that the source gives its messages",
-    "subjects": "the column of a CSV log that tells its several subjects apart; values are held between rows",
-    "task": "true: its text is the task that holds from each row's stamp on",
-    "labels": "of a camera: whether its pixels are labels, where its name does not say so",
-    "texts": "of whole numbers: the table in the provenance that has their texts, as lerobot.tasks",
-    "words": "of whole numbers that their type names: {word: number}, or by the name of a feature {name: {word: number}}",
+    "subjects": "the column of a CSV log that distinguishes its subjects; values are held between rows",
+    "task": "true: its text is the task, valid from each row's stamp on",
+    "labels": "for a camera: whether its pixels are labels, if its name does not say so",
+    "texts": "for whole numbers: the table in the provenance with their texts, as lerobot.tasks",
+    "words": "for whole numbers that have names: {word: number}, or for each feature {name: {word: number}}",
 }
-# Angles in radians are a turn at most, and some noise.
+# Angles in radians are at most a turn, with some noise.
 MOST_RADIANS = 6.5
 
 
@@ -82,7 +82,7 @@ class Rows(_Named):
 
     time_ns: int64 ``[n]`` nanoseconds, in the source's order; the driver handles steps back (`clocks`).
     values: ``[n, ...]``: floats, integers or bool; dtype and shape of a row are the same in all recordings.
-    names: one a feature, the same in all recordings; None without names.
+    names: a name for each feature, the same in all recordings; None without names.
     clock: "nominal" if the stamps are only index / rate.
     attributes: other facts of the stream, JSON-able, the same in all recordings: see :data:`ATTRIBUTES`.
     run: how often the recording's clock was set back before these rows, if the source shows that for all of its streams.
@@ -104,7 +104,7 @@ class Ragged(_Named):
     values: ``[elements, ...]`` of all rows, concatenated; dtype and shape of an element are the same in all recordings. A cloud's
         points are ``[points, features]``, x, y and z first.
     offsets: int64 ``[n + 1]``: row i is ``values[offsets[i]:offsets[i + 1]]``.
-    names: one a feature of an element, as "x", "y", "z", "intensity".
+    names: a name for each feature of an element, such as "x", "y", "z", "intensity".
     clock, attributes, run: as in :class:`Rows`.
     """
 
@@ -121,9 +121,9 @@ class Ragged(_Named):
 class Texts:
     """Rows that are text: instructions, prompts, events, log lines.
 
-    time_ns: int64 ``[n]`` nanoseconds, as of :class:`Rows`.
+    time_ns: int64 ``[n]`` nanoseconds, as in :class:`Rows`.
     texts: n str; the reader escapes bytes that are no UTF-8, and notes it.
-    clock, attributes, run: as of :class:`Rows`.
+    clock, attributes, run: as in :class:`Rows`.
     """
 
     time_ns: np.ndarray
@@ -134,7 +134,7 @@ class Texts:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """As of :class:`Rows`."""
+        """As in :class:`Rows`."""
         return _attributes(self)
 
 
@@ -143,12 +143,12 @@ class Frames:
     """A camera's rows in one recording, chunk by chunk, so that they need not fit in memory.
 
     chunks: ``(time_ns, frames)``, read once: int64 ``[n]`` nanoseconds, as in :class:`Rows`, and n frames of one size: an array
-        ``[n, H, W]`` or ``[n, H, W, C]`` of uint8 or uint16, JPEGs or PNGs as a list of bytes, or
+        ``[n, H, W]`` or ``[n, H, W, C]`` of uint8 or uint16, a list of bytes (JPEGs or PNGs), or
         :class:`robocache.frames.Encoded`.
-    codec, quality: how an array is stored: "jpeg" of that quality, "png" or "raw".
-    unit_m: for depth: metres of one unit.
+    codec, quality: how an array is stored: "jpeg" with that quality, "png" or "raw".
+    unit_m: metres per unit of depth.
     intrinsics: 3x3, of the stored frames.
-    resized: an earlier resize, JSON-able; None if they have the source's size.
+    resized: an earlier resize, JSON-able; None if the frames have the source's size.
     clock, attributes, run: as in :class:`Rows`.
     """
 
@@ -164,7 +164,7 @@ class Frames:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """As of :class:`Rows`."""
+        """As in :class:`Rows`."""
         return {"unit_m": self.unit_m, "intrinsics": self.intrinsics, "resized": self.resized} | _attributes(self)
 
 
@@ -180,8 +180,8 @@ class Recording:
     """One episode.
 
     what: its name in notes ("episode 3"), unique in the source.
-    where: file or folder; begins the message of every error about it.
-    metadata: its columns of the episodes table; the reader may add to it until the first stream is yielded.
+    where: the file or folder; the prefix of every error about it.
+    metadata: its columns of the episodes table; the reader may add to it until it yields the first stream.
     streams: (stream, samples) in any number: a stream's parts in the source's order, streams in any order and in turns. They are
         read once, when the episode is written, a camera's chunks before the next stream. So a reader need hold one part only.
     """
@@ -220,16 +220,16 @@ class Notes:
     Args:
         format, provenance: the format's name, and the dict into which :meth:`tell` writes under that name.
         on_error: "stop" or "skip".
-        share: the recordings that are read, by their numbers from 0 in the order of the source; other processes report what is
-            skipped or counted between others.
+        share: the recordings to read, by their numbers from 0 in the order of the source. Other processes report what is skipped
+            or counted outside of it.
 
     Attributes:
         total: how many recordings there will be, for the progress; set before the first is yielded.
-        position: the number of the recording that is read, or comes next. A reader adds the number of those that it cannot yield.
+        position: the number of the recording that is read, or comes next. A reader adds the recordings that it cannot yield.
         left_out, skipped, assumed: see :class:`IngestReport`.
-        counts, seen: what :meth:`count` and :meth:`see` have gathered: a dict a table.
-        gives_methods: whether the user's mapping has the methods of a stream's features, from a first one to the last or to an end.
-        wider: what earlier attempts to ingest the source found out of its types: see :class:`WiderError`.
+        counts, seen: the values of :meth:`count` and :meth:`see`, a dict for each table.
+        gives_methods: whether the user's mapping has methods for a stream's features, from a first one to an end or to the last.
+        wider: what earlier attempts to ingest the source found out about its types: see :class:`WiderError`.
     """
 
     def __init__(
@@ -263,10 +263,10 @@ class Notes:
         return first < self._share.stop and self._share.start < first + count
 
     def tell(self, where: object, /, **facts: Any) -> None:
-        """Adds to what the provenance says of this format: of the whole source, before the first recording or in ``finish``.
+        """Adds facts to the provenance of this format: about the whole source, before the first recording or in ``finish``.
 
         Raises:
-            FileError: the cache cannot hold it; begins with `where`.
+            FileError: the cache cannot hold them; the message begins with `where`.
         """
         try:
             self._provenance[self.format] = {**self._provenance.get(self.format, {}), **facts}
@@ -274,7 +274,7 @@ class Notes:
             raise FileError(f"{where}: {error}") from error
 
     def count(self, table: str, key: str, count: int = 1) -> None:
-        """Adds up for ``finish``."""
+        """Adds to a sum for ``finish``."""
         if self.wants(self.position):
             counts = self.counts.setdefault(table, {})
             counts[key] = counts.get(key, 0) + count
@@ -307,7 +307,7 @@ class Notes:
                 self._assumed[key].streams.append(stream)
 
     def skip(self, what: str, error: SourceError) -> None:
-        """Raises `error`, or passes over `what` by name where the user chose so."""
+        """Raises `error`, or reports `what` as skipped if the user chose so."""
         if self._on_error == "stop":
             raise error
         if self.wants(self.position):
@@ -317,7 +317,7 @@ class Notes:
         """Returns the first angle of a stream, in these rows or in others, that is too large for radians; None if there is none.
 
         Raises:
-            WiderError: there was none in the rows before: the ingest begins anew.
+            WiderError: earlier rows had none; the ingest begins anew.
         """
         beyond: dict[str, float] = self.wider.setdefault("beyond a turn", {})
         if stream not in beyond:
@@ -339,11 +339,11 @@ class Notes:
         )
 
     def reading(self, what: str, where: object) -> AbstractContextManager[None]:
-        """Reads `what`; where it cannot be read, the rest of the block is left and :meth:`skip` decides."""
+        """Reads `what`; if it cannot be read, leaves the rest of the block, and :meth:`skip` decides."""
         return passing_over(what, where, self.skip)
 
 
-# Classes, since of a recording with many small parts a contextmanager's generators take as long as the reading.
+# Classes: for a recording of many small parts, the generators of contextmanager take as long as the reading.
 class passing_over:
     """Reads `what`; if it cannot be read, leaves the rest of the block and calls `skip`, which may raise."""
 
@@ -368,10 +368,10 @@ class passing_over:
 
 
 class naming:
-    """Turns what was not foreseen into a SourceError that begins with `where`; the cause is kept.
+    """Turns an unforeseen error into a SourceError that begins with `where` and keeps the cause.
 
-    A FileError has its file already. A SourceError gets `where` if that is a file and the message names neither it nor another
-    one of its folder.
+    A FileError names its file already. A SourceError gets the prefix if `where` is a file and the message names neither it nor
+    another file of its folder.
     """
 
     __slots__ = ("_where",)
@@ -388,7 +388,7 @@ class naming:
 
 
 def _named(where: object, error: BaseException) -> BaseException:
-    """The error that :class:`naming` makes of one, which may be the same."""
+    """Returns the error as :class:`naming` raises it, often unchanged."""
     if not isinstance(error, Exception) or (isinstance(error, FileError) and not _lacks_file(where, error)):
         return error
     if isinstance(error, Error):
@@ -410,5 +410,5 @@ def _lacks_file(where: object, error: FileError) -> bool:
 
 
 def as_utf8(text: str) -> str:
-    """Names of files, and texts in JSON, may hold what is no UTF-8; the report and the cache show it escaped."""
+    """Escapes text that is no UTF-8, such as names of files, for the report and the cache."""
     return text.encode(errors="backslashreplace").decode()

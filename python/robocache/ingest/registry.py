@@ -1,6 +1,6 @@
-"""The formats there are, and which of them a source is of: those of this package, and those of others.
+"""The formats of this package and of other packages, and the search for a source's format.
 
-Another package has a format where it names it in the entry point group ``robocache.formats``.
+Another package adds a format by the entry point group ``robocache.formats``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .formats import Format, calvin, clouds, csv, euroc, hdf5, lerobot, mcap, np
 from .recording import SourceError
 
 GROUP = "robocache.formats"
-# Files that are looked at where none is of a known format.
-_LOOKED_AT = 100
+# The files that are checked for Git LFS pointers if no format fits.
+_CHECKED_FOR_POINTERS = 100
 _MODULES = (rlds, calvin, zarr, npz, rosbag2, mcap, rosbag1, ulog, euroc, clouds, csv)
 FORMATS: dict[str, Format] = {
     entry.name: entry for entry in (lerobot.FORMAT, *hdf5.FORMATS, *(module.FORMAT for module in _MODULES))
@@ -32,7 +32,7 @@ BROKEN: dict[str, str] = {}
 
 @cache
 def _load_others() -> None:
-    """Adds the formats of other packages; what is wrong with one is its own matter."""
+    """Adds the formats of other packages. A package that fails does not stop the others."""
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
             found = point.load()
@@ -41,14 +41,14 @@ def _load_others() -> None:
             if found.name in FORMATS:
                 raise ValueError(f"another format has the name {found.name!r}")
             options.add_arguments(_parser_of_all(), found.title, found.options)
-        except Exception as error:  # whatever another package does
+        except Exception as error:  # another package may raise anything
             _break(point, error)
         else:
             FORMATS[found.name] = found
 
 
 def _parser_of_all() -> argparse.ArgumentParser:
-    """Returns a parser of all known formats' options, so that another package cannot give one of their names another meaning."""
+    """Returns a parser of all known options, so that another package cannot give one of their names a second meaning."""
     parser = argparse.ArgumentParser(add_help=False)
     _add_arguments(parser)
     return parser
@@ -60,11 +60,11 @@ def _break(point: EntryPoint, error: Exception) -> None:
 
 
 def format_of(name: Any) -> Format:
-    """The format of that name.
+    """Returns the format of that name.
 
     Raises:
         ArgumentError: there is none.
-        Error: it is another package's, and does not work.
+        Error: it is another package's format, which does not load.
     """
     _load_others()
     if isinstance(name, str) and name in FORMATS:
@@ -75,10 +75,10 @@ def format_of(name: Any) -> Format:
 
 
 def find_format(source: Path) -> Format:
-    """The format whose sign is in `source`.
+    """Returns the format whose sign is in `source`.
 
     Raises:
-        FileError: there is none, or several that only the user can choose from.
+        FileError: there is no sign, or there are several and the user must choose.
     """
     _load_others()
     listing = list_files(source)
@@ -107,7 +107,7 @@ def find_format(source: Path) -> Format:
             raise FileError(
                 f"{source}: expected recordings, got a cache; robocache inspect and Loader take it as it is"
             )
-        if pointer := next(filter(is_pointer, files[:_LOOKED_AT]), None):
+        if pointer := next(filter(is_pointer, files[:_CHECKED_FOR_POINTERS]), None):
             raise SourceError(f"{pointer}: {POINTER}")
         names = ", ".join([*(str(file.relative_to(source)) for file in files[:3]), *["..."] * (len(files) > 3)])
         there = f" among {len(files)} file{'s' * (len(files) != 1)} ({names})" if files != [source] else ""
@@ -122,7 +122,7 @@ def find_format(source: Path) -> Format:
 
 
 def describe_formats() -> list[str]:
-    """A format's name, what it is, and how its files are known, in lines of at most 78 columns."""
+    """Returns each format's name, title and sign, in lines of at most 78 columns."""
     _load_others()
     entries = (f"{entry.name:10s} {entry.title}: {entry.sign}" for entry in FORMATS.values())
     return [line for entry in entries for line in textwrap.wrap(entry, 78, subsequent_indent=" " * 11)]
@@ -136,12 +136,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = [kind for entry in FORMATS.values() for kind in reversed(entry.options.__mro__[:-1])]
-    for kind in dict.fromkeys(kinds):  # those that several share once
+    for kind in dict.fromkeys(kinds):  # a class that formats share is added once
         options.add_arguments(parser, getattr(kind, "title", kind.__name__), kind)
 
 
 def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options that were given on that command line, as :func:`ingest` takes them."""
+    """Returns the options that a command line gave, as :func:`ingest` takes them."""
     return {name: value for name, value in vars(arguments).items() if name in option_names()}
 
 

@@ -1,8 +1,7 @@
-"""An ingest that is shared out: a plan, shards of it that any process on any machine converts, and the cache merged of them.
+"""Splits an ingest into shards: a plan, shards that any process on any machine converts, and their merge into one cache.
 
-A shard is a range of the source's recordings, converted to a cache of its own; what is noted on the way lies in its
-provenance. The merged cache is byte for byte the one that a single process writes. A shard that is finished is never converted
-again, so whatever is killed goes on where it was.
+A shard is a range of the source's recordings, converted to its own cache, whose provenance holds the notes. The merged cache
+is byte for byte the one that a single process writes. A finished shard is never converted again, so a killed ingest resumes.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from .recording import Notes, Omission, ShardsError, SourceError, naming
 from .registry import format_of
 
 PLAN = "plan.json"
-# Shards for each process: a few, so that none waits long for the last, and little is done again where one was killed.
+# Shards for each process: a few, so that no process waits long for the last one, and a killed one repeats little.
 _SHARDS_PER_WORKER = 4
 _MOST_SHARDS = 100_000
 _COPIED_AT_ONCE = 16 << 20
@@ -44,9 +43,9 @@ _COPIED_AT_ONCE = 16 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """A source, and into how many shards it is cut.
+    """A source, cut into shards.
 
-    folder: of its shards.
+    folder: the folder of the plan and its shards.
     recordings: how many the source has.
     files: size and modification time of each file in the source.
     """
@@ -59,7 +58,7 @@ class Plan:
 
     @property
     def described(self) -> dict[str, Any]:
-        """The plan for every shard, as JSON values."""
+        """Returns the plan as JSON values, which every shard stores."""
         mapping = self.work.mapping
         return {
             "source": str(self.work.source),
@@ -78,21 +77,21 @@ class Plan:
         }
 
     def share(self, shard: int) -> range:
-        """The recordings of a shard; those of the last have no end."""
+        """Returns the recordings of a shard; the last shard has no end."""
         begin, end = (number * self.recordings // self.shards for number in (shard, shard + 1))
         return range(begin, end if shard + 1 < self.shards else sys.maxsize)
 
     def count(self, shard: int) -> int:
-        """Returns the number of a shard's recordings, as far as the plan knew it."""
+        """Returns the number of a shard's recordings, as the plan counted them."""
         share = self.share(shard)
         return max(0, min(share.stop, self.recordings) - share.start)
 
     def path(self, shard: int) -> Path:
-        """The cache that a shard is."""
+        """Returns the path of a shard's cache."""
         return self.folder / f"shard-{shard:03d}"
 
     def check_source(self) -> None:
-        """Raises FileError, naming the first file that is not as it was when the plan was made."""
+        """Raises FileError if a file has changed since the plan was made; the error names the first such file."""
         with self.work.limits():
             now = _list(self.work.source)
         for name in sorted({*self.files, *now}):
@@ -108,18 +107,18 @@ def plan(source: Any, folder: Any, *, shards: int, **arguments: Any) -> Plan:
 
     Args:
         folder: the directory to make: ``plan.json``, and later the shards.
-        shards: how many; some are empty where there are fewer recordings.
-        arguments: as of :func:`ingest`: `format`, `on_error`, `repair`, `offsets`, `mapping` and the format's options.
+        shards: how many; some are empty if there are fewer recordings.
+        arguments: as for :func:`ingest`: `format`, `on_error`, `repair`, `offsets`, `mapping` and the format's options.
 
     Raises:
-        FileError: `folder` exists, or what :func:`ingest` raises before it reads a recording.
+        FileError: `folder` exists, or :func:`ingest` would raise it before reading a recording.
     """
     if not 1 <= (shards := whole("shards", shards)) <= _MOST_SHARDS:
         raise ArgumentError(f"shards: expected 1 to {_MOST_SHARDS}, got {shards}")
     work = Work.of(source, **arguments)
     work = replace(work, source=Path(os.path.abspath(work.source)))
     folder = checked_path("folder", folder)
-    made = survey(work, folder, shards)
+    result = survey(work, folder, shards)
     try:
         folder.mkdir(parents=True)
     except FileExistsError as error:
@@ -127,11 +126,11 @@ def plan(source: Any, folder: Any, *, shards: int, **arguments: Any) -> Plan:
     except OSError as error:
         raise FileError(f"{folder}: {error.strerror}") from error
     try:
-        save(made)
+        save(result)
     except FileError:
         remove(folder)
         raise
-    return made
+    return result
 
 
 def survey(work: Work, folder: Path, shards: int | None, workers: int = 1) -> Plan:
@@ -154,7 +153,7 @@ def _list(source: Path) -> dict[str, list[int]]:
         try:
             status = file.stat()
             found[name] = [status.st_size, status.st_mtime_ns]
-        except OSError as error:  # whoever reads the file names it
+        except OSError as error:  # a reader of the file names it in an error
             found[name] = [-(error.errno or 1)]
     return found
 
@@ -168,7 +167,7 @@ def save(made: Plan) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes what an ingest made; of a folder of shards what says that all was merged goes last."""
+    """Removes an unfinished cache, or a folder of shards; the mark that they were merged is removed last."""
     try:
         if path.is_dir() and not path.is_symlink():
             for entry in sorted(path.iterdir(), key=lambda entry: (entry.name in ("lock", "merged"), entry.name)):
@@ -187,7 +186,7 @@ def load_plan(folder: Any) -> Plan:
     """Reads the plan in a folder.
 
     Raises:
-        FileError: there is none, or it is no plan of this version.
+        FileError: there is no plan, or it is of another version.
     """
     folder = checked_path("folder", folder)
     try:
@@ -206,7 +205,7 @@ def load_plan(folder: Any) -> Plan:
         if not (isinstance(files, dict) and all(isinstance(state, list) for state in files.values())):
             raise ValueError(f"files {files!r:.60}")
         return Plan(folder, work, recordings, shards, files)
-    except SourceError as error:  # no file of the source: nothing to be skipped
+    except SourceError as error:  # a plan is no file of the source, so it is not skipped
         raise FileError(str(error)) from error
     except OSError as error:
         raise FileError(f"{folder / PLAN}: {error.strerror}") from error
@@ -237,15 +236,15 @@ def _work_of(given: Mapping[str, Any]) -> Work:
 
 
 def convert(made: Plan, shard: int, *, progress: Progress | None = None, jobs: int | None = None) -> Path:
-    """Converts one shard, unless that was done; gives its path.
+    """Converts one shard, unless it was converted before; returns its path.
 
     Args:
-        progress: as of :func:`ingest`, of the shard's recordings by their numbers in the source.
-        jobs: the processes that decode video, of formats that have some and where the plan does not say.
+        progress: as for :func:`ingest`; it counts the shard's recordings by their numbers in the source.
+        jobs: the processes that decode video, if the format has them and the plan does not say how many.
 
     Raises:
-        FileError: the source is not as it was when the plan was made, another process is at work on the shard, or what
-            :func:`ingest` raises.
+        FileError: the source has changed since the plan was made, another process converts the shard, or an error of
+            :func:`ingest`.
     """
     if not isinstance(made, Plan):
         raise ArgumentTypeError(f"made: expected what plan() or load_plan() gave, got {made!r}")
@@ -282,31 +281,31 @@ def convert(made: Plan, shard: int, *, progress: Progress | None = None, jobs: i
 
 
 def _check_shard(opened: dataset.Dataset, described: Mapping[str, Any] | None, number: int | None) -> dict[str, Any]:
-    """Checks that a cache is the wanted shard, and returns its provenance."""
-    said: dict[str, Any] | None = opened.provenance.get("shard")
-    if said is None:
+    """Checks that a cache is the expected shard, and returns its provenance."""
+    shard_provenance: dict[str, Any] | None = opened.provenance.get("shard")
+    if shard_provenance is None:
         raise FileError(f"{opened.path}: expected a shard of an ingest, got another cache")
-    if described is not None and said["plan"] != described:
+    if described is not None and shard_provenance["plan"] != described:
         raise FileError(f"{opened.path}: a shard of another plan; remove it to convert it anew")
-    if number is not None and said["number"] != number:
-        raise FileError(f"{opened.path}: expected shard {number}, got {said['number']}")
-    return said
+    if number is not None and shard_provenance["number"] != number:
+        raise FileError(f"{opened.path}: expected shard {number}, got {shard_provenance['number']}")
+    return shard_provenance
 
 
 # ---- merge ----
 
 
 def merge(shards: Any, cache: Any, *, overwrite: bool = False, progress: Progress | None = None) -> IngestReport:
-    """Makes the cache of all shards of a plan, the same that :func:`ingest` makes of the source.
+    """Merges all shards of a plan into the cache that :func:`ingest` writes of the source.
 
     Args:
         shards: the folder of a plan, or all its shards in any order.
-        cache, overwrite: as of :func:`ingest`.
+        cache, overwrite: as for :func:`ingest`.
         progress: called as ``progress(done, total, what)`` before each episode.
 
     Raises:
-        FileError: a shard is missing (named, with the command that converts it), damaged or of another plan; or the source
-            has changed since.
+        FileError: a shard is missing (named, with the command that converts it), damaged or of another plan, or the source
+            has changed.
     """
     cache = checked_cache(cache)
     if isinstance(shards, str | os.PathLike):
@@ -335,24 +334,24 @@ def merge_plan(
     if not opened:
         raise ArgumentError("shards: expected at least one")
     described = made.described if made is not None else _check_shard(opened[0], None, None)["plan"]
-    said = {shard["number"]: (shard, cache) for cache in opened for shard in [_check_shard(cache, described, None)]}
-    missing = [str(number) for number in range(described["shards"]) if number not in said]
+    by_number = {part["number"]: (part, cache) for cache in opened for part in [_check_shard(cache, described, None)]}
+    missing = [str(number) for number in range(described["shards"]) if number not in by_number]
     if missing:
         raise FileError(f"{opened[0].path}: of its plan shards {', '.join(missing)} are missing")
     work = made.work if made is not None else _work_of(described)
     with Writer(cache, overwrite=overwrite) as writer:
         merger = _Merger(writer, work, progress, sum(map(len, opened)))
         for number in range(described["shards"]):
-            merger.add(*said[number])
+            merger.add(*by_number[number])
         merger.end()
         if marker is not None:
-            # A directory keeps its number when it gets its name: whoever finds both knows that this merge came to its end.
+            # A directory keeps its inode when it is renamed: marker and cache together prove that this merge finished.
             marker.write_text(str(os.stat(f"{cache}.partial").st_ino))
     return report(work, cache, merger.notes, merger.repaired, time.perf_counter() - started)
 
 
 class _Merger:
-    """Puts shards one behind the other."""
+    """Appends shards to a cache, one after another."""
 
     def __init__(self, writer: Writer, work: Work, progress: Progress | None, total: int) -> None:
         self.notes = Notes(work.format.name, writer.provenance, work.on_error)
@@ -361,19 +360,19 @@ class _Merger:
         self._work = work
         self._kept = self._done = 0
         self._total = total
-        self._tell = progress or (lambda done, total, what: None)
+        self._report = progress or (lambda done, total, what: None)
         self._known: dict[str, None] = {}
         self._facts: dict[str, dict[str, Any]] = {}
         self._clocks: dict[str, str] = {}
         self._appended: set[str] = set()
         self._features = Features(self.notes, None, {})
 
-    def add(self, said: Mapping[str, Any], shard: dataset.Dataset) -> None:
+    def add(self, provenance: Mapping[str, Any], shard: dataset.Dataset) -> None:
         try:
-            shard.verify()  # the merged cache has checksums of its own, which would make damage look whole
+            shard.verify()  # the merged cache has its own checksums, which would hide damage
         except FileError as error:
             raise FileError(f"{error}; remove {shard.path} to convert it anew") from error
-        self._note(said, shard)
+        self._note(provenance, shard)
         for name, stream in shard.streams.items():
             facts = _facts(stream)
             if name not in self._facts:
@@ -386,7 +385,7 @@ class _Merger:
         lines = (Path(shard.path) / "episodes.jsonl").read_bytes().splitlines()
         try:
             for number, line in enumerate(lines):
-                self._tell(self._done, self._total, "merging")
+                self._report(self._done, self._total, "merging")
                 metadata = json.loads(line)
                 for column in ("episode_index", "start_ns", "end_ns"):
                     del metadata[column]
@@ -398,7 +397,7 @@ class _Merger:
             raise ShardsError(f"{shard.path}: not of one kind with the shards before it: {error}") from error
 
     def _check_features(self, shard: dataset.Dataset, metadata: Mapping[str, Any]) -> None:
-        """Compares the features that columns declare with those of the shards before, as ingest does within one process."""
+        """Compares the features that columns declare with those of earlier shards, as one process does."""
         try:
             self._features.check(str(shard.path), metadata)
         except SourceError as error:
@@ -409,39 +408,39 @@ class _Merger:
             self._writer.stream(name, clock=self._clocks[name], **facts)
         finish(self._work, self._writer, self.notes, self._kept, self._known.keys(), self.repaired)
 
-    def _note(self, said: Mapping[str, Any], shard: dataset.Dataset) -> None:
+    def _note(self, provenance: Mapping[str, Any], shard: dataset.Dataset) -> None:
         format, notes = self._work.format.name, self.notes
         before = self._writer.provenance.get(format, {})
         for fact, value in shard.provenance.get(format, {}).items():
             if before.get(fact, value) != value:
                 raise ShardsError(f"{shard.path}: {fact} of its provenance differs from that of the shards before it")
             notes.tell(shard.path, **{fact: value})
-        for omission in said["left_out"]:
+        for omission in provenance["left_out"]:
             notes.leave_out(**omission)
-        for one in said.get("assumed", ()):  # a part of an earlier version has none
+        for one in provenance.get("assumed", ()):  # shards of earlier versions have none
             notes.assume(one["what"], one["reason"], *one["streams"])
-        notes.skipped += [Omission(**omission) for omission in said["skipped"]]
-        for table, counts in said["counts"].items():
+        notes.skipped += [Omission(**omission) for omission in provenance["skipped"]]
+        for table, counts in provenance["counts"].items():
             for key, number in counts.items():
                 notes.count(table, key, number)
-        for table, values in said["seen"].items():
+        for table, values in provenance["seen"].items():
             for key, value in values.items():
                 notes.see(table, key, value)
                 if notes.seen[table][key] != value:
                     raise ShardsError(
                         f"{shard.path}: {table} {key!r} is {value}, but before it {notes.seen[table][key]}"
                     )
-        add_counts(self.repaired, said["repaired"])
-        self._known.update(dict.fromkeys(said["streams"]))
-        self._kept += said["kept"]
+        add_counts(self.repaired, provenance["repaired"])
+        self._known.update(dict.fromkeys(provenance["streams"]))
+        self._kept += provenance["kept"]
 
     def _copy(self, shard: dataset.Dataset, number: int, episode: EpisodeWriter) -> None:
         streams = list(shard.streams.values())
         rows = [range(*stream.row_offsets[number : number + 2].tolist()) for stream in streams]
         last = number + 1 == len(shard)
-        behind = len(streams) if last else max((place + 1 for place, found in enumerate(rows) if found), default=0)
-        for stream, found in zip(streams[:behind], rows, strict=False):
-            # A stream keeps the place that it got when nothing of it was appended yet but its name.
+        end = len(streams) if last else max((index + 1 for index, found in enumerate(rows) if found), default=0)
+        for stream, found in zip(streams[:end], rows, strict=False):
+            # Append no rows too if it is the stream's first time: so streams keep their order.
             if found or stream.name not in self._appended:
                 self._append(stream, found, episode)
 
@@ -485,7 +484,7 @@ def _encoded(stream: dataset.Stream, data: np.ndarray, offsets: np.ndarray) -> f
 
 
 def _pieces(stream: dataset.Stream, rows: range) -> Iterator[tuple[int, int]]:
-    """Runs of rows of some megabytes each, one of none where there are none."""
+    """Yields the row ranges of pieces of some megabytes; one empty range if there are no rows."""
     if not rows:
         yield rows.start, rows.start
         return

@@ -23,7 +23,7 @@ _UNIT = r"(?P<ns>ns|nsecs?|nano\w*)|(?P<us>[uμ]s|[uμ]secs?|micro\w*)|(?P<ms>ms
 # Matches one at the end of a name: "timestamp [ns]", "t_rel_s", "time (msec)".
 _UNIT_IN_NAME = re.compile(rf"(?<![a-zμ])(?:{_UNIT})[\])]?$")
 _UNIT_WORD = re.compile(_UNIT)
-# Matches what is no unit of a clock here: other units, and multiples as in "time_100ns".
+# Matches units that no clock has here: other units, and multiples as in "time_100ns".
 _OTHER_UNIT = re.compile(
     r"(?<![a-z])(?:ps|pico\w*|mins?|minutes?|h|hrs?|hours?|days?|weeks?|years?|ticks?|\d+ ?(?:[num]?s|μs))[\])]?$"
 )
@@ -34,17 +34,17 @@ _PREFIXED = re.compile(r"(?<=[a-z])(?=[num]S(?:ecs?)?(?![a-zA-Z]))")
 _CAMEL = re.compile(r"(?<=[a-z])(?<!(?<![A-Za-z])[nmu])(?=[A-Z])")
 _WORD = re.compile(r"[num]S(?:ecs?)?(?![a-zA-Z])|[A-Z]?[a-zμ]+|[A-Z]+(?![a-zμ])")
 _TWO_WORDS = re.compile(r"(milli|micro|nano|[mnuμ])[ _-]?(secs?|seconds?)")
-# Without anything between them: "timems", "timestampus".
+# Matches a time and its unit in one word: "timems", "timestampus".
 _TIME_AND_UNIT = re.compile(
     r"(?:time|timestamp|stamp|ts?|elapsed|uptime|clock)([nmuμ]s|[nmuμ]?secs?)|([nmuμ]s|[nmuμ]?secs?)(?:time|timestamp|stamp|elapsed)"
 )
 # Words for other units. They count anywhere in a name.
 _LONG_UNIT = re.compile(r"minutes?|hours?|hrs|days?|weeks?|years?|ticks?|pico\w*|jiffies")
-# If only a name says the unit, steps must be 10 kHz to 1 Hz; of decimal numbers up to 10 s.
+# If only a name declares the unit, steps must be 10 kHz to 1 Hz; for decimal numbers up to 10 s.
 _SHORTEST_STEP_S, _LONGEST_STEP_S, _LONGEST_DECIMAL_STEP_S = 0.9e-4, 1.5, 10.0
 _SINCE_2001_NS = 10**18
 _EXACT = Context(prec=1000, rounding=ROUND_HALF_EVEN)
-# Five digits of exponent are more than a decimal number of this context can have.
+# Exponents of five digits are more than a decimal number of this context can have.
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,5})?"
 DAY = r"\d{4}-\d\d-\d\d"
 TIME_OF_DAY = r"\d\d:\d\d(:\d\d([.,]\d{1,9})?)?"
@@ -105,14 +105,14 @@ _NO_CLOCK = re.compile(
     "|shutter|moving|running|active|idle|lap|goal|target|left|remaining|total|elapsed|latency|delay|lag|period"
     "|travel|response|settling"
 )
-# Words for quantities that a recording may begin with, where it has no clock.
+# Words for quantities that may be in a recording's first column if it has no clock.
 _QUANTITIES = re.compile(
     "[xyzw]|q[xyzw]|pos|position|dist|distance|lat|latitude|lon|longitude|alt|altitude|roll|pitch|yaw|angle|joints?|vel|velocity"
     "|speed|acc|accel|acceleration|force|torque|temperature|voltage|current"
 )
 # A word with such an end names a time: "rostime", "unixtime".
 _TIME_WORD = re.compile(r".*(time|stamps?)|ts?|times|dates?|clock|epoch|utc|elapsed|uptime|tow|since|zeit")
-# Words beside a time that only say which clock it is.
+# Words beside a time that only distinguish clocks.
 _WHICH_TIME = re.compile(
     "the|unix|ros|log|host|utc|epoch|sim|wall|gps|boot|mono|monotonic|rel|relative|abs|absolute|header|rec|recv"
 )
@@ -142,8 +142,8 @@ def unit_in_name(name: str) -> str:
     words = _words(name)
     found: dict[str, str] = {}
     for number, word in enumerate(words):
-        said = _TIME_AND_UNIT.fullmatch(word)
-        match = _UNIT_WORD.fullmatch(said[1] or said[2] if said else word)
+        joined = _TIME_AND_UNIT.fullmatch(word)
+        match = _UNIT_WORD.fullmatch(joined[1] or joined[2] if joined else word)
         if match and (match.lastgroup != "s" or len(word) > 1 or number == len(words) - 1):
             found[str(match.lastgroup)] = word
     if len(found) > 1:
@@ -152,7 +152,7 @@ def unit_in_name(name: str) -> str:
 
 
 def why_unit(name: str, unit: str, time_ns: np.ndarray) -> str:
-    """Returns the unit in which stamps were read without an option, and its evidence: the column's name, or the numbers."""
+    """Returns the unit in which stamps were read without an option, and the evidence: the column's name, or the numbers."""
     word = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}[unit]
     if unit_in_name(name):
         return f"{word}, by its name"
@@ -169,7 +169,7 @@ def declares_unit(name: str) -> bool:
 
 
 def _words(name: str) -> list[str]:
-    """The words of a name in lower case, in their order."""
+    """Returns the words of a name in lower case, in their order."""
     name = _PREFIXED.sub("_", name.replace("\u00b5", "μ"))
     words = [word.lower() for word in _WORD.findall(name)]
     return _TWO_WORDS.sub(lambda two: two[1] + "sec", " ".join(words)).split(" ")
@@ -180,7 +180,7 @@ def _words_without_unit(name: str) -> list[str]:
 
 
 def names_a_time(name: str) -> bool:
-    """Whether a column's name says that it holds times: t_acc, time_gyro [s], pose.timestamp. t_x to t_w are translations."""
+    """Whether a column's name is that of times: t_acc, time_gyro [s], pose.timestamp. t_x to t_w are translations."""
     stem, unit = split_unit(name)
     if not unit and _BRACKETS.search(stem):  # another unit
         return False
@@ -191,24 +191,24 @@ def names_a_time(name: str) -> bool:
 
 
 def says_time(name: str, cell: str) -> bool:
-    """Whether a column has times: by its name, or because its first cell is a date, or a number that can be a stamp since 2001."""
+    """Whether a column has times: by its name, or because its first cell is a date or a number that can be a stamp since 2001."""
     try:
         number = float(cell)
     except ValueError:
         number = 1e9 if re.match(DAY, cell) else 0.0
     words = _words(_BRACKETS.sub("", name))
     return number >= 1e9 or any(
-        said.fullmatch(word) for word in words for said in (_TIME_WORD, _UNIT_WORD, _TIME_AND_UNIT)
+        pattern.fullmatch(word) for word in words for pattern in (_TIME_WORD, _UNIT_WORD, _TIME_AND_UNIT)
     )
 
 
 def counts_rows(name: str) -> bool:
-    """Whether a column's name says that it counts rows: frame_id, index, sampleNumber. Check :func:`says_time` first."""
+    """Whether a column's name is one of a counter of rows: frame_id, index, sampleNumber. Check :func:`says_time` first."""
     return any(map(_COUNTERS.fullmatch, _words(name)))
 
 
 def measures(name: str) -> bool:
-    """Whether a column's name says that it is another quantity than a time: root_x, distance_m. Check :func:`says_time` first."""
+    """Whether a column's name is one of another quantity than time: root_x, distance_m. Check :func:`says_time` first."""
     return any(map(_QUANTITIES.fullmatch, _words(name)))
 
 
@@ -251,7 +251,7 @@ def is_unit(cell: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """The name in lower case, with one letter for both signs of micro: U+00B5 and the Greek U+03BC."""
+    """Returns the name in lower case, with one letter for both signs of micro: U+00B5 and the Greek U+03BC."""
     return name.lower().replace("\u00b5", "μ")
 
 
@@ -336,10 +336,10 @@ def _whole_ns(text: pa.Array, digits: int) -> np.ndarray | None:
 
 
 def _find_unit(name: str, stamps: np.ndarray, whole: bool, file: Path) -> str:
-    """Returns the unit that the column's name says, or else the only unit that the values can have."""
+    """Returns the unit in the column's name, or else the only unit that the values can have."""
     steps = np.diff(stamps)
     period = float(np.median(steps[steps > 0])) if np.any(steps > 0) else 0.0
-    whole = whole or (period > 0 and bool((stamps == np.floor(stamps)).all()))  # 5.0 as 5
+    whole = whole or (period > 0 and bool((stamps == np.floor(stamps)).all()))  # 5.0 counts as 5
     seconds = {unit: 10.0 ** (digits - 9) for unit, digits in UNITS.items()}
     by_epoch = next((unit for unit in UNITS if 1e9 <= stamps[0] * seconds[unit] < 5e9), None)  # years 2001 to 2128
     ask = "say which with time_unit (--time-unit): s, ms, us or ns"

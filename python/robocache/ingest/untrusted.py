@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any
 
 _LINKS_A_STEP = 1000
-_cpu_s = 0  # what a step may take: damage can make HDF5 read for ever
+_cpu_s = 0  # the CPU time of a step: damage can make HDF5 read for ever
 _file: Any = None
 _points: Iterator[bytes]
 
@@ -32,7 +32,7 @@ def _begin_step() -> None:
 
 
 def hdf5_open(path: str) -> None:
-    """Opens a file, instead of the one before."""
+    """Opens a file in place of the one before."""
     global _file
     import h5py
 
@@ -42,8 +42,8 @@ def hdf5_open(path: str) -> None:
 
 
 def hdf5_links(group: bytes) -> list[tuple[bytes, tuple[int, int]]]:
-    """The names in a group, in its order, and of each link its kind and address. Every object is opened once: damage over which
-    HDF5 hangs or dies does so here."""
+    """Returns the names in a group, in its order, each with its link's kind and address. Opens every object once: if damage makes HDF5
+    hang or die, it happens here."""
     import h5py
 
     found: list[tuple[int, bytes, tuple[int, int]]] = []
@@ -59,7 +59,7 @@ def hdf5_links(group: bytes) -> list[tuple[bytes, tuple[int, int]]]:
         if kind == h5py.h5l.TYPE_HARD and b"/" not in name and name != b".":
             try:
                 h5py.h5o.open(opened, name)
-            except Exception:  # the reader opens it again, and names it
+            except Exception:  # the reader opens it again, and names it in an error
                 continue
     return [(name, link) for _, name, link in sorted(found, key=itemgetter(0))]
 
@@ -74,7 +74,7 @@ def hdf5_attribute(node: bytes, name: str) -> Any:
 
 
 def hdf5_rows(dataset: bytes, rows: Any) -> Any:
-    """Rows of a dataset."""
+    """Returns rows of a dataset."""
     import h5py
 
     return h5py.Dataset(h5py.h5d.open(_file.id, dataset), readonly=True)[rows]
@@ -105,7 +105,7 @@ def laz_open(path: str, start: int, points: int, size: int, record: bytes) -> No
 
 
 def laz_next() -> bytes:
-    """The next of its points; nothing behind the last."""
+    """Returns the next points, and b"" after the last."""
     return next(_points, b"")
 
 
@@ -122,7 +122,7 @@ def _limit_memory(more: int) -> None:
 def main(stream: io.BufferedRWPair) -> None:
     """Answers requests until the other end is closed."""
     global _cpu_s
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the other end's, which then closes this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and then closes this process
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.path[:], _cpu_s = pickle.load(stream)
     functions: dict[str, Callable[..., Any]] = {
@@ -136,7 +136,7 @@ def main(stream: io.BufferedRWPair) -> None:
         _begin_step()
         try:
             answer = pickle.dumps((True, functions[name](*arguments)), 5)
-        except BaseException as error:  # lazrs panics
+        except BaseException as error:  # lazrs raises no Exception but a panic
             kind = type(error) if type(error).__module__ == "builtins" else RuntimeError
             answer = pickle.dumps((False, kind(str(error))))
         stream.write(answer)

@@ -1,5 +1,4 @@
-"""An ingest in processes of this machine: they convert the shards of a plan, which are then merged, and whatever is killed goes on
-where it was."""
+"""Ingest in several processes of this machine: they convert the shards of a plan, which are then merged. A killed ingest resumes."""
 
 from __future__ import annotations
 
@@ -43,14 +42,14 @@ def ingest_with_workers(
     """
     started = time.perf_counter()
     if not os.path.lexists(cache):
-        Writer(cache).abort()  # fails before the work, not after it, if no cache can be made
+        Writer(cache).abort()  # fails before the work if no cache can be made here
     folder = cache.with_name(f"{cache.name}.shards")
     marker = folder / "merged"
     if os.path.lexists(cache) and not overwrite and not folder.exists():
         raise FileError(f"{cache}: it exists already; overwrite=True (--overwrite) replaces a cache")
     with _locked(folder) as lock:
         try:
-            made = _resumed(work, folder, workers)
+            plan = _resumed(work, folder, workers)
         except Error:
             if not (folder / PLAN).exists():
                 remove(folder)
@@ -62,30 +61,30 @@ def ingest_with_workers(
                 raise FileError(f"{cache}: it exists already; overwrite=True (--overwrite) replaces a cache")
             return _report_of(work, cache, time.perf_counter() - started)
         try:
-            _convert_all(made, workers, progress, lock)
-            merge_plan(made, None, cache, overwrite, None, marker)
+            _convert_all(plan, workers, progress, lock)
+            merge_plan(plan, None, cache, overwrite, None, marker)
         except (SourceError, ShardsError, ArgumentError, ArgumentTypeError):
-            remove(folder)  # what is missing here, converting more of it does not bring
+            remove(folder)  # converting more shards does not mend these errors
             raise
         remove(folder)
     return _report_of(work, cache, time.perf_counter() - started)
 
 
 def _report_of(work: Work, cache: Path, seconds: float) -> IngestReport:
-    said = dataset.open(cache).provenance
+    provenance = dataset.open(cache).provenance
     notes = Notes(work.format.name, {}, work.on_error)
-    notes.left_out = [Omission(**omission) for omission in said["left_out"]]
-    notes.skipped = [Omission(**omission) for omission in said["skipped"]]
-    notes.assumed = [Assumption(**one) for one in said.get("assumed", ())]
-    return report(work, cache, notes, said.get("repair", {}).get("streams", {}), seconds)
+    notes.left_out = [Omission(**omission) for omission in provenance["left_out"]]
+    notes.skipped = [Omission(**omission) for omission in provenance["skipped"]]
+    notes.assumed = [Assumption(**one) for one in provenance.get("assumed", ())]
+    return report(work, cache, notes, provenance.get("repair", {}).get("streams", {}), seconds)
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[int]:
-    """Holds the folder, which is made, and whose lock the processes inherit: as long as one of a dead run lives, it waits.
+    """Makes the folder and holds its lock. Processes of the ingest inherit the lock: it is free when the last one has ended.
 
     Raises:
-        FileError: another ingest is at work in it.
+        FileError: another ingest holds it.
     """
     path = folder / "lock"
     deadline = time.monotonic() + _PATIENCE_S
@@ -93,7 +92,7 @@ def _locked(folder: Path) -> Iterator[int]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except FileNotFoundError:  # removed by the one that had it
+        except FileNotFoundError:  # another process has just removed the folder
             continue
         except OSError as error:
             raise FileError(f"{path}: {error.strerror}") from error
@@ -117,41 +116,41 @@ def _locked(folder: Path) -> Iterator[int]:
 
 
 def _resumed(work: Work, folder: Path, workers: int) -> Plan:
-    """The plan of a run that died, where it is of the same source as it is now; else one that is new, in a folder that is empty."""
-    made = survey(work, folder, None, workers)
+    """Returns the plan of a killed run if the source is still the same; else a new plan in an emptied folder."""
+    plan = survey(work, folder, None, workers)
     with suppress(FileError):
         before = load_plan(folder)
-        if {**before.described, "shards": 0} == {**made.described, "shards": 0}:
+        if {**before.described, "shards": 0} == {**plan.described, "shards": 0}:
             return before
     for entry in folder.iterdir():
         if entry.name != "lock":
             remove(entry)
-    save(made)
-    return made
+    save(plan)
+    return plan
 
 
 def work_on(folder: str, threads: int, parent: int) -> None:
-    """The life of a process that converts shards: their numbers come in, a line each, and of each step goes out a line of JSON."""
-    # However the parent ends, this one does not outlive it: PR_SET_PDEATHSIG.
+    """The program of a process that converts shards: reads their numbers, one a line, and writes each step as a line of JSON."""
+    # PR_SET_PDEATHSIG: this process ends with its parent, however that ends.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     if os.getppid() != parent:
         return
     set_num_threads(threads)
     to_parent = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a reader or its library prints is none of these lines
+    os.dup2(2, 1)  # keeps prints of a reader or its libraries out of these lines
 
-    def say(**line: Any) -> None:
+    def write(**line: Any) -> None:
         print(json.dumps(line), file=to_parent, flush=True)
 
     try:
-        made = load_plan(folder)
+        plan = load_plan(folder)
         for line in sys.stdin:
             shard = int(line)
-            convert(made, shard, progress=lambda done, total, what: say(done=done, what=what), jobs=threads)
-            say(finished=shard)
+            convert(plan, shard, progress=lambda done, total, what: write(done=done, what=what), jobs=threads)
+            write(finished=shard)
     except Error as error:
         kind = next(kind for kind in _KINDS if isinstance(error, kind))
-        say(error=str(error), kind=kind.__name__)
+        write(error=str(error), kind=kind.__name__)
 
 
 _KINDS: tuple[type[Error], ...] = (ShardsError, SourceError, FileError, ArgumentError, ArgumentTypeError, Error)
@@ -159,16 +158,16 @@ _KINDS: tuple[type[Error], ...] = (ShardsError, SourceError, FileError, Argument
 
 @dataclass(eq=False)
 class _Worker:
-    """A process that converts shards, and the one that it has."""
+    """A process that converts shards, and the shard that it converts."""
 
     process: subprocess.Popen[str]
     shard: int | None = None
 
     def give(self, shard: int | None) -> None:
-        """Gives it its next shard, or tells it that there is none."""
+        """Sends the next shard; None ends the process."""
         self.shard = shard
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has died, which its last line tells
+        with suppress(BrokenPipeError):  # it has died: listen() reports that
             if shard is None:
                 self.process.stdin.close()
             else:
@@ -177,17 +176,17 @@ class _Worker:
 
     def listen(self, lines: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
         assert self.process.stdout is not None
-        with suppress(ValueError), self.process.stdout:  # half a line of a process that was killed
+        with suppress(ValueError), self.process.stdout:  # a killed process may leave half a line
             for line in self.process.stdout:
                 lines.put((self, json.loads(line)))
         lines.put((self, None))
 
 
-def _convert_all(made: Plan, count: int, progress: Progress | None, lock: int) -> None:
+def _convert_all(plan: Plan, count: int, progress: Progress | None, lock: int) -> None:
     """Converts the shards that are not finished, in `count` processes."""
-    tell = progress or (lambda done, total, what: None)
-    todo = [shard for shard in range(made.shards) if not made.path(shard).exists()]
-    done = {shard: made.count(shard) for shard in range(made.shards) if shard not in todo}
+    report = progress or (lambda done, total, what: None)
+    todo = [shard for shard in range(plan.shards) if not plan.path(shard).exists()]
+    done = {shard: plan.count(shard) for shard in range(plan.shards) if shard not in todo}
     waiting = iter(todo)
     lines: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
     workers: list[_Worker] = []
@@ -196,7 +195,7 @@ def _convert_all(made: Plan, count: int, progress: Progress | None, lock: int) -
             threads = max(1, num_threads() // count)
             process = start(
                 work_on,
-                str(made.folder),
+                str(plan.folder),
                 threads,
                 os.getpid(),
                 stdin=subprocess.PIPE,
@@ -218,15 +217,15 @@ def _convert_all(made: Plan, count: int, progress: Progress | None, lock: int) -
                 running -= 1
                 code = worker.process.wait()
                 if worker.shard is not None:
-                    raise FileError(f"{made.path(worker.shard)}: the process that converts it ended by itself ({code})")
+                    raise FileError(f"{plan.path(worker.shard)}: the process that converts it ended by itself ({code})")
             elif "error" in line:
                 raise next(kind for kind in _KINDS if kind.__name__ == line["kind"])(line["error"])
             elif "finished" in line:
-                done[line["finished"]] = made.count(line["finished"])
+                done[line["finished"]] = plan.count(line["finished"])
                 worker.give(next(waiting, None))
             elif worker.shard is not None:
-                done[worker.shard] = line["done"] - made.share(worker.shard).start
-                tell(sum(done.values()), made.recordings, line["what"])
+                done[worker.shard] = line["done"] - plan.share(worker.shard).start
+                report(sum(done.values()), plan.recordings, line["what"])
     finally:
         for worker in workers:
             worker.process.kill()
