@@ -1,12 +1,12 @@
-"""Robot files in, a cache out: :func:`ingest` finds the format, and writes what that format's reader yields.
+"""Ingest makes caches of robot files: :func:`ingest` finds the format and writes the rows that the format's reader yields.
 
-- `recording` is the contract: what a reader yields and notes. `registry` knows the formats; `formats` describes each
-  without its reader: a file of that name here, or in `messages` (MCAP, bags), `hdf5` or `rlds`, imported when needed.
-- `driver` writes the rows of readers: by a `mapping`, in an order that `clocks` checks. `shards` does it in parts, `append` to a
-  cache that exists.
-- Shared by readers: `files` (what may be opened), `options`, `rate` (rows without a clock), `images`, `video` (stamps
-  and frames, with `lerobot_videos` and `hdf5.droid_videos`), `npz`, `yaml`;
-  `zarr_store`, `cloud_files` and `lerobot_tables` are files of one format.
+- `recording` is the contract: the types that a reader yields, and its notes. `registry` lists the formats. `formats` describes each
+format without its reader, which is a file of that name here, or in `messages` (MCAP, bags), `hdf5` or `rlds`.
+- `driver` writes the rows of readers: it applies a `mapping`, and `clocks` checks the order of stamps. `shards` ingests in parts,
+`append` into a cache that exists.
+- Shared by readers: `files` (which files may be opened), `options`, `rate` (rows without a clock), `images`, `video` (stamps
+and frames, with `lerobot_videos` and `hdf5.droid_videos`), `npz`, `yaml`. `zarr_store`, `cloud_files` and `lerobot_tables` each
+serve one format.
 
 This module exports the names that a format of another package needs.
 """

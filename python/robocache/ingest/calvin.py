@@ -1,6 +1,6 @@
-"""CALVIN: a folder a split, in it a .npz a step, and a table of which steps are an episode's.
+"""CALVIN: a folder is a split; in it each step is a .npz, and a table lists the first and last steps of episodes.
 
-The rate is control_freq of the simulation's settings, which lie beside the data, or the user says it.
+The rate is control_freq of the simulation's settings, which are beside the data, or the user's.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _STEP = re.compile(r"episode_(\d{1,18})\.npz")
 _SETTINGS = Path(".hydra") / "merged_config.yaml"
 _LANGUAGE = Path("lang_annotations") / "auto_lang_ann.npy"
 _RATE = re.compile(r"^\s*control_freq:\s*([0-9.]+)\s*$", re.MULTILINE)
-# Steps and bytes that are read and written at once.
+# The most steps and bytes that are read and written at once.
 _STEPS, _BYTES = 64, 2**25
-# Steps of which most say what all have.
-_LOOKED_AT = 5
-# Larger than any that CALVIN wrote.
+# Steps that are compared: the layout of most of them is that of all.
+_COMPARED = 5
+# More than any pickle of CALVIN.
 _LARGEST_PICKLE = 2**29
 
 
@@ -68,7 +68,7 @@ def read(source: Path, options: CalvinOptions, notes: Notes) -> Generator[Record
 
 @dataclass(frozen=True)
 class _Language:
-    """The annotations, sorted by where they begin.
+    """The annotations, sorted by their starts.
 
     starts, stops: int64 ``[n]``, in steps.
     """
@@ -79,14 +79,14 @@ class _Language:
     tasks: list[str]
     embeddings: np.ndarray
 
-    def now(self, start: int, stop: int) -> tuple[np.ndarray, list[str]]:
-        """The steps, from 0 at `start`, at which another text begins to hold, and the texts: of several that hold the one that
-        began last, "" where none does."""
-        holding = np.full(stop - start, -1)
+    def texts_in(self, start: int, stop: int) -> tuple[np.ndarray, list[str]]:
+        """Returns the steps, counted from `start`, at which another text becomes valid, and these texts. If several are valid, the one
+        that began last counts; "" if none is valid."""
+        valid = np.full(stop - start, -1)
         for number in np.flatnonzero((self.starts < stop) & (self.stops > start)).tolist():
-            holding[max(self.starts[number] - start, 0) : self.stops[number] - start] = number
-        steps = np.flatnonzero(np.diff(holding, prepend=-1))
-        return steps, [self.texts[number] if number >= 0 else "" for number in holding[steps].tolist()]
+            valid[max(self.starts[number] - start, 0) : self.stops[number] - start] = number
+        steps = np.flatnonzero(np.diff(valid, prepend=-1))
+        return steps, [self.texts[number] if number >= 0 else "" for number in valid[steps].tolist()]
 
     def within(self, start: int, stop: int) -> slice:
         """Returns the annotations that begin in [start, stop)."""
@@ -98,9 +98,9 @@ class _Language:
 class _Split:
     """A folder of steps.
 
-    episodes: (first, behind the last) step of each.
-    digits: of a step's number in its file's name.
-    scenes: (name, first, behind the last) step.
+    episodes: (first, last + 1) step of each.
+    digits: the digits of a step's number in its file's name.
+    scenes: (name, first, last + 1) step.
     """
 
     folder: Path
@@ -133,17 +133,20 @@ def _name(folder: Path) -> str:
 
 
 def _find_rate(folder: Path, options: CalvinOptions, notes: Notes) -> tuple[float, str]:
-    """Steps a second, and what says so."""
+    """Returns the steps per second, and the origin of that rate."""
     file = folder / _SETTINGS
-    said: set[float] = set()
+    rates_found: set[float] = set()
     if os.path.lexists(file):
         try:
             check_file(file)
-            said = {float(number) for number in _RATE.findall(file.read_text(errors="replace"))}
+            rates_found = {float(number) for number in _RATE.findall(file.read_text(errors="replace"))}
         except (SourceError, ValueError) as error:
             raise FileError(str(error)) from error
     by = f"control_freq in {_SETTINGS}"
-    rates = {by if len(said) == 1 else f"{by} (number {number})": rate for number, rate in enumerate(sorted(said), 1)}
+    rates = {
+        by if len(rates_found) == 1 else f"{by} (number {number})": rate
+        for number, rate in enumerate(sorted(rates_found), 1)
+    }
     return find_rate(options.rate_hz, folder, f"no {by} says at what rate it was recorded", rates, notes)
 
 
@@ -241,10 +244,10 @@ def _read_language(file: Path) -> _Language:
 
 @dataclass
 class _Layout:
-    """The layout of most of a few steps, which all others must have.
+    """The layout of most of a few steps, which all steps must have.
 
     arrays: dtype and shape of each array.
-    file: of a step that has them.
+    file: a step that has them.
     """
 
     arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = field(default_factory=dict)
@@ -252,19 +255,19 @@ class _Layout:
 
     @classmethod
     def of(cls, splits: list[_Split]) -> _Layout:
-        """Looks at steps here and there, for the first of all may be odd, or damaged."""
+        """Compares steps from all over the splits, since the first may be odd or damaged."""
         found: dict[str, list[_Layout]] = {}
         episodes = [(split, start, stop) for split in splits for start, stop in split.episodes]
-        for part in range(_LOOKED_AT):
-            split, start, stop = episodes[len(episodes) * part // _LOOKED_AT]
-            file = split.file(start + (stop - start) * part // _LOOKED_AT)
-            with suppress(SourceError), naming(file):  # whoever reads the step names it
+        for part in range(_COMPARED):
+            split, start, stop = episodes[len(episodes) * part // _COMPARED]
+            file = split.file(start + (stop - start) * part // _COMPARED)
+            with suppress(SourceError), naming(file):  # reported when the step is read
                 layout = cls({name: (array.dtype, array.shape) for name, array in read_npz(file).items()}, file)
                 found.setdefault(str(layout.arrays), []).append(layout)
         return max(found.values(), key=len)[0] if found else cls()
 
     def odd(self, arrays: dict[str, np.ndarray], file: Path) -> dict[str, SourceError]:
-        """The arrays that are others than those of most steps, or not there."""
+        """Returns the arrays that differ from those of most steps, or are missing, each with its error."""
         now = {name: (array.dtype, array.shape) for name, array in arrays.items()}
         if self.file is None:
             self.arrays, self.file = now, file
@@ -284,10 +287,10 @@ def _shown(array: tuple[np.dtype[Any], tuple[int, ...]] | None) -> str:
 def _read_episode(
     split: _Split, what: str, start: int, stop: int, layout: _Layout, options: CalvinOptions, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    """Each step at its own stamp, though those before it cannot be read."""
+    """Yields each step at its own stamp, even if steps before it cannot be read."""
     yield from _language_streams(split, start, stop)
     chunk: dict[int, dict[str, np.ndarray]] = {}
-    lost: dict[str, dict[int, SourceError]] = {}  # by array; "" of steps of which nothing can be read
+    lost: dict[str, dict[int, SourceError]] = {}  # by array; "" for steps of which nothing can be read
     size = 0
     for step in range(start, stop):
         file = split.file(step)
@@ -317,7 +320,7 @@ def _read_episode(
 def _streams(
     name: str, time_ns: np.ndarray, rows: np.ndarray, options: CalvinOptions, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    """An array of the steps as streams: a camera, or two sensors' pictures in one array."""
+    """Yields an array of the steps as streams: numbers, a camera, or the pictures of two sensors in one array."""
     channels = {"rgb": 3, "dep": 1}.get(name[:3])
     pixels = np.uint8 if channels == 3 else np.float32
     if channels is not None and rows.dtype == pixels and rows.ndim >= 3:
@@ -325,9 +328,9 @@ def _streams(
         if images.ndim == 4 and images.shape[3] and images.shape[3] % channels == 0:
             parts = images.shape[3] // channels
             for part in range(parts):
-                of_it = images[..., part * channels : (part + 1) * channels]
+                part_of_images = images[..., part * channels : (part + 1) * channels]
                 camera = f"{name}/{part}" if parts > 1 else name
-                yield camera, store_pixels(camera, time_ns, of_it, options, "nominal", notes)
+                yield camera, store_pixels(camera, time_ns, part_of_images, options, "nominal", notes)
             return
     if rows.dtype.kind not in "biuf":
         notes.leave_out(name, f"not numeric: {rows.dtype}")
@@ -338,12 +341,12 @@ def _streams(
 
 
 def _language_streams(split: _Split, start: int, stop: int) -> Iterator[tuple[str, Samples]]:
-    """The annotations that begin in an episode, each a row at its first step; and the text that holds, as the task."""
+    """Yields the annotations that begin in an episode, each a row at its first step, and the valid text as the task."""
     language = split.language
     if language is None:
         return
     clock = nominal_time_ns(0, stop - start, split.rate_hz)
-    steps, texts = language.now(start, stop)
+    steps, texts = language.texts_in(start, stop)
     if len(steps):
         yield "task", Texts(clock[steps], texts, "nominal", {"task": True})
     these = language.within(start, stop)

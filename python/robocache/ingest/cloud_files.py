@@ -1,6 +1,6 @@
-"""A cloud of points from a file: PLY, PCD, LAS, LAZ, KITTI's and nuScenes' ``.bin``, NPY and NPZ, as columns.
+"""Reads a cloud of points as columns from PLY, PCD, LAS, LAZ, the ``.bin`` of KITTI and nuScenes, NPY and NPZ.
 
-A header's claims are compared with the size of the file before anything of that size is allocated.
+A header's claims are compared with the size of the file before memory for them is allocated.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ..errors import Error
 from .laz import Unpacker
 from .recording import Notes, SourceError
 
-# Columns by name: ``[points]``, or ``[points, n]`` where a field has several values.
+# Columns by name: ``[points]``, or ``[points, n]`` for a field of several values.
 Columns = dict[str, np.ndarray]
 
-# A header that ends beyond this is none.
+# The most bytes of a header.
 _HEADER = 1 << 16
-# Numbers of a point: in an array of few rows that are longer, points may be columns.
+# The most numbers of a point. In an array with few and longer rows, the points may be columns.
 _WIDEST = 16
-# Bytes that any file may say to hold, and how many times its own size one that is packed may.
+# The bytes that any file may claim to hold, and how many times its own size a compressed one may.
 _SMALL, _MOST_PACKED = 1 << 26, 100
 # Lines of text that are read at once.
 _LINES = 1 << 16
-# The x, y, z, intensity of KITTI, and what nuScenes has behind them.
+# KITTI's x, y, z and intensity, and nuScenes' ring after them.
 _BIN_NAMES = ("x", "y", "z", "intensity", "ring")
 
 _PLY_TYPES = {
@@ -56,13 +56,13 @@ _PLY_ORDERS: dict[str, Literal["<", ">"] | None] = {
 
 
 def read_cloud(file: Path, bin_columns: int, notes: Notes) -> Columns:
-    """The points of a file; what it has besides is left out by name.
+    """Returns the points of a file; other contents are left out by name.
 
     Args:
-        bin_columns: numbers a point where it is a ``.bin``.
+        bin_columns: the numbers in a point of a ``.bin``.
 
     Raises:
-        SourceError: it is damaged, or holds no points.
+        SourceError: the file is damaged, or holds no points.
         Error: laspy is missing.
     """
     kind = file.suffix.lower()
@@ -85,20 +85,20 @@ def _size(opened: BinaryIO) -> int:
 
 
 def _check_size(file: Path, claimed: int, stored: int, packed: int = 1) -> None:
-    """Refuses what says that it holds more than its bytes can, be they packed `packed` times."""
+    """Refuses a file that claims more bytes of points than its own can hold, if they are compressed at most `packed` times."""
     if claimed > stored * packed and (packed == 1 or claimed > _SMALL):
         raise SourceError(f"{file}: says that it holds {claimed} bytes of points, of which {stored} are there")
 
 
 def _read_columns(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: int) -> Columns:
-    """`count` points, one behind the other."""
+    """Reads `count` points that are stored one after another."""
     _check_size(file, count * dtype.itemsize, _size(opened))
     points = np.frombuffer(opened.read(count * dtype.itemsize), dtype, count)
     return {name: points[name].astype(points[name].dtype.newbyteorder("=")) for name in dtype.names or ()}
 
 
 def _read_lines(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: int) -> Columns:
-    """`count` points, a line each."""
+    """Reads `count` points, a line each."""
     _check_size(file, 2 * count * len(dtype.descr) - 1, _size(opened))
     names = dtype.names or ()
     kinds = [(name, dtype[name].base, int(np.prod(dtype[name].shape, dtype=int))) for name in names]
@@ -113,17 +113,17 @@ def _read_lines(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: i
         if len(lines) < stop - start:
             raise SourceError(f"{file}: expected {count} points, got {start + len(lines)}")
         cells = np.array(lines)
-        at = 0
+        column = 0
         for name, kind, size in kinds:
-            columns[name][start:stop] = _numbers(file, cells[:, at : at + size], kind, start).reshape(
+            columns[name][start:stop] = _numbers(file, cells[:, column : column + size], kind, start).reshape(
                 columns[name][start:stop].shape
             )
-            at += size
+            column += size
     return columns
 
 
 def _numbers(file: Path, cells: np.ndarray, kind: np.dtype[Any], first: int) -> np.ndarray:
-    """Cells of text as numbers of that type, which must hold whole ones exactly."""
+    """Returns cells of text as numbers of that type, which must hold whole numbers exactly."""
     try:
         if kind.kind == "f":
             return cells.astype(np.float64).astype(kind)
@@ -191,7 +191,7 @@ def _struct(
 
 
 def _read_header(file: Path, opened: BinaryIO, end: str) -> list[str]:
-    """The lines up to the one that begins with `end`."""
+    """Returns the lines up to the one that begins with `end`."""
     lines: list[str] = []
     while opened.tell() < _HEADER and (line := opened.readline(_HEADER)):
         lines.append(line.decode(errors="backslashreplace").strip())
@@ -242,12 +242,12 @@ def _read_pcd(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """PCL calls all padding "_"."""
+    """Gives padding its own names, since PCL names all of it "_"."""
     return [f"_{number}" if name == "_" else name for number, name in enumerate(names)]
 
 
 def _read_packed(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: int) -> Columns:
-    """Fields one behind the other, packed together."""
+    """Reads fields that are stored one after another, and compressed together."""
     sizes = np.frombuffer(opened.read(8), "<u4")
     if len(sizes) < 2:
         raise SourceError(f"{file}: ends in front of its points")
@@ -256,43 +256,43 @@ def _read_packed(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: 
     if size != count * dtype.itemsize or size > packed * _MOST_PACKED:
         raise SourceError(f"{file}: expected {count * dtype.itemsize} bytes of points, got {size} packed in {packed}")
     raw = _unpack_lzf(file, opened.read(packed), size)
-    columns, at = {}, 0
+    columns, offset = {}, 0
     for name in dtype.names or ():
         kind = dtype[name]
-        columns[name] = np.frombuffer(raw, kind.base, count * int(np.prod(kind.shape, dtype=int)), at).reshape(
+        columns[name] = np.frombuffer(raw, kind.base, count * int(np.prod(kind.shape, dtype=int)), offset).reshape(
             count, *kind.shape
         )
-        at += count * kind.itemsize
+        offset += count * kind.itemsize
     return columns
 
 
 def _unpack_lzf(file: Path, packed: bytes, size: int) -> bytearray:
-    """Unpacks liblzf's format: runs of bytes, and references to bytes before."""
+    """Unpacks liblzf's format: runs of bytes, and references to earlier bytes."""
     raw = bytearray()
-    at, end = 0, len(packed)
+    offset, end = 0, len(packed)
     try:
-        while at < end:
-            control = packed[at]
-            at += 1
+        while offset < end:
+            control = packed[offset]
+            offset += 1
             if control < 32:
-                raw += packed[at : at + control + 1]
-                at += control + 1
+                raw += packed[offset : offset + control + 1]
+                offset += control + 1
                 continue
             length = control >> 5
             if length == 7:
-                length += packed[at]
-                at += 1
-            start = len(raw) - ((control & 31) << 8) - packed[at] - 1
-            at += 1
+                length += packed[offset]
+                offset += 1
+            start = len(raw) - ((control & 31) << 8) - packed[offset] - 1
+            offset += 1
             length += 2
             if start < 0:
                 raise IndexError
             piece = raw[start : start + length]
-            # A reference may reach beyond the bytes so far, which then repeat.
+            # A reference may extend beyond the last byte; the bytes then repeat.
             raw += piece if len(piece) == length else (piece * (length // len(piece) + 1))[:length]
     except IndexError:
-        raise SourceError(f"{file}: byte {at} of its packed points: refers to what is not there") from None
-    if at != end or len(raw) != size:
+        raise SourceError(f"{file}: byte {offset} of its packed points: refers to what is not there") from None
+    if offset != end or len(raw) != size:
         raise SourceError(f"{file}: expected {size} bytes of points, got {len(raw)}")
     return raw
 
@@ -323,7 +323,7 @@ def _read_npz(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
 
 
 def _array_columns(file: Path, points: np.ndarray) -> Columns:
-    """x, y, z and whatever is behind them; or the fields of a structured array."""
+    """Returns x, y, z and further columns, or the fields of a structured array."""
     if points.dtype.names is not None and points.ndim == 1:
         return {name: np.array(points[name]) for name in points.dtype.names}
     if points.ndim != 2 or points.shape[1] < 3:
@@ -342,12 +342,12 @@ def _array_columns(file: Path, points: np.ndarray) -> Columns:
 
 
 def _read_las(file: Path, notes: Notes) -> Columns:
-    """x, y, z as float64, scaled and moved as the header says, and all that a point has besides."""
+    """Returns x, y, z as float64, scaled and moved as the header says, and the other fields of points."""
     try:
         import laspy
 
         if file.suffix.lower() == ".laz":
-            import lazrs  # noqa: F401  which laspy takes, and does not name where it is missing
+            import lazrs  # noqa: F401  laspy needs it, and its error does not name it
     except ImportError as error:
         raise Error(f"{error}; pip install 'robocache[lidar]'") from error
     _check_las_header(file)
@@ -371,8 +371,8 @@ def _read_las(file: Path, notes: Notes) -> Columns:
 
 
 def _check_las_header(file: Path) -> None:
-    """Refuses more records than the file can hold, of which laspy would make every one, and more chunks, for whose table lazrs
-    ends the process where there is no memory."""
+    """Refuses more records than the file can hold, since laspy would make every one, and more chunks, since lazrs ends the process if
+    there is no memory for their table."""
     with file.open("rb") as opened:
         head = opened.read(375).ljust(375, b"\0")
         size, chunks = os.fstat(opened.fileno()).st_size, 0
@@ -380,7 +380,7 @@ def _check_las_header(file: Path) -> None:
             (start,) = struct.unpack_from("<I", head, 96)
             opened.seek(start)
             (table,) = struct.unpack("<q", opened.read(8).ljust(8, b"\0"))
-            if table == -1:  # of a writer that could not go back: at the end
+            if table == -1:  # the writer could not seek back: it is at the end
                 opened.seek(max(0, size - 8))
                 (table,) = struct.unpack("<q", opened.read(8).ljust(8, b"\0"))
             if start < table <= size - 8:
@@ -389,7 +389,7 @@ def _check_las_header(file: Path) -> None:
     if head[:4] != b"LASF":
         raise SourceError(f"{file}: expected 'LASF' at its start, got {head[:4]!r}")
     length, points, records = struct.unpack_from("<HII", head, 94)
-    behind, count = struct.unpack_from("<QI", head, 235) if head[25] >= 4 else (size, 0)
+    after, count = struct.unpack_from("<QI", head, 235) if head[25] >= 4 else (size, 0)
     if not 227 <= length <= points <= size or records * 54 > points - length:
         raise SourceError(
             f"{file}: byte 94: a header of {length} bytes and {records} records in front of its points at byte {points} do not "
@@ -397,21 +397,21 @@ def _check_las_header(file: Path) -> None:
         )
     if chunks > size:
         raise SourceError(f"{file}: a table of {chunks} chunks, of which none fits into less than a byte of its {size}")
-    if count and (behind > size or count * 60 > size - behind):
-        raise SourceError(f"{file}: byte 235: {count} records from byte {behind} on do not fit into {size} bytes")
+    if count and (after > size or count * 60 > size - after):
+        raise SourceError(f"{file}: byte 235: {count} records from byte {after} on do not fit into {size} bytes")
 
 
 def _las_no_data(records: Iterable[Any], notes: Notes) -> dict[str, float]:
-    """Returns the raw value of each extra field that says that there is none, by LAS 1.4's record of extra bytes."""
+    """Returns for each extra field the raw value that means no measurement, by LAS 1.4's record of extra bytes."""
     found: dict[str, float] = {}
     for record in records:
         if (record.user_id, record.record_id) == ("LASF_Spec", 4):
             raw = record.record_data_bytes()
-            for at in range(0, len(raw) - 191, 192):
-                kind, options = raw[at + 2 : at + 4]
+            for offset in range(0, len(raw) - 191, 192):
+                kind, options = raw[offset + 2 : offset + 4]
                 if options & 1 and 1 <= kind <= 10:
-                    (value,) = struct.unpack_from(f"<{'d' if kind > 8 else 'Qq'[kind % 2 == 0]}", raw, at + 40)
-                    name = raw[at + 4 : at + 36].split(b"\0")[0].decode(errors="backslashreplace")
+                    (value,) = struct.unpack_from(f"<{'d' if kind > 8 else 'Qq'[kind % 2 == 0]}", raw, offset + 40)
+                    name = raw[offset + 4 : offset + 36].split(b"\0")[0].decode(errors="backslashreplace")
                     if kind in (7, 8):
                         notes.leave_out(f"{name} of points: that {value} is none", "integers of 64 bits have no NaN")
                     else:
@@ -420,7 +420,7 @@ def _las_no_data(records: Iterable[Any], notes: Notes) -> dict[str, float]:
 
 
 def _las_columns(points: object, no_data: Mapping[str, float]) -> Columns:
-    record: Any = points  # laspy has no types: its records are read by name
+    record: Any = points  # laspy has no types: records are read by name
     columns = {name: np.array(record[name]) for name in ("x", "y", "z")}
     for name in record.point_format.dimension_names:
         if name not in ("X", "Y", "Z"):

@@ -1,5 +1,5 @@
-"""Files of point clouds: a folder is an episode, each file a row of the stream ``points``, by the stamps in their names, those
-in a file beside them, or the rate that the user gives.
+"""Files of point clouds: a folder is an episode, each file a row of the stream ``points``. The stamps are in the files' names, in a
+file beside them, or follow from the user's rate.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from .files import check_file, look_through, natural
 from .formats.clouds import CloudOptions, is_cloud
 from .recording import Notes, Ragged, Recording, SourceError
 
-# Files of stamps, in the folder of the clouds or in the one around it.
+# Files of stamps, in the folder of the clouds or in its parent.
 _STAMP_FILES = ("timestamps.txt", "times.txt")
 _LONGEST = 1 << 26
-# Clouds of which most say what all are.
-_LOOKED_AT = 5
-# Numbers a point that a .bin may have, and how many numbers of a file tell it: those of whole points of every width.
+# Clouds that are compared: the layout of most of them is that of all.
+_COMPARED = 5
+# Possible numbers in a point of a .bin, and how many numbers of a file decide: a multiple of every width.
 _BIN_COLUMNS = range(3, 9)
-_LOOKED_AT_NUMBERS = 840 * 256
-# Points' rows that tell means, sizes that float32 points do not have, and the share of numbers that may have them.
+_DECIDING_NUMBERS = 840 * 256
+# The least rows for a comparison, sizes that float32 coordinates do not have, and the share of numbers that may have them.
 _ENOUGH, _HUGE, _TINY, _FEW = 100, 1e20, 1e-30, 0.01
-_AT_ONCE = 4096  # points whose columns are put side by side: few enough to stay in the processor's cache
-# Since 1970, in the years 2001 to 2128: seconds with decimals, or whole milli-, micro- and nanoseconds.
+_AT_ONCE = 4096  # the points whose columns are joined at once: the processor's cache holds them
+# Stamps since 1970, in the years 2001 to 2128: seconds with decimals, or whole milli-, micro- and nanoseconds.
 _STAMP = re.compile(r"(?<!\d)(?:([1-4]\d{9})([._])(\d{1,9})|([1-4]\d{12}|[1-4]\d{15}|[1-4]\d{18}))(?!\d)")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
 _NUMBER = re.compile(r"\d{1,15}(?!.*\d)")
@@ -60,23 +60,23 @@ def read(source: Path, options: CloudOptions, notes: Notes) -> Generator[Recordi
 
 
 def finish(source: Path, options: CloudOptions, notes: Notes) -> None:
-    """Tells how many folders have which clock."""
+    """Reports how many folders have which clock."""
     notes.tell(source, clocks=notes.counts.get("clocks", {}))
 
 
 @dataclass
 class _Seen:
-    """The streams that a cloud becomes, by what most of a few clouds of the first folder are."""
+    """The streams that a cloud becomes, as most of a few clouds of the first folder have them."""
 
     layout: dict[str, tuple[str, list[str]]] | None = None
 
-    def look(self, clouds: list[Path], columns: int) -> None:
-        """Looks at clouds here and there, for the first may be odd, or damaged."""
+    def compare(self, clouds: list[Path], columns: int) -> None:
+        """Compares clouds from all over the folder, since the first may be odd or damaged."""
         if self.layout is not None:
             return
         found: dict[str, list[dict[str, tuple[str, list[str]]]]] = {}
-        silent = Notes("clouds", {}, "skip")  # whoever reads a cloud tells of it
-        for file in dict.fromkeys(clouds[len(clouds) * part // _LOOKED_AT] for part in range(_LOOKED_AT)):
+        silent = Notes("clouds", {}, "skip")  # errors are reported when the cloud is read
+        for file in dict.fromkeys(clouds[len(clouds) * part // _COMPARED] for part in range(_COMPARED)):
             with silent.reading(file.name, file):
                 check_file(file)
                 layout = _layout(_streams(file, read_cloud(file, columns, silent)))
@@ -96,7 +96,7 @@ def _read_folder(
     notes.count("clocks", source)
     clock: Literal["recorded", "nominal"] = "nominal" if source == "rate_hz" else "recorded"
     columns = _find_bin_columns(folder, clouds, options)
-    seen.look(clouds, columns)
+    seen.compare(clouds, columns)
     for stamp, file in zip(time_ns, clouds, strict=True):
         with notes.reading(_what(folder, file), file):
             check_file(file)
@@ -122,8 +122,8 @@ def _shown(layout: dict[str, tuple[str, list[str]]]) -> str:
 
 
 def _streams(file: Path, columns: Columns) -> dict[str, tuple[np.ndarray, list[str]]]:
-    """Returns the streams of a cloud: ``points``, float64 if x is, else float32, with all columns that this type holds exactly;
-    packed colours as bytes; the other columns as streams of their own."""
+    """Returns the streams of a cloud. ``points`` is float64 if x is, else float32, and has all columns that this type holds exactly.
+    Packed colours become bytes; other columns are streams of their own."""
     missing = [axis for axis in "xyz" if axis not in columns]
     if missing:
         raise SourceError(f"{file}: expected points with x, y and z, got {', '.join(columns)}")
@@ -156,7 +156,7 @@ def _streams(file: Path, columns: Columns) -> dict[str, tuple[np.ndarray, list[s
 
 
 def _fits(column: np.ndarray, dtype: np.dtype[Any]) -> bool:
-    """Whether floats of that type hold every value of the column's type: all integers below 2^24, or 2^53."""
+    """Whether floats of that type hold every value of the column's type: of integers those below 2^24, or 2^53."""
     size = column.dtype.itemsize
     return {"f": size <= dtype.itemsize, "b": True}.get(
         column.dtype.kind, column.dtype.kind in "iu" and 2 * size <= dtype.itemsize
@@ -164,22 +164,22 @@ def _fits(column: np.ndarray, dtype: np.dtype[Any]) -> bool:
 
 
 def _find_bin_columns(folder: Path, clouds: list[Path], options: CloudOptions) -> int:
-    """Numbers a point of ``.bin`` files, where the folder has any."""
+    """Returns the numbers in a point of the folder's ``.bin`` files, if it has any."""
     files = [file for file in clouds if file.suffix.lower() == ".bin"]
     if options.bin_columns is not None or not files:
         return options.bin_columns or 4
     likely = [4, 5]
-    if all(file.name.lower().endswith(".pcd.bin") for file in files):  # as nuScenes names them
+    if all(file.name.lower().endswith(".pcd.bin") for file in files):  # nuScenes' names
         likely = [5]
-    elif any(part.startswith("velodyne") for part in folder.parts[-2:]):  # as KITTI does
+    elif any(part.startswith("velodyne") for part in folder.parts[-2:]):  # KITTI's names
         likely = [4]
     sizes = {file: file.stat().st_size for file in files if file.is_file()}
     fits = {columns: [file for file in sizes if sizes[file] % (4 * columns) == 0] for columns in _BIN_COLUMNS}
-    # One that was cut off fits none; it is named when it is read.
+    # A file that was cut off fits no width; the error names it when it is read.
     most = max(len(fits[columns]) for columns in likely)
     fitting = [columns for columns in likely if len(fits[columns]) == most and 2 * most > len(sizes)]
     if len(fitting) == 1:
-        # nuScenes' points come ring by ring, so that every second one differs.
+        # nuScenes' points come ring by ring, so every second point differs in any case.
         others = [columns for columns in _BIN_COLUMNS if set(fits[columns]) >= set(fits[fitting[0]]) and likely != [5]]
         fitting = sorted(fitting + _check_bins(fits[fitting[0]], fitting[0], others))
     if len(fitting) == 1:
@@ -192,11 +192,11 @@ def _find_bin_columns(folder: Path, clouds: list[Path], options: CloudOptions) -
 
 
 def _check_bins(files: list[Path], columns: int, others: list[int]) -> list[int]:
-    """Raises where files are no float32. Returns those of `others` that can be the numbers a point as well as `columns`.
+    """Raises if files are not float32. Returns the widths in `others` that are as likely as `columns`.
 
-    Points that are read with a wrong width have other numbers in every second row, or every third.
+    Points that are read with a wrong width differ between every second row, or every third.
     """
-    points = np.concatenate([np.fromfile(file, "<f4", _LOOKED_AT_NUMBERS) for file in files[:_LOOKED_AT]])
+    points = np.concatenate([np.fromfile(file, "<f4", _DECIDING_NUMBERS) for file in files[:_COMPARED]])
     size = np.abs(points[np.isfinite(points)])
     odd = size[((size > _HUGE) | (size < _TINY)) & (size > 0)]
     if odd.size > _FEW * points.size:
@@ -208,7 +208,7 @@ def _check_bins(files: list[Path], columns: int, others: list[int]) -> list[int]
 
 
 def _differ(points: np.ndarray, cycle: int) -> bool:
-    """Whether the rows of a cycle have other means or spreads than each other, in any column."""
+    """Whether the rows of a cycle differ from each other in mean or spread, in any column."""
     rows = points[: len(points) // cycle * cycle].reshape(-1, cycle, points.shape[1]).astype(np.float64)
     if cycle == 1 or len(rows) < _ENOUGH:
         return False
@@ -223,7 +223,7 @@ def _differ(points: np.ndarray, cycle: int) -> bool:
 def _read_clock(
     folder: Path, clouds: list[Path], options: CloudOptions, notes: Notes
 ) -> tuple[list[Path], np.ndarray, str]:
-    """The clouds that have a stamp, int64 nanoseconds of each, and where they come from."""
+    """Returns the clouds that have a stamp, their stamps in int64 nanoseconds, and the origin of the stamps."""
     for file in (parent / name for parent in (folder, folder.parent) for name in _STAMP_FILES):
         if file.is_file():
             check_file(file)
@@ -261,7 +261,7 @@ def _read_clock(
 
 
 def _check_blank_lines(file: Path, rows: list[int], clouds: list[Path]) -> None:
-    """Raises where a line between others is blank, but it is not the number of that line that the clouds' names leave out."""
+    """Raises if a line between others is blank, and the numbers in the clouds' names do not leave out that line's number."""
     found = [_NUMBER.search(cloud.name.split(".")[0]) for cloud in clouds]
     numbers = [int(match[0]) for match in found if match]
     if rows[-1] - rows[0] >= len(rows) and len(numbers) == len(rows):
@@ -274,7 +274,7 @@ def _check_blank_lines(file: Path, rows: list[int], clouds: list[Path]) -> None:
 
 
 def _rows(clouds: list[Path], notes: Notes) -> list[int]:
-    """Returns a row number for each cloud, from 0. If the numbers in the names rise, those count, so a missing cloud leaves a gap."""
+    """Returns a row number for each cloud, from 0. If the numbers in their names rise, these count, so a missing cloud leaves a gap."""
     found = [_NUMBER.search(cloud.name.split(".")[0]) for cloud in clouds]
     numbers = [int(number[0]) for number in found if number]
     if len(numbers) < len(clouds) or any(later <= earlier for earlier, later in pairwise(numbers)):
@@ -288,16 +288,16 @@ def _rows(clouds: list[Path], notes: Notes) -> list[int]:
 
 
 def _stamps_of_names(found: list[tuple[str, str, str, str]], folder: Path) -> list[int]:
-    """Nanoseconds of stamps as `_STAMP` finds them. What follows the seconds is a decimal fraction, or a whole number of
-    milli-, micro- or nanoseconds without zeros before it, as "%d_%d" writes it; the lengths tell.
+    """Returns the nanoseconds of stamps that `_STAMP` found. The digits after the seconds are a decimal fraction, or a whole number
+    of milli-, micro- or nanoseconds that lacks leading zeros, as "%d_%d" writes it. The numbers of digits decide.
 
     Raises:
-        SourceError: they do not.
+        SourceError: they do not decide.
     """
     parts = [(separator, digits) for _, separator, digits, whole in found if not whole]
     lengths = {len(digits) for _, digits in parts}
     most = max(lengths, default=9)
-    # A fraction whose length varies is written without zeros at its end.
+    # A fraction of varying length lacks zeros at its end.
     cut = len(lengths) == 1 or not any(digits.endswith("0") for _, digits in parts if len(digits) < most)
     is_decimal = cut and all(separator == "." for separator, _ in parts)
     if not is_decimal and most not in (3, 6, 9):
@@ -315,7 +315,7 @@ def _stamps_of_names(found: list[tuple[str, str, str, str]], folder: Path) -> li
 
 
 def _parse_stamp(line: str, file: Path, number: int) -> int:
-    """A date as KITTI writes it, or seconds; rounded to nanoseconds."""
+    """Reads a date as KITTI writes it, or seconds; rounds to nanoseconds."""
     text = line.strip()
     if date := _DATE.fullmatch(text):
         whole = datetime.fromisoformat(date[1]).replace(tzinfo=timezone.utc)

@@ -1,7 +1,7 @@
 """Logs in CSV: a folder with CSV files is an episode, each file a stream named by its stem, one column its clock.
 
 Stamps are decimal numbers or ISO 8601 and become int64 nanoseconds without passing through float64. A column that names
-images which lie beside the file, as EuRoC's do, is a camera.
+images beside the file, as EuRoC's logs do, is a camera.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ from .stamps import (
 )
 
 _STAMP = f"{NUMBER}|{DATE}{ZONE}?|{DAY}|{TIME_OF_DAY}{ZONE}?"
-# A line of cells of which each is in quotes from its begin to its end, or has none.
+# Matches a line whose cells are wholly in quotes or have none.
 _WHOLE_LINE = re.compile(rb'(?:"[^"\r\n]*"|[^",\r\n]*)(?:,(?:"[^"\r\n]*"|[^",\r\n]*))*\r?\n')
-# Columns that say the zone of the times in another one, and clocks whose names do.
+# Columns that declare the zone of another column's times, and names of clocks that include a zone.
 _ZONE_COLUMN = re.compile(r"((time|utc|gmt|tz)[ _-]?)?(zone|off(set)?)|tz(info)?", re.IGNORECASE)
 _ZONE_IN_NAME = re.compile(r"(utc|gmt) ?[+-] ?\d|(^|[^a-z])(local|cest|cet|[ecmp][sd]t|jst)([^a-z]|$)", re.IGNORECASE)
-# The number of rows whose columns are copied side by side at once: the processor's cache holds them.
+# The rows of all columns that are copied at once, so that the processor's cache holds them.
 _ROWS_AT_ONCE = 2048
-# Between two subjects a column must jump by so many times its step within one subject.
+# A column must jump between two subjects by this many times its step within one subject.
 _JUMP = 5
-# The rows that are looked at first, to rule out columns with too many values for subjects.
+# The first rows, which rule out columns with too many values for subjects.
 _FIRST_ROWS = 4096
 
 
@@ -110,7 +110,7 @@ def finish(source: Path, options: CsvOptions, notes: Notes) -> None:
 
 @dataclass
 class _Seen:
-    """The facts of the first files: the layout of each stream, and the kind of each camera's frames."""
+    """The facts of files that came before: the layout of each stream, and the kind of each camera's frames."""
 
     layouts: dict[str, _Layout] = field(default_factory=dict)
     kinds: Kinds = field(default_factory=Kinds)
@@ -178,17 +178,17 @@ def _read_folder(
 
 
 def see_images(images: list[Image], notes: Notes) -> None:
-    """Keeps which files are a camera's."""
+    """Records which files belong to a camera."""
     for image in images:
         if isinstance(image, Path) and os.path.lexists(image):
             notes.see("images", as_utf8(str(image)), image.suffix)
 
 
 def read_image(images: list[Image], row: int) -> bytes:
-    """The file of a row.
+    """Returns the file of a row's image.
 
     Raises:
-        SourceError: it cannot be read, or its name is none.
+        SourceError: the file cannot be read, or the row names none.
     """
     image = images[row]
     if isinstance(image, SourceError):
@@ -201,13 +201,13 @@ def read_image(images: list[Image], row: int) -> bytes:
 class _Layout:
     """The properties that all files of a stream share.
 
-    columns: those of numbers: their names, or their numbers where there is no header.
-    texts: those of text.
-    left_out: the others beside the clock, and why.
-    images: the one that names images.
-    clock: what the clock's column is called.
-    further: of each further clock its columns.
-    comments: whether lines before the header, or before the first row, are none of it; files of a stream may differ.
+    columns: the columns of numbers: their names, or without a header their indices.
+    texts: the columns of text.
+    left_out: the other columns besides the clock, and why.
+    images: the column that names images.
+    clock: the label of the clock's column.
+    further: for each further clock its columns.
+    comments: whether comments precede the header or the first row; files of a stream may differ in it.
     """
 
     header: bool
@@ -223,7 +223,7 @@ class _Layout:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Returns the facts that the files say without an option of the user, for the streams of the file."""
+        """Returns the attributes that the streams of the file share."""
         return {"clock_source": f"{self.clock}, {self.time_unit}"}
 
     def __str__(self) -> str:
@@ -234,9 +234,9 @@ class _Layout:
         return f"{header}columns {self.columns}{left_out}{images}, clock {self.time_column!r} in {self.time_unit}"
 
 
-# A row's image, or what is wrong with its name.
+# A row's image, or the error of its name.
 Image = Path | SourceError
-# The last is what was assumed of the file: things and reasons.
+# The last item holds the assumptions about the file: things and reasons.
 _Log = tuple[_Layout, Rows | None, np.ndarray, list[Image], dict[str, Texts | Rows], list[tuple[str, str]]]
 
 
@@ -269,7 +269,7 @@ def try_log(
 
 
 def _check_utf8(file: Path) -> None:
-    """Refuses bytes that are no UTF-8 before pyarrow gives rows as texts: its own code would lose the error."""
+    """Refuses bytes that are no UTF-8 before pyarrow passes rows to Python as texts: there the error would be lost."""
     check_file(file)
     decode = codecs.getincrementaldecoder("utf-8")().decode
     with naming(file), file.open("rb") as content:
@@ -279,7 +279,7 @@ def _check_utf8(file: Path) -> None:
 
 
 def _is_cut(file: Path) -> bool:
-    """Whether the last of several lines does not end as those before: nothing tells whether its last number is whole."""
+    """Whether the file has several lines and no line end after the last: its last number may then lack digits."""
     with file.open("rb") as content:
         lines = content.read(LONGEST_LINE)
         content.seek(-1, os.SEEK_END)
@@ -298,10 +298,10 @@ def note_cut(notes: Notes) -> None:
 
 
 def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str] | None = None) -> _Log:
-    """Reads a file: its rows, of which values are float64 [rows, columns], or none where nothing is numeric beside the clock;
-    its stamps; the images that a column names, or none; and the columns of text, without their empty cells.
+    """Reads a file. Returns its layout; its rows, float64 [rows, columns], or None if only the clock is numeric; its stamps; the
+    images that a column names; the columns of text without empty cells, and streams of further clocks; and the assumptions.
 
-    lost: takes in the lines that cannot be read, and why, where they are no more than half of all; None: they are refused.
+    lost: receives the lines that cannot be read, with reasons, if they are at most half of all; None: such lines are errors.
     """
     kept: list[str] = []
     texts: list[str] = []
@@ -348,19 +348,19 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     others: dict[str, Texts | Rows] = {}
     main = min(clock, key=int)
     if further:
-        of = {n: _clock_of(n, main, further) for n in (*kept, *texts) if n not in further}
+        clock_of = {n: _clock_of(n, main, further) for n in (*kept, *texts) if n not in further}
         for own, stamps in further.items():
-            own_numbers, own_texts = ([n for n in numbers if of.get(n) == own] for numbers in (kept, texts))
+            own_numbers, own_texts = ([n for n in numbers if clock_of.get(n) == own] for numbers in (kept, texts))
             others |= _read_further(begin, table, stamps, own, own_numbers, own_texts, types)
-        kept, texts = ([n for n in numbers if of.get(n) == main] for numbers in (kept, texts))
+        kept, texts = ([n for n in numbers if clock_of.get(n) == main] for numbers in (kept, texts))
         filled = pc.not_equal(pc.utf8_trim_whitespace(table[main]), "")
         table = table.filter(filled)
     time_ns, unit = _read_clock(begin, table, options)
     assumed += _assumed_of_clock(begin, time_ns, unit, options)
     columns = [names[int(number)] if header else number for number in kept]
-    of_text = [names[int(number)] if header else number for number in texts]
-    if len({*of_text}) < len(of_text):
-        of_text = texts
+    text_names = [names[int(number)] if header else number for number in texts]
+    if len({*text_names}) < len(text_names):
+        text_names = texts
     named = None if images is None else names[int(images)] if header else images
     layout = _Layout(
         header,
@@ -369,12 +369,12 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
         columns,
         left_out,
         named,
-        of_text,
+        text_names,
         " and ".join(map(begin.label, clock)),
         {name: rows.names or [] for name, rows in others.items() if isinstance(rows, Rows)},
         begin.comments,
     )
-    of_main = {name: _read_texts(table[number], time_ns) for name, number in zip(of_text, texts, strict=True)}
+    of_main = {name: _read_texts(table[number], time_ns) for name, number in zip(text_names, texts, strict=True)}
     others = {**of_main, **others}
     paths = [_beside(file, folder, cell) for cell in table[images].to_pylist()] if folder and images else []
     if not kept:
@@ -382,9 +382,9 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     values = np.empty((len(table), len(kept)))
     parts = [table[number].cast(pa.float64()).to_numpy() for number in kept]
     for first in range(0, len(values), _ROWS_AT_ONCE):
-        some = slice(first, first + _ROWS_AT_ONCE)
+        part = slice(first, first + _ROWS_AT_ONCE)
         for feature, column in enumerate(parts):
-            values[some, feature] = column[some]
+            values[part, feature] = column[part]
     for number, name, column in zip(kept, columns, parts, strict=True):
         if max(np.fmax.reduce(column), -np.fmin.reduce(column)) >= 2**53:
             refuse_rounded_numbers(begin, number, name)
@@ -404,7 +404,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
 def _methods(
     values: np.ndarray, names: list[str], types: list[Any], texts: Mapping[str, pa.ChunkedArray]
 ) -> dict[str, Any]:
-    """Returns the methods that hold values: for bools, and for all columns if a column or a text tells several subjects apart."""
+    """Returns methods that hold values: of bools, or of all columns if a column or a text distinguishes several subjects."""
     columns = dict(zip(names, values.T, strict=True))
     is_bool = [pa.types.is_boolean(type) for type in types]
     found: dict[str, np.ndarray] = {name: _codes_of_text(column) for name, column in texts.items()}
@@ -434,7 +434,7 @@ def _methods(
 
 
 def _codes_of_text(column: pa.ChunkedArray) -> np.ndarray:
-    """Returns the number of each row's text among the column's texts; empty if there are too many for subjects."""
+    """Returns for each row the index of its text among the column's texts; empty if there are too many for subjects."""
     if len(pc.unique(column.slice(0, _FIRST_ROWS))) > MOST_SUBJECTS:
         return np.empty(0, np.int64)
     encoded = column.combine_chunks().dictionary_encode()
@@ -443,7 +443,7 @@ def _codes_of_text(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _codes_of_whole(column: np.ndarray) -> np.ndarray:
-    """Returns the same for a column of whole numbers; empty for other numbers."""
+    """Returns the same for a column of whole numbers; empty if it has others."""
     for part in (column[:_FIRST_ROWS], column):
         if not (np.isfinite(part).all() and (part == np.floor(part)).all()):
             return np.empty(0, np.int64)
@@ -454,7 +454,7 @@ def _codes_of_whole(column: np.ndarray) -> np.ndarray:
 
 
 def _jumps(column: np.ndarray, subjects: np.ndarray) -> bool:
-    """Whether a column jumps between rows of different subjects, compared with its steps from row to row of one subject."""
+    """Whether a column jumps between rows of different subjects, compared with its steps within one subject."""
     order = np.argsort(subjects, kind="stable")
     same = np.diff(subjects[order]) == 0
     within = np.abs(np.diff(column[order]))[same]
@@ -469,12 +469,12 @@ def _jumps(column: np.ndarray, subjects: np.ndarray) -> bool:
 def _find_further_clocks(
     begin: Begin, table: pa.Table, numbers: list[str], options: CsvOptions, assumed: list[tuple[str, str]]
 ) -> dict[str, tuple[pa.Array, np.ndarray, str]]:
-    """Returns the further clocks by column: the rows that each stamps, the stamps and their unit.
+    """Returns the further clocks by column: the rows that have its stamps, the stamps and their unit.
 
-    A further clock is named as a time and rises. It fills rows of its own; or it has another rate and a column behind it has its
-    name.
+    A further clock is named as a time and rises. Either it fills other rows than the first clock, or it has another rate and shares
+    its name with a column after it.
 
-    assumed: gets a note for each column that is such a clock, or could be one.
+    assumed: receives a note for each column that is such a clock, or could be one.
     """
     named = [number for number in numbers if begin.header and names_a_time(begin.names[int(number)])]
     if not named:
@@ -487,16 +487,16 @@ def _find_further_clocks(
         rows, name = filled[number], begin.names[int(number)]
         if len(cells) != len(table) or rows.sum() < 2:
             continue
-        with suppress(SourceError):  # what is no time is a column
+        with suppress(SourceError):  # a column that is no time is no clock
             time_ns, unit = _stamps_of(begin, cells, number, rows, options)
             if (np.diff(time_ns) < 0).any() or time_ns[-1] == time_ns[0]:
                 continue
             end = named[index + 1] if index + 1 < len(named) else begin.numbers[-1]
-            behind = [begin.names[int(other)] for other in numbers if int(number) < int(other) <= int(end)]
+            followers = [begin.names[int(other)] for other in numbers if int(number) < int(other) <= int(end)]
             if not np.array_equal(rows, filled[first]):
                 is_clock = _has_own_rows(begin, table, rows, filled[first], time_ns, options)
             elif _is_of_another_rate(time_ns, _read_clock(begin, table, options)[0]):
-                is_clock = names_a_sensor_s_clock(name, begin.names[int(first)], behind)
+                is_clock = names_a_sensor_s_clock(name, begin.names[int(first)], followers)
             else:
                 continue
             if is_clock:
@@ -510,8 +510,8 @@ def _find_further_clocks(
 def _has_own_rows(
     begin: Begin, table: pa.Table, rows: np.ndarray, main: np.ndarray, time_ns: np.ndarray, options: CsvOptions
 ) -> bool:
-    """Whether a column of times is a clock, by the rows that it fills: some that the main clock does not fill; the first rows only;
-    or any others, if it differs from the main clock by a constant delay there."""
+    """Whether a column of times is a clock, by the rows that it fills: some that the main clock does not fill, the first rows only,
+    or others in which it differs from the main clock by a constant delay."""
     if (rows & ~main).any() or not rows[: int(rows.sum())].sum() < rows.sum():
         return True
     main_ns, _ = _read_clock(begin, table.filter(pa.array(rows)), options)
@@ -527,7 +527,7 @@ def _stamps_of(
 
 
 def _is_of_another_rate(time_ns: np.ndarray, first_ns: np.ndarray) -> bool:
-    """Whether stamps beside those of the first clock begin at about the same time and go on at another rate."""
+    """Whether stamps begin near those of the first clock and continue at another rate."""
     span, first_span = int(time_ns[-1] - time_ns[0]), int(first_ns[-1] - first_ns[0])
     near = abs(int(time_ns[0]) - int(first_ns[0])) < max(span, first_span)
     return near and bool((np.diff(time_ns) > 0).all()) and abs(span - first_span) > 0.05 * first_span
@@ -548,7 +548,7 @@ def _read_further(
     texts: list[str],
     types: dict[str, Any],
 ) -> dict[str, Texts | Rows]:
-    """The stream of a further clock, by its column's name: the columns behind it up to the next clock."""
+    """Returns the streams of a further clock: the columns after it up to the next clock. Numbers take the clock's name."""
     filled, time_ns, unit = clock
     rows = table.filter(filled)
     source = {"clock_source": f"{begin.label(own)}, {unit}"}
@@ -569,7 +569,7 @@ def _read_further(
 
 
 def _with_rotations_together(kept: list[str], begin: Begin, left_out: dict[str, str]) -> list[str]:
-    """The columns; those of a quaternion side by side, where its first one is: only so a rotation is interpolated as one."""
+    """Returns the columns, with those of a quaternion moved next to its first, so that it is interpolated as a rotation."""
     labels = [begin.label(number) for number in kept]
     followers: dict[int, list[int]] = {}
     for four in scattered(labels):
@@ -583,7 +583,7 @@ def _with_rotations_together(kept: list[str], begin: Begin, left_out: dict[str, 
 
 
 def _read_clock(begin: Begin, table: pa.Table, options: CsvOptions) -> tuple[np.ndarray, str]:
-    """The stamps as int64 nanoseconds, and their unit."""
+    """Returns the stamps as int64 nanoseconds, and their unit."""
     first_line = 1 + begin.skipped
     columns = [table[begin.numbers[number]] for number in begin.clock]
     if begin.fraction:
@@ -595,7 +595,7 @@ def _read_clock(begin: Begin, table: pa.Table, options: CsvOptions) -> tuple[np.
 
 
 def _assumed_of_clock(begin: Begin, time_ns: np.ndarray, unit: str, options: CsvOptions) -> Iterator[tuple[str, str]]:
-    """Yields what was assumed of the clock, if the file does not declare it: its column, its unit, its zone."""
+    """Yields the assumptions about the clock that the file does not declare: its column, its unit, its zone."""
     name = begin.names[begin.clock[0]] if begin.header else ""
     what = f"clock {' and '.join(repr(begin.label(begin.numbers[number])) for number in begin.clock)}"
     if begin.why:
@@ -615,7 +615,7 @@ def _assumed_of_clock(begin: Begin, time_ns: np.ndarray, unit: str, options: Csv
 
 
 def _refuse_seconds_alone(begin: Begin, kept: list[str], time_ns: np.ndarray, values: np.ndarray) -> None:
-    """Raises where stamps are whole seconds that repeat, and another column goes through each of them: names do not say so."""
+    """Raises if stamps are whole seconds that repeat while another column counts through each second, and names do not say so."""
     steps = np.diff(time_ns)
     if (time_ns % 10**9).any() or (steps > 0).all() or not (steps > 0).any():
         return
@@ -641,8 +641,8 @@ def _read_texts(column: pa.ChunkedArray, time_ns: np.ndarray) -> Texts:
 
 
 def _read_table(begin: Begin, types: dict[str, Any], assumed: list[tuple[str, str]]) -> pa.Table:
-    """Reads the whole file with all threads. If that fails, it is read again as texts, of which some may say that there is no value.
-    If that fails, too, one thread reads it, whose error names the row."""
+    """Reads the whole file with all threads. If that fails, reads it as texts, some of which may mean that there is no value. If that
+    fails too, reads it with one thread, whose error names the row."""
     convert = pa_csv.ConvertOptions(column_types=types, include_columns=list(types))
     with suppress(pa.ArrowInvalid):
         return begin.read(convert, use_threads=True)
@@ -664,7 +664,7 @@ def _read_table(begin: Begin, types: dict[str, Any], assumed: list[tuple[str, st
 
 
 def _absent_words(begin: Begin, number: str, cells: pa.ChunkedArray) -> Iterator[tuple[str, str]]:
-    """Yields which words of a column of numbers are taken as NaN, but for those that always are."""
+    """Yields a note on a column's words that are taken as NaN, except for those that always are."""
     words = cells.filter(pc.invert(is_empty(cells)))
     if len(words):
         counts = sorted(pc.value_counts(words).to_pylist(), key=lambda count: -count["counts"])
@@ -684,7 +684,7 @@ def _read_good_rows(
     _check_quotes(begin, len(cells) + len(begin.lost))
     lost |= begin.lost
     rows = np.arange(len(cells))
-    before = np.sort([*lost]).astype(np.int64) - 1 - begin.skipped - np.arange(len(lost))  # rows before each lost line
+    before = np.sort([*lost]).astype(np.int64) - 1 - begin.skipped - np.arange(len(lost))  # lines before each lost one
     lines = 1 + begin.skipped + rows + np.searchsorted(before, rows, "right")
     good = np.ones(len(cells), bool)
     columns: dict[str, Any] = {}
@@ -709,10 +709,10 @@ def _read_good_rows(
 
 
 def _check_quotes(begin: Begin, rows: int) -> None:
-    """Raises where a quote that is not closed has made one row of several."""
+    """Raises if a quote that is not closed has joined several lines to one row."""
     file = begin.file
     with file.open("rb") as content:
-        if not _WHOLE_LINE.fullmatch(content.readline(1 << 16)):  # mostly they are those of names
+        if not _WHOLE_LINE.fullmatch(content.readline(1 << 16)):  # often only the names are quoted
             content.seek(0)
         chunks = iter(partial(content.read, 1 << 20), b"")
         if not any(b'"' in chunk for chunk in chunks):
@@ -737,7 +737,7 @@ def _check_quotes(begin: Begin, rows: int) -> None:
 
 
 def _find_images(file: Path, cells: pa.Array) -> Path | None:
-    """The folder in which images lie that the first cells name: the file's own, or one of the same stem beside it."""
+    """Returns the folder of the images that the first cells name: the file's own, or one of its stem beside it; else None."""
     if not pa.types.is_string(cells.type):  # dates, or no UTF-8
         return None
     names = [Path(cell.strip()) for cell in cells.slice(0, 1000).to_pylist() if cell]
@@ -749,7 +749,7 @@ def _find_images(file: Path, cells: pa.Array) -> Path | None:
 
 
 def _beside(file: Path, folder: Path, cell: str | None) -> Image:
-    """The image of a row, which a log names in its own folder alone."""
+    """Returns the image of a row; a log may only name images below `folder`."""
     name = Path((cell or "").strip())  # a space may follow the comma
     if name == Path() or name.is_absolute() or ".." in name.parts:
         return SourceError(f"{file}: expected the name of an image in {folder}, got {cell!r}")

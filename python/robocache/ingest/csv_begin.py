@@ -39,10 +39,10 @@ from .stamps import (
 
 _DECIMAL_COMMA = r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d{1,5})?"
 _VALUE = f"{NUMBER}|{DATE}{ZONE}?|{DAY}|{_DECIMAL_COMMA}"
-# A row is no longer: Arrow reads so much at once.
+# The longest line that is read: Arrow reads blocks of this size.
 LONGEST_LINE = 1 << 20
-# Cells that are no value, in small letters: those of pyarrow, and what spreadsheets, Python and others write. In a column of texts
-# the latter are texts.
+# Cells that mean no value, in lower case: pyarrow's, and others that spreadsheets, Python and more write, which in a column of texts
+# are texts.
 _ABSENT = {text.lower() for text in pa_csv.ConvertOptions().null_values}
 _WORDS = {
     "-",
@@ -65,7 +65,7 @@ _WORDS = {
 
 @dataclass
 class Alike:
-    """The files of one stream; and what all of them together make of each column, once it was asked for."""
+    """The files of one stream, and the kinds of their columns, which are found in all files together when they are needed."""
 
     files: list[Path] = field(default_factory=list)
     kinds: dict[str, Any] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Alike:
 
 
 def find_alike(files: list[Path], stream: Callable[[Path], str]) -> dict[str, Alike]:
-    """By the name of the stream that a file is of."""
+    """Groups files by the name of their stream."""
     alike: dict[str, Alike] = defaultdict(Alike)
     for file in files:
         alike[stream(file)].files.append(file)
@@ -84,17 +84,16 @@ def find_alike(files: list[Path], stream: Callable[[Path], str]) -> dict[str, Al
 class Begin:
     """The beginning of a file.
 
-    names: of the columns; a column without a name, as of a comma at the end of each line, goes by its number.
-    clock: the number of the clock's column; of two where one has days and the other the times of them, or one the seconds and the
-        other what is beyond them.
-    fraction: the unit of what is beyond the seconds; "" where the clock is no such pair.
-    header: whether a line before the rows is one.
-    skipped: how many lines are before the rows.
+    names: of the columns; a column without a name, as after a comma at the end of each line, is named by its index.
+    clock: the index of the clock's column; two for days and times of day, or for seconds and their fraction.
+    fraction: the unit of that fraction; "" for other clocks.
+    header: whether the file has one.
+    skipped: the number of lines before the rows.
     separator: between cells.
-    units: of each column by the line below the header; empty where that is none. The clock's is then part of its name.
-    lost: lines with other numbers of cells than the first, and how many; None: they are refused.
+    units: of each column, from the line below the header; empty without such a line. The clock's is also part of its name.
+    lost: lines with another number of cells than the first, and the reason; None: they are errors.
     why: why this column is the clock, if neither its name nor the user says so.
-    block: the first rows, columns by number since a header may name two alike.
+    block: the first rows; columns are named by index since a header may name two alike.
     """
 
     file: Path
@@ -114,18 +113,18 @@ class Begin:
         return self.skipped > self.header + bool(self.units)
 
     def units_of(self, numbers: Sequence[str]) -> dict[str, list[str]]:
-        """Returns the attribute `units` of columns, where the file has some."""
+        """Returns the attribute `units` of these columns, if the file has units for them."""
         found = [self.units[int(number)] for number in numbers] if self.units else []
         return {"units": found} if any(found) else {}
 
     @property
     def numbers(self) -> list[str]:
-        """The columns as they are parsed."""
+        """Returns the columns' names in parsed tables: their indices."""
         return [str(number) for number in range(len(self.names))]
 
     @property
     def keys(self) -> list[str]:
-        """Returns the columns' names in all files of a stream; their numbers if names are not unique."""
+        """Returns the columns' names as all files of a stream have them; their indices if names are not unique."""
         apart = self.header and len({*self.names}) == len(self.names)
         return self.names if apart else self.numbers
 
@@ -134,7 +133,7 @@ class Begin:
         return self.names[int(number)] if self.header else f"column {number}"
 
     def read(self, convert: pa_csv.ConvertOptions, *, use_threads: bool = False) -> pa.Table:
-        """The rows."""
+        """Reads the rows."""
         return pa_csv.read_csv(self.file, *self.options(use_threads), convert)
 
     def options(self, use_threads: bool = False) -> tuple[pa_csv.ReadOptions, pa_csv.ParseOptions]:
@@ -150,7 +149,7 @@ class Begin:
 
 
 def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = None) -> Begin:
-    """Finds the header, which may lie behind comments or be the last of them, and what is between cells."""
+    """Finds the header, which may follow comments or be the last of them, and the separator between cells."""
     check_file(file)
     time_column = options.time_column
     comment: tuple[int, str] | None = None
@@ -169,7 +168,9 @@ def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = No
     try:
         separator = _find_separator([line for _, line in rows if line.strip()])
         cells = _split(rows[0][1], separator) if rows else []
-        if comment and any(map(_is_value, cells)):  # a row, before which the header is a comment too, or there is none
+        if comment and any(
+            map(_is_value, cells)
+        ):  # a row: either the comment before it is the header, or there is none
             commented = _split(comment[1], separator)
             if len(commented) > 1 or len(cells) == 1:
                 number, cells = comment[0], commented
@@ -234,19 +235,19 @@ def _find_column(file: Path, names: list[str], below: list[str], options: CsvOpt
 
 
 def _find_pair(begin: Begin, asked: bool) -> None:
-    """Finds the other column of a stamp that is two: whole seconds, and what is beyond them, as `stamp.sec` and `stamp.nanosec`.
+    """Finds the second column of a stamp in two: whole seconds and their fraction, such as `stamp.sec` and `stamp.nanosec`.
 
     asked: whether the user named the clock's column.
 
     Raises:
-        SourceError: it is for the user to say which column is the clock.
+        SourceError: only the user can say which column is the clock.
     """
-    place = begin.clock[0]
-    stem, unit = split_unit(begin.names[place])
-    units = {number: split_unit(name) for number, name in enumerate(begin.names) if number != place}
+    index = begin.clock[0]
+    stem, unit = split_unit(begin.names[index])
+    units = {number: split_unit(name) for number, name in enumerate(begin.names) if number != index}
     alike = {number: other for number, (name, other) in units.items() if name == stem and other and unit}
     pairs = [
-        (place, number) if unit == "s" else (number, place) for number, other in alike.items() if "s" in (unit, other)
+        (index, number) if unit == "s" else (number, index) for number, other in alike.items() if "s" in (unit, other)
     ]
     found = []
     for pair in pairs:
@@ -256,7 +257,7 @@ def _find_pair(begin: Begin, asked: bool) -> None:
         (seconds, beyond), in_a_second = (first, second), IN_A_SECOND[split_unit(begin.names[pair[1]])[1]]
         if (beyond >= 0).all() and (beyond < in_a_second).all():
             found.append(pair)
-        elif place == pair[0] and not asked and not np.array_equal(seconds * in_a_second, beyond):
+        elif index == pair[0] and not asked and not np.array_equal(seconds * in_a_second, beyond):
             names = " and ".join(repr(begin.names[number]) for number in pair)
             low, high = beyond.min(), beyond.max()
             what = f"{low:.0f}, below 0" if low < 0 else f"{high:.0f}, more than a second"
@@ -272,7 +273,7 @@ def _find_pair(begin: Begin, asked: bool) -> None:
 
 
 def _whole(column: pa.Array) -> np.ndarray | None:
-    """Whole numbers as float64, precise enough to tell times since 1970 apart; None if a cell is no whole number."""
+    """Returns whole numbers as float64, precise enough for times since 1970; None if a cell is no whole number."""
     try:
         numbers = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False))
     except pa.ArrowInvalid:
@@ -281,9 +282,9 @@ def _whole(column: pa.Array) -> np.ndarray | None:
     return finite if len(finite) == len(numbers) and (finite == np.floor(finite)).all() else None
 
 
-def _has_day_and_time(block: pa.RecordBatch, place: int) -> bool:
+def _has_day_and_time(block: pa.RecordBatch, index: int) -> bool:
     """Whether this column begins with a day, and the next one with a time of day."""
-    first = [str(column[0].as_py()).strip() for column in block.columns[place : place + 2] if len(column)]
+    first = [str(column[0].as_py()).strip() for column in block.columns[index : index + 2] if len(column)]
     return len(first) == 2 and all(map(re.fullmatch, (DAY, f"{TIME_OF_DAY}{ZONE}?"), first))
 
 
@@ -292,13 +293,13 @@ def _split(line: str, separator: str) -> list[str]:
 
 
 def _is_value(cell: str) -> bool:
-    """Whether this may stand in a row of numbers, and not in a header."""
+    """Whether a cell can be one of a row of numbers, and not of a header."""
     return cell.lower() in {*_ABSENT, *_WORDS} or bool(re.fullmatch(_VALUE, cell))
 
 
 def _find_separator(lines: list[str]) -> str:
-    """Finds the separator that cuts all first lines into equally many cells. Among several it is a comma, unless the others leave
-    numbers with decimal commas."""
+    """Returns the separator that splits all first lines into equally many cells. Among several, the comma is taken unless another one
+    leaves numbers with decimal commas."""
     split = {separator: [_split(line, separator) for line in lines] for separator in ",;\t"}
     found = [separator for separator, rows in split.items() if rows and len(rows[0]) > 1]
     found = [separator for separator in found if len({*map(len, split[separator])}) == 1] or found
@@ -307,8 +308,8 @@ def _find_separator(lines: list[str]) -> str:
 
 
 def find_kinds(begin: Begin, options: CsvOptions, alike: Alike) -> dict[str, Any]:
-    """Returns the type of each column: that in the first file of the stream where the column is not empty, even after the first
-    rows; numbers if it is empty in all. Each file is read once, for all columns together."""
+    """Returns the type of each column: its type in the first file of the stream in which it is not empty, in whatever row; numbers if it
+    is empty in all files. Reads each file once, for all columns together."""
     missing = {*begin.keys} - alike.kinds.keys()
     texts: set[str] = set()
     for file in alike.files if missing else ():
@@ -333,7 +334,7 @@ def find_kinds(begin: Begin, options: CsvOptions, alike: Alike) -> dict[str, Any
 
 
 def refuse_decimal_commas(begin: Begin, number: str) -> None:
-    """Raises for a column most of which are numbers, some with a comma for the point, or between thousands."""
+    """Raises if most cells of a column are numbers, and some have a decimal comma or a comma between thousands."""
     column = begin.block[number]
     if not pa.types.is_string(column.type):
         return
@@ -351,17 +352,17 @@ def refuse_decimal_commas(begin: Begin, number: str) -> None:
 
 
 def is_empty(cells: pa.Array) -> pa.Array:
-    """Whether each cell, without blanks around it, is empty or a word that pyarrow takes for no value."""
+    """Whether each cell, without blanks around it, is empty or one of pyarrow's words for no value."""
     return pc.is_in(pc.utf8_lower(cells), pa.array([*_ABSENT]))
 
 
 def is_absent(cells: pa.Array) -> pa.Array:
-    """Whether each cell, without blanks around it, is no value in a column of numbers."""
+    """Whether each cell, without blanks around it, means no value in a column of numbers."""
     return pc.is_in(pc.utf8_lower(cells), pa.array([*_ABSENT, *_WORDS]))
 
 
 def type_or_why_not(column: pa.Array) -> Any:
-    """As what a column is read, float64 or bool; or why it cannot be values, as text; or None where no cell has a value."""
+    """Returns the type by which a column is read, float64 or bool; or why it cannot be numbers, "text" for example; None if it is empty."""
     if pa.types.is_null(column.type):
         return None
     if pa.types.is_boolean(column.type):
@@ -371,7 +372,7 @@ def type_or_why_not(column: pa.Array) -> Any:
         if max(-bounds["min"], bounds["max"]) > 2**53:
             return "whole numbers beyond 2^53 do not fit float64"
     elif pa.types.is_string(column.type):
-        # Numbers with a few bad cells among them are not text: reading them will stop at the first of these.
+        # A column of numbers with a few bad cells is not text: reading it will stop at the first bad cell.
         cells = pc.utf8_trim_whitespace(column)
         filled = cells.filter(pc.invert(is_absent(cells)))
         if not len(filled):
@@ -387,13 +388,13 @@ def type_or_why_not(column: pa.Array) -> Any:
 
 
 def read_cells(begin: Begin, numbers: list[str]) -> pa.Table:
-    """All cells of these columns as they stand."""
+    """Returns all cells of these columns as text."""
     types = dict.fromkeys(numbers, pa.string())
     return begin.read(pa_csv.ConvertOptions(column_types=types, include_columns=numbers)).combine_chunks()
 
 
 def refuse_rounded_numbers(begin: Begin, number: str, name: str) -> None:
-    """Raises for a column of whole numbers of which float64 does not hold one; the file's first megabyte did not tell."""
+    """Raises if a column has whole numbers that float64 does not hold, which only the whole file shows."""
     cells = pc.utf8_trim_whitespace(read_cells(begin, [number])[number])
     absent = is_absent(cells)
     if not pc.all(pc.match_substring_regex(cells.filter(pc.invert(absent)), r"^[+-]?\d+$")).as_py():

@@ -1,4 +1,4 @@
-"""Depth maps as LeRobot stores them: codes of 12 bits in video, and TIFF images."""
+"""Depth maps in the forms that LeRobot stores: codes of 12 bits in video, and TIFF images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import Error
 
-# LeRobot's defaults, for what info.json does not say (src/lerobot/configs/video.py).
+# LeRobot's defaults for facts that info.json lacks (src/lerobot/configs/video.py).
 _DEFAULTS = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}
 _MOST_PIXELS = 1 << 26
 
@@ -31,14 +31,14 @@ class DepthCodes:
     BITS: ClassVar[int] = 12
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> tuple[DepthCodes, list[str]]:
-        """As a feature's info says it, and what it does not say: that is LeRobot's default.
+    def of(cls, info: Mapping[str, Any]) -> tuple[DepthCodes, list[str]]:
+        """Returns the codes that a feature's info declares, and the names of facts that it lacks, for which LeRobot's defaults are taken.
 
         Raises:
-            Error: it cannot be, or is more than uint16 millimetres hold.
+            Error: the facts are impossible, or their depth exceeds what uint16 millimetres hold.
         """
-        given = {name: said.get(f"video.{name}", said.get(name)) for name in _DEFAULTS}
-        unsaid = [name for name, value in given.items() if value is None]
+        given = {name: info.get(f"video.{name}", info.get(name)) for name in _DEFAULTS}
+        missing = [name for name, value in given.items() if value is None]
         values = {name: _DEFAULTS[name] if value is None else value for name, value in given.items()}
         use_log = values.pop("use_log")
         if not isinstance(use_log, bool):
@@ -53,14 +53,14 @@ class DepthCodes:
             )
         if use_log and not low + shift > 0:
             raise Error(f"shift: expected depth_min + shift above 0, whose logarithm is taken, got {low!r} + {shift!r}")
-        return cls(low, high, shift, use_log), unsaid
+        return cls(low, high, shift, use_log), missing
 
     def millimetres(self) -> np.ndarray:
-        """uint16: of each code; 0, which is no measurement, of code 0.
+        """Returns the millimetres of each code, uint16; 0, which means no measurement, for code 0.
 
-        The formula is LeRobot's (dequantize_depth of src/lerobot/datasets/depth_utils.py): a code is the share of the way from
-        log(depth_min + shift) to log(depth_max + shift), or from depth_min to depth_max. There code 0 becomes depth_min. But
-        it is the code of pixels without a measurement, and so near nothing is measured.
+        The formula is LeRobot's (dequantize_depth of src/lerobot/datasets/depth_utils.py): a code is a share of the distance from
+        log(depth_min + shift) to log(depth_max + shift), or from depth_min to depth_max. There code 0 becomes depth_min. Here it
+        becomes 0, since pixels without a measurement have this code, and sensors measure nothing so near.
         """
         share = np.arange(1 << self.BITS) / ((1 << self.BITS) - 1)
         if self.use_log:
@@ -78,12 +78,12 @@ def is_tiff(data: bytes) -> bool:
 
 
 def read_tiff(data: bytes) -> np.ndarray:
-    """uint16 or float32 ``[H, W]`` of a TIFF of one channel that is not compressed, as LeRobot writes depth.
+    """Returns uint16 or float32 ``[H, W]`` from an uncompressed TIFF of one channel, as LeRobot writes depth.
 
     The layout: TIFF 6.0, sections 2, 3 and 19.
 
     Raises:
-        Error: another, or a damaged one.
+        Error: the TIFF is of another kind, or damaged.
     """
     order = "<" if data[:2] == b"II" else ">"
     sizes = {3: ("u2", 2), 4: ("u4", 4)}

@@ -1,6 +1,6 @@
 """EuRoC's folders, as its MAV datasets have them: a folder of sensors (``mav0``) is an episode, each sensor a stream.
 
-A sensor is a folder with ``data.csv``, read as any CSV log, its stamps in nanoseconds, and ``sensor.yaml``, its calibration.
+A sensor is a folder with ``data.csv``, read like other CSV logs with stamps in nanoseconds, and ``sensor.yaml``, its calibration.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .rate import compare_rates, said_rates
 from .recording import Frames, Notes, Recording, Rows, Texts, naming
 from .yaml import read_yaml
 
-# "a_RS_S_x [m s^-2]"
+# Matches the unit in "a_RS_S_x [m s^-2]".
 _UNIT = re.compile(r"\s*\[(.*)\]$")
 
 
@@ -61,7 +61,7 @@ def read(source: Path, options: EurocOptions, notes: Notes) -> Generator[Recordi
 
 
 def finish(source: Path, options: EurocOptions, notes: Notes) -> None:
-    """Tells of files that were not read."""
+    """Reports files that were not read."""
     note_cut(notes)
     others = Counter(notes.counts.get("others", {}))
     others.subtract(Counter(notes.seen.get("images", {}).values()))
@@ -140,7 +140,7 @@ class _Reader:
 
 
 def _describe(rows: Rows, attributes: dict[str, Any]) -> Rows:
-    """The same, units apart from the names."""
+    """Moves the units from the names of features to the attributes."""
     attributes = {**rows.attributes, **attributes}
     if rows.names is None:
         return replace(rows, attributes=attributes)
@@ -160,7 +160,7 @@ def _read_calibration(file: Path) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON holds it."""
+    """Returns a value as JSON can hold it."""
     if isinstance(value, dict):
         if value.keys() == {"rows", "cols", "data"}:
             return np.array(value["data"], np.float64).reshape(value["rows"], value["cols"]).tolist()
@@ -175,7 +175,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_pinhole(calibration: dict[str, Any]) -> bool:
-    """Whether its intrinsics are fu, fv, cu, cv."""
+    """Whether a camera's intrinsics are fu, fv, cu, cv."""
     numbers = calibration.get("intrinsics")
     return (
         str(calibration.get("camera_model")).strip().lower() == "pinhole"

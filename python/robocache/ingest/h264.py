@@ -1,4 +1,4 @@
-"""Finds pictures that are missing in H.264 video. Its decoder shows others in their stead and says nothing.
+"""Finds pictures that are missing in H.264 video. Its decoder shows other pictures instead, without an error.
 
 Names and layouts are those of ITU-T H.264: clause 7.3 for the syntax, 7.4.3 for frame_num.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 _HIGH_PROFILES = frozenset((100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135))
 _SLICES, _SPS = (1, 5), 7
-# Bytes of a slice that hold its frame_num, and those of a parameter set.
+# The bytes of a slice that hold its frame_num, and the most bytes of a parameter set.
 _SLICE_HEAD, _MOST_SPS = 32, 4096
 
 
@@ -25,10 +25,10 @@ class _Numbering:
 
 
 class FrameNumbers:
-    """Follows frame_num from picture to picture: it rises by 1 behind each one that others build on.
+    """Follows frame_num from picture to picture: it rises by 1 after each picture that others depend on.
 
-    extradata: the codec's parameters as in mp4 (avcC), which say how long the lengths of NAL units are; else the units
-    lie behind start codes.
+    extradata: the codec's parameters. In mp4 (avcC) they declare the size of the lengths of NAL units; elsewhere start codes
+        separate the units.
     """
 
     def __init__(self, extradata: bytes = b"") -> None:
@@ -37,11 +37,11 @@ class FrameNumbers:
         self._last: int | None = None
         if extradata[:1] == b"\x01" and len(extradata) > 6:
             self._length_size = (extradata[4] & 3) + 1
-            at = 6
+            offset = 6
             for _ in range(extradata[5] & 31):
-                size = int.from_bytes(extradata[at : at + 2], "big")
-                self._learn(extradata[at + 2 : at + 2 + size])
-                at += 2 + size
+                size = int.from_bytes(extradata[offset : offset + 2], "big")
+                self._learn(extradata[offset + 2 : offset + 2 + size])
+                offset += 2 + size
         else:
             self.lacks(extradata)
 
@@ -83,16 +83,16 @@ class FrameNumbers:
                 if unit:
                     yield unit
             return
-        at = 0
-        while at + self._length_size < len(packet):
-            start = at + self._length_size
-            at = start + int.from_bytes(packet[at:start], "big")
-            if at > start:
-                yield packet[start:at]
+        offset = 0
+        while offset + self._length_size < len(packet):
+            start = offset + self._length_size
+            offset = start + int.from_bytes(packet[offset:start], "big")
+            if offset > start:
+                yield packet[start:offset]
 
 
 class _Bits:
-    """Reads bits of a NAL unit's content; IndexError behind its end."""
+    """Reads bits of a NAL unit's content; raises IndexError beyond the end."""
 
     def __init__(self, content: bytes) -> None:
         raw = content.replace(b"\0\0\3", b"\0\0")
@@ -106,7 +106,7 @@ class _Bits:
         return int(self._text[start : self._at] or "0", 2)
 
     def unsigned(self) -> int:
-        """ue(v), of clause 9.1."""
+        """Reads ue(v) of clause 9.1."""
         end = self._text.find("1", self._at)
         if end < 0:
             raise IndexError(self._at)
@@ -114,13 +114,13 @@ class _Bits:
         return self.take(zeros + 1) - 1
 
     def signed(self) -> int:
-        """se(v)."""
+        """Reads se(v)."""
         code = self.unsigned()
         return (code + 1) // 2 if code % 2 else -(code // 2)
 
 
 def _read_sps(unit: bytes) -> tuple[int, _Numbering]:
-    """The set's number, and how its pictures are numbered."""
+    """Returns the set's number, and the numbering of its pictures."""
     bits = _Bits(unit[1:_MOST_SPS])
     profile = bits.take(8)
     bits.take(16)

@@ -1,4 +1,4 @@
-"""LAZ, unpacked by lazrs in a reader process: over damage it may call itself until its stack is full."""
+"""Unpacks LAZ by lazrs in a reader process, since damage may make lazrs recurse until its stack is full."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .recording import SourceError
 
 
 class Unpacker:
-    """A ``LazBackend`` of laspy and its reader, of one file. laspy closes it."""
+    """laspy's ``LazBackend`` and its reader, for one file. laspy closes it."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -33,10 +33,10 @@ class Unpacker:
         return self
 
     def read_n_points(self, count: int) -> bytes:
-        """The bytes of the next points.
+        """Returns the bytes of the next points.
 
         Raises:
-            SourceError: the file has fewer, or cannot be unpacked.
+            SourceError: the file has fewer points, or cannot be unpacked.
         """
         while len(self._read) < count * self._size:
             part = self._ask("laz_next")
@@ -56,5 +56,5 @@ class Unpacker:
             raise SourceError(f"{self._file}: damaged: {error}") from error
 
     def close(self) -> None:
-        """Lets the process and what laspy opened go."""
+        """Closes the process and the file that laspy opened."""
         self._open.close()

@@ -1,7 +1,7 @@
 """LeRobot datasets v2.0, v2.1 and v3.0: Parquet tables of frames, JSON or Parquet tables of episodes and tasks.
 
-The files decide: a row belongs to the episode that its `episode_index` names, wherever its file lies; the path templates
-of info.json are not used. The tables in meta/ say which episodes and how many rows there should be.
+The files decide: a row belongs to the episode that its `episode_index` names, in whatever file it is; the path templates
+of info.json are not used. The tables in meta/ declare the episodes and the numbers of their rows.
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, Wider
 if TYPE_CHECKING:
     from .lerobot_videos import Videos
 
-# Columns that the cache says in its own way.
+# Columns that the cache holds in another form, and that form.
 _BOOKKEEPING = {
     "timestamp": "the clock, time_ns of every stream",
     "frame_index": "the row's number in its episode",
     "episode_index": "the episode, source_episode_index of the episodes table",
     "index": "the row's number in the source",
 }
-# Arrow's types of the columns that become streams.
+# Arrow's names of the types of columns that become streams.
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _FLOATS = {"halffloat", "float", "double"}
 _NUMERIC = {"bool", *_FLOATS, *_INTEGERS}
 _TEXT = {"string", "large_string"}
-# The tables in meta/ that hold the texts of columns of whole numbers. GR00T's columns of annotations hold numbers of tasks.
+# The tables in meta/ that have the texts of columns of whole numbers. GR00T's columns of annotations hold numbers of tasks.
 _NUMBERED = {"task_index": "tasks", "subtask_index": "subtasks"}
 _ANNOTATIONS = "annotation."
-# Lists of what was said or annotated: in each row the whole episode's, with their stamps, or what happened at the row.
+# Lists of texts that were said or annotated: each row has those of the whole episode with their stamps, or its own events.
 _LANGUAGE = ("language_persistent", "language_events")
-# Relative to the nominal time. Rounding to float32 takes 6e-8; a step of 1/fps that was cut short before it was summed
-# has taken 9.6e-7; a real clock jitters by more than this in an episode's first frames.
+# Relative to the nominal time. Rounding to float32 makes an error of 6e-8; a step of 1/fps that was truncated before it was summed,
+# up to 9.6e-7; a real clock jitters by more than this in an episode's first frames.
 _NOMINAL_TOLERANCE = 2e-6
-# Tables of notes: rows by "NUMBER EPISODE".
+# The prefix of tables of notes that count rows by "NUMBER EPISODE".
 _WITHOUT_TEXT = "without text: "
-# Below what int64 nanoseconds hold.
+# Less than int64 nanoseconds can hold.
 _LARGEST_S = 9.2e9
 
 
@@ -105,8 +105,8 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
     videos: dict[str, DepthCodes | None] = {
         name: None for name, kind in wanted.items() if kind == "video" and find_videos(source, name)
     }
-    depth = {name: _said(features[name]) for name in (*images, *videos) if _is_depth(features[name])}
-    not_depth = _find_codes(source, {name: said for name, said in depth.items() if name in videos}, videos, notes)
+    depth = {name: _camera_info(features[name]) for name in (*images, *videos) if _is_depth(features[name])}
+    not_depth = _find_codes(source, {name: facts for name, facts in depth.items() if name in videos}, videos, notes)
     _leave_out(notes, features, columns, cameras, [*kept, *texts, *language, *images, *videos], not_depth)
     for name in videos:
         pointed = {
@@ -152,7 +152,7 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
 
 
 def finish(source: Path, options: LeRobotOptions, notes: Notes) -> None:
-    """Tells of the clocks, of numbers that have no text, and of frames that no row has."""
+    """Reports the clocks, numbers that have no text, and frames that belong to no row."""
     clocks = notes.counts.get("clocks", {})
     notes.tell(source, episodes_by_clock=clocks)
     if rounded := clocks.get("nominal_of_rounded"):
@@ -179,9 +179,9 @@ def finish(source: Path, options: LeRobotOptions, notes: Notes) -> None:
 
 
 class _Table:
-    """A file's rows, of which a column becomes an array once for all episodes in it.
+    """A file's rows. Each column becomes an array once, for all episodes in the file.
 
-    rows: its columns; none where another process reads it.
+    rows: the table; empty if another process reads it.
     """
 
     def __init__(self, rows: pa.Table | None = None) -> None:
@@ -189,7 +189,7 @@ class _Table:
         self._arrays: dict[str, np.ndarray | None] = {}
 
     def array(self, name: str) -> np.ndarray | None:
-        """The whole column as [rows, ...]; None where a row is unlike the others, which its episode tells."""
+        """Returns the whole column as [rows, ...]; None if its rows differ in shape, which reading an episode reports."""
         if name not in self._arrays:
             try:
                 self._arrays[name] = to_numpy(self.rows, name, name)
@@ -200,11 +200,11 @@ class _Table:
 
 @dataclass(frozen=True)
 class Episode:
-    """One whose rows are read.
+    """An episode whose rows are read.
 
-    position: its place in the source.
-    what, where, metadata: as of :class:`Recording`.
-    table, start, length: its rows are `length` of the table's from `start` on.
+    position: its index among the source's recordings.
+    what, where, metadata: as in :class:`Recording`.
+    table, start, length: its rows are `length` rows of the table, beginning at `start`.
     """
 
     position: int
@@ -225,12 +225,16 @@ class Episode:
         return self.table.rows.slice(self.start, self.length)
 
     def array(self, name: str) -> np.ndarray:
-        """A column as [rows, ...]; raises SourceError."""
-        whole = self.table.array(name)
-        return to_numpy(self.rows, name, self.where) if whole is None else whole[self.start : self.start + self.length]
+        """Returns a column as [rows, ...]; raises SourceError."""
+        all_rows = self.table.array(name)
+        return (
+            to_numpy(self.rows, name, self.where)
+            if all_rows is None
+            else all_rows[self.start : self.start + self.length]
+        )
 
     def scalars(self, name: str) -> np.ndarray:
-        """A column of one number a row as [rows]; raises SourceError."""
+        """Returns a column of one number a row as [rows]; raises SourceError."""
         return one_a_row(self.array(name), name, self.where)
 
     @cached_property
@@ -241,7 +245,7 @@ class Episode:
 
     @property
     def time_ns(self) -> np.ndarray:
-        """int64 ``[rows]``; raises SourceError."""
+        """Returns int64 nanoseconds ``[rows]``; raises SourceError."""
         return self._clock[0]
 
     @property
@@ -274,9 +278,9 @@ def _read_rows(
             except SourceError as error:
                 yield Lost(name_of_file, error, len(found))
             else:
-                for place, span in enumerate(found, start):
+                for position, span in enumerate(found, start):
                     yield Episode(
-                        place,
+                        position,
                         span.episode,
                         f"episode {span.episode}",
                         f"{file}: episode {span.episode}",
@@ -304,7 +308,7 @@ def _read_streams(
     numbered: dict[str, tuple[dict[str, Any], np.ndarray]],
     notes: Notes,
 ) -> Iterator[tuple[str, Rows]]:
-    """An episode's streams of numbers; counts its clock when all are read."""
+    """Yields an episode's streams of numbers; counts its clock when all are read."""
     for name in streams:
         values = episode.scalars(name).astype(INDEX_COLUMNS[name]) if name in INDEX_COLUMNS else None
         if values is None:
@@ -331,7 +335,7 @@ def _read_streams(
 
 
 def _whole(values: np.ndarray, name: str, where: object) -> np.ndarray:
-    """Numbers of texts that are kept as floats, as int64; NaN is no text."""
+    """Returns numbers of texts that are stored as floats as int64; NaN becomes NO_TEXT."""
     numbers = np.where(np.isnan(values), NO_TEXT, values)
     if len(odd := np.flatnonzero(~np.isfinite(numbers) | (numbers != np.rint(numbers)))):
         raise SourceError(
@@ -341,12 +345,12 @@ def _whole(values: np.ndarray, name: str, where: object) -> np.ndarray:
 
 
 def _read_values(episode: Episode, name: str, is_numbered: bool, notes: Notes) -> np.ndarray | None:
-    """A column of an episode. A null is NaN; in a column of numbers of texts it is no text. The column has one type in all episodes:
-    float64 where whole numbers or bools have a null in one of them. If float64 does not hold the numbers, episodes with a null
-    lack the column: None.
+    """Returns a column of an episode. A null becomes NaN, in a column of numbers of texts NO_TEXT. The column has one type in all episodes:
+    float64 if whole numbers or bools have a null in any episode. If float64 does not hold its numbers, episodes with a null lack
+    the column: None.
 
     Raises:
-        WiderError: the episodes before had another type: the ingest begins anew.
+        WiderError: earlier episodes had another type: the ingest begins anew.
     """
     columns = notes.wider.setdefault("nulls", {})
     how = columns.get(name)
@@ -393,11 +397,11 @@ def _name_undeclared(source: Path, cameras: dict[str, Any], notes: Notes) -> Non
 def _find_numbered(
     columns: dict[str, str], features: dict[str, Any], tables: dict[str, dict[str, str | None]]
 ) -> dict[str, tuple[dict[str, Any], np.ndarray]]:
-    """The columns whose numbers have texts: what their streams say of it, and the numbers that there are."""
+    """Returns the columns whose numbers have texts, each with its stream's attributes and the numbers that have a text."""
     found: dict[str, tuple[dict[str, Any], np.ndarray]] = {}
     for name, kind in columns.items():
         table = "tasks" if name.startswith(_ANNOTATIONS) else _NUMBERED.get(name, "")
-        # pandas keeps whole numbers as floats where one was missing once.
+        # pandas stores whole numbers as floats if one is missing.
         is_whole = name in _NUMBERED or declares_whole(features.get(name, {}).get("dtype"))
         if (kind in _INTEGERS or (kind in _FLOATS and is_whole)) and tables.get(table):
             attributes = {"texts": f"lerobot.{table}"} | ({"task": True} if name == "task_index" else {})
@@ -406,20 +410,20 @@ def _find_numbered(
 
 
 def _read_texts(episode: Episode, texts: list[str]) -> Iterator[tuple[str, Texts]]:
-    """An episode's streams of text, lists of it as JSON. A null is no row, but behind a text it ends that: an empty row."""
+    """Yields an episode's streams of text; lists become JSON. A null gives no row, except after a text, which an empty row then ends."""
     for name in texts:
         rows = episode.rows[name].to_pylist()
-        there = [row is not None for row in rows]
-        kept = [now or before for before, now in pairwise([False, *there])]
+        is_text = [row is not None for row in rows]
+        kept = [now or before for before, now in pairwise([False, *is_text])]
         texts_kept = ["" if row is None else row for row in compress(rows, kept)]
         texts_kept = [x if isinstance(x, str) else json.dumps(x, ensure_ascii=False) for x in texts_kept]
         yield name, Texts(episode.time_ns[kept], texts_kept, episode.clock)
 
 
 def _read_language(episode: Episode, columns: list[str], notes: Notes) -> Iterator[tuple[str, Texts]]:
-    """The texts of LeRobot's language columns, a stream for each style and camera: "language_persistent/subtask"; where users and
-    assistants say something of one style, for each role too. Tool calls are JSON. A text that has a stamp holds from the first row at or
-    behind it; that of an event in its own row alone. Of several texts of a row and stream the last is kept, and the others are counted."""
+    """Yields the texts of LeRobot's language columns, a stream for each style and camera: "language_persistent/subtask"; and for each role,
+    if users and assistants have texts of one style. Tool calls are JSON. A text with a stamp holds from the first row at or after the
+    stamp; an event only in its own row. If a row has several texts of a stream, the last is kept and the others are counted."""
     stamps = episode.scalars("timestamp").astype(np.float32) if columns else np.zeros(0)
     for column in columns:
         found: dict[tuple[str | None, str | None, str | None], dict[tuple[int, str], None]] = {}
@@ -429,10 +433,10 @@ def _read_language(episode: Episode, columns: list[str], notes: Notes) -> Iterat
                 if text is None:
                     text = json.dumps(entry.get("tool_calls"), ensure_ascii=False)
                 seconds = entry.get("timestamp")
-                at = row if seconds is None else int(np.searchsorted(stamps, np.float32(seconds)))
+                at_row = row if seconds is None else int(np.searchsorted(stamps, np.float32(seconds)))
                 kind = entry.get("style"), entry.get("role"), entry.get("camera")
-                if at < len(episode):
-                    found.setdefault(kind, {})[at, text] = None
+                if at_row < len(episode):
+                    found.setdefault(kind, {})[at_row, text] = None
         roles = Counter((style, camera) for style, _, camera in found)
         for (style, role, camera), texts in found.items():
             both = roles[style, camera] > 1
@@ -441,7 +445,7 @@ def _read_language(episode: Episode, columns: list[str], notes: Notes) -> Iterat
             if len(by_row) < len(texts):
                 notes.count("replaced texts", name, len(texts) - len(by_row))
             if column == "language_events":
-                ends = [at + 1 for at in by_row if at + 1 not in by_row and at + 1 < len(episode)]
+                ends = [row + 1 for row in by_row if row + 1 not in by_row and row + 1 < len(episode)]
                 by_row = dict(sorted((by_row | dict.fromkeys(ends, "")).items()))
             yield name, Texts(episode.time_ns[[*by_row]], [*by_row.values()], episode.clock)
 
@@ -455,7 +459,7 @@ def _read_images(
     kinds: Kinds,
     notes: Notes,
 ) -> Iterator[tuple[str, Frames]]:
-    """An episode's cameras whose images are in its rows, or beside them."""
+    """Yields an episode's cameras whose images are in its rows, or in files named there."""
     for name in images:
         read = partial(_read_image, source, episode.rows[name])
         if name in depth:
@@ -484,27 +488,27 @@ def _read_image(source: Path, column: pa.ChunkedArray, row: int) -> bytes:
     return (source / path).read_bytes()
 
 
-def _said(feature: dict[str, Any]) -> dict[str, Any]:
-    """Returns a camera's facts in info.json beside its shape; early v2 sets have them as video_info."""
-    said: dict[str, Any] = {}
+def _camera_info(feature: dict[str, Any]) -> dict[str, Any]:
+    """Returns a camera's facts in info.json besides its shape; early v2 sets have them as video_info."""
+    info: dict[str, Any] = {}
     for name in ("video_info", "info"):
-        said |= feature[name] if isinstance(feature.get(name), dict) else {}
-    return said
+        info |= feature[name] if isinstance(feature.get(name), dict) else {}
+    return info
 
 
 def _is_depth(feature: dict[str, Any]) -> bool:
-    said = _said(feature)
-    return bool(said.get("is_depth_map") or said.get("video.is_depth_map"))
+    info = _camera_info(feature)
+    return bool(info.get("is_depth_map") or info.get("video.is_depth_map"))
 
 
 def _find_codes(
     source: Path, depth: dict[str, dict[str, Any]], videos: dict[str, DepthCodes | None], notes: Notes
 ) -> dict[str, str]:
-    """Says of videos of depth what their codes mean. Those that have none are taken out: returns why."""
+    """Sets the meaning of each depth video's codes in `videos`. Removes videos without one, and returns the reasons."""
     reasons: dict[str, str] = {}
-    for name, said in depth.items():
+    for name, info in depth.items():
         try:
-            videos[name], unsaid = DepthCodes.of(said)
+            videos[name], unsaid = DepthCodes.of(info)
             found = _find_pixels(source, name)
             if found is not None and found[1] != DepthCodes.BITS:
                 raise Error(f"its frames are in {found[0]}: expected codes of {DepthCodes.BITS} bits")
@@ -520,7 +524,7 @@ def _find_codes(
 def _find_pixels(source: Path, camera: str) -> tuple[str, int] | None:
     try:
         from .lerobot_videos import find_pixels
-    except ImportError:  # which `_open_videos` tells
+    except ImportError:  # reported by `_open_videos`
         return None
     return find_pixels(source, camera)
 
@@ -546,7 +550,7 @@ def _open_videos(
 
 
 def _feature_names(stream: str, names: Any, features: int, notes: Notes) -> list[str] | None:
-    """The names of a stream's features as the cache takes them; others are left out by name."""
+    """Returns the names of a stream's features as the cache takes them; other names are reported as left out."""
     if isinstance(names, dict) and len(names) == 1:  # {"motors": [...]}
         (names,) = names.values()
     if isinstance(names, list) and len(names) == 1 and isinstance(names[0], list):  # [["shoulder", "elbow"]]
@@ -564,7 +568,7 @@ def _feature_names(stream: str, names: Any, features: int, notes: Notes) -> list
 
 @dataclass(frozen=True)
 class _Span:
-    """One episode's rows: `length` of them from `start` on in `file`."""
+    """The rows of one episode: `length` rows of `file`, beginning at `start`."""
 
     episode: int
     file: Path
@@ -573,7 +577,7 @@ class _Span:
 
 
 def _survey(source: Path, notes: Notes, episodes: dict[int, dict[str, Any]]) -> tuple[dict[str, str], list[_Span]]:
-    """Finds every episode's rows and compares them with meta/ before anything is written.
+    """Finds every episode's rows, and compares them with meta/ before anything is written.
 
     Returns the kind of each column (see :func:`read_kinds`), which is the same in all files, and the spans in the files' order.
     """
@@ -619,7 +623,7 @@ def _survey(source: Path, notes: Notes, episodes: dict[int, dict[str, Any]]) -> 
 
 
 def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
-    """The runs of one episode_index; in v2, where an episode is a file, its name must agree."""
+    """Returns the runs of one episode_index. In v2, where a file is an episode, its name must agree."""
     count = parquet.metadata.num_rows
     if count == 0:
         raise SourceError(f"{file}: no rows")
@@ -641,12 +645,12 @@ def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
 def _read_clock(
     frame_index: np.ndarray, timestamp: np.ndarray | None, fps: float, where: object
 ) -> tuple[np.ndarray, str]:
-    """time_ns of an episode's rows, and which clock it is.
+    """Returns time_ns of an episode's rows, and the kind of clock.
 
-    Where `timestamp` says no more than frame_index / fps ("nominal"), or (frame_index + 1) / fps as some exporters write
-    it though the video starts at 0 ("nominal_from_1"), it is the exact round(frame_index * 1e9 / fps). The same where the
-    numbers are so large that their type cannot tell two rows apart ("nominal_of_rounded"), as float32 of seconds since
-    1970. Otherwise it is `timestamp` rounded to the nanosecond ("recorded").
+    If `timestamp` is only frame_index / fps ("nominal"), the clock is the exact round(frame_index * 1e9 / fps). So it is if
+    `timestamp` is (frame_index + 1) / fps, which some exporters write though the video starts at 0 ("nominal_from_1"), and if its
+    numbers are too large for its type to distinguish two rows, such as float32 seconds since 1970 ("nominal_of_rounded").
+    Otherwise it is `timestamp` rounded to the nanosecond ("recorded").
     """
     frame = frame_index.astype(np.int64)
     back = np.flatnonzero(np.diff(frame) <= 0)
@@ -690,7 +694,7 @@ def _read_clock(
 
 
 def _find_cameras(source: Path, features: dict[str, Any], episodes: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """For each video or image feature, what of it lies in the source for `episodes`."""
+    """Returns for each video or image feature what the source has of it for `episodes`."""
     cameras = {}
     for key, feature in features.items():
         if feature.get("dtype") not in ("video", "image"):
@@ -705,7 +709,7 @@ def _find_cameras(source: Path, features: dict[str, Any], episodes: dict[int, di
     return cameras
 
 
-# ---- telling ----
+# ---- reports ----
 
 
 def _leave_out(

@@ -1,4 +1,4 @@
-"""A LeRobot dataset's tables: info.json, those in meta/ as JSON or Parquet has them, and Parquet's columns as arrays."""
+"""Reads the tables of a LeRobot dataset: info.json, the tables in meta/ as JSON or Parquet, and columns of Parquet as arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..errors import FileError
 from .files import check_file, list_files
 from .recording import Notes, SourceError, naming
 
-# Columns of v3.0's episodes table that are about the source's own files and statistics.
+# Columns of v3.0's episodes table that describe the source's own files and statistics.
 _LOCATORS = re.compile(r"(stats|data|meta)/|dataset_(from|to)_index$")
 
 
@@ -49,7 +49,7 @@ def load_info(source: Path) -> dict[str, Any]:
 
 
 def load_meta(source: Path, notes: Notes) -> tuple[dict[str, dict[str, str | None]], dict[int, dict[str, Any]]]:
-    """The tables of texts, "tasks" and where there is one "subtasks", and the metadata of each episode; empty where skipped."""
+    """Returns the tables of texts, "tasks" and perhaps "subtasks", and the metadata of each episode; empty ones if they are skipped."""
     tables: dict[str, dict[str, str | None]] = {"tasks": {}}
     episodes: dict[int, dict[str, Any]] = {}
     with notes.reading("meta/tasks", source / "meta"):
@@ -71,7 +71,7 @@ def load_meta(source: Path, notes: Notes) -> tuple[dict[str, dict[str, str | Non
 
 
 def _load_texts(source: Path, name: str, notes: Notes) -> dict[str, str | None]:
-    """The text of each number of meta/tasks or meta/subtasks. v3.0 keeps it in an index that may have no name, or another one."""
+    """Returns the text of each number in meta/tasks or meta/subtasks. In v3.0 texts are an index, whose name may be missing or another."""
     rows = _load_table(source, f"{name}s", f"{name}_index")
     column = next((known for known in (name, "__index_level_0__") if any(known in row for row in rows)), None)
     if column is None:
@@ -93,24 +93,24 @@ def _load_texts(source: Path, name: str, notes: Notes) -> dict[str, str | None]:
 
 
 def load_stats(source: Path, version: str) -> tuple[dict[str, dict[str, np.ndarray]], bool]:
-    """The statistics that a dataset has of its own, by feature, as LeRobot of that version takes them; empty where it has none.
+    """Returns a dataset's own statistics by feature, as LeRobot of that version reads them; empty if it has none.
 
-    Also whether they are its episodes', put together: those have no quantiles, which cannot be put together.
+    Returns also whether they were merged from those of episodes: then they have no quantiles, which cannot be merged.
 
     Raises:
-        FileError: they cannot be read.
+        FileError: the statistics cannot be read.
     """
     meta = source / "meta"
-    whole, of_episodes = meta / "stats.json", meta / "episodes_stats.jsonl"
+    whole, by_episodes = meta / "stats.json", meta / "episodes_stats.jsonl"
     try:
-        if version.startswith("v2.1") and of_episodes.exists():
-            # LeRobot keeps the last line of an episode, as of one that was recorded again.
-            by_episode = {row["episode_index"]: row["stats"] for row in _read_json_lines(of_episodes)}
+        if version.startswith("v2.1") and by_episodes.exists():
+            # LeRobot keeps the last line of an episode, since an episode may be recorded again.
+            by_episode = {row["episode_index"]: row["stats"] for row in _read_json_lines(by_episodes)}
             return _merge_stats(list(by_episode.values())), True
         if whole.exists():
             check_file(whole)
             stats = json.loads(whole.read_bytes().decode("utf-8-sig"))
-            return {key: {name: _as_array(x) for name, x in of.items()} for key, of in stats.items()}, False
+            return {key: {name: _as_array(x) for name, x in own.items()} for key, own in stats.items()}, False
         files = list(filter(is_parquet, list_files(meta / "episodes").files))
         return _merge_stats([stats for file in files for stats in _read_stats(file)]), True
     except (SourceError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
@@ -119,7 +119,7 @@ def load_stats(source: Path, version: str) -> tuple[dict[str, dict[str, np.ndarr
 
 
 def _read_stats(file: Path) -> list[dict[str, dict[str, Any]]]:
-    """Each episode's statistics of one of v3.0's tables, in columns stats/FEATURE/NAME."""
+    """Returns each episode's statistics in a table of v3.0, from its columns stats/FEATURE/NAME."""
     parquet = open_parquet(file)
     columns = [name for name in parquet.schema_arrow.names if name.startswith("stats/")]
     episodes: list[dict[str, dict[str, Any]]] = []
@@ -134,16 +134,17 @@ def _read_stats(file: Path) -> list[dict[str, dict[str, Any]]]:
 
 
 def _merge_stats(episodes: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, np.ndarray]]:
-    """min, max, mean, std and count of all rows, from those of each episode; of features of which every episode has them."""
+    """Merges min, max, mean, std and count of each episode into those of all rows, for features that every episode has them for."""
     merged = {}
     for key in dict.fromkeys(key for stats in episodes for key in stats):
         found = [stats[key] for stats in episodes if key in stats]
-        if len(found) < len(episodes) or not all({"min", "max", "mean", "std", "count"} <= of.keys() for of in found):
-            continue  # not of all rows
+        if len(found) < len(episodes) or not all({"min", "max", "mean", "std", "count"} <= one.keys() for one in found):
+            continue  # some rows have no statistics
         least, most, mean, std = (
-            np.stack([_as_array(of[name]).astype(np.float64) for of in found]) for name in ("min", "max", "mean", "std")
+            np.stack([_as_array(one[name]).astype(np.float64) for one in found])
+            for name in ("min", "max", "mean", "std")
         )
-        counts = np.array([np.ravel(of["count"])[0] for of in found])
+        counts = np.array([np.ravel(one["count"])[0] for one in found])
         weights = counts.reshape(-1, *[1] * (mean.ndim - 1)) / counts.sum()
         total = (weights * mean).sum(0)
         spread = np.sqrt((weights * (std**2 + (mean - total) ** 2)).sum(0))
@@ -157,7 +158,7 @@ def _as_array(value: Any) -> np.ndarray:
 
 
 def _load_table(source: Path, name: str, key: str) -> list[dict[str, Any]]:
-    """The rows of meta/NAME.jsonl (v2), meta/NAME.parquet or meta/NAME/**.parquet (v3.0), each with a number as `key`."""
+    """Returns the rows of meta/NAME.jsonl (v2), meta/NAME.parquet or meta/NAME/**.parquet (v3.0), each with a number as `key`."""
     meta = source / "meta"
     listing = list_files(meta / name)
     for folder, error in listing.unreadable.items():
@@ -224,14 +225,14 @@ def _parse_json(text: bytes) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the episodes table can hold it."""
+    """Whether the episodes table can hold the value."""
     if isinstance(value, list):
         return all(isinstance(item, str | int | float) and not isinstance(item, bool) for item in value)
     return value is None or isinstance(value, str | int | float)
 
 
 def _or_null(value: Any) -> Any:
-    """None for NaN, which is how pandas writes that a column of numbers has no value, and for infinity."""
+    """Returns None for NaN, by which pandas marks a missing number, and for infinity."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -260,7 +261,7 @@ def read_columns(parquet: pq.ParquetFile, file: Path, columns: list[str]) -> pa.
 
 
 def read_kinds(parquet: pq.ParquetFile, file: Path) -> dict[str, str]:
-    """The kind of each column, see `_kind`."""
+    """Returns the kind of each column: see `_kind`."""
     names = parquet.schema_arrow.names
     if len(set(names)) < len(names):
         (name, _), *_ = Counter(names).most_common(1)
@@ -269,12 +270,12 @@ def read_kinds(parquet: pq.ParquetFile, file: Path) -> dict[str, str]:
 
 
 def _decoded(dtype: pa.DataType) -> pa.DataType:
-    """The type of the values that a dictionary encodes, as pandas' categories."""
+    """Returns the type of the values that a dictionary encodes, such as pandas' categories."""
     return dtype.value_type if pa.types.is_dictionary(dtype) else dtype
 
 
 def _kind(dtype: pa.DataType) -> str:
-    """Returns Arrow's type of the elements of a column's rows."""
+    """Returns the name of Arrow's type of the elements of a column's rows."""
     while True:
         if isinstance(dtype, pa.BaseExtensionType):
             dtype = dtype.storage_type
@@ -291,25 +292,25 @@ def _is_list(dtype: pa.DataType) -> bool:
 
 
 class NullError(SourceError):
-    """A row that has no value, of a type that has no NaN."""
+    """A row without a value, in a column whose type has no NaN."""
 
 
 def with_nan(table: pa.Table, name: str, where: object) -> np.ndarray:
-    """A column as :func:`to_numpy` has it, but with NaN in rows that are null; whole numbers and bools are float64."""
-    there = table[name].is_valid()
-    values = to_numpy(table.filter(there), name, where)
+    """Returns a column like :func:`to_numpy`, but with NaN in rows that are null; whole numbers and bools become float64."""
+    is_valid = table[name].is_valid()
+    values = to_numpy(table.filter(is_valid), name, where)
     if not len(values) and _is_list(table[name].type):
         raise SourceError(f"{where}: column {name}: all rows are null")
     floats = values if values.dtype.kind == "f" else values.astype(np.float64)
     if floats.dtype != values.dtype and (floats.astype(values.dtype) != values).any():
         raise NullError(f"{where}: column {name}: null beside whole numbers beyond 2^53, which float64 does not hold")
     filled = np.full((len(table), *values.shape[1:]), np.nan, floats.dtype)
-    filled[there.to_numpy()] = floats
+    filled[is_valid.to_numpy()] = floats
     return filled
 
 
 def to_numpy(table: pa.Table, name: str, where: object) -> np.ndarray:
-    """A column as [rows, ...]; a null among floats, which is how pandas writes it, is NaN."""
+    """Returns a column as [rows, ...]. A null among floats, as pandas writes NaN, becomes NaN."""
     column = table[name]
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     shape = [len(array)]
@@ -332,7 +333,7 @@ def to_numpy(table: pa.Table, name: str, where: object) -> np.ndarray:
 
 
 def one_a_row(values: np.ndarray, name: str, where: object) -> np.ndarray:
-    """A column [rows, ...] of one number a row, lists of one included, as [rows]."""
+    """Returns a column [rows, ...] of one number a row, which may be a list of one, as [rows]."""
     if values.size != len(values):
         raise SourceError(f"{where}: column {name}: expected one number a row, got rows of shape {values.shape[1:]}")
     return values.reshape(len(values))
@@ -351,8 +352,8 @@ class Lost:
 
 
 def find_videos(source: Path, camera: str) -> dict[str, list[Path]]:
-    """A camera's files by what :func:`video_name` calls them, those that cannot be read too. More than one, as of a backup in
-    another folder, have one name."""
+    """Returns a camera's files by their names of :func:`video_name`, unreadable ones too. Several files, such as a backup in another
+    folder, may have the same name."""
     found: dict[str, list[Path]] = {}
     for folder in ("videos", "video"):
         for file in list_files(source / folder).files:

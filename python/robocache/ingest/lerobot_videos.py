@@ -1,6 +1,6 @@
-"""A LeRobot dataset's video: finds the file and the frames of each episode's rows.
+"""Finds the files and the frames of the rows of a LeRobot dataset's videos.
 
-The only module of the format that needs PyAV.
+This is the only module of the format that needs PyAV.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .video import Cut, Index, Ticket, VideoFrames, cut_up, index_video, match
 if TYPE_CHECKING:
     from .lerobot import Episode
 
-# Frames of episodes that are read before their turn: enough for the processes of a large machine. The number is the same
-# everywhere, so that the report does not depend on the number of processes.
+# Frames of episodes that are read before their turn: enough for the processes of a large machine. The number is constant, so that
+# the report does not depend on the number of processes.
 _FRAMES_AHEAD = 8192
 
 
@@ -40,9 +40,9 @@ def _is_time(value: Any) -> TypeGuard[float]:
 class _Shared:
     """The episodes in one file of v3.0, in the order of their frames, without episodes that have no rows.
 
-    starts: where each begins, in seconds.
-    rows: how many rows are before each, then the number of all; empty if an episode does not say its length.
-    closest: the least time between two starts, and the earlier of the two.
+    starts: the start of each, in seconds.
+    rows: the number of rows before each, then of all; empty if an episode does not declare its length.
+    closest: the least time between two starts, and the earlier of these starts.
     """
 
     starts: list[float]
@@ -76,10 +76,10 @@ class _View:
     """A camera in one episode.
 
     error: why it has no frames at all.
-    path: its file. It has `frames` frames; `used` of them belong to these rows.
+    path: its file, which has `frames` frames; `used` of them belong to these rows.
     rows: int64 ``[n]``: the rows that have a frame.
-    lacking: why the other rows have none.
-    tickets: the rows' frames, cut by cut.
+    lacking: the rows without a frame, and the reason.
+    tickets: the requests for the rows' frames, cut by cut.
     """
 
     camera: str
@@ -95,7 +95,7 @@ class _View:
 
 
 def find_pixels(source: Path, camera: str) -> tuple[str, int] | None:
-    """Returns the pixel format and its bits of a camera's first file that can be read."""
+    """Returns the name and the bits of the pixel format of a camera's first readable file; None if it has none."""
     for path, *_ in find_videos(source, camera).values():
         with suppress(SourceError):
             index = index_video(path, deep_gray=True)
@@ -104,7 +104,7 @@ def find_pixels(source: Path, camera: str) -> tuple[str, int] | None:
 
 
 class Videos(VideoFrames):
-    """The video of a dataset; a context manager that ends the processes which decode it."""
+    """The videos of a dataset. A context manager, which ends the decoding processes."""
 
     def __init__(
         self,
@@ -123,11 +123,11 @@ class Videos(VideoFrames):
         self._files = {camera: find_videos(source, camera) for camera in cameras}
         self._period_ns = 1e9 / fps
         self._by_index = options.frames == "by-index"
-        self._indices: dict[str, Index] = {}  # of each camera's last file: v3.0's have many episodes
+        self._indices: dict[str, Index] = {}  # of each camera's last file: a file of v3.0 has many episodes
         self._views: dict[int, list[_View]] = {}
 
     def ahead(self, episodes: Iterator[Episode | Lost]) -> Iterator[Episode | Lost]:
-        """Yields the same episodes. Begins to decode their frames before their turn, and drops frames not taken in it."""
+        """Yields the same episodes. Begins to decode their frames before their turn, and drops frames that were not taken in it."""
         begun: deque[Episode | Lost] = deque()
         frames = 0
         for episode in episodes:
@@ -238,7 +238,7 @@ class Videos(VideoFrames):
             time_ns = time_ns + round(start_s * 1e9)
             if shared.rows and shared.rows[-1] == len(index):  # each frame is a row's
                 index_in_file = bisect_left(starts, start_s)
-                first, behind = shared.rows[index_in_file : index_in_file + 2]
+                first, end_row = shared.rows[index_in_file : index_in_file + 2]
                 if begin != first and not self._by_index:
                     off_s = index.time_ns[first] / 1e9 - start_s
                     raise SourceError(
@@ -246,7 +246,7 @@ class Videos(VideoFrames):
                         f"videos/{camera}/from_timestamp in {self._source}/meta, so that those of another episode are nearer; "
                         "frames='by-index' (--frames by-index) gives row k frame k"
                     )
-                begin, end = first, behind
+                begin, end = first, end_row
         if self._by_index:
             own_ns = index.time_ns[begin:end]
             frames = self.match_by_index(
@@ -254,9 +254,9 @@ class Videos(VideoFrames):
             )
         else:
             if episode.kind_of_clock == "nominal_from_1" and end - begin > len(time_ns):
-                # The stamps count from 1, and the video has a frame that no row has: rows are cut off, and the stamps are right.
+                # The stamps count from 1, and the video has a frame more: rows were cut off, and the stamps are right.
                 time_ns = time_ns + round(self._period_ns)
-            frames = match(time_ns, index.time_ns[begin:end], self._period_ns / 2)  # none of the next episode's
+            frames = match(time_ns, index.time_ns[begin:end], self._period_ns / 2)  # excludes the next episode's frames
         frames[frames >= 0] += begin
         lacking = np.flatnonzero(frames < 0)
         if len(lacking):
@@ -269,7 +269,7 @@ class Videos(VideoFrames):
         view.tickets = [self._decoders.ask(cut) for cut in self._cut_up(camera, index, frames[view.rows])]
 
     def _check_shared(self, camera: str, index: Index, shared: _Shared) -> None:
-        """Refuses a file for all its episodes if one of them cannot be in it: a faulty merge points all to one file."""
+        """Refuses a file for all its episodes if one of them cannot be in it. A faulty merge makes all of them point to one file."""
         starts, half_s = shared.starts, self._period_ns / 2e9
         gap_s, start_s = shared.closest
         by_meta = f"by videos/{camera}/from_timestamp in {self._source}/meta"
@@ -280,7 +280,7 @@ class Videos(VideoFrames):
             here = bisect_right(starts, start_s + half_s) - bisect_left(starts, start_s - half_s)
             raise SourceError(f"{index.path}: {here} episodes begin at {start_s:g} s {by_meta}: {advice}")
         if not shared.rows or shared.rows[-1] == len(index) or index.declared > len(index):
-            return  # drift, or a file that was cut off: each episode's rows tell
+            return  # drift, or a file that was cut off: reading the episodes reports it
         rows = shared.rows[-1] - shared.rows[-2]
         frames = len(index) - int(np.searchsorted(index.time_ns, (starts[-1] - half_s) * 1e9))
         last_s = starts[-1] + (rows - 1) * self._period_ns / 1e9
@@ -296,7 +296,7 @@ class Videos(VideoFrames):
         return cut_up(index, frames, storage if depth is None else storage.of_depth, depth)
 
     def _explain(self, index: Index, time_ns: np.ndarray, lacking: np.ndarray, begin: int, end: int) -> SourceError:
-        """Returns the error that says why rows have no frame."""
+        """Returns the error that explains why rows have no frame."""
         counts = f"{len(time_ns)} rows and {end - begin} frames"
         if end - begin == len(time_ns):
             first, last = (index.time_ns[[begin, end - 1]] - time_ns[[0, -1]]) / 1e9

@@ -1,4 +1,4 @@
-"""NumPy's .npz files, which come from anybody: nothing is unpickled, and nothing is larger than its header says."""
+"""Reads NumPy's .npz files, which may be made to do harm: nothing is unpickled, and nothing is larger than its header says."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from ..errors import Error
 from .budget import check_size
 from .files import check_file
 
-# Rows that are read together.
+# The bytes of rows that are read together.
 _AT_ONCE = 2**24
-# Arrays that are held from when their headers are read, and all of a file's.
+# The most bytes of an array that is kept when its header is read, and of all kept arrays of a file.
 _SMALL, _HELD = 2**22, 2**25
-# By the version of .npy: how many bytes say how long the header is, and what reads it. NumPy refuses longer ones, once it has
-# read them.
+# By the version of .npy: how many bytes the header's length has, and the function that reads the header. NumPy refuses a header
+# that is too long only after reading it.
 _HEADERS = {(1, 0): (2, np.lib.format.read_array_header_1_0), (2, 0): (4, np.lib.format.read_array_header_2_0)}
 _LONGEST_HEADER = 10_000
-# Before it: magic, version, and how long it is.
+# The bytes before the header: magic, version and the header's length.
 _PREFIX = 12
-# In front of a zip file's member: signature, flags, and how long its name is and what is behind that. Of flags those that
-# say that sizes follow the member, and that names are in UTF-8.
+# The head of a zip file's member: signature, flags, and the lengths of the name and of the extra field. The plain flags mean that
+# sizes follow the member, and that names are in UTF-8.
 _LOCAL_HEADER = struct.Struct("<4s2xH18xHH")
 _PLAIN_FLAGS = 0x808
-# The header of plain numbers as NumPy writes it: what NumPy itself reads takes as long as a small array.
+# Matches the header of plain numbers as NumPy writes it: reading it by NumPy takes as long as a small array.
 _SIDE = rb"(?:0|[1-9]\d{0,17})"
 _PLAIN_HEADER = re.compile(
     rb"\{'descr': '([<>][fiu][248]|\|[iub]1)', 'fortran_order': (False|True), 'shape': \((|%b,|%b(?:, %b)+)\), \} *\n"
@@ -44,11 +44,11 @@ _PLAIN_HEADER = re.compile(
 
 
 def read_npz(file: Path) -> dict[str, np.ndarray]:
-    """All arrays of a file, in the order of their names.
+    """Returns all arrays of a file, in the order of their names.
 
     Raises:
-        Error: an array of objects, one of more than an item may take (`budget`), or one that has another size than it says.
-        OSError, zipfile.BadZipFile, zlib.error, ValueError: no such file, or a damaged one.
+        Error: an array has objects, is larger than an item may be (`budget`), or differs in size from its header.
+        OSError, zipfile.BadZipFile, zlib.error, ValueError: the file does not exist or is damaged.
     """
     check_file(file)
     arrays: dict[str, np.ndarray] = {}
@@ -62,7 +62,7 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Entry:
-    """An array's header, whose claims are unchecked, and the number of its bytes."""
+    """An array's header, whose claims are unchecked, and its length in bytes."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -74,7 +74,7 @@ class Npz:
     """An open file.
 
     entries: its arrays, in the order of their names.
-    lost: members that are no arrays, or damaged before their first value, and what is wrong with each.
+    lost: for each member that is no array, or is damaged before its first value, the error.
     """
 
     def __init__(self, archive: zipfile.ZipFile, content: bytes | None) -> None:
@@ -88,7 +88,7 @@ class Npz:
         for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
             try:
                 self._take(entry)
-            except Exception as error:  # zipfile, zlib and NumPy have many of their own
+            except Exception as error:  # zipfile, zlib and NumPy raise many types
                 self.lost[entry.filename] = error
 
     def _take(self, entry: zipfile.ZipInfo) -> None:
@@ -102,7 +102,7 @@ class Npz:
             self.entries[name] = _read_header(stream, entry.filename)
 
     def _hold(self, name: str) -> None:
-        """Reads a small array whole, so that it is opened once; what cannot be read tells whoever wants its rows."""
+        """Reads a small array whole, so that it is opened once. Errors are raised when its rows are read."""
         entry = self._files[name]
         size = entry.file_size
         if self._held_bytes + size > _HELD:
@@ -123,10 +123,10 @@ class Npz:
         return cast(BinaryIO, self._archive.open(self._files[name]))
 
     def read(self, name: str) -> np.ndarray:
-        """All of an array.
+        """Returns a whole array.
 
         Raises:
-            Error: it takes more than an item may, or another size than it says.
+            Error: the array is larger than an item may be, or differs in size from its header.
         """
         entry = self.entries[name]
         size = math.prod(entry.shape) * entry.dtype.itemsize
@@ -135,11 +135,11 @@ class Npz:
         return array if array.flags.aligned else array.copy()
 
     def parts(self, name: str, at_once: int = _AT_ONCE) -> Iterator[np.ndarray]:
-        """An array, so many bytes of rows at a time; at least one part. They lie where they lay in the file, at any address, where
-        their order is C's.
+        """Yields an array in parts of `at_once` bytes of rows, at least one part. Unless the order is Fortran's, a part is at its address
+        in the file, which may not be aligned.
 
         Raises:
-            Error: it has another size than it says; or rows that take more than an item may, or all of it where its order is Fortran's.
+            Error: the array differs in size from its header; or a row, in Fortran's order the whole array, is larger than an item may be.
         """
         entry = self.entries[name]
         rows = entry.shape[0] if entry.shape else 1
@@ -161,28 +161,28 @@ class Npz:
 
     @contextmanager
     def _reader(self, name: str) -> Iterator[Callable[[int], bytes | memoryview]]:
-        """Yields a function that returns the next n bytes of an array's file; of one held in memory without a copy."""
+        """Yields a function that returns the next n bytes of an array's file, without a copy if the file is held in memory."""
         held = self._held.get(name)
         if held is None:
             with self._open(name) as stream:
                 yield stream.read
             return
-        view, at = memoryview(held), 0
+        view, offset = memoryview(held), 0
 
         def read(size: int) -> memoryview:
-            nonlocal at
-            at += size
-            return view[at - size : at]
+            nonlocal offset
+            offset += size
+            return view[offset - size : offset]
 
         yield read
 
 
 @contextmanager
 def open_npz(file: Path) -> Iterator[Npz]:
-    """A file, to read an array at a time.
+    """Opens a file, whose arrays are read one at a time.
 
     Raises:
-        OSError, zipfile.BadZipFile: no such file, or a damaged one.
+        OSError, zipfile.BadZipFile: the file does not exist or is damaged.
     """
     check_file(file)
     with file.open("rb") as opened:
@@ -193,8 +193,8 @@ def open_npz(file: Path) -> Iterator[Npz]:
 
 
 def _find_stored(content: bytes, entry: zipfile.ZipInfo) -> memoryview | None:
-    """The extent of a member in an archive that is held, if it is not compressed and its checksum is right; for any other
-    :mod:`zipfile` knows what it is, or what is wrong with it."""
+    """Returns the bytes of a member of an archive in memory, if it is not compressed and its checksum is right; else None:
+    :mod:`zipfile` then reads it, or reports its fault."""
     begin = entry.header_offset
     head = content[begin : begin + _LOCAL_HEADER.size]
     if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & ~_PLAIN_FLAGS or len(head) < _LOCAL_HEADER.size:

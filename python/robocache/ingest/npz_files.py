@@ -1,6 +1,6 @@
-"""Episodes as NumPy's .npz files, as motions for humanoids are kept (SMPL, AMASS, Isaac Lab): an array a stream, a row a step.
+"""Episodes as NumPy's .npz files, such as motions of humanoids (SMPL, AMASS, Isaac Lab): an array is a stream, a row a step.
 
-There is no schema: the rows are the first dimension that most arrays have in common, the rate is what the file says.
+There is no schema: the rows are the first dimension that most arrays share, and the file names the rate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .npz import Entry, Npz, open_npz
 from .rate import STEPS, find_rate, nominal_time_ns, said_rates
 from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, as_utf8, naming
 
-# Arrays without a row a step become columns of the episodes table, up to so many values.
+# Arrays without a row for each step become columns of the episodes table, up to this many values.
 _MOST_VALUES = 64
 _LEAST_PIXELS = 8
 
@@ -45,7 +45,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
 def _read_streams(
     path: Path, what: str, metadata: dict[str, Any], options: RateOptions, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    """Opens the file when the first is asked for; adds to the metadata."""
+    """Yields an episode's streams; opens the file only when the first is read, and adds to the metadata."""
     with naming(path), open_npz(path) as archive:
         for name, error in archive.lost.items():
             with notes.reading(f"{what}: {name}", path):
@@ -53,9 +53,9 @@ def _read_streams(
         for name in (*RATES, *PERIODS, *STEPS):
             if f"{name}.npy" in archive.lost and options.rate_hz is None:
                 raise SourceError(f"{path}: {name}: damaged, and it says the rate")
-        said = _read_rates(archive)
+        rates = _read_rates(archive)
         rate_hz, _ = find_rate(
-            options.rate_hz, path, f"it has no array {RATES[0]} or {PERIODS[0]} (in seconds, at most 1)", said, notes
+            options.rate_hz, path, f"it has no array {RATES[0]} or {PERIODS[0]} (in seconds, at most 1)", rates, notes
         )
         rows = _count_rows(path, archive.entries)
         streams = {}
@@ -72,7 +72,7 @@ def _read_streams(
 
 
 def _read_rates(archive: Npz) -> dict[str, float]:
-    """Rows a second, by what says so."""
+    """Returns rates in rows per second, by the names of their arrays."""
     facts = {}
     for name, entry in archive.entries.items():
         if entry.shape in ((), (1,)) and entry.dtype.kind in "iuf":
@@ -83,7 +83,7 @@ def _read_rates(archive: Npz) -> dict[str, float]:
 
 
 def _count_rows(path: Path, entries: Mapping[str, Entry]) -> int:
-    """The first dimension that most arrays have."""
+    """Returns the first dimension that most arrays share."""
     counts = Counter(
         entry.shape[0] for name, entry in entries.items() if entry.shape and name not in (*RATES, *PERIODS)
     )

@@ -1,8 +1,8 @@
 """PX4's ULog files: a file is an episode, each instance of a topic a stream.
 
-The file is walked once, a part of it at a time; what it announces (formats, subscriptions) is kept, and a topic's rows are
-cut out of each part together. Formats are of the file's own making: a nested one is measured before it is laid out, and no
-row is longer than a message.
+The file is read once, in parts. Its announcements (formats, subscriptions) are kept, and a topic's rows are cut out of each part
+together. Formats come from the file: the size of a nested one is checked before its fields are laid out, and no row is longer
+than a message.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .methods import BEYOND_LIMITS, PX4_WORDS, has_limits, px4_angles, px4_of_se
 from .recording import Notes, Recording, Rows, SourceError, Texts
 
 _SYNC = b"\x2f\x73\x13\x20\x25\x0c\xbb\x12"
-# Bytes that are walked at once.
+# Bytes of a part.
 _PART = 1 << 23
-# No message is longer, nor is a row.
+# The most bytes of a message, and so of a row.
 _LONGEST = 0xFFFF
-# Formats within formats.
+# The most levels of formats within formats.
 _DEEPEST = 32
 _HEAD = struct.Struct("<HB")
 _ID = struct.Struct("<H")
-# A bool is any byte; what float32 does not hold makes its stream float64, and integers of 64 bits are streams of their own.
+# A bool is any byte. A topic with a type that float32 does not hold becomes float64; integers of 64 bits are streams of their own.
 _TYPES: dict[str, np.dtype[Any]] = {
     "int8_t": np.dtype("<i1"),
     "uint8_t": np.dtype("<u1"),
@@ -68,7 +68,7 @@ def read(source: Path, options: UlogOptions, notes: Notes) -> Generator[Recordin
 
 
 def finish(source: Path, options: UlogOptions, notes: Notes) -> None:
-    """Tells what the logs say of themselves."""
+    """Records the logs' facts in the provenance."""
     notes.tell(source, logs=notes.seen.get("logs", {}))
 
 
@@ -96,9 +96,9 @@ def _read_log(file: Path, what: str, notes: Notes) -> Iterator[tuple[str, Rows |
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of a row: `count` values of one type, one behind the other.
+    """A field of a row: values of one type, one after another.
 
-    names: one a value; a text has one.
+    names: a name for each value; a text has one.
     """
 
     names: list[str]
@@ -118,9 +118,9 @@ class _Topic:
     """An instance of a topic.
 
     shortest, longest: bytes of a row without and with the padding at its end, which logs may leave out.
-    numbers: of each stream its dtype and fields.
-    texts: of each stream where its text begins and ends.
-    starts: where rows begin in the part that is being walked.
+    numbers: for each stream its dtype and fields.
+    texts: for each stream the begin and the end of its text.
+    starts: the offsets of rows in the current part.
     """
 
     schema: str
@@ -134,10 +134,10 @@ class _Topic:
 
 
 def _lay_out(name: str, schema: str, formats: dict[str, list[tuple[str, int, str]]]) -> _Topic:
-    """A topic by its format.
+    """Returns a topic, by its format.
 
     Raises:
-        SourceError: a format that is not there, that is longer than a message, or that has no clock.
+        SourceError: a format is missing, is longer than a message, or has no clock.
     """
     fields: list[_Field] = []
     texts: dict[str, tuple[int, int]] = {}
@@ -174,7 +174,7 @@ def _lay_out(name: str, schema: str, formats: dict[str, list[tuple[str, int, str
 def _flatten(
     schema: str, prefix: str, formats: dict[str, list[tuple[str, int, str]]], sizes: dict[str, int], depth: int = 0
 ) -> Iterator[tuple[str, str, int]]:
-    """(path, type, count) of each field that is of no other format; a count of 0 is a single value."""
+    """Yields (path, type, count) of each field of a basic type; a count of 0 is a single value."""
     if _size(schema, formats, sizes, depth) > _LONGEST:
         raise SourceError(f"format {schema!r}: expected at most {_LONGEST} bytes a row, got {sizes[schema]}")
     for type, count, name in formats[schema]:
@@ -186,7 +186,7 @@ def _flatten(
 
 
 def _size(schema: str, formats: dict[str, list[tuple[str, int, str]]], sizes: dict[str, int], depth: int) -> int:
-    """Bytes of a row of that format."""
+    """Returns the bytes of a row of that format."""
     if schema in sizes:
         return sizes[schema]
     if schema not in formats:
@@ -207,12 +207,12 @@ def _size(schema: str, formats: dict[str, list[tuple[str, int, str]]], sizes: di
 
 
 class _Log:
-    """A log while it is walked.
+    """A log that is being read.
 
     Attributes:
-        facts: what the log says of itself, for the provenance.
+        facts: the log's facts, for the provenance.
         zeros: the number of rows stamped 0, by topic.
-        unknown: the number of messages by type, of types that this version of ULog does not have.
+        unknown: the number of messages by type, for types that this version of ULog does not have.
     """
 
     def __init__(self, file: Path, what: str, notes: Notes) -> None:
@@ -238,7 +238,7 @@ class _Log:
         self._lost_from: int | None = None
 
     def read_header(self, opened: BinaryIO) -> list[int]:
-        """The offsets at which data were appended: each is the start of a message, whatever precedes it."""
+        """Returns the offsets at which data were appended: each is the start of a message, whatever precedes it."""
         header = opened.read(16 + 3 + 40)
         if header[:7] != MAGIC or len(header) < 16:
             raise SourceError(f"{self._file}: expected a ULog file, which begins with {MAGIC!r}, got {header[:16]!r}")
@@ -261,7 +261,7 @@ class _Log:
     def read_section(
         self, opened: BinaryIO, start: int, end: int | None, last: bool
     ) -> Iterator[tuple[str, Rows | Texts]]:
-        """Reads what lies from byte `start` to `end`."""
+        """Reads the messages from byte `start` to `end`."""
         rest = b""
         while True:
             part = opened.read(_PART if end is None else min(_PART, end - opened.tell()))
@@ -285,41 +285,41 @@ class _Log:
         self._end_part()
 
     def _walk(self, buffer: bytes, base: int) -> int:
-        """Reads the messages that are in `buffer` as a whole, the file's bytes from `base` on; how many bytes these are."""
-        at, end = 0, len(buffer)
+        """Reads the whole messages in `buffer`, whose first byte is at `base` in the file; returns how many bytes they have."""
+        offset, end = 0, len(buffer)
         head, read_id, by_id = _HEAD.unpack_from, _ID.unpack_from, self._by_id
-        while end - at >= 3:
+        while end - offset >= 3:
             if self._lost_from is not None:
-                found = buffer.find(_SYNC, at)
+                found = buffer.find(_SYNC, offset)
                 if found < 0:
-                    return max(at, end - len(_SYNC) + 1)
-                at = found + len(_SYNC)
-                self._lose(self._lost_from, f"no message; goes on at byte {base + at}")
+                    return max(offset, end - len(_SYNC) + 1)
+                offset = found + len(_SYNC)
+                self._lose(self._lost_from, f"no message; goes on at byte {base + offset}")
                 self._lost_from = None
                 continue
-            size, kind = head(buffer, at)
-            if kind == 68 and size >= 2 and at + 3 + size <= end:  # "D": nearly all are
-                topic = by_id.get(read_id(buffer, at + 3)[0])
+            size, kind = head(buffer, offset)
+            if kind == 68 and size >= 2 and offset + 3 + size <= end:  # "D": nearly all are
+                topic = by_id.get(read_id(buffer, offset + 3)[0])
                 if topic is not None and topic.shortest <= size - 2 <= topic.longest:
-                    topic.starts.append(at + 5)
-                    at += 3 + size
+                    topic.starts.append(offset + 5)
+                    offset += 3 + size
                     continue
             elif kind not in b"FDIMPQARSOLCB" and (size == 0 or size > 10000 or not 65 <= kind <= 90):
-                self._lost_from = base + at
+                self._lost_from = base + offset
                 continue
-            if at + 3 + size > end:
+            if offset + 3 + size > end:
                 break
             try:
-                self._read_message(chr(kind), buffer[at + 3 : at + 3 + size], at)
+                self._read_message(chr(kind), buffer[offset + 3 : offset + 3 + size], offset)
             except SourceError as error:
-                self._lose(base + at, str(error))
+                self._lose(base + offset, str(error))
             except Exception as error:
-                self._lose(base + at, f"no message of type {chr(kind)!r}: {type(error).__name__}: {error}")
-            at += 3 + size
-        return at
+                self._lose(base + offset, f"no message of type {chr(kind)!r}: {type(error).__name__}: {error}")
+            offset += 3 + size
+        return offset
 
     def _read_message(self, kind: str, data: bytes, at: int) -> None:
-        """Reads one that is no row; `at` is where it lies in the part."""
+        """Reads a message that is no row. `at` is its offset in the part."""
         self._defined |= kind in "ALC"
         match kind:
             case "D":
@@ -336,12 +336,12 @@ class _Log:
                 self._announce(data[0], _ID.unpack_from(data, 1)[0], data[3:].decode())
             case "I":
                 key, value = _read_information(data)
-                self._tell_information(key, value)
+                self._note_information(key, value)
             case "M":
                 key, value = _read_information(data[1:])
                 known = self.facts["information"].get(key)
                 if value is None or not isinstance(known, list):
-                    self._tell_information(key, value if value is None else [value])
+                    self._note_information(key, value if value is None else [value])
                 elif data[0]:
                     known[-1] += value
                 else:
@@ -368,13 +368,13 @@ class _Log:
                 (stamp,) = struct.unpack_from("<Q", data, start)
                 self._messages.append((stamp, level, tag, data[start + 8 :].decode(errors="backslashreplace")))
             case "R" | "S" | "B":
-                pass  # nothing to keep: subscriptions that end, marks to find the way by, flags that were read
+                pass  # nothing to keep: ends of subscriptions, marks for synchronisation, flags that were read already
             case _:
                 self.unknown[kind] += 1
 
     def _announce(self, multi_id: int, id: int, schema: str) -> None:
         name = f"{schema}.{multi_id}" if multi_id else schema
-        self._by_id.pop(id, None)  # it is of another topic from here on, whatever comes of that
+        self._by_id.pop(id, None)  # from here on the id no longer means the topic before
         topic, known = _lay_out(name, schema, self._formats), self._topics.get(name)
         if known is not None and known.numbers | known.texts != topic.numbers | topic.texts:
             raise SourceError(f"{name}: announced again, with other fields")
@@ -382,7 +382,7 @@ class _Log:
             self._notes.leave_out(name, "no field beside its clock")
         self._by_id[id] = self._topics.setdefault(name, topic)
 
-    def _tell_information(self, key: str, value: Any) -> None:
+    def _note_information(self, key: str, value: Any) -> None:
         if value is None:
             self._notes.leave_out(f"information {key}", "no text and no number")
         else:
@@ -391,7 +391,7 @@ class _Log:
     def _take(self, buffer: bytes) -> Iterator[tuple[str, Rows | Texts]]:
         """Yields the contents of the walked messages, stream by stream."""
         raw = np.frombuffer(buffer, np.uint8)
-        met = [(np.zeros(1, np.int64), np.array([self._last_us], np.uint64))]
+        seen = [(np.zeros(1, np.int64), np.array([self._last_us], np.uint64))]
         for topic in self._topics.values():
             if not topic.starts:
                 continue
@@ -400,7 +400,7 @@ class _Log:
             rows = np.lib.stride_tricks.sliding_window_view(raw, topic.shortest)[starts]
             stamps_us = topic.clock.read(rows)[:, 0]
             time_ns = self._nanoseconds(topic.name, stamps_us)
-            met.append((starts, stamps_us))
+            seen.append((starts, stamps_us))
             zeros = int(np.count_nonzero(stamps_us == 0))
             if zeros and self.facts["start_us"]:
                 self.zeros[topic.name] += zeros
@@ -430,7 +430,7 @@ class _Log:
                 cells = (bytes(cell).partition(b"\0")[0] for cell in rows[:, start:end])
                 texts = [cell.decode(errors="backslashreplace") for cell in cells]
                 yield stream, Texts(time_ns, texts, attributes=attributes)
-        self._date(np.concatenate([starts for starts, _ in met]), np.concatenate([stamps for _, stamps in met]))
+        self._date(np.concatenate([starts for starts, _ in seen]), np.concatenate([stamps for _, stamps in seen]))
         if self._messages:
             stamps, levels, tags, messages = zip(*self._messages, strict=True)
             self._messages.clear()
@@ -441,7 +441,7 @@ class _Log:
             yield "logged_messages/level", Rows(time_ns, values, ["level", "tag"], attributes=attributes)
 
     def _date(self, starts: np.ndarray, stamps_us: np.ndarray) -> None:
-        """Gives what has no stamp of its own that of the latest row before it."""
+        """Gives entries without a stamp that of the latest row before them."""
         order = np.argsort(starts, kind="stable")
         latest = np.maximum.accumulate(stamps_us[order])
         for at, entry in self._undated:
@@ -460,7 +460,7 @@ class _Log:
         self._faults += 1
 
     def _end_part(self) -> None:
-        """Stops at what could not be read in a part, or passes over it by name."""
+        """Stops at messages of a part that could not be read, or skips them by name."""
         count, first = self._faults, self._first_fault
         self._faults, self._first_fault = 0, None
         if first is not None:
@@ -468,7 +468,7 @@ class _Log:
 
 
 def _read_field(text: str) -> tuple[str, int, str]:
-    """ "float[3] q" as its type, count and name."""
+    """Returns the type, the count and the name of a field such as "float[3] q"."""
     found = re.fullmatch(r"([\w/-]+)(?:\[(\d{1,5})\])? (\w+)", text, re.ASCII)
     if found is None or found[2] == "0" * len(found[2] or "-"):
         raise SourceError(f"expected a field as 'float[3] q', got {text!r:.80}")
@@ -476,7 +476,7 @@ def _read_field(text: str) -> tuple[str, int, str]:
 
 
 def _read_information(data: bytes) -> tuple[str, Any]:
-    """Key and value; None for what is no text and no number."""
+    """Returns key and value; None for a value that is neither text nor number."""
     length = data[0]
     type, _, key = data[1 : 1 + length].decode().partition(" ")
     value = data[1 + length :]
@@ -490,6 +490,6 @@ def _read_information(data: bytes) -> tuple[str, Any]:
 
 
 def _plain(value: float) -> float | str:
-    """As JSON holds it."""
+    """Returns a number as JSON can hold it."""
     fits = math.isfinite(value) and (isinstance(value, float) or value < 1 << 63)
     return value if fits else str(value)

@@ -1,9 +1,9 @@
-"""Reads frames from video files, by PyAV: finds the frame of each row, and decodes and encodes frames in processes.
+"""Reads frames from video files with PyAV: finds the frame of each row, and decodes and encodes frames in processes.
 
 A row's frame is found by presentation time: :func:`index_video` reads the stamps from the file's packets, without decoding, and
-:func:`match` compares them with the rows' clock. The wanted frames are cut into pieces (:class:`Cut`), which begin at keyframes if
-possible. :class:`Decoders` decodes and encodes cuts in its own processes, and returns them in the order of the requests, whatever
-the number of processes.
+:func:`match` compares them with the rows' clock. The needed frames are split into pieces (:class:`Cut`), which begin at keyframes
+if possible. :class:`Decoders` decodes and encodes cuts in its own processes, and returns them in the order of the requests. The
+number of processes does not change the result.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from .images import Kinds, Storage, encode
 from .python_process import start
 from .recording import Notes, SourceError, naming
 
-# A cut ends at the first keyframe behind so many frames; where none comes, at the limit of what a process may hold of it.
+# A cut ends at the first keyframe after this many frames; if none comes, at the limits of what a process may hold.
 _FRAMES_PER_CUT = 64
 _MOST_FRAMES_PER_CUT = 256
 _BYTES_PER_CUT = 64 << 20
-# Steps of an even video are whole periods to within this share of one.
+# In an even video, steps differ from whole periods by at most this share of a period.
 _MOST_OFF = 0.2
-# Single stamps may be off by this share, compared with the middle of the last ones.
+# Single stamps may differ by the first, a share of a period, from the median of this many stamps before.
 _MOST_JITTER, _LAST = 0.4, 9
-# Frames that are decoded before they are encoded: more of them only fall out of the processor's cache.
+# Bytes of frames that are decoded before they are encoded: the processor's cache holds no more.
 _BYTES_AT_ONCE = 4 << 20
 # Files that a process keeps open: one for each of a robot's cameras.
 _OPEN_FILES = 4
-# Cuts that a process has before it: one at work and one that waits, so that it need not wait for its next.
+# Cuts that a process has at once: one that it decodes and one that waits, so that it never idles.
 _CUTS_AT_ONCE = 2
-# LeRobot wants a PyAV before 16. Before 17 it starts no threads for colours, and does not tell how many frames may be decoded
-# before one that is shown before them: in no codec more than these.
+# LeRobot needs a PyAV before 16. Before 17, PyAV starts no threads for colours, and does not tell how many frames can be decoded
+# before one that is shown earlier: in every codec at most this many.
 _PYAV_17 = int(av.__version__.split(".")[0]) >= 17
 _MOST_REORDERED = 16
 # Numbers of libavutil: matrices (AVColorSpace) and ranges (AVColorRange).
@@ -75,10 +75,10 @@ class Index:
     time_ns: int64 ``[n]``: their presentation times, rounded to the nanosecond.
     pts: int64 ``[n]``: the same in the file's own unit.
     start: int64 ``[n]``: the decoding stamp of the keyframe at or before each, from which it can be decoded.
-    height, width: of each, as it is shown.
-    turn: how frames are turned to be shown so, as the file declares; None: they lie in the file as they are shown.
-    declared: how many frames the file's header says there are; 0 where it does not.
-    pixels, bits: what FFmpeg calls the layout of its pixels, and how many bits the first component of one has.
+    height, width: of a frame as it is shown.
+    turn: how stored frames are turned to be shown, as the file declares; None: not at all.
+    declared: the number of frames in the file's header; 0 if the header has none.
+    pixels, bits: FFmpeg's name of the pixel layout, and the bits of a pixel's first component.
     """
 
     path: Path
@@ -97,12 +97,12 @@ class Index:
 
 
 def index_video(path: Path, *, deep_gray: bool = False) -> Index:
-    """Reads a file's stamps; decodes the first frame alone, which has the file's display matrix.
+    """Reads a file's stamps. Decodes only the first frame, which has the file's display matrix.
 
-    deep_gray: take gray of more than 8 bits, too: where the source says what it is.
+    deep_gray: accept grey of more than 8 bits: the source declares its meaning.
 
     Raises:
-        SourceError: no regular file, no video, or in a codec that PyAV does not decode.
+        SourceError: the file is not regular, has no video, or is in a codec that PyAV does not decode.
     """
     check_file(path)
     try:
@@ -126,7 +126,7 @@ def index_video(path: Path, *, deep_gray: bool = False) -> Index:
         raise SourceError(f"{path}: frames in {pixels.name}, as of depth: expected colour, or grey of 8 bits")
     packets.sort()
     pts, dts, is_keyframe = (np.array(column) for column in zip(*packets, strict=True))
-    # Frames before the first keyframe have none; decoding from it loses them, by name.
+    # Frames before the first keyframe depend on one that is missing; decoding from the first reports them as lost.
     keyframes = np.maximum.accumulate(np.where(is_keyframe, np.arange(len(pts)), 0))
     scale, divisor = unit.numerator * 2_000_000_000, unit.denominator * 2
     time_ns = np.array([(stamp * scale + unit.denominator) // divisor for stamp in pts.tolist()], np.int64)
@@ -148,16 +148,16 @@ def _video_stream(container: Any, path: Path) -> Any:
 
 
 def turn_of_frame(frame: VideoFrame) -> Turn | None:
-    """The turn by a decoded frame's display matrix, None if it has none or keeps the frame."""
+    """Returns the turn in a decoded frame's display matrix; None without a matrix or a turn."""
     matrices = (bytes(data) for data in frame.side_data if data.type.name == "DISPLAYMATRIX")
     matrix = next(matrices, None)
     return None if matrix is None else turn_of_matrix(matrix)
 
 
 def match(row_ns: np.ndarray, frame_ns: np.ndarray, within_ns: float) -> np.ndarray:
-    """int64 ``[rows]``: the number of the frame nearest to each row, of two equally near ones the earlier.
+    """Returns the index of the frame nearest to each row, int64 ``[rows]``; the earlier of two equally near ones.
 
-    -1 where none is within `within_ns`, which counts as near. Both are int64 ns, not decreasing.
+    -1 if none is at most `within_ns` away. Both clocks are int64 ns and do not decrease.
     """
     if len(frame_ns) == 0:
         return np.full(len(row_ns), -1)
@@ -169,11 +169,11 @@ def match(row_ns: np.ndarray, frame_ns: np.ndarray, within_ns: float) -> np.ndar
 
 @dataclass(frozen=True)
 class ByIndex:
-    """The frame of each row, matched by the order of both.
+    """The frame of each row, matched by order.
 
     frames: int64 ``[rows]``: the index of each row's frame, or -1.
-    holes: int64 ``[n]``: the frames before holes, if the number of rows does not allow for the holes: then row k has frame k.
-    undecided: how many rows lack a frame, if nothing decides which rows; else 0.
+    holes: int64 ``[n]``: the frames before holes that the number of rows leaves no room for: row k then has frame k.
+    undecided: the number of rows without a frame, if it is unknown which rows these are; else 0.
     """
 
     frames: np.ndarray
@@ -182,14 +182,14 @@ class ByIndex:
 
 
 def match_by_index(row_ns: np.ndarray, frame_ns: np.ndarray, start_ns: int | None = None) -> ByIndex:
-    """Gives row k frame k, but leaves out the rows of frames that the video lost.
+    """Gives frame k to row k, but skips the rows of frames that the video lost.
 
-    Times of frames have holes where a step is two periods and more. Frames behind a hole go to the rows that their times name, if all
-    these rows exist. The rows' own clock may have the same holes. Frames whose first one is later than `start_ns` lack as many before
-    it, if all these rows exist. Without `start_ns` the times of a video begin anywhere: it may end a frame early, but of more rows
-    without a frame nothing tells whether they are its first or its last.
+    Times of frames have a hole where a step is two periods or more. Frames after a hole belong to the rows of their times, if all
+    these rows exist. The rows' own clock may have the same holes. If the first frame is later than `start_ns`, frames before it are
+    missing, if all their rows exist. Without `start_ns` a video's times begin anywhere. It may then end one frame early; if more rows
+    lack a frame, it is unknown whether they are the first or the last.
 
-    start_ns: the first row's, by the clock of `frame_ns`.
+    start_ns: the first row's time on the clock of `frame_ns`.
     """
     count = min(len(row_ns), len(frame_ns))
     found = np.full(len(row_ns), -1)
@@ -213,18 +213,18 @@ def match_by_index(row_ns: np.ndarray, frame_ns: np.ndarray, start_ns: int | Non
 
 
 def _number(time_ns: np.ndarray) -> tuple[np.ndarray, float]:
-    """Returns int64 ``[n]``, the number of periods from the first time to each, and the period; 0, 1, 2, ... and 0 if the times are on
-    no grid of periods."""
+    """Returns the number of periods from the first time to each, int64 ``[n]``, and the period. If the times are on no grid of periods,
+    returns 0, 1, 2, ... and 0."""
     steps = np.diff(time_ns)
     numbers = np.arange(len(time_ns))
     if not len(steps) or (median := np.sort(steps)[(len(steps) - 1) // 2]) <= 0:
         return numbers, 0.0
-    # The mean of single steps is finer than their median: some files have times in whole milliseconds.
+    # The mean of single steps is more precise than their median: some files have times in whole milliseconds.
     period = float(steps[steps < 1.5 * median].mean())
     whole = np.rint(steps / period).astype(np.int64)
     if whole.min() >= 1 and np.abs(steps / period - whole).max() <= _MOST_OFF:
         return np.concatenate([[0], np.cumsum(whole)]), period
-    # Stamps that jitter by more are on a grid still, from which the last ones tell how far it has drifted.
+    # Stamps that jitter more may still be on a grid. The last ones show how far it has drifted.
     off = [0.0]
     for index, time in enumerate(((time_ns - time_ns[0]) / period).tolist()[1:], 1):
         drift = float(np.median(off[-_LAST:]))
@@ -240,13 +240,13 @@ def _number(time_ns: np.ndarray) -> tuple[np.ndarray, float]:
 
 @dataclass(frozen=True)
 class Cut:
-    """Frames of one file that a process decodes in one go.
+    """Frames of one file that a process decodes together.
 
-    frames: int64 ``[n]``: their numbers in the order of presentation, not decreasing; a frame may be wanted twice.
+    frames: int64 ``[n]``: their indices in the order of presentation, not decreasing; a frame may occur twice.
     pts: int64 ``[n]``: their stamps.
     start: the decoding stamp of the keyframe from which the first can be decoded.
     height, width, turn: as in :class:`Index`.
-    depth: what its pixels mean where they are depth.
+    depth: the meaning of pixels that are depth.
     """
 
     path: str
@@ -273,8 +273,8 @@ class Decoded:
 
 
 def cut_up(index: Index, frames: np.ndarray, storage: Storage, depth: DepthCodes | None = None) -> list[Cut]:
-    """Cuts of these frames, int64 ``[n]``, not decreasing, in their order."""
-    # An encoded frame is taken for a quarter of its pixels, which is more than a JPEG of quality 95 takes.
+    """Returns cuts of these frames in their order. `frames` is int64 ``[n]``, not decreasing."""
+    # The bound for an encoded frame is a quarter of its pixels' bytes, more than a JPEG of quality 95 has.
     frame_bytes = storage.frame_bytes(index.height, index.width)
     most = max(1, min(_MOST_FRAMES_PER_CUT, _BYTES_PER_CUT // frame_bytes))
     few = min(_FRAMES_PER_CUT, most)
@@ -301,7 +301,7 @@ def cut_up(index: Index, frames: np.ndarray, storage: Storage, depth: DepthCodes
 
 
 class _Video:
-    """An open file, read forwards; it seeks only where that spares decoding."""
+    """An open file, read forwards. It seeks only if that spares decoding."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -339,7 +339,7 @@ class _Video:
                 yield index, frame
 
     def _seek(self, start: int, first: int) -> None:
-        """Goes to the keyframe of decoding stamp `start`; to the beginning where a file's index leads behind `first`."""
+        """Goes to the keyframe of decoding stamp `start`; to the beginning if a file's index leads past `first`."""
         with suppress(FFmpegError):  # a container that cannot seek
             self._container.seek(start, stream=self._stream)
             self._restart()
@@ -351,11 +351,11 @@ class _Video:
         self._advance()
 
     def _restart(self) -> None:
-        self._frame: VideoFrame | None = None  # the last one decoded, None before the first and behind the last
+        self._frame: VideoFrame | None = None  # the last decoded one; None before the first and after the last
         self._packets = self._container.demux(self._stream)
         self._decoded: deque[VideoFrame] = deque()
-        # By presentation stamp: a packet's number in the order of decoding, and that of the first it may build on.
-        self._built_on: dict[int | None, tuple[int, int]] = {}
+        # For each presentation stamp: a packet's number in the order of decoding, and the first packet that it may depend on.
+        self._depends_on: dict[int | None, tuple[int, int]] = {}
         self._keyframes = [(0, -math.inf)] * 2  # the last two: number and presentation stamp
         self._damages: list[tuple[int, str]] = []  # numbers of packets that did not decode, rising, and why
         context = self._stream.codec_context
@@ -363,7 +363,7 @@ class _Video:
 
     def _advance(self) -> None:
         """Goes to the next frame; passes over packets that do not decode."""
-        # A frame is let go when those have come that are shown later but were decoded before it: were they damaged, so is it.
+        # A frame is returned only when frames that are shown later but decoded earlier have come: if they are damaged, so is it.
         reordered = self._stream.codec_context.reorder_depth if _PYAV_17 else _MOST_REORDERED
         while len(self._decoded) <= reordered + 1:
             packet = next(self._packets, None)
@@ -377,25 +377,25 @@ class _Video:
                     if frame.pts is not None:
                         self._decoded.append(frame)
                         if frame.is_corrupt:
-                            insort(self._damages, (self._built_on.get(frame.pts, (number, 0))[0], "it is damaged"))
+                            insort(self._damages, (self._depends_on.get(frame.pts, (number, 0))[0], "it is damaged"))
             except FFmpegError as error:
                 insort(self._damages, (number, error.strerror or str(error)))
         self._frame = self._decoded.popleft() if self._decoded else None
 
     def _note(self, packet: Packet) -> int:
-        """Notes what a packet's frame builds on; returns the packet's number."""
-        number = len(self._built_on)
+        """Records which packets a packet's frame may depend on; returns the packet's number."""
+        number = len(self._depends_on)
         if packet.pts is not None:
             if packet.is_keyframe:
                 self._keyframes = [self._keyframes[1], (number, packet.pts)]
             # A frame that is decoded after a keyframe but shown before it may depend on frames of the keyframe before.
             before, last = self._keyframes
-            self._built_on[packet.pts] = number, (last if packet.pts >= last[1] else before)[0]
+            self._depends_on[packet.pts] = number, (last if packet.pts >= last[1] else before)[0]
         return number
 
     def _damage_of(self, pts: int) -> str | None:
-        """Why a frame is not what was recorded: it, or one that it may build on, did not decode."""
-        number, first = self._built_on.get(pts, (-1, 0))
+        """Returns why a frame is not as recorded: it or one that it may depend on did not decode. None if it is."""
+        number, first = self._depends_on.get(pts, (-1, 0))
         index = bisect_left(self._damages, (first, ""))
         if index == len(self._damages) or self._damages[index][0] > number:
             return None
@@ -404,7 +404,7 @@ class _Video:
 
 
 class _Decoder:
-    """Decodes cuts, one after the other; the files of the last ones stay open."""
+    """Decodes cuts one after another; keeps the files of the last ones open."""
 
     def __init__(self) -> None:
         self._videos: dict[str, _Video] = {}
@@ -413,7 +413,7 @@ class _Decoder:
         decoded = Decoded()
         try:
             self._decode(cut, decoded)
-        except Exception as error:  # any error loses these frames only, not all after them
+        except Exception as error:  # an error loses only the frames of this cut
             done = {*decoded.lost, *(index for indices, _ in decoded.parts for index in indices.tolist())}
             reason = f"{type(error).__name__}: {error}"
             decoded.lost.update((index, reason) for index in range(len(cut.pts)) if index not in done)
@@ -429,7 +429,7 @@ class _Decoder:
             nonlocal frames
             decoded.parts.append((np.array(indices), encode(frames[: len(indices)], cut.storage)))
             if cut.storage.codec == "raw":
-                frames = np.empty_like(frames)  # the others may be what was appended
+                frames = np.empty_like(frames)  # the appended part may still use the old array
             indices.clear()
 
         for index, frame in self._video(cut.path).pick(cut):
@@ -446,17 +446,17 @@ class _Decoder:
 
     def _video(self, path: str) -> _Video:
         video = self._videos.pop(path, None) or _Video(path)
-        self._videos[path] = video  # the last used is the last in it
+        self._videos[path] = video  # keeps the order of use: the last used is last
         if len(self._videos) > _OPEN_FILES:
             self._videos.pop(next(iter(self._videos))).close()
         return video
 
 
 def to_rgb(frame: VideoFrame) -> np.ndarray:
-    """The pixels ``[H, W, 3]`` by the matrix and the range that the video declares; without them BT.601 and limited.
+    """Returns the pixels ``[H, W, 3]``, by the matrix and the range that the video declares, by default BT.601 and limited.
 
-    They are given by name, since PyAV before 17 ignores what the frame says. Without a copy, and without the threads that libswscale
-    starts for each frame: waiting for them takes longer than the work.
+    Both are passed by name, since PyAV before 17 ignores the frame's. No copy is made, and libswscale starts no threads, since waiting
+    for them would take longer than the work.
     """
     how: dict[str, Any] = {"threads": 1} if _PYAV_17 else {}
     if not frame.format.is_rgb and len(frame.format.components) >= 3:
@@ -473,7 +473,7 @@ def to_rgb(frame: VideoFrame) -> np.ndarray:
 
 
 def _to_depth(frame: VideoFrame, millimetres: np.ndarray) -> np.ndarray:
-    """The luma's codes of 12 bits as millimetres, ``[H, W, 1]``."""
+    """Returns the luma's codes of 12 bits as millimetres, ``[H, W, 1]``."""
     plane = frame.planes[0]
     lines = np.frombuffer(cast(Any, plane), "<u2").reshape(-1, plane.line_size // 2)
     depth: np.ndarray = millimetres[lines[: frame.height, : frame.width, None] & (len(millimetres) - 1)]
@@ -484,7 +484,7 @@ def _to_depth(frame: VideoFrame, millimetres: np.ndarray) -> np.ndarray:
 
 
 def work(file_descriptor: int) -> None:
-    """The life of a process: takes cuts from a socket and sends back what came of them, until the other end is closed."""
+    """The program of a decoding process: receives cuts from a socket and sends back the results, until the other end is closed."""
     set_num_threads(1)
     decoder = _Decoder()
     with Connection(file_descriptor) as parent:
@@ -497,14 +497,14 @@ def work(file_descriptor: int) -> None:
 
 @dataclass(eq=False)
 class Ticket:
-    """A cut that was asked for."""
+    """A requested cut, and its result when it is there."""
 
     cut: Cut
     decoded: Decoded | None = None
 
 
 class _Process:
-    """One that decodes, and what it has before it."""
+    """A decoding process, and the cuts that it was sent."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -515,11 +515,11 @@ class _Process:
 
     def begin(self, ticket: Ticket) -> None:
         self.tickets.append(ticket)
-        with suppress(ConnectionError):  # it has died, which `receive` finds
+        with suppress(ConnectionError):  # it has died, which `receive` reports
             self.connection.send(ticket.cut)
 
     def receive(self) -> bool:
-        """Takes what it has sent; False where it has died instead."""
+        """Receives a result; returns False if the process has died."""
         try:
             decoded = self.connection.recv()
         except (EOFError, ConnectionError):
@@ -528,30 +528,30 @@ class _Process:
         return True
 
     def end(self) -> int:
-        """Ends it, whatever it does; returns what became of it."""
+        """Ends the process in any case; returns its exit code."""
         self.connection.close()
         self._popen.kill()
         return self._popen.wait()
 
 
 class Decoders:
-    """Decodes cuts in `jobs` processes, or in this one where that is 1.
+    """Decodes cuts in `jobs` processes, or in this one if that is 1.
 
-    Cuts begin in the order in which they are asked for, and what came of them is taken in the same order: no more are at work
-    or wait to be taken than the processes have before them.
+    Cuts begin in the order of the requests, and their results are taken in the same order. Cuts that are begun and not yet taken
+    are at most as many as the processes may have at once.
     """
 
     def __init__(self, jobs: int | None) -> None:
         self._jobs = jobs or len(os.sched_getaffinity(0))
         self._here = _Decoder()
         self._processes: list[_Process] = []
-        self._asked: deque[Ticket] = deque()
-        self._held: set[Ticket] = set()  # begun and not taken yet
+        self._waiting: deque[Ticket] = deque()
+        self._held: set[Ticket] = set()  # begun and not yet taken
 
     def ask(self, cut: Cut) -> Ticket:
-        """Asks for a cut; processes begin with it as soon as they can."""
+        """Requests a cut; processes begin with it as soon as they can."""
         ticket = Ticket(cut)
-        self._asked.append(ticket)
+        self._waiting.append(ticket)
         if self._jobs > 1:
             self._begin(None)
         return ticket
@@ -559,34 +559,34 @@ class Decoders:
     def take(self, ticket: Ticket) -> Decoded:
         """Waits for a cut's result and returns it. Each ticket is taken once."""
         if self._jobs == 1:
-            self._asked.remove(ticket)
+            self._waiting.remove(ticket)
             return self._here.decode(ticket.cut)
         while ticket.decoded is None:
             self._begin(ticket)
             self._receive()
-        decoded, ticket.decoded = ticket.decoded, None  # whoever keeps the ticket keeps no frames
+        decoded, ticket.decoded = ticket.decoded, None  # a caller that keeps the ticket keeps no frames
         self._held.discard(ticket)
         self._begin(None)
         return decoded
 
     def drop(self, ticket: Ticket) -> None:
-        """Nobody will take it."""
-        if ticket in self._asked:
-            self._asked.remove(ticket)
+        """Cancels a request whose result is not needed."""
+        if ticket in self._waiting:
+            self._waiting.remove(ticket)
         self._held.discard(ticket)
 
     def _begin(self, wanted: Ticket | None) -> None:
-        """Gives processes what they can take of what was asked for."""
-        while self._asked and (len(self._held) < _CUTS_AT_ONCE * self._jobs or self._asked[0] is wanted):
+        """Sends waiting cuts to processes that can take them."""
+        while self._waiting and (len(self._held) < _CUTS_AT_ONCE * self._jobs or self._waiting[0] is wanted):
             idle = min(self._processes, key=lambda process: len(process.tickets), default=None)
             if idle is None or (idle.tickets and len(self._processes) < self._jobs):
                 idle = _Process()
                 self._processes.append(idle)
-            self._held.add(self._asked[0])
-            idle.begin(self._asked.popleft())
+            self._held.add(self._waiting[0])
+            idle.begin(self._waiting.popleft())
 
     def _receive(self) -> None:
-        """Waits until a process has sent something, or died."""
+        """Waits until a process has sent a result, or died."""
         busy = {process.connection: process for process in self._processes if process.tickets}
         for connection in wait(list(busy)):
             process = busy[connection]  # type: ignore[index]
@@ -596,27 +596,27 @@ class Decoders:
             died = process.tickets.popleft()
             reason = f"the process that decoded it died ({process.end()})"
             died.decoded = Decoded(lost=dict.fromkeys(range(len(died.cut.pts)), reason))
-            # Cuts that waited behind it did not kill it.
+            # The cuts that waited after it did not kill the process.
             self._held.difference_update(process.tickets)
-            self._asked.extendleft(reversed(process.tickets))
+            self._waiting.extendleft(reversed(process.tickets))
 
     def close(self) -> None:
-        """Ends the processes, whatever they do."""
+        """Ends the processes in any case."""
         for process in self._processes:
             process.end()
         self._processes.clear()
 
 
-# ---- what readers have in common ----
+# ---- shared by readers ----
 
 _Frames = TypeVar("_Frames", bound="VideoFrames")
 
 
 class VideoFrames:
-    """Decodes the frames of rows; a context manager that ends the processes which do."""
+    """Decodes the frames of rows. A context manager, which ends the decoding processes."""
 
     def __init__(self, options: VideoOptions, kinds: Kinds, notes: Notes) -> None:
-        self._storage = partial(Storage.of, options)  # of a camera
+        self._storage = partial(Storage.of, options)  # takes the camera's name
         self._kinds = kinds
         self._notes = notes
         self._decoders = Decoders(options.jobs)
@@ -645,14 +645,16 @@ class VideoFrames:
         frame_ns: np.ndarray,
         start_ns: int | None = None,
     ) -> np.ndarray:
-        """Returns the frames of :func:`match_by_index`; reports holes that the number of rows does not allow for.
+        """Returns the frames of :func:`match_by_index`; reports holes that the number of rows leaves no room for.
 
         Raises:
-            SourceError: rows lack frames, and nothing tells which.
+            SourceError: rows lack frames, and it is unknown which rows.
         """
         found = match_by_index(row_ns, frame_ns, start_ns)
         both = f"{len(row_ns)} rows and {len(frame_ns)} frames"
-        if found.undecided and index.declared <= len(index):  # of a file that was cut off, they are the last
+        if found.undecided and index.declared <= len(
+            index
+        ):  # rows without a frame in a file that was cut off are the last
             raise SourceError(
                 f"{index.path}: {both}: {found.undecided} rows have none, and no time, hole or list of stamps tells which, so that any "
                 "frame may be another row's"
@@ -669,7 +671,7 @@ class VideoFrames:
     def chunks(
         self, what: str, path: Path, tickets: list[Ticket], time_ns: np.ndarray
     ) -> Iterator[tuple[np.ndarray, Encoded]]:
-        """The frames that the tickets are for, cut by cut, of rows at `time_ns`; those that do not decode are named."""
+        """Yields the frames of the tickets, cut by cut, for rows at `time_ns`; names frames that do not decode."""
         first = 0
         for ticket in tickets:
             decoded = self._decoders.take(ticket)

@@ -1,4 +1,4 @@
-"""YAML that stands beside recordings: calibrations, what bags say of themselves."""
+"""Reads YAML files beside recordings: calibrations, and the metadata of bags."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Reads a file of keys and values as YAML 1.2: dicts, lists, texts, numbers, dates.
 
     Raises:
-        SourceError: none of that; longer, or more within one another, than any such file; aliases, by which a few bytes may
-            stand for any number.
+        SourceError: the file is no such YAML, is larger or more deeply nested than any such file, or has aliases, by which a few
+            bytes may become any amount.
     """
     check_file(path)
     if (size := path.stat().st_size) > _LONGEST:
@@ -33,20 +33,20 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, where: object) -> dict[str, Any]:
-    """The same of a text; errors begin with `where`."""
+    """Reads a text in the same way; errors begin with `where`."""
     with naming(where):
         if len(text) > _LONGEST:
             raise SourceError(f"{where}: expected YAML of at most {_LONGEST} characters, got {len(text)}")
         parser = YAML(typ="safe", pure=True)
         parser.Composer = _Composer
-        values = parser.load(re.sub(r"\A%YAML:.*", "", text))  # as OpenCV writes it, which is no YAML
+        values = parser.load(re.sub(r"\A%YAML:.*", "", text))  # OpenCV's header, which is no YAML
         if not isinstance(values, dict):
             raise SourceError(f"{where}: expected keys and values, got {type(values).__name__}")
         return values
 
 
 class _Composer(Composer):
-    """Refuses before anything is made of it."""
+    """Refuses aliases and deep nesting before any value is made."""
 
     _depth = 0
 

@@ -1,6 +1,6 @@
-"""Zarr stores of episodes, as diffusion_policy's ReplayBuffer and UMI write them: all episodes' rows one behind the other.
+"""Zarr stores of episodes, as diffusion_policy's ReplayBuffer and UMI write them: the rows of all episodes, one after another.
 
-`data/<key>` are arrays ``[rows, ...]``, `meta/episode_ends` says where each episode ends.
+`data/<key>` are arrays ``[rows, ...]``; `meta/episode_ends` has the end of each episode.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from .zarr_store import Array, Contents, Store, Zip, find_contents, open_array, 
 
 _DATA, _META = "data/", "meta/"
 _ENDS = "meta/episode_ends"
-# Columns of the episodes table that are not the store's own.
+# Columns of the episodes table that the cache itself adds.
 _COLUMNS = {"source_episode_index", "episode_index", "start_ns", "end_ns"}
-# Bytes that are read and written at once.
+# The most bytes that are read and written at once.
 _AT_ONCE = 2**25
 _MOST_NAMES = 4096
-# Rows that decide whether an array of floats is a camera.
-_LOOKED_AT_STAMPS = 1000
+# The first rows, by which a rate of the clock is compared.
+_CLOCK_ROWS = 1000
 _SECONDS = re.compile(r"(?i)\W*(s|secs?|seconds?)\b")
-_LOOKED_AT = 16
-# Below what int64 nanoseconds hold.
+_CAMERA_ROWS = 16  # the first rows, which decide whether an array of floats is a camera
+# Less than int64 nanoseconds can hold.
 _LARGEST_S = 9.2e9
 
 
@@ -53,13 +53,15 @@ def read(source: Path, options: ZarrOptions, notes: Notes) -> Generator[Recordin
         with notes.reading(".zmetadata", store.where(".zmetadata")):
             listed = read_json(store, ".zmetadata") or {}
         contents = find_contents(store, listed)
-        _tell_of_losses(store, contents, notes)
+        _note_losses(store, contents, notes)
         arrays = _open_arrays(store, contents.arrays, int(ends[-1]), options, notes)
         columns = _read_columns(store, contents.arrays, len(ends), notes)
-        of_data: dict[str, Any] = {}
+        data_attributes: dict[str, Any] = {}
         with notes.reading("data/.zattrs", store.where("data/.zattrs")):
-            of_data = read_json(store, "data/.zattrs") or {}
-        of_all = declaring({**attributes, **of_data}) | _read_names(store, contents.arrays, len(ends), notes)
+            data_attributes = read_json(store, "data/.zattrs") or {}
+        shared_columns = declaring({**attributes, **data_attributes}) | _read_names(
+            store, contents.arrays, len(ends), notes
+        )
         clock = _find_clock(arrays, root, attributes, options, notes)
         if clock.stamps is not None:
             arrays.remove(clock.stamps)
@@ -72,7 +74,7 @@ def read(source: Path, options: ZarrOptions, notes: Notes) -> Generator[Recordin
         for number, (start, stop) in enumerate(episodes):
             what, where = f"episode {number}", f"{root}: episode {number}"
             metadata = {
-                **of_all,
+                **shared_columns,
                 "source_episode_index": number,
                 **{name: column[number] for name, column in columns.items()},
             }
@@ -81,7 +83,7 @@ def read(source: Path, options: ZarrOptions, notes: Notes) -> Generator[Recordin
 
 
 def _find_root(source: Path, notes: Notes) -> Path:
-    """The store's folder or zip file."""
+    """Returns the store's folder or zip file."""
     if not source.is_dir():
         return source
     listing = list_files(source)
@@ -98,7 +100,7 @@ def _find_root(source: Path, notes: Notes) -> Path:
 
 
 def _read_ends(store: Store) -> np.ndarray:
-    """int64 ``[episodes]``: the row behind each episode's last."""
+    """Returns the index after each episode's last row, int64 ``[episodes]``."""
     try:
         if store.read(f"{_ENDS}/zarr.json", 2**24) is not None:
             raise SourceError(
@@ -121,7 +123,7 @@ def _read_ends(store: Store) -> np.ndarray:
     return ends
 
 
-def _tell_of_losses(store: Store, contents: Contents, notes: Notes) -> None:
+def _note_losses(store: Store, contents: Contents, notes: Notes) -> None:
     for key, why in contents.lost.items():
         notes.skip(key, SourceError(f"{store.where(key)}: {why}"))
     for folder, count in contents.others.items():
@@ -129,7 +131,7 @@ def _tell_of_losses(store: Store, contents: Contents, notes: Notes) -> None:
 
 
 def _open_arrays(store: Store, keys: list[str], rows: int, options: ZarrOptions, notes: Notes) -> list[Array]:
-    """Returns the arrays of `data` that are kept, and reports the others."""
+    """Returns the arrays of `data` that become streams, and reports the others."""
     arrays: list[Array] = []
     for key in keys:
         if not key.startswith(_DATA):
@@ -141,11 +143,13 @@ def _open_arrays(store: Store, keys: list[str], rows: int, options: ZarrOptions,
             if isinstance(array, str):
                 notes.leave_out(key, array)
                 continue
-            said = read_json(store, f"{key}/.zattrs") or {}
+            attributes = read_json(store, f"{key}/.zattrs") or {}
             own = {
-                name: value for name, value in said.items() if declares(name) or may_say_colors(name) or name in PACKING
+                name: value
+                for name, value in attributes.items()
+                if declares(name) or may_say_colors(name) or name in PACKING
             }
-            if others := sorted(said.keys() - own.keys()):
+            if others := sorted(attributes.keys() - own.keys()):
                 notes.leave_out(f"{key}: attributes", ", ".join(others))
             array = replace(array, attributes=own)
             if array.shape[0] < rows:
@@ -162,7 +166,7 @@ def _name(array: Array) -> str:
 
 
 def _read_columns(store: Store, keys: list[str], episodes: int, notes: Notes) -> dict[str, list[Any]]:
-    """Returns the arrays of `meta` beside the episodes' ends, as columns."""
+    """Returns the arrays of `meta`, other than the episodes' ends, as columns."""
     columns: dict[str, list[Any]] = {}
     for key in keys:
         if not key.startswith(_META) or key == _ENDS:
@@ -188,13 +192,13 @@ def _read_columns(store: Store, keys: list[str], episodes: int, notes: Notes) ->
 
 
 def _lists_names(key: str, array: Array | str, episodes: int) -> bool:
-    """Whether an array of `meta` lists names of features, for all episodes."""
+    """Whether an array of `meta` lists feature names for all episodes."""
     is_list = not isinstance(array, str) and array.dtype.kind in "US" and len(array.shape) == 1
     return is_list and may_name(key) and array.shape != (episodes,)  # type: ignore[union-attr]
 
 
 def _read_names(store: Store, keys: list[str], episodes: int, notes: Notes) -> dict[str, list[str]]:
-    """Returns the names of features that arrays of `meta` list."""
+    """Returns the lists of feature names in `meta`."""
     names: dict[str, list[str]] = {}
     for key in keys:
         if not key.startswith(_META) or not may_name(key):
@@ -211,7 +215,7 @@ def _read_names(store: Store, keys: list[str], episodes: int, notes: Notes) -> d
 
 @dataclass(frozen=True)
 class _Clock:
-    """Either an array of seconds, or a rate."""
+    """The clock: an array of seconds, or a rate."""
 
     stamps: Array | None
     rate_hz: float | None
@@ -221,7 +225,7 @@ class _Clock:
         return "nominal" if self.stamps is None else "recorded"
 
     def time_ns(self, start: int, stop: int, begin: int) -> np.ndarray:
-        """int64 nanoseconds of these rows, of an episode that begins at `begin`."""
+        """Returns int64 nanoseconds of these rows, which belong to an episode that begins at row `begin`."""
         if self.stamps is None:
             assert self.rate_hz is not None
             return nominal_time_ns(start - begin, stop - begin, self.rate_hz)
@@ -238,7 +242,7 @@ class _Clock:
 def _find_clock(
     arrays: list[Array], root: Path, attributes: dict[str, Any], options: ZarrOptions, notes: Notes
 ) -> _Clock:
-    """`data/timestamp` where the user gave no rate; else that rate, or the one that the root's attributes say."""
+    """Returns `data/timestamp` if the user gave no rate; else that rate, or the rate in the root's attributes."""
     if options.rate_hz is None:
         for array in arrays:
             if array.key == "data/timestamp" and array.dtype == np.float64 and array.shape[1:] in ((), (1,)):
@@ -248,10 +252,10 @@ def _find_clock(
                         f"{array.where}: attribute units: expected seconds, got {units!r}; rate_hz (--rate-hz) takes rows at a rate instead"
                     )
                 notes.assume("clock 'data/timestamp'", f"seconds, by its {'units' if units else 'name'}")
-                seconds = array.rows(0, min(_LOOKED_AT_STAMPS, array.shape[0])).reshape(-1)
-                said = dict(said_rates(attributes, "attribute "))
+                seconds = array.rows(0, min(_CLOCK_ROWS, array.shape[0])).reshape(-1)
+                rates = dict(said_rates(attributes, "attribute "))
                 try:
-                    compare_rates("clock 'data/timestamp'", seconds * 1e9, said, notes, root)
+                    compare_rates("clock 'data/timestamp'", seconds * 1e9, rates, notes, root)
                 except SourceError as error:
                     raise FileError(str(error)) from error
                 return _Clock(array, None)
@@ -275,13 +279,13 @@ def _read_episode(
     options: ZarrOptions,
     notes: Notes,
 ) -> Iterator[tuple[str, Samples]]:
-    """An episode's streams, large ones in parts; a part that cannot be read costs its rows."""
-    for first, last in parts(start, stop, 8, _AT_ONCE):  # stamps that cannot be read cost the episode
+    """Yields an episode's streams, large ones in parts. A part that cannot be read loses its rows."""
+    for first, last in parts(start, stop, 8, _AT_ONCE):  # stamps that cannot be read lose the episode
         clock.time_ns(first, last, start)
-    # The actions of diffusion_policy's real robots are poses as robot_eef_pose has them, with a rotation vector.
-    of_poses = any(array.key == "data/robot_eef_pose" for array in arrays)
+    # Actions of diffusion_policy's real robots are poses like robot_eef_pose, with a rotation vector.
+    has_poses = any(array.key == "data/robot_eef_pose" for array in arrays)
     for array in arrays:
-        is_pose = of_poses and array.key == "data/action" and array.shape[1:] == (6,)
+        is_pose = has_poses and array.key == "data/action" and array.shape[1:] == (6,)
         for first, last in parts(start, stop, array.row_bytes, _AT_ONCE):
             with notes.reading(f"{what}: {_name(array)}: rows {first - start}-{last - 1 - start}", array.where):
                 rows, time_ns = array.rows(first, last), clock.time_ns(first, last, start)
@@ -330,20 +334,20 @@ def _texts(cells: np.ndarray) -> list[str]:
 
 
 def _is_camera_of_floats(array: Array, root: Path) -> bool:
-    """Whether its rows are pictures that were made floats, as PushT's: whole numbers 0 to 255."""
+    """Whether an array's rows are pictures stored as floats, as PushT's: whole numbers from 0 to 255."""
     if array.dtype.kind != "f" or len(array.shape) != 4 or array.shape[3] != 3 or not array.shape[0]:
         return False
     try:
         with naming(root):
-            rows = array.rows(0, min(_LOOKED_AT, array.shape[0]))
-    except SourceError:  # whoever reads the episode names it
+            rows = array.rows(0, min(_CAMERA_ROWS, array.shape[0]))
+    except SourceError:  # reported when the episode is read
         return False
     return _whole_pixels(rows) is not None and bool(rows.max() > 1)
 
 
 def _whole_pixels(rows: np.ndarray) -> np.ndarray | None:
-    """The same as uint8, or None where that would be something else."""
-    if not (rows.min(initial=0) >= 0 and rows.max(initial=0) <= 255):  # NaN neither
+    """Returns the rows as uint8; None if uint8 does not hold them exactly."""
+    if not (rows.min(initial=0) >= 0 and rows.max(initial=0) <= 255):  # NaN does not pass either
         return None
     pixels = rows.astype(np.uint8)
     return pixels if np.array_equal(pixels, rows) else None

@@ -1,6 +1,6 @@
 """Reads Zarr v2 from a folder or a zip file. An array is a description and one file per chunk.
 
-A store may come from a stranger, so nothing may be larger than its array's description says, objects are never unpickled,
+A store may be made to do harm: so nothing may be larger than its array's description says, objects are never unpickled,
 and a missing chunk is reported.
 """
 
@@ -37,13 +37,13 @@ from .files import check_file, list_files
 from .formats.zarr import EPISODE_ENDS
 from .recording import SourceError
 
-# No description is larger.
+# The largest size of a description.
 _LARGEST_JSON = 2**24
-# A chunk is read whole, so a larger one is refused.
+# The largest size of a chunk, since chunks are read whole.
 _LARGEST_CHUNK = 2**28
 # The next chunk is decoded ahead if it is at most this large.
 _AHEAD_BYTES = 2**24
-# A row may consist of at most this many chunks, since each is a file.
+# The most chunks of a row, since each is a file.
 _MOST_PIECES = 2**12
 
 
@@ -58,13 +58,13 @@ _CHUNK = re.compile(r"\d+([./]\d+)*")
 class Store(Protocol):
     """A tree of files. A key is a path in it, such as ``data/action/.zarray``.
 
-    thread: it reads chunks ahead.
+    thread: reads chunks ahead.
     """
 
     thread: ThreadPoolExecutor
 
     def where(self, key: str) -> str:
-        """Returns the path of a key, with which error messages begin."""
+        """Returns the path of a key; error messages begin with it."""
 
     def read(self, key: str, most: int) -> bytes | None:
         """Returns a file's bytes; None if there is no such file.
@@ -74,7 +74,7 @@ class Store(Protocol):
         """
 
     def files(self) -> list[str]:
-        """The keys of all files."""
+        """Returns the keys of all files."""
 
     def close(self) -> None: ...
 
@@ -155,7 +155,7 @@ class Zip:
         return content
 
     def files(self) -> list[str]:
-        """Includes files outside the store's folder, by their whole names, because a damaged name may lead there."""
+        """Returns the keys of all files. Files outside the store's folder keep their whole names: a damaged name may lead there."""
         return sorted(name.removeprefix(self._root) for name in self._members if not name.endswith("/"))
 
     def close(self) -> None:
@@ -188,10 +188,10 @@ def read_json(store: Store, key: str) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Contents:
-    """The contents of a store, by the names of its files.
+    """The contents of a store, as the names of its files show them.
 
     arrays: the keys of all arrays with a description.
-    lost: the reason by key for arrays without a description, of which chunks exist or which .zmetadata lists.
+    lost: for each array without a description, of which there are chunks or an entry in .zmetadata, the reason.
     others: for each folder, the number of files that belong to no array.
     """
 
@@ -238,7 +238,7 @@ class Array:
     chunks: the shape of a chunk.
     decode: decodes a chunk's bytes into an array of that shape.
     fill: the value of missing chunks; None if a missing chunk is an error.
-    attributes: those that name or measure its features.
+    attributes: the attributes that name its features or declare their units.
     """
 
     store: Store
@@ -458,8 +458,8 @@ def _decode_zstd(content: bytes, out: np.ndarray) -> None:
     width = (1 if single else 0, 2, 4, 8)[flags >> 6]
     if width == 0:
         raise Error("expected a frame of Zstandard that says its size")
-    at = 5 + (not single) + dictionary
-    size = int.from_bytes(content[at : at + width], "little") + (256 if width == 2 else 0)
+    offset = 5 + (not single) + dictionary
+    size = int.from_bytes(content[offset : offset + width], "little") + (256 if width == 2 else 0)
     _expect(size, out)
     numcodecs.zstd.decompress(content, out)
 

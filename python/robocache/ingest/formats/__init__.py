@@ -1,4 +1,4 @@
-"""The entry of each format, one module a format. It is known before the reader and the reader's libraries are imported.
+"""The entries of the formats, one module for each. They are known before the readers and their libraries are imported.
 
 Each module defines `FORMAT`, its dataclass of options, and the function that recognises its files; ``hdf5`` has several.
 ``registry`` lists them.
@@ -31,8 +31,8 @@ class Format:
 
     title: the format's name in help and messages.
     sign: describes in words how its files are recognised.
-    find_sign: takes the source and all files in it (:func:`robocache.ingest.files.list_files`); returns a file that shows the
-        format, or None. It looks at names and a file's first bytes only.
+    find_sign: takes the source and all files in it (:func:`robocache.ingest.files.list_files`); returns a file that proves the
+        format, or None. It reads only names and the first bytes of files.
     options: a dataclass; see the module `options`.
     reader: the name of the module, which is imported when it is needed.
     install: the command that installs the libraries which the module imports.
@@ -72,11 +72,11 @@ def has_suffix(file: Path, *suffixes: str) -> bool:
 
 
 def first(is_one: Callable[[Path], bool]) -> Callable[[Path, Sequence[Path]], Path | None]:
-    """Returns the `find_sign` of a format whose files show it one by one."""
+    """Returns the `find_sign` of a format that a single file proves."""
     return lambda source, files: next(filter(is_one, files), None)
 
 
-# ---- options that several formats share ----
+# ---- options of several formats ----
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class CameraOptions:
 
     image_size: str = option("keep", help="resize frames to WIDTHxHEIGHT, such as 224x224, or keep (default)")
     image_fit: Literal["stretch", "pad", "crop"] = option(
-        "stretch", help="how: all of it, black beside it, or cut from its middle (default stretch)"
+        "stretch", help="how: the whole frame stretched or padded with black, or its middle cropped (default stretch)"
     )
     image_codec: str | None = option(
         None, help="raw, png, jpeg or jpeg:QUALITY (default jpeg:95; images that are JPEG or PNG stay as they are)"
@@ -126,7 +126,7 @@ class RateOptions(CameraOptions):
 
     title: ClassVar[str] = "formats without a clock"
 
-    rate_hz: float | None = option(None, help="rows a second, where the files do not say it; never guessed")
+    rate_hz: float | None = option(None, help="rows a second, if the files do not declare it; never guessed")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""CALVIN: a folder with a .npz a step: the sign and the options."""
+"""Recognises CALVIN datasets, which have a .npz for each step."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import ClassVar
 from ..options import option
 from . import Format, RateOptions, first
 
-# Says which steps are an episode's.
+# The table of the first and last steps of episodes.
 EPISODES = "ep_start_end_ids.npy"
 
 
 @dataclass(frozen=True)
 class CalvinOptions(RateOptions):
-    """The language annotations are pickles, which may do anything when they are loaded."""
+    """The language annotations are pickles, which may run any code when they are loaded."""
 
     title: ClassVar[str] = "CALVIN dataset"
 

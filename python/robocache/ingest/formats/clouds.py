@@ -1,4 +1,4 @@
-"""Files of point clouds: the sign and the options."""
+"""Recognises folders of point clouds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...errors import ArgumentError
 from ..options import option
 from . import Format, RateOptions, first
 
-# Files that can only be clouds, and those that are taken for clouds where the user says that they are.
+# Suffixes of files that can only be clouds, and of files that are clouds if the user names the format.
 _CLOUDS = (".ply", ".pcd", ".las", ".laz", ".pcd.bin")
 _ARRAYS = (".bin", ".npy", ".npz")
 
@@ -33,7 +33,7 @@ class CloudOptions(RateOptions):
 
 
 def is_cloud(file: Path, arrays: bool = True) -> bool:
-    """Whether a file is taken for a cloud, by its name; `arrays`: those too that may hold anything."""
+    """Whether a file is a cloud by its name; with `arrays` also files that might hold something else."""
     suffixes = _CLOUDS + _ARRAYS if arrays else _CLOUDS
     name = file.name.lower()
     in_kitti = name.endswith(".bin") and any(parent.startswith("velodyne") for parent in file.parent.parts[-2:])

@@ -1,4 +1,4 @@
-"""Formats in HDF5 files: their entries. Layouts are recognised by name and first bytes, before h5py is imported."""
+"""Recognises the layouts of HDF5 files by name and first bytes, before h5py is imported."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _finder(layout: str) -> Callable[[Path, Sequence[Path]], Path | None]:
 
 def _guess(file: Path) -> str | None:
     """Guesses the layout of a file from its name, from the names of its first groups, which are usually in its first bytes, or
-    from a file beside it."""
+    from a JSON file beside it."""
     if file.name == PROPRIO:
         return "agibot"
     if _says_maniskill(file.with_suffix(".json")):

@@ -1,4 +1,4 @@
-"""LeRobot datasets v2.0, v2.1 and v3.0: the sign and the options."""
+"""Recognises LeRobot datasets v2.0, v2.1 and v3.0."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from . import Format, VideoOptions
 INDEX_COLUMNS = {"timestamp": "float32", "frame_index": "int64", "index": "int64"}
 
 
-# The paths of the files that a cache is made of. Images that lie beside the tables are in a folder of this name.
+# The folders of the files that a cache is made of. Images that are files are in a folder of this name.
 def read_folders(video: bool) -> tuple[str, ...]:
     return ("meta", "data", *(("videos", "video", "images") if video else ()))
 
 
 @dataclass(frozen=True)
 class LeRobotOptions(VideoOptions):
-    """A LeRobot dataset says everything itself, but not what its frames, its rows' numbers and stamps are wanted for."""
+    """The choice of each row's frame, and of the columns to keep, which a dataset does not declare."""
 
     title: ClassVar[str] = "LeRobot dataset"
 
     frames: Literal["by-time", "by-index"] = option(
-        "by-time", help="which frame is a row's: the nearest in time (default), or the one of the same number"
+        "by-time", help="the frame of a row: the nearest in time (default), or that of the same number"
     )
     index_columns: bool = option(False, help="keep the columns timestamp, frame_index and index as streams too")
 

@@ -1,4 +1,4 @@
-"""MCAP files: the sign and the options, which other formats of recorded messages share."""
+"""Recognises MCAP files, and has the options of all formats of recorded messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MessageOptions(CameraOptions):
 
     stamp: Literal["auto", "header", "log", "publish"] = option(
         "auto",
-        help="a message's time: its header's where all of a topic are sane, else when it was logged (default auto)",
+        help="a message's time: its header's if all of the topic are plausible, else its log time (default auto)",
     )
     definitions: str | None = option(None, help="a folder of .msg and .idl files, for bags without their definitions")
 
@@ -38,12 +38,12 @@ def packed(suffix: str) -> list[str]:
 
 
 def unpacked_name(file: Path) -> str:
-    """The name of a file without the suffix that says that it was compressed as a whole."""
+    """Returns the name of a file without the suffix of compression as a whole."""
     return file.stem if file.suffix.lower() in PACKED else file.name
 
 
 def is_mcap(file: Path) -> bool:
-    """Whether a file is taken for MCAP, by its name; it may be compressed as a whole."""
+    """Whether a file is MCAP by its name; it may be compressed as a whole."""
     return has_suffix(file, *packed(".mcap"))
 
 

@@ -1,4 +1,4 @@
-"""Recognises motions and episodes in NumPy's .npz files, one a file."""
+"""Recognises motions and episodes in NumPy's .npz files, one in each file."""
 
 from __future__ import annotations
 

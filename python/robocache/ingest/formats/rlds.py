@@ -1,4 +1,4 @@
-"""RLDS datasets, as of Open X-Embodiment, in TFRecord files that TFDS wrote: how they are recognised, and the options."""
+"""Recognises RLDS datasets, such as those of Open X-Embodiment, in TFRecord files of TFDS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord-(?P<number>\d{5,9})
 
 @dataclass(frozen=True)
 class RldsOptions(RateOptions):
-    """The rate is needed where the episodes do not say it."""
+    """The rate is needed if the episodes do not declare it."""
 
     title: ClassVar[str] = "RLDS dataset"
 

@@ -1,4 +1,4 @@
-"""ROS 2 bags: the sign."""
+"""Recognises ROS 2 bags."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .mcap import MessageOptions, packed
 
 
 def is_database(file: Path) -> bool:
-    """Whether a file is taken for a bag's, by its name; it may be compressed as a whole."""
+    """Whether a file is a bag's database by its name; it may be compressed as a whole."""
     return has_suffix(file, *packed(".db3"))
 
 
 def is_metadata(file: Path) -> bool:
-    """Whether it is what a bag says of itself, by its name and first bytes."""
+    """Whether a file is a bag's metadata, by its name and first bytes."""
     if file.name != "metadata.yaml" or not file.is_file():
         return False
     try:

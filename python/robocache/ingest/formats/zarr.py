@@ -21,7 +21,7 @@ class ZarrOptions(RateOptions):
 
     missing_chunks: Literal["error", "fill"] = option(
         "error",
-        help="chunks that are not there: an error (default), or full of the array's fill value, as zarr reads them",
+        help="missing chunks: an error (default), or full of the array's fill value, as zarr reads them",
     )
 
 
