@@ -110,7 +110,15 @@ ELSEWHERE = ("images", "lerobot_batches", "videos", "ingest", "loader_one_clock"
 ADDED = ("grown_by", "doctor_adds")
 
 # Measures that only the files show.
-UNSHOWN = ("share_of_writing", "writing_of_library", "library_bytes_per_s", "queued_us", "writer_share")
+UNSHOWN = (
+    "ingest_s",
+    "doctor_adds",
+    "share_of_writing",
+    "writing_of_library",
+    "library_bytes_per_s",
+    "queued_us",
+    "writer_share",
+)
 
 # Variants of other cases, with one of these in their names: the page sums them up.
 VARIANTS = [
