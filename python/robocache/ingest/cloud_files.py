@@ -237,7 +237,9 @@ def _read_pcd(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
         notes.leave_out(f"the order of clouds in rows of {width}", "points stay in their order, row by row")
     viewpoint = header.get("VIEWPOINT", [])
     if viewpoint and [float(number) for number in viewpoint] != [0, 0, 0, 1, 0, 0, 0]:
-        notes.leave_out("viewpoints", "points are in the sensor's frame; where it was differs from cloud to cloud")
+        notes.leave_out(
+            "viewpoints", "where VIEWPOINT says that the sensor was: points stay as the file has them, not moved by it"
+        )
     return {name: column for name, column in columns.items() if not name.startswith("_")}
 
 
