@@ -1,4 +1,4 @@
-"""The way to the helpers beside these tests, and a format of their own."""
+"""Makes the helpers of these tests importable, and a format for tests."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # makes `lerobot_files` importab
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    """ingest() of a format whose reader is the given function, from a source that is there."""
+    """ingest() of a toy format whose reader is the given function; its source exists."""
     from toy_format import make_toy
 
     return make_toy(tmp_path, monkeypatch)

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def damage(content, rng):
-    """Content with one to four things wrong in it."""
+    """Returns content with one to four damages."""
     for _ in range(rng.integers(1, 5)):
         if content:
             content = CHANGES[rng.integers(len(CHANGES))](content, rng)
@@ -46,6 +46,6 @@ CHANGES = (flip_bits, truncate, cut_out, repeat, zero, fill)
 
 
 def _span(content, rng):
-    """Short ones as often as long ones; at the head, where sizes stand, as often as anywhere."""
+    """A random span, as often short as long, and as often at the head, where sizes are stored, as elsewhere."""
     first = int(rng.integers(min(len(content), 400) if rng.random() < 0.5 else len(content)))
     return first, min(len(content), first + int(2 ** rng.uniform(0, np.log2(len(content) + 1))))

@@ -1,4 +1,4 @@
-"""Writes HDF5 recordings as the recorders of each kind lay them out, and reads them."""
+"""Writes HDF5 recordings in the layout of each recorder, and reads them."""
 
 import io
 import json
@@ -28,7 +28,7 @@ def make_demo(rng, rows, image=IMAGE):
 
 
 def write_robomimic(path, demos, control_freq=20, masks=None, env_args=None, **options):
-    """{name: {path in the demo: array}}; `options` are those of the datasets."""
+    """demos: {name: {path in the demo: array}}. `options` apply to the datasets."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w") as file:
         data = file.create_group("data")
@@ -50,7 +50,7 @@ def write_robomimic(path, demos, control_freq=20, masks=None, env_args=None, **o
 
 
 def write_aloha(path, episode, sim=False, lengths=None):
-    """{path: array}; {camera: list of files} is padded as Mobile ALOHA pads it."""
+    """episode: {path: array}. Lists of image files are padded like Mobile ALOHA's."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w", rdcc_nbytes=1 << 21) as root:
         root.attrs["sim"] = sim
@@ -63,7 +63,7 @@ def write_aloha(path, episode, sim=False, lengths=None):
             elif values.ndim == 4:
                 root.create_dataset(key, data=values, chunks=(1, *values.shape[1:]))
             else:
-                root.create_dataset(key, data=values.astype(np.float32))  # as h5py takes it where no type is said
+                root.create_dataset(key, data=values.astype(np.float32))  # h5py's default type
         if lengths is not None:
             root.create_dataset("compress_len", data=np.array(lengths, np.float32))
     return path
@@ -80,7 +80,7 @@ def make_aloha(rng, rows, image=IMAGE):
 
 
 def make_droid(rng, rows, start_ms=1_690_000_000_000):
-    """A step after the other, each key growing by a row as DROID's writer does; stamps with jitter."""
+    """A trajectory whose keys grow row by row, as by DROID's writer; stamps have jitter."""
     step = start_ms + np.cumsum(rng.integers(60, 75, rows))
     trajectory = {
         "action/cartesian_position": rng.normal(size=(rows, 6)),
@@ -136,7 +136,7 @@ def write_droid(folder, trajectory, metadata=True):
 
 
 def read_all(source, format=None, on_error="stop", **options):
-    """[(recording, {stream: (time_ns, values)})] and the notes."""
+    """Returns ([(recording, {stream: (time_ns, values)})], notes)."""
     found = Yields(format, source, on_error, **options)
     return list(zip(found.recordings, found.episodes.values(), strict=True)), found.notes
 
@@ -150,7 +150,7 @@ def skipped(notes):
 
 
 def refused(source, *words, **options):
-    """Reading stops with a FileError that has these words."""
+    """Asserts that reading raises a FileError with these words."""
     with pytest.raises(robocache.FileError) as caught:
         read_all(source, **options)
     for word in words:
@@ -159,7 +159,7 @@ def refused(source, *words, **options):
 
 
 def one_demo(tmp_path, write, rate=True):
-    """A file of one demo with 4 actions, and what `write` puts beside them."""
+    """A file with one demo of 4 actions, to which `write` adds datasets."""
     path = tmp_path / "a.hdf5"
     with h5py.File(path, "w") as file:
         data = file.create_group("data")

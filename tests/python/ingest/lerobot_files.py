@@ -19,7 +19,7 @@ VERSIONS = ("v2.0", "v2.1", "v3.0")
 
 @dataclass
 class Episode:
-    """One episode's columns [rows, ...], what meta/ says of it, and its stamps in seconds."""
+    """One episode's columns [rows, ...], its fields in meta/, and its stamps in seconds."""
 
     columns: dict
     tasks: list = field(default_factory=lambda: ["pick the cup"])
@@ -50,7 +50,7 @@ def make_episodes(rng, lengths=(7, 1, 12)):
 
 
 def arrow_column(values, fixed=True):
-    """[n] as a plain column, [n, d, ...] as lists in lists: of fixed size as `datasets` writes them, or not."""
+    """[n] as a plain column, [n, d, ...] as nested lists, of fixed size like those of `datasets`, or not."""
     if values.ndim == 1:
         return pa.array(values)
     inner = arrow_column(values.reshape(-1, *values.shape[2:]), fixed)
@@ -81,7 +81,7 @@ def write_table(path, table):
 
 
 def tasks_table(tasks):
-    """As pandas writes a column and an index without a name."""
+    """The table as pandas writes it: a column, and an index without a name."""
     columns = [
         {"name": None if name.startswith("__") else name, "field_name": name, "pandas_type": kind, "numpy_type": numpy}
         for name, kind, numpy in (("task_index", "int64", "int64"), ("__index_level_0__", "unicode", "object"))
@@ -97,7 +97,7 @@ def tasks_table(tasks):
 
 
 def write_lerobot(root, episodes, version="v2.1", fps=30, indices=None, features=None, per_file=2, info=None):
-    """A LeRobot dataset of `episodes`; `indices` numbers them, v3.0 has `per_file` of them in a file."""
+    """Writes a LeRobot dataset of `episodes` with numbers `indices`; v3.0 has `per_file` episodes in a file."""
     root = Path(root)
     (root / "meta").mkdir(parents=True)
     indices = list(range(len(episodes))) if indices is None else indices

@@ -1,4 +1,4 @@
-"""TFRecords and features.json as TFDS writes them, made byte by byte."""
+"""TFRecords and features.json like TFDS's, written byte by byte."""
 
 import json
 import struct
@@ -19,12 +19,12 @@ def varint(number):
 
 
 def field(number, content):
-    """One of kind 2: a length, and as many bytes."""
+    """A field of wire type 2: a length and its bytes."""
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def feature(values, packed=True):
-    """A list of bytes, floats or whole numbers as a tf.train.Feature."""
+    """A list of bytes, floats or integers as a tf.train.Feature."""
     if isinstance(values, list):
         return field(1, b"".join(field(1, value.encode() if isinstance(value, str) else value) for value in values))
     values = np.asarray(values).reshape(-1)
@@ -83,7 +83,7 @@ def sequence(feature):
 
 
 def write_rlds(folder, shards, features=None, lengths=None, name="toy"):
-    """`shards`: {split: [[Example as bytes, ...], ...]}; `lengths` of dataset_info.json, or False for none of it."""
+    """shards: {split: [[Example as bytes, ...], ...]}. lengths: those in dataset_info.json; False writes no such file."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, files in shards.items():
         for number, records in enumerate(files):

@@ -1,5 +1,5 @@
-"""Bags of recorded messages, made by the formats' own libraries: what a topic holds is a list of (time, message); and what the
-readers make of them."""
+"""Writes bags of messages by the formats' own libraries, a topic as a list of (time, message), and reads them by
+robocache's readers."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ MS = 1_000_000
 
 
 def message(name, store=ROS2, /, **fields):
-    """A message of that type; numbers and arrays that are not given are 0, texts and sequences empty."""
+    """A message of type `name`. Missing numbers and arrays are 0, missing texts and sequences empty."""
     kind = store.types[name]
     _, described = store.fielddefs[name]
     values = {}
@@ -53,7 +53,7 @@ def serialize(name, msg, big=False):
 
 
 def write_mcap(path, topics, compression="none", big=False, chunk_size=1 << 20, order=None, **options):
-    """topics: {topic: (type's name, [(log time, message)])}; messages are written in the order of log time, or as `order` says."""
+    """topics: {topic: (type's name, [(log time, message)])}. Messages are in order of log time, or in `order`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     kinds = {"none": CompressionType.NONE, "lz4": CompressionType.LZ4, "zstd": CompressionType.ZSTD}
     with path.open("wb") as file:
@@ -87,8 +87,8 @@ def write_channel(path, encoding, schema, payloads, **options):
 
 
 def write_database(path, topics, definitions=True, order=None):
-    """A .db3 as rosbag2 writes it, by hand: of the old schema without `definitions`; messages topic by topic, or as `order` says of
-    them in the order of time."""
+    """A .db3 like rosbag2's, written by hand. Without `definitions` it has the old schema. Messages are topic by topic, or
+    in `order`, which counts them by time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     database = sqlite3.connect(path)
     database.execute("CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT)")
@@ -148,7 +148,7 @@ def write_bag1(path, topics, compression=None, order=None, chunk_size=1 << 20):
 
 @dataclass
 class Stream:
-    """All parts of a stream of one recording together; rows of ragged ones as a list of arrays, of cameras as pixels."""
+    """All parts of a recording's stream, concatenated. Ragged rows are a list of arrays, frames are pixels."""
 
     time_ns: list
     rows: list

@@ -1,4 +1,4 @@
-"""AgiBot World's episodes, laid out as its description says."""
+"""AgiBot World's episodes, in its documented layout."""
 
 import json
 
@@ -104,7 +104,7 @@ def test_two_episodes(rng, tmp_path):
     assert {"state/joint/velocity", "*.json"} <= names
 
 
-def test_of_steps_that_overlap_the_one_that_began_last_holds(rng, tmp_path):
+def test_the_latest_of_overlapping_steps_holds(rng, tmp_path):
     stamps = write(tmp_path / "a", rng, 1, {2: 8}, depth=False)[2]["timestamp"]
     info = tmp_path / "a/task_info/task_1.json"
     labels = json.loads(info.read_text())
@@ -119,7 +119,7 @@ def test_of_steps_that_overlap_the_one_that_began_last_holds(rng, tmp_path):
     assert time_ns.tolist() == stamps[[0, 3, 5, 7]].tolist()
 
 
-def test_simulated_episodes_have_seconds(rng, tmp_path):
+def test_stamps_of_simulated_episodes_are_seconds(rng, tmp_path):
     write(tmp_path / "a", rng, 1, {2: 8}, depth=False)
     with h5py.File(tmp_path / "a/proprio_stats/1/2/proprio_stats.h5", "a") as file:
         del file["timestamp"]
@@ -136,7 +136,7 @@ def test_simulated_episodes_have_seconds(rng, tmp_path):
     assert streams["state/joint/position"][0].tolist() == [k * 50_000_000 for k in range(8)]
 
 
-def test_what_is_damaged_is_named_and_the_rest_kept(rng, tmp_path):
+def test_damaged_parts_are_named_and_the_rest_kept(rng, tmp_path):
     root = tmp_path / "a"
     write(root, rng, 1, {2: 8, 3: 8, 4: 8}, depth=False)
     with h5py.File(root / "proprio_stats/1/2/proprio_stats.h5", "a") as file:
@@ -163,7 +163,7 @@ def test_what_is_damaged_is_named_and_the_rest_kept(rng, tmp_path):
     )
 
 
-def test_rows_of_holes_in_a_video_have_no_frame(rng, tmp_path):
+def test_rows_at_gaps_of_a_video_have_no_frame(rng, tmp_path):
     stamps = write(tmp_path / "a", rng, 1, {2: 9}, depth=False)[2]["timestamp"]
     fewer, as_many = [0, 1, 2, 3, 5, 6, 7, 8], [0, 1, 2, 3, 5, 6, 7, 8, 9]
     for camera, kept in (("head_color", fewer), ("hand_left_color", as_many)):
@@ -179,7 +179,7 @@ def test_rows_of_holes_in_a_video_have_no_frame(rng, tmp_path):
         assert [number_of(frame) for frame in frames[:]] == kept
 
 
-def test_an_episode_alone_in_a_folder(rng, tmp_path):
+def test_a_single_episode(rng, tmp_path):
     write(tmp_path / "a", rng, 1, {2: 8}, depth=False)
     (tmp_path / "a/proprio_stats/1/2/proprio_stats.h5").rename(tmp_path / "a/observations/1/2/proprio_stats.h5")
     [(recording, streams)], notes = read_all(tmp_path / "a/observations/1/2", jobs=1)

@@ -1,4 +1,4 @@
-"""Files of a source that are read ahead, by a thread."""
+"""Files of a source that a thread reads ahead."""
 
 import sys
 import threading
@@ -25,15 +25,15 @@ def test_files_are_read_ahead_in_their_order(tmp_path):
         assert ahead.read(files[1]) == "1"
         with pytest.raises(SourceError, match=r"2: damaged"):
             ahead.read(files[2])
-        assert ahead.read(files[4]) == "4"  # what was read of the one before it is dropped
-    assert sorted(read) in (files, [*files[:3], files[4]])  # that one may not have begun
+        assert ahead.read(files[4]) == "4"  # the result of the file before is dropped
+    assert sorted(read) in (files, [*files[:3], files[4]])  # reading of files[3] may not have begun
     read.clear()
     with Ahead(look, files) as ahead:
         assert ahead.read(files[0]) == "0"
     assert sorted(read) in (files[:1], files[:2])
 
 
-def test_a_large_file_is_read_in_its_turn(tmp_path, monkeypatch):
+def test_a_large_file_is_not_read_ahead(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[Ahead.__module__], "_AHEAD_BYTES", 3)
     files = [tmp_path / "small", tmp_path / "large", tmp_path / "last"]
     for file in files:

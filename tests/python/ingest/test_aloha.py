@@ -1,4 +1,4 @@
-"""ALOHA's episodes, whose images are pixels or files."""
+"""ALOHA's episodes, with images as pixels or files."""
 
 import io
 
@@ -40,7 +40,7 @@ def test_aloha_episodes(rng, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["padded", "any length", "opaque"])
-def test_images_that_are_files_stay_as_they_are(how, rng, tmp_path):
+def test_image_files_keep_their_bytes(how, rng, tmp_path):
     smooth = [rng.integers(0, 256, (3, 4, 3), np.uint8) for _ in range(40)]
     files = [image_file(np.asarray(Image.fromarray(small).resize((32, 24), Image.BICUBIC))) for small in smooth]
     depth = [image_file(rng.integers(0, 5000, (24, 32)).astype(np.uint16), "PNG") for _ in files]
@@ -70,10 +70,10 @@ def test_images_that_are_files_stay_as_they_are(how, rng, tmp_path):
         assert [omission.what for omission in report.left_out] == ["compress_len"]
         [(_, streams)], _ = read_all(path, rate_hz=50)
         (stored,) = streams["observations/images_depth/cam"][1]
-        assert stored.data.tobytes() == b"".join(depth)  # without what is behind each
+        assert stored.data.tobytes() == b"".join(depth)  # without the padding after each file
 
 
-def test_an_image_that_is_damaged_is_named_by_its_row(rng, tmp_path):
+def test_a_damaged_image_is_named_by_its_row(rng, tmp_path):
     files = [image_file(rng.integers(0, 256, (16, 16, 3), np.uint8)) for _ in range(5)]
     files[3] = files[3][:60]
     path = write_aloha(
@@ -84,7 +84,7 @@ def test_an_image_that_is_damaged_is_named_by_its_row(rng, tmp_path):
     assert streams["observations/images/cam"][0].tolist() == [0, 20_000_000, 40_000_000, 80_000_000]
 
 
-# ---- how many rows ----
+# ---- the number of rows ----
 
 
 def write(path, datasets, **attributes):
@@ -95,8 +95,8 @@ def write(path, datasets, **attributes):
     return path
 
 
-def test_most_datasets_say_how_many_rows_there_are(tmp_path):
-    """As RoboMIND lays them out: neither actions nor the joints' positions by ALOHA's names, and what is the episode's beside them."""
+def test_most_datasets_decide_the_number_of_rows(tmp_path):
+    """RoboMIND's layout: no actions or joint positions under ALOHA's names, but datasets of the episode beside them."""
     path = write(
         tmp_path / "episode_0.hdf5",
         {
@@ -124,7 +124,7 @@ def test_most_datasets_say_how_many_rows_there_are(tmp_path):
 
 @pytest.mark.parametrize("rows", [19, 21, 15])
 @pytest.mark.parametrize("cut", ["action", "observations/qpos", "z"])
-def test_a_dataset_that_was_cut_is_named_and_decides_nothing(cut, rows, rng, tmp_path):
+def test_a_cut_dataset_is_named_and_decides_nothing(cut, rows, rng, tmp_path):
     names = ("action", "observations/qpos", "observations/qvel", "z")
     path = write(
         tmp_path / "episode_0.hdf5", {name: rng.normal(size=(rows if name == cut else 20, 4)) for name in names}
@@ -136,8 +136,8 @@ def test_a_dataset_that_was_cut_is_named_and_decides_nothing(cut, rows, rng, tmp
 
 
 @pytest.mark.parametrize("odd", ["compound", "reference", "opaque", "regions"])
-def test_one_odd_dataset_hides_no_other(odd, tmp_path):
-    """It is the first in the file and has rows of its own."""
+def test_one_dataset_of_another_length_hides_no_other(odd, tmp_path):
+    """It is the first in the file and has another number of rows."""
     path = tmp_path / "episode_0.hdf5"
     with h5py.File(path, "w") as file:
         if odd == "compound":
@@ -168,7 +168,7 @@ def test_one_odd_dataset_hides_no_other(odd, tmp_path):
         ({"fps": 30, "control_freq": 30.0}, 30),
     ],
 )
-def test_a_rate_that_the_file_declares_is_its_rate(attributes, rate_hz, rng, tmp_path):
+def test_a_declared_rate_is_used(attributes, rate_hz, rng, tmp_path):
     path = write(tmp_path / "episode_0.hdf5", {"action": np.zeros((4, 2)), "observations/qpos": np.zeros((4, 2))})
     for where in ("attributes", "dataset"):
         with h5py.File(path, "a") as file:

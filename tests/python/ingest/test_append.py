@@ -1,4 +1,4 @@
-"""A source behind what a cache has: as if both had been ingested together, or the cache stays as it was."""
+"""Appending a source to a cache: the result is as if both were ingested together, or the cache does not change."""
 
 import json
 
@@ -44,7 +44,7 @@ def test_append_reports_what_it_wrote(cache, tmp_path):
     assert robocache.open(cache).stats["joints"].count.tolist() == [55, 55]
 
 
-def test_what_does_not_fit_leaves_the_cache_as_it_was(cache, tmp_path):
+def test_unfit_sources_do_not_change_the_cache(cache, tmp_path):
     before = {file: file.read_bytes() for file in cache.rglob("*") if file.is_file()}
     log(tmp_path / "two", 20, columns="a,c")
     with pytest.raises(robocache.FileError, match=r"joints.*expected the names that it has in"):
@@ -55,7 +55,7 @@ def test_what_does_not_fit_leaves_the_cache_as_it_was(cache, tmp_path):
     assert {file: file.read_bytes() for file in cache.rglob("*") if file.is_file()} == before
 
 
-def test_a_clock_is_recorded_where_it_was(cache, tmp_path):
+def test_a_recorded_clock_stays_recorded(cache, tmp_path):
     log(tmp_path / "two", 20)
     robocache.ingest(tmp_path / "two", cache, append=True)
     assert robocache.open(cache).streams["joints"].clock == "recorded"
@@ -76,7 +76,7 @@ def test_the_command(cache, tmp_path, capsys):
     assert "none: expected a cache to append to, got none" in capsys.readouterr().err
 
 
-def test_what_was_told_of_a_source_that_was_appended_is_not_lost(cache, tmp_path, capsys):
+def test_the_report_of_an_appended_source_is_stored(cache, tmp_path, capsys):
     log(tmp_path / "two" / "good", 20)
     log(tmp_path / "two" / "bad", 0)
     file = tmp_path / "two" / "good" / "joints.csv"
@@ -90,7 +90,7 @@ def test_what_was_told_of_a_source_that_was_appended_is_not_lost(cache, tmp_path
     assert "bad/joints.csv: no rows" in found["unreadable"]
 
 
-def test_statistics_of_a_dataset_are_not_held_against_what_was_appended_to_it(lerobot, tmp_path, rng):
+def test_statistics_of_a_dataset_are_not_compared_with_appended_rows(lerobot, tmp_path, rng):
     source, cache = lerobot
     stats = {
         "action": {name: value.tolist() for name, value in robocache.open(cache).stats["action"]._asdict().items()}
@@ -102,7 +102,7 @@ def test_statistics_of_a_dataset_are_not_held_against_what_was_appended_to_it(le
     assert "source-statistics" not in {finding.code for finding in robocache.doctor(cache).findings}
 
 
-def test_overwrite_and_append_are_one_too_many(cache, tmp_path):
+def test_overwrite_and_append_exclude_each_other(cache, tmp_path):
     with pytest.raises(robocache.ArgumentError, match="append: goes without overwrite"):
         robocache.ingest(tmp_path / "one", cache, overwrite=True, append=True)
     with pytest.raises(robocache.ArgumentError, match="append: goes without workers, got 2"):
@@ -116,7 +116,7 @@ def lerobot(tmp_path, rng):
     return tmp_path / "lerobot", tmp_path / "lerobot.cache"
 
 
-def test_lerobots_tasks_keep_their_numbers(lerobot, tmp_path, rng):
+def test_lerobots_tasks_keep_their_indices(lerobot, tmp_path, rng):
     source, cache = lerobot
     before = robocache.open(cache)
     robocache.ingest(source, cache, append=True)
@@ -144,8 +144,8 @@ def test_lerobots_tasks_keep_their_numbers(lerobot, tmp_path, rng):
     assert len(robocache.open(cache, verify=True)) == 8
 
 
-def test_rule_47_appended_texts_keep_their_numbers(tmp_path):
-    """Behind a LeRobot dataset comes another with subtasks of its own; behind texts a step, a LeRobot dataset."""
+def test_rule_47_appended_texts_keep_their_indices(tmp_path):
+    """A LeRobot dataset with other subtasks after a LeRobot dataset, and a LeRobot dataset after texts for each step."""
 
     def write(name, subtasks):
         episode = Episode({"action": np.arange(4.0), "subtask_index": np.arange(4) % 2})
@@ -204,8 +204,8 @@ def test_index_columns_are_refused(lerobot, tmp_path):
         robocache.ingest(source, tmp_path / "indexed", append=True)
 
 
-def test_no_folder_above_the_source_is_in_what_goes_to_others(tmp_path, monkeypatch):
-    """A user's name, say: not in the cache, its doctor.json or an export."""
+def test_no_folder_above_the_source_is_in_shared_files(tmp_path, monkeypatch):
+    """A user's name, for example, must not be in the cache, its doctor.json or an export."""
     pytest.importorskip("mcap")
     home = tmp_path / "home" / "ann-bell"
     for name in ("one", "two"):
@@ -230,12 +230,12 @@ def test_no_folder_above_the_source_is_in_what_goes_to_others(tmp_path, monkeypa
                 found += 1
                 assert b"ann-bell" not in file.read_bytes(), file
     assert found > 10
-    assert sorted(path.name for path in (home / "out").iterdir())  # whose metadata are not compressed
+    assert sorted(path.name for path in (home / "out").iterdir())  # the export's metadata are not compressed
     assert b"provenance" in next((home / "out").iterdir()).read_bytes()
 
 
-def test_another_rate_than_the_cache_s_is_said(tmp_path):
-    """Windows of rows span other times in the new episodes."""
+def test_another_rate_than_the_caches_is_warned_of(tmp_path):
+    """Windows of rows would span other times in the new episodes."""
     for name, period in (("one", 0.01), ("two", 0.1), ("three", 0.012)):
         (tmp_path / name).mkdir()
         lines = [f"{k * period:.6f},{k}" for k in range(50)]
@@ -248,7 +248,7 @@ def test_another_rate_than_the_cache_s_is_said(tmp_path):
     assert "10 Hz in what is appended, 90.91 Hz in the cache" in found[0]
 
 
-def test_stamps_are_moved_as_those_in_the_cache(tmp_path):
+def test_stamps_are_offset_like_those_in_the_cache(tmp_path):
     log(tmp_path / "one", 5)
     moved = {"joints": 0.25}
     robocache.ingest(tmp_path / "one", tmp_path / "moved", time_unit="s", offsets=moved)
@@ -261,7 +261,7 @@ def test_stamps_are_moved_as_those_in_the_cache(tmp_path):
     assert [robocache.open(tmp_path / "moved").episode(e)["joints"][0][0] for e in range(2)] == [250_000_000] * 2
 
 
-def test_red_and_blue_are_exchanged_as_in_the_cache(tmp_path, rng):
+def test_red_and_blue_are_exchanged_like_in_the_cache(tmp_path, rng):
     episode = make_aloha(rng, 3)
     write_aloha(tmp_path / "one/episode_0.hdf5", episode)
     (camera,) = (name for name, values in episode.items() if values.ndim == 4)
@@ -285,7 +285,7 @@ def test_red_and_blue_are_exchanged_as_in_the_cache(tmp_path, rng):
             robocache.ingest(tmp_path / "one", cache, append=True, **options)
 
 
-def test_depth_of_no_declared_unit_is_none_of_the_cache_s(tmp_path):
+def test_depth_without_a_unit_does_not_fit_the_caches(tmp_path):
     for name, attributes in (("one", {"depth_scale": 0.001}), ("two", {}), ("three", {"depth_scale": 0.001})):
         (tmp_path / name).mkdir()
         with h5py.File(tmp_path / name / "demo.hdf5", "w") as file:

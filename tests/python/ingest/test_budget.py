@@ -1,4 +1,4 @@
-"""A few KB that would take gigabytes are refused by name before they do, and memory_limit lets them in."""
+"""Small files that would take gigabytes are refused by name, and accepted with memory_limit."""
 
 import io
 import json
@@ -23,7 +23,7 @@ from ros_files import ROS1, START, message, write_bag1, write_channel, write_dat
 import robocache
 
 MB = 1 << 20
-# The memory that an ingest takes beyond its imports. All cases here took 1 GB to 30 GB.
+# The memory of an ingest beyond its imports. Without the limit all cases here took 1 GB to 30 GB.
 MOST_MB = 800
 
 CHILD = """
@@ -78,7 +78,7 @@ def one_message(path, definition, body, encoding="cdr", schema=None):
     return write_channel(path, encoding, schema or ros2(definition), [(START, body)], **options)
 
 
-# ---- one file a case ---------------------------------------------------------------------------------------------------
+# ---- one file for each case ------------------------------------------------------------------------------------------
 
 RECORD = f"A[] a\n{'=' * 80}\nMSG: p/A\n"
 
@@ -89,7 +89,7 @@ def a_chunk(folder):
 
 
 def many_chunks(folder):
-    """Chunks of 60 MB that overlap in time: all are held at once."""
+    """Chunks of 60 MB that overlap in time, so all are in memory at once."""
     size = 60 * MB
     payloads = [(START + (0 if k % 2 else 9), cdr(struct.pack("<I", size) + bytes(size))) for k in range(8)]
     options = {"compression": CompressionType.ZSTD, "chunk_size": 1, "enable_crcs": False}
@@ -102,7 +102,7 @@ def empty_records(folder):
 
 
 def empty_texts(folder):
-    """A sequence of texts without a letter."""
+    """A sequence of empty texts."""
     return one_message(folder / "a.mcap", "string[] x\n", cdr(struct.pack("<I", 15 * MB) + bytes(60 * MB)))
 
 
@@ -155,7 +155,7 @@ def generated(kind):
 
 
 def long_topic(suffix):
-    """A topic's name of 60 MB, or of as much as a header of ROS 1 may have."""
+    """A topic's name of 60 MB, or the largest in a header of ROS 1."""
 
     def write(folder):
         rows = {
@@ -208,7 +208,7 @@ def hdf5(folder):
 
 
 def text_length(attribute):
-    """A text attribute that says it has 3.7 GB."""
+    """A text attribute with a declared length of 3.7 GB."""
 
     def write(folder):
         file, demo = hdf5(folder)
@@ -264,7 +264,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("write", CASES, ids=lambda write: write.__name__)
-def test_a_small_file_that_becomes_large_is_refused_by_name(write, ingest, tmp_path):
+def test_small_files_that_need_much_memory_are_refused_by_name(write, ingest, tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     file = write(source)
@@ -288,7 +288,7 @@ def test_a_small_file_that_becomes_large_is_refused_by_name(write, ingest, tmp_p
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_claims_to_be_large_is_refused_before_it_is_read(write, why, ingest, tmp_path):
+def test_large_declared_sizes_are_refused_before_reading(write, why, ingest, tmp_path):
     file = write(tmp_path)
     output, peak = ingest(file, tmp_path / "cache")
     assert peak < MOST_MB
@@ -296,7 +296,7 @@ def test_what_claims_to_be_large_is_refused_before_it_is_read(write, why, ingest
     assert re.search(why, output)
 
 
-def test_a_name_of_millions_of_letters_costs_its_topic_alone(ingest, tmp_path):
+def test_a_name_of_millions_of_letters_skips_its_topic_alone(ingest, tmp_path):
     output, peak = ingest(topic_of_bytes(tmp_path), tmp_path / "cache")
     assert output == f"{tmp_path}/b.db3: topic 1: expected texts as name and type, got bytes, str"
     assert peak < MOST_MB
@@ -310,7 +310,7 @@ def test_a_name_of_millions_of_letters_costs_its_topic_alone(ingest, tmp_path):
         assert "more than 4096 characters: it is shortened" in reasons
 
 
-def test_what_an_error_shows_of_a_long_text_is_bounded():
+def test_errors_shorten_long_texts():
     shown = str(robocache.FileError(f"a.csv: {'x' * 100_000}: no number"))
     assert len(shown) < 20_000
     assert shown.startswith("a.csv: xxx") and shown.endswith("xxx: no number") and " [83634 characters] " in shown
@@ -337,7 +337,7 @@ def test_frames_that_are_too_large_are_refused_by_their_headers(ingest, tmp_path
     assert "a frame of 16000x16000: 768000000 bytes in memory" in output and "memory_limit=768000000" in output
 
 
-def test_the_limit_is_lifted_by_the_option(tmp_path, capsys):
+def test_the_option_raises_the_limit(tmp_path, capsys):
     file = npz("wide", {"a": ("u1", (3, 2_000_000)), "b": ("f8", (3, 3))})(tmp_path)
     with pytest.raises(robocache.FileError, match=r"a: statistics of 2000000 features a row: 320.* bytes in memory"):
         robocache.ingest(file, tmp_path / "cache", format="npz", rate_hz=30)
@@ -357,7 +357,7 @@ def test_the_limit_is_lifted_by_the_option(tmp_path, capsys):
 
 
 def test_a_file_may_become_a_hundred_times_its_size(tmp_path):
-    """And 128 MiB of whatever: zeros of a simulation shrink well."""
+    """And at least 128 MiB: zeros of a simulation compress well."""
     rows = 2_200_000
     noise = np.random.default_rng(0).integers(0, 256, (rows, 1), np.uint8)
     np.savez_compressed(tmp_path / "a.npz", a=np.zeros((rows, 8)), noise=noise)

@@ -1,4 +1,4 @@
-"""CALVIN: every array of every step as numpy reads it, pickles only where they are trusted."""
+"""CALVIN: every array of every step equals numpy's; pickles are loaded only with the option."""
 
 import io
 import pickle
@@ -31,7 +31,7 @@ def make_step(number, rng):
 
 
 def write_calvin(folder, episodes, settings=RATE, extra=(), save=np.savez_compressed):
-    """The steps by their numbers."""
+    """Returns {number: step}."""
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "ep_start_end_ids.npy", np.array(episodes))
@@ -89,7 +89,7 @@ def test_every_array_of_every_step(tmp_path):
             np.testing.assert_array_equal(depth, wanted["depth_tactile"][..., part])
 
 
-def test_the_rate_is_of_the_settings_or_asked_for(tmp_path):
+def test_the_rate_is_in_the_settings_or_required(tmp_path):
     write_calvin(tmp_path / "a", [[0, 2]], None)
     refused(tmp_path / "a", "control_freq", "--rate-hz")
     found = Yields("calvin", tmp_path / "a", rate_hz=10)
@@ -116,7 +116,7 @@ def write_pickles(folder):
     np.save(folder / "scene_info.npy", {"calvin_scene_A": [0, 9], "calvin_scene_B": [10, 20]})
 
 
-def test_pickles_are_loaded_where_they_are_trusted(tmp_path):
+def test_trusted_pickles_are_loaded(tmp_path):
     write_calvin(tmp_path / "d", [[0, 7], [10, 12]])
     write_pickles(tmp_path / "d")
     found = Yields("calvin", tmp_path / "d", trust_pickle=True)
@@ -133,7 +133,7 @@ def test_pickles_are_loaded_where_they_are_trusted(tmp_path):
     assert "d: 1 annotations" in found.left_out
 
 
-def test_pickles_are_not_loaded_where_they_are_not_trusted(tmp_path):
+def test_untrusted_pickles_are_not_loaded(tmp_path):
     write_calvin(tmp_path / "d", [[0, 2]])
     write_pickles(tmp_path / "d")
     ran = tmp_path / "ran"
@@ -159,7 +159,7 @@ def test_pickles_are_not_loaded_where_they_are_not_trusted(tmp_path):
     assert not ran.exists()
 
 
-def test_a_cache_of_it(tmp_path):
+def test_a_cache(tmp_path):
     steps = write_calvin(tmp_path / "d" / "training", [[0, 69], [70, 72]])
     write_pickles(tmp_path / "d" / "training")
     report = robocache.ingest(tmp_path / "d", tmp_path / "cache", trust_pickle=True)
@@ -174,7 +174,7 @@ def test_a_cache_of_it(tmp_path):
 
 
 def test_rule_47_an_annotation_holds_in_its_window(tmp_path):
-    """Windows that overlap, lie in one another, and reach over an episode's end."""
+    """Windows that overlap, contain each other, and end after the episode."""
     write_calvin(tmp_path / "d", [[10, 19], [20, 29], [30, 31]])
     windows = {"a": (11, 18), "b": (13, 14), "c": (17, 21), "d": (24, 40)}
     (tmp_path / "d/lang_annotations").mkdir()
@@ -267,8 +267,8 @@ def test_the_first_step_decides_nothing(odd, tmp_path):
     assert "more" not in found.episodes["d: episode 0"]
 
 
-def test_a_bomb_is_not_blown_up(tmp_path):
-    """A member that says less of itself than it has."""
+def test_a_zip_bomb_is_not_decompressed(tmp_path):
+    """A member's declared size is less than its data."""
     write_calvin(tmp_path / "d", [[0, 0]])
     content = bytearray(zipped(actions__npy=header((7,)) + bytes(3 * 10**8)))
     small = (len(header((7,))) + 56).to_bytes(4, "little")
@@ -295,7 +295,7 @@ def test_a_bomb_is_not_blown_up(tmp_path):
         (np.array([[0, 10**17]]), "episode_0000004.npz"),
     ],
 )
-def test_tables_that_cannot_be_right(table, words, tmp_path):
+def test_invalid_tables_are_refused(table, words, tmp_path):
     write_calvin(tmp_path / "d", [[0, 3]])
     np.save(tmp_path / "d" / "ep_start_end_ids.npy", table)
     refused(tmp_path / "d", "ep_start_end_ids.npy" if "npz" not in words else "", words)

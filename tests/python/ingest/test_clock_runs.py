@@ -1,4 +1,4 @@
-"""`repair="split"` in the formats themselves: where a recorder's clock was reset an episode begins, and no column of theirs is lost."""
+"""`repair="split"` in each format: an episode begins where a recorder's clock was reset, and no column is lost."""
 
 import struct
 
@@ -26,13 +26,13 @@ from test_ulog import message as ulog_message
 import robocache
 
 MS = 1_000_000
-# Milliseconds behind START: the clock is reset in the third row and in the fifth.
+# Milliseconds after START: the clock is reset in the third row and in the fifth.
 STAMPS = [100, 110, 50, 60, 0, 0, 10]
 RUNS = [[0, 1], [2, 3], [4, 5, 6]]
 
 
 def imus(store, phase):
-    """Rows that are logged in order, while their headers' clock is reset."""
+    """Rows logged in order, with headers whose clock is reset."""
     rows = [
         message(
             "sensor_msgs/msg/Imu",
@@ -91,7 +91,7 @@ def test_a_reset_clock_begins_an_episode(write, tmp_path):
 
 
 def test_a_column_split_of_the_source_stays(tmp_path):
-    """RLDS and CALVIN have one; clocks of row numbers never step back."""
+    """RLDS and CALVIN have such a column; their clocks of row numbers never step back."""
     robocache.ingest(
         write_toy(tmp_path / "toy", toy_example(1), toy_example(2)), tmp_path / "a", repair="split", rate_hz=5
     )
@@ -118,7 +118,7 @@ def test_a_column_of_that_name_is_refused_and_can_be_renamed(toy, tmp_path):
 
 # ---- the log clock of a bag -----------------------------------------------------------------------------------------------
 
-# A simulation begins anew after 10 s: its topics are logged at the times of its clock, in both runs alike but for their number.
+# A simulation restarts after 10 s. Its topics are logged by its clock; both runs are alike except for a number.
 SECOND = 10**9
 LATCHED = "std_msgs/msg/String"
 
@@ -137,8 +137,8 @@ def simulated(store):
         (run, at + SECOND, topic, name, make(run, at + SECOND))
         for run, end in enumerate((10, 8))
         for topic, name, make, step in (
-            ("/imu", "sensor_msgs/msg/Imu", stamped, 50 * MS),  # by its header
-            ("/force", "std_msgs/msg/Float64", scan, 70 * MS),  # by its log time
+            ("/imu", "sensor_msgs/msg/Imu", stamped, 50 * MS),  # stamped by the header
+            ("/force", "std_msgs/msg/Float64", scan, 70 * MS),  # stamped by the log time
         )
         for at in range(0, end * SECOND, step)
     ]
@@ -155,7 +155,7 @@ def topics_of(rows):
 
 
 def as_recorded(rows):
-    """The order of the file, as numbers of the rows that a writer of the tests has in the order of time."""
+    """The order of the file, as indices of the rows in order of time."""
     flat = [row for topic in topics_of(rows) for row in rows if row[2] == topic]
     by_time = sorted(range(len(flat)), key=lambda number: flat[number][1])
     index = {id(flat[number]): at for at, number in enumerate(by_time)}
@@ -175,7 +175,7 @@ def mcap_without_chunks(folder, rows):
 
 
 def bag_of_files(folder, rows):
-    """A recorder that was restarted into the same folder."""
+    """A bag of a recorder that was restarted into the same folder."""
     for run in (0, 1):
         write_database(folder / f"bag/bag_{run}.db3", topics_of([row for row in rows if row[0] == run]))
     files = [f"bag_{run}.db3" for run in (0, 1)]
@@ -204,7 +204,7 @@ def bag1_of_chunks(folder, rows):
 
 
 def bag1_without_index(folder, rows):
-    """As of a recorder that died."""
+    """A file like that of a recorder that was killed."""
     path = bag1_of_chunks(folder, rows)
     data = bytearray(path.read_bytes())
     at = data.index(b"index_pos=") + len(b"index_pos=")
@@ -228,7 +228,7 @@ LOGGED = [
 
 
 @pytest.mark.parametrize(("write", "store"), LOGGED)
-def test_runs_behind_a_log_clock_that_was_set_back_are_never_mixed(write, store, tmp_path):
+def test_runs_of_a_log_clock_set_back_are_never_mixed(write, store, tmp_path):
     rows = simulated(store)
     source = write(tmp_path, rows)
     on_error = "skip" if write is bag1_without_index else "stop"
@@ -253,7 +253,7 @@ def test_runs_behind_a_log_clock_that_was_set_back_are_never_mixed(write, store,
 
 
 @pytest.mark.parametrize(("write", "store"), LOGGED[:4] + LOGGED[6:8])
-def test_topics_that_lie_one_behind_the_other_in_the_file_are_one_run(write, store, tmp_path):
+def test_topics_one_after_another_in_the_file_are_one_run(write, store, tmp_path):
     rows = [row for row in simulated(store) if row[0] == 0]
     rows = sorted(rows, key=lambda row: (row[2], row[1]))
     robocache.ingest(write(tmp_path, rows), tmp_path / "cache")
@@ -261,8 +261,8 @@ def test_topics_that_lie_one_behind_the_other_in_the_file_are_one_run(write, sto
 
 
 @pytest.mark.parametrize("step_ms", [61, 99, 101, 161])
-def test_a_log_clock_that_was_set_back_a_little_is_said(step_ms, tmp_path):
-    """A recorder's threads swap messages by some milliseconds; NTP sets a clock back by 128 ms and more."""
+def test_a_log_clock_set_back_a_little_is_noted(step_ms, tmp_path):
+    """Threads of a recorder swap messages within some milliseconds; NTP sets a clock back by 128 ms or more."""
     at = [0, 50, 100, 150, 200, 200 - step_ms, 250 - step_ms, 300]
     rows = [(0, START + k * MS, "/a", LATCHED, message(LATCHED, ROS2, data=str(row))) for row, k in enumerate(at)]
     source = mcap_of_one_chunk(tmp_path, rows)
@@ -278,6 +278,6 @@ def test_a_log_clock_that_was_set_back_a_little_is_said(step_ms, tmp_path):
     )
 
 
-def test_a_log_clock_that_rises_says_nothing(tmp_path):
+def test_a_rising_log_clock_has_no_note(tmp_path):
     path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(ROS2, 0), "/text": strings("a", "b")}, chunk_size=300)
     assert not [what for what in read(path).left_out if "order" in what]

@@ -1,4 +1,4 @@
-"""Clocks that step back, stamps that are none, and offsets: found in every format, repaired by a policy alone."""
+"""Clocks that step back, invalid stamps, and offsets: found in every format, repaired only by a policy."""
 
 from decimal import Decimal
 from itertools import pairwise
@@ -17,7 +17,7 @@ NOW = 1_700_000_000_000_000_000
 
 
 def one_stream(stamps, parts=1, name="imu", where="FILE"):
-    """A reader of a recording whose rows hold their own numbers, in so many parts."""
+    """A reader of one recording in `parts` parts, whose rows hold their row numbers."""
     times, values = np.array(stamps, np.int64), np.arange(len(stamps), dtype=np.int32)
 
     def read(options, notes):
@@ -54,7 +54,7 @@ def test_a_step_back_is_refused_by_name(toy, tmp_path, parts):
     assert (report.episodes, report.rows, report.repaired) == (1, {"imu": 2}, {})
 
 
-def test_equal_stamps_are_no_step(toy, tmp_path):
+def test_equal_stamps_are_no_step_back(toy, tmp_path):
     assert ingested(toy, tmp_path, [5, 5, 5, 6])[0] == [([5, 5, 5, 6], [0, 1, 2, 3])]
 
 
@@ -63,7 +63,7 @@ stamps_of_streams = st.lists(st.integers(-50, 50), min_size=1, max_size=40)
 
 @settings(max_examples=25)
 @given(stamps=stamps_of_streams, parts=st.integers(1, 4))
-def test_sort_is_a_stable_sort(stamps, parts, toy, tmp_path):
+def test_sort_is_stable(stamps, parts, toy, tmp_path):
     found, report = ingested(toy, tmp_path, stamps, parts, repair="sort")
     order = sorted(range(len(stamps)), key=lambda row: stamps[row])
     assert found == [([stamps[row] for row in order], order)]
@@ -75,7 +75,7 @@ def test_sort_is_a_stable_sort(stamps, parts, toy, tmp_path):
 
 @settings(max_examples=25)
 @given(stamps=stamps_of_streams, parts=st.integers(1, 4))
-def test_drop_keeps_what_is_not_behind_the_latest(stamps, parts, toy, tmp_path):
+def test_drop_keeps_rows_not_before_the_latest(stamps, parts, toy, tmp_path):
     found, report = ingested(toy, tmp_path, stamps, parts, repair="drop")
     kept = [row for row, stamp in enumerate(stamps) if stamp >= max(stamps[: row + 1])]
     assert found == [([stamps[row] for row in kept], kept)]
@@ -96,9 +96,9 @@ def test_split_begins_an_episode_at_each_step(stamps, parts, toy, tmp_path):
     assert table["name"].to_pylist() == ["one"] * len(runs)
 
 
-def test_split_gives_every_stream_s_run_to_the_episode_of_its_number(toy, tmp_path):
+def test_split_matches_runs_of_streams_by_their_index(toy, tmp_path):
     def read(options, notes):
-        def streams():  # in turns, and one behind the other
+        def streams():  # interleaved, and one after the other
             yield "a", Rows(np.array([1, 2, 1]), np.array([10, 11, 12]))
             yield "b", Rows(np.array([5]), np.array([20]))
             yield "a", Rows(np.array([4]), np.array([13]))
@@ -114,7 +114,7 @@ def test_split_gives_every_stream_s_run_to_the_episode_of_its_number(toy, tmp_pa
     assert dataset.provenance["repair"] == {"policy": "split", "streams": report.repaired}
 
 
-def test_streams_that_begin_again_unequally_often_are_named(toy, tmp_path):
+def test_streams_with_different_numbers_of_runs_are_named(toy, tmp_path):
     def read(options, notes):
         yield Recording(
             "one", "FILE", {}, [("a", Rows(np.array([1, 0]), np.zeros(2))), ("b", Rows(np.array([1, 2]), np.zeros(2)))]
@@ -127,7 +127,7 @@ def test_streams_that_begin_again_unequally_often_are_named(toy, tmp_path):
     assert (report.episodes, report.rows, report.repaired) == (1, {"a": 1}, {})
 
 
-def test_a_fault_behind_the_step_leaves_no_half_of_a_recording(toy, tmp_path):
+def test_a_fault_after_a_step_drops_the_whole_recording(toy, tmp_path):
     def read(options, notes):
         yield Recording(
             "one",
@@ -141,13 +141,13 @@ def test_a_fault_behind_the_step_leaves_no_half_of_a_recording(toy, tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-# ---- stamps that are none ----
+# ---- invalid stamps ----
 
 
 @pytest.mark.parametrize("parts", [1, 3, 6])
 @pytest.mark.parametrize(("stamp", "word"), [(0, "0"), (-1, "-1"), (2**63 - 1, "2^63-1"), (-(2**63), "-2^63")])
 @pytest.mark.parametrize("place", [0, 2, 5])
-def test_stamps_that_are_none_are_named_and_only_dropped(stamp, word, place, parts, toy, tmp_path):
+def test_invalid_stamps_are_named_and_only_dropped(stamp, word, place, parts, toy, tmp_path):
     stamps = [NOW + row for row in range(6)]
     stamps[place] = stamp
     for repair in (None, "sort", "split"):
@@ -162,16 +162,16 @@ def test_stamps_that_are_none_are_named_and_only_dropped(stamp, word, place, par
 
 
 @pytest.mark.parametrize("stamps", [[0, 10, 20], [-1, 0, 1], [0, 0, 0], [0], [-5, -1, 0]])
-def test_zero_is_a_time_where_the_others_are_near(stamps, toy, tmp_path):
+def test_zero_is_a_stamp_if_the_others_are_near(stamps, toy, tmp_path):
     for parts in (1, len(stamps)):
         assert ingested(toy, tmp_path, stamps, parts)[0] == [(stamps, list(range(len(stamps))))]
 
 
-# ---- everything that a stream may be ----
+# ---- every kind of stream ----
 
 
-def test_all_kinds_of_rows_are_taken_alike():
-    """Against numpy: what is dropped and sorted of ragged rows, text and frames, encoded and not."""
+def test_all_kinds_of_rows_are_dropped_and_sorted():
+    """Against numpy, for ragged rows, text and frames, encoded or raw."""
     rng = np.random.default_rng(3)
     times = np.array([5, 3, 9, 1, 7], np.int64)
     images = rng.integers(0, 255, (5, 8, 8, 3), dtype=np.uint8)
@@ -232,7 +232,7 @@ def test_frames_are_sorted_as_files(toy, tmp_path):
     assert report.repaired == {"cam": {"backward_steps": 2, "rows_moved": 4}}
 
 
-def test_what_is_too_much_to_hold_is_refused(toy, tmp_path, monkeypatch):
+def test_more_rows_than_memory_holds_are_refused(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(clocks, "HELD_BYTES", 1 << 20)
     many = list(range(200_000))
     with pytest.raises(SourceError, match=r"^FILE: stream 'imu': more than 1 MiB of the recording .* repair='sort'"):
@@ -284,7 +284,7 @@ def test_arguments_are_checked(arguments, error, message, toy):
     assert message in str(caught.value)
 
 
-def test_a_real_log_that_is_shuffled_is_sorted_back(real_data, tmp_path):
+def test_a_shuffled_real_log_is_sorted(real_data, tmp_path):
     log = next(Path(real_data("logs_csv/euroc_micro")).rglob("imu0/data.csv"))
     header, *lines = log.read_text().splitlines()
     (tmp_path / "log").mkdir()
@@ -298,7 +298,7 @@ def test_a_real_log_that_is_shuffled_is_sorted_back(real_data, tmp_path):
     assert np.array_equal(a.time_ns, b.time_ns) and np.array_equal(a.values, b.values)
 
 
-def test_nominal_stamps_that_streams_share_cannot_be_written():
+def test_shared_nominal_stamps_are_read_only():
     stamps = nominal_time_ns(0, 3, 50.0)
     assert stamps.tolist() == [0, 20_000_000, 40_000_000]
     with pytest.raises(ValueError, match="read-only"):

@@ -1,4 +1,4 @@
-"""Point clouds: every point of every file, bit for bit, on the clock that names, stamps or the user give."""
+"""Point clouds: every point of every file, bit for bit, with the clock from file names, stamps or the user."""
 
 import resource
 import struct
@@ -49,7 +49,7 @@ def write_ply(path, points, order="<", behind=b"", extra=""):
 
 
 def pack_lzf(raw):
-    """As liblzf's format has it, by the longest match at the last place of three equal bytes."""
+    """Compresses in liblzf's format; takes the longest match at the last position of the same three bytes."""
     packed, literals, last, at = bytearray(), bytearray(), {}, 0
 
     def flush():
@@ -107,7 +107,7 @@ def write_pcd(path, points, data="binary", width=None, height=1, viewpoint="0 0 
 
 
 def same(streams, points, row=0):
-    """The streams hold these points, whatever their types became."""
+    """Asserts that the streams hold these points, in any types."""
     values = streams["points"][1][row]
     assert values.dtype == np.float32
     for column, name in enumerate(("x", "y", "z", "intensity", "ring")):
@@ -129,7 +129,7 @@ def test_ply(order, rng, tmp_path):
     assert yields.facts["points/id"]["names"] == ["id"]
 
 
-def test_faces_and_what_is_in_front_of_the_points(rng, tmp_path):
+def test_ply_with_faces_and_other_elements(rng, tmp_path):
     points = cloud(rng, 4)
     extra = "element face 1\nproperty list uchar int vertex_indices\n"
     yields = Yields("clouds", write_ply(tmp_path / "a.ply", points, extra=extra, behind=b"\3" + bytes(12)))
@@ -149,12 +149,12 @@ def test_faces_and_what_is_in_front_of_the_points(rng, tmp_path):
 def test_pcd(data, rng, tmp_path):
     points = cloud(rng, 500)
     points["x"][3] = np.nan
-    points["intensity"][:300] = 1.0  # something to pack, longer than any reference
+    points["intensity"][:300] = 1.0  # a run longer than any back reference
     yields = Yields("clouds", write_pcd(tmp_path / "a.pcd", points, data))
     same(yields.only(), points)
 
 
-def test_pcd_that_is_organised_padded_seen_from_elsewhere_and_coloured(rng, tmp_path):
+def test_pcd_with_rows_padding_a_viewpoint_and_colours(rng, tmp_path):
     fields = [("x", "f4"), ("y", "f4"), ("z", "f4"), ("pad", "u1"), ("rgb", "f4"), ("label", "u4"), ("far", "f8")]
     points = cloud(rng, 12, fields)
     points["rgb"] = np.full(12, 0x00112233, "<u4").view("<f4")
@@ -170,7 +170,7 @@ def test_pcd_that_is_organised_padded_seen_from_elsewhere_and_coloured(rng, tmp_
     assert set(yields.left_out) == {"the order of clouds in rows of 4", "viewpoints"}
 
 
-def test_float64_points_hold_integers_of_32_bits_and_no_more(rng, tmp_path):
+def test_float64_points_hold_integers_of_32_bits(rng, tmp_path):
     fields = [("x", "f8"), ("y", "f8"), ("z", "f8"), ("i", "u4"), ("stamp", "u8")]
     points = cloud(rng, 3, fields)
     points["i"], points["stamp"] = 2**32 - 1, 2**64 - 1
@@ -197,14 +197,14 @@ def test_las(suffix, rng, tmp_path):
     values, names = yields.only()["points"][1][0], yields.facts["points"]["names"]
     assert values.dtype == np.float64
     assert np.array_equal(values[:, 0], np.array(las.X) * 0.01 + 1e6)
-    assert np.array_equal(np.rint((values[:, 2] - 0.5) / 1e-7), las.Z)  # the integers can be had again
+    assert np.array_equal(np.rint((values[:, 2] - 0.5) / 1e-7), las.Z)  # the integers can be recovered
     assert np.array_equal(values[:, names.index("gps_time")], las.gps_time)
     assert yields.only()["points/stamp"][1][0].dtype == np.uint64
     assert set(yields.only()["points/stamp"][1][0].ravel().tolist()) == {2**64 - 1}
 
 
-def test_what_las_says_is_no_data_is_nan(tmp_path):
-    """LAS 1.4, record of extra bytes: no_data is the raw number, before scale and offset."""
+def test_no_data_of_las_is_nan(tmp_path):
+    """LAS 1.4, extra bytes record: no_data is the raw number, before scale and offset."""
     header = laspy.LasHeader(point_format=6, version="1.4")
     for name, dtype, scales in (("scaled", np.int16, [0.01]), ("raw", np.uint8, None), ("wide", np.int64, None)):
         offsets = None if scales is None else np.array([5.0])
@@ -223,8 +223,8 @@ def test_what_las_says_is_no_data_is_nan(tmp_path):
     assert "wide of points: that 7 is none" in yields.left_out
 
 
-def test_fields_of_a_pcd_without_a_number_are_passed_over(tmp_path):
-    """As a driver writes its padding."""
+def test_fields_of_a_pcd_with_count_0_are_ignored(tmp_path):
+    """Some drivers write padding so."""
     head = "VERSION 0.7\nFIELDS x _ y z\nSIZE 4 1 4 4\nTYPE F U F F\nCOUNT 1 0 1 1\nWIDTH 1\nHEIGHT 1\nDATA binary\n"
     (tmp_path / "a.pcd").write_bytes(head.encode() + np.array([1, 2, 3], "<f4").tobytes())
     assert Yields("clouds", tmp_path / "a.pcd").only()["points"][1][0].tolist() == [[1, 2, 3]]
@@ -300,7 +300,7 @@ def times(source, **options):
         (["1532402927647.ply", "1532402927747.ply"], [1532402927647000000, 1532402927747000000]),
         (["1532402927.000000001.ply", "1532402927.5.ply"], [1532402927000000001, 1532402927500000000]),
         (["1532402927_028748000.ply", "1532402927_528748000.ply"], [1532402927028748000, 1532402927528748000]),
-        # Seconds and whole nanoseconds, microseconds or milliseconds, as "%d_%d" writes them.
+        # Seconds and integers of nanoseconds, microseconds or milliseconds, written by "%d_%d".
         (["1532402927_28748000.ply", "1532402927_528748000.ply"], [1532402927028748000, 1532402927528748000]),
         (["1532402927.28748000.ply", "1532402927.528748000.ply"], [1532402927028748000, 1532402927528748000]),
         (["1532402927_7.ply", "1532402927_528748.ply"], [1532402927000007000, 1532402927528748000]),
@@ -316,12 +316,12 @@ def test_stamps_in_names(names, expected, rng, tmp_path):
 
 
 @pytest.mark.parametrize("digits", [("28748000", "52874800"), ("5", "7"), ("2874800", "52874800")])
-def test_digits_behind_seconds_that_could_be_a_fraction_or_nanoseconds_are_refused(digits, rng, tmp_path):
+def test_ambiguous_digits_after_seconds_are_refused(digits, rng, tmp_path):
     folder(tmp_path / "run", [f"1532402927_{part}.ply" for part in digits], rng)
     assert "which could be a fraction or nanoseconds; a file timestamps.txt" in outcome("clouds", tmp_path / "run")
 
 
-def test_stamps_in_a_file_beside_the_clouds(rng, tmp_path):
+def test_stamps_from_a_file_beside_the_clouds(rng, tmp_path):
     folder(tmp_path / "velodyne_points/data", ["0000.ply", "0001.ply"], rng)
     stamps = tmp_path / "velodyne_points/timestamps.txt"
     stamps.write_text("2011-09-26 13:02:25.951199337\n2011-09-26 13:02:26\n")
@@ -338,7 +338,7 @@ def test_stamps_in_a_file_beside_the_clouds(rng, tmp_path):
         assert words in outcome("clouds", tmp_path)
 
 
-def test_a_rate_is_given_or_asked_for(rng, tmp_path):
+def test_a_rate_is_given_or_required(rng, tmp_path):
     folder(tmp_path / "run", ["a_1.ply", "a_2.ply", "a_10.ply"], rng)
     assert "say how many a second with rate_hz" in outcome("clouds", tmp_path / "run")
     assert times(tmp_path / "run", rate_hz=3.0) == ([0, 333333333, 3000000000], "nominal", "rate_hz")
@@ -363,7 +363,7 @@ def test_folders_are_episodes_in_natural_order(rng, tmp_path):
     assert yields.left_out == {"*.txt": "no clouds: 1 file"}
 
 
-def test_a_cloud_of_other_fields_is_refused_or_named(rng, tmp_path):
+def test_a_cloud_with_other_fields_is_refused_or_named(rng, tmp_path):
     folder(tmp_path, ["1.ply", "2.ply", "3.ply"], rng)
     write_ply(tmp_path / "2.ply", cloud(rng, 3, FIELDS[:4]))
     assert "2.ply: points of float32 x y z intensity, but others are" in outcome("clouds", tmp_path, rate_hz=10.0)
@@ -388,7 +388,7 @@ def test_the_first_cloud_decides_nothing(odd, rng, tmp_path):
 
 
 def bin_points(rng, width, n):
-    """A scan of [n, width] float32: x, y, z of metres, then numbers of other sizes."""
+    """A scan [n, width] float32: x, y, z in metres, then numbers of other magnitudes."""
     turn = np.linspace(0, 6 * np.pi, n)
     scan = np.stack([20 * np.cos(turn), 20 * np.sin(turn), turn / 5], axis=1) + rng.normal(0, 0.1, (n, 3))
     more = rng.uniform(0, 1, (n, 5)) * [255, 1, 30, 0.1, 3]
@@ -402,12 +402,11 @@ def write_bins(folder, files, ending=".bin"):
     return folder
 
 
-RECORD = np.dtype(
-    {"names": list("xyzitrcan"), "formats": ["<f4"] * 4 + ["<u4", "<u2", "u1", "<u2", "<u4"]}  # as VBR's 29 bytes
-)
+# VBR's points of 29 bytes.
+RECORD = np.dtype({"names": list("xyzitrcan"), "formats": ["<f4"] * 4 + ["<u4", "<u2", "u1", "<u2", "<u4"]})
 
 
-def test_bin_files_of_other_types_are_no_points_of_float32(rng, tmp_path):
+def test_bin_files_of_other_types_are_refused(rng, tmp_path):
     records = np.zeros(1024, RECORD)
     for name in RECORD.names:
         kind = RECORD[name]
@@ -424,7 +423,7 @@ def test_bin_files_of_other_types_are_no_points_of_float32(rng, tmp_path):
 
 @pytest.mark.parametrize("width", [3, 6, 7, 8])
 def test_bin_files_of_another_width_are_refused(width, rng, tmp_path):
-    """Sizes that four numbers a point divide as well do not make them four."""
+    """A size that is also a multiple of four numbers does not make points of four numbers."""
     files = [bin_points(rng, width, 1004 + 4 * k) for k in range(2)]  # never a multiple of 5 points
     message = outcome("clouds", write_bins(tmp_path / "scans", files), rate_hz=10.0)
     widths = {3: "3 or 4 or 6", 6: "3 or 4 or 6", 7: "4 or 7", 8: "4 or 8"}[width]
@@ -436,15 +435,15 @@ def test_bin_files_of_another_width_are_refused(width, rng, tmp_path):
 
 
 @pytest.mark.parametrize("width", [4, 5])
-def test_bin_files_whose_sizes_fit_a_wider_point_too(width, rng, tmp_path):
-    n = 24 * 49 if width == 4 else 18 * 49  # 3, 6, 7 and 8 numbers a point divide them, or 3, 6 and 7
+def test_bin_files_whose_sizes_also_fit_wider_points(width, rng, tmp_path):
+    n = 24 * 49 if width == 4 else 18 * 49  # a multiple of 3, 6, 7 and 8 numbers a point, or of 3, 6 and 7
     files = [bin_points(rng, width, n) for _ in range(2)]
     yields = Yields("clouds", write_bins(tmp_path / "scans", files), rate_hz=10.0)
     for row, points in enumerate(files):
         assert np.array_equal(yields.only()["points"][1][row], points)
 
 
-def test_one_bin_file_that_was_cut_does_not_hide_how_many_numbers_a_point_has(rng, tmp_path):
+def test_a_cut_bin_file_does_not_hide_the_width_of_points(rng, tmp_path):
     points = [rng.normal(size=(7 + k, 5)).astype(np.float32) for k in range(6)]
     for k, one in enumerate(points):
         content = one.tobytes()
@@ -465,21 +464,21 @@ def test_one_cloud_without_a_stamp_hides_no_clock(rng, tmp_path):
     assert yields.only()["points"][0].tolist() == stamps and list(yields.skipped) == ["map.ply"]
 
 
-def test_one_line_that_is_no_stamp_costs_its_cloud(rng, tmp_path):
+def test_a_line_without_a_stamp_skips_its_cloud(rng, tmp_path):
     folder(tmp_path / "run", [f"{k}.ply" for k in range(4)], rng)
     (tmp_path / "run/timestamps.txt").write_text("0.0\n0.1\n?\n0.3\n")
     yields = Yields("clouds", tmp_path / "run", on_error="skip")
     assert yields.only()["points"][0].tolist() == [0, 10**8, 3 * 10**8] and list(yields.skipped) == ["2.ply"]
 
 
-def test_blank_lines_of_stamps_are_of_the_clouds_that_are_not_there(rng, tmp_path):
+def test_blank_lines_of_stamps_belong_to_missing_clouds(rng, tmp_path):
     folder(tmp_path / "run", ["0.ply", "1.ply", "3.ply"], rng)
     stamps = tmp_path / "run/timestamps.txt"
     stamps.write_text("0.0\n0.1\n\n0.3\n\n")
     assert times(tmp_path / "run")[0] == [0, 10**8, 3 * 10**8]
     stamps.write_text("0.0\n\n0.2\n0.3\n")
     assert "1.ply is not the cloud of line 3" in outcome("clouds", tmp_path / "run")
-    stamps.write_text("0.0\n0.1\n0.3\n")  # a line a cloud
+    stamps.write_text("0.0\n0.1\n0.3\n")  # one line for each cloud
     assert times(tmp_path / "run")[0] == [0, 10**8, 3 * 10**8]
 
 
@@ -489,10 +488,10 @@ def test_an_empty_cloud_is_a_row(rng, tmp_path):
         assert streams["points"][1][0].shape == (0, 5)
 
 
-def test_clouds_are_known_by_their_names(rng, tmp_path):
+def test_clouds_are_recognised_by_their_names(rng, tmp_path):
     folder(tmp_path / "run", ["a.ply"], rng)
     assert registry.find_format(tmp_path / "run").name == "clouds"
-    np.save(tmp_path / "a.npy", np.zeros((3, 3)))  # it may be anything
+    np.save(tmp_path / "a.npy", np.zeros((3, 3)))  # an array may be anything
     (tmp_path / "run/a.ply").unlink()
     with pytest.raises(robocache.FileError, match="found none"):
         registry.find_format(tmp_path)
@@ -501,7 +500,7 @@ def test_clouds_are_known_by_their_names(rng, tmp_path):
 # ---- into the cache and the operations ----
 
 
-def test_clouds_from_a_cache_go_into_the_voxel_operations(rng, tmp_path):
+def test_clouds_of_a_cache_are_voxelized(rng, tmp_path):
     clouds = folder(tmp_path / "run", ["0.ply", "1.ply", "2.ply"], rng)
     report = robocache.ingest(tmp_path / "run", tmp_path / "cache", rate_hz=10.0)
     assert (report.format, report.rows) == ("clouds", {"points": 3, "points/id": 3})
@@ -553,12 +552,12 @@ def test_clouds_from_a_cache_go_into_the_voxel_operations(rng, tmp_path):
         ("a.ply", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
     ],
 )  # fmt: skip
-def test_what_is_damaged_is_refused(name, content, words, tmp_path):
+def test_damaged_files_are_refused(name, content, words, tmp_path):
     (tmp_path / name).write_bytes(content)
     assert words in outcome("clouds", tmp_path / name)
 
 
-def test_what_says_to_be_huge_is_refused_at_once(tmp_path):
+def test_huge_declared_sizes_are_refused_at_once(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((3, 3)))
     content = (tmp_path / "a.npy").read_bytes()
     (tmp_path / "a.npy").write_bytes(content.replace(b"(3, 3), }      ", b"(3000000000, 3)}"[:15] + b"}"))
@@ -580,7 +579,7 @@ def test_what_says_to_be_huge_is_refused_at_once(tmp_path):
     ("at", "form", "number", "words"),
     [(100, "<I", 2**30, "byte 94"), (94, "<H", 60000, "byte 94"), (235, "<QI", (400, 2**31), "byte 235"), (0, "4s", b"FASL", "expected 'LASF'")],
 )  # fmt: skip
-def test_las_records_that_cannot_be_there_are_refused_at_once(at, form, number, words, tmp_path):
+def test_impossible_las_records_are_refused_at_once(at, form, number, words, tmp_path):
     las = laspy.LasData(laspy.LasHeader(point_format=6, version="1.4"))
     las.X = np.arange(100)
     las.write(str(tmp_path / "a.las"))
@@ -590,7 +589,7 @@ def test_las_records_that_cannot_be_there_are_refused_at_once(at, form, number, 
     assert words in outcome("clouds", tmp_path / "a.las")
 
 
-def test_a_table_of_chunks_is_not_believed(real_data, tmp_path):
+def test_a_wrong_table_of_chunks_is_refused(real_data, tmp_path):
     content = bytearray((real_data("lidar/laspy") / "simple.laz").read_bytes())
     (table,) = struct.unpack_from("<q", content, *struct.unpack_from("<I", content, 96))
     struct.pack_into("<I", content, table + 4, 2**32 - 1)
@@ -598,8 +597,8 @@ def test_a_table_of_chunks_is_not_believed(real_data, tmp_path):
     assert "a table of 4294967295 chunks" in outcome("clouds", tmp_path / "a.laz")
 
 
-def test_damage_over_which_lazrs_ends_the_process_is_an_error(real_data, tmp_path):
-    """A symbol of the times that says "another one" for ever: lazrs calls itself until its stack is full."""
+def test_damage_that_crashes_lazrs_is_an_error(real_data, tmp_path):
+    """The symbols of times never end: lazrs recurses until its stack overflows."""
     content = bytearray((real_data("lidar/laspy") / "simple.laz").read_bytes())
     content[3311:7407] = bytes([255]) * 4096
     for name in ("a.laz", "b.las"):
@@ -607,7 +606,7 @@ def test_damage_over_which_lazrs_ends_the_process_is_an_error(real_data, tmp_pat
         assert f"{name}: damaged: its library died of Segmentation fault" in outcome("clouds", tmp_path / name)
 
 
-def test_mutated_clouds_end_in_an_error_that_names_them(rng, real_data, tmp_path):
+def test_mutated_clouds_are_read_or_named(rng, real_data, tmp_path):
     points = cloud(rng, 200)
     sources = [write_ply(tmp_path / "source.ply", points, order).read_bytes() for order in ("<", "")]
     sources = [(".ply", source) for source in sources]
@@ -633,7 +632,7 @@ def test_mutated_clouds_end_in_an_error_that_names_them(rng, real_data, tmp_path
 
 
 @pytest.mark.parametrize("name", ["simple.las", "simple.laz", "autzen_trim.laz", "extrabytes.las", "simple1_4.las", "vegetation_1_3.las", "unregistered_extra_bytes.las", "file_with_both_wkt_and_geotiff_vlrs.las"])  # fmt: skip
-def test_real_las_holds_what_laspy_reads(name, real_data):
+def test_real_las_equals_laspy(name, real_data):
     file = real_data("lidar/laspy") / name
     las, yields = laspy.read(str(file)), Yields("clouds", file)
     columns = {}
@@ -665,7 +664,7 @@ def test_a_real_ply(name, real_data):
 
 
 def unpack_slowly(packed, size):
-    """The first `size` bytes of what liblzf packed, byte by byte."""
+    """Decompresses the first `size` bytes in liblzf's format, byte by byte."""
     raw, at = bytearray(), 0
     while len(raw) < size:
         control, at = packed[at], at + 1
@@ -688,7 +687,7 @@ def unpack_slowly(packed, size):
 def test_a_real_pcd(name, stream, kind, real_data):
     file = real_data("lidar") / name
     _, body = file.read_bytes().split(b"DATA binary_compressed\n", 1)
-    first = np.frombuffer(unpack_slowly(body[8:], 200_000), kind)  # fields lie one behind the other
+    first = np.frombuffer(unpack_slowly(body[8:], 200_000), kind)  # each field's column is contiguous
     streams = Yields("clouds", file).only()
     assert np.array_equal(streams[stream][1][0][: len(first), 0], first)
     if "kinect" in name:
@@ -697,7 +696,7 @@ def test_a_real_pcd(name, stream, kind, real_data):
         assert streams["points/rgba"][1][0].shape == (307200, 4)
 
 
-def test_a_laz_without_what_unpacks_it_names_the_command(real_data, monkeypatch):
+def test_a_laz_without_a_decompressor_names_the_command(real_data, monkeypatch):
     monkeypatch.setitem(sys.modules, "lazrs", None)
     with pytest.raises(robocache.FileError, match=r"simple\.laz: .*pip install 'robocache\[lidar\]'"):
         Yields("clouds", real_data("lidar/laspy") / "simple.laz", rate_hz=1)

@@ -1,4 +1,4 @@
-"""docs/coming-from.md: each of our snippets runs, and its batches are the numbers of their formulas, written here in numpy."""
+"""docs/coming-from.md: each of our snippets runs, and its batches equal the other library's formulas, written here in numpy."""
 
 import json
 import re
@@ -19,7 +19,7 @@ PAGE = (Path(__file__).parents[3] / "docs/coming-from.md").read_text()
 
 
 def run(begin, **names):
-    """Executes our snippet that begins so; loaders are in order, with every moment in one batch."""
+    """Executes our snippet that begins with `begin`. Loaders are unshuffled, with every moment in one batch."""
     (code,) = [text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if text.startswith(begin)]
     code = code.replace("batch_size=64", 'batch_size=4096, shuffle=False, drop_last=False, device="cpu", findings=None')
     words = {"robocache": robocache, "Window": Window, "Normalization": Normalization, "Anchors": Anchors}
@@ -29,13 +29,13 @@ def run(begin, **names):
 
 
 def chunk(x, t, offsets):
-    """Rows of an episode, its edges held."""
+    """Rows of an episode at t + offsets; the first and last row hold outside."""
     return x[np.clip(t + np.asarray(offsets), 0, len(x) - 1)]
 
 
 @pytest.mark.parametrize("robot", ["ALOHA", "LIBERO"])
 def test_openpi(tmp_path, rng, monkeypatch, robot):
-    """Their norm_stats.json, prompt and pixels, which Pillow resizes."""
+    """openpi's norm_stats.json, prompt and pixels, which Pillow resizes."""
     monkeypatch.chdir(tmp_path)
     aloha = robot == "ALOHA"
     mask, state_width, horizon = ([1] * 6 + [0] + [1] * 6 + [0], 14, 50) if aloha else ([1] * 6 + [0], 8, 10)
@@ -51,7 +51,7 @@ def test_openpi(tmp_path, rng, monkeypatch, robot):
                 episode.append(state_key, times, s)
                 episode.append(key, times, a)
                 episode.append("observation.images.top", times, pixels, codec="png")
-    # openpi, src/openpi/transforms.py: DeltaActions takes the state's first dims from the actions where the mask holds; Normalize
+    # openpi, src/openpi/transforms.py: DeltaActions subtracts the state's first dims from the actions by the mask; Normalize
     # is (x - mean) / (std + 1e-6), or by quantiles (x - q01) / (q99 - q01 + 1e-6) * 2 - 1.
     seen = []
     for s, a in zip(states, moves, strict=True):
@@ -79,7 +79,7 @@ def test_openpi(tmp_path, rng, monkeypatch, robot):
     np.testing.assert_allclose(got["absolute"].numpy(), recorded, atol=1e-5)
     if aloha:
         assert got["batch"]["task"] == ["task 0"] * 70 + ["task 1"] * 20
-        # openpi_client/image_tools.py, resize_with_pad: the larger ratio, whole pixels below, in the middle of black; model.py: / 255 * 2 - 1.
+        # openpi_client/image_tools.py, resize_with_pad: by the larger ratio, rounded down, in the middle of black; model.py: / 255 * 2 - 1.
         resized = np.zeros((90, 224, 224, 3))
         height, width = int(60 / (100 / 224)), 224
         for number, frame in enumerate(np.concatenate(frames)):
@@ -118,7 +118,7 @@ def test_openpi_adapt_to_pi(tmp_path, rng):
 
 
 def write(path, episodes, hz=50):
-    """Episodes of streams by name."""
+    """Writes episodes {stream: rows}."""
     with robocache.Writer(path) as writer:
         for streams in episodes:
             with writer.episode() as episode:
@@ -140,8 +140,8 @@ def test_groot(tmp_path, rng):
         for what in ("state", "action"):
             p, turn = rng.normal(size=(rows, 3)), Rotation.random(rows, random_state=int(rng.integers(1 << 30)))
             poses[what] = homogeneous(p, turn)
-        # gr00t/data/state_action: xyz + rot6d are the position and the matrix's first two rows; relative is inv(T0) T.
-        # sharded_single_step_dataset.py: no window reaches over the end.
+        # gr00t/data/state_action: xyz + rot6d is the position and the matrix's first two rows; relative is inv(T0) T.
+        # sharded_single_step_dataset.py: no window crosses the end.
         for t in range(rows - 15):
             near = np.linalg.inv(poses["state"][t]) @ chunk(poses["action"], t, range(16))
             want.append(np.concatenate([near[:, :3, 3], near[:, :2, :3].reshape(-1, 6)], -1))
@@ -153,7 +153,7 @@ def test_groot(tmp_path, rng):
     batch = run("# ours: ingest with --mapping", ds=write(tmp_path / "cache", episodes))["batch"]
 
     # gr00t/data/utils.py, normalize_values_minmax; state_action_processor.py clips to [-1, 1]. stats.py: a relative action has
-    # the ends of each step of its windows, all else those of all rows.
+    # the range of each step of its windows, everything else that of all rows.
     def scaled(x, low, high):
         return np.clip(2 * (x - low) / (high - low) - 1, -1, 1)
 
@@ -173,8 +173,8 @@ def test_openvla_libero(tmp_path, rng):
     # transforms.py, libero_dataset_transform: invert_gripper_actions(clip(g, 0, 1)) is 1 - clip(g, 0, 1)
     for one in moves:
         one[:, 6] = 1 - np.clip(one[:, 6], 0, 1)
-    # data_utils.py, BOUNDS_Q99: but for the gripper, between the quantiles of all rows, clipped; then traj_transforms.py, chunk_act_obs:
-    # past the last row the gripper is repeated, the others are 0.
+    # data_utils.py, BOUNDS_Q99: all but the gripper between the quantiles of all rows, clipped. traj_transforms.py, chunk_act_obs:
+    # after the last row the gripper is repeated, the others are 0.
     q01, q99 = np.quantile(np.concatenate(moves)[:, :6], [0.01, 0.99], axis=0)
     scaled = [np.clip(2 * (one[:, :6] - q01) / (q99 - q01 + 1e-8) - 1, -1, 1) for one in moves]
     want = [
@@ -187,8 +187,8 @@ def test_openvla_libero(tmp_path, rng):
 
 def test_openvla_bridge(tmp_path, rng):
     state, action = rng.normal(size=(30, 7)), rng.uniform(0, 1, (30, 7))
-    # prismatic/vla/datasets/rlds/utils/data_utils.py, binarize_gripper_actions: below 0.05 closed, above 0.95 open, between them the next decided
-    # one, at the end the last number as it is; relabel_actions: the difference to the next state, the last step dropped.
+    # prismatic/vla/datasets/rlds/utils/data_utils.py, binarize_gripper_actions: below 0.05 closed, above 0.95 open, between them the next
+    # decided one, at the end the last number; relabel_actions: the difference to the next state, without the last step.
     gripper, carry = np.zeros(30), float(action[-1, 6])
     for t in reversed(range(30)):
         g = action[t, 6]
@@ -210,7 +210,7 @@ def test_umi(tmp_path, rng):
         p, turn = rng.normal(size=(rows, 3)), Rotation.random(rows, random_state=int(rng.integers(1 << 30)))
         x = homogeneous(p, turn)
         # pose_repr_util.convert_pose_mat_rep, "relative": inv(base) @ pose; pose_util.mat_to_pose10d: xyz and two rows. sampler.py:
-        # poses before the start are the first row's; actions past the end are the last of those that the window takes before it.
+        # poses before the start are the first row's; actions after the end repeat the window's last action before it.
         for t in range(rows):
             ends.append([t + k >= rows for k in offsets])
             for into, at in ((poses, np.clip([t - 3, t], 0, None)), (acts, np.arange(t, rows, 3)[:16])):
@@ -233,7 +233,7 @@ def test_robomimic(tmp_path, rng):
     }
     robocache.ingest(write_robomimic(tmp_path / "low_dim_v141.hdf5", demos), tmp_path / "cache")
     batch = run('# ours\nwindows = {"obs/', ds=robocache.open(tmp_path / "cache"))["batch"]
-    # robomimic/utils/dataset.py, get_sequence_from_demo: the first and last rows are repeated outside the demo; pad_mask is
+    # robomimic/utils/dataset.py, get_sequence_from_demo: outside the demo the first and last rows are repeated; pad_mask is
     # False there.
     rows = [(one, t) for one in demos.values() for t in range(len(one["actions"]))]
     want = np.stack([chunk(one["actions"], t, range(10)) for one, t in rows])
@@ -245,7 +245,7 @@ def test_robomimic(tmp_path, rng):
 
 
 def write_zarr(path, arrays):
-    """A store of zarr v2: every array one chunk, not compressed."""
+    """Writes a store of zarr v2: every array is one uncompressed chunk."""
     for name, x in arrays.items():
         folder = path / name
         folder.mkdir(parents=True)
@@ -265,8 +265,8 @@ def test_diffusion_policy(tmp_path, rng):
     store = write_zarr(tmp_path / "pusht_cchi_v7_replay.zarr", arrays | {"meta/episode_ends": ends})
     robocache.ingest(store, tmp_path / "cache", rate_hz=10)
     batch = run("# ours: robocache ingest pusht", ds=robocache.open(tmp_path / "cache"))["batch"]
-    # diffusion_policy/common/sampler.py, create_indices: starts from -pad_before to length - horizon + pad_after; rows outside
-    # are the edge's. normalizer.py, limits: (x - min) * 2 / (max - min) - 1 over the whole buffer.
+    # diffusion_policy/common/sampler.py, create_indices: starts are -pad_before to length - horizon + pad_after; rows outside
+    # repeat the edge. normalizer.py, limits: (x - min) * 2 / (max - min) - 1 over the whole buffer.
     for name in ("state", "action"):
         x = arrays[f"data/{name}"]
         scaled = (x - x.min(0)) * 2 / (x.max(0) - x.min(0)) - 1

@@ -1,4 +1,4 @@
-"""CSV logs become caches: every stamp to the nanosecond, every number as it stands."""
+"""CSV logs become caches with exact stamps and numbers."""
 
 import contextlib
 import csv
@@ -23,7 +23,7 @@ def write(path, *lines):
 
 
 def ingest_lines(tmp_path, *lines, **options):
-    """(time_ns as a list, values) of one file with these lines."""
+    """Ingests a file with these lines; returns (time_ns as a list, values)."""
     source = write(tmp_path / "log" / "imu.csv", *lines)
     robocache.ingest(source.parent, tmp_path / "cache", overwrite=True, **options)
     time_ns, values = robocache.open(tmp_path / "cache").episode(0)["imu"]
@@ -31,7 +31,7 @@ def ingest_lines(tmp_path, *lines, **options):
 
 
 def refused(source, cache, *words, **options):
-    """Ingest stops with a FileError that has these words; nothing is left."""
+    """Asserts that ingest raises a FileError with these words and leaves no cache."""
     with pytest.raises(robocache.FileError) as caught:
         robocache.ingest(source, cache, **options)
     for word in words:
@@ -67,7 +67,7 @@ def test_folders_are_episodes_and_files_are_streams(tmp_path):
     assert ("*.txt", "not CSV: 1 file") in [(o.what, o.reason) for o in report.left_out]
 
 
-def test_folders_that_sort_alike_stay_apart(tmp_path):
+def test_folders_that_sort_alike_stay_separate(tmp_path):
     for name in ("run_1", "run_01", "run_²"):
         for stream in ("a", "b"):
             write(tmp_path / f"logs/{name}/{stream}.csv", "0.0,1", "0.5,2")
@@ -76,7 +76,7 @@ def test_folders_that_sort_alike_stay_apart(tmp_path):
 
 
 def test_two_files_of_one_stream_are_refused_or_skipped(tmp_path):
-    """They were one stream if the second's rows were later."""
+    """Later rows in the second file must not extend the first one's stream."""
     for suffix, first in ((".csv", 0), (".tsv", 10)):
         between = "," if suffix == ".csv" else "\t"
         write(tmp_path / f"logs/imu{suffix}", *(f"{first + k / 10}{between}{k}" for k in range(4)))
@@ -85,7 +85,7 @@ def test_two_files_of_one_stream_are_refused_or_skipped(tmp_path):
     assert report.rows == {"imu": 4} and len(report.skipped) == 1
 
 
-def test_the_source_itself_may_be_the_episode_or_a_file(tmp_path):
+def test_the_source_may_be_an_episode_or_a_file(tmp_path):
     file = write(tmp_path / "run/imu.csv", "0.0,1", "0.5,2")
     assert robocache.ingest(file.parent, tmp_path / "a").rows == {"imu": 2}
     assert robocache.ingest(file, tmp_path / "b").rows == {"imu": 2}
@@ -93,7 +93,7 @@ def test_the_source_itself_may_be_the_episode_or_a_file(tmp_path):
 
 
 @pytest.mark.parametrize("header", ["time [\u03bcs]", "time [\u00b5s]", "t_\u03bcsec", "time (\u00b5sec)"])
-def test_both_signs_of_micro_are_micro(tmp_path, header):
+def test_both_micro_signs(tmp_path, header):
     time_ns, _ = ingest_lines(tmp_path, f"{header},x", "0,1", "10000,2", "20000,3")
     assert time_ns == [0, 10_000_000, 20_000_000]
 
@@ -101,7 +101,7 @@ def test_both_signs_of_micro_are_micro(tmp_path, header):
 @pytest.mark.parametrize(
     "header", ["time [min]", "t_hours", "time_h", "t (days)", "time_100ns", "time [10us]", "time_ps", "ticks"]
 )
-def test_a_clock_in_another_unit_is_refused_until_the_user_says_it(tmp_path, header):
+def test_a_clock_in_another_unit_needs_the_option(tmp_path, header):
     source = write(tmp_path / "log" / "imu.csv", f"{header},x", "0.00,1", "0.01,2", "0.02,3")
     refused(source.parent, tmp_path / "cache", "imu.csv", repr(header), "--time-unit")
     time_ns, _ = ingest_lines(tmp_path, f"{header},x", "0.00,1", "0.01,2", time_unit="s")
@@ -110,7 +110,7 @@ def test_a_clock_in_another_unit_is_refused_until_the_user_says_it(tmp_path, hea
 
 @pytest.mark.parametrize(("unit", "factor"), [("ms", 10**6), ("[us]", 10**3), ("s", 10**9)])
 def test_a_line_of_units_below_the_header(tmp_path, unit, factor):
-    """In units that the numbers alone do not say: steps of 1100 look like microseconds."""
+    """The numbers alone do not show the unit: steps of 1100 look like microseconds."""
     time_ns, values = ingest_lines(tmp_path, "time,x,y", f"{unit},m,", "100,3,4", "1200,5,6", "2300,7,8")
     assert time_ns == [100 * factor, 1200 * factor, 2300 * factor]
     assert values.tolist() == [[3, 4], [5, 6], [7, 8]]
@@ -126,7 +126,7 @@ def test_a_line_of_other_units_in_a_later_file_is_refused(tmp_path):
         robocache.ingest(tmp_path / "logs", tmp_path / "cache")
 
 
-def test_a_line_of_units_that_no_clock_here_has_is_refused(tmp_path):
+def test_unknown_units_of_a_clock_are_refused(tmp_path):
     source = write(tmp_path / "log" / "imu.csv", "time,x", "min,m", "0.00,1", "0.01,2")
     refused(source.parent, tmp_path / "cache", "imu.csv", "'min'", "--time-unit")
 
@@ -154,12 +154,12 @@ def test_decimal_stamps_are_rounded_once(stamps, unit, tmp_path):
 
 
 @pytest.mark.parametrize("cell", ["1." + "0" * 42, "0" * 42 + "1", "1000000000e-9", "+1.0", "1.000000000", "1."])
-def test_a_number_may_be_written_in_any_way(cell, tmp_path):
+def test_numbers_in_any_notation(cell, tmp_path):
     for unit, ns in (("s", 10**9), ("ms", 10**6), ("us", 1000), ("ns", 1)):
         assert ingest_lines(tmp_path, f"{cell},1", "2,1", time_unit=unit)[0] == [ns, 2 * ns]
 
 
-def test_a_number_of_many_digits_and_a_small_exponent(tmp_path):
+def test_a_stamp_of_many_digits_and_a_small_exponent(tmp_path):
     assert ingest_lines(tmp_path, "2.7428249467277521923e-49,1", "1,1", time_unit="ns")[0] == [0, 1]
 
 
@@ -220,7 +220,7 @@ def test_a_fraction_of_a_nanosecond_is_rounded_half_to_even(tmp_path):
             ["1764964007", "1764964107"],
             "s",
             1764964007000000000,
-        ),  # of a date, however long its steps
+        ),  # epoch seconds, with long steps
         ("%time", ["117735250000", "117737750000"], "ns", 117735250000),
     ],
 )
@@ -247,7 +247,7 @@ def test_the_unit_is_found(header, stamps, unit, first_ns, tmp_path):
         ["1700000000000000", "1700000005000000"],  # microseconds since 1970, or nanoseconds of uptime
     ],
 )
-def test_a_unit_that_could_be_several_is_asked_for(stamps, tmp_path):
+def test_an_ambiguous_unit_is_refused(stamps, tmp_path):
     source = write(tmp_path / "log/imu.csv", *(f"{t},1" for t in stamps))
     refused(source.parent, tmp_path / "cache", "imu.csv", "time_unit", "days")
     robocache.ingest(source.parent, tmp_path / "cache", time_unit="us")
@@ -268,7 +268,7 @@ def test_a_unit_that_could_be_several_is_asked_for(stamps, tmp_path):
         ("Ticks since boot", ["0", "1000", "2000"], "is in 'ticks'"),
     ],
 )
-def test_a_name_whose_unit_the_steps_contradict_is_asked_about(header, stamps, words, tmp_path):
+def test_a_unit_in_a_name_that_contradicts_the_steps_is_refused(header, stamps, words, tmp_path):
     source = write(tmp_path / "log/imu.csv", f"{header},x", *(f"{t},1" for t in stamps))
     refused(source.parent, tmp_path / "cache", "imu.csv", header, words, "time_unit")
     robocache.ingest(source.parent, tmp_path / "cache", time_unit="ms")
@@ -288,14 +288,14 @@ def test_a_name_whose_unit_the_steps_contradict_is_asked_about(header, stamps, w
         ("t", ["2024-05-31T13:45:00", "2024-05-31T13:45:01"], [("clock 't'", "UTC, since it says no zone")]),
     ],
 )
-def test_what_was_assumed_of_a_clock_is_said(header, stamps, expected, tmp_path):
+def test_assumptions_about_a_clock_are_noted(header, stamps, expected, tmp_path):
     source = write(tmp_path / "imu.csv", *([f"{header},x"] if header else []), *(f"{t},1" for t in stamps))
     report = robocache.ingest(source, tmp_path / "cache")
     assert [(note.what, note.reason, note.streams) for note in report.assumed] == [(*one, ["imu"]) for one in expected]
 
 
 @pytest.mark.parametrize("header", ["t,zone", "time,Time Zone", "t,utc_offset", "time (UTC+2),x", "local_time,x"])
-def test_a_zone_that_is_said_elsewhere_is_no_utc(header, tmp_path):
+def test_a_zone_declared_elsewhere_is_not_utc(header, tmp_path):
     source = write(tmp_path / "imu.csv", f"{header},y", *(f"2024-05-31T13:45:0{k},2,1" for k in range(4)))
     report = robocache.ingest(source, tmp_path / "cache")
     (reason,) = [note.reason for note in report.assumed if note.what.startswith("clock")]
@@ -347,7 +347,7 @@ def test_stamps_in_iso_8601_are_exact(first, second, ns, header, tmp_path):
         (["12:00:01.5", "12:00:02"], ["line 2", "12:00:01.5"]),
     ],
 )
-def test_stamps_that_are_not_all_of_one_iso_form(cells, words, tmp_path):
+def test_stamps_of_mixed_iso_forms_are_refused(cells, words, tmp_path):
     source = write(tmp_path / "log/imu.csv", "t,a", *(f"{cell},1" for cell in cells))
     refused(source.parent, tmp_path / "cache", "imu.csv", *words)
 
@@ -361,7 +361,7 @@ def test_stamps_that_are_not_all_of_one_iso_form(cells, words, tmp_path):
     ],
 )
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
-def test_day_and_time_may_be_two_columns(lines, ns, suffix, tmp_path):
+def test_day_and_time_in_two_columns(lines, ns, suffix, tmp_path):
     source = write(tmp_path / f"log/imu.{suffix}", *lines)
     robocache.ingest(source.parent, tmp_path / "cache")
     stream = robocache.open(tmp_path / "cache").streams["imu"]
@@ -373,7 +373,7 @@ def test_day_and_time_may_be_two_columns(lines, ns, suffix, tmp_path):
     assert stream.attributes["clock_source"].startswith(f"{columns}, ISO 8601")
 
 
-def test_a_time_behind_a_day_that_is_none_is_named(tmp_path):
+def test_an_invalid_time_after_a_day_is_named(tmp_path):
     source = write(tmp_path / "log/imu.csv", "date,time,a", "2024-01-01,00:00:00,1", ",00:00:01,2")
     refused(source.parent, tmp_path / "cache", "imu.csv: line 3", "'T00:00:01'")
 
@@ -403,7 +403,7 @@ def test_rows_out_of_order_are_named_or_sorted(tmp_path):
 # ---- values ----
 
 
-def test_cells_that_are_empty_or_nan_are_nan(tmp_path):
+def test_empty_cells_and_nan_are_nan(tmp_path):
     _, values = ingest_lines(tmp_path, "t,a,b", "0.0,1,", "0.1,nan,2", "0.2,NaN,-inf", "0.3,,1e-3")
     np.testing.assert_array_equal(values, [[1, np.nan], [np.nan, 2], [np.nan, -np.inf], [np.nan, 1e-3]])
 
@@ -412,8 +412,8 @@ def test_cells_that_are_empty_or_nan_are_nan(tmp_path):
     "word", ["-", "--", "None", "?", "nil", "#DIV/0!", "null", "n/a", " - ", "none", "#VALUE!", "\\N"]
 )
 @pytest.mark.parametrize("late", [False, True])
-def test_words_for_no_value_are_nan_and_counted(word, late, tmp_path):
-    """Behind the first megabyte, too."""
+def test_words_for_a_missing_value_are_nan_and_counted(word, late, tmp_path):
+    """Also after the first megabyte."""
     rows = 120_000 if late else 6
     cells = ["1.5"] * rows
     cells[-4] = cells[-2] = word
@@ -427,7 +427,7 @@ def test_words_for_no_value_are_nan_and_counted(word, late, tmp_path):
     assert np.argwhere(nan).tolist() == [[rows - 4, 0], [rows - 3, 1], [rows - 2, 0]]
     assert (np.asarray(values)[:, 2] == 2.5).all()
     reasons = {note.what: note.reason for note in report.assumed if note.what.startswith("column")}
-    if word in ("null", "n/a"):  # as pyarrow has them
+    if word in ("null", "n/a"):  # pyarrow knows these words
         assert not reasons
     else:
         assert reasons == {
@@ -436,7 +436,7 @@ def test_words_for_no_value_are_nan_and_counted(word, late, tmp_path):
         }
 
 
-def test_words_for_no_value_are_texts_among_texts(tmp_path):
+def test_words_for_a_missing_value_are_texts_among_texts(tmp_path):
     lines = ["time_s,fault,sparse", "0.0,None,-", "0.1,None,-", "0.2,None,-", "0.3,None,7"]
     source = write(tmp_path / "log/imu.csv", *lines)
     robocache.ingest(source, tmp_path / "cache")
@@ -445,13 +445,13 @@ def test_words_for_no_value_are_texts_among_texts(tmp_path):
     assert np.asarray(episode["imu"][1]).tolist()[3] == [7.0] and np.isnan(np.asarray(episode["imu"][1])[:3]).all()
 
 
-def test_a_bad_cell_among_words_for_no_value_is_named(tmp_path):
+def test_a_bad_cell_among_words_for_a_missing_value_is_named(tmp_path):
     source = write(tmp_path / "log/imu.csv", "time_s,x", "0.0,1", "0.1,-", "0.2,3", "0.3,1.2.3", "0.4,3")
     message = refused(source, tmp_path / "cache", "imu.csv")
     assert "1.2.3" in message
 
 
-def test_large_whole_numbers_among_words_for_no_value_are_refused(tmp_path):
+def test_large_integers_among_words_for_a_missing_value_are_refused(tmp_path):
     lines = ["1.5"] * 200_000 + ["-"]
     lines = [f"{row / 100},{cell}" for row, cell in enumerate(["1"] * 200_000 + ["-", "9007199254740993"])]
     refused(write(tmp_path / "log/imu.csv", "time_s,x", *lines), tmp_path / "cache", "9007199254740993")
@@ -464,7 +464,7 @@ def test_numbers_are_read_exactly(rows, tmp_path):
     np.testing.assert_array_equal(ingest_lines(tmp_path, *lines, time_unit="s")[1], rows)
 
 
-def test_text_is_a_stream_of_its_own_and_numbers_that_do_not_fit_are_left_out_by_name(tmp_path):
+def test_text_is_its_own_stream_and_unfit_numbers_are_left_out_by_name(tmp_path):
     source = write(
         tmp_path / "log/imu.csv", "t,frame,ok,seq,a", f"0.0,base,True,{2**53 + 1},1", '0.1,"a, b",False,2,2', "0.2,,,,"
     )
@@ -480,11 +480,11 @@ def test_text_is_a_stream_of_its_own_and_numbers_that_do_not_fit_are_left_out_by
 
 @pytest.mark.parametrize("filled", [0, 1, 2])
 @pytest.mark.parametrize("workers", [None, 3])
-def test_a_column_that_is_empty_in_a_file_is_what_the_other_files_make_of_it(filled, workers, tmp_path):
+def test_a_column_empty_in_one_file_has_the_type_of_other_files(filled, workers, tmp_path):
     for run in range(3):
         cells = f"grasp,{2**53 + 1},True" if run == filled else ",,"
         write(tmp_path / f"logs/run_{run}/imu.csv", "t,a,note,seq,ok,none", f"0.0,{run},{cells},", "0.1,5,,,,")
-    write(tmp_path / "logs/run_3/imu.csv", "t,a,b", "0.0")  # is read for its own sake alone
+    write(tmp_path / "logs/run_3/imu.csv", "t,a,b", "0.0")  # alone, this file's columns have no type
     report = robocache.ingest(tmp_path / "logs", tmp_path / "cache", on_error="skip", workers=workers)
     assert [omission.what for omission in report.skipped] == ["run_3/imu.csv"]
     assert [(omission.what, "2^53" in omission.reason) for omission in report.left_out][:1] == [("imu: seq", True)]
@@ -498,7 +498,7 @@ def test_a_column_that_is_empty_in_a_file_is_what_the_other_files_make_of_it(fil
 
 
 @pytest.mark.parametrize(("cell", "values"), [("grasp", []), ("0.25", [[0.25]]), ("true", [[1.0]])])
-def test_a_column_that_begins_behind_the_first_megabyte(cell, values, tmp_path):
+def test_a_column_that_begins_after_the_first_megabyte(cell, values, tmp_path):
     lines = ["t,event", *(f"{row}.000000000," for row in range(90_000)), f"90000.5,{cell}"]
     assert len("\n".join(lines)) > 2**20
     write(tmp_path / "log/imu.csv", *lines)
@@ -518,14 +518,14 @@ def test_dates_are_text(cell, tmp_path):
     assert list(robocache.open(tmp_path / "cache").episode(0)["imu.day"][1]) == [cell.format(row) for row in range(3)]
 
 
-def test_columns_of_text_that_cannot_be_told_apart_by_name_go_by_number(tmp_path):
+def test_text_columns_of_equal_names_are_numbered(tmp_path):
     write(tmp_path / "log/imu.csv", "t,a,a,2", "0.0,u,v,w")
     robocache.ingest(tmp_path / "log", tmp_path / "cache")
     streams = robocache.open(tmp_path / "cache").episode(0)
     assert {name: streams[name][1][0] for name in streams} == {"imu.1": "u", "imu.2": "v", "imu.3": "w"}
 
 
-def test_text_that_is_no_utf_8_is_refused_by_name(tmp_path):
+def test_invalid_utf_8_is_refused_by_name(tmp_path):
     write(tmp_path / "log/imu.csv", "t,a,note", "0.0,1,b")
     with (tmp_path / "log/imu.csv").open("ab") as file:
         file.write(b"0.1,2,\xe9\n")
@@ -535,7 +535,7 @@ def test_text_that_is_no_utf_8_is_refused_by_name(tmp_path):
 @pytest.mark.parametrize(
     "cell", [str(2**53 + 1), f"-{2**60 + 1}", "123456789012345678901", f" {2**53 + 3} ", "9" * 400]
 )
-def test_whole_numbers_that_do_not_fit_stop_it_behind_the_first_megabyte_too(cell, tmp_path):
+def test_unfit_integers_after_the_first_megabyte_are_refused(cell, tmp_path):
     lines = [
         "t,count,x",
         *(f"{row}.5,{row},0.25" for row in range(100_000)),
@@ -552,7 +552,7 @@ def test_whole_numbers_that_do_not_fit_stop_it_behind_the_first_megabyte_too(cel
 
 
 @pytest.mark.parametrize("cells", [[str(2**53), str(2**60)], [f"{1e300:.0f}"], ["0.5", str(2**53 + 1)], ["-inf", "7"]])
-def test_large_numbers_that_float64_holds_or_that_are_no_whole_ones(cells, tmp_path):
+def test_large_numbers_that_float64_holds_are_accepted(cells, tmp_path):
     lines = [
         "t,a",
         *(f"{row}.5,{row}" for row in range(120_000)),
@@ -561,7 +561,7 @@ def test_large_numbers_that_float64_holds_or_that_are_no_whole_ones(cells, tmp_p
     assert ingest_lines(tmp_path, *lines)[1][120_000:, 0].tolist() == [float(cell) for cell in cells]
 
 
-def test_a_file_without_numbers_is_one_of_text_or_left_out(tmp_path):
+def test_a_file_without_numbers_is_text_or_left_out(tmp_path):
     write(tmp_path / "log/imu.csv", "0.0,1", "0.1,2")
     write(tmp_path / "log/cam.csv", "0.0,a.png", "0.1,b.png")
     write(tmp_path / "log/none.csv", "0.0", "0.1")
@@ -572,7 +572,7 @@ def test_a_file_without_numbers_is_one_of_text_or_left_out(tmp_path):
 
 
 def test_a_column_that_names_images_beside_the_file_is_a_camera(tmp_path):
-    """Rows are sorted with their images; one that is not there is skipped by name."""
+    """Rows are sorted with their images; a missing image is skipped by name."""
     write(tmp_path / "log/cam.csv", "t [s],gain,file", "0.2,2,c.png", "0.0,0,a.png", "0.1,1,b.png", "0.3,3,d.png")
     (tmp_path / "log/cam").mkdir()
     for level, name in enumerate("abc"):
@@ -593,7 +593,7 @@ def test_two_columns_of_one_name(tmp_path):
     assert ingest_lines(tmp_path, "t,a,a", "0.0,1,2", "0.1,3,4")[1].tolist() == [[1, 2], [3, 4]]
 
 
-def test_windows_line_ends_and_a_byte_order_mark(tmp_path):
+def test_crlf_line_ends_and_a_byte_order_mark(tmp_path):
     assert ingest_lines(tmp_path, "\ufefft,a\r", "0.0,1\r", "0.1,3\r")[1].tolist() == [[1], [3]]
 
 
@@ -602,7 +602,7 @@ def test_windows_line_ends_and_a_byte_order_mark(tmp_path):
 
 @pytest.mark.parametrize("separator", [";", "\t", ","])
 @pytest.mark.parametrize("header", ["t|a|note", '"t"|"a (x;y)"|note', "#t|a|note", None])
-def test_what_is_between_cells_is_found_and_told(separator, header, tmp_path):
+def test_the_separator_is_found_and_noted(separator, header, tmp_path):
     lines = [header] * (header is not None) + ["0.0|1|go", "0.5|2|stop, now" if separator != "," else "0.5|2|stop; now"]
     source = write(tmp_path / "log/imu.csv", *(line.replace("|", separator) for line in lines)).parent
     robocache.ingest(source, tmp_path / "cache")
@@ -616,7 +616,7 @@ def test_what_is_between_cells_is_found_and_told(separator, header, tmp_path):
     assert f'# clock_source: "{"t" if header else "column 0"}, s"' in ingest_preview(source)
 
 
-def test_files_of_a_stream_are_apart_by_what_each_of_them_is(tmp_path):
+def test_each_file_has_its_own_separator(tmp_path):
     for run, separator in enumerate(",;\t"):
         write(tmp_path / f"logs/run{run}/imu.csv", *(f"{row}|{run}".replace("|", separator) for row in ("0.0", "0.5")))
     robocache.ingest(tmp_path / "logs", tmp_path / "cache")
@@ -667,7 +667,7 @@ def test_comments_before_the_header(comments, header, tmp_path):
     assert "# left out: imu: comments" in ingest_preview(source)
 
 
-def test_a_bad_cell_behind_comments_is_named_by_its_line(tmp_path):
+def test_a_bad_cell_after_comments_is_named_by_its_line(tmp_path):
     comments = ["# one", "# two", "# three"]
     write(tmp_path / "log/imu.csv", *comments, "t,a", "0.0,1", "later,2")
     refused(tmp_path / "log", tmp_path / "cache", "imu.csv: line 6", "later")
@@ -675,13 +675,13 @@ def test_a_bad_cell_behind_comments_is_named_by_its_line(tmp_path):
     refused(tmp_path / "log", tmp_path / "cache", "Row #6")
     write(tmp_path / "log/imu.csv", *comments, "t,a", '0.0,"1', '0.5,"2"')
     refused(tmp_path / "log", tmp_path / "cache", "imu.csv: line 5", "quote")
-    write(tmp_path / "log/imu.csv", "#t,a", "later,1", "0.5,2")  # a row, and no header behind a comment
+    write(tmp_path / "log/imu.csv", "#t,a", "later,1", "0.5,2")  # "later,1" is a row, not a header after a comment
     refused(tmp_path / "log", tmp_path / "cache", "imu.csv: line 2", "later")
     write(tmp_path / "log/imu.csv", *comments)
     refused(tmp_path / "log", tmp_path / "cache", "imu.csv: no rows")
 
 
-def test_files_are_looked_at_once_for_all_their_empty_columns(tmp_path, monkeypatch):
+def test_a_file_is_scanned_once_for_all_its_empty_columns(tmp_path, monkeypatch):
     from robocache.ingest import csv_begin as reader
 
     names = ["t", *(f"empty_{column}" for column in range(8))]
@@ -696,8 +696,8 @@ def test_files_are_looked_at_once_for_all_their_empty_columns(tmp_path, monkeypa
     assert sorted(looked) == sorted((tmp_path / "logs").rglob("*.csv"))
 
 
-def test_an_empty_column_is_what_the_column_of_its_name_is(tmp_path):
-    """Not the one of its number in a file that has the columns in another order."""
+def test_an_empty_column_has_the_type_of_its_name(tmp_path):
+    """Files may have the columns in another order, so the index does not decide."""
     write(tmp_path / "logs/1/imu.csv", "t,a,note,x", "0.0,1,,2")
     write(tmp_path / "logs/2/imu.csv", "t,note,a,x", "0.0,go,1,2")
     robocache.ingest(tmp_path / "logs", tmp_path / "cache", time_unit="s")
@@ -707,7 +707,7 @@ def test_an_empty_column_is_what_the_column_of_its_name_is(tmp_path):
     assert [list(dataset.episode(run)["imu.note"][1]) for run in range(2)] == [[], ["go"]]
 
 
-# ---- what cannot be read ----
+# ---- unreadable files and rows ----
 
 
 @pytest.mark.parametrize(
@@ -743,7 +743,7 @@ def test_a_file_that_cannot_be_read(lines, words, tmp_path):
     ],
 )
 @pytest.mark.parametrize("end", ["\n", "\n0.4,4\n0.5,5\n", ""])
-def test_a_row_that_cannot_be_read_is_left_out_by_its_line(end, bad, words, tmp_path):
+def test_an_unreadable_row_is_left_out_by_its_line(end, bad, words, tmp_path):
     source = tmp_path / "log/imu.csv"
     source.parent.mkdir()
     source.write_text(f"t,a\n0.1,1\n0.2,2\n{bad}{end}")
@@ -755,7 +755,7 @@ def test_a_row_that_cannot_be_read_is_left_out_by_its_line(end, bad, words, tmp_
     assert (time_ns // 10**8).tolist() == rows and values[:, 0].tolist() == rows
 
 
-def test_rows_behind_those_that_cannot_be_read_are_all_kept(tmp_path):
+def test_all_rows_after_unreadable_ones_are_kept(tmp_path):
     rows = [f"{row / 100},{row},{row}.5,go,true" for row in range(50_000)]
     rows[700], rows[30_000], rows[40_000] = "7.0,1", "300.0,x,1,go,true", "400.0,1,1,go,maybe"
     source = write(tmp_path / "log/imu.csv", "t,a,b,note,on", *rows)
@@ -771,8 +771,8 @@ def test_rows_behind_those_that_cannot_be_read_are_all_kept(tmp_path):
 
 
 @pytest.mark.parametrize("cut", range(1, 8))
-def test_a_file_that_may_have_been_cut_off_is_told(cut, tmp_path):
-    """In its last number, which then lacks digits, or behind it: nothing tells these apart."""
+def test_a_file_that_may_be_cut_off_is_noted(cut, tmp_path):
+    """It may be cut within its last number, or after it: the file does not show which."""
     text = "t,a\n0.1,1.25\n0.2,2.125\n0.3,3.5625\n"
     source = tmp_path / "log/imu.csv"
     source.parent.mkdir()
@@ -784,7 +784,7 @@ def test_a_file_that_may_have_been_cut_off_is_told(cut, tmp_path):
     assert values[:2].tolist() == [1.25, 2.125]
 
 
-def test_a_file_that_ends_as_its_lines_do_is_whole(tmp_path):
+def test_a_file_that_ends_with_a_line_end_is_complete(tmp_path):
     for end in ("\n", "\r\n"):
         source = tmp_path / "log/imu.csv"
         source.parent.mkdir(exist_ok=True)
@@ -811,7 +811,7 @@ def test_a_file_that_ends_as_its_lines_do_is_whole(tmp_path):
     ],
 )
 @pytest.mark.parametrize("turned", [False, True])
-def test_seconds_and_what_is_beyond_them_are_one_clock(turned, seconds, beyond, in_a_second, tmp_path):
+def test_seconds_and_nanoseconds_in_two_columns_are_one_clock(turned, seconds, beyond, in_a_second, tmp_path):
     stamps = [1_700_000_000 * in_a_second + k * in_a_second // 8 + k for k in range(30)]
     rows = [(stamp // in_a_second, stamp % in_a_second) for stamp in stamps]
     if turned:
@@ -825,14 +825,14 @@ def test_seconds_and_what_is_beyond_them_are_one_clock(turned, seconds, beyond, 
 
 
 @pytest.mark.parametrize("column", ["header.stamp.secs", "header.stamp.nsecs", 2])
-def test_the_pair_is_found_where_one_of_it_is_asked_for(column, tmp_path):
+def test_naming_one_column_finds_the_pair(column, tmp_path):
     lines = [f"{k},{1700000000 + k // 2},{k % 2 * 500000000}.0" for k in range(6)]
     header = "x,header.stamp.secs,header.stamp.nsecs"
     time_ns, _ = ingest_lines(tmp_path, header, *lines, time_column=column)
     assert np.diff(time_ns).tolist() == [500_000_000] * 5
 
 
-def test_two_columns_that_are_each_a_whole_stamp_stay_apart(tmp_path):
+def test_two_columns_of_complete_stamps_are_no_pair(tmp_path):
     lines = [f"{k / 10},{k * 100_000_000},{k}" for k in range(6)]
     time_ns, values = ingest_lines(tmp_path, "t_s,t_ns,x", *lines)
     assert time_ns == [k * 10**8 for k in range(6)] and values.shape == (6, 2)
@@ -840,7 +840,7 @@ def test_two_columns_that_are_each_a_whole_stamp_stay_apart(tmp_path):
     assert time_ns == [k * 10**8 for k in range(6)]
 
 
-def test_whole_seconds_beside_a_whole_stamp_are_asked_about(tmp_path):
+def test_integer_seconds_beside_a_complete_stamp_are_refused(tmp_path):
     lines = [f"{1700000000 + k // 10},{1700000000000000000 + k * 10**8},{k}" for k in range(30)]
     source = write(tmp_path / "log/imu.csv", "secs,nsecs,x", *lines)
     refused(source, tmp_path / "cache", "imu.csv", "'secs' and 'nsecs'", "time_column")
@@ -851,14 +851,14 @@ def test_whole_seconds_beside_a_whole_stamp_are_asked_about(tmp_path):
 
 
 @pytest.mark.parametrize("header", [None, "t,rest,x", "time,nsec,x"])
-def test_a_pair_that_no_header_names_is_asked_about(header, tmp_path):
+def test_a_pair_without_a_header_is_refused(header, tmp_path):
     lines = [f"{1700000000 + k // 10},{k % 10 * 100000000},{k}" for k in range(30)]
     source = write(tmp_path / "log/imu.csv", *([header] if header else []), *lines)
     refused(source, tmp_path / "cache", "imu.csv", "whole seconds that repeat", "time_unit")
     assert robocache.ingest(source, tmp_path / "cache", time_unit="s").rows == {"imu": 30}
 
 
-def test_a_pair_that_is_none_farther_down_is_refused_by_its_line(tmp_path):
+def test_a_pair_with_an_invalid_row_is_refused_by_its_line(tmp_path):
     lines = [f"{k},5,{'x' * 100}" for k in range(20_000)]
     lines[15_000] = f"15000,1000000000,{'x' * 100}"
     source = write(tmp_path / "log/imu.csv", "secs,nsecs,note", *lines)
@@ -881,13 +881,13 @@ def test_columns_that_change_between_episodes(tmp_path):
     assert report.episodes == 1
 
 
-def test_no_such_clock(tmp_path):
+def test_an_unknown_clock_is_refused(tmp_path):
     source = write(tmp_path / "log/imu.csv", "t,a", "0.0,1")
     refused(source.parent, tmp_path / "cache", "no column 'stamp'", "t, a", time_column="stamp")
     refused(source.parent, tmp_path / "cache", "no column 7", time_column=7)
 
 
-def test_where_nothing_can_be_kept_nothing_is_written(tmp_path):
+def test_without_readable_rows_no_cache_is_written(tmp_path):
     write(tmp_path / "log/imu.csv")
     refused(tmp_path / "log", tmp_path / "cache", "imu.csv", "empty", on_error="skip")
     write(tmp_path / "log/imu.csv", "0.0", "0.1")
@@ -914,7 +914,7 @@ def test_arguments_are_checked(tmp_path):
     refused(source, tmp_path / "cache", "meta/info.json", format="lerobot")
 
 
-def test_an_existing_cache_stays_unless_overwrite(tmp_path):
+def test_an_existing_cache_stays_without_overwrite(tmp_path):
     source = write(tmp_path / "log/imu.csv", "0.0,1", "0.1,2").parent
     robocache.ingest(source, tmp_path / "cache")
     with pytest.raises(robocache.FileError, match="cache"):
@@ -927,8 +927,8 @@ def test_an_existing_cache_stays_unless_overwrite(tmp_path):
     assert robocache.ingest(source, tmp_path / "cache", overwrite=True, time_unit="s").rows == {"imu": 1}
 
 
-def test_progress_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(driver, "_TELL_S", math.inf)  # slow rows show more steps, here by chance
+def test_progress_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(driver, "_TELL_S", math.inf)  # on a slow machine more steps would be shown
     for number in range(3):
         write(tmp_path / f"log/{number}/imu.csv", "0.0,1", "0.1,2")
     lines = []
@@ -1007,7 +1007,7 @@ def test_euroc_camera(real_data, tmp_path):
         assert stream.values.data[slice(*stream.values.offsets[row : row + 2])].tobytes() == image.read_bytes()
 
 
-def test_gtsam_logs_that_are_odd(real_data, tmp_path):
+def test_unusual_gtsam_logs(real_data, tmp_path):
     source = real_data("logs_csv/gtsam")
     refused(source, tmp_path / "cache", "imuAndGPSdata.csv", "Expected 11 columns")
     report = robocache.ingest(source, tmp_path / "cache", on_error="skip")
@@ -1017,7 +1017,7 @@ def test_gtsam_logs_that_are_odd(real_data, tmp_path):
     assert stream.findings["duplicates"] == 248
 
 
-def test_a_first_line_that_no_parser_takes(tmp_path):
+def test_an_unparseable_first_line(tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/blob.csv").write_text("a" * 200_000)
     with pytest.raises(robocache.FileError, match=r"blob\.csv: line 1: field larger"):
@@ -1026,13 +1026,13 @@ def test_a_first_line_that_no_parser_takes(tmp_path):
 
 @pytest.mark.parametrize("header", ["t,a", '"t","a"', '"t",a', 't,"a,b"', "\ufefft,a"])
 @pytest.mark.parametrize("row", ['0.5,"2', '"0.5,2', '0.5,2"'])
-def test_a_quote_that_is_not_closed_is_refused_whatever_the_header(header, row, tmp_path):
+def test_an_open_quote_is_refused_with_any_header(header, row, tmp_path):
     write(tmp_path / "imu.csv", header, "0.25,1", row, "0.75,3", "1.0,4")
     refused(tmp_path / "imu.csv", tmp_path / "cache", "imu.csv")
 
 
 @pytest.mark.parametrize("header", ['t,a"b,"c', 't,"a', '"t",""a"', '"t,"'])
-def test_a_quote_that_the_header_does_not_close_loses_no_row(header, tmp_path):
+def test_an_open_quote_in_the_header_loses_no_row(header, tmp_path):
     write(tmp_path / "imu.csv", header, "0.25,1", "0.5,2", "0.75,3")
     with contextlib.suppress(robocache.FileError):
         assert robocache.ingest(tmp_path / "imu.csv", tmp_path / "cache").rows == {"imu": 3}
@@ -1056,8 +1056,8 @@ _STAMPS = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(_STAMPS, min_size=1, max_size=4), st.sampled_from(["s", "ms", "us", "ns"]))
-def test_stamps_of_digits_are_read_as_all_others_are(stamps, unit):
-    """Without the road for whole numbers too."""
+def test_integer_stamps_equal_those_of_the_general_parser(stamps, unit):
+    """The fast path for integers gives the same stamps as the general one."""
     import pyarrow as pa
     from robocache.ingest import stamps as reader
 
@@ -1075,14 +1075,14 @@ def test_stamps_of_digits_are_read_as_all_others_are(stamps, unit):
 
 
 @pytest.mark.parametrize(("bad", "words"), [("-5", "-5, below 0"), ("1500000000", "1500000000, more than a second")])
-def test_what_is_no_part_of_a_second_is_named(bad, words, tmp_path):
+def test_an_invalid_part_of_a_second_is_named(bad, words, tmp_path):
     source = write(tmp_path / "log/imu.csv", "secs,nsecs,a", "1,0,1", f"1,{bad},2", "2,3,3").parent
     message = refused(source, tmp_path / "cache", "'secs' and 'nsecs' look like one stamp", words, "time_column")
     assert "below 0, more" not in message
 
 
 @pytest.mark.parametrize(("rows", "named"), [(12, True), (4, False)])
-def test_stamps_that_most_rows_repeat_are_named(rows, named, tmp_path):
+def test_mostly_repeated_stamps_are_named(rows, named, tmp_path):
     stamps = [1_732_340_000] * rows + [1_732_340_000 + k for k in range(1, 8)]
     write(tmp_path / "a.csv", "timestamp,x", *(f"{stamp},{k}" for k, stamp in enumerate(stamps)))
     report = robocache.ingest(tmp_path / "a.csv", tmp_path / "cache", progress=False)
@@ -1093,7 +1093,7 @@ def test_stamps_that_most_rows_repeat_are_named(rows, named, tmp_path):
 
 
 def between(dataset, stream, offset_s):
-    """The values of a stream so long after each of its rows."""
+    """The stream's values at `offset_s` after each of its rows."""
     loader = robocache.Loader(
         dataset,
         delta_timestamps={stream: robocache.Window([offset_s], dtype="float64")},
@@ -1109,7 +1109,7 @@ CLOCKS = {"t": np.arange(40) * 0.01, "t_acc": np.arange(16) * 0.025, "pose.times
 
 @pytest.mark.parametrize("layout", ["side by side", "interleaved", "cut to one length"])
 @pytest.mark.parametrize("dates", [False, True])
-def test_columns_of_further_clocks_are_streams_of_their_own(layout, dates, tmp_path):
+def test_columns_of_further_clocks_are_separate_streams(layout, dates, tmp_path):
     """Against numpy's interpolation of each sensor's own columns."""
     clocks = {name: times[:8] if layout.startswith("cut") else times for name, times in CLOCKS.items()}
     base = np.datetime64("2024-01-01T00:00:00", "ns")
@@ -1136,7 +1136,7 @@ def test_columns_of_further_clocks_are_streams_of_their_own(layout, dates, tmp_p
         np.testing.assert_allclose(between(dataset, stream, 0.004)[:-1, 0], exact[:-1], atol=1e-6)
 
 
-def test_texts_go_with_the_clock_before_them(tmp_path):
+def test_texts_have_the_clock_before_them(tmp_path):
     lines = ["t,x,t_events,event,flag"]
     lines += [f"{k / 10},{k},{f'{k / 2},e{k},{str(k % 2 == 0).lower()}' if k < 4 else ',,'}" for k in range(20)]
     write(tmp_path / "log/run.csv", *lines)
@@ -1152,7 +1152,7 @@ def test_texts_go_with_the_clock_before_them(tmp_path):
     ("name", "second"),
     [
         ("time_ns", lambda k: k * 10_000_000),  # the same time in another unit
-        ("t_sent", lambda k: k / 100 - 0.003),  # of the same rows
+        ("t_sent", lambda k: k / 100 - 0.003),  # stamps of the same rows
         ("t_x", lambda k: k / 7 + 0.5),  # a translation
         ("t_base [m]", lambda k: k / 7),
         ("cpu_time", lambda k: k / 300),
@@ -1169,20 +1169,20 @@ def test_other_columns_beside_the_clock_stay_columns(name, second, tmp_path):
 
 @pytest.mark.parametrize("name", ["moving_time_s", "sailing_time_s", "gyroTime", "t_home", "exposureTime"])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_a_duration_is_a_value_and_no_clock(name, sparse, tmp_path):
+def test_a_duration_is_no_clock(name, sparse, tmp_path):
     """The column advances at another rate than the clock, and has a number in all rows or in every third."""
     lines = [f"{k / 10},{k},{'' if sparse and k % 3 else k * 0.07},{k / 100}" for k in range(60)]
     source = write(tmp_path / "imu.csv", f"t,a,{name},gain", *lines)
     report = robocache.ingest(source, tmp_path / "cache")
     (stream,) = robocache.open(tmp_path / "cache").streams.values()
     assert stream.names == ["a", name, "gain"] and stream.time_ns.tolist() == [k * 10**8 for k in range(60)]
-    if name not in ("moving_time_s", "exposureTime"):  # whose words name no clock
+    if name not in ("moving_time_s", "exposureTime"):  # these words name no clock
         assert (f"column {name!r}", "a value, not a clock of the columns behind it") in [
             (note.what, note.reason) for note in report.assumed
         ]
 
 
-def test_a_sparse_stamp_that_is_the_clock_s_but_for_a_delay_is_a_clock_and_said(tmp_path):
+def test_a_sparse_delayed_stamp_is_a_clock_and_noted(tmp_path):
     lines = [f"{k / 10},{k},{'' if k % 3 else k / 10 - 0.03},{'' if k % 3 else k}" for k in range(60)]
     source = write(tmp_path / "run.csv", "t,a,gps_timestamp,height", *lines)
     report = robocache.ingest(source, tmp_path / "cache")
@@ -1194,7 +1194,7 @@ def test_a_sparse_stamp_that_is_the_clock_s_but_for_a_delay_is_a_clock_and_said(
 
 @pytest.mark.parametrize("counter", ["frame_id", "frame", "sampleIndex", "Unnamed: 0", "", "row", "x"])
 @pytest.mark.parametrize("cell", ["{}.0", "{:.18e}", "{}000"])
-def test_a_column_that_is_named_a_time_is_the_clock_before_one_that_is_not(counter, cell, tmp_path):
+def test_a_column_named_like_a_time_is_the_clock(counter, cell, tmp_path):
     rows = [f"{cell.format(k)},{1_700_000_000 + k / 20:.2f},{5 + k / 100},{k / 10}" for k in range(40)]
     source = write(tmp_path / "imu.csv", f"{counter},timestamp,exposure_time,gain", *rows)
     report = robocache.ingest(source, tmp_path / "cache")
@@ -1207,7 +1207,7 @@ def test_a_column_that_is_named_a_time_is_the_clock_before_one_that_is_not(count
 
 @pytest.mark.parametrize("header", ["x", "root_x", "distance_m", "pos", "joint1", "qx"])
 def test_a_quantity_that_rises_is_no_clock(header, tmp_path):
-    """A walk forward, written without a clock: x rises by about a centimetre a row."""
+    """A robot walks forward; the log has no clock, and x rises by about a centimetre a row."""
     rows = [f"{0.01 * k + 0.001 * (k % 3)},{k},{k / 10}" for k in range(40)]
     source = write(tmp_path / "walk.csv", f"{header},y,z", *rows)
     refused(source, tmp_path / "cache", "walk.csv", repr(header), "is no time", "time_column", "time_unit")
@@ -1221,7 +1221,7 @@ def test_a_quantity_that_rises_is_no_clock(header, tmp_path):
     [("frame", "{}.0"), ("index", "{:.18e}"), ("step", "{}000"), ("sample_no", "{}000000"), ("frameNumber", "0.{}")],
 )
 @pytest.mark.parametrize("others", ["x", "x,cam_timestamp,imu_timestamp"])
-def test_a_counter_of_rows_alone_is_asked_about(header, cell, others, tmp_path):
+def test_a_row_counter_alone_is_refused_as_a_clock(header, cell, others, tmp_path):
     behind = ",".join(["1"] * (1 + others.count(",")))
     source = write(tmp_path / "imu.csv", f"{header},{others}", *(f"{cell.format(k)},{behind}" for k in range(9)))
     refused(source, tmp_path / "cache", "imu.csv", repr(header), "counts rows", "time_column", "time_unit")
@@ -1244,7 +1244,7 @@ def test_a_counter_of_rows_alone_is_asked_about(header, cell, others, tmp_path):
         ("sensor", [1, 1, 2, 2]),
     ],
 )
-def test_rows_that_take_turns_by_any_column_are_held_where_their_numbers_jump(header, subjects, tmp_path):
+def test_rows_of_alternating_subjects_are_held_if_numbers_jump(header, subjects, tmp_path):
     levels = (1.5, 20.0, 7.0)
     distinct = list(dict.fromkeys(subjects))
     values = [levels[distinct.index(subjects[k % len(subjects)])] + k / 1000 for k in range(60)]
@@ -1263,9 +1263,9 @@ def test_rows_that_take_turns_by_any_column_are_held_where_their_numbers_jump(he
 @pytest.mark.parametrize(
     ("header", "cells", "value"),
     [
-        ("event", ["left", "left", "right"], lambda k: 10.0 * (k % 3 > 1)),  # what happens, not who
-        ("phase", ["a", "b", "c"], lambda k: k * 1.0),  # the numbers go on
-        ("note", ["x"] * 30 + ["y"] * 30, lambda k: 5.0 * (k > 29)),  # no turns
+        ("event", ["left", "left", "right"], lambda k: 10.0 * (k % 3 > 1)),  # an event, no subject
+        ("phase", ["a", "b", "c"], lambda k: k * 1.0),  # the numbers continue
+        ("note", ["x"] * 30 + ["y"] * 30, lambda k: 5.0 * (k > 29)),  # the subjects do not alternate
         ("contact", [0] * 9 + [1] * 11, lambda k: 10.0 * (k % 20 > 8)),
         ("count", range(60), lambda k: (-1.0) ** k),
     ],
@@ -1280,8 +1280,8 @@ def test_rows_of_one_subject_stay_interpolated(header, cells, value, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gripper_current", "tag"])
-def test_a_measurement_of_few_whole_values_is_no_subject(name, rng, tmp_path):
-    """Another one follows it, as a voltage a current; the arm moves on between them."""
+def test_a_measurement_of_few_integers_is_no_subject(name, rng, tmp_path):
+    """Another column follows it, like a voltage a current; the arm moves on in between."""
     current = rng.integers(0, 3, 200)
     lines = [
         f"{k / 100},{math.sin(k / 9)},{math.cos(k / 9)},{math.sin(k / 5)},{n},{12 - n}" for k, n in enumerate(current)
@@ -1292,7 +1292,7 @@ def test_a_measurement_of_few_whole_values_is_no_subject(name, rng, tmp_path):
     assert "methods" not in robocache.open(tmp_path / "cache").streams["a"].attributes
 
 
-def test_rows_of_ids_that_take_turns_are_held(tmp_path):
+def test_rows_of_alternating_ids_are_held(tmp_path):
     lines = [
         "timestamp,range,from_id,to_id",
         *(f"{1.7e9 + k / 100:.2f},{(2, 8, 5)[k % 3]}.0,10,{k % 3}" for k in range(30)),
@@ -1308,7 +1308,7 @@ def test_rows_of_ids_that_take_turns_are_held(tmp_path):
 @pytest.mark.parametrize(
     ("name", "ids"), [("to_id", [3] * 30), ("id", range(30)), ("mode_id", [0, 1] * 15), ("leg_id", [0] * 15 + [1] * 15)]
 )
-def test_other_whole_numbers_are_numbers(name, ids, tmp_path):
+def test_other_integers_are_no_subjects(name, ids, tmp_path):
     write(tmp_path / "log/a.csv", f"t,x,{name}", *(f"{k / 100},{k}.5,{value}" for k, value in enumerate(ids)))
     robocache.ingest(tmp_path / "log", tmp_path / "cache")
     values = between(robocache.open(tmp_path / "cache"), "a", 0.005)
@@ -1316,7 +1316,7 @@ def test_other_whole_numbers_are_numbers(name, ids, tmp_path):
 
 
 @pytest.mark.parametrize(("header", "crosses"), [("longitude", True), ("gps_lon_deg", True), ("longitude", False)])
-def test_a_longitude_that_crosses_180_degrees_is_said(header, crosses, tmp_path):
+def test_a_longitude_that_crosses_180_degrees_is_noted(header, crosses, tmp_path):
     last = -179.9995 if crosses else 179.9996
     write(
         tmp_path / "gps.csv", f"time_s,latitude,{header}", "1000.0,5,179.9990", "1000.1,5,179.9995", f"1000.2,5,{last}"

@@ -1,4 +1,4 @@
-"""Ingest says it where a recording declares other episodes, another length or other joints than it is taken to have."""
+"""Ingest notes or refuses a recording that declares other episodes, lengths or joints than ingest assumes."""
 
 import h5py
 import numpy as np
@@ -63,7 +63,7 @@ COUNTS = np.r_[:25, :15]
         ("seq_lens", np.array([10, 10, 20]), "tells of 3"),
     ],
 )
-def test_episodes_and_lengths_that_a_file_declares_are_said(name, values, words, tmp_path):
+def test_declared_episodes_and_lengths_are_noted(name, values, words, tmp_path):
     report = robocache.ingest(write_npz(tmp_path / "s", **{name: values}), tmp_path / "cache", rate_hz=10, format="npz")
     ((subject, reason),) = said(report).items()
     assert repr(name) in subject and words in reason
@@ -72,23 +72,23 @@ def test_episodes_and_lengths_that_a_file_declares_are_said(name, values, words,
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("dones", np.arange(ROWS) >= 30),  # done, and it stays so
+        ("dones", np.arange(ROWS) >= 30),  # done stays set
         ("is_first", np.arange(ROWS) == 0),
         ("episode_index", np.full(ROWS, 3)),
         ("mask", np.ones(ROWS)),
-        ("mask", MARKS),  # no tail
-        ("episode_id", np.random.default_rng(0).integers(0, 9, ROWS)),  # not one behind the other
+        ("mask", MARKS),  # no episode ends early
+        ("episode_id", np.random.default_rng(0).integers(0, 9, ROWS)),  # not consecutive
         ("lengths", np.array([15, 26])),
         ("num_steps", ROWS),
         ("horizon", 100),
         ("step", np.arange(ROWS) + 7),
         ("step", np.arange(ROWS) % 2),  # a flag
-        ("counter", (np.arange(ROWS, dtype=np.uint8) + 240)),  # eight bits
+        ("counter", (np.arange(ROWS, dtype=np.uint8) + 240)),  # wraps at eight bits
         ("index", np.random.default_rng(0).integers(0, 9, ROWS)),
         ("starts", np.array([1, 15])),
     ],
 )
-def test_declarations_that_agree_are_not_said(name, values, tmp_path):
+def test_agreeing_declarations_have_no_note(name, values, tmp_path):
     report = robocache.ingest(write_npz(tmp_path / "s", **{name: values}), tmp_path / "cache", rate_hz=10, format="npz")
     assert not said(report)
 
@@ -123,7 +123,7 @@ def test_other_joints_in_a_later_demo_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["joint_names", "body_names", "joint_order"])
-def test_other_joints_in_what_is_appended_are_refused(column, tmp_path):
+def test_other_joints_in_an_appended_source_are_refused(column, tmp_path):
     for folder, names in (("a", ["a", "b"]), ("b", ["b", "a"])):
         write_npz(tmp_path / folder, **{column: np.array(names)})
     robocache.ingest(tmp_path / "a", tmp_path / "cache", rate_hz=10, format="npz")
@@ -132,7 +132,7 @@ def test_other_joints_in_what_is_appended_are_refused(column, tmp_path):
     assert len(robocache.open(tmp_path / "cache").episodes) == 1
 
 
-def test_other_objects_in_a_later_file_are_none_of_joints(tmp_path):
+def test_other_objects_in_a_later_file_are_accepted(tmp_path):
     source = write_npz(tmp_path / "s", 2, object_names=[np.array(["cup", "box"]), np.array(["box", "cup"])])
     assert robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="npz").episodes == 2
 
@@ -143,7 +143,7 @@ STAMPS = np.arange(ROWS) / 10.0
 
 
 def write_beside(folder, form, name, stamps, fps):
-    """A recording with a rate that it declares and stamps of its own."""
+    """Writes a recording with a declared rate and stamps."""
     folder.mkdir()
     if form == "npz":
         np.savez(folder / "e.npz", state=np.zeros((ROWS, 2)), action=np.zeros((ROWS, 2)), fps=fps, **{name: stamps})
@@ -179,7 +179,7 @@ def write_beside(folder, form, name, stamps, fps):
         ("t", STAMPS),
     ],
 )
-def test_a_rate_that_stamps_contradict_is_refused_or_said(form, name, stamps, tmp_path):
+def test_a_rate_that_stamps_contradict_is_refused_or_noted(form, name, stamps, tmp_path):
     source = write_beside(tmp_path / "s", form, name, stamps, 25)
     with pytest.raises(robocache.FileError, match=rf"10 rows a second by '.*{name}'.*25 by the rate.*rate-hz"):
         robocache.ingest(source, tmp_path / "cache")
@@ -200,12 +200,12 @@ def test_a_rate_that_stamps_contradict_is_refused_or_said(form, name, stamps, tm
         ("time_of_day", STAMPS * 7),
     ],
 )
-def test_stamps_that_agree_with_the_rate_are_not_said(name, stamps, tmp_path):
+def test_stamps_that_agree_with_the_rate_have_no_note(name, stamps, tmp_path):
     report = robocache.ingest(write_beside(tmp_path / "s", "npz", name, stamps, 10), tmp_path / "cache")
     assert not said(report)
 
 
-def test_stamps_with_a_pause_are_said(tmp_path):
+def test_stamps_with_a_pause_are_noted(tmp_path):
     stamps = STAMPS + 9.0 * (np.arange(ROWS) > 20)
     report = robocache.ingest(write_beside(tmp_path / "s", "npz", "timestamps", stamps, 10), tmp_path / "cache")
     assert "mean 3.023" in said(report)["clock beside 'timestamps'"]
@@ -215,7 +215,7 @@ def test_stamps_with_a_pause_are_said(tmp_path):
 
 
 def write_aloha(path, names, at="file", word="joint_names", count=2):
-    """ALOHA's layout, whose qpos counts from 0; the names are an attribute of the file, a group or the dataset, or a dataset."""
+    """Writes ALOHA's layout. The names are an attribute of the file, a group or the dataset, or a dataset."""
     with h5py.File(path, "w") as file:
         file.attrs["fps"] = 50
         file["observations/qpos"] = np.arange(10.0 * count).reshape(10, count)
@@ -242,7 +242,7 @@ TEXTS = [
 
 @pytest.mark.parametrize("names", TEXTS, ids=map(str, range(len(TEXTS))))
 @pytest.mark.parametrize("at", ["file", "group", "dataset", "a dataset beside"])
-def test_names_in_attributes_become_those_of_features(at, names, tmp_path):
+def test_names_in_attributes_become_feature_names(at, names, tmp_path):
     write_aloha(tmp_path / "episode_0.hdf5", names, at)
     robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache")
     streams = robocache.open(tmp_path / "cache").streams
@@ -253,7 +253,7 @@ def test_names_in_attributes_become_those_of_features(at, names, tmp_path):
 @pytest.mark.parametrize(
     "word", ["labels", "names", "columns", "keys", "fields", "joints", "motor_names", "qpos_names", "Feature_Names"]
 )
-def test_other_words_for_names(word, tmp_path):
+def test_other_attributes_with_names(word, tmp_path):
     write_aloha(tmp_path / "episode_0.hdf5", ["a", "b"], "file", word)
     report = robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache")
     assert robocache.open(tmp_path / "cache")["observations/qpos"].names == ["a", "b"]
@@ -264,7 +264,7 @@ def test_other_words_for_names(word, tmp_path):
 @pytest.mark.parametrize("word", ["joint_names", "labels"])
 @pytest.mark.parametrize("names", [(["a", "b"], ["b", "a"]), ("a,b", "b,a")])
 @pytest.mark.parametrize("append", [False, True])
-def test_files_whose_names_have_another_order_are_no_one_dataset(append, names, word, at, tmp_path):
+def test_files_with_differently_ordered_names_are_refused(append, names, word, at, tmp_path):
     for number, own in enumerate(names):
         (tmp_path / f"s{number * append}").mkdir(exist_ok=True)
         write_aloha(tmp_path / f"s{number * append}/episode_{number}.hdf5", own, at, word)
@@ -275,7 +275,7 @@ def test_files_whose_names_have_another_order_are_no_one_dataset(append, names, 
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_file_without_names_goes_with_those_that_have_some(first, tmp_path):
+def test_files_with_and_without_names_go_together(first, tmp_path):
     (tmp_path / "s").mkdir()
     write_aloha(tmp_path / f"s/episode_{first}.hdf5", ["a", "b"])
     write_aloha(tmp_path / f"s/episode_{1 - first}.hdf5", ["x"])
@@ -311,8 +311,8 @@ def test_zarr_names_its_features(at, tmp_path):
 
 
 @pytest.mark.parametrize("word", ["name", "label", "order", "task", "object_names", "state_name"])
-def test_texts_that_name_other_things_name_no_features(word, tmp_path):
-    """As an episode's own name of two words beside two features."""
+def test_texts_about_other_things_are_no_feature_names(word, tmp_path):
+    """For example an episode's name of two words beside two features."""
     (tmp_path / "s").mkdir()
     for text in ("run 1", "1 run"):
         rows = np.zeros((ROWS, 2))
@@ -323,14 +323,14 @@ def test_texts_that_name_other_things_name_no_features(word, tmp_path):
     robocache.Loader(dataset, delta_timestamps={"state": None}, batch_size=4)
 
 
-def test_a_mapping_that_excludes_the_column_takes_its_names_as_no_names(tmp_path):
+def test_an_excluded_column_gives_no_feature_names(tmp_path):
     source = write_npz(tmp_path / "s", 2, joint_names=[np.array(["a", "b"]), np.array(["b", "a"])])
     mapping = {"episodes": {"exclude": ["joint_names"]}}
     robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="npz", mapping=mapping)
     assert robocache.open(tmp_path / "cache")["state"].names == []
 
 
-def test_joints_of_another_order_in_another_shard_are_refused(tmp_path):
+def test_differently_ordered_joints_in_another_shard_are_refused(tmp_path):
     source = write_npz(tmp_path / "s", 2, joint_names=[np.array(["a", "b", "c"]), np.array(["c", "b", "a"])])
     with pytest.raises(robocache.FileError, match=r"e1.npz: joint_names is"):
         robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="npz", workers=2)
@@ -353,7 +353,7 @@ def test_another_unit_than_before_is_refused(append, word, tmp_path):
 
 
 @pytest.mark.parametrize("at", ["dataset", "file"])
-def test_units_of_hdf5_are_attributes_of_its_streams_and_others_refused(at, tmp_path):
+def test_units_of_hdf5_become_attributes_and_others_are_refused(at, tmp_path):
     for number, unit in enumerate(("rad", "deg")):
         (tmp_path / f"s{number}").mkdir()
         write_aloha(tmp_path / f"s{number}/episode_0.hdf5", unit, at, "units")
@@ -376,7 +376,7 @@ def test_units_of_hdf5_are_attributes_of_its_streams_and_others_refused(at, tmp_
         ("joint_names", ["a", "b"], None),
     ],
 )
-def test_units_and_names_that_an_attribute_says_are_taken_or_named(name, value, units, form, tmp_path):
+def test_units_and_names_in_attributes_are_used_or_noted(name, value, units, form, tmp_path):
     if form == "hdf5":
         with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
             file["action"] = np.zeros((3, 2))
@@ -400,7 +400,7 @@ def test_units_and_names_that_an_attribute_says_are_taken_or_named(name, value, 
 
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("append", [False, True])
-def test_a_file_without_units_goes_with_those_that_have_some(append, first, tmp_path):
+def test_files_with_and_without_units_go_together(append, first, tmp_path):
     for number, word in enumerate(("units", "note") if first == 0 else ("note", "units")):
         (tmp_path / f"s{number * append}").mkdir(exist_ok=True)
         write_aloha(tmp_path / f"s{number * append}/episode_{number}.hdf5", "rad", "dataset", word)
@@ -414,7 +414,7 @@ def test_a_file_without_units_goes_with_those_that_have_some(append, first, tmp_
     assert (first == 0) == any("none in some recordings, taken as rad" in note.reason for note in report.assumed)
 
 
-def test_a_rate_in_a_column_that_no_stream_comes_at_is_said():
+def test_a_rate_in_a_column_that_no_stream_has_is_noted():
     notes = Notes("csv", {}, "stop")
     for fps in (10, 30):
         facts = EpisodeFacts("a", notes)
@@ -439,12 +439,12 @@ def test_a_rate_in_a_column_that_no_stream_comes_at_is_said():
         {"valid_min": 0},
         {"valid_range": [-998, 500], "_FillValue": 7},
         {"scale_factor": 0.5, "add_offset": 10.0, "valid_range": [-998, 500]},
-        {"scale_factor": 0.5, "add_offset": 10.0, "valid_min": -489.0},  # a float is of what the numbers mean
+        {"scale_factor": 0.5, "add_offset": 10.0, "valid_min": -489.0},  # a float limit applies to the scaled value
     ],
 )
 @pytest.mark.parametrize("form", ["hdf5", "zarr"])
-def test_numbers_that_attributes_scale_are_what_they_mean(form, attributes, tmp_path):
-    """As the CF conventions have it: stored * scale_factor + add_offset; and no value for fill values and beyond the limits."""
+def test_scale_and_offset_attributes_are_applied(form, attributes, tmp_path):
+    """The CF conventions: stored * scale_factor + add_offset; NaN for fill values and beyond the limits."""
     stored = np.array([[100, 200], [-999, 300], [400, 500]], np.int16)
     if form == "hdf5":
         with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
@@ -463,12 +463,12 @@ def test_numbers_that_attributes_scale_are_what_they_mean(form, attributes, tmp_
     is_scaled = "scale_factor" in attributes
     expected = np.where(stored == -999, np.nan, stored * 0.5 + 10 if is_scaled else stored)
     np.testing.assert_array_equal(np.asarray(stream.values), expected)
-    # Whole numbers stay so between rows, though NaN needs floats.
+    # Integers are held between rows, although NaN needs floats.
     assert stream.attributes.get("methods") == (None if is_scaled else [[0, 2, "previous"]])
 
 
-def test_matlab_s_order_of_dimensions_is_said(tmp_path):
-    """MATLAB's .mat files of version 7.3 are HDF5: what is [steps, features] there is [features, steps] here."""
+def test_matlabs_order_of_dimensions_is_noted(tmp_path):
+    """MATLAB's .mat files of version 7.3 are HDF5 with reversed dimensions: [steps, features] is stored as [features, steps]."""
     with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
         for name in ("action", "observations/qpos"):
             file[name] = np.zeros((14, 50))
@@ -478,8 +478,8 @@ def test_matlab_s_order_of_dimensions_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("later", ["_FillValue", "scale_factor"])
-def test_what_only_a_later_recording_declares_of_its_numbers(later, tmp_path):
-    """Modes of the first episode are whole as before; one number of two scales is said."""
+def test_declarations_of_a_later_recording_alone(later, tmp_path):
+    """Modes of the first episode stay integers; a number with two scales is noted."""
     stored = [np.array([[1, 5], [3, 9], [1, 5]], np.int16), np.array([[2, -999], [4, 6], [2, 8]], np.int16)]
     for number, values in enumerate(stored):
         with h5py.File(tmp_path / f"episode_{number}.hdf5", "w") as file:
@@ -527,7 +527,7 @@ def test_the_words_of_an_enumeration_are_kept(second, tmp_path):
     assert left["first: words"] == left["attribute last: words"] == "its number is kept: 0 OPEN, 1 CLOSED"
 
 
-def test_whole_numbers_that_float64_does_not_hold_are_refused_beside_a_fill_value(tmp_path):
+def test_integers_beyond_float64_are_refused_with_a_fill_value(tmp_path):
     with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
         file["action"] = np.zeros((3, 2))
         file.create_dataset("observations/serial", data=np.arange(3) + 2**53 + 1).attrs["_FillValue"] = -1
@@ -537,7 +537,7 @@ def test_whole_numbers_that_float64_does_not_hold_are_refused_beside_a_fill_valu
 
 @pytest.mark.parametrize("at", ["file", "group", "dataset"])
 @pytest.mark.parametrize("word", ["encoding", "color_space", "channel_order", "image_format"])
-def test_pictures_that_an_attribute_says_are_bgr_are_said(word, at, rng, tmp_path):
+def test_pictures_declared_bgr_are_noted(word, at, rng, tmp_path):
     with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
         file["action"] = np.zeros((3, 2))
         image = file.create_dataset("observations/images/top", data=rng.integers(0, 255, (3, 32, 32, 3), np.uint8))
@@ -555,7 +555,7 @@ def test_pictures_that_an_attribute_says_are_bgr_are_said(word, at, rng, tmp_pat
         *((attribute, False) for attribute in ("rgb8", "HWC", "label", "jpeg")),
     ],
 )
-def test_pictures_that_an_attribute_says_are_no_rgb_are_said(attribute, is_noted, form, tmp_path):
+def test_pictures_declared_in_another_colour_space_are_noted(attribute, is_noted, form, tmp_path):
     pixels = np.zeros((3, 32, 32, 3), np.uint8)
     if form == "hdf5":
         with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
@@ -577,7 +577,7 @@ def test_pictures_that_an_attribute_says_are_no_rgb_are_said(attribute, is_noted
 @pytest.mark.parametrize(
     ("shape", "is_said"), [((4, 40, 3), True), ((3, 40), True), ((40, 4, 3), False), ((40, 3), False)]
 )
-def test_arrays_whose_second_dimension_may_count_steps_are_said(shape, is_said, tmp_path):
+def test_arrays_whose_second_dimension_may_be_steps_are_noted(shape, is_said, tmp_path):
     (tmp_path / "s").mkdir()
     np.savez(tmp_path / "s/e.npz", fps=10, q=np.zeros(shape), v=np.zeros(shape))
     assert is_said == bool(said(robocache.ingest(tmp_path / "s", tmp_path / "cache")))
@@ -596,7 +596,7 @@ def test_arrays_whose_second_dimension_may_count_steps_are_said(shape, is_said, 
         ("segmentation", 8, "frames", None),
     ],
 )
-def test_arrays_of_16_bits_are_depth_by_name_and_else_images_or_numbers(form, name, side, kind, words, rng, tmp_path):
+def test_16_bit_arrays_are_depth_by_name_else_images_or_numbers(form, name, side, kind, words, rng, tmp_path):
     pixels = rng.integers(0, 65535, (12, side, side, 1), np.uint16)
     if form == "npz":
         (tmp_path / "s").mkdir()
@@ -617,7 +617,7 @@ def test_arrays_of_16_bits_are_depth_by_name_and_else_images_or_numbers(form, na
 
 
 def test_signed_numbers_of_a_small_array_are_kept(rng, tmp_path):
-    """They were taken as depth, and rows with a negative one refused."""
+    """They are no depth, so negative numbers are accepted."""
     values = rng.integers(-500, 500, (12, 8, 8, 1), np.int16)
     with h5py.File(tmp_path / "d.hdf5", "w") as file:
         demo = file.create_group("data/demo_0")
@@ -626,11 +626,11 @@ def test_signed_numbers_of_a_small_array_are_kept(rng, tmp_path):
     np.testing.assert_array_equal(np.asarray(robocache.open(tmp_path / "cache")["obs/taxels"].values), values)
 
 
-# ---- a name that means another thing in another set ----
+# ---- a name with another meaning in another dataset ----
 
 
 @pytest.mark.parametrize("degrees", [False, True])
-def test_six_numbers_with_droid_s_name_are_angles_only_within_a_turn_and_it_is_said(degrees, tmp_path):
+def test_six_numbers_with_droids_name_are_angles_within_a_turn(degrees, tmp_path):
     turns = np.linspace(170.0, 190.0, 12) * (1 if degrees else np.pi / 180)
     pose = np.stack([turns] * 6, axis=1).astype(np.float32)
     name = "observation.state.cartesian_position"
@@ -645,7 +645,7 @@ def test_six_numbers_with_droid_s_name_are_angles_only_within_a_turn_and_it_is_s
 
 @pytest.mark.parametrize("form", ["hdf5", "npz"])
 @pytest.mark.parametrize("kind", ["GIF", "WebP", "TIFF", "BMP", "JPEG2000", "PNG", "JPEG"])
-def test_files_of_pictures_that_no_camera_is_made_of_are_said(kind, form, tmp_path):
+def test_picture_files_that_become_no_camera_are_noted(kind, form, tmp_path):
     file = image_file(np.zeros((32, 32, 3), np.uint8), kind)
     rows = np.tile(np.frombuffer(file, np.uint8), (3, 1))
     if form == "hdf5":

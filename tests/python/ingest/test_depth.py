@@ -1,4 +1,4 @@
-"""Units of depth that files declare beside the pixels, in each format that has a place for them."""
+"""Units of depth declared in files, in each format that can declare them."""
 
 import json
 
@@ -83,7 +83,7 @@ def uint16(side=32):
         (write_tfds, {"of_file": {"depth_scale": 0.001}}, 1.5),
     ],
 )
-def test_the_unit_that_is_declared_beside_integers_makes_them_metres(write, unit, metres, tmp_path):
+def test_integers_with_a_declared_unit_become_metres(write, unit, metres, tmp_path):
     source, stream, options = write(tmp_path, uint16(), **unit)
     robocache.ingest(source, tmp_path / "cache", **options)
     dataset = robocache.open(tmp_path / "cache")
@@ -98,7 +98,7 @@ def test_the_unit_that_is_declared_beside_integers_makes_them_metres(write, unit
 
 @pytest.mark.parametrize("name", ["_FillValue", "missing_value"])
 @pytest.mark.parametrize("write", [write_hdf5, write_zarr])
-def test_whole_numbers_that_are_declared_absent_measure_nothing(write, name, tmp_path):
+def test_integers_declared_absent_are_no_measurement(write, name, tmp_path):
     pixels = uint16()
     pixels[:, 1, 1] = 65535
     source, stream, options = write(tmp_path, pixels, own={"units": "mm", name: 65535})
@@ -111,7 +111,7 @@ def test_whole_numbers_that_are_declared_absent_measure_nothing(write, name, tmp
 
 @pytest.mark.parametrize("write", [write_hdf5, write_zarr, write_npz, write_tfds])
 @pytest.mark.parametrize("scale", [1000.0, 5000.0, 0.1])
-def test_a_number_that_may_mean_several_units_is_refused_by_name(write, scale, tmp_path):
+def test_an_ambiguous_unit_is_refused_by_name(write, scale, tmp_path):
     source, stream, options = write(tmp_path, uint16(), of_file={"depth_scale": scale})
     report = robocache.ingest(source, tmp_path / "cache", **options)
     reasons = [note.reason for note in report.assumed if note.what.startswith("depth beside")]
@@ -123,14 +123,14 @@ def test_a_number_that_may_mean_several_units_is_refused_by_name(write, scale, t
 
 
 @pytest.mark.parametrize("write", [write_hdf5, write_zarr, write_npz, write_tfds])
-def test_a_mapping_says_the_unit_where_the_file_does_not(write, tmp_path):
+def test_a_mapping_gives_the_unit_if_the_file_does_not(write, tmp_path):
     source, stream, options = write(tmp_path, uint16())
     mapping = {"streams": {stream: {"units": "mm"}}}
     robocache.ingest(source, tmp_path / "cache", mapping=mapping, **options)
     assert robocache.open(tmp_path / "cache").streams[stream].frames.unit_m == 0.001
 
 
-def test_images_of_other_things_keep_their_numbers(tmp_path):
+def test_images_of_other_quantities_keep_their_numbers(tmp_path):
     def write(demo):
         for name, attributes in {
             "thermal": {"units": "K", "scale_factor": 0.01},
@@ -161,7 +161,7 @@ def test_float_depth_of_hdf5_is_a_camera_in_metres(dtype, units, tmp_path):
 
 @pytest.mark.parametrize("write", [write_zarr, write_npz, write_tfds])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_float_depth_that_is_kept_as_numbers_is_said_with_them(write, dtype, tmp_path):
+def test_float_depth_kept_as_numbers_is_noted(write, dtype, tmp_path):
     source, _, options = write(tmp_path, uint16(8).astype(dtype))
     report = robocache.ingest(source, tmp_path / "cache", **options)
     (assumption,) = [note.reason for note in report.assumed if note.what.endswith("cam_depth: depth by its name")]

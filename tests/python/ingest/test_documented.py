@@ -26,13 +26,13 @@ REAL = {
     "lerobot_v2/gr00t_gr1_pnp_sim": "test_lerobot::test_gr00t_simulation",
     "lerobot_v2/lfs_pointers_only": "test_lerobot::test_a_clone_without_its_lfs_files_is_refused",
     "lerobot_v2/unitree_g1_real": "test_lerobot::test_unitree_with_missing_episodes",
-    "lidar/laspy": "test_clouds::test_real_las_holds_what_laspy_reads",
+    "lidar/laspy": "test_clouds::test_real_las_equals_laspy",
     "lidar/ouster_pcap": "test_documented::test_packets_of_a_lidar_are_refused_by_name",
     "lidar/pcl_mosd_kinect": "test_clouds::test_a_real_pcd",
     "lidar/pcl_terrain_als": "test_clouds::test_a_real_pcd",
     "lidar/small_gicp": "test_clouds::test_a_real_ply",
     "logs_csv/euroc_micro": "test_euroc::test_the_real_slice",
-    "logs_csv/gtsam": "test_csv::test_gtsam_logs_that_are_odd",
+    "logs_csv/gtsam": "test_csv::test_unusual_gtsam_logs",
     "logs_csv/lerobot_so100_inference": "test_csv::test_so100_inference_logs",
     "mcap/depthai_recording": "test_ros_real::test_a_real_json_file_beside_a_video_of_other_length",
     "mcap/keelson": "test_ros_real::test_a_real_protobuf_file_is_as_its_library_reads_it",
@@ -43,7 +43,7 @@ REAL = {
     "rosbag1/robot_localization": "test_ros_real::test_real_bags_are_as_rosbags_reads_them",
     "rosbag2/plotjuggler": "test_ros_real::test_real_bags_are_as_rosbags_reads_them",
     "rosbag2/ros2_empty_bag": "test_documented::test_a_bag_without_messages",
-    "rosbag2/ros2_topics_and_services": "test_documented::test_events_and_services_are_there_by_their_stamps",
+    "rosbag2/ros2_topics_and_services": "test_documented::test_events_and_services_are_read_by_their_stamps",
     "rosbag2/ros2_wbag_split_mcap": "test_ros_real::test_real_bags_are_as_rosbags_reads_them",
     "rosbag2/ros2_wbag_split_sqlite": "test_ros_real::test_real_bags_are_as_rosbags_reads_them",
     "rosbag2/unitree_go2": "test_csv::test_unitree_go2",
@@ -73,13 +73,13 @@ def test_packets_of_a_lidar_are_refused_by_name(real_data, tmp_path):
     source = Path(real_data("lidar/ouster_pcap"))
     with pytest.raises(robocache.FileError, match=r"ouster_pcap: expected recordings of a known format, .*\.pcap"):
         robocache.ingest(source, tmp_path / "cache")
-    # Not where the user says that they are clouds, either.
+    # Also refused if the user calls them clouds.
     with pytest.raises(robocache.FileError, match="ouster_pcap: expected point clouds"):
         robocache.ingest(source, tmp_path / "cache", format="clouds")
 
 
 def test_depth_images_with_a_list_are_a_log(real_data, tmp_path):
-    """As docs/formats.md says of folders of depth images."""
+    """docs/formats.md says this about folders of depth images."""
     source = Path(real_data("depth/nvblox_human"))
     with pytest.raises(robocache.FileError, match="nvblox_human: expected recordings of a known format"):
         robocache.ingest(source, tmp_path / "cache")
@@ -106,7 +106,7 @@ def test_a_bag_without_messages(real_data):
 
 
 @pytest.mark.parametrize("storage", ["mcap", "db3"])
-def test_events_and_services_are_there_by_their_stamps(storage, real_data):
+def test_events_and_services_are_read_by_their_stamps(storage, real_data):
     source = Path(real_data("rosbag2/ros2_topics_and_services")) / f"topics_and_services.{storage}"
     found = Yields("rosbag2", source, stamp="log")
     expected = {}
@@ -152,7 +152,7 @@ def test_the_table_has_every_format_and_its_tests():
             assert files, f"{name}: {pattern}"
         text = "".join(file.read_text() for pattern in tests for file in TESTS.glob(pattern) if file.is_file())
         assert re.search(rf"[\"'/]{name}[\"'/]", text) or f"import {name}" in text, f"{name}: no test of it in {tests}"
-        # Its page, and the place in it.
+        # Its page, and the anchor in it.
         for page, anchor in re.findall(r"\]\(([\w-]+\.md)(?:#([\w-]+))?\)", " ".join(cells)):
             content = (ROOT / "docs" / page).read_text()
             titles = {

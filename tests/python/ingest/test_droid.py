@@ -20,7 +20,7 @@ from robocache import frames
 
 
 def pixels(encoded):
-    """[n, H, W, C] of frames that are files."""
+    """Pixels [n, H, W, C] of encoded frames."""
     return np.concatenate(
         [frames.decode(e.codec, e.data, e.offsets, e.shape, e.dtype, range(len(e.offsets) - 1)) for e in encoded]
     )
@@ -63,11 +63,11 @@ def test_droid_has_real_clocks(rng, tmp_path):
     assert action.attributes == {"clock_source": "observation/timestamp/control/control_start"}
 
 
-def test_droid_cameras_are_told_apart_without_metadata(rng, tmp_path):
+def test_droid_cameras_are_recognised_without_metadata(rng, tmp_path):
     folder = write_droid(tmp_path / "raw/a", make_droid(rng, 3), metadata=False)
     [(recording, streams)], notes = read_all(folder)
     assert {f"observation/camera_type/{role}" for role in SERIALS} < set(streams)
-    assert recording.metadata["success"] is True  # the file's own
+    assert recording.metadata["success"] is True  # from the file itself
     assert "a: metadata" in left_out(notes)
 
 
@@ -95,12 +95,12 @@ def test_droid_frame_k_is_row_k(rng, tmp_path):
     assert not notes.left_out and not notes.skipped
 
 
-def test_droid_both_eyes_have_their_own_stream(rng, tmp_path):
+def test_droid_each_eye_has_its_own_stream(rng, tmp_path):
     streams, _, captured = droid_video(rng, tmp_path, range(6), name=f"{SERIALS['ext1']}-stereo")
     assert shown(streams["observation/image/ext1_stereo"]) == (captured, list(range(6)))
 
 
-def test_droid_the_export_ends_a_frame_early(rng, tmp_path):
+def test_droid_a_video_one_frame_short(rng, tmp_path):
     streams, notes, captured = droid_video(rng, tmp_path, range(5))
     assert shown(streams["observation/image/ext1"]) == (captured[:5], [0, 1, 2, 3, 4])
     assert "one less" in left_out(notes)["observation/image/ext1: last rows"] and not notes.skipped
@@ -112,11 +112,11 @@ def test_droid_more_frames_than_rows_are_counted(rng, tmp_path):
     assert left_out(notes)["a: observation/image/ext1: frames"].startswith("2 are no row's")
 
 
-def test_droid_frames_that_lack_are_named(rng, tmp_path):
+def test_droid_missing_frames_are_named(rng, tmp_path):
     with pytest.raises(robocache.FileError, match="6 rows and 3 frames"):
         droid_video(rng, tmp_path, range(3))
     streams, notes, _ = droid_video(rng, tmp_path, range(3), on_error="skip")
-    assert "observation/image/ext1" not in streams  # the first three or the last three
+    assert "observation/image/ext1" not in streams  # missing frames may be the first three or the last three
     ((what, why),) = skipped(notes).items()
     assert (
         what == "a: observation/image/ext1"
@@ -124,7 +124,7 @@ def test_droid_frames_that_lack_are_named(rng, tmp_path):
     )
 
 
-def test_droid_rows_of_holes_in_the_video_have_no_frame(rng, tmp_path):
+def test_droid_rows_at_gaps_of_the_video_have_no_frame(rng, tmp_path):
     left, all_but_2 = [0, 1, 3, 4, 5], [0, 1, 3, 4, 5, 6]
     with pytest.raises(robocache.FileError, match="no frame: 6 rows and 5 frames"):
         droid_video(rng, tmp_path / "stop", left, times=[k / 60 for k in left])
@@ -137,7 +137,7 @@ def test_droid_rows_of_holes_in_the_video_have_no_frame(rng, tmp_path):
     assert "holes (1, the first after frame 1)" in reasons["a: observation/image/ext1"]
 
 
-def test_droid_a_list_of_stamps_says_whose_a_frame_is(rng, tmp_path):
+def test_droid_a_list_of_stamps_matches_frames_and_rows(rng, tmp_path):
     streams, notes, captured = droid_video(rng, tmp_path, range(7), listed=[-1, 0, 1, 2, 4, 5, -1], on_error="skip")
     assert shown(streams["observation/image/ext1"]) == ([captured[row] for row in (0, 1, 2, 4, 5)], [1, 2, 3, 4, 5])
     assert list(skipped(notes)) == ["a: observation/image/ext1: rows 3"]
@@ -145,7 +145,7 @@ def test_droid_a_list_of_stamps_says_whose_a_frame_is(rng, tmp_path):
     assert "*.json" not in left_out(notes)  # the list was read
 
 
-def test_droid_a_list_of_more_stamps_than_frames_needs_holes_or_one_frame_less(rng, tmp_path):
+def test_droid_more_stamps_than_frames_need_gaps_or_one_frame_less(rng, tmp_path):
     left = [0, 1, 3, 4, 5]
     times = [k / 60 for k in left]
     streams, notes, captured = droid_video(rng, tmp_path / "holes", left, listed=range(6), times=times, on_error="skip")
@@ -154,7 +154,7 @@ def test_droid_a_list_of_more_stamps_than_frames_needs_holes_or_one_frame_less(r
     streams, notes, captured = droid_video(rng, tmp_path / "end", range(5), listed=range(6))
     assert shown(streams["observation/image/ext1"]) == (captured[:5], [0, 1, 2, 3, 4])
     streams, notes, _ = droid_video(rng, tmp_path / "unknown", range(2, 6), listed=range(6), on_error="skip")
-    assert "observation/image/ext1" not in streams  # the first two frames or the last two
+    assert "observation/image/ext1" not in streams  # missing frames may be the first two or the last two
     assert list(skipped(notes)) == ["a: observation/image/ext1"]
 
 

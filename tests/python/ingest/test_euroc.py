@@ -1,4 +1,4 @@
-"""EuRoC folders: all sensors of a recording in one episode, with their calibration, each on its own clock."""
+"""EuRoC folders: all sensors of a recording are one episode, each with its calibration and its own clock."""
 
 import shutil
 
@@ -82,7 +82,7 @@ def test_sensors_are_the_streams_of_one_episode(picture, tmp_path):
     assert attributes["methods"] == [[3, 7, "slerp"]]
 
 
-def test_a_whole_cache_holds_them(picture, tmp_path):
+def test_a_cache(picture, tmp_path):
     for number in (10, 9):
         camera(tmp_path / f"set/V1_{number}/mav0/cam0", picture, count=number)
     report = robocache.ingest(tmp_path / "set", tmp_path / "cache")
@@ -117,14 +117,14 @@ def test_calibrations_that_differ_stay_with_their_recordings(picture, tmp_path):
 
 
 @pytest.mark.parametrize(("model", "is_kept"), [("PinHole", True), ("omni", False)])
-def test_words_of_camera_models(model, is_kept, picture, tmp_path):
+def test_names_of_camera_models(model, is_kept, picture, tmp_path):
     camera(tmp_path / "mav0/cam0", picture, calibration=CAMERA.replace("pinhole", model))
     yields = Yields("euroc", tmp_path)
     assert (yields.facts["cam0"]["intrinsics"] is not None) == is_kept
     assert yields.left_out.get("cam0: intrinsics", "").startswith("" if is_kept else "of camera_model 'omni'")
 
 
-def test_a_declared_rate_that_stamps_contradict_is_said(tmp_path):
+def test_a_declared_rate_that_stamps_contradict_is_noted(tmp_path):
     rates = {"imu0": (200, 200), "imu1": (20, 200), "imu2": (200, 190)}
     for name, (declared, hz) in rates.items():
         rows = "".join(f"{1403715273262142976 + k * 10**9 // hz},{k}\n" for k in range(20))
@@ -138,7 +138,7 @@ def test_a_declared_rate_that_stamps_contradict_is_said(tmp_path):
     }
 
 
-def test_frames_of_another_size_have_no_intrinsics_of_before(picture, tmp_path):
+def test_frames_of_another_size_have_no_intrinsics(picture, tmp_path):
     camera(tmp_path / "mav0/cam0", picture)
     yields = Yields("euroc", tmp_path, image_size="4x4")
     assert yields.facts["cam0"]["intrinsics"] is None
@@ -146,7 +146,7 @@ def test_frames_of_another_size_have_no_intrinsics_of_before(picture, tmp_path):
     assert "cam0: intrinsics" in yields.left_out
 
 
-def test_images_that_are_listed_and_missing_are_refused_or_named(picture, tmp_path):
+def test_missing_listed_images_are_refused_or_named(picture, tmp_path):
     stamps = camera(tmp_path / "mav0/cam0", picture, count=4, missing=(0, 2))
     camera(tmp_path / "mav0/cam1", picture, count=4, missing=range(4))
     assert f"{stamps[0]}.png" in outcome("euroc", tmp_path)
@@ -158,7 +158,7 @@ def test_images_that_are_listed_and_missing_are_refused_or_named(picture, tmp_pa
 
 
 @pytest.mark.parametrize("filled", [0, 1])
-def test_a_column_that_is_empty_in_a_recording_is_what_the_others_make_of_it(filled, tmp_path):
+def test_a_column_empty_in_one_recording_has_the_type_of_others(filled, tmp_path):
     for run in (0, 1):
         note = "grasp" if run == filled else ""
         log = f"#timestamp [ns],a,note\n1403715273262142976,{run},{note}\n"
@@ -170,7 +170,7 @@ def test_a_column_that_is_empty_in_a_recording_is_what_the_others_make_of_it(fil
         assert list(dataset.episode(run)["imu0.note"][1]) == ["grasp"] * (run == filled)
 
 
-def test_an_image_outside_of_its_folder_is_refused(picture, tmp_path):
+def test_an_image_outside_its_folder_is_refused(picture, tmp_path):
     camera(tmp_path / "mav0/cam0", picture)
     file = tmp_path / "mav0/cam0/data.csv"
     for name in ("../../../picture.png", str(picture)):
@@ -203,7 +203,7 @@ def test_a_calibration_that_cannot_be_read_is_refused_or_named(text, words, tmp_
     assert len(yields.only()["pose0"][0]) == 1
 
 
-def test_what_json_does_not_hold_is_told_as_text(tmp_path):
+def test_yaml_values_without_a_json_type_become_text(tmp_path):
     sensor(
         tmp_path / "mav0/pose0", "on: 2020-01-01\nno: .nan\nbig: 99999999999999999999\n2: null\nnoise: 1e-3\n", POSES
     )
@@ -213,11 +213,11 @@ def test_what_json_does_not_hold_is_told_as_text(tmp_path):
     assert facts == {"on": "2020-01-01", "no": "nan", "big": "99999999999999999999", "2": None, "noise": 0.001}
 
 
-def test_it_is_known_by_its_sensors(tmp_path):
+def test_euroc_is_recognised_by_its_sensors(tmp_path):
     sensor(tmp_path / "set/mav0/imu0", "a: 1\n", POSES)
     assert registry.find_format(tmp_path / "set").name == "euroc"
     assert registry.find_format(tmp_path / "set/mav0").name == "euroc"
-    assert registry.find_format(tmp_path / "set/mav0/imu0").name == "csv"  # a sensor alone is a log
+    assert registry.find_format(tmp_path / "set/mav0/imu0").name == "csv"  # a single sensor is a log
     assert "expected folders with data.csv" in outcome("euroc", tmp_path / "set/mav0/imu0")
 
 

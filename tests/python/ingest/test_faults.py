@@ -26,7 +26,7 @@ def write(path, *lines):
 
 
 def refused(source, cache, *words, **options):
-    """Ingest stops with a FileError that has these words; nothing is left. Gives the error."""
+    """Asserts that ingest raises a FileError with these words and leaves no cache. Returns the error."""
     with pytest.raises(robocache.FileError) as caught:
         robocache.ingest(source, cache, **options)
     for word in words:
@@ -36,10 +36,10 @@ def refused(source, cache, *words, **options):
 
 
 def skipped(source, cache, *whats, **options):
-    """Ingest passes over exactly these things by name; gives the report."""
+    """Asserts that ingest skips exactly these names. Returns the report."""
     report = robocache.ingest(source, cache, on_error="skip", **options)
     assert [omission.what for omission in report.skipped] == list(whats)
-    above = f"{os.path.dirname(source)}/"  # folders that the cache does not tell
+    above = f"{os.path.dirname(source)}/"  # the cache does not name folders above the source
     reported = [
         {**omission, "reason": omission["reason"].replace(above, "")} for omission in report.to_dict()["skipped"]
     ]
@@ -53,7 +53,7 @@ def left_out(report):
 
 @contextlib.contextmanager
 def without_privileges():
-    """Permissions count for root too: it gives up the capabilities that pass over them."""
+    """Makes permissions apply to root too, by dropping the capabilities that override them."""
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
     before = (ctypes.c_uint32 * 6)()
@@ -69,7 +69,7 @@ def without_privileges():
 
 @pytest.fixture
 def in_time():
-    """Runs a call in a thread; fails where it does not end."""
+    """Runs a call in a thread, and fails if it does not end."""
 
     def run(call):
         future = Future()
@@ -86,7 +86,7 @@ def in_time():
     return run
 
 
-# ---- what is no regular file ----
+# ---- special files ----
 
 
 def make_fifo(path):
@@ -129,7 +129,7 @@ ODD_FILES = {
         ("v3.0", "meta/episodes/chunk-000/file-000.parquet", "meta/episodes", []),
     ],
 )
-def test_what_is_no_regular_file_in_a_lerobot_dataset(make, version, name, what, also, rng, tmp_path, in_time):
+def test_special_files_in_a_lerobot_dataset(make, version, name, what, also, rng, tmp_path, in_time):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)), version)
     (source / name).unlink()
     make(source / name)
@@ -146,7 +146,7 @@ def test_what_is_no_regular_file_in_a_lerobot_dataset(make, version, name, what,
         ("v3.0", "tasks.parquet", "meta/tasks"),
     ],
 )
-def test_a_folder_in_the_place_of_a_table(version, name, what, rng, tmp_path):
+def test_a_folder_in_place_of_a_table(version, name, what, rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)), version)
     (source / "meta" / name).unlink()
     (source / "meta" / name).mkdir()
@@ -154,8 +154,8 @@ def test_a_folder_in_the_place_of_a_table(version, name, what, rng, tmp_path):
     assert skipped(source, tmp_path / "cache", what).rows["action"] == 12
 
 
-def test_a_folder_in_the_place_of_data(rng, tmp_path):
-    """Some programs write a table as a folder of that name: what is in it counts."""
+def test_a_folder_in_place_of_data(rng, tmp_path):
+    """Some programs write a table as a folder of that name; its files count."""
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
     file = source / "data/chunk-000/episode_000001.parquet"
     file.rename(tmp_path / file.name)
@@ -166,7 +166,7 @@ def test_a_folder_in_the_place_of_data(rng, tmp_path):
 
 
 @pytest.mark.parametrize("make", ODD_FILES)
-def test_what_is_no_regular_video(make, rng, tmp_path, in_time):
+def test_special_files_as_videos(make, rng, tmp_path, in_time):
     pytest.importorskip("av", reason="no PyAV: pip install av")
     key = "observation.images.top"
     features = {key: {"dtype": "video", "shape": [480, 640, 3]}}
@@ -184,7 +184,7 @@ def test_what_is_no_regular_video(make, rng, tmp_path, in_time):
 
 
 @pytest.mark.parametrize("make", [make_fifo, make_device, make_dangling, make_loop])
-def test_what_is_no_regular_csv_file(make, tmp_path, in_time):
+def test_special_files_as_csv(make, tmp_path, in_time):
     write(tmp_path / "logs/good.csv", "0.0,1", "0.1,2")
     make(tmp_path / "logs/imu.csv")
     in_time(lambda: refused(tmp_path / "logs", tmp_path / "cache", "logs/imu.csv", ODD_FILES[make]))
@@ -194,7 +194,7 @@ def test_what_is_no_regular_csv_file(make, tmp_path, in_time):
 
 
 @pytest.mark.parametrize("make", [make_fifo, make_device, make_dangling, make_folder, make_loop])
-def test_what_is_no_regular_info(make, rng, tmp_path, in_time):
+def test_special_files_as_info(make, rng, tmp_path, in_time):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
     (source / "meta/info.json").unlink()
     make(source / "meta/info.json")
@@ -202,7 +202,7 @@ def test_what_is_no_regular_info(make, rng, tmp_path, in_time):
 
 
 def as_in_the_cache_of_the_hub(source, repo):
-    """Moves a dataset to where the Hugging Face Hub's client keeps it: its files are links to blobs."""
+    """Moves a dataset into the cache layout of the Hugging Face Hub's client, where files are links to blobs."""
     snapshot = repo / "snapshots" / "0123abcd"
     (repo / "snapshots").mkdir(parents=True)
     (repo / "blobs").mkdir()
@@ -214,7 +214,7 @@ def as_in_the_cache_of_the_hub(source, repo):
     return snapshot
 
 
-def test_files_may_be_symlinks_as_in_the_cache_of_the_hub(rng, tmp_path):
+def test_symlinks_of_the_hubs_cache_are_read(rng, tmp_path):
     source = as_in_the_cache_of_the_hub(
         write_lerobot(tmp_path / "source", make_episodes(rng), "v3.0"), tmp_path / "hub/datasets--robots--pusht"
     )
@@ -225,7 +225,7 @@ def test_files_may_be_symlinks_as_in_the_cache_of_the_hub(rng, tmp_path):
         assert not any("symlink" in omission.reason for omission in report.left_out)
 
 
-def test_a_snapshot_of_the_hub_leads_to_the_blobs_of_its_own_repository_alone(rng, tmp_path):
+def test_a_snapshot_of_the_hub_may_link_only_to_its_own_blobs(rng, tmp_path):
     source = as_in_the_cache_of_the_hub(
         write_lerobot(tmp_path / "source", make_episodes(rng), "v3.0"), tmp_path / "hub/datasets--robots--pusht"
     )
@@ -239,7 +239,7 @@ def test_a_snapshot_of_the_hub_leads_to_the_blobs_of_its_own_repository_alone(rn
     assert robocache.ingest(source, tmp_path / "cache", follow_links=True).rows["action"] == 20
 
 
-def test_files_that_may_not_be_read(rng, tmp_path):
+def test_files_without_read_permission(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
     (source / "data/chunk-000/episode_000001.parquet").chmod(0)
     (source / "meta/tasks.jsonl").chmod(0)
@@ -254,7 +254,7 @@ def test_files_that_may_not_be_read(rng, tmp_path):
 
 def test_a_source_that_vanishes_midway(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
-    # Not the second file, which is read ahead of its turn.
+    # The second file may already be read ahead.
     gone = source / "data/chunk-000/episode_000002.parquet"
     content = gone.read_bytes()
 
@@ -282,7 +282,7 @@ LEADS_OUT = "a symlink out of the source (--follow-links)"
 
 @pytest.fixture
 def linked_logs(tmp_path):
-    """Two runs of which one lies outside of the source, and a file of the other one too."""
+    """Two runs: one is outside the source, and so is a file of the other."""
     write(tmp_path / "elsewhere/imu.csv", "0.0,3", "0.5,4")
     write(tmp_path / "elsewhere.csv", "0.0,5", "0.5,6")
     write(tmp_path / "logs/run_1/imu.csv", "0.0,1", "0.5,2")
@@ -291,13 +291,13 @@ def linked_logs(tmp_path):
     return tmp_path / "logs"
 
 
-def test_what_lies_behind_symlinks_out_of_the_source_is_left_out_by_name(linked_logs, tmp_path):
+def test_symlinks_out_of_the_source_are_left_out_by_name(linked_logs, tmp_path):
     report = robocache.ingest(linked_logs, tmp_path / "cache")
     assert report.rows == {"imu": 2} and robocache.open(tmp_path / "cache").episode(0)["imu"][1].tolist() == [[1], [2]]
     assert left_out(report) == {"run_0": LEADS_OUT, "run_1/joint.csv": LEADS_OUT}
 
 
-def test_symlinks_out_of_the_source_are_followed_when_asked(linked_logs, tmp_path):
+def test_symlinks_out_of_the_source_are_followed_with_the_option(linked_logs, tmp_path):
     assert robocache.ingest(linked_logs, tmp_path / "cache", follow_links=True).rows == {"imu": 4, "joint": 2}
     dataset = robocache.open(tmp_path / "cache")
     assert dataset.episodes["name"].to_pylist() == ["run_0", "run_1"]
@@ -332,7 +332,7 @@ def test_every_route_follows_links_alike(follow_links, linked_logs, tmp_path, ca
     assert ("out of the source" in capsys.readouterr().out) == (not follow_links)
 
 
-def test_a_source_may_itself_be_a_symlink_or_lie_behind_one(tmp_path, monkeypatch):
+def test_a_source_may_be_a_symlink_or_below_one(tmp_path, monkeypatch):
     write(tmp_path / "real/run_1/imu.csv", "0.0,1", "0.5,2")
     (tmp_path / "real/run_2").symlink_to(tmp_path / "real/run_1")
     (tmp_path / "real/run_1/joint.csv").symlink_to("imu.csv")
@@ -345,7 +345,7 @@ def test_a_source_may_itself_be_a_symlink_or_lie_behind_one(tmp_path, monkeypatc
     assert robocache.ingest("file.csv", tmp_path / "cache").rows == {"file": 2}
 
 
-def test_a_source_of_links_alone_says_how_it_is_read(tmp_path):
+def test_a_source_of_links_alone_names_the_option(tmp_path):
     write(tmp_path / "imu.csv", "0.0,1", "0.5,2")
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/imu.csv").symlink_to(tmp_path / "imu.csv")
@@ -384,7 +384,7 @@ def test_a_lerobot_dataset_with_a_symlink_that_leads_out_of_it(version, name, rn
 
 
 @pytest.mark.parametrize("follow_links", [0.5, "yes", None])
-def test_follow_links_is_a_truth(follow_links, linked_logs, tmp_path):
+def test_follow_links_must_be_a_bool(follow_links, linked_logs, tmp_path):
     with pytest.raises(robocache.ArgumentTypeError, match="follow_links"):
         robocache.ingest(linked_logs, tmp_path / "cache", follow_links=follow_links)
 
@@ -399,7 +399,7 @@ def test_no_folder_is_read_twice(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["run_1", "chunk-000"])
-def test_a_folder_that_may_not_be_read(where, rng, tmp_path):
+def test_a_folder_without_read_permission(where, rng, tmp_path):
     if where == "run_1":
         source = tmp_path / "logs"
         for number in range(3):
@@ -424,7 +424,7 @@ def test_a_folder_that_may_not_be_read(where, rng, tmp_path):
 # ---- CSV ----
 
 
-def test_a_bad_cell_among_numbers_stops_and_is_named(tmp_path):
+def test_a_bad_cell_among_numbers_is_refused_by_name(tmp_path):
     for number in range(3):
         write(tmp_path / f"logs/run_{number}/imu.csv", "t,a,b", "0.0,1,2", "0.1,1.2.3,2" if number == 1 else "0.1,2,2")
     refused(tmp_path / "logs", tmp_path / "cache", "run_1/imu.csv", "Row #3", "1.2.3")
@@ -434,8 +434,8 @@ def test_a_bad_cell_among_numbers_stops_and_is_named(tmp_path):
         refused(tmp_path / "alone", tmp_path / "cache2", "alone/imu.csv", "Row #")
 
 
-def test_a_column_that_is_text_in_one_run_alone(tmp_path):
-    """No run's rows go without a word, whichever comes first."""
+def test_a_column_that_is_text_in_one_run(tmp_path):
+    """No run's rows are lost silently, in either order."""
     for odd in (0, 1):
         for number in range(2):
             cells = ["word", "word"] if number == odd else ["1", "2"]
@@ -446,10 +446,10 @@ def test_a_column_that_is_text_in_one_run_alone(tmp_path):
 @pytest.mark.parametrize(
     "quoted", ['"push', '"push" it', '"push\n0.4,2,pull\n0.5,3,"go'], ids=["to the end", "beyond", "up to the next"]
 )
-def test_a_quote_that_is_not_closed_swallows_no_rows(quoted, tmp_path):
+def test_an_open_quote_loses_no_rows(quoted, tmp_path):
     lines = ["t_s,x,label", "0.1,0,go", f"0.2,1,{quoted}", "0.6,4,stop", "0.7,5,go"]
     write(tmp_path / "logs/run/log.csv", *lines)
-    if quoted.endswith("it"):  # no line break in it, so nothing is lost
+    if quoted.endswith("it"):  # without a line break nothing is lost
         assert robocache.ingest(tmp_path / "logs", tmp_path / "cache").rows == {"log": 4, "log.label": 4}
         return
     refused(tmp_path / "logs", tmp_path / "cache", "log.csv: line 3: expected a quote to be closed behind its cell")
@@ -470,7 +470,7 @@ def test_another_encoding_than_utf_8(encoding, tmp_path):
     assert skipped(tmp_path / "logs", tmp_path / "cache", "imu.csv").rows == {"good": 2}
 
 
-def test_a_column_without_a_name_goes_by_its_number(tmp_path):
+def test_a_column_without_a_name_is_numbered(tmp_path):
     write(tmp_path / "logs/imu.csv", "t,,a,", "0.0,1,2,", "0.1,3,4,")
     robocache.ingest(tmp_path / "logs", tmp_path / "cache")
     stream = robocache.open(tmp_path / "cache").streams["imu"]
@@ -479,7 +479,7 @@ def test_a_column_without_a_name_goes_by_its_number(tmp_path):
 
 
 @pytest.mark.parametrize("stamp", ["1e-99999999999999999999", "1e99999999999999999999"])
-def test_stamps_of_absurd_exponents(stamp, tmp_path):
+def test_stamps_with_absurd_exponents(stamp, tmp_path):
     write(tmp_path / "logs/imu.csv", "t_s,a", "0.0,1", f"{stamp},2")
     refused(tmp_path / "logs", tmp_path / "cache", "logs/imu.csv", "line 3", stamp)
     write(tmp_path / "logs/imu.csv", "t_s,a", "0.0,1", "1e-99999,2", "1e-9,3")
@@ -487,7 +487,7 @@ def test_stamps_of_absurd_exponents(stamp, tmp_path):
     assert robocache.open(tmp_path / "cache").streams["imu"].time_ns.tolist() == [0, 0, 1]
 
 
-def test_names_of_files_that_are_no_utf_8(tmp_path):
+def test_file_names_that_are_no_utf_8(tmp_path):
     write(tmp_path / "logs/good.csv", "0.0,1", "0.1,2")
     write(tmp_path / os.fsdecode(b"logs/imu_\xff.csv"), "0.0,1", "0.1,2")
     write(tmp_path / os.fsdecode(b"logs/run_\xff/imu.csv"), "0.0,1", "0.1,2")
@@ -504,7 +504,7 @@ def test_names_of_files_that_are_no_utf_8(tmp_path):
 
 
 def rewrite(file, change):
-    """Writes a Parquet file anew after `change(table)`."""
+    """Rewrites a Parquet file with `change(table)`."""
     write_table(file, change(pq.read_table(file)))
 
 
@@ -521,7 +521,7 @@ def with_column(name, values):
         (with_column("episode_index", [[1], [1, 1], [1], [1]]), ["episode_index", "row 1 has 2 values"]),
     ],
 )
-def test_tables_that_are_odd(change, words, rng, tmp_path):
+def test_malformed_tables(change, words, rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
     name = "data/chunk-000/episode_000001.parquet"
     rewrite(source / name, change)
@@ -529,7 +529,7 @@ def test_tables_that_are_odd(change, words, rng, tmp_path):
     assert skipped(source, tmp_path / "cache", name, "episodes 1").rows["action"] == 8
 
 
-def test_the_first_file_is_no_norm_where_it_cannot_be_read(rng, tmp_path):
+def test_an_unreadable_first_file_decides_nothing(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
     name = "data/chunk-000/episode_000000.parquet"
     rewrite(source / name, lambda t: t.slice(0, 0).drop_columns(["action"]))
@@ -544,7 +544,7 @@ def test_the_first_file_is_no_norm_where_it_cannot_be_read(rng, tmp_path):
         ("frame_index", [0, 1, 2, 2**62], ["int64 nanoseconds"]),
     ],
 )
-def test_clocks_that_are_odd(column, values, words, rng, tmp_path):
+def test_malformed_clocks(column, values, words, rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
     name = "data/chunk-000/episode_000001.parquet"
     rewrite(source / name, with_column(column, values))
@@ -552,7 +552,7 @@ def test_clocks_that_are_odd(column, values, words, rng, tmp_path):
     assert skipped(source, tmp_path / "cache", "episode 1").rows["action"] == 8
 
 
-def test_lists_of_one_are_numbers(rng, tmp_path):
+def test_lists_of_one_number_are_numbers(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
     for name in ("timestamp", "frame_index", "episode_index"):
         rewrite(
@@ -574,7 +574,7 @@ def test_a_column_whose_name_is_no_utf_8(rng, tmp_path):
 
 
 @pytest.mark.parametrize("chunk", [None, "0", 2.5])
-def test_a_video_whose_place_is_not_said(chunk, rng, tmp_path):
+def test_a_video_without_a_path(chunk, rng, tmp_path):
     pytest.importorskip("av", reason="no PyAV: pip install av")
     key = "observation.images.top"
     episodes = make_episodes(rng, (3, 3))
@@ -590,7 +590,7 @@ def test_a_video_whose_place_is_not_said(chunk, rng, tmp_path):
     assert left_out(report)[key] == "video; files for 0 of 2 episodes"
 
 
-def test_metadata_that_changes_its_type(rng, tmp_path):
+def test_metadata_of_changing_type(rng, tmp_path):
     episodes = make_episodes(rng, (3, 4, 5))
     for episode, operator in zip(episodes, (1, "ann", 2), strict=True):
         episode.extra = {"operator": operator}
@@ -606,7 +606,7 @@ HUGE = "1" + "0" * 400
 
 @pytest.mark.parametrize("odd", [DEEP, HUGE, "1e400", '"\\ud800"', '"\udcff"', "1" * 5000])
 @pytest.mark.parametrize("name", ["tasks", "episodes"])
-def test_json_that_no_cache_holds(odd, name, rng, tmp_path):
+def test_json_values_that_a_cache_cannot_hold(odd, name, rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
     file = source / f"meta/{name}.jsonl"
     lines = file.read_text().splitlines()
@@ -619,7 +619,7 @@ def test_json_that_no_cache_holds(odd, name, rng, tmp_path):
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
 @pytest.mark.parametrize("odd", [DEEP, "[" * 500 + "]" * 500, HUGE, "1e400", '"\\ud800"', '"\udcff"', "1" * 5000])
 @pytest.mark.parametrize("key", ["fps", "robot_type"])
-def test_info_that_no_cache_holds_is_refused_at_once(key, odd, on_error, rng, tmp_path):
+def test_info_that_a_cache_cannot_hold_is_refused_at_once(key, odd, on_error, rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
     info = json.loads((source / "meta/info.json").read_text())
     info[key] = "ODD"
@@ -630,13 +630,13 @@ def test_info_that_no_cache_holds_is_refused_at_once(key, odd, on_error, rng, tm
 
 
 @pytest.mark.parametrize("fps", [True, -1, 1e-300])
-def test_rates_that_are_odd(fps, rng, tmp_path):
+def test_invalid_rates(fps, rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)), info={"fps": fps})
     refused(source, tmp_path / "cache", str(source))
 
 
 @pytest.mark.parametrize("names", [["", "b", "c"], ["a", "b"], ["a", 1, "c"]])
-def test_names_of_features_that_no_cache_holds_are_left_out(names, rng, tmp_path):
+def test_invalid_feature_names_are_left_out(names, rng, tmp_path):
     features = {"observation.state": {"dtype": "float32", "shape": [3], "names": names}}
     report = robocache.ingest(
         write_lerobot(tmp_path / "source", make_episodes(rng), features=features), tmp_path / "cache"
@@ -651,8 +651,8 @@ def test_an_unnamed_column(rng, tmp_path):
     refused(source, tmp_path / "cache", "episode_000000.parquet", "stream")
 
 
-def test_tables_of_meta_with_times(rng, tmp_path):
-    """A column that is neither text nor numbers is left out by name, whatever its type in Parquet."""
+def test_meta_tables_with_times(rng, tmp_path):
+    """A column of any Parquet type that is neither text nor numbers is left out by name."""
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)), "v3.0")
     rewrite(
         source / "meta/episodes/chunk-000/file-000.parquet",
@@ -675,7 +675,7 @@ def test_tasks_that_are_no_text(task, rng, tmp_path):
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 @pytest.mark.parametrize("second", ["place", "pick", None])
-def test_a_number_of_two_tasks_is_none(version, second, rng, tmp_path):
+def test_an_index_of_two_tasks_is_refused(version, second, rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)), version)
     if version == "v3.0":
         table = pa.table({"task_index": [0, 0], "task": ["pick", second]})
@@ -689,7 +689,7 @@ def test_a_number_of_two_tasks_is_none(version, second, rng, tmp_path):
         refused(source, tmp_path / "cache", f"expected one text for task 0, got 'pick' and {second!r}")
 
 
-def test_features_of_absurd_depth_are_refused_before_anything_is_read(rng, tmp_path):
+def test_deeply_nested_features_are_refused_at_once(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
     info = json.loads((source / "meta/info.json").read_text())
     info["features"]["observation.images.top"] = {"dtype": "video", "shape": "ODD"}
