@@ -1,4 +1,4 @@
-"""HDF5 recordings, whatever their layout: every number as h5py reads it, nothing from outside of the file, damage by name."""
+"""HDF5 recordings of any layout: numbers equal h5py's, nothing outside the file is read, damage is named."""
 
 import io
 import os
@@ -35,12 +35,12 @@ from soak import rounds
 
 import robocache
 
-# ---- what datasets hold ----
+# ---- the content of datasets ----
 
 
 @pytest.mark.parametrize("dtype", ["?", "u1", "i1", "<i2", ">i2", ">u4", "<u8", "<f2", "<f4", ">f4", ">f8"])
 @pytest.mark.parametrize("options", [{}, {"chunks": (3, 2), "compression": "gzip", "shuffle": True}])
-def test_numbers_stay_as_they_are(dtype, options, rng, tmp_path, monkeypatch):
+def test_numbers_keep_their_bits(dtype, options, rng, tmp_path, monkeypatch):
     monkeypatch.setattr(columns, "_PART_BYTES", 64)  # many parts
     values = (rng.normal(size=(50, 3)) * 100).astype(dtype)
     path = one_demo(
@@ -53,7 +53,7 @@ def test_numbers_stay_as_they_are(dtype, options, rng, tmp_path, monkeypatch):
     assert time_ns.tolist() == [k * 100_000_000 for k in range(50)]
 
 
-def test_texts_and_rows_of_any_length(tmp_path):
+def test_texts_and_ragged_rows(tmp_path):
     def write(demo):
         demo["instruction"] = ["pick", "naïve", "", "place"]
         demo["fixed"] = np.array([b"a", b"bc", b"\xff", b""], "S2")
@@ -74,7 +74,7 @@ def test_texts_and_rows_of_any_length(tmp_path):
     assert robocache.ingest(path, tmp_path / "cache").rows["contacts"] == 4
 
 
-def test_what_is_neither_is_left_out_by_name(tmp_path):
+def test_other_types_are_left_out_by_name(tmp_path):
     def write(demo):
         demo["compound"] = np.zeros(4, [("x", "f4"), ("y", "i4")])
         demo["complex"] = np.zeros(4, np.complex64)
@@ -135,7 +135,7 @@ def test_pixels_are_kept(dtype, shape, name, codec, first, rng, tmp_path, monkey
     np.testing.assert_array_equal(kept.reshape(expected.shape), expected)
 
 
-def test_colour_is_jpeg_and_resized_where_asked(rng, tmp_path):
+def test_colour_becomes_jpeg_and_is_resized_on_request(rng, tmp_path):
     smooth = np.asarray(Image.fromarray(rng.integers(0, 256, (4, 5, 3), np.uint8)).resize((40, 32), Image.BICUBIC))
     path = one_demo(tmp_path, lambda demo: demo.create_dataset("obs/image", data=np.stack([smooth] * 4)))
     assert robocache.ingest(path, tmp_path / "a").cameras["obs/image"]["codec"] == "jpeg"
@@ -157,7 +157,7 @@ def test_a_camera_of_another_size_is_named(rng, tmp_path):
     assert "obs/agentview_image" not in streams and "actions" in streams
 
 
-# ---- nothing outside of the file, and no more than is in it ----
+# ---- nothing outside the file, and no declared size ----
 
 
 def outside(tmp_path):
@@ -205,7 +205,7 @@ def circle_of_links(demo, secret):
         circle_of_links,
     ],
 )
-def test_nothing_leads_out_of_the_file(write, rng, tmp_path):
+def test_links_out_of_the_file_are_not_followed(write, rng, tmp_path):
     secret = outside(tmp_path)
     path = one_demo(
         tmp_path, lambda demo: (write(demo, secret), demo.create_dataset("obs/good", data=np.zeros((4, 1))))
@@ -226,7 +226,7 @@ def test_links_within_the_file_are_followed(tmp_path):
 
     [(_, streams)], notes = read_all(one_demo(tmp_path, write))
     assert streams["obs/absolute"][1].tolist() == [0, 1, 2, 3]
-    assert ("obs/relative" in streams) != ("obs/deep/y" in streams)  # one object, once
+    assert ("obs/relative" in streams) != ("obs/deep/y" in streams)  # one object is read once
     assert left_out(notes).get("loop/demo_0") == "the same as itself"
 
 
@@ -244,7 +244,7 @@ def test_groups_linked_again_and_again_are_read_once(tmp_path):
     assert len(streams) == 2 and time.process_time() - started < 2
 
 
-def test_declared_sizes_are_not_believed(tmp_path):
+def test_declared_sizes_take_no_memory(tmp_path):
     def write(demo):
         demo.create_dataset("obs/huge", (10**12, 10), "f4", chunks=(1000, 10), compression="gzip")
         some = demo.create_dataset("obs/some", (4, 10**6), "f8", chunks=(1, 1000))
@@ -266,7 +266,7 @@ def test_declared_sizes_are_not_believed(tmp_path):
     assert time.process_time() - started < 2
 
 
-def test_rows_by_the_thousand_billion_take_nothing(tmp_path):
+def test_trillions_of_empty_rows_take_no_memory(tmp_path):
     path = tmp_path / "a.hdf5"
     with h5py.File(path, "w") as file:
         file["data/demo_0/x"] = np.zeros(1)  # makes the groups
@@ -277,7 +277,7 @@ def test_rows_by_the_thousand_billion_take_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("group", ["data/demo_0/obs", "/"])
-def test_more_datasets_than_any_recorder_makes(group, tmp_path):
+def test_too_many_datasets_are_refused(group, tmp_path):
     path = one_demo(tmp_path, lambda demo: demo.create_group("obs"))
     with h5py.File(path, "r+") as file:
         parent = file[group].id
@@ -290,8 +290,8 @@ def test_more_datasets_than_any_recorder_makes(group, tmp_path):
     assert not found and len(skipped(notes)) == 1
 
 
-def test_as_many_datasets_as_are_allowed(tmp_path, monkeypatch):
-    """Those of all groups of a recording count."""
+def test_the_most_datasets_are_accepted(tmp_path, monkeypatch):
+    """The datasets of all groups of a recording count."""
     path = one_demo(tmp_path, lambda demo: [demo.create_dataset(f"obs/{k}", data=np.zeros(4)) for k in range(8)])
     monkeypatch.setattr(datasets, "check_links", partial(datasets.check_links, most=10))  # actions, obs and 8
     [(_, streams)], _ = read_all(path)
@@ -300,7 +300,7 @@ def test_as_many_datasets_as_are_allowed(tmp_path, monkeypatch):
     refused(path, "data/demo_0/obs: expected at most 9 groups and datasets, got 10")
 
 
-def test_a_chunk_that_is_damaged_is_named_by_its_rows(rng, tmp_path, monkeypatch):
+def test_a_damaged_chunk_is_named_by_its_rows(rng, tmp_path, monkeypatch):
     monkeypatch.setattr(columns, "_PART_BYTES", 160)
     values = rng.normal(size=(4, 20))
     path = one_demo(tmp_path, lambda demo: demo.create_dataset("x", data=values, chunks=(1, 20), compression="gzip"))
@@ -329,7 +329,7 @@ def _in_an_attribute(demo):
 
 
 def _in_many_attributes(demo):
-    """HDF5 keeps these in a heap of their own."""
+    """HDF5 stores many attributes in a separate heap."""
     for number in range(20):
         demo.attrs[f"note {number}"] = ["text 2"] * 4
 
@@ -344,8 +344,8 @@ _IN_HEAPS = [_in_a_dataset, _in_chunks, _in_an_attribute, _in_many_attributes, _
 
 
 @pytest.mark.parametrize("write", _IN_HEAPS, ids=lambda write: write.__name__)
-def test_damage_over_which_hdf5_hangs_is_an_error(write, tmp_path, monkeypatch):
-    """Zeros within a heap: HDF5 reads them for ever."""
+def test_damage_on_which_hdf5_hangs_is_an_error(write, tmp_path, monkeypatch):
+    """HDF5 reads zeros within a heap forever."""
     monkeypatch.setattr(reader_process, "_CPU_S", 1)
     one_demo(tmp_path, lambda demo: None).rename(tmp_path / "b.hdf5")
     path = one_demo(tmp_path, write)
@@ -361,7 +361,7 @@ def test_damage_over_which_hdf5_hangs_is_an_error(write, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("write", [*_IN_HEAPS[:4], "numbers"], ids=lambda write: getattr(write, "__name__", "numbers"))
-def test_lengths_beyond_the_file_are_not_believed(write, tmp_path):
+def test_lengths_beyond_the_file_are_refused(write, tmp_path):
     def numbers(demo):
         rows = demo.create_dataset("contacts", (4,), h5py.vlen_dtype("f4"))
         rows[:] = [np.arange(6, dtype=np.float32)] * 4
@@ -373,7 +373,7 @@ def test_lengths_beyond_the_file_are_not_believed(write, tmp_path):
     content = bytearray(path.read_bytes())
     heaps = [struct.pack("<Q", found.start()) for found in re.finditer(b"GCOL", content)]
     at = min(content.find(struct.pack("<I", 6) + heap) for heap in heaps if struct.pack("<I", 6) + heap in content)
-    content[at + 3] = 0x20  # it has half a thousand million
+    content[at + 3] = 0x20  # about 500 million elements
     path.write_bytes(content)
     refused(path, str(path))
     if write == "numbers":
@@ -381,11 +381,11 @@ def test_lengths_beyond_the_file_are_not_believed(write, tmp_path):
         assert left_out(notes)["attribute list"] == "a list of any length"
 
 
-# ---- which layout ----
+# ---- layouts ----
 
 
-def test_layouts_are_told_apart_without_h5py(rng, tmp_path):
-    write_robomimic(tmp_path / "r/episode_0.hdf5", {"demo_0": make_demo(rng, 2)})  # named as ALOHA's are
+def test_layouts_are_recognised_without_h5py(rng, tmp_path):
+    write_robomimic(tmp_path / "r/episode_0.hdf5", {"demo_0": make_demo(rng, 2)})  # named like ALOHA's
     write_aloha(tmp_path / "a/run.h5", make_aloha(rng, 2))
     write_droid(tmp_path / "d/x", make_droid(rng, 2))
     (tmp_path / "r/episode_0.hdf5").rename(tmp_path / "single")  # by content alone
@@ -398,7 +398,7 @@ def test_layouts_are_told_apart_without_h5py(rng, tmp_path):
     assert out == ["robomimic", "aloha", "droid", "droid", "False"]
 
 
-def test_a_layout_that_is_not_the_one_asked_for(rng, tmp_path):
+def test_another_layout_than_the_requested_one(rng, tmp_path):
     robomimic = write_robomimic(tmp_path / "r.hdf5", {"demo_0": make_demo(rng, 2)})
     aloha = write_aloha(tmp_path / "episode_0.hdf5", make_aloha(rng, 2))
     droid = write_droid(tmp_path / "d", make_droid(rng, 2)) / "trajectory.h5"
@@ -412,8 +412,8 @@ def test_a_layout_that_is_not_the_one_asked_for(rng, tmp_path):
     refused(tmp_path / "other.hdf5", "expected a group data with demos in it, found weights")
 
 
-def test_a_hint_is_true(tmp_path):
-    """The format that a message names reads the file; where none does, none is named."""
+def test_hints_name_a_format_that_reads_the_file(tmp_path):
+    """The format in an error message reads the file; if no format does, the message names none."""
     layouts = {
         "observation": {"observation/head/rgb": np.zeros((6, 2)), "arm/vector": np.zeros((6, 14))},
         "data": {"data/joints": np.zeros((6, 2))},
@@ -441,14 +441,14 @@ def test_a_hint_is_true(tmp_path):
     "content", [b"", b"\x89HDF\r\n\x1a\n", b"version https://git-lfs.github.com/spec/v1\n", b"PK\3\4" * 50]
 )
 @pytest.mark.parametrize("name", ["a.hdf5", "episode_0.hdf5", "trajectory.h5"])
-def test_files_that_are_no_hdf5(content, name, tmp_path):
+def test_files_that_are_not_hdf5(content, name, tmp_path):
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / name).write_bytes(content)
     options = {"rate_hz": 50} if name.startswith("episode") else {}
     refused(tmp_path / "set", str(tmp_path / "set" / name), **options)
 
 
-def test_a_block_before_the_file(rng, tmp_path):
+def test_a_user_block(rng, tmp_path):
     plain = write_robomimic(tmp_path / "plain.hdf5", {"demo_0": make_demo(rng, 2)})
     (tmp_path / "blocked").write_bytes(b"")
     with h5py.File(plain) as source, h5py.File(tmp_path / "blocked", "w", userblock_size=512) as file:
@@ -456,7 +456,7 @@ def test_a_block_before_the_file(rng, tmp_path):
     assert "actions" in read_all(tmp_path / "blocked")[0][0][1]
 
 
-def test_a_file_that_may_only_be_read(rng, tmp_path):
+def test_a_read_only_file(rng, tmp_path):
     path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 2)})
     path.chmod(0o444)
     os.chmod(tmp_path, 0o555)
@@ -471,7 +471,7 @@ def test_a_file_that_may_only_be_read(rng, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["robomimic", "compressed", "aloha", "droid"])
-def test_damaged_at_random(kind, rng, tmp_path):
+def test_random_damage(kind, rng, tmp_path):
     options = {"rate_hz": 50} if kind == "aloha" else {}
     if kind == "aloha":
         path = write_aloha(tmp_path / "episode_0.hdf5", make_aloha(rng, 4, (16, 16)))
@@ -502,7 +502,7 @@ def test_damaged_at_random(kind, rng, tmp_path):
 
 @pytest.mark.parametrize("empty", [[0], [0, 1, 2], [3], [0, 9]])
 @pytest.mark.parametrize("how", ["padded", "any length", "fixed text"])
-def test_an_empty_first_image_loses_no_camera(how, empty, tmp_path):
+def test_an_empty_first_image_keeps_the_camera(how, empty, tmp_path):
     files = [image_file(np.full((16, 16, 3), 20 * k, np.uint8)) for k in range(10)]
     blobs = [b"" if row in empty else file for row, file in enumerate(files)]
     length = max(map(len, files)) + 3
@@ -524,8 +524,8 @@ def test_an_empty_first_image_loses_no_camera(how, empty, tmp_path):
     assert len(skipped(notes)) == 1 and "observations/images/cam: rows" in next(iter(skipped(notes)))
 
 
-def test_a_file_that_is_read_twice_at_a_time_is_read_whole(tmp_path, recwarn):
-    """One reading ends while another of the same file goes on."""
+def test_a_file_read_twice_at_once(tmp_path, recwarn):
+    """One reader closes while another of the same file continues."""
     path = one_demo(tmp_path, lambda demo: demo.attrs.update(note="of any length"))
     first, second = datasets.open_file(path), datasets.open_file(path)
     file, again = first.__enter__(), second.__enter__()

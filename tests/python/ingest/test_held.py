@@ -1,4 +1,4 @@
-"""Columns whose type is bool, enum or integer are held between rows, in every format, also beside floats: against numpy."""
+"""Columns of bool, enum or integer type are held between rows in every format, also beside floats. The oracle is numpy."""
 
 import json
 import struct
@@ -49,7 +49,7 @@ def linear(values):
 
 
 def check(dataset, stream, columns, step=STEP):
-    """columns: of each name what numpy says is between rows."""
+    """columns: {name: the oracle's values between rows}."""
     found, names = rows_between(dataset, stream, step), dataset.streams[stream].names
     assert names == list(columns)
     for number, (name, wanted) in enumerate(columns.items()):
@@ -99,7 +99,7 @@ def test_ros_messages(encoding, tmp_path):
     for name, first in (("codes", MODES), ("flags", ARMED)):
         found = rows_between(dataset, f"{stream}/{name}")
         np.testing.assert_array_equal(found[..., 0], held(first))
-    requested = rows_between(dataset, stream, method="linear")  # whoever asks for a method gets it
+    requested = rows_between(dataset, stream, method="linear")  # a requested method is used
     np.testing.assert_allclose(requested[..., 1], linear(MODES))
 
 
@@ -143,8 +143,8 @@ def write_json(path, schema, rows):
 
 
 def test_bools_in_json_and_what_its_schema_declares(tmp_path):
-    """Whole numbers beside missing ones are floats in JSON. They are numbers, unless the schema says integer or boolean."""
-    nothing = {"anyOf": [{"$ref": "#/$defs/Mode"}, {"type": "null"}]}  # as pydantic writes an optional enum
+    """In JSON, integers with gaps become floats. They are interpolated unless the schema declares integer or boolean."""
+    nothing = {"anyOf": [{"$ref": "#/$defs/Mode"}, {"type": "null"}]}  # like pydantic's optional enum
     schema = {
         "type": "object",
         "properties": {"mode": nothing, "code": {"type": ["integer", "null"]}, "n": {"type": "number"}},
@@ -154,7 +154,7 @@ def test_bools_in_json_and_what_its_schema_declares(tmp_path):
         {"level": level, "armed": armed, "ready": armed, "mode": mode, "code": mode, "n": mode, "plain": mode}
         for level, armed, mode in zip(LEVEL.tolist(), ARMED.tolist(), MODES.tolist(), strict=True)
     ]
-    rows += [{"level": 0.5, "armed": True}]  # the others are NaN there, behind all rows that are compared
+    rows += [{"level": 0.5, "armed": True}]  # other fields are NaN there, after all compared rows
     dataset = ingested(write_json(tmp_path / "a.mcap", schema, rows), tmp_path)
     columns = {"level": linear(LEVEL), "armed": held(ARMED), "ready": held(ARMED), "mode": held(MODES)}
     check(dataset, "data", columns | {"code": held(MODES), "n": linear(MODES), "plain": linear(MODES)})
@@ -169,7 +169,7 @@ def test_lists_in_json_with_gaps(tmp_path):
         np.testing.assert_allclose(rows_between(dataset, f"data/{name}")[..., 0], wanted)
 
 
-def test_recordings_that_say_otherwise_are_kept_and_named(tmp_path):
+def test_recordings_with_other_declarations_are_kept_and_noted(tmp_path):
     for name, on in (("a", ARMED), ("b", MODES + 0.5)):
         rows = [{"level": float(level), "on": one} for level, one in zip(LEVEL, on.tolist(), strict=True)]
         write_json(tmp_path / f"bags/{name}.mcap", {}, rows)
@@ -180,7 +180,7 @@ def test_recordings_that_say_otherwise_are_kept_and_named(tmp_path):
     assert omission.what == "data: its methods None" and "[[1, 2, 'previous']]" in omission.reason
 
 
-def test_a_rotation_beside_a_flag_and_one_that_is_scattered(tmp_path):
+def test_a_rotation_beside_a_flag_and_a_scattered_one(tmp_path):
     text = "float64 qx\nfloat64 qy\nfloat64 qz\nfloat64 qw\nuint8 mode\n"
     store = get_typestore(Stores.EMPTY)
     store.register(get_types_from_msg(text, "own_msgs/msg/Turn"))
@@ -203,7 +203,7 @@ def test_a_rotation_beside_a_flag_and_one_that_is_scattered(tmp_path):
 
 
 def test_px4_logs(tmp_path):
-    """A topic of ULog is a stream of floats, also one of integers alone; integers of 64 bits are a stream of their own."""
+    """A topic of ULog is a stream of floats, even with integers alone; 64-bit integers are a separate stream."""
 
     def message(kind, payload):
         return struct.pack("<HB", len(payload), ord(kind)) + payload
@@ -231,7 +231,7 @@ def test_px4_logs(tmp_path):
 
 
 def test_true_and_false_in_csv(tmp_path):
-    """Numbers without a fraction are numbers there; only the words declare a type."""
+    """In CSV, integers are numbers; only the words true and false declare a type."""
     lines = ["time [s],level,armed,mode"]
     lines += [f"{100 + k / 10:.1f},{LEVEL[k]:.6f},{ARMED[k]},{MODES[k]}" for k in range(ROWS)]
     (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
@@ -246,8 +246,8 @@ def test_true_and_false_in_csv(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["int64", "bool"])
-def test_what_lerobot_s_info_declares(dtype, tmp_path, rng):
-    """pandas writes whole numbers as double where one was ever missing. info.json has the type."""
+def test_types_declared_in_lerobots_info(dtype, tmp_path, rng):
+    """pandas writes integers as double if one is missing. info.json has the type."""
     root = tmp_path / "set"
     write_lerobot(root, make_episodes(rng), features={"mode": {"dtype": dtype, "shape": [1], "names": None}})
     for file in (root / "data").rglob("*.parquet"):
@@ -260,7 +260,7 @@ def test_what_lerobot_s_info_declares(dtype, tmp_path, rng):
 # ---- mappings, appends, exports ----
 
 
-def test_a_mapping_names_features_and_leaves_the_others_held(tmp_path):
+def test_a_mapping_of_some_features_leaves_the_others_held(tmp_path):
     source = write_ros(tmp_path, "cdr")
     mapping = {"streams": {"data": {"methods": [[0, 1, "pchip"], [1, 2, "nearest"]]}}}
     dataset = ingested(source, tmp_path, mapping=mapping)
@@ -275,7 +275,7 @@ def test_a_mapping_names_features_and_leaves_the_others_held(tmp_path):
     assert parts["b"].attributes["methods"] == [[0, 1, "previous"], [3, 5, "previous"]]
 
 
-def test_a_modality_of_gr00t_that_declares_a_dtype(tmp_path, rng):
+def test_a_gr00t_modality_that_declares_a_dtype(tmp_path, rng):
     root = write_lerobot(tmp_path / "set", make_episodes(rng)) or tmp_path / "set"
     modality = {
         "state": {"arm": {"start": 0, "end": 1}, "mode": {"start": 1, "end": 2, "dtype": "int32"}},
@@ -287,7 +287,7 @@ def test_a_modality_of_gr00t_that_declares_a_dtype(tmp_path, rng):
     assert "methods" not in parts["state.arm"].attributes and "methods" not in parts["action.all"].attributes
 
 
-def test_appending_to_a_cache_that_has_other_methods_keeps_them_and_says_so(tmp_path, monkeypatch):
+def test_appending_keeps_the_caches_methods_with_a_note(tmp_path, monkeypatch):
     source = write_ros(tmp_path, "cdr")
     with monkeypatch.context() as before:
         before.setattr(streams, "with_held", lambda methods, is_whole: methods)
@@ -300,7 +300,7 @@ def test_appending_to_a_cache_that_has_other_methods_keeps_them_and_says_so(tmp_
 
 
 @pytest.mark.parametrize("method", [None, "linear", "pchip"])
-def test_an_export_to_lerobot_holds_them_too(method, tmp_path):
+def test_an_export_to_lerobot_holds_such_columns(method, tmp_path):
     dataset = ingested(write_ros(tmp_path, "cdr"), tmp_path)
     methods = None if method is None else {"data": method}
     rename = {"data": "observation.state"}
@@ -316,8 +316,8 @@ def test_an_export_to_lerobot_holds_them_too(method, tmp_path):
         np.testing.assert_allclose(state[:, 0], wanted, rtol=1e-6, atol=1e-6)
 
 
-def test_very_many_columns_in_turns_load_and_export(tmp_path):
-    """As a hand of 80 motors has, each with a mode and a torque: more runs than one call of resample takes."""
+def test_many_alternating_columns_load_and_export(tmp_path):
+    """For example a hand with 80 motors, each with a mode and a torque: more blocks than one call of resample accepts."""
     text = "Motor[80] motors\n" + "=" * 80 + "\nMSG: own_msgs/Motor\nfloat32 torque\nuint8 mode\n"
     store = get_typestore(Stores.EMPTY)
     store.register(get_types_from_msg(text, "own_msgs/msg/Hand"))

@@ -1,4 +1,4 @@
-"""The call itself, the formats it knows, and their options: on the command line and in Python."""
+"""ingest: paths, formats, the driver, and options on the command line and in Python."""
 
 import argparse
 import math
@@ -32,7 +32,7 @@ def write_logs(folder):
 # ---- paths ----
 
 
-def test_paths_that_are_none(tmp_path, monkeypatch):
+def test_invalid_paths_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(write_logs(tmp_path / "logs"))
     for argument in ("source", "cache"):
         paths = {"source": ".", "cache": str(tmp_path / "cache")}
@@ -48,7 +48,7 @@ def test_paths_that_are_none(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
 
 
-def test_the_cache_may_go_by_a_folder_that_is_not_there(tmp_path, monkeypatch):
+def test_the_path_of_the_cache_may_contain_a_missing_folder(tmp_path, monkeypatch):
     write_logs(tmp_path / "logs")
     monkeypatch.chdir(tmp_path)
     report = robocache.ingest("logs", "missing/../cache")
@@ -56,7 +56,7 @@ def test_the_cache_may_go_by_a_folder_that_is_not_there(tmp_path, monkeypatch):
     assert len(robocache.open(report.cache)) == 1
 
 
-def test_caches_in_their_source_are_none_of_it(tmp_path):
+def test_a_cache_within_its_source_is_not_read(tmp_path):
     source = tmp_path / "scans"
     source.mkdir()
     clouds = np.arange(40, dtype=np.float32).reshape(2, 5, 4)
@@ -75,7 +75,7 @@ def test_caches_in_their_source_are_none_of_it(tmp_path):
         lines.append([(omission.what, omission.reason) for omission in report.left_out if omission.reason == "a cache"])
     assert lines == [[(name, "a cache") for name in names] for names in ("", "a", "ab", "ab", "abc")]
     assert sorted(path.name for path in source.iterdir()) == ["0.npy", "1.npy", "a", "b", "c"]
-    with pytest.raises(robocache.FileError, match="got a cache"):  # one that grew has other files than one that did not
+    with pytest.raises(robocache.FileError, match="got a cache"):  # an appended cache has other files
         robocache.ingest(source / "a", tmp_path / "cache")
     for number in range(2):
         (source / f"{number}.npy").unlink()
@@ -83,7 +83,7 @@ def test_caches_in_their_source_are_none_of_it(tmp_path):
         robocache.ingest(source, tmp_path / "cache")
 
 
-def test_what_looks_like_an_id_of_the_hub(tmp_path, monkeypatch):
+def test_a_path_like_an_id_of_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(robocache.FileError) as caught:
         robocache.ingest("lerobot/pusht", "cache")
@@ -93,7 +93,7 @@ def test_what_looks_like_an_id_of_the_hub(tmp_path, monkeypatch):
         robocache.ingest("a/folder/pusht", "cache")
 
 
-# ---- which format ----
+# ---- formats ----
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/folder", "gs://bucket/folder", "https://example.org/folder"])
@@ -112,13 +112,13 @@ def test_what_looks_like_an_id_of_the_hub(tmp_path, monkeypatch):
         ("destination", lambda url: robocache.export(robocache.open("made"), url, to="lerobot")),
     ],
 )
-def test_a_url_is_refused_with_a_way_to_its_data(argument, call, url, tmp_path, monkeypatch):
+def test_a_url_is_refused_with_a_hint(argument, call, url, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "source").mkdir()
     (tmp_path / "source/arm.csv").write_text("time_s,x\n0,1\n1,2\n")
     robocache.ingest("source", "made")
     before = sorted(tmp_path.iterdir())
-    for given in (url, Path(url)):  # of which pathlib keeps one slash
+    for given in (url, Path(url)):  # pathlib keeps one of the two slashes
         with pytest.raises(robocache.ArgumentError, match=f"^{argument}: expected a path .*aws s3 sync.*fsspec"):
             call(given)
     assert sorted(tmp_path.iterdir()) == before
@@ -143,7 +143,7 @@ def test_two_formats_that_claim_a_folder_are_named(rng, tmp_path):
     assert robocache.ingest(source, tmp_path / "b", format="csv").rows == {"imu": 2}
 
 
-def test_a_format_that_is_said_is_taken_for_any_name(tmp_path):
+def test_a_given_format_accepts_any_name(tmp_path):
     (tmp_path / "log.txt").write_text("0.0,1\n0.1,2\n")
     with pytest.raises(robocache.FileError, match="found none"):
         robocache.ingest(tmp_path / "log.txt", tmp_path / "cache")
@@ -153,7 +153,7 @@ def test_a_format_that_is_said_is_taken_for_any_name(tmp_path):
         robocache.ingest(tmp_path / "bare", tmp_path / "cache2", format="csv")
 
 
-def test_a_source_of_no_format_is_told_shortly_what_is_there(tmp_path):
+def test_a_source_of_no_format_is_refused_with_its_files(tmp_path):
     for name in ("a.txt", "b/c.txt", "d.txt", "e.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
@@ -167,22 +167,22 @@ def test_a_source_of_no_format_is_told_shortly_what_is_there(tmp_path):
         robocache.ingest(tmp_path / "empty", tmp_path / "cache")
 
 
-def test_the_help_lists_every_format_and_its_sign(capsys):
+def test_the_help_lists_every_format_and_its_files(capsys):
     with pytest.raises(SystemExit):
         cli.main(["ingest", "--help"])
-    text = " ".join(capsys.readouterr().out.split())  # however it is wrapped
+    text = " ".join(capsys.readouterr().out.split())  # joins wrapped lines
     for entry in registry.FORMATS.values():
         assert f"{entry.name} " in text and f"{entry.title}: {entry.sign}" in text
 
 
 def run(code):
-    without_torch = "import sys; sys.modules['torch'] = None\n"  # takes most of the time, and gives nothing
+    without_torch = "import sys; sys.modules['torch'] = None\n"  # importing torch would take most of the time
     return subprocess.run(
         [sys.executable, "-c", without_torch + code], capture_output=True, text=True, check=True
     ).stdout
 
 
-def test_nothing_is_imported_to_find_the_format(rng, tmp_path):
+def test_finding_the_format_imports_nothing(rng, tmp_path):
     logs, dataset = write_logs(tmp_path / "logs"), write_lerobot(tmp_path / "lerobot", make_episodes(rng, (3,)))
     assert (
         run(
@@ -195,7 +195,7 @@ def test_nothing_is_imported_to_find_the_format(rng, tmp_path):
     )
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path):
+def test_a_missing_package_is_named_with_its_install_command(tmp_path):
     output = run(
         "import sys, robocache\n"
         "sys.modules['pyarrow'] = None\n"
@@ -206,21 +206,21 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_fault_of_the_package_is_no_missing_package():
+def test_an_error_inside_a_package_is_no_missing_package():
     entry = Format("toy", "toy", "", lambda source, files: None, ToyOptions, "robocache.ingest.toy", "pip install toy")
     with pytest.raises(ModuleNotFoundError):
         entry.load()
 
 
-# ---- the driver, by a reader of its own ----
+# ---- the driver, with toy readers ----
 
 
 def rows(n, **more):
     return Rows(np.arange(n), np.zeros((n, 2)), **more)
 
 
-def test_recordings_are_read_one_by_one_and_written_as_they_come(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(driver, "_TELL_S", math.inf)  # slow rows show more steps, here by chance
+def test_recordings_are_written_while_they_are_read(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(driver, "_TELL_S", math.inf)  # on a slow machine more steps would be shown
     seen = []
 
     def streams(number):
@@ -246,7 +246,7 @@ def test_recordings_are_read_one_by_one_and_written_as_they_come(toy, tmp_path, 
     assert dataset.provenance["toy"] == {"colour": "red"}
 
 
-def test_of_a_long_recording_its_rows_are_told(toy, monkeypatch):
+def test_progress_of_a_long_recording_counts_rows(toy, monkeypatch):
     monkeypatch.setattr(driver, "_TELL_S", 0.0)
 
     def streams():
@@ -262,7 +262,7 @@ def test_of_a_long_recording_its_rows_are_told(toy, monkeypatch):
     assert [re.sub(r", [\d,]+ ", " # ", step[2]) for step in lines] == ["one", *["one # rows/s"] * 3]
 
 
-def test_a_stream_is_nominal_where_it_is_in_every_episode_that_was_kept(toy, tmp_path):
+def test_a_stream_is_nominal_if_it_is_in_every_kept_episode(toy, tmp_path):
     def recordings(options, notes):
         yield Recording("0", "here", {}, [("a", rows(2, clock="nominal")), ("b", rows(2, clock="nominal"))])
         yield Recording("1", "here", {}, [("a", rows(2)), ("b", rows(2, clock="nominal"))])
@@ -293,7 +293,7 @@ def test_a_stream_is_nominal_where_it_is_in_every_episode_that_was_kept(toy, tmp
         ({}, None),
     ],
 )
-def test_what_the_writer_or_nobody_foresaw_is_one_episode_that_is_skipped(metadata, streams, toy, tmp_path):
+def test_unexpected_errors_skip_one_episode(metadata, streams, toy, tmp_path):
     def recordings(options, notes):
         for number in range(3):
             if number == 1:
@@ -312,7 +312,7 @@ def test_what_the_writer_or_nobody_foresaw_is_one_episode_that_is_skipped(metada
     assert (report.episodes, report.rows) == (2, {"a": 4})
 
 
-def test_a_reader_that_fails_between_recordings_ends_the_ingest(toy, tmp_path):
+def test_an_error_between_recordings_ends_the_ingest(toy, tmp_path):
     def recordings(options, notes):
         yield Recording("0", "here", {}, [("a", rows(2))])
         raise KeyError("lost")
@@ -323,7 +323,7 @@ def test_a_reader_that_fails_between_recordings_ends_the_ingest(toy, tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-def test_an_error_of_the_progress_is_not_the_reader_s(toy, tmp_path):
+def test_an_error_of_the_progress_is_not_attributed_to_the_reader(toy, tmp_path):
     def recordings(options, notes):
         yield Recording("0", "here", {}, [("a", rows(2))])
 
@@ -332,13 +332,13 @@ def test_an_error_of_the_progress_is_not_the_reader_s(toy, tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-def test_to_name_one_thing_takes_no_longer_the_more_are_named():
+def test_notes_take_constant_time():
     notes = Notes("toy", {}, "stop")
     started = time.process_time()
     for number in range(30_000):
         for _ in range(2):
             notes.leave_out(f"episode {number}: note", "text")
-    assert time.process_time() - started < 5  # to look through all of them takes minutes
+    assert time.process_time() - started < 5  # a linear search of all notes takes minutes
     assert len(notes.left_out) == 30_000
 
 
@@ -352,7 +352,7 @@ def test_an_episode_without_rows_is_left_out_by_name(toy, tmp_path):
     assert [(o.what, o.reason) for o in report.left_out] == [("1", "nothing in it to keep")]
 
 
-def test_a_bad_provenance_is_refused_where_it_is_told(toy, tmp_path):
+def test_a_readers_invalid_provenance_is_refused_at_once(toy, tmp_path):
     read = []
 
     def recordings(options, notes):
@@ -365,7 +365,7 @@ def test_a_bad_provenance_is_refused_where_it_is_told(toy, tmp_path):
     assert not read
 
 
-def test_where_nothing_is_kept_the_reason_is_what_was_skipped_most_often(tmp_path):
+def test_without_kept_episodes_the_error_has_the_most_frequent_reason(tmp_path):
     for number, text in enumerate(("", "1,1\n0.5,1\n", "2,1\n1.5,1\n")):
         (tmp_path / f"logs/run_{number}").mkdir(parents=True)
         (tmp_path / f"logs/run_{number}/imu.csv").write_text(text)
@@ -395,13 +395,13 @@ def test_options_are_checked(options, error, words, toy):
     assert str(caught.value) == words
 
 
-def test_numbers_and_texts_of_numpy_are_python_s(tmp_path):
+def test_numpy_numbers_and_texts_are_accepted(tmp_path):
     (tmp_path / "imu.csv").write_text("0,1\n1,1\n")
     options = {"time_column": np.int64(0), "time_unit": np.str_("s"), "workers": np.int64(1)}
     assert robocache.ingest(tmp_path, tmp_path / "cache", **options).rows == {"imu": 2}
 
 
-def test_the_command_line_is_made_of_the_options(capsys):
+def test_the_command_line_has_the_options(capsys):
     parser = argparse.ArgumentParser()
     add_arguments(parser, "toy", ToyOptions)
 
@@ -429,7 +429,7 @@ def test_every_format_has_its_options_on_the_command_line():
 # ---- real data ----
 
 
-def test_every_real_source_of_a_format_is_known_by_it(real_data):
+def test_every_real_source_is_recognised(real_data):
     for folder, name in {
         "lerobot_v2/gr00t_gr1_pnp_sim": "lerobot",
         "lerobot_v2/lfs_pointers_only": "lerobot",
@@ -445,10 +445,10 @@ def test_every_real_source_of_a_format_is_known_by_it(real_data):
         registry.find_format(Path(real_data("rosbag2/unitree_go2")))
 
 
-# ---- what recordings say of one stream ----
+# ---- declarations of one stream in several recordings ----
 
 
-def test_of_many_names_that_are_others_the_first_is_told(toy):
+def test_of_many_different_names_the_first_is_noted(toy):
     names = [f"state[{i}]" for i in range(100)]
 
     def read(options, notes):
@@ -463,7 +463,7 @@ def test_of_many_names_that_are_others_the_first_is_told(toy):
     assert str(caught.value) == f"FILE 1: stream 'status': {expected}; {out}"
 
 
-def test_of_fewer_names_and_other_attributes_all_is_told(toy):
+def test_fewer_names_and_other_attributes_are_all_noted(toy):
     def read(options, notes):
         for number, (declared, units) in enumerate(((["a", "b"], "m"), (["a"], "mm"))):
             rows = Rows(np.arange(2), np.zeros((2, len(declared))), declared, attributes={"units": units})
@@ -477,12 +477,12 @@ def test_of_fewer_names_and_other_attributes_all_is_told(toy):
 
 
 def test_the_oldest_python_reads_every_formats_options():
-    """Python 3.10 does not evaluate a ClassVar that says nothing of its type."""
+    """Python 3.10 does not evaluate a ClassVar without a type."""
     for known in registry.FORMATS.values():
         assert get_type_hints(known.options)["title"] == ClassVar[str], known.name
 
 
-# ---- recordings whose types differ ----
+# ---- recordings of different dtypes ----
 
 TIMES = np.arange(3, dtype=np.int64) * 10**8
 
@@ -503,7 +503,7 @@ TIMES = np.arange(3, dtype=np.int64) * 10**8
     ],
 )
 @pytest.mark.parametrize("ragged", [False, True])
-def test_recordings_of_two_types_are_of_one_that_holds_both(first, then, wanted, ragged, toy, tmp_path):
+def test_recordings_of_two_dtypes_get_one_that_holds_both(first, then, wanted, ragged, toy, tmp_path):
     def read(options, notes):
         for name, values in (("a", first), ("b", then), ("c", first)):
             values = np.asarray(values)
@@ -525,12 +525,12 @@ def test_recordings_of_two_types_are_of_one_that_holds_both(first, then, wanted,
     ("first", "then"),
     [([2**53 + 1, 0, 1], [0.5, 1, 2]), ([0.5, 1, 2], [2**53 + 1, 0, 1]), ([1, 2, 3], [1, 2, 2.0**64])],
 )
-def test_recordings_whose_types_no_type_holds_are_refused_by_name(first, then, toy, tmp_path):
+def test_recordings_without_a_common_dtype_are_refused_by_name(first, then, toy, tmp_path):
     def read(options, notes):
         for name, values in (("a", first), ("b", then)):
             yield Recording(name, "FILE", {}, [("x", Rows(TIMES, np.asarray(values)))])
 
-    if first[0] == 1:  # float64 holds both: whole numbers of 2^53 and less
+    if first[0] == 1:  # float64 holds both: integers up to 2^53
         toy(read)
         return
     with pytest.raises(
@@ -540,7 +540,7 @@ def test_recordings_whose_types_no_type_holds_are_refused_by_name(first, then, t
     assert toy(read, on_error="skip").episodes == 1
 
 
-def test_what_is_appended_has_the_type_of_the_cache(toy, tmp_path):
+def test_appended_rows_have_the_dtype_of_the_cache(toy, tmp_path):
     values = iter(([1, 2, 3], [4.0, 5.0, 6.0], [0.5, 1.5, 2.5]))
 
     def read(options, notes):
@@ -554,7 +554,7 @@ def test_what_is_appended_has_the_type_of_the_cache(toy, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [None, 2])
-def test_files_of_two_types_are_one_stream_whatever_the_workers(workers, tmp_path):
+def test_files_of_two_dtypes_are_one_stream_with_any_workers(workers, tmp_path):
     for number, state in enumerate(([[1], [2], [3]], [[0.5], [1], [2]])):
         np.savez(tmp_path / f"{number}.npz", state=np.asarray(state), action=np.zeros((3, 2)), fps=10)
     report = robocache.ingest(tmp_path, tmp_path / "cache", format="npz", workers=workers)
@@ -571,7 +571,7 @@ def test_files_of_two_types_are_one_stream_whatever_the_workers(workers, tmp_pat
     ],
 )
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_pointer_of_git_lfs_is_called_one_whatever_its_name(name, alone, tmp_path):
+def test_a_git_lfs_pointer_of_any_name_is_named(name, alone, tmp_path):
     file = tmp_path / "source" / name
     file.parent.mkdir()
     file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:41250ae0\nsize 582\n")
@@ -580,7 +580,7 @@ def test_a_pointer_of_git_lfs_is_called_one_whatever_its_name(name, alone, tmp_p
 
 
 @pytest.mark.parametrize(("missing", "name"), [("laspy", "a.las"), ("laspy", "a.laz"), ("lazrs", "a.laz")])
-def test_what_reads_las_is_named_where_it_is_missing(missing, name, monkeypatch, tmp_path):
+def test_a_missing_las_package_is_named(missing, name, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, missing, None)
     (tmp_path / name).write_bytes(b"LASF" + bytes(400))
     with pytest.raises(robocache.Error, match=rf"{missing}.*pip install 'robocache\[lidar\]'"):

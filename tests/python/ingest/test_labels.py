@@ -1,4 +1,4 @@
-"""Pictures whose pixels are labels, by their names: no pixel is made of two, at ingest and in a batch."""
+"""Pictures of labels, recognised by their names: pixels are never mixed, at ingest or in a batch."""
 
 import io
 
@@ -29,7 +29,7 @@ def masks(rng):
 
 
 def nearest(frames, height, width):
-    """The pixel that the middle of each new pixel lies in."""
+    """Resizes by nearest: the pixel at the middle of each new pixel."""
     rows, columns = (
         np.floor((np.arange(n) + 0.5) * old / n).astype(int) for n, old in ((height, HEIGHT), (width, WIDTH))
     )
@@ -61,7 +61,7 @@ def ros(folder, masks):
 
 
 @pytest.mark.parametrize("write", [robomimic, npz, rlds, ros])
-def test_labels_are_stored_as_they_are_and_resized_to_the_nearest(write, masks, tmp_path):
+def test_labels_are_stored_exactly_and_resized_by_nearest(write, masks, tmp_path):
     source, streams = write(tmp_path, masks)
     options = {"rate_hz": 10} if write is rlds else {}
     robocache.ingest(source, tmp_path / "cache", **options)
@@ -81,7 +81,7 @@ def test_labels_are_stored_as_they_are_and_resized_to_the_nearest(write, masks, 
         np.testing.assert_array_equal(found, nearest(frames, *SMALL))
 
 
-def test_words_of_names():
+def test_names_of_labels():
     for name in ("front_seg", "obs/x_segmentation_class", "/cam/semantic/image", "FrontMask", "labels", "a.mask.b"):
         assert is_labels(name)
     for name in ("observation.images.top", "/camera/color/image_raw", "segway", "unmasked", "labelled", "mast"):
@@ -89,7 +89,7 @@ def test_words_of_names():
 
 
 @pytest.mark.parametrize("name", ["front_depth", "normals", "tactile_left", "opticalFlow", "thermal"])
-def test_pictures_that_measure_are_stored_without_loss(name, rng, tmp_path):
+def test_pictures_of_measurements_are_stored_without_loss(name, rng, tmp_path):
     pixels = rng.integers(0, 256, (ROWS, HEIGHT, WIDTH, 3), dtype=np.uint8)
     np.savez(tmp_path / "a.npz", fps=10, **{name: pixels, "top": pixels, "joints": np.zeros((ROWS, 2))})
     robocache.ingest(tmp_path / "a.npz", tmp_path / "cache")
@@ -121,7 +121,7 @@ def of_zarr(folder, name, pixels):
 
 @pytest.mark.parametrize("write", [of_hdf5, of_hdf5_channels_first, of_npz, of_zarr])
 @pytest.mark.parametrize("side", [16, 31, 32, 40])
-def test_pixels_of_arrays_are_exact_where_small_and_else_their_loss_is_said(write, side, rng, tmp_path):
+def test_pixels_of_small_arrays_are_exact_and_loss_is_noted(write, side, rng, tmp_path):
     pixels = rng.integers(0, 256, (ROWS, 36, side, 3), dtype=np.uint8)
     source, name = write(tmp_path, "top", pixels)
     assumed = {}
@@ -137,7 +137,7 @@ def test_pixels_of_arrays_are_exact_where_small_and_else_their_loss_is_said(writ
         assert "--image-codec png" in assumed[None][0].reason and "quality 95" in assumed[None][0].reason
 
 
-def test_what_a_name_does_not_say_an_attribute_says(masks, tmp_path):
+def test_an_attribute_declares_labels(masks, tmp_path):
     np.savez(tmp_path / "a.npz", fps=10, mask=masks, ids=masks, joints=np.zeros((ROWS, 2)))
     mapping = {"streams": {name: {"attributes": {"labels": name == "ids"}} for name in ("mask", "ids")}}
     robocache.ingest(tmp_path / "a.npz", tmp_path / "cache", mapping=mapping, image_codec="png")
@@ -151,14 +151,14 @@ def test_what_a_name_does_not_say_an_attribute_says(masks, tmp_path):
 
     np.testing.assert_array_equal(batch("ids"), nearest(masks, *SMALL))
     assert not np.isin(batch("mask"), masks).all()
-    assert not np.isin(batch("ids", interpolation="area"), masks).all()  # whoever asks for means gets them
+    assert not np.isin(batch("ids", interpolation="area"), masks).all()  # a requested "area" is used
     with pytest.raises(robocache.ArgumentError, match=r"'ids'.*brightness.*labels.*mapping"):
         batch("ids", brightness=0.5)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_labels_of_16_bits_are_no_millimetres(compressed, masks, tmp_path):
-    """REP 118 has depth in 16UC1."""
+    """By REP 118 16UC1 is depth."""
     wide = masks.astype(np.uint16) * 300
     topic, kind, messages = "/semantic/labels", "sensor_msgs/msg/Image", []
     for k, one in enumerate(wide):
@@ -175,12 +175,12 @@ def test_labels_of_16_bits_are_no_millimetres(compressed, masks, tmp_path):
     dataset = robocache.open(tmp_path / "cache")
     np.testing.assert_array_equal(dataset.streams[topic].values[:], wide)
     assert dataset.streams[topic].frames.unit_m is None
-    with pytest.raises(robocache.ArgumentError, match=f"'{topic}'.*unit_m"):  # a batch holds distances, or bytes
+    with pytest.raises(robocache.ArgumentError, match=f"'{topic}'.*unit_m"):  # a batch has distances or bytes
         robocache.Loader(dataset, delta_timestamps={topic: robocache.Window()}, batch_size=ROWS)
 
 
 def palette_files(indices, bits=8):
-    """PNGs of mode P with the colours of a map of classes."""
+    """PNGs of mode P with one colour for each class."""
     files = []
     for one in indices:
         picture = Image.fromarray(one[..., 0]).convert("P")
@@ -257,7 +257,7 @@ def test_the_indices_of_a_palette_are_the_labels(write, bits, masks, tmp_path):
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_a_writer_keeps_the_indices_of_a_palette_for_labels_too(bits, masks, tmp_path):
+def test_a_writer_keeps_palette_indices_for_labels(bits, masks, tmp_path):
     masks = masks & (2**bits - 1)
     files = palette_files(masks, bits)
     time_ns = np.arange(len(files)) * 10**8

@@ -1,4 +1,4 @@
-"""LeRobot v2.0, v2.1 and v3.0 become caches; what cannot be read is named."""
+"""LeRobot v2.0, v2.1 and v3.0 become caches; unreadable parts are named."""
 
 import json
 import os
@@ -28,7 +28,7 @@ import robocache
 
 
 def nominal_ns(frames, fps):
-    """round(k * 1e9 / fps) in whole numbers."""
+    """round(k * 1e9 / fps) in integers."""
     return [round(Fraction(int(k) * 10**9) / Fraction(fps)) for k in frames]
 
 
@@ -40,7 +40,7 @@ def read_back(cache, episode):
 
 
 def refused(source, cache, *words):
-    """Ingest stops with a FileError that has these words; nothing is left."""
+    """Asserts that ingest raises a FileError with these words and leaves no cache."""
     with pytest.raises(robocache.FileError) as caught:
         robocache.ingest(source, cache)
     for word in words:
@@ -50,7 +50,7 @@ def refused(source, cache, *words):
 
 
 def skipped(source, cache, *whats):
-    """Ingest passes over exactly these things; gives the cache."""
+    """Asserts that ingest skips exactly these names. Returns the cache."""
     report = robocache.ingest(source, cache, on_error="skip")
     assert [omission.what for omission in report.skipped] == list(whats)
     assert all(omission.reason for omission in report.skipped)
@@ -83,7 +83,7 @@ def test_every_numeric_feature_becomes_a_stream(version, rng, tmp_path):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_index_columns_are_streams_too_where_asked(version, rng, tmp_path):
+def test_index_columns_are_streams_with_the_option(version, rng, tmp_path):
     episodes = make_episodes(rng)
     source = write_lerobot(tmp_path / "source", episodes, version)
     report = robocache.ingest(source, tmp_path / "cache", index_columns=True)
@@ -122,7 +122,7 @@ def test_tasks_and_metadata_are_columns_of_the_episodes_table(version, rng, tmp_
     assert provenance["source"] == source.name
 
 
-def test_nan_in_meta_is_nothing(rng, tmp_path):
+def test_nan_in_meta_is_null(rng, tmp_path):
     episodes = make_episodes(rng, (3, 4))
     episodes[0].extra["score"], episodes[1].extra["score"] = float("nan"), 0.5
     robocache.ingest(write_lerobot(tmp_path / "source", episodes, info={"quality": float("nan")}), tmp_path / "cache")
@@ -131,7 +131,7 @@ def test_nan_in_meta_is_nothing(rng, tmp_path):
     assert dataset.provenance["lerobot"]["quality"] is None
 
 
-def test_feature_names_are_kept_where_there_is_one_a_feature(rng, tmp_path):
+def test_feature_names_are_kept_if_each_feature_has_one(rng, tmp_path):
     episodes = make_episodes(rng)
     features = {
         "observation.state": {"dtype": "float32", "shape": [3], "names": {"motors": ["a", "b", "c"]}},
@@ -149,7 +149,7 @@ def test_feature_names_are_kept_where_there_is_one_a_feature(rng, tmp_path):
 
 
 def texts_of(cache, **options):
-    """By episode the task's text of each row of `action`, as the loader gives it."""
+    """The loader's task text of each row of `action`, by episode."""
     dataset = robocache.open(cache)
     found = [[] for _ in range(len(dataset))]
     stream = "action" if "action" in dataset.streams else "action.whole"
@@ -164,7 +164,7 @@ def texts_of(cache, **options):
 
 
 def write_tasks(root, tables, version, numbers, **more):
-    """Episodes whose `task_index` and other columns of numbers change; `tables` are those in meta/ by name."""
+    """Writes episodes whose `task_index` and other indices change. tables: {name in meta/: table}."""
     episodes = []
     for number, of_rows in enumerate(numbers):
         n = len(of_rows)
@@ -182,7 +182,7 @@ def write_tasks(root, tables, version, numbers, **more):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_rule_47_a_rows_task_is_its_own_whatever_a_mapping_calls_it(version, tmp_path):
+def test_rule_47_each_row_has_its_task_under_any_mapped_name(version, tmp_path):
     tables = {"task": {0: "pick", 4: "pour", 2: "valid"}, "subtask": {0: "reach", 1: "lift"}}
     numbers, subtasks = [[0, 0, 4, 4, 0], [4, -1, 4]], [[0, 1, 1, -1, 0], [1, 1, 0]]
     validity = [[2] * 5, [2] * 3]
@@ -242,7 +242,7 @@ def test_rule_47_numbers_that_the_table_lacks_are_named(tmp_path):
 
 
 def test_rule_47_language_columns_are_streams_of_text(tmp_path):
-    """As lerobot/datasets/language.py has them: what persists is in every row of the episode, with its stamp in float32."""
+    """As in lerobot/datasets/language.py: persistent texts are in every row of the episode, with their stamps in float32."""
     source = write_lerobot(
         tmp_path / "source", [Episode({"action": np.arange(50.0)}), Episode({"action": np.arange(3.0)})], "v3.0"
     )
@@ -302,7 +302,7 @@ def test_rule_47_language_columns_are_streams_of_text(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["task_index", "annotation.human.action"])
-def test_numbers_of_texts_that_are_kept_as_floats(name, tmp_path):
+def test_text_indices_stored_as_floats(name, tmp_path):
     """pandas turns whole numbers into floats when one is missing."""
     episodes = [Episode({"action": np.arange(4.0)}, tasks=["a", "b"]), Episode({"action": np.arange(3.0)}, tasks=["a"])]
     dtypes = {"action": "float64", name: "int64"}
@@ -321,7 +321,7 @@ def test_numbers_of_texts_that_are_kept_as_floats(name, tmp_path):
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
-def test_texts_of_tasks_by_another_name(version, tmp_path):
+def test_texts_of_tasks_with_another_name(version, tmp_path):
     episodes = [Episode({"action": np.arange(2.0)}, tasks=[task]) for task in "ab"]
     source = write_lerobot(tmp_path / "source", episodes, version)
     file = source / ("meta/tasks.jsonl" if version == "v2.1" else "meta/tasks.parquet")
@@ -353,7 +353,7 @@ def test_replaced_texts_of_a_row_are_counted(rng, tmp_path):
 
 
 @pytest.mark.parametrize("is_category", [False, True])
-def test_a_text_column_is_the_task_where_there_is_no_task_index(is_category, tmp_path):
+def test_a_text_column_is_the_task_without_task_index(is_category, tmp_path):
     source = write_lerobot(tmp_path / "source", [Episode({"action": np.arange(4.0)}, tasks=["a", "b"])])
     (file,) = (source / "data").rglob("*.parquet")
     table = pq.read_table(file).drop_columns(["task_index"])
@@ -366,7 +366,7 @@ def test_a_text_column_is_the_task_where_there_is_no_task_index(is_category, tmp
     np.testing.assert_array_equal(robocache.open(tmp_path / "cache")["gain"].values, [2.5, np.nan, 7.0, 2.5])
 
 
-def test_columns_of_text_are_streams_of_it(rng, tmp_path):
+def test_text_columns_are_streams_of_text(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
     columns = {"instruction": ["pick", None, "plåce"], "steps": [["a", "b"], [], ["c"]], "never": [None] * 3}
     for number, file in enumerate(sorted((source / "data").rglob("*.parquet"))):
@@ -380,7 +380,7 @@ def test_columns_of_text_are_streams_of_it(rng, tmp_path):
     assert "never" not in dataset.streams and not {"instruction", "steps"} & {it.what for it in report.left_out}
     for number in range(2):
         streams = dataset.episode(number)
-        time_ns, texts = streams["instruction"]  # a null behind a text ends it
+        time_ns, texts = streams["instruction"]  # a null after a text ends it
         assert list(texts) == ["pick", "", "plåce", *["pick"] * number]
         assert time_ns.tolist() == streams["action"][0].tolist()
         assert [json.loads(text) for text in streams["steps"][1]] == [["a", "b"], [], ["c"], *[["a", "b"]] * number]
@@ -405,7 +405,7 @@ def test_frame_counts_become_the_exact_nominal_clock(fps, length, first, dtype):
     assert np.abs(time_ns - np.array(nominal_ns(frames, fps))).max() <= (0 if isinstance(fps, int) else 1)
 
 
-def test_a_step_that_was_cut_short_and_summed_is_still_a_frame_count(rng, tmp_path):
+def test_summed_rounded_steps_are_frame_counts(rng, tmp_path):
     episodes = make_episodes(rng, (300,))
     episodes[0].timestamp = np.arange(1, 301) * 0.04999995231628418
     robocache.ingest(write_lerobot(tmp_path / "source", episodes, fps=20), tmp_path / "cache")
@@ -415,8 +415,8 @@ def test_a_step_that_was_cut_short_and_summed_is_still_a_frame_count(rng, tmp_pa
 
 
 @pytest.mark.parametrize(("dtype", "start"), [(np.float32, 1.7e9), (np.float32, 3e5), (np.float16, 100.0)])
-def test_stamps_whose_type_cannot_tell_rows_apart_are_the_nominal_clock(dtype, start, rng, tmp_path):
-    """As float32 of seconds since 1970, which go in steps of 128 s."""
+def test_stamps_too_coarse_for_rows_become_the_nominal_clock(dtype, start, rng, tmp_path):
+    """For example float32 seconds since 1970, with steps of 128 s."""
     episodes = make_episodes(rng, (40, 9))
     episodes[0].timestamp = (start + np.arange(40) / 30).astype(dtype)
     report = robocache.ingest(write_lerobot(tmp_path / "source", episodes), tmp_path / "cache")
@@ -436,7 +436,7 @@ def test_stamps_in_whole_seconds_are_the_nominal_clock(rng, tmp_path):
     assert "timestamp as recorded" in [omission.what for omission in report.left_out]
 
 
-def test_stamps_whose_type_cannot_tell_rows_apart_and_that_are_no_frame_counts_are_refused(rng, tmp_path):
+def test_stamps_too_coarse_for_rows_without_frame_counts_are_refused(rng, tmp_path):
     episodes = make_episodes(rng, (40,))
     episodes[0].timestamp = (1.7e9 + np.arange(40) * 20.0).astype(np.float32)
     with pytest.raises(
@@ -446,7 +446,7 @@ def test_stamps_whose_type_cannot_tell_rows_apart_and_that_are_no_frame_counts_a
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_real_clock_is_kept_as_recorded(dtype, rng, tmp_path):
+def test_a_real_clock_stays_recorded(dtype, rng, tmp_path):
     episodes = make_episodes(rng, (40, 30))
     for episode in episodes:
         episode.timestamp = (np.arange(len(episode)) / 30 + rng.uniform(0, 0.01, len(episode))).astype(dtype)
@@ -471,7 +471,7 @@ def test_one_recorded_episode_makes_the_stream_recorded(rng, tmp_path):
 
 
 def rewrite(file, change):
-    """Writes a Parquet file anew after `change(table)`."""
+    """Rewrites a Parquet file with `change(table)`."""
     write_table(file, change(pq.read_table(file)))
 
 
@@ -479,7 +479,7 @@ def with_column(name, values):
     return lambda table: table.set_column(table.schema.get_field_index(name), name, pa.array(values))
 
 
-def test_dropped_frames_keep_their_place_in_time(rng, tmp_path):
+def test_dropped_frames_leave_gaps(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (4,)))
     file = source / "data/chunk-000/episode_000000.parquet"
     frames = np.array([0, 1, 5, 6])
@@ -502,8 +502,8 @@ def test_null_among_floats_is_nan(rng, tmp_path):
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
-def test_null_among_whole_numbers_is_nan_in_a_column_of_floats(version, rng, tmp_path):
-    """The stream is float in all episodes, also in an earlier one without a null. Its values are held, as those of whole numbers."""
+def test_null_among_integers_makes_a_float_column_with_nan(version, rng, tmp_path):
+    """The stream is float in all episodes, also in an earlier one without a null. Its values are held, like integers."""
     episodes = make_episodes(rng, (4, 5))
     for episode in episodes:
         n = len(episode)
@@ -534,7 +534,7 @@ def test_null_among_whole_numbers_is_nan_in_a_column_of_floats(version, rng, tmp
     assert reasons["task_index: values of 1 rows"] == "null: -1 there"
 
 
-def test_null_among_whole_numbers_beyond_float64_leaves_the_column_out_of_its_episode(rng, tmp_path):
+def test_null_among_integers_beyond_float64_leaves_out_the_column(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
     rewrite(source / "data/chunk-000/episode_000001.parquet", with_column("observation.count", [2**60 + 1, None, 3, 4]))
     report = robocache.ingest(source, tmp_path / "cache")
@@ -546,7 +546,7 @@ def test_null_among_whole_numbers_beyond_float64_leaves_the_column_out_of_its_ep
     ]
 
 
-def test_stamps_of_another_rate_than_declared_are_said(rng, tmp_path):
+def test_stamps_of_another_rate_than_declared_are_noted(rng, tmp_path):
     (episode,) = make_episodes(rng, (6,))
     episode.timestamp = np.arange(6) * 0.1
     report = robocache.ingest(write_lerobot(tmp_path / "source", [episode]), tmp_path / "cache")
@@ -596,7 +596,7 @@ def test_lists_of_no_numbers_hide_nothing_else(version, rng, tmp_path):
         np.testing.assert_array_equal(cache.episode(number)["action"][1], episode.columns["action"])
 
 
-def test_what_is_not_numeric_is_left_out_by_name(rng, tmp_path):
+def test_columns_of_other_types_are_left_out_by_name(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (2,)))
     file = source / "data/chunk-000/episode_000000.parquet"
     rewrite(file, lambda t: t.append_column("note", pa.array([b"a", b"b"])))
@@ -618,7 +618,7 @@ def test_what_is_not_numeric_is_left_out_by_name(rng, tmp_path):
 
 
 @pytest.mark.parametrize(("version", "folder"), [("v2.1", "videos"), ("v3.0", "videos"), ("v3.0", "video")])
-def test_the_presence_of_video_that_is_left_out_is_recorded(version, folder, rng, tmp_path):
+def test_left_out_videos_are_recorded(version, folder, rng, tmp_path):
     episodes = make_episodes(rng, (3, 3, 3))
     key = "observation.images.top"
     if version == "v3.0":
@@ -638,7 +638,7 @@ def test_the_presence_of_video_that_is_left_out_is_recorded(version, folder, rng
     assert camera == {"dtype": "video", "shape": [480, 640, 3], "files": 1, "episodes_found": 1, "episodes_missing": 2}
 
 
-# ---- what cannot be read ----
+# ---- unreadable files ----
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
@@ -728,7 +728,7 @@ def test_an_episode_that_cannot_be_read(column, values, words, rng, tmp_path):
     assert len(dataset.streams["action"].time_ns) == 8
 
 
-def test_metadata_of_any_name_and_numbers_that_are_none(rng, tmp_path):
+def test_metadata_of_any_name_and_invalid_numbers(rng, tmp_path):
     episodes = make_episodes(rng, (3, 4))
     for episode, score in zip(episodes, (float("nan"), 0.5), strict=True):
         episode.extra = {"what": "a cup", "where": "a table", "score": score, "flags": [True, False]}
@@ -741,7 +741,7 @@ def test_metadata_of_any_name_and_numbers_that_are_none(rng, tmp_path):
     assert table["score"].to_pylist() == [None, 0.5]
 
 
-def test_in_v3_only_the_broken_episode_of_a_file_is_skipped(rng, tmp_path):
+def test_v3_skips_only_the_broken_episode_of_a_file(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)), "v3.0", per_file=3)
     file = source / "data/chunk-000/file-000.parquet"
     rewrite(file, lambda table: with_column("frame_index", [0, 1, 2, 0, 1, 1, 3, 0, 1, 2, 3, 4])(table))
@@ -751,7 +751,7 @@ def test_in_v3_only_the_broken_episode_of_a_file_is_skipped(rng, tmp_path):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_length_that_meta_does_not_confirm(version, rng, tmp_path):
+def test_a_length_that_contradicts_meta(version, rng, tmp_path):
     episodes = make_episodes(rng, (3, 4))
     episodes[1].extra["length"] = 9
     source = write_lerobot(tmp_path / "source", episodes, version)
@@ -759,7 +759,7 @@ def test_a_length_that_meta_does_not_confirm(version, rng, tmp_path):
     assert len(skipped(source, tmp_path / "cache", "episode 1")) == 1
 
 
-def test_damage_that_shows_only_when_values_are_read(rng, tmp_path):
+def test_damage_found_when_values_are_read(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (300, 300)))
     file = source / "data/chunk-000/episode_000001.parquet"
     column = next(
@@ -775,14 +775,14 @@ def test_damage_that_shows_only_when_values_are_read(rng, tmp_path):
     assert len(skipped(source, tmp_path / "cache", "data/chunk-000/episode_000001.parquet")) == 1
 
 
-def test_unsigned_frame_numbers_that_go_back(rng, tmp_path):
+def test_unsigned_frame_numbers_that_step_back(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
     file = source / "data/chunk-000/episode_000000.parquet"
     rewrite(file, with_column("frame_index", np.array([0, 2, 1], np.uint64)))
     refused(source, tmp_path / "cache", "frame_index", "row 2")
 
 
-def test_meta_with_a_line_separator_in_a_text_and_nothing_but_numbers(rng, tmp_path):
+def test_meta_with_a_line_separator_in_a_text(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
     (source / "meta/tasks.jsonl").write_text('{"task_index": 0, "task": "pick\u2028place"}\n', encoding="utf-8")
     write_json_lines(source / "meta/episodes.jsonl", [{"episode_index": 0}])
@@ -790,7 +790,7 @@ def test_meta_with_a_line_separator_in_a_text_and_nothing_but_numbers(rng, tmp_p
     assert robocache.open(tmp_path / "cache").provenance["lerobot"]["tasks"] == {"0": "pick\u2028place"}
 
 
-def test_an_episode_that_meta_does_not_list_or_that_comes_twice(rng, tmp_path):
+def test_unlisted_and_repeated_episodes(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
     first = source / "data/chunk-000/episode_000000.parquet"
     (source / "data/chunk-001").mkdir()
@@ -808,7 +808,7 @@ def test_a_file_whose_name_and_column_disagree(rng, tmp_path):
     refused(source, tmp_path / "cache", "episode_000001.parquet", "7")
 
 
-def test_without_an_episode_column_the_name_of_the_file_says_it(rng, tmp_path):
+def test_the_file_name_has_the_episode_without_a_column(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
     for file in source.glob("data/*/*.parquet"):
         rewrite(file, lambda table: table.drop_columns(["episode_index", "frame_index", "timestamp"]))
@@ -818,7 +818,7 @@ def test_without_an_episode_column_the_name_of_the_file_says_it(rng, tmp_path):
     assert dataset.episode(1)["action"][0].tolist() == nominal_ns(range(4), 30)
 
 
-def test_the_files_decide_where_the_templates_are_wrong(rng, tmp_path):
+def test_existing_files_override_wrong_templates(rng, tmp_path):
     info = {"data_path": "nowhere/{episode_index}.parquet", "total_episodes": 99, "chunks_size": 1}
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)), info=info)
     (source / "data/chunk-001").mkdir()
@@ -869,7 +869,7 @@ def test_a_table_of_meta_of_v3_that_cannot_be_read(name, content, word, rng, tmp
         ('{"codebase_version": "v2.1", "fps": 30, "features": []}', "features"),
     ],
 )
-def test_info_that_cannot_be_read_is_refused_always(content, message, on_error, rng, tmp_path):
+def test_unreadable_info_is_always_refused(content, message, on_error, rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
     (source / "meta/info.json").write_text(content)
     with pytest.raises(robocache.FileError, match=message):
@@ -877,7 +877,7 @@ def test_info_that_cannot_be_read_is_refused_always(content, message, on_error, 
     assert not (tmp_path / "cache").exists()
 
 
-def test_where_nothing_can_be_kept_nothing_is_written(rng, tmp_path):
+def test_without_readable_episodes_no_cache_is_written(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
     for file in source.glob("data/*/*.parquet"):
         break_pointer(file)
@@ -931,7 +931,7 @@ def test_unitree_with_missing_episodes(real_data, tmp_path):
     assert dataset.provenance["lerobot"]["cameras"]["observation.images.cam_high"]["episodes_found"] == 3
 
 
-def test_the_same_recordings_in_v3_give_the_same_cache(real_data, tmp_path):
+def test_v3_gives_the_same_cache(real_data, tmp_path):
     source = real_data("lerobot_v2/unitree_g1_real")
     files = sorted(source.glob("data/*/*.parquet"))
     listed = {row["episode_index"]: row for row in map(json.loads, (source / "meta/episodes.jsonl").open())}
@@ -980,7 +980,7 @@ def test_a_clone_without_its_lfs_files_is_refused(on_error, real_data, tmp_path)
 
 
 @pytest.mark.parametrize(("other", "warned"), [("open", True), ("place", False)])
-def test_sources_that_number_their_texts_otherwise_are_warned_of(rng, tmp_path, recwarn, other, warned):
+def test_sources_with_different_text_indices_are_warned_of(rng, tmp_path, recwarn, other, warned):
     sources = []
     for name, tasks in (("a", ["pick", "place"]), ("b", ["pick", other])):
         columns = {"observation.state": rng.random((6, 3)), "action": rng.random((6, 3))}

@@ -1,4 +1,4 @@
-"""ManiSkill's trajectories, laid out as its documentation and its recorder have them."""
+"""ManiSkill's trajectories, in the layout of its documentation and recorder."""
 
 import json
 
@@ -56,7 +56,7 @@ def write(path, trajectories, kwargs=None, json_too=True, control_mode="pd_joint
 
 
 @pytest.mark.parametrize(("mode", "is_relative"), [("pd_ee_delta_pose", True), ("pd_joint_pos", False)])
-def test_actions_are_declared_relative_where_the_control_mode_says_so(mode, is_relative, rng, tmp_path):
+def test_actions_are_declared_relative_by_the_control_mode(mode, is_relative, rng, tmp_path):
     write(tmp_path / "t.h5", {0: make(rng, 6)}, {"sim_config": {"control_freq": 20}}, control_mode=mode)
     robocache.ingest(tmp_path / "t.h5", tmp_path / "cache")
     attributes = robocache.open(tmp_path / "cache").streams["actions"].attributes
@@ -93,7 +93,7 @@ def test_two_files_of_trajectories(rng, tmp_path):
     assert facts["rate_hz"] == 20 and facts["rate_from"] == "env_info.env_kwargs.sim_config.control_freq"
 
 
-def test_the_rate_is_asked_for_where_nothing_declares_it(rng, tmp_path):
+def test_an_undeclared_rate_is_required(rng, tmp_path):
     write(tmp_path / "trajectory.h5", {0: make(rng, 4)})
     refused(tmp_path / "trajectory.h5", "no clock", "control_freq", "rate_hz")
     [(_, streams)], _ = read_all(tmp_path / "trajectory.h5", rate_hz=10)
@@ -109,7 +109,7 @@ def test_a_file_without_its_json_is_read_without_columns(rng, tmp_path):
     assert list(skipped(notes)) == ["run.h5: metadata"]
 
 
-def test_observations_end_with_the_last_step_all_or_none(rng, tmp_path):
+def test_all_or_no_observations_have_a_last_step(rng, tmp_path):
     trajectory = make(rng, 6)
     short = {key: values[:6] if key.startswith("obs/") else values for key, values in trajectory.items()}
     write(tmp_path / "all.h5", {0: short})
@@ -123,7 +123,7 @@ def test_observations_end_with_the_last_step_all_or_none(rng, tmp_path):
 
 
 @pytest.mark.parametrize("odd", ["actions", "obs/agent/qpos", "rewards"])
-def test_what_is_damaged_is_named_and_the_rest_kept(odd, rng, tmp_path):
+def test_damaged_parts_are_named_and_the_rest_kept(odd, rng, tmp_path):
     first, second = make(rng, 8), make(rng, 8)
     first[odd] = first[odd][:-2]
     write(tmp_path / "trajectory.h5", {0: first, 1: second}, {"control_freq": 20})
@@ -157,7 +157,7 @@ def test_the_unit_of_depth(camera, metres, stored, rng, tmp_path):
     np.testing.assert_allclose(batch[camera][:, 0, 0], numbers[..., 0] * metres, rtol=1e-6)
 
 
-def test_depth_below_zero_is_no_depth(rng, tmp_path):
+def test_negative_depth_is_no_depth(rng, tmp_path):
     one = make(rng, 4)
     one["obs/sensor_data/base_camera/depth"][2, 0, 0, 0] = -1
     write(tmp_path / "trajectory.h5", {0: one}, {"control_freq": 20})

@@ -1,4 +1,4 @@
-"""Mappings: which streams, by what names, cut into which parts, and what is said of them."""
+"""Mappings: choosing, renaming, slicing and describing streams."""
 
 import io
 import json
@@ -50,7 +50,7 @@ SLICES = [
 ]
 
 
-def test_slices_names_and_what_is_said_of_them(toy, tmp_path):
+def test_slices_names_and_descriptions(toy, tmp_path):
     dataset, report = opened(toy, tmp_path, {"streams": {"state": {"slices": SLICES}, "reward": {"name": "r"}}})
     assert list(dataset.streams) == ["arm", "hand", "r", "top", "task", "cloud"]
     arm, hand = dataset.streams["arm"], dataset.streams["hand"]
@@ -66,7 +66,7 @@ def test_slices_names_and_what_is_said_of_them(toy, tmp_path):
     assert dataset.provenance["mapping"]["streams"]["reward"] == {"name": "r"}
 
 
-def test_a_stream_by_several_names(toy, tmp_path):
+def test_a_stream_with_several_names(toy, tmp_path):
     dataset, _ = opened(toy, tmp_path, {"streams": {"top": {"name": ["a", "b"]}, "reward": {"name": ["r", "reward"]}}})
     for camera in "ab":
         assert dataset.streams[camera].values[:][:, 0, 0, 0].tolist() == [0, 80, 160] * 2
@@ -110,7 +110,7 @@ def test_methods_of_features(toy, tmp_path):
     assert dataset.streams["state"].attributes["methods"] == [[0, 7, "pose"]]
 
 
-def test_offsets_go_by_the_new_names(toy, tmp_path):
+def test_offsets_use_the_new_names(toy, tmp_path):
     dataset, _ = opened(toy, tmp_path, {"streams": {"reward": {"name": "r"}}}, offsets={"r": "0.25"})
     assert dataset.streams["r"].time_ns.tolist() == [*(TIMES + 250_000_000)] * 2
 
@@ -149,7 +149,7 @@ def test_offsets_go_by_the_new_names(toy, tmp_path):
         (3, "mapping: expected a path or a dict, got 3"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_before_anything_is_read(mapping, message, toy, tmp_path):
+def test_invalid_mappings_are_refused_before_reading(mapping, message, toy, tmp_path):
     def unread(options, notes):
         raise AssertionError
 
@@ -178,7 +178,7 @@ def test_what_is_wrong_is_named_before_anything_is_read(mapping, message, toy, t
         ({"episodes": {"rename": {"length": "operator"}}}, "two columns are to be named 'operator'"),
     ],
 )
-def test_what_only_the_streams_tell_ends_the_ingest(mapping, message, toy, tmp_path):
+def test_mappings_that_contradict_the_streams_end_the_ingest(mapping, message, toy, tmp_path):
     for on_error in ("stop", "skip"):
         with pytest.raises((robocache.FileError, robocache.ArgumentError)) as caught:
             toy(read, mapping=mapping, on_error=on_error)
@@ -233,13 +233,13 @@ def write_logs(folder):
     return folder
 
 
-def test_a_dry_run_prints_a_mapping_that_changes_nothing(capsys, tmp_path):
+def test_a_dry_run_prints_an_identity_mapping(capsys, tmp_path):
     logs = write_logs(tmp_path / "it's logs")
     (logs / "note.csv").write_text("t [s],said\n0.0,go\n0.1,stop\n")
     assert main(["ingest", str(logs), "--dry-run"]) == 0
     text = capsys.readouterr().out
     assert '[streams."imu"]  # float64 [4], 10 Hz, recorded clock' in text
-    assert '[streams."note.said"]  # text, recorded clock\n' in text  # it has no rate, nor a dtype
+    assert '[streams."note.said"]  # text, recorded clock\n' in text  # text has no rate and no dtype
     assert ", 1 recording;" in text
     assert "shlex" not in text and "'\"'\"'s logs' CACHE" in text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["it's logs"]
@@ -250,12 +250,12 @@ def test_a_dry_run_prints_a_mapping_that_changes_nothing(capsys, tmp_path):
     a, b = (robocache.open(tmp_path / cache).streams["imu"] for cache in "ab")
     assert (a.values.tolist(), a.names) == (b.values.tolist(), b.names)
     lines = text.replace('name = "imu"\n', "").replace("# slices", "slices").replace("imu.part", "imu.q").splitlines()
-    (tmp_path / "m.toml").write_text("\n".join(lines))  # as the comment says
+    (tmp_path / "m.toml").write_text("\n".join(lines))  # follows the comment in the draft
     assert main(["ingest", str(logs), str(tmp_path / "c"), "--mapping", str(tmp_path / "m.toml")]) == 0
     assert list(robocache.open(tmp_path / "c").streams) == ["imu.q", "note.said"]
 
 
-def test_a_dry_run_of_letters_from_everywhere_is_toml(capsys, tmp_path):
+def test_a_dry_run_with_any_letters_is_toml(capsys, tmp_path):
     (tmp_path / "\x85\u202elogs").mkdir()
     (tmp_path / "\x85\u202elogs/rob\U0001f916t\x9b.csv").write_text("t_s,ä\x7f\U0001f916\n0,1\n1,2\n")
     assert main(["ingest", str(tmp_path / "\x85\u202elogs"), "--dry-run"]) == 0
@@ -278,7 +278,7 @@ def test_a_dry_run_as_json(capsys, tmp_path):
     assert main(["ingest", str(tmp_path / "logs")]) == 2
 
 
-def test_a_dry_run_skips_what_cannot_be_read_where_it_is_told_to(capsys, tmp_path):
+def test_a_dry_run_skips_unreadable_files_with_the_option(capsys, tmp_path):
     for number, rows in enumerate(("", "0.0,1\n0.1,2\n")):
         (tmp_path / f"logs/run_{number}").mkdir(parents=True)
         (tmp_path / f"logs/run_{number}/imu.csv").write_text(rows)
@@ -331,7 +331,7 @@ def test_the_modality_of_a_real_dataset(real_data, tmp_path):
     assert report.rows["state.left_arm"] == 2096
 
 
-def test_a_modality_of_what_is_not_read_is_told(real_data, tmp_path):
+def test_a_modality_of_an_unread_column_is_noted(real_data, tmp_path):
     source = tmp_path / "source"
     shutil.copytree(real_data("lerobot_v2/gr00t_gr1_pnp_sim"), source)
     report = robocache.ingest(source, tmp_path / "cache", mapping=source / "meta/modality.json", video=False)
@@ -344,7 +344,7 @@ def test_a_modality_of_what_is_not_read_is_told(real_data, tmp_path):
     assert part.attributes == {"rotation_type": "quaternion", "absolute": False, "methods": "slerp"}
 
 
-def test_the_example_of_the_documentation(tmp_path):
+def test_the_example_of_the_docs(tmp_path):
     text = (Path(__file__).parents[3] / "docs/ingest.md").read_text()
     (tmp_path / "m.toml").write_text(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1])
     mapping = load_mapping(tmp_path / "m.toml")
@@ -353,7 +353,7 @@ def test_the_example_of_the_documentation(tmp_path):
     assert (mapping.rename, mapping.constants) == ({"length": "frames"}, {"robot": "arm 1"})
 
 
-def test_a_mapping_that_is_not_there_is_nothing_to_skip(tmp_path, capsys):
+def test_a_missing_mapping_is_refused_despite_skip(tmp_path, capsys):
     (tmp_path / "imu.csv").write_text("0.0,1\n0.1,2\n")
     code = main(["ingest", str(tmp_path), str(tmp_path / "cache"), "--mapping", str(tmp_path / "none.toml")])
     assert code == 1
@@ -371,7 +371,7 @@ def jpeg_of(pixels):
 
 @pytest.mark.parametrize("names", ["top", ["one", "other"]])
 @pytest.mark.parametrize("stored", ["array", "raw", "png files", "jpeg files", "encoded"])
-def test_red_and_blue_are_exchanged_where_the_mapping_says_so(stored, names, toy, tmp_path):
+def test_red_and_blue_are_exchanged_by_a_mapping(stored, names, toy, tmp_path):
     smooth = [np.asarray(Image.new("RGB", (32, 24), colour)) for colour in ((250, 10, 90), (20, 200, 60), (0, 0, 255))]
     pixels = np.stack(smooth)
     chunks = {
@@ -398,7 +398,7 @@ def test_red_and_blue_are_exchanged_where_the_mapping_says_so(stored, names, toy
         )
 
 
-def test_channels_of_what_has_no_colour_are_refused(toy, tmp_path):
+def test_channels_of_streams_without_colour_are_refused(toy, tmp_path):
     with pytest.raises(robocache.ArgumentError, match="channels: expected 'rgb' or 'bgr', got 'gbr'"):
         toy(read, mapping={"streams": {"top": {"channels": "gbr"}}})
     with pytest.raises(robocache.FileError, match=r"streams\.state: channels: expected a camera, got rows"):
@@ -440,7 +440,7 @@ def write_pose(folder, rng):
         ),
     ],
 )
-def test_methods_that_a_mapping_gives_are_not_assumed(mapped, assumed, rng, tmp_path):
+def test_methods_of_a_mapping_are_no_assumption(mapped, assumed, rng, tmp_path):
     source = write_pose(tmp_path / "set", rng)
     report = robocache.ingest(
         source, tmp_path / "cache", mapping={"streams": {"observation.state": mapped}} if mapped else None
@@ -448,7 +448,7 @@ def test_methods_that_a_mapping_gives_are_not_assumed(mapped, assumed, rng, tmp_
     assert [note.reason for note in report.assumed] == ["a quaternion, by name"] * assumed
 
 
-def test_the_subject_of_a_log_s_rows_is_not_assumed_where_a_mapping_gives_methods(tmp_path):
+def test_methods_of_a_mapping_precede_the_subject_column(tmp_path):
     (tmp_path / "logs").mkdir()
     lines = [f"{k / 10},{k % 2},{100 * (k % 2) + k}" for k in range(40)]
     (tmp_path / "logs/range.csv").write_text("\n".join(["time_s,anchor_id,range", *lines, ""]))
@@ -457,7 +457,7 @@ def test_the_subject_of_a_log_s_rows_is_not_assumed_where_a_mapping_gives_method
         assert len([note for note in report.assumed if "subject" in note.reason]) == count
 
 
-def test_a_slice_that_cuts_a_rotation_is_said(rng, tmp_path):
+def test_a_slice_that_cuts_a_rotation_is_noted(rng, tmp_path):
     slices = [{"name": "a", "start": 0, "stop": 5}, {"name": "b", "start": 5, "stop": 8}]
     mapping = {"streams": {"observation.state": {"slices": slices}}}
     report = robocache.ingest(write_pose(tmp_path / "set", rng), tmp_path / "cache", mapping=mapping)
@@ -467,7 +467,7 @@ def test_a_slice_that_cuts_a_rotation_is_said(rng, tmp_path):
 
 
 @pytest.mark.parametrize("degrees", [False, True])
-def test_euler_angles_of_a_modality_file_beyond_a_turn_are_said(degrees, rng, tmp_path):
+def test_euler_angles_of_a_modality_beyond_a_turn_are_noted(degrees, rng, tmp_path):
     state = (np.linspace(170, 190, 9)[:, None] * (1 if degrees else np.pi / 180) + np.zeros(3)).astype(np.float32)
     features = {"observation.state": {"dtype": "float32", "shape": [3], "names": None}}
     source = write_lerobot(tmp_path / "set", [Episode({"observation.state": state})], features=features)

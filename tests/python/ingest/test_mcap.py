@@ -1,4 +1,4 @@
-"""MCAP files as they are: with and without an index, cut off, damaged; and messages in JSON and protobuf."""
+"""MCAP files with and without an index, cut off, damaged; and messages in JSON and protobuf."""
 
 import json
 import re
@@ -40,7 +40,7 @@ from ros_files import (
 
 import robocache
 
-# ---- MCAP files as they are ----
+# ---- files ----
 
 
 def ragged_options():
@@ -60,7 +60,7 @@ def test_files_with_and_without_index_summary_and_chunks(number, tmp_path):
     assert read(path).only["/imu"].time_ns == [START + k * 5 * MS for k in range(30)]
 
 
-def test_a_file_behind_a_symlink_out_of_the_source_is_left_out(tmp_path):
+def test_a_symlink_out_of_the_source_is_left_out(tmp_path):
     write_mcap(tmp_path / "b.mcap", {"/imu": imus(20)})
     (tmp_path / "logs").mkdir()
     write_mcap(tmp_path / "logs/a.mcap", {"/imu": imus(30)})
@@ -97,7 +97,7 @@ def test_attachments_metadata_and_topics_without_messages_are_named(tmp_path):
     assert "flatbuffer" in got.left_out["/other"]
 
 
-def test_a_file_that_is_cut_off_gives_what_is_there(tmp_path):
+def test_a_cut_file_gives_its_messages(tmp_path):
     path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(100)}, chunk_size=3000)
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
@@ -109,13 +109,13 @@ def test_a_file_that_is_cut_off_gives_what_is_there(tmp_path):
     assert what.startswith("a.mcap: from byte ")
 
 
-def test_counts_are_held_against_the_statistics(tmp_path):
+def test_counts_are_compared_with_the_statistics(tmp_path):
     path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(30)}, chunk_size=3000, enable_crcs=False)
     with path.open("rb") as file:
         summary = make_reader(file).get_summary()
     chunk = summary.chunk_indexes[1]
     content = bytearray(path.read_bytes())
-    content[chunk.chunk_start_offset] = 0x80  # an opcode of nobody, which is passed over
+    content[chunk.chunk_start_offset] = 0x80  # an unknown opcode is ignored
     path.write_bytes(content)
     with pytest.raises(SourceError, match=r"a.mcap: /imu: 2\d messages, but its statistics count 30"):
         read(path)
@@ -139,7 +139,7 @@ def test_a_damaged_chunk_is_named(compression, tmp_path):
 
 @pytest.mark.parametrize(("opcode", "kind"), [(6, "chunk"), (5, "message")])
 @pytest.mark.parametrize("length", [7, (256 << 20) + 1])
-def test_a_record_of_no_possible_size_is_passed_over_alone(opcode, kind, length, tmp_path):
+def test_a_record_of_impossible_size_is_skipped_alone(opcode, kind, length, tmp_path):
     path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(300)}, chunk_size=4000)
     content = path.read_bytes()
     ends, at = [], 8
@@ -147,7 +147,7 @@ def test_a_record_of_no_possible_size_is_passed_over_alone(opcode, kind, length,
         if content[at] == 6:
             ends.append(at + 9 + struct.unpack_from("<Q", content, at + 1)[0])
         at += 9 + struct.unpack_from("<Q", content, at + 1)[0]
-    with path.open("wb") as file:  # a hole behind the third chunk
+    with path.open("wb") as file:  # a gap after the third chunk
         file.write(content[: ends[2]] + struct.pack("<BQ", opcode, length))
         file.seek(length, 1)
         file.write(content[ends[2] :])
@@ -162,7 +162,7 @@ def test_a_record_of_no_possible_size_is_passed_over_alone(opcode, kind, length,
     )
 
 
-def test_zeros_that_a_file_system_left_are_no_records(tmp_path):
+def test_zeros_at_the_end_are_no_records(tmp_path):
     whole = write_mcap(tmp_path / "whole.mcap", {"/imu": imus(40)}, chunk_size=4000).read_bytes()
     path = tmp_path / "a.mcap"
     path.write_bytes(whole[: len(whole) // 2] + bytes(8_000_000))
@@ -174,7 +174,7 @@ def test_zeros_that_a_file_system_left_are_no_records(tmp_path):
     path.write_bytes(whole[:8] + struct.pack("<BQ", 6, len(body)) + body + whole[-8:])
     with pytest.raises(SourceError, match="a record of kind 0, 0 bytes at 0"):
         read(path)
-    with path.open("wb") as file:  # of which nothing takes room on the disk
+    with path.open("wb") as file:  # a sparse file: the zeros take no space on the disk
         file.write(whole[:8] + struct.pack("<BQ", 6, 1 << 33))
         file.truncate(17 + (1 << 33))
     with pytest.raises(SourceError, match=f"byte 8: expected a chunk of 40 to {256 << 20} bytes, got {1 << 33}"):
@@ -266,7 +266,7 @@ def test_numbers_that_json_lacks_are_nan(tmp_path):
     np.testing.assert_array_equal(streams["data"].rows, [[1.5, 7, np.nan], [np.nan] * 3, [2.5, np.nan, 3]])
 
 
-def test_topics_in_json_are_each_of_a_type_of_its_own(tmp_path):
+def test_each_topic_in_json_has_its_own_type(tmp_path):
     path = tmp_path / "a.mcap"
     with path.open("wb") as file:
         writer = Writer(file)
@@ -308,14 +308,14 @@ def test_ros_1_and_idl_in_mcap(tmp_path):
     assert streams["data/more"].rows[0].tolist() == [7, 8] and streams["data/s"].rows == ["hi"]
 
 
-def test_a_whole_number_that_comes_late_is_nan_before():
+def test_an_integer_that_appears_late_is_nan_before():
     decoder = JsonDecoder()
     batch, bad = decoder.decode([memoryview(b"{}"), memoryview(b'{"new": 3}')])
     assert not bad
     np.testing.assert_array_equal(batch.numbers(decoder.leaves[0]), [np.nan, 3])
 
 
-def test_what_is_no_json_is_skipped_by_message(tmp_path):
+def test_invalid_json_is_skipped_by_message(tmp_path):
     path = write_json(tmp_path / "a.mcap", {"x": 1.5}, b"{", b"[1]", b"\xff", b"[" * 100_000, {"x": 2.5})
     with pytest.raises(SourceError, match="data: message 1: thing: no JSON"):
         read(path)
@@ -347,7 +347,7 @@ def protobuf_class():
     pool = DescriptorPool()
     pool.Add(base)
     pool.Add(file)
-    files = descriptor_pb2.FileDescriptorSet(file=[file, base])  # in no order
+    files = descriptor_pb2.FileDescriptorSet(file=[file, base])  # unordered
     return GetMessageClass(pool.FindMessageTypeByName("p.Thing")), files.SerializeToString()
 
 
@@ -397,7 +397,7 @@ def reading_class():
     return GetMessageClass(pool.FindMessageTypeByName("p.Reading")), files.SerializeToString()
 
 
-def test_what_a_protobuf_message_lacks_is_nan_where_its_type_tells_it_from_0(tmp_path):
+def test_missing_protobuf_fields_are_nan_if_the_type_has_presence(tmp_path):
     kind, descriptors = reading_class()
     messages = [
         kind(force=1, range=0, count=3, turn={"w": 1}, parts=[{"turn": {"w": 1}}]),
@@ -430,7 +430,7 @@ def test_protobuf_without_its_descriptors_is_left_out(tmp_path):
     assert not got.only and "descriptors cannot be read" in got.left_out["data"]
 
 
-def test_lz4_that_says_less_than_it_has_takes_no_memory():
+def test_lz4_with_a_small_declared_size_takes_no_memory():
     context = lz4.frame.create_compression_context()
     begin = lz4.frame.compress_begin(context, source_size=1000)
     packed = begin + lz4.frame.compress_chunk(context, bytes(64 << 20)) + bytes(4)
@@ -443,8 +443,8 @@ def test_lz4_that_says_less_than_it_has_takes_no_memory():
 
 
 def merged(count):
-    """Chunks of a thousand small messages, one behind the other, but that each begins with one of time 0: the log times of each
-    part that comes, and how many chunks were read for it."""
+    """Reads consecutive chunks of a thousand small messages, each with a first message at time 0. Returns for each part
+    its log times and the number of chunks read."""
     known = []
 
     def chunk(number):
@@ -456,21 +456,21 @@ def merged(count):
     return [(part.messages[0].log_ns, len(known)) for part in bags.merge(chunks, {})]
 
 
-def test_what_is_held_of_chunks_that_overlap_is_counted_with_what_python_takes(monkeypatch):
+def test_the_memory_of_overlapping_chunks_includes_pythons_objects(monkeypatch):
     monkeypatch.setattr(bags, "_HELD", 1 << 20)
     parts = merged(20)
     assert sum(len(logs) for logs, _ in parts) == 20_000
-    assert parts[0][1] <= 4  # a byte each, they would all be held
+    assert parts[0][1] <= 4  # counted as one byte each, all would be in memory
 
 
-def test_chunks_that_all_begin_with_a_message_of_an_early_time_take_no_longer():
+def test_chunks_that_begin_with_an_early_message_take_linear_time():
     started = time.process_time()
     ((logs, _),) = merged(400)
     assert logs == sorted(logs) and len(logs) == 400_000
-    assert time.process_time() - started < 15  # to sort all that is held with each of them takes a minute
+    assert time.process_time() - started < 15  # sorting all messages for each chunk would take a minute
 
 
-def test_of_very_many_fields_in_json_the_first_are_read(monkeypatch):
+def test_of_many_fields_in_json_the_first_are_read(monkeypatch):
     monkeypatch.setattr(messages_in_json, "MAX_LEAVES", 3)
     decoder = JsonDecoder()
     batch, bad = decoder.decode([json.dumps({"x": k, f"id{k}": k}).encode() for k in range(5)])
@@ -494,8 +494,8 @@ SCHEMA = {
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_numbers_in_json_are_what_the_schema_says(declared, tmp_path):
-    """Whole ones too: json writes 1.0 as 1 in many languages. Where no schema says it, all files of a source decide together."""
+def test_numbers_in_json_have_the_schemas_type(declared, tmp_path):
+    """Many languages write 1.0 as 1 in JSON. Without a schema, all files of a source decide together."""
     schema = ("x", "jsonschema", json.dumps(SCHEMA if declared else {}).encode())
     for file, by in (("a", 1), ("b", 1.5)):
         messages = [
@@ -538,7 +538,7 @@ def test_numbers_in_json_are_what_the_schema_says(declared, tmp_path):
         ([{"t": [2**53 + 1, 1]}, {"t": [5, 1]}], False),
     ],
 )
-def test_whole_numbers_in_json_that_float64_rounds_are_said(messages, noted, tmp_path):
+def test_integers_in_json_that_float64_rounds_are_noted(messages, noted, tmp_path):
     payloads = [(START + k, json.dumps(one).encode()) for k, one in enumerate(messages)]
     found = read(write_channel(tmp_path / "a.mcap", "json", ("x", "jsonschema", b"{}"), payloads))
     assert ("data: t: its last digits" in found.left_out) == noted
@@ -554,7 +554,7 @@ def test_two_fields_of_one_name_in_json_are_named(tmp_path):
 
 
 def test_half_a_pair_of_surrogates_in_json_is_escaped(tmp_path):
-    """As of an emoji that was cut."""
+    """For example of a cut emoji."""
     payloads = [(START + k, b'{"\\udc00": "\\ud83d", "many": ["\\ud83d\\ude00", "\\ud83d"]}') for k in range(2)]
     path = write_channel(tmp_path / "a.mcap", "json", ("x", "jsonschema", b"{}"), payloads)
     robocache.ingest(path, tmp_path / "cache")
@@ -563,7 +563,7 @@ def test_half_a_pair_of_surrogates_in_json_is_escaped(tmp_path):
     assert [json.loads(text) for text in streams["data/many"][:2]] == [["\U0001f600", "\\ud83d"]] * 2
 
 
-def test_a_definition_of_very_many_messages_in_messages_is_refused():
+def test_a_deeply_nested_definition_is_refused():
     descriptors = descriptor_pb2.FileDescriptorSet()
     file = descriptors.file.add(name="a.proto", package="pkg", syntax="proto3")
     for level in range(18):
@@ -574,7 +574,7 @@ def test_a_definition_of_very_many_messages_in_messages_is_refused():
         ProtobufDecoder("pkg.M0", descriptors.SerializeToString())
 
 
-def test_rule_47_texts_of_numbers_and_of_moments_come_back(tmp_path):
+def test_rule_47_texts_by_index_and_by_stamp_round_trip(tmp_path):
     stamps = 10**18 + np.arange(6) * 10**8
     with robocache.Writer(tmp_path / "cache") as writer:
         for number in range(2):
@@ -609,7 +609,7 @@ def test_rule_47_texts_of_numbers_and_of_moments_come_back(tmp_path):
 
 @pytest.mark.parametrize("what", ["channel", "log time", "publish time"])
 @pytest.mark.parametrize("chunking", [True, False])
-def test_one_odd_message_costs_no_other_of_its_chunk(chunking, what, tmp_path):
+def test_one_malformed_message_keeps_the_others_of_its_chunk(chunking, what, tmp_path):
     path = write_mcap(tmp_path / "a.mcap", {"/say": strings(*"abcde")}, use_chunking=chunking, enable_crcs=False)
     content = bytearray(path.read_bytes())
     messages = [found.start() for found in re.finditer(rb"\x05[\x1c-\x30]\0{7}..\0{4}", bytes(content), re.DOTALL)]

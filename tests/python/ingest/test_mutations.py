@@ -1,4 +1,4 @@
-"""Sources with something changed at random end in a cache that verifies, or in an error of robocache's own.
+"""Randomly changed sources give a cache that verifies, or an error of robocache.
 
 `./dev attack` makes a long run of it.
 """
@@ -28,7 +28,7 @@ ODD_CELLS = [
 
 
 def change_json(content, rng):
-    """Another value, or another key, somewhere in a line of JSON."""
+    """Changes a value or a key somewhere in a line of JSON."""
     lines = content.split(b"\n")
     at = rng.integers(max(1, len(lines) - 1))
     root = {"root": json.loads(lines[at])}
@@ -49,7 +49,7 @@ def change_json(content, rng):
 
 
 def change_column(content, rng):
-    """Another type, values or name for a column of a Parquet table; or it goes, or comes twice."""
+    """Changes the type, values or name of a column of a Parquet table, removes it, or repeats it."""
     table = pq.read_table(pa.BufferReader(content))
     at = int(rng.integers(table.num_columns))
     name, column, n = table.column_names[at], table.column(at), len(table)
@@ -112,7 +112,7 @@ def make_logs(folder, rng):
 
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
 @pytest.mark.parametrize("kind", ["v2.1", "v3.0", "csv"])
-def test_changed_at_random(kind, on_error, rng, tmp_path):
+def test_randomly_changed_sources(kind, on_error, rng, tmp_path):
     source, cache = tmp_path / "source", tmp_path / "cache"
     if kind == "csv":
         make_logs(source, rng)

@@ -1,5 +1,5 @@
-"""A disk that is full, folders that may not be written to, files that may not be read and sources that change: in every command the error
-says which, nothing half-written opens, and the same command then gives the same bytes."""
+"""A full disk, folders without write permission, files without read permission, and sources that change. For every command the error
+names the path, no incomplete result opens, and the same command later gives the same bytes."""
 
 import ctypes
 import os
@@ -14,7 +14,7 @@ from robocache.cli import main
 
 import robocache
 
-# The largest file that the system allows stands for the disk that is left.
+# A limit on the size of files stands for the full disk.
 _COMMAND = """
 import resource, signal, sys
 sys.modules["torch"] = None
@@ -43,7 +43,7 @@ def write_log(folder, first, rows=3000):
 
 @pytest.fixture
 def folder(request, monkeypatch):
-    """A folder that every user may enter, with logs, the caches that come of them, a plan and its shards."""
+    """A folder that every user may enter, with logs and their caches."""
     folder = Path(tempfile.mkdtemp(prefix="robocache-no-room-", dir="/tmp"))
     request.addfinalizer(lambda: shutil.rmtree(folder))
     folder.chmod(0o755)
@@ -57,7 +57,7 @@ def folder(request, monkeypatch):
     return folder
 
 
-# Each command: what is done before, its arguments, what it makes, and what that must be then.
+# Each command: (commands before it, its arguments, the cache that its result must equal).
 COMMANDS = {
     "ingest": ([], ["ingest", "logs", "made"], "whole"),
     "workers": ([], ["ingest", "logs", "made", "--workers", "2"], "whole"),
@@ -109,7 +109,7 @@ def test_a_full_disk(name, room, folder):
 
 @pytest.fixture
 def bound():
-    """How a process is started for which the rights of files count, though it is root's."""
+    """Options of subprocess.run for a process of root to which permissions apply."""
     if os.geteuid():
         return {}
     options = {"preexec_fn": _drop_rights}
@@ -121,14 +121,14 @@ def bound():
 
 
 def _drop_rights():
-    """PR_CAPBSET_DROP of CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, which counts from the exec on."""
+    """PR_CAPBSET_DROP of CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, effective after exec."""
     for capability in (1, 2):
         if ctypes.CDLL(None).prctl(24, capability, 0, 0, 0):
             raise OSError
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_folder_that_may_not_be_written_to(name, folder, bound):
+def test_a_folder_without_write_permission(name, folder, bound):
     arguments, result, wanted = prepare(name, folder)
     before = contents(folder)
     closed = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
@@ -146,7 +146,7 @@ def test_a_folder_that_may_not_be_written_to(name, folder, bound):
 
 
 @pytest.mark.parametrize("name", ["ingest", "workers", "convert", "append"])
-def test_a_file_that_may_not_be_read(name, folder, bound):
+def test_a_file_without_read_permission(name, folder, bound):
     arguments, result, wanted = prepare(name, folder)
     before = contents(result)
     file = folder / ("more/2/imu.csv" if name == "append" else "logs/0/imu.csv")
@@ -158,12 +158,12 @@ def test_a_file_that_may_not_be_read(name, folder, bound):
     assert f"{file.relative_to(folder)}: Permission denied" in failed.stderr and "Traceback" not in failed.stderr
     assert contents(result) == before
     file.chmod(0o644)
-    if name == "convert":  # the plan was made of it before its rights were others, which are no part of what it is
+    if name == "convert":  # the plan was made before; permissions do not count as a change
         check(name, folder, arguments, result, wanted)
 
 
 @pytest.mark.parametrize("name", ["convert", "merge"])
-def test_a_source_that_changed_under_it(name, folder):
+def test_a_source_that_changed_after_the_plan(name, folder):
     arguments, result, _ = prepare(name, folder)
     file = folder / "logs/1/imu.csv"
     file.write_text(file.read_text() + "900.0,1,2\n")
@@ -174,7 +174,7 @@ def test_a_source_that_changed_under_it(name, folder):
 
 @pytest.mark.parametrize("name", ["ingest", "append"])
 def test_a_source_that_changes_while_it_is_read(name, folder, monkeypatch):
-    """A file that is gone, or shorter, when its turn comes."""
+    """A file is gone, or shorter, when it is read."""
     from robocache.ingest import csv
 
     _, result, _ = prepare(name, folder)

@@ -1,4 +1,4 @@
-"""Episodes as .npz files: every array as numpy reads it, at the rate that the file says."""
+"""Episodes as .npz files: every array equals numpy's, with the file's rate."""
 
 import io
 import tracemalloc
@@ -66,7 +66,7 @@ def test_every_array_of_every_file(save, small, rng, tmp_path, monkeypatch):
     assert set(found.left_out) == {"betas: rows", "matrix", "imaginary", "*.txt"} and not found.skipped
 
 
-def test_real_motions_are_as_numpy_reads_them(real_data, tmp_path):
+def test_real_motions_equal_numpys(real_data, tmp_path):
     """Files of two kinds in one folder: their keys are ordered differently, and a rate is a scalar or a list of one."""
     source = Path(real_data("motion/unitree_g1_lerobot"))
     robocache.ingest(source, tmp_path / "cache")
@@ -84,8 +84,8 @@ def test_real_motions_are_as_numpy_reads_them(real_data, tmp_path):
                 ]
 
 
-def test_one_moment_is_no_recording(real_data):
-    """An observation that a policy is asked with: two images are of 224 rows, which are no steps."""
+def test_one_observation_is_no_recording(real_data):
+    """A policy's observation: the 224 rows of two images are no steps."""
     source = Path(real_data("npz_obs/openpi_droid_sim"))
     with pytest.raises(robocache.FileError, match="expected recordings of a known format"):
         robocache.ingest(source, "unused")
@@ -93,7 +93,7 @@ def test_one_moment_is_no_recording(real_data):
         Yields("npz", source, rate_hz=5)
 
 
-def test_the_rate_is_said_or_asked_for(rng, tmp_path):
+def test_the_rate_is_declared_or_required(rng, tmp_path):
     rows = {"a": np.zeros((4, 2)), "b": np.zeros(4)}
     path = tmp_path / "a.npz"
 
@@ -125,13 +125,13 @@ def test_the_rate_is_said_or_asked_for(rng, tmp_path):
             read(options, **arrays)
 
 
-def test_a_rate_that_is_none_names_the_file(tmp_path):
+def test_an_invalid_rate_names_the_file(tmp_path):
     np.savez(tmp_path / "walk.npz", a=np.zeros((3, 2)), fps=np.nan)
     with pytest.raises(robocache.FileError, match=f"^{tmp_path / 'walk.npz'}: fps: expected a number above 0, got nan"):
         robocache.ingest(tmp_path, tmp_path.with_suffix(".cache"))
 
 
-def test_pickles_are_not_loaded_and_lies_not_believed(tmp_path):
+def test_pickles_are_not_loaded_and_false_headers_refused(tmp_path):
     class Evil:
         def __reduce__(self):
             return (Path.touch, (tmp_path / "touched",))
@@ -151,7 +151,7 @@ def test_pickles_are_not_loaded_and_lies_not_believed(tmp_path):
         Yields("npz", path, rate_hz=5)
 
 
-def test_rows_of_nothing_are_left_out_however_many_they_say(tmp_path):
+def test_empty_rows_of_any_declared_number_are_left_out(tmp_path):
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**40, 0)})
     path = tmp_path / "a.npz"
@@ -165,7 +165,7 @@ def test_rows_of_nothing_are_left_out_however_many_they_say(tmp_path):
     }  # fmt: skip
 
 
-def test_a_header_is_not_read_beyond_what_any_is(tmp_path):
+def test_too_long_a_header_is_refused(tmp_path):
     path = tmp_path / "a.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.npy", b"\x93NUMPY\2\0" + (2**26).to_bytes(4, "little") + bytes(2**26))
@@ -227,8 +227,8 @@ ODD_HEADERS = [
 ]
 
 
-def test_headers_are_read_as_numpy_reads_them():
-    """Those that NumPy writes, without its parser, and others."""
+def test_headers_are_parsed_like_numpy():
+    """NumPy's own headers, which need no parser, and others."""
     headers = []
     for descr in ("<f2", "<f4", ">f8", "|b1", "|u1", "|i1", "<i8", ">u2", "<c8", "|S3", "<U2"):
         for shape in ((), (0,), (5,), (3, 4), (0, 4), (2, 3, 4, 5)):
@@ -258,9 +258,9 @@ def test_headers_are_read_as_numpy_reads_them():
     assert sum(entry is not None for entry in read_by_numpy) > 130
 
 
-# Arrays of uncompressed files are mapped as they lie; zipfile names the faults of one.
+# Arrays of uncompressed files are mapped; zipfile names the faults of compressed ones.
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_bytes_that_changed_are_told_by_their_checksum(save, rng, tmp_path):
+def test_changed_bytes_are_found_by_the_checksum(save, rng, tmp_path):
     path = tmp_path / "a.npz"
     save(path, fps=50, x=rng.normal(size=(20, 3)), y=rng.normal(size=20))
     content = bytearray(path.read_bytes())
@@ -272,7 +272,7 @@ def test_bytes_that_changed_are_told_by_their_checksum(save, rng, tmp_path):
         Yields("npz", path)
 
 
-def test_a_member_of_another_name_than_the_directory_says(tmp_path):
+def test_a_member_with_another_name_than_in_the_directory(tmp_path):
     path = tmp_path / "a.npz"
     np.savez(path, fps=50, x=np.zeros((20, 3)))
     path.write_bytes(path.read_bytes().replace(b"x.npy", b"z.npy", 1))
@@ -281,7 +281,7 @@ def test_a_member_of_another_name_than_the_directory_says(tmp_path):
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_arrays_lie_at_any_address(order, rng, tmp_path):
+def test_arrays_at_any_offset(order, rng, tmp_path):
     arrays = {"x" * length: np.asarray(rng.normal(size=(9, 3)), order=order) for length in range(1, 9)}
     np.savez(tmp_path / "a.npz", **arrays)
     found = Yields("npz", tmp_path / "a.npz", rate_hz=5).only()
@@ -293,7 +293,7 @@ def test_arrays_lie_at_any_address(order, rng, tmp_path):
 
 
 @pytest.mark.parametrize("damage_of", ["objects", "name", "header", "values", "directory"])
-def test_one_member_that_cannot_be_read_hides_no_other(damage_of, tmp_path):
+def test_an_unreadable_member_hides_no_other(damage_of, tmp_path):
     path = tmp_path / "a.npz"
     odd = np.array([{}] * 20) if damage_of == "objects" else np.arange(20.0)
     np.savez(path, fps=50, m=odd, x=np.arange(60.0).reshape(20, 3), y=np.arange(20.0))
@@ -307,7 +307,7 @@ def test_one_member_that_cannot_be_read_hides_no_other(damage_of, tmp_path):
     elif damage_of == "values":
         content[content.index(b"\x93NUMPY", begin) + 200] ^= 1
     elif damage_of == "directory":
-        content[content.rindex(b"m.npy") - 30] ^= 1  # of its checksum
+        content[content.rindex(b"m.npy") - 30] ^= 1  # a bit of its checksum
     path.write_bytes(content)
     with pytest.raises(robocache.FileError, match="m\\.np"):
         Yields("npz", path)
@@ -317,7 +317,7 @@ def test_one_member_that_cannot_be_read_hides_no_other(damage_of, tmp_path):
     assert any(what.startswith("a.npz: m") for what in found.skipped)
 
 
-def test_a_damaged_rate_costs_its_file_alone(rng, tmp_path):
+def test_a_damaged_rate_skips_its_file_alone(rng, tmp_path):
     for name in ("a", "b"):
         np.savez(tmp_path / f"{name}.npz", **make(rng))
     content = bytearray((tmp_path / "a.npz").read_bytes())
@@ -328,7 +328,7 @@ def test_a_damaged_rate_costs_its_file_alone(rng, tmp_path):
     assert "joint_pos" in found.episodes["b.npz"]
 
 
-def test_numbers_that_no_cache_holds_are_left_out_by_name(rng, tmp_path):
+def test_dtypes_without_a_cache_type_are_left_out_by_name(rng, tmp_path):
     np.savez(tmp_path / "a.npz", **make(rng), wide=np.arange(20, dtype=np.longdouble))
     report = robocache.ingest(tmp_path / "a.npz", tmp_path / "cache")
     assert report.rows["joint_pos"] == 20 and "wide" not in report.rows
@@ -336,8 +336,8 @@ def test_numbers_that_no_cache_holds_are_left_out_by_name(rng, tmp_path):
 
 
 @pytest.mark.parametrize(("count", "is_noted"), [(49, True), (51, True), (48, False), (1, False)])
-def test_a_list_of_nearly_as_many_values_as_rows_is_said(count, is_noted, tmp_path):
-    """Actions between 50 observations are 49: they are no rows, since nothing says to which step each belongs."""
+def test_a_list_of_almost_as_many_values_as_rows_is_noted(count, is_noted, tmp_path):
+    """49 actions between 50 observations are no rows: the step of each is unknown."""
     np.savez(
         tmp_path / "a.npz",
         q=np.zeros((50, 3)),
@@ -352,7 +352,7 @@ def test_a_list_of_nearly_as_many_values_as_rows_is_said(count, is_noted, tmp_pa
     assert not is_noted or f"{count} values beside 50 rows" in found.left_out["action: rows"]
 
 
-def test_a_recording_of_another_width_is_named_with_a_way_out_and_changes_no_value(tmp_path):
+def test_a_recording_of_another_width_is_refused_with_a_hint(tmp_path):
     for number, width in enumerate((3, 2, 3)):
         joints = np.full((5, width), number + 0.5)
         np.savez(tmp_path / f"e{number}.npz", fps=10, joints=joints, action=np.full((5, 2), number))

@@ -1,4 +1,4 @@
-"""RLDS TFRecords: every number, text and image as TFDS wrote it, by a parser of Google's as the oracle where there is one."""
+"""RLDS TFRecords: every number, text and image as TFDS wrote it. The oracle for real shards is Google's parser."""
 
 import io
 import json
@@ -83,7 +83,7 @@ def refused(source, *words, **options):
     return str(caught.value)
 
 
-# ---- what is kept ----
+# ---- the content of records ----
 
 
 def test_every_list_is_a_stream_of_its_shape(tmp_path):
@@ -147,11 +147,11 @@ def test_calvins_relative_actions_are_not_made_relative_twice(tmp_path):
         robocache.Loader(tmp_path / "cache", batch_size=2, delta_timestamps=windows, device="cpu")
 
 
-def test_the_rate_is_asked_for(tmp_path):
+def test_the_rate_is_required(tmp_path):
     refused(write_toy(tmp_path / "toy"), "toy", "--rate-hz", rate_hz=None)
 
 
-def test_an_episodes_own_rate_is_the_clock_and_contradicts_another(tmp_path):
+def test_a_declared_rate_is_used_and_may_not_be_contradicted(tmp_path):
     features = toy_features()
     features["featuresDict"]["features"]["episode_metadata"]["featuresDict"]["features"]["fps"] = tensor("float32")
     episodes = (toy_example(1, episode_metadata__fps=np.array([rate], np.float32)) for rate in (20, 5))
@@ -181,14 +181,14 @@ def test_numbers_packed_or_not(packed, tmp_path):
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=50), st.booleans())
 @settings(max_examples=40)
-def test_whole_numbers_of_all_sizes(numbers, packed):
+def test_integers_of_all_sizes(numbers, packed):
     from robocache.ingest.rlds.tfrecord import parse_example
 
     values = parse_example(example({"x": np.array(numbers, np.int64)}, packed))["x"]
     assert values.dtype == np.int64 and values.tolist() == numbers
 
 
-def test_tensors_of_bytes_and_ragged_ones(tmp_path):
+def test_tensors_of_bytes_and_ragged_tensors(tmp_path):
     rng = np.random.default_rng(0)
     depth = rng.random((STEPS, 5, 6), np.float32)
     clouds = [rng.random((count, 3)) for count in (2, 0, 5, 1)]
@@ -231,7 +231,7 @@ def test_instructions_that_change_are_all_tasks(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["language_instruction", "goal"])
-def test_rule_47_a_steps_instruction_is_its_own(name, tmp_path):
+def test_rule_47_each_step_has_its_instruction(name, tmp_path):
     texts = ["push", "push", "", "pull"]
     write_toy(tmp_path / "toy", toy_example(1, steps__language_instruction=texts))
     mapping = {"streams": {"language_instruction": {"name": name}}}
@@ -263,7 +263,7 @@ def test_lists_of_an_episode_are_columns(tmp_path):
     assert found.left_out == {"split": "the episodes table has a column of that name"}
 
 
-def test_empty_images_are_rows_without_one(tmp_path):
+def test_empty_images_are_rows_without_a_frame(tmp_path):
     images = [b"", png(2), b"", png(4)]
     found = Yields("rlds", write_toy(tmp_path / "toy", toy_example(1, steps__observation__image=images)), rate_hz=10)
     time_ns, chunks = found[0]["observation/image"]
@@ -273,7 +273,7 @@ def test_empty_images_are_rows_without_one(tmp_path):
 
 
 @pytest.mark.parametrize("declared", [text(), tensor("string")])
-def test_strings_that_are_pictures_are_a_camera(declared, tmp_path):
+def test_strings_of_pictures_are_a_camera(declared, tmp_path):
     features = toy_features(wrist=declared, note=declared)
     features["featuresDict"]["features"]["map"] = text()
     files = [[b"", png(2), png(3), png(4)], [b""] * STEPS]
@@ -288,7 +288,7 @@ def test_strings_that_are_pictures_are_a_camera(declared, tmp_path):
     assert found.left_out["map"] == "images that are not one a step"
 
 
-def test_the_words_of_classes_are_kept(tmp_path):
+def test_names_of_classes_are_kept(tmp_path):
     features = toy_features(phase=label(), other=label())
     numbers = np.array([0, 2, 1, 0])
     folder = write_toy(tmp_path / "toy", toy_example(1, steps__phase=numbers, steps__other=numbers), features=features)
@@ -301,7 +301,7 @@ def test_the_words_of_classes_are_kept(tmp_path):
     assert [what for what in found.left_out if "labels" in what] == ["state.labels.txt"]
 
 
-def test_the_words_of_an_episode_s_class_are_said(tmp_path):
+def test_the_names_of_an_episodes_class_are_kept(tmp_path):
     features = toy_features()
     features["featuresDict"]["features"]["scene"] = label()
     folder = write_toy(tmp_path / "toy", toy_example(1, scene=np.array([1])), features=features)
@@ -324,7 +324,7 @@ def test_without_features_json_shapes_are_flat(tmp_path):
     assert "features.json" in found.left_out
 
 
-def test_what_is_not_kept_is_named(tmp_path):
+def test_left_out_features_are_named(tmp_path):
     features = toy_features(
         sound={"pythonClassName": "x.Audio", "audio": {}},
         words=sequence(text()),
@@ -342,7 +342,7 @@ def test_what_is_not_kept_is_named(tmp_path):
     assert not {*names} & found[0].keys()
 
 
-def test_one_shard_alone(tmp_path):
+def test_a_single_shard(tmp_path):
     folder = write_rlds(
         tmp_path / "toy", {"train": [[example(toy_example(1))], [example(toy_example(2))]]}, toy_features()
     )
@@ -424,7 +424,7 @@ def test_a_length_beyond_the_file_takes_no_memory(tmp_path):
         ({"steps__list__ragged_row_lengths_0": np.array([-1, 5, 0, 0])}, "steps/list: 4 values"),
     ],
 )
-def test_records_that_are_not_as_declared(changed, words, tmp_path):
+def test_records_that_contradict_the_declaration(changed, words, tmp_path):
     more = {
         "steps__small": np.zeros(4, np.int64),
         "steps__zip": [zlib.compress(bytes(4))] * 4,
@@ -495,7 +495,7 @@ def test_the_first_record_decides_nothing(odd, tmp_path):
         ),
     ],
 )
-def test_payloads_that_are_no_example(payload, words, tmp_path):
+def test_payloads_that_are_not_an_example(payload, words, tmp_path):
     folder = write_rlds(tmp_path / "toy", {"train": [[payload]]}, toy_features())
     refused(folder, "record 0", words)
 
@@ -513,7 +513,7 @@ def test_payloads_that_are_no_example(payload, words, tmp_path):
         ("dataset_info.json", b'{"splits": [{"name": 1}]}', "dataset_info.json"),
     ],
 )
-def test_descriptions_that_cannot_be_read(file, content, words, tmp_path):
+def test_unreadable_descriptions(file, content, words, tmp_path):
     folder = write_toy(tmp_path / "toy")
     (folder / file).write_bytes(content)
     refused(folder, file, words)
@@ -528,7 +528,7 @@ def test_two_datasets_are_refused(tmp_path):
 # ---- in a cache ----
 
 
-def test_a_cache_of_it(tmp_path):
+def test_a_cache(tmp_path):
     shards = {"train": [[example(toy_example(1)), example(toy_example(2, 7))]]}
     source = write_rlds(tmp_path / "data" / "toy" / "1.0.0", shards, toy_features())
     report = robocache.ingest(tmp_path / "data", tmp_path / "cache", rate_hz=8)
@@ -544,8 +544,8 @@ def test_a_cache_of_it(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_records_are_shared_out(tmp_path):
-    """Each process reads its own alone, also behind some that cannot be read."""
+def test_records_are_shared_among_shards(tmp_path):
+    """Each process reads only its own records, also after unreadable ones."""
     records = [example(toy_example(value)) for value in range(6)]
     records[1] = records[1][:-9]
     source = write_rlds(tmp_path / "toy", {"train": [records[:4], records[4:]]}, toy_features())
@@ -561,7 +561,7 @@ def test_records_are_shared_out(tmp_path):
 
 
 def test_octo_bridge_against_protobuf(real_data):
-    """Sample by sample, by Google's own parser."""
+    """Each step, compared with Google's parser."""
     parse = protobuf_parser()
     found = Yields("rlds", real_data(OCTO), rate_hz=5)
     assert len(found.episodes) == found.notes.total == 50
@@ -594,7 +594,7 @@ def test_octo_bridge_against_protobuf(real_data):
 
 
 def protobuf_parser():
-    """{name: list} of a serialized Example, by the package `protobuf`."""
+    """Returns a function from a serialized Example to {name: list}, by the package `protobuf`."""
     descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
     from google.protobuf import descriptor_pool, message_factory
 
@@ -633,7 +633,7 @@ def protobuf_parser():
 
 @pytest.mark.soak
 def test_changed_bytes_are_named(real_data, tmp_path, rng):
-    """Real shards with something changed at random: an error that names the file, or what is left of it."""
+    """Randomly changed real shards give an error that names the file, or the remaining records."""
     source = next(real_data(OCTO).glob("*train*"))
     content = source.read_bytes()[:500_000]
     (tmp_path / "features.json").write_bytes((real_data(OCTO) / "features.json").read_bytes())
@@ -645,7 +645,7 @@ def test_changed_bytes_are_named(real_data, tmp_path, rng):
 
 @pytest.mark.soak
 def test_changed_examples_are_named(real_data, tmp_path, rng):
-    """The same behind sound checksums, where the parser is all there is."""
+    """The same with correct checksums, so that only the parser finds changes."""
     content = next(real_data(OCTO).glob("*train*")).read_bytes()
     payload = content[12 : 12 + struct.unpack_from("<Q", content)[0]]
     (tmp_path / "features.json").write_bytes((real_data(OCTO) / "features.json").read_bytes())

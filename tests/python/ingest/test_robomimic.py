@@ -1,4 +1,4 @@
-"""Demos of robomimic and its relatives become episodes; their rate is known or asked for."""
+"""Demos of robomimic and similar datasets become episodes; their rate is declared or required."""
 
 import json
 
@@ -56,7 +56,7 @@ def test_demos_become_episodes(rng, tmp_path):
         ({"type": "JOINT_VELOCITY"}, None),
     ],
 )
-def test_the_controllers_say_whether_actions_are_relative(controllers, absolute, rng, tmp_path):
+def test_the_controllers_decide_whether_actions_are_relative(controllers, absolute, rng, tmp_path):
     args = {"env_kwargs": {"control_freq": 20, "controller_configs": controllers}}
     path = write_robomimic(tmp_path / "low.hdf5", {"demo_0": make_demo(rng, 5)}, env_args=args)
     robocache.ingest(path, tmp_path / "cache")
@@ -78,8 +78,8 @@ def test_the_controllers_say_whether_actions_are_relative(controllers, absolute,
         ({"problem_info": json.dumps({"language_instruction": ""})}, {"ep_meta": '{"lang": null}'}, None),
     ],
 )
-def test_what_the_robot_was_told_is_the_column_task(of_data, of_demo, task, rng, tmp_path):
-    """LIBERO says it of all demos of a file, RoboCasa of each."""
+def test_the_language_instruction_is_the_column_task(of_data, of_demo, task, rng, tmp_path):
+    """LIBERO declares it for all demos of a file, RoboCasa for each demo."""
     path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)})
     with h5py.File(path, "a") as file:
         file["data"].attrs.update(of_data)
@@ -149,7 +149,7 @@ def test_the_rate_is_declared_anywhere(name, value, rate_hz, where, rng, tmp_pat
         ("sample_rate", 20),
     ],
 )
-def test_the_rate_is_declared_in_any_words(name, value, where, rng, tmp_path):
+def test_the_rate_is_declared_by_any_name(name, value, where, rng, tmp_path):
     path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, control_freq=None)
     with h5py.File(path, "a") as file:
         file[where].attrs[name] = value
@@ -159,7 +159,7 @@ def test_the_rate_is_declared_in_any_words(name, value, where, rng, tmp_path):
 
 
 @pytest.mark.parametrize("value", [20, [20]])
-def test_a_dataset_of_one_number_declares_the_rate(value, rng, tmp_path):
+def test_a_scalar_dataset_declares_the_rate(value, rng, tmp_path):
     path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, control_freq=None)
     with h5py.File(path, "a") as file:
         file["data/demo_0/fps"] = value
@@ -191,14 +191,14 @@ def test_a_dataset_of_one_number_declares_the_rate(value, rng, tmp_path):
         ("config", '{"sim": {"dt": 0.005}}'),
     ],
 )
-def test_what_is_no_rate_is_not_taken_for_one(name, value, rng, tmp_path):
+def test_other_numbers_are_not_taken_as_a_rate(name, value, rng, tmp_path):
     path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, control_freq=None)
     with h5py.File(path, "a") as file:
         file["data"].attrs[name] = value
     refused(path, "rate_hz (--rate-hz)")
 
 
-def test_demos_may_have_rates_of_their_own(rng, tmp_path):
+def test_demos_may_have_different_rates(rng, tmp_path):
     demos = {f"demo_{k}": make_demo(rng, 3) for k in range(3)}
     path = write_robomimic(tmp_path / "a.hdf5", demos, control_freq=None)
     with h5py.File(path, "a") as file:
@@ -210,7 +210,7 @@ def test_demos_may_have_rates_of_their_own(rng, tmp_path):
     assert list(skipped(notes)) == ["demo_1"]
 
 
-def test_what_is_said_once_of_a_demo_is_a_column(rng, tmp_path):
+def test_scalars_of_a_demo_are_columns(rng, tmp_path):
     demo = make_demo(rng, 12) | {"camera_shape": np.int32([84, 84, 3]), "goal": rng.normal(size=(1, 7))}
     path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": demo})
     [(recording, streams)], notes = read_all(path)
@@ -218,7 +218,7 @@ def test_what_is_said_once_of_a_demo_is_a_column(rng, tmp_path):
     assert "goal" not in streams and "obs/robot0_eef_pos" in streams and not notes.skipped
 
 
-def test_no_rate_is_guessed(rng, tmp_path):
+def test_a_rate_is_never_guessed(rng, tmp_path):
     path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, control_freq=None)
     refused(path, str(path), "no clock", "rate_hz", '"env_name": "Lift"')
     args = {"env_kwargs": {"control_freq": 20}, "sim_args": {"dt": 0.005, "decimation": 4}}
@@ -253,7 +253,7 @@ def test_isaac_lab_nests_its_groups(rng, tmp_path):
     assert not notes.skipped
 
 
-def test_mimicgen_says_whence_an_episode_comes(rng, tmp_path):
+def test_mimicgens_source_demo_is_a_column(rng, tmp_path):
     def write(demo):
         demo["src_demo_inds"] = [3, 1]
         demo["src_demo_labels"] = np.zeros((4, 1), np.int64)
@@ -264,7 +264,7 @@ def test_mimicgen_says_whence_an_episode_comes(rng, tmp_path):
     assert set(streams) == {"actions", "src_demo_labels", "datagen_info/eef_pose"}
 
 
-def test_rows_that_are_not_as_many(rng, tmp_path):
+def test_datasets_of_other_lengths(rng, tmp_path):
     def write(demo):
         demo["obs/short"] = np.zeros((3, 2))
         demo["rewards"] = np.arange(4.0)
@@ -280,7 +280,7 @@ def test_rows_that_are_not_as_many(rng, tmp_path):
     assert read_all(path, on_error="skip")[0] == []
 
 
-def test_a_demo_without_rows_and_what_lies_beside(rng, tmp_path):
+def test_a_demo_without_rows_and_groups_beside_demos(rng, tmp_path):
     empty = {key: values[:0] for key, values in make_demo(rng, 3).items()}
     path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": empty, "demo_1": make_demo(rng, 3)})
     with h5py.File(path, "a") as file:
@@ -304,8 +304,8 @@ def test_several_files_are_one_dataset(rng, tmp_path):
     assert left_out(notes)["*.md"] == "not read: 1 file"
 
 
-# HDF5 tells them in the order of their names otherwise.
-def test_streams_and_attributes_are_in_the_order_in_which_they_were_made(tmp_path):
+# By default HDF5 lists them in order of their names.
+def test_streams_and_attributes_are_in_order_of_creation(tmp_path):
     for ordered in (False, True):
         path = tmp_path / f"{ordered}.hdf5"
         with h5py.File(path, "w", track_order=ordered) as file:
@@ -322,7 +322,7 @@ def test_streams_and_attributes_are_in_the_order_in_which_they_were_made(tmp_pat
 
 
 @pytest.mark.parametrize("convention", ["opengl", "opencv", None])
-def test_pictures_that_lie_bottom_up_are_named(convention, rng, tmp_path):
+def test_bottom_up_pictures_are_noted(convention, rng, tmp_path):
     demos = {"demo_0": make_demo(rng, 5)}
     path = write_robomimic(tmp_path / "a.hdf5", demos)
     if convention:
@@ -344,7 +344,7 @@ def test_pictures_that_lie_bottom_up_are_named(convention, rng, tmp_path):
         ("uint16", "cm", 0.01, 15.0),
     ],
 )
-def test_depth_has_the_unit_that_its_attribute_declares(dtype, units, unit_m, metres, tmp_path):
+def test_depth_has_its_declared_unit(dtype, units, unit_m, metres, tmp_path):
     def write(demo):
         depth = demo.create_dataset("obs/cam_depth", data=np.full((4, 8, 8, 1), 1500, dtype))
         if units is not None:
@@ -371,7 +371,7 @@ def test_depth_of_an_unknown_unit_is_refused_by_name(tmp_path):
     ("low", "high", "word"),
     [(0.98, 0.99, "OpenGL's depth buffer"), (-1.5, 2.0, "negative"), (0.4, 0.99, None), (1.1, 3.0, None)],
 )
-def test_float_depth_that_cannot_be_metres_is_said(low, high, word, tmp_path):
+def test_float_depth_that_cannot_be_metres_is_noted(low, high, word, tmp_path):
     def write(demo):
         pixels = np.linspace(low, high, 4 * 64, dtype=np.float32).reshape(4, 8, 8, 1)
         demo.create_dataset("obs/cam_depth", data=pixels).attrs["units"] = "m"

@@ -1,4 +1,4 @@
-"""RoboTwin's episodes, laid out as its own writer does."""
+"""RoboTwin's episodes, in its writer's layout."""
 
 import io
 import json
@@ -18,7 +18,7 @@ def smooth(rng, rows):
 
 
 def write_episode(path, rng, rows, instructions=None, **more):
-    """One file, and its instructions beside the folder."""
+    """Writes one file, and its instructions beside the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     datasets = {
         "joint_action/left_arm": rng.normal(size=(rows, 6)),
@@ -83,7 +83,7 @@ def test_two_episodes(rng, tmp_path):
     assert dataset.provenance["robotwin"] == {"rate_hz": 25, "rate_from": "rate_hz"}
 
 
-def test_red_and_blue_as_its_writer_stores_them(rng, tmp_path):
+def test_red_and_blue_of_its_writer(rng, tmp_path):
     write_episode(tmp_path / "t/c/data/episode0.hdf5", rng, 4)
     stream = "observation/head_camera/rgb"
     for name, channels in (("as they are", "rgb"), ("exchanged", "bgr")):
@@ -93,7 +93,7 @@ def test_red_and_blue_as_its_writer_stores_them(rng, tmp_path):
     assert np.abs(one[..., ::-1].astype(int) - other).mean() < 6
 
 
-def test_what_is_damaged_is_named_and_the_rest_kept(rng, tmp_path):
+def test_damaged_parts_are_named_and_the_rest_kept(rng, tmp_path):
     root = tmp_path / "t/c"
     write_episode(root / "data/episode0.hdf5", rng, 6, **{"joint_action/extra": np.zeros((5, 2))})
     (root / "instructions").mkdir()
@@ -110,7 +110,7 @@ def test_what_is_damaged_is_named_and_the_rest_kept(rng, tmp_path):
 
 
 @pytest.mark.parametrize("requested", ["aloha", "robomimic", "droid"])
-def test_another_format_says_who_reads_it(requested, rng, tmp_path):
+def test_other_formats_name_this_one(requested, rng, tmp_path):
     write_episode(tmp_path / "t/c/data/episode0.hdf5", rng, 4)
     source = tmp_path / "t/c/data/episode0.hdf5"
     refused(

@@ -1,4 +1,4 @@
-"""Bags of ROS 2 and ROS 1: folders, metadata, databases, and how they get into a cache."""
+"""Bags of ROS 2 and ROS 1: folders, metadata, databases, and their caches."""
 
 import sqlite3
 import struct
@@ -38,12 +38,12 @@ import robocache
 # ---- bags ----
 
 
-def test_a_folder_of_bags_is_a_recording_each(tmp_path):
+def test_each_bag_of_a_folder_is_a_recording(tmp_path):
     """A split bag, one of MCAP, a bare database and a bare MCAP file."""
     name, messages = imus(30)
     for part in range(3):
         write_database(tmp_path / f"bags/split/part_{part}.db3", {"/imu": (name, messages[part * 10 : part * 10 + 10])})
-    # As old versions did.
+    # Old versions wrote such paths.
     write_metadata(tmp_path / "bags/split", [f"split/part_{part}.db3" for part in range(3)], {"/imu": 30})
     write_mcap(tmp_path / "bags/whole/whole_0.mcap", {"/imu": (name, messages[:4])})
     write_metadata(tmp_path / "bags/whole", ["whole_0.mcap"], {"/imu": 4})
@@ -71,7 +71,7 @@ def test_a_folder_of_bags_is_a_recording_each(tmp_path):
 
 @pytest.mark.parametrize("kind", ["mcap", "db3", "bag", "parts"])
 def test_run_2_is_before_run_10(kind, tmp_path):
-    """Recordings, and the files of a bag whose metadata cannot be read."""
+    """The order of recordings, and of a bag's files if its metadata cannot be read."""
     name, messages = imus(12)
     for k in range(12):
         path, topics = tmp_path / f"bags/run_{k}.{kind}", {"/imu": (name, messages[k : k + 1])}
@@ -91,7 +91,7 @@ def test_run_2_is_before_run_10(kind, tmp_path):
     assert sum(report.rows.values()) >= 12 and not report.skipped[kind == "parts" :]
 
 
-def test_messages_that_metadata_count_and_are_not_there_are_named(tmp_path):
+def test_missing_messages_by_the_metadata_are_named(tmp_path):
     write_database(tmp_path / "bag/a.db3", {"/imu": imus(5)})
     write_metadata(tmp_path / "bag", ["a.db3", "b.db3"], {"/imu": 9})
     write_database(tmp_path / "bag/c.db3", {"/imu": imus(5)})
@@ -105,7 +105,7 @@ def test_messages_that_metadata_count_and_are_not_there_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../other.db3", "a/../../b.db3"])
-def test_metadata_name_no_file_elsewhere(name, tmp_path):
+def test_metadata_may_not_name_files_elsewhere(name, tmp_path):
     write_database(tmp_path / "other.db3", {"/imu": imus(5)})
     (tmp_path / "bag").mkdir()
     write_metadata(tmp_path / "bag", [name], {})
@@ -113,7 +113,7 @@ def test_metadata_name_no_file_elsewhere(name, tmp_path):
         read(tmp_path / "bag", on_error="stop")
 
 
-def test_rows_in_a_log_that_was_never_merged_are_told(tmp_path):
+def test_rows_in_an_unmerged_write_ahead_log_are_noted(tmp_path):
     path = write_database(tmp_path / "a.db3", {"/imu": imus(5)})
     (tmp_path / "a.db3-wal").write_bytes(b"x" * 100)
     with pytest.raises(SourceError, match=r"a.db3-wal: 100 bytes of rows .*wal_checkpoint"):
@@ -131,7 +131,7 @@ def test_messages_that_are_compressed_one_by_one(tmp_path):
     assert read(tmp_path / "bag").only["/imu"].time_ns == [START + k * 5 * MS for k in range(5)]
 
 
-def test_types_that_the_bag_does_not_describe_come_from_a_folder(tmp_path):
+def test_missing_definitions_are_read_from_a_folder(tmp_path):
     path = write_database(tmp_path / "bag/a.db3", {"/imu": imus(5)}, definitions=False)
     with sqlite3.connect(path) as database:
         database.execute("UPDATE topics SET type = 'mine/msg/Imu2'")
@@ -174,10 +174,10 @@ def test_bags_of_ros_1(compression, tmp_path):
     assert len(got.only["/say"].rows) == 30 and got.skipped
 
 
-# ---- through the cache ----
+# ---- the cache ----
 
 
-def test_a_cache_holds_it_all(rng, tmp_path):
+def test_a_cache(rng, tmp_path):
     points = [random_points(rng, PLAIN, n) for n in (5, 0, 9)]
     topics = {
         "/imu": imus(20),
@@ -232,7 +232,7 @@ def test_a_file_is_read_in_parts(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
-def test_a_small_file_that_claims_to_be_large_takes_no_memory(compression, tmp_path):
+def test_a_small_file_with_a_large_declared_size_takes_no_memory(compression, tmp_path):
     path = write_mcap(tmp_path / "a.mcap", {"/say": strings("x")}, compression)
     with path.open("rb") as file:
         chunk = make_reader(file).get_summary().chunk_indexes[0]
@@ -258,7 +258,7 @@ def test_a_small_file_that_claims_to_be_large_takes_no_memory(compression, tmp_p
         ("/operator", None),
     ],
 )
-def test_rule_47_a_topic_that_is_named_as_the_task_is_it(topic, entry, tmp_path):
+def test_rule_47_a_topic_named_as_the_task(topic, entry, tmp_path):
     kind = "std_msgs/msg/String"
     texts = [(START + k * 5 * MS, message(kind, data=text)) for k, text in ((-1, "reach"), (2, "lift"), (3, ""))]
     write_mcap(tmp_path / "a.mcap", {"/imu": imus(5), topic: (kind, texts)})

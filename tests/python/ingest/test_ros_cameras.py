@@ -1,4 +1,4 @@
-"""Images and clouds of points in messages, against what was written."""
+"""Images and point clouds in messages, compared with the written values."""
 
 import base64
 import io
@@ -40,7 +40,7 @@ ODD = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4"), ("tag", "u1"), ("normal",
 
 
 @pytest.mark.parametrize(("codec", "noted"), [(None, True), ("png", False), ("jpeg:95", False)])
-def test_pixels_that_are_stored_with_a_loss_are_said(codec, noted, rng, tmp_path):
+def test_pixels_stored_with_loss_are_noted(codec, noted, rng, tmp_path):
     msg = {
         topic: ("sensor_msgs/msg/Image", [(START, image(rng.integers(0, 255, (40, 48, channels), np.uint8), encoding))])
         for topic, encoding, channels in (("/cam", "rgb8", 3), ("/mono", "mono8", 1))
@@ -59,7 +59,7 @@ def test_pixels_that_are_stored_with_a_loss_are_said(codec, noted, rng, tmp_path
         ("/cam/ir/image", None, True),
     ],
 )
-def test_16uc1_is_depth_by_rep_118_unless_the_topic_says_another_thing(topic, unit, noted, rng, tmp_path):
+def test_16uc1_is_depth_by_rep_118_unless_the_topic_names_another_quantity(topic, unit, noted, rng, tmp_path):
     wide = rng.integers(1, 4000, (6, 10, 1)).astype(np.uint16)
     msg = {topic: ("sensor_msgs/msg/Image", [(START, image(wide, "16UC1"))])}
     report = robocache.ingest(write_mcap(tmp_path / "a.mcap", msg), tmp_path / "cache")
@@ -105,8 +105,8 @@ def test_clouds_of_every_layout(dtype, big, rng, tmp_path):
 WIDER = np.dtype({"names": list(PLAIN.names), "formats": ["f4"] * 4, "offsets": [0, 4, 8, 12], "itemsize": 32})
 
 
-def test_clouds_that_lie_otherwise_among_others_are_cut_apart(rng, tmp_path):
-    """Bytes behind the points of one, a wider step of two, one whose message is lost."""
+def test_clouds_of_different_layouts_in_one_topic(rng, tmp_path):
+    """One cloud has bytes after its points, two have a wider step, one message is lost."""
     dtypes = [PLAIN, PLAIN, PLAIN, WIDER, WIDER, PLAIN, PLAIN, PLAIN, PLAIN]
     all_points = [random_points(rng, dtype, 8 + 2 * (k % 3)) for k, dtype in enumerate(dtypes)]
     messages = [(START + k, cloud(points, time_ns=START + k)) for k, points in enumerate(all_points)]
@@ -122,7 +122,7 @@ def test_clouds_that_lie_otherwise_among_others_are_cut_apart(rng, tmp_path):
         assert row.tobytes() == expected.tobytes(), k
 
 
-def test_clouds_that_do_not_hold_what_they_say_are_skipped_by_message(rng, tmp_path):
+def test_clouds_with_too_few_bytes_are_skipped_by_message(rng, tmp_path):
     messages = [(START + k, cloud(random_points(rng, PLAIN, 10), time_ns=START + k)) for k in range(5)]
     messages[1][1].width = 11
     messages[2][1].fields[0].offset = 14
@@ -141,7 +141,7 @@ def test_clouds_that_do_not_hold_what_they_say_are_skipped_by_message(rng, tmp_p
 @pytest.mark.parametrize("kind", ["f4", "u4", "i4"])
 @pytest.mark.parametrize("name", ["rgb", "rgba"])
 def test_a_colour_packed_into_one_number_is_its_bytes(name, kind, big, rng, tmp_path):
-    colours = rng.integers(0, 256, (50, 4), np.uint8)  # as r, g, b, a
+    colours = rng.integers(0, 256, (50, 4), np.uint8)  # r, g, b, a
     points = np.zeros(50, [("x", "f4"), ("y", "f4"), ("z", "f4"), (name, "u4"), ("intensity", "f4")])
     points["x"], points["intensity"] = np.arange(50), 0.5
     wide = colours.astype(np.uint32)
@@ -158,7 +158,7 @@ def test_a_colour_packed_into_one_number_is_its_bytes(name, kind, big, rng, tmp_
 
 
 @pytest.mark.parametrize("big", [False, True])
-def test_fields_of_pcl_s_further_types_and_of_none(big, rng, tmp_path):
+def test_fields_of_pcls_further_types_and_of_unknown_ones(big, rng, tmp_path):
     order = ">" if big else "<"
     points = np.zeros(
         6,
@@ -188,7 +188,7 @@ def test_fields_of_pcl_s_further_types_and_of_none(big, rng, tmp_path):
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_clouds_without_points_are_rows_of_none_whatever_their_fields(first, rng, tmp_path):
+def test_empty_clouds_with_any_fields_are_empty_rows(first, rng, tmp_path):
     full = [(START + k, cloud(random_points(rng, PADDED, 5), time_ns=START + k)) for k in range(6)]
     bare = message("sensor_msgs/msg/PointCloud2", header=header(START))
     other = cloud(random_points(rng, PLAIN, 0))
@@ -212,8 +212,8 @@ def test_clouds_have_the_fields_that_most_of_them_have(rng, tmp_path):
 
 @pytest.mark.parametrize(("height", "width"), [(1, 12), (3, 4), (12, 1)])
 @pytest.mark.parametrize("steps", ["0", "all", "wider"])
-def test_points_without_gaps_are_read_whatever_is_said_of_their_rows(steps, height, width, rng, tmp_path):
-    """Drivers leave row_step 0, or fill in the bytes of the whole cloud."""
+def test_dense_points_are_read_with_a_wrong_row_step(steps, height, width, rng, tmp_path):
+    """Drivers set row_step to 0, or to the bytes of the whole cloud."""
     points = random_points(rng, PADDED, 12)
     msg = cloud(points)
     msg.height, msg.width = height, width
@@ -225,8 +225,8 @@ def test_points_without_gaps_are_read_whatever_is_said_of_their_rows(steps, heig
 
 @pytest.mark.parametrize("encoding", ["rgb8", "mono8", "16UC1", "yuyv"])
 @pytest.mark.parametrize("step", [0, 100])
-def test_pixels_without_gaps_are_read_whatever_is_said_of_their_rows(step, encoding, rng, tmp_path):
-    """As where the step was copied from an image of another encoding."""
+def test_dense_pixels_are_read_with_a_wrong_step(step, encoding, rng, tmp_path):
+    """For example, the step was copied from an image of another encoding."""
     channels = {"rgb8": 3, "yuyv": 2}.get(encoding, 1)
     dtype = np.uint16 if encoding == "16UC1" else np.uint8
     one, other = (image(rng.integers(0, 255, (6, 10, channels)).astype(dtype), encoding) for _ in range(2))
@@ -273,7 +273,7 @@ def test_images_keep_their_pixels(encoding, dtype, channels, kept, unit, big, pa
 
 @pytest.mark.parametrize("size", [(6, 10), (7, 5), (2, 2)])
 @pytest.mark.parametrize("pattern", ["rggb", "bggr", "gbrg", "grbg"])
-def test_colours_of_a_mosaic_are_the_mean_of_neighbours_that_have_them(pattern, size, rng, tmp_path):
+def test_mosaic_colours_are_the_mean_of_neighbours(pattern, size, rng, tmp_path):
     mosaic = rng.integers(0, 256, (*size, 1)).astype(np.uint8)
     messages = [(START + k, image(mosaic, f"bayer_{pattern}8", time_ns=START + k)) for k in range(2)]
     got = read(write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", messages)}), image_codec="png")
@@ -315,8 +315,8 @@ def test_intrinsics_of_other_frames_are_left_out(rng, tmp_path):
         ({"binning_x": 1, "binning_y": 1}, True),
     ],
 )
-def test_intrinsics_are_not_those_of_a_part_of_the_sensor(fields, is_whole, rng, tmp_path):
-    """REP 104: K is of the whole sensor, whose images roi and binning make smaller; drivers set both with images of the whole size."""
+def test_intrinsics_of_a_part_of_the_sensor_are_left_out(fields, is_whole, rng, tmp_path):
+    """REP 104: K describes the whole sensor; roi and binning make images smaller. Drivers also set them with images of full size."""
     picture = rng.integers(0, 255, (6, 10, 3)).astype(np.uint8)
     binning = {name: value for name, value in fields.items() if "binning" in name}
     window = message("sensor_msgs/msg/RegionOfInterest", **{k: v for k, v in fields.items() if k not in binning})
@@ -344,8 +344,8 @@ RAW, PROJECTION = [500.0, 0, 5, 0, 501, 3, 0, 0, 1], [400.0, 0, 4, -40, 0, 401, 
         ("image_rect", [0] * 12, None),
     ],
 )
-def test_intrinsics_of_rectified_images_are_those_of_p(topic, projection, wanted, rng, tmp_path):
-    """sensor_msgs/CameraInfo: K is of raw images, the left part of P of rectified ones."""
+def test_intrinsics_of_rectified_images_are_from_p(topic, projection, wanted, rng, tmp_path):
+    """sensor_msgs/CameraInfo: K describes raw images, the left part of P rectified ones."""
     picture = rng.integers(0, 255, (6, 10, 3)).astype(np.uint8)
     fields = {"height": 6, "width": 10, "k": np.array(RAW), "p": np.array(projection, float)}
     topics = {
@@ -361,8 +361,8 @@ def test_intrinsics_of_rectified_images_are_those_of_p(topic, projection, wanted
 
 
 @pytest.mark.parametrize("changes_at", [None, 1, 2000])
-def test_intrinsics_that_change_within_a_recording_are_no_cameras(changes_at, rng, tmp_path):
-    """A zoom; those of the first message would be wrong for the frames behind it."""
+def test_intrinsics_that_change_within_a_recording_are_left_out(changes_at, rng, tmp_path):
+    """With a zoom, the first message's intrinsics would be wrong for later frames."""
     picture = rng.integers(0, 255, (6, 10, 3)).astype(np.uint8)
     matrices = [np.diag([400.0 if k == changes_at else 500.0, 500, 1]).reshape(-1) for k in range(2001)]
     infos = [
@@ -386,7 +386,7 @@ def test_intrinsics_that_change_within_a_recording_are_no_cameras(changes_at, rn
     np.testing.assert_array_equal(got.only["/cam/camera_info/k"].rows, matrices)
 
 
-def test_images_that_are_not_read_are_named(rng, tmp_path):
+def test_unsupported_images_are_named(rng, tmp_path):
     picture = rng.integers(0, 255, (6, 10, 1)).astype(np.uint8)
     short = image(picture, "mono8")
     short.height = 7
@@ -403,7 +403,7 @@ def test_images_that_are_not_read_are_named(rng, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["image", "cloud", "compressed", "joints"])
-def test_messages_keep_their_numbers_behind_one_that_does_not_decode(kind, rng, tmp_path, monkeypatch):
+def test_messages_after_an_undecodable_one_keep_their_numbers(kind, rng, tmp_path, monkeypatch):
     picture = rng.integers(0, 255, (6, 10, 1)).astype(np.uint8)
     make = {
         "image": lambda: image(picture, "mono8"),
@@ -424,7 +424,7 @@ def test_messages_keep_their_numbers_behind_one_that_does_not_decode(kind, rng, 
     decode = RosDecoder.decode
 
     def breaks(self, payloads):
-        """The second message is cut off."""
+        """Cuts the second message off."""
         return decode(self, [payload[:-8] if i == 1 else payload for i, payload in enumerate(payloads)])
 
     monkeypatch.setattr(RosDecoder, "decode", breaks)
@@ -464,8 +464,8 @@ def compressed(picture, format, kind, prefix=b""):
         ("mono8; {} compressed ", False),
     ],
 )
-def test_red_and_blue_of_a_file_are_what_its_format_says(format, exchanged, kind, tmp_path):
-    """As compressed_image_transport's subscriber takes them: red and blue are exchanged where "compressed bgr" lacks."""
+def test_red_and_blue_of_a_file_follow_its_format(format, exchanged, kind, tmp_path):
+    """compressed_image_transport's subscriber exchanges red and blue unless the format has "compressed bgr"."""
     picture = np.tile(np.array([200, 90, 30], np.uint8), (16, 24, 1))
     messages = [(START + k, compressed(picture, format.format(kind), kind)) for k in range(2)]
     got = read(write_mcap(tmp_path / "a.mcap", {"/c": ("sensor_msgs/msg/CompressedImage", messages)}))
@@ -482,7 +482,7 @@ def test_a_grey_file_has_no_red_and_blue(rng, tmp_path):
     np.testing.assert_array_equal(got.only["/c"].rows[0][..., 0], picture)
 
 
-def test_jpeg_and_png_stay_what_they_are(rng, tmp_path):
+def test_jpeg_and_png_keep_their_bytes(rng, tmp_path):
     picture = rng.integers(0, 255, (16, 24, 3)).astype(np.uint8)
     depth = rng.integers(0, 65535, (16, 24)).astype(np.uint16)
     name = "sensor_msgs/msg/CompressedImage"
@@ -507,7 +507,7 @@ def test_jpeg_and_png_stay_what_they_are(rng, tmp_path):
     assert "theora" in got.left_out["/d/compressed"]
 
 
-def test_a_single_row_may_say_any_step(rng, tmp_path):
+def test_a_single_row_may_have_any_step(rng, tmp_path):
     """A step of 4 GB in a small message does not matter when there is one row."""
     result = image(rng.integers(0, 256, (1, 2, 3), np.uint8), "rgb8")
     result.step = 2**32 - 1
@@ -520,11 +520,11 @@ def test_a_single_row_may_say_any_step(rng, tmp_path):
     assert streams["/cam"].rows[0].tobytes() == result.data.tobytes() and peak < 16 << 20
 
 
-# ---- images that are odd among others ----
+# ---- images that differ from others of their topic ----
 
 
-def test_a_topic_has_the_images_that_most_of_its_messages_have(rng, tmp_path):
-    """An empty one first, one of another size and one of another encoding are left out with counts; nothing is lost."""
+def test_a_topic_has_the_size_and_encoding_of_most_images(rng, tmp_path):
+    """An empty image, one of another size and one of another encoding are left out and counted; all others are kept."""
     pictures = rng.integers(0, 255, (9, 6, 10, 3)).astype(np.uint8)
     messages = [(START + k, image(picture, "rgb8", time_ns=START + k)) for k, picture in enumerate(pictures)]
     messages[0][1].__dict__.update(height=0, width=0, step=0, encoding="", data=np.zeros(0, np.uint8))
@@ -551,7 +551,7 @@ def test_a_topic_has_the_images_that_most_of_its_messages_have(rng, tmp_path):
     assert len(reasons) == 6 and not got.skipped
 
 
-def test_images_that_are_all_empty_or_all_cut_off_are_named(rng, tmp_path):
+def test_topics_of_only_empty_or_cut_images_are_named(rng, tmp_path):
     picture = rng.integers(0, 255, (16, 24, 3)).astype(np.uint8)
     cut = compressed(picture, "jpeg", "JPEG")
     cut.data = cut.data[:10]
@@ -566,7 +566,7 @@ def test_images_that_are_all_empty_or_all_cut_off_are_named(rng, tmp_path):
 # ---- encodings ----
 
 
-def test_brightness_of_16_bits_has_no_unit_and_opencv_s_types_are_blue_first(rng, tmp_path):
+def test_16_bit_brightness_has_no_unit_and_opencv_types_are_bgr(rng, tmp_path):
     wide = rng.integers(0, 65535, (6, 10, 1)).astype(np.uint16)
     colours = rng.integers(0, 255, (6, 10, 4)).astype(np.uint8)
     name = "sensor_msgs/msg/CompressedImage"
@@ -600,8 +600,8 @@ def test_colours_of_16_bits(big, rng, tmp_path):
 
 
 def yuv(rng, encoding, height, width, padding):
-    """Bytes of an image, those of a row, and its Y, U and V at every pixel, by the formats' descriptions, byte by byte; planes of an odd
-    size as FFmpeg has them."""
+    """(an image's bytes, bytes of a row, Y, U and V at every pixel), by the formats' descriptions, byte by byte. Planes of odd
+    size are FFmpeg's."""
     halves = (1, 2) if encoding not in _PLANES else (1, 1) if encoding == "nv24" else (2, 2)
     y = rng.integers(0, 256, (height, width), np.uint8)
     u, v = rng.integers(0, 256, (2, -(-height // halves[0]), -(-width // halves[1])), np.uint8)
@@ -657,8 +657,8 @@ def test_luma_and_chroma_are_rgb_by_bt_601(encoding, padding, size, rng, tmp_pat
 
 
 @pytest.mark.parametrize(("encoding", "ffmpeg"), [("i420", "yuv420p"), ("nv12", "nv12"), ("nv24", "nv24")])
-def test_planes_of_odd_sizes_are_as_large_as_ffmpeg_s(encoding, ffmpeg, rng):
-    """A row of a plane is a multiple of 32 bytes there: what it needs is `width` times the bytes of a pixel of that plane."""
+def test_planes_of_odd_sizes_equal_ffmpegs(encoding, ffmpeg, rng):
+    """FFmpeg pads rows of a plane to 32 bytes; without padding a row has `width` times the bytes of its pixel."""
     av = pytest.importorskip("av")
     planes = av.VideoFrame(7, 5, ffmpeg).planes
     data, _, _ = yuv(rng, encoding, 5, 7, 0)
@@ -667,7 +667,7 @@ def test_planes_of_odd_sizes_are_as_large_as_ffmpeg_s(encoding, ffmpeg, rng):
 
 
 @pytest.mark.parametrize("big", [False, True])
-def test_a_mosaic_of_16_bits_is_one_of_8(big, rng, tmp_path):
+def test_a_16_bit_mosaic_becomes_8_bits(big, rng, tmp_path):
     small = rng.integers(0, 256, (6, 8, 1)).astype(np.uint8)
     msg = {
         "/wide": ("sensor_msgs/msg/Image", [(START, image(small.astype(np.uint16) * 257, "bayer_rggb16", big=big))]),
@@ -682,7 +682,7 @@ def test_a_mosaic_of_16_bits_is_one_of_8(big, rng, tmp_path):
 
 
 def rvl(depth):
-    """As the paper's listing has it: runs of zeros and of others, differences in zigzag, nibbles with a bit that says more."""
+    """The paper's algorithm: runs of zeros and of other values, zigzag differences, nibbles with a continuation bit."""
     nibbles = []
 
     def put(value):
@@ -712,7 +712,7 @@ def rvl(depth):
 
 
 def quantised(rng):
-    """Depth as the transport quantises it: (its two numbers, whole numbers, metres)."""
+    """Depth quantised like the transport: (its two parameters, integers, metres)."""
     a, b = np.float32(100 * 101), np.float32(1 - 100 * 101 / 10)
     whole = rng.integers(1, 4000, (16, 24)).astype(np.uint16)
     whole[rng.random(whole.shape) < 0.3] = 0
@@ -722,7 +722,7 @@ def quantised(rng):
 
 
 @pytest.mark.parametrize("codec", ["png", "rvl"])
-def test_depth_that_the_transport_compresses(codec, rng, tmp_path):
+def test_compressed_depth(codec, rng, tmp_path):
     name = "sensor_msgs/msg/CompressedImage"
     head, whole, metres = quantised(rng)
 
@@ -750,7 +750,7 @@ def test_depth_that_the_transport_compresses(codec, rng, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["raw", "transport"])
-def test_depth_of_floats_comes_into_a_batch_in_metres(how, rng, tmp_path):
+def test_float_depth_is_in_metres_in_a_batch(how, rng, tmp_path):
     head, whole, metres = quantised(rng)
     if how == "raw":
         topic, kind = "/depth", "sensor_msgs/msg/Image"
@@ -771,7 +771,7 @@ def test_depth_of_floats_comes_into_a_batch_in_metres(how, rng, tmp_path):
     np.testing.assert_allclose(next(loader)[topic][0, 0], metres, rtol=1e-6)
 
 
-def test_depth_without_the_transport_s_header_and_depth_that_is_none(rng, tmp_path):
+def test_depth_without_the_transports_header_and_invalid_depth(rng, tmp_path):
     head, whole, metres = quantised(rng)
     bare = compressed(whole, "16UC1; compressedDepth png", "png", b"")
     no_depth = compressed(whole, "32FC1; compressedDepth png", "png", bytes(12))
@@ -800,7 +800,7 @@ def test_depth_without_the_transport_s_header_and_depth_that_is_none(rng, tmp_pa
         ("16UC1; png compressed ", None),
     ],
 )
-def test_what_one_channel_of_8_bits_lost_is_said(format, what, rng, tmp_path):
+def test_depth_in_8_bits_is_noted_as_lossy(format, what, rng, tmp_path):
     dtype = np.uint16 if "png" in format else np.uint8
     one = compressed(rng.integers(0, 255, (16, 16)).astype(dtype), format, "png" if "png" in format else "jpeg", b"")
     one.header = header(START)
@@ -809,7 +809,7 @@ def test_what_one_channel_of_8_bits_lost_is_said(format, what, rng, tmp_path):
     assert {key for key in got.left_out if key.startswith("/c: ")} == ({f"/c: {what}"} if what else set())
 
 
-def test_rvl_that_is_damaged_is_skipped_by_message(rng, tmp_path):
+def test_damaged_rvl_is_skipped_by_message(rng, tmp_path):
     name = "sensor_msgs/msg/CompressedImage"
     _, whole, _ = quantised(rng)
     good = bytes(12) + rvl(whole)
@@ -909,8 +909,8 @@ def foxglove_cloud():
 
 
 @pytest.mark.parametrize(("encoding", "has_words"), [("protobuf", False), ("json", False), ("json", True)])
-def test_foxglove_s_clouds(encoding, has_words, rng, tmp_path):
-    """Protobuf's own JSON has the words of an enumeration."""
+def test_foxgloves_clouds(encoding, has_words, rng, tmp_path):
+    """Protobuf's JSON has the names of enumerations."""
     counts = [0, 5, 7, 3, 6]
     clouds = [random_points(rng, FOXGLOVE_POINT, n) for n in counts]
     payloads = []
@@ -953,8 +953,8 @@ def test_foxglove_s_clouds(encoding, has_words, rng, tmp_path):
     assert np.array(got.only["data/pose"].rows)[:, [0, 6]].tolist() == [[k + 0.5, 1] for k in (0, 1, 2, 4)]
 
 
-def test_depth_of_realsense_has_the_unit_that_its_sensor_says(rng, tmp_path):
-    """Its recorder calls depth mono16."""
+def test_realsense_depth_has_its_sensors_unit(rng, tmp_path):
+    """RealSense's recorder declares depth as mono16."""
     wide = rng.integers(0, 65535, (6, 10, 1)).astype(np.uint16)
     unit = message("std_msgs/msg/Float32", data=0.00025)
     topics = {

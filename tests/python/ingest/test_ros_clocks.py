@@ -38,7 +38,7 @@ def stamped(*pairs):
         ([0, 11 * 10**9, 2], "log_time", "more than 10 s from the log time in 1, by 0 to 11 s of 3 messages"),
     ],
 )
-def test_the_header_s_stamp_is_the_clock_where_it_is_sane(stamps, clock, words, tmp_path):
+def test_a_plausible_header_stamp_is_the_clock(stamps, clock, words, tmp_path):
     logs = [START + k for k in range(3)]
     pairs = [(log, 0 if stamp is None else log + stamp) for log, stamp in zip(logs, stamps, strict=True)]
     path = write_mcap(tmp_path / "a.mcap", {"/imu": stamped(*pairs)})
@@ -93,7 +93,7 @@ def test_refused_stamps_are_kept_beside_frames(rng, tmp_path):
     assert streams["/cam"].time_ns == [START, START + 1]
 
 
-def test_frames_that_count_messages_are_a_stream_of_text(tmp_path):
+def test_frame_ids_that_count_messages_are_a_stream_of_text(tmp_path):
     messages = [(START + k, imu(START + k, k, frame=f"frame {k}")) for k in range(40)]
     got = read(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", messages)}))
     assert got.only["/imu/header.frame_id"].rows == [f"frame {k}" for k in range(40)]
@@ -102,7 +102,7 @@ def test_frames_that_count_messages_are_a_stream_of_text(tmp_path):
 
 
 def write_unlike(folder, second):
-    """Two bags with /imu, the second as it is given; each with a topic of its own."""
+    """Writes two bags with /imu, the second by `second`; each also has its own topic."""
     write_mcap(folder / "a.mcap", {"/imu": imus(4, frame="a"), "/first": strings("x")})
     write_mcap(folder / "b.mcap", {"/imu": second, "/second": strings("y")})
     return folder
@@ -128,7 +128,7 @@ def test_differences_between_bags_are_noted_alike_with_any_shards(tmp_path):
 
 
 @pytest.mark.parametrize(("lag", "clock"), [(0, "header.stamp"), (-60 * 10**9, "log_time")])
-def test_shards_of_which_each_chose_another_clock_are_not_merged(lag, clock, tmp_path):
+def test_shards_with_different_clocks_are_not_merged(lag, clock, tmp_path):
     other = ({"header.stamp", "log_time"} - {clock}).pop()
     write_mcap(tmp_path / "bags/a.mcap", {"/imu": imus(4, lag=lag)})
     write_mcap(tmp_path / "bags/b.mcap", {"/imu": imus(4, lag=-60 * 10**9 - lag)})
@@ -137,7 +137,7 @@ def test_shards_of_which_each_chose_another_clock_are_not_merged(lag, clock, tmp
     assert in_shards(tmp_path / "bags", tmp_path / "log", stamp="log").episodes == 2
 
 
-def test_shards_whose_lengths_differ_are_not_merged(tmp_path):
+def test_shards_with_different_lengths_are_not_merged(tmp_path):
     def arrays(count):
         name = "std_msgs/msg/Float64MultiArray"
         return name, [(START + k, message(name, data=np.arange(count + 0.0))) for k in range(3)]
@@ -154,7 +154,7 @@ def test_shards_whose_lengths_differ_are_not_merged(tmp_path):
 
 @settings(max_examples=15)
 @given(order=st.permutations(range(40)))
-def test_messages_come_in_the_order_of_log_time(order, tmp_path):
+def test_messages_are_in_order_of_log_time(order, tmp_path):
     """Their order in the file does not matter: chunks overlap."""
     topics = {"/a": strings(*map(str, range(20))), "/b": strings(*map(str, range(20)))}
     path = write_mcap(tmp_path / "a.mcap", topics, chunk_size=150, order=order)
@@ -164,7 +164,7 @@ def test_messages_come_in_the_order_of_log_time(order, tmp_path):
 
 
 def delayed(path, delays):
-    """Points whose headers' stamps are so many seconds before their log times, a topic each."""
+    """Writes one topic for each list of delays: seconds from a header's stamp to its log time."""
     kind, topics = "geometry_msgs/msg/PointStamped", {}
     for topic, (delay, count) in delays.items():
         times = [START + k * 50 * MS for k in range(count)]
@@ -182,7 +182,7 @@ def delayed(path, delays):
         ({"/a": (4.0, 20), "/b": (4.0, 20)}, []),
     ],
 )
-def test_headers_of_another_machine_s_clock_are_named(delays, named, tmp_path):
+def test_headers_of_another_machines_clock_are_named(delays, named, tmp_path):
     source = delayed(tmp_path / "a.mcap", delays)
     report = robocache.ingest(source, tmp_path / "cache")
     assert [note.streams for note in report.assumed] == [[name] for name in named]
@@ -211,7 +211,7 @@ def test_headers_whose_delay_changes_are_named(stamp_of, is_named, tmp_path):
 
 
 def test_transforms_ahead_of_time_are_not_named(tmp_path):
-    """A localisation's transform is stamped a second ahead, so that it holds until the next."""
+    """A localisation stamps its transform a second ahead, so that it is valid until the next one."""
 
     def transform(t, child):
         return message("geometry_msgs/msg/TransformStamped", header=header(t, "map"), child_frame_id=child)

@@ -1,4 +1,4 @@
-"""Files of messages that are damaged or none, real ones too: an error that names the file, or a clean result."""
+"""Damaged and invalid files of messages, synthetic and real, give an error that names the file, or a result."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ import robocache
 
 
 def check_damaged(path, content, format, rng, times):
-    """Nothing but errors that name the file, or a result."""
+    """Asserts that reading gives a result, or an error that names the file."""
     for _ in range(times):
         path.write_bytes(damage(content, rng))
         for on_error in ("stop", "skip"):
@@ -86,7 +86,7 @@ def test_damaged_real_files(real_data, rng, tmp_path):
         ("a.bag", b"", "expected a bag"),
     ],
 )
-def test_files_that_are_none(name, content, message, tmp_path):
+def test_files_of_other_content(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SourceError, match=message) as caught:
         read(tmp_path / name)

@@ -1,4 +1,4 @@
-"""The fields of messages: numbers, texts, sequences, joints, transforms; against what the formats' own libraries read."""
+"""The fields of messages: numbers, texts, sequences, joints, transforms; compared with the formats' own libraries."""
 
 import json
 import struct
@@ -36,7 +36,7 @@ import robocache
 
 @pytest.mark.parametrize("big", [False, True])
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_numbers_of_a_message_are_one_stream_and_each_array_its_own(compression, big, tmp_path):
+def test_scalars_are_one_stream_and_each_array_its_own(compression, big, tmp_path):
     path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(50, lag=3 * MS)}, compression, big, chunk_size=4000)
     got = read(path)
     streams = got.only
