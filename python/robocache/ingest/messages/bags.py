@@ -99,7 +99,7 @@ class Messages:
     decoded: tuple[Batch, dict[int, str]] | None = None
 
     def listed(self) -> list[Payload]:
-        """Turns the payloads into a list, to which any can be added."""
+        """Returns the payloads as a list, which takes payloads of any size."""
         if isinstance(self.payloads, Alike):
             self.payloads = list(self.payloads)
         return self.payloads
@@ -177,10 +177,10 @@ class Faults:
 
 
 class Bag(ABC):
-    """A recording that is read.
+    """A recording that can be read.
 
     channels, numbers: the channels found so far, and the number of each.
-    left_out: the contents that are not read, and why.
+    left_out: for each thing that is not read, the reason.
     columns: the episode's columns, if the bag was exported from a cache.
     texts: the texts of numbers by table name, if the bag was exported from a cache.
     metadata: the bag's own metadata.
@@ -201,7 +201,7 @@ class Bag(ABC):
 
     @abstractmethod
     def open(self, faults: Faults) -> None:
-        """Opens the bag and reads what it says of itself."""
+        """Opens the bag and reads its metadata."""
 
     @abstractmethod
     def parts(self, faults: Faults) -> Iterator[Part]:
@@ -213,19 +213,19 @@ class Bag(ABC):
     def note_publishers(
         self, logs: Sequence[int], numbers: Sequence[int], channels: Mapping[int, int], publishers: Mapping[int, str]
     ) -> None:
-        """Takes in messages by their log times and their file's numbers, each of which has a channel and a publisher."""
-        names: dict[int, set[str]] = {}
+        """Records when publishers published: messages by their log times and their file's numbers, each with a channel and a publisher."""
+        publishers_of: dict[int, set[str]] = {}
         for number, channel in channels.items():
-            names.setdefault(channel, set()).add(publishers[number])
-        several = {number for number, channel in channels.items() if len(names[channel]) > 1}
-        for log, number in zip(logs, numbers, strict=True) if several.intersection(numbers) else ():
+            publishers_of.setdefault(channel, set()).add(publishers[number])
+        several = {number for number, channel in channels.items() if len(publishers_of[channel]) > 1}
+        for log_ns, number in zip(logs, numbers, strict=True) if several.intersection(numbers) else ():
             if number in several:
                 spans = self.spans.setdefault(channels[number], {})
-                first, last = spans.get(publishers[number], (log, log))
-                spans[publishers[number]] = min(first, log), max(last, log)
+                first, last = spans.get(publishers[number], (log_ns, log_ns))
+                spans[publishers[number]] = min(first, log_ns), max(last, log_ns)
 
     def publishers_at_once(self, channel: int) -> list[str]:
-        """Returns a channel's publishers, if some published at the same time: one that was started anew did not."""
+        """Returns a channel's publishers if some published at the same time; a publisher that was restarted did not."""
         spans = sorted(self.spans.get(channel, {}).items(), key=lambda item: item[1])
         at_once = any(following[0] < last for (_, (_, last)), (_, following) in pairwise(spans))
         return [publisher for publisher, _ in spans] if at_once else []

@@ -1,6 +1,6 @@
-"""Messages of one type, many at once, field by field: what they have in common whatever they are serialised in.
+"""Batches of messages of one type, field by field, whatever format they are serialised in.
 
-A type is a list of :class:`Leaf`; a :class:`Batch` gives each leaf's values of all its messages as arrays.
+A type is a list of :class:`Leaf`; a :class:`Batch` returns the values of each leaf in all its messages as arrays.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import numpy as np
 
 from .bags import Payload
 
-# A type with more leaves than this is none that a robot has: a definition that holds itself, or arrays of arrays of messages.
+# More leaves than any robot's type has: a type that contains itself, or arrays of arrays of messages.
 MAX_LEAVES = 20_000
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A field of a message that is no message itself.
+    """A field of a message that is itself no message.
 
-    path: its name behind those of the messages that hold it: "pose.position.x".
-    kind: what it holds: a number or an array of always `count`; as many numbers as it likes; a text; texts; messages.
+    path: its name, after those of the messages that contain it: "pose.position.x".
+    kind: its content: a number or an array of `count`; numbers of varying count; a text; texts; messages.
     dtype: of numbers, native.
-    count: of an array, how many; None of a single number.
-    fields: of messages, theirs.
-    of: the type of the message whose field it is; "" where messages have none.
-    whole: whether floats hold whole numbers or bools, because messages may lack them.
-    words: of an enumeration its words and their numbers.
+    count: the length of an array; None for a single number.
+    fields: the leaves of contained messages.
+    of: the type of the message that has the field; "" if types have no names.
+    whole: whether floats are whole numbers or bools, which are floats since messages may lack them.
+    words: an enumeration's words and their numbers.
     """
 
     path: str
@@ -43,7 +43,7 @@ class Leaf:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its type is bool, enum or integer."""
+        """Whether the field's type is bool, enum or integer."""
         return self.whole or (self.dtype is not None and self.dtype.kind in "biu")
 
 
@@ -53,30 +53,30 @@ class Batch(Protocol):
     def __len__(self) -> int: ...
 
     def numbers(self, leaf: Leaf) -> np.ndarray:
-        """``[n]``, of an array ``[n, count]``."""
+        """Returns a number of each message, ``[n]``, or an array ``[n, count]``."""
 
     def counts(self, leaf: Leaf) -> np.ndarray:
-        """int64 ``[n]``: how many numbers or records each message has."""
+        """Returns how many numbers or records each message has, int64 ``[n]``."""
 
     def sequences(self, leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of all messages one behind the other, and where each one's begin: ``[n + 1]``."""
+        """Returns the numbers of all messages, concatenated, and the offsets of each message's, ``[n + 1]``."""
 
     def texts(self, leaf: Leaf) -> list[str]:
-        """Bytes that are no UTF-8 are escaped."""
+        """Returns the text of each message; bytes that are no UTF-8 are escaped."""
 
     def text_lists(self, leaf: Leaf) -> list[tuple[str, ...]]: ...
 
     def records(self, leaf: Leaf) -> tuple[Batch, np.ndarray]:
-        """The records of all messages one behind the other, and where each one's begin: ``[n + 1]``."""
+        """Returns the records of all messages, concatenated, and the offsets of each message's, ``[n + 1]``."""
 
 
 class Decoder(Protocol):
     """Decodes messages of one type.
 
     Attributes:
-        leaves: the type.
-        is_light: what it makes of messages takes no more memory than they do, and no later ones change it.
-        left_out: fields that it does not give, and why.
+        leaves: the fields of the type.
+        is_light: whether decoded messages take no more memory than their bytes and do not change with later messages.
+        left_out: for each field that is not decoded, the reason.
     """
 
     leaves: tuple[Leaf, ...]
@@ -88,7 +88,7 @@ class Decoder(Protocol):
 
 
 def bytes_of(batch: Batch, leaf: Leaf) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-    """The bytes of a field, as :meth:`Batch.sequences`; in JSON they are base64. Last the messages whose text is none."""
+    """Returns the bytes of a field as :meth:`Batch.sequences` does (JSON has them in base64), and the messages whose text is no base64."""
     if leaf.kind != "text":
         return *batch.sequences(leaf), {}
     blobs, bad = [], {}
@@ -102,7 +102,7 @@ def bytes_of(batch: Batch, leaf: Leaf) -> tuple[np.ndarray, np.ndarray, dict[int
 
 
 def offsets_of(counts: np.ndarray) -> np.ndarray:
-    """Returns the offset of each: int64 ``[n + 1]``."""
+    """Returns the offsets of items with these counts, int64 ``[n + 1]``."""
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets
@@ -110,9 +110,9 @@ def offsets_of(counts: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Trees:
-    """A batch of messages that are Python objects already: dicts of what JSON has, in which every leaf is found.
+    """A batch of messages that are Python objects: dicts as in JSON, which have every leaf.
 
-    trees: a message each.
+    trees: a dict for each message.
     """
 
     trees: Sequence[Mapping[str, Any]]

@@ -44,21 +44,21 @@ ENCODINGS: dict[str, tuple[Any, int, list[int]]] = {
     **{f"bayer_{mosaic}8": (np.uint8, 1, [0]) for mosaic in ("rggb", "bggr", "gbrg", "grbg")},
     **{f"bayer_{mosaic}16": (np.uint16, 1, [0]) for mosaic in ("rggb", "bggr", "gbrg", "grbg")},
 }
-# Encodings of luma and chroma, by ROS's and Foxglove's names: where Y, U and V stand in four bytes of two pixels, or in which order
-# planes follow.
+# Encodings of luma and chroma, by ROS's and Foxglove's names: the order of Y, U and V in four bytes of two pixels, or the order of
+# planes.
 _PAIRS = {"yuv422": "UYVY", "uyvy": "UYVY", "yuv422_yuy2": "YUYV", "yuyv": "YUYV"}
 _PLANES = {"nv12": "UV", "nv21": "VU", "nv24": "UV", "i420": "U V"}
 _READ = (*ENCODINGS, *_PAIRS, *_PLANES)
 # Codecs of video by a message's format or encoding; names of encoders, such as libx264 and h264_nvenc, match too.
 _VIDEO = {"[hx]264": "h264", "[hx]265|hevc": "hevc", "av1": "av1", "vp9": "vp9", "vp8": "vp8"}
-# A format that names an encoding of colours and the file's codec. compressed_image_transport compresses BGR and writes "bgr8" behind
-# the codec; early versions wrote no such word and compressed RGB as BGR, so its subscriber exchanges red and blue there.
+# Matches a format with an encoding of colours and the file's codec. compressed_image_transport compresses BGR and writes "bgr8" after
+# the codec. Early versions compressed RGB as BGR without that word, so the transport's subscriber exchanges red and blue for them.
 _COLOURS_OF_FILES = re.compile(r"(?i)(rgb|bgr)a?(8|16);(?!.*compressed bgr)")
-# Topics of image_proc and of drivers that rectify: "/left/image_rect_color".
+# Matches topics of image_proc and of drivers that rectify: "/left/image_rect_color".
 _RECTIFIED = re.compile(r"(?<![a-z])rect(ified)?(?![a-z])")
-# Metres of a unit of depth, by REP 118: 32FC1 is metres, without a unit. mono16 is brightness.
+# Metres per unit of depth (REP 118). 32FC1 needs none, since it is in metres. mono16 is brightness.
 _UNITS_M = {"16UC1": 0.001}
-# librealsense writes depth as mono16: the topic's name says that it is depth, an option of the sensor the metres of a unit.
+# librealsense writes depth as mono16: the topic's name marks it as depth, and an option of the sensor gives the metres per unit.
 _REALSENSE_DEPTH = re.compile(r"(/device_\d+/sensor_\d+)/Depth_\d+/image/data")
 _REALSENSE_UNIT = re.compile(r"(/device_\d+/sensor_\d+)/option/Depth_Units/value")
 
@@ -66,8 +66,8 @@ _REALSENSE_UNIT = re.compile(r"(/device_\d+/sensor_\d+)/option/Depth_Units/value
 class _Kind(NamedTuple):
     """An image's properties without its pixels. One stream holds images of one kind.
 
-    how: what reads it; "other" where nothing does.
-    says: its size and encoding.
+    how: the kind of reader; "other" if there is none.
+    says: its size and encoding, in words.
     """
 
     how: str
@@ -79,13 +79,13 @@ _EMPTY, _DAMAGED = _Kind("empty", "empty"), _Kind("damaged", "damaged")
 
 @dataclass(frozen=True)
 class Intrinsics:
-    """The content of a CameraInfo: matrices ``[3, 3]`` in pixels of images of that size.
+    """The content of a CameraInfo: matrices ``[3, 3]`` in pixels, for images of `height` and `width`.
 
-    topic: its name.
-    raw: K, of images as the lens shows them.
-    rectified: the left part of P, of rectified images; zeros if the message has none.
-    change: whether messages say others too.
-    part: whether a message says that images are a window of the sensor or binned, of which K and P are not.
+    topic: the topic of the CameraInfo.
+    raw: K, for images as the lens projects them.
+    rectified: the left part of P, for rectified images; zeros if the message has none.
+    change: whether messages differ.
+    part: whether a message declares that images are binned or a window of the sensor, while K and P are for the whole sensor.
     """
 
     topic: str
@@ -115,7 +115,7 @@ class Intrinsics:
         return cls(topic, raw[0].tolist(), rectified[0].tolist(), int(heights[0]), int(widths[0]), change, part)
 
     def joined(self, other: Intrinsics | None) -> Intrinsics:
-        """Adds what later messages say."""
+        """Returns the calibration, with `change` set if later messages differ."""
         if other is None or (not other.change and replace(other, change=self.change) == self):
             return self
         return replace(self, change=True)
@@ -134,7 +134,7 @@ class Camera:
         self._main: _Kind | None = None
 
     def survey(self, leaves: Mapping[str, Leaf], batch: Batch) -> None:
-        """Looks at what images are, without their pixels."""
+        """Counts the kinds of images, without reading their pixels."""
         if "step" in leaves:
             self._kinds.update(kind for _, kind in _raw_kinds(leaves, batch))
         else:
@@ -149,7 +149,7 @@ class Camera:
         """Decides which kind of images the topic keeps: the most common, or an earlier recording's. Notes name the others."""
         origin, facts, key = self._origin, self._origin.known.facts, (self._origin.name, "images")
         known = [kind for kind, _ in self._kinds.most_common() if kind not in (_EMPTY, _DAMAGED)]
-        known.sort(key=lambda kind: kind.how == "other")  # stable: the most common stays first of each
+        known.sort(key=lambda kind: kind.how == "other")  # stable: within both groups the most common stays first
         if not known:
             if self._kinds[_DAMAGED]:
                 self._main = _DAMAGED  # the second pass reports each
@@ -161,9 +161,9 @@ class Camera:
         facts.setdefault(key, self._main)
         if self._main.how == "other":
             return  # the second pass names the topic
-        taken = (self._main, _DAMAGED, *([_EMPTY] if self._main.how == "video" else ()))
+        accepted = (self._main, _DAMAGED, *([_EMPTY] if self._main.how == "video" else ()))
         for kind in self._kinds:
-            if kind not in taken:
+            if kind not in accepted:
                 origin.notes.leave_out(
                     f"{origin.what}: {origin.name}: {self._kinds[kind]} of {self._kinds.total()} images",
                     f"{kind.says}, not {self._main.says}",
@@ -171,24 +171,24 @@ class Camera:
 
     def find_intrinsics(self, known: Sequence[Intrinsics]) -> None:
         """Takes the calibrations of this topic's namespace."""
-        place = self._origin.topic.split("/")
-        if place[-1] in ("compressed", "compressedDepth"):
-            place.pop()
-        wanted = place[:-1]
-        if place[-2:] == ["image", "data"]:  # librealsense's
-            wanted = [*place[:-2], "info"]
+        parts = self._origin.topic.split("/")
+        if parts[-1] in ("compressed", "compressedDepth"):
+            parts.pop()
+        wanted = parts[:-1]
+        if parts[-2:] == ["image", "data"]:  # librealsense's names
+            wanted = [*parts[:-2], "info"]
         near = [intrinsics for intrinsics in known if intrinsics.topic.split("/")[:-1] == wanted]
         if len(near) == 1:
             self._intrinsics = near[0]
 
     def find_unit(self, known: Mapping[str, float]) -> None:
-        """Takes metres of a unit, by sensors, as :func:`depth_unit` finds them."""
+        """Takes the metres per unit of this topic's sensor, from the units that :func:`depth_unit` found."""
         if match := _REALSENSE_DEPTH.fullmatch(self._origin.topic):
             self._unit_m = known.get(match[1], 0.001)
 
     def _unit_of_16uc1(self) -> float | None:
-        """Returns millimetres (REP 118), unless the topic's name says that it is not depth. A note is made where the name does not
-        say depth, since thermal cameras use this encoding too."""
+        """Returns millimetres (REP 118), or None if the topic's name says that it is not depth. Notes it if the name does not decide, since
+        thermal cameras use this encoding too."""
         says = frames.says_depth(self._origin.name)
         if says is False:
             return None
@@ -198,7 +198,7 @@ class Camera:
         return _UNITS_M["16UC1"]
 
     def raw(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
-        """Images that are pixels."""
+        """Yields images that are pixels."""
         origin, leaves, batch, time_ns = self._origin, messages.leaves, messages.batch, messages.time_ns
         data, starts, bad = bytes_of(batch, leaves["data"])
         kinds = list(_raw_kinds(leaves, batch, np.diff(starts).tolist()))
@@ -232,7 +232,7 @@ class Camera:
                 continue
             pixels = self._coloured(pixels, encoding)
             unit = self._unit_m if self._unit_m is not None and encoding == "mono16" else _UNITS_M.get(encoding)
-            if storage.labels:  # 16UC1 is millimetres of depth alone
+            if storage.labels:  # millimetres only if 16UC1 is depth
                 unit = None
             if encoding == "16UC1" and unit is not None:
                 unit = self._unit_of_16uc1()
@@ -247,7 +247,7 @@ class Camera:
                 )
                 continue
             else:
-                stored, resized = self._as_it_is(pixels, storage), None
+                stored, resized = self._lossless(pixels, storage), None
             matrix = self._matrix(height, width, resized)
             chunks = [(time_ns[rows], stored)]
             yield (
@@ -257,7 +257,7 @@ class Camera:
         origin.lose(lost)
 
     def _coloured(self, pixels: np.ndarray, encoding: str) -> np.ndarray:
-        """Returns the pixels to store; notes what of them is left out."""
+        """Returns the pixels as they are stored; notes what is lost."""
         origin = self._origin
         if encoding in ("rgba8", "bgra8", "8UC4"):
             origin.notes.leave_out(f"{origin.name}: alpha", f"of {encoding}")
@@ -279,12 +279,12 @@ class Camera:
             pixels = ((pixels.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
         return _demosaic(pixels[..., 0], encoding[6:10])
 
-    def _as_it_is(self, pixels: np.ndarray, storage: Storage) -> frames.Encoded:
+    def _lossless(self, pixels: np.ndarray, storage: Storage) -> frames.Encoded:
         raw = storage.codec == "raw" or pixels.dtype == np.float32
         return frames.encode(pixels, codec="raw" if raw else "png")
 
     def compressed(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
-        """Images that are JPEG or PNG files, or frames of a video."""
+        """Yields images that are JPEG or PNG files, or frames of a video."""
         origin, leaves, batch = self._origin, messages.leaves, messages.batch
         formats = _formats(leaves, batch)
         data, starts, bad = bytes_of(batch, leaves["data"])
@@ -294,8 +294,8 @@ class Camera:
         if main is None:
             return
         # A missing frame breaks a video, so its decoder has to see the gap.
-        taken = (main, _DAMAGED, *([_EMPTY] if main.how == "video" else ()))
-        rows = [row for row, kind in enumerate(kinds) if kind in taken and row not in bad]
+        accepted = (main, _DAMAGED, *([_EMPTY] if main.how == "video" else ()))
+        rows = [row for row, kind in enumerate(kinds) if kind in accepted and row not in bad]
         if not rows:
             return
         if main.how == "other":
@@ -345,25 +345,25 @@ class Camera:
             origin.notes.leave_out(f"{origin.name}: depth", why)
 
     def _stored(self, images: Images, depth: bool, attributes: Mapping[str, Any]) -> Iterator[tuple[str, Frames]]:
-        """JPEGs and PNGs as they are; `depth`: they are declared as depth."""
+        """Yields JPEGs and PNGs unchanged. `depth`: their format declares depth."""
         origin = self._origin
-        made = images.stored(origin.known.options, origin.known.kinds, origin.notes)
-        if made is None:
+        images_stored = images.stored(origin.known.options, origin.known.kinds, origin.notes)
+        if images_stored is None:
             return
-        chunks = iter(made.chunks)
+        chunks = iter(images_stored.chunks)
         time_of_first, stored = next(chunks)
         height, width = stored.shape[:2] if isinstance(stored, frames.Encoded) else (0, 0)
-        if made.resized is not None:
-            height, width = made.resized["from"]
+        if images_stored.resized is not None:
+            height, width = images_stored.resized["from"]
         depth = depth and not frames.is_labels(origin.name)
         wide = isinstance(stored, frames.Encoded) and stored.dtype == np.uint16
         yield (
             origin.name,
             replace(
-                made,
+                images_stored,
                 chunks=chain([(time_of_first, stored)], chunks),
                 unit_m=self._unit_of_16uc1() if wide and depth else None,
-                intrinsics=self._matrix(height, width, made.resized),
+                intrinsics=self._matrix(height, width, images_stored.resized),
                 attributes=attributes,
             ),
         )
@@ -371,7 +371,7 @@ class Camera:
     def _depth(
         self, how: str, files: list[bytes], numbers: list[int], time_ns: np.ndarray, attributes: Mapping[str, Any]
     ) -> Iterator[tuple[str, Samples]]:
-        """Depth as compressed_depth_image_transport writes it, where that is more than a PNG."""
+        """Yields depth in the formats of compressed_depth_image_transport that are more than a PNG."""
         origin = self._origin
         storage = Storage.of(origin.known.options, origin.name)
         if storage.size is not None:
@@ -392,7 +392,7 @@ class Camera:
             yield (
                 origin.name,
                 Frames(
-                    [(np.array([stamp]), self._as_it_is(pixels[None, ..., None], storage))],
+                    [(np.array([stamp]), self._lossless(pixels[None, ..., None], storage))],
                     unit_m=None if "quantised" in how else 0.001,
                     intrinsics=self._matrix(height, width, None),
                     attributes=attributes,
@@ -401,7 +401,7 @@ class Camera:
         origin.lose(lost)
 
     def rest(self) -> Iterator[tuple[str, Samples]]:
-        """The frames of a video that its decoder held back."""
+        """Yields the frames of a video that its decoder held back."""
         video, self._video = self._video, None
         if video is not None:
             yield from self._as_frames(video.rest())
@@ -437,7 +437,7 @@ class Camera:
             )
 
     def _matrix(self, height: int, width: int, resized: dict[str, Any] | None) -> list[list[float]] | None:
-        """The intrinsics of images of that size, which are the same in all recordings."""
+        """Returns the intrinsics of images of that size, or None. All recordings have the same."""
         origin, found = self._origin, self._intrinsics
         facts, key = origin.known.facts, (origin.name, "intrinsics")
         if found is None:
@@ -465,35 +465,35 @@ class Camera:
 
 
 def depth_unit(topic: str, leaves: Mapping[str, Leaf], batch: Batch) -> tuple[str, float] | None:
-    """A sensor and metres of a unit of its depth, where a topic says so."""
+    """Returns a sensor and its metres per unit of depth, if the topic is one of librealsense's with them; else None."""
     match, value = _REALSENSE_UNIT.fullmatch(topic), _number(leaves, "data")
     if not match or value is None:
         return None
-    return match[1], float(str(batch.numbers(value)[0]))  # 0.001 as float32 says it
+    return match[1], float(str(batch.numbers(value)[0]))  # str() gives the 0.001 that float32 rounds
 
 
 def _matrices(leaf: Leaf | None, size: int, batch: Batch) -> np.ndarray | None:
-    """A field of so many numbers as ``[messages, 3, size / 3]``; None where there is none, or not in all messages."""
+    """Returns a field of `size` numbers as ``[messages, 3, size / 3]``; None if it is missing, or of another size in some messages."""
     if leaf is None:
         return None
     if leaf.kind == "number" and leaf.count == size:
         return batch.numbers(leaf).reshape(-1, 3, size // 3)
-    if leaf.kind == "numbers" and (batch.counts(leaf) == size).all():  # as protobuf and JSON have it
+    if leaf.kind == "numbers" and (batch.counts(leaf) == size).all():  # the form in protobuf and JSON
         return batch.sequences(leaf)[0].reshape(-1, 3, size // 3)
     return None
 
 
 def _says_part(leaves: Mapping[str, Leaf], batch: Batch, heights: np.ndarray, widths: np.ndarray) -> bool:
-    """Whether a CameraInfo says that images are binned, or a window of the sensor (REP 104). A window of size 0 is the whole."""
+    """Whether a CameraInfo declares images to be binned, or a window of the sensor (REP 104). A window of size 0 is the whole sensor."""
 
-    def said(path: str) -> np.ndarray:
+    def values_of(path: str) -> np.ndarray:
         leaf = _number(leaves, path)
         return np.zeros(len(batch)) if leaf is None else batch.numbers(leaf)
 
-    height, width = said("roi.height"), said("roi.width")
-    is_window = (said("roi.x_offset") != 0) | (said("roi.y_offset") != 0)
+    height, width = values_of("roi.height"), values_of("roi.width")
+    is_window = (values_of("roi.x_offset") != 0) | (values_of("roi.y_offset") != 0)
     is_window |= ((height != 0) & (height != heights)) | ((width != 0) & (width != widths))
-    return bool((is_window | (said("binning_x") > 1) | (said("binning_y") > 1)).any())
+    return bool((is_window | (values_of("binning_x") > 1) | (values_of("binning_y") > 1)).any())
 
 
 def _number(leaves: Mapping[str, Leaf], path: str) -> Leaf | None:
@@ -512,17 +512,17 @@ def _raw_kinds(
     leaves: Mapping[str, Leaf], batch: Batch, sizes: Sequence[int] | None = None
 ) -> Iterator[tuple[_Raw, _Kind]]:
     """Yields each image's declared sizes, with its number of bytes, and its kind."""
-    said = [batch.numbers(leaves[path]).astype(np.int64).tolist() for path in ("height", "width", "step")]
+    sizes_declared = [batch.numbers(leaves[path]).astype(np.int64).tolist() for path in ("height", "width", "step")]
     endian = batch.numbers(leaves["is_bigendian"]).tolist() if "is_bigendian" in leaves else [0] * len(batch)
     if sizes is None and leaves["data"].kind == "text":  # base64
         sizes = [len(text) // 4 * 3 - text[-2:].count("=") for text in batch.texts(leaves["data"])]
     elif sizes is None:
         sizes = batch.counts(leaves["data"]).tolist()
-    columns = (*said, endian, batch.texts(leaves["encoding"]), sizes)
+    columns = (*sizes_declared, endian, batch.texts(leaves["encoding"]), sizes)
     for height, width, step, big, encoding, size in zip(*columns, strict=True):
         kind = _Kind("pixels" if encoding in _READ else "other", f"{width}x{height} {encoding}")
         if encoding in _READ and encoding not in _PLANES and size == height * _row_bytes(width, encoding):
-            step = size // max(1, height)  # the bytes are the pixels of the rows alone, whatever the step says
+            step = size // max(1, height)  # the bytes are only the pixels of the rows, whatever the step
         if not height * width and not size:
             kind = _EMPTY
         elif encoding in _READ and size < _needs(height, width, step, encoding):
@@ -531,7 +531,7 @@ def _raw_kinds(
 
 
 def _file_kinds(formats: Sequence[str], data: np.ndarray, starts: np.ndarray) -> list[_Kind]:
-    """The kind of each image that is a file or a frame of a video."""
+    """Returns the kind of each image that is a file or a frame of a video."""
     kinds = []
     for format, (start, stop) in zip(formats, pairwise(starts.tolist()), strict=True):
         codec = next((codec for pattern, codec in _VIDEO.items() if re.search(pattern, format.lower())), None)
@@ -559,12 +559,12 @@ def _file_kinds(formats: Sequence[str], data: np.ndarray, starts: np.ndarray) ->
 
 
 def _header_bytes(file: bytes) -> int:
-    """The bytes of compressed_depth_image_transport before a PNG; some writers leave them out where depth is not quantised."""
+    """Returns the bytes of compressed_depth_image_transport's header before a PNG; some writers omit it if depth is not quantised."""
     return 0 if file.startswith(b"\x89PNG") else 12
 
 
 def _needs(height: int, width: int, step: int, encoding: str) -> int:
-    """The least bytes of such an image; its last row needs no bytes after its pixels."""
+    """Returns the least bytes of an image of this size; its last row needs no bytes after its pixels."""
     if encoding in _PLANES:
         rows, row = _chroma(height, width, step, encoding)
         return step * height + rows * row
@@ -573,7 +573,7 @@ def _needs(height: int, width: int, step: int, encoding: str) -> int:
 
 
 def _row_bytes(width: int, encoding: str) -> int:
-    """The bytes of a row's pixels; of planes of the luma's."""
+    """Returns the bytes of the pixels in a row; for planes of the luma in a row."""
     if encoding in _PLANES:
         return width
     if encoding in _PAIRS:
@@ -583,7 +583,7 @@ def _row_bytes(width: int, encoding: str) -> int:
 
 
 def _chroma(height: int, width: int, step: int, encoding: str) -> tuple[int, int]:
-    """Returns the number of rows of chroma after the luma's, and the bytes of each; a pixel at the edge of an odd size has its own."""
+    """Returns the number of rows of chroma after the luma, and the bytes of each; the last pixel of an odd size has its own chroma."""
     if encoding == "nv24":
         return height, 2 * width
     rows, columns = (height + 1) // 2, (width + 1) // 2
@@ -591,7 +591,7 @@ def _chroma(height: int, width: int, step: int, encoding: str) -> tuple[int, int
 
 
 def _pixels(data: np.ndarray, height: int, width: int, step: int, big: bool, encoding: str) -> np.ndarray:
-    """``[n, H, W, C]`` of bytes ``[n, size]``, without what is behind each row."""
+    """Returns pixels ``[n, H, W, C]`` from bytes ``[n, size]``, without the bytes after the pixels of rows."""
     used = _row_bytes(width, encoding)
     if height < 1 or width < 1 or step < used or data.shape[1] < _needs(height, width, step, encoding):
         raise Error(f"expected {width}x{height} {encoding} in rows of {step} bytes, got {data.shape[1]} bytes")
@@ -631,7 +631,7 @@ def _from_planes(data: np.ndarray, height: int, width: int, step: int, encoding:
 
 
 def _rgb(luma: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """RGB of luma from 16 to 235 and chroma from 16 to 240, by ITU-R BT.601, in OpenCV's whole numbers of 1 / 2^20."""
+    """Returns RGB from luma 16 to 235 and chroma 16 to 240, by ITU-R BT.601, in OpenCV's fixed point of 1 / 2^20."""
     y = np.maximum(luma.astype(np.int32) - 16, 0) * 1220542 + (1 << 19)
     u, v = u.astype(np.int32) - 128, v.astype(np.int32) - 128
     channels = y + 1673527 * v, y - 852492 * v - 409993 * u, y + 2116026 * u
@@ -639,14 +639,14 @@ def _rgb(luma: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _demosaic(mosaic: np.ndarray, pattern: str) -> np.ndarray:
-    """RGB ``[n, H, W, 3]`` of a mosaic ``[n, H, W]``; `pattern` names the colours of each 2 x 2 pixels. A missing colour is the mean of
-    those of the eight neighbours that have it, mirrored at the edges."""
+    """Returns RGB ``[n, H, W, 3]`` of a mosaic ``[n, H, W]``; `pattern` names the colours of each 2 x 2 pixels. A missing colour is the
+    mean of the neighbours that have it, among eight, mirrored at the edges."""
     padded = np.pad(mosaic, ((0, 0), (1, 1), (1, 1)), "reflect").astype(np.uint16)
-    made = np.empty((*mosaic.shape, 3), np.uint8)
+    rgb = np.empty((*mosaic.shape, 3), np.uint8)
     for channel, colour in enumerate("rgb"):
         plane = np.zeros_like(padded)
-        for place in (place for place, at in enumerate(pattern) if at == colour):
-            cells = (slice(None), slice(1 - place // 2, None, 2), slice(1 - place % 2, None, 2))
+        for index in (index for index, letter in enumerate(pattern) if letter == colour):
+            cells = (slice(None), slice(1 - index // 2, None, 2), slice(1 - index % 2, None, 2))
             plane[cells] = padded[cells]
         upright = plane[:, :-2] + plane[:, 2:]
         sides = upright[:, :, 1:-1] + plane[:, 1:-1, :-2] + plane[:, 1:-1, 2:]
@@ -655,5 +655,5 @@ def _demosaic(mosaic: np.ndarray, pattern: str) -> np.ndarray:
             colour != "g"
         ):  # half of the pixels are green: the others have two neighbours of a colour, or four at the corners
             total += sides + upright[:, :, :-2] + upright[:, :, 2:]
-        made[..., channel] = (total + 2) >> 2
-    return made
+        rgb[..., channel] = (total + 2) >> 2
+    return rgb

@@ -1,4 +1,4 @@
-"""When a topic's messages were: what their own stamps say, or when they were logged or published."""
+"""The times of a topic's messages: their own stamps, or the times at which they were logged or published."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .bags import Messages
 from .batches import Batch, Leaf
 from .known import Origin, Span
 
-# A header's stamp farther than this from the log time is of another clock, or of none.
+# A header's stamp farther than this from the log time belongs to another clock, or to none.
 _SANE_NS = 10_000_000_000
-# The median delay of fewer messages says little: latched ones are older.
+# Fewer delays have no meaningful median: latched messages are older.
 _LEAST_DELAYS = 10
 # Seconds that fit int64 nanoseconds, as does their difference from a log time.
 _EARLIEST_S, _LATEST_S = -4_600_000_000, 9_000_000_000
@@ -28,8 +28,8 @@ class TopicClock:
     """The clock of one topic of one recording.
 
     Attributes:
-        path: of the messages' own stamps, or None.
-        source: what the clock is, after the first pass: `path`, "log_time" or "publish_time".
+        path: the path of the messages' own stamps, or None.
+        source: the clock, after the first pass: `path`, "log_time" or "publish_time".
     """
 
     def __init__(self, origin: Origin) -> None:
@@ -39,17 +39,17 @@ class TopicClock:
         self._leaves: Sequence[Leaf] = ()
         self._stamps, self._distance = Span(), Span()
         self._insane = 0
-        self._delays: list[np.ndarray] = []  # of some of the messages
+        self._delays: list[np.ndarray] = []  # of a sample of the messages
 
     def look(self, leaves: Sequence[Leaf], of_transforms: bool) -> None:
-        """Takes in the fields of the type."""
+        """Finds the stamps among the fields of the type."""
         self._leaves = leaves
         self.path = next((path for path in _STAMPS if stamp_leaves(leaves, path)), None)
         if self.path is None and of_transforms:
             self.path = OF_TRANSFORMS
 
     def survey(self, batch: Batch, log_ns: np.ndarray, transforms: Leaf | None) -> None:
-        """Looks at the stamps of messages; of `transforms`, where these are it, at each one's."""
+        """Checks the stamps of messages; for messages of `transforms`, the stamp of each transform."""
         stamps = self.stamps(batch)
         if stamps is None and transforms is not None:
             records, offsets = batch.records(transforms)
@@ -63,22 +63,22 @@ class TopicClock:
         self._insane += int((np.abs(stamps - log_ns) > _SANE_NS).sum())
 
     def absorb(self, other: TopicClock) -> None:
-        """Takes over what another one of the same type has seen."""
+        """Adds the counts of another clock of the same type."""
         self._stamps.join(other._stamps)
         self._distance.join(other._distance)
         self._delays += other._delays
         self._insane += other._insane
 
     def settle(self, seen: int) -> None:
-        """Decides what the clock is, of that many messages.
+        """Chooses the clock; `seen` is the number of messages.
 
         Raises:
-            SourceError: what was it in a recording before cannot be it here.
+            SourceError: an earlier recording has a clock that is not valid here.
         """
         name, what, known, notes = self._origin.name, self._origin.what, self._origin.known, self._origin.notes
         asked, path = known.options.stamp, self.path
         if self._origin.exported is not None and asked == "auto":
-            asked = "log"  # the cache's own stamps, of which a header holds what fits it
+            asked = "log"  # the cache's own stamps; a header may not hold them exactly
         clock = "publish_time" if asked == "publish" else "log_time"
         if path is not None and self._stamps.low is not None and asked in ("auto", "header"):
             clock = path
@@ -111,13 +111,13 @@ class TopicClock:
 
     @property
     def delay_s(self) -> float | None:
-        """The median time from a message's own stamp, which is the clock, to its log; None of few messages."""
+        """The median time from a message's own stamp, if that is the clock, to its log time; None for few messages."""
         return None if (delays := self._of_stamps()) is None else float(np.median(delays)) / 1e9
 
     @property
     def delays_s(self) -> tuple[float, float] | None:
-        """The least and the greatest of these times, without a twentieth at each end; None of few messages, and of transforms, which
-        several nodes publish, some ahead of time."""
+        """The least and the greatest of these times without a twentieth at each end. None for few messages, and for transforms, since
+        several nodes publish them, some ahead of time."""
         if (delays := self._of_stamps()) is None or self.path == OF_TRANSFORMS:
             return None
         low, high = np.quantile(delays, (0.05, 0.95)) / 1e9
@@ -129,11 +129,11 @@ class TopicClock:
         return np.concatenate(self._delays)
 
     def stamps(self, batch: Batch) -> np.ndarray | None:
-        """The messages' own, int64 nanoseconds."""
+        """Returns the messages' own stamps, int64 nanoseconds; None if there are none."""
         return None if self.path is None else stamps_of(batch, self._leaves, self.path)
 
     def times(self, batch: Batch, messages: Messages, bad: Collection[int]) -> np.ndarray:
-        """int64 nanoseconds of those that were decoded: all but `bad`."""
+        """Returns int64 nanoseconds of the decoded messages: all but `bad`."""
         stamps = self.stamps(batch)
         if stamps is not None and self.source == self.path:
             return stamps
@@ -142,13 +142,13 @@ class TopicClock:
         return np.delete(time_ns, list(bad)) if bad else time_ns
 
     def spent(self) -> set[str]:
-        """Paths of the leaves that stamps are made of."""
+        """Returns the paths of the leaves that are the stamp."""
         found = next(filter(None, (stamp_leaves(self._leaves, path) for path in _STAMPS)), ())
         return {leaf.path for leaf in found}
 
 
 def stamp_leaves(leaves: Sequence[Leaf], path: str) -> tuple[Leaf, Leaf] | None:
-    """Seconds and nanoseconds of the stamp of that path."""
+    """Returns the leaves of seconds and nanoseconds of the stamp at a path; None if there are none."""
     found = {leaf.path: leaf for leaf in leaves if leaf.path.startswith(f"{path}.") and leaf.dtype is not None}
     seconds = next((found[f"{path}.{name}"] for name in _SECONDS if f"{path}.{name}" in found), None)
     nanoseconds = next((found[f"{path}.{name}"] for name in _NANOSECONDS if f"{path}.{name}" in found), None)
@@ -158,17 +158,17 @@ def stamp_leaves(leaves: Sequence[Leaf], path: str) -> tuple[Leaf, Leaf] | None:
 
 
 def stamps_of_transforms(records: Batch, leaves: Sequence[Leaf]) -> np.ndarray | None:
-    """Each one's own, as ROS's have them in a header, Foxglove's without."""
+    """Returns each transform's own stamp: ROS has it in a header, Foxglove directly."""
     stamps = stamps_of(records, leaves, "header.stamp")
     return stamps if stamps is not None else stamps_of(records, leaves, "timestamp")
 
 
 def stamps_of(batch: Batch, leaves: Sequence[Leaf], path: str) -> np.ndarray | None:
-    """The stamps as int64 nanoseconds, as they are, before 1970 too; those that these do not hold are 0."""
+    """Returns the stamps as int64 nanoseconds, also before 1970; 0 for those that do not fit."""
     found = stamp_leaves(leaves, path)
     if found is None or found[0].count is not None or found[1].count is not None:
         return None
     seconds, nanoseconds = (batch.numbers(leaf) for leaf in found)
-    # A negative number that became one of 32 bits without a sign would be a stamp 4.3 s late.
+    # A negative number of nanoseconds that was written as unsigned would make the stamp 4.3 s late.
     held = (seconds >= _EARLIEST_S) & (seconds < _LATEST_S) & (nanoseconds > -(10**9)) & (nanoseconds <= 10**9)
     return np.where(held, seconds, 0).astype(np.int64) * 10**9 + np.where(held, nanoseconds, 0).astype(np.int64)

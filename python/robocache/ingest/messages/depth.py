@@ -1,4 +1,4 @@
-"""Files in messages: their size without their pixels, and depth as compressed_depth_image_transport writes it."""
+"""Reads files in messages: their size without their pixels, and the depth of compressed_depth_image_transport."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ... import frames
 from ...errors import Error
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-# More pixels in one image are taken for damage.
+# An image with more pixels counts as damaged.
 _MOST_PIXELS = 1 << 26
 
 
@@ -25,16 +25,16 @@ def size_of(file: np.ndarray) -> str | None:
         return f"{width}x{height} PNG of {bits} bits, colour type {colours}"
     if not start.startswith(b"\xff\xd8"):
         return None
-    at = 2
-    while at + 10 <= len(file) and file[at] == 0xFF:
-        marker = int(file[at + 1])
+    offset = 2
+    while offset + 10 <= len(file) and file[offset] == 0xFF:
+        marker = int(file[offset + 1])
         if marker == 0xFF or 0xD0 <= marker <= 0xD8 or marker == 1:  # filling, and markers without a length
-            at += 1 if marker == 0xFF else 2
+            offset += 1 if marker == 0xFF else 2
             continue
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width, components = struct.unpack(">HHB", file[at + 5 : at + 10].tobytes())
+            height, width, components = struct.unpack(">HHB", file[offset + 5 : offset + 10].tobytes())
             return f"{width}x{height} JPEG of {components} channel{'s' * (components != 1)}"
-        at += 2 + int(file[at + 2]) * 256 + int(file[at + 3])
+        offset += 2 + int(file[offset + 2]) * 256 + int(file[offset + 3])
     return ""
 
 
@@ -44,12 +44,12 @@ def has_colours(size: str) -> bool:
 
 
 def read_depth(file: bytes, rvl: bool, quantised: bool) -> np.ndarray:
-    """``[H, W]``: uint16 in the writer's unit, or if `quantised` float32 metres, NaN where there is no depth.
+    """Returns ``[H, W]``: uint16 in the writer's unit, or if `quantised` float32 metres, NaN where there is no depth.
 
-    The header has the format and the quantisation's two numbers a and b; the depth of a whole number q is a / (q - b).
+    The header has the format and the numbers a and b of the quantisation; the depth of a whole number q is a / (q - b).
 
     Raises:
-        Error: it is damaged.
+        Error: the file is damaged.
     """
     if len(file) < 12:
         raise Error(f"expected a header of 12 bytes, got {len(file)} bytes")
@@ -59,10 +59,10 @@ def read_depth(file: bytes, rvl: bool, quantised: bool) -> np.ndarray:
     if rvl:
         pixels = _read_rvl(file[12:])
     else:
-        taken = frames.take([file[12:]])
-        if taken.dtype != np.uint16:
-            raise Error(f"expected a PNG of 16 bits, got {taken.dtype}")
-        pixels = frames.decode(taken.codec, taken.data, taken.offsets, taken.shape, taken.dtype, range(1))[0, ..., 0]
+        png = frames.take([file[12:]])
+        if png.dtype != np.uint16:
+            raise Error(f"expected a PNG of 16 bits, got {png.dtype}")
+        pixels = frames.decode(png.codec, png.data, png.offsets, png.shape, png.dtype, range(1))[0, ..., 0]
     if not quantised:
         return pixels
     with np.errstate(all="ignore"):
@@ -72,9 +72,9 @@ def read_depth(file: bytes, rvl: bool, quantised: bool) -> np.ndarray:
 
 
 def _read_rvl(file: bytes) -> np.ndarray:
-    """uint16 ``[H, W]`` as Wilson, "Fast lossless depth image compression" (2017), packs it behind its width and height: runs of
-    zeros and of differences in turn. A number is stored as nibbles of 3 bits, the lowest first; the fourth bit says that another
-    nibble follows. A little-endian word has eight nibbles, the highest bits first."""
+    """Returns uint16 ``[H, W]`` from the format of Wilson, "Fast lossless depth image compression" (2017): width and height, then in turn
+    a run of zeros and a run of differences. A number is stored in nibbles of 3 bits, the lowest first; the fourth bit says that another
+    nibble follows. A little-endian word has eight nibbles, the highest first."""
     if len(file) < 8:
         raise Error(f"expected the size of RVL in 8 bytes, got {len(file)} bytes")
     width, height = struct.unpack("<II", file[:8])
@@ -90,21 +90,21 @@ def _read_rvl(file: bytes) -> np.ndarray:
         raise Error("RVL with a number of more than 32 bits")
     if not len(ends):
         raise Error("RVL without numbers")
-    within = np.arange(ends[-1] + 1) - np.repeat(starts, ends - starts + 1)
-    numbers = np.add.reduceat((nibbles[: ends[-1] + 1].astype(np.int64) & 7) << 3 * within, starts)
+    position = np.arange(ends[-1] + 1) - np.repeat(starts, ends - starts + 1)
+    numbers = np.add.reduceat((nibbles[: ends[-1] + 1].astype(np.int64) & 7) << 3 * position, starts)
     pixels = np.zeros(size, np.uint16)
-    at = pixel = previous = 0
+    index = pixel = previous = 0
     while pixel < size:
-        if at + 1 >= len(numbers):
+        if index + 1 >= len(numbers):
             raise Error(f"RVL that ends at pixel {pixel} of {size}")
-        pixel += int(numbers[at])
-        count = int(numbers[at + 1])
-        at += 2
-        if pixel + count > size or at + count > len(numbers):
+        pixel += int(numbers[index])
+        count = int(numbers[index + 1])
+        index += 2
+        if pixel + count > size or index + count > len(numbers):
             raise Error(f"RVL that ends in a run at pixel {pixel} of {size}")
-        coded = numbers[at : at + count]
+        coded = numbers[index : index + count]
         run = previous + np.cumsum(coded >> 1 ^ -(coded & 1))
         pixels[pixel : pixel + count] = run & 0xFFFF
         previous = int(run[-1]) if count else previous
-        at, pixel = at + count, pixel + count
+        index, pixel = index + count, pixel + count
     return pixels.reshape(height, width)

@@ -1,4 +1,4 @@
-"""Channels that ``robocache export`` wrote: their metadata say what a message does not of the stream that it was a row of."""
+"""Channels that ``robocache export`` wrote: their metadata describe the stream that the messages were rows of."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ...errors import Error
 from ..recording import Frames, Ragged, Rows, Samples, Texts
 
 PREFIX = "robocache."
-# Columns of the episodes table that the writer makes anew.
+# Columns of the episodes table that the writer adds itself.
 _AUTOMATIC = ("episode_index", "start_ns", "end_ns")
-# Floats that a message has in more bits.
+# Dtypes of floats that messages hold in a wider type.
 _NARROW = ("float16", "bfloat16")
 
 
@@ -37,26 +37,26 @@ class Exported:
 
     @classmethod
     def of(cls, metadata: Mapping[str, str]) -> Exported | None:
-        """None where the metadata are of another program, or not what an export writes."""
+        """Returns the description in a channel's metadata; None if another program wrote them, or they are invalid."""
         try:
-            said = {key.removeprefix(PREFIX): json.loads(text) for key, text in metadata.items() if _is_ours(key)}
-            shape, clock, names, attributes = (said[key] for key in ("shape", "clock", "names", "attributes"))
+            facts = {key.removeprefix(PREFIX): json.loads(text) for key, text in metadata.items() if _is_ours(key)}
+            shape, clock, names, attributes = (facts[key] for key in ("shape", "clock", "names", "attributes"))
             sizes = isinstance(shape, list) and all(isinstance(size, int) and 0 <= size < 1 << 31 for size in shape)
             texts = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
             if not sizes or not texts or not isinstance(attributes, dict) or clock not in ("recorded", "nominal"):
                 return None
-            unit_m, intrinsics, resized = (said.get(key) for key in ("unit_m", "intrinsics", "resized"))
+            unit_m, intrinsics, resized = (facts.get(key) for key in ("unit_m", "intrinsics", "resized"))
             if not isinstance(unit_m, float | None) or not isinstance(resized, dict | None):
                 return None
             if intrinsics is not None and np.asarray(intrinsics, np.float64).shape != (3, 3):
                 return None
-            kind, dtype = str(said["kind"]), str(said["dtype"])
+            kind, dtype = str(facts["kind"]), str(facts["dtype"])
             return cls(kind, dtype, tuple(shape), clock, names or None, attributes, unit_m, intrinsics, resized)
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def restore(self, samples: Samples) -> Samples | None:
-        """The rows as the cache had them; None where they are none of that kind, dtype and shape."""
+        """Returns the rows as the cache had them; None if their kind, dtype or shape does not fit."""
         restored: dict[str, Any] = {"clock": self.clock, "attributes": self.attributes}
         match samples:
             case Rows(values=values) if self.kind == "numbers":
@@ -75,12 +75,12 @@ class Exported:
             case Frames(resized=None) if self.kind == "frames":
                 restored |= {"unit_m": self.unit_m, "intrinsics": self.intrinsics, "resized": self.resized}
                 return replace(samples, **restored)
-            case Frames() if self.kind == "frames":  # its size is another now
+            case Frames() if self.kind == "frames":  # the frames were resized
                 return replace(samples, **restored)
         return None
 
     def _fold(self, values: np.ndarray) -> np.ndarray | None:
-        """``[n, ...]`` as ``[m, *shape]`` of the dtype that holds the same numbers."""
+        """Returns ``[n, ...]`` as ``[m, *shape]``, in a dtype that holds the same numbers; None if there is none."""
         size = math.prod(self.shape)
         if size == 0 or values.size % size:
             return None
@@ -99,23 +99,23 @@ class Exported:
 
 
 def columns_of(record: Mapping[str, str]) -> dict[str, Any]:
-    """The episode's columns that an export keeps in a metadata record; none where it is another program's."""
+    """Returns the episode's columns in an export's metadata record; none if another program wrote it."""
     try:
-        said = json.loads(record["episode"])
+        columns = json.loads(record["episode"])
     except (ValueError, KeyError, RecursionError):
         return {}
-    if not isinstance(said, dict):
+    if not isinstance(columns, dict):
         return {}
-    return {cast(str, key): value for key, value in said.items() if key not in _AUTOMATIC and value is not None}
+    return {cast(str, key): value for key, value in columns.items() if key not in _AUTOMATIC and value is not None}
 
 
 def texts_of(record: Mapping[str, str]) -> dict[str, dict[str, str | None]]:
-    """The texts of numbers that an export keeps in the same record, by the table's name that streams have in ``texts``."""
+    """Returns the texts of numbers in the same record, by their table's name, which streams have in ``texts``."""
     try:
-        said = json.loads(record.get("texts", "{}"))
+        found = json.loads(record.get("texts", "{}"))
     except (ValueError, RecursionError):
         return {}
-    tables = said.items() if isinstance(said, dict) else ()
+    tables = found.items() if isinstance(found, dict) else ()
     return {
         name: table
         for name, table in tables

@@ -15,11 +15,11 @@ from .bags import Payload
 from .batches import MAX_LEAVES, Leaf, Trees
 
 _NAN = float("nan")
-# Floats as texts, which JSON has no numbers for: protobuf's JSON mapping.
+# Floats that protobuf's JSON mapping writes as texts, since JSON has no numbers for them.
 _SPECIAL = frozenset({"NaN", "Infinity", "-Infinity"})
 # Objects nested deeper than this are left out.
 _DEPTH = 16
-# The most memory of one value, that of an empty list.
+# The most memory of one value: that of an empty list.
 _VALUE_BYTES = 100
 _COMPONENTS = frozenset("xyzw")
 _OF_NUMBERS = frozenset({"int", "ints", "float", "floats", "special"})
@@ -76,7 +76,7 @@ class JsonDecoder:
 
 
 class _Fields:
-    """The fields that objects have in common, and those of the objects in lists."""
+    """The fields that objects have, and those of the objects in their lists."""
 
     def __init__(self, floats: frozenset[str], whole: frozenset[str]) -> None:
         self.left_out: dict[str, str] = {}
@@ -103,7 +103,7 @@ class _Fields:
                 if before is None and len(self._kinds) == MAX_LEAVES:
                     self.left_out["other fields"] = f"more than the first {MAX_LEAVES}"
                 elif before is None or before == "none":
-                    # Earlier messages lack the field, which makes it NaN there, so it must be a float.
+                    # Earlier messages lack the field. It is NaN there, so it must be a float.
                     self._kinds[path] = "float" if kind in ("int", "bool") and (self._seen or before) else kind
                 elif kind != before and kind != "none":
                     self._kinds[path] = _join(before, kind)
@@ -161,7 +161,7 @@ class _Fields:
                 value = [
                     _NAN if number is None else float(number) if isinstance(number, str) else number for number in value
                 ]
-            elif leaf.kind == "text":  # a single surrogate is not UTF-8
+            elif leaf.kind == "text":  # a single surrogate is no UTF-8
                 value = as_utf8(value)
             elif leaf.kind == "texts":
                 value = [as_utf8(text) for text in value]

@@ -1,4 +1,4 @@
-"""Holds the facts of topics that are needed before messages become rows: for all recordings, and for one of them."""
+"""The facts of topics that are needed before messages become rows: of all recordings, and of one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .names import Named
 
 @dataclass
 class Known:
-    """The facts of topics that are the same in all recordings. The first recording that has a topic decides them.
+    """The facts of topics that hold in all recordings. The first recording that has a topic decides them.
 
-    facts: by the topic and the name of the fact.
+    facts: by the topic and the fact's name.
     clocks: the clock of each topic.
     streams: the topic of each stream.
     """
@@ -44,8 +44,8 @@ class Origin:
     what, where: the recording, and its file.
     subject: the subject's name; "" if its streams are named by the topic alone.
     is_held: whether a row is held until the next row, because rows are of several subjects.
-    named: the arrays whose elements are taken by their names; all subjects of the topic share the list.
-    by_index: the paths of fields that are held, not interpolated: the names that may be theirs change.
+    named: the arrays whose elements are found by their names; all subjects of the topic share the list.
+    by_index: the paths of fields that are held, not interpolated, since the names that may be theirs change.
     """
 
     topic: str
@@ -61,7 +61,7 @@ class Origin:
 
     @property
     def name(self) -> str:
-        """The name of its stream, or the beginning of its streams' names."""
+        """The name of its stream, or the first part of its streams' names."""
         return f"{self.topic}/{self.subject}" if self.subject else self.topic
 
     @property
@@ -94,7 +94,7 @@ class Decoded:
 
 @dataclass
 class Span:
-    """The least and the greatest of the numbers added, and how many were 0."""
+    """The least and the greatest of added numbers, and the count of zeros."""
 
     low: int | None = None
     high: int | None = None

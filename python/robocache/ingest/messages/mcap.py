@@ -1,7 +1,7 @@
-"""MCAP files: records of an opcode and a length, messages in chunks that may be compressed.
+"""Reads MCAP files: records with an opcode and a length, and messages in chunks that may be compressed.
 
-Every record is read, so that no index is needed, which a recorder that died did not write; the summary is compared with what was
-found. Messages come in the order of their log time, as the format says; chunks that overlap are merged.
+Every record is read, so no index is needed: a recorder that died wrote none. The summary is compared with the records. Messages
+come in the order of their log time, as the format says; overlapping chunks are merged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RECORD = struct.Struct("<BQ")
 _HEAD = struct.Struct("<BQHIQQ")
 _CHUNK_HEAD = struct.Struct("<QQQI")
 _STAMPS = struct.Struct("<QQ")
-# Messages outside of chunks are read together, so many bytes of them.
+# The most bytes of messages outside of chunks that are read together.
 _LOOSE = 8 << 20
 
 
@@ -55,11 +55,11 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
 
 @dataclass
 class _Segment:
-    """Messages that are read together: those of a chunk, or of a stretch of the file.
+    """Messages that are read together: those of a chunk, or of a part of the file without chunks.
 
-    at, size: of the chunk's record without its head, or of the stretch.
+    at, size: the offset and the bytes of the chunk's record without its head, or of the part.
     first, last: log times.
-    steps: as of :class:`Chunk`.
+    steps: as in :class:`Chunk`.
     """
 
     at: int
@@ -75,16 +75,16 @@ class _File:
     path: Path
     segments: list[_Segment] = field(default_factory=list)
     schemas: dict[int, tuple[str, str, bytes]] = field(default_factory=dict)
-    channels: dict[int, int] = field(default_factory=dict)  # the source's number of each
+    channels: dict[int, int] = field(default_factory=dict)  # the channel's number in the bag, by its number in the file
     publishers: dict[int, str] = field(default_factory=dict)
     counts: Counter[int] = field(default_factory=Counter)
     expected: dict[int, int] | None = None
 
 
 class McapBag(Bag):
-    """One recording in an MCAP file, or in several, one behind the other.
+    """A recording in one MCAP file, or in several that follow each other.
 
-    counts: messages of each channel that the last pass found.
+    counts: the messages of each channel in the last pass.
     """
 
     def __init__(self, paths: list[Path]) -> None:
@@ -95,7 +95,7 @@ class McapBag(Bag):
         self._budget = Budget(paths[0])
 
     def open(self, faults: Faults) -> None:
-        """Finds out where the chunks are, of all files."""
+        """Finds the chunks of all files."""
         for path in self._paths:
             with faults.reading(path.name, path) if len(self._paths) > 1 else naming(path):
                 check_file(path)
@@ -105,14 +105,14 @@ class McapBag(Bag):
                     self._files.append(of_file)
 
     def parts(self, faults: Faults) -> Iterator[Part]:
-        """The messages, in the order of log time in each file."""
+        """Yields the messages, in each file in the order of log time."""
         if not faults.is_repeat:
             self._find_steps()
         self.counts.clear()
         run = 0
         for of_file in self._files:
             of_file.counts.clear()
-            self._budget = Budget(of_file.path)  # of each pass
+            self._budget = Budget(of_file.path)  # each pass has its own
             with of_file.path.open("rb") as file:
                 out_of_order = {} if faults.is_repeat else self.out_of_order
                 for part in merge(self._chunks(file, of_file, faults), out_of_order, run):
@@ -122,8 +122,8 @@ class McapBag(Bag):
                 self.counts[of_file.channels[number]] += count
             if of_file.expected is not None:
                 for number, count in of_file.expected.items():
-                    there = of_file.counts[number]
-                    if there != count:
+                    actual = of_file.counts[number]
+                    if actual != count:
                         topic = (
                             self.channels[of_file.channels[number]].topic
                             if number in of_file.channels
@@ -131,7 +131,9 @@ class McapBag(Bag):
                         )
                         faults.add(
                             f"{topic}: messages",
-                            SourceError(f"{of_file.path}: {topic}: {there} messages, but its statistics count {count}"),
+                            SourceError(
+                                f"{of_file.path}: {topic}: {actual} messages, but its statistics count {count}"
+                            ),
                         )
         video = self.path.with_suffix(".mp4")
         if len(self._paths) == 1 and video.is_file() and not faults.is_repeat:
@@ -144,7 +146,7 @@ class McapBag(Bag):
         ]
 
     def _find_steps(self) -> None:
-        """Looks for steps of the log clock between chunks, in all files."""
+        """Finds steps of the log clock between chunks, in all files."""
         with ExitStack() as files:
             chunks = []
             for of_file in self._files:
@@ -156,7 +158,7 @@ class McapBag(Bag):
             segment.steps = steps
 
     def _compare(self, video: Path) -> str:
-        """A video of the same name beside a file may have the frames of which its messages are the stamps."""
+        """Describes a video of the same name beside a file, which may have the frames whose stamps are the file's messages."""
         topics = ", ".join(f"{self.channels[number].topic} {count}" for number, count in sorted(self.counts.items()))
         try:
             from ..video import index_video
@@ -186,7 +188,7 @@ class McapBag(Bag):
             opcode, length = _RECORD.unpack_from(head)
             if (
                 length > size - at - 9 or opcode == 0
-            ):  # no record is of that kind: a file system that lost what was written
+            ):  # no record has opcode 0: a file system lost data that was written
                 break
             where = f"{path}: byte {at}"
             with naming(where):
@@ -202,7 +204,7 @@ class McapBag(Bag):
                     of_file.segments.append(_Segment(at + 9, length, True, first, last))
                 elif opcode in (_SCHEMA, _CHANNEL, _STATISTICS, _METADATA) and length <= at_once():
                     file.seek(at + 9)
-                    self._learn(opcode, file.read(length), of_file)
+                    self._read_definition(opcode, file.read(length), of_file)
                 elif opcode == _ATTACHMENT:
                     file.seek(at + 9)
                     body = file.read(min(length, 1 << 16))
@@ -231,8 +233,8 @@ class McapBag(Bag):
         else:
             of_file.segments.append(_Segment(at, size, False, log_ns, log_ns))
 
-    def _learn(self, opcode: int, body: bytes, of_file: _File) -> None:
-        """Takes in a record that is no message."""
+    def _read_definition(self, opcode: int, body: bytes, of_file: _File) -> None:
+        """Reads a record that is no message."""
         if opcode == _SCHEMA:
             (number,) = struct.unpack_from("<H", body)
             name, at = _text(body, 2)
@@ -244,13 +246,13 @@ class McapBag(Bag):
             encoding, at = _text(body, at)
             if number not in of_file.channels:
                 name, definition_encoding, definition = of_file.schemas.get(schema, ("", "", b""))
-                said = _texts(body, at)
-                exported = Exported.of(said) if b"robocache." in body else None
+                metadata = _texts(body, at)
+                exported = Exported.of(metadata) if b"robocache." in body else None
                 channel = Channel(topic, name, encoding, definition_encoding, definition, exported)
                 found = self.number(channel)
                 of_its_topic = list(of_file.channels.values()).count(found)
                 of_file.channels[number] = found
-                of_file.publishers[number] = said.get("callerid") or f"channel {of_its_topic + 1}"
+                of_file.publishers[number] = metadata.get("callerid") or f"channel {of_its_topic + 1}"
         elif opcode == _STATISTICS:
             (size,) = struct.unpack_from("<I", body, 42)
             pairs = struct.iter_unpack("<HQ", body[46 : 46 + size - size % 10])
@@ -266,10 +268,10 @@ class McapBag(Bag):
                 return
             self.left_out[f"metadata {name!r}"] = f"{len(body)} bytes; metadata records are not read"
 
-    def _take_metadata(self, path: Path, said: dict[str, str]) -> None:
+    def _take_metadata(self, path: Path, record: dict[str, str]) -> None:
         """Takes the metadata that rosbag2 wrote; versions before Iron wrote only the distribution, as ROS_DISTRO."""
-        found = BagMetadata(distro=said.get("ROS_DISTRO", "").lower())
-        if text := said.get("serialized_metadata"):
+        found = BagMetadata(distro=record.get("ROS_DISTRO", "").lower())
+        if text := record.get("serialized_metadata"):
             try:
                 found = BagMetadata.of_text(text, path).or_else(found)
             except SourceError as error:
@@ -279,7 +281,7 @@ class McapBag(Bag):
     # ---- messages ----
 
     def _read(self, file: BinaryIO, of_file: _File, segment: _Segment, faults: Faults) -> Table | None:
-        """A segment; None where nothing is in it or it cannot be read."""
+        """Returns a segment's messages; None if it has none or cannot be read."""
         kind, start = ("chunk", segment.at - 9) if segment.chunk else ("messages", segment.at)
         where = f"{of_file.path}: byte {start}"
         file.seek(segment.at)
@@ -341,7 +343,7 @@ class McapBag(Bag):
                 if after > end or opcode == 0:
                     raise SourceError(f"{where}: a record of kind {opcode}, {length} bytes at {at} of {end}")
                 if opcode in (_SCHEMA, _CHANNEL):
-                    self._learn(opcode, bytes(data[at + 9 : after]), of_file)
+                    self._read_definition(opcode, bytes(data[at + 9 : after]), of_file)
             at = after
         if not logs:
             return None
@@ -385,7 +387,7 @@ def decompress(compression: str, packed: memoryview, size: int, where: str) -> m
 
 
 def decompress_lz4(packed: bytes | memoryview, size: int) -> bytes:
-    """No more than one byte more than `size`: lz4.frame.decompress() takes what the data want, whatever size their frame says."""
+    """Returns at most `size` + 1 bytes. lz4.frame.decompress() would allocate what the data need, whatever size their frame declares."""
     context = lz4.frame.create_decompression_context()
     return bytes(lz4.frame.decompress_chunk(context, packed, max_length=size + 1)[0])
 
@@ -406,7 +408,7 @@ def _u32(body: bytes | memoryview, at: int) -> int:
 
 
 def _text(body: bytes | memoryview, at: int) -> tuple[str, int]:
-    """A string, and where it ends."""
+    """Returns a string, and the offset after it."""
     end = at + 4 + _u32(body, at)
     if end > len(body):
         raise ValueError(f"a text that ends at {end} of {len(body)}")
@@ -414,7 +416,7 @@ def _text(body: bytes | memoryview, at: int) -> tuple[str, int]:
 
 
 def _texts(body: bytes | memoryview, at: int) -> dict[str, str]:
-    """A map of texts; of a damaged one what lies before the damage."""
+    """Returns a map of texts; of a damaged one the part before the damage."""
     found: dict[str, str] = {}
     try:
         end = at + 4 + _u32(body, at)

@@ -29,17 +29,17 @@ class BagMetadata:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> BagMetadata:
+    def of(cls, fields: Mapping[str, Any]) -> BagMetadata:
         """Reads the fields of `rosbag2_bagfile_information`."""
         types, counts = {}, {}
-        for topic in said.get("topics_with_message_count") or []:
+        for topic in fields.get("topics_with_message_count") or []:
             described = topic["topic_metadata"]
             name = str(described["name"])
             types[name] = str(described.get("type") or ""), str(described.get("serialization_format") or "")
             counts[name] = int(topic["message_count"])
-        by_message = str(said.get("compression_mode") or "").upper() == "MESSAGE"
-        compression = str(said.get("compression_format") or "zstd").lower() if by_message else ""
-        return cls(str(said.get("ros_distro") or "").lower(), types, compression, counts)
+        by_message = str(fields.get("compression_mode") or "").upper() == "MESSAGE"
+        compression = str(fields.get("compression_format") or "zstd").lower() if by_message else ""
+        return cls(str(fields.get("ros_distro") or "").lower(), types, compression, counts)
 
     @classmethod
     def of_text(cls, text: str, where: object) -> BagMetadata:

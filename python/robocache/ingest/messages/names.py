@@ -1,6 +1,6 @@
 """Finds the texts and ids that name the elements of a message's arrays, and puts the elements of all messages in one order.
 
-A message may list its elements in another order than the one before it. So elements are taken by their names where the names are sure.
+Messages may list the elements in different orders. So elements are taken by their names if the names are certain.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from ..methods import MOST_SUBJECTS, NO_SUBJECT
 from .batches import Batch, Leaf
 
-# The last word of a list of texts, or of whole numbers, that names elements: "dof_names", "motorIds".
+# The last word of a list that names elements, of texts or of whole numbers: "dof_names", "motorIds".
 _NAMES = re.compile(r"(^|_|[a-z0-9](?=[NJ]))(names?|joints)$", re.IGNORECASE)
 _IDS = re.compile(r"(^|_|[a-z0-9](?=I))ids?$", re.IGNORECASE)
 # A field that names one of the messages of an array: "motor_name" of "motors[0].motor_name".
@@ -25,16 +25,16 @@ _IN_LIST = re.compile(r"(.*)\[\d+\]")
 
 @dataclass(eq=False)
 class Named:
-    """Arrays of a type, and the names of their elements.
+    """Arrays of a type that are indexed by the same names.
 
     path: the names' field: "dof_names", "motors[].motor_name".
     names: its leaves: a list, or a single text or number for each element.
-    arrays: what the names tell apart: an array, or single values, one for each element.
-    records: lists of messages, texts or bytes, one for each element: they follow the names, but make none sure.
-    unfit: arrays that have another number of elements than names in some message, or several lists of names beside them.
-    of_subject: whether messages with other names are another subject's in any case, as those with `joint_names`.
-    splits: whether messages with other names become another subject's. Ids of objects are too many for that.
-    is_sure: whether each name was there once in every message, in few lists.
+    arrays: the named elements: an array, or single values, one for each element.
+    records: lists of messages, texts or bytes, one for each element. They follow the names, but do not make them certain.
+    unfit: arrays whose length differs from the number of names in some message, or that have several lists of names beside them.
+    of_subject: whether messages with other names always belong to another subject, as with `joint_names`.
+    splits: whether messages with other names become another subject. Ids of objects are too many for that.
+    is_sure: whether each name occurred once in every message, and in few different lists.
     """
 
     path: str
@@ -65,7 +65,7 @@ class Named:
         return [tuple(f"{word}_{value}" for value in row) for row in rows]
 
     def add(self, batch: Batch) -> None:
-        """Takes in messages."""
+        """Records the names of messages, and whether they fit the arrays."""
         lists = self.lists(batch)
         lengths = np.array([len(names) for names in lists])
         for names in set(lists):
@@ -98,15 +98,15 @@ class Named:
 
     @property
     def names_any(self) -> bool:
-        """Whether it names elements. Names of messages alone make no streams for subjects."""
+        """Whether it names elements. Names of messages alone make no streams of subjects."""
         return bool(self.arrays or (not self.splits and any(leaf.kind == "records" for leaf in self.records)))
 
     def has_array(self, leaf: Leaf) -> bool:
-        """Whether a leaf is an array whose elements it names."""
+        """Whether it names the elements of the array `leaf`."""
         return any(len(array) == 1 and array[0].path == leaf.path for array in self.arrays)
 
     def by_index(self) -> list[Leaf]:
-        """Returns the leaves that are taken by index, though the names change."""
+        """Returns the leaves that are taken by index although the names change."""
         if len(self._lists) < 2:
             return []
         if self.is_sure:
@@ -116,25 +116,27 @@ class Named:
 
 
 def named_arrays(leaves: Sequence[Leaf]) -> Iterator[Named]:
-    """Yields the names of elements in a type."""
+    """Yields the names of elements in a type, with the arrays that they name."""
     yield from _lists_of_names(leaves)
-    parts: dict[
-        str, dict[str, list[Leaf]]
-    ] = {}  # by an array of messages, "motors[", and the path in one of its messages
+    parts: dict[str, dict[str, list[Leaf]]] = {}  # by an array of messages, "motors[", and a path in its messages
     for leaf in leaves:
         for end in re.finditer(r"\[\d+\]\.", leaf.path):
             parts.setdefault(leaf.path[: end.start() + 1], {}).setdefault(leaf.path[end.end() :], []).append(leaf)
     for start, fields in parts.items():
-        names = [rest for rest, some in fields.items() if len(some) > 1 and _names_a_message(rest, some[0])]
+        names = [
+            rest
+            for rest, leaves_of_path in fields.items()
+            if len(leaves_of_path) > 1 and _names_a_message(rest, leaves_of_path[0])
+        ]
         if not names:
             continue
         chosen = min(names, key=lambda rest: fields[rest][0].kind != "text")
-        arrays = [tuple(some) for rest, some in fields.items() if rest != chosen]
+        arrays = [tuple(leaves_of_path) for rest, leaves_of_path in fields.items() if rest != chosen]
         yield Named(f"{start}].{chosen}", tuple(fields[chosen]), arrays, splits=fields[chosen][0].kind == "text")
 
 
 def _lists_of_names(leaves: Sequence[Leaf]) -> Iterator[Named]:
-    """Yields the lists of names beside arrays. Where an array has several, the one that begins as the array's name does is its own."""
+    """Yields the lists of names beside arrays. If an array has several, the one that begins with the array's name is its own."""
     lists: dict[str, list[Leaf]] = {}
     for leaf in leaves:
         match = _IN_LIST.fullmatch(leaf.path)
@@ -158,9 +160,7 @@ def _lists_of_names(leaves: Sequence[Leaf]) -> Iterator[Named]:
             named = found[(own if len(own) == 1 else beside)[0]]
             if is_array:
                 named.arrays.append((leaf,))
-            elif leaf.kind == "records" and not is_flat(
-                leaf
-            ):  # as a trajectory's points, they may be none for each name
+            elif leaf.kind == "records" and not is_flat(leaf):  # a trajectory's points need not be one for each name
                 named.unfit.append((leaf,))
             else:
                 named.records.append(leaf)
@@ -208,7 +208,7 @@ def _last(path: str) -> str:
 class Ordered:
     """A batch whose elements are in the order of the first message's names.
 
-    orders: for the path of each leaf, its array, its index in that, and for each message the indices of its elements.
+    orders: by the path of each leaf: its array, its index there, and for each message the indices of its elements in order.
     """
 
     def __init__(self, batch: Batch, orders: Mapping[str, tuple[tuple[Leaf, ...], int, np.ndarray]]) -> None:
@@ -226,8 +226,8 @@ class Ordered:
         if len(array) == 1:
             return np.take_along_axis(values, orders, axis=1)
         columns = np.stack([self._batch.numbers(one) for one in array], axis=1)
-        taken: np.ndarray = columns[np.arange(len(self)), orders[:, index]]
-        return taken
+        ordered: np.ndarray = columns[np.arange(len(self)), orders[:, index]]
+        return ordered
 
     def counts(self, leaf: Leaf) -> np.ndarray:
         return self._batch.counts(leaf)
@@ -245,7 +245,7 @@ class Ordered:
             return self._batch.texts(leaf)
         array, index, orders = self._orders[leaf.path]
         columns = [self._batch.texts(one) for one in array]
-        return [columns[of][row] for row, of in enumerate(orders[:, index].tolist())]
+        return [columns[column][row] for row, column in enumerate(orders[:, index].tolist())]
 
     def text_lists(self, leaf: Leaf) -> list[tuple[str, ...]]:
         lists = self._batch.text_lists(leaf)
@@ -253,12 +253,12 @@ class Ordered:
             return lists
         _, _, orders = self._orders[leaf.path]
         return [
-            tuple(names[of] for of in order) if names else ()
+            tuple(names[index] for index in order) if names else ()
             for names, order in zip(lists, orders.tolist(), strict=True)
         ]
 
     def records(self, leaf: Leaf) -> tuple[Batch, np.ndarray]:
-        """Returns the records of all messages in the order of the source; :meth:`order_of` gives the order of names."""
+        """Returns the records of all messages in the source's order; :meth:`order_of` has the order of names."""
         return self._batch.records(leaf)
 
     def order_of(self, leaf: Leaf) -> np.ndarray | None:
@@ -268,15 +268,15 @@ class Ordered:
 
 
 def in_order(batch: Batch, groups: Sequence[Named], firsts: Mapping[str, tuple[str, ...]]) -> Batch:
-    """Returns the batch with the elements of each group in the order of its first names, which all messages have in some order."""
+    """Returns the batch with each group's elements in the order of the group's first names, which all messages have in some order."""
     orders: dict[str, tuple[tuple[Leaf, ...], int, np.ndarray]] = {}
     for named in groups:
         first = firsts[named.path]
         lists = named.lists(batch)
         if all(names == first for names in lists):
             continue
-        of = {names: [names.index(name) for name in first] for names in set(lists)}
-        indices = np.array([of[names] for names in lists], np.int64).reshape(len(lists), len(first))
+        indices_of = {names: [names.index(name) for name in first] for names in set(lists)}
+        indices = np.array([indices_of[names] for names in lists], np.int64).reshape(len(lists), len(first))
         for array in named.arrays if named.of_subject else [*named.arrays, named.names]:
             orders |= {leaf.path: (array, index, indices) for index, leaf in enumerate(array)}
         orders |= {leaf.path: ((leaf,), 0, indices) for leaf in named.records}

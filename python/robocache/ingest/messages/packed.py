@@ -1,5 +1,4 @@
-"""Unpacks what rosbag2 compressed: whole files, to a temporary folder while the bag is read (errors name the packed file), and
-single messages."""
+"""Unpacks files that rosbag2 compressed, into a temporary folder while the bag is read, and messages that it compressed one by one."""
 
 from __future__ import annotations
 
@@ -21,13 +20,13 @@ from .bags import Bag, Faults, Part, Payload
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _AT_ONCE = 4 << 20
-# Recorded messages do not shrink to less than this part: what does is taken for damage before it fills the disk.
+# A recording that claims to unpack to more than this many times its size, beyond the second number of bytes, counts as damaged.
 _LARGEST_RATIO, _ANYWAY = 1000, 64 << 20
 _WINDOW = 1 << 27
 
 
 class Unpacked:
-    """The unpacked files, until :meth:`close`; their folder is where TMPDIR says."""
+    """The unpacked files, in a temporary folder (TMPDIR), until :meth:`close`."""
 
     def __init__(self) -> None:
         self._open = ExitStack()
@@ -38,7 +37,7 @@ class Unpacked:
         """Unpacks a file.
 
         Raises:
-            SourceError: it is damaged.
+            SourceError: the file is damaged.
             FileError: the folder has no room for it.
         """
         check_file(packed)
@@ -61,13 +60,13 @@ class Unpacked:
         return file
 
     def close(self) -> None:
-        """Removes them."""
+        """Removes the unpacked files."""
         self._open.close()
         self._folder = None
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """Errors name the files that the user has."""
+        """Within the block, errors name the files that the user has."""
         try:
             yield
         except SourceError as error:
@@ -77,7 +76,7 @@ class Unpacked:
             raise renamed from error
 
     def rename(self, error: SourceError) -> SourceError:
-        """The same of one."""
+        """Returns the error with the names of the files that the user has."""
         text = str(error)
         for unpacked, packed in self._packed.items():
             text = text.replace(unpacked, packed)
@@ -85,9 +84,9 @@ class Unpacked:
 
 
 class UnpackedBag(Bag):
-    """A bag of files of which some may be compressed as a whole.
+    """A bag whose files may be compressed as a whole.
 
-    make: the bag that reads the files when they are unpacked, its first file's path given by `path`.
+    make: returns the bag that reads the unpacked files; its first file's path is given as `path`.
     """
 
     def __init__(self, path: Path, make: Callable[[list[Path]], Bag]) -> None:
@@ -127,12 +126,12 @@ class UnpackedBag(Bag):
 
 
 def without_twins(files: list[Path], root: Path, notes: Notes) -> list[Path]:
-    """The files but for those that lie beside themselves uncompressed: one recording is one episode."""
-    there = set(files)
+    """Returns the files without those that are also there uncompressed: one recording is one episode."""
+    names = set(files)
     kept = []
     for file in files:
         twin = file.with_name(unpacked_name(file))
-        if twin != file and twin in there:
+        if twin != file and twin in names:
             notes.leave_out(str(file.relative_to(root)), f"{twin.name} beside it is the same, not compressed")
         else:
             kept.append(file)
@@ -140,9 +139,9 @@ def without_twins(files: list[Path], root: Path, notes: Notes) -> list[Path]:
 
 
 def messages_of(bag: Bag, faults: Faults) -> Iterator[Part]:
-    """The messages of a bag, in order; those that were compressed one by one are unpacked.
+    """Yields the messages of a bag, in order, and unpacks those that were compressed one by one.
 
-    A message in CDR begins with 00, so that one in zstd is known where nothing says it, too: a bare .db3.
+    A message in CDR begins with 00, so a message in zstd is recognised even in a bare .db3, which does not declare it.
     """
     if bag.metadata.compression not in ("", "zstd"):
         raise SourceError(

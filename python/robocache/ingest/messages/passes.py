@@ -1,7 +1,7 @@
-"""The part that all bags of recorded messages share: two passes over each.
+"""Reads all bags of recorded messages in two passes.
 
-The first pass counts, and looks at stamps, lengths and names, so that what is said of a topic holds for all of it; the second
-gives the rows, a few tens of MB at a time. A bag that is small when it is decompressed is read once.
+The first pass counts messages and examines stamps, lengths and names, so that reports hold for the whole topic. The second yields
+the rows, a few tens of MB at a time. A bag that is small when decompressed is read once.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from .ros import RosDecoder, known_definitions, leaves_of, parse_definition, rea
 from .streams import Topic
 from .subjects import Subjects
 
-# Messages that become rows together.
+# The bytes of messages that become rows together.
 _AT_ONCE = 16 << 20
-# Log times of topics lie behind their stamps by differences up to this: slow detectors and networks take as long.
+# Delays of topics between stamp and log time may differ by this much: slow detectors and networks need as long.
 _MOST_DELAY_S = 0.5
-# A bag of no more than this is held between the passes.
+# A bag of at most this size is held in memory between the passes.
 _SMALL = 96 << 20
 
 
 def read_bags(
     source: Path, bags: Sequence[tuple[str, Bag]], options: MessageOptions, notes: Notes
 ) -> Generator[Recording, None, None]:
-    """Yields every bag, which goes by that name; run_2 before run_10.
+    """Yields every bag as a recording of that name, run_2 before run_10.
 
     Raises:
-        FileError: there is none.
+        FileError: there are none.
     """
     if not bags:
         raise FileError(f"{source}: expected recorded messages, found none")
@@ -56,7 +56,7 @@ def read_bags(
 
 
 def finish(source: Path, options: MessageOptions, notes: Notes) -> None:
-    """Tells each topic's clock and type."""
+    """Records each topic's clock and type in the provenance."""
     notes.tell(source, stamp=options.stamp, **{table: notes.seen.get(table, {}) for table in ("clocks", "schemas")})
     if "texts" in notes.seen:
         notes.tell(source, texts=notes.seen["texts"])
@@ -72,7 +72,7 @@ def _read(
 def _streams(
     what: str, bag: Bag, metadata: dict[str, Any], decoders: _Decoders, known: Known, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    """Adds what the first pass found out to the metadata."""
+    """Yields a bag's streams, and adds facts from the first pass to the metadata."""
     faults = Faults(what, notes.skip)
     bag.open(faults)
     metadata.update(bag.columns)
@@ -85,7 +85,7 @@ def _streams(
     kept: deque[Part] | None = deque()
     size = 0
     topics: dict[int, Subjects | None] = {}
-    types: dict[str, str] = {}  # of each topic
+    types: dict[str, str] = {}  # by topic
     choices: dict[int, _Choice | None] = {}
 
     def survey(number: int, choice: _Choice) -> None:
@@ -170,8 +170,8 @@ def _streams(
 
 
 def _say_delays(topics: Sequence[Topic], notes: Notes) -> None:
-    """Says it where messages were logged at very different times behind their own stamps, as those of several machines are, or as
-    stamps of whole seconds and with wrong nanoseconds are."""
+    """Reports topics whose delay from stamp to log time varies much or differs much from the others': the clocks of several machines
+    differ, or stamps lack digits."""
     for topic in topics:
         if (ends := topic.delays_s) is not None and ends[1] - ends[0] > _MOST_DELAY_S:
             notes.assume(
@@ -206,7 +206,7 @@ def _samples(part: Part, topics: dict[int, Subjects]) -> Iterator[tuple[str, Sam
 
 
 def _of_run(run: int, streams: Iterator[tuple[str, Samples]]) -> Iterator[tuple[str, Samples]]:
-    """Streams of which the log clock was set back so often before."""
+    """Yields streams with the number of times that the log clock was set back before them."""
     for stream, samples in streams:
         yield stream, replace(samples, run=run) if run else samples
 
@@ -222,13 +222,12 @@ def _choose(bag: Bag, channel: Channel, decoders: _Decoders, notes: Notes) -> _C
 
 
 class _Choice:
-    """Returns the decoder of a channel's messages.
+    """Chooses the decoder of a channel's messages.
 
-    A type may have changed between ROS's distributions, and a bag may not bring its definition: it is then that of the
-    distribution which the bag names, or else the one that more of its messages fit than any other. Messages that fit several
-    alike, as those that hold nothing, wait for others.
+    A type may differ between distributions of ROS, and a bag may lack its definition. Then the definition is that of the bag's
+    distribution, or else the one that fits the most messages. Messages that fit several equally, such as empty ones, wait for others.
 
-    decoders: by the distributions that have them, at least one.
+    decoders: keyed by the distributions that have them, at least one.
     named: whether the bag names the distribution of the first.
     """
 
@@ -241,7 +240,7 @@ class _Choice:
         self._waiting: list[Messages] = []
 
     def add(self, messages: Messages) -> None:
-        """Takes in messages."""
+        """Tries the decoders on messages."""
         self._waiting.append(messages)
         if self.decoder is not None:
             return
@@ -256,10 +255,10 @@ class _Choice:
         return [name for name, count in self._fitting.items() if count == most > 0]
 
     def end(self) -> None:
-        """Behind the last messages.
+        """Chooses after the last messages.
 
         Raises:
-            Error: they fit several definitions.
+            Error: they fit several definitions equally.
         """
         if self.decoder is None and (best := self._best()):
             raise Error(
@@ -270,8 +269,8 @@ class _Choice:
 
     def waiting(self) -> list[Messages]:
         """Returns the messages that arrived since the last call."""
-        taken, self._waiting = self._waiting, []
-        return taken
+        messages, self._waiting = self._waiting, []
+        return messages
 
 
 def _topic(
@@ -296,25 +295,27 @@ def _topic(
 
 
 class _Decoders:
-    """By the channel's type; in JSON a topic's messages say themselves what it is."""
+    """The decoders, by the channel's type; for JSON by topic, since its type follows from its messages."""
 
     def __init__(self, definitions: str | None, floats: dict[str, set[str]]) -> None:
-        self.floats = floats  # of topics in JSON, the fields that are no whole numbers
+        self.floats = floats  # for topics in JSON, the fields that are not whole numbers
         self._own = {} if definitions is None else read_definitions(Path(definitions))
-        self._made: dict[tuple[Channel, str], dict[str, Decoder]] = {}
+        self._by_type: dict[tuple[Channel, str], dict[str, Decoder]] = {}
 
     def of(self, channel: Channel, metadata: BagMetadata) -> _Choice:
         """Returns the decoder for a channel of a bag with this metadata.
 
         Raises:
-            Error: nothing does.
+            Error: there is none.
         """
         channel = metadata.complete(channel)
         key = channel if channel.encoding == "json" else replace(channel, topic="", exported=None)
-        made = (key, "" if channel.definition else metadata.distro)
-        if made not in self._made:
-            self._made[made] = self._make(channel, metadata.distro)
-        return _Choice(channel, self._made[made], metadata.distro in next(iter(self._made[made])).split(", "))
+        key_of_type = (key, "" if channel.definition else metadata.distro)
+        if key_of_type not in self._by_type:
+            self._by_type[key_of_type] = self._make(channel, metadata.distro)
+        return _Choice(
+            channel, self._by_type[key_of_type], metadata.distro in next(iter(self._by_type[key_of_type])).split(", ")
+        )
 
     def _make(self, channel: Channel, distro: str) -> dict[str, Decoder]:
         if channel.encoding in ("cdr", "ros1"):
@@ -329,8 +330,8 @@ class _Decoders:
         raise Error(f"messages in {channel.encoding!r}, which is none of cdr, ros1, json and protobuf")
 
     def _types(self, channel: Channel, ros: int, distro: str) -> dict[str, tuple[Leaf, ...]]:
-        """The type's leaves: of what comes with the bag, what the user has, what ROS has. Those that differ between the
-        distributions of ROS by these: the one that the bag names first, then the newest."""
+        """Returns the type's leaves by the definitions in the bag, the user's folder and ROS. If ROS's distributions differ, returns the
+        leaves of each: first the bag's distribution, then the newest."""
         if not channel.schema:
             raise Error("its channel has no schema, and no metadata.yaml names its type")
         package, _, rest = channel.schema.partition("/")
@@ -342,7 +343,7 @@ class _Decoders:
                 raise Error(f"a definition in {encoding!r}, which is none of ros1msg, ros2msg and ros2idl")
             own = own | parse_definition(name, channel.definition.decode(errors="replace"), encoding)
         known = known_definitions(ros)
-        found: dict[tuple[Leaf, ...], list[str]] = {}
+        leaves_by_definition: dict[tuple[Leaf, ...], list[str]] = {}
         wrong: list[Error] = []
         for distribution in sorted(known, key=lambda distribution: distribution != distro):
             try:
@@ -350,7 +351,7 @@ class _Decoders:
             except Error as error:
                 wrong.append(error)
             else:
-                found.setdefault(leaves, []).append(distribution)
-        if not found:
+                leaves_by_definition.setdefault(leaves, []).append(distribution)
+        if not leaves_by_definition:
             raise wrong[0]
-        return {", ".join(names): leaves for leaves, names in found.items()}
+        return {", ".join(names): leaves for leaves, names in leaves_by_definition.items()}

@@ -98,8 +98,10 @@ def make_plan(
         elif stream.kind != "image":
             targets[stream.paths[0]].setdefault("to", []).append([row, -1 if stream.kind == "joints" else 0])
     uses = _uses(rules, leaves, stamp, any(row["names"] for row in rows))
-    _warn_of_indices(topic, leaves, {path for path, of in targets.items() if "to" in of})
-    pixels = {name: of for name, of in ENCODINGS.items() if rules.form == "image" and not name.startswith("bayer_")}
+    _warn_of_indices(topic, leaves, {path for path, target in targets.items() if "to" in target})
+    pixels = {
+        name: layout for name, layout in ENCODINGS.items() if rules.form == "image" and not name.startswith("bayer_")
+    }
     return {
         "fields": [_field(leaf) | uses.get(leaf.path, {}) | targets[leaf.path] for leaf in leaves],
         "rows": rows,
@@ -152,10 +154,10 @@ def _warn_of_indices(topic: str, leaves: Sequence[Leaf], read: set[str]) -> None
     for named in named_arrays(leaves):
         in_order = named.names[0].kind == "texts" and (named.path in ("name", "joint_names") or named.path == by_name)
         arrays = [array for array in named.arrays if not (in_order and array[0].kind == "numbers")]
-        if some := [leaf.path for array in arrays for leaf in array if leaf.path in read]:
-            said = ", ".join(some[:4]) + ", ..." * (len(some) > 4)
+        if read_by_index := [leaf.path for array in arrays for leaf in array if leaf.path in read]:
+            shown = ", ".join(read_by_index[:4]) + ", ..." * (len(read_by_index) > 4)
             warn(
-                f"{topic}: elements of {said} are taken by their indices: {named.path} must be as in the first message of the "
+                f"{topic}: elements of {shown} are taken by their indices: {named.path} must be as in the first message of the "
                 "recording, and in one order",
             )
 

@@ -28,14 +28,14 @@ _FOXGLOVE_WORDS = {dtype.name.upper(): number for number, dtype in _FOXGLOVE_TYP
 _COLOURS = ["r", "g", "b", "a"]
 _POSE = [f"pose.{part}.{axis}" for part, axes in (("position", "xyz"), ("orientation", "xyzw")) for axis in axes]
 
-# A field is (name, offset, type number, count). A cloud is (fields, bytes a point, is big-endian, height, width, bytes a row).
+# A field is (name, offset, type number, count). A cloud is (fields, bytes of a point, is big-endian, height, width, bytes of a row).
 _Field = tuple[str, int, int, int]
 _Cloud = tuple[tuple[_Field, ...], int, bool, int, int, int]
 
 
 class Clouds:
-    """A topic of clouds in one recording. A stream has one set of fields: that of an earlier recording, or else the one that
-    most clouds have. A cloud without points may have other fields."""
+    """A topic of clouds in one recording. A stream has one set of fields: that of an earlier recording, or else that of most clouds.
+    A cloud without points may have other fields."""
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
@@ -184,11 +184,11 @@ def _described(leaves: Mapping[str, Leaf], batch: Batch, sizes: Sequence[int] | 
                 else batch.counts(leaves["data"]).tolist()
             )
         # Rounded up: if the bytes are no whole number of points, the check then finds too few bytes.
-        said = [(step, False, 1, -(-size // max(1, step)), size) for step, size in zip(steps, sizes, strict=True)]
+        shapes = [(step, False, 1, -(-size // max(1, step)), size) for step, size in zip(steps, sizes, strict=True)]
     else:
         paths = ("point_step", "is_bigendian", "height", "width", "row_step")
-        said = list(zip(*(batch.numbers(leaves[path]).astype(np.int64).tolist() for path in paths), strict=True))
-    for row, (step, big, height, width, row_step) in enumerate(said):
+        shapes = list(zip(*(batch.numbers(leaves[path]).astype(np.int64).tolist() for path in paths), strict=True))
+    for row, (step, big, height, width, row_step) in enumerate(shapes):
         yield tuple(fields[offsets[row] : offsets[row + 1]]), step, bool(big), height, width, row_step
 
 

@@ -35,8 +35,8 @@ _SMALL, _FIELD_BYTES = 1 << 16, 300
 class ProtobufDecoder:
     """Decodes messages of one type.
 
-    A plain field that a message lacks has protobuf's default: 0, or empty. One whose type tells absence from the default
-    (``optional``, a message, one of a oneof) is NaN if it is a float; `left_out` names those that were absent.
+    A plain field that a message lacks has protobuf's default: 0, or empty. A field whose type distinguishes absence from the default
+    (``optional``, a message, a member of a oneof) is NaN if it is a float; `left_out` names the fields that were absent.
 
     Raises:
         Error: the descriptors do not describe the type.
@@ -123,20 +123,20 @@ def _check_size(payload: bytes) -> None:
     fields = 0
     stack = [(0, len(payload))]
     while stack:
-        at, end = stack.pop()
+        offset, end = stack.pop()
         inner: list[tuple[int, int]] = []
         try:
-            while at < end:
-                tag, at = _varint(payload, at)
+            while offset < end:
+                tag, offset = _varint(payload, offset)
                 kind = tag & 7
                 if kind == 0:
-                    _, at = _varint(payload, at)
+                    _, offset = _varint(payload, offset)
                 elif kind == 2:
-                    size, at = _varint(payload, at)
-                    inner.append((at, min(at + size, end)))
-                    at += size
+                    size, offset = _varint(payload, offset)
+                    inner.append((offset, min(offset + size, end)))
+                    offset += size
                 elif kind in (1, 5):
-                    at += 8 if kind == 1 else 4
+                    offset += 8 if kind == 1 else 4
                 else:
                     break  # not a message
                 fields += 1
@@ -144,18 +144,18 @@ def _check_size(payload: bytes) -> None:
                     check_decoded(f"{fields} fields", fields * _FIELD_BYTES)
         except IndexError:  # not a message
             continue
-        if at == end:
+        if offset == end:
             stack += [(begin, stop) for begin, stop in inner if stop - begin > _SMALL]
 
 
-def _varint(payload: bytes, at: int) -> tuple[int, int]:
+def _varint(payload: bytes, offset: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = payload[at]
-        at += 1
+        byte = payload[offset]
+        offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value, offset
         shift += 7
 
 
@@ -165,19 +165,19 @@ class _Reader:
     Args:
         descriptor: of the message's type.
         prefix: the path of the message.
-        absent: gets the paths of what messages lack, though their type tells absence from the default.
+        absent: receives the paths of fields that messages lack, if their type distinguishes absence from the default.
     """
 
     def __init__(self, leaf: Leaf, descriptor: Descriptor, prefix: str, absent: set[str]) -> None:
         self.leaf = leaf
         self._absent = absent
         self._steps: list[tuple[str, str, bool]] = []  # name, path, whether it may be absent
-        of = descriptor
+        type_of_field = descriptor
         for name in leaf.path.split("."):
-            field, prefix = of.fields_by_name[name], f"{prefix}{name}"
+            field, prefix = type_of_field.fields_by_name[name], f"{prefix}{name}"
             self._steps.append((name, prefix, field.has_presence and not field.has_default_value))
-            of, prefix = field.message_type, f"{prefix}."
-        self._inner = [_Reader(inner, of, prefix, absent) for inner in leaf.fields]
+            type_of_field, prefix = field.message_type, f"{prefix}."
+        self._inner = [_Reader(inner, type_of_field, prefix, absent) for inner in leaf.fields]
         self._is_float = leaf.kind == "number" and leaf.dtype is not None and leaf.dtype.kind == "f"
 
     def __call__(self, message: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Messages as ROS 1 and ROS 2 (CDR) serialise them.
+"""Decodes messages as ROS 1 and ROS 2 (CDR) serialise them.
 
-Where the fields of a message lie follows from its type and from the lengths in it. A message is walked through once; all others
-that have the same lengths at the same places, mostly all of a topic, are then cut up together, as columns of one array.
+The offsets of a message's fields follow from its type and from the lengths in it. The fields of one message are located one by one.
+All messages with the same lengths, mostly all of a topic, are then read together, as columns of one array.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _NUMBERS = {
     name: np.dtype(name)
     for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
 } | {"octet": np.dtype(np.uint8), "char": np.dtype(np.uint8), "byte": np.dtype(np.uint8)}
-# ROS 2 gives a message without fields this one.
+# The field that ROS 2 gives a message without fields.
 EMPTY = "structure_needs_at_least_one_member"
-# Messages up to this many bytes are copied into one array; of larger ones their fields one by one.
+# Messages up to this many bytes are copied into one array; of larger messages, fields are copied one by one.
 _SMALL = 4096
-# The number of layouts of messages of one length that are remembered.
+# The most layouts that are remembered for messages of one length.
 _REMEMBERED = 32
 
 Definitions = dict[str, Any]  # fields by the type's name, as rosbags has them
@@ -42,7 +42,7 @@ Definitions = dict[str, Any]  # fields by the type's name, as rosbags has them
 
 @cache
 def known_definitions(ros: int) -> dict[str, Definitions]:
-    """The messages that come with ROS 1 or 2, of each distribution by its name, the newest first."""
+    """Returns the messages of ROS 1 or 2, for each distribution by its name, the newest first."""
     names = [store.name for store in Stores if store.name.startswith(f"ROS{ros}_")]
     return {
         name.partition("_")[2].lower(): {
@@ -53,12 +53,12 @@ def known_definitions(ros: int) -> dict[str, Definitions]:
 
 
 def parse_definition(name: str, text: str, encoding: str) -> Definitions:
-    """The definition of a message and those that come with it.
+    """Returns the definition of a message and of those that come with it.
 
     encoding: "ros1msg", "ros2msg" or "ros2idl".
 
     Raises:
-        Error: it is none.
+        Error: the text is no definition.
     """
     try:
         if encoding == "ros2idl":
@@ -75,7 +75,7 @@ def parse_definition(name: str, text: str, encoding: str) -> Definitions:
 
 
 def read_definitions(folder: Path) -> Definitions:
-    """The .msg and .idl files in a folder and below: of each package a folder, as in a ROS workspace."""
+    """Returns the .msg and .idl files in a folder and below; each package has a folder, as in a ROS workspace."""
     found: Definitions = {}
     for file in sorted(folder.rglob("*")):
         if file.suffix == ".msg" and file.is_file():
@@ -87,10 +87,10 @@ def read_definitions(folder: Path) -> Definitions:
 
 
 def leaves_of(name: str, definitions: Definitions, ros: int) -> tuple[Leaf, ...]:
-    """The leaves of the type of that name.
+    """Returns the leaves of the type of that name.
 
     Raises:
-        Error: a definition is missing, or none of a message.
+        Error: a definition is missing, or defines no message.
     """
     return tuple(_leaves(name, "", definitions, ros, (), iter(range(MAX_LEAVES))))
 
@@ -98,7 +98,7 @@ def leaves_of(name: str, definitions: Definitions, ros: int) -> tuple[Leaf, ...]
 def _leaves(
     name: str, prefix: str, definitions: Definitions, ros: int, inside: tuple[str, ...], messages: Iterator[int]
 ) -> list[Leaf]:
-    """`messages`: runs out where there are too many in each other, be they without a leaf of their own or in sequences."""
+    """Returns the leaves of a type. `messages` runs out if too many messages contain each other, even empty ones."""
     if name in inside:
         raise Error(f"the definition of {name} holds itself")
     if next(messages, None) is None:
@@ -116,24 +116,26 @@ def _leaves(
         elif node == Nodetype.NAME:
             leaves += _leaves(what, f"{path}.", definitions, ros, inside, messages)
         else:
-            (inner, of), count = what
+            (inner, inner_type), count = what
             if node == Nodetype.ARRAY:
-                if inner == Nodetype.BASE and of[0] in _NUMBERS:
-                    leaves.append(Leaf(path, "number", _base(path, of[0], ros).dtype, count))
+                if inner == Nodetype.BASE and inner_type[0] in _NUMBERS:
+                    leaves.append(Leaf(path, "number", _base(path, inner_type[0], ros).dtype, count))
                 else:
                     for index in range(min(count, MAX_LEAVES + 1)):
-                        place = f"{path}[{index}]"
+                        element = f"{path}[{index}]"
                         if inner == Nodetype.BASE:
-                            leaves.append(_base(place, of[0], ros))
+                            leaves.append(_base(element, inner_type[0], ros))
                         else:
-                            leaves += _leaves(of, f"{place}.", definitions, ros, inside, messages)
+                            leaves += _leaves(inner_type, f"{element}.", definitions, ros, inside, messages)
                         if len(leaves) > MAX_LEAVES:
                             break
             elif inner == Nodetype.BASE:
-                base = _base(path, of[0], ros)
+                base = _base(path, inner_type[0], ros)
                 leaves.append(Leaf(path, "texts" if base.kind == "text" else "numbers", base.dtype))
             else:
-                leaves.append(Leaf(path, "records", fields=tuple(_leaves(of, "", definitions, ros, inside, messages))))
+                leaves.append(
+                    Leaf(path, "records", fields=tuple(_leaves(inner_type, "", definitions, ros, inside, messages)))
+                )
         if len(leaves) > MAX_LEAVES:
             raise Error(f"{name} has more than {MAX_LEAVES} fields")
     return leaves
@@ -149,29 +151,29 @@ def _base(path: str, name: str, ros: int) -> Leaf:
     return Leaf(path, "number", _NUMBERS[name])
 
 
-# ---- where fields lie ----
+# ---- the offsets of fields ----
 
 
 @dataclass
 class _Layout:
     """The offsets of the fields of a message, or of a record in it, in the payload.
 
-    places: of each leaf its first byte, and how many numbers or bytes it has.
-    lists: of texts, first byte and size of each.
-    runs: of records, (how many, bytes from one to the next, layout of the first), one behind the other.
+    extents: for each leaf, the offset of its first byte, and the count of its numbers or bytes.
+    lists: for each list of texts, offset and size of each text.
+    runs: for each list of records: (count, bytes from one to the next, layout of the first), one run after another.
     """
 
-    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    extents: dict[str, tuple[int, int]] = field(default_factory=dict)
     lists: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     runs: dict[str, list[tuple[int, int, _Layout]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Large:
-    """The last sequence of a message that is large, as an image's bytes: it may be longer or shorter in others.
+    """The last large sequence of a message, such as an image's bytes, whose length may differ in other messages.
 
-    length: where its length stands.
-    end: the byte behind it.
+    length: the offset of its length.
+    end: the offset after it.
     """
 
     path: str
@@ -186,7 +188,7 @@ _TEXT_BYTES, _RECORD_BYTES, _EVEN_RECORD_BYTES = 200, 1000, 24
 
 
 class _Walk:
-    """A way through one payload; where it does not fit the type, struct.error or ValueError."""
+    """Locates the fields of one payload; raises struct.error or ValueError if it does not fit the type."""
 
     def __init__(self, payload: Payload, cdr: bool) -> None:
         self.order, self._start = "<", 0
@@ -200,7 +202,7 @@ class _Walk:
         self._payload = payload
         self._length = struct.Struct(f"{self.order}I")
         self.at = self._start
-        self.lengths: dict[int, int] = {}  # by their place
+        self.lengths: dict[int, int] = {}  # by offset
         self.large: _Large | None = None
 
     def _align(self, size: int) -> None:
@@ -228,7 +230,7 @@ class _Walk:
         return start, max(0, count - 1) if self._cdr else count  # without its NUL
 
     def message(self, leaves: Sequence[Leaf], whole: bool = False) -> _Layout:
-        """The offsets of a message's fields, or, if not `whole`, of the fields of a record in one."""
+        """Returns the offsets of a message's fields, or, if not `whole`, of the fields of a record in one."""
         layout = _Layout()
         for leaf in leaves:
             if leaf.kind == "number" or leaf.kind == "numbers":
@@ -238,31 +240,31 @@ class _Walk:
                 count = self._count(size) if leaf.kind == "numbers" else always
                 if count:
                     self._align(size)
-                layout.places[leaf.path] = self._skip(count * size), count
+                layout.extents[leaf.path] = self._skip(count * size), count
                 if whole and leaf.kind == "numbers" and count * size > _SMALL:
                     self.large = _Large(leaf.path, list(self.lengths)[-1], self.at, count, size)
             elif leaf.kind == "text":
-                layout.places[leaf.path] = self._text()
+                layout.extents[leaf.path] = self._text()
             elif leaf.kind == "texts":
                 count = self._count(4)
                 check_decoded(f"{leaf.path}: {count} texts", count * _TEXT_BYTES)
                 layout.lists[leaf.path] = [self._text() for _ in range(count)]
             else:
                 count = self._count(1)
-                if not leaf.fields or any(of.kind != "number" for of in leaf.fields):
+                if not leaf.fields or any(inner.kind != "number" for inner in leaf.fields):
                     check_decoded(f"{leaf.path}: {count} records", count * _RECORD_BYTES)
                 layout.runs[leaf.path] = self._records(leaf, count)
         return layout
 
     def _records(self, leaf: Leaf, count: int) -> list[tuple[int, int, _Layout]]:
-        """Records of numbers alone lie in even steps, but for the first, which may be aligned otherwise."""
-        even = all(of.kind == "number" for of in leaf.fields)
+        """Returns the runs of records. Records of numbers alone have even steps, except for the first, which may be aligned differently."""
+        even = all(inner.kind == "number" for inner in leaf.fields)
         runs: list[tuple[int, int, _Layout]] = []
         for index in range(count):
             layout = self.message(leaf.fields)
             if even and runs:
-                before = runs[-1][2].places
-                steps = {layout.places[path][0] - before[path][0] for path in before}
+                before = runs[-1][2].extents
+                steps = {layout.extents[path][0] - before[path][0] for path in before}
                 if len(steps) == 1:
                     step = steps.pop()
                     runs[-1] = (count - index + 1, step, runs[-1][2])
@@ -279,11 +281,11 @@ class _Walk:
         return 0 if self._cdr else rest
 
 
-# ---- many of them ----
+# ---- many messages ----
 
 
 class _Payloads:
-    """Payloads in which fields lie at the same places, or, behind `end`, so many bytes farther on."""
+    """Payloads whose fields have equal offsets, or after `end` offsets that differ by each payload's shift."""
 
     def __init__(
         self, payloads: Sequence[Payload], stacked: np.ndarray | None, end: int = 0, shifts: list[int] | None = None
@@ -297,7 +299,7 @@ class _Payloads:
         return len(self._payloads)
 
     def cut(self, start: int, size: int, times: int, step: int) -> np.ndarray:
-        """uint8 ``[payloads * times, size]``: so many bytes from `start` on, `times` times in steps of `step`."""
+        """Returns uint8 ``[payloads * times, size]``: `size` bytes from `start` on, `times` times in steps of `step`."""
         span = (times - 1) * step + size
         if self._stacked is not None:
             part = self._stacked[:, start : start + span]
@@ -316,7 +318,7 @@ class _Payloads:
         return np.lib.stride_tricks.as_strided(part, (len(self), times, size), strides).reshape(-1, size)
 
     def cut_large(self, start: int, size: int) -> np.ndarray:
-        """uint8: what begins at `start` and ends at `end`, in the first; longer or shorter in the others."""
+        """Returns the bytes from `start` on: `size` of them in the first payload, and by each payload's shift more in the others."""
         assert self.shifts is not None
         pairs = zip(self._payloads, self.shifts, strict=True)
         return np.frombuffer(b"".join([payload[start : start + size + shift] for payload, shift in pairs]), np.uint8)
@@ -324,9 +326,9 @@ class _Payloads:
 
 @dataclass
 class _Group:
-    """Rows of a batch whose fields lie at the same places: the same in each payload, or records in even steps in each.
+    """Rows of a batch whose fields have equal offsets: one row in each payload, or records in even steps in each.
 
-    rows: which they are; None where they are all, in order.
+    rows: their indices in the batch; None if they are all rows, in order.
     """
 
     payloads: _Payloads
@@ -339,15 +341,15 @@ class _Group:
 
     def count(self, path: str) -> Any:
         """Returns the number of elements of a sequence: one for all rows, or one for each."""
-        count = self.layout.places[path][1]
+        count = self.layout.extents[path][1]
         if self.payloads.shifts is None or self.large is None or self.large.path != path:
             return count
         return count + np.array(self.payloads.shifts) // self.large.size
 
     def sequences(self, leaf: Leaf) -> np.ndarray:
-        """The numbers of all rows one behind the other."""
+        """Returns the numbers of all rows, concatenated."""
         assert leaf.dtype is not None
-        start, count = self.layout.places[leaf.path]
+        start, count = self.layout.extents[leaf.path]
         if self.payloads.shifts is None or self.large is None or self.large.path != leaf.path:
             return self.cut(start, count, leaf.dtype).reshape(-1)
         return self._numbers(self.payloads.cut_large(start, count * leaf.dtype.itemsize), leaf.dtype)
@@ -356,16 +358,16 @@ class _Group:
         return len(self.payloads) * self.times
 
     def cut(self, start: int, count: int, dtype: np.dtype[Any]) -> np.ndarray:
-        """``[rows, count]``."""
-        taken = self.payloads.cut(start, count * dtype.itemsize, self.times, self.step)
+        """Returns the values ``[rows, count]`` at offset `start`."""
+        raw = self.payloads.cut(start, count * dtype.itemsize, self.times, self.step)
         if count == 0:
             return np.empty((len(self), 0), dtype)
-        return self._numbers(taken, dtype)
+        return self._numbers(raw, dtype)
 
-    def _numbers(self, taken: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    def _numbers(self, raw: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
         if dtype == np.bool_:
-            return np.asarray(taken != 0)
-        values: np.ndarray = taken.view(dtype.newbyteorder(">" if self.order == ">" else "<"))
+            return np.asarray(raw != 0)
+        values: np.ndarray = raw.view(dtype.newbyteorder(">" if self.order == ">" else "<"))
         return values.astype(dtype, copy=False)
 
     def texts(self, start: int, size: int) -> list[str]:
@@ -376,7 +378,7 @@ class _Group:
 
 
 class _Messages:
-    """A batch of them."""
+    """A batch of decoded messages."""
 
     def __init__(self, groups: list[_Group], rows: int) -> None:
         self._groups = groups
@@ -390,10 +392,10 @@ class _Messages:
         shape = (self._rows,) if leaf.count is None else (self._rows, leaf.count)
         if len(self._groups) == 1 and self._groups[0].rows is None:
             group = self._groups[0]
-            return group.cut(*group.layout.places[leaf.path], leaf.dtype).reshape(shape)
+            return group.cut(*group.layout.extents[leaf.path], leaf.dtype).reshape(shape)
         out = np.empty(shape, leaf.dtype)
         for group in self._groups:
-            values = group.cut(*group.layout.places[leaf.path], leaf.dtype)
+            values = group.cut(*group.layout.extents[leaf.path], leaf.dtype)
             out[_index(group.rows)] = values.reshape(len(group), *shape[1:])
         return out
 
@@ -417,7 +419,7 @@ class _Messages:
         for group, part in zip(self._groups, parts, strict=True):
             rows = np.arange(self._rows) if group.rows is None else group.rows
             width = len(part) // len(rows)
-            # An index a number costs more than a slice a row where rows are long.
+            # For long rows, an index for each number costs more than a slice for each row.
             if group.payloads.shifts is not None or width > 256:
                 ends = np.cumsum(counts[rows])
                 for row, end in zip(rows.tolist(), ends.tolist(), strict=True):
@@ -427,12 +429,12 @@ class _Messages:
         return out, offsets
 
     def texts(self, leaf: Leaf) -> list[str]:
-        return self._scatter([group.texts(*group.layout.places[leaf.path]) for group in self._groups])
+        return self._scatter([group.texts(*group.layout.extents[leaf.path]) for group in self._groups])
 
     def text_lists(self, leaf: Leaf) -> list[tuple[str, ...]]:
         lists: list[list[tuple[str, ...]]] = []
         for group in self._groups:
-            columns = [group.texts(*place) for place in group.layout.lists[leaf.path]]
+            columns = [group.texts(*extent) for extent in group.layout.lists[leaf.path]]
             lists.append(list(zip(*columns, strict=True)) if columns else [()] * len(group))
         return self._scatter(lists)
 
@@ -465,17 +467,17 @@ def _index(rows: np.ndarray | None) -> Any:
 
 
 def _stack(payloads: Sequence[Payload], size: int) -> np.ndarray:
-    """Payloads of one size: uint8 ``[n, size]``."""
+    """Joins payloads of one size, uint8 ``[n, size]``."""
     return np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), size)
 
 
 @dataclass
-class _Met:
-    """A layout that was met, and the lengths it follows from."""
+class _Known:
+    """A layout that was found before, and the lengths that it follows from."""
 
     order: str
     layout: _Layout
-    places: np.ndarray
+    offsets: np.ndarray
     lengths: np.ndarray
     pairs: list[tuple[int, int]]
     length: struct.Struct
@@ -487,7 +489,7 @@ class RosDecoder:
     """Decodes messages of one type.
 
     leaves: the type, from :func:`leaves_of`.
-    cdr: whether they are CDR, as ROS 2's, or ROS 1's.
+    cdr: whether messages are CDR, as in ROS 2, or serialised as in ROS 1.
     """
 
     is_light = True
@@ -496,12 +498,12 @@ class RosDecoder:
         self.leaves = leaves
         self.left_out: dict[str, str] = {}
         self._cdr = cdr
-        self._met: dict[tuple[int, bytes], list[_Met]] = {}
+        self._known: dict[tuple[int, bytes], list[_Known]] = {}
 
     def decode(self, payloads: Sequence[Payload]) -> tuple[_Messages, dict[int, str]]:
-        """As of :class:`Decoder`."""
+        """As in :class:`Decoder`."""
         bad: dict[int, str] = {}
-        found: list[tuple[_Met, _Payloads, np.ndarray]] = []
+        found: list[tuple[_Known, _Payloads, np.ndarray]] = []
         if (one := self._alike(payloads)) is not None:
             self._group(*one, np.arange(len(payloads)), payloads, found, bad)
         else:
@@ -510,21 +512,23 @@ class RosDecoder:
             for index, key in enumerate(zip(map(len, payloads), heads, strict=True)):
                 alike.setdefault(key if key[0] <= _SMALL else (-1, key[1]), []).append(index)
             for key, indices in alike.items():
-                some = list(payloads) if len(alike) == 1 else [payloads[index] for index in indices]
-                stacked = _stack(some, key[0]) if key[0] >= 0 else None
-                self._group(key, stacked, np.array(indices), some, found, bad)
+                chosen = list(payloads) if len(alike) == 1 else [payloads[index] for index in indices]
+                stacked = _stack(chosen, key[0]) if key[0] >= 0 else None
+                self._group(key, stacked, np.array(indices), chosen, found, bad)
         rows = len(payloads) - len(bad)
         kept = np.ones(len(payloads), bool)
         kept[list(bad)] = False
         numbers = np.cumsum(kept) - 1
         groups = [
-            _Group(some, met.order, met.layout, None if len(some) == rows else numbers[indices], large=met.large)
-            for met, some, indices in found
+            _Group(
+                chosen, known.order, known.layout, None if len(chosen) == rows else numbers[indices], large=known.large
+            )
+            for known, chosen, indices in found
         ]
         return _Messages(groups, rows), bad
 
     def _alike(self, payloads: Sequence[Payload]) -> tuple[tuple[int, bytes], np.ndarray] | None:
-        """Their length and beginning, and all of them as rows; None where they are large, or not all have the same."""
+        """Returns the payloads' length and beginning, and all of them as rows; None if they are large or these differ."""
         sizes = {payloads.size} if isinstance(payloads, Alike) else set(map(len, payloads))
         size = sizes.pop() if len(sizes) == 1 else 0
         if not 2 <= size <= _SMALL:
@@ -541,41 +545,46 @@ class RosDecoder:
         stacked: np.ndarray | None,
         indices: np.ndarray,
         payloads: Sequence[Payload],
-        found: list[tuple[_Met, _Payloads, np.ndarray]],
+        found: list[tuple[_Known, _Payloads, np.ndarray]],
         bad: dict[int, str],
     ) -> None:
-        """Cuts payloads of one length, or large ones, into those of one layout each."""
-        remembered = self._met.setdefault(key, [])
-        number = begin = 0  # of the layouts and the payloads that are still to be looked at
+        """Groups payloads of one length, or large ones, by their layouts."""
+        remembered = self._known.setdefault(key, [])
+        number = begin = 0  # the next layout and the next payload to compare
         while begin < len(indices):
             if number < len(remembered):
-                met = remembered[number]
+                known = remembered[number]
                 number += 1
             else:
                 try:
-                    met = self._walk(payloads[begin])
+                    known = self._walk(payloads[begin])
                 except (ValueError, struct.error) as error:
                     bad[int(indices[begin])] = str(error)
                     begin += 1
                     continue
                 if len(remembered) < _REMEMBERED:
-                    remembered.append(met)
+                    remembered.append(known)
                     number += 1
             if begin:
                 payloads, indices, begin = payloads[begin:], indices[begin:], 0
                 stacked = None if stacked is None else stacked[-len(indices) :]
-            same, shifts = self._same(met, payloads, stacked)
+            same, shifts = self._same(known, payloads, stacked)
             if not same.any():
                 continue
             if same.all():
-                found.append((met, _Payloads(payloads, stacked, met.large.end if met.large else 0, shifts), indices))
+                found.append(
+                    (known, _Payloads(payloads, stacked, known.large.end if known.large else 0, shifts), indices)
+                )
                 return
-            some = list(compress(payloads, same))
+            chosen = list(compress(payloads, same))
             found.append(
                 (
-                    met,
+                    known,
                     _Payloads(
-                        some, None if stacked is None else stacked[same], met.large.end if met.large else 0, shifts
+                        chosen,
+                        None if stacked is None else stacked[same],
+                        known.large.end if known.large else 0,
+                        shifts,
                     ),
                     indices[same],
                 )
@@ -583,39 +592,41 @@ class RosDecoder:
             payloads, indices = list(compress(payloads, ~same)), indices[~same]
             stacked = None if stacked is None else stacked[~same]
 
-    def _walk(self, payload: Payload) -> _Met:
+    def _walk(self, payload: Payload) -> _Known:
         walk = _Walk(payload, self._cdr)
         layout = walk.message(self.leaves, whole=True)
         if rest := walk.end():
             self.left_out["bytes behind its end"] = f"{rest} bytes that its type does not describe"
-        places, lengths = np.array(list(walk.lengths), np.int64), np.array(list(walk.lengths.values()), np.int64)
+        offsets, lengths = np.array(list(walk.lengths), np.int64), np.array(list(walk.lengths.values()), np.int64)
         length = struct.Struct(f"{walk.order}I")
-        return _Met(walk.order, layout, places, lengths, list(walk.lengths.items()), length, len(payload), walk.large)
+        return _Known(
+            walk.order, layout, offsets, lengths, list(walk.lengths.items()), length, len(payload), walk.large
+        )
 
     def _same(
-        self, met: _Met, payloads: Sequence[Payload], stacked: np.ndarray | None
+        self, known: _Known, payloads: Sequence[Payload], stacked: np.ndarray | None
     ) -> tuple[np.ndarray, list[int] | None]:
-        """Returns which payloads have the same lengths at the same offsets, apart from the large sequence; and by how many bytes
-        each of them is longer, if any is."""
+        """Returns which payloads have the same lengths at the same offsets, apart from the large sequence; and how much longer each of
+        these is, if any is."""
         if stacked is not None:
-            if not met.pairs:
+            if not known.pairs:
                 return np.ones(len(payloads), bool), None
-            words = np.ascontiguousarray(stacked[:, (met.places[:, None] + np.arange(4)).reshape(-1)])
-            return np.asarray((words.view(f"{met.order}u4") == met.lengths).all(axis=1)), None
-        read, large = met.length.unpack_from, met.large
+            words = np.ascontiguousarray(stacked[:, (known.offsets[:, None] + np.arange(4)).reshape(-1)])
+            return np.asarray((words.view(f"{known.order}u4") == known.lengths).all(axis=1)), None
+        read, large = known.length.unpack_from, known.large
         same, shifts = np.zeros(len(payloads), bool), []
         for number, payload in enumerate(payloads):
-            shift = len(payload) - met.size
-            if shift and (large is None or shift % 8):  # what is behind it may be aligned otherwise
+            shift = len(payload) - known.size
+            if shift and (large is None or shift % 8):  # later fields may be aligned differently
                 continue
             if len(payload) < (0 if large is None else large.length + 4):
                 continue
             if large is not None and (read(payload, large.length)[0] - large.count) * large.size != shift:
                 continue
             if all(
-                read(payload, at if large is None or at < large.end else at + shift)[0] == count
-                for at, count in met.pairs
-                if large is None or at != large.length
+                read(payload, offset if large is None or offset < large.end else offset + shift)[0] == count
+                for offset, count in known.pairs
+                if large is None or offset != large.length
             ):
                 same[number] = True
                 shifts.append(shift)

@@ -1,4 +1,4 @@
-"""ROS 1 bags: records of a header and data, messages in chunks that may be compressed with bz2 or lz4."""
+"""Reads ROS 1 bags: records of a header and data, and messages in chunks that may be compressed with bz2 or lz4."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
 class _Chunk:
     """The extent of a chunk's data, their compression, and the log times that the bag states for the chunk.
 
-    steps: as of :class:`Chunk`.
+    steps: as in :class:`Chunk`.
     """
 
     at: int
@@ -101,22 +101,22 @@ class RosBag1(Bag):
                         file.seek(data_at)
                         self._connect(header, file.read(min(data_size, at_once())))
                     elif op == _INFO:
-                        (place,) = struct.unpack("<Q", header["chunk_pos"])
+                        (chunk_at,) = struct.unpack("<Q", header["chunk_pos"])
                         file.seek(data_at)
                         pairs = dict(_PAIR.iter_unpack(file.read(min(data_size - data_size % 8, _LARGEST_HEADER))))
-                        infos[place] = _time(header["start_time"]), _time(header["end_time"])
+                        infos[chunk_at] = _time(header["start_time"]), _time(header["end_time"])
                         self._expected = self._expected or Counter()
                         self._expected.update(pairs)
             except SourceError as error:
                 faults.add(f"from byte {at}", error)
-                indexed = True  # that is said
+                indexed = True  # reported above
                 break
             at = data_at + data_size
-        for chunk, (first, last) in zip(self._chunks, [info for place, info in sorted(infos.items())], strict=False):
+        for chunk, (first, last) in zip(self._chunks, [info for chunk_at, info in sorted(infos.items())], strict=False):
             chunk.first, chunk.last = first, last
         if self._expected is None or len(infos) != len(self._chunks):
             for number, chunk in enumerate(self._chunks):
-                chunk.first, chunk.last = number, 1 << 64  # as they lie in the file
+                chunk.first, chunk.last = number, 1 << 64  # they stay in the order of the file
         if not indexed:
             no_index = SourceError(
                 f"{self.path}: no index, as of a recorder that died: its end may be missing; `rosbag reindex` makes one"
@@ -126,11 +126,11 @@ class RosBag1(Bag):
     def _connect(self, header: dict[str, bytes], data: bytes) -> None:
         (number,) = _U32.unpack(header["conn"])
         if number not in self._connections:
-            said = _fields(data)
-            topic, kind = (text.decode(errors="backslashreplace") for text in (header["topic"], said["type"]))
-            self._publishers[number] = said.get("callerid", b"").decode(errors="backslashreplace")
+            fields = _fields(data)
+            topic, kind = (text.decode(errors="backslashreplace") for text in (header["topic"], fields["type"]))
+            self._publishers[number] = fields.get("callerid", b"").decode(errors="backslashreplace")
             self._connections[number] = self.number(
-                Channel(topic, kind, "ros1", "ros1msg", said.get("message_definition", b""))
+                Channel(topic, kind, "ros1", "ros1msg", fields.get("message_definition", b""))
             )
 
     def parts(self, faults: Faults) -> Iterator[Part]:
@@ -140,11 +140,11 @@ class RosBag1(Bag):
                 for chunk, steps in zip(self._chunks, found or [], strict=found is not None):
                     chunk.steps = steps
             self._counts.clear()
-            self._budget = Budget(self.path)  # of each pass
+            self._budget = Budget(self.path)  # each pass has its own
             yield from merge(self._readable(file, faults), {} if faults.is_repeat else self.out_of_order)
         for number, count in (self._expected or {}).items():
-            there = self._counts[number]
-            if there != count:
+            actual = self._counts[number]
+            if actual != count:
                 topic = (
                     self.channels[self._connections[number]].topic
                     if number in self._connections
@@ -152,7 +152,7 @@ class RosBag1(Bag):
                 )
                 faults.add(
                     f"{topic}: messages",
-                    SourceError(f"{self.path}: {topic}: {there} messages, but its index counts {count}"),
+                    SourceError(f"{self.path}: {topic}: {actual} messages, but its index counts {count}"),
                 )
 
     def _readable(self, file: BinaryIO, faults: Faults) -> list[Chunk]:
@@ -183,25 +183,25 @@ class RosBag1(Bag):
         logs: list[int] = []
         numbers: list[int] = []
         payloads: list[Payload] = []
-        at, end = 0, len(data)
-        while at < end:
-            (size,) = _U32.unpack_from(data, at)
-            start = at + 4
+        offset, end = 0, len(data)
+        while offset < end:
+            (size,) = _U32.unpack_from(data, offset)
+            start = offset + 4
             after = start + size + 4
             if size > _LARGEST_HEADER or after > end:
-                raise SourceError(f"{where}: a record's header of {size} bytes at {at} of {end}")
+                raise SourceError(f"{where}: a record's header of {size} bytes at {offset} of {end}")
             header = _fields(data[start : start + size])
             (length,) = _U32.unpack_from(data, after - 4)
-            at = after + length
-            if at > end:
+            offset = after + length
+            if offset > end:
                 raise SourceError(f"{where}: a record of {length} bytes at {start} of {end}")
             op = _kind(header)
             if op == _MESSAGE:
                 numbers.append(_U32.unpack(header["conn"])[0])
                 logs.append(_time(header["time"]))
-                payloads.append(data[after:at])
+                payloads.append(data[after:offset])
             elif op == _CONNECTION:
-                self._connect(header, bytes(data[after:at]))
+                self._connect(header, bytes(data[after:offset]))
         if not logs:
             return None
         self._counts.update(numbers)
@@ -214,7 +214,7 @@ class RosBag1(Bag):
 
 
 def _read_record(file: BinaryIO, at: int, size: int) -> tuple[dict[str, bytes], int, int]:
-    """A record's header, where its data begin, and how many bytes they are."""
+    """Returns a record's header, the offset of its data, and their bytes."""
     file.seek(at)
     head = file.read(4)
     length = _U32.unpack(head)[0] if len(head) == 4 else 0
@@ -232,16 +232,16 @@ def _read_record(file: BinaryIO, at: int, size: int) -> tuple[dict[str, bytes], 
 
 
 def _fields(data: bytes | memoryview) -> dict[str, bytes]:
-    """A header: fields of "name=value", each behind its length."""
+    """Returns a header's fields: "name=value", each after its length."""
     fields: dict[str, bytes] = {}
-    at = 0
-    while at < len(data):
-        (size,) = _U32.unpack_from(data, at)
-        if size > len(data) - at - 4:
+    offset = 0
+    while offset < len(data):
+        (size,) = _U32.unpack_from(data, offset)
+        if size > len(data) - offset - 4:
             raise Error(f"a header's field of {size} bytes in {len(data)}")
-        name, _, value = bytes(data[at + 4 : at + 4 + size]).partition(b"=")
+        name, _, value = bytes(data[offset + 4 : offset + 4 + size]).partition(b"=")
         fields[name.decode(errors="backslashreplace")] = value
-        at += 4 + size
+        offset += 4 + size
     return fields
 
 
@@ -251,7 +251,7 @@ def _time(stamp: bytes) -> int:
 
 
 def _decompress(compression: str, data: bytes, size: int, where: str) -> bytes:
-    """No more than one byte more than `size`."""
+    """Decompresses to at most `size` + 1 bytes."""
     if compression == "none":
         return data
     if compression == "bz2":

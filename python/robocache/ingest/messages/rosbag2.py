@@ -1,4 +1,4 @@
-"""ROS 2 bags: a folder with metadata.yaml and its SQLite or MCAP files, one behind the other, or a bare .db3."""
+"""Reads ROS 2 bags: a folder with metadata.yaml and its SQLite or MCAP files, one after another, or a bare .db3."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .packed import UnpackedBag, without_twins
 from .passes import finish as finish
 from .passes import read_bags
 
-# Rows of a database that are read together.
+# The bytes of messages that make a part.
 _AT_ONCE = 4 << 20
-# Bytes of these that are handled together; each message counts for so many bytes more.
+# The bytes of rows that are processed together; each row counts for some bytes beyond its message.
 _FETCHED = 1 << 17
 _ROW_BYTES = 64
-# Messages whose log times are looked at together.
-_LOOKED_AT = 1 << 16
-# Messages of no more than this stay bytes.
+# The number of messages whose log times are compared together.
+_TIMES_AT_ONCE = 1 << 16
+# The most bytes of a message that stays bytes; larger ones become views.
 _SMALL = 4096
 
 
@@ -64,29 +64,29 @@ class RosBag(UnpackedBag):
         self._metadata = metadata
 
     def open(self, faults: Faults) -> None:
-        there = [file for file in sorted(self.path.iterdir(), key=natural) if is_database(file) or is_mcap(file)]
+        present = [file for file in sorted(self.path.iterdir(), key=natural) if is_database(file) or is_mcap(file)]
         files: list[Path] = []
         with faults.reading("metadata.yaml", self._metadata):
-            said = _read_metadata(self._metadata)
-            self.metadata = BagMetadata.of(said)
-            for name in said["relative_file_paths"]:
+            metadata = _read_metadata(self._metadata)
+            self.metadata = BagMetadata.of(metadata)
+            for name in metadata["relative_file_paths"]:
                 with faults.reading(str(name), self._metadata):
                     files.append(self._file(str(name)))
             if not files:
                 raise SourceError(
-                    f"{self._metadata}: none of the files that it names is there: {said['relative_file_paths']}"
+                    f"{self._metadata}: none of the files that it names is there: {metadata['relative_file_paths']}"
                 )
-            for file in there:
+            for file in present:
                 if file not in files:
                     self.left_out[file.name] = "metadata.yaml does not name it"
-        self._open(files or there, faults)
+        self._open(files or present, faults)
 
     def _file(self, name: str) -> Path:
-        """Old versions named the folder too; of a recorder that died, the last file is not compressed yet, or another name is said."""
-        place = Path(name)
-        if place.is_absolute() or ".." in place.parts:
+        """Returns the file of a name. Old versions named the folder too. After a crash, the last file may be uncompressed, or named otherwise."""
+        path = Path(name)
+        if path.is_absolute() or ".." in path.parts:
             raise SourceError(f"{self._metadata}: expected files beside it, got {name!r}")
-        for file in (self.path / place, self.path / place.name):
+        for file in (self.path / path, self.path / path.name):
             for candidate in (
                 file,
                 file.with_name(unpacked_name(file)),
@@ -116,21 +116,21 @@ def _bag_of(files: list[Path]) -> Bag:
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
-    said = read_yaml(path).get("rosbag2_bagfile_information")
-    if not isinstance(said, dict) or not isinstance(said.get("relative_file_paths"), list):
+    metadata = read_yaml(path).get("rosbag2_bagfile_information")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("relative_file_paths"), list):
         raise SourceError(f"{path}: expected rosbag2_bagfile_information with relative_file_paths")
-    return said
+    return metadata
 
 
 class _Database(Bag):
-    """SQLite files, one behind the other."""
+    """SQLite files, one after another."""
 
     def __init__(self, paths: list[Path]) -> None:
         super().__init__(paths[0])
         self._paths = paths
         self._open: list[tuple[Path, dict[int, int]]] = []
         self._steps: list[list[int]] | None = (
-            None  # of each file the ids of messages at which the log clock was set back
+            None  # for each file, the ids of messages at which the log clock was set back
         )
 
     def open(self, faults: Faults) -> None:
@@ -156,15 +156,15 @@ class _Database(Bag):
                     self._open.append((path, self._topics(path, database, faults)))
 
     def _topics(self, path: Path, database: apsw.Connection, faults: Faults) -> dict[int, int]:
-        """The channel of each topic's id."""
+        """Returns the channel of each topic's id."""
         definitions: dict[str, tuple[str, bytes]] = {}
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if missing := {"topics", "messages"} - tables:  # of a view rows may never end
+        if missing := {"topics", "messages"} - tables:  # the rows of a view may never end
             raise SourceError(f"{path}: expected tables of topics and messages, there is none of {min(missing)}")
-        for table in ("topics", "messages"):  # what a database computes may be of any size
-            made = [row[1] for row in database.execute(f"PRAGMA table_xinfo({table})") if row[6] not in (0, 1)]
-            if made:
-                raise SourceError(f"{path}: {table}: expected columns that are stored, {made[0]!r} is generated")
+        for table in ("topics", "messages"):  # a computed value may have any size
+            generated = [row[1] for row in database.execute(f"PRAGMA table_xinfo({table})") if row[6] not in (0, 1)]
+            if generated:
+                raise SourceError(f"{path}: {table}: expected columns that are stored, {generated[0]!r} is generated")
         self._take_metadata(path, database, tables)
         if "message_definitions" in tables:
             rows = database.execute("SELECT topic_type, encoding, encoded_message_definition FROM message_definitions")
@@ -184,7 +184,7 @@ class _Database(Bag):
         return topics
 
     def _take_metadata(self, path: Path, database: apsw.Connection, tables: set[str]) -> None:
-        """Takes the metadata that versions since Humble write: the distribution, later ones all of metadata.yaml."""
+        """Reads the metadata of versions since Humble: first the distribution, in later versions all of metadata.yaml."""
         try:
             if "metadata" in tables:
                 rows = database.execute("SELECT metadata FROM metadata ORDER BY id DESC LIMIT 1")
@@ -206,24 +206,27 @@ class _Database(Bag):
                 yield from self._run(path, topics, _where(first, end), run, faults)
 
     def _find_steps(self) -> list[list[int]]:
-        """Messages have rising ids as they are written."""
+        """Finds steps of the log clock. Messages have rising ids in the order of writing."""
         clock = LogClock(self.out_of_order)
         found: list[list[int]] = []
         for path, topics in self._open:
             steps: list[int] = []
-            with suppress(apsw.Error), closing(_connect(path)) as database:  # the reading tells of damage
+            with (
+                suppress(apsw.Error),
+                closing(_connect(path)) as database,
+            ):  # damage is reported when the messages are read
                 rows = database.execute(
                     "SELECT id, topic_id, timestamp FROM messages WHERE typeof(id) = 'integer' AND typeof(timestamp) = 'integer' "
                     "AND topic_id IN (SELECT id FROM topics) ORDER BY id"
                 )
-                while some := list(islice(rows, _LOOKED_AT)):
-                    ids, numbers, times_ns = zip(*some, strict=True)
+                while batch := list(islice(rows, _TIMES_AT_ONCE)):
+                    ids, numbers, times_ns = zip(*batch, strict=True)
                     steps += [ids[row] for row in clock.add(times_ns, [topics[number] for number in numbers])]
             found.append(steps)
         return found
 
     def _run(self, path: Path, topics: dict[int, int], where: str, run: int, faults: Faults) -> Iterator[Part]:
-        """The messages of one run, which `where` selects."""
+        """Yields the messages of one run, which `where` selects."""
         part = Part(run)
         with faults.reading(f"{path.name}: messages", path), closing(_connect(path)) as database:
             identities = _identities(database, where)
@@ -249,9 +252,9 @@ class _Database(Bag):
         yield part
 
 
-# A message's row: the topic's number, the time of receipt, the message; a damaged file may have any types.
+# A message's row: topic id, log time, message. In a damaged file they may have any types.
 _Row = tuple[Any, Any, Any]
-# Texts come as the name of their type: a text that is no UTF-8 would end the reading.
+# A text is replaced by the name of its type, since a text that is no UTF-8 would end the reading.
 _SELECT = """
 SELECT CASE typeof(topic_id) WHEN 'text' THEN 'text' ELSE topic_id END,
        CASE typeof(timestamp) WHEN 'text' THEN 'text' ELSE timestamp END,
@@ -267,7 +270,7 @@ def _where(first: int | None, end: int | None) -> str:
 
 
 def _fetch(database: apsw.Connection, where: str) -> Iterator[tuple[int, list[_Row]]]:
-    """The messages that `where` selects in order, some at a time, and how many come before these; those before damage, too."""
+    """Yields the selected messages in order, some at a time, each time with the number of messages before; also those before damage."""
     rows: list[_Row] = []
     done = size = 0
     try:
@@ -284,18 +287,18 @@ def _fetch(database: apsw.Connection, where: str) -> Iterator[tuple[int, list[_R
 
 
 def _identities(database: apsw.Connection, where: str) -> Iterator[tuple[int, Any]]:
-    """The place of each message in order and the number that it has: gone through once, however many are asked for."""
+    """Yields each message's row and its id. It is iterated once, however many ids are needed."""
     for row, (identity,) in enumerate(database.execute(f"SELECT id FROM messages {where} ORDER BY timestamp, id")):
         yield row, identity
 
 
 def _identity(identities: Iterator[tuple[int, Any]], wanted: int) -> Any:
-    """Returns the identity of the message in row `wanted`, which must be after all rows asked for before."""
+    """Returns the id of the message in row `wanted`; rows must be requested in rising order."""
     return next((identity for row, identity in identities if row == wanted), None)
 
 
 def _add_alike(part: Part, rows: list[_Row], topics: dict[int, int]) -> bool:
-    """Adds small messages of one topic together; False, and nothing is added, where they are others."""
+    """Adds small messages of one topic at once. Returns False, and adds nothing, if there are others."""
     if not rows:
         return True
     numbers, times_ns, payloads = zip(*rows, strict=True)
@@ -308,10 +311,10 @@ def _add_alike(part: Part, rows: list[_Row], topics: dict[int, int]) -> bool:
 
 
 def _connect(path: Path) -> apsw.Connection:
-    """Read-only, and so that nothing is written beside it."""
+    """Opens a database read-only, so that nothing is written beside it."""
     uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
     database = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
     database.limit(
         apsw.SQLITE_LIMIT_LENGTH, min(at_once(), path.stat().st_size)
-    )  # nothing stored is longer than its file
+    )  # no stored value is longer than the file
     return database

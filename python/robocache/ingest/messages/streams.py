@@ -1,7 +1,7 @@
 """Turns a topic's messages into streams: one of all single numbers, and one for each other field.
 
-The rules are in docs/ingest-ros.md. What a topic is, an image or a cloud, follows from the fields of its type, not from the type's
-name, so that ROS 1, ROS 2, protobuf and JSON are read alike.
+The rules are in docs/ingest-ros.md. Whether a topic is an image or a cloud follows from the fields of its type, not from the
+type's name, so ROS 1, ROS 2, protobuf and JSON are read alike.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _OF_JOINTS = ("transforms", "twist", "wrench")
 # Lists of messages that each have a number for each joint.
 IN_ORDER = ("points", "interface_values")
 _FILES = re.compile(r"Compressed(Image|Video)$")
-# Frames of reference: in the episodes table where they are the same in all messages of a recording.
 # Arrays whose first number -1 says that the quantity is not provided (sensor_msgs/Imu).
 _UNKNOWN_COVARIANCES = ("orientation_covariance", "angular_velocity_covariance", "linear_acceleration_covariance")
+# Frames of reference: columns of the episodes table if they are the same in all messages of a recording.
 FRAMES = ("header.frame_id", "frame_id", "parent_frame_id", "child_frame_id")
 
 
@@ -44,8 +44,8 @@ class Topic:
     Attributes:
         form: the form of its type, by its fields: "image", "cloud", "compressed", "joints", "dynamic joints", "transforms",
             "array" or "other".
-        intrinsics: what its messages say, where it is a CameraInfo.
-        depth_unit: a sensor and metres of a unit of its depth, where the topic says so.
+        intrinsics: the calibration in its messages, if it is a CameraInfo.
+        depth_unit: a sensor and its metres per unit of depth, if the topic has them.
     """
 
     def __init__(self, origin: Origin, decoder: Decoder) -> None:
@@ -66,7 +66,7 @@ class Topic:
         self._firsts: dict[str, tuple[str, ...]] = {}  # the first message's names, by the paths of `origin.named`
         self._refused: set[str] = set()
         self._leaves: tuple[Leaf, ...] | None = None
-        self._look()
+        self._update_type()
 
     @property
     def _name(self) -> str:
@@ -74,7 +74,7 @@ class Topic:
 
     # ---- the type ----
 
-    def _look(self) -> None:
+    def _update_type(self) -> None:
         """Reads the type again if messages in JSON have added fields to it."""
         if self._leaves is self._decoder.leaves:
             return
@@ -95,14 +95,14 @@ class Topic:
     def _find_form(self) -> str:
         """Returns the form of the messages, by their fields."""
         data = self._leaf("data", "numbers")
-        of_bytes = data is not None and data.dtype == np.uint8
+        is_bytes = data is not None and data.dtype == np.uint8
         # In JSON bytes and words are both text; the type's name says which they are.
         base64 = self._leaf("data", "text") is not None
-        if (of_bytes or base64) and self._has("height", "width", "encoding", "step"):
+        if (is_bytes or base64) and self._has("height", "width", "encoding", "step"):
             return "image"
-        if (of_bytes or base64) and is_cloud(self._by_path):
+        if (is_bytes or base64) and is_cloud(self._by_path):
             return "cloud"
-        if (of_bytes or (base64 and _FILES.search(self._origin.schema))) and (
+        if (is_bytes or (base64 and _FILES.search(self._origin.schema))) and (
             self._leaf("format", "text") or (self._leaf("encoding", "text") and self._has("pts", "flags"))
         ):
             return "compressed"
@@ -122,22 +122,22 @@ class Topic:
 
     @property
     def name(self) -> str:
-        """The name of its stream, or the beginning of its streams' names."""
+        """The name of its stream, or the first part of its streams' names."""
         return self._origin.name
 
     @property
     def delay_s(self) -> float | None:
-        """As of :class:`TopicClock`."""
+        """As in :class:`TopicClock`."""
         return self._clock.delay_s
 
     @property
     def delays_s(self) -> tuple[float, float] | None:
-        """As of :class:`TopicClock`."""
+        """As in :class:`TopicClock`."""
         return self._clock.delays_s
 
     def survey(self, messages: Messages, batch: Batch, bad: Mapping[int, str]) -> None:
-        """Looks at messages, which were decoded but for the `bad` ones."""
-        self._look()
+        """Examines messages; all but the `bad` ones were decoded."""
+        self._update_type()
         self._bad += len(bad)
         self._seen += len(messages.payloads)
         if not len(batch):
@@ -170,7 +170,7 @@ class Topic:
         self.depth_unit = self.depth_unit or depth_unit(self._name, self._by_path, batch)
 
     def absorb(self, other: Topic) -> None:
-        """Takes over what another topic of the same type has seen."""
+        """Adds the counts of another topic of the same type."""
         self._seen += other._seen
         self._bad += other._bad
         for path, span in other._lengths.items():
@@ -227,10 +227,10 @@ class Topic:
         return True
 
     def _settle_names(self) -> None:
-        """Takes the order of elements from the first recording.
+        """Takes the names of elements, in order, from the first recording.
 
         Raises:
-            SourceError: it has elements with other names.
+            SourceError: this recording has other names.
         """
         for named in self._origin.named:
             first = self._firsts[named.path]
@@ -242,15 +242,15 @@ class Topic:
             self._firsts[named.path] = before
 
     def frame_ids(self) -> dict[str, str]:
-        """The frames of reference that are the same in all messages, keyed by the streams that hold them when they change. Those of an
-        exported stream are in its attributes, or its episode's columns."""
+        """Returns the frames of reference that are the same in all messages, keyed by the streams that hold them when they change. An
+        exported stream has them in its attributes, or its episode's columns."""
         if self._exported is not None:
             return {}
         found = {f"{self._name}/{path}": self._constant.get(path) for path in FRAMES}
         return {stream: frame for stream, frame in found.items() if frame}
 
     def find_intrinsics(self, known: Sequence[Intrinsics], units: Mapping[str, float]) -> None:
-        """Takes the intrinsics of the camera of this topic's namespace, and the unit of its depth, where its messages are
+        """Finds the intrinsics of the camera in this topic's namespace and the unit of its depth, if its messages are
         images."""
         if self.form in ("image", "compressed"):
             self._camera.find_intrinsics(known)
@@ -261,8 +261,8 @@ class Topic:
     def samples(
         self, messages: Messages, batch: Batch, bad: Mapping[int, str], numbers: np.ndarray
     ) -> Iterator[tuple[str, Samples]]:
-        """The rows of messages of these numbers, which were decoded but for the `bad` ones."""
-        self._look()
+        """Yields the rows of messages, whose numbers in the topic are `numbers`; all but the `bad` ones were decoded."""
+        self._update_type()
         self._origin.lose({int(numbers[i]): f"{self._origin.schema}: {why}" for i, why in bad.items()})
         if not len(batch):
             return
@@ -296,7 +296,7 @@ class Topic:
         return replace(samples, attributes={**samples.attributes, "methods": methods})
 
     def _as_exported(self, stream: str, samples: Samples) -> Samples:
-        """Rows of an exported stream as they were."""
+        """Returns the rows of an exported stream as its cache had them."""
         if self._exported is None or stream != self._name:
             return samples
         restored = self._exported.restore(samples)
@@ -386,9 +386,9 @@ class Topic:
                 yield stream, Texts(time_ns, batch.texts(leaf), attributes=attributes)
             elif leaf.kind == "texts":
                 lists = batch.text_lists(leaf)
-                if "." not in leaf.path and (orders := self._orders(batch)) is not None:  # as the values are
+                if "." not in leaf.path and (orders := self._orders(batch)) is not None:  # in the order of the values
                     lists = [
-                        tuple(names[of] for of in order) if len(names) == len(order) else names
+                        tuple(names[index] for index in order) if len(names) == len(order) else names
                         for names, order in zip(lists, orders.tolist(), strict=True)
                     ]
                 texts = [json.dumps(texts, ensure_ascii=False) for texts in lists]
@@ -397,7 +397,7 @@ class Topic:
                 yield from self._records(stream, leaf, batch, time_ns, attributes)
 
     def _absent(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Finds the fields that messages do not provide: for each beginning of their paths, which rows lack them."""
+        """Returns for the beginnings of fields' paths the rows that do not provide these fields."""
         absent: dict[str, np.ndarray] = {}
         for path, (what, fields) in says_absent(self._by_path).items():
             values, starts = _first_numbers(batch, self._by_path[path])
@@ -417,7 +417,7 @@ class Topic:
         leaves: Sequence[Leaf],
         shape: Sequence[int],
     ) -> dict[str, Any]:
-        """Returns the attributes of a stream of these fields: which are quaternions by their messages' types, and which are held."""
+        """Returns the attributes of a stream of these fields: the methods for quaternions, by their messages' types, and for held fields."""
         if words_of_enums := {leaf.path: dict(leaf.words) for leaf in leaves if leaf.words}:
             attributes = {**attributes, "words": words_of_enums}
         package, _, name = self._origin.schema.partition("/msg/")
@@ -428,7 +428,9 @@ class Topic:
             stem, dot, name = leaf.path.rpartition(".")
             names.append(f"{stem}{dot}quaternion.{name}" if says(leaf.of, QUATERNION) else leaf.path)
         words = {"words": PX4_WORDS} if self._origin.schema.startswith("px4_msgs/") else {}
-        field = names[0] if len(names) == 1 else ""  # an array: a message of one field has the topic's name
+        field = (
+            names[0] if len(names) == 1 else ""
+        )  # the name of an array; a message's single field has the topic's name
         if dtype.kind in "biu":
             return attributes
         size = prod(shape) // len(leaves)
@@ -444,13 +446,13 @@ class Topic:
         return {**attributes, "methods": found} if found else attributes
 
     def _stream(self, group: list[Leaf], scalars: list[Leaf], alone: bool) -> str:
-        """The name of a vector: the topic's, unless it is a 64-bit integer beside other numbers."""
+        """Returns the name of a vector: the topic's, unless the vector is a 64-bit integer beside other numbers."""
         if alone or len(_vectors(scalars)) == 1 or len(group) > 1 or _is_first(group, scalars):
             return self._name
         return f"{self._name}/{group[0].path}"
 
     def _span(self, path: str) -> Span:
-        """The lengths of a sequence; in JSON another subject's messages may have added it to the type."""
+        """Returns the lengths of a sequence, empty if only another subject's messages have it: they may add fields in JSON."""
         return self._lengths.get(path) or Span()
 
     def _sequence(
@@ -472,7 +474,7 @@ class Topic:
     def _records(
         self, stream: str, leaf: Leaf, batch: Batch, time_ns: np.ndarray, attributes: dict[str, Any]
     ) -> Iterator[tuple[str, Samples]]:
-        """A message's records: ragged."""
+        """Yields a message's records as ragged rows."""
         if not self._span(leaf.path).high:
             self._notes.leave_out(f"{self._origin.what}: {stream}", "always empty")
             return
@@ -484,39 +486,39 @@ class Topic:
         of_joints = orders if leaf.path in _OF_JOINTS or (orders is not None and is_one_each) else own
         scalars = [inner for inner in leaf.fields if inner.kind == "number" and inner.count is None]
         for group, dtype in _vectors(scalars):
-            place = stream if len(group) > 1 or _is_first(group, scalars) else f"{stream}.{group[0].path}"
+            name = stream if len(group) > 1 or _is_first(group, scalars) else f"{stream}.{group[0].path}"
             columns = [records.numbers(inner).astype(dtype, copy=False) for inner in group]
             described = self._with_methods(attributes, dtype, group, [len(group)])
             names = [inner.path for inner in group]
             elements = self._in_order(np.stack(columns, axis=1), offsets, of_joints)
-            yield place, Ragged(time_ns, elements, offsets, names, attributes=described)
+            yield name, Ragged(time_ns, elements, offsets, names, attributes=described)
         for inner in leaf.fields:
-            place = f"{stream}.{inner.path}"
+            name = f"{stream}.{inner.path}"
             if inner.kind == "number" and inner.count:
                 elements = self._in_order(records.numbers(inner), offsets, of_joints)
-                yield place, Ragged(time_ns, elements, offsets, attributes=attributes)
+                yield name, Ragged(time_ns, elements, offsets, attributes=attributes)
             elif inner.kind == "numbers":
                 key = f"{leaf.path}.{inner.path}"
                 width = self._known.facts.get((self._name, key))
                 if width is not None:
                     values, bounds = records.sequences(inner)
-                    if orders is not None and leaf.path == "points":  # a number a joint in each
+                    if orders is not None and leaf.path == "points":  # each point has a number for each joint
                         values = self._in_order(values, bounds, np.repeat(orders, np.diff(offsets), axis=0))
                     elements = self._in_order(values.reshape(-1, width), offsets, of_joints)
                     joints = self._joint_names(width) if leaf.path == "points" else None
-                    yield place, Ragged(time_ns, elements, offsets, joints, attributes=attributes)
+                    yield name, Ragged(time_ns, elements, offsets, joints, attributes=attributes)
                 elif not self._span(key).high:
-                    self._notes.leave_out(f"{self._origin.what}: {place}", "always empty")
+                    self._notes.leave_out(f"{self._origin.what}: {name}", "always empty")
                 else:
-                    self._notes.leave_out(place, "sequences of several lengths in records")
+                    self._notes.leave_out(name, "sequences of several lengths in records")
             elif inner.kind in ("text", "texts"):
                 items = records.texts(inner) if inner.kind == "text" else records.text_lists(inner)
-                taken = self._in_order(np.arange(len(items)), offsets, of_joints).tolist()
+                order = self._in_order(np.arange(len(items)), offsets, of_joints).tolist()
                 texts = [
-                    json.dumps([items[i] for i in taken[start:stop]], ensure_ascii=False)
+                    json.dumps([items[i] for i in order[start:stop]], ensure_ascii=False)
                     for start, stop in pairwise(offsets.tolist())
                 ]
-                yield place, Texts(time_ns, texts, attributes={**attributes, "encoding": "json"})
+                yield name, Texts(time_ns, texts, attributes={**attributes, "encoding": "json"})
             elif inner.kind == "records":
                 of_points = (
                     np.repeat(orders, np.diff(offsets), axis=0)
@@ -524,12 +526,12 @@ class Topic:
                     else None
                 )
                 yield from self._nested(
-                    place, f"{leaf.path}.{inner.path}", inner, records, offsets, of_points, time_ns, attributes
+                    name, f"{leaf.path}.{inner.path}", inner, records, offsets, of_points, time_ns, attributes
                 )
 
     def _nested(
         self,
-        place: str,
+        name: str,
         key: str,
         leaf: Leaf,
         records: Batch,
@@ -538,22 +540,22 @@ class Topic:
         time_ns: np.ndarray,
         attributes: dict[str, Any],
     ) -> Iterator[tuple[str, Samples]]:
-        """Records in records, always as many in each, as a trajectory's transforms, one a joint: features side by side."""
+        """Yields records in records as features side by side, if each has as many: a trajectory's transforms, for example, one a joint."""
         width = self._known.facts.get((self._name, key))
         if not self._span(key).high:
-            self._notes.leave_out(f"{self._origin.what}: {place}", "always empty")
+            self._notes.leave_out(f"{self._origin.what}: {name}", "always empty")
             return
         if width is None:
-            self._notes.leave_out(place, "records in records, of several numbers")
+            self._notes.leave_out(name, "records in records, of several numbers")
             return
         nested, bounds = records.records(leaf)
         scalars = [field for field in leaf.fields if field.kind == "number" and field.count is None]
         for field in leaf.fields:
             if field not in scalars:
-                self._notes.leave_out(f"{place}.{field.path}", "no single number in records in records")
+                self._notes.leave_out(f"{name}.{field.path}", "no single number in records in records")
         joints = self._joint_names(width) if orders is not None else None
         for group, dtype in _vectors(scalars):
-            stream = place if len(group) > 1 or _is_first(group, scalars) else f"{place}.{group[0].path}"
+            stream = name if len(group) > 1 or _is_first(group, scalars) else f"{name}.{group[0].path}"
             columns = [nested.numbers(field).astype(dtype, copy=False) for field in group]
             elements = self._in_order(np.stack(columns, axis=1), bounds, orders).reshape(-1, width * len(group))
             names = [f"{owner}.{field.path}" for owner in joints or range(width) for field in group]
@@ -569,8 +571,8 @@ class Topic:
     # ---- joints ----
 
     def _orders(self, batch: Batch) -> np.ndarray | None:
-        """Returns for each message the indices of its joints in the order of the first message, ``[n, joints]``; None for types that
-        do not name joints."""
+        """Returns for each message the indices of its joints in the order of the first message, ``[n, joints]``; None for types without
+        joints."""
         lists = joint_lists(self._by_path, batch)
         if lists is None or self._joints is None:
             return None
@@ -594,7 +596,7 @@ class Topic:
         return values[index]
 
     def _element_names(self, leaf: Leaf) -> list[str] | None:
-        """Returns the names of an array's elements, where it has sure ones."""
+        """Returns the names of an array's elements if they are sure; else None."""
         for named in self._origin.named:
             if named.has_array(leaf):
                 return list(self._firsts[named.path])
@@ -606,7 +608,7 @@ class Topic:
         return list(joints) if len(joints) == width == len(set(filter(None, joints))) else None
 
     def _dynamic_joints(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
-        """A feature for each interface of each joint."""
+        """Yields a feature for each interface of each joint."""
         batch, joints = messages.batch, self._joints
         lists, orders = joint_lists(self._by_path, batch), self._orders(batch)
         assert joints is not None and lists is not None and orders is not None
@@ -620,14 +622,17 @@ class Topic:
         self._origin.lose(
             {int(messages.numbers[row]): f"{counts[row]} values for {names[row]} interfaces" for row in wrong}
         )
-        there = np.flatnonzero(counts == len(joints))
-        if len(there) and joints:
-            rows = values[offsets[there][:, None] + orders[there]]
+        complete = np.flatnonzero(counts == len(joints))
+        if len(complete) and joints:
+            rows = values[offsets[complete][:, None] + orders[complete]]
             attributes = self._attributes()
-            yield self._name, Rows(messages.time_ns[there], rows, self._joint_names(len(joints)), attributes=attributes)
+            yield (
+                self._name,
+                Rows(messages.time_ns[complete], rows, self._joint_names(len(joints)), attributes=attributes),
+            )
 
     def _joint_states(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
-        """Features in the order of the first message's names, whatever the order in others."""
+        """Yields features in the order of the first message's names; other messages may order them differently."""
         batch, time_ns = messages.batch, messages.time_ns
         lists, joints = joint_lists(self._by_path, batch), self._joints
         assert lists is not None and joints is not None
@@ -640,33 +645,33 @@ class Topic:
                     continue
                 lost[row] = f"joints {list(names)}, but {list(joints)} before it: two publishers on one topic?"
         numbers = {path: cast(Leaf, self._leaf(path)) for path in ("position", "velocity", "effort")}
-        counts = {path: batch.counts(of) for path, of in numbers.items()}
+        counts = {path: batch.counts(leaf) for path, leaf in numbers.items()}
         for path, count in counts.items():
             for row in np.flatnonzero((count != 0) & (count != len(joints))).tolist():
                 lost.setdefault(row, f"{count[row]} of {path} for {len(joints)} joints")
         self._origin.lose({int(messages.numbers[row]): why for row, why in lost.items()})
         kept = np.array([row not in lost for row in range(len(batch))])
-        for path, of in numbers.items():
+        for path, leaf in numbers.items():
             span = self._span(path)
             if not span.high or span.zeros:
                 empty = f"empty in {span.zeros} messages" if span.high else "always empty"
                 self._notes.leave_out(f"{self._origin.what}: {self._name}/{path}", empty)
-            there = np.flatnonzero(kept & (counts[path] != 0))
-            if not len(there):
+            rows = np.flatnonzero(kept & (counts[path] != 0))
+            if not len(rows):
                 continue
-            flat, offsets = batch.sequences(of)
-            values = flat[offsets[there][:, None] + np.arange(len(joints))]
+            flat, offsets = batch.sequences(leaf)
+            values = flat[offsets[rows][:, None] + np.arange(len(joints))]
             if len(orders) > 1:
-                values = np.take_along_axis(values, np.array([orders[lists[row]] for row in there]), axis=1)
+                values = np.take_along_axis(values, np.array([orders[lists[row]] for row in rows]), axis=1)
             if not all(joints):
                 self._notes.leave_out(f"{self._name}: names of joints", f"one of them is empty: {list(joints)}")
             features = list(joints) if all(joints) else None
-            yield f"{self._name}/{path}", Rows(time_ns[there], values, features, attributes=self._attributes())
+            yield f"{self._name}/{path}", Rows(time_ns[rows], values, features, attributes=self._attributes())
 
     # ---- transforms ----
 
     def _transforms(self, batch: Batch, time_ns: np.ndarray) -> Iterator[tuple[str, Samples]]:
-        """A stream for each pair of frames."""
+        """Yields a stream for each pair of frames."""
         leaf = self._leaf("transforms")
         assert leaf is not None
         records, offsets = batch.records(leaf)
@@ -680,7 +685,10 @@ class Topic:
         else:
             self._notes.leave_out(f"{self._name}: header.stamp", "of transforms, which is not the clock")
         parents = fields["header.frame_id" if "header.frame_id" in fields else "parent_frame_id"]  # Foxglove's
-        frames = ([frame.strip("/") for frame in records.texts(of)] for of in (parents, fields["child_frame_id"]))
+        frames = (
+            [frame.strip("/") for frame in records.texts(leaf_of_names)]
+            for leaf_of_names in (parents, fields["child_frame_id"])
+        )
         pairs = list(zip(*frames, strict=True))
         parts = ("translation.", "rotation.")
         numbers = [
@@ -693,17 +701,20 @@ class Topic:
         rows: dict[tuple[str, str], list[int]] = {}
         for row, pair in enumerate(pairs):
             rows.setdefault(pair, []).append(row)
-        # A static transform holds until it is sent again: none lies between two.
+        # A static transform holds until it is sent again: nothing is interpolated between two.
         is_static = self._origin.name.rpartition("/")[2] == "tf_static"
         held = {"methods": [[0, len(numbers), "previous"]]} if is_static else {}
-        for (parent, child), some in rows.items():
+        for (parent, child), rows_of_pair in rows.items():
             attributes = self._attributes(frame_id=parent, child_frame_id=child, **held)
-            yield f"{self._name}/{parent}/{child}", Rows(times[some], values[some], names, attributes=attributes)
+            yield (
+                f"{self._name}/{parent}/{child}",
+                Rows(times[rows_of_pair], values[rows_of_pair], names, attributes=attributes),
+            )
 
 
 def says_absent(leaves: Mapping[str, Leaf]) -> dict[str, tuple[str, list[str]]]:
-    """Finds the fields whose first number is -1 if a message lacks something: by path, the name of that thing and the beginnings of
-    its fields' paths. In ROS these are an Imu's covariances and the status of a NavSatFix."""
+    """Finds fields whose first number -1 means that a quantity is absent: by path, the quantity's name and the beginnings of the paths
+    of its fields. In ROS these are an Imu's covariances and the status of a NavSatFix."""
     found: dict[str, tuple[str, list[str]]] = {}
     for path, leaf in leaves.items():
         stem = path.partition("_covariance")[0]
@@ -715,7 +726,7 @@ def says_absent(leaves: Mapping[str, Leaf]) -> dict[str, tuple[str, list[str]]]:
 
 
 def _first_numbers(batch: Batch, leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:
-    """The first number of each message's array, and the indices of the messages whose array has one."""
+    """Returns the first number of each message's array, and the indices of the messages whose array has one."""
     if leaf.kind == "number":
         return batch.numbers(leaf).reshape(len(batch), -1)[:, 0], np.arange(len(batch))
     values, offsets = batch.sequences(leaf)
@@ -724,12 +735,12 @@ def _first_numbers(batch: Batch, leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:
 
 
 def joint_lists(leaves: Mapping[str, Leaf], batch: Batch) -> list[tuple[str, ...]] | None:
-    """The joints that each message is about; None where the type has none."""
-    of = "joint_names" if "joint_names" in leaves else "name" if _is_joint_state(leaves) else ""
-    if not of or leaves[of].kind != "texts":
+    """Returns the joints of each message; None if the type has none."""
+    field = "joint_names" if "joint_names" in leaves else "name" if _is_joint_state(leaves) else ""
+    if not field or leaves[field].kind != "texts":
         return None
-    lists = batch.text_lists(leaves[of])
-    if of == "name":  # a vector whose numbers have no names
+    lists = batch.text_lists(leaves[field])
+    if field == "name":  # numbers without names are a vector
         counts = np.max([batch.counts(leaves[path]) for path in ("position", "velocity", "effort")], axis=0)
         return [names or ("",) * count for names, count in zip(lists, counts.tolist(), strict=True)]
     if not _is_dynamic(leaves):
@@ -760,8 +771,8 @@ def _is_joint_state(leaves: Mapping[str, Leaf]) -> bool:
 
 
 def _vectors(scalars: Sequence[Leaf]) -> list[tuple[list[Leaf], np.dtype[Any]]]:
-    """Returns which numbers share a vector, and its dtype, which holds all exactly. An integer of 64 bits beside others has its
-    own vector."""
+    """Returns the groups of numbers that share a vector, each with a dtype that holds all of them exactly. An integer of 64 bits
+    beside others has its own vector."""
     if not scalars:
         return []
     dtypes = [cast("np.dtype[Any]", leaf.dtype) for leaf in scalars]

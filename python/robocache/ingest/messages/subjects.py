@@ -1,8 +1,8 @@
-"""Topics that tell of several subjects, as two drivers' joints or the sensors of a row: each has streams of its own.
+"""Topics whose messages belong to several subjects, such as the joints of two drivers: each subject has its own streams.
 
-What a message is about it says itself: its list of joints, in whatever order, or the frames of its header and its child, and the
-namespace and number of a marker. A frame without a name is one too. So do fields that are ids by their names, where a few ids take
-turns.
+A message names its subject by its list of joints, in any order, or by the frames of its header and its child, or by a marker's
+namespace and number. A frame without a name is a subject too. So are the values of fields that are ids by their names, if a few
+ids take turns.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .known import Origin
 from .names import Named, named_arrays
 from .streams import FRAMES, IN_ORDER, Topic, joint_lists
 
-# So many messages that were read together need not be joined with more to become rows.
+# Batches of this many messages become rows without being joined with others.
 _WORTH_KEEPING = 2048
-# So many letters of joints' names are in a stream's.
+# The most letters of joints' names in a stream's name.
 _MOST_LETTERS = 60
 
 _Key = tuple[str, ...]
@@ -44,23 +44,25 @@ class Subjects:
         self._rows = 0
         self._joints = False
         self._ids: dict[str, Ids] | None = None  # by the paths of fields; None before the first messages
-        self._orders: dict[_Key, Ids] = {}  # of each list of joints
-        self._leaves: tuple[Leaf, ...] | None = None  # the type, as :meth:`_see_names` knows it
+        self._orders: dict[_Key, Ids] = {}  # by list of joints
+        self._leaves: tuple[Leaf, ...] | None = None  # the type when :meth:`_see_names` last ran
         self._named: list[Named] = []
         self._unsure: list[Named] = []
         self._together = origin.exported is not None
-        self.publishers: list[str] = []  # of the topic, where the bag declares several that published at the same time
+        self.publishers: list[
+            str
+        ] = []  # the topic's publishers, if the bag declares several that published at the same time
 
     # ---- the first pass ----
 
     def survey(self, messages: Messages) -> None:
-        """Looks at messages."""
+        """Examines messages."""
         for topic, part, batch, bad, _ in self._parts(messages, True):
             topic.survey(part, batch, bad)
 
     def settle(self) -> bool:
-        """Names the subjects; False where there is nothing to read. The topic's own name has the one that an earlier recording
-        gave it, else that of most messages."""
+        """Names the subjects; returns False if there is nothing to read. The subject that has the topic's name alone is an earlier
+        recording's, else the one with most messages."""
         facts, topic = self._origin.known.facts, self._origin.topic
         self._settle_ids()
         self._settle_publishers()
@@ -87,13 +89,13 @@ class Subjects:
 
     @property
     def topics(self) -> list[Topic]:
-        """The topics of its subjects."""
+        """The topics of the subjects that are read."""
         return [topic for key, topic in self._topics.items() if key in self._read]
 
     # ---- the second pass ----
 
     def samples(self, messages: Messages) -> Iterator[tuple[str, Samples]]:
-        """The rows of messages."""
+        """Yields the rows of messages."""
         read = self.topics
         for topic, part, batch, bad, numbers in self._parts(messages, False):
             if topic in read:
@@ -104,12 +106,12 @@ class Subjects:
         for topic in self.topics:
             yield from topic.rest()
 
-    # ---- whose messages are ----
+    # ---- the subjects of messages ----
 
     def _parts(
         self, messages: Messages, first: bool
     ) -> Iterator[tuple[Topic, Messages, Batch, dict[int, str], np.ndarray]]:
-        """The messages of each subject, decoded, with their numbers among all of the topic."""
+        """Yields the messages of each subject, decoded, with their numbers in the topic."""
         batch, bad = messages.decoded or self._decoder.decode(messages.payloads)
         if first and self._decoder.is_light and len(batch) >= _WORTH_KEEPING:
             messages.decoded = batch, bad
@@ -121,30 +123,30 @@ class Subjects:
         keys: list[_Key | None] = [] if self._together else list(self._keys(batch))
         if first:
             for key in dict.fromkeys(keys):
-                self._meet(key)
+                self._topic_of(key)
             self._seen.update(keys)
             self._see_orders(batch)
-        met = {key if key in self._topics else None for key in keys}
-        if self._together or len(met) < 2:
-            key = next(iter(met), None)
+        subjects = {key if key in self._topics else None for key in keys}
+        if self._together or len(subjects) < 2:
+            key = next(iter(subjects), None)
             topic = self._topics.get(key) or next(iter(self._topics.values()), None)
             if topic is None and first:
-                topic = self._meet(None)
+                topic = self._topic_of(None)
             if topic is not None:
                 yield topic, messages, batch, bad, numbers
             return
         owners = iter(keys)
-        of = [None if row in bad else next(owners) for row in range(len(messages.payloads))]
+        subject_of = [None if row in bad else next(owners) for row in range(len(messages.payloads))]
         main = next(iter(self._topics))
         for key, topic in self._topics.items():
-            rows = [row for row, owner in enumerate(of) if (owner if owner in self._topics else main) == key]
+            rows = [row for row, owner in enumerate(subject_of) if (owner if owner in self._topics else main) == key]
             if rows:
                 logged, published, payloads = ([column[row] for row in rows] for column in _columns(messages))
                 part = Messages(logged, published, payloads)
                 yield topic, part, *self._decoder.decode(part.payloads), numbers[rows]
 
-    def _meet(self, key: _Key | None) -> Topic:
-        """A subject's topic; one of messages that were not decoded is the next one's."""
+    def _topic_of(self, key: _Key | None) -> Topic:
+        """Returns a subject's topic, a new one for a new subject. Messages that did not decode belong to the next subject."""
         if None in self._topics and key is not None:
             self._topics[key] = self._topics.pop(None)
         if key not in self._topics:
@@ -156,7 +158,7 @@ class Subjects:
         return self._topics[key]
 
     def _join(self) -> None:
-        """Takes all as one subject; rows of ids that take turns are held, since nothing lies between two of them."""
+        """Joins all subjects to one. Rows whose ids take turns are held, since nothing lies between two subjects."""
         for named in list(self._named):
             self._doubt(named)
         self._together = True
@@ -177,19 +179,19 @@ class Subjects:
         lists = self._joint_lists(batch)
         self._joints = self._joints or lists is not None
         if lists is not None:
-            sorts: dict[_Key, _Key] = {}  # names that are there twice have no other order
+            sorts: dict[_Key, _Key] = {}  # a list with a name twice keeps its order
             for names in lists:
                 if names not in sorts:
                     sorts[names] = tuple(sorted(names)) if len(set(names)) == len(names) else names
                 yield sorts[names]
             return
         frames = [
-            [frame.strip("/") for frame in batch.texts(leaves[path])]  # "/map" is "map", as ROS 1's tf wrote it
+            [frame.strip("/") for frame in batch.texts(leaves[path])]  # ROS 1's tf wrote "/map" for "map"
             for path in FRAMES
             if path in leaves and leaves[path].kind == "text"
         ]
         kinds = {path: leaves[path].kind for path in ("ns", "id") if path in leaves}
-        if kinds == {"ns": "text", "id": "number"}:  # as visualization_msgs/Marker has it
+        if kinds == {"ns": "text", "id": "number"}:  # visualization_msgs/Marker
             numbers = batch.numbers(leaves["id"]).tolist()
             frames += [
                 batch.texts(leaves["ns"]),
@@ -207,11 +209,11 @@ class Subjects:
     # ---- names of elements ----
 
     def _lists(self) -> list[Named]:
-        """Returns the names of elements by which messages are of several subjects."""
+        """Returns the names of elements that divide messages between subjects."""
         return [] if self._joints else [named for named in self._named if named.splits]
 
     def _see_names(self, batch: Batch) -> None:
-        """Looks which arrays have sure names of their elements."""
+        """Checks which arrays have certain names of their elements."""
         if self._leaves is not self._decoder.leaves:
             self._find_names(batch, is_first=self._leaves is None)
             self._leaves = self._decoder.leaves
@@ -222,12 +224,12 @@ class Subjects:
                 self._doubt(named)
 
     def _find_names(self, batch: Batch, is_first: bool) -> None:
-        """Finds names of elements in the type, to which messages in JSON may have added since."""
+        """Finds names of elements in the type, which grows with messages in JSON."""
         joints = self._joint_lists(batch)
         before = {named.path: named for named in self._named + self._unsure}
         sure = self._origin.known.facts.get((self._origin.topic, "named"))
         for named in named_arrays(self._decoder.leaves):
-            if joints is not None and named.path in ("name", "joint_names"):  # the topic has their sequences in order
+            if joints is not None and named.path in ("name", "joint_names"):  # joint_lists() orders their sequences
                 named.arrays = [array for array in named.arrays if array[0].kind == "number"]
                 named.records = []
                 named.unfit = [array for array in named.unfit if array[0].path not in IN_ORDER]
@@ -245,7 +247,7 @@ class Subjects:
                 self._unsure.append(named)
 
     def _doubt(self, named: Named) -> None:
-        """Takes elements by their indices, since their names are not sure."""
+        """Takes elements by their indices, since their names are not certain."""
         lists = self._lists()
         named.is_sure = False
         self._named.remove(named)
@@ -261,9 +263,9 @@ class Subjects:
         for named in self._named + self._unsure:
             if leaves := named.by_index():
                 self._origin.by_index.update(leaf.path for leaf in leaves)
-                said = ", ".join([leaf.path for leaf in leaves][:4]) + ", ..." * (len(leaves) > 4)
+                shown = ", ".join([leaf.path for leaf in leaves][:4]) + ", ..." * (len(leaves) > 4)
                 self._origin.notes.assume(
-                    f"elements of {said} by their indices",
+                    f"elements of {shown} by their indices",
                     f"{named.path} changes, but does not name each element once in every message, in at most {MOST_SUBJECTS} lists; "
                     "rows are held",
                     self._origin.topic,
@@ -272,7 +274,7 @@ class Subjects:
     # ---- ids ----
 
     def _see_ids(self, batch: Batch) -> None:
-        """Counts the values of fields that may be ids; those of too many values are none."""
+        """Counts the values of fields that may be ids. A field with too many values is none."""
         leaves = {leaf.path: leaf for leaf in self._decoder.leaves}
         if self._ids is None:
             names = {leaf.path for named in self._named + self._unsure for leaf in named.names}
@@ -283,7 +285,7 @@ class Subjects:
         self._keep_ids([path for path, ids in self._ids.items() if len(ids.seen) <= MOST_SUBJECTS])
 
     def _settle_ids(self) -> None:
-        """Keeps the ids that take turns. Rows of others that come again are held: a row is about one of them, and the next about
+        """Keeps the ids that take turns. If other ids come again, rows are held: one row belongs to one subject and the next to
         another."""
         if not self._ids or self._together:
             return
@@ -303,17 +305,17 @@ class Subjects:
             )
 
     def _settle_publishers(self) -> None:
-        """Holds the rows of a subject that several publishers tell of: nothing lies between two of theirs."""
+        """Holds the rows of a subject with several publishers: nothing lies between rows of two of them."""
         if len(self.publishers) < 2 or len(self._topics) != 1:
             return
         (topic,) = self._topics.values()
-        said = ", ".join(self.publishers[:4]) + ", ..." * (len(self.publishers) > 4)
-        said = f"{len(self.publishers)} publishers ({said}) wrote to it at the same time"
-        if topic.form == "transforms":  # most often each of frames of its own
-            what, why = "frames", f"{said}: each pair of frames is taken as one publisher's"
+        publishers = ", ".join(self.publishers[:4]) + ", ..." * (len(self.publishers) > 4)
+        publishers = f"{len(self.publishers)} publishers ({publishers}) wrote to it at the same time"
+        if topic.form == "transforms":  # most often each publishes its own frames
+            what, why = "frames", f"{publishers}: each pair of frames is taken as one publisher's"
         else:
             topic.origin.is_held = True
-            what, why = "one stream", f"{said}, and its messages do not say which: rows are held"
+            what, why = "one stream", f"{publishers}, and its messages do not say which: rows are held"
         self._origin.notes.assume(f"{what} of {self._origin.topic}", why, self._origin.topic)
 
     def _see_orders(self, batch: Batch) -> None:
@@ -325,7 +327,7 @@ class Subjects:
             self._orders.setdefault(joints, Ids()).add(found)
 
     def _settle_orders(self) -> None:
-        """Holds the rows of joints whose orders come again after another one: each publisher has its own."""
+        """Holds the rows of joints if an order of them comes again after another: each publisher has its own order."""
         for joints, ids in self._orders.items():
             if ids.return_ and joints in self._topics:
                 self._topics[joints].origin.is_held = True
@@ -339,16 +341,16 @@ class Subjects:
         return joint_lists({leaf.path: leaf for leaf in self._decoder.leaves}, batch)
 
     def _keep_ids(self, kept: list[str]) -> None:
-        """Takes subjects as one that only other ids tell apart."""
+        """Joins subjects that only dropped ids distinguish; `kept` are the ids that stay."""
         if self._ids is None or len(kept) == len(self._ids):
             return
         count = len(self._ids)
-        places = [number - count for number, path in enumerate(self._ids) if path in kept]
+        kept_indices = [number - count for number, path in enumerate(self._ids) if path in kept]
         self._ids = {path: self._ids[path] for path in kept}
-        self._regroup(lambda key: (*key[: len(key) - count], *(key[place] for place in places)))
+        self._regroup(lambda key: (*key[: len(key) - count], *(key[index] for index in kept_indices)))
 
     def _regroup(self, shorten: Callable[[_Key], _Key]) -> None:
-        """Takes subjects as one whose keys are the same when they are shortened."""
+        """Joins subjects whose keys are equal once they are shortened."""
         topics: dict[_Key | None, Topic] = {}
         seen: Counter[_Key | None] = Counter()
         for key, topic in self._topics.items():
@@ -361,7 +363,7 @@ class Subjects:
         self._topics, self._seen = topics, seen
 
     def _label(self, key: _Key | None, keys: Sequence[_Key | None]) -> str:
-        """Returns the suffix of a subject's streams after the topic's name: the parts of its key that tell it from the other `keys`."""
+        """Returns the suffix of a subject's streams after the topic's name: the parts of its key that distinguish it from other `keys`."""
         count = len(self._lists())
         if key and self._ids and len({other[: -len(self._ids)] for other in self._topics if other is not None}) == 1:
             key = key[-len(self._ids) :]
@@ -371,19 +373,19 @@ class Subjects:
                 key = key[count:]
             elif len({other[count:] for other in others}) == 1:
                 key = key[:count]
-        said = [text.strip("/") for text in key or () if text.strip("/")]
-        label = ("," if self._joints else "/").join(said).replace("\0", ",")
+        parts = [text.strip("/") for text in key or () if text.strip("/")]
+        label = ("," if self._joints else "/").join(parts).replace("\0", ",")
         if (self._joints or count) and len(label) > _MOST_LETTERS:
-            label = f"{said[0]}..{said[-1]}-{zlib.crc32(label.encode()):08x}"
+            label = f"{parts[0]}..{parts[-1]}-{zlib.crc32(label.encode()):08x}"
         return label or "unnamed"
 
 
 def _candidates(leaves: Mapping[str, Leaf]) -> list[str]:
-    """Returns the fields that may say what a message is about: whole numbers, and texts beside floats."""
+    """Returns the fields that may name a message's subject: whole numbers, and texts beside floats."""
     numbers = [leaf for path, leaf in leaves.items() if leaf.kind in ("number", "numbers") and "header." not in path]
     has_floats = any(not leaf.is_whole for leaf in numbers)
     if {path: leaves[path].kind for path in ("ns", "id") if path in leaves} == {"ns": "text", "id": "number"}:
-        return []  # a marker's, which are its key already
+        return []  # a marker's are part of its key already
     found = []
     for path, leaf in leaves.items():
         words = words_of(path.rpartition(".")[2])
@@ -408,7 +410,7 @@ def _is_id(path: str) -> bool:
 
 
 def _is_known(path: str) -> bool:
-    """Whether a field may tell subjects apart, by its name."""
+    """Whether a field may name a subject, by its name."""
     return _is_id(path) or bool(words_of(path.rpartition(".")[2]) & WORDS_OF_SUBJECTS)
 
 

@@ -1,6 +1,6 @@
-"""Video in messages, a frame each, as foxglove.CompressedVideo and ffmpeg_image_transport have it: decoded by PyAV, in order.
+"""Decodes video in messages of one frame each, such as foxglove.CompressedVideo and ffmpeg_image_transport's, by PyAV in order.
 
-The only module of recorded messages that needs PyAV.
+This is the only module of recorded messages that needs PyAV.
 """
 
 from __future__ import annotations
@@ -36,14 +36,12 @@ class TopicVideo:
         except (ValueError, FFmpegError) as error:
             raise Error(f"video in {codec}, which PyAV {av.__version__} does not decode") from error
         assert isinstance(context, VideoCodecContext)
-        context.thread_count = 1  # more of them hold frames back
+        context.thread_count = 1  # more threads hold frames back
         context.options = {"max_pixels": str(_MOST_PIXELS)}
         self._context = context
         self._numbers = FrameNumbers() if codec == "h264" else None
         self._missing: int | None = None  # the first message after a missing one, until its frame comes
-        self._waiting: dict[
-            int, int
-        ] = {}  # when the frames that are still to come were taken, by their messages' numbers
+        self._waiting: dict[int, int] = {}  # the stamps of frames that are still to come, by their messages' numbers
         self._broken: str | None = None  # why frames are dropped, until a keyframe
         self._before: (
             dict[int, str] | None
@@ -52,11 +50,11 @@ class TopicVideo:
     def read(
         self, files: Sequence[bytes], rows: Sequence[int], time_ns: np.ndarray
     ) -> Iterator[tuple[np.ndarray, Encoded, tuple[int, int]]]:
-        """Stamps, frames as they are stored, and the size that they had, of the messages of these numbers."""
+        """Yields stamps, frames as they are stored, and their original size, for the messages of these numbers."""
         yield from self._encoded(self._decoded(zip(files, rows, time_ns.tolist(), strict=True)))
 
     def rest(self) -> Iterator[tuple[np.ndarray, Encoded, tuple[int, int]]]:
-        """The frames that the decoder held back."""
+        """Yields the frames that the decoder held back."""
         yield from self._encoded(self._drained())
         self._origin.lose({**(self._before or {}), **dict.fromkeys(self._waiting, "no frame came of it")})
         self._waiting.clear()
@@ -79,19 +77,19 @@ class TopicVideo:
                 (lost if self._before is None else self._before)[row] = str(error)
                 continue
             for frame in frames:
-                yield from self._taken(frame, lost)
+                yield from self._check_frame(frame, lost)
         self._origin.lose(lost)
 
     def _drained(self) -> Iterator[tuple[int, VideoFrame]]:
         lost: dict[int, str] = {}
         try:
             for frame in self._context.decode(None):
-                yield from self._taken(frame, lost)
+                yield from self._check_frame(frame, lost)
         except FFmpegError as error:
             self._broken = str(error)
         self._origin.lose(lost)
 
-    def _taken(self, frame: VideoFrame, lost: dict[int, str]) -> Iterator[tuple[int, VideoFrame]]:
+    def _check_frame(self, frame: VideoFrame, lost: dict[int, str]) -> Iterator[tuple[int, VideoFrame]]:
         """Yields the frame and its time, or notes why it is lost."""
         time_ns = self._waiting.pop(frame.pts, None) if frame.pts is not None else None
         if time_ns is None or frame.pts is None:
@@ -113,7 +111,7 @@ class TopicVideo:
             yield time_ns, frame
 
     def _begin(self) -> None:
-        """Names what is before the first keyframe, which is no fault: a recording begins in the middle of a video."""
+        """Reports messages before the first keyframe. They are no fault: a recording may begin in the middle of a video."""
         if self._before:
             what = f"{self._origin.what}: {self._origin.name}: messages up to {max(self._before)}"
             self._origin.notes.leave_out(what, "before the first keyframe of the video")
