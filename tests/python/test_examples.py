@@ -196,18 +196,6 @@ def test_the_example_of_upgrading(rng, folder, device):
     run_examples(example.replace('device="cuda"', f'device="{device}"'), {})
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_signature_on_an_operations_page(page):
-    (shown,) = [text for text in snippets("python", (ROOT / f"docs/{page}.md").read_text()) if "*, " in text]
-    name = shown.split("(")[0].removeprefix("robocache.")
-    inside = " ".join(shown[shown.index("(") + 1 : shown.rindex(")")].split())
-    shown_parameters = inspect.signature(eval(f"lambda {inside}: None")).parameters.values()
-    real = inspect.signature(getattr(robocache, name)).parameters.values()
-    assert {x.name: x.default for x in shown_parameters if x.kind == x.KEYWORD_ONLY} == {
-        x.name: x.default for x in real if x.kind == x.KEYWORD_ONLY
-    }
-
-
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "tsdf"])  # tsdf has none
 def test_the_cpp_example_of_an_operations_page_exists(page):
     assert f"(../examples/{page}.cpp)" in (ROOT / f"docs/{page}.md").read_text()

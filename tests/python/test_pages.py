@@ -74,7 +74,6 @@ def test_every_snippet_is_run():
         "ingest": "import ray",
         "live": "import robocache_ros2",
         "start": ("import robocache", "with robocache.W", "robocache.resample"),
-        "voxelize": "robocache.voxelize_pointcloud(points, features",
     }
     for page, begins in RUN_HERE.items():
         shown = [text for text in snippets(page) if not text.startswith(">>>")]
