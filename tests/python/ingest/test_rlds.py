@@ -301,7 +301,7 @@ def test_names_of_classes_are_kept(tmp_path):
     assert [what for what in found.left_out if "labels" in what] == ["state.labels.txt"]
 
 
-def test_the_names_of_an_episodes_class_are_kept(tmp_path):
+def test_the_names_of_an_episodes_class_are_noted(tmp_path):
     features = toy_features()
     features["featuresDict"]["features"]["scene"] = label()
     folder = write_toy(tmp_path / "toy", toy_example(1, scene=np.array([1])), features=features)

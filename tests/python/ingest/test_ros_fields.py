@@ -116,7 +116,8 @@ def test_every_kind_of_field(big, tmp_path):
     assert streams["data/fixed"].part.values.dtype == np.int32
     assert streams["data/word"].rows == [m.word for m in messages]
     assert [json.loads(text) for text in streams["data/words"].rows] == [m.words for m in messages]
-    np.testing.assert_array_equal(streams["data/many"].rows, [[1.0, 2.0]] * 20)  # always as many: no ragged rows
+    # Always the same length: no ragged rows.
+    np.testing.assert_array_equal(streams["data/many"].rows, [[1.0, 2.0]] * 20)
     assert streams["data/foos"].names == ["a", "b"]
     for row, m in zip(streams["data/foos"].rows, messages, strict=True):
         np.testing.assert_array_equal(row, np.array([[foo.a, foo.b] for foo in m.foos]).reshape(-1, 2))
@@ -143,8 +144,8 @@ def test_sequences_of_several_lengths_are_ragged_and_in_records_left_out(tmp_pat
     ),
     big=st.booleans(),
 )
-def test_messages_of_any_lengths_are_as_their_library_reads_them(counts, big, tmp_path):
-    """Layouts are shared among messages of the same lengths, and large messages of other lengths: none may be mixed up."""
+def test_messages_of_any_lengths_equal_their_library(counts, big, tmp_path):
+    """Messages of the same lengths share a layout, and so do large messages of other lengths; none may be confused."""
     messages = [mixed(k, ["a" * w] * w, np.arange(n) + k, foos, d=1) for k, (w, foos, n, _) in enumerate(counts)]
     streams = read(write_mixed(tmp_path / "a.mcap", messages, big)).only
     lengths = {len(m.many) for m in messages}
@@ -161,8 +162,8 @@ def test_messages_of_any_lengths_are_as_their_library_reads_them(counts, big, tm
             np.testing.assert_array_equal(row[:, 0], [foo.a for foo in m.foos])
 
 
-def test_what_holds_in_the_first_bag_holds_in_all(tmp_path):
-    """Records may be as many as they like, sequences that were always as long may not."""
+def test_the_first_bags_layout_applies_to_all(tmp_path):
+    """The number of records may change; sequences of a constant length may not."""
     (tmp_path / "bags").mkdir()
     write_mixed(tmp_path / "bags/a.mcap", [mixed(k, foos=2) for k in range(3)])
     write_mixed(tmp_path / "bags/b.mcap", [mixed(k, foos=3) for k in range(3)])
@@ -175,8 +176,8 @@ def test_what_holds_in_the_first_bag_holds_in_all(tmp_path):
 
 
 @pytest.mark.parametrize("big", [False, True])
-def test_what_lies_behind_large_bytes_is_aligned_as_they_end(big, tmp_path):
-    """Large messages share a layout though their bytes are of other lengths, but only where that moves nothing."""
+def test_fields_after_large_bytes_are_aligned(big, tmp_path):
+    """Large messages with bytes of different lengths share a layout, but only if that moves no other field."""
     text = "string word\nuint8[] data\nfloat64 behind\nint32[] more\nuint16 last\n"
     store = get_typestore(Stores.EMPTY)
     store.register(get_types_from_msg(text, "pkg/msg/Blob"))
@@ -195,7 +196,7 @@ def test_what_lies_behind_large_bytes_is_aligned_as_they_end(big, tmp_path):
     assert [row.tolist() for row in streams["data/more"].rows] == [[k] * (k % 2) for k in range(len(lengths))]
 
 
-def test_a_single_field_has_the_topic_s_name(tmp_path):
+def test_a_single_field_has_the_topics_name(tmp_path):
     topics = {
         "/say": strings("open", "", "zu"),
         "/count": ("std_msgs/msg/Int64", [(START, message("std_msgs/msg/Int64", data=2**62 + 1))]),
@@ -215,7 +216,7 @@ def test_a_single_field_has_the_topic_s_name(tmp_path):
 # ---- joints and transforms ----
 
 
-def test_joints_are_in_the_order_of_the_first_names(tmp_path):
+def test_joints_have_the_order_of_the_first_message(tmp_path):
     orders = [("b", "a", "c"), ("b", "a", "c"), ("c", "a", "b"), ("a", "b", "c")]
     messages = [(START + k, joints(k, order, velocity=k != 1)) for k, order in enumerate(orders)]
     got = read(write_mcap(tmp_path / "a.mcap", {"/joint_states": ("sensor_msgs/msg/JointState", messages)}))
@@ -241,7 +242,7 @@ def test_joints_without_all_their_numbers_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("names", [["", ""], ["arm", ""], ["arm", "arm"]])
-def test_joints_without_a_name_of_their_own_cost_no_numbers(names, tmp_path):
+def test_joints_without_unique_names_keep_their_numbers(names, tmp_path):
     states = [
         (
             START + k * MS,
@@ -265,7 +266,7 @@ def test_a_joint_state_without_names_is_a_vector(tmp_path):
     assert streams["/joints/position"].names is None
 
 
-def test_floats_that_json_has_no_numbers_for_are_floats(tmp_path):
+def test_nan_and_infinity_in_json_are_floats(tmp_path):
     things = [
         {"a": 1.5, "b": "NaN", "c": ["NaN", 2, "-Infinity"], "word": "NaN", "whole": 3},
         {"a": "Infinity", "b": "NaN", "c": [1, 2, 3], "word": "go", "whole": 4},
@@ -280,7 +281,7 @@ def test_floats_that_json_has_no_numbers_for_are_floats(tmp_path):
     assert streams["data/word"].rows == ["NaN", "go", "NaN"]
 
 
-def test_transforms_are_a_stream_a_pair_of_frames(tmp_path):
+def test_transforms_are_a_stream_for_each_pair_of_frames(tmp_path):
     def transform(time_ns, parent, child, x):
         name = "geometry_msgs/msg/TransformStamped"
         moved = message("geometry_msgs/msg/Transform", translation=message("geometry_msgs/msg/Vector3", x=x))
@@ -301,7 +302,7 @@ def test_transforms_are_a_stream_a_pair_of_frames(tmp_path):
     assert streams["/tf/base/arm"].attributes["child_frame_id"] == "arm"
 
 
-def test_messages_without_fields_are_a_byte_each_in_a_sequence_too(tmp_path):
+def test_messages_without_fields_in_a_sequence_are_a_byte_each(tmp_path):
     text = "Nothing[] events\nuint8 behind\n" + "=" * 80 + "\nMSG: pkg/Nothing\n"
     payloads = [(START + k, b"\0\1\0\0" + struct.pack("<I", k) + bytes(k) + bytes([k])) for k in range(4)]
     streams = read(write_channel(tmp_path / "a.mcap", "cdr", ("pkg/msg/A", "ros2msg", text.encode()), payloads)).only
@@ -309,8 +310,8 @@ def test_messages_without_fields_are_a_byte_each_in_a_sequence_too(tmp_path):
     assert [len(row) for row in streams["data/events"].rows] == [0, 1, 2, 3]
 
 
-def test_a_definition_of_very_many_messages_in_messages_is_left_out(tmp_path):
-    """In sequences, which are a field each; what they hold doubles from one to the next."""
+def test_a_deeply_nested_definition_is_left_out(tmp_path):
+    """Each level is a sequence of two of the next, so the number of fields doubles."""
     text = "M0[] a\n"
     for level in range(18):
         inner = f"M{level + 1}[] a\nM{level + 1}[] b\n" if level < 17 else "uint8 x\n"
@@ -322,8 +323,8 @@ def test_a_definition_of_very_many_messages_in_messages_is_left_out(tmp_path):
 # ---- several subjects on one topic ----
 
 
-def test_joints_of_two_publishers_are_streams_of_each(tmp_path):
-    """The list that most messages have takes the topic's name, in every bag; another order of names is no other list."""
+def test_joints_of_two_publishers_are_two_streams(tmp_path):
+    """The list of most messages takes the topic's name in every bag; another order of names is the same list."""
     arm, gripper = ("c", "a", "b"), ("d",)
     first = [(START + k, joints(k, gripper if k % 3 == 0 else arm if k % 2 else arm[::-1])) for k in range(12)]
     second = [(START + k, joints(k, gripper if k % 2 else ("a", "b"))) for k in range(4)]
@@ -347,7 +348,7 @@ def test_joints_of_two_publishers_are_streams_of_each(tmp_path):
     assert not got.skipped
 
 
-def test_lists_of_joints_that_grow_are_streams_by_list_with_short_names(tmp_path):
+def test_growing_lists_of_joints_are_streams_with_short_names(tmp_path):
     names = [f"a_long_name_of_joint_{i}" for i in range(8)]
     grown = [names[: 1 + k // 3] for k in range(24)]
     kind = "sensor_msgs/msg/JointState"
@@ -355,7 +356,7 @@ def test_lists_of_joints_that_grow_are_streams_by_list_with_short_names(tmp_path
         (START + k, message(kind, header=header(START + k), name=some, position=np.arange(len(some)) + k))
         for k, some in enumerate(grown)
     ]
-    messages.insert(0, (START - 1, message(kind, header=header(START - 1))))  # nothing in it
+    messages.insert(0, (START - 1, message(kind, header=header(START - 1))))  # an empty message
     streams = read(write_mcap(tmp_path / "a.mcap", {"/joints": (kind, messages)})).only
     assert len(streams) == 8 and all(len(name) < 80 for name in streams)
     for some in {tuple(some) for some in grown}:
@@ -364,7 +365,7 @@ def test_lists_of_joints_that_grow_are_streams_by_list_with_short_names(tmp_path
         assert np.array(stream.rows).tolist() == [(np.arange(len(some)) + k).tolist() for k in rows]
 
 
-def test_trajectories_are_streams_by_joints_in_the_first_message_s_order(tmp_path):
+def test_trajectories_have_the_joint_order_of_the_first_message(tmp_path):
     point, kind = "trajectory_msgs/msg/JointTrajectoryPoint", "trajectory_msgs/msg/JointTrajectory"
 
     def command(k, names):
@@ -428,8 +429,8 @@ def test_interfaces_of_dynamic_joints_are_features(tmp_path):
     assert list(got.skipped) == ["a.mcap: data: messages 3"]
 
 
-def test_frames_of_reference_are_streams_of_each(tmp_path):
-    """A row of sensors on one topic; the frame that most messages have takes the topic's name, as it did in a bag before."""
+def test_each_frame_of_reference_is_a_stream(tmp_path):
+    """Several sensors publish on one topic. The frame of most messages takes the topic's name, as in the bag before."""
     kind = "sensor_msgs/msg/Range"
 
     def write(path, frames):
@@ -461,7 +462,7 @@ def test_frames_of_reference_are_streams_of_each(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_frames_that_differ_between_bags_are_said(workers, tmp_path):
+def test_frames_that_differ_between_bags_are_noted(workers, tmp_path):
     kind = "geometry_msgs/msg/PoseStamped"
     for name, frame in (("a", "map"), ("b", "odom"), ("c", "/map")):
         topics = {
@@ -477,8 +478,8 @@ def test_frames_that_differ_between_bags_are_said(workers, tmp_path):
     assert robocache.ingest(tmp_path / "bags/b.mcap", tmp_path / "one", append=True).assumed == [assumption]
 
 
-def test_frames_with_and_without_a_leading_slash_are_one(tmp_path):
-    """ROS 1's tf put a slash before a frame's name; tf2 knows it without."""
+def test_a_leading_slash_of_a_frame_is_ignored(tmp_path):
+    """ROS 1's tf put a slash before a frame's name; tf2 does not."""
     frames = ["left", "/left", "right", "left", "/right", "/left"]
     ranges = [
         (START + k * MS, message("sensor_msgs/msg/Range", header=header(START + k * MS, frame), range=k))
@@ -499,7 +500,7 @@ def test_frames_with_and_without_a_leading_slash_are_one(tmp_path):
     assert np.array(got["/tf/map/b"].rows)[:, 0].tolist() == [2]
 
 
-def test_markers_are_subjects_by_namespace_and_number(tmp_path):
+def test_markers_are_subjects_by_namespace_and_id(tmp_path):
     kind = "visualization_msgs/msg/Marker"
 
     def one(k, ns, number):
@@ -512,11 +513,11 @@ def test_markers_are_subjects_by_namespace_and_number(tmp_path):
     assert rows == {"/m": [0, 3], "/m/map/box/1": [1], "/m/map/0": [2]}
 
 
-# ---- what messages say they do not provide ----
+# ---- values that messages declare absent ----
 
 
-def test_nothing_lies_between_distances_that_have_limits(tmp_path):
-    """sensor_msgs/LaserScan: values below range_min or above range_max are to be discarded, so half of 0 and 2 m is no distance."""
+def test_distances_with_limits_are_held(tmp_path):
+    """sensor_msgs/LaserScan: values below range_min or above range_max are invalid, so the mean of 0 and 2 m is no distance."""
 
     def scan(k):
         fields = {"header": header(START + k * MS), "range_min": 0.1, "range_max": 3.0}
@@ -550,7 +551,7 @@ PROVIDED = {"orientation": [0, 0, 0, 1], "angular_velocity": [1, 2, 3], "linear_
 
 
 def lacking_imu(k, store=ROS2):
-    """A row lacks the quantity of its number, modulo 4; the fourth lacks none."""
+    """Message k lacks quantity k % 4; with remainder 3 it lacks none."""
     fields = {"header": header(START + k * MS, store=store)}
     for number, (name, values) in enumerate(PROVIDED.items()):
         kind = "Quaternion" if len(values) == 4 else "Vector3"
@@ -577,7 +578,7 @@ def in_json(k):
 
 
 @pytest.mark.parametrize("route", ["ros 2", "ros 1", "json"])
-def test_an_imu_without_orientation_says_so_by_a_covariance_of_minus_1(route, tmp_path):
+def test_a_covariance_of_minus_1_means_no_orientation(route, tmp_path):
     if route == "ros 1":
         messages = [(START + k * MS, lacking_imu(k, ROS1)) for k in range(12)]
         path = write_bag1(tmp_path / "a.bag", {"data": ("sensor_msgs/msg/Imu", messages)})
@@ -593,7 +594,7 @@ def test_an_imu_without_orientation_says_so_by_a_covariance_of_minus_1(route, tm
         assert f"{name}_covariance begins with -1" in got.left_out[f"data: {name}"]
 
 
-def test_a_position_without_a_fix_is_none(tmp_path):
+def test_a_position_without_a_fix_is_nan(tmp_path):
     kind = "sensor_msgs/msg/NavSatFix"
 
     def one(k):
@@ -610,14 +611,14 @@ def test_a_position_without_a_fix_is_none(tmp_path):
     assert "status.status begins with -1" in got.left_out["/fix: position"]
 
 
-# ---- several subjects that ids tell apart ----
+# ---- several subjects by ids ----
 
 
 STEP = 10**7
 
 
 def ranges(path, ids, field="uint8 to_id"):
-    """A message a row: its id, and 10 times its number as a float."""
+    """One message for each row: its id, and 10 times its index as a float."""
     own = "uwb_msgs/msg/Range"
     text = f"std_msgs/Header header\nuint8 from_id\n{field}\nfloat64 range\n"
     store = get_typestore(Stores.ROS2_HUMBLE)
@@ -632,7 +633,7 @@ def ranges(path, ids, field="uint8 to_id"):
 
 
 def between(path, tmp_path):
-    """The last feature of each stream, a quarter of a step after each of its rows; the last row's without."""
+    """The last feature of each stream, a quarter of a step after each of its rows but the last."""
     cache = tmp_path / f"cache of {path.name}"
     report = robocache.ingest(path, cache)
     dataset = robocache.open(cache)
@@ -653,10 +654,10 @@ def between(path, tmp_path):
     return found, report
 
 
-def test_ids_that_take_turns_are_streams_of_each(tmp_path):
+def test_alternating_ids_are_streams(tmp_path):
     ids = [1, 2, 3] * 20
     found, _ = between(ranges(tmp_path / "a.mcap", ids), tmp_path)
-    for number in (1, 2, 3):  # a row each 3 steps: 30 apart
+    for number in (1, 2, 3):  # one row in 3 steps: 30 apart
         expected = 10.0 * np.arange(number - 1, 60, 3)[:-1] + 2.5
         np.testing.assert_allclose(found[f"data/to_id_{number}"], expected)
     assert len(found) == 3
@@ -674,14 +675,14 @@ def test_ids_that_take_turns_are_streams_of_each(tmp_path):
         "uint8 channel",
     ],
 )
-def test_ids_by_other_names(field, tmp_path):
+def test_ids_with_other_names(field, tmp_path):
     values = ["left", "right"] if "string" in field else [4, 9]
     found, _ = between(ranges(tmp_path / "a.mcap", [values[k // 2 % 2] for k in range(40)], field), tmp_path)
     assert sorted(found) == [f"data/{field.split()[1]}_{value}" for value in values]
 
 
 @pytest.mark.parametrize("field", ["string anchor", "string key", "string kind"])
-def test_texts_of_any_name_that_take_strict_turns_are_subjects_and_it_is_said(field, tmp_path):
+def test_strictly_alternating_texts_are_subjects_with_a_note(field, tmp_path):
     name = field.split()[1]
     found, report = between(ranges(tmp_path / "a.mcap", ["pos", "volt"] * 20, field), tmp_path)
     for number, text in enumerate(["pos", "volt"]):
@@ -709,21 +710,21 @@ def test_texts_of_a_state_are_no_subjects(texts, tmp_path):
         ("uint8 width", [k % 2 for k in range(40)]),
     ],
 )
-def test_other_whole_numbers_tell_nothing_apart(field, ids, tmp_path):
+def test_other_integers_are_no_subjects(field, ids, tmp_path):
     found, report = between(ranges(tmp_path / "a.mcap", ids, field), tmp_path)
     np.testing.assert_allclose(found["data"], 10.0 * np.arange(39) + 2.5)
     assert len(found) == 1
     assert not [omission for omission in report.left_out if "subjects" in omission.reason]
 
 
-def test_rows_of_ids_that_come_again_now_and_then_are_held(tmp_path):
+def test_rows_of_irregularly_repeated_ids_are_held(tmp_path):
     ids = [1] * 20 + [2] * 10 + [1] * 10
     found, report = between(ranges(tmp_path / "a.mcap", ids), tmp_path)
     np.testing.assert_array_equal(found["data"], 10.0 * np.arange(39))
     assert any("to_id says that rows are of several subjects" in omission.reason for omission in report.left_out)
 
 
-def test_robots_of_a_fleet_have_one_stream(tmp_path):
+def test_robots_of_a_fleet_are_one_stream(tmp_path):
     for robot in (3, 8):
         ranges(tmp_path / f"fleet/{robot}.mcap", [robot] * 10)
     robocache.ingest(tmp_path / "fleet", tmp_path / "cache")
@@ -738,7 +739,7 @@ def test_ids_in_json(tmp_path):
     np.testing.assert_allclose(found["data/id_1"], np.arange(1, 19, 2) + 0.75)
 
 
-def test_children_of_one_frame_are_streams_of_each(tmp_path):
+def test_each_child_of_a_frame_is_a_stream(tmp_path):
     kind = "geometry_msgs/msg/TransformStamped"
     messages = []
     for k in range(6):
@@ -752,7 +753,7 @@ def test_children_of_one_frame_are_streams_of_each(tmp_path):
     assert np.array(streams["/moved/map/arm"].rows)[:, 0].tolist() == [0, 3]
 
 
-def test_foxglove_s_transforms_in_json(tmp_path):
+def test_foxgloves_transforms_in_json(tmp_path):
     def transform(k, parent, child):
         stamp = {"sec": (START + k) // 10**9, "nsec": (START + k) % 10**9}
         moved = {"translation": {"x": k + 0.5, "y": 0, "z": 0}, "rotation": {"x": 0, "y": 0, "z": 0, "w": 1}}
@@ -772,8 +773,8 @@ def test_foxglove_s_transforms_in_json(tmp_path):
     assert np.array(streams["data/map/b"].rows)[:, 0].tolist() == [0.5, 3.5]
 
 
-def test_transforms_of_a_trajectory_s_points_are_features_side_by_side(tmp_path):
-    """MultiDOFJointTrajectory: a transform a joint in each point, whatever the order of joints in a message."""
+def test_transforms_of_a_trajectorys_points_are_features(tmp_path):
+    """MultiDOFJointTrajectory: each point has a transform for each joint, in any order of joints."""
 
     def transform(x):
         vector = message("geometry_msgs/msg/Vector3", x=x, y=x + 0.25, z=x + 0.5)
@@ -847,12 +848,12 @@ def two_of_bag(path, publishers, frame_ids):
     [
         (two_of_mcap, "a.mcap", [0, 1] * 10, True, True),
         (two_of_mcap, "a.mcap", [0, 1] * 10, False, True),
-        (two_of_mcap, "a.mcap", [0] * 10 + [1] * 10, True, False),  # a node that was started anew
+        (two_of_mcap, "a.mcap", [0] * 10 + [1] * 10, True, False),  # a restarted node
         (two_of_bag, "a.bag", [0, 1, 1] * 7, True, True),
         (two_of_bag, "a.bag", [0] * 10 + [1] * 10, True, False),
     ],
 )
-def test_rows_of_two_publishers_at_once_are_held_and_it_is_said(write, name, publishers, frame_ids, held, tmp_path):
+def test_rows_of_two_simultaneous_publishers_are_held_with_a_note(write, name, publishers, frame_ids, held, tmp_path):
     write(tmp_path / name, publishers, frame_ids)
     report = robocache.ingest(tmp_path / name, tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
@@ -866,7 +867,7 @@ def test_rows_of_two_publishers_at_once_are_held_and_it_is_said(write, name, pub
     assert not held or "2 publishers" in report.assumed[0].reason
 
 
-def test_joints_of_two_declared_publishers_are_held_and_transforms_are_said(tmp_path):
+def test_joints_of_two_declared_publishers_are_held_and_transforms_noted(tmp_path):
     kinds = {"/joints": "sensor_msgs/msg/JointState", "/tf": "tf2_msgs/msg/TFMessage"}
     with (tmp_path / "a.mcap").open("wb") as file:
         writer = Writer(file)
@@ -899,8 +900,8 @@ def test_joints_of_two_declared_publishers_are_held_and_transforms_are_said(tmp_
 
 
 @pytest.mark.parametrize(("orders", "held"), [("0101101", True), ("0001111", False)])
-def test_joints_in_two_orders_in_turn_are_held(orders, held, tmp_path):
-    """As two nodes that publish the same joints do; one that was started anew may have another order, too."""
+def test_joints_in_two_alternating_orders_are_held(orders, held, tmp_path):
+    """Two nodes publish the same joints; a restarted node may also have another order."""
     lists = ("a", "b", "c"), ("c", "a", "b")
     states = [(START + k, joints(k, lists[int(order)])) for k, order in enumerate(orders)]
     write_mcap(tmp_path / "a.mcap", {"/joints": ("sensor_msgs/msg/JointState", states)})
@@ -915,7 +916,7 @@ def test_joints_in_two_orders_in_turn_are_held(orders, held, tmp_path):
 
 
 def write_named(path, name, fields, messages):
-    """An MCAP file of one type of `fields`; `messages` are their values."""
+    """Writes an MCAP file with one type, defined by `fields`; `messages` are dicts of values."""
     store = get_typestore(Stores.EMPTY)
     store.register(get_types_from_msg(fields, name))
     payloads = [
@@ -927,8 +928,8 @@ def write_named(path, name, fields, messages):
 @pytest.mark.parametrize(
     "names", ["joint_names", "name", "names", "dof_names", "interface_names", "motor_name", "joints"]
 )
-def test_texts_name_the_elements_of_the_arrays_beside_them(names, tmp_path):
-    """The order changes in the middle; other names are another subject."""
+def test_texts_name_the_elements_of_arrays_beside_them(names, tmp_path):
+    """The order changes in the middle; a message with other names is another subject."""
     orders = ["abc", "abc", "cab", "bca", "de", "ed"]
     messages = [
         {
@@ -960,7 +961,7 @@ POSES = "pkg/Pose[] {}\nstring label\n" + "=" * 80 + "\nMSG: pkg/Pose\nfloat64 x
 
 
 def write_models(path, names, kind, records, orders):
-    """A list of names or ids beside a list of messages, as gazebo_msgs/ModelStates has it."""
+    """Writes lists of names or ids beside lists of messages, like gazebo_msgs/ModelStates."""
     text = f"{kind}[] {names}\n" + POSES.format(records)
     store = get_typestore(Stores.EMPTY)
     store.register(get_types_from_msg(text, "pkg/msg/Models"))
@@ -986,7 +987,7 @@ def write_models(path, names, kind, records, orders):
         ("joint_names", "string", "states"),
     ],
 )
-def test_messages_beside_names_are_in_the_order_of_the_first_names(names, kind, records, tmp_path):
+def test_messages_beside_names_have_the_order_of_the_first_names(names, kind, records, tmp_path):
     orders = ["abc", "cab", "bca"]
     streams = read(write_models(tmp_path / "a.mcap", names, kind, records, orders)).only
     rows = streams[f"data/{records}"].rows
@@ -997,7 +998,7 @@ def test_messages_beside_names_are_in_the_order_of_the_first_names(names, kind, 
 
 
 @pytest.mark.parametrize(("names", "kind", "records"), [("name", "string", "pose"), ("ids", "int32", "points")])
-def test_messages_beside_other_names_keep_their_order_and_it_is_said(names, kind, records, tmp_path):
+def test_messages_beside_other_names_keep_their_order_with_a_note(names, kind, records, tmp_path):
     path = write_models(tmp_path / "a.mcap", names, kind, records, ["ab", "ba", "abc"])
     rows = read(path).only[f"data/{records}"].rows
     assert [row[:, 1].tolist() for row in rows] == [[ord(n) for n in order] for order in ("ab", "ba", "abc")]
@@ -1014,13 +1015,13 @@ def test_messages_beside_other_names_keep_their_order_and_it_is_said(names, kind
         ("string[] names\nfloat64[2] values\n", {"names": ["b", "b"], "values": [4.0, 3.0]}, True),
         ("string[2] names\nfloat64[2] values\n", {"names": ["b", "b"], "values": [4.0, 3.0]}, True),
         ("string[] names\nfloat64[2] values\n", {"names": [], "values": [4.0, 3.0]}, False),  # in the first message only
-        ("string[] words\nfloat64[] values\n", {"words": ["b", "a"], "values": [4.0, 3.0]}, False),  # no word for names
+        ("string[] words\nfloat64[] values\n", {"words": ["b", "a"], "values": [4.0, 3.0]}, False),  # no field name for names
         ("string[] a_names\nstring[] b_names\nfloat64[] values\n",
-         {"a_names": ["b", "a"], "b_names": ["a", "b"], "values": [4.0, 3.0]}, True),  # which names the values?
+         {"a_names": ["b", "a"], "b_names": ["a", "b"], "values": [4.0, 3.0]}, True),  # ambiguous: two lists of names
         ("int32[] ids\nfloat64[] values\n", {"ids": np.array([1, 3], "int32"), "values": [4.0, 3.0]}, True),  # other ids
     ],
 )  # fmt: skip
-def test_texts_that_are_not_sure_to_be_names_hold_the_rows_and_it_is_said(fields, last, held, tmp_path):
+def test_uncertain_names_hold_the_rows_with_a_note(fields, last, held, tmp_path):
     start = {"values": [1.0, 2.0], "ids": np.array([1, 2], "int32")}
     first = {field: start.get(field, ["a", "b"]) for field in last}
     messages = [one | {"values": np.array(one["values"])} for one in (first, last)]
@@ -1031,7 +1032,7 @@ def test_texts_that_are_not_sure_to_be_names_hold_the_rows_and_it_is_said(fields
     assert [note.streams for note in got.notes.assumed] == [["data"]] * held
 
 
-def test_more_than_32_lists_of_names_hold_the_rows_and_it_is_said(tmp_path):
+def test_more_than_32_lists_of_names_hold_the_rows_with_a_note(tmp_path):
     messages = [{"names": [f"n{k}", f"m{k}"], "values": np.array([1.0 * k, 2.0 * k])} for k in range(40)]
     path = write_named(tmp_path / "a.mcap", "pkg/msg/Named", "string[] names\nfloat64[] values\n", messages)
     got = read(path)
@@ -1043,7 +1044,7 @@ def test_more_than_32_lists_of_names_hold_the_rows_and_it_is_said(tmp_path):
 @pytest.mark.parametrize(
     "names", ["string[2] joint_names", "string[] joint_names", "string[2] names", "int32[2] motor_ids"]
 )
-def test_names_tell_apart_the_elements_of_arrays_of_fixed_length(names, tmp_path):
+def test_names_of_elements_of_fixed_length_arrays(names, tmp_path):
     field = names.split()[1]
     ids = {"a": 7, "b": 9}
     messages = [
@@ -1063,7 +1064,7 @@ def test_names_tell_apart_the_elements_of_arrays_of_fixed_length(names, tmp_path
     assert streams["data/matrix"].names is None
 
 
-def test_each_part_of_a_message_has_names_of_its_own(tmp_path):
+def test_each_part_of_a_message_has_its_own_names(tmp_path):
     """Other names in one of the parts are another subject."""
     fields = (
         "Side left\nSide right\n"
@@ -1097,8 +1098,8 @@ def test_each_part_of_a_message_has_names_of_its_own(tmp_path):
     )
 
 
-def test_frames_and_names_tell_subjects_apart_together(tmp_path):
-    """The frame alone is in a stream's name where all messages have the same names."""
+def test_frames_and_names_together_define_subjects(tmp_path):
+    """If all messages have the same names, only the frame is in a stream's name."""
     fields = "string frame_id\nstring[] names\nfloat64[] values\n"
     messages = [
         {"frame_id": frame, "names": list(order), "values": np.array([float(ord(n)) for n in order])}
@@ -1112,7 +1113,7 @@ def test_frames_and_names_tell_subjects_apart_together(tmp_path):
 
 @pytest.mark.parametrize("name", ["string motor_name", "uint8 id", "std_msgs/Header header"])
 @pytest.mark.parametrize("sure", [True, False])
-def test_names_tell_apart_the_messages_of_an_array(name, sure, tmp_path):
+def test_names_of_messages_in_an_array(name, sure, tmp_path):
     """If a message has a name twice, its rows are kept as they are."""
     store = get_typestore(Stores.ROS2_HUMBLE)
     fields = "Motor[2] motors\n" + "=" * 80 + f"\nMSG: pkg/Motor\n{name}\nfloat32 q\nfloat64[2] gains\n"

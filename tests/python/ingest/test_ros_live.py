@@ -1,4 +1,4 @@
-"""Live topics: a plan in C++ makes the same rows of serialised messages as ingest."""
+"""Live topics: a plan in C++ reads the same rows from serialised messages as ingest."""
 
 import ctypes
 import io
@@ -43,7 +43,7 @@ TYPES = [
 
 
 def random_message(rng, name, time_ns, path=""):
-    """A message of random numbers. Sequences and texts have a length of their own path; frames are the same in all."""
+    """A message with random numbers. The length of a sequence or text depends on its path; all have the same frames."""
     if name == "std_msgs/msg/Header":
         return header(time_ns, "odom")
     msg = {}
@@ -85,7 +85,7 @@ def at(msg, path):
 
 
 def recorded(tmp_path, topic, name, messages, big=False, **options):
-    """Writes a cache of the messages. Returns a loader of all its numbers, and a ring and the names for each stream."""
+    """Writes a cache of the messages. Returns a loader of all numbers, and for each stream a ring and the names."""
     write_mcap(tmp_path / "bags" / "run.mcap", {topic: (name, messages)}, big=big)
     robocache.ingest(tmp_path / "bags", tmp_path / "cache", **options)
     dataset = robocache.open(tmp_path / "cache")
@@ -108,12 +108,12 @@ def recorded(tmp_path, topic, name, messages, big=False, **options):
 
 
 def dtype_of(stream):
-    """Returns numbers unchanged, and frames as a loader gives them."""
+    """The window's dtype: numbers unchanged, frames by the loader's default."""
     return None if stream.kind == "frames" or stream.dtype == "bool" else stream.dtype
 
 
 def replayed(loader, rings, topic, name, messages, big=False):
-    """Sends the messages and compares the batches of all that are settled with the loader's, which it returns."""
+    """Sends the messages and compares all settled batches with the loader's. Returns the batches."""
     aligner = Aligner(loader.spec, rings, framework="numpy")
     assert loader.num_anchors == len(messages)
     for k, (log_ns, msg) in enumerate(messages):
@@ -132,7 +132,7 @@ def replayed(loader, rings, topic, name, messages, big=False):
 
 @pytest.mark.parametrize("big", [False, True])
 @pytest.mark.parametrize("name", TYPES)
-def test_rows_are_those_of_ingest(tmp_path, name, big):
+def test_rows_equal_those_of_ingest(tmp_path, name, big):
     rng = np.random.default_rng(len(name))
     messages = []
     for k in range(30):
@@ -221,7 +221,7 @@ def test_elements_are_found_by_the_names_beside_them(sure, tmp_path):
         np.testing.assert_array_equal(batch["/t/values"].reshape(-1), expected)
 
 
-def test_elements_that_are_taken_by_index_are_warned_of(tmp_path):
+def test_elements_chosen_by_index_are_warned_of(tmp_path):
     name = "pkg/msg/FixedCommand"
     if name not in ROS2.types:
         ROS2.register(get_types_from_msg("string[2] dof_names\nfloat64[2] values\n", name))
@@ -231,7 +231,7 @@ def test_elements_that_are_taken_by_index_are_warned_of(tmp_path):
         Topic("/t", name, rings, names=names, definition=definition(name))
 
 
-def test_other_joints_of_a_message_are_passed_over():
+def test_other_joints_of_a_message_are_ignored():
     topic, rings = joint_topic(("c", "a"), ["position"])
     topic.take(stamped(joints(1, ("a", "b", "c", "d")), 1))
     assert topic.counts["taken"] == 1 and rings["/j/position"].counts["kept"] == 1
@@ -265,7 +265,7 @@ IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 @pytest.mark.parametrize(
     "encoding", ["rgb8", "bgr8", "rgba8", "bgra8", "8UC3", "8UC4", "mono8", "8UC1", "16UC1", "32FC1"]
 )
-def test_images_are_those_of_ingest(tmp_path, encoding, codec):
+def test_images_equal_those_of_ingest(tmp_path, encoding, codec):
     rng = np.random.default_rng(4)
     channels = 3 if encoding[:3] in ("rgb", "bgr") or encoding[-1] == "3" else 1
     channels = 4 if encoding[:4] in ("rgba", "bgra") or encoding[-1] == "4" else channels
@@ -283,7 +283,7 @@ def test_images_are_those_of_ingest(tmp_path, encoding, codec):
 
 
 @pytest.mark.parametrize("form", ["jpeg", "png", "gray png", "progressive"])
-def test_files_are_those_of_ingest(tmp_path, form):
+def test_image_files_equal_those_of_ingest(tmp_path, form):
     rng = np.random.default_rng(5)
     messages = []
     for k in range(4):
@@ -333,12 +333,12 @@ def test_damaged_and_exchanged_files_are_refused():
     assert topic.counts["taken"] == 1 and ring.counts["kept"] == 1
 
 
-# ---- bytes that are no message ----
+# ---- invalid messages ----
 
 
 @pytest.fixture(scope="module")
 def at_the_end():
-    """Copies bytes to the end of a page that no readable page follows."""
+    """Returns a function that copies bytes to the end of a page before an unreadable one."""
     size = 1 << 16
     memory = mmap.mmap(-1, size + mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -395,7 +395,7 @@ def test_truncated_and_damaged_messages_are_refused(name, at_the_end):
 
 
 def first_ring(name):
-    """Returns a ring of one of the type's streams, of the shape that the error asks for."""
+    """Returns a ring for one of the type's streams; its shape is found from the error message."""
     try:
         Topic("/t", name, {"?": Ring((1,), "bool", **SPAN)}, definition=definition(name))
     except robocache.errors.ArgumentError as error:
@@ -408,7 +408,7 @@ def first_ring(name):
     return {stream: Ring((sizes.get(name) or int(shape),), dtype, **SPAN)}
 
 
-# ---- what is said of a topic ----
+# ---- counts and errors ----
 
 
 def test_lost_messages_are_counted_for_each_publisher():
@@ -429,7 +429,7 @@ def test_a_second_sensor_on_one_topic_is_refused():
     assert topic.counts["taken"] == 2 and "'right', but 'left' in the first message" in topic.refusal
 
 
-def test_the_stamp_is_the_messages_or_when_it_came():
+def test_the_stamp_is_the_messages_or_its_arrival():
     for stamp, expected in (("auto", START), ("log", START + 7)):
         ring = Ring((3,), "float64", **SPAN)
         topic = Topic("/j", JOINTS, {"/j/position": ring}, names={"/j/position": [*"abc"]}, stamp=stamp)
@@ -455,7 +455,7 @@ def test_the_stamp_is_the_messages_or_when_it_came():
         ({}, {}, "rings: expected {stream: Ring}"),
     ],
 )
-def test_what_does_not_fit_is_an_error_before_the_first_message(rings, more, why):
+def test_invalid_plans_are_errors_before_the_first_message(rings, more, why):
     msg = {name: Ring((size,), dtype, **SPAN) for name, (size, dtype) in rings.items()}
     options = {"names": {"/j/position": [*"abc"]} if "/j/position" in rings else {}, **more}
     with pytest.raises(robocache.errors.Error, match=why):
@@ -463,12 +463,12 @@ def test_what_does_not_fit_is_an_error_before_the_first_message(rings, more, why
 
 
 @pytest.mark.parametrize("schema", ["sensor_msgs/msg/Nothing", "x"])
-def test_an_unknown_type_names_the_way_out(schema):
+def test_an_unknown_type_is_refused_with_a_hint(schema):
     with pytest.raises(robocache.errors.ArgumentError, match="schema: no definition of"):
         Topic("/j", schema, {"/j": Ring((3,), "float64", **SPAN)})
 
 
-def test_a_vector_has_the_features_that_names_say():
+def test_names_choose_the_features_of_a_vector():
     name = "sensor_msgs/msg/Imu"
     names = ["angular_velocity.z", "orientation.w"]
     ring = Ring((2,), "float64", **SPAN)

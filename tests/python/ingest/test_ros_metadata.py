@@ -1,4 +1,4 @@
-"""A bag's metadata, and the definitions and types of messages that they decide; bags of every distribution are made by
+"""A bag's metadata decide the definitions and types of its messages. Bags of every distribution are written with
 rosbags' own serialisation."""
 
 import json
@@ -29,7 +29,7 @@ def ranges(store, n=6):
 
 
 def markers(store, n=6, empty=0):
-    """The first `empty` of them hold nothing."""
+    """MarkerArrays; the first `empty` of them are empty."""
     kind = "visualization_msgs/msg/Marker"
     messages = [message(kind, store, id=k, text="cup", ns="objects") for k in range(n)]
     return [
@@ -39,7 +39,7 @@ def markers(store, n=6, empty=0):
 
 
 def write_bare(path, topics, store, records=()):
-    """A .db3 without definitions: `said` are the tables that say something of the bag."""
+    """Writes a .db3 without definitions; `records` are tables with the bag's metadata."""
     path.parent.mkdir(parents=True, exist_ok=True)
     database = sqlite3.connect(path)
     database.executescript(
@@ -76,7 +76,7 @@ def write_without_schema(path, topics, store, records=(), chunks=True):
 
 
 def metadata(topics, **more):
-    """As rosbag2 writes it, in JSON, which is YAML."""
+    """rosbag2's metadata.yaml; JSON is valid YAML."""
     content = [
         {
             "topic_metadata": {"name": topic, "type": name, "serialization_format": "cdr"},
@@ -96,8 +96,8 @@ def check_ranges(got, n=6):
 
 @pytest.mark.parametrize("distro", DISTRIBUTIONS)
 @pytest.mark.parametrize("where", ["schema", "table", "yaml", "nowhere", "unknown"])
-def test_definitions_are_those_of_the_distribution(where, distro, tmp_path):
-    """A type that got a field in Iron is read as the bag says; where it says nothing, as its messages fit."""
+def test_definitions_depend_on_the_distribution(where, distro, tmp_path):
+    """A type got a field in Iron. Its definition follows the bag's metadata, or without them its messages."""
     store = store_of(distro)
     topics = {"/sonar": (RANGE, ranges(store))}
     kinds = {
@@ -120,8 +120,8 @@ def test_definitions_are_those_of_the_distribution(where, distro, tmp_path):
     assert "/sonar" not in got.left_out and not got.skipped
 
 
-def test_every_type_that_changed_is_read_as_it_was_recorded(tmp_path):
-    """The numbers of each message come back, of all distributions with another definition than the newest."""
+def test_every_changed_type_is_read_as_recorded(tmp_path):
+    """Numbers round trip for all distributions whose definition is not the newest."""
     known = {distro: store_of(distro) for distro in DISTRIBUTIONS}
     changed = [
         (distro, name)
@@ -139,8 +139,8 @@ def test_every_type_that_changed_is_read_as_it_was_recorded(tmp_path):
         assert got.only, (distro, name)
 
 
-def test_a_distribution_that_the_messages_do_not_fit_is_not_believed(tmp_path):
-    """A bag that was copied by the tools of a later distribution has the later one's name."""
+def test_a_distribution_that_contradicts_the_messages_is_ignored(tmp_path):
+    """A bag copied by tools of a later distribution names the later one."""
     store = store_of("humble")
     tables = [("schema(schema_version INTEGER PRIMARY KEY, ros_distro TEXT)", (4, "jazzy"))]
     check_ranges(read(write_bare(tmp_path / "a.db3", {"/sonar": (RANGE, ranges(store))}, store, tables)))
@@ -149,7 +149,7 @@ def test_a_distribution_that_the_messages_do_not_fit_is_not_believed(tmp_path):
 def test_one_damaged_message_decides_nothing(tmp_path):
     store = store_of("humble")
     path = write_bare(tmp_path / "a.db3", {"/sonar": (RANGE, ranges(store))}, store)
-    with sqlite3.connect(path) as database:  # four bytes more: as long as a later distribution's
+    with sqlite3.connect(path) as database:  # four more bytes: the length of a later distribution's message
         ((data,),) = database.execute("SELECT data FROM messages WHERE id = 1").fetchall()
         database.execute("UPDATE messages SET data = ? WHERE id = 1", (data + bytes(4),))
     database.close()
@@ -160,7 +160,7 @@ def test_one_damaged_message_decides_nothing(tmp_path):
 
 @pytest.mark.parametrize("held", [True, False])
 @pytest.mark.parametrize("distro", ["foxy", "humble"])
-def test_messages_that_hold_nothing_wait_for_others(distro, held, tmp_path, monkeypatch):
+def test_empty_messages_decide_no_definition(distro, held, tmp_path, monkeypatch):
     """The first part of the bag fits the definitions of all distributions."""
     monkeypatch.setattr(rosbag2, "_AT_ONCE", 40)
     monkeypatch.setattr(rosbag2, "_FETCHED", 40)
@@ -176,8 +176,8 @@ def test_messages_that_hold_nothing_wait_for_others(distro, held, tmp_path, monk
     assert [row[0][number] for row in found.rows[4:]] == [4, 5]
 
 
-def test_what_fits_several_distributions_is_asked_for(tmp_path):
-    """A bool that Galactic added lies in what Foxy leaves empty: nothing in the bytes tells."""
+def test_messages_that_fit_several_distributions_need_an_option(tmp_path):
+    """Galactic added a bool in bytes that are padding in Foxy, so the bytes do not decide."""
     store, name = store_of("foxy"), "rcl_interfaces/msg/ParameterDescriptor"
     topics = {
         "/p": (name, [(START + k, message(name, store, type=3, name="speed")) for k in range(3)]),
@@ -200,7 +200,7 @@ def test_what_fits_several_distributions_is_asked_for(tmp_path):
 @pytest.mark.parametrize("chunks", [True, False])
 @pytest.mark.parametrize("distro", ["humble", "jazzy"])
 @pytest.mark.parametrize("where", ["yaml", "record", "ROS_DISTRO"])
-def test_types_of_channels_without_a_schema_are_what_the_bag_says(where, distro, chunks, tmp_path):
+def test_types_of_channels_without_a_schema_are_from_the_metadata(where, distro, chunks, tmp_path):
     store = store_of(distro)
     topics = {"/sonar": (RANGE, ranges(store))}
     records = {
@@ -215,7 +215,7 @@ def test_types_of_channels_without_a_schema_are_what_the_bag_says(where, distro,
     assert got.only["/sonar"].attributes["schema"] == RANGE
 
 
-def test_a_type_that_nothing_names_is_said(tmp_path):
+def test_a_channel_without_a_type_is_noted(tmp_path):
     store = store_of("jazzy")
     records = [("rosbag2", {"serialized_metadata": "a: [1"})]
     path = write_without_schema(tmp_path / "a.mcap", {"/sonar": (RANGE, ranges(store))}, store, records)
@@ -254,7 +254,7 @@ def pack_messages(path, topics, store):
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("metadata_says", [True, False])
 @pytest.mark.parametrize("kind", ["db3", "mcap"])
-def test_messages_in_zstd_are_read_whatever_holds_them(kind, metadata_says, small, tmp_path, monkeypatch):
+def test_messages_in_zstd_are_read_in_every_storage(kind, metadata_says, small, tmp_path, monkeypatch):
     if not small:
         monkeypatch.setattr(passes, "_SMALL", 1)
     store = store_of("jazzy")
@@ -271,7 +271,7 @@ def test_messages_in_zstd_are_read_whatever_holds_them(kind, metadata_says, smal
     assert not got.skipped
 
 
-def test_one_message_that_does_not_unpack_is_named_and_the_rest_kept(tmp_path):
+def test_a_damaged_compressed_message_is_named_and_the_rest_kept(tmp_path):
     store = store_of("jazzy")
     path = pack_rows(write_bare(tmp_path / "bag/a.db3", {"/sonar": (RANGE, ranges(store))}, store))
     with sqlite3.connect(path) as database:
@@ -292,11 +292,11 @@ def test_another_compression_of_messages_is_refused_by_name(tmp_path):
         read(tmp_path / "bag")
 
 
-# ---- what is damaged ----
+# ---- damage ----
 
 
 @pytest.mark.parametrize("column", ["topic_id", "timestamp", "data"])
-def test_one_row_of_texts_that_are_no_utf8_hides_no_other(column, tmp_path):
+def test_a_row_of_invalid_utf8_hides_no_other(column, tmp_path):
     path = write_database(tmp_path / "a.db3", {"/say": strings("x", "y", "z")})
     with sqlite3.connect(path) as database:
         database.execute(f"UPDATE messages SET {column} = CAST(x'fffe' AS TEXT) WHERE id = 2")
@@ -306,7 +306,7 @@ def test_one_row_of_texts_that_are_no_utf8_hides_no_other(column, tmp_path):
     assert list(got.skipped) == ["a.db3: a.db3: message 2"]
 
 
-def test_files_are_read_where_metadata_cannot_be(tmp_path):
+def test_files_are_read_despite_unreadable_metadata(tmp_path):
     write_database(tmp_path / "bag/a.db3", {"/say": strings("x", "y")})
     write_metadata(tmp_path / "bag", ["a.db3"], {"/say": 2})
     text = (tmp_path / "bag/metadata.yaml").read_text()

@@ -1,4 +1,4 @@
-"""ROS 2 bags whose files were compressed as a whole, as `ros2 bag record --compression-mode file` leaves them."""
+"""ROS 2 bags with compressed files, as written by `ros2 bag record --compression-mode file`."""
 
 import errno
 import os
@@ -33,7 +33,7 @@ def pack(file, **options):
 
 
 def write_packed(folder, kind="db3", files=2, **options):
-    """A bag of so many files with three rows each."""
+    """Writes a bag of `files` files with three rows each."""
     write = {"db3": write_database, "mcap": write_mcap}[kind]
     messages = [pack(write(folder / f"bag_{k}.{kind}", {"/imu": imus(3 * k, 3)}), **options) for k in range(files)]
     write_metadata(folder, [file.name for file in messages], {"/imu": 3 * files}, mode="FILE")
@@ -42,7 +42,7 @@ def write_packed(folder, kind="db3", files=2, **options):
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path, monkeypatch):
-    """Nothing stays of what was unpacked, whatever happens."""
+    """Asserts after each test that no decompressed file is left."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(packed.tempfile, "tempdir", str(folder))
@@ -52,7 +52,7 @@ def temporary(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("kind", ["db3", "mcap"])
-def test_they_are_read_as_if_they_were_not_compressed(kind, small, tmp_path, monkeypatch):
+def test_compressed_files_are_read_like_plain_ones(kind, small, tmp_path, monkeypatch):
     from robocache.ingest.messages import passes
 
     if not small:
@@ -64,7 +64,7 @@ def test_they_are_read_as_if_they_were_not_compressed(kind, small, tmp_path, mon
     assert not found.skipped and not any("zstd" in what for what in found.left_out)
 
 
-def test_a_real_bag_is_the_same_packed(real_data, tmp_path):
+def test_a_compressed_real_bag_is_the_same(real_data, tmp_path):
     source = Path(real_data("rosbag2/ros2_wbag_split_sqlite"))
     (tmp_path / "bag").mkdir()
     names = []
@@ -83,8 +83,8 @@ def test_a_real_bag_is_the_same_packed(real_data, tmp_path):
         assert np.array_equal(stream.time_ns, other.streams[name].time_ns)
 
 
-def test_faults_name_the_file_that_is_there(tmp_path):
-    """One that is cut off, one that is no zstd, one that unpacks to what is no database: the others are read."""
+def test_faults_name_the_compressed_file(tmp_path):
+    """One file is cut off, one is no zstd, one decompresses to no database; the others are read."""
     first, second = write_packed(tmp_path / "bag")
     whole = second.read_bytes()
     for content, words in (
@@ -122,7 +122,7 @@ def test_a_temporary_folder_without_room_is_named(tmp_path, monkeypatch, tempora
         Yields("rosbag2", tmp_path / "bag", on_error="skip")
 
 
-def test_damaged_ones_are_refused_or_read(tmp_path, rng):
+def test_damaged_compressed_files_are_refused_or_read(tmp_path, rng):
     (file,) = write_packed(tmp_path / "bag", files=1)
     whole = file.read_bytes()
     for _ in range(rounds(20)):
@@ -133,7 +133,7 @@ def test_damaged_ones_are_refused_or_read(tmp_path, rng):
 
 @pytest.mark.parametrize("suffix", [".zstd", ".zst"])
 @pytest.mark.parametrize("kind", ["db3", "mcap"])
-def test_one_without_metadata_is_read(kind, suffix, tmp_path):
+def test_a_compressed_file_without_metadata_is_read(kind, suffix, tmp_path):
     write = {"db3": write_database, "mcap": write_mcap}[kind]
     file = pack(write(tmp_path / f"bags/a.{kind}", {"/imu": imus(0, 3)}))
     file = file.rename(file.with_suffix(suffix))
@@ -147,8 +147,8 @@ def test_one_without_metadata_is_read(kind, suffix, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["db3", "mcap"])
-def test_one_beside_itself_is_one_recording(kind, tmp_path):
-    """As `zstd` without --rm leaves it."""
+def test_a_file_beside_its_compressed_copy_is_one_recording(kind, tmp_path):
+    """`zstd` without --rm leaves both files."""
     write = {"db3": write_database, "mcap": write_mcap}[kind]
     pack(write(tmp_path / f"bags/a.{kind}", {"/imu": imus(0, 3)}))
     write(tmp_path / f"bags/a.{kind}", {"/imu": imus(0, 3)})
@@ -159,8 +159,8 @@ def test_one_beside_itself_is_one_recording(kind, tmp_path):
 
 @pytest.mark.parametrize("named", ["packed", "plain", "as they are"])
 @pytest.mark.parametrize("kind", ["db3", "mcap"])
-def test_a_bag_of_which_some_files_are_compressed(kind, named, tmp_path):
-    """A recorder that died leaves its last file as it is, whatever metadata.yaml calls it."""
+def test_a_bag_with_some_compressed_files(kind, named, tmp_path):
+    """A killed recorder leaves its last file uncompressed, under the compressed name in metadata.yaml."""
     write = {"db3": write_database, "mcap": write_mcap}[kind]
     first = pack(write(tmp_path / f"bag/a.{kind}", {"/imu": imus(0, 3)}))
     second = write(tmp_path / f"bag/b.{kind}", {"/imu": imus(3, 3)})

@@ -1,4 +1,4 @@
-"""Real recordings, against the formats' own libraries."""
+"""Real recordings, compared with the formats' own libraries."""
 
 import json
 from functools import reduce
@@ -34,7 +34,7 @@ def get(msg, path):
         ("rosbag1/robot_localization/test2.bag", "rosbag1"),
     ],
 )
-def test_real_bags_are_as_rosbags_reads_them(name, format, real_data):
+def test_real_bags_equal_rosbags(name, format, real_data):
     source = Path(real_data(name))
     got = read(source, format).only
     store = get_typestore(Stores.ROS2_HUMBLE if format == "rosbag2" else Stores.ROS1_NOETIC)
@@ -65,7 +65,7 @@ def test_real_bags_are_as_rosbags_reads_them(name, format, real_data):
     assert checked == set(got)
 
 
-def test_a_real_protobuf_file_is_as_its_library_reads_it(real_data):
+def test_a_real_protobuf_file_equals_its_library(real_data):
     source = Path(real_data("mcap/keelson")) / "test.mcap"
     streams = read(source).only
     with source.open("rb") as file:
@@ -95,7 +95,7 @@ def test_real_frames_of_realsense(real_data):
             bytes(raw) for connection, _, raw in reader.messages() if connection.topic.endswith("Depth_0/image/data")
         ]
         count = reader.message_count
-    for row, raw in zip(depth.rows, raws, strict=True):  # rosbags refuses them: 4 bytes more than their type has
+    for row, raw in zip(depth.rows, raws, strict=True):  # rosbags refuses them: they have 4 bytes more than their type
         assert row.tobytes() == raw[-4 - 640 * 480 * 2 : -4]
     streams = got.only
     topics = {name.split("/image/data")[0] for name in streams}
@@ -103,7 +103,7 @@ def test_real_frames_of_realsense(real_data):
     assert any("bytes behind its end" in what for what in got.left_out)
 
 
-def test_a_real_json_file_beside_a_video_of_other_length(real_data):
+def test_a_real_json_file_beside_a_video_of_another_length(real_data):
     got = read(Path(real_data("mcap/depthai_recording")))
     assert len(got.only["video"].rows) == 124
     assert (
@@ -120,15 +120,15 @@ def test_a_real_json_file_beside_a_video_of_other_length(real_data):
     assert np.array(stream.rows).tolist() == expected
 
 
-def test_a_real_file_of_which_git_took_the_carriage_returns(real_data):
+def test_a_real_file_whose_carriage_returns_git_removed(real_data):
     source = Path(real_data("mcap/keelson")) / "2024-05-15.mcap"
     with pytest.raises(SourceError, match=r"lack the CR .* line ends were converted"):
         read(source)
     assert read(Path(real_data("mcap/keelson")) / "test_303bytes.mcap").only == {}
 
 
-def test_a_real_bag_of_a_type_of_its_own(real_data, tmp_path):
-    """The robot's own log beside it has the same numbers, of six digits."""
+def test_a_real_bag_with_its_own_type(real_data, tmp_path):
+    """The robot's own log has the same numbers, with six digits."""
     folder = Path(real_data("rosbag2/unitree_go2")) / "test_6"
     (tmp_path / "vicon_receiver/msg").mkdir(parents=True)
     numbers = "".join(f"float32 {name}\n" for name in ("x_trans", "y_trans", "z_trans", "x_rot", "y_rot", "z_rot", "w"))

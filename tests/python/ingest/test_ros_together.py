@@ -1,4 +1,4 @@
-"""Messages that are taken from a database or decoded together: the same as one by one."""
+"""Messages read from a database or decoded in groups equal those read one by one."""
 
 import sqlite3
 import time
@@ -18,7 +18,7 @@ from robocache.ingest.recording import Notes, SourceError
 
 
 def database(path, rows):
-    """Two topics, and messages as they are given."""
+    """Writes a database with two topics and these messages."""
     with sqlite3.connect(path) as msg:
         msg.execute("CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT)")
         msg.execute("CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id INTEGER, timestamp INTEGER, data BLOB)")
@@ -30,7 +30,7 @@ def database(path, rows):
 
 
 def read(path, cut=None):
-    """Returns messages by topic, what was reported, and the number of parts."""
+    """Returns ({topic: messages}, reported errors, number of parts)."""
     errors, found, parts = [], defaultdict(list), 0
     faults = Faults("bag", lambda what, error: errors.append(str(error)))
     bag = _Database([path])
@@ -59,7 +59,7 @@ def read(path, cut=None):
 )
 @pytest.mark.parametrize("topics", [[1], [1, 2]])
 @pytest.mark.parametrize("size", [40, 6_000])
-def test_a_database_s_messages_are_all_there(bad, topics, size, tmp_path):
+def test_all_messages_of_a_database_are_read(bad, topics, size, tmp_path):
     rows = [(topics[row % len(topics)], row, bytes([row % 251]) * size) for row in range(10_000 if size < 100 else 900)]
     present = rows if bad is None else [*rows[:800], bad, *rows[800:]]
     found, faults, parts = read(database(tmp_path / "a.db3", present))
@@ -69,7 +69,7 @@ def test_a_database_s_messages_are_all_there(bad, topics, size, tmp_path):
     assert parts == (1 if size < 100 else 2)
 
 
-# Large messages lie on pages of their own.
+# Large messages have their own pages.
 @pytest.mark.parametrize("size", [40, 3_000, 6_000])
 def test_messages_before_the_damage_are_kept(size, tmp_path):
     rows = [(1, row, bytes([1 + row % 251]) * size) for row in range(max(1_000, 600_000 // size))]
@@ -88,7 +88,7 @@ def test_messages_before_the_damage_are_kept(size, tmp_path):
     assert found["/a"] == [row[1:] for row in rows[:readable]]
 
 
-def test_alike_messages_are_as_lists_of_them(tmp_path):
+def test_messages_of_one_size_equal_lists_of_single_ones(tmp_path):
     """Messages of one size, of other sizes, and of two topics. The reader takes 128 KiB at once; the second size begins at such a limit."""
     first = (1 << 17) // (400 + 64) + 1
     sizes = (
@@ -109,7 +109,7 @@ def test_alike_messages_are_as_lists_of_them(tmp_path):
     assert found == {f"/{'ab'[topic - 1]}": [row[1:] for row in rows if row[0] == topic] for topic in (1, 2)}
 
 
-def test_no_more_than_one_large_message_is_asked_for_at_once(tmp_path):
+def test_large_messages_are_read_one_at_a_time(tmp_path):
     rows = [(1, row, b"x") for row in range(100)] + [(1, row, bytes(4 << 20)) for row in range(100, 124)]
     path = database(tmp_path / "a.db3", rows)
     bag = _Database([path])
@@ -122,10 +122,10 @@ def test_no_more_than_one_large_message_is_asked_for_at_once(tmp_path):
     assert peak < 16 << 20
 
 
-def test_messages_of_no_topic_are_each_told_of(tmp_path):
+def test_messages_without_a_topic_are_each_reported(tmp_path):
     started = time.process_time()
     found, faults, _ = read(database(tmp_path / "a.db3", [(3, row // 2, b"x") for row in range(30_000)]))
-    assert time.process_time() - started < 5  # to count up to each takes a minute
+    assert time.process_time() - started < 5  # counting up to each message would take a minute
     assert not found and [int(words.split("message ")[1].split(":")[0]) for words in faults] == [*range(1, 30_001)]
 
 
@@ -140,7 +140,7 @@ def test_messages_of_one_size_may_differ_in_their_byte_order():
         assert len(bad) == len(these) - len(expected)
 
 
-def test_attributes_are_what_h5py_gives(tmp_path):
+def test_hdf5_attributes_equal_those_of_h5py(tmp_path):
     given = {"one": np.int32(3), "big": np.array(2.5, ">f8"), "list": np.arange(3), "row": np.ones(1), "yes": np.True_}
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file.attrs.update(given)
@@ -153,15 +153,15 @@ def test_attributes_are_what_h5py_gives(tmp_path):
         }
 
 
-def test_messages_that_are_none_take_no_longer_the_more_they_are():
+def test_invalid_messages_take_linear_time():
     numbers = RosDecoder((Leaf("data", "number", np.dtype("i4")),), cdr=True)
     started = time.process_time()
     batch, bad = numbers.decode([b"\1\1\0\0none"] * 100_000 + [b"\0\1\0\0\7\0\0\0"])
-    assert time.process_time() - started < 5  # to cut the others off behind each takes half a minute
+    assert time.process_time() - started < 5  # copying the remaining messages for each would take half a minute
     assert batch.numbers(numbers.leaves[0]).tolist() == [7] and len(bad) == 100_000
 
 
-def test_a_view_in_the_place_of_messages_is_refused(tmp_path):
+def test_a_view_named_messages_is_refused(tmp_path):
     path = database(tmp_path / "a.db3", [])
     with closing(sqlite3.connect(path)) as msg:
         msg.execute("DROP TABLE messages")

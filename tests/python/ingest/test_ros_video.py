@@ -1,4 +1,4 @@
-"""Video in messages, a frame each: every frame has the stamp of its own message, and what is lost on the way is named."""
+"""Video in messages of one frame each: every frame has the stamp of its message, and lost frames are named."""
 
 import re
 from fractions import Fraction
@@ -35,7 +35,7 @@ string frame_id
 
 
 def encoded(numbers, codec="libx264", gop=8, size=(48, 64), options=None):
-    """Pictures of these numbers as packets, one each, in the order in which they are decoded."""
+    """Pictures of these numbers as packets of one frame, in decoding order."""
     context = av.CodecContext.create(codec, "w")
     context.height, context.width, context.pix_fmt, context.gop_size = *size, "yuv420p", gop
     context.framerate, context.time_base = Fraction(30), Fraction(1, 30)
@@ -49,7 +49,7 @@ def encoded(numbers, codec="libx264", gop=8, size=(48, 64), options=None):
 
 
 def decoded(packets, codec):
-    """As PyAV alone decodes them."""
+    """The frames, decoded by PyAV."""
     context = av.CodecContext.create(codec, "r")
     frames = [frame for packet in packets for frame in context.decode(av.Packet(packet))] + context.decode(None)
     return np.stack([frame.to_ndarray(format="rgb24") for frame in frames])
@@ -70,13 +70,13 @@ def write(path, packets, format="h264", topic="/cam/video"):
 
 
 def shown(found, topic="/cam/video"):
-    """Numbers of messages, and what their frames show."""
+    """(indices of messages, numbers that their frames show)."""
     time_ns, chunks = found.only()[topic]
     return ((time_ns - START) // MS).tolist(), [number_of(image) for image in pixels(chunks)]
 
 
 @pytest.mark.parametrize(("codec", "format"), [("libx264", "h264"), ("libx265", "h265"), ("libvpx-vp9", "vp9")])
-def test_every_frame_has_its_message_s_stamp(codec, format, tmp_path):
+def test_every_frame_has_its_messages_stamp(codec, format, tmp_path):
     numbers = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
     packets = encoded(numbers, codec, options={"lag-in-frames": "0"} if "vp9" in codec else None)
     assert len(packets) == len(numbers)
@@ -92,8 +92,8 @@ def test_every_frame_has_its_message_s_stamp(codec, format, tmp_path):
     assert shown(small) == (list(range(20)), numbers)
 
 
-def test_frames_that_the_decoder_holds_back_come_at_the_end(tmp_path, monkeypatch):
-    """A stream whose frames are shown in another order than they are decoded in, in parts."""
+def test_frames_delayed_by_the_decoder_are_read_at_the_end(tmp_path, monkeypatch):
+    """Presentation order differs from decoding order; the stream is read in parts."""
     monkeypatch.setattr(videos, "_AT_ONCE", 3 * 48 * 64 * 3)
     numbers = list(range(30))
     packets = encoded(numbers, options={"tune": "film", "bf": "2", "b-adapt": "0"})
@@ -119,8 +119,8 @@ def test_packets_of_ffmpeg_image_transport(tmp_path):
     assert shown(Yields("mcap", tmp_path / "a.mcap"), "/cam") == (list(range(12)), list(range(12)))
 
 
-def test_what_is_lost_is_named(tmp_path):
-    """A recording that begins between keyframes; a packet that is damaged, and those that build on it; one that is empty."""
+def test_lost_frames_are_named(tmp_path):
+    """The recording begins between keyframes; one packet is damaged, with those that depend on it; one is empty."""
     packets = encoded(range(24))
     found = Yields("mcap", write(tmp_path / "middle.mcap", packets[3:]), on_error="stop")
     assert shown(found) == (list(range(5, 21)), list(range(8, 24)))
@@ -148,8 +148,8 @@ H264 = {
 
 
 @pytest.mark.parametrize("kind", H264)
-def test_a_picture_of_h264_that_others_build_on_is_missed(kind):
-    """The decoder shows other pictures in place of those behind it, and says nothing."""
+def test_a_missing_reference_picture_of_h264_is_noticed(kind):
+    """The decoder silently shows other pictures in place of later ones."""
     packets = encoded(range(40), options=H264[kind])
     assert not any(map(FrameNumbers().lacks, packets))
     intact = decoded(packets, "h264")
@@ -161,7 +161,7 @@ def test_a_picture_of_h264_that_others_build_on_is_missed(kind):
             assert missing[:1] == [lost], (kind, lost)
 
 
-def test_frames_behind_a_lost_message_are_lost_up_to_the_next_keyframe(tmp_path):
+def test_frames_after_a_lost_message_are_lost_until_the_next_keyframe(tmp_path):
     packets = encoded(range(24))
     for lost, gone in ((4, {4, 5, 6, 7}), (8, set(range(8, 16))), (7, {7}), (23, {23})):
         path = write(tmp_path / f"{lost}.mcap", packets[:lost] + packets[lost + 1 :])
@@ -173,7 +173,7 @@ def test_frames_behind_a_lost_message_are_lost_up_to_the_next_keyframe(tmp_path)
 
 
 @pytest.mark.parametrize("lost", [2, 5, 11])
-def test_no_wrong_frame_behind_a_lost_message_of_video_with_b_frames(lost, tmp_path):
+def test_b_frames_after_a_lost_message_are_never_wrong(lost, tmp_path):
     packets = encoded(range(24), options=H264["B-frames"])
     whole = dict(zip(*shown(Yields("mcap", write(tmp_path / "whole.mcap", packets))), strict=True))
     left = Yields("mcap", write(tmp_path / "left.mcap", packets[:lost] + packets[lost + 1 :]), on_error="skip")
@@ -181,7 +181,7 @@ def test_no_wrong_frame_behind_a_lost_message_of_video_with_b_frames(lost, tmp_p
     assert [whole[row + (row >= lost)] for row in rows] == seen
 
 
-def test_without_pyav_or_its_codec_it_is_left_out_by_name(tmp_path, monkeypatch):
+def test_without_pyav_or_the_codec_video_is_left_out_by_name(tmp_path, monkeypatch):
     path = write(tmp_path / "a.mcap", encoded(range(3)))
     monkeypatch.setitem(cameras._VIDEO, "[hx]264", "none_such")
     assert "which PyAV" in Yields("mcap", path).left_out["/cam/video"]

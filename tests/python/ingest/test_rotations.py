@@ -1,4 +1,4 @@
-"""Values that a type, a name or a schema declares a rotation or an angle are interpolated as one in every format: against scipy's Slerp."""
+"""Values declared a rotation or an angle by a type, a name or a schema are interpolated as one in every format. The oracle is scipy's Slerp."""
 
 import json
 import struct
@@ -24,7 +24,7 @@ ROWS, STEP = 9, 100_000_000
 
 @pytest.fixture
 def turns():
-    """Quaternions ``[n, 4]`` far apart, of either sign, not all of length 1."""
+    """Quaternions ``[n, 4]`` far apart, of both signs, not all of unit length."""
     q = Rotation.random(ROWS, random_state=7).as_quat()
     q[2] *= -1
     q[5] *= -3
@@ -47,7 +47,7 @@ def pose(q, k=0):
 
 
 def check(dataset, turns, stream, starts, order=(0, 1, 2, 3)):
-    """The stream says these blocks, and the loader gives them between rows as scipy does; `order`: of x, y, z, w in them."""
+    """Asserts that the stream declares blocks at `starts` and the loader interpolates them like scipy. `order`: of x, y, z, w."""
     assert dataset.streams[stream].attributes["methods"] == [[start, start + 4, "slerp"] for start in starts]
     offsets = [0.0, 0.031, 0.077]
     loader = flat_loader(
@@ -108,8 +108,8 @@ def test_quaternions_in_messages_alone_and_in_poses(turns, tmp_path):
     check(dataset, turns, "/tf/map/base", [3])
     check(dataset, turns, "/bare", [0])
     static = dataset.streams["/robot/tf_static/map/base"]
-    assert static.attributes["methods"] == [[0, 7, "previous"]]  # it holds until it is sent again
-    assert dataset.streams["/poses"].attributes["methods"] == [[3, 7, "slerp"]]  # of an element
+    assert static.attributes["methods"] == [[0, 7, "previous"]]  # valid until it is sent again
+    assert dataset.streams["/poses"].attributes["methods"] == [[3, 7, "slerp"]]  # in each element
     for stream in ("/imu/orientation_covariance", "/odom/pose.covariance", "/odom/twist.covariance"):
         assert "methods" not in dataset.streams[stream].attributes
 
@@ -138,8 +138,8 @@ OWN = (
 )
 
 
-def test_quaternions_in_types_of_one_s_own(turns, tmp_path):
-    """A field of any name whose type is a quaternion, poses in an array of fixed length; four numbers of another type are none."""
+def test_quaternions_in_custom_types(turns, tmp_path):
+    """A field of any name with a quaternion's type, and poses in a fixed-length array. Four numbers of another type are no rotation."""
     store = get_typestore(Stores.EMPTY)
     store.register(get_types_from_msg(OWN, "own_msgs/msg/Own"))
     types = store.types
@@ -157,7 +157,7 @@ def test_quaternions_in_types_of_one_s_own(turns, tmp_path):
     np.testing.assert_allclose(values[:, 1, 18:22], linear)
 
 
-def test_a_message_of_one_array_has_its_field_s_name(turns, tmp_path):
+def test_a_message_of_one_array_has_its_fields_name(turns, tmp_path):
     text, name = "float64[] quaternion\n", "own_msgs/msg/One"
     store = get_typestore(Stores.EMPTY)
     store.register(get_types_from_msg(text, name))
@@ -166,8 +166,8 @@ def test_a_message_of_one_array_has_its_field_s_name(turns, tmp_path):
     check(ingested(path, tmp_path), turns, "data", [0])
 
 
-def test_components_that_json_writes_as_whole_numbers(tmp_path):
-    """A turn in the plane: x and y are 0 in all messages, which is no integer beside z and w."""
+def test_components_that_json_writes_as_integers(tmp_path):
+    """A turn in the plane: x and y are 0 in all messages, but are no integers beside z and w."""
     half = np.linspace(0.1, 2.8, ROWS)
     turns = np.stack([np.zeros(ROWS), np.zeros(ROWS), np.sin(half), np.cos(half)], axis=1)
     reasons = [
@@ -188,8 +188,8 @@ def test_a_sensor_without_a_rotation_gives_zeros(tmp_path):
     assert (np.asarray(next(iter(loader))["/imu"]) == 0).all()
 
 
-def test_quaternions_of_px4_in_its_logs_and_its_messages(turns, tmp_path):
-    """`q` has w first, and so have fields whose names begin or end otherwise; the sensor's four numbers are none."""
+def test_quaternions_of_px4_in_logs_and_messages(turns, tmp_path):
+    """`q` has w first, and so have fields with q and a prefix or suffix; four numbers of a sensor are no rotation."""
     wxyz = np.ascontiguousarray(turns[:, [3, 0, 1, 2]], np.float32)
     form = "vehicle_attitude:uint64_t timestamp;float[4] q;float[4] delta_q_reset;float[4] other;"
     parts = [struct.pack("<HB", len(form), ord("F")) + form.encode()]
@@ -235,7 +235,7 @@ def test_quaternions_of_px4_in_its_logs_and_its_messages(turns, tmp_path):
         ("t,a,b,c,pose.orientation.x,pose.orientation.y,pose.orientation.z,pose.orientation.w", [3], (0, 1, 2, 3)),
     ],
 )
-def test_columns_of_a_log(head, starts, order, turns, tmp_path):
+def test_columns_of_a_csv_log(head, starts, order, turns, tmp_path):
     columns = np.empty((ROWS, 4))
     columns[:, list(order)] = turns
     lines = [head]
@@ -269,7 +269,7 @@ def test_columns_of_a_log(head, starts, order, turns, tmp_path):
         ("action_t", "", (4, 4), []),
     ],
 )
-def test_matrices_and_six_numbers_are_held_by_their_names(stream, names, shape, held):
+def test_matrices_and_6d_rotations_are_held_by_their_names(stream, names, shape, held):
     names = names.split()
     shape = shape or (len(names),)
     rows = Rows(np.arange(2), np.zeros((2, *shape)), names or None)
@@ -301,7 +301,7 @@ def test_a_w_that_is_no_scalar(names):
         ("t,a,pose.orientation.x,pose.orientation.y,b,pose.orientation.z,pose.orientation.w,c", "xyzw"),
     ],
 )
-def test_columns_of_a_rotation_that_lie_apart_are_put_side_by_side(head, order, turns, tmp_path):
+def test_scattered_columns_of_a_rotation_are_put_side_by_side(head, order, turns, tmp_path):
     names = head.split(",")[1:]
     components = dict(zip("xyzw", turns.T, strict=True))
     columns = [
@@ -325,7 +325,7 @@ def test_columns_of_a_rotation_that_lie_apart_are_put_side_by_side(head, order, 
     check(dataset, turns, "log", [first], [order.index(letter) for letter in "xyzw"])
 
 
-def test_a_rotation_of_features_that_lie_apart_is_said_where_their_order_is_the_source_s(turns, tmp_path):
+def test_a_rotation_of_scattered_features_is_noted(turns, tmp_path):
     names = ["qx", "qy", "gripper", "qz", "qw"]
     state = np.insert(turns, 2, 0.5, axis=1).astype(np.float32)
     features = {"observation.state": {"dtype": "float32", "shape": [5], "names": names}}
@@ -348,7 +348,7 @@ def test_declared_names_in_other_formats(turns, rng, tmp_path):
     dataset = ingested(tmp_path / "npz/motion.npz", tmp_path / "npz")
     assert dataset.streams["body_quat_w"].attributes["methods"] == [[a, a + 4, "slerp"] for a in (0, 4, 8)]
     assert "methods" not in dataset.streams["joint_pos"].attributes
-    with pytest.raises(robocache.ArgumentError, match="clock is nominal"):  # nobody asked for what lies between rows
+    with pytest.raises(robocache.ArgumentError, match="clock is nominal"):  # values between rows were not requested
         robocache.Loader(dataset, delta_timestamps={"body_quat_w": [0.01]}, batch_size=4)
 
     state = np.concatenate([np.zeros((ROWS, 3)), turns], axis=1).astype(np.float32)
@@ -361,7 +361,7 @@ def test_declared_names_in_other_formats(turns, rng, tmp_path):
     assert dataset.streams["observation.state"].attributes["methods"] == [[3, 7, "slerp"]]
 
 
-def test_a_mapping_and_the_loader_go_before_what_is_declared(turns, tmp_path):
+def test_a_mapping_and_the_loader_precede_declarations(turns, tmp_path):
     result = [
         (stamp(k), message("sensor_msgs/msg/Imu", header=header(stamp(k)), orientation=quaternion(q)))
         for k, q in enumerate(turns)
@@ -401,7 +401,7 @@ def test_a_mapping_and_the_loader_go_before_what_is_declared(turns, tmp_path):
         ("s", ["x_world", "y_world", "z_world", "w_world"], (4,), []),
         ("s", ["qx_a", "qy_b", "qz_a", "qw_b"], (4,), []),
         ("s", ["x", "y", "z", "w"], (4,), []),
-        ("s", ["q0", "q1", "q2", "q3"], (4,), []),  # as often the positions of joints
+        ("s", ["q0", "q1", "q2", "q3"], (4,), []),  # may also be positions of joints
         ("s", ["color.x", "color.y", "color.z", "color.w"], (4,), []),
         ("s", ["quat_vel_x", "quat_vel_y", "quat_vel_z", "quat_vel_w"], (4,), []),
         ("s", ["ax_qx", "b_qy", "c_qz", "d_qw"], (4,), []),
@@ -460,8 +460,8 @@ def test_names(stream, names, shape, starts):
         (["wx", "wy", "gripper"], None),
     ],
 )
-def test_rotation_vectors_behind_a_position_are_held(names, methods, rng, tmp_path):
-    """Those of LeRobot's sets of LIBERO, of its kinematics, and of other converters."""
+def test_rotation_vectors_after_a_position_are_held(names, methods, rng, tmp_path):
+    """Names in LeRobot's LIBERO datasets, its kinematics, and other converters."""
     state = rng.normal(size=(8, 7)).astype(np.float32)
     names = ["x", "y", "z", *names, "gripper2"]
     features = {"observation.state": {"dtype": "float32", "shape": [7], "names": names}}
@@ -509,7 +509,7 @@ def test_npz_and_zarr(turns, tmp_path):
 
 
 def test_rlds(turns, tmp_path):
-    """By the names of its features, in any depth of them; joints of four are none."""
+    """By the names of features at any depth; four joints are no rotation."""
     states = np.concatenate([np.zeros((ROWS, 3)), turns], axis=1)
     lists = {
         "steps/action": np.zeros(ROWS * 2, np.float32),
@@ -550,7 +550,7 @@ def wrapped(angles):
 
 
 def turning(n=40):
-    """Angles ``[n]`` that step over the half turn twice, with 0.2 rad a row."""
+    """Angles ``[n]`` that cross half a turn twice, 0.2 rad a row."""
     return wrapped(2.0 + 0.2 * np.arange(n))
 
 
@@ -566,7 +566,7 @@ def between(dataset, stream, offset_s, feature, n):
 
 
 def check_angle(dataset, stream, feature, angles, step_s):
-    """Between rows the angle is the shorter way round, in [-pi, pi)."""
+    """Asserts that between rows the angle goes the shorter way, within [-pi, pi)."""
     n = len(angles)
     got = between(dataset, stream, step_s / 4, feature, n)
     exact = np.unwrap(angles)[:-1] + np.diff(np.unwrap(angles)) / 4
@@ -598,7 +598,7 @@ def test_euler_poses_of_droid(rng, tmp_path):
     assert all(dataset.streams[name].attributes["methods"] == [[3, 6, "angle"]] for name in extrinsics)
 
 
-def test_gr00t_declares_kinds_of_rotations(tmp_path):
+def test_gr00ts_declared_rotations(tmp_path):
     n, fps = 40, 20
     vectors = Rotation.from_euler("z", turning(n)[:, None]).as_rotvec()
     matrices = Rotation.from_rotvec(vectors).as_matrix().reshape(n, 9)[:, :6]
@@ -622,7 +622,7 @@ def test_gr00t_declares_kinds_of_rotations(tmp_path):
     np.testing.assert_allclose(wrapped(got - exact), 0, atol=1e-5)
 
 
-def test_gr00ts_words_for_rotations_in_any_case(tmp_path):
+def test_gr00ts_rotation_types_in_any_case(tmp_path):
     n, fps = 40, 20
     turns = turning(n)
     quaternions = Rotation.from_euler("z", turns[:, None]).as_quat()
@@ -657,7 +657,7 @@ def test_gr00ts_words_for_rotations_in_any_case(tmp_path):
 
 @pytest.mark.parametrize("units", [None, "deg"])
 def test_euler_angles_of_gr00t_in_degrees_are_held(tmp_path, units):
-    """Angles in radians turn at 2 pi: 170 to 190 degrees would pass through every angle."""
+    """angle interpolation is in radians, so degrees would pass through wrong angles."""
     n, fps = 40, 20
     degrees = np.rad2deg(turning(n)) if units is None else np.linspace(0, 5, n)
     state = np.stack([degrees] * 3, axis=1).astype(np.float32)
@@ -673,7 +673,7 @@ def test_euler_angles_of_gr00t_in_degrees_are_held(tmp_path, units):
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("by", ["modality.json", "DROID"])
-def test_angles_are_judged_by_all_episodes_and_not_by_the_first(by, workers, tmp_path):
+def test_angles_are_decided_by_all_episodes(by, workers, tmp_path):
     n, fps = 40, 20
     time_s = np.arange(n) / fps + 0.001 * (np.arange(n) % 2)
     episodes = []
@@ -693,7 +693,7 @@ def test_angles_are_judged_by_all_episodes_and_not_by_the_first(by, workers, tmp
     assert [note for note in report.assumed if "up to 170" in note.reason]
 
 
-def test_degrees_are_no_angle_by_a_mapping_or_a_window(tmp_path):
+def test_degrees_are_refused_as_angles(tmp_path):
     (tmp_path / "log.csv").write_text("t,yaw_deg\n" + "".join(f"{k / 10},{350 + k}\n" for k in range(20)))
     with pytest.raises(robocache.Error, match="angle takes radians, got units 'deg'"):
         mapping = {"streams": {"log": {"units": "deg", "methods": "angle"}}}
@@ -729,7 +729,7 @@ def test_rotation_vectors_of_umi_and_diffusion_policy_are_held(rng, tmp_path):
     }
 
 
-def test_actions_without_a_pose_beside_them_are_numbers(rng, tmp_path):
+def test_actions_without_a_pose_are_numbers(rng, tmp_path):
     write_zarr(tmp_path / "store.zarr", {"action": rng.random((40, 6))}, 40)
     assert "methods" not in ingested(tmp_path / "store.zarr", tmp_path).streams["action"].attributes
 
@@ -752,7 +752,7 @@ def test_matrices_of_rotations_by_name_and_shape_are_held(stream, shape, is_held
     assert samples.attributes.get("methods") == ([[0, np.prod(shape), "previous"]] if is_held else None)
 
 
-def test_arrays_whose_names_say_position_and_quaternion_turn_between_rows(turns, tmp_path):
+def test_arrays_named_as_position_and_quaternion_are_interpolated_as_poses(turns, tmp_path):
     poses = np.concatenate([np.zeros((ROWS, 3)), turns[:, [3, 0, 1, 2]]], 1)
     seconds = np.arange(ROWS) * STEP / 1e9
     write_zarr(tmp_path / "a.zarr", {"tcp_xyz_wxyz": poses, "timestamp": seconds}, ROWS)
@@ -760,13 +760,13 @@ def test_arrays_whose_names_say_position_and_quaternion_turn_between_rows(turns,
 
 
 @pytest.mark.parametrize("bodies", [3, 4])
-def test_quaternions_of_so_many_bodies_as_a_matrix_has_rows_are_no_matrix(bodies):
+def test_quaternions_of_4_bodies_are_no_matrix(bodies):
     rows = Rows(np.arange(2), np.zeros((2, bodies, 4)))
     ((_, samples),) = with_rotations([("body_rotations", rows)], Notes("npz", {}, "stop"))
     assert samples.attributes["methods"] == [[4 * i, 4 * i + 4, "slerp"] for i in range(bodies)]
 
 
-def test_rotations_that_only_names_declare_are_said():
+def test_rotations_declared_only_by_names_are_noted():
     def assumed(stream, names, width, **attributes):
         notes = Notes("csv", {}, "stop")
         rows = Rows(np.arange(2), np.zeros((2, width)), names, attributes=attributes)
@@ -801,7 +801,7 @@ def test_angles_in_px4_logs(tmp_path):
         messages.append(ulog.data(1, 1000 + k * 100_000, "ff", 9.0 * k, -9.0 * k))
     dataset = ingested(ulog.write(tmp_path, *messages), tmp_path)
     check_angle(dataset, "vehicle_local_position", 1, angles, 0.1)
-    check_angle(dataset, "vehicle_local_position", 2, angles, 0.1)  # a delta of headings is one
+    check_angle(dataset, "vehicle_local_position", 2, angles, 0.1)  # a delta of headings is an angle
     assert dataset.streams["vehicle_local_position"].attributes["methods"] == [[1, 3, "angle"], [3, 4, "previous"]]
     assert "methods" not in dataset.streams["vehicle_rates_setpoint"].attributes  # rad/s, beyond pi
 
@@ -817,7 +817,7 @@ def test_angles_in_px4_logs(tmp_path):
         ("manual_control_setpoint", "yaw"),
     ],
 )
-def test_px4_s_ratios_integrals_and_sticks_are_no_angles(topic, field, tmp_path):
+def test_px4_ratios_integrals_and_sticks_are_no_angles(topic, field, tmp_path):
     values = 4.0 + np.arange(20) % 2
     messages = [ulog.form(f"{topic}:uint64_t timestamp;float {field};"), ulog.announce(0, topic)]
     messages += [ulog.data(0, 1000 + k * 100_000, "f", value) for k, value in enumerate(values)]
@@ -915,7 +915,7 @@ def test_schemas_and_names(format, stream, names, shape, methods):
     ("unit", "method"),
     [(np.pi, '[[0, 1, "angle"], [2, 3, "angle"]]'), (180.0, '[[0, 1, "previous"], [2, 3, "previous"]]')],
 )
-def test_euler_angles_that_wrap_and_declare_nothing_are_said_with_the_mapping_that_mends_them(unit, method, tmp_path):
+def test_undeclared_wrapping_euler_angles_are_noted_with_a_mapping(unit, method, tmp_path):
     turned = np.linspace(0, 5 * unit, 60)
     angles = np.stack(
         [wrapped(turned / unit * np.pi) / np.pi * unit, turned / 6, wrapped(-turned / unit * np.pi) / np.pi * unit], 1

@@ -1,4 +1,4 @@
-"""An ingest that is shared out gives the bytes of one that is not, whatever dies on the way."""
+"""An ingest in shards gives the bytes of a single one, even if processes are killed."""
 
 import contextlib
 import json
@@ -51,7 +51,7 @@ def in_shards(source, folder, shards, **arguments):
 
 
 def write_logs(folder, episodes=5):
-    """CSV logs of which some streams and files are odd."""
+    """CSV logs; some streams and files are malformed."""
     for number in range(episodes):
         log = folder / f"run_{number}"
         log.mkdir(parents=True)
@@ -78,7 +78,7 @@ def test_shards_of_csv_logs_give_the_same_bytes(shards, tmp_path):
         assert getattr(report, field) == getattr(single, field)
 
 
-def test_a_plan_in_its_source_is_none_of_it(tmp_path):
+def test_a_plan_within_its_source_is_not_read(tmp_path):
     source = write_logs(tmp_path / "logs", 4)
     robocache.ingest(source, tmp_path / "single", on_error="skip")
     in_shards(source, source, 2, on_error="skip")
@@ -87,7 +87,7 @@ def test_a_plan_in_its_source_is_none_of_it(tmp_path):
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 def test_shards_of_lerobot_give_the_same_bytes(version, rng, tmp_path):
-    """With what is damaged: a file that opens and does not read, an episode that is not listed, one of another type."""
+    """With damage: a file that opens but cannot be read, an episode that is not listed, one of another type."""
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (7, 1, 12, 3, 5, 2)), version, per_file=2)
     file = sorted((source / "data").rglob("*.parquet"))[1]
     content = bytearray(file.read_bytes())
@@ -110,8 +110,8 @@ def test_shards_of_a_real_dataset_with_video_a_mapping_and_offsets(real_data, tm
 
 
 @pytest.mark.parametrize("format", ["droid", "aloha"])
-def test_shards_of_files_that_are_an_episode_each_open_their_own(format, rng, tmp_path, monkeypatch):
-    """With a file that is none, files that are not read, and video."""
+def test_shards_open_only_the_files_of_their_episodes(format, rng, tmp_path, monkeypatch):
+    """With an invalid file, files that are not read, and video."""
     from hdf5_files import SERIALS, make_aloha, make_droid, write_aloha, write_droid
     from robocache.ingest.hdf5 import aloha, datasets, droid
     from video_files import write_video
@@ -143,12 +143,12 @@ def test_shards_of_files_that_are_an_episode_each_open_their_own(format, rng, tm
         assert_same(tmp_path / "single", tmp_path / str(shards) / "merged")
 
 
-# ---- every kind of stream, by a reader of the test's own ----
+# ---- every kind of stream, with toy readers ----
 
 
 @pytest.fixture
 def toys(tmp_path, monkeypatch):
-    """Makes `read` the reader of a format, and gives a source of it."""
+    """Returns a function that makes `read` the reader of a toy format, and returns a source."""
 
     def register(read, finish=None):
         (tmp_path / "source.toy").write_text("toy")
@@ -241,7 +241,7 @@ def test_repairs_are_added_up(repair, toys, tmp_path):
     assert_same(tmp_path / "single", tmp_path / "merged")
 
 
-def test_only_the_shard_s_own_streams_are_read(toys, tmp_path):
+def test_a_shard_reads_only_its_own_streams(toys, tmp_path):
     seen = []
 
     def read(options, notes):
@@ -258,8 +258,8 @@ def test_only_the_shard_s_own_streams_are_read(toys, tmp_path):
         seen.clear()
 
 
-def test_shards_that_are_not_of_one_kind_are_refused_by_name(toys, tmp_path):
-    """A single process skips the second recording; no shard knows the first."""
+def test_shards_of_different_kinds_are_refused_by_name(toys, tmp_path):
+    """A single process skips the second recording; shards do not know each other's."""
 
     def read(options, notes):
         notes.total = 3
@@ -272,7 +272,7 @@ def test_shards_that_are_not_of_one_kind_are_refused_by_name(toys, tmp_path):
     assert not (tmp_path / "merged").exists()
 
 
-def test_a_reader_that_tells_at_its_end_is_refused_in_shards(toys, tmp_path):
+def test_a_reader_with_notes_at_its_end_is_refused_in_shards(toys, tmp_path):
     def read(options, notes):
         for number in range(3):
             yield Recording(str(number), "FILE", {}, [("a", Rows(np.arange(2), np.zeros(2)))])
@@ -287,7 +287,7 @@ def test_a_reader_that_tells_at_its_end_is_refused_in_shards(toys, tmp_path):
 # ---- plans ----
 
 
-def test_a_finished_shard_is_left_alone(tmp_path):
+def test_a_finished_shard_is_not_converted_again(tmp_path):
     planned = plan(write_logs(tmp_path / "logs"), tmp_path / "plan", shards=2, on_error="skip")
     path = convert(planned, 1)
     before = {name: (path / name).stat().st_ino for name in contents(path)}
@@ -342,14 +342,14 @@ def test_a_source_that_changed_is_refused_by_name(change, tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", '{"robocache_plan": 2}', '{"robocache_plan": 1, "source": 3}', "\xff"]
 )
-def test_what_is_no_plan_is_refused_by_name(text, tmp_path):
+def test_files_that_are_no_plan_are_refused_by_name(text, tmp_path):
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(robocache.FileError, match=r"plan\.json: "):
         load_plan(tmp_path)
 
 
 @pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "a FIFO"), (os.mkdir, "a folder")])
-def test_a_plan_that_is_no_file_is_refused_and_not_waited_for(make, kind, tmp_path):
+def test_a_plan_that_is_no_regular_file_is_refused_at_once(make, kind, tmp_path):
     make(tmp_path / "plan.json")
     with pytest.raises(robocache.FileError, match=f"plan.json: expected a regular file, got {kind}") as refused:
         load_plan(tmp_path)
@@ -358,7 +358,7 @@ def test_a_plan_that_is_no_file_is_refused_and_not_waited_for(make, kind, tmp_pa
 
 @pytest.mark.parametrize("name", ["values.npy", "time_ns.npy"])
 def test_a_damaged_shard_is_not_merged(name, tmp_path):
-    """The merged cache has checksums of its own, which would make damage look whole."""
+    """The merged cache gets new checksums, which would hide the damage."""
     write_logs(tmp_path / "logs")
     planned = plan(tmp_path / "logs", tmp_path / "plan", shards=2, on_error="skip")
     for shard in range(2):
@@ -379,7 +379,7 @@ def test_a_damaged_shard_is_not_merged(name, tmp_path):
     assert_same(tmp_path / "cache", tmp_path / "at once")
 
 
-def test_arguments_of_another_type_are_refused_as_such(tmp_path):
+def test_arguments_of_another_type_are_refused(tmp_path):
     logs = write_logs(tmp_path / "logs", 2)
     for call in (
         lambda: plan(logs, 3, shards=2),
@@ -397,7 +397,7 @@ def test_arguments_of_another_type_are_refused_as_such(tmp_path):
 
 @settings(max_examples=40)
 @given(data=st.data())
-def test_a_plan_that_was_changed_is_read_or_refused_by_name(data, tmp_path):
+def test_a_changed_plan_is_read_or_refused_by_name(data, tmp_path):
     if not (tmp_path / "logs").exists():
         plan(write_logs(tmp_path / "logs", 2), tmp_path / "plan", shards=2, mapping={"exclude": ["arm"]})
     content = json.loads((tmp_path / "plan/plan.json").read_text())
@@ -441,7 +441,7 @@ def test_the_commands(capsys, tmp_path):
 # ---- processes ----
 
 
-def test_workers_give_the_same_bytes_and_leave_nothing_behind(tmp_path):
+def test_workers_give_the_same_bytes_and_leave_no_files(tmp_path):
     source = write_logs(tmp_path / "logs", 9)
     steps = []
     robocache.ingest(source, tmp_path / "single", on_error="skip")
@@ -459,8 +459,8 @@ def test_workers_give_the_same_bytes_and_leave_nothing_behind(tmp_path):
             robocache.ingest(source, tmp_path / "more", workers=bad)
 
 
-def test_workers_share_the_threads_that_this_process_has(tmp_path, monkeypatch):
-    """Which it may have been given fewer of than the machine has cores."""
+def test_workers_share_the_threads_of_this_process(tmp_path, monkeypatch):
+    """This process may have fewer threads than the machine has cores."""
     given = []
 
     def start(function, folder, threads, parent, **options):
@@ -489,7 +489,7 @@ def test_a_fault_in_a_worker_is_the_same_error(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
 
 
-def test_what_shards_cannot_do_a_single_process_does(tmp_path):
+def test_sources_that_cannot_be_sharded_are_read_by_one_process(tmp_path):
     for number, header in enumerate(("t [s],x", "t [s],y", "t [s],x")):
         (tmp_path / f"logs/{number}").mkdir(parents=True)
         (tmp_path / f"logs/{number}/imu.csv").write_text(f"{header}\n0.0,1\n0.1,2\n")
@@ -500,7 +500,7 @@ def test_what_shards_cannot_do_a_single_process_does(tmp_path):
     assert not (tmp_path / "cache.shards").exists()
 
 
-def test_an_ingest_beside_another_is_refused(tmp_path, monkeypatch):
+def test_a_second_simultaneous_ingest_is_refused(tmp_path, monkeypatch):
     import fcntl
 
     from robocache.ingest import workers
@@ -526,7 +526,7 @@ def start_ingest(source, cache, overwrite=False):
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_worker_that_is_killed_is_an_error_and_the_next_run_goes_on(tmp_path):
+def test_a_killed_worker_is_an_error_and_the_next_run_resumes(tmp_path):
     source = write_logs(tmp_path / "logs", 6)
     robocache.ingest(source, tmp_path / "single", on_error="skip")
     killed = []
@@ -551,14 +551,14 @@ def test_a_worker_that_is_killed_is_an_error_and_the_next_run_goes_on(tmp_path):
 
 
 def attack(source, expected, cache, kills, seed, overwrite=False):
-    """Kills an ingest at random until it was killed so often, or is done."""
+    """Kills an ingest at random moments, `kills` times or until it is done."""
     draw = random.Random(seed)
     began = time.monotonic()
     assert start_ingest(source, cache, overwrite).wait(120) == 0
     longest = time.monotonic() - began
     for _ in range(kills):
         if cache.exists() and not overwrite:
-            assert_same(expected, cache)  # whatever has the name is whole
+            assert_same(expected, cache)  # a cache at this path is complete
             shutil.rmtree(cache)
         running = start_ingest(source, cache, overwrite)
         try:
@@ -578,25 +578,25 @@ def attack(source, expected, cache, kills, seed, overwrite=False):
 
 
 @pytest.mark.soak
-def test_killed_at_random_it_goes_on_and_gives_the_same_bytes(tmp_path):
+def test_an_ingest_killed_at_random_resumes_with_the_same_bytes(tmp_path):
     source = write_logs(tmp_path / "logs", 6)
     robocache.ingest(source, tmp_path / "single", on_error="skip")
     attack(source, tmp_path / "single", tmp_path / "cache", rounds(3), 1)
 
 
 @pytest.mark.soak
-def test_killed_at_random_while_it_replaces_a_cache(tmp_path):
+def test_an_ingest_killed_at_random_while_replacing_a_cache(tmp_path):
     source = write_logs(tmp_path / "logs", 12)
     robocache.ingest(source, tmp_path / "single", on_error="skip")
     attack(source, tmp_path / "single", tmp_path / "cache", rounds(1), 2, overwrite=True)
 
 
-def test_a_finished_shard_of_a_dead_run_is_not_converted_again(tmp_path):
+def test_a_finished_shard_of_a_killed_run_is_not_converted_again(tmp_path):
     source = write_logs(tmp_path / "logs", 8)
     robocache.ingest(source, tmp_path / "single", on_error="skip")
     result = plan(source, tmp_path / "cache.shards", shards=3, on_error="skip")
     convert(result, 1)
-    (result.folder / "shard-002.partial").mkdir()  # begun
+    (result.folder / "shard-002.partial").mkdir()  # an unfinished shard
     steps = []
     robocache.ingest(source, tmp_path / "cache", on_error="skip", workers=2, progress=lambda *step: steps.append(step))
     assert_same(tmp_path / "single", tmp_path / "cache")
@@ -604,7 +604,7 @@ def test_a_finished_shard_of_a_dead_run_is_not_converted_again(tmp_path):
     assert not result.folder.exists()
 
 
-def test_a_source_that_changed_since_a_dead_run_is_converted_anew(tmp_path):
+def test_a_source_changed_after_a_killed_run_is_converted_anew(tmp_path):
     source = write_logs(tmp_path / "logs", 3)
     planned = plan(source, tmp_path / "cache.shards", shards=2)
     convert(planned, 0)
@@ -627,7 +627,7 @@ except robocache.FileError as error:
 """
 
 
-def test_a_full_disk_is_a_file_error_and_nothing_half_written_opens(tmp_path):
+def test_a_full_disk_is_a_file_error_without_an_incomplete_cache(tmp_path):
     for number in range(3):
         (tmp_path / f"logs/{number}").mkdir(parents=True)
         rows = "".join(f"{row / 100:.2f},{row}\n" for row in range(3000 if number < 2 else 40_000))
@@ -643,7 +643,7 @@ def test_a_full_disk_is_a_file_error_and_nothing_half_written_opens(tmp_path):
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 200_000
 
 
-def test_the_plan_s_text_says_what_it_is_of(tmp_path):
+def test_the_repr_of_a_plan(tmp_path):
     result = plan(write_logs(tmp_path / "logs", 3), tmp_path / "plan", shards=2, time_unit="s", offsets={"imu": "0.5"})
     text = json.loads((tmp_path / "plan/plan.json").read_text())
     assert (text["format"], text["recordings"], text["shards"]) == ("csv", 3, 2)

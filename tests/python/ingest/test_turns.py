@@ -1,4 +1,4 @@
-"""Pictures that their files say are turned come as they are shown: by a video's display matrix, by EXIF, by H.264's own message."""
+"""Pictures declared rotated are stored as displayed: by a video's display matrix, by EXIF, by H.264's message."""
 
 import io
 import struct
@@ -18,7 +18,7 @@ from video_files import HEIGHT, WIDTH, image_bytes, picture, read_video, write_v
 import robocache
 
 TOP = "observation.images.top"
-# x' = a x + c y and y' = b x + d y, as QuickTime has it: (a, b, c, d).
+# (a, b, c, d) of QuickTime's x' = a x + c y and y' = b x + d y.
 MATRICES = [
     (a, b, c, d)
     for one in (1, -1)
@@ -29,7 +29,7 @@ MATRICES = [
 
 
 def shown(images, matrix):
-    """Frames ``[n, H, W, 3]`` with each pixel where the matrix sends it."""
+    """Frames ``[n, H, W, 3]`` transformed by the matrix, pixel by pixel."""
     a, b, c, d = matrix
     y, x = np.mgrid[0 : images.shape[1], 0 : images.shape[2]]
     to_x, to_y = a * x + c * y, b * x + d * y
@@ -40,7 +40,7 @@ def shown(images, matrix):
 
 
 def write_matrix(path, matrix):
-    """Puts a display matrix into an mp4's track."""
+    """Writes a display matrix into an mp4's track."""
     file = bytearray(path.read_bytes())
     at = file.index(b"tkhd") + 44
     a, b, c, d = (65536 * number for number in matrix)
@@ -60,7 +60,7 @@ def turned(report):
 
 @pytest.mark.parametrize("matrix", MATRICES)
 @pytest.mark.parametrize("options", [{}, {"bf": "2"}])
-def test_a_video_s_display_matrix(matrix, options, tmp_path):
+def test_a_videos_display_matrix(matrix, options, tmp_path):
     source = write_set(tmp_path / "source", 14)
     video = source / f"videos/chunk-000/{TOP}/episode_000000.mp4"
     write_video(video, range(14), codec="libx264" if options else "mpeg4", options=options)
@@ -72,7 +72,7 @@ def test_a_video_s_display_matrix(matrix, options, tmp_path):
     np.testing.assert_array_equal(stream.values[:], shown(frames, matrix))
 
 
-def test_a_video_that_is_turned_by_no_quarter_is_refused(tmp_path):
+def test_a_video_not_rotated_by_quarter_turns_is_refused(tmp_path):
     source = write_set(tmp_path / "source", 3)
     video = write_video(source / f"videos/chunk-000/{TOP}/episode_000000.mp4", range(3))
     file = bytearray(video.read_bytes())
@@ -122,7 +122,7 @@ def write_bag(root, files, suffix):
 
 @pytest.mark.parametrize("write", [write_csv, write_images, write_bag])
 @pytest.mark.parametrize(("format", "suffix"), [("JPEG", "jpeg"), ("PNG", "png")])
-def test_exif_s_orientations(write, format, suffix, tmp_path):
+def test_exif_orientations(write, format, suffix, tmp_path):
     for orientations in ((2, 3, 4, 1), (5, 6, 7, 8)):
         files = [exif(format, orientation) for orientation in orientations]
         source, camera = write(tmp_path / str(orientations[0]), files, suffix)
@@ -131,11 +131,11 @@ def test_exif_s_orientations(write, format, suffix, tmp_path):
         assert turned(report)
         found = robocache.open(cache).streams[camera].values[:]
         difference = np.abs(found.astype(int) - [as_shown(file) for file in files]).mean(axis=(1, 2, 3))
-        assert (difference <= (2 if format == "JPEG" else 0)).all()  # a turned JPEG goes through JPEG once more
+        assert (difference <= (2 if format == "JPEG" else 0)).all()  # a rotated JPEG is encoded again
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG"])
-def test_a_writer_stores_files_as_they_lie_and_warns(format, tmp_path):
+def test_a_writer_stores_rotated_files_unchanged_with_a_warning(format, tmp_path):
     files = [exif(format, orientation) for orientation in (1, 3, 6)]
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         with pytest.warns(
@@ -149,7 +149,7 @@ def test_a_writer_stores_files_as_they_lie_and_warns(format, tmp_path):
     np.testing.assert_array_equal(stored, np.asarray(Image.open(io.BytesIO(files[1]))))
 
 
-def test_exif_that_says_nothing_or_is_cut_off_keeps_the_file(tmp_path):
+def test_exif_without_an_orientation_or_cut_off_keeps_the_file(tmp_path):
     file = exif("JPEG", 6)
     at = file.index(b"Exif\0\0")
     size = int.from_bytes(file[at - 2 : at], "big")
@@ -164,8 +164,8 @@ def test_exif_that_says_nothing_or_is_cut_off_keeps_the_file(tmp_path):
         assert robocache.open(tmp_path / "cache").streams[camera].values[:].shape == (1, HEIGHT, WIDTH, 3)
 
 
-def test_h264_s_own_display_orientation(tmp_path):
-    """The message 47 of H.264, D.1.27: not cancelled, not mirrored, a quarter turn against the clock, repeated."""
+def test_h264_display_orientation(tmp_path):
+    """H.264's message 47, D.1.27: not cancelled, not mirrored, a quarter turn counter-clockwise, repeated."""
     bits = "0" + "00" + f"{0x4000:016b}" + "1" + "0" + "1"
     payload = int(bits.ljust(24, "0"), 2).to_bytes(3, "big")
     plain = encoded(range(3), gop=1)

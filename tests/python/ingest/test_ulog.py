@@ -1,4 +1,4 @@
-"""PX4 logs: every field as pyulog reads it, every integer exact, and what pyulog passes over in silence by name."""
+"""PX4 logs: every field equals pyulog's, integers are exact, and data that pyulog silently ignores are named."""
 
 import resource
 import struct
@@ -23,7 +23,7 @@ LOGS = (
 )
 
 
-# ---- logs made here ----
+# ---- synthetic logs ----
 
 
 def message(kind, payload=b""):
@@ -61,7 +61,7 @@ def write(tmp_path, *messages, name="log.ulg"):
 XY = form("xy:uint64_t timestamp;float x;float y;") + announce(0, "xy")
 
 
-def test_nested_and_array_fields_get_names_and_padding_is_dropped(tmp_path):
+def test_nested_and_array_fields_have_names_and_padding_is_dropped(tmp_path):
     log = write(
         tmp_path,
         form("inner:uint8_t a;uint8_t[3] _padding0;float[2] b;"),
@@ -120,7 +120,7 @@ def test_no_integer_is_rounded(tmp_path):
     assert streams["wide/uint64"][1].tolist() == [[2**64 - 1, 2**53 + 1]]
 
 
-def test_arrays_of_char_are_text_up_to_their_end(tmp_path):
+def test_arrays_of_char_are_text(tmp_path):
     log = write(
         tmp_path,
         form("named:uint64_t timestamp;char[6] call;char one;"),
@@ -134,7 +134,7 @@ def test_arrays_of_char_are_text_up_to_their_end(tmp_path):
     assert streams["named"][1].tolist() == [[ord("x")], [ord("y")], [ord("z")]]
 
 
-def test_distances_that_have_limits_are_held(tmp_path):
+def test_distances_with_limits_are_held(tmp_path):
     log = write(
         tmp_path,
         form("distance_sensor:uint64_t timestamp;float min_distance;float max_distance;float current_distance;"),
@@ -146,8 +146,8 @@ def test_distances_that_have_limits_are_held(tmp_path):
     assert "distance_sensor: current_distance between rows" in {note.what for note in report.left_out}
 
 
-def test_a_topic_that_is_announced_again_goes_on(tmp_path):
-    """pyulog keeps the second announcement's rows alone where both have one number."""
+def test_a_topic_announced_again_continues(tmp_path):
+    """If both announcements have one id, pyulog keeps only the second one's rows."""
     log = write(
         tmp_path,
         XY,
@@ -181,7 +181,7 @@ def test_parts_may_end_anywhere(tmp_path, monkeypatch):
             assert np.array_equal(parts[name][0], time_ns) and np.array_equal(parts[name][1], values)
 
 
-def test_the_way_is_found_again_wherever_parts_end(tmp_path, monkeypatch):
+def test_messages_are_found_again_wherever_parts_end(tmp_path, monkeypatch):
     sync = message("S", b"\x2f\x73\x13\x20\x25\x0c\xbb\x12")
     log = write(tmp_path, XY, data(0, 1, "ff", 1, 2), bytes(30), sync, data(0, 2, "ff", 3, 4))
     for size in range(1, 40):
@@ -204,7 +204,7 @@ def test_messages_are_text_with_their_level_and_tag(tmp_path):
     assert streams["logged_messages/level"][1].tolist() == [[3, -1], [6, 9]]
 
 
-def test_what_a_log_says_of_itself_is_in_the_provenance(tmp_path):
+def test_a_logs_information_is_in_the_provenance(tmp_path):
     log = write(
         tmp_path,
         information("I", "char[3]", "sys_name", b"PX4"),
@@ -245,13 +245,13 @@ def test_rows_stamped_0_are_kept_counted_and_named(tmp_path):
     (what,) = yields.left_out
     assert what == "log.ulg: xy: the time of 2 rows"
     from_0 = write(tmp_path, header(start_us=0), XY, data(0, 0, "ff", 1, 2))
-    assert Yields("ulog", from_0).left_out == {}  # there 0 is when it began
+    assert Yields("ulog", from_0).left_out == {}  # there the log began at 0
 
 
-# ---- what is damaged, or odd ----
+# ---- damaged and unusual logs ----
 
 
-def test_a_log_that_was_cut_is_refused_or_named(tmp_path):
+def test_a_cut_log_is_refused_or_named(tmp_path):
     log = write(tmp_path, XY, data(0, 1, "ff", 1, 2), data(0, 2, "ff", 3, 4))
     size = log.stat().st_size
     log.write_bytes(log.read_bytes()[:-5])
@@ -262,7 +262,7 @@ def test_a_log_that_was_cut_is_refused_or_named(tmp_path):
     assert list(yields.skipped) == ["log.ulg: 1 message"]
 
 
-def test_a_message_that_was_cut_by_an_appended_section_is_named(tmp_path):
+def test_a_message_cut_by_an_appended_section_is_named(tmp_path):
     rows = [data(0, k, "ff", k, 0) for k in (1, 2, 3)]
     before = len(header()) + len(XY) + len(rows[0]) + 6
     log = write(tmp_path, header(appended=[before]), XY, rows[0], rows[1][:6], rows[2])
@@ -287,7 +287,7 @@ def test_a_message_that_was_cut_by_an_appended_section_is_named(tmp_path):
         (message("P", b""), "no message of type 'P'"),
     ],
 )
-def test_what_is_damaged_stops_it_or_is_skipped_by_name(damage, words, tmp_path):
+def test_damage_is_refused_or_skipped_by_name(damage, words, tmp_path):
     sync = message("S", b"\x2f\x73\x13\x20\x25\x0c\xbb\x12")
     log = write(tmp_path, XY, data(0, 1, "ff", 1, 2), damage, sync, data(0, 2, "ff", 3, 4))
     assert words in outcome("ulog", log)
@@ -303,7 +303,7 @@ def test_messages_of_a_later_version_are_left_out_by_name(tmp_path):
     assert "not known, flags" in outcome("ulog", write(tmp_path, header()[:27] + b"\2" + header()[28:], XY))
 
 
-def test_formats_that_would_fill_memory_are_refused_at_once(tmp_path):
+def test_formats_of_huge_messages_are_refused_at_once(tmp_path):
     deep = [form(f"f{k}:uint64_t timestamp;f{k + 1}[65535] x;") for k in range(20)]
     hollow = [form(f"h{k}:h{k + 1}[65535] x;") for k in range(20)]
     started = time.process_time()
@@ -324,7 +324,7 @@ def test_stamps_beyond_int64_nanoseconds_are_refused(tmp_path):
     assert Yields("ulog", write(tmp_path, XY, data(0, last, "ff", 1, 2))).only()["xy"][0].tolist() == [last * 1000]
 
 
-def test_a_folder_of_logs_is_an_episode_each(tmp_path):
+def test_each_log_of_a_folder_is_an_episode(tmp_path):
     for name, value in (("b/one.ulg", 1.0), ("a/one.ULG", 2.0)):
         (tmp_path / name).parent.mkdir()
         write(tmp_path, XY, data(0, 1, "ff", value, value), name=name)
@@ -335,7 +335,7 @@ def test_a_folder_of_logs_is_an_episode_each(tmp_path):
     assert yields.left_out == {"*.txt": "no ULog: 1 file"}
 
 
-def test_processes_that_share_logs_tell_the_same(tmp_path):
+def test_workers_give_the_same_notes(tmp_path):
     (tmp_path / "logs").mkdir()
     for number in range(3):
         write(tmp_path / "logs", XY, data(0, 0, "ff", 1, 2), data(0, 2000, "ff", number, 3), name=f"{number}.ulg")
@@ -348,7 +348,7 @@ def test_processes_that_share_logs_tell_the_same(tmp_path):
     assert np.array_equal(caches[1].streams["xy"].values[1::2, 0], [0, 1, 2])
 
 
-def test_logs_are_known_by_name_and_by_content(tmp_path):
+def test_logs_are_recognised_by_name_and_content(tmp_path):
     named = write(tmp_path, XY, name="log.bin")
     assert registry.find_format(named).name == "ulog"
     assert registry.find_format(write(tmp_path, XY).parent).name == "ulog"
@@ -358,7 +358,7 @@ def test_logs_are_known_by_name_and_by_content(tmp_path):
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_real_logs_hold_what_pyulog_reads(name, real_data):
+def test_real_logs_equal_pyulog(name, real_data):
     file = real_data("ulog/pyulog") / f"{name}.ulg"
     log, yields = pyulog.ULog(str(file)), Yields("ulog", file)
     streams, log_facts = yields.only(), yields.told["logs"][file.name]
@@ -408,7 +408,7 @@ def test_real_logs_hold_what_pyulog_reads(name, real_data):
     assert yields.skipped == {}
 
 
-def test_mutated_logs_end_in_an_error_that_names_them(real_data, rng, tmp_path):
+def test_mutated_logs_are_read_or_named(real_data, rng, tmp_path):
     sources = [(real_data("ulog/pyulog") / f"{name}.ulg").read_bytes() for name in LOGS[:2]]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     path = tmp_path / "mutated.ulg"

@@ -1,4 +1,4 @@
-"""A format of another package, by its entry point: the one in the documentation, and broken ones."""
+"""A format of another package, by its entry point: the one in the docs, and broken ones."""
 
 import os
 import re
@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[3] / "docs/ingest-your-own.md"
 
 @pytest.fixture
 def packages(tmp_path):
-    """Installs modules with an entry point each into a folder; runs Python code that finds them."""
+    """(a function that installs a module with an entry point, a function that runs Python code which finds it)."""
     folder = tmp_path / "packages"
 
     def install(name, code, point="FORMAT"):
@@ -51,7 +51,7 @@ def write_toys(folder):
     return folder
 
 
-def test_the_example_of_the_documentation_is_a_format(packages, tmp_path):
+def test_the_example_of_the_docs_is_a_format(packages, tmp_path):
     install, run = packages
     assert len(documented().splitlines()) < 40
     install("toy_format", documented())
@@ -80,7 +80,7 @@ def test_the_example_of_the_documentation_is_a_format(packages, tmp_path):
     assert output.returncode == 1 and f"{toys}/1.toy.npz" in output.stderr
 
 
-def test_what_a_reader_prints_in_a_worker_goes_to_standard_error(packages, tmp_path):
+def test_output_of_a_reader_in_a_worker_goes_to_stderr(packages, tmp_path):
     install, run = packages
     install(
         "toy_format", documented().replace("    arrays = np.load(", "    print('opens', file)\n    arrays = np.load(")
@@ -107,7 +107,7 @@ BROKEN = {
 }
 
 
-def test_a_format_that_does_not_load_breaks_itself_alone(packages, tmp_path):
+def test_a_format_that_does_not_load_breaks_no_other(packages, tmp_path):
     install, run = packages
     for name, (code, _) in BROKEN.items():
         install(name, code)
@@ -140,7 +140,7 @@ def test_a_format_that_does_not_load_breaks_itself_alone(packages, tmp_path):
     assert "robocache.errors.Error: format 'exits': its entry point exits_format:FORMAT" in requested.stderr
 
 
-def test_a_reader_that_does_not_load_is_an_error_that_names_it(packages, tmp_path):
+def test_a_reader_that_does_not_load_is_named(packages, tmp_path):
     install, run = packages
     install("toy_format", documented().replace('ToyOptions, "toy_format"', 'ToyOptions, "toy_reader"'))
     toys = write_toys(tmp_path / "toys")

@@ -1,4 +1,4 @@
-"""Zarr stores of episodes: every number as the package `zarr` reads it, from folders and zip files, in all their codecs."""
+"""Zarr stores of episodes: every number equals that of the package `zarr`, in folders and zip files, in all codecs."""
 
 import json
 import lzma
@@ -30,7 +30,7 @@ ENDS = [3, 10, 10, 17]
 def write_store(
     path, arrays=None, ends=ENDS, *, chunks=4, compressor="default", order="C", separator=".", attributes=None
 ):
-    """A store of zarr v2, in a zip file where `path` ends so; `arrays` beside two of numbers."""
+    """Writes a store of zarr v2, as a zip file if `path` ends in .zip, with `arrays` and two arrays of numbers."""
     arrays = {"action": np.arange(34, dtype=np.float32).reshape(17, 2), "state": np.arange(17.0)} | (arrays or {})
     store = zarr.storage.ZipStore(path, mode="w") if path.suffix == ".zip" else zarr.storage.LocalStore(path)
     root = zarr.group(store=store, zarr_format=2, attributes=attributes or {})
@@ -56,7 +56,7 @@ def images(count=17, height=8, width=6):
 
 
 def write_images(path, values, encode, codec):
-    """A camera a chunk a frame, as UMI writes it: the codec's name and what encodes a frame."""
+    """Writes a camera with one chunk for each frame, like UMI. codec: its configuration; encode: a function for a frame."""
     folder = path / "data" / "camera0_rgb"
     folder.mkdir(parents=True)
     description = {
@@ -84,7 +84,7 @@ def refused(source, *words, **options):
 
 
 def check(found, arrays, ends=ENDS):
-    """Every row of every episode, in its order."""
+    """Asserts that every episode has its rows in order."""
     begins = [0, *ends[:-1]]
     assert found.notes.total == len(ends)
     for number, (start, stop) in enumerate(zip(begins, ends, strict=True)):
@@ -97,7 +97,7 @@ def check(found, arrays, ends=ENDS):
         assert (not streams) == (stop == start)
 
 
-# ---- what is kept ----
+# ---- the content of arrays ----
 
 COMPRESSORS = [
     None,
@@ -147,7 +147,7 @@ def test_images_of_imagecodecs(kind, tmp_path):
         check(Yields("zarr", source, rate_hz=10, image_codec="png"), {"camera0_rgb": values})
 
 
-def test_what_becomes_of_arrays(tmp_path):
+def test_streams_of_arrays(tmp_path):
     floats = images().astype(np.float32)
     arrays = {
         "img": floats,
@@ -193,7 +193,7 @@ def test_timestamps_are_the_clock(tmp_path):
     ("units", "is_seconds"),
     [("s", True), ("seconds since 1970-01-01", True), ("ms", False), ("us", False), ("days since 2021-02-21", False)],
 )
-def test_the_clock_s_units_come_before_its_name(units, is_seconds, tmp_path):
+def test_the_clocks_units_precede_its_name(units, is_seconds, tmp_path):
     store = write_store(tmp_path / "s", {"timestamp": np.arange(17.0) * 5})
     (store / "data/timestamp/.zattrs").write_text(json.dumps({"units": units}))
     if is_seconds:
@@ -205,7 +205,7 @@ def test_the_clock_s_units_come_before_its_name(units, is_seconds, tmp_path):
 
 
 @pytest.mark.parametrize("stamps", [np.arange(17), np.arange(17, dtype=np.float32), np.zeros((17, 2))])
-def test_a_rate_is_asked_for(stamps, tmp_path):
+def test_a_rate_is_required(stamps, tmp_path):
     refused(write_store(tmp_path / "s", {"timestamp": stamps}), "no data/timestamp", "--rate-hz", rate_hz=None)
 
 
@@ -231,12 +231,12 @@ def test_a_folder_with_one_store_and_other_things(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["replay_buffer.zarr", "dataset.zarr.zip"])
-def test_a_cache_of_it(kind, tmp_path):
+def test_a_cache(kind, tmp_path):
     (tmp_path / "d").mkdir()
     write_store(tmp_path / "d" / kind, {"rgb": images(), "timestamp": np.arange(17.0), "prompt": np.array(["a"] * 17)})
     report = robocache.ingest(tmp_path / "d", tmp_path / "cache", image_size="4x4")
     assert (report.format, report.episodes, report.rows["rgb"]) == ("zarr", 3, 17)
-    assert [omission.what for omission in report.left_out] == ["data/timestamp", "episode 2"]  # which has no rows
+    assert [omission.what for omission in report.left_out] == ["data/timestamp", "episode 2"]  # episode 2 has no rows
     dataset = robocache.open(tmp_path / "cache", verify=True)
     assert dataset.streams["action"].clock == "recorded"
     assert dataset.episode(1)["action"][0].tolist() == [row * 10**9 for row in range(3, 10)]
@@ -247,7 +247,7 @@ def test_a_cache_of_it(kind, tmp_path):
 # ---- faults ----
 
 
-def test_chunks_that_are_not_there(tmp_path):
+def test_missing_chunks(tmp_path):
     store = write_store(tmp_path / "s", {"x": np.full((17, 2), 7.0)})
     (store / "data" / "x" / "1.0").unlink()
     refused(store, "data/x/1.0: no such chunk", "--missing-chunks fill")
@@ -261,7 +261,7 @@ def test_chunks_that_are_not_there(tmp_path):
 
 
 @pytest.mark.parametrize(("separator", "name"), [(".", "1.0"), ("/", "1"), ("/", "1/0")])
-def test_a_chunk_behind_a_symlink_out_of_the_store_is_never_one_that_is_missing(separator, name, tmp_path):
+def test_a_chunk_linked_from_outside_is_not_taken_as_missing(separator, name, tmp_path):
     store = write_store(tmp_path / "s", {"x": np.full((17, 2), 7.0)}, separator=separator)
     chunk = store / "data" / "x" / name
     chunk.rename(tmp_path / "out")
@@ -302,7 +302,7 @@ def change(store, key, **facts):
         ({"compressor": None}, "bytes in the chunk"),
     ],
 )
-def test_descriptions_that_are_wrong(facts, words, tmp_path):
+def test_wrong_descriptions(facts, words, tmp_path):
     store = write_store(tmp_path / "s", compressor=numcodecs.Blosc())
     change(store, "data/action", **facts)
     refused(store, "data/action", words)
@@ -321,7 +321,7 @@ def test_descriptions_that_are_wrong(facts, words, tmp_path):
         ({"compressor": {"id": ["a"]}}, "compressor"),
     ],
 )
-def test_what_is_not_kept_is_named(facts, reason, tmp_path):
+def test_left_out_arrays_are_named(facts, reason, tmp_path):
     store = write_store(tmp_path / "s", compressor=numcodecs.Blosc())
     change(store, "data/action", **facts)
     found = Yields("zarr", store, rate_hz=10)
@@ -341,7 +341,7 @@ def test_what_is_not_kept_is_named(facts, reason, tmp_path):
         (np.array([2**63 + 5], np.uint64), "expected numbers of rows"),
     ],
 )
-def test_ends_that_are_wrong(ends, words, tmp_path):
+def test_wrong_episode_ends(ends, words, tmp_path):
     refused(write_store(tmp_path / "s", ends=ends), words)
 
 
@@ -361,7 +361,7 @@ def test_zarr_v3_is_refused_by_name(tmp_path):
         (zipfile.ZipInfo("data/link"), "symlink"),
     ],
 )
-def test_zip_files_that_lead_elsewhere(member, words, tmp_path):
+def test_zip_members_with_paths_outside(member, words, tmp_path):
     file = zip_tree(write_store(tmp_path / "s"), tmp_path / "s.zarr.zip")
     if isinstance(member, zipfile.ZipInfo):
         member.external_attr = (stat.S_IFLNK | 0o777) << 16
@@ -370,7 +370,7 @@ def test_zip_files_that_lead_elsewhere(member, words, tmp_path):
     refused(file, "s.zarr.zip", words)
 
 
-def test_zip_files_that_are_none(tmp_path):
+def test_files_that_are_no_zip(tmp_path):
     whole = zip_tree(write_store(tmp_path / "s"), tmp_path / "s.zarr.zip").read_bytes()
     for content in (b"", whole[: len(whole) // 2], whole[:-10], b"version https://git-lfs.github.com/spec/v1\n"):
         (tmp_path / "s.zarr.zip").write_bytes(content)
@@ -379,7 +379,7 @@ def test_zip_files_that_are_none(tmp_path):
     refused(tmp_path / "fifo.zarr.zip", "expected a regular file")
 
 
-def test_members_written_anew_are_the_last(tmp_path):
+def test_the_last_of_repeated_members_counts(tmp_path):
     store = write_store(tmp_path / "s", compressor=None)
     file = zip_tree(store, tmp_path / "s.zarr.zip")
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(file, "a") as archive:
@@ -393,7 +393,7 @@ def test_members_written_anew_are_the_last(tmp_path):
     "codec", [numcodecs.Blosc(), numcodecs.Zstd(), numcodecs.LZ4(), numcodecs.Zlib(), numcodecs.BZ2()], ids=str
 )
 def test_chunks_of_another_size(codec, tmp_path):
-    """Fewer numbers than the array has would leave whatever lay in memory."""
+    """With fewer numbers than the array has, memory would stay uninitialised."""
     store = write_store(tmp_path / "s", {"x": np.zeros(17)}, compressor=codec)
     for values in (np.ones(3), np.ones(5), np.ones(0)):
         (store / "data" / "x" / "0").write_bytes(codec.encode(values))
@@ -403,8 +403,8 @@ def test_chunks_of_another_size(codec, tmp_path):
     refused(store, "data/x/0: ", "as it says" if codec.codec_id == "blosc" else "")
 
 
-def test_bombs_are_not_blown_up(tmp_path):
-    """Chunks that become more than their array has, by what each codec does before it looks."""
+def test_compression_bombs_are_not_decompressed(tmp_path):
+    """Chunks that decompress to more than their array, for each codec."""
     big = bytes(3 * 10**8)
     size = struct.pack("<I", 64)
     blosc = bytearray(numcodecs.Blosc().encode(big))
@@ -433,7 +433,7 @@ def test_bombs_are_not_blown_up(tmp_path):
             tracemalloc.stop()
 
 
-def test_a_chunk_that_is_much_wider_than_its_rows_is_not_decoded_ahead(tmp_path):
+def test_a_chunk_much_wider_than_its_rows_is_not_read_ahead(tmp_path):
     store = write_store(tmp_path / "s", {"x": np.zeros((17, 1))}, [17], compressor=numcodecs.Zlib(), chunks=4)
     change(store, "data/x", chunks=[4, 2**20])
     for number in range(5):
@@ -446,10 +446,10 @@ def test_a_chunk_that_is_much_wider_than_its_rows_is_not_decoded_ahead(tmp_path)
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
-def test_a_chunk_that_a_thread_reads_is_named_and_the_thread_ends(number, tmp_path):
+def test_a_bad_chunk_read_by_a_thread_is_named(number, tmp_path):
     store = write_store(tmp_path / "s")
     (store / "data" / "action" / f"{number}.0").write_bytes(b"damaged")
-    before = set(threading.enumerate())  # of tests that ran here, too
+    before = set(threading.enumerate())  # also threads of earlier tests
     refused(store, f"data/action/{number}.0: expected a")
     assert set(threading.enumerate()) <= before
 
@@ -473,11 +473,11 @@ def test_changed_bytes_are_named(tmp_path, rng):
         target.write_bytes(sound)
 
 
-# ---- what is there and described nowhere ----
+# ---- arrays without a description ----
 
 
 def rename_member(file, old, new):
-    """In the directory of a zip file alone: one byte or more of an entry's name, as damage leaves it."""
+    """Changes bytes of an entry's name in the directory of a zip file, like damage."""
     content = bytearray(file.read_bytes())
     at = content.rindex(old.encode())
     content[at : at + len(old)] = new.encode()
@@ -485,7 +485,7 @@ def rename_member(file, old, new):
 
 
 def test_every_changed_byte_of_a_directory_entry_is_named(tmp_path):
-    """The entry is that of an array's description in a zip file. The array is read whole, or refused by name."""
+    """The entry is an array's description in a zip file. The array is read completely, or refused by name."""
     whole = zip_tree(write_store(tmp_path / "s"), tmp_path / "s.zarr.zip").read_bytes()
     name = b"data/action/.zarray"
     start = whole.rindex(name) - 46
@@ -518,14 +518,14 @@ def test_an_array_without_its_description_is_named(kind, separator, tmp_path):
     assert list(found[0]) == ["state"] and "data/action" in found.skipped
 
 
-def test_an_array_that_only_the_list_of_a_store_names(tmp_path):
+def test_an_array_named_only_in_consolidated_metadata(tmp_path):
     source = write_store(tmp_path / "s")
     described = {"zarr_consolidated_format": 1, "metadata": {"data/gone/.zarray": {}, "data/action/.zarray": {}}}
     (source / ".zmetadata").write_text(json.dumps(described))
     refused(source, "data/gone", ".zmetadata names it")
 
 
-def test_a_chunk_whose_name_is_damaged_is_named_though_it_may_be_filled(tmp_path):
+def test_a_chunk_with_a_damaged_name_is_named_despite_a_fill_value(tmp_path):
     source = zip_tree(write_store(tmp_path / "s"), tmp_path / "s.zarr.zip")
     rename_member(source, "data/state/1", "data/state/q")
     refused(source, "data/state/1", "no such chunk")
@@ -533,14 +533,14 @@ def test_a_chunk_whose_name_is_damaged_is_named_though_it_may_be_filled(tmp_path
     assert found.left_out["data/state: 1 file"] == "no chunk of an array by name"
 
 
-def test_groups_without_a_description_lose_nothing(tmp_path):
+def test_groups_without_a_description_are_read(tmp_path):
     source = write_store(tmp_path / "s")
     for file in source.rglob(".zgroup"):
         file.write_bytes(b"\xff")
     check(Yields("zarr", source, rate_hz=10), {"state": np.arange(17.0)})
 
 
-def test_one_chunk_that_is_damaged_costs_its_array_in_its_episodes(tmp_path):
+def test_a_damaged_chunk_skips_its_array_in_its_episodes(tmp_path):
     source = write_store(tmp_path / "s")
     (source / "data/action/1.0").write_bytes(b"no chunk")
     found = Yields("zarr", source, on_error="skip", rate_hz=10)
@@ -551,7 +551,7 @@ def test_one_chunk_that_is_damaged_costs_its_array_in_its_episodes(tmp_path):
 @pytest.mark.parametrize("kind", ["store.zarr", "store.zarr.zip"])
 @pytest.mark.parametrize("name", [".zattrs", ".zmetadata"])
 @pytest.mark.parametrize("content", [b'{"fps', b"\xff\xfe\0", b"[1]"])
-def test_a_damaged_list_or_attributes_cost_nothing_else(content, name, kind, tmp_path):
+def test_damaged_metadata_or_attributes_skip_nothing_else(content, name, kind, tmp_path):
     folder = write_store(tmp_path / "store.zarr")
     (folder / name).write_bytes(content)
     store = folder if kind == "store.zarr" else zip_tree(folder, tmp_path / kind)
@@ -561,14 +561,14 @@ def test_a_damaged_list_or_attributes_cost_nothing_else(content, name, kind, tmp
     check(found, {"action": np.arange(34, dtype=np.float32).reshape(17, 2), "state": np.arange(17.0)})
 
 
-def test_the_attributes_may_say_the_rate(tmp_path):
+def test_attributes_may_declare_the_rate(tmp_path):
     store = write_store(tmp_path / "store.zarr", attributes={"fps": "20 Hz"})
     found = Yields("zarr", store)
     assert found.episodes["episode 1"]["action"][0][:3].tolist() == [0, 50_000_000, 100_000_000]
     refused(store, "attribute fps says 20 Hz, rate_hz 10", rate_hz=10)
 
 
-def test_numbers_that_no_cache_holds_are_left_out_by_name(tmp_path):
+def test_dtypes_without_a_cache_type_are_left_out_by_name(tmp_path):
     store = write_store(tmp_path / "store.zarr")
     change(store, "data/state", dtype="<f16")
     found = Yields("zarr", store, rate_hz=10)
@@ -578,7 +578,7 @@ def test_numbers_that_no_cache_holds_are_left_out_by_name(tmp_path):
 
 @pytest.mark.parametrize("name", ["store.zarr", "store.zarr.zip"])
 def test_attributes_of_an_array_are_named(name, tmp_path):
-    """Attributes that scale or measure values are used instead."""
+    """Attributes with scales or units are used, and not named."""
     folder = write_store(tmp_path / "store.zarr", {"depth": np.arange(17)})
     (folder / "data/depth/.zattrs").write_text('{"scale_factor": 0.001, "units": "m", "title": "z", "note": 1}')
     if name.endswith(".zip"):

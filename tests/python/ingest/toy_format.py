@@ -1,4 +1,4 @@
-"""A format of these tests' own, whose reader is a function that they give."""
+"""A toy format, whose reader is a function of the test."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -22,7 +22,7 @@ class ToyOptions:
 
 
 class ToyReader:
-    """Yields what `recordings(options, notes)` gives."""
+    """Yields the recordings of `recordings(options, notes)`."""
 
     def __init__(self, recordings):
         self.read = lambda source, options, notes: recordings(options, notes)
@@ -33,7 +33,7 @@ def _find_toy(source, files):
 
 
 def make_toy(folder, monkeypatch):
-    """ingest() of a format whose reader is the given function, from a source that is there."""
+    """ingest() of the toy format whose reader is the given function; its source exists."""
     (folder / "source.toy").write_text("toy")
 
     def run(recordings, **options):

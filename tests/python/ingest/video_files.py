@@ -1,4 +1,4 @@
-"""Writes videos whose frames say their number, and reads them back as PyAV alone does."""
+"""Writes videos whose frames show a number, and reads them with PyAV."""
 
 import io
 from fractions import Fraction
@@ -11,15 +11,15 @@ HEIGHT, WIDTH, BLOCK = 48, 64, 16
 
 
 def picture(number, height=HEIGHT, width=WIDTH):
-    """uint8 [H, W, 3] whose blocks of 16 x 16 are the bits of `number`, which survives any codec."""
+    """uint8 [H, W, 3] whose blocks of 16 x 16 show the bits of `number`; they survive any codec."""
     bits = np.array([number >> bit & 1 for bit in range((height // BLOCK) * (width // BLOCK))], np.uint8)
     grey = np.kron(40 + 170 * bits.reshape(height // BLOCK, width // BLOCK), np.ones((BLOCK, BLOCK), np.uint8))
-    shade = np.arange(width, dtype=np.uint8) // 8  # a little of everything, so that no two codecs agree
+    shade = np.arange(width, dtype=np.uint8) // 8  # many shades, so that codecs give different pixels
     return np.stack([grey, grey + shade, 255 - grey], axis=-1).astype(np.uint8)
 
 
 def number_of(image):
-    """The number that a picture of any size shows, decoded or not."""
+    """The number that a picture of any size shows."""
     height, width = image.shape[:2]
     rows, columns = HEIGHT // BLOCK, WIDTH // BLOCK
     cells = image[..., 0].reshape(rows, height // rows, columns, width // columns).mean(axis=(1, 3))
@@ -29,9 +29,9 @@ def number_of(image):
 def write_video(
     path, numbers, fps=30, codec="mpeg4", times=None, size=(HEIGHT, WIDTH), options=None, gop=12, pixels="yuv420p"
 ):
-    """An mp4 of :func:`picture` for each number, at k / fps or at `times` in seconds."""
+    """Writes an mp4 with :func:`picture` of each number, at k / fps or at `times` in seconds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unit = Fraction(1, 60_000)  # as fine as mpeg4 takes it
+    unit = Fraction(1, 60_000)  # the finest that mpeg4 accepts
     with av.open(str(path), "w", format="mp4") as container:
         stream = container.add_stream(codec, rate=fps, options=options or {})
         stream.height, stream.width, stream.pix_fmt = *size, pixels
@@ -47,7 +47,7 @@ def write_video(
 
 
 def read_video(path):
-    """The content of a file: stamps in seconds, exact, and frames [n, H, W, 3], in the order of presentation."""
+    """(exact stamps in seconds, frames [n, H, W, 3]) of a file, in presentation order."""
     with av.open(str(path)) as container:
         frames = {frame.pts * frame.time_base: frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)}
     times = sorted(frames)

@@ -13,7 +13,7 @@ from robocache import frames
 
 
 class Told:
-    """Why what was left out and what was skipped, by what it is, of `notes`."""
+    """The reasons in `notes`: {name: reason} of left out and skipped things."""
 
     @property
     def left_out(self):
@@ -25,12 +25,12 @@ class Told:
 
 
 class Yields(Told):
-    """A source as its reader gives it; of the format that its sign shows where none is given.
+    """The rows that a reader yields for a source. Without a format, it is found like in ingest.
 
-    recordings: those that were read.
-    episodes: of each its streams, whose parts were put together: (time_ns, values), where values are rows, a list of arrays
+    recordings: the recordings read.
+    episodes: the streams of each, with concatenated parts: (time_ns, values). Values are rows, a list of arrays
         (ragged), a list of str, or a list of a camera's :class:`Encoded` chunks.
-    facts, clocks, first: of each stream what the cache is told of it, which must be the same in all parts, its clock, and its
+    facts, clocks, first: for each stream its description in the cache, which must be the same in all parts; its clock; its
         first samples.
     """
 
@@ -76,7 +76,7 @@ class Yields(Told):
 
 
 def outcome(format, source, **options):
-    """Reads all of it, as the driver would: None, or the error's text where it names the source; whatever else fails the test."""
+    """Reads the whole source like the driver. Returns None, or the text of an error that names the source; other errors fail."""
     try:
         Yields(format, source, **options)
     except robocache.FileError as error:
@@ -96,7 +96,7 @@ def pixels(chunks):
 
 
 def blobs(chunks):
-    """The files of JPEGs or PNGs, as they are stored."""
+    """The stored JPEG or PNG files."""
     return [bytes(chunk.data[start:end]) for chunk in chunks for start, end in pairwise(chunk.offsets.tolist())]
 
 
