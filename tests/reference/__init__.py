@@ -1,1 +1,1 @@
-"""Naive NumPy oracles, one per operation, written from the rules in the documentation and from nothing else."""
+"""Naive NumPy oracles, one for each operation, written only from the rules in docs."""

@@ -1,4 +1,4 @@
-"""Angles the shorter way round, in whole numbers: units of 2^-256 rad, with pi to as many digits."""
+"""Interpolates angles the shorter way in integers: units of 2^-256 rad, with pi as exact."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ BITS = 256
 
 
 def _arc_tangent_of_inverse(n):
-    """atan(1 / n) by its series."""
+    """atan(1 / n), by its series."""
     term = total = (1 << (BITS + 32)) // n
     for k in range(1, BITS):
         term //= -n * n
@@ -28,8 +28,8 @@ def _on_circle(angle):
 
 
 def angles_between(a, b, w, u):
-    """exact and bound [N, D] of the shares `w` [N] of the shorter ways from `a` to `b` [N, D], docs/rules.md 8.2; `exact` is
-    in [-pi, pi) and counts modulo 2 pi."""
+    """(exact, bound) [N, D] of angles the share `w` [N] of the shorter way from `a` to `b` [N, D], docs/rules.md 8.2. `exact`
+    is in [-pi, pi), and correct modulo 2 pi."""
     exact, bound = np.full(a.shape, np.nan), np.zeros(a.shape)
     for i, share in enumerate(w):
         if not np.isfinite(share):
@@ -43,8 +43,8 @@ def angles_between(a, b, w, u):
             way = _on_circle(_fixed(y) - _fixed(x))
             exact[i, d] = _on_circle(_fixed(x) + way * numerator // denominator) / (1 << BITS)
             apart = abs(float(y) - float(x))
-            # W leaves 2.5 u: 2 u for the fma, u / 2 for the rest of 2 pi times the turns. The way takes u (2.5 + |b - a|) |w|,
-            # the weight u pi |w|, the fma u pi (1 + |w|), the last W 2.5 u, and -pi in place of y u (2 pi (1 + |w|) + 5).
+            # Wrapping has an error of 2.5 u: 2 u of the fma, u / 2 of 2 pi times the turns. The way adds u (2.5 + |b - a|) |w|,
+            # the weight u pi |w|, the fma u pi (1 + |w|), the last wrapping 2.5 u, and -pi in place of y u (2 pi (1 + |w|) + 5).
             bound[i, d] = u * (20 + abs(share) * (apart + 16)) + 2.0**-53 * (4 + 16 * abs(share))
             if HALF_TURN - abs(way) <= _fixed(4 * u * (apart + 1)):
                 bound[i, d] = np.pi  # both ways are equally long

@@ -1,4 +1,4 @@
-"""The two arithmetic steps that NumPy lacks: a fused multiply-add and a rounding to bfloat16 that rounds once."""
+"""Two arithmetic steps that NumPy lacks: a fused multiply-add, and rounding to bfloat16 once."""
 
 import ctypes
 import ctypes.util
@@ -36,7 +36,7 @@ def is_floating(dtype):
 
 
 def work_type(dtype):
-    """The type the arithmetic runs in: float64 for float64 values, else float32."""
+    """The type of the arithmetic: float64 for float64 values, else float32."""
     return np.dtype(np.float64) if np.dtype(dtype) == np.float64 else np.dtype(np.float32)
 
 
@@ -50,7 +50,7 @@ def round_to(x, dtype):
 
 
 def _round_to_odd_float32(x):
-    # A value rounded to odd with two spare bits rounds on as if it had never been rounded.
+    # A value rounded to odd with two spare bits later rounds like the exact value.
     nearest = x.astype(np.float32)
     inexact = (nearest.astype(np.float64) != x) & ~np.isnan(x)
     too_far = inexact & (np.abs(nearest.astype(np.float64)) > np.abs(x))

@@ -23,7 +23,7 @@ def assert_same_bits(actual, expected, what=""):
 
 
 def assert_within(actual, expected, what=""):
-    """`actual` is what an `Expected` of the oracle allows."""
+    """Asserts that `actual` is within an `Expected` of the oracle."""
     exact = expected.bound == 0
     assert_same_bits(
         np.where(exact, actual, 0).astype(actual.dtype), np.where(exact, expected.out, 0).astype(actual.dtype), what
@@ -48,7 +48,7 @@ def _bits(array):
 
 
 def to_torch(array, device="cpu"):
-    """A tensor of its own with the values of a NumPy array, bfloat16 included."""
+    """A new tensor with the values of a NumPy array, also bfloat16."""
     import torch
 
     array = np.array(array, order="C")
@@ -71,7 +71,7 @@ def to_numpy(array):
 
 
 def poisoned(shape, dtype, device="cpu"):
-    """A torch tensor whose every byte is 0xA5, to be written over."""
+    """A torch tensor with 0xA5 in every byte, for outputs."""
     import torch
 
     tensor = torch.empty(shape, dtype=dtype, device=device)
@@ -81,7 +81,7 @@ def poisoned(shape, dtype, device="cpu"):
 
 
 class OnlyDLPack:
-    """An array of which nothing is known but the protocol."""
+    """An array with only the DLPack protocol."""
 
     def __init__(self, array):
         self.array = array

@@ -1,4 +1,4 @@
-"""resample_trajectories by curves, rotations and angles as its tests call it, and cases for it.
+"""Calls and random cases of resample_trajectories by curves, rotations and angles.
 
 The oracle is scipy in float64 (resample.py); the bounds are those of rules 8.1 and 10.1 in docs/rules.md.
 """
@@ -29,7 +29,7 @@ float32, float64 = FLOATS[1], FLOATS[0]
 
 
 def resample(values, times, targets, device="cpu", **options):
-    """(out, valid) as NumPy arrays, of NumPy arrays that go through torch on `device`, into poisoned memory."""
+    """Calls it through torch on `device`, into poisoned memory. Returns (out, valid) as NumPy arrays."""
     for name in ("lengths", "target_lengths"):
         if isinstance(options.get(name), np.ndarray):
             options[name] = to_torch(options[name], device)
@@ -47,7 +47,7 @@ def check(values, times, targets, device="cpu", **options):
 
 
 def random_times(rng, batch, samples, clock, duplicates=True):
-    """Sorted, jittered, some twice or three times; whole multiples of 2^-17 s, so that differences are exact."""
+    """Sorted times with jitter, some repeated; multiples of 2^-17 s, so that differences are exact."""
     gaps = np.ceil(rng.uniform(0.2, 1.8, (batch, samples)) * 0.01 * 2**17) / 2**17
     if duplicates:
         gaps[rng.random((batch, samples)) < 0.2] = 0

@@ -1,7 +1,7 @@
 """Naive oracle of `robocache.fuse_multimodal`: a loop over streams, rows and targets, one rule after the other.
 
-It gives the exact bits for linear, nearest, previous and next. Which sample a target takes is told by the resample oracle,
-run on the samples' own numbers; what becomes of it is done here.
+It gives the exact bits for linear, nearest, previous and next. The resample oracle, run on the samples' indices, gives
+the sample of each target; the rest is done here.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ STREAM_OPTIONS = ("method", "extrapolate", "causal", "max_gap", "tolerance", "le
 
 
 def fuse(streams, target_times, *, target_lengths=None, dtype=None, output="concat", options=None, **shared):
-    """streams: [(values, times)], options: one dict a stream, over what `shared` says of all.
+    """streams: [(values, times)]; options: a dict for each stream, which overrides `shared`.
 
     Returns (out [B,T,sum D] or a list of [B,T,D], valid [B,T,N], age [B,T,N]); without B for values [S, D].
     """
@@ -30,7 +30,7 @@ def fuse(streams, target_times, *, target_lengths=None, dtype=None, output="conc
 
 
 def fused_work_type(dtype):
-    """Rule 3, and for integers that become floats: float64 for those of 32 and 64 bits, else float32."""
+    """Rule 3; for integers that become floats float64 if they have 32 or 64 bits, else float32."""
     dtype = np.dtype(dtype)
     if not is_floating(dtype):
         return np.dtype(np.float64) if dtype.itemsize >= 4 else np.dtype(np.float32)
@@ -42,7 +42,7 @@ def _clip_ns(ns):
 
 
 def nearest_ns(seconds):
-    """Seconds (a float64) to int64 nanoseconds, of float64(s * 1e9) the nearest, ties to even; the ends where beyond."""
+    """Float64 seconds as int64 nanoseconds: float64(s * 1e9) rounded to nearest, ties to even; saturates."""
     with np.errstate(all="ignore"):
         product = np.float64(seconds) * np.float64(1e9)
     if np.isinf(product):
@@ -51,7 +51,7 @@ def nearest_ns(seconds):
 
 
 def on_clock(target, clock, offset):
-    """Rules 1 and 22: a target in a stream's clock type, moved by the stream's offset; None for a NaN."""
+    """Rules 1 and 22: a target in a stream's clock type, plus the stream's offset; None for NaN."""
     if target != target:
         return None
     if clock == np.int64:
@@ -100,7 +100,7 @@ def _stream(
         if not requested or len(row_times) == 0:
             continue
         moved = np.array([looked_up[k] for k in requested], times.dtype)
-        # Rule 3 to 12 in the work type; a NaN sample stands for itself, so what is absent is told by numbering samples.
+        # Rules 3 to 12 in the work type. A NaN sample is a value, so absence is known from the samples' indices.
         used, is_valid = _used(row_times, moved, rules)
         x = row.astype(work) if floating else None
         if floating:
@@ -120,10 +120,10 @@ def _stream(
 
 
 def _used(times, targets, rules):
-    """For each target the sample used (of two mixed ones the earlier) or None, and whether it is valid.
+    """For each target the index of its sample or None, and whether it is valid. Between two samples it is the earlier.
 
-    The resample oracle brings the samples' numbers 1, 2, ... to the targets; a step gives the number itself. Of a mixture
-    the earlier sample is the last at or before the target, and outside the end bracket's first.
+    The resample oracle runs on the numbers 1, 2, ... of samples; a step method gives the number itself. For linear the
+    sample is the last at or before the target, and outside the first of the end bracket.
     """
     n = len(times)
     numbers = np.arange(1.0, n + 1)[:, None]

@@ -1,4 +1,4 @@
-"""fuse_multimodal as its tests call it, and cases for it."""
+"""Calls and random cases of fuse_multimodal."""
 
 import ml_dtypes
 import numpy as np
@@ -24,9 +24,9 @@ def on(device, value):
 
 
 def fuse(streams, targets, device="cpu", *, options=None, **shared):
-    """(out, valid, age) as NumPy arrays, of NumPy arrays that go through torch on `device`.
+    """Calls it through torch on `device`. Returns (out, valid, age) as NumPy arrays.
 
-    `options` are one dict a stream, as the oracle takes them; here they become one list an option.
+    options: a dict for each stream, as for the oracle; the call gets a list for each option.
     """
     keywords = {name: on(device, value) for name, value in shared.items()}
     for name in (*STREAM_OPTIONS, "dtype"):
@@ -68,7 +68,7 @@ def stream_of(rng, dtype, clock, *, batch=3, samples=17, features=5, special=Tru
 
 
 def targets_of(rng, clock, *, batch=3, count=23):
-    """Beside a clock of that kind: inside, outside, on samples, NaN and infinite."""
+    """Targets for a stream with this clock: inside, outside, on samples, NaN and infinite."""
     return random_targets(rng, clock_of(rng, (batch, 17), clock), count)
 
 

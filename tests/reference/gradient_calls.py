@@ -1,4 +1,4 @@
-"""Gradients as their tests ask for them, and cases for them."""
+"""Calls and random cases for gradients."""
 
 import itertools
 
@@ -24,7 +24,7 @@ DTYPES = list(ROUNDING)
 CLOCKS = [np.dtype(name) for name in ("float32", "float64", "int64")]
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 each_clock = pytest.mark.parametrize("clock", CLOCKS, ids=lambda dtype: dtype.name)
-# Every method with what it may be combined with.
+# Every method with its options.
 CALLS = [
     {"method": method, "extrapolate": extrapolate, "causal": causal, "max_gap": max_gap}
     for method, extrapolate, causal, max_gap in itertools.product(
@@ -59,7 +59,7 @@ def in_clock(options, clock):
 
 
 def gradients(device, values, times, targets, out_gradient, wanted=("values", "times", "target_times"), **options):
-    """The gradients that are asked for, as NumPy arrays."""
+    """The gradients of the inputs `wanted`, as NumPy arrays."""
     if isinstance(options.get("lengths"), np.ndarray):
         options["lengths"] = to_torch(options["lengths"], device)
     tensors = {

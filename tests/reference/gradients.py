@@ -1,4 +1,4 @@
-"""The gradients of `robocache.resample_trajectories`, by the naivest means."""
+"""A naive oracle of the gradients of `robocache.resample_trajectories`."""
 
 import numpy as np
 
@@ -6,9 +6,9 @@ from .resample import only_last_of_each_time, resample
 
 
 def weights_of_samples(times, target_times, samples, **options):
-    """[B, T, S]: how much of each sample is in each target, for the methods that are linear in the values.
+    """The weight [B, T, S] of each sample in each target, for methods that are linear in the values.
 
-    The forward oracle in float64 on the unit vectors; a target with nothing there has nothing of any sample.
+    It is the forward oracle in float64 on unit vectors; absent targets have weights 0.
     """
     batch = times.shape[0]
     units = np.broadcast_to(np.eye(samples), (batch, samples, samples))
@@ -17,8 +17,8 @@ def weights_of_samples(times, target_times, samples, **options):
 
 
 def slopes_of_linear(values, times, target_times, out_gradient, *, lengths=None, extrapolate="clamp", max_gap=None):
-    """The gradients of method linear with respect to times [B, S] and target_times [B, T], and the sums of the magnitudes
-    that each is the sum of. float64; one target after the other."""
+    """The gradients of linear with respect to times [B, S] and target_times [B, T], and for each the sum of the magnitudes
+    of its terms. float64; one target after the other."""
     values, out_gradient = values.astype(np.float64), out_gradient.astype(np.float64)
     of_times, size_of_times = np.zeros(times.shape), np.zeros(times.shape)
     of_targets, size_of_targets = np.zeros(target_times.shape), np.zeros(target_times.shape)
@@ -34,7 +34,7 @@ def slopes_of_linear(values, times, target_times, out_gradient, *, lengths=None,
             outside = not hit and right in (0, len(clock))
             if outside and extrapolate != "linear":
                 continue
-            right = min(max(right, 1), len(clock) - 1)  # a hit's bracket is the one after it, of the last sample before
+            right = min(max(right, 1), len(clock) - 1)  # a hit has the bracket after it, the last sample the one before
             left = right - 1
             gap = clock[right] - clock[left]
             if not hit and not outside and max_gap is not None and gap > max_gap and extrapolate == "nan":

@@ -7,8 +7,8 @@ import numpy as np
 
 
 def tent_weights(count, to):
-    """Fractions [to, count]: what each of `count` pixels in a row weighs in each of `to`. A tent around the centre of the
-    new pixel, one old pixel wide each way, or one new pixel where those are the larger."""
+    """Fractions [to, count]: the weight of each of `count` pixels in each of `to` pixels. A tent around the centre of the
+    new pixel, whose half width is one old or one new pixel, whichever is larger."""
     scale = Fraction(count, to)
     width = max(scale, 1)
     rows = []
@@ -20,14 +20,14 @@ def tent_weights(count, to):
 
 
 def resized(frame, height, width):
-    """[H, W, C] uint8 to [height, width, C]: the exact mean, rounded to the nearest, midway to the even."""
+    """[H, W, C] uint8 to [height, width, C]: the exact mean, rounded to nearest, ties to even."""
     rows, columns = tent_weights(frame.shape[0], height), tent_weights(frame.shape[1], width)
     exact = np.einsum("rh,hwc,sw->rsc", rows, frame.astype(object), columns, optimize="greedy")
     return np.array([round(x) for x in exact.ravel()], np.uint8).reshape(exact.shape)
 
 
 def resized_nearest(frame, height, width):
-    """[H, W, ...]: the pixel in whose square a new pixel's centre lies."""
+    """[H, W, ...] to [height, width, ...]: the pixel that contains the new pixel's centre."""
     rows, columns = (
         [int((r + Fraction(1, 2)) * Fraction(count, to)) for r in range(to)]
         for count, to in zip(frame.shape, (height, width), strict=False)
@@ -36,14 +36,14 @@ def resized_nearest(frame, height, width):
 
 
 def letterboxed(frame, height, width):
-    """As openpi's resize_with_pad, by whole fractions: (the box's first row and column, its height and width)."""
+    """openpi's resize_with_pad in exact fractions: (the box's first row, first column, height, width)."""
     ratio = max(Fraction(frame.shape[1], width), Fraction(frame.shape[0], height))
     inside = max(1, int(frame.shape[0] / ratio)), max(1, int(frame.shape[1] / ratio))
     return (height - inside[0]) // 2, (width - inside[1]) // 2, *inside
 
 
 def luma(frame):
-    """[..., 3] to [...], ITU-R BT.601."""
+    """[..., 3] to [...], by ITU-R BT.601."""
     return frame.astype(np.float64) @ [0.299, 0.587, 0.114]
 
 

@@ -1,8 +1,8 @@
-"""Naive oracle of LeRobot's items: its rules on the rows of the Parquet files, one row and one key at a time.
+"""Naive oracle of LeRobot's items: its rules applied to rows of the Parquet files, one row and key at a time.
 
-A window is rows, not times: row + round(offset * fps), held at the first and last row of the episode, `<key>_is_pad` where it
-was. A value goes through Python on its way to torch, so floats come as float32, integers as int64. Rows are those of the
-files in the order of their names.
+A window is rows, not times: row + round(offset * fps), clamped to the episode's first and last row; `<key>_is_pad` where it
+was clamped. Values become Python objects before torch, so floats are float32 and integers int64. Rows are in the order of
+the files' names.
 """
 
 import json
@@ -22,7 +22,7 @@ def _first_number(value):
 
 
 class Items:
-    """`items[i]` is item i of a LeRobot dataset without cameras, of all episodes or of some."""
+    """`items[i]` is item i of a LeRobot dataset without cameras, for all or some episodes."""
 
     def __init__(self, root, delta_timestamps=None, episodes=None):
         root = Path(root)

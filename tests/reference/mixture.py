@@ -1,6 +1,6 @@
-"""Naive oracle of a mixture: which anchor of which source a draw is, in plain whole numbers, and the batch of some draws.
+"""Naive oracle of a mixture: the source and anchor of each draw, in integers, and the batch of draws.
 
-The order is rule 24.6's Feistel network and rule 35's blocks, written from their definitions, whose draws are counted one by one.
+The order is rule 24.6's Feistel network and rule 35's blocks, written from their definitions, with draws counted one by one.
 """
 
 import functools
@@ -31,7 +31,7 @@ def round_keys(seed, epoch):
 
 
 def permuted(position, n, seed, epoch):
-    """The image of a position in [0, n): eight rounds over the least power of two >= max(n, 256), walked until below n."""
+    """Permutes a position in [0, n): eight rounds over the least power of two >= max(n, 256), repeated until below n."""
     keys = round_keys(seed & MOST, epoch & MOST)
     bits = (max(n, 256) - 1).bit_length()
     low_bits = bits - bits // 2
@@ -57,7 +57,7 @@ def shares(weights):
 
 @functools.lru_cache(16)
 def turns(share, seed, block, shuffle):
-    """For each draw of a block its source, and how many that source had before it in the block: int64 [BLOCK, 2]."""
+    """int64 [BLOCK, 2]: the source of each draw of a block, and the number of this source's earlier draws in the block."""
     key = mix_bits(mix_bits(seed) ^ block)
     index = np.arange(BLOCK)
     if shuffle:
@@ -74,9 +74,9 @@ def turns(share, seed, block, shuffle):
 
 
 def draw(position, anchors, *, seed=0, epoch=0, weights=None, samples=None, shuffle=True):
-    """(source, anchor of it) at a position of an epoch.
+    """(source, anchor's index in it) at a position of an epoch.
 
-    anchors: of each source, their number. With weights an epoch is `samples` draws, by default as many as anchors.
+    anchors: the number of each source. With weights an epoch has `samples` draws, by default as many as anchors.
     """
     if weights is None:
         anchor = permuted(position, sum(anchors), seed, epoch) if shuffle else position
@@ -107,7 +107,7 @@ def changed_draws(count, anchors, changes, *, seed=0, shuffle=True):
 
 
 def _part_of(index, sizes):
-    """Which of the parts that lie behind each other a place is in, and where."""
+    """(the index of the part that contains `index`, the index within the part), for consecutive parts of `sizes`."""
     for part, size in enumerate(sizes):
         if index < size:
             return part, index
@@ -116,9 +116,9 @@ def _part_of(index, sizes):
 
 
 class Part(NamedTuple):
-    """A source: its streams by the keys that they fill."""
+    """A source, with its streams named by their keys."""
 
-    recording: list[dict[str, Any]]  # as window_batch takes it
+    recording: list[dict[str, Any]]  # the form of window_batch
     ticks: list[tuple[int, int]]  # (episode, time) of each anchor, in order
     dtypes: dict[str, np.dtype]
     shapes: dict[str, tuple[int, ...]]
@@ -126,7 +126,7 @@ class Part(NamedTuple):
 
 
 def mixture_batch(parts, drawn, deltas, *, pad_features=False, return_age=False, dtype=np.float32, **options):
-    """The batch of these draws [(source, anchor)]; options as window_batch takes them."""
+    """The batch of draws [(source, anchor)]; options are those of window_batch."""
     count = len(drawn)
     batch = {"dataset_index": np.array([source for source, _ in drawn], np.int64)}
     firsts = np.cumsum([0, *(len(part.ticks) for part in parts)])

@@ -10,7 +10,7 @@ PERCENTS = {"min": 0, "q01": 1, "q10": 10, "q50": 50, "q90": 90, "q99": 99, "max
 
 
 def lerobot(x, stats, mode, *, inverse=False):
-    """NormalizerProcessorStep and, with inverse, UnnormalizerProcessorStep, with their eps of 1e-8, in the type of x."""
+    """NormalizerProcessorStep, or with inverse UnnormalizerProcessorStep, with their eps of 1e-8, in the dtype of x."""
     eps = x.dtype.type(1e-8)
     if mode == "mean_std":
         mean, std = (np.asarray(stats[field], x.dtype) for field in ("mean", "std"))
@@ -21,7 +21,7 @@ def lerobot(x, stats, mode, *, inverse=False):
 
 
 def openpi(x, stats, mode, *, inverse=False):
-    """Normalize and Unnormalize; openpi has mean_std and q01_q99, by the same formula here the other ranges too."""
+    """Normalize and Unnormalize. openpi has mean_std and q01_q99; other ranges have the same formula here."""
     eps = x.dtype.type(1e-6)
     if mode == "mean_std":
         mean, std = (np.asarray(stats[field], x.dtype) for field in ("mean", "std"))
@@ -31,7 +31,7 @@ def openpi(x, stats, mode, *, inverse=False):
 
 
 def stats_of(rows):
-    """Every field, of float64 rows [n, ...], NaN left out."""
+    """All fields, for float64 rows [n, ...], ignoring NaN."""
     rows = np.asarray(rows, np.float64)
     quantiles = {field: np.nanquantile(rows, percent / 100, axis=0) for field, percent in PERCENTS.items()}
     return {
@@ -43,7 +43,7 @@ def stats_of(rows):
 
 
 def merged_moments(parts):
-    """(mean, variance) of one feature as fractions, of (count, mean, std) of each part."""
+    """(mean, variance) of one feature as fractions, from (count, mean, std) of each part."""
     parts = [tuple(map(Fraction, part)) for part in parts]
     total = sum(n for n, _, _ in parts)
     mean = sum(n * m for n, m, _ in parts) / total
@@ -51,10 +51,10 @@ def merged_moments(parts):
 
 
 def quantile_bracket(parts, percent):
-    """(least, greatest) that a quantile of all rows of one feature can be, as far as each part's PERCENTS tell.
+    """(least, greatest) possible value of a quantile of all rows of one feature, from each part's PERCENTS.
 
-    A quantile of the rows of a part, which numpy interpolates, has its share of them at or below it up to one row: a row
-    more or less of each part is granted.
+    numpy interpolates a part's quantile, so the number of its rows at or below is exact within one row. The bracket
+    allows one row for each part.
     """
     knots = sorted({float(part[field]) for part in parts for field in PERCENTS})
     total, slack = sum(float(part["count"]) for part in parts), len(parts)

@@ -1,4 +1,4 @@
-"""Random clouds that meet the edges often."""
+"""Random clouds with many edge cases."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ GRID = {"grid_min": (-1.5, 0.25, 3.0), "voxel_size": (0.5, 0.7, 0.1), "grid_size
 
 
 def random_points(rng, count, dtype=np.float32, special=True, **grid):
-    """[count, 3]: several to a voxel, on boundaries, outside, NaN and infinite."""
+    """[count, 3]: several points in a voxel, on boundaries, outside, NaN and infinite."""
     grid = GRID | grid
     low = np.asarray(grid["grid_min"], dtype)
     size = np.broadcast_to(np.asarray(grid["voxel_size"], dtype), 3)

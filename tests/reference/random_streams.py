@@ -1,4 +1,4 @@
-"""Random values, clocks and targets that meet the edges often."""
+"""Random values, clocks and targets with many edge cases."""
 
 import ml_dtypes
 import numpy as np
@@ -7,7 +7,7 @@ FLOATS = [np.dtype(name) for name in ("float64", "float32", "float16", ml_dtypes
 WHOLE = [np.dtype(name) for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")]
 CLOCKS = [np.dtype(name) for name in ("float32", "float64", "int64")]
 STEPS = ["nearest", "previous", "next"]
-EPOCH_NS = 1_700_000_000_123_456_789  # float64 steps by 256 ns here
+EPOCH_NS = 1_700_000_000_123_456_789  # float64 has steps of 256 ns here
 
 
 def random_values(rng, shape, dtype, special=True):
@@ -25,7 +25,7 @@ def random_values(rng, shape, dtype, special=True):
 
 
 def random_times(rng, batch, samples, clock, duplicates=True):
-    """Sorted, jittered, some of them twice or three times."""
+    """Sorted times with jitter, some repeated."""
     gaps = rng.uniform(0.2, 1.8, (batch, samples))
     if duplicates:
         gaps[rng.random((batch, samples)) < 0.2] = 0
@@ -36,7 +36,7 @@ def random_times(rng, batch, samples, clock, duplicates=True):
 
 
 def random_targets(rng, times, count):
-    """Inside, outside, on samples, and NaN and infinite where the clock has them."""
+    """Targets inside, outside, on samples, and for float clocks NaN and infinite."""
     batch, samples = times.shape
     lowest, highest = times[:, :1], times[:, -1:]
     span = (highest - lowest).astype(np.float64)

@@ -1,8 +1,8 @@
 """Naive oracle of `robocache.resample_trajectories`: a loop over rows and targets, one rule after the other.
 
 `resample` gives the exact bits for linear, nearest, previous and next. `resample_curve` gives pchip, akima, cubic and
-slerp by scipy in float64 with the bounds of docs/rules.md. Times must be sorted and free of NaN; what unsorted
-times give is not defined, only that nothing outside their row is read.
+slerp by scipy in float64, with the bounds of docs/rules.md. Times must be sorted and free of NaN. Results of unsorted
+times are undefined, but nothing outside their row is read.
 """
 
 from typing import NamedTuple
@@ -42,7 +42,7 @@ def resample(
 
 
 class Expected(NamedTuple):
-    """The result that a curve must give: `out` bit for bit where `bound` is 0, else `exact` give or take `bound`; NaN is NaN."""
+    """The expected result of a curve: `out` bit for bit where `bound` is 0, else `exact` within `bound`; NaN equals NaN."""
 
     out: np.ndarray
     exact: np.ndarray
@@ -63,7 +63,7 @@ def resample_curve(
     causal=False,
     bc_type="not-a-knot",
 ):
-    """As `resample`, for pchip, akima, cubic, angle, slerp (of 4 features) and pose (of 7)."""
+    """Like `resample`, for pchip, akima, cubic, angle, slerp (4 features) and pose (7 features)."""
     options = {"extrapolate": extrapolate, "lengths": lengths, "target_lengths": target_lengths}
     options |= {"max_gap": max_gap, "causal": causal}
     if method == "pose":
@@ -94,7 +94,7 @@ def resample_curve(
 
 
 def _by_row(one_row, values, times, target_times, lengths, target_lengths):
-    """The answers of `one_row` for every row, stacked; rule 13 past `target_lengths`."""
+    """The results of `one_row` for every row, stacked; rule 13 after `target_lengths`."""
     values, times, target_times = np.asarray(values), np.asarray(times), np.asarray(target_times)
     assert times.dtype == target_times.dtype
     batched = values.ndim == 3
@@ -123,14 +123,14 @@ def _by_row(one_row, values, times, target_times, lengths, target_lengths):
 
 
 def only_last_of_each_time(times, values):
-    """Rule 5: a row behaves as if only the last sample of each time were there."""
+    """Rule 5: only the last sample of each time counts."""
     keep = np.ones(len(times), bool)
     keep[:-1] = times[1:] != times[:-1]
     return times[keep], values[keep]
 
 
 def difference(later, earlier, clock):
-    """Rule 2: in the clock's type; int64 exactly (a Python int)."""
+    """Rule 2: the difference in the clock's type; for int64 exact, as a Python int."""
     if clock.kind == "i":
         return int(later) - int(earlier)
     with np.errstate(all="ignore"):
@@ -145,7 +145,7 @@ def weight(dt, gap, clock, work):
 
 
 def _resample_row(values, times, targets, *, method, extrapolate, max_gap, causal, tolerance):
-    """out, valid, and for the targets still to be mixed (target, left sample among the last of each time, weight)."""
+    """(out, valid, brackets). brackets: (target, left sample among the last of each time, weight) of targets to interpolate."""
     clock = times.dtype
     times, values = only_last_of_each_time(times, values)
     n = len(times)
@@ -232,11 +232,11 @@ def _duration(duration, clock):
     return int(duration) if clock.kind == "i" else clock.type(duration)
 
 
-# ---- Curves and rotations: scipy in float64, and how far from it the work type may end (docs/rules.md, rules 8.1 and 10.1) ----
+# ---- Curves and rotations: scipy in float64, and the work type's error (docs/rules.md, rules 8.1 and 10.1) ----
 
 
 def _curve(times, values, targets, brackets, method, bc_type):
-    """exact and bound [len(brackets), D] of the targets that lie between samples or go straight on."""
+    """(exact, bound) [len(brackets), D] of targets between samples or extrapolated."""
     at = [k for k, _, _ in brackets]
     left = np.array([i for _, i, _ in brackets])
     origin = times[0]
@@ -266,7 +266,7 @@ def _curve(times, values, targets, brackets, method, bc_type):
 
 
 def output_rounding(magnitude, dtype):
-    """Half a unit in the last place of `dtype`; without end where it may overflow."""
+    """Half a unit in the last place of `dtype`; infinite where it may overflow."""
     if dtype == bfloat16:
         digits, smallest, largest = 8, 2.0**-133, float(2**127 * (2 - 2**-7))
     else:
@@ -293,7 +293,7 @@ def _one_curve(x, y, t, left, w, method, bc_type, u):
     straight = filled[end] + curve(x[end], 1) * (t - x[end])
     exact = np.where(inside, curve(t), straight)
 
-    # Slopes times the bracket's length, two more at each end as Akima has them.
+    # Slopes times the bracket's length, with Akima's two virtual ones at each end.
     m = np.diff(filled) / np.diff(x)
     if n == 2:
         m = np.repeat(m, 5)
@@ -307,7 +307,7 @@ def _one_curve(x, y, t, left, w, method, bc_type, u):
         size = np.abs(around).max(axis=1)
         apart = np.abs(np.diff(around, axis=1))
         slope_m = np.abs(np.diff(m))
-        sums = slope_m[2:] + slope_m[:-2]  # scipy takes those below 1e-9 of the largest for 0
+        sums = slope_m[2:] + slope_m[:-2]  # scipy treats sums below 1e-9 of the largest as 0
         off = np.where(virtual, 30, 3)
         errors = []
         for side, turn in ((0, apart[:, 1]), (1, apart[:, 2])):
@@ -317,7 +317,7 @@ def _one_curve(x, y, t, left, w, method, bc_type, u):
             errors.append(np.minimum(unsure, 1) * turn + np.where(unsure >= 1, total, 0) + (2 * off + 2) * u * size)
         early, late = errors
     elif method == "pchip":
-        # Three roundings leave 3 u in a slope. The harmonic mean of two slopes of one sign adds 23 u of at most 3 |d|, the
+        # Three roundings give a slope an error of 3 u. The harmonic mean of two slopes of one sign adds 23 u of at most 3 |d|, the
         # parabola at a row's end 26 u M, and the two subtractions the rest.
         size = np.maximum(step, np.abs(around[:, [1, 3]]).max(axis=1))
         early = late = 31 * u * size
@@ -332,26 +332,26 @@ def _one_curve(x, y, t, left, w, method, bc_type, u):
     part_late = np.where(inside, w * w * rest, np.where(w > 1, -rest, 0))
     bound = part_early * early + part_late * late + u * (4 * np.abs(filled[left]) + 32 * (1 + np.abs(w)) * size)
 
-    # Rule 10, and no promise where float32 or float64 overflows or an infinity is near.
+    # Rule 10; no bound where float32 or float64 overflows or an infinity is near.
     rows = np.clip(left[:, None] + np.arange(-reach, reach + 2), 0, n - 1) if reach else np.arange(n)[None]
     near = y[rows]
     exact = np.where(np.isnan(near).any(axis=1), np.nan, exact)
     largest = 2.0**125 if u > 2.0**-30 else 2.0**1021
     wild = np.isinf(near).any(axis=1) | (np.abs(exact) > largest) | (size > largest)
     if method == "cubic":
-        wild = wild | (4 * np.abs(slopes).max() * (x[-1] - x[0]) > largest)  # they are stored as value per span
+        wild = wild | (4 * np.abs(slopes).max() * (x[-1] - x[0]) > largest)  # slopes are stored as value per span
     return exact, np.where(wild, np.inf, bound)
 
 
 def _spline_error(x, s, bc_type, u):
-    """How far the slopes may be off: the forward pass is stored in the work type, all else is float64.
+    """The error of the slopes: the forward pass is stored in the work type, all else is float64.
 
-    An equation passes on half of its error at most; the first one of a not-a-knot row passes on all of it.
+    An equation passes at most half of its error to the next; the first one of a not-a-knot row passes all of it.
     """
     n, h = len(x), np.diff(x)
     if n == 2:
         return 4 * u * s
-    first, last = (h[0] + h[1]) / h[1], (h[-1] + h[-2]) / h[-2]  # what an end makes of its neighbour's error
+    first, last = (h[0] + h[1]) / h[1], (h[-1] + h[-2]) / h[-2]  # an end's factor of its neighbour's error
     if bc_type == "natural" or n == 3:
         first = last = 1.0
     stored = np.zeros(n)
@@ -359,8 +359,8 @@ def _spline_error(x, s, bc_type, u):
         stored[i] = s[i] + s[i + 1] + (1 if i == 1 else 0.5) * (stored[i + 1] if i < n - 2 else 0)
     stored[0] = s[0] + first * (s[1] + stored[1])
     stored[-1] = s[-1] + last * (s[-2] + stored[-2])
-    norm = max(2, first, last)  # of the system's inverse
-    # scipy's share: it pivots among equations that are as long as their gaps.
+    norm = max(2, first, last)  # the norm of the system's inverse
+    # scipy's error: it pivots among equations whose size is that of their gaps.
     uneven = np.max(h[1:] / h[:-1] + h[:-1] / h[1:])
     solved = np.full(n, norm * uneven * s.max())
     solved[0] *= 1 + first
@@ -369,7 +369,7 @@ def _spline_error(x, s, bc_type, u):
 
 
 def _slerp(q, left, w, u):
-    """q [S, 4] as x, y, z, w. scipy's way: the first rotation times the turn to the second, `w` times as far."""
+    """q [S, 4] as x, y, z, w. Like scipy: the first rotation times the share `w` of the rotation to the second."""
     from scipy.spatial.transform import Rotation
 
     length = np.linalg.norm(np.nan_to_num(q / np.abs(q).max(axis=1, keepdims=True)), axis=1) * np.abs(q).max(axis=1)
@@ -384,8 +384,8 @@ def _slerp(q, left, w, u):
     exact = np.where((present[left] & present[left + 1])[:, None], exact, np.nan)
     zero = (q == 0).all(axis=1)
     exact[zero[left] & zero[left + 1]] = 0
-    # Normalising leaves 6 u in each component (four squares, a root, a product), so a - b and a + b are off by 13 u and the
-    # angle by 26 u. A coefficient sin(w angle) / sin(angle) takes at most 0.4 of that between samples, |w| beyond. The sines,
+    # Normalising has an error of 6 u in each component (four squares, a root, a product), so a - b and a + b have 13 u, the
+    # angle 26 u. A coefficient sin(w angle) / sin(angle) has at most 0.4 of that between samples, |w| beyond. The sines,
     # the tangent and the reciprocal root add 15 u, the sum of two products 8 u.
     bound = np.broadcast_to((64 * u + 32 * 2.0**-53) * (1 + np.abs(w)), exact.shape)
     # A half turn has two shortest arcs.

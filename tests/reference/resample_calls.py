@@ -1,4 +1,4 @@
-"""resample_trajectories as its tests call it, and cases for it."""
+"""Calls and random cases of resample_trajectories."""
 
 import itertools
 
@@ -22,7 +22,7 @@ each_clock = pytest.mark.parametrize("clock", CLOCKS, ids=name_of)
 
 
 def resample(values, times, targets, device="cpu", **options):
-    """(out, valid) as NumPy arrays, of NumPy arrays that go through torch on `device`."""
+    """Calls it through torch on `device`. Returns (out, valid) as NumPy arrays."""
     if isinstance(options.get("lengths"), np.ndarray):
         options["lengths"] = to_torch(options["lengths"], device)
     out, valid = robocache.resample_trajectories(

@@ -1,4 +1,4 @@
-"""Real scans, by ROBOCACHE_TEST_DATA: binary PLY and PCD files as structured NumPy arrays."""
+"""Real scans in ROBOCACHE_TEST_DATA: binary PLY and PCD files as structured NumPy arrays."""
 
 import functools
 import os
@@ -20,7 +20,7 @@ _PLY_TYPES = {
 SCANS = {
     "small_gicp": "lidar/small_gicp/source.ply",  # a spinning lidar outdoors, 70k points with intensity
     "terrain": "lidar/pcl_terrain_als/CSite4_orig-utm.pcd",  # from the air, 518k points in UTM coordinates
-    "kinect": "lidar/pcl_mosd_kinect/learn/learn13.pcd",  # 640 x 480, NaN where nothing came back
+    "kinect": "lidar/pcl_mosd_kinect/learn/learn13.pcd",  # 640 x 480, NaN without a return
 }
 
 
@@ -33,7 +33,7 @@ def scan_path(name):
 
 @functools.cache
 def read_scan(name):
-    """The scan's columns as a structured array, for all tests of a process."""
+    """The scan's columns as a structured array, read once in a process."""
     path = scan_path(name)
     scan = read_ply(path) if path.suffix == ".ply" else read_pcd(path)
     scan.flags.writeable = False
@@ -60,7 +60,7 @@ def read_ply(path):
 
 
 def read_pcd(path):
-    """The points of a PCD file, `binary` or `binary_compressed`, one number a field."""
+    """The points of a PCD file, `binary` or `binary_compressed`, with one number for each field."""
     data = Path(path).read_bytes()
     header, end = {}, 0
     while "DATA" not in header:
@@ -80,14 +80,14 @@ def read_pcd(path):
     packed, unpacked = np.frombuffer(data, "<u4", 2, end)
     columns = lzf_decompressed(data[end + 8 : end + 8 + int(packed)], int(unpacked))
     points, at = np.empty(count, np.dtype(fields)), 0
-    for name, dtype in fields:  # compressed files hold one field after the other
+    for name, dtype in fields:  # compressed files have one field after the other
         points[name] = np.frombuffer(columns, dtype, count, at)
         at += count * np.dtype(dtype).itemsize
     return points
 
 
 def lzf_decompressed(data, size):
-    """`size` bytes out of LZF: runs of bytes as they are, and copies of what came before."""
+    """Decompresses `size` bytes of LZF: literal runs, and copies of earlier output."""
     output, at = bytearray(), 0
     while at < len(data):
         control = data[at]
@@ -105,7 +105,7 @@ def lzf_decompressed(data, size):
         at += 1
         if start + length <= len(output):
             output += output[start : start + length]
-        else:  # reaches into what it makes: a pattern that repeats
+        else:  # overlaps its own output: a repeating pattern
             pattern = output[start:]
             output += (pattern * (length // len(pattern) + 1))[:length]
     assert len(output) == size, f"{len(output)} bytes, expected {size}"

@@ -1,10 +1,10 @@
-"""Random points that meet the edges of voxels often."""
+"""Random points with many edge cases of voxels."""
 
 import numpy as np
 
 
 def random_points(rng, shape, dtype=np.float32, *, spread=3.0, voxel_size=0.5, special=True):
-    """[..., 3]: a few clusters, points on the faces of cells of `voxel_size`, repeats, and what is in no cell at all."""
+    """[..., 3]: a few clusters, points on faces of cells of `voxel_size`, repeats, and points in no cell."""
     count = int(np.prod(shape))
     centres = rng.uniform(-spread, spread, (5, 3))
     points = centres[rng.integers(0, 5, count)] + rng.standard_normal((count, 3)) * rng.choice([0.05, 0.5, 2.0])
@@ -23,7 +23,7 @@ def random_points(rng, shape, dtype=np.float32, *, spread=3.0, voxel_size=0.5, s
 
 
 def random_offsets(rng, rows, clouds, dtype=np.int64):
-    """[clouds + 1] from 0 to rows, some clouds empty."""
+    """Offsets [clouds + 1] from 0 to rows; some clouds are empty."""
     inner = np.sort(
         rng.choice(rng.integers(0, rows + 1, 3), clouds - 1)
         if rng.random() < 0.3

@@ -1,7 +1,7 @@
-"""Naive oracle of `robocache.integrate_tsdf`: every ray with every voxel, every voxel with every image.
+"""Naive oracle of `robocache.integrate_tsdf`: tests every ray with every voxel, and every voxel with every image.
 
-Nothing walks along a ray here: a voxel is passed through if the ray leaves it later than it enters it. numpy's float64
-operations are rounded once each, so that what is asked of a voxel is decided by the same bits as in the library.
+It does not walk along rays: a ray passes a voxel if it leaves later than it enters. numpy rounds each float64
+operation once, so decisions have the same bits as in the library.
 """
 
 import math
@@ -38,7 +38,7 @@ def _each(measured, poses, ndim):
 
 
 class Total:
-    """The measurements of one call: sums in quanta, as Python would add whole numbers, and how many."""
+    """The measurements of one call: sums in quanta, as exact integers, and counts."""
 
     def __init__(self, shape, *, grid_min, voxel_size, truncation, max_weight=None, space_carving=False):
         self.lower = np.asarray(grid_min, np.float64)
@@ -55,7 +55,7 @@ class Total:
         self.counts = np.zeros(shape, np.int64)
 
     def add(self, measured, sdf):
-        """sdf where `measured` is true."""
+        """Adds sdf where `measured` is true."""
         with np.errstate(invalid="ignore"):
             measured = measured & (sdf >= -self.truncation)
             if not self.carving:

@@ -24,7 +24,7 @@ each_points = pytest.mark.parametrize("points_dtype", POINTS, ids=name_of)
 
 
 def voxelize(points, features=None, device="cpu", *, mode, **options):
-    """(dict by mode, dropped) as NumPy arrays, of NumPy arrays that go through torch on `device`."""
+    """Calls it through torch on `device`. Returns ({mode: array}, dropped) as NumPy arrays."""
     for name in ("lengths", "batch_offsets"):
         if options.get(name) is not None:
             options[name] = to_torch(np.asarray(options[name]), device)
@@ -42,7 +42,7 @@ def voxelize(points, features=None, device="cpu", *, mode, **options):
 
 
 def check(points, features=None, device="cpu", *, mode=MODES, **options):
-    """Compares every mode with the oracle, by bits. Returns what came."""
+    """Compares every mode with the oracle, by bits. Returns the result."""
     options = GRID | options
     out, dropped = voxelize(points, features, device, mode=mode, **options)
     expected, expected_dropped = oracle(points, features, mode=mode, **options)
@@ -57,7 +57,7 @@ def random_case(rng, dtype=POINTS[0], count=400, features=3, points_dtype=np.flo
 
 
 def in_one_voxel(features):
-    """(points, features, grid) of points that all lie in the one voxel of a grid."""
+    """(points, features, grid) with all points in a grid's only voxel."""
     features = np.asarray(features)
     return (
         np.full((len(features), 3), 0.5, np.float32),

@@ -1,4 +1,4 @@
-"""Points into voxels once more, point by point, in exact fractions: rules 25 to 28 of docs/rules.md. Shares no arithmetic
+"""Naive oracle of voxelization, point by point, in exact fractions: rules 25 to 28 of docs/rules.md. It shares no arithmetic
 with the library."""
 
 import itertools
@@ -12,7 +12,7 @@ from .arithmetic import bfloat16, is_floating
 MODES = ["occupancy", "occupancy_bits", "count", "sum", "mean", "min", "max", "first", "last"]
 OF_FEATURES = MODES[3:]
 
-# digits, exponent of the least number above 0, exponent above all numbers
+# (digits, exponent of the least number above 0, exponent above all numbers)
 _FORMATS = {
     np.dtype(np.float16): (11, -24, 16),
     np.dtype(np.float32): (24, -149, 128),
@@ -23,7 +23,7 @@ if bfloat16 is not None:
 
 
 def cells(points, grid_min, voxel_size, grid_size):
-    """[N, 3] voxel of each point, and whether it is in the grid; as NumPy computes it in the points' type."""
+    """(the voxel [N, 3] of each point, whether it is in the grid), computed by NumPy in the points' type."""
     points = np.asarray(points)[:, :3]
     dtype = points.dtype
     with np.errstate(all="ignore"):
@@ -33,7 +33,7 @@ def cells(points, grid_min, voxel_size, grid_size):
 
 
 def exponent_above(x):
-    """The least e with x < 2^e, of a fraction above 0."""
+    """The least e with x < 2^e, for a fraction above 0."""
     e = x.numerator.bit_length() - x.denominator.bit_length()
     return e if x.numerator << max(-e, 0) < x.denominator << max(e, 0) else e + 1
 
@@ -52,7 +52,7 @@ def nearest(x, dtype):
 
 
 def quantum_exponent(finite, points, dtype):
-    """Rule 28: of a voxel's finite features (float64) and the number of its points."""
+    """Rule 28: the quantum's exponent, from a voxel's finite features (float64) and the number of its points."""
     _, least, above = _FORMATS[np.dtype(dtype)]
     k = (points - 1).bit_length()
     if np.dtype(dtype) != np.float16:
@@ -82,7 +82,7 @@ def sum_or_mean(features, mode, quantum=None):
         assert half == 0.5, "no power of two"
         exponent -= 1
     with np.errstate(over="ignore"):
-        quanta = np.rint(np.ldexp(finite, -exponent))  # exact: what is too small for that is 0 quanta
+        quanta = np.rint(np.ldexp(finite, -exponent))  # exact; smaller values are 0 quanta
     whole = [int(x) for x in quanta.tolist()] if np.isfinite(quanta).all() else [2**63]
     total = sum(whole)
     if any(not -(2**63) <= x < 2**63 for x in (*whole, total)):
@@ -106,7 +106,7 @@ def extreme(features, sign):
 
 
 def voxelize_one(points, features, grid_min, voxel_size, grid_size, modes, fill=0, quantum=None):
-    """(dict by mode, dropped) of one cloud."""
+    """({mode: array}, dropped) of one cloud."""
     at, inside = cells(points, grid_min, voxel_size, grid_size)
     rows_of = {}
     for row in np.flatnonzero(inside):
@@ -152,7 +152,7 @@ def _empty(mode, features, grid_size, fill):
 
 
 def voxelize(points, features=None, *, mode, lengths=None, batch_offsets=None, **options):
-    """(dict by mode, dropped): as robocache.voxelize_pointcloud with a list of modes."""
+    """({mode: array}, dropped), like robocache.voxelize_pointcloud with a list of modes."""
     points = np.asarray(points)
     if features is None and points.shape[-1] > 3:
         features = points[..., 3:]

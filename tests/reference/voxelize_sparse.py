@@ -1,6 +1,6 @@
 """Naive oracle of `robocache.voxelize_sparse` and `robocache.voxel_downsample`: a loop over points, a dict of voxels.
 
-What a reduce makes of a voxel's rows is told by the oracle of dense grids.
+The oracle of dense grids reduces a voxel's rows.
 """
 
 import itertools
@@ -21,12 +21,12 @@ class Voxels:
     point_to_voxel: np.ndarray
     dropped: np.ndarray
     num_voxels: int
-    rows: list  # of each voxel the rows that are kept, in input order
+    rows: list  # the kept rows of each voxel, in input order
     features: np.ndarray
 
 
 def cells_of(points, voxel_size, origin=0.0):
-    """Rule 25 as NumPy has it: float64 whole numbers, NaN and infinities where there is none."""
+    """Rule 25 by NumPy: integers in float64; NaN and infinities for points without a cell."""
     kind = points.dtype.type
     size, origin = (np.broadcast_to(np.asarray(x, np.float64), 3).astype(kind) for x in (voxel_size, origin))
     with np.errstate(all="ignore"):
@@ -34,7 +34,7 @@ def cells_of(points, voxel_size, origin=0.0):
 
 
 def holds(cells):
-    """[N] Which cells int32 holds."""
+    """Whether int32 holds each cell, bool [N]."""
     return (np.isfinite(cells) & (cells >= ENDS.min) & (cells <= ENDS.max)).all(axis=1)
 
 
@@ -83,8 +83,8 @@ def voxelize_sparse(
         inside &= ((cells >= 0) & (cells < grid) & (flat[:, :3] < high.astype(flat.dtype))).all(axis=1)
     cells = np.where(inside[:, None], cells, 0).astype(np.int64).tolist()
 
-    voxels = {}  # (cloud, x, y, z) -> rows, in the order of births
-    born = []  # how many each cloud has
+    voxels = {}  # (cloud, x, y, z) -> rows, in order of their first rows
+    born = []  # the number of voxels of each cloud
     ranges = rows_of_clouds(points, lengths, batch_offsets)
     for cloud, rows in enumerate(ranges):
         born.append(0)
@@ -142,7 +142,7 @@ def voxelize_sparse(
 
 
 def reduced(source, rows, reduce):
-    """[voxels, F] of source [N, F]: of each voxel the features of its rows as one, 0 where it has none."""
+    """[voxels, F] from source [N, F]: the reduced features of each voxel's rows, or 0 without rows."""
     dtype = source.dtype
     if not is_floating(dtype):
         dtype = {"sum": np.dtype(np.int64), "mean": np.dtype(np.float32)}.get(reduce, dtype)
@@ -183,7 +183,7 @@ def _mixed(x):
 
 
 def sample_priority(seed, row):
-    """The number by which `random` chooses: it takes the voxel's row with the least; the upper 32 bits decide, then the row."""
+    """The priority of a row for `random`, which takes a voxel's least one; the upper 32 bits decide, then the row."""
     step = 0x9E3779B97F4A7C15
     hashed = _mixed((_mixed((seed + step) % 2**64) + step * row) % 2**64)
     return hashed >> 32, row

@@ -1,7 +1,7 @@
 """Naive oracle of one batch of `robocache.Loader`: a loop over streams, anchors and targets.
 
-Times are int64 nanoseconds throughout. It gives the exact bits for linear, nearest, previous and next, and what
-`reference.resample` says of curves, angles and rotations: a value and how far from it the work type may end.
+Times are int64 nanoseconds. It gives the exact bits for linear, nearest, previous and next, and for curves,
+angles and rotations the value and bound of `reference.resample`.
 """
 
 from typing import NamedTuple
@@ -18,8 +18,8 @@ EXACT = ("linear", "nearest", "previous", "next")
 
 
 class Window(NamedTuple):
-    """A stream's values in a batch: `out` bit for bit where `bound` is 0, else `exact` give or take `bound`, up to whole
-    multiples of `period` where that is not 0."""
+    """A stream's values in a batch: `out` bit for bit where `bound` is 0, else `exact` within `bound`, up to
+    multiples of `period` if that is not 0."""
 
     out: np.ndarray
     exact: np.ndarray
@@ -28,7 +28,7 @@ class Window(NamedTuple):
 
 
 def assert_batch(batch, expected):
-    """A loader's batch, arrays of any framework, is what `window_batch` says, which counts no anchors."""
+    """Asserts that a loader's batch, in any framework, equals `window_batch`, which has no anchor_index."""
     assert set(batch) == {*expected, "anchor_index"}
     for key, wanted in expected.items():
         got = to_numpy(batch[key])
@@ -47,7 +47,7 @@ def default_method(dtype):
 
 
 def affine(stats, mode):
-    """(scale, shift) in float64 of a normalisation: mean_std to mean 0 and std 1, the others their ends to [-1, 1]."""
+    """(scale, shift) of a normalisation in float64: mean_std gives mean 0 and std 1, ranges give [-1, 1]."""
     if mode == "mean_std":
         spread, centre = np.float64(stats.std), np.float64(stats.mean)
     else:
@@ -78,11 +78,11 @@ def window_batch(
 ):
     """One batch.
 
-    episodes: per episode a dict stream -> (time_ns int64 [n], values [n, *shape]); a stream may be missing.
-    anchors: [(index into episodes, anchor time in ns)], one a sample of the batch.
-    delta_timestamps: dict stream -> offsets in seconds, or None: the value at the anchor, without an axis of steps.
-    dtypes, shapes: dict stream -> of the recording's values.
-    method: a name, or dict stream -> a name, or [(slice, name), ...] of the features, row-major.
+    episodes: a dict stream -> (time_ns int64 [n], values [n, *shape]) for each; a stream may be missing.
+    anchors: [(index into episodes, anchor time in ns)], one for each sample of the batch.
+    delta_timestamps: dict stream -> offsets in seconds, or None: the value at the anchor, without a step axis.
+    dtypes, shapes: dict stream -> those of the recording's values.
+    method: a name, or dict stream -> a name or [(slice of row-major features, name), ...].
     max_gap_s, offset_s, tolerance_s, causal: seconds, seconds, seconds, bool; or dict stream -> them.
     normalize: dict stream -> mode, with stats: dict stream -> an object with the fields of `Stats`.
     Returns {stream: [B, T, *shape] or a Window of them, stream + "_is_pad": bool [B, T], with return_age stream + "_age":
@@ -162,7 +162,7 @@ def _said(option, stream, otherwise):
 
 
 def _runs(methods, features, default):
-    """(begin, end, method) of all features, in their order; a pose as its position and its rotation."""
+    """(begin, end, method) of all features in order; a pose as its position and its rotation."""
     if isinstance(methods, str):
         methods = [(slice(0, features), methods)]
     runs, done = [], 0
@@ -178,8 +178,8 @@ def _runs(methods, features, default):
 
 
 def _window(time_ns, values, targets, *, method, max_gap_ns, snap_ns, causal, tolerance_ns):
-    """The targets' values in the work type (integers as stored), before any normalisation; what they are exactly and how
-    far from that they may be, 0 where their bits are known; is_pad; and the age of the sample used."""
+    """The targets' values in the work type (integers as stored), before normalisation; the exact values and the bound of
+    the error, 0 where the bits are known; is_pad; and the age of the sample used."""
     time_ns, values = only_last_of_each_time(time_ns, values)
     n = len(time_ns)
     work = work_type(values.dtype) if is_floating(values.dtype) else values.dtype
@@ -187,7 +187,7 @@ def _window(time_ns, values, targets, *, method, max_gap_ns, snap_ns, causal, to
     times = [int(t) for t in time_ns]
     snapped = []
     for target in targets:
-        nearest = min(range(n), key=lambda i: abs(times[i] - target))  # of two, the earlier
+        nearest = min(range(n), key=lambda i: abs(times[i] - target))  # the earlier of two
         snapped.append(times[nearest] if abs(target - times[nearest]) < snap_ns else target)
 
     out = np.zeros((len(targets), values.shape[1]), work)

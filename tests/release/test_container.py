@@ -1,4 +1,4 @@
-"""The image of packaging/container is built without a network, from a base of this machine, and gives the stored answers.
+"""The image of packaging/container is built without a network, from a local base, and gives the stored results.
 
 `./dev release` runs it. No daemon is needed: buildah works in a chroot, as root.
 """
@@ -31,7 +31,7 @@ def wheel():
 
 @pytest.fixture(scope="module")
 def buildah(tmp_path_factory):
-    """A function that calls buildah, whose images lie in a folder of this test."""
+    """A function that calls buildah, with images in a folder of this test."""
     if os.geteuid() or not (shutil.which("buildah") and shutil.which("debootstrap")):
         pytest.skip("NOT RUN: needs root, buildah and debootstrap")
     folder = tmp_path_factory.mktemp("images")
@@ -53,7 +53,7 @@ def base(buildah, tmp_path_factory):
     return "localhost/debian-python"
 
 
-def test_the_image_gives_the_stored_answers_as_another_user(buildah, base, wheel, tmp_path):
+def test_the_image_gives_the_stored_results_as_another_user(buildah, base, wheel, tmp_path):
     shutil.copytree(ROOT / "packaging/container", tmp_path / "packaging/container")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     run(

@@ -13,8 +13,8 @@ import robocache
 
 ROOT = Path(__file__).parents[2]
 
-# Debian 11 has Python 3.9, which the package is not for: the library is called by its C names. A call without arguments
-# raises in C++ and comes back as -1, if the exception finds its way.
+# Debian 11 has Python 3.9, which the package does not support, so the library's C functions are called. A call without
+# arguments raises in C++ and returns -1, if exceptions work.
 CALLS = """
 import ctypes, platform
 ctypes.CDLL("/tmp/libtvm_ffi.so", ctypes.RTLD_GLOBAL)
@@ -41,7 +41,7 @@ def answers_of(tmp_path_factory):
     return call
 
 
-def test_the_library_loads_answers_and_raises(answers_of):
+def test_the_library_loads_and_raises(answers_of):
     wheels = sorted((ROOT / "dist").glob("robocache_cpu-*_x86_64.whl"))
     if not wheels:
         pytest.skip("NOT RUN: needs the wheel of ./dev wheel")
@@ -49,6 +49,6 @@ def test_the_library_loads_answers_and_raises(answers_of):
     assert done.stdout.split() == ["2.31", "0", "-1"], done.stderr
 
 
-def test_the_library_of_a_newer_debian_does_not(answers_of):
+def test_the_library_of_a_newer_debian_does_not_load(answers_of):
     done = answers_of(Path(robocache.check_installation()["library"]).read_bytes())
     assert done.returncode != 0 and "version `GLIBC_2.3" in done.stderr

@@ -1,4 +1,4 @@
-"""Policies of examples are trained until they succeed, which takes minutes; metaworld's is in every run of the tests."""
+"""Trains the policies of examples until they succeed, which takes minutes; metaworld's is in every run of the tests."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
-"""The self-test in a new environment of each Python, with the oldest packages that are allowed or the newest.
+"""The self-test in a new environment of each Python, with the oldest allowed packages or the newest.
 
-`./dev release` runs it: each environment takes a minute and PyPI. The library is this Python's, since it is the same for all.
+`./dev release` runs it: each environment takes a minute and PyPI. The library is the same for all Pythons.
 """
 
 import json
@@ -44,7 +44,7 @@ def test_self_test(version, packages, tmp_path):
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
     subprocess.run([*pip, "install", "-q", "--upgrade", *wanted], check=True)
     found = robocache.check_installation()
-    (tmp_path / "robocache-alone").mkdir()  # beside it lie packages of another Python, where it is installed
+    (tmp_path / "robocache-alone").mkdir()  # its site-packages may have packages of another Python
     (tmp_path / "robocache-alone/robocache").symlink_to(Path(robocache.__file__).parent)
     environment = {
         **os.environ,
@@ -71,13 +71,13 @@ def test_self_test(version, packages, tmp_path):
         assert done.returncode != 0 and "loader.py" in done.stderr and "SyntaxError" in done.stderr, done.stderr
 
 
-def test_self_test_of_the_python_of_the_next_debian(tmp_path):
-    """With the shipped wheel: the library of this machine asks for its glibc's names."""
+def test_self_test_with_the_next_debians_python(tmp_path):
+    """Uses the shipped wheel, since the library of this machine needs its glibc."""
     wheels = sorted((ROOT / "dist").glob(f"robocache_cpu-*_{platform.machine()}.whl"))
     if not wheels or not shutil.which("debootstrap") or os.geteuid() != 0:
         pytest.skip("NOT RUN: needs root, debootstrap and the wheel of ./dev wheel")
     debian = tmp_path / "debian"
-    # The default mirror, and the script of sid, since older versions of debootstrap have none of forky.
+    # The default mirror, and the script of sid: older versions of debootstrap have none for forky.
     bootstrap = ["debootstrap", "--variant=minbase", "--include=python3.14", "forky", debian, "", "sid"]
     subprocess.run(bootstrap, check=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--only-binary=:all:"]

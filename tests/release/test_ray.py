@@ -1,6 +1,6 @@
-"""Runs the Ray programs of the chart and of docs/ingest.md on three nodes, of which one is killed with a shard half written.
+"""Runs the Ray programs of the chart and of docs/ingest.md on three nodes; one is killed while it writes a shard.
 
-`./dev release` runs it, with Ray in a folder of its own. All nodes are processes of this machine.
+`./dev release` runs it, with Ray in a separate folder. All nodes are processes of this machine.
 """
 
 import importlib.util
@@ -17,13 +17,13 @@ from robocache.ingest import plan
 import robocache
 
 ROOT = Path(__file__).parents[2]
-BESIDE = Path(sys.prefix) / "ray"  # where ./dev release installs it
+BESIDE = Path(sys.prefix) / "ray"  # ./dev release installs Ray here
 pytestmark = pytest.mark.skipif(
     not BESIDE.exists() and importlib.util.find_spec("ray") is None,
     reason="NOT RUN: no ray; ./dev release installs it",
 )
-# A head without processors, as in the chart, and two nodes of one. A process that has a shard half written is stopped, and
-# dies with its node.
+# A head without processors, like the chart's, and two nodes with one each. A process that has half of a shard written is
+# stopped, and killed with its node.
 DRIVER = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
@@ -72,7 +72,7 @@ sys.exit(code)
 
 
 def recipes():
-    """Returns the program of the chart, which finds a plan in work/, and that of docs/ingest.md, which makes one."""
+    """Returns the program of the chart, which reads a plan in work/, and that of docs/ingest.md, which makes one."""
     chart = (ROOT / "packaging/chart/templates/ray.yaml").read_text()
     chart = textwrap.dedent(chart.partition("  ingest.py: |\n")[2].partition("---\n")[0])
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/ingest.md").read_text(), re.DOTALL | re.MULTILINE)
@@ -94,7 +94,7 @@ def ran(program, folder):
     (folder / "driver.py").write_text(DRIVER)
     beside = [str(BESIDE)] if BESIDE.exists() else []
     paths = [str(Path(robocache.__file__).parents[1]), *beside]
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": "/tmp"}  # a socket's path is short
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": "/tmp"}  # paths of sockets must be short
     environment["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
         [sys.executable, "driver.py"], cwd=folder, env=environment, capture_output=True, text=True, timeout=900
@@ -102,7 +102,7 @@ def ran(program, folder):
 
 
 @pytest.mark.parametrize("recipe", ["chart", "page"])
-def test_a_node_that_dies_costs_no_shard(recipe, tmp_path):
+def test_a_killed_node_loses_no_shard(recipe, tmp_path):
     done = ran(recipes()[recipe], tmp_path)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
     assert "nodes alive: 2" in done.stdout

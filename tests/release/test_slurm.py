@@ -1,6 +1,6 @@
-"""Runs the scripts of docs/cluster.md on a Slurm of two nodes, both on this machine: a cache, and a training that shares it.
+"""Runs the scripts of docs/cluster.md on a Slurm with two nodes on this machine: one makes a cache, one trains from it.
 
-`./dev release` runs it. Each daemon has its files in the folder of the test; a Slurm of this machine is not touched.
+`./dev release` runs it. All daemons have their files in the test's folder; a Slurm installed on this machine is not used.
 """
 
 import json
@@ -42,7 +42,7 @@ NodeName=one NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1
 NodeName=two NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1
 PartitionName=all Nodes=one,two Default=YES
 """
-# Shard 1 ends at first in the middle of its work, as if its node were taken away.
+# At first shard 1 ends in the middle of its work, as if its node were lost.
 ROBOCACHE = """#!/bin/bash
 if [[ "$1 ${{4:-}} ${{SLURM_RESTART_COUNT:-0}}" == 'convert 1 0' ]]; then
   {python} -m robocache "$@" &
@@ -81,7 +81,7 @@ def free_ports(count):
 
 @pytest.fixture
 def slurm(tmp_path):
-    """Returns the environment in which commands reach a Slurm of two nodes of one processor each."""
+    """Returns the environment for commands of a Slurm with two nodes of one processor each."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing or os.geteuid():
         pytest.skip(f"NOT RUN: needs root and Slurm (slurmctld, slurmd, slurm-client, munge); missing: {missing}")
@@ -193,7 +193,7 @@ def test_the_scripts_make_one_cache_and_train_from_it(slurm, tmp_path):
     assert sorted(first + second) == sorted(whole["arm"].values.ravel().tolist())
 
 
-def test_jobs_that_are_not_queued_again_fail(slurm, tmp_path):
+def test_jobs_that_are_not_requeued_fail(slurm, tmp_path):
     ingest, train = scripts()
     assert "--requeue" in ingest
     states, *_ = run_scripts(slurm, tmp_path, ingest.replace("--requeue", "--no-requeue"), train)

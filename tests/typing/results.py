@@ -1,4 +1,4 @@
-"""The operations' results as mypy sees them: torch in, torch out; numpy in, numpy out. `./dev lint` checks it."""
+"""The types of operations' results for mypy: torch for torch, numpy for numpy. `./dev lint` checks them."""
 
 from typing import Any
 

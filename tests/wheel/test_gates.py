@@ -1,4 +1,4 @@
-"""Each gate of a wheel finds the fault that is planted for it, names the file, and no other gate minds."""
+"""Each gate of a wheel finds its planted fault and names the file; the other gates pass."""
 
 import json
 import os
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
     reason="NOT RUN: licences are read as Debian has them; apt-get install zlib1g-dev",
 )
 
-# As small as a library can be that passes: what the real ones export, take from libc and tvm-ffi, and state.
+# The smallest library that passes: the exports, the symbols of libc and tvm-ffi, and the notes of the real ones.
 LIBRARY = r"""
 #include <math.h>
 #include <string.h>
@@ -64,7 +64,7 @@ def library(
 
 
 def finished(folder: Path, cpu: bytes, cuda: bytes | None = None) -> Path:
-    """The wheel that finish_wheel makes of this checkout's modules and these libraries."""
+    """The wheel of this checkout's modules and these libraries, made by finish_wheel."""
     built, dist = folder / "robocache-1.2.3-py3-none-linux_x86_64.whl", folder / "dist"
     readme = index_readme.without_relative_links((ROOT / "README.md").read_text(encoding="utf-8"))
     head = "Metadata-Version: 2.4\nName: robocache\nVersion: 1.2.3\nLicense-Expression: Apache-2.0\n"
@@ -105,7 +105,7 @@ def cuda_wheel(tmp_path_factory: pytest.TempPathFactory, toolkit: Path) -> Path:
 
 
 def copied(wheel: Path, folder: Path, change: Callable[[Files], None] = lambda files: None) -> Path:
-    """A copy of the wheel and what lies beside it, its files changed, RECORD and SHA256SUMS true to that."""
+    """A copy of the wheel and the files beside it, with `change` applied, and correct RECORD and SHA256SUMS."""
     files = finish_wheel.read(wheel)
     change(files)
     copy = folder / wheel.name
@@ -116,7 +116,7 @@ def copied(wheel: Path, folder: Path, change: Callable[[Files], None] = lambda f
 
 
 def ordinary(wheel: Path) -> dict[str, list[str]]:
-    """The faults but of architectures, which the small plugin has none of."""
+    """The faults except for architectures, which the small plugin lacks."""
     return {name: texts for name, texts in gates.faults(wheel).items() if name != "architectures"}
 
 
@@ -130,7 +130,7 @@ def test_a_good_wheel_passes_every_gate(cpu_wheel: Path, cuda_wheel: Path, tmp_p
     assert gates.faults(copied(cpu_wheel, tmp_path)) == {}
 
 
-def test_a_wheel_without_the_plugin_has_a_name_of_its_own(cpu_wheel: Path, cuda_wheel: Path) -> None:
+def test_a_wheel_without_the_plugin_has_another_name(cpu_wheel: Path, cuda_wheel: Path) -> None:
     assert cpu_wheel.name == "robocache_cpu-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
     assert cuda_wheel.name == "robocache-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
     files = finish_wheel.read(cpu_wheel)
@@ -215,7 +215,7 @@ def grow(files: Files) -> None:
     files[CPU] += os.urandom(6_000_000 - len(files[CPU]))
 
 
-# name: (the gate, the file that it names, how to plant)
+# name: (the gate, the file that it names, a function that plants the fault)
 OF_FILES: dict[str, tuple[str, str, Callable[[Files], None]]] = {
     "a stray module": ("strays", "robocache/left_over.py", lambda f: f.update({"robocache/left_over.py": b""})),
     "a stray folder": ("strays", "tests/conftest.py", lambda f: f.update({"tests/conftest.py": b""})),
@@ -268,7 +268,7 @@ def test_a_missing_plugin(cuda_wheel: Path, tmp_path: Path) -> None:
     assert found == {"missing": [f"{CUDA}: missing"]}
 
 
-def test_a_file_that_is_there_twice(cpu_wheel: Path, tmp_path: Path) -> None:
+def test_a_repeated_file(cpu_wheel: Path, tmp_path: Path) -> None:
     wheel = copied(cpu_wheel, tmp_path)
     with zipfile.ZipFile(wheel, "a") as archive, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -294,7 +294,7 @@ def test_an_sbom_without_zlib(cpu_wheel: Path, tmp_path: Path) -> None:
 
 
 def test_a_changed_byte(cpu_wheel: Path, tmp_path: Path) -> None:
-    # In a file of the wheel, which RECORD tells; and of the wheel itself, behind what a zip reads, which SHA256SUMS tells.
+    # In a file of the wheel, which RECORD shows; and after the end of the zip, which SHA256SUMS shows.
     wheel = copied(cpu_wheel, tmp_path)
     record = finish_wheel.read(wheel)
     name = info(record, "RECORD")
@@ -311,7 +311,7 @@ def test_a_changed_byte(cpu_wheel: Path, tmp_path: Path) -> None:
     assert gates.faults(wheel) == {"unchanged": [f"{wheel.name}: is not what SHA256SUMS says"]}
 
 
-def test_an_sdist_without_a_header_and_with_a_stranger(tmp_path: Path) -> None:
+def test_an_sdist_without_a_header_and_with_an_unknown_file(tmp_path: Path) -> None:
     known = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
     if not known:
         pytest.skip("NOT RUN: git does not know this folder")

@@ -1,4 +1,4 @@
-"""The gates of the built wheel: what is in it, what it needs, and that it works where nothing else is installed.
+"""The gates of the built wheel: its files, its dependencies, and that it works without other packages.
 
 `./dev test` builds the wheel in build/release first; ROBOCACHE_BUILD names another build folder.
 """
@@ -29,7 +29,7 @@ assert type(out) is np.ndarray and out.dtype == np.float32
 assert out.tolist() == [[[1.5, 2.5, 3.5], [9.0, 10.0, 11.0]]], out
 """
 
-# No library but the wheel's own decodes it.
+# Only the wheel's own library decodes it.
 JPEG = """
 import numpy as np
 import robocache
@@ -64,7 +64,7 @@ def wheel() -> Path:
 
 @pytest.fixture(scope="module")
 def clean_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python outside the tree with the wheel, the oldest tvm-ffi it allows, and no torch."""
+    """A Python outside the checkout with the wheel, its oldest allowed tvm-ffi, and no torch."""
     folder = tmp_path_factory.mktemp("clean")
     python = folder / "bin/python"
     run(sys.executable, "-m", "venv", "--without-pip", folder)
@@ -88,8 +88,8 @@ def test_gates_that_every_wheel_passes(
 
 
 @pytest.mark.parametrize("isa", ["baseline", "v3", "v4"])
-def test_kernels_lend_no_code_to_other_instruction_sets(isa: str) -> None:
-    # The linker keeps one copy of an inline function: one built for AVX-512 would then run on every processor.
+def test_kernels_share_no_code_with_other_instruction_sets(isa: str) -> None:
+    # The linker keeps one copy of an inline function; one built for AVX-512 would then run on every processor.
     objects = sorted((BUILD / "CMakeFiles" / f"robocache_kernels_{isa}.dir").rglob("*.o"))
     assert objects
     for path in objects:
@@ -115,7 +115,7 @@ def test_knows_its_version(wheel: Path, clean_python: Path, tmp_path: Path) -> N
 
 
 def test_runs_with_torch(clean_python: Path, tmp_path: Path) -> None:
-    # This Python's torch, and what that needs, behind all that is installed there: a second copy takes a minute.
+    # Uses this Python's torch and its dependencies, after all installed packages: a second copy takes a minute.
     folder = run(clean_python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     (Path(folder) / "torch.pth").write_text(sysconfig.get_path("purelib"))
     code = "import tvm_ffi, robocache; print(tvm_ffi.__version__, robocache.__file__)"
