@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import FileError
+from .budget import IN_ALL, Budget
 from .files import check_file, list_files
 from .recording import Notes, SourceError, naming
 
 # Columns of v3.0's episodes table that describe the source's own files and statistics.
 _LOCATORS = re.compile(r"(stats|data|meta)/|dataset_(from|to)_index$")
+# Bytes of a value of Parquet's types of fixed width, and at most of a value as a Python object in a row.
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "INT96": 12}
+_VALUE_BYTES = 40
 
 
 # ---- meta/ ----
@@ -185,6 +189,8 @@ def _load_table(source: Path, name: str, key: str) -> list[dict[str, Any]]:
 def _read_parquet_rows(file: Path) -> list[dict[str, Any]]:
     parquet = open_parquet(file)
     columns = [column for column in parquet.schema_arrow.names if not _LOCATORS.match(column)]
+    values = sum(chunk.num_values for chunk in _column_chunks(parquet, columns))
+    Budget(file).take("its values", values * _VALUE_BYTES)
     rows: list[dict[str, Any]] = read_columns(parquet, file, columns).to_pylist()
     return rows
 
@@ -252,12 +258,47 @@ def open_parquet(file: Path) -> pq.ParquetFile:
 
 
 def read_columns(parquet: pq.ParquetFile, file: Path, columns: list[str]) -> pa.Table:
+    """Some columns of a file.
+
+    Raises:
+        SourceError: it is damaged, or a few bytes of it would take far more memory.
+    """
+    size, texts, longest = 0, 0, 1
+    for chunk in _column_chunks(parquet, columns):
+        if width := _WIDTHS.get(chunk.physical_type):
+            size += chunk.num_values * width
+        else:  # a dictionary stores a text once, and each row may have it
+            size += chunk.total_uncompressed_size
+            texts += chunk.num_values * chunk.total_uncompressed_size
+            longest = max(longest, chunk.total_uncompressed_size)
+    Budget(file).take("its columns", size)
+    budget = Budget(file)
     try:
-        table = parquet.read(columns)
+        if texts <= IN_ALL:
+            table = parquet.read(columns)
+        else:
+            batches = []
+            for batch in parquet.iter_batches(max(1, IN_ALL // 4 // longest), columns=columns):
+                budget.take("its texts", batch.nbytes)
+                batches.append(batch)
+            table = pa.Table.from_batches(batches).combine_chunks()
         plain = [pa.field(field.name, _decoded(field.type), field.nullable) for field in table.schema]
         return table.cast(pa.schema(plain)) if any(map(pa.types.is_dictionary, table.schema.types)) else table
+    except SourceError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise SourceError(f"{file}: damaged: {error}") from error
+
+
+def _column_chunks(parquet: pq.ParquetFile, columns: list[str]) -> Iterator[Any]:
+    """The metadata of these columns' chunks, nested ones too."""
+    metadata = parquet.metadata
+    paths = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
+    wanted = [
+        at for at, path in enumerate(paths) if any(path == name or path.startswith(f"{name}.") for name in columns)
+    ]
+    for group in range(metadata.num_row_groups):
+        yield from (metadata.row_group(group).column(at) for at in wanted)
 
 
 def read_kinds(parquet: pq.ParquetFile, file: Path) -> dict[str, str]:

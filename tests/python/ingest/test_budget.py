@@ -13,8 +13,11 @@ from contextlib import closing
 
 import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from google.protobuf import descriptor_pb2
+from lerobot_files import Episode, write_lerobot
 from mcap.writer import CompressionType
 from rlds_files import example, group, image, sequence, tensor, write_rlds
 from robocache.cli import main
@@ -273,6 +276,56 @@ def test_small_files_that_need_much_memory_are_refused_by_name(write, ingest, tm
     output, peak = ingest(file, tmp_path / "cache", **rate)
     assert peak < MOST_MB
     assert str(file) in output and "memory_limit=" in output and "--memory-limit" in output
+
+
+def long_texts(root):
+    """A thousand rows of one text, which Parquet stores once."""
+    return with_column(root, "data", "language_instruction", pa.array(["x" * MB] * 1000))
+
+
+def long_tasks(root):
+    tasks = pa.table({"task_index": range(2000), "task": ["y" * 500_000] * 2000})
+    pq.write_table(tasks, root / "meta/tasks.parquet", compression="zstd")
+    return root / "meta/tasks.parquet"
+
+
+def long_note(root):
+    return with_column(root, "meta/episodes", "note", pa.array(["q" * 300 * MB]))
+
+
+def long_list(root):
+    return with_column(root, "meta/episodes", "note", pa.array([np.zeros(30_000_000)]))
+
+
+def many_numbers(root):
+    return with_column(root, "data", "wide", pa.array(list(np.zeros((1000, 200_000), np.float32))))
+
+
+def with_column(root, folder, name, values):
+    (file,) = (root / folder).rglob("*.parquet")
+    pq.write_table(pq.read_table(file).append_column(name, values), file, compression="zstd")
+    return file
+
+
+@pytest.mark.parametrize(
+    "write", [long_texts, long_tasks, long_note, long_list, many_numbers], ids=lambda x: x.__name__
+)
+def test_a_small_table_of_a_lerobot_set_that_becomes_large_is_refused_by_name(write, ingest, tmp_path):
+    episodes = [Episode({"action": np.zeros((1000, 2), np.float32)})]
+    file = write(write_lerobot(tmp_path / "set", episodes, "v3.0"))
+    assert file.stat().st_size < MB
+    output, peak = ingest(tmp_path / "set", tmp_path / "cache")
+    assert peak < MOST_MB
+    assert str(file) in output and "memory_limit=" in output and "--memory-limit" in output
+
+
+def test_texts_that_repeat_are_read_whole(tmp_path):
+    """Those of a dictionary come in small batches where all of them could be long."""
+    texts = [f"{'do it ' * 2000}{number % 3}" for number in range(2000)]
+    root = write_lerobot(tmp_path / "set", [Episode({"action": np.zeros((2000, 2), np.float32)})], "v3.0")
+    with_column(root, "data", "said", pa.array(texts))
+    robocache.ingest(root, tmp_path / "cache")
+    assert robocache.open(tmp_path / "cache").episode(0)["said"][1][:] == texts
 
 
 @pytest.mark.parametrize(
