@@ -1,5 +1,5 @@
 // A fuzz target: libFuzzer calls `LLVMFuzzerTestOneInput` with bytes that it changes to reach more of the code. A target must
-// not crash, read outside the bytes or throw anything but `Error`. `TARGET --seeds FOLDER` writes the inputs to begin with.
+// not crash, read outside the bytes or throw anything but `Error`. `TARGET --seeds FOLDER` writes the initial inputs.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 #include "robocache/core/error.hpp"
 
-std::vector<std::string> seeds();  // of the target
+std::vector<std::string> seeds();  // the initial inputs of the target
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv);
@@ -32,14 +32,14 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv);
 
 namespace robocache::fuzz {
 
-// Ends the program, as a crash does, where two results that must agree do not.
+// Aborts if two results that must agree do not.
 inline void expect(bool is_so, const std::string& what) {
   if (is_so) return;
   std::fprintf(stderr, "%s\n", what.c_str());
   std::abort();
 }
 
-// Returns what `body` says is wrong, or "".
+// Returns the error message of `body`, or "".
 template <class Body>
 std::string refusal(const Body& body) {
   try {

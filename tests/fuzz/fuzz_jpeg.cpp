@@ -1,4 +1,4 @@
-// JPEG files: to pixels, to the form that is stored, and from that form by the kernels' loops on the host.
+// JPEG files: decoded to pixels, converted to the stored form, and decoded from it by the loops of the kernels on the host.
 #include <string>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// manifest.json, with the checksum made anew, and an episode's metadata.
+// manifest.json with a new checksum, and the metadata of an episode.
 #include <string>
 #include <string_view>
 #include <vector>

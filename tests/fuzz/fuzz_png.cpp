@@ -1,4 +1,4 @@
-// PNG files, with the checksums of their chunks made anew.
+// PNG files, with new checksums of their chunks.
 #include <string>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// Serialised messages by two plans; or a plan, where the input begins with "{".
+// Serialised messages, read by two plans; or a plan, if the input begins with "{".
 #include <memory>
 #include <string>
 #include <vector>

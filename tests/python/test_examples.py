@@ -150,7 +150,7 @@ def test_the_operations_alone(device, framework):
     images = eval(image_batch, names)
     assert type(images) is type(names["frames"]) and tuple(images.shape) == (2, 3, 224, 224)
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
-    shown = [images[at, :, 7, 9].tolist() for at in range(2)]
+    shown = [images[sample, :, 7, 9].tolist() for sample in range(2)]
     np.testing.assert_allclose(shown, [(1 - mean) / std, -mean / std], rtol=1e-6)
     names |= {"pose": np.eye(4), "camera": (1.0, 1.0, 0.0, 0.0)}
     names["pose"][:2, 3] = -0.995  # so that the camera looks along the only column of voxels

@@ -38,23 +38,23 @@ class Items:
             for key, offsets in (delta_timestamps or {}).items()
         }
         self.ends = {}
-        for at, row in enumerate(self.rows):
-            first, _ = self.ends.get(row["episode_index"], (at, at))
-            self.ends[row["episode_index"]] = (first, at)
+        for index, row in enumerate(self.rows):
+            first, _ = self.ends.get(row["episode_index"], (index, index))
+            self.ends[row["episode_index"]] = (first, index)
         self.tasks = _read_tasks(root)
 
     def __len__(self):
         return len(self.rows)
 
-    def __getitem__(self, at):
-        row = self.rows[at]
+    def __getitem__(self, index):
+        row = self.rows[index]
         first, last = self.ends[row["episode_index"]]
         item = {}
         for key in row:
             if key not in self.steps:
                 item[key] = torch.tensor(row[key])
                 continue
-            wanted = [at + step for step in self.steps[key]]
+            wanted = [index + step for step in self.steps[key]]
             item[key] = torch.stack([torch.tensor(self.rows[min(max(x, first), last)][key]) for x in wanted])
             item[f"{key}_is_pad"] = torch.tensor([x < first or x > last for x in wanted])
         item["task"] = self.tasks[row["task_index"]]

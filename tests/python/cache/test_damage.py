@@ -67,19 +67,19 @@ def test_any_damage_to_any_file(original, copy, data):
     files = sorted(p.relative_to(copy) for p in copy.rglob("*") if p.is_file())
     file = copy / data.draw(st.sampled_from(files), label="file")
     content = file.read_bytes()
-    at = data.draw(st.integers(0, len(content)), label="at")
+    offset = data.draw(st.integers(0, len(content)), label="at")
     kind = data.draw(st.sampled_from(["flip", "cut", "insert", "remove", "zeros", "swap", "delete"]), label="kind")
     if kind == "flip":
-        at = min(at, len(content) - 1)
-        damaged = content[:at] + bytes([content[at] ^ data.draw(st.integers(1, 255))]) + content[at + 1 :]
+        offset = min(offset, len(content) - 1)
+        damaged = content[:offset] + bytes([content[offset] ^ data.draw(st.integers(1, 255))]) + content[offset + 1 :]
     elif kind == "cut":
-        damaged = content[:at]
+        damaged = content[:offset]
     elif kind == "insert":
-        damaged = content[:at] + data.draw(st.binary(min_size=1, max_size=8)) + content[at:]
+        damaged = content[:offset] + data.draw(st.binary(min_size=1, max_size=8)) + content[offset:]
     elif kind == "remove":
-        damaged = content[:at] + content[at + data.draw(st.integers(1, 8)) :]
+        damaged = content[:offset] + content[offset + data.draw(st.integers(1, 8)) :]
     elif kind == "zeros":
-        damaged = content[:at] + bytes(len(content) - at)
+        damaged = content[:offset] + bytes(len(content) - offset)
     elif kind == "swap":
         damaged = (copy / data.draw(st.sampled_from(files), label="other")).read_bytes()
     else:

@@ -115,8 +115,8 @@ def test_similar_streams_without_a_latency(rng, tmp_path):
     for recording in swinging:
         for name, late in (("action", 0), ("observation.state", 0.1)):
             time, values = recording[name]
-            at = seconds_of(time)[:, None] - late
-            recording[name] = (time, np.sin(2 * np.pi * 1.3 * at + np.arange(values.shape[1])).astype(np.float32))
+            seconds = seconds_of(time)[:, None] - late
+            recording[name] = (time, np.sin(2 * np.pi * 1.3 * seconds + np.arange(values.shape[1])).astype(np.float32))
     assert found(swinging, tmp_path / "swinging") == []
     resting = pair(rng, 0.08)
     for recording in resting:

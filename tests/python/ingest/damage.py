@@ -13,8 +13,8 @@ def damage(content, rng):
 
 def flip_bits(content, rng):
     changed = bytearray(content)
-    for at in rng.integers(len(changed), size=rng.integers(1, 9)):
-        changed[at] ^= 1 << rng.integers(8)
+    for index in rng.integers(len(changed), size=rng.integers(1, 9)):
+        changed[index] ^= 1 << rng.integers(8)
     return bytes(changed)
 
 

@@ -31,7 +31,10 @@ def feature(values, packed=True):
     if values.dtype.kind == "f":
         raw = values.astype("<f4").tobytes()
         return field(
-            2, field(1, raw) if packed else b"".join(b"\x0d" + raw[at : at + 4] for at in range(0, len(raw), 4))
+            2,
+            field(1, raw)
+            if packed
+            else b"".join(b"\x0d" + raw[offset : offset + 4] for offset in range(0, len(raw), 4)),
         )
     numbers = [varint(int(value)) for value in values]
     return field(3, field(1, b"".join(numbers)) if packed else b"".join(b"\x08" + number for number in numbers))

@@ -219,9 +219,9 @@ def text_length(attribute):
         file.close()
         content = bytearray((folder / "a.hdf5").read_bytes())
         heap = content.rfind(b"GCOL")
-        at = content.find(struct.pack("<IQ", 3, heap))
-        assert at > 0
-        content[at : at + 4] = struct.pack("<I", 0xE0000003)
+        offset = content.find(struct.pack("<IQ", 3, heap))
+        assert offset > 0
+        content[offset : offset + 4] = struct.pack("<I", 0xE0000003)
         (folder / "a.hdf5").write_bytes(content)
         return folder / "a.hdf5"
 

@@ -158,7 +158,7 @@ def as_recorded(rows):
     """The order of the file, as indices of the rows in order of time."""
     flat = [row for topic in topics_of(rows) for row in rows if row[2] == topic]
     by_time = sorted(range(len(flat)), key=lambda number: flat[number][1])
-    index = {id(flat[number]): at for at, number in enumerate(by_time)}
+    index = {id(flat[number]): rank for rank, number in enumerate(by_time)}
     return [index[id(row)] for row in rows]
 
 
@@ -207,9 +207,9 @@ def bag1_without_index(folder, rows):
     """A file like that of a recorder that was killed."""
     path = bag1_of_chunks(folder, rows)
     data = bytearray(path.read_bytes())
-    at = data.index(b"index_pos=") + len(b"index_pos=")
-    end = struct.unpack_from("<Q", data, at)[0]
-    data[at : at + 8] = bytes(8)
+    offset = data.index(b"index_pos=") + len(b"index_pos=")
+    end = struct.unpack_from("<Q", data, offset)[0]
+    data[offset : offset + 8] = bytes(8)
     path.write_bytes(data[:end])
     return path
 
@@ -263,18 +263,20 @@ def test_topics_one_after_another_in_the_file_are_one_run(write, store, tmp_path
 @pytest.mark.parametrize("step_ms", [61, 99, 101, 161])
 def test_a_log_clock_set_back_a_little_is_noted(step_ms, tmp_path):
     """Threads of a recorder swap messages within some milliseconds; NTP sets a clock back by 128 ms or more."""
-    at = [0, 50, 100, 150, 200, 200 - step_ms, 250 - step_ms, 300]
-    rows = [(0, START + k * MS, "/a", LATCHED, message(LATCHED, ROS2, data=str(row))) for row, k in enumerate(at)]
+    offsets_ms = [0, 50, 100, 150, 200, 200 - step_ms, 250 - step_ms, 300]
+    rows = [
+        (0, START + k * MS, "/a", LATCHED, message(LATCHED, ROS2, data=str(row))) for row, k in enumerate(offsets_ms)
+    ]
     source = mcap_of_one_chunk(tmp_path, rows)
     if step_ms > 100:
         with pytest.raises(robocache.FileError, match=rf"'/a': row 5 .*a step back of 0.{step_ms} s"):
             robocache.ingest(source, tmp_path / "cache")
         return
     found = read(source)
-    assert found.only["/a"].time_ns == sorted(START + k * MS for k in at)
+    assert found.only["/a"].time_ns == sorted(START + k * MS for k in offsets_ms)
     why = found.left_out["bag.mcap: /a: the order in the file"]
     assert why.startswith(
-        f"{sum(k < 200 for k in at[5:])} messages were logged up to 0.{step_ms:03} s before one in front"
+        f"{sum(k < 200 for k in offsets_ms[5:])} messages were logged up to 0.{step_ms:03} s before one in front"
     )
 
 

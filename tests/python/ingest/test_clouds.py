@@ -50,7 +50,7 @@ def write_ply(path, points, order="<", behind=b"", extra=""):
 
 def pack_lzf(raw):
     """Compresses in liblzf's format; takes the longest match at the last position of the same three bytes."""
-    packed, literals, last, at = bytearray(), bytearray(), {}, 0
+    packed, literals, last, offset = bytearray(), bytearray(), {}, 0
 
     def flush():
         for start in range(0, len(literals), 32):
@@ -59,25 +59,25 @@ def pack_lzf(raw):
             packed.extend(part)
         literals.clear()
 
-    while at < len(raw):
-        key = raw[at : at + 3]
+    while offset < len(raw):
+        key = raw[offset : offset + 3]
         before = last.get(key)
-        last[key] = at
-        if len(key) == 3 and before is not None and at - before <= 8192:
+        last[key] = offset
+        if len(key) == 3 and before is not None and offset - before <= 8192:
             length = 3
-            while length < 264 and at + length < len(raw) and raw[before + length] == raw[at + length]:
+            while length < 264 and offset + length < len(raw) and raw[before + length] == raw[offset + length]:
                 length += 1
             flush()
-            back = at - before - 1
+            back = offset - before - 1
             if length < 9:
                 packed.append((length - 2) << 5 | back >> 8)
             else:
                 packed.extend((7 << 5 | back >> 8, length - 9))
             packed.append(back & 255)
-            at += length
+            offset += length
         else:
-            literals.append(raw[at])
-            at += 1
+            literals.append(raw[offset])
+            offset += 1
     flush()
     return bytes(packed)
 
@@ -665,19 +665,19 @@ def test_a_real_ply(name, real_data):
 
 def unpack_slowly(packed, size):
     """Decompresses the first `size` bytes in liblzf's format, byte by byte."""
-    raw, at = bytearray(), 0
+    raw, offset = bytearray(), 0
     while len(raw) < size:
-        control, at = packed[at], at + 1
+        control, offset = packed[offset], offset + 1
         if control < 32:
             for _ in range(control + 1):
-                raw.append(packed[at])
-                at += 1
+                raw.append(packed[offset])
+                offset += 1
             continue
         length = control >> 5
         if length == 7:
-            length, at = length + packed[at], at + 1
-        back = (control & 31) << 8 | packed[at]
-        at += 1
+            length, offset = length + packed[offset], offset + 1
+        back = (control & 31) << 8 | packed[offset]
+        offset += 1
         for _ in range(length + 2):
             raw.append(raw[-back - 1])
     return bytes(raw[:size])

@@ -350,8 +350,8 @@ def test_damage_on_which_hdf5_hangs_is_an_error(write, tmp_path, monkeypatch):
     one_demo(tmp_path, lambda demo: None).rename(tmp_path / "b.hdf5")
     path = one_demo(tmp_path, write)
     content = bytearray(path.read_bytes())
-    at = content.index(b"GCOL", max(0, content.index(b"text 2") - 4096))
-    content[at + 16 : at + 4096] = bytes(4080)
+    offset = content.index(b"GCOL", max(0, content.index(b"text 2") - 4096))
+    content[offset + 16 : offset + 4096] = bytes(4080)
     path.write_bytes(content)
     refused(path, str(path), "damaged: its library did not come to an end within 1 s")
     recordings, notes = read_all(tmp_path, on_error="skip")
@@ -372,8 +372,8 @@ def test_lengths_beyond_the_file_are_refused(write, tmp_path):
     path = one_demo(tmp_path, numbers if write == "numbers" else write)
     content = bytearray(path.read_bytes())
     heaps = [struct.pack("<Q", found.start()) for found in re.finditer(b"GCOL", content)]
-    at = min(content.find(struct.pack("<I", 6) + heap) for heap in heaps if struct.pack("<I", 6) + heap in content)
-    content[at + 3] = 0x20  # about 500 million elements
+    offset = min(content.find(struct.pack("<I", 6) + heap) for heap in heaps if struct.pack("<I", 6) + heap in content)
+    content[offset + 3] = 0x20  # about 500 million elements
     path.write_bytes(content)
     refused(path, str(path))
     if write == "numbers":

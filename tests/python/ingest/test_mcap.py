@@ -142,11 +142,11 @@ def test_a_damaged_chunk_is_named(compression, tmp_path):
 def test_a_record_of_impossible_size_is_skipped_alone(opcode, kind, length, tmp_path):
     path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(300)}, chunk_size=4000)
     content = path.read_bytes()
-    ends, at = [], 8
+    ends, offset = [], 8
     while len(ends) < 3:
-        if content[at] == 6:
-            ends.append(at + 9 + struct.unpack_from("<Q", content, at + 1)[0])
-        at += 9 + struct.unpack_from("<Q", content, at + 1)[0]
+        if content[offset] == 6:
+            ends.append(offset + 9 + struct.unpack_from("<Q", content, offset + 1)[0])
+        offset += 9 + struct.unpack_from("<Q", content, offset + 1)[0]
     with path.open("wb") as file:  # a gap after the third chunk
         file.write(content[: ends[2]] + struct.pack("<BQ", opcode, length))
         file.seek(length, 1)

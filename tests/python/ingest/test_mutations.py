@@ -30,8 +30,8 @@ ODD_CELLS = [
 def change_json(content, rng):
     """Changes a value or a key somewhere in a line of JSON."""
     lines = content.split(b"\n")
-    at = rng.integers(max(1, len(lines) - 1))
-    root = {"root": json.loads(lines[at])}
+    index = rng.integers(max(1, len(lines) - 1))
+    root = {"root": json.loads(lines[index])}
     places, stack = [], [root]
     while stack:
         node = stack.pop()
@@ -44,7 +44,7 @@ def change_json(content, rng):
         node[str(ODD_VALUES[rng.integers(len(ODD_VALUES))])] = node.pop(key)
     else:
         node[key] = ODD_VALUES[rng.integers(len(ODD_VALUES))]
-    lines[at] = json.dumps(root["root"]).encode()
+    lines[index] = json.dumps(root["root"]).encode()
     return b"\n".join(lines)
 
 

@@ -568,10 +568,10 @@ def test_octo_bridge_against_protobuf(real_data):
     assert not found.left_out and not found.skipped
     for what, streams in found.episodes.items():
         shard, _, number = what.partition(": record ")
-        content, at = (real_data(OCTO) / shard).read_bytes(), 0
+        content, offset = (real_data(OCTO) / shard).read_bytes(), 0
         for _ in range(int(number)):
-            at += struct.unpack_from("<Q", content, at)[0] + 16
-        lists = parse(content[at + 12 : at + 12 + struct.unpack_from("<Q", content, at)[0]])
+            offset += struct.unpack_from("<Q", content, offset)[0] + 16
+        lists = parse(content[offset + 12 : offset + 12 + struct.unpack_from("<Q", content, offset)[0]])
         for key, values in lists.items():
             if not key.startswith("steps/"):
                 assert [found.metadata[what][key]] == [

@@ -237,9 +237,9 @@ def test_a_small_file_with_a_large_declared_size_takes_no_memory(compression, tm
     with path.open("rb") as file:
         chunk = make_reader(file).get_summary().chunk_indexes[0]
     content = path.read_bytes()
-    at = chunk.chunk_start_offset + 9 + 16
+    offset = chunk.chunk_start_offset + 9 + 16
     for size in (1 << 62, 1 << 40, 200 << 20):
-        path.write_bytes(content[:at] + struct.pack("<Q", size) + content[at + 8 :])
+        path.write_bytes(content[:offset] + struct.pack("<Q", size) + content[offset + 8 :])
         tracemalloc.start()
         with pytest.raises(SourceError, match=r"chunk|expected"):
             read(path)

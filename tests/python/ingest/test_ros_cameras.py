@@ -692,12 +692,12 @@ def rvl(depth):
             if not value:
                 return
 
-    flat, at, before = depth.reshape(-1).astype(int).tolist(), 0, 0
-    while at < len(flat):
-        zeros = at
+    flat, index, before = depth.reshape(-1).astype(int).tolist(), 0, 0
+    while index < len(flat):
+        zeros = index
         while zeros < len(flat) and flat[zeros] == 0:
             zeros += 1
-        put(zeros - at)
+        put(zeros - index)
         others = zeros
         while others < len(flat) and flat[others]:
             others += 1
@@ -705,7 +705,7 @@ def rvl(depth):
         for value in flat[zeros:others]:
             put((value - before) * 2 if value >= before else (before - value) * 2 - 1)
             before = value
-        at = others
+        index = others
     nibbles += [0] * (-len(nibbles) % 8)
     words = [int("".join(f"{n:x}" for n in nibbles[i : i + 8]), 16) for i in range(0, len(nibbles), 8)]
     return struct.pack("<II", depth.shape[1], depth.shape[0]) + struct.pack(f"<{len(words)}I", *words)

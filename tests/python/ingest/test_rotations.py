@@ -146,8 +146,8 @@ def test_quaternions_in_custom_types(turns, tmp_path):
 
     def one(q):
         turn = types["geometry_msgs/msg/Quaternion"](*q)
-        at = types["geometry_msgs/msg/Pose"](types["geometry_msgs/msg/Point"](1.0, 2.0, 3.0), turn)
-        return types["own_msgs/msg/Own"](turn, [at, at], types["own_msgs/msg/Vector4"](*q), 1.0)
+        pose = types["geometry_msgs/msg/Pose"](types["geometry_msgs/msg/Point"](1.0, 2.0, 3.0), turn)
+        return types["own_msgs/msg/Own"](turn, [pose, pose], types["own_msgs/msg/Vector4"](*q), 1.0)
 
     payloads = [(stamp(k), bytes(store.serialize_cdr(one(q), "own_msgs/msg/Own"))) for k, q in enumerate(turns)]
     path = write_channel(tmp_path / "a.mcap", "cdr", ("own_msgs/msg/Own", "ros2msg", OWN.encode()), payloads)

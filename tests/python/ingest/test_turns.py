@@ -42,9 +42,9 @@ def shown(images, matrix):
 def write_matrix(path, matrix):
     """Writes a display matrix into an mp4's track."""
     file = bytearray(path.read_bytes())
-    at = file.index(b"tkhd") + 44
+    offset = file.index(b"tkhd") + 44
     a, b, c, d = (65536 * number for number in matrix)
-    struct.pack_into(">9i", file, at, a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    struct.pack_into(">9i", file, offset, a, b, 0, c, d, 0, 0, 0, 1 << 30)
     path.write_bytes(file)
 
 
@@ -151,12 +151,12 @@ def test_a_writer_stores_rotated_files_unchanged_with_a_warning(format, tmp_path
 
 def test_exif_without_an_orientation_or_cut_off_keeps_the_file(tmp_path):
     file = exif("JPEG", 6)
-    at = file.index(b"Exif\0\0")
-    size = int.from_bytes(file[at - 2 : at], "big")
+    offset = file.index(b"Exif\0\0")
+    size = int.from_bytes(file[offset - 2 : offset], "big")
     for kept in (
         exif("JPEG", 1),
         exif("JPEG", 9),
-        file[: at + 6] + file[at + 6 : at + 10] + b"\xff" * (size - 12) + file[at + size - 2 :],
+        file[: offset + 6] + file[offset + 6 : offset + 10] + b"\xff" * (size - 12) + file[offset + size - 2 :],
     ):
         source, camera = write_csv(tmp_path / str(len(list(tmp_path.iterdir()))), [kept], "jpeg")
         report = robocache.ingest(source, tmp_path / "cache", overwrite=True)

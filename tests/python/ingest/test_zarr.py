@@ -479,8 +479,8 @@ def test_changed_bytes_are_named(tmp_path, rng):
 def rename_member(file, old, new):
     """Changes bytes of an entry's name in the directory of a zip file, like damage."""
     content = bytearray(file.read_bytes())
-    at = content.rindex(old.encode())
-    content[at : at + len(old)] = new.encode()
+    offset = content.rindex(old.encode())
+    content[offset : offset + len(old)] = new.encode()
     file.write_bytes(content)
 
 
@@ -489,10 +489,10 @@ def test_every_changed_byte_of_a_directory_entry_is_named(tmp_path):
     whole = zip_tree(write_store(tmp_path / "s"), tmp_path / "s.zarr.zip").read_bytes()
     name = b"data/action/.zarray"
     start = whole.rindex(name) - 46
-    for at in range(start, start + 46 + len(name)):
+    for offset in range(start, start + 46 + len(name)):
         for flip in (1, 0x80):
             content = bytearray(whole)
-            content[at] ^= flip
+            content[offset] ^= flip
             (tmp_path / "s.zarr.zip").write_bytes(content)
             try:
                 found = Yields("zarr", tmp_path / "s.zarr.zip", on_error="skip", rate_hz=10)
@@ -501,7 +501,7 @@ def test_every_changed_byte_of_a_directory_entry_is_named(tmp_path):
             if "action" in found[0]:
                 np.testing.assert_array_equal(found[0]["action"][1], np.arange(6.0).reshape(3, 2))
             else:
-                assert any("data/action" in what for what in found.skipped), (at - start, flip)
+                assert any("data/action" in what for what in found.skipped), (offset - start, flip)
 
 
 @pytest.mark.parametrize("separator", [".", "/"])

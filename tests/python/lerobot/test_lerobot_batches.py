@@ -299,7 +299,7 @@ def test_default_options_do_not_change_index_columns(source):
         return_age=True,
     )
     for key in ("timestamp", "frame_index", "index", "episode_index", "task_index"):
-        expected = torch.stack([items[at][key] for at in range(len(items))])
+        expected = torch.stack([items[index][key] for index in range(len(items))])
         assert batch[key].dtype == expected.dtype
         assert torch.equal(batch[key], expected)
     assert batch["action"].dtype == batch["observation.state"].dtype == torch.bfloat16

@@ -335,8 +335,8 @@ def shorten(source, episode, kept, rows):
 
 
 def assert_no_made_up_frame(batch):
-    for at, (e, k) in enumerate(zip(batch["episode_index"].tolist(), batch["frame_index"].tolist(), strict=True)):
-        assert _shown(batch[TOP][at]) == 100 * e + k or batch[f"{TOP}_is_pad"][at]
+    for index, (e, k) in enumerate(zip(batch["episode_index"].tolist(), batch["frame_index"].tolist(), strict=True)):
+        assert _shown(batch[TOP][index]) == 100 * e + k or batch[f"{TOP}_is_pad"][index]
 
 
 def test_episodes_without_a_video_are_not_drawn(lacking, tmp_path, device):
@@ -363,7 +363,7 @@ def test_episodes_without_a_camera_are_padded_with_the_option(lacking, tmp_path)
     assert batch[f"{TOP}_is_pad"].tolist() == [True] * 7 + [False] * 14
     dataset = lerobot_dataset(lacking, **options)
     assert (len(dataset), dataset.episodes) == (21, None)
-    assert [dataset[at][f"{TOP}_is_pad"].item() for at in (6, 7)] == [True, False]
+    assert [dataset[index][f"{TOP}_is_pad"].item() for index in (6, 7)] == [True, False]
     with pytest.raises(robocache.ArgumentError, match="missing"):
         from_lerobot(lacking, batch_size=1, **{**options, "missing": "error"})
 

@@ -80,7 +80,7 @@ def test_a_missing_episode_has_no_frames(source):
     assert (dataset.num_episodes, dataset.num_frames) == (2, 52)
     assert dataset.meta.episodes["length"] == [0, 0, 40, 12]
     assert dataset.meta.episodes["dataset_from_index"][2:] == [24, 64]
-    assert dataset.absolute_to_relative_idx == {24 + at: at for at in range(52)}
+    assert dataset.absolute_to_relative_idx == {24 + index: index for index in range(52)}
     with pytest.raises(robocache.ArgumentError, match="episodes"):
         lerobot_dataset(source, episodes=[0], on_error="skip")
 

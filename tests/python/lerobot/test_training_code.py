@@ -169,7 +169,7 @@ def test_after_lightnings_sanity_check_every_epoch_is_complete(names, seen):
     trainer(max_epochs=3, num_sanity_val_steps=2, enable_checkpointing=False).fit(
         module, loader_of(names), loader_of(names, batch_size=25, shuffle=False)
     )
-    epochs = [sorted(chain(*module.train_rows[at : at + 4])) for at in range(0, 12, 4)]
+    epochs = [sorted(chain(*module.train_rows[start : start + 4])) for start in range(0, 12, 4)]
     assert epochs == [list(range(210))] * 3
     assert module.train_rows[:4] != module.train_rows[4:8]
     assert [*chain(*module.val_rows[:2])] == list(range(50))  # the sanity check

@@ -381,15 +381,15 @@ def test_keys_of_one_moment_share_the_draw(filmed_dataset, filmed, device):
                         and not batch["goal.top"][i].any()
                     )
                     continue
-                at = int(batch["time_ns"][i]) + offset
+                moment_ns = int(batch["time_ns"][i]) + offset
                 times, rows = filmed.episodes[episode]["joint"]
-                tick = int(np.searchsorted(times, at))
-                assert times[tick] == at
+                tick = int(np.searchsorted(times, moment_ns))
+                assert times[tick] == moment_ns
                 np.testing.assert_array_equal(batch["goal.joint"][i, 1], rows[tick])
                 np.testing.assert_array_equal(
                     batch["goal.rows"][i], rows[np.minimum(tick + np.arange(3), len(rows) - 1)]
                 )
-                same = (frames["episode_index"] == episode) & (frames["time_ns"] == at)
+                same = (frames["episode_index"] == episode) & (frames["time_ns"] == moment_ns)
                 np.testing.assert_array_equal(batch["goal.top"][i], frames["top"][same][0])
 
 
@@ -664,6 +664,6 @@ def test_weighted_anchors_keep_each_keys_source(tmp_path, rng, device, options):
     plain = batches_of(robocache.Loader(Mixture([Source(dataset)]), **shared), 1)[0]
     known = {key: i for i, key in enumerate(zip(plain["episode_index"], plain["time_ns"], strict=True))}
     batch = batches_of(robocache.Loader(Mixture([Source(dataset, **options)]), **shared), 1)[0]
-    at = [known[key] for key in zip(batch["episode_index"], batch["time_ns"], strict=True)]
+    indices = [known[key] for key in zip(batch["episode_index"], batch["time_ns"], strict=True)]
     for name in ("state", "action", "goal", "goal_offset_ns", "dataset_index"):
-        assert_same_bits(batch[name], plain[name][at], name)
+        assert_same_bits(batch[name], plain[name][indices], name)

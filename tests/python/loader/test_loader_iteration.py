@@ -56,7 +56,7 @@ def make(dataset, device):
 @pytest.fixture
 def numbers_of(recording):
     """Returns a function from a batch to its anchors' indices among all ticks; it also checks the batch's values."""
-    number = {tick: at for at, tick in enumerate(ticks_of(recording, "x"))}
+    number = {tick: index for index, tick in enumerate(ticks_of(recording, "x"))}
     values = np.concatenate([streams["x"][1] for streams in recording]).astype(np.float32)
 
     def numbers_of(batch):
@@ -93,10 +93,10 @@ INNER = {
 def test_rule_36_an_inner_loop_does_not_change_the_outer(make, numbers_of, inner, options):
     """Like torch's DataLoader: at the begin, in the middle, and after the last batch."""
     theirs = DataLoader(TensorDataset(torch.zeros(COUNT)), batch_size=BATCH)
-    for at in ({0}, {5}, {STEPS - 1}, {0, 5, 6}):
+    for inner_steps in ({0}, {5}, {STEPS - 1}, {0, 5, 6}):
         loader, found, steps = make(**options), [], 0
         for step, batch in enumerate(loader):
-            if step in at:
+            if step in inner_steps:
                 position = place_of(loader)
                 inner(loader)
                 assert (
@@ -105,7 +105,7 @@ def test_rule_36_an_inner_loop_does_not_change_the_outer(make, numbers_of, inner
             found += numbers_of(batch)  # the inner loop has not overwritten it
         for step, _ in enumerate(theirs):
             steps += 1
-            if step in at:
+            if step in inner_steps:
                 inner(theirs)
         assert len(found) == COUNT and steps == STEPS
         assert found == epoch_of(0)

@@ -322,12 +322,12 @@ def test_edges_apply_to_each_source(robots, device):
     wanted = []
     for k, name in enumerate(("base", "none")):
         for episode, rows in enumerate(robots[name][1]):
-            requested = {key: at for key, at in deltas.items() if key in ROBOTS[name]}
+            requested = {key: offsets_of for key, offsets_of in deltas.items() if key in ROBOTS[name]}
             for t in rows["state"][0].tolist():
                 if all(
-                    key in rows and rows[key][0][0] - 999 <= t + round(at * 1e9) <= rows[key][0][-1] + 999
+                    key in rows and rows[key][0][0] - 999 <= t + round(offsets_of * 1e9) <= rows[key][0][-1] + 999
                     for key, offsets in requested.items()
-                    for at in offsets
+                    for offsets_of in offsets
                 ):
                     wanted.append((k, episode, t))
     assert {k for k, _, _ in wanted} == {0, 1}

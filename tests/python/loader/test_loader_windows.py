@@ -114,7 +114,7 @@ def test_none_is_the_anchor_without_a_step_axis(dataset, recording, device):
     assert batch["observation.feature"].shape == (24, 2, 3)
     for key in ("button", "action_is_pad", "action_age"):
         assert batch[key].shape == (24,)
-    one_step = {name: [0.0] if at is None else at for name, at in deltas.items()}
+    one_step = {name: [0.0] if offsets is None else offsets for name, offsets in deltas.items()}
     again = next(itertools.islice(flat_loader(dataset, batch_size=24, delta_timestamps=one_step, **options), 2, 3))
     for name in ("action", "observation.feature", "button"):
         for part in ("", "_is_pad", "_age"):
@@ -373,10 +373,10 @@ def ticks_at(recording, streams, hz):
         clocks = [rows[name][0] for name in streams if name in rows]
         first, last = max(int(clock[0]) for clock in clocks), min(int(clock[-1]) for clock in clocks)
         for k in itertools.count():
-            at = first + round(k * (1e9 / hz))
-            if at > last:
+            stamp = first + round(k * (1e9 / hz))
+            if stamp > last:
                 break
-            ticks.append((episode, at))
+            ticks.append((episode, stamp))
     return ticks
 
 

@@ -313,13 +313,13 @@ def test_each_source_of_a_mixture_has_its_own_spec(tmp_path):
 def changed(spec, path, value):
     """The spec's JSON with another value at a path, or without the field."""
     parsed = json.loads(spec.to_json())
-    at = parsed
+    node = parsed
     for name in path[:-1]:
-        at = at[name]
+        node = node[name]
     if value is None:
-        del at[path[-1]]
+        del node[path[-1]]
     else:
-        at[path[-1]] = value
+        node[path[-1]] = value
     return json.dumps(parsed)
 
 

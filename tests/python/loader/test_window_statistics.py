@@ -399,7 +399,10 @@ def test_statistics_of_a_weighted_mixture(tmp_path, rng):
     values = [relative_rows([episodes[e] for e in source.episodes]).reshape(-1, 3) for source in sources]
     values = [x[~np.isnan(x).any(1)] for x in values]
     drawn = np.concatenate(
-        [np.repeat(x, times * len(values[1 - at]), 0) for at, (x, times) in enumerate(zip(values, (3, 1), strict=True))]
+        [
+            np.repeat(x, times * len(values[1 - bracket]), 0)
+            for bracket, (x, times) in enumerate(zip(values, (3, 1), strict=True))
+        ]
     )
     np.testing.assert_allclose(merged.mean, drawn.mean(0), rtol=1e-6)
     np.testing.assert_allclose(merged.std, drawn.std(0), rtol=1e-6)
@@ -417,8 +420,10 @@ def test_statistics_of_a_weighted_mixture(tmp_path, rng):
         )
         true = np.quantile(drawn, percent / 100, axis=0, method="inverted_cdf")
         for d in range(3):
-            at = np.searchsorted(knots[:, d], true[d])
-            assert knots[max(at - 1, 0), d] <= getattr(merged, name)[d] <= knots[min(at + 1, len(knots) - 1), d]
+            bracket = np.searchsorted(knots[:, d], true[d])
+            assert (
+                knots[max(bracket - 1, 0), d] <= getattr(merged, name)[d] <= knots[min(bracket + 1, len(knots) - 1), d]
+            )
     words = {"normalization": robocache.Normalization(norm_stats={"action": merged})}
     normalised = loader_of(Mixture(sources, samples_per_epoch=4096), RELATIVE | {"normalize": "mean_std"}, **words)
     x = np.concatenate([batch["action"][~batch["action_is_pad"]] for batch in normalised])

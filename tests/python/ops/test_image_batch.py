@@ -262,11 +262,11 @@ def test_rule_41_crops_equal_slices(rng, device, shape, channels):
 def test_rule_42_random_crops_are_slices_at_uniform_positions(rng, device):
     count = 9000
     result = batch(places(1, 11, 10), np.zeros(count, np.int64), device, crop=(9, 8), **BYTES)
-    at = corners(result)
-    for crop, (top, left) in zip(result[:50], at[:50], strict=True):
+    corner = corners(result)
+    for crop, (top, left) in zip(result[:50], corner[:50], strict=True):
         assert_same_bits(crop, places(1, 11, 10)[0, top : top + 9, left : left + 8])
     counts = np.zeros((3, 3))
-    np.add.at(counts, tuple(at.T), 1)
+    np.add.at(counts, tuple(corner.T), 1)
     expected = count / 9
     assert (np.abs(counts - expected) < 5 * math.sqrt(expected)).all(), counts
 
@@ -281,7 +281,7 @@ def test_rule_41_shifts_repeat_the_edge_like_drq(rng, device):
         for y in range(-shift, shift + 1)
         for x in range(-shift, shift + 1)
     }
-    seen = {next((at for at, frame in moved.items() if (frame == one).all()), None) for one in result}
+    seen = {next((position for position, frame in moved.items() if (frame == one).all()), None) for one in result}
     assert None not in seen
     assert len(seen) == (2 * shift + 1) ** 2  # 500 draws miss one of 49 once in 600 times
 

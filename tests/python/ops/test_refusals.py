@@ -430,11 +430,11 @@ def test_rule_16_out_may_not_overlap_inputs(device, call, name):
     }
     begin, size = pieces["out"].storage_offset(), pieces["out"].numel()
     length = pieces[name].numel()
-    for at in (begin - length, begin + size):
-        call(**pieces | {name: storage[at : at + length].view(SHAPES[call][name])})
-    for at in (begin - length + 1, begin, begin + size - 1):
+    for offset in (begin - length, begin + size):
+        call(**pieces | {name: storage[offset : offset + length].view(SHAPES[call][name])})
+    for offset in (begin - length + 1, begin, begin + size - 1):
         with pytest.raises(robocache.ArgumentError, match=rf"^out: overlaps .*\b{name}\b"):
-            call(**pieces | {name: storage[at : at + length].view(SHAPES[call][name])})
+            call(**pieces | {name: storage[offset : offset + length].view(SHAPES[call][name])})
 
 
 def test_rule_16_outs_may_not_overlap_themselves_or_each_other(device):

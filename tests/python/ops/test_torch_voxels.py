@@ -51,10 +51,10 @@ def gradient_oracle(points, features, out_gradients):
     """The gradient of the features from {mode: gradient of the output}, summed mode by mode in the work type."""
     work = np.float64 if features.dtype == np.float64 else np.float32
     result = np.zeros(features.shape, work)
-    at, inside = cells(points, **GRID)
+    voxel, inside = cells(points, **GRID)
     rows_of = {}
     for row in np.flatnonzero(inside):
-        rows_of.setdefault(tuple(at[row]), []).append(row)
+        rows_of.setdefault(tuple(voxel[row]), []).append(row)
     for mode, gradient in out_gradients.items():
         for cell, rows in rows_of.items():
             for f in range(features.shape[1]):

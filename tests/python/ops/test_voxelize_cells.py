@@ -22,8 +22,8 @@ def test_rule_25_boundaries_equal_numpys(rng, device, points_dtype):
     for size in (0.1, 0.3, 1 / 3, 0.05, 1e-3, 7.0):
         grid = {"grid_min": (-12.8, 0.0, 100.0), "voxel_size": size, "grid_size": (256, 255, 100)}
         low, step = np.asarray(grid["grid_min"], points_dtype), points_dtype.type(size)
-        at = rng.integers(-2, 259, (3000, 3)).astype(points_dtype)
-        points = low + at * step
+        cell = rng.integers(-2, 259, (3000, 3)).astype(points_dtype)
+        points = low + cell * step
         up = rng.random((3000, 3))
         points = np.where(up < 0.3, np.nextafter(points, points_dtype.type(np.inf)), points)
         points = np.where(up > 0.7, np.nextafter(points, points_dtype.type(-np.inf)), points).astype(points_dtype)

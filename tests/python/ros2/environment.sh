@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# environment.sh FOLDER [PYTHON]: makes FOLDER/ros and FOLDER/cyclone, virtual environments with ROS 2 Jazzy and Cyclone DDS (of
+# environment.sh FOLDER [PYTHON]: makes FOLDER/ros and FOLDER/cyclone, virtual environments with ROS 2 Jazzy and Cyclone DDS (with
 # PYTHON, 3.12), and builds integrations/ros2 against ROS into FOLDER/robocache_ros2.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
