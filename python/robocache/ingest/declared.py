@@ -387,13 +387,33 @@ def _says_unit(name: str) -> bool:
 _FILLS = ("_FillValue", "missing_value")
 _LIMITS = ("valid_min", "valid_max", "valid_range")
 PACKING = ("scale_factor", "add_offset", *_FILLS, *_LIMITS)
+# Those that list the values of a status and their words, divided by blanks.
+FLAGS = ("flag_values", "flag_meanings")
 
 
 def unpacked(
     stream: str, values: np.ndarray, attributes: Mapping[str, Any], notes: Notes
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Returns the values of stored numbers by the attributes :data:`PACKING`, NaN for missing ones, and attributes to add.
-    Whole numbers that are not scaled become float64 and are held."""
+    Whole numbers that are not scaled become float64 and are held, as are floats with :data:`FLAGS`."""
+    values, more = _unpacked(stream, values, attributes, notes)
+    if not any(name in attributes for name in FLAGS):
+        return values, more
+    if values.dtype.kind == "f":
+        more["methods"] = [[0, math.prod(values.shape[1:]), "previous"]]
+    given, meanings = (attributes.get(name) for name in FLAGS)
+    numbers, words = given if isinstance(given, list) else [given], str(meanings or "").split()
+    if len(numbers) != len({*words}) or not all(_is_number(number) and number == int(number) for number in numbers):
+        notes.leave_out(
+            f"{stream}: {', '.join(FLAGS)}", f"expected a word a whole number, got {given!r:.60}, {meanings!r:.60}"
+        )
+        return values, more
+    return values, more | {"words": {word: int(number) for word, number in zip(words, numbers, strict=True)}}
+
+
+def _unpacked(
+    stream: str, values: np.ndarray, attributes: Mapping[str, Any], notes: Notes
+) -> tuple[np.ndarray, dict[str, Any]]:
     packing = _Packing.of(values.dtype, attributes)
     notes.see("scaled", stream, packing.is_scaled)
     if notes.seen.get("scaled", {}).get(stream, packing.is_scaled) != packing.is_scaled:

@@ -429,6 +429,23 @@ def test_a_rate_in_a_column_that_no_stream_has_is_noted():
 # ---- packed numbers, colours, dimensions ----
 
 
+def stream_of(form, stored, attributes, tmp_path):
+    """The stream of an HDF5 or zarr array with these attributes, and the report of the ingest."""
+    if form == "hdf5":
+        with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
+            file["action"] = np.zeros((len(stored), 2))
+            file.create_dataset("observations/qpos", data=stored).attrs.update(attributes)
+        report = robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache", rate_hz=10)
+        return robocache.open(tmp_path / "cache")["observations/qpos"], report
+    zarr = pytest.importorskip("zarr")
+    root = zarr.group(store=zarr.storage.LocalStore(tmp_path / "z.zarr"), zarr_format=2)
+    for key, values in (("data/state", stored), ("meta/episode_ends", np.array([len(stored)]))):
+        root.create_array(key, shape=values.shape, dtype=values.dtype, chunks=values.shape)[:] = values
+    root["data/state"].attrs.update(attributes)
+    report = robocache.ingest(tmp_path / "z.zarr", tmp_path / "cache", rate_hz=10)
+    return robocache.open(tmp_path / "cache")["state"], report
+
+
 @pytest.mark.parametrize(
     "attributes",
     [
@@ -446,25 +463,31 @@ def test_a_rate_in_a_column_that_no_stream_has_is_noted():
 def test_scale_and_offset_attributes_are_applied(form, attributes, tmp_path):
     """The CF conventions: stored * scale_factor + add_offset; NaN for fill values and beyond the limits."""
     stored = np.array([[100, 200], [-999, 300], [400, 500]], np.int16)
-    if form == "hdf5":
-        with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
-            file["action"] = np.zeros((3, 2))
-            file.create_dataset("observations/qpos", data=stored).attrs.update(attributes)
-        robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache", rate_hz=10)
-        stream = robocache.open(tmp_path / "cache")["observations/qpos"]
-    else:
-        zarr = pytest.importorskip("zarr")
-        root = zarr.group(store=zarr.storage.LocalStore(tmp_path / "z.zarr"), zarr_format=2)
-        for key, values in (("data/state", stored), ("meta/episode_ends", np.array([3]))):
-            root.create_array(key, shape=values.shape, dtype=values.dtype, chunks=values.shape)[:] = values
-        root["data/state"].attrs.update(attributes)
-        robocache.ingest(tmp_path / "z.zarr", tmp_path / "cache", rate_hz=10)
-        stream = robocache.open(tmp_path / "cache")["state"]
+    stream, _ = stream_of(form, stored, attributes, tmp_path)
     is_scaled = "scale_factor" in attributes
     expected = np.where(stored == -999, np.nan, stored * 0.5 + 10 if is_scaled else stored)
     np.testing.assert_array_equal(np.asarray(stream.values), expected)
     # Integers are held between rows, although NaN needs floats.
     assert stream.attributes.get("methods") == (None if is_scaled else [[0, 2, "previous"]])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.float32])
+@pytest.mark.parametrize("form", ["hdf5", "zarr"])
+def test_values_with_declared_meanings_are_held_and_keep_their_words(form, dtype, tmp_path):
+    """The CF conventions' flags: between OK and ERROR there is no WARNING."""
+    attributes = {"flag_values": [0, 1, 2], "flag_meanings": "OK WARNING ERROR"}
+    stream, report = stream_of(form, np.array([0, 2, 1], dtype), attributes, tmp_path)
+    assert stream.attributes["words"] == {"OK": 0, "WARNING": 1, "ERROR": 2}
+    assert stream.attributes.get("methods") == (None if dtype is np.int8 else [[0, 1, "previous"]])
+    assert not any("flag" in note.reason for note in report.left_out)
+
+
+@pytest.mark.parametrize("form", ["hdf5", "zarr"])
+def test_meanings_that_do_not_match_their_values_are_named(form, tmp_path):
+    attributes = {"flag_values": [0, 1, 2], "flag_meanings": "OK WARNING"}
+    stream, report = stream_of(form, np.array([0, 2, 1], np.float32), attributes, tmp_path)
+    assert "words" not in stream.attributes and stream.attributes["methods"] == [[0, 1, "previous"]]
+    assert any("a word a whole number" in note.reason for note in report.left_out)
 
 
 def test_matlabs_order_of_dimensions_is_noted(tmp_path):

@@ -142,6 +142,24 @@ def write_json(path, schema, rows):
     return write_channel(path, "json", ("x", "jsonschema", json.dumps(schema).encode()), payloads)
 
 
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {"enum": [0, 1, 2, 4]},
+        {"type": "number", "enum": [0, 1, 2, 4, None]},
+        {"oneOf": [{"const": number, "title": f"M{number}"} for number in (0, 1, 2, 4)]},
+        {"type": "number", "anyOf": [{"enum": [0, 1, 2, 4]}, {"type": "null"}]},
+        {"$ref": "#/$defs/Mode"},
+    ],
+)
+def test_whole_numbers_that_a_json_schema_lists_are_held(mode, tmp_path):
+    schema = {"type": "object", "properties": {"mode": mode}, "$defs": {"Mode": {"enum": [0, 1, 2, 4]}}}
+    rows = [{"level": level, "mode": number} for level, number in zip(LEVEL.tolist(), MODES.tolist(), strict=True)]
+    rows += [{"level": 0.5}]  # mode is NaN there, after all compared rows
+    dataset = ingested(write_json(tmp_path / "a.mcap", schema, rows), tmp_path)
+    check(dataset, "data", {"level": linear(LEVEL), "mode": held(MODES)})
+
+
 def test_bools_in_json_and_what_its_schema_declares(tmp_path):
     """In JSON, integers with gaps become floats. They are interpolated unless the schema declares integer or boolean."""
     nothing = {"anyOf": [{"$ref": "#/$defs/Mode"}, {"type": "null"}]}  # like pydantic's optional enum

@@ -33,7 +33,8 @@ class JsonDecoder:
     A missing number or null becomes NaN, a missing text becomes empty. A field is therefore float64 if it is a whole number in
     some messages and missing in others. It is float64 too if it has a fraction in some, or is a number in the schema.
 
-    A field is whole if the schema says integer or boolean, or if all of its values are bools. Where it is float64, it is still
+    A field is whole if the schema says integer or boolean or lists whole numbers (enum, const), or if all of its values are bools.
+    Where it is float64, it is still
     held between messages.
 
     schema: the channel's JSON Schema; other bytes are ignored.
@@ -192,6 +193,9 @@ def _declarations(node: Any, root: Any, path: str, depth: int) -> Iterator[tuple
     if not isinstance(node, dict) or depth > _DEPTH:
         return
     kinds = node.get("type")
+    members = _members(node, depth)
+    if members and all(isinstance(member, int) for member in members):
+        kinds = "integer"  # also where the type of these members is number
     for kind in kinds if isinstance(kinds, list) else [kinds]:
         if kind in ("number", "integer", "boolean"):
             yield path, "number" if kind == "number" else "whole"
@@ -203,6 +207,21 @@ def _declarations(node: Any, root: Any, path: str, depth: int) -> Iterator[tuple
         yield from _declarations(field, root, f"{path}.{name}" if path else name, depth + 1)
     if "items" in node:
         yield from _declarations(node["items"], root, f"{path}[]", depth + 1)
+
+
+def _members(node: Any, depth: int = 0) -> list[Any] | None:
+    """Returns the values other than null that a field of a JSON Schema may have; None if the schema lists none."""
+    if not isinstance(node, dict) or depth > _DEPTH:
+        return None
+    if isinstance(node.get("enum"), list):
+        return [member for member in node["enum"] if member is not None]
+    if "const" in node:
+        return [] if node["const"] is None else [node["const"]]
+    for several in ("oneOf", "anyOf"):
+        if isinstance(node.get(several), list):
+            found = [[] if one == {"type": "null"} else _members(one, depth + 1) for one in node[several]]
+            return None if None in found else [member for members in found for member in members or ()]
+    return None
 
 
 def _flatten(message: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, Any]:
