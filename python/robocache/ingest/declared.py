@@ -402,7 +402,8 @@ def unpacked(
     if values.dtype.kind == "f":
         more["methods"] = [[0, math.prod(values.shape[1:]), "previous"]]
     given, meanings = (attributes.get(name) for name in FLAGS)
-    numbers, words = given if isinstance(given, list) else [given], str(meanings or "").split()
+    numbers: list[Any] = given if isinstance(given, list) else [given]
+    words = str(meanings or "").split()
     if len(numbers) != len({*words}) or not all(_is_number(number) and number == int(number) for number in numbers):
         notes.leave_out(
             f"{stream}: {', '.join(FLAGS)}", f"expected a word a whole number, got {given!r:.60}, {meanings!r:.60}"

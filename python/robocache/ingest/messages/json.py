@@ -33,9 +33,8 @@ class JsonDecoder:
     A missing number or null becomes NaN, a missing text becomes empty. A field is therefore float64 if it is a whole number in
     some messages and missing in others. It is float64 too if it has a fraction in some, or is a number in the schema.
 
-    A field is whole if the schema says integer or boolean or lists whole numbers (enum, const), or if all of its values are bools.
-    Where it is float64, it is still
-    held between messages.
+    A field is whole if the schema says integer or boolean or lists whole numbers (enum, const), or if all of its values are
+    bools. Where it is float64, it is still held between messages.
 
     schema: the channel's JSON Schema; other bytes are ignored.
     floats: the paths of fields that are not whole numbers, as other messages have shown.
