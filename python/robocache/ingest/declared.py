@@ -404,7 +404,9 @@ def unpacked(
     given, meanings = (attributes.get(name) for name in FLAGS)
     numbers: list[Any] = given if isinstance(given, list) else [given]
     words = str(meanings or "").split()
-    if len(numbers) != len({*words}) or not all(_is_number(number) and number == int(number) for number in numbers):
+    if len(numbers) != len({*words}) or not all(
+        _is_number(number) and float(number).is_integer() for number in numbers
+    ):
         notes.leave_out(
             f"{stream}: {', '.join(FLAGS)}", f"expected a word a whole number, got {given!r:.60}, {meanings!r:.60}"
         )

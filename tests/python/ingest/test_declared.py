@@ -482,9 +482,17 @@ def test_values_with_declared_meanings_are_held_and_keep_their_words(form, dtype
     assert not any("flag" in note.reason for note in report.left_out)
 
 
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"flag_values": [0, 1, 2], "flag_meanings": "OK WARNING"},
+        {"flag_values": [0, 1, 2], "flag_meanings": "OK OK WARNING"},
+        {"flag_values": [0, 0.5, np.inf], "flag_meanings": "OK WARNING ERROR"},
+        {"flag_meanings": "OK WARNING ERROR"},
+    ],
+)
 @pytest.mark.parametrize("form", ["hdf5", "zarr"])
-def test_meanings_that_do_not_match_their_values_are_named(form, tmp_path):
-    attributes = {"flag_values": [0, 1, 2], "flag_meanings": "OK WARNING"}
+def test_meanings_that_do_not_match_their_values_are_named(form, attributes, tmp_path):
     stream, report = stream_of(form, np.array([0, 2, 1], np.float32), attributes, tmp_path)
     assert "words" not in stream.attributes and stream.attributes["methods"] == [[0, 1, "previous"]]
     assert any("a word a whole number" in note.reason for note in report.left_out)
