@@ -1098,6 +1098,33 @@ def test_each_part_of_a_message_has_its_own_names(tmp_path):
     )
 
 
+def test_a_part_with_names_of_its_own_is_not_in_the_order_of_the_joints(tmp_path):
+    """It has as many elements as there are joints, which change their order; a list of messages is empty at first."""
+    fields = (
+        "string[] joint_names\nfloat64[] positions\nMotor[] motors\nTool tool\n"
+        + "=" * 80
+        + "\nMSG: pkg/Motor\nfloat64 q\n"
+        + "=" * 80
+        + "\nMSG: pkg/Tool\nstring[] names\nfloat64[] forces\nstring[] modes\n"
+    )
+    store = get_typestore(Stores.EMPTY)
+    store.register(get_types_from_msg(fields, "pkg/msg/Arm"))
+    motor, tool, arm = (store.types[f"pkg/msg/{name}"] for name in ("Motor", "Tool", "Arm"))
+    payloads = []
+    for k, (order, tools) in enumerate([("ab", "cd"), ("ab", "cd"), ("ba", "cd"), ("ba", "dc")]):
+        numbers = np.array([float(ord(n)) for n in order])
+        forces = np.array([float(ord(n)) for n in tools])
+        one = arm(list(order), numbers, [motor(q) for q in numbers if k], tool(list(tools), forces, list(tools)))
+        payloads.append((START + k, bytes(store.serialize_cdr(one, "pkg/msg/Arm"))))
+    path = write_channel(tmp_path / "a.mcap", "cdr", ("pkg/msg/Arm", "ros2msg", fields.encode()), payloads)
+    streams = read(path).only
+    assert np.array(streams["data/positions"].rows).tolist() == [[97, 98]] * 4
+    assert [row.reshape(-1).tolist() for row in streams["data/motors"].rows] == [[], *[[97, 98]] * 3]
+    assert np.array(streams["data/tool.forces"].rows).tolist() == [[99, 100]] * 4
+    assert streams["data/tool.forces"].names == ["c", "d"]
+    assert [json.loads(row) for row in streams["data/tool.modes"].rows] == [["c", "d"]] * 4
+
+
 def test_frames_and_names_together_define_subjects(tmp_path):
     """If all messages have the same names, only the frame is in a stream's name."""
     fields = "string frame_id\nstring[] names\nfloat64[] values\n"

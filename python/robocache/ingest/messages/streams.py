@@ -24,7 +24,7 @@ from .batches import Batch, Decoder, Leaf
 from .cameras import Camera, Intrinsics, depth_unit
 from .clocks import OF_TRANSFORMS, TopicClock, stamps_of_transforms
 from .known import Decoded, Origin, Span
-from .names import Ordered, in_order, is_flat
+from .names import Ordered, in_order, is_flat, named_arrays
 from .points import Clouds, is_cloud
 
 # Fields that have one element for each joint, in types that list their joints.
@@ -82,6 +82,13 @@ class Topic:
         self._by_path = {leaf.path: leaf for leaf in self._leaves}
         # The number of bytes may vary, even if it is the same in all messages of one recording.
         self._bytes = {leaf.path for leaf in self._leaves if leaf.dtype == np.uint8}
+        # Named by a list of its own: that is no joint's, though it may have as many elements.
+        self._of_others = {
+            leaf.path
+            for named in named_arrays(self._leaves)
+            if named.path not in ("name", "joint_names")
+            for leaf in [*named.names, *chain(*named.arrays), *named.records]
+        }
         self.form = self._find_form()
         self._clock.look(self._leaves, self.form == "transforms")
 
@@ -386,7 +393,9 @@ class Topic:
                 yield stream, Texts(time_ns, batch.texts(leaf), attributes=attributes)
             elif leaf.kind == "texts":
                 lists = batch.text_lists(leaf)
-                if "." not in leaf.path and (orders := self._orders(batch)) is not None:  # in the order of the values
+                if (
+                    "." not in leaf.path and (orders := self._orders(batch, leaf)) is not None
+                ):  # in the order of the values
                     lists = [
                         tuple(names[index] for index in order) if len(names) == len(order) else names
                         for names, order in zip(lists, orders.tolist(), strict=True)
@@ -462,7 +471,7 @@ class Topic:
             self._notes.leave_out(f"{self._origin.what}: {stream}", "always empty")
             return
         values, offsets = batch.sequences(leaf)
-        values = self._in_order(values, offsets, self._orders(batch))
+        values = self._in_order(values, offsets, self._orders(batch, leaf))
         fixed = self._known.facts.get((self._name, leaf.path))
         if fixed is None:
             yield stream, Ragged(time_ns, values, offsets, attributes=attributes)
@@ -479,10 +488,11 @@ class Topic:
             self._notes.leave_out(f"{self._origin.what}: {stream}", "always empty")
             return
         records, offsets = batch.records(leaf)
-        orders = self._orders(batch)
+        orders = self._orders(batch, leaf)
         own = batch.order_of(leaf) if isinstance(batch, Ordered) else None
         span = self._span(leaf.path)
-        is_one_each = "." not in leaf.path and is_flat(leaf) and span.low == span.high == len(self._joints or ())
+        width = len(self._joints or ())
+        is_one_each = "." not in leaf.path and is_flat(leaf) and span.high == width and span.low in (0, width)
         of_joints = orders if leaf.path in _OF_JOINTS or (orders is not None and is_one_each) else own
         scalars = [inner for inner in leaf.fields if inner.kind == "number" and inner.count is None]
         for group, dtype in _vectors(scalars):
@@ -570,11 +580,11 @@ class Topic:
 
     # ---- joints ----
 
-    def _orders(self, batch: Batch) -> np.ndarray | None:
+    def _orders(self, batch: Batch, leaf: Leaf | None = None) -> np.ndarray | None:
         """Returns for each message the indices of its joints in the order of the first message, ``[n, joints]``; None for types without
-        joints."""
+        joints, and for a field with names of its own."""
         lists = joint_lists(self._by_path, batch)
-        if lists is None or self._joints is None:
+        if lists is None or self._joints is None or (leaf is not None and leaf.path in self._of_others):
             return None
         orders = {names: self._order(names) for names in set(lists)}
         return np.array([orders[names] for names in lists], np.int64).reshape(len(lists), len(self._joints))
