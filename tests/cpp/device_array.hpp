@@ -41,10 +41,10 @@ class DeviceArray {
     first_ = static_cast<int64_t>((0 - low) / sizeof(T));
     std::vector<T> storage(elements);
     if (elements > 0) std::memset(static_cast<void*>(storage.data()), kGap, elements * sizeof(T));
-    for_each_run([&](int64_t i, int64_t place, int64_t count, int64_t step) {
-      if (step == 1) return static_cast<void>(std::copy_n(values.data() + i, count, storage.data() + place));
+    for_each_run([&](int64_t i, int64_t offset, int64_t count, int64_t step) {
+      if (step == 1) return static_cast<void>(std::copy_n(values.data() + i, count, storage.data() + offset));
       for (int64_t k = 0; k < count; ++k)
-        storage[static_cast<size_t>(place + k * step)] = values[static_cast<size_t>(i + k)];
+        storage[static_cast<size_t>(offset + k * step)] = values[static_cast<size_t>(i + k)];
     });
     buffer_ = DeviceBuffer(device, elements * sizeof(T));
     buffer_.fill_from_host(storage.data(), elements * sizeof(T));
@@ -57,10 +57,10 @@ class DeviceArray {
   std::vector<T> read() const {
     const std::vector<T> storage = read_memory();
     std::vector<T> values(static_cast<size_t>(view_.numel()));
-    for_each_run([&](int64_t i, int64_t place, int64_t count, int64_t step) {
-      if (step == 1) return static_cast<void>(std::copy_n(storage.data() + place, count, values.data() + i));
+    for_each_run([&](int64_t i, int64_t offset, int64_t count, int64_t step) {
+      if (step == 1) return static_cast<void>(std::copy_n(storage.data() + offset, count, values.data() + i));
       for (int64_t k = 0; k < count; ++k)
-        values[static_cast<size_t>(i + k)] = storage[static_cast<size_t>(place + k * step)];
+        values[static_cast<size_t>(i + k)] = storage[static_cast<size_t>(offset + k * step)];
     });
     return values;
   }
@@ -69,12 +69,12 @@ class DeviceArray {
   bool gaps_are_untouched() const {
     const std::vector<T> storage = read_memory();
     std::string gap(storage.size(), 1);
-    for_each_run([&](int64_t, int64_t place, int64_t count, int64_t step) {
-      if (step == 1) return static_cast<void>(std::memset(gap.data() + place, 0, static_cast<size_t>(count)));
-      for (int64_t k = 0; k < count; ++k) gap[static_cast<size_t>(place + k * step)] = 0;
+    for_each_run([&](int64_t, int64_t offset, int64_t count, int64_t step) {
+      if (step == 1) return static_cast<void>(std::memset(gap.data() + offset, 0, static_cast<size_t>(count)));
+      for (int64_t k = 0; k < count; ++k) gap[static_cast<size_t>(offset + k * step)] = 0;
     });
-    for (size_t place = gap.find(1); place != std::string::npos; place = gap.find(1, place + 1)) {
-      const auto* bytes = reinterpret_cast<const unsigned char*>(&storage[place]);
+    for (size_t offset = gap.find(1); offset != std::string::npos; offset = gap.find(1, offset + 1)) {
+      const auto* bytes = reinterpret_cast<const unsigned char*>(&storage[offset]);
       if (std::any_of(bytes, bytes + sizeof(T), [](unsigned char b) { return b != kGap; })) return false;
     }
     return true;
@@ -98,12 +98,12 @@ class DeviceArray {
     }
     for (int64_t i = 0; i < elements; i += count) {
       int64_t rest = i / count;
-      int64_t place = first_;
+      int64_t offset = first_;
       for (int d = outer - 1; d >= 0; --d) {
-        place += rest % view_.shape[d] * view_.strides[d];
+        offset += rest % view_.shape[d] * view_.strides[d];
         rest /= view_.shape[d];
       }
-      visit(i, place, count, step);
+      visit(i, offset, count, step);
     }
   }
 

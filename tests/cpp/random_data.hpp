@@ -84,9 +84,9 @@ class Random {
 
   template <class E>
   std::vector<typename E::Type> values(E element, int64_t n) {
-    std::vector<typename E::Type> made;
-    for (int64_t i = 0; i < n; ++i) made.push_back(value(element));
-    return made;
+    std::vector<typename E::Type> values;
+    for (int64_t i = 0; i < n; ++i) values.push_back(value(element));
+    return values;
   }
 
   // Returns floats of everyday size, now and then NaN; integers as above.
@@ -96,29 +96,29 @@ class Random {
     if constexpr (!kIsFloat<T>) {
       return values(element, n);
     } else {
-      std::vector<T> made;
-      for (int64_t i = 0; i < n; ++i) made.push_back(rounded<T>(one_in(30) ? std::nan("") : between(-20, 80)));
-      return made;
+      std::vector<T> values;
+      for (int64_t i = 0; i < n; ++i) values.push_back(rounded<T>(one_in(30) ? std::nan("") : between(-20, 80)));
+      return values;
     }
   }
 
   // Returns ascending times: quarters of a second, some repeated, some slightly off.
   template <class Clock>
   std::vector<Clock> clock(int64_t n) {
-    std::vector<Clock> made;
+    std::vector<Clock> times;
     Clock t = start<Clock>();
     for (int64_t i = 0; i < n; ++i) {
-      made.push_back(t);
+      times.push_back(t);
       t += static_cast<Clock>(below(4)) * kQuarter<Clock>;
       if (one_in(4)) t += little<Clock>();
     }
-    return made;
+    return times;
   }
 
   // Returns targets on samples, midway, slightly beside, outside, far outside, and NaN.
   template <class Clock>
   std::vector<Clock> targets(const std::vector<Clock>& times, int64_t n) {
-    std::vector<Clock> made;
+    std::vector<Clock> targets;
     for (int64_t i = 0; i < n; ++i) {
       const int64_t samples = static_cast<int64_t>(times.size());
       const auto at = [&](int64_t row) { return samples == 0 ? start<Clock>() : times[static_cast<size_t>(row)]; };
@@ -127,29 +127,29 @@ class Random {
       switch (below(8)) {
         case 0:
         case 1:
-          made.push_back(at(row));
+          targets.push_back(at(row));
           break;
         case 2:
-          made.push_back(static_cast<Clock>(at(row) + (next - at(row)) / 2));
+          targets.push_back(static_cast<Clock>(at(row) + (next - at(row)) / 2));
           break;
         case 3:
-          made.push_back(at(row) + (one_in(2) ? little<Clock>() : -little<Clock>()));
+          targets.push_back(at(row) + (one_in(2) ? little<Clock>() : -little<Clock>()));
           break;
         case 4:
-          made.push_back(start<Clock>() + static_cast<Clock>(below(6) - 5) * kQuarter<Clock>);
+          targets.push_back(start<Clock>() + static_cast<Clock>(below(6) - 5) * kQuarter<Clock>);
           break;
         case 5:
-          made.push_back(at(samples - 1) + static_cast<Clock>(below(2000)) * kQuarter<Clock>);
+          targets.push_back(at(samples - 1) + static_cast<Clock>(below(2000)) * kQuarter<Clock>);
           break;
         default:
           if (std::is_floating_point_v<Clock> && one_in(8)) {
-            made.push_back(std::numeric_limits<Clock>::quiet_NaN());
+            targets.push_back(std::numeric_limits<Clock>::quiet_NaN());
           } else {
-            made.push_back(start<Clock>() + static_cast<Clock>(below(2 * samples + 4)) * kQuarter<Clock>);
+            targets.push_back(start<Clock>() + static_cast<Clock>(below(2 * samples + 4)) * kQuarter<Clock>);
           }
       }
     }
-    return made;
+    return targets;
   }
 
   template <class Clock>

@@ -17,8 +17,8 @@ namespace robocache {
 // share the draw, because a flip mirrors the world.
 ROBOCACHE_HD bool is_flipped(const ImageDraw& draw, int axis, double probability) {
   if (!(probability > 0)) return false;
-  const DrawnFor what = axis == 0 ? DrawnFor::kFlip : DrawnFor::kFlipColumns;
-  return hashed_draws(draw, 0, 0).number(what, {0, 1}) < probability;
+  const DrawnFor purpose = axis == 0 ? DrawnFor::kFlip : DrawnFor::kFlipColumns;
+  return hashed_draws(draw, 0, 0).number(purpose, {0, 1}) < probability;
 }
 
 // The result is exact at quarter turns.
@@ -213,8 +213,8 @@ ROBOCACHE_HD ErasedPart erased_part(const TransformParams& p, const ImageDraw& d
     ErasedPart part{};
     part.size[0] = static_cast<int32_t>(rows);
     part.size[1] = static_cast<int32_t>(columns);
-    part.first[0] = own.whole(DrawnFor::kErasedRow, p.out[0] - part.size[0]);
-    part.first[1] = own.whole(DrawnFor::kErasedColumn, p.out[1] - part.size[1]);
+    part.first[0] = own.integer(DrawnFor::kErasedRow, p.out[0] - part.size[0]);
+    part.first[1] = own.integer(DrawnFor::kErasedColumn, p.out[1] - part.size[1]);
     return part;
   }
   return {};

@@ -45,15 +45,15 @@ Codec codec_of(std::span<const uint8_t> blob) {
   };
   if (starts_with(kJpegStart)) return Codec::kJpeg;
   if (starts_with(kPngStart)) return Codec::kPng;
-  std::string came;
+  std::string bytes;
   for (const uint8_t byte : blob.first(std::min<size_t>(blob.size(), 4))) {
     constexpr std::string_view kDigits = "0123456789abcdef";
-    came += (came.empty() ? "" : " ");
-    came += kDigits[byte >> 4];
-    came += kDigits[byte & 15];
+    bytes += (bytes.empty() ? "" : " ");
+    bytes += kDigits[byte >> 4];
+    bytes += kDigits[byte & 15];
   }
   throw FrameError("expected a JPEG (ff d8 ff) or a PNG (89 50 4e 47), got " + std::to_string(blob.size()) + " bytes" +
-                   (came.empty() ? "" : " that begin with " + came));
+                   (bytes.empty() ? "" : " that begin with " + bytes));
 }
 
 FrameShape frame_shape(Codec codec, std::span<const uint8_t> blob) {

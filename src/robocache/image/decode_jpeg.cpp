@@ -109,7 +109,8 @@ void decode_jpeg(const TensorView& blobs, const TensorView& offsets, const Tenso
   }
   check_device(out, "out", blobs.device, {}, "blobs");
   check_dense(out, "out");
-  if (overlaps(out, blobs) || overlaps(out, offsets)) refuse("out: expected memory of its own, got some of an input");
+  if (overlaps(out, blobs) || overlaps(out, offsets))
+    refuse("out: expected memory apart from blobs and offsets, got an overlap");
   if (frames == 0) return;
   const OnHost<int64_t> frame_offsets(offsets, stream);
   const OnHost<uint8_t> bytes(blobs, stream);

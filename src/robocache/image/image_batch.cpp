@@ -49,8 +49,8 @@ ImageBatch::ImageBatch(const TensorView& frames, const std::optional<TensorView>
 void ImageBatch::run(const ImageDraw& first, const TensorView& out, void* workspace, CudaStream stream) const {
   check_expected(out, "out", output_, {}, "frames");
   check_dense(out, "out");
-  if (overlaps(out, frames_)) refuse("out: expected memory of its own, got that of frames");
-  if (rows_ && overlaps(out, *rows_)) refuse("out: expected memory of its own, got that of rows");
+  if (overlaps(out, frames_)) refuse("out: expected memory apart from frames, got an overlap");
+  if (rows_ && overlaps(out, *rows_)) refuse("out: expected memory apart from rows, got an overlap");
   const auto* const rows = rows_ ? static_cast<const int64_t*>(rows_->data) : nullptr;
   if (frames_.device.is_cuda()) {
     transform_.run_on_device({.pixels = frames_.data, .frames = frames_.shape[0], .rows = rows}, first, count_, steps_,

@@ -147,17 +147,17 @@ class Source {
     }
     const J_COLOR_SPACE color = info.jpeg_color_space;
     if (color != JCS_GRAYSCALE && color != JCS_YCbCr && color != JCS_RGB) {
-      const std::string came = color == JCS_CMYK   ? "CMYK"
-                               : color == JCS_YCCK ? "YCCK"
-                                                   : std::to_string(info.num_components) + " unknown components";
-      refuse("expected grey, YCbCr or RGB, got " + came);
+      const std::string actual = color == JCS_CMYK   ? "CMYK"
+                                 : color == JCS_YCCK ? "YCCK"
+                                                     : std::to_string(info.num_components) + " unknown components";
+      refuse("expected grey, YCbCr or RGB, got " + actual);
     }
     int64_t blocks = 0;
     for (int i = 0; i < info.num_components; ++i) {
       blocks += int64_t{info.comp_info[i].width_in_blocks} * info.comp_info[i].height_in_blocks;
     }
     if (blocks / kMaxBlocksPerByte > static_cast<int64_t>(size_)) {
-      refuse("its header says " + shape().describe() + ", more than so few bytes hold");
+      refuse("its header says " + shape().describe() + ", more than the file's bytes can hold");
     }
   }
 
@@ -315,7 +315,7 @@ std::string obstacle_in_coefficients(Source* source, jvirt_barray_ptr* coefficie
     }
     // libjpeg smooths blocks whose coefficients are incomplete.
     for (int k = 0; info.coef_bits != nullptr && k < DCTSIZE2; ++k) {
-      if (info.coef_bits[i][k] != 0) return "its last progressive scans are not there";
+      if (info.coef_bits[i][k] != 0) return "its last progressive scans are missing";
     }
   }
   // libjpeg-turbo's Huffman encoder does not check this: for coefficients without a code it writes wrong data.

@@ -44,18 +44,18 @@ void for_each_stretch(std::span<const uint8_t> blob, int64_t begin, const Take& 
   int restarts = 0;
   for (;;) {
     const auto* const ff = static_cast<const uint8_t*>(std::memchr(from, 0xff, static_cast<size_t>(end - from)));
-    const uint8_t* behind = ff == nullptr ? end : ff + 1;
-    while (behind < end && *behind == 0xff) ++behind;
-    if (behind == end) refuse_jpeg(end - blob.data(), "the file ends inside its entropy-coded data");
-    const int marker = *behind;
+    const uint8_t* after = ff == nullptr ? end : ff + 1;
+    while (after < end && *after == 0xff) ++after;
+    if (after == end) refuse_jpeg(end - blob.data(), "the file ends inside its entropy-coded data");
+    const int marker = *after;
     take(from, ff - from + (marker == 0 ? 1 : 0));  // an ff in the data is followed by a 0
-    from = behind + 1;
+    from = after + 1;
     if (marker == 0) continue;
     end_segment();
     if (marker == 0xd9) return;
     const int expected = 0xd0 + restarts++ % 8;
     if (marker != expected) {
-      refuse_jpeg(behind - blob.data(), "expected restart marker ", hexadecimal(expected),
+      refuse_jpeg(after - blob.data(), "expected restart marker ", hexadecimal(expected),
                   " or the end of the image, 0xd9, got marker ", hexadecimal(marker));
     }
   }

@@ -169,7 +169,8 @@ class JpegFile {
           refuse_jpeg(begin - 1, "expected baseline coding, got that of marker ", hexadecimal(marker));
         }
         if (marker < 0xe0 && marker != 0xdc) refuse_jpeg(begin - 1, "got unknown marker ", hexadecimal(marker));
-        if (marker == 0xdc) refuse_jpeg(begin - 1, "expected the number of lines in the header, got it apart");
+        if (marker == 0xdc)
+          refuse_jpeg(begin - 1, "expected the number of lines in the frame header, got it after the frame");
     }
     at_ = end;
     return true;

@@ -123,18 +123,19 @@ void check_size(const std::optional<ImageSize>& size, const std::string& name) {
 }
 
 // Checks the output's dtype and its normalisation.
-void check_values(const ImageOptions& options, std::string_view of) {
+void check_values(const ImageOptions& options, std::string_view prefix) {
   for (const double mean : options.mean) {
-    if (!std::isfinite(static_cast<float>(mean))) refuse(of, "mean: expected finite numbers, got ", number_text(mean));
+    if (!std::isfinite(static_cast<float>(mean)))
+      refuse(prefix, "mean: expected finite numbers, got ", number_text(mean));
   }
   for (const double stddev : options.stddev) {
     if (stddev > 0 && std::isnormal(static_cast<float>(1 / (255 * stddev)))) continue;
-    refuse(of, "std: expected numbers above 0 within float32, got ", number_text(stddev));
+    refuse(prefix, "std: expected numbers above 0 within float32, got ", number_text(stddev));
   }
   switch (options.dtype) {
     case DType::kUInt8:
       if (!options.mean.empty() || !options.stddev.empty()) {
-        refuse(of, options.mean.empty() ? "std" : "mean",
+        refuse(prefix, options.mean.empty() ? "std" : "mean",
                ": goes with a floating dtype, got uint8, which is not normalised");
       }
       break;
@@ -143,26 +144,26 @@ void check_values(const ImageOptions& options, std::string_view of) {
     case DType::kFloat32:
       break;
     default:
-      refuse(of, "dtype: expected uint8, float16, bfloat16 or float32, got ", dtype_name(options.dtype));
+      refuse(prefix, "dtype: expected uint8, float16, bfloat16 or float32, got ", dtype_name(options.dtype));
   }
 }
 
 }  // namespace
 
-ImageOptions image_options_from_json(std::string_view json, std::string_view of) {
+ImageOptions image_options_from_json(std::string_view json, std::string_view prefix) {
   const Json object = Json::parse(json, nullptr, false);
-  if (!object.is_object()) refuse_type(of, "options: expected a JSON object, got ", json);
+  if (!object.is_object()) refuse_type(prefix, "options: expected a JSON object, got ", json);
   ImageOptions result;
   for (const auto& [option, value] : object.items()) {
     bool is_known = false;
     for_each_field(result, [&](const char* field, auto& member) {
       if (option != field) return;
       is_known = true;
-      if (!value.is_null()) Read{std::string(of) + field, value}.to(member);
+      if (!value.is_null()) Read{std::string(prefix) + field, value}.to(member);
     });
-    if (!is_known) refuse_type(of, option, ": no such option of images");
+    if (!is_known) refuse_type(prefix, option, ": no such option of images");
   }
-  check_image_options(result, of);
+  check_image_options(result, prefix);
   return result;
 }
 
@@ -185,27 +186,28 @@ ImageOptions without_augmentation(ImageOptions options) {
   return options;
 }
 
-void check_image_options(const ImageOptions& options, std::string_view of) {
-  const auto named = [&](const char* name) { return std::string(of) + name; };
+void check_image_options(const ImageOptions& options, std::string_view prefix) {
+  const auto named = [&](const char* name) { return std::string(prefix) + name; };
   if (options.crop_scale && !(options.crop_scale->low > 0)) {
-    refuse(of, "crop_scale: expected parts of the frame's area above 0, got ", number_text(options.crop_scale->low));
+    refuse(prefix, "crop_scale: expected parts of the frame's area above 0, got ",
+           number_text(options.crop_scale->low));
   }
   check_range(options.crop_scale, named("crop_scale"), 0, 1);
   check_size(options.size, named("size"));
   check_size(options.crop, named("crop"));
-  if (options.fit != ImageFit::kStretch && !options.size) refuse(of, "fit: goes with a size, got none");
+  if (options.fit != ImageFit::kStretch && !options.size) refuse(prefix, "fit: goes with a size, got none");
   if (options.shift < 0 || options.shift > 16384) {
-    refuse(of, "shift: expected from 0 to 16384 pixels, got ", std::to_string(options.shift));
+    refuse(prefix, "shift: expected from 0 to 16384 pixels, got ", std::to_string(options.shift));
   }
-  if (options.shift > 0 && options.crop) refuse(of, "shift: goes without crop, got both");
+  if (options.shift > 0 && options.crop) refuse(prefix, "shift: goes without crop, got both");
   constexpr double kMostFactor = 1000;
   check_range(options.brightness, named("brightness"), 0, kMostFactor);
   check_range(options.contrast, named("contrast"), 0, kMostFactor);
   check_range(options.saturation, named("saturation"), 0, kMostFactor);
   check_range(options.hue, named("hue"), -0.5, 0.5);
-  const auto check_probability = [&](double asked, const char* name) {
-    if (!(asked >= 0 && asked <= 1)) {
-      refuse(of, name, ": expected a probability from 0 to 1, got ", number_text(asked));
+  const auto check_probability = [&](double probability, const char* name) {
+    if (!(probability >= 0 && probability <= 1)) {
+      refuse(prefix, name, ": expected a probability from 0 to 1, got ", number_text(probability));
     }
   };
   check_probability(options.flip_horizontal, "flip_horizontal");
@@ -215,13 +217,14 @@ void check_image_options(const ImageOptions& options, std::string_view of) {
   constexpr double kLeastSigma = 0.01;
   check_range(options.blur, named("blur"), kLeastSigma, kMostFactor);
   if (options.blur.has_value() != (options.blur_kernel != 0)) {
-    refuse(of, "blur_kernel: goes with blur, got ", options.blur ? "none" : "it alone");
+    refuse(prefix, "blur_kernel: goes with blur, got ", options.blur ? "none" : "it alone");
   }
   if (options.blur && (options.blur_kernel < 3 || options.blur_kernel > 63 || options.blur_kernel % 2 == 0)) {
-    refuse(of, "blur_kernel: expected an odd number of pixels from 3 to 63, got ", std::to_string(options.blur_kernel));
+    refuse(prefix, "blur_kernel: expected an odd number of pixels from 3 to 63, got ",
+           std::to_string(options.blur_kernel));
   }
-  const auto check_erased = [&](bool asked, const char* name) {
-    if (asked && options.erase == 0) refuse(of, name, ": goes with erase, the probability of it, got none");
+  const auto check_erased = [&](bool is_set, const char* name) {
+    if (is_set && options.erase == 0) refuse(prefix, name, ": goes with erase, the probability of it, got none");
   };
   check_erased(options.erase_scale.has_value(), "erase_scale");
   check_erased(options.erase_ratio.has_value(), "erase_ratio");
@@ -231,10 +234,10 @@ void check_image_options(const ImageOptions& options, std::string_view of) {
   check_range(options.erase_ratio, named("erase_ratio"), kLeastRatio, kMostFactor);
   for (const double value : options.erase_value) {
     if (!(value >= 0 && value <= 1)) {
-      refuse(of, "erase_value: expected values from 0, black, to 1, got ", number_text(value));
+      refuse(prefix, "erase_value: expected values from 0, black, to 1, got ", number_text(value));
     }
   }
-  check_values(options, of);
+  check_values(options, prefix);
 }
 
 }  // namespace robocache

@@ -105,8 +105,8 @@ struct ImageOptions {
 // Reads a JSON object with Python's names (`std` for stddev), all of them optional. A range may be one number x: for
 // brightness, contrast and saturation it means [max(0, 1 - x), 1 + x], for hue and rotation [-x, x], for the others [x,
 // x]. A mean, std or erase_value may be one number or "imagenet". Throws ArgumentError or ArgumentTypeError, whose text
-// begins with `of` and the option's name.
-ImageOptions image_options_from_json(std::string_view json, std::string_view of = "");
+// begins with `prefix` and the option's name.
+ImageOptions image_options_from_json(std::string_view json, std::string_view prefix = "");
 
 // The inverse: writes every option, and each number bit for bit.
 std::string image_options_to_json(const ImageOptions& options);
@@ -116,6 +116,6 @@ std::string image_options_to_json(const ImageOptions& options);
 ImageOptions without_augmentation(ImageOptions options);
 
 // Runs the checks that need no frame. Throws the same errors.
-void check_image_options(const ImageOptions& options, std::string_view of = "");
+void check_image_options(const ImageOptions& options, std::string_view prefix = "");
 
 }  // namespace robocache

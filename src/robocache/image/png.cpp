@@ -120,7 +120,7 @@ Header read_header(std::span<const uint8_t> blob) {
                offset);
   }
   if (static_cast<int64_t>(inflated_bytes(header)) / kMostInflation > static_cast<int64_t>(blob.size())) {
-    refuse_png(blob, "its header says " + header.shape().describe() + ", more than so few bytes hold", offset);
+    refuse_png(blob, "its header says " + header.shape().describe() + ", more than the file's bytes can hold", offset);
   }
   return header;
 }
@@ -141,7 +141,7 @@ std::vector<uint8_t> inflate(std::span<const uint8_t> blob, std::span<const uint
   if (code == Z_MEM_ERROR) throw std::bad_alloc();
   if (inflated > bytes) refuse_png(blob, "more pixels than its header says", offset + consumed);
   if (code != Z_OK) refuse_png(blob, "data that does not inflate", offset + consumed);
-  if (consumed < data.size()) refuse_png(blob, "bytes behind the end of the data", offset + consumed);
+  if (consumed < data.size()) refuse_png(blob, "bytes after the end of the data", offset + consumed);
   if (inflated != bytes) {
     refuse_png(blob, "expected " + std::to_string(bytes) + " bytes of pixels, got " + std::to_string(inflated), offset);
   }
@@ -159,7 +159,7 @@ Content read_content(std::span<const uint8_t> blob, const Header& header) {
     if (chunk.type == "IDAT") {
       if (header.color == kPalette && content.palette.empty())
         refuse_png(blob, "expected a palette before IDAT", offset);
-      if (ended) refuse_png(blob, "another IDAT behind other chunks", offset);
+      if (ended) refuse_png(blob, "another IDAT after other chunks", offset);
       if (first_data == 0) first_data = offset + 8;
       data.insert(data.end(), chunk.data.begin(), chunk.data.end());
     } else {
@@ -246,7 +246,7 @@ const char* place_row(const Header& header, const std::vector<uint8_t>& palette,
       } else if (3 * value < palette.size()) {
         std::memcpy(out, palette.data() + 3 * value, 3);
       } else {
-        return "a colour behind the palette's last";
+        return "a colour after the palette's last";
       }
     }
   } else if (header.color == kGrayAlpha || header.color == kRgba) {

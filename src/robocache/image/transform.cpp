@@ -16,54 +16,54 @@
 namespace robocache {
 namespace {
 
-void check_frame(const FrameShape& from, const std::optional<double>& unit_m, const std::string& of) {
+void check_frame(const FrameShape& from, const std::optional<double>& unit_m, const std::string& prefix) {
   const bool depth = from.dtype == DType::kUInt16 || from.dtype == DType::kFloat32;
   if (from.dtype != DType::kUInt8 && !depth) {
-    refuse_type(of, "frames: expected uint8, or depth of uint16 or float32, got ", from.describe());
+    refuse_type(prefix, "frames: expected uint8, or depth of uint16 or float32, got ", from.describe());
   }
   if (from.channels != 1 && (depth || from.channels != 3)) {
-    refuse(of, "frames: expected ", depth ? "depth of 1 channel" : "1 or 3 channels", ", got ", from.describe());
+    refuse(prefix, "frames: expected ", depth ? "depth of 1 channel" : "1 or 3 channels", ", got ", from.describe());
   }
   if (from.height < 1 || from.width < 1 || from.height > kMaxFrameSide || from.width > kMaxFrameSide) {
-    refuse(of, "frames: expected sides from 1 to ", std::to_string(kMaxFrameSide), ", got ", from.describe());
+    refuse(prefix, "frames: expected sides from 1 to ", std::to_string(kMaxFrameSide), ", got ", from.describe());
   }
   if (from.dtype == DType::kUInt16 && !unit_m) {
-    refuse(of, "unit_m: expected the metres of one unit of uint16 depth (0.001 for millimetres), got none");
+    refuse(prefix, "unit_m: expected the metres of one unit of uint16 depth (0.001 for millimetres), got none");
   }
   const bool is_metres = from.dtype == DType::kFloat32 && unit_m == 1;  // as caches of earlier versions store it
   if (from.dtype != DType::kUInt16 && unit_m && !is_metres) {
-    refuse(of, "unit_m: goes with uint16 depth, got ", from.describe());
+    refuse(prefix, "unit_m: goes with uint16 depth, got ", from.describe());
   }
   if (unit_m && !(*unit_m > 0 && std::isfinite(*unit_m))) {
-    refuse(of, "unit_m: expected metres above 0, got ", number_text(*unit_m));
+    refuse(prefix, "unit_m: expected metres above 0, got ", number_text(*unit_m));
   }
 }
 
 // Refuses options that have no meaning for such frames.
-void check_colour(const FrameShape& from, const ImageOptions& options, const std::string& of) {
-  const auto refuse_asked = [&](bool asked, const char* name, const char* expected) {
-    if (asked) refuse(of, name, ": goes with ", expected, ", got ", from.describe());
+void check_colour(const FrameShape& from, const ImageOptions& options, const std::string& prefix) {
+  const auto refuse_if = [&](bool is_set, const char* name, const char* expected) {
+    if (is_set) refuse(prefix, name, ": goes with ", expected, ", got ", from.describe());
   };
   if (from.channels == 1) {
-    refuse_asked(options.saturation.has_value(), "saturation", "frames of 3 channels");
-    refuse_asked(options.hue.has_value(), "hue", "frames of 3 channels");
+    refuse_if(options.saturation.has_value(), "saturation", "frames of 3 channels");
+    refuse_if(options.hue.has_value(), "hue", "frames of 3 channels");
   }
   if (from.dtype != DType::kUInt8) {
-    refuse_asked(options.brightness.has_value(), "brightness", "frames of colour or grey");
-    refuse_asked(options.contrast.has_value(), "contrast", "frames of colour or grey");
-    refuse_asked(options.blur.has_value(), "blur", "frames of colour or grey");
-    refuse_asked(options.erase > 0, "erase", "frames of colour or grey");
-    refuse_asked(!options.mean.empty(), "mean", "frames of colour or grey");
-    refuse_asked(!options.stddev.empty(), "std", "frames of colour or grey");
-    const ImageInterpolation asked = options.interpolation;
-    refuse_asked(asked == ImageInterpolation::kBicubic || asked == ImageInterpolation::kArea, "interpolation",
-                 "frames of colour or grey, unless it is 'nearest'");
-    refuse_asked(options.dtype == DType::kUInt8, "dtype", "float32, float16 or bfloat16 for metres of depth");
+    refuse_if(options.brightness.has_value(), "brightness", "frames of colour or grey");
+    refuse_if(options.contrast.has_value(), "contrast", "frames of colour or grey");
+    refuse_if(options.blur.has_value(), "blur", "frames of colour or grey");
+    refuse_if(options.erase > 0, "erase", "frames of colour or grey");
+    refuse_if(!options.mean.empty(), "mean", "frames of colour or grey");
+    refuse_if(!options.stddev.empty(), "std", "frames of colour or grey");
+    const ImageInterpolation interpolation = options.interpolation;
+    refuse_if(interpolation == ImageInterpolation::kBicubic || interpolation == ImageInterpolation::kArea,
+              "interpolation", "frames of colour or grey, unless it is 'nearest'");
+    refuse_if(options.dtype == DType::kUInt8, "dtype", "float32, float16 or bfloat16 for metres of depth");
   }
   const auto check_channels = [&](const std::vector<double>& numbers, const char* name) {
     const auto count = static_cast<int64_t>(numbers.size());
     if (count <= 1 || count == from.channels) return;
-    refuse(of, name, ": expected one number, or one for each channel of ", from.describe(), ", got ",
+    refuse(prefix, name, ": expected one number, or one for each channel of ", from.describe(), ", got ",
            std::to_string(count));
   };
   check_channels(options.erase_value, "erase_value");
@@ -139,10 +139,10 @@ TransformParams params_of(const FrameShape& from, const ImageOptions& options, s
 
 // Refuses sizes whose resize would overflow its integers: 32 bits for positions, 2^23 for the weights of an axis, 2^43
 // for the weights of a pixel.
-void check_resize(const TransformParams& p, const std::string& of) {
-  TransformParams whole = p;
-  whole.crop_scales = false;
-  const FramePlan plan = frame_plan(whole, {}, 0);
+void check_resize(const TransformParams& p, const std::string& prefix) {
+  TransformParams uncropped = p;
+  uncropped.crop_scales = false;
+  const FramePlan plan = frame_plan(uncropped, {}, 0);
   const AxisPlan* const axes[] = {&plan.rows, &plan.columns};
   const bool resizes = p.crop_scales || plan.rows.from != plan.rows.to || plan.columns.from != plan.columns.to;
   if (!resizes) return;
@@ -164,7 +164,7 @@ void check_resize(const TransformParams& p, const std::string& of) {
     beyond = beyond || from > 16384 || most > 32769 || of_axis >= 0x1p23;
   }
   if (!beyond && weight < 0x1p43) return;
-  refuse(of, "size: ", std::to_string(p.sized[0]), " x ", std::to_string(p.sized[1]), " cannot be made of ",
+  refuse(prefix, "size: ", std::to_string(p.sized[0]), " x ", std::to_string(p.sized[1]), " cannot be made of ",
          std::to_string(p.frame[0]), " x ", std::to_string(p.frame[1]),
          ": expected frames of up to 16384 a side, shrunk by no more than some 60 times");
 }
@@ -181,19 +181,19 @@ char* scratch_of(size_t bytes) {
 
 ImageTransform::ImageTransform(const FrameShape& from, const ImageOptions& options, std::string_view key,
                                std::optional<double> unit_m) {
-  const std::string of = key.empty() ? "" : "delta_timestamps['" + std::string(key) + "'].images.";
-  check_image_options(options, of);
-  check_frame(from, unit_m, of);
-  check_colour(from, options, of);
+  const std::string prefix = key.empty() ? "" : "delta_timestamps['" + std::string(key) + "'].images.";
+  check_image_options(options, prefix);
+  check_frame(from, unit_m, prefix);
+  check_colour(from, options, prefix);
   params_ = params_of(from, options, key, unit_m);
-  check_resize(params_, of);
+  check_resize(params_, prefix);
   if (params_.out[0] > params_.sized[0] || params_.out[1] > params_.sized[1]) {
-    refuse(of, "crop: expected at most ", std::to_string(params_.sized[0]), " and ", std::to_string(params_.sized[1]),
-           ", the frame's height and width, got ", std::to_string(params_.out[0]), " and ",
-           std::to_string(params_.out[1]));
+    refuse(prefix, "crop: expected at most ", std::to_string(params_.sized[0]), " and ",
+           std::to_string(params_.sized[1]), ", the frame's height and width, got ", std::to_string(params_.out[0]),
+           " and ", std::to_string(params_.out[1]));
   }
   if (const int64_t least = std::min(params_.out[0], params_.out[1]); params_.blur_reach >= least) {
-    refuse(of, "blur_kernel: expected at most ", std::to_string(2 * least - 1), " for images of ",
+    refuse(prefix, "blur_kernel: expected at most ", std::to_string(2 * least - 1), " for images of ",
            std::to_string(params_.out[0]), " x ", std::to_string(params_.out[1]), ", got ",
            std::to_string(options.blur_kernel));
   }
@@ -242,9 +242,9 @@ void ImageTransform::run_on_device(const FrameChoice& from, const ImageDraw& fir
   const auto run = [&](Launch* launch) { check_cuda(launch(&batch, device.index, stream.handle), "image transform"); };
   if (is_in_passes()) {
     TransformParams& p = batch.params;
-    auto* made = static_cast<char*>(workspace);
-    char* next = made + workspace_bytes(count * steps) / 2;
-    batch.out = made;
+    auto* frames = static_cast<char*>(workspace);
+    char* next = frames + workspace_bytes(count * steps) / 2;
+    batch.out = frames;
     p.out_dtype = DType::kUInt8;
     p.layout = ImageLayout::kHwc;
     p.jitters = p.brightens = p.contrasts = p.saturates = p.hues = false;
@@ -252,10 +252,10 @@ void ImageTransform::run_on_device(const FrameChoice& from, const ImageDraw& fir
     batch.from.frames = count * steps;
     batch.from.in_order = true;
     const auto pass = [&](Launch* launch) {
-      batch.from.pixels = made;
+      batch.from.pixels = frames;
       batch.out = next;
       run(launch);
-      std::swap(made, next);
+      std::swap(frames, next);
     };
     if (p.warps) pass(warp);
     if (p.blur_reach > 0) pass(blur);
@@ -264,7 +264,7 @@ void ImageTransform::run_on_device(const FrameChoice& from, const ImageDraw& fir
     p.crop_scales = false;
     p.fit = ImageFit::kStretch;
     p.shift = 0;
-    batch.from.pixels = made;
+    batch.from.pixels = frames;
     batch.out = out;
   }
   run(transform);

@@ -35,8 +35,8 @@ Rows rows_in_frame(const TransformParams& p, const FramePlan& plan, const void* 
 void move(const TransformParams& p, const FramePlan& plan, const void* frame, uint8_t* bytes) {
   const AxisPlan& columns = plan.columns;
   const int32_t out = p.out[1];
-  const int32_t inside = columns.first < 0 ? -columns.first : 0;
-  const int32_t behind = columns.sized - columns.first < out ? columns.sized - columns.first : out;
+  const int32_t begin = columns.first < 0 ? -columns.first : 0;
+  const int32_t end = columns.sized - columns.first < out ? columns.sized - columns.first : out;
   const int64_t channels = p.channels;
   for (int32_t y = 0; y < p.out[0]; ++y, bytes += out * channels) {
     const uint8_t* const from = pixel_at(p, frame, plan.rows.from_first + resized_at(plan.rows, y), columns.from_first);
@@ -44,9 +44,9 @@ void move(const TransformParams& p, const FramePlan& plan, const void* frame, ui
       std::memcpy(bytes + x * channels, from + resized_at(columns, x) * channels,
                   static_cast<size_t>(count * channels));
     };
-    for (int32_t x = 0; x < inside && x < out; ++x) copy(x, 1);
-    if (inside < behind) copy(inside, behind - inside);
-    for (int32_t x = behind > 0 ? behind : 0; x < out; ++x) copy(x, 1);
+    for (int32_t x = 0; x < begin && x < out; ++x) copy(x, 1);
+    if (begin < end) copy(begin, end - begin);
+    for (int32_t x = end > 0 ? end : 0; x < out; ++x) copy(x, 1);
   }
 }
 

@@ -155,12 +155,12 @@ __device__ void store(Out* to, const Out (&values)[kCount], int count) {
     union {
       Out values[kCount];
       Vector vectors[kBytes / sizeof(Vector)];
-    } whole;
+    } packed;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) whole.values[i] = values[i];
+    for (int i = 0; i < kCount; ++i) packed.values[i] = values[i];
 #pragma unroll
     for (int i = 0; i < kBytes / static_cast<int>(sizeof(Vector)); ++i) {
-      __stcs(reinterpret_cast<Vector*>(to) + i, whole.vectors[i]);
+      __stcs(reinterpret_cast<Vector*>(to) + i, packed.vectors[i]);
     }
   } else {
 #pragma unroll
@@ -476,10 +476,10 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_transform_i
   if (guard.code() != cudaSuccess) return guard.code();
   const TransformParams& p = batch->params;
   const int64_t frames = batch->count * batch->steps;
-  const bool whole = p.dtype == DType::kUInt8 && p.contrasts;
+  const bool takes_whole_frames = p.dtype == DType::kUInt8 && p.contrasts;
   // Few frames are spread over the whole device.
   const int64_t rows = std::clamp<int64_t>(frames * p.out[0] / (2 * multiprocessors(device)), 1, kRowsOfBlock);
-  const dim3 blocks(static_cast<unsigned>(frames), whole ? 1 : blocks_for(p.out[0], rows, 65535));
+  const dim3 blocks(static_cast<unsigned>(frames), takes_whole_frames ? 1 : blocks_for(p.out[0], rows, 65535));
   return launch_overlapped(kernel_of(p), blocks, kThreads, 0, static_cast<cudaStream_t>(stream), *batch);
 }
 

@@ -41,17 +41,17 @@ enum class DrawnFor : uint64_t {
 struct FrameDraws {
   uint64_t state;
 
-  ROBOCACHE_HD uint64_t bits(DrawnFor what) const {
-    return mix_bits(state + static_cast<uint64_t>(what) * 0x9e3779b97f4a7c15u);
+  ROBOCACHE_HD uint64_t bits(DrawnFor purpose) const {
+    return mix_bits(state + static_cast<uint64_t>(purpose) * 0x9e3779b97f4a7c15u);
   }
   // Uniform in [low, high].
-  ROBOCACHE_HD double number(DrawnFor what, const ImageRange& range) const {
-    const double part = static_cast<double>(bits(what) >> 11) * 0x1p-53;
+  ROBOCACHE_HD double number(DrawnFor purpose, const ImageRange& range) const {
+    const double part = static_cast<double>(bits(purpose) >> 11) * 0x1p-53;
     return range.low + (range.high - range.low) * part;
   }
   // Uniform among 0, ..., most.
-  ROBOCACHE_HD int32_t whole(DrawnFor what, int32_t most) const {
-    return static_cast<int32_t>((bits(what) >> 32) * (static_cast<uint64_t>(most) + 1) >> 32);
+  ROBOCACHE_HD int32_t integer(DrawnFor purpose, int32_t most) const {
+    return static_cast<int32_t>((bits(purpose) >> 32) * (static_cast<uint64_t>(most) + 1) >> 32);
   }
 };
 
@@ -124,7 +124,7 @@ ROBOCACHE_HD FramePlan frame_plan(const TransformParams& p, const ImageDraw& dra
       axis.from = from < 1 ? 1 : static_cast<int32_t>(from);
       const int32_t spare = p.frame[i] - axis.from;
       axis.from_first =
-          p.crops_at_random ? draws.whole(i == 0 ? DrawnFor::kScaledRow : DrawnFor::kScaledColumn, spare) : spare / 2;
+          p.crops_at_random ? draws.integer(i == 0 ? DrawnFor::kScaledRow : DrawnFor::kScaledColumn, spare) : spare / 2;
     }
     axis.to = p.sized[i];
     axis.sized = p.sized[i];
@@ -146,10 +146,10 @@ ROBOCACHE_HD FramePlan frame_plan(const TransformParams& p, const ImageDraw& dra
     axis.to_first = axis.to <= axis.sized ? (axis.sized - axis.to) / 2 : -((axis.to - axis.sized) / 2);
     const DrawnFor drawn = i == 0 ? DrawnFor::kRow : DrawnFor::kColumn;
     if (p.shift > 0) {
-      axis.first = draws.whole(drawn, 2 * p.shift) - p.shift;
+      axis.first = draws.integer(drawn, 2 * p.shift) - p.shift;
     } else {
       const int32_t spare = p.sized[i] - p.out[i];
-      axis.first = p.crops_at_random ? draws.whole(drawn, spare) : spare / 2;
+      axis.first = p.crops_at_random ? draws.integer(drawn, spare) : spare / 2;
     }
     set_lowest_terms(axis);
   }

@@ -24,20 +24,20 @@ __device__ void write_targets(const TileCall& call, const Vector<T, kVector>* fr
     const TileEntry<Work> entry = entries[at < count ? at : count - 1];
     weight[u] = entry.weight;
     all_mix = all_mix & (entry.kind == static_cast<int32_t>(PickKind::kMix));
-    a[u] = *stepped(from, entry.left, call.of.value_sample);
-    b[u] = *stepped(from, entry.right, call.of.value_sample);
+    a[u] = *stepped(from, entry.left, call.tiled.value_sample);
+    b[u] = *stepped(from, entry.right, call.tiled.value_sample);
   }
   if (all_mix) {
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
       const int32_t at = first + u * call.lanes.groups;
-      if (at < count) *stepped(to, at, call.of.out_target) = between(a[u], b[u], weight[u]);
+      if (at < count) *stepped(to, at, call.tiled.out_target) = between(a[u], b[u], weight[u]);
     }
   } else {
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
       const int32_t at = first + u * call.lanes.groups;
-      if (at < count) *stepped(to, at, call.of.out_target) = mixed(entries[at], a[u], b[u]);
+      if (at < count) *stepped(to, at, call.tiled.out_target) = mixed(entries[at], a[u], b[u]);
     }
   }
 }
@@ -49,13 +49,13 @@ __device__ void write_tile(const TileCall& call, const T* values, const TileEntr
                            T* out) {
   using V = Vector<T, kVector>;
   constexpr int kAtOnce = sizeof(V) == 16 ? 4 : 8;
-  const TiledSegment& of = call.of;
+  const TiledSegment& tiled = call.tiled;
   const Lanes& lanes = call.lanes;
   const auto [group, lane] = lane_of_thread(lanes);
   if (group >= lanes.groups) return;
-  for (int32_t v = lane; v < of.vectors; v += lanes.width) {
-    const auto* const from = reinterpret_cast<const V*>(stepped(values, v, of.value_vector));
-    auto* const to = reinterpret_cast<V*>(stepped(out, v, of.out_vector));
+  for (int32_t v = lane; v < tiled.vectors; v += lanes.width) {
+    const auto* const from = reinterpret_cast<const V*>(stepped(values, v, tiled.value_vector));
+    auto* const to = reinterpret_cast<V*>(stepped(out, v, tiled.out_vector));
     int32_t i = group;
     for (; i + kAtOnce / 2 * lanes.groups < count; i += kAtOnce * lanes.groups) {
       write_targets<kAtOnce>(call, from, entries, i, count, to);
@@ -70,18 +70,18 @@ template <bool kLong, class T, int kVector, class Clock>
 __device__ void run_tile(const TileCall& call, uint32_t index, int64_t batch) {
   using Entry = TileEntry<WorkType<T>>;
   __shared__ Entry entries[kLong ? kMaxTile : kTileThreads];
-  const TiledSegment& of = call.of;
+  const TiledSegment& tiled = call.tiled;
   const Tile tile = tile_at(call.cut, index, batch);
-  look_up<kLong, Clock>(call.cut, of, tile, [&](int32_t i, const Lookup<Clock>& at) {
-    entries[i] = entry_of<kLong, WorkType<T>>(of, tile, at);
+  look_up<kLong, Clock>(call.cut, tiled, tile, [&](int32_t i, const Lookup<Clock>& at) {
+    entries[i] = entry_of<kLong, WorkType<T>>(tiled, tile, at);
   });
   __syncthreads();
-  const T* const values = static_cast<const T*>(of.values) + batch * of.values_batch;
-  T* const out = stepped(static_cast<T*>(of.out) + batch * of.out_batch, tile.first, of.out_target);
+  const T* const values = static_cast<const T*>(tiled.values) + batch * tiled.values_batch;
+  T* const out = stepped(static_cast<T*>(tiled.out) + batch * tiled.out_batch, tile.first, tiled.out_target);
   if constexpr (kVector > 0) {
     write_tile<T, kVector>(call, values, entries, tile.count, out);
   } else {
-    with_vector<T>(of.vector_bytes, [&](auto elements) {
+    with_vector<T>(tiled.vector_bytes, [&](auto elements) {
       write_tile<T, decltype(elements)::value>(call, values, entries, tile.count, out);
     });
   }
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kTileThreads, 4) tiles_kernel(const __grid_con
 
 template <class T, class Clock>
 cudaError_t launch_one(const TileCall& one, cudaStream_t stream) {
-  return with_vector<T>(one.of.vector_bytes, [&](auto elements) {
+  return with_vector<T>(one.tiled.vector_bytes, [&](auto elements) {
     return launch_overlapped(tile_kernel<T, decltype(elements)::value, Clock>, grid_of(one.cut), kTileThreads,
                              window_bytes(one), stream, one);
   });

@@ -72,10 +72,10 @@ __device__ void set_weighed(const Lookup<Clock>& at, const Pick<float, int32_t>&
 }
 
 template <class Method, class Clock>
-__device__ void find(const TiledSegment& of, const Tile& tile, const Lookup<Clock>& at, CurveEntry<Method>& entry) {
-  const Pick<float, int32_t> picked = pick_from_window<false, float>(of, at);
-  write_valid(of, tile, at, picked.valid);
-  const int32_t row = at.r * of.samples;
+__device__ void find(const TiledSegment& tiled, const Tile& tile, const Lookup<Clock>& at, CurveEntry<Method>& entry) {
+  const Pick<float, int32_t> picked = pick_from_window<false, float>(tiled, at);
+  write_valid(tiled, tile, at, picked.valid);
+  const int32_t row = at.r * tiled.samples;
   entry.weight = picked.weight;
   entry.kind = static_cast<int32_t>(picked.kind);
   if constexpr (Method::kWeighs) {
@@ -129,26 +129,26 @@ template <class T, class Method>
 __device__ void write_tile(const TileCall& call, const char* values, char* out, const CurveEntry<Method>* entries,
                            int32_t count) {
   using V = Vector<T, 16 / sizeof(T)>;
-  const TiledSegment& of = call.of;
+  const TiledSegment& tiled = call.tiled;
   const Lanes& lanes = call.lanes;
   const auto [group, lane] = lane_of_thread(lanes);
   if (group >= lanes.groups) return;
-  for (int32_t v = lane; v < of.vectors; v += lanes.width) {
+  for (int32_t v = lane; v < tiled.vectors; v += lanes.width) {
     const char* const from = values + v * 16;
     char* const to = out + v * 16;
     for (int32_t i = group; i < count; i += lanes.groups) {
       const CurveEntry<Method>& entry = entries[i];
       V vector;
       if (entry.kind == kind_of_mix(Method::kReach, Method::kReach)) {
-        vector = curve_vector<T, Method, true>(entry, from, of.value_sample);
+        vector = curve_vector<T, Method, true>(entry, from, tiled.value_sample);
       } else if (entry.kind == static_cast<int32_t>(PickKind::kAbsent)) {
         vector = absent_vector<T, 16 / sizeof(T)>();
       } else if (entry.kind == static_cast<int32_t>(PickKind::kOne)) {
-        vector = *reinterpret_cast<const V*>(stepped(from, entry.left, of.value_sample));
+        vector = *reinterpret_cast<const V*>(stepped(from, entry.left, tiled.value_sample));
       } else if constexpr (Method::kReach > 0) {
-        vector = vector_at_end<T, Method>(entry, from, of.value_sample);
+        vector = vector_at_end<T, Method>(entry, from, tiled.value_sample);
       }
-      *reinterpret_cast<V*>(stepped(to, i, of.out_target)) = vector;
+      *reinterpret_cast<V*>(stepped(to, i, tiled.out_target)) = vector;
     }
   }
 }
@@ -156,26 +156,26 @@ __device__ void write_tile(const TileCall& call, const char* values, char* out, 
 template <class T, class Method>
 __global__ void __launch_bounds__(kTileThreads, 4) curve_kernel(const __grid_constant__ TileCall call) {
   __shared__ CurveEntry<Method> entries[kTileThreads];
-  const TiledSegment& of = call.of;
+  const TiledSegment& tiled = call.tiled;
   for (int64_t batch = int64_t{blockIdx.y} * call.cut.rows; batch < call.cut.batch;
        batch += int64_t{gridDim.y} * call.cut.rows) {
     const Tile tile = tile_at(call.cut, blockIdx.x, batch);
-    with_clock(of.segment.clock_dtype, [&](auto time) {
+    with_clock(tiled.segment.clock_dtype, [&](auto time) {
       using Clock = decltype(time);
-      look_up<false, Clock>(call.cut, of, tile,
-                            [&](int32_t i, const Lookup<Clock>& at) { find<Method>(of, tile, at, entries[i]); });
+      look_up<false, Clock>(call.cut, tiled, tile,
+                            [&](int32_t i, const Lookup<Clock>& at) { find<Method>(tiled, tile, at, entries[i]); });
     });
     __syncthreads();
-    const char* const values = static_cast<const char*>(of.values) + batch * of.values_batch * int64_t{sizeof(T)};
-    char* const out = static_cast<char*>(of.out) + batch * of.out_batch * int64_t{sizeof(T)};
-    write_tile<T, Method>(call, values, stepped(out, tile.first, of.out_target), entries, tile.count);
+    const char* const values = static_cast<const char*>(tiled.values) + batch * tiled.values_batch * int64_t{sizeof(T)};
+    char* const out = static_cast<char*>(tiled.out) + batch * tiled.out_batch * int64_t{sizeof(T)};
+    write_tile<T, Method>(call, values, stepped(out, tile.first, tiled.out_target), entries, tile.count);
     __syncthreads();
   }
 }
 
 template <class T>
 cudaError_t launch_method(const TileCall& one, cudaStream_t stream) {
-  return with_method(one.of.segment.method, [&](auto method) -> cudaError_t {
+  return with_method(one.tiled.segment.method, [&](auto method) -> cudaError_t {
     using Method = decltype(method);
     if constexpr (kIsStraight<Method> || Method::kSlopes) {
       return cudaErrorInvalidValue;  // choose_way never chooses this

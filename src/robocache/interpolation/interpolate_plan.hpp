@@ -195,9 +195,9 @@ inline int64_t work_of(const Segment& s) { return std::max<int64_t>(1, s.feature
 // `blocks` at once. But no tile has fewer targets than the smaller of `worth_a_block` and kLeastTile, unless only a
 // smaller tile makes the clock's window fit. A block handles several consecutive short rows if they fit, until about as
 // many blocks are left as can run at once.
-inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t room, int64_t worth_a_block,
+inline Tiling tiling_of(const Interpolation& call, TiledSegment& tiled, int64_t room, int64_t worth_a_block,
                         int64_t blocks, int64_t times) {
-  const Segment& s = of.segment;
+  const Segment& s = tiled.segment;
   const int64_t targets = call.targets_count;
   Tiling result{};
   result.targets = call.targets;
@@ -217,14 +217,14 @@ inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t roo
   }
   result.tile = static_cast<int32_t>(divided_up(targets, tiles));
   result.tiles = static_cast<int32_t>(divided_up(targets, result.tile));
-  of.window = window_of(s.samples, targets, result.tile, times);
-  while (1 << of.log2_span < of.window.size) ++of.log2_span;
-  const bool in_line = result.tiles == 1 && of.window.size == s.samples && s.lengths == nullptr &&
+  tiled.window = window_of(s.samples, targets, result.tile, times);
+  while (1 << tiled.log2_span < tiled.window.size) ++tiled.log2_span;
+  const bool in_line = result.tiles == 1 && tiled.window.size == s.samples && s.lengths == nullptr &&
                        s.values_batch == s.samples * s.values_sample && s.out_batch == targets * s.out_target;
   while (in_line && 2 * result.rows * result.tile <= room && result.rows * result.tile < worth_a_block &&
-         s.samples <= 1 << (of.log2_span - 1) && 2 * call.batch > 3 * blocks * result.rows) {
+         s.samples <= 1 << (tiled.log2_span - 1) && 2 * call.batch > 3 * blocks * result.rows) {
     result.rows *= 2;
-    --of.log2_span;
+    --tiled.log2_span;
   }
   return result;
 }
@@ -233,31 +233,32 @@ inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t roo
 struct TileCall {
   Tiling cut;
   Lanes lanes;
-  TiledSegment of;
+  TiledSegment tiled;
 };
 
 // Returns the bytes of shared memory for a block's windows, and for two times after them that are read but not used.
 inline size_t window_bytes(const TileCall& result) {
-  return static_cast<size_t>((result.cut.rows << result.of.log2_span) + 2) * dtype_size(result.of.segment.clock_dtype);
+  return static_cast<size_t>((result.cut.rows << result.tiled.log2_span) + 2) *
+         dtype_size(result.tiled.segment.clock_dtype);
 }
 
 // Whether a block's windows hold more than kMostTimes, or its tile has more targets than threads. Long tiles pay off if
 // there are few blocks.
 inline bool is_long(const TileCall& result) {
-  return result.of.log2_span > kLog2MostTimes || result.cut.rows * result.cut.tile > kTileThreads;
+  return result.tiled.log2_span > kLog2MostTimes || result.cut.rows * result.cut.tile > kTileThreads;
 }
 
 // Returns a segment's part of a launch. `blocks` is the number of its blocks that can run at once; `most` is the number
 // of targets that a block can hold.
 inline TileCall tile_call(const Interpolation& call, const Segment& s, int64_t blocks, int64_t most = kMaxTile) {
   TileCall result{};
-  result.of = tiled_segment(call, s);
-  result.lanes = lanes_for(result.of.vectors, result.of.vector_bytes);
+  result.tiled = tiled_segment(call, s);
+  result.lanes = lanes_for(result.tiled.vectors, result.tiled.vector_bytes);
   const int64_t work = work_of(s);
   if (call.batch * divided_up(call.targets_count, most) > 2 * blocks) most = kTileThreads;
   const bool tiled = way_of(call, s) == Way::kTiles;
-  result.cut = tiling_of(call, result.of, std::clamp<int64_t>(kMostWork / work, 1, most), divided_up(kLeastWork, work),
-                         blocks, tiled ? kMostTiledTimes : kMostTimes);
+  result.cut = tiling_of(call, result.tiled, std::clamp<int64_t>(kMostWork / work, 1, most),
+                         divided_up(kLeastWork, work), blocks, tiled ? kMostTiledTimes : kMostTimes);
   return result;
 }
 

@@ -67,10 +67,10 @@ struct Lookup {
 // Copies the windows of the rows' clocks to shared memory of window_bytes() bytes, then calls visit(i, lookup) for
 // every target of the tile. The whole block calls it. kLong: the result of is_long.
 template <bool kLong, class Clock, class Visit>
-__device__ void look_up(const Tiling& cut, const TiledSegment& of, const Tile& tile, const Visit& visit) {
+__device__ void look_up(const Tiling& cut, const TiledSegment& tiled, const Tile& tile, const Visit& visit) {
   extern __shared__ double window_memory[];
   auto* const window = reinterpret_cast<Clock*>(window_memory);
-  const Clock* const row = static_cast<const Clock*>(of.times) + tile.batch * of.times_batch;
+  const Clock* const row = static_cast<const Clock*>(tiled.times) + tile.batch * tiled.times_batch;
   const Clock* const targets = static_cast<const Clock*>(cut.targets) + tile.batch * cut.targets_batch;
   const auto row_of = [&](int32_t i) { return cut.rows == 1 ? 0 : i / cut.tile; };
   const auto target_at = [&](int32_t i) {
@@ -79,10 +79,11 @@ __device__ void look_up(const Tiling& cut, const TiledSegment& of, const Tile& t
   };
   const auto thread = static_cast<int32_t>(threadIdx.x);
   wait_for_work_before();
-  const int32_t n = of.lengths == nullptr ? of.samples : static_cast<int32_t>(row_length(of.segment, tile.batch));
-  const WindowRange range = window_range(of.window, tile.first, n);
+  const int32_t n =
+      tiled.lengths == nullptr ? tiled.samples : static_cast<int32_t>(row_length(tiled.segment, tile.batch));
+  const WindowRange range = window_range(tiled.window, tile.first, n);
   const Clock* const from = row + range.begin;
-  for (int32_t at = kMostTimes + thread; kLong && at < 1 << of.log2_span; at += kTileThreads) {
+  for (int32_t at = kMostTimes + thread; kLong && at < 1 << tiled.log2_span; at += kTileThreads) {
     if (at < range.size) {
       __pipeline_memcpy_async(window + at, from + at, sizeof(Clock));
     } else {
@@ -99,9 +100,9 @@ __device__ void look_up(const Tiling& cut, const TiledSegment& of, const Tile& t
   } else {
 #pragma unroll
     for (int u = 0; u < kTimesPerThread; ++u) {
-      const int32_t r = (thread + u * kTileThreads) >> of.log2_span;
-      const int32_t at = (thread + u * kTileThreads) & ((1 << of.log2_span) - 1);
-      kept[u] = at < range.size && r < tile.rows ? row[r * of.times_batch + at] : latest<Clock>();
+      const int32_t r = (thread + u * kTileThreads) >> tiled.log2_span;
+      const int32_t at = (thread + u * kTileThreads) & ((1 << tiled.log2_span) - 1);
+      kept[u] = at < range.size && r < tile.rows ? row[r * tiled.times_batch + at] : latest<Clock>();
     }
   }
   static_assert(kMaxTile == 2 * kTileThreads);
@@ -119,8 +120,8 @@ __device__ void look_up(const Tiling& cut, const TiledSegment& of, const Tile& t
 #pragma unroll 1
   for (int32_t i = thread; i < tile.count; i += kLong ? kTileThreads : kMaxTile) {
     const int32_t r = row_of(i);
-    visit(i,
-          Lookup<Clock>{row + r * of.times_batch, window + (r << of.log2_span), range, n, r, i - r * cut.tile, target});
+    visit(i, Lookup<Clock>{row + r * tiled.times_batch, window + (r << tiled.log2_span), range, n, r, i - r * cut.tile,
+                           target});
     target = other;
   }
 }
@@ -146,36 +147,37 @@ __device__ __noinline__ Pick<Work, int32_t> pick_from_row(const Segment& s, cons
 
 // The usual case: the target's samples are inside the window, and the target is their mixture or a hit.
 template <bool kLong, class Work, class Clock>
-__device__ Pick<Work, int32_t> pick_from_window(const TiledSegment& of, const Lookup<Clock>& at) {
-  const int32_t low = search<kLong>(at.window, 1 << of.log2_span, at.target);
+__device__ Pick<Work, int32_t> pick_from_window(const TiledSegment& tiled, const Lookup<Clock>& at) {
+  const int32_t low = search<kLong>(at.window, 1 << tiled.log2_span, at.target);
   const Clock before = at.window[low];
   const Clock after = at.window[low + 1];
   const Clock next = at.window[low + 2];
   // If the window ends with the row, nothing follows its last sample.
   const int32_t known = at.range.size + (at.range.begin + at.range.size == at.n ? 1 : 0);
   const int32_t row = at.range.begin + low;
-  if (of.only_mix && low + 2 < known && before < at.target && at.target < after && after < next) {
+  if (tiled.only_mix && low + 2 < known && before < at.target && at.target < after && after < next) {
     return {row, row + 1,
             weight_of<Clock, Work>(later_minus_earlier(at.target, before), later_minus_earlier(after, before)),
             PickKind::kMix, true};
   }
   const bool found = low + 1 < known && before <= at.target;
   if (found && before == at.target) return pick_one<Work>(row, true);
-  return pick_from_row<Work>(of.segment, at.row, at.n, at.target, found ? row : 0, found ? row + 1 : at.n);
+  return pick_from_row<Work>(tiled.segment, at.row, at.n, at.target, found ? row : 0, found ? row + 1 : at.n);
 }
 
 template <class Clock>
-__device__ void write_valid(const TiledSegment& of, const Tile& tile, const Lookup<Clock>& at, bool valid) {
-  if (of.valid == nullptr) return;
-  of.valid[(tile.batch + at.r) * of.segment.valid_batch + (tile.first + at.index) * of.segment.valid_target] = valid;
+__device__ void write_valid(const TiledSegment& tiled, const Tile& tile, const Lookup<Clock>& at, bool valid) {
+  if (tiled.valid == nullptr) return;
+  tiled.valid[(tile.batch + at.r) * tiled.segment.valid_batch + (tile.first + at.index) * tiled.segment.valid_target] =
+      valid;
 }
 
 // The samples that a target uses, counted from the block's first row.
 template <bool kLong, class Work, class Clock>
-__device__ TileEntry<Work> entry_of(const TiledSegment& of, const Tile& tile, const Lookup<Clock>& at) {
-  const Pick<Work, int32_t> picked = pick_from_window<kLong, Work>(of, at);
-  write_valid(of, tile, at, picked.valid);
-  const int32_t row = at.r * of.samples;
+__device__ TileEntry<Work> entry_of(const TiledSegment& tiled, const Tile& tile, const Lookup<Clock>& at) {
+  const Pick<Work, int32_t> picked = pick_from_window<kLong, Work>(tiled, at);
+  write_valid(tiled, tile, at, picked.valid);
+  const int32_t row = at.r * tiled.samples;
   return {row + picked.left, row + picked.right, picked.weight, static_cast<int32_t>(picked.kind)};
 }
 

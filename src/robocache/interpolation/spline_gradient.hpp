@@ -116,23 +116,24 @@ ROBOCACHE_HD void spline_table_backward(const Times& times, int64_t n, Boundary 
     const SplineStep<Number> result =
         spline_step(Number::variable(gap(e - 1), 0), Number::variable(gap(e), 1),
                     Number::variable(starts ? 0 : table[e - 1].back, 2), starts, ends, boundary);
-    double of[3];
+    double gradients[3];
     for (int i = 0; i < 3; ++i) {
-      of[i] = result.before.partial[i] * of_table[e].before + result.after.partial[i] * of_table[e].after +
-              result.carry.partial[i] * of_table[e].carry + result.back.partial[i] * of_table[e].back;
+      gradients[i] = result.before.partial[i] * of_table[e].before + result.after.partial[i] * of_table[e].after +
+                     result.carry.partial[i] * of_table[e].carry + result.back.partial[i] * of_table[e].back;
       if (starts) {
-        of[i] += result.first_before.partial[i] * of_table[0].before +
-                 result.first_after.partial[i] * of_table[0].after + result.first_back.partial[i] * of_table[0].back;
+        gradients[i] += result.first_before.partial[i] * of_table[0].before +
+                        result.first_after.partial[i] * of_table[0].after +
+                        result.first_back.partial[i] * of_table[0].back;
       }
       if (ends) {
-        of[i] += result.last_before.partial[i] * of_table[last].before +
-                 result.last_after.partial[i] * of_table[last].after +
-                 result.last_carry.partial[i] * of_table[last].carry;
+        gradients[i] += result.last_before.partial[i] * of_table[last].before +
+                        result.last_after.partial[i] * of_table[last].after +
+                        result.last_carry.partial[i] * of_table[last].carry;
       }
     }
-    add_gap(e - 1, of[0]);
-    add_gap(e, of[1]);
-    if (!starts) of_table[e - 1].back += of[2];
+    add_gap(e - 1, gradients[0]);
+    add_gap(e, gradients[1]);
+    if (!starts) of_table[e - 1].back += gradients[2];
   }
   add_time(table[0].row, -of_span);
   add_time(n - 1, of_span);

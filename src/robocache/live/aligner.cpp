@@ -67,9 +67,10 @@ struct Aligner::Impl {
     int64_t age_offset = -1;
     int64_t feature_pad_offset = -1;
 
-    // A base's row lies in scratch memory. If the batch has the base, its features `taken` are copied to base_offset.
+    // A base's row lies in scratch memory. If the batch has the base, the row's base_features are copied to
+    // base_offset.
     bool is_base = false;
-    std::vector<int64_t> taken;
+    std::vector<int64_t> base_features;
     int64_t base_offset = -1;
 
     // The conversions of a key read its window in scratch memory and write to out_offset and pad_offset.
@@ -95,14 +96,14 @@ struct Aligner::Impl {
     DeviceBuffer workspace;
   };
 
-  Impl(BatchSpec asked, const Rings& rings, const std::vector<std::string>& outputs, Device to)
-      : device(to), spec(without_goals(std::move(asked))), layout(1), constants(Device{}) {
+  Impl(BatchSpec batch_spec, const Rings& rings, const std::vector<std::string>& outputs, Device to)
+      : device(to), spec(without_goals(std::move(batch_spec))), layout(1), constants(Device{}) {
     check_spec(spec);
     for (const std::string& name : outputs) {
       if (std::ranges::find(spec.keys, name, &KeySpec::key) == spec.keys.end()) {
         refuse("outputs: expected keys of the spec, which has ", names_of_keys(), ", got '", name, "'");
       }
-      if (rings.contains(name)) refuse("rings['", name, "']: expected none, since the policy puts that key out");
+      if (rings.contains(name)) refuse("rings['", name, "']: expected none, since the policy computes that key");
     }
     for (const auto& [name, ring] : rings) {
       if (std::ranges::find(spec.keys, name, &KeySpec::key) == spec.keys.end()) {
@@ -110,12 +111,12 @@ struct Aligner::Impl {
       }
     }
     keys.reserve(2 * spec.keys.size());  // each key, and its base
-    for (const KeySpec& of : spec.keys) {
-      if (std::ranges::find(outputs, of.key) == outputs.end()) {
-        add(of, rings);
-      } else if (of.convert && !of.convert->base.empty()) {
-        Key& base = add_base(of, rings);
-        base.base_offset = reserve_base(of, std::ssize(base.taken));
+    for (const KeySpec& key_spec : spec.keys) {
+      if (std::ranges::find(outputs, key_spec.key) == outputs.end()) {
+        add(key_spec, rings);
+      } else if (key_spec.convert && !key_spec.convert->base.empty()) {
+        Key& base = add_base(key_spec, rings);
+        base.base_offset = reserve_base(key_spec, std::ssize(base.base_features));
       }
     }
     time_offset = layout.add("time_ns", DType::kInt64, {}, "the moment");
@@ -152,33 +153,33 @@ struct Aligner::Impl {
     return names;
   }
 
-  void add(const KeySpec& of, const Rings& rings) {
+  void add(const KeySpec& key_spec, const Rings& rings) {
     Key& key = keys.emplace_back();
-    key.spec = &of;
-    key.dtype = of.convert ? of.convert->dtype : of.dtype;
-    key.offsets_ns = of.stamp_offsets_ns();
+    key.spec = &key_spec;
+    key.dtype = key_spec.convert ? key_spec.convert->dtype : key_spec.dtype;
+    key.offsets_ns = key_spec.stamp_offsets_ns();
     read(key, rings);
     reserve(key);
-    if (of.convert) add_conversion(key, rings);
+    if (key_spec.convert) add_conversion(key, rings);
   }
 
   // Adds the base of a key's conversions: the recorded row of the base key at the moment.
-  Key& add_base(const KeySpec& of, const Rings& rings) {
-    const KeySpec& base = *std::ranges::find(spec.keys, of.convert->base, &KeySpec::key);
+  Key& add_base(const KeySpec& key_spec, const Rings& rings) {
+    const KeySpec& base = *std::ranges::find(spec.keys, key_spec.convert->base, &KeySpec::key);
     if (!base.offsets_rows.empty()) {
-      refuse("spec: key '", of.key, "' has a base in rows, which an Aligner does not do");
+      refuse("spec: key '", key_spec.key, "' has a base in rows, which an Aligner does not support");
     }
     Key& key = keys.emplace_back();
     key.spec = &base;
     key.is_base = true;
-    key.dtype = of.convert->dtype;
+    key.dtype = key_spec.convert->dtype;
     key.offsets_ns = {base.offset_ns};
     read(key, rings);
     key.affine = {};
-    key.taken = of.convert->base_features;
-    if (key.taken.empty()) {
-      key.taken.resize(static_cast<size_t>(features_of(base.rows ? base.rows->shape : base.shape)));
-      std::iota(key.taken.begin(), key.taken.end(), int64_t{0});
+    key.base_features = key_spec.convert->base_features;
+    if (key.base_features.empty()) {
+      key.base_features.resize(static_cast<size_t>(features_of(base.rows ? base.rows->shape : base.shape)));
+      std::iota(key.base_features.begin(), key.base_features.end(), int64_t{0});
     }
     key.out_offset = layout.add_scratch(features_of(base.rows ? base.rows->shape : base.shape) * dtype_size(key.dtype));
     key.pad_offset = layout.add_scratch(1);
@@ -186,85 +187,88 @@ struct Aligner::Impl {
     return key;
   }
 
-  int64_t reserve_base(const KeySpec& of, int64_t features) {
-    return layout.add(of.key + "_base", of.convert->dtype, {features}, "the base of '" + of.key + "'");
+  int64_t reserve_base(const KeySpec& key_spec, int64_t features) {
+    return layout.add(key_spec.key + "_base", key_spec.convert->dtype, {features},
+                      "the base of '" + key_spec.key + "'");
   }
 
   // Does for one source, without flips, what batch/converted_key does for the Loader.
   void add_conversion(Key& key, const Rings& rings) {
-    const KeySpec& of = *key.spec;
-    if (!of.rows) refuse("spec: key '", of.key, "' has conversions and no stream, which an Aligner does not do");
-    const int64_t features = features_of(of.rows->shape);
-    const ActionOps made = action_ops(of.convert->steps, features, "spec");
-    key.ops = made.ops;
+    const KeySpec& key_spec = *key.spec;
+    if (!key_spec.rows)
+      refuse("spec: key '", key_spec.key, "' has conversions and no stream, which an Aligner does not support");
+    const int64_t features = features_of(key_spec.rows->shape);
+    const ActionOps conversion_ops = action_ops(key_spec.convert->steps, features, "spec");
+    key.ops = conversion_ops.ops;
     ConvertActionsParams& params = key.conversion.emplace();
     params.ops = constants.put(key.ops);
     params.op_count = static_cast<int32_t>(key.ops.size());
     params.features = static_cast<int32_t>(features);
-    params.out_features = static_cast<int32_t>(made.out_features);
+    params.out_features = static_cast<int32_t>(conversion_ops.out_features);
     params.by_feature = std::ranges::none_of(
         key.ops, [](const ActionOp& op) { return is_of_poses(op.step) || op.step == ActionStep::kRotate; });
-    params.wide = of.convert->dtype == DType::kFloat64;
-    params.out_dtype = of.dtype;
-    params.steps = static_cast<int32_t>(of.steps());
-    params.tolerance = of.convert->tolerance;
+    params.wide = key_spec.convert->dtype == DType::kFloat64;
+    params.out_dtype = key_spec.dtype;
+    params.steps = static_cast<int32_t>(key_spec.steps());
+    params.tolerance = key_spec.convert->tolerance;
     const bool reads_before = key.ops[0].step == ActionStep::kStepDelta;  // the previous step, unconverted
     params.out_offset = key.out_offset;
     params.out_pad_offset = key.pad_offset;
-    params.x_offset = layout.add_scratch(of.steps() * features * dtype_size(key.dtype));
-    params.pad_offset = reads_before ? layout.add_scratch(of.steps()) : key.pad_offset;
-    params.age_offset = key.age_offset >= 0 ? key.age_offset : layout.add_scratch(of.steps() * 8);
+    params.x_offset = layout.add_scratch(key_spec.steps() * features * dtype_size(key.dtype));
+    params.pad_offset = reads_before ? layout.add_scratch(key_spec.steps()) : key.pad_offset;
+    params.age_offset = key.age_offset >= 0 ? key.age_offset : layout.add_scratch(key_spec.steps() * 8);
 
     // The key's normalisation applies to the results.
-    params.clip = of.rows->clip;
-    params.scale_per_step = std::ssize(of.rows->affine) > params.out_features;
+    params.clip = key_spec.rows->clip;
+    params.scale_per_step = std::ssize(key_spec.rows->affine) > params.out_features;
     params.scale_rows = params.scale_per_step ? params.steps : kTileRows;
     std::vector<Affine> affine;
     for (int row = 0; row < (params.scale_per_step ? 1 : kTileRows); ++row) {
-      affine.insert(affine.end(), of.rows->affine.begin(), of.rows->affine.end());
+      affine.insert(affine.end(), key_spec.rows->affine.begin(), key_spec.rows->affine.end());
     }
     const AffineTables scaled = affine_tables(affine, key.dtype, constants);
     params.scale = scaled.scale;
     params.shift = scaled.shift;
-    if (of.convert->base.empty()) return;
+    if (key_spec.convert->base.empty()) return;
     key.base = keys.size();
-    const Key& base = add_base(of, rings);
-    params.base_offset = reserve_base(of, features);
+    const Key& base = add_base(key_spec, rings);
+    params.base_offset = reserve_base(key_spec, features);
     params.base_row_offset = base.out_offset;
     params.base_pad_offset = base.pad_offset;
     params.base_age_offset = base.age_offset;
     params.base_row = static_cast<int32_t>(features_of(base.spec->rows ? base.spec->rows->shape : base.spec->shape));
-    params.base_features = constants.put(std::vector<int32_t>(base.taken.begin(), base.taken.end()));
+    params.base_features = constants.put(std::vector<int32_t>(base.base_features.begin(), base.base_features.end()));
   }
 
   // Finds the ring of a key, and how many rows its window needs on each side.
   void read(Key& key, const Rings& rings) {
-    const KeySpec& of = *key.spec;
+    const KeySpec& key_spec = *key.spec;
     const auto [first, last] = std::minmax_element(key.offsets_ns.begin(), key.offsets_ns.end());
     key.first_offset_ns = *first;
     key.last_offset_ns = *last;
-    const auto found = rings.find(of.key);
-    if (of.rows) {
+    const auto found = rings.find(key_spec.key);
+    if (key_spec.rows) {
       if (found == rings.end()) {
-        refuse("rings: expected one for each key of the spec, got none for '", of.key,
-               "'; a key that the policy puts out stands in outputs=");
+        refuse("rings: expected one for each key of the spec, got none for '", key_spec.key,
+               "'; name a key that the policy computes in outputs=");
       }
       key.ring = found->second;
       check(key);
-      if (of.offsets_rows.empty()) {
-        for (const FeatureBlock& block : of.rows->methods) {
-          key.beyond = std::max(key.beyond, rows_beyond(block.method, of.causal));
-          key.before = std::max<int64_t>(key.before, rows_before(block.method, of.causal));
+      if (key_spec.offsets_rows.empty()) {
+        for (const FeatureBlock& block : key_spec.rows->methods) {
+          key.beyond = std::max(key.beyond, rows_beyond(block.method, key_spec.causal));
+          key.before = std::max<int64_t>(key.before, rows_before(block.method, key_spec.causal));
         }
       } else {
-        const auto [earliest, latest] = std::ranges::minmax(of.offsets_rows);
+        const auto [earliest, latest] = std::ranges::minmax(key_spec.offsets_rows);
         key.margin += static_cast<int>(std::max(-earliest, latest));
         key.before = std::max<int64_t>(0, -earliest) + 1;
         if (latest > 0) key.beyond = static_cast<int>(latest) + 2;  // the anchor may snap to a row after the target
       }
-      if (!of.images && !of.convert) key.affine = affine_tables(of.rows->affine, of.rows->dtype, constants);
+      if (!key_spec.images && !key_spec.convert)
+        key.affine = affine_tables(key_spec.rows->affine, key_spec.rows->dtype, constants);
     } else if (found != rings.end()) {
-      refuse("rings['", of.key, "']: expected none, since the spec's source has no such stream");
+      refuse("rings['", key_spec.key, "']: expected none, since the spec's source has no such stream");
     }
   }
 
@@ -289,9 +293,9 @@ struct Aligner::Impl {
 
   // ---- Memory ----
 
-  std::vector<int64_t> shape_of(const KeySpec& of, const std::vector<int64_t>& row) const {
+  std::vector<int64_t> shape_of(const KeySpec& key_spec, const std::vector<int64_t>& row) const {
     std::vector<int64_t> shape;
-    if (!of.one_step) shape.push_back(of.steps());
+    if (!key_spec.one_step) shape.push_back(key_spec.steps());
     shape.insert(shape.end(), row.begin(), row.end());
     return shape;
   }
@@ -301,25 +305,27 @@ struct Aligner::Impl {
   }
 
   void reserve(Key& key) {
-    const KeySpec& of = *key.spec;
+    const KeySpec& key_spec = *key.spec;
     const auto add = [&](const char* suffix, DType dtype, const std::vector<int64_t>& shape) {
       return add_array(key, suffix, dtype, shape);
     };
-    if (!of.images || !of.rows) key.out_offset = add("", of.dtype, shape_of(of, of.shape));
-    key.pad_offset = add("_is_pad", DType::kBool, shape_of(of, {}));
-    if (spec.return_age) key.age_offset = add("_age", DType::kInt64, shape_of(of, {}));
-    if (spec.pad_features && !of.images && of.shape.size() == 1) {
-      key.feature_pad_offset = add("_feature_is_pad", DType::kBool, of.shape);
+    if (!key_spec.images || !key_spec.rows)
+      key.out_offset = add("", key_spec.dtype, shape_of(key_spec, key_spec.shape));
+    key.pad_offset = add("_is_pad", DType::kBool, shape_of(key_spec, {}));
+    if (spec.return_age) key.age_offset = add("_age", DType::kInt64, shape_of(key_spec, {}));
+    if (spec.pad_features && !key_spec.images && key_spec.shape.size() == 1) {
+      key.feature_pad_offset = add("_feature_is_pad", DType::kBool, key_spec.shape);
     }
-    if (!of.images) return;
-    if (of.has_intrinsics) {
+    if (!key_spec.images) return;
+    if (key_spec.has_intrinsics) {
       const std::vector<int64_t> matrix{3, 3};
-      key.intrinsics_offset = add("_intrinsics", DType::kFloat32, of.images->per_frame ? shape_of(of, matrix) : matrix);
+      key.intrinsics_offset =
+          add("_intrinsics", DType::kFloat32, key_spec.images->per_frame ? shape_of(key_spec, matrix) : matrix);
     }
-    key.number_offset = layout.add_scratch(8 * of.steps());
-    if (!of.rows) return;
-    key.frame = {of.rows->shape[0], of.rows->shape[1], of.rows->shape[2], of.rows->dtype};
-    key.transform.emplace(key.frame, *of.images, of.key, of.rows->unit_m);
+    key.number_offset = layout.add_scratch(8 * key_spec.steps());
+    if (!key_spec.rows) return;
+    key.frame = {key_spec.rows->shape[0], key_spec.rows->shape[1], key_spec.rows->shape[2], key_spec.rows->dtype};
+    key.transform.emplace(key.frame, *key_spec.images, key_spec.key, key_spec.rows->unit_m);
     if (!device.is_cuda()) key.pixels.resize(static_cast<size_t>(key.frame.bytes()));
   }
 
@@ -339,40 +345,43 @@ struct Aligner::Impl {
                           .constants = {}};
     std::vector<ConvertActionsParams> conversions;
     for (Key& key : keys) {
-      const KeySpec& of = *key.spec;
+      const KeySpec& key_spec = *key.spec;
       key.planned = key.memory();
       WindowStream& window = windows.streams.emplace_back();
       const bool is_raw = key.is_base || key.conversion;
-      const int64_t features = of.images ? 1 : features_of(is_raw && of.rows ? of.rows->shape : of.shape);
+      const int64_t features =
+          key_spec.images ? 1 : features_of(is_raw && key_spec.rows ? key_spec.rows->shape : key_spec.shape);
       window.out_features = features;
-      window.out_dtype = of.images ? DType::kInt64 : key.dtype;
-      window.out_offset = of.images ? key.number_offset : key.conversion ? key.conversion->x_offset : key.out_offset;
+      window.out_dtype = key_spec.images ? DType::kInt64 : key.dtype;
+      window.out_offset = key_spec.images  ? key.number_offset
+                          : key.conversion ? key.conversion->x_offset
+                                           : key.out_offset;
       window.pad_offset = key.conversion ? key.conversion->pad_offset : key.pad_offset;
       window.age_offset = key.conversion ? key.conversion->age_offset : key.age_offset;
       if (key.conversion) conversions.push_back(*key.conversion);
-      window.delta_rows = of.offsets_rows;
+      window.delta_rows = key_spec.offsets_rows;
       if (window.counts_rows()) {
-        window.offset_ns = of.offset_ns;
+        window.offset_ns = key_spec.offset_ns;
       } else {
         window.delta_ns = key.offsets_ns;
       }
-      window.max_gap_ns = of.max_gap_ns.value_or(-1);
-      window.tolerance_ns = of.tolerance_ns.value_or(-1);
-      window.causal = of.causal;
+      window.max_gap_ns = key_spec.max_gap_ns.value_or(-1);
+      window.tolerance_ns = key_spec.tolerance_ns.value_or(-1);
+      window.causal = key_spec.causal;
       if (key.ring == nullptr) {
         window.rows = {.clock = {}, .values = nullptr, .features = features, .dtype = window.out_dtype};
         window.methods = {{0, features, InterpolationMethod::kPrevious}};
         continue;
       }
       window.rows = {.clock = {key.rows.time_ns.data(), key.episode.get()},
-                     .values = of.images ? static_cast<const void*>(key.numbers.data()) : key.rows.values.data(),
-                     .features = of.images ? 1 : features_of(of.rows->shape),
-                     .dtype = of.images ? DType::kInt64 : of.rows->dtype};
-      window.methods = of.rows->methods;
+                     .values = key_spec.images ? static_cast<const void*>(key.numbers.data()) : key.rows.values.data(),
+                     .features = key_spec.images ? 1 : features_of(key_spec.rows->shape),
+                     .dtype = key_spec.images ? DType::kInt64 : key_spec.rows->dtype};
+      window.methods = key_spec.rows->methods;
       window.scale = key.affine.scale;
       window.shift = key.affine.shift;
-      window.scale_per_step = !is_raw && std::ssize(of.rows->affine) > window.rows.features;
-      window.clip = !is_raw && of.rows->clip;
+      window.scale_per_step = !is_raw && std::ssize(key_spec.rows->affine) > window.rows.features;
+      window.clip = !is_raw && key_spec.rows->clip;
     }
     plan = window_plan(std::span(&windows, 1), *tables);
     plan.conversions = tables->put(conversions);
@@ -415,7 +424,7 @@ struct Aligner::Impl {
         "rings['" + key.spec->key + "'].span_s: expected rows as old as the window's first step, got " +
         seconds(key.ring->options().span_ns) + " while the moment is " +
         seconds(key.ring->newest_ns().value_or(time_ns) - time_ns) +
-        " s behind the newest row: older rows are forgotten; make span_s longer, or find the stream that is behind");
+        " s behind the newest row: older rows are forgotten; make span_s longer, or find the stream that lags");
   }
 
   int64_t at(int64_t time_ns, void* to, CudaStream stream) {
@@ -461,9 +470,9 @@ struct Aligner::Impl {
     for (Key& key : keys) {
       if (key.is_base) {
         const int64_t size = dtype_size(key.dtype);
-        for (size_t i = 0; i < key.taken.size() && key.base_offset >= 0; ++i) {
+        for (size_t i = 0; i < key.base_features.size() && key.base_offset >= 0; ++i) {
           std::memcpy(memory + key.base_offset + static_cast<int64_t>(i) * size,
-                      memory + key.out_offset + key.taken[i] * size, static_cast<size_t>(size));
+                      memory + key.out_offset + key.base_features[i] * size, static_cast<size_t>(size));
         }
         unsettled += !key.is_settled(time_ns);
         continue;
@@ -535,16 +544,17 @@ struct Aligner::Impl {
   // Writes the frames. On CUDA it adds their copies, and replaces the frame number of each step by the number of its
   // copy.
   void write_frames(Key& key, char* memory) {
-    const KeySpec& of = *key.spec;
+    const KeySpec& key_spec = *key.spec;
     char* const out = memory + key.out_offset;
     auto* const numbers = reinterpret_cast<int64_t*>(memory + key.number_offset);
     auto* const is_pad = reinterpret_cast<bool*>(memory + key.pad_offset);
     auto* const intrinsics = reinterpret_cast<float*>(memory + key.intrinsics_offset);
     if (!key.transform) {  // the source has no such camera: all steps are black
-      std::memset(out, 0, static_cast<size_t>(of.steps() * features_of(of.shape) * dtype_size(of.dtype)));
+      std::memset(out, 0,
+                  static_cast<size_t>(key_spec.steps() * features_of(key_spec.shape) * dtype_size(key_spec.dtype)));
     }
     key.copied.clear();
-    for (int64_t step = 0; step < of.steps(); ++step) {
+    for (int64_t step = 0; step < key_spec.steps(); ++step) {
       const int64_t number = key.transform ? numbers[step] : 0;
       if (key.transform && device.is_cuda()) {
         numbers[step] = number > 0 ? copy_frame(key, number) : 0;
@@ -554,12 +564,12 @@ struct Aligner::Impl {
         if (number > 0 && pixels == nullptr) is_pad[step] = true;
         key.transform->run(pixels, {}, step, out + step * key.transform->bytes());
       }
-      if (key.intrinsics_offset < 0 || (step > 0 && !of.images->per_frame)) continue;
-      double made[9] = {};
-      if (number > 0 && of.rows->intrinsics.size() == 9) {
-        key.transform->intrinsics(of.rows->intrinsics.data(), {}, step, made);
+      if (key.intrinsics_offset < 0 || (step > 0 && !key_spec.images->per_frame)) continue;
+      double adapted[9] = {};
+      if (number > 0 && key_spec.rows->intrinsics.size() == 9) {
+        key.transform->intrinsics(key_spec.rows->intrinsics.data(), {}, step, adapted);
       }
-      for (int i = 0; i < 9; ++i) intrinsics[9 * step + i] = static_cast<float>(made[i]);
+      for (int i = 0; i < 9; ++i) intrinsics[9 * step + i] = static_cast<float>(adapted[i]);
     }
   }
 

@@ -61,36 +61,36 @@ void Chunks::put(std::span<const int64_t> time_ns, std::span<const double> actio
            std::to_string(features));
   }
   features_ = features;
-  const auto behind =
+  const auto later =
       std::ranges::upper_bound(chunks_, time_ns.front(), {}, [](const Chunk& one) { return one.time_ns.front(); });
-  chunks_.insert(behind, std::move(chunk));
+  chunks_.insert(later, std::move(chunk));
 }
 
 bool Chunks::at(int64_t time_ns, std::vector<double>& action) {
   const std::scoped_lock lock(mutex_);
   while (chunks_.size() > 1 && chunks_.front().end_ns <= time_ns) chunks_.pop_front();
-  found_.clear();
+  candidates_.clear();
   for (Chunk& chunk : chunks_) {
     const int64_t step = begun(chunk, time_ns);
     if (step == 0 || time_ns >= chunk.end_ns) continue;
     // The first chunk has nothing to fade from. It keeps that even if an older chunk comes late.
-    if (!chunk.fades_from) chunk.fades_from = found_.empty() ? INT64_MIN : time_ns;
-    found_.push_back({&chunk, chunk.actions.data() + (step - 1) * features_});
+    if (!chunk.fades_from) chunk.fades_from = candidates_.empty() ? INT64_MIN : time_ns;
+    candidates_.push_back({&chunk, chunk.actions.data() + (step - 1) * features_});
   }
-  if (found_.empty()) {
+  if (candidates_.empty()) {
     ++starved_;
     return false;
   }
   const auto features = static_cast<size_t>(features_);
-  if (found_.size() == 1 || options_.mode == ChunkMode::kNewest) {
-    action.assign(found_.back().action, found_.back().action + features_);
+  if (candidates_.size() == 1 || options_.mode == ChunkMode::kNewest) {
+    action.assign(candidates_.back().action, candidates_.back().action + features_);
     return true;
   }
-  action.assign(found_[0].action, found_[0].action + features_);
+  action.assign(candidates_[0].action, candidates_[0].action + features_);
   turned_ = action;
   double weights = 1;
-  for (size_t i = 1; i < found_.size(); ++i) {
-    const auto& [chunk, to] = found_[i];
+  for (size_t i = 1; i < candidates_.size(); ++i) {
+    const auto& [chunk, to] = candidates_[i];
     if (options_.mode == ChunkMode::kEnsemble) {
       const double weight = std::exp(-options_.decay * static_cast<double>(i));
       weights += weight;

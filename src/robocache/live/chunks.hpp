@@ -76,7 +76,7 @@ class Chunks {
     std::optional<int64_t> fades_from;  // the first moment passed to at() at which the chunk had an action
   };
 
-  struct Found {
+  struct Candidate {
     Chunk* chunk;
     const double* action;
   };
@@ -87,11 +87,11 @@ class Chunks {
   static int64_t begun(const Chunk& chunk, int64_t time_ns);  // number of steps
 
   const ChunkOptions options_;
-  mutable std::mutex mutex_;    // guards all members below
-  std::deque<Chunk> chunks_;    // by their first stamps, ascending
-  std::vector<Found> found_;    // scratch memory of at()
-  std::vector<double> turned_;  // scratch memory of at()
-  int64_t features_ = 0;        // 0 before the first chunk
+  mutable std::mutex mutex_;           // guards all members below
+  std::deque<Chunk> chunks_;           // by their first stamps, ascending
+  std::vector<Candidate> candidates_;  // scratch memory of at()
+  std::vector<double> turned_;         // scratch memory of at()
+  int64_t features_ = 0;               // 0 before the first chunk
   int64_t starved_ = 0;
 };
 

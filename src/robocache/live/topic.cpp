@@ -228,7 +228,7 @@ class Walk {
 };
 
 // The parts of a message that describe its rows: its stamp, and the size and format of its image.
-struct Said {
+struct Description {
   std::optional<int64_t> seconds, nanoseconds;
   int64_t height = 0, width = 0, step = 0;
   bool is_bigendian = false;
@@ -240,7 +240,7 @@ struct Row {
   std::shared_ptr<Ring> ring;
   std::vector<std::string> names;  // names of the row's joints; empty without joints
   std::vector<uint8_t> bytes;
-  bool is_there = false;
+  bool is_present = false;
   std::vector<int64_t> order;  // for each joint of the row, its index among the message's joints
 
   DType dtype() const { return ring->options().dtype; }
@@ -256,13 +256,13 @@ struct Topic::Plan {
   std::map<std::string, Encoding, std::less<>> encodings;
   EncodeOptions encode;
 
-  std::vector<uint8_t> joints_as_they_were;  // the bytes of the joints' names in the last message
+  std::vector<uint8_t> last_joint_bytes;  // the bytes of the joints' names in the last message
   size_t joints_at = 0;
   int64_t joints = 0;
   std::vector<std::string> frames;  // the frames of reference in the first message
   bool has_frames = false;
 
-  Said said;
+  Description description;
   size_t frame = 0;             // the index of the message's next frame of reference
   std::vector<Target> missing;  // the features that the message marks as absent
   std::vector<uint8_t> pixels;
@@ -326,10 +326,10 @@ struct Topic::Plan {
   // ---- a message ----
 
   void read(std::span<const uint8_t> message) {
-    said = {};
+    description = {};
     frame = 0;
     missing.clear();
-    for (Row& row : rows) row.is_there = false;
+    for (Row& row : rows) row.is_present = false;
     Walk walk(message);
     for (const PlanField& field : fields) read(field, walk);
     walk.end();
@@ -347,8 +347,8 @@ struct Topic::Plan {
         return read_numbers(field, walk);
       case Kind::kText: {
         const std::string_view text = walk.text();
-        if (field.use == Use::kEncoding) said.encoding = text;
-        if (field.use == Use::kFormat) said.format = text;
+        if (field.use == Use::kEncoding) description.encoding = text;
+        if (field.use == Use::kFormat) description.format = text;
         if (field.use == Use::kFrame) check_frame(field, text);
         return;
       }
@@ -376,25 +376,25 @@ struct Topic::Plan {
     const auto whole = [&] { return static_cast<int64_t>(walk.load(numbers.data(), field.dtype)); };
     switch (field.use) {
       case Use::kSeconds:
-        said.seconds = whole();
+        description.seconds = whole();
         break;
       case Use::kNanoseconds:
-        said.nanoseconds = whole();
+        description.nanoseconds = whole();
         break;
       case Use::kHeight:
-        said.height = whole();
+        description.height = whole();
         break;
       case Use::kWidth:
-        said.width = whole();
+        description.width = whole();
         break;
       case Use::kStep:
-        said.step = whole();
+        description.step = whole();
         break;
       case Use::kIsBigendian:
-        said.is_bigendian = whole() != 0;
+        description.is_bigendian = whole() != 0;
         break;
       case Use::kData:
-        said.data = numbers;
+        description.data = numbers;
         break;
       default:
         break;
@@ -404,7 +404,7 @@ struct Topic::Plan {
     }
     for (const Target& target : field.to) {
       Row& row = rows[target.row];
-      row.is_there = true;
+      row.is_present = true;
       if (target.feature == -1) {
         if (count != joints) {
           unfit(field.path, ": expected a number for each of ", std::to_string(joints), " joints, got ",
@@ -433,8 +433,8 @@ struct Topic::Plan {
     std::vector<std::string_view> names;
     const auto before = [&] { return walk.from(start); };
     for (int64_t i = 0; i < joints; ++i) names.push_back(walk.text());
-    if (joints_at == start && std::ranges::equal(before(), joints_as_they_were)) return;
-    joints_as_they_were.clear();
+    if (joints_at == start && std::ranges::equal(before(), last_joint_bytes)) return;
+    last_joint_bytes.clear();
     for (Row& row : rows) {
       std::vector<std::string_view> lacking;
       row.order.clear();
@@ -447,7 +447,7 @@ struct Topic::Plan {
       if (!lacking.empty()) unfit("joints ", list_of(names), ", without ", list_of(lacking));
     }
     joints_at = start;
-    joints_as_they_were.assign(before().begin(), before().end());
+    last_joint_bytes.assign(before().begin(), before().end());
   }
 
   void check_frame(const PlanField& field, std::string_view name) {
@@ -469,38 +469,39 @@ struct Topic::Plan {
     const RingOptions& ring = row.ring->options();
     const FrameShape shape{ring.shape[0], ring.shape[1], ring.shape[2], ring.dtype};
     if (encodings.empty()) return push_file(row, shape, time_ns, arrival_ns);
-    const auto found = encodings.find(said.encoding);
+    const auto found = encodings.find(description.encoding);
     if (found == encodings.end()) {
       std::vector<std::string_view> names;
       for (const auto& [name, of] : encodings) names.push_back(name);
-      unfit("encoding: expected one of ", list_of(names), ", got '", said.encoding, "'");
+      unfit("encoding: expected one of ", list_of(names), ", got '", description.encoding, "'");
     }
     const Encoding& encoding = found->second;
-    const FrameShape came{said.height, said.width, std::ssize(encoding.kept), encoding.dtype};
-    if (came != shape) {
-      unfit("expected images of ", shape.describe(), ", got ", came.describe(), " (", said.encoding, ")");
+    const FrameShape actual{description.height, description.width, std::ssize(encoding.kept), encoding.dtype};
+    if (actual != shape) {
+      unfit("expected images of ", shape.describe(), ", got ", actual.describe(), " (", description.encoding, ")");
     }
     const int64_t size = dtype_size(encoding.dtype);
-    const int64_t used = said.width * encoding.channels * size;
-    const int64_t got = std::ssize(said.data);
+    const int64_t used = description.width * encoding.channels * size;
+    const int64_t got = std::ssize(description.data);
     // If the pixels alone fill the data, rows have no padding, whatever the step says. The last row never needs padding.
-    const int64_t step = got == said.height * used || said.height == 1 ? used : said.step;
-    if (said.height < 1 || used < 1 || step < used || got < (said.height - 1) * step + used) {
-      unfit("expected ", std::to_string(said.width), "x", std::to_string(said.height), " ", said.encoding,
-            " in rows of ", std::to_string(said.step), " bytes, got ", std::to_string(got), " bytes");
+    const int64_t step = got == description.height * used || description.height == 1 ? used : description.step;
+    if (description.height < 1 || used < 1 || step < used || got < (description.height - 1) * step + used) {
+      unfit("expected ", std::to_string(description.width), "x", std::to_string(description.height), " ",
+            description.encoding, " in rows of ", std::to_string(description.step), " bytes, got ", std::to_string(got),
+            " bytes");
     }
     pixels.resize(static_cast<size_t>(shape.bytes()));
-    const bool is_swapped = said.is_bigendian != (std::endian::native == std::endian::big);
+    const bool is_swapped = description.is_bigendian != (std::endian::native == std::endian::big);
     const int64_t channels = std::ssize(encoding.kept);
     uint8_t* out = pixels.data();
-    for (int64_t y = 0; y < said.height; ++y) {
-      const uint8_t* in = said.data.data() + y * step;
+    for (int64_t y = 0; y < description.height; ++y) {
+      const uint8_t* in = description.data.data() + y * step;
       if (channels == encoding.channels && std::ranges::is_sorted(encoding.kept) && (size == 1 || !is_swapped)) {
         std::memcpy(out, in, static_cast<size_t>(used));
         out += used;
         continue;
       }
-      for (int64_t x = 0; x < said.width; ++x, in += encoding.channels * size) {
+      for (int64_t x = 0; x < description.width; ++x, in += encoding.channels * size) {
         for (const int64_t kept : encoding.kept) {
           for (int64_t i = 0; i < size; ++i) *out++ = in[kept * size + (is_swapped ? size - 1 - i : i)];
         }
@@ -513,13 +514,13 @@ struct Topic::Plan {
   // Pushes an image that is a file. The row gets the file in the form that a cache stores.
   void push_file(Row& row, const FrameShape& shape, int64_t time_ns, int64_t arrival_ns) {
     // compressed_image_transport writes such files with red and blue exchanged.
-    const bool is_rgb = said.format.starts_with("rgb") || said.format.starts_with("bgr");
-    if (is_rgb && said.format.find("compressed bgr") == std::string_view::npos && shape.channels == 3) {
-      unfit("format: expected 'jpeg', 'png' or one with 'compressed bgr', got '", said.format,
+    const bool is_rgb = description.format.starts_with("rgb") || description.format.starts_with("bgr");
+    if (is_rgb && description.format.find("compressed bgr") == std::string_view::npos && shape.channels == 3) {
+      unfit("format: expected 'jpeg', 'png' or one with 'compressed bgr', got '", description.format,
             "', in whose files red and blue are exchanged");
     }
-    const std::array<int64_t, 2> offsets{0, std::ssize(said.data)};
-    const EncodedFrames taken = take_frames(said.data, offsets);
+    const std::array<int64_t, 2> offsets{0, std::ssize(description.data)};
+    const EncodedFrames taken = take_frames(description.data, offsets);
     const Codec codec = *row.ring->options().codec;
     if (taken.codec != codec || taken.shape != shape) {
       unfit("expected ", name_of(codec), " of ", shape.describe(), ", got ", name_of(taken.codec), " of ",
@@ -538,7 +539,7 @@ struct Topic::Plan {
     for (Row& row : rows) {
       if (row.ring->options().codec) {
         push_image(row, time_ns, arrival_ns);
-      } else if (row.is_there) {
+      } else if (row.is_present) {
         push(row, row.bytes, time_ns, arrival_ns);
       }
     }
@@ -549,10 +550,10 @@ struct Topic::Plan {
   // nanoseconds: a ring refuses 0.
   std::optional<int64_t> stamp_ns() const {
     constexpr int64_t kSecond = 1'000'000'000;
-    if (!said.seconds || !said.nanoseconds) return std::nullopt;
-    const bool is_held = *said.seconds >= 0 && *said.seconds < 9'000'000'000 && *said.nanoseconds > -kSecond &&
-                         *said.nanoseconds <= kSecond;
-    return is_held ? *said.seconds * kSecond + *said.nanoseconds : 0;
+    if (!description.seconds || !description.nanoseconds) return std::nullopt;
+    const bool is_held = *description.seconds >= 0 && *description.seconds < 9'000'000'000 &&
+                         *description.nanoseconds > -kSecond && *description.nanoseconds <= kSecond;
+    return is_held ? *description.seconds * kSecond + *description.nanoseconds : 0;
   }
 };
 
@@ -611,7 +612,7 @@ void Topic::count_lost(const Received& received) {
 }
 
 TopicCounts Topic::counts() const {
-  const auto count = [this](Count of) { return counts_[of].load(std::memory_order_acquire); };
+  const auto count = [this](Count counter) { return counts_[counter].load(std::memory_order_acquire); };
   return {count(kReceived), count(kTaken), count(kRefused), count(kLost)};
 }
 

@@ -68,7 +68,7 @@ struct Part {
 };
 
 // The number of anchors that `where` gets at once.
-constexpr int64_t kAskedAtOnce = int64_t{1} << 18;
+constexpr int64_t kAnchorsAtOnce = int64_t{1} << 18;
 
 // Sorts the ranges, so that a search finds those of an episode.
 std::vector<AnchorRange> sorted(std::vector<AnchorRange> ranges) {
@@ -178,11 +178,11 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
   for (size_t run = 0; run < table_.size(); ++run) parts.push_back({run, 0, anchors_in(run)});
 
   // Cuts the parts of each run by the ranges of its episode, and keeps what lies inside them, or outside.
-  const auto cut = [&](const std::vector<AnchorRange>& given, bool of_rows, bool inside, const char* argument) {
+  const auto cut = [&](const std::vector<AnchorRange>& requested, bool of_rows, bool inside, const char* argument) {
     if (of_rows && rows_ == nullptr) {
       refuse(name, argument, ": rows go with anchors of a stream; expected start_s and end_s, since rate_hz is given");
     }
-    const std::vector<AnchorRange> ranges = sorted(given);
+    const std::vector<AnchorRange> ranges = sorted(requested);
     std::vector<Part> left;
     for (const Part& part : parts) {
       const AnchorRun& run = table_[part.run];
@@ -222,13 +222,13 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
   if (filter.where) {
     std::vector<int64_t> episodes;
     std::vector<int64_t> times;
-    std::vector<Part> asked;
+    std::vector<Part> waiting;
     std::vector<Part> left;
-    const auto ask = [&] {
+    const auto filter_waiting = [&] {
       std::vector<uint8_t> stays(times.size(), 1);
       filter.where(episodes, times, stays);
       size_t i = 0;
-      for (const Part& part : asked) {
+      for (const Part& part : waiting) {
         for (int64_t k = part.begin; k < part.end; ++k, ++i) {
           if (stays[i] == 0) continue;
           if (!left.empty() && left.back().run == part.run && left.back().end == k) {
@@ -240,21 +240,21 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
       }
       episodes.clear();
       times.clear();
-      asked.clear();
+      waiting.clear();
     };
     for (const Part& part : parts) {
       for (int64_t begin = part.begin; begin < part.end;) {
-        const int64_t end = std::min(part.end, begin + kAskedAtOnce - std::ssize(times));
-        asked.push_back({part.run, begin, end});
+        const int64_t end = std::min(part.end, begin + kAnchorsAtOnce - std::ssize(times));
+        waiting.push_back({part.run, begin, end});
         for (int64_t k = begin; k < end; ++k) {
           episodes.push_back(table_[part.run].episode);
           times.push_back(time_of(part.run, k));
         }
-        if (std::ssize(times) == kAskedAtOnce) ask();
+        if (std::ssize(times) == kAnchorsAtOnce) filter_waiting();
         begin = end;
       }
     }
-    if (!times.empty()) ask();
+    if (!times.empty()) filter_waiting();
     parts = std::move(left);
   }
 
@@ -299,10 +299,10 @@ void Anchors::look(const Look& body) const {
   const AnchorIndex from = index();
   std::vector<int64_t> episodes;
   std::vector<int64_t> times;
-  for (int64_t first = 0; first < anchors_; first += kAskedAtOnce) {
+  for (int64_t first = 0; first < anchors_; first += kAnchorsAtOnce) {
     episodes.clear();
     times.clear();
-    for (int64_t i = first; i < std::min(anchors_, first + kAskedAtOnce); ++i) {
+    for (int64_t i = first; i < std::min(anchors_, first + kAnchorsAtOnce); ++i) {
       const Anchor anchor = from.at(i);
       episodes.push_back(anchor.episode);
       times.push_back(anchor.time_ns);

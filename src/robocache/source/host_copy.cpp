@@ -12,7 +12,7 @@ HostCopy::HostCopy(Device device, const std::string& identity, int64_t bytes,
                    const std::function<void(void* memory)>& fill) {
   const int64_t ranks = local_world_size();
   // In a full control group no allocation fails: the system kills the process instead.
-  if (bytes - bytes_present(identity, bytes) > host_memory().free_bytes) throw OutOfMemory("not tried");
+  if (bytes - bytes_present(identity, bytes) > host_memory().free_bytes) throw OutOfMemory("more than is free");
   if (ranks > 1 && bytes > 0 && !identity.empty()) {
     shared_ = SharedMemory(identity, static_cast<size_t>(bytes), fill);
     std::string why_not = shared_.why_not();

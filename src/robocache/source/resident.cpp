@@ -196,12 +196,12 @@ int64_t ResidentStream::bytes(const Dataset& dataset, int64_t stream, std::optio
 int64_t ResidentStream::bytes_present(const Dataset& dataset, int64_t stream, Device device, Tier tier,
                                       std::optional<RowSpan> part) {
   settle(device, tier, part);
-  const int64_t whole = bytes(dataset, stream, part);
-  if (tier == Tier::kMapped || whole == 0) return 0;
+  const int64_t total = bytes(dataset, stream, part);
+  if (tier == Tier::kMapped || total == 0) return 0;
   const auto is = [&](const ResidentStream& resident) { return resident.is(dataset, stream, device, tier, part); };
-  if (living_streams().contains(is)) return whole;
+  if (living_streams().contains(is)) return total;
   if (!is_on_host(device, tier) || part || local_world_size() == 1) return 0;
-  return HostCopy::bytes_present(dataset.open_values(stream).identity, whole);
+  return HostCopy::bytes_present(dataset.open_values(stream).identity, total);
 }
 
 bool ResidentStream::is(const Dataset& dataset, int64_t stream, Device device, Tier tier,

@@ -181,8 +181,8 @@ auto Ring::read(const Body& body) const {
   for (int waits = 0;;) {
     const uint64_t before = version_.load(std::memory_order_acquire);
     if (before % 2 == 0) {
-      const auto found = body(view());
-      if (version_.load(std::memory_order_acquire) == before) return found;
+      const auto result = body(view());
+      if (version_.load(std::memory_order_acquire) == before) return result;
     } else if (++waits < 16) {
       std::this_thread::yield();
     } else {  // a reader with real-time priority that interrupted the writer does not yield its core to it
@@ -209,8 +209,7 @@ int64_t Ring::write_frame(std::span<const char> frame) {
     break;
   }
   if (index == slot_count_) {
-    if (index == kMostSlots)
-      refuse("frame: the ring holds ", std::to_string(kMostSlots), " of them, the most that it can");
+    if (index == kMostSlots) refuse("frame: expected at most ", std::to_string(kMostSlots), " frames in a ring");
     slots_[static_cast<size_t>(slot_count_++)].store(new RingFrame::Slot);
   }
   RingFrame::Slot& slot = *slots_[static_cast<size_t>(index)].load();
@@ -241,27 +240,27 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
     refuse("row: expected ", std::to_string(row_bytes_), " bytes, got ", std::to_string(row.size()));
   }
   const std::scoped_lock lock(writes_);
-  const auto dropped = [this](Pushed what) {
-    count(what);
-    return what;
+  const auto dropped = [this](Pushed outcome) {
+    count(outcome);
+    return outcome;
   };
   if (time_ns <= 0 || time_ns > kLatestNs ||
       (time_ns > arrival_ns && ns_between(time_ns, arrival_ns) > static_cast<uint64_t>(options_.most_ahead_ns))) {
     return dropped(Pushed::kRefused);
   }
-  const View found = view();
-  const Rows* const rows = found.rows;
-  int64_t begin = found.begin;
-  const int64_t end = found.end;
-  Pushed what = Pushed::kKept;
+  const View current = view();
+  const Rows* const rows = current.rows;
+  int64_t begin = current.begin;
+  const int64_t end = current.end;
+  Pushed outcome = Pushed::kKept;
   if (begin < end) {
     const int64_t newest = rows->time(end - 1);
     if (time_ns < newest - options_.lateness_ns) {
       if (newest - time_ns <= options_.span_ns) return dropped(Pushed::kTooLate);
       if (options_.rewind == Rewind::kRefuse) return dropped(Pushed::kRefused);
-      what = Pushed::kSegment;
+      outcome = Pushed::kSegment;
     } else if (time_ns < newest) {
-      what = Pushed::kReordered;
+      outcome = Pushed::kReordered;
     }
   }
 
@@ -277,10 +276,10 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
     }
     begin = to;
   };
-  if (what == Pushed::kSegment) {
+  if (outcome == Pushed::kSegment) {
     forget(end);
     segment_.store(end, std::memory_order_release);
-  } else if (what == Pushed::kKept) {
+  } else if (outcome == Pushed::kKept) {
     while (end - begin > kRowsBehind && rows->time(begin + kRowsBehind) < time_ns - options_.span_ns) forget(begin + 1);
   }
   if (end - begin == rows->capacity()) grow(begin, end);
@@ -305,12 +304,14 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
   begin_.store(begin, std::memory_order_release);
   end_.store(end + 1, std::memory_order_release);
   version_.fetch_add(1);
-  count(what);
-  return what;
+  count(outcome);
+  return outcome;
 }
 
 RingCounts Ring::counts() const {
-  const auto of = [this](Pushed what) { return counts_[static_cast<size_t>(what)].load(std::memory_order_relaxed); };
+  const auto of = [this](Pushed outcome) {
+    return counts_[static_cast<size_t>(outcome)].load(std::memory_order_relaxed);
+  };
   RingCounts counts{.pushed = 0,
                     .kept = of(Pushed::kKept),
                     .reordered = of(Pushed::kReordered),

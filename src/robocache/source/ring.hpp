@@ -159,7 +159,7 @@ class Ring {
   bool pin_frames(RingRows& to) const;
   void grow(int64_t begin, int64_t end);
   int64_t write_frame(std::span<const char> frame);
-  void count(Pushed what) { counts_[static_cast<size_t>(what)].fetch_add(1, std::memory_order_relaxed); }
+  void count(Pushed outcome) { counts_[static_cast<size_t>(outcome)].fetch_add(1, std::memory_order_relaxed); }
 
   // Returns the result of body(view) for rows that the writer did not change meanwhile.
   template <class Body>

@@ -184,7 +184,7 @@ TEST(WindowSamplesBuilds, FillTheirSamplesAndNoOther) {
 }
 
 // The options of a stream.
-struct Asked {
+struct StreamOptions {
   InterpolationMethod method;
   bool causal;
   int64_t max_gap_ns;
@@ -241,21 +241,22 @@ void expect_what_scalar_rules_take(const std::vector<int64_t>& deltas) {
   const int64_t count = anchors.index().anchors;
   const auto steps = static_cast<int64_t>(deltas.size());
   const MixtureTables mixture{std::vector<int64_t>{count}, {.weights = {std::nullopt}, .shuffle = false}};
-  for (const Asked& asked : std::vector<Asked>{{InterpolationMethod::kLinear, false, -1, -1, 1000},
-                                               {InterpolationMethod::kLinear, false, 25'000'000, -1, 0},
-                                               {InterpolationMethod::kLinear, false, -1, -1, 4'000'000},
-                                               {InterpolationMethod::kPrevious, false, 25'000'000, 5'000'000, 1000},
-                                               {InterpolationMethod::kNearest, false, -1, 4'000'000, 1000},
-                                               {InterpolationMethod::kNext, false, 25'000'000, 9'000'000, 0},
-                                               {InterpolationMethod::kLinear, true, 15'000'000, -1, 1000},
-                                               {InterpolationMethod::kPrevious, true, -1, 7'000'000, 4'000'000}}) {
+  for (const StreamOptions& options :
+       std::vector<StreamOptions>{{InterpolationMethod::kLinear, false, -1, -1, 1000},
+                                  {InterpolationMethod::kLinear, false, 25'000'000, -1, 0},
+                                  {InterpolationMethod::kLinear, false, -1, -1, 4'000'000},
+                                  {InterpolationMethod::kPrevious, false, 25'000'000, 5'000'000, 1000},
+                                  {InterpolationMethod::kNearest, false, -1, 4'000'000, 1000},
+                                  {InterpolationMethod::kNext, false, 25'000'000, 9'000'000, 0},
+                                  {InterpolationMethod::kLinear, true, 15'000'000, -1, 1000},
+                                  {InterpolationMethod::kPrevious, true, -1, 7'000'000, 4'000'000}}) {
     WindowStream stream{};
     stream.rows = {clock.view(), values.data(), 1, DType::kFloat32};
     stream.delta_ns = deltas;
-    stream.methods = {{0, 1, asked.method}};
-    stream.max_gap_ns = asked.max_gap_ns;
-    stream.tolerance_ns = asked.tolerance_ns;
-    stream.causal = asked.causal;
+    stream.methods = {{0, 1, options.method}};
+    stream.max_gap_ns = options.max_gap_ns;
+    stream.tolerance_ns = options.tolerance_ns;
+    stream.causal = options.causal;
     stream.out_features = 1;
     stream.out_dtype = DType::kFloat32;
     stream.age_offset = 0;
@@ -264,7 +265,7 @@ void expect_what_scalar_rules_take(const std::vector<int64_t>& deltas) {
     DeviceTables tables{Device{}};
     WindowBatch batch{};
     batch.plan = window_plan(std::vector<WindowStreams>{{anchors.index(), {stream}, {}}}, tables);
-    batch.plan.snap_ns = asked.snap_ns;
+    batch.plan.snap_ns = options.snap_ns;
     batch.plan.time_offset = batch.plan.episode_offset = batch.plan.source_offset = batch.plan.anchor_offset = -1;
     batch.mixture = mixture.mixture().at_epoch(0, 0);
     batch.count = count;
@@ -281,7 +282,7 @@ void expect_what_scalar_rules_take(const std::vector<int64_t>& deltas) {
         const ClockRow<int64_t> row{times.data(), 1};
         const auto rows = static_cast<int64_t>(times.size());
         int64_t hint = 0;
-        const WindowTarget<> found = find_target(row, rows, target, asked.snap_ns, hint);
+        const WindowTarget<> found = find_target(row, rows, target, options.snap_ns, hint);
         const Pick<double> picked = pick_at(row, rows, found, segment);
         const auto left = static_cast<float>(picked.left);
         const auto right = static_cast<float>(picked.right);
@@ -290,11 +291,11 @@ void expect_what_scalar_rules_take(const std::vector<int64_t>& deltas) {
                                                                 : lerp(left, right, static_cast<float>(picked.weight));
         const auto at = static_cast<size_t>(i);
         ASSERT_EQ(reinterpret_cast<const float*>(memory.data() + stream.out_offset)[at], expected)
-            << build.name << ", " << name_of(asked.method) << ", step " << i;
+            << build.name << ", " << name_of(options.method) << ", step " << i;
         ASSERT_EQ(memory[static_cast<size_t>(stream.pad_offset) + at] != 0, !picked.valid)
             << build.name << ", step " << i;
         ASSERT_EQ(reinterpret_cast<const int64_t*>(memory.data())[at], age_of(row, picked, target))
-            << build.name << ", " << name_of(asked.method) << ", step " << i;
+            << build.name << ", " << name_of(options.method) << ", step " << i;
       }
     }
   }

@@ -49,7 +49,7 @@ inline std::string stream_name(DType dtype, int64_t features) {
 // A recording with a stream for each float type and vector width, and one for each integer type. In its five episodes
 // some streams are missing or have one row. It is written once, because making files durable takes most of the time.
 inline const std::shared_ptr<const Dataset>& every_type() {
-  static const std::shared_ptr<const Dataset> made = [] {
+  static const std::shared_ptr<const Dataset> dataset = [] {
     Random random(41);
     test::CacheWriter writer;
     for (int64_t episode = 0; episode < 5; ++episode) {
@@ -79,7 +79,7 @@ inline const std::shared_ptr<const Dataset>& every_type() {
     }
     return writer.dataset();
   }();
-  return made;
+  return dataset;
 }
 
 inline const std::vector<double> kDeltas{0.0, -0.021, 0.0005, 0.4, -0.4, 0.013, 0.013};
@@ -88,9 +88,9 @@ inline const std::vector<double> kDeltas{0.0, -0.021, 0.0005, 0.4, -0.4, 0.013, 
 class OnDeviceOfLoader : public OnDevice {
  protected:
   static LoaderOptions options() {
-    LoaderOptions made;
-    made.device = device();
-    return made;
+    LoaderOptions options;
+    options.device = device();
+    return options;
   }
 };
 

@@ -47,12 +47,12 @@ struct Way {
 
 // Keeps the files of the recording: three streams on their own clocks in three episodes, of which one lacks "force".
 CacheWriter& writer() {
-  static CacheWriter made;
-  return made;
+  static CacheWriter writer;
+  return writer;
 }
 
 const std::shared_ptr<const Dataset>& recording() {
-  static const std::shared_ptr<const Dataset> made = [] {
+  static const std::shared_ptr<const Dataset> dataset = [] {
     Random random(61);
     for (int64_t episode = 0; episode < 3; ++episode) {
       const auto times = [&](int64_t rows, int64_t period_ns) {
@@ -76,7 +76,7 @@ const std::shared_ptr<const Dataset>& recording() {
     }
     return writer().dataset();
   }();
-  return made;
+  return dataset;
 }
 
 using Bytes = std::vector<unsigned char>;
@@ -111,7 +111,7 @@ class Memories {
 
   Feed::Allocate allocate() {
     return [this](size_t bytes) -> std::shared_ptr<void> {
-      if (fails_at_ == ++asked_) throw std::bad_alloc();
+      if (fails_at_ == ++allocations_) throw std::bad_alloc();
       auto buffer = std::make_shared<DeviceBuffer>(device_, bytes);
       fill(*buffer);
       ++living_;
@@ -124,7 +124,7 @@ class Memories {
   }
 
   void fail_at(int64_t allocation) { fails_at_ = allocation; }
-  int64_t asked() const { return asked_; }
+  int64_t allocations() const { return allocations_; }
   int64_t living() const { return living_; }
 
   void expect_untouched() const {
@@ -148,7 +148,7 @@ class Memories {
 
   Device device_;
   int64_t fails_at_ = 0;
-  int64_t asked_ = 0;
+  int64_t allocations_ = 0;
   int64_t living_ = 0;
   std::vector<std::shared_ptr<DeviceBuffer>> left_;
 };
@@ -174,23 +174,23 @@ class FeedTest : public testing::TestWithParam<Way> {
   }
 
   static LoaderOptions options() {
-    LoaderOptions made = in_memory();
-    made.device = device();
-    made.streams[0].residency = GetParam().state;
-    made.streams[1].residency = GetParam().force;
-    made.streams[2].residency = GetParam().button;
-    return made;
+    LoaderOptions options = in_memory();
+    options.device = device();
+    options.streams[0].residency = GetParam().state;
+    options.streams[1].residency = GetParam().force;
+    options.streams[2].residency = GetParam().button;
+    return options;
   }
 
-  static std::shared_ptr<const Loader> loader(const LoaderOptions& of = options()) {
-    return std::make_shared<const Loader>(recording(), of);
+  static std::shared_ptr<const Loader> loader(const LoaderOptions& loader_options = options()) {
+    return std::make_shared<const Loader>(recording(), loader_options);
   }
 
   // Returns the batch as a loader on the CPU makes it, with all streams in memory and no feed.
-  static Arrays expected(const BatchPosition& position, LoaderOptions of = options()) {
-    of.device = {};
-    for (StreamRequest& request : of.streams) request.residency = kInMemory;
-    const Loader plain(recording(), of);
+  static Arrays expected(const BatchPosition& position, LoaderOptions loader_options = options()) {
+    loader_options.device = {};
+    for (StreamRequest& request : loader_options.streams) request.residency = kInMemory;
+    const Loader plain(recording(), loader_options);
     DeviceBuffer memory({}, plain.batch_bytes());
     plain.fill(position, memory.data(), {});
     return arrays_of(plain, plain.samples_at(position), memory.data());
@@ -217,13 +217,13 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(FeedTest, EqualsFillAcrossEpochs) {
   for (const bool drop_last : {false, true}) {
-    LoaderOptions asked = options();
-    asked.drop_last = drop_last;
+    LoaderOptions loader_options = options();
+    loader_options.drop_last = drop_last;
     for (int64_t prefetch = 0; prefetch <= 3; ++prefetch) {
       for (const bool reuse : {false, true}) {
         SCOPED_TRACE(std::to_string(prefetch) + (reuse ? " reused" : "") + (drop_last ? " drop_last" : ""));
         Memories memories(device());
-        const auto from = loader(asked);
+        const auto from = loader(loader_options);
         std::vector<FedBatch> kept;
         std::vector<Arrays> were;
         {
@@ -234,7 +234,7 @@ TEST_P(FeedTest, EqualsFillAcrossEpochs) {
             ASSERT_TRUE(batch);
             ASSERT_EQ(batch->samples, from->samples_at(position));
             const Arrays arrays = arrays_of(*from, batch->samples, batch->memory.get());
-            ASSERT_EQ(arrays, expected(position, asked)) << position.epoch << ' ' << position.samples;
+            ASSERT_EQ(arrays, expected(position, loader_options)) << position.epoch << ' ' << position.samples;
             // The feed makes the next batches meanwhile, in other memory.
             if (position.samples % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
             EXPECT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), arrays);
@@ -248,7 +248,7 @@ TEST_P(FeedTest, EqualsFillAcrossEpochs) {
           position = {.seed = 5, .epoch = 4, .samples = from->samples()};
           EXPECT_FALSE(feed.next(position, memories.allocate(), {}));
           if (reuse) {
-            EXPECT_LE(memories.asked(), most_memories(prefetch));
+            EXPECT_LE(memories.allocations(), most_memories(prefetch));
           }
           EXPECT_LE(memories.living() - static_cast<int64_t>(kept.size()), most_memories(prefetch));
         }
@@ -285,7 +285,7 @@ TEST_P(FeedTest, TakesPositionsInAnyOrder) {
           if (!random.one_in(5)) position = behind(*from, position);  // else asks for the same position again
         }
         if (reuse) {
-          EXPECT_LE(memories.asked(), most_memories(prefetch));
+          EXPECT_LE(memories.allocations(), most_memories(prefetch));
         }
       }
       EXPECT_EQ(memories.living(), 0);
@@ -296,11 +296,11 @@ TEST_P(FeedTest, TakesPositionsInAnyOrder) {
 
 // Batches take about a millisecond, so that some are being made whenever the weights change.
 TEST_P(FeedTest, BatchesAheadWithOldWeightsAreMadeAgain) {
-  const auto of_two = [](LoaderOptions made) {
-    made.mixture = true;
-    made.sources = {{.dataset = recording(), .name = "a", .weight = 1},
-                    {.dataset = recording(), .name = "b", .weight = 3}};
-    return std::make_shared<const Loader>(made);
+  const auto of_two = [](LoaderOptions loader_options) {
+    loader_options.mixture = true;
+    loader_options.sources = {{.dataset = recording(), .name = "a", .weight = 1},
+                              {.dataset = recording(), .name = "b", .weight = 3}};
+    return std::make_shared<const Loader>(loader_options);
   };
   LoaderOptions on_cpu = options();
   on_cpu.device = {};
@@ -332,11 +332,11 @@ TEST_P(FeedTest, BatchesAheadWithOldWeightsAreMadeAgain) {
 }
 
 TEST_P(FeedTest, FinishesWorkBeforeItsMemoryIsFreed) {
-  LoaderOptions asked = options();
-  asked.batch_size = 119;
-  asked.streams[1].delta_timestamps.resize(400, 1e-6);
-  const auto from = loader(asked);
-  const Arrays first = expected({}, asked);
+  LoaderOptions loader_options = options();
+  loader_options.batch_size = 119;
+  loader_options.streams[1].delta_timestamps.resize(400, 1e-6);
+  const auto from = loader(loader_options);
+  const Arrays first = expected({}, loader_options);
   for (const bool reuse : {false, true}) {
     for (int round = 0; round < 40; round += kSanitized ? 5 : 1) {
       Memories memories(device());
@@ -373,7 +373,7 @@ TEST_P(FeedTest, ContinuesAfterAFailedAllocation) {
       }
       EXPECT_LE(memories.living(), most_memories(2));
       if (reuse) {
-        EXPECT_LE(memories.asked(), most_memories(2) + 1);
+        EXPECT_LE(memories.allocations(), most_memories(2) + 1);
       }
     }
   }
@@ -407,7 +407,7 @@ TEST_P(FeedTest, LoopsInTurnsKeepTheirLastBatches) {
           }
         }
         if (reuse) {
-          EXPECT_LE(memories.asked(), most_memories(prefetch) + kLoops - 1);
+          EXPECT_LE(memories.allocations(), most_memories(prefetch) + kLoops - 1);
         }
         last.clear();
       }
@@ -422,9 +422,9 @@ TEST_P(FeedTest, LoopsInTurnsKeepTheirLastBatches) {
 
 TEST_P(FeedTest, ARangeForCoversTheRestOfAnEpoch) {
   for (const bool drop_last : {false, true}) {
-    LoaderOptions asked = options();
-    asked.drop_last = drop_last;
-    const auto from = loader(asked);
+    LoaderOptions loader_options = options();
+    loader_options.drop_last = drop_last;
+    const auto from = loader(loader_options);
     Feed feed(from, {.prefetch = 2});
     std::vector<Batch> kept;
     for (const Batch& batch : feed.epoch({.seed = 5, .epoch = 1, .samples = 3})) kept.push_back(batch);
@@ -432,7 +432,7 @@ TEST_P(FeedTest, ARangeForCoversTheRestOfAnEpoch) {
     for (const Batch& batch : kept) {
       EXPECT_EQ(batch.position, position);
       EXPECT_EQ(batch.samples(), from->samples_at(position));
-      EXPECT_EQ(arrays_of(*from, batch.samples(), batch.fed.memory.get()), expected(position, asked));
+      EXPECT_EQ(arrays_of(*from, batch.samples(), batch.fed.memory.get()), expected(position, loader_options));
       const TensorView state = batch["state"];
       EXPECT_EQ(state.shape[0], batch.samples());
       EXPECT_EQ(state.shape[1], 3);
@@ -458,14 +458,14 @@ class OnOneThread {
 
 TEST_P(FeedTest, AnInterruptedWaitLosesNoBatch) {
   struct Interrupt {};
-  LoaderOptions asked = options();
-  asked.batch_size = 120;  // the whole epoch
+  LoaderOptions loader_options = options();
+  loader_options.batch_size = 120;  // the whole epoch
   // A wait checks for signals every few milliseconds. On one thread a batch takes several times as long on any machine.
   const OnOneThread on_one_thread;
-  asked.streams[0].delta_timestamps.resize(kSanitized ? 10'000 : 20'000, 1e-6);
-  asked.streams[0].residency = device().is_cuda() ? Tier::kMapped : GetParam().state;  // makes the caller wait
-  const auto from = loader(asked);
-  const Arrays second = expected({.epoch = 1}, asked);
+  loader_options.streams[0].delta_timestamps.resize(kSanitized ? 10'000 : 20'000, 1e-6);
+  loader_options.streams[0].residency = device().is_cuda() ? Tier::kMapped : GetParam().state;  // makes the caller wait
+  const auto from = loader(loader_options);
+  const Arrays second = expected({.epoch = 1}, loader_options);
   Memories memories(device());
   Feed feed(from, {.prefetch = 1, .reuse = true});
   int interrupts = 0;
@@ -484,7 +484,7 @@ TEST_P(FeedTest, AnInterruptedWaitLosesNoBatch) {
     }
     ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), second);
   }
-  EXPECT_LE(memories.asked(), most_memories(1));
+  EXPECT_LE(memories.allocations(), most_memories(1));
   if (interrupts == 0 && device().is_cuda()) GTEST_SKIP() << "NOT TESTED: this host was never waited for";
   EXPECT_GT(interrupts, 0);
 }
@@ -525,8 +525,8 @@ TEST_P(FeedTest, ACutFileFailsOnlyBatchesThatNeedIt) {
   TemporaryFolder folder;
   std::filesystem::copy(dataset->path(), folder.path() + "/cache", std::filesystem::copy_options::recursive);
   const auto copied = Dataset::open(folder.path() + "/cache");
-  const LoaderOptions asked = options();
-  const auto from = std::make_shared<const Loader>(copied, asked);
+  const LoaderOptions loader_options = options();
+  const auto from = std::make_shared<const Loader>(copied, loader_options);
   const std::string file = folder.path() + "/cache/streams/state/values.npy";
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 15 * 3 * sizeof(float) + 5);
   const bool reads_it = GetParam().state == Tier::kMapped;
@@ -537,7 +537,7 @@ TEST_P(FeedTest, ACutFileFailsOnlyBatchesThatNeedIt) {
       int missed = 0;
       BatchPosition position{.seed = 9};
       for (; position.epoch < 2; position = behind(*from, position)) {
-        const Arrays right = expected(position, asked);
+        const Arrays right = expected(position, loader_options);
         const auto take = [&] {
           const auto batch = feed.next(position, memories.allocate(), {});
           EXPECT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), right) << position.samples;
@@ -587,7 +587,7 @@ TEST_P(FeedTest, TakesTheMemoryOfDroppedBatches) {
         ASSERT_EQ(arrays_of(*from, batch.samples, batch.memory.get()), expected(at)) << step;
         std::thread([&] { held.erase(any); }).join();
       }
-      EXPECT_LE(memories.asked(), most_held + prefetch + 1);
+      EXPECT_LE(memories.allocations(), most_held + prefetch + 1);
       while (held.size() > 1) held.pop_back();
     }
     const auto& [batch, at] = held.front();  // the feed is gone

@@ -23,36 +23,36 @@ ROBOCACHE_ON_EACH_DEVICE(LoaderTest);
 
 TEST_P(LoaderTest, TheHostKnowsEachSamplesMoment) {
   const auto dataset = every_type();
-  LoaderOptions asked = options();
-  asked.batch_size = 9;
-  asked.anchor = stream_name(DType::kFloat32, 4);
-  asked.streams = {{.stream = asked.anchor, .delta_timestamps = kDeltas}};
-  const Loader loader(dataset, asked);
+  LoaderOptions loader_options = options();
+  loader_options.batch_size = 9;
+  loader_options.anchor = stream_name(DType::kFloat32, 4);
+  loader_options.streams = {{.stream = loader_options.anchor, .delta_timestamps = kDeltas}};
+  const Loader loader(dataset, loader_options);
   struct Moment {
     int64_t episode, time_ns;
   };
   std::vector<Moment> moments;
-  const Stream& stream = dataset->stream(asked.anchor);
+  const Stream& stream = dataset->stream(loader_options.anchor);
   for (size_t e = 0; e + 1 < stream.row_offsets.size(); ++e) {
     for (int64_t row = stream.row_offsets[e]; row < stream.row_offsets[e + 1]; ++row) {
       moments.push_back({static_cast<int64_t>(e), stream.time_ns[row]});
     }
   }
   ASSERT_EQ(loader.anchors(), std::ssize(moments));
-  const auto expect = [&](const SampleAnchor& found, int64_t anchor, int64_t number) {
-    EXPECT_EQ(found.source, 0);
-    EXPECT_EQ(found.episode, moments[static_cast<size_t>(anchor)].episode);
-    EXPECT_EQ(found.time_ns, moments[static_cast<size_t>(anchor)].time_ns);
-    EXPECT_EQ(found.number, number);
+  const auto expect = [&](const SampleAnchor& actual, int64_t anchor, int64_t number) {
+    EXPECT_EQ(actual.source, 0);
+    EXPECT_EQ(actual.episode, moments[static_cast<size_t>(anchor)].episode);
+    EXPECT_EQ(actual.time_ns, moments[static_cast<size_t>(anchor)].time_ns);
+    EXPECT_EQ(actual.number, number);
   };
   const Order order = Order::of(std::ssize(moments)).keyed(7, 2);
   const std::vector<SampleAnchor> drawn = loader.anchors_at({.seed = 7, .epoch = 2, .samples = 18});
   ASSERT_EQ(drawn.size(), 9u);
   for (int64_t i = 0; i < 9; ++i) expect(drawn[static_cast<size_t>(i)], order.at(18 + i), 18 + i);
-  const std::vector<int64_t> given = {std::ssize(moments) - 1, 0, 3};
-  const std::vector<SampleAnchor> gathered = loader.anchors_at({}, given);
-  ASSERT_EQ(gathered.size(), given.size());
-  for (size_t i = 0; i < given.size(); ++i) expect(gathered[i], given[i], given[i]);
+  const std::vector<int64_t> numbers = {std::ssize(moments) - 1, 0, 3};
+  const std::vector<SampleAnchor> gathered = loader.anchors_at({}, numbers);
+  ASSERT_EQ(gathered.size(), numbers.size());
+  for (size_t i = 0; i < numbers.size(); ++i) expect(gathered[i], numbers[i], numbers[i]);
   EXPECT_THROW(loader.anchors_at({}, std::vector<int64_t>{std::ssize(moments)}), ArgumentError);
 
   int64_t anchor = 0;
@@ -65,14 +65,14 @@ TEST_P(LoaderTest, TheHostKnowsEachSamplesMoment) {
 }
 
 TEST_P(LoaderTest, WeightsChangeInOrderAndForOneSeed) {
-  LoaderOptions asked = options();
-  asked.batch_size = 9;
-  asked.mixture = true;
-  asked.anchor = stream_name(DType::kFloat32, 4);
-  asked.streams = {{.stream = asked.anchor, .delta_timestamps = kDeltas}};
-  asked.sources = {{.dataset = every_type(), .name = "a", .weight = 1},
-                   {.dataset = every_type(), .name = "b", .weight = 3}};
-  const Loader loader(asked);
+  LoaderOptions loader_options = options();
+  loader_options.batch_size = 9;
+  loader_options.mixture = true;
+  loader_options.anchor = stream_name(DType::kFloat32, 4);
+  loader_options.streams = {{.stream = loader_options.anchor, .delta_timestamps = kDeltas}};
+  loader_options.sources = {{.dataset = every_type(), .name = "a", .weight = 1},
+                            {.dataset = every_type(), .name = "b", .weight = 3}};
+  const Loader loader(loader_options);
   const auto sources_at = [&](const BatchPosition& position) {
     std::vector<int64_t> drawn(2);
     for (const SampleAnchor& anchor : loader.anchors_at(position)) ++drawn[static_cast<size_t>(anchor.source)];
@@ -111,10 +111,10 @@ LoaderOptions options_of_everything(const Dataset& dataset, DType dtype = DType:
   constexpr InterpolationMethod kMethods[] = {InterpolationMethod::kLinear, InterpolationMethod::kNearest,
                                               InterpolationMethod::kPrevious, InterpolationMethod::kNext,
                                               InterpolationMethod::kLinear};
-  LoaderOptions asked;
-  asked.dtype = dtype;
-  asked.batch_size = 150;
-  asked.anchor = stream_name(DType::kFloat32, 4);
+  LoaderOptions loader_options;
+  loader_options.dtype = dtype;
+  loader_options.batch_size = 150;
+  loader_options.anchor = stream_name(DType::kFloat32, 4);
   size_t turn = 0;
   for (const Stream& stream : dataset.streams()) {
     StreamRequest request{.stream = stream.name, .delta_timestamps = kDeltas};
@@ -122,10 +122,10 @@ LoaderOptions options_of_everything(const Dataset& dataset, DType dtype = DType:
     if (++turn % 3 != 0) request.method = kMethods[floating ? turn % 5 : 1 + turn % 3];
     if (floating) request.normalize = kNormalizations[turn % 4];
     if (turn % 5 == 0) request.max_gap_s = 0.012;
-    asked.streams.push_back(request);
+    loader_options.streams.push_back(request);
   }
-  for (int i = 0; i < 1300; ++i) asked.streams[0].delta_timestamps.push_back(0.0003 * (i - 650));
-  return asked;
+  for (int i = 0; i < 1300; ++i) loader_options.streams[0].delta_timestamps.push_back(0.0003 * (i - 650));
+  return loader_options;
 }
 
 TEST(LoaderThreads, TheNumberOfThreadsDoesNotChangeABatch) {

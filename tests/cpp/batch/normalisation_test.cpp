@@ -130,13 +130,13 @@ TEST_P(Normalisation, NoNormalizationTurnsNumbersIntoNan) {
   writer.end_episode();
   const auto dataset = writer.dataset();
   for (const Normalize normalize : kModes) {
-    LoaderOptions asked = options();
-    asked.shuffle = false;
-    asked.batch_size = 3;
-    asked.dtype = DType::kFloat64;
+    LoaderOptions loader_options = options();
+    loader_options.shuffle = false;
+    loader_options.batch_size = 3;
+    loader_options.dtype = DType::kFloat64;
     for (const auto& [name, features] : {std::pair<std::string, size_t>{"float32", 4}, {"float64", 3}}) {
-      asked.streams = {{.stream = name, .delta_timestamps = {0.0}, .normalize = normalize}};
-      const Loader loader(dataset, asked);
+      loader_options.streams = {{.stream = name, .delta_timestamps = {0.0}, .normalize = normalize}};
+      const Loader loader(dataset, loader_options);
       std::vector<double> got(3 * features);
       std::memcpy(got.data(), filled(loader, {}).data() + loader.arrays()[0].offset, got.size() * sizeof(double));
       for (size_t i = 0; i < got.size(); ++i) {

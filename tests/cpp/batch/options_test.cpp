@@ -78,23 +78,23 @@ TEST_P(LoaderRefuses, RowsWithTooManyDimensions) {
     writer.append("x", U8{}, {0}, {1}, std::vector<int64_t>(dimensions, 1));
     writer.end_episode();
     const auto dataset = writer.dataset();
-    LoaderOptions asked;
-    asked.device = device();
-    asked.streams = {{.stream = "x", .delta_timestamps = {0.0}}};
+    LoaderOptions loader_options;
+    loader_options.device = device();
+    loader_options.streams = {{.stream = "x", .delta_timestamps = {0.0}}};
     if (dimensions == 6) {
-      const Loader loader(dataset, asked);
+      const Loader loader(dataset, loader_options);
       EXPECT_EQ(loader.view(loader.arrays()[0], 0, nullptr).ndim, kMaxDims);
     } else {
-      EXPECT_THROW(Loader(dataset, asked), ArgumentError);
+      EXPECT_THROW(Loader(dataset, loader_options), ArgumentError);
     }
   }
 }
 
 TEST_P(LoaderRefuses, PositionsOutsideTheEpoch) {
-  LoaderOptions asked;
-  asked.device = device();
-  asked.streams = {{.stream = "float32.4", .delta_timestamps = {0.0}}};
-  const Loader loader(every_type(), asked);
+  LoaderOptions loader_options;
+  loader_options.device = device();
+  loader_options.streams = {{.stream = "float32.4", .delta_timestamps = {0.0}}};
+  const Loader loader(every_type(), loader_options);
   for (const int64_t samples : {int64_t{-1}, loader.samples() + 1, std::numeric_limits<int64_t>::max()}) {
     try {
       loader.fill({.samples = samples}, nullptr, {});

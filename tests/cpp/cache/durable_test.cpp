@@ -20,16 +20,16 @@
 
 namespace {
 
-// Records what this process makes durable, in order, and on how many threads at once. Calls wait until `together` of
+// Records what this process makes durable, in order, and on how many threads at once. Calls wait until `required` of
 // them have come, however late a busy machine starts them. A path that contains `refused` fails.
 struct Disk {
   std::mutex mutex;
-  std::condition_variable came;
+  std::condition_variable arrived;
   std::vector<std::string> durable;
   std::string refused;
   int at_once = 0;
   int most_at_once = 0;
-  int together = 0;
+  int required = 0;
 };
 Disk disk;
 
@@ -41,9 +41,9 @@ extern "C" int fsync(int file) {
     std::unique_lock<std::mutex> lock(disk.mutex);
     disk.most_at_once = std::max(disk.most_at_once, ++disk.at_once);
     disk.durable.push_back(path);
-    disk.came.notify_all();
-    const auto have_come = [] { return disk.most_at_once >= disk.together; };
-    if (!disk.came.wait_for(lock, std::chrono::seconds(30), have_come)) disk.together = 0;
+    disk.arrived.notify_all();
+    const auto have_arrived = [] { return disk.most_at_once >= disk.required; };
+    if (!disk.arrived.wait_for(lock, std::chrono::seconds(30), have_arrived)) disk.required = 0;
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
   const bool refused = !disk.refused.empty() && path.find(disk.refused) != std::string::npos;
@@ -63,7 +63,7 @@ class DurableTest : public test::WriterFixture {
     disk.durable.clear();
     disk.refused.clear();
     disk.most_at_once = 0;
-    disk.together = 0;
+    disk.required = 0;
   }
 
   void write_many(WriteMode mode = WriteMode::kNew) const {
@@ -84,7 +84,7 @@ class DurableTest : public test::WriterFixture {
 };
 
 TEST_F(DurableTest, AllFilesAndFoldersComeBeforeTheManifest) {
-  disk.together = 5;  // the disk is waited for once, not hundreds of times
+  disk.required = 5;  // the disk is waited for once, not hundreds of times
   for (const WriteMode mode : {WriteMode::kNew, WriteMode::kAppend}) {
     disk.durable.clear();
     write_many(mode);

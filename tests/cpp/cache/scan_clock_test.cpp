@@ -21,10 +21,10 @@ struct Period {
 };
 
 std::vector<double> edges() {
-  std::vector<double> made;
-  for (int i = 0; i <= 52; ++i) made.push_back(0.05 * std::pow(400.0, i / 52.0));
-  made[26] = 1;  // for a clock without jitter
-  return made;
+  std::vector<double> edges;
+  for (int i = 0; i <= 52; ++i) edges.push_back(0.05 * std::pow(400.0, i / 52.0));
+  edges[26] = 1;  // for a clock without jitter
+  return edges;
 }
 
 // Checks each fact against a plain computation from a list of all periods.

@@ -82,16 +82,16 @@ std::vector<std::tuple<int64_t, int, double>> jumps_of(const Table& table, int64
     std::ranges::sort(moved);
     const double bound = 10 * moved[static_cast<size_t>(0.99 * static_cast<double>(moved.size() - 1))];
     for (size_t i = 0; i < steps.size(); ++i) {
-      const double there = steps[i];
-      if (std::abs(there) <= bound) continue;
+      const double step_to = steps[i];
+      if (std::abs(step_to) <= bound) continue;
       const double back = i + 1 < steps.size() ? steps[i + 1] : 0;
       const int64_t row = first + static_cast<int64_t>(i);
-      if (std::abs(back) > bound && std::abs(there + back) < 0.2 * std::abs(there)) {
-        jumps.emplace_back(row, 0, there);
+      if (std::abs(back) > bound && std::abs(step_to + back) < 0.2 * std::abs(step_to)) {
+        jumps.emplace_back(row, 0, step_to);
         ++i;
       } else {
-        const auto near = [&](double turn) { return std::abs(std::abs(there) / turn - 1) < 0.05; };
-        jumps.emplace_back(row, near(2 * std::numbers::pi) || near(360) ? 1 : 2, there);
+        const auto near = [&](double turn) { return std::abs(std::abs(step_to) / turn - 1) < 0.05; };
+        jumps.emplace_back(row, near(2 * std::numbers::pi) || near(360) ? 1 : 2, step_to);
       }
     }
   }
@@ -99,24 +99,25 @@ std::vector<std::tuple<int64_t, int, double>> jumps_of(const Table& table, int64
 }
 
 // Count, first row, worst size.
-using Told = std::tuple<int64_t, int64_t, double>;
+using Deviation = std::tuple<int64_t, int64_t, double>;
 
-void tell(std::map<std::pair<int, int64_t>, Told>& told, int kind, int64_t feature, int64_t row, double size) {
-  auto& [count, first, worst] = told.try_emplace({kind, feature}, 0, row, 0.0).first->second;
+void add_deviation(std::map<std::pair<int, int64_t>, Deviation>& deviations, int kind, int64_t feature, int64_t row,
+                   double size) {
+  auto& [count, first, worst] = deviations.try_emplace({kind, feature}, 0, row, 0.0).first->second;
   ++count;
   worst = std::max(worst, size);
 }
 
-std::map<std::pair<int, int64_t>, Told> beyond_of(const Table& table) {
-  std::map<std::pair<int, int64_t>, Told> told;
+std::map<std::pair<int, int64_t>, Deviation> beyond_of(const Table& table) {
+  std::map<std::pair<int, int64_t>, Deviation> deviations;
   for (int64_t row = 0; row < table.rows(); ++row) {
     for (int64_t f = 0; f < table.features && !table.low.empty(); ++f) {
       const double low = table.low[static_cast<size_t>(f)];
       const double high = table.high[static_cast<size_t>(f)];
       const double x = table.at(row, f);
       if (std::isnan(low) || std::isnan(high)) continue;
-      if (x < low) tell(told, 0, f, row, low - x);
-      if (x > high) tell(told, 0, f, row, x - high);
+      if (x < low) add_deviation(deviations, 0, f, row, low - x);
+      if (x > high) add_deviation(deviations, 0, f, row, x - high);
     }
     for (const int64_t q : table.quaternions) {
       double square = 0;
@@ -126,11 +127,11 @@ std::map<std::pair<int, int64_t>, Told> beyond_of(const Table& table) {
         if (row > 0) dot += table.at(row, part) * table.at(row - 1, part);
       }
       const double off = std::abs(std::sqrt(square) - 1);
-      if (off > 0.01) tell(told, 1, q, row, off);
-      if (!table.begins(row) && dot < -0.5) tell(told, 2, q, row, -dot);
+      if (off > 0.01) add_deviation(deviations, 1, q, row, off);
+      if (!table.begins(row) && dot < -0.5) add_deviation(deviations, 2, q, row, -dot);
     }
   }
-  return told;
+  return deviations;
 }
 
 template <class T>
@@ -163,23 +164,23 @@ T from_double(double x) {
 }
 
 void expect_column(const Table& table, int64_t f, const ColumnScan& column) {
-  std::vector<double> there;
+  std::vector<double> finite;
   int64_t still = 0;
   for (int64_t row = 0; row < table.rows(); ++row) {
-    if (std::isfinite(static_cast<double>(table.at(row, f)))) there.push_back(table.at(row, f));
+    if (std::isfinite(static_cast<double>(table.at(row, f)))) finite.push_back(table.at(row, f));
     if (!table.begins(row) && table.step(row, f) == 0) ++still;
   }
-  EXPECT_EQ(column.count, std::ssize(there));
+  EXPECT_EQ(column.count, std::ssize(finite));
   EXPECT_EQ(column.still, still);
-  if (there.empty()) return;
-  EXPECT_EQ(column.least, std::ranges::min(there));
-  EXPECT_EQ(column.greatest, std::ranges::max(there));
+  if (finite.empty()) return;
+  EXPECT_EQ(column.least, std::ranges::min(finite));
+  EXPECT_EQ(column.greatest, std::ranges::max(finite));
   const double mean = table.stats[0][static_cast<size_t>(f)];
   const double centre = std::isfinite(mean) ? mean : 0;
   long double sum = 0;
   long double squares = 0;
   long double sizes = 0;
-  for (const double x : there) {
+  for (const double x : finite) {
     const long double off = static_cast<long double>(x) - centre;
     sum += off;
     squares += off * off;
@@ -192,9 +193,9 @@ void expect_column(const Table& table, int64_t f, const ColumnScan& column) {
     EXPECT_FALSE(std::isfinite(column.squares));
   }
   for (size_t q = 0; q < kScanQuantiles; ++q) {
-    const double place = table.stats[q + 1][static_cast<size_t>(f)];
-    EXPECT_EQ(column.below[q], std::ranges::count_if(there, [&](double x) { return x < place; })) << q;
-    EXPECT_EQ(column.at[q], std::ranges::count(there, place)) << q;
+    const double quantile = table.stats[q + 1][static_cast<size_t>(f)];
+    EXPECT_EQ(column.below[q], std::ranges::count_if(finite, [&](double x) { return x < quantile; })) << q;
+    EXPECT_EQ(column.at[q], std::ranges::count(finite, quantile)) << q;
   }
 }
 
@@ -237,7 +238,7 @@ void expect_scan(Table table) {
       }
     }
     EXPECT_EQ(bad, expected_bad);
-    std::map<std::pair<int, int64_t>, Told> beyond;
+    std::map<std::pair<int, int64_t>, Deviation> beyond;
     for (const Beyond& one : scan.beyond()) {
       EXPECT_TRUE(
           beyond.try_emplace({static_cast<int>(one.kind), one.feature}, one.count, one.first_row, one.worst).second);
@@ -281,10 +282,10 @@ Table random_table(std::mt19937_64& random, DType dtype, int64_t rows, int64_t f
     for (int64_t row = begin; row < end; ++row) number(row, f) = number(begin, f);
     if (!is_floating(dtype)) continue;
     const int64_t where = below(rows);
-    const double what = std::array{kNan, kInfinity, -kInfinity, 30.0, 1e4, -0.0}[static_cast<size_t>(below(6))];
-    number(where, f) = what;
+    const double fault = std::array{kNan, kInfinity, -kInfinity, 30.0, 1e4, -0.0}[static_cast<size_t>(below(6))];
+    number(where, f) = fault;
     if (below(3) == 0) {
-      for (int64_t row = begin; row < end; ++row) number(row, f) = what;
+      for (int64_t row = begin; row < end; ++row) number(row, f) = fault;
     }
     if (below(3) == 0) {
       for (int64_t row = where; row < rows; ++row)

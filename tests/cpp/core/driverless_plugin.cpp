@@ -7,17 +7,19 @@ extern "C" __attribute__((visibility("default"))) const char* robocache_cuda_abi
 
 extern "C" __attribute__((visibility("default"))) const robocache::CudaBackend* robocache_cuda_backend() {
   static const robocache::CudaBackend table = [] {
-    robocache::CudaBackend made{};
-    made.device_count = [](int* count) {
+    robocache::CudaBackend backend{};
+    backend.device_count = [](int* count) {
       *count = 0;
       return 35;  // cudaErrorInsufficientDriver; the runtime also returns it if there is no driver
     };
-    made.driver_version = [](int32_t* version) {
+    backend.driver_version = [](int32_t* version) {
       *version = 0;
       return 0;
     };
-    made.error_text = [](int) -> const char* { return "CUDA driver version is insufficient for CUDA runtime version"; };
-    return made;
+    backend.error_text = [](int) -> const char* {
+      return "CUDA driver version is insufficient for CUDA runtime version";
+    };
+    return backend;
   }();
   return &table;
 }

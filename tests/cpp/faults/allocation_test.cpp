@@ -186,8 +186,8 @@ TEST(Allocation, AnOperationReturnsItsResultOrThrows) {
       view.data = memory.emplace_back(static_cast<size_t>(view.numel() * dtype_size(dtype))).data();
       return view;
     };
-    const SparseVoxels made = voxelize_sparse(array.view(), std::nullopt, options, allocate, CudaStream{});
-    const auto* const first = static_cast<const int32_t*>(made.point_to_voxel.data);
+    const SparseVoxels voxels = voxelize_sparse(array.view(), std::nullopt, options, allocate, CudaStream{});
+    const auto* const first = static_cast<const int32_t*>(voxels.point_to_voxel.data);
     return std::vector<int32_t>(first, first + 500);
   };
   const std::vector<int32_t> expected = voxels();

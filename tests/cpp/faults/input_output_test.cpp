@@ -31,25 +31,25 @@ std::atomic<bool> is_slow{false};
 std::atomic<int64_t> calls{0};
 
 // Returns how many of the requested bytes a call transfers; below 0 it fails with errno.
-ssize_t granted(size_t asked, std::atomic<int64_t>& left, int code) {
+ssize_t transferred(size_t requested, std::atomic<int64_t>& left, int code) {
   if (left.load() != kNever && left.fetch_sub(1) <= 0) {
     errno = code;
     return -1;
   }
-  if (!is_slow) return static_cast<ssize_t>(asked);
+  if (!is_slow) return static_cast<ssize_t>(requested);
   const int64_t number = calls++;
   if (number % 3 == 0) {
     errno = EINTR;
     return -1;
   }
-  return std::min(static_cast<ssize_t>(asked), static_cast<ssize_t>(1 + number % 97));
+  return std::min(static_cast<ssize_t>(requested), static_cast<ssize_t>(1 + number % 97));
 }
 
 }  // namespace
 
 // The library calls these instead of libc's.
 extern "C" ssize_t pread(int file, void* to, size_t bytes, off_t offset) {
-  const ssize_t most = granted(bytes, reads_left, EIO);
+  const ssize_t most = transferred(bytes, reads_left, EIO);
   return most < 0 ? most : ::syscall(SYS_pread64, file, to, most, offset);
 }
 
@@ -58,7 +58,7 @@ extern "C" ssize_t preadv2(int file, const iovec* parts, int /*count: 1*/, off_t
 }
 
 extern "C" ssize_t pwrite(int file, const void* from, size_t bytes, off_t offset) {
-  const ssize_t most = granted(bytes, writes_left, ENOSPC);
+  const ssize_t most = transferred(bytes, writes_left, ENOSPC);
   return most < 0 ? most : ::syscall(SYS_pwrite64, file, from, most, offset);
 }
 

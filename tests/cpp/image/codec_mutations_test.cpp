@@ -54,11 +54,11 @@ struct Sample {
 };
 
 std::vector<Sample> samples() {
-  std::vector<Sample> made;
+  std::vector<Sample> samples;
   const auto add_jpeg = [&](int height, int width, int channels, const test::JpegOptions& options) {
-    made.push_back({Codec::kJpeg,
-                    {height, width, channels},
-                    test::encode_jpeg(picture(height, width, channels), height, width, channels, options)});
+    samples.push_back({Codec::kJpeg,
+                       {height, width, channels},
+                       test::encode_jpeg(picture(height, width, channels), height, width, channels, options)});
   };
   add_jpeg(48, 64, 3, {});
   add_jpeg(33, 50, 3, {.restart_mcus = 0, .optimised = true});
@@ -69,9 +69,9 @@ std::vector<Sample> samples() {
   for (const DType dtype : {DType::kUInt8, DType::kUInt16}) {
     const FrameShape shape{23, 31, dtype == DType::kUInt8 ? 3 : 1, dtype};
     const Bytes pixels = picture(shape.height, shape.width, shape.channels * dtype_size(dtype));
-    made.push_back({Codec::kPng, shape, encode_frame(Codec::kPng, pixels.data(), shape)});
+    samples.push_back({Codec::kPng, shape, encode_frame(Codec::kPng, pixels.data(), shape)});
   }
-  return made;
+  return samples;
 }
 
 Bytes mutated(const Sample& sample, const std::vector<Sample>& others, std::mt19937* random) {
@@ -80,8 +80,8 @@ Bytes mutated(const Sample& sample, const std::vector<Sample>& others, std::mt19
   const size_t times = 1 + below(4);
   for (size_t i = 0; i < times && !file.empty(); ++i) {
     // Half of the changes are near the beginning, where headers and tables are.
-    const size_t place = below(below(2) == 0 ? file.size() : std::min<size_t>(file.size(), 700));
-    const auto at = file.begin() + static_cast<std::ptrdiff_t>(place);
+    const size_t offset = below(below(2) == 0 ? file.size() : std::min<size_t>(file.size(), 700));
+    const auto at = file.begin() + static_cast<std::ptrdiff_t>(offset);
     switch (below(7)) {
       case 0:
         *at ^= static_cast<uint8_t>(1 << below(8));
@@ -93,10 +93,10 @@ Bytes mutated(const Sample& sample, const std::vector<Sample>& others, std::mt19
         *at = below(2) == 0 ? 0xff : 0;
         break;
       case 3:
-        file.resize(place);
+        file.resize(offset);
         break;
       case 4:
-        file.erase(at, at + static_cast<std::ptrdiff_t>(std::min(file.size() - place, 1 + below(40))));
+        file.erase(at, at + static_cast<std::ptrdiff_t>(std::min(file.size() - offset, 1 + below(40))));
         break;
       case 5: {  // any marker, or part of another frame
         const Bytes& other = others[below(others.size())].file;

@@ -139,16 +139,16 @@ TEST(Codec, RefusesUnsupportedJpegs) {
 
   const Bytes good = jpeg(16, 16, 3, {});
   const size_t frame = marker(good, kSof0);
-  const auto with = [&](size_t place, std::initializer_list<uint8_t> bytes) {
+  const auto with = [&](size_t offset, std::initializer_list<uint8_t> bytes) {
     Bytes file = good;
-    std::copy(bytes.begin(), bytes.end(), file.begin() + static_cast<std::ptrdiff_t>(place));
+    std::copy(bytes.begin(), bytes.end(), file.begin() + static_cast<std::ptrdiff_t>(offset));
     return file;
   };
   refused(with(frame + 4, {12}), "precision");
   refused(with(frame + 5, {0, 0}), "Empty");
   refused(with(frame + 7, {0, 0}), "Empty");
   refused(with(frame + 5, {0xff, 0xff, 0xff, 0xff}), "65500");
-  refused(with(frame + 5, {0xff, 0xdc, 0xff, 0xdc}), "[65500, 65500, 3] uint8, more than so few bytes hold");
+  refused(with(frame + 5, {0xff, 0xdc, 0xff, 0xdc}), "[65500, 65500, 3] uint8, more than the file's bytes can hold");
   refused(with(0, {0xff, 0xd9}), "0xd9");
   refused({}, "");
 }

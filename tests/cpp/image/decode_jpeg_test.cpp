@@ -263,13 +263,13 @@ TEST_P(DecodeJpeg, PackedFramesDecodeToTheSamePixels) {
       std::fill_n(expected.pixels.begin() + int64_t(absent * frame_bytes), frame_bytes, 0);
     Bytes got;
     if (device().is_cuda()) {
-      DeviceBuffer there(device(), size_t(packed.bytes));
-      there.fill_from_host(memory.data(), there.bytes());
+      DeviceBuffer on_device(device(), size_t(packed.bytes));
+      on_device.fill_from_host(memory.data(), on_device.bytes());
       const DeviceArray<int64_t> row_array(rows, DType::kInt64, {files.count()}, device());
       const DeviceArray<uint8_t> pixels(Bytes(rows.size() * frame_bytes, 0xaa), DType::kUInt8,
                                         {files.count(), height, width, 3}, device());
       const DeviceBuffer workspace(device(), size_t(packed_jpegs_workspace_bytes(shape, files.count())));
-      decode_packed_jpegs(packed, there.data(), shape, static_cast<const int64_t*>(row_array.view().data),
+      decode_packed_jpegs(packed, on_device.data(), shape, static_cast<const int64_t*>(row_array.view().data),
                           files.count(), static_cast<uint8_t*>(pixels.view().data), workspace.data(), device(), {},
                           {.first_row = 1});
       got = pixels.read();

@@ -22,9 +22,9 @@ using Bytes = std::vector<uint8_t>;
 
 Bytes random_bytes(size_t count) {
   std::minstd_rand random(7);
-  Bytes made(count);
-  for (uint8_t& byte : made) byte = static_cast<uint8_t>(random() >> 8);
-  return made;
+  Bytes bytes(count);
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random() >> 8);
+  return bytes;
 }
 
 constexpr FrameShape kColour{37, 53, 3, DType::kUInt8};
@@ -89,9 +89,9 @@ TEST(Transform, GivesTheSameBitsForEveryInstructionSet) {
           Bytes expected(static_cast<size_t>(transform.bytes()));
           baseline::transform_frame(p, plan, augments, frame.data(), aligned, expected.data());
           for (const Build& build : vector_builds()) {
-            Bytes made(expected.size());
-            build.transform(p, plan, augments, frame.data(), aligned, made.data());
-            EXPECT_EQ(made, expected) << build.name << " " << json << " " << dtype_name(dtype) << " " << channels;
+            Bytes actual(expected.size());
+            build.transform(p, plan, augments, frame.data(), aligned, actual.data());
+            EXPECT_EQ(actual, expected) << build.name << " " << json << " " << dtype_name(dtype) << " " << channels;
           }
         }
       }
@@ -235,18 +235,18 @@ TEST_P(ImageBatchTest, GivesTheBitsOfTheTransform) {
     out.data = memory.data();
     const DeviceBuffer workspace(device(), static_cast<size_t>(batch.workspace_bytes()));
     batch.run({9, 8, 7}, out, workspace.data(), {});
-    Bytes made(6 * bytes);
+    Bytes actual(6 * bytes);
     if (device().is_cuda()) {
-      check_cuda(cuda_backend().copy_to_host(0, made.data(), memory.data(), made.size(), nullptr), "read");
+      check_cuda(cuda_backend().copy_to_host(0, actual.data(), memory.data(), actual.size(), nullptr), "read");
       check_cuda(cuda_backend().synchronize(0, nullptr), "read");
     } else {
-      std::memcpy(made.data(), memory.data(), made.size());
+      std::memcpy(actual.data(), memory.data(), actual.size());
     }
     for (size_t i = 0; i < rows.size(); ++i) {
       const void* const frame = rows[i] < 0 ? nullptr : pixels.data() + rows[i] * 37 * 53 * 3;
       const Bytes expected =
           run(transform, frame, {9, 8, 7 + static_cast<int64_t>(i) / 2}, static_cast<int64_t>(i) % 2);
-      EXPECT_EQ(std::memcmp(made.data() + i * bytes, expected.data(), bytes), 0) << json << " " << i;
+      EXPECT_EQ(std::memcmp(actual.data() + i * bytes, expected.data(), bytes), 0) << json << " " << i;
     }
   }
 }

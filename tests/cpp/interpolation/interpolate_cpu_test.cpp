@@ -48,8 +48,8 @@ struct OneRow {
 template <class E>
 OneRow one_row(const std::vector<typename E::Type>& values, const std::vector<double>& times,
                const std::vector<double>& targets, int64_t features, int64_t feature_stride = 1) {
-  OneRow made;
-  Segment& s = made.segment;
+  OneRow row;
+  Segment& s = row.segment;
   s.values = values.data();
   s.values_sample = features * feature_stride;
   s.values_feature = feature_stride;
@@ -62,14 +62,14 @@ OneRow one_row(const std::vector<typename E::Type>& values, const std::vector<do
   s.value_dtype = E::kDType;
   s.out_dtype = E::kDType;
   s.clock_dtype = DType::kFloat64;
-  Interpolation& call = made.call;
+  Interpolation& call = row.call;
   call.targets = targets.data();
   call.targets_target = 1;
   call.target_dtype = DType::kFloat64;
   call.batch = 1;
   call.targets_count = static_cast<int64_t>(targets.size());
   call.segment_count = 1;
-  return made;
+  return row;
 }
 
 template <class T>

@@ -104,13 +104,13 @@ class CudaAligner : public testing::Test {
 TEST_F(CudaAligner, HasTheBytesOfTheCpus) {
   const Device device{DeviceType::kCuda, 0};
   Streams streams;
-  Aligner here(spec(), streams.all());
-  Aligner there(spec(), streams.all(), {}, device);
+  Aligner on_cpu(spec(), streams.all());
+  Aligner on_device(spec(), streams.all(), {}, device);
   Aligner again(spec(), streams.all(), {}, device);  // a second one, for which the rings page-lock their frames too
-  ASSERT_EQ(here.batch_bytes(), there.batch_bytes());
-  std::vector<char> expected(here.batch_bytes());
-  std::vector<char> got(there.batch_bytes());
-  const DeviceBuffer memory(device, there.batch_bytes());
+  ASSERT_EQ(on_cpu.batch_bytes(), on_device.batch_bytes());
+  std::vector<char> expected(on_cpu.batch_bytes());
+  std::vector<char> got(on_device.batch_bytes());
+  const DeviceBuffer memory(device, on_device.batch_bytes());
   const OwnedCudaStream stream(device);
   std::mt19937_64 random(3);
   int compared = 0;
@@ -120,16 +120,16 @@ TEST_F(CudaAligner, HasTheBytesOfTheCpus) {
     for (const char* key : {"raw", "kept", "jpeg", "depth"}) {
       if (tick % 16 == 0 && random() % 10 != 0) streams.push(key, now - 3 * kMs, random);
     }
-    const auto frontier = here.frontier();
+    const auto frontier = on_cpu.frontier();
     if (!frontier) continue;
     // Some moments are not settled, or before the first row.
     const int64_t moment = *frontier + static_cast<int64_t>(random() % 3) * 20 * kMs - (tick < 40 ? 60 * kMs : 0);
-    const int64_t unsettled = here.at(moment, expected.data());
-    for (Aligner* const aligner : {&there, &again}) {
+    const int64_t unsettled = on_cpu.at(moment, expected.data());
+    for (Aligner* const aligner : {&on_device, &again}) {
       ASSERT_EQ(aligner->at(moment, memory.data(), stream.get()), unsettled);
       check_cuda(cuda_backend().copy_to_host(0, got.data(), memory.data(), got.size(), stream.get().handle), "copy");
       stream.wait();
-      for (const BatchArray& array : here.arrays()) {
+      for (const BatchArray& array : on_cpu.arrays()) {
         int64_t bytes = dtype_size(array.dtype);
         for (const int64_t extent : array.shape) bytes *= extent;
         ASSERT_EQ(std::memcmp(got.data() + array.offset, expected.data() + array.offset, static_cast<size_t>(bytes)), 0)
@@ -139,8 +139,8 @@ TEST_F(CudaAligner, HasTheBytesOfTheCpus) {
     }
   }
   EXPECT_GT(compared, 800);
-  EXPECT_GT(here.bad_frames(), 0);
-  EXPECT_EQ(there.bad_frames(), here.bad_frames());
+  EXPECT_GT(on_cpu.bad_frames(), 0);
+  EXPECT_EQ(on_device.bad_frames(), on_cpu.bad_frames());
 }
 
 }  // namespace

@@ -27,14 +27,14 @@ TEST(Chunks, AreReadWhileAnotherThreadPutsThem) {
   std::thread policy([&] {
     for (int64_t k = 0; k < 2000; ++k) put(chunks, {10 * k, 10 * k + 10, 10 * k + 20}, std::vector<double>(21, 1));
   });
-  int64_t asked = 0;
-  for (int64_t now = 0; chunks.covered_until_ns().value_or(0) < 20'010; now = std::max(now, asked)) {
+  int64_t next = 0;
+  for (int64_t now = 0; chunks.covered_until_ns().value_or(0) < 20'010; now = std::max(now, next)) {
     const std::vector<double> action = at(chunks, now);
     if (!action.empty()) EXPECT_EQ(action.size(), 7);
     for (const double number : action) EXPECT_NEAR(number, 1, 1e-12);
     const Chunks::Rest rest = chunks.leftover(now);
     EXPECT_EQ(rest.actions.size(), 7 * rest.time_ns.size());
-    if (!rest.time_ns.empty()) asked = rest.time_ns.front();
+    if (!rest.time_ns.empty()) next = rest.time_ns.front();
   }
   policy.join();
 }

@@ -64,15 +64,15 @@ class Message {
 };
 
 std::vector<uint8_t> message(int32_t seconds, float first) {
-  Message made;
-  made.add(seconds).add(uint32_t{7}).add(std::string("base"));
-  made.add(uint32_t{3}).add(std::string("b")).add(std::string("other")).add(std::string("a"));
-  made.add(uint32_t{3}).add(1.0).add(2.0).add(3.0);
-  made.add(first).add(5.0F).add(6.0F);
-  made.add(uint32_t{2}).add(uint32_t{1}).add(std::string("x")).add(uint32_t{2}).add(int16_t{1}).add(int16_t{2});
-  made.add(uint32_t{0}).add(uint32_t{0});
-  made.add(uint8_t{9});
-  return made.bytes();
+  Message message;
+  message.add(seconds).add(uint32_t{7}).add(std::string("base"));
+  message.add(uint32_t{3}).add(std::string("b")).add(std::string("other")).add(std::string("a"));
+  message.add(uint32_t{3}).add(1.0).add(2.0).add(3.0);
+  message.add(first).add(5.0F).add(6.0F);
+  message.add(uint32_t{2}).add(uint32_t{1}).add(std::string("x")).add(uint32_t{2}).add(int16_t{1}).add(int16_t{2});
+  message.add(uint32_t{0}).add(uint32_t{0});
+  message.add(uint8_t{9});
+  return message.bytes();
 }
 
 TEST(Topic, AMessageBecomesRows) {

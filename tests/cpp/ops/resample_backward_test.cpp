@@ -65,10 +65,10 @@ double loss(const GradientProblem& p, const InterpolationOptions& options, Devic
                          .out = out.view(),
                          .workspace = view_of(workspace)},
                         CudaStream{});
-  const std::vector<double> made = out.read();
+  const std::vector<double> result = out.read();
   double sum = 0;
-  for (size_t i = 0; i < made.size(); ++i) {
-    if (!std::isnan(made[i])) sum += p.weights[i] * made[i];
+  for (size_t i = 0; i < result.size(); ++i) {
+    if (!std::isnan(result[i])) sum += p.weights[i] * result[i];
   }
   return sum;
 }

@@ -246,11 +246,13 @@ TEST_P(ResampleReference, RefusesACubicWithoutAWorkspaceAndAMissingDevice) {
     const DeviceArray<float> values({0, 10, 20}, DType::kFloat32, {3, 1}, device());
     const DeviceArray<float> out({7, 7, 7}, DType::kFloat32, {3, 1}, device());
     const DeviceArray<float> times({0, 1, 2}, DType::kFloat32, {3}, device());
-    ResampleCall asked{.values = values.view(), .times = times.view(), .target_times = times.view(), .out = out.view()};
-    asked.options.method = method;
-    for (TensorView* view : {&asked.values, &asked.times, &asked.target_times, &asked.out}) view->device = on;
+    ResampleCall arguments{
+        .values = values.view(), .times = times.view(), .target_times = times.view(), .out = out.view()};
+    arguments.options.method = method;
+    for (TensorView* view : {&arguments.values, &arguments.times, &arguments.target_times, &arguments.out})
+      view->device = on;
     try {
-      resample_trajectories(asked, CudaStream{});
+      resample_trajectories(arguments, CudaStream{});
     } catch (...) {
       EXPECT_EQ(out.read(), std::vector<float>(3, 7));
       throw;

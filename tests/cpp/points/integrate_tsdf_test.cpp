@@ -73,7 +73,7 @@ TEST_P(IntegrateTsdf, HasTheSameBitsOnAnyThreadsInAnyOrder) {
   const int threads = num_threads();
   for (const bool carving : {false, true}) {
     for (const int64_t cells : {3, 40}) {  // sums are cleared everywhere, or along the rays
-      std::vector<std::vector<float>> made;
+      std::vector<std::vector<float>> results;
       for (const int n : {1, 4}) {
         for (const auto& order : {points, backwards}) {
           set_num_threads(n);
@@ -90,13 +90,13 @@ TEST_P(IntegrateTsdf, HasTheSameBitsOnAnyThreadsInAnyOrder) {
           std::vector<float> both = grid.read();
           const std::vector<float> seen = weights.read();
           both.insert(both.end(), seen.begin(), seen.end());
-          made.push_back(both);
+          results.push_back(both);
         }
       }
       float rays = 0;
-      for (size_t i = made[0].size() / 2; i < made[0].size(); ++i) rays += made[0][i];
+      for (size_t i = results[0].size() / 2; i < results[0].size(); ++i) rays += results[0][i];
       EXPECT_GT(rays, 100);
-      for (const auto& other : made) EXPECT_EQ(other, made[0]);
+      for (const auto& other : results) EXPECT_EQ(other, results[0]);
     }
   }
   set_num_threads(threads);

@@ -22,19 +22,19 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 std::vector<TsdfRange> ranges_of(const TsdfParams& p) {
   const int64_t across = cell_blocks(p.columns);
   const int64_t down = cell_blocks(p.rows);
-  std::vector<TsdfRange> made(static_cast<size_t>(across * down * kCellsInBlock), {kInfinity, 0});
+  std::vector<TsdfRange> ranges(static_cast<size_t>(across * down * kCellsInBlock), {kInfinity, 0});
   for (int64_t row = 0; row < p.rows; ++row) {
     for (int64_t column = 0; column < p.columns; ++column) {
       const float depth = depth_at(p, row * p.row_stride + column * p.column_stride);
       if (!(depth > 0 && depth < kInfinity)) continue;
       for (int32_t size = 0; size < kCellSizes; ++size) {
         const int shift = kLeastCellLog2 + size;
-        TsdfRange& cell = made[static_cast<size_t>(range_index(across, down, size, row >> shift, column >> shift))];
+        TsdfRange& cell = ranges[static_cast<size_t>(range_index(across, down, size, row >> shift, column >> shift))];
         cell = {std::min(cell.least, depth), std::max(cell.most, depth)};
       }
     }
   }
-  return made;
+  return ranges;
 }
 
 // Makes a random matrix orthonormal by the Gram-Schmidt process.
@@ -118,11 +118,11 @@ TEST(TsdfBounds, ABoxJudgedEmptyHasNoMeasurement) {
           for (int64_t i = x; i < std::min(x + extent[0], p.grid.shape[0]); ++i) {
             for (int64_t j = y; j < std::min(y + extent[1], p.grid.shape[1]); ++j) {
               for (int64_t k = z; k < std::min(z + extent[2], p.grid.shape[2]); ++k) {
-                const Projected there = project(sensor, voxel_centre(p.grid, 0, i) - sensor.origin[0],
-                                                voxel_centre(p.grid, 1, j) - sensor.origin[1],
-                                                voxel_centre(p.grid, 2, k) - sensor.origin[2]);
-                const double depth = depth_behind(p, 0, there);
-                const double found = depth_distance(p, there, depth);
+                const Projected projected = project(sensor, voxel_centre(p.grid, 0, i) - sensor.origin[0],
+                                                    voxel_centre(p.grid, 1, j) - sensor.origin[1],
+                                                    voxel_centre(p.grid, 2, k) - sensor.origin[2]);
+                const double depth = depth_behind(p, 0, projected);
+                const double found = depth_distance(p, projected, depth);
                 ASSERT_TRUE(says == BoxVerdict::kFree && depth > 0 ? found == p.truncation : std::isnan(found))
                     << "round " << round << ", voxel " << i << ", " << j << ", " << k;
               }

@@ -76,26 +76,26 @@ struct ExpectedSums {
 
 ExpectedSums by_a_plain_loop(const Crowd& crowd, const Cloud& cloud) {
   const auto cells = static_cast<size_t>(crowd.shape[0] * crowd.shape[1] * crowd.shape[2]);
-  ExpectedSums made{std::vector<int32_t>(cells), std::vector<double>(2 * cells), std::vector<float>(2 * cells),
-                    std::vector<float>(2 * cells)};
+  ExpectedSums expected{std::vector<int32_t>(cells), std::vector<double>(2 * cells), std::vector<float>(2 * cells),
+                        std::vector<float>(2 * cells)};
   for (size_t row = 0; row < static_cast<size_t>(crowd.rows); ++row) {
     const auto x = static_cast<int64_t>(cloud.xyz[3 * row]);
     const auto y = static_cast<int64_t>(cloud.xyz[3 * row + 1]);
     const auto z = static_cast<int64_t>(cloud.xyz[3 * row + 2]);
     if (x >= crowd.shape[0]) {
-      ++made.dropped;
+      ++expected.dropped;
       continue;
     }
     const auto cell = static_cast<size_t>((x * crowd.shape[1] + y) * crowd.shape[2] + z);
-    const bool is_new = made.count[cell]++ == 0;
+    const bool is_new = expected.count[cell]++ == 0;
     for (size_t f = 0; f < 2; ++f) {
       const float value = cloud.features[2 * row + f];
-      made.sum[2 * cell + f] += static_cast<double>(value);
-      made.largest[2 * cell + f] = is_new ? value : std::max(made.largest[2 * cell + f], value);
-      made.last[2 * cell + f] = value;
+      expected.sum[2 * cell + f] += static_cast<double>(value);
+      expected.largest[2 * cell + f] = is_new ? value : std::max(expected.largest[2 * cell + f], value);
+      expected.last[2 * cell + f] = value;
     }
   }
-  return made;
+  return expected;
 }
 
 class VoxelizeCrowds : public test::OnDevice {

@@ -44,8 +44,8 @@ ExpectedVoxels expected_of(const std::vector<float>& points, const std::vector<i
   std::map<std::array<uint64_t, 2>, size_t> numbers;
   std::vector<SparseCell> cells;
   std::vector<std::vector<int32_t>> rows_of;
-  ExpectedVoxels made;
-  made.point_to_voxel.assign(points.size() / 3, -1);
+  ExpectedVoxels expected;
+  expected.point_to_voxel.assign(points.size() / 3, -1);
   for (size_t cloud = 0; cloud + 1 < offsets.size(); ++cloud) {
     int64_t inserted = 0;
     for (auto row = static_cast<size_t>(offsets[cloud]); row < static_cast<size_t>(offsets[cloud + 1]); ++row) {
@@ -53,9 +53,9 @@ ExpectedVoxels expected_of(const std::vector<float>& points, const std::vector<i
       bool inside = true;
       for (size_t axis = 0; axis < 3; ++axis) {
         const float origin = options.point_range ? static_cast<float>((*options.point_range)[axis]) : 0;
-        const float place = std::floor((points[row * 3 + axis] - origin) / size);
-        inside = inside && place >= -0x1p31f && place < 0x1p31f;
-        if (inside) at[axis] = static_cast<int32_t>(place);
+        const float quotient = std::floor((points[row * 3 + axis] - origin) / size);
+        inside = inside && quotient >= -0x1p31f && quotient < 0x1p31f;
+        if (inside) at[axis] = static_cast<int32_t>(quotient);
         if (options.point_range) {
           const auto& range = *options.point_range;
           inside = inside && at[axis] >= 0 && at[axis] < std::nearbyint((range[axis + 3] - range[axis]) / size) &&
@@ -74,25 +74,25 @@ ExpectedVoxels expected_of(const std::vector<float>& points, const std::vector<i
       rows_of[numbers.at(keyed(cell))].push_back(static_cast<int32_t>(row));
     }
   }
-  made.found = static_cast<int64_t>(cells.size());
+  expected.found = static_cast<int64_t>(cells.size());
   std::vector<size_t> order(std::min(cells.size(), static_cast<size_t>(options.capacity.value_or(INT32_MAX))));
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   if (options.order != VoxelOrder::kFirst) {
     std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return keyed(cells[a]) < keyed(cells[b]); });
   }
   for (size_t voxel = 0; voxel < order.size(); ++voxel) {
-    made.cells.push_back(cells[order[voxel]]);
+    expected.cells.push_back(cells[order[voxel]]);
     std::vector<int32_t> of_voxel = rows_of[order[voxel]];
-    for (const int32_t row : of_voxel) made.point_to_voxel[static_cast<size_t>(row)] = static_cast<int32_t>(voxel);
+    for (const int32_t row : of_voxel) expected.point_to_voxel[static_cast<size_t>(row)] = static_cast<int32_t>(voxel);
     of_voxel.resize(std::min(of_voxel.size(), static_cast<size_t>(options.max_points_per_voxel.value_or(INT32_MAX))));
-    made.counts.push_back(static_cast<int32_t>(of_voxel.size()));
-    made.rows.push_back(of_voxel);
+    expected.counts.push_back(static_cast<int32_t>(of_voxel.size()));
+    expected.rows.push_back(of_voxel);
   }
   for (size_t cloud = 0; cloud + 1 < offsets.size(); ++cloud) {
-    made.dropped.push_back(
-        std::count(made.point_to_voxel.begin() + offsets[cloud], made.point_to_voxel.begin() + offsets[cloud + 1], -1));
+    expected.dropped.push_back(std::count(expected.point_to_voxel.begin() + offsets[cloud],
+                                          expected.point_to_voxel.begin() + offsets[cloud + 1], -1));
   }
-  return made;
+  return expected;
 }
 
 std::vector<float> random_points(Random& random, int64_t rows) {
@@ -116,12 +116,12 @@ void expect_reference(const std::vector<float>& points, const std::vector<int64_
   const DeviceArray<int64_t> clouds(offsets, DType::kInt64, {static_cast<int64_t>(offsets.size())}, device);
   const bool batched = offsets.size() > 2;
   Poisoned memory(device);
-  const SparseVoxels made = voxelize_sparse(array.view(), std::nullopt, options, memory.allocate(), CudaStream{},
-                                            std::nullopt, batched ? std::optional(clouds.view()) : std::nullopt);
+  const SparseVoxels voxels = voxelize_sparse(array.view(), std::nullopt, options, memory.allocate(), CudaStream{},
+                                              std::nullopt, batched ? std::optional(clouds.view()) : std::nullopt);
   ExpectedVoxels expected = expected_of(points, offsets, options);
-  EXPECT_EQ(memory.read<int64_t>(made.dropped), expected.dropped);
+  EXPECT_EQ(memory.read<int64_t>(voxels.dropped), expected.dropped);
   if (options.capacity) {
-    EXPECT_EQ(memory.read<int64_t>(*made.num_voxels), std::vector<int64_t>{expected.found});
+    EXPECT_EQ(memory.read<int64_t>(*voxels.num_voxels), std::vector<int64_t>{expected.found});
     expected.cells.resize(static_cast<size_t>(*options.capacity), {-1, -1, -1, -1});
     expected.counts.resize(static_cast<size_t>(*options.capacity), 0);
     expected.rows.resize(static_cast<size_t>(*options.capacity));
@@ -131,23 +131,23 @@ void expect_reference(const std::vector<float>& points, const std::vector<int64_
     if (batched) coords.push_back(cell.cloud);
     coords.insert(coords.end(), {cell.x, cell.y, cell.z});
   }
-  EXPECT_EQ(memory.read<int32_t>(made.coords), coords);
-  EXPECT_EQ(memory.read<int32_t>(made.counts), expected.counts);
-  EXPECT_EQ(memory.read<int32_t>(made.point_to_voxel), expected.point_to_voxel);
-  const auto columns = static_cast<size_t>(made.features.shape[1]);
+  EXPECT_EQ(memory.read<int32_t>(voxels.coords), coords);
+  EXPECT_EQ(memory.read<int32_t>(voxels.counts), expected.counts);
+  EXPECT_EQ(memory.read<int32_t>(voxels.point_to_voxel), expected.point_to_voxel);
+  const auto columns = static_cast<size_t>(voxels.features.shape[1]);
   std::vector<float> gathered;
   std::vector<int32_t> rows_of_voxel;
   for (const std::vector<int32_t>& of_voxel : expected.rows) {
-    for (size_t place = 0; place < columns; ++place) {
-      const int32_t row = place < of_voxel.size() ? of_voxel[place] : -1;
+    for (size_t slot = 0; slot < columns; ++slot) {
+      const int32_t row = slot < of_voxel.size() ? of_voxel[slot] : -1;
       rows_of_voxel.push_back(row);
       for (size_t axis = 0; axis < 3; ++axis) {
         gathered.push_back(row < 0 ? 0 : points[static_cast<size_t>(row) * 3 + axis]);
       }
     }
   }
-  EXPECT_EQ(memory.read<int32_t>(*made.rows_of_voxel), rows_of_voxel);
-  EXPECT_EQ(memory.read<float>(made.features), gathered);
+  EXPECT_EQ(memory.read<int32_t>(*voxels.rows_of_voxel), rows_of_voxel);
+  EXPECT_EQ(memory.read<float>(voxels.features), gathered);
 }
 
 TEST_P(VoxelizeSparse, EqualsTheReferenceForAllLimitsAndOrders) {

@@ -77,12 +77,12 @@ TEST_P(Voxelize, EqualsAPlainLoop) {
       }
     }
     const auto grid = static_cast<size_t>(clouds * cells);
-    const auto places = grid * static_cast<size_t>(width);
+    const auto entries = grid * static_cast<size_t>(width);
     std::vector<uint8_t> occupied(grid, 0);
     std::vector<int32_t> count(grid, 0);
     std::vector<int64_t> dropped(static_cast<size_t>(clouds), 0);
     std::vector<float> results[6];
-    for (int r = 0; r < 6; ++r) results[r].assign(places, r == 0 ? 0.0F : -1.5F);
+    for (int r = 0; r < 6; ++r) results[r].assign(entries, r == 0 ? 0.0F : -1.5F);
     for (int64_t b = 0; b < clouds; ++b) {
       for (int64_t i = 0; i < lengths[static_cast<size_t>(b)]; ++i) {
         const auto row = static_cast<size_t>(b * rows + i);
@@ -97,11 +97,11 @@ TEST_P(Voxelize, EqualsAPlainLoop) {
           ++dropped[static_cast<size_t>(b)];
           continue;
         }
-        const auto place = static_cast<size_t>(b * cells + cell);
-        const bool is_new = count[place]++ == 0;
-        occupied[place] = 1;
+        const auto entry = static_cast<size_t>(b * cells + cell);
+        const bool is_new = count[entry]++ == 0;
+        occupied[entry] = 1;
         for (size_t f = 0; f < static_cast<size_t>(width); ++f) {
-          const size_t at = place * static_cast<size_t>(width) + f;
+          const size_t at = entry * static_cast<size_t>(width) + f;
           const float value = features[row * static_cast<size_t>(width) + f];
           results[0][at] += value;
           results[2][at] = is_new ? value : std::min(results[2][at], value);
@@ -111,7 +111,7 @@ TEST_P(Voxelize, EqualsAPlainLoop) {
         }
       }
     }
-    for (size_t at = 0; at < places; ++at) {
+    for (size_t at = 0; at < entries; ++at) {
       const int32_t n = count[at / static_cast<size_t>(width)];
       if (n > 0) results[1][at] = static_cast<float>(static_cast<double>(results[0][at]) / n);
     }

@@ -42,15 +42,15 @@ TEST(Mixture, RoundsEqualQuotientAndRemainder) {
 TEST(MixtureTurns, SlotsAreAPermutationAndEarlierDrawsAreCounted) {
   for (const uint64_t key : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}, uint64_t{0x0123456789abcdef}}) {
     const MixtureTurns turns(key);
-    std::set<uint32_t> places;
+    std::set<uint32_t> slots;
     uint32_t before = 0;
     for (uint32_t draw = 0; draw < kMixtureBlock; ++draw) {
-      const uint32_t place = turns.slot(draw);
-      ASSERT_LT(place, kMixtureBlock);
-      ASSERT_TRUE(places.insert(place).second);
-      ASSERT_EQ(turns.before(draw, place, 12'345, 54'321), before);
-      ASSERT_EQ(turns.before(draw, place, 0, kMixtureBlock), draw);
-      before += place >= 12'345 && place < 54'321;
+      const uint32_t slot = turns.slot(draw);
+      ASSERT_LT(slot, kMixtureBlock);
+      ASSERT_TRUE(slots.insert(slot).second);
+      ASSERT_EQ(turns.before(draw, slot, 12'345, 54'321), before);
+      ASSERT_EQ(turns.before(draw, slot, 0, kMixtureBlock), draw);
+      before += slot >= 12'345 && slot < 54'321;
     }
   }
 }
@@ -78,10 +78,10 @@ TEST(Mixture, SourcesContinueAfterAChangeOfWeights) {
     MixtureOptions options{
         .weights = {0.5, 0.3, 0.2}, .temperature = {}, .samples_per_epoch = 1000, .shuffle = shuffle};
     std::vector<MixtureTables> tables = {MixtureTables(anchors, options)};
-    const auto mixture = [&](const MixtureTables& of) {
-      Mixture made = tables[0].mixture().at_epoch(7, 0);
-      made.table = of.table().data();
-      return made;
+    const auto mixture = [&](const MixtureTables& tables) {
+      Mixture result = tables[0].mixture().at_epoch(7, 0);
+      result.table = tables.table().data();
+      return result;
     };
     options.changed = {"a", "b", "c"};
     std::vector<uint64_t> counts(anchors.size());
@@ -91,15 +91,15 @@ TEST(Mixture, SourcesContinueAfterAChangeOfWeights) {
       options.weights.assign(weights.begin(), weights.end());
       MixtureTables next(anchors, options);
       next.go_on(mixture(tables.back()), draw);
-      const Mixture by = mixture(next);
+      const Mixture mixture_at = mixture(next);
       for (; draw < end; ++draw) {
-        const Draw found = by.at(static_cast<int64_t>(draw));
-        const auto source = static_cast<size_t>(found.source);
+        const Draw actual = mixture_at.at(static_cast<int64_t>(draw));
+        const auto source = static_cast<size_t>(actual.source);
         ASSERT_GT(weights[source], 0);
         const uint64_t own = counts[source]++;
         const auto n = static_cast<uint64_t>(anchors[source]);
-        const Order order = Order::of(anchors[source], shuffle).keyed(by.seed_of(found.source), own / n);
-        ASSERT_EQ(found.anchor, order.at(static_cast<int64_t>(own % n))) << draw;
+        const Order order = Order::of(anchors[source], shuffle).keyed(mixture_at.seed_of(actual.source), own / n);
+        ASSERT_EQ(actual.anchor, order.at(static_cast<int64_t>(own % n))) << draw;
       }
       tables.push_back(std::move(next));
     }

@@ -129,9 +129,9 @@ TEST(Ring, RefusesImpossibleStamps) {
   Ring beginning({.dtype = DType::kInt64, .shape = {3}, .span_ns = 100, .rewind = Rewind::kSegment});
   beginning.push(1000, 1000, bytes_of(row));
   EXPECT_EQ(beginning.push(10, 1001, bytes_of(row)), Pushed::kSegment);
-  RingRows found;
-  ASSERT_TRUE(beginning.copy(0, 2000, 4, found));
-  EXPECT_EQ(found.rows, 1);  // no window crosses the jump
+  RingRows rows;
+  ASSERT_TRUE(beginning.copy(0, 2000, 4, rows));
+  EXPECT_EQ(rows.rows, 1);  // no window crosses the jump
   EXPECT_EQ(beginning.newest_ns(), 10);
 }
 

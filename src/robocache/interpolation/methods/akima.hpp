@@ -7,11 +7,11 @@
 
 namespace robocache {
 
-// Returns of / (of + other), the weight of one of two differences in the slope between them; 1/2 if both are 0.
+// Returns own / (own + other), the weight of one of two differences in the slope between them; 1/2 if both are 0.
 template <class Scalar>
-ROBOCACHE_HD Scalar akima_part(Scalar of, Scalar other) {
-  const Scalar sum = of + other;
-  return sum < smallest_normal<Scalar>() ? Scalar(0.5) : quotient(of, sum);
+ROBOCACHE_HD Scalar akima_part(Scalar own, Scalar other) {
+  const Scalar sum = own + other;
+  return sum < smallest_normal<Scalar>() ? Scalar(0.5) : quotient(own, sum);
 }
 
 struct Akima {

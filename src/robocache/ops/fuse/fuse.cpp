@@ -20,8 +20,8 @@ std::string shape_of(const TensorView& tensor) { return shape_string(tensor.shap
 
 void check_out_dtype(DType values, DType out, const ArgumentsOf& of) {
   if (out == values || is_floating(out)) return;
-  refuse_type(of("values"), ": expected to come out as ", is_floating(values) ? "" : dtype_name(values),
-              is_floating(values) ? "a float type" : " or a float type", ", got dtype ", dtype_name(out));
+  refuse_type(of("values"), ": expected an output of ", is_floating(values) ? "" : dtype_name(values),
+              is_floating(values) ? "a float dtype" : " or a float dtype", ", got ", dtype_name(out));
 }
 
 void set_offset(Segment& s, const std::optional<Duration>& offset, const ArgumentsOf& of) {
@@ -57,7 +57,7 @@ void set_scale_and_shift(Segment& s, const FuseStream& stream, const ArgumentsOf
   s.scaled = stream.scale || stream.shift;
   if (!s.scaled) return;
   if (!is_floating(s.out_dtype)) {
-    refuse_type(of(stream.scale ? "scale" : "shift"), ": what is scaled comes out as a float type, got dtype ",
+    refuse_type(of(stream.scale ? "scale" : "shift"), ": expected an output of a float dtype, got ",
                 dtype_name(s.out_dtype));
   }
   set_numbers(stream.scale, 1, s, stream.values, "scale", of, s.scale, s.scale_per_feature);
@@ -121,8 +121,9 @@ DType common_dtype(std::span<const FuseStream> streams) {
   for (size_t i = 1; i < streams.size(); ++i) {
     const DType other = streams[i].values.dtype;
     if (other != first) {
-      refuse_type("dtype: expected to be given where streams differ: ", arguments_of(streams, 0)("values"), " is ",
-                  dtype_name(first), ", ", arguments_of(streams, i)("values"), " is ", dtype_name(other));
+      refuse_type("dtype: expected one dtype, or an explicit dtype, got streams that differ: ",
+                  arguments_of(streams, 0)("values"), " is ", dtype_name(first), ", ",
+                  arguments_of(streams, i)("values"), " is ", dtype_name(other));
     }
   }
   return first;

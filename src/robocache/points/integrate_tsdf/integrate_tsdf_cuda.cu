@@ -236,11 +236,11 @@ __device__ float guess_inverse_root(float x) {
 template <class Depth>
 __device__ __noinline__ float exact_depth(const TsdfParams& p, const TsdfSensor& exact, const Depth* image, int x,
                                           int y, int z) {
-  Projected there = seen_from(p, exact, {x, y, z});
-  if (!find_pixel_if_sure(exact, there, guess_inverse)) find_pixel(exact, there);
-  if (!is_on_image(p, there)) return 0;
-  return static_cast<float>(
-      image[static_cast<int64_t>(there.row) * p.row_stride + static_cast<int64_t>(there.column) * p.column_stride]);
+  Projected projected = seen_from(p, exact, {x, y, z});
+  if (!find_pixel_if_sure(exact, projected, guess_inverse)) find_pixel(exact, projected);
+  if (!is_on_image(p, projected)) return 0;
+  return static_cast<float>(image[static_cast<int64_t>(projected.row) * p.row_stride +
+                                  static_cast<int64_t>(projected.column) * p.column_stride]);
 }
 
 constexpr int64_t kNone = INT64_MIN;
@@ -396,8 +396,8 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
 __device__ bool is_free_again(const TsdfFree& free, int32_t count, float distance, float weight) {
   constexpr float kLeast = 0x1p-6f, kMost = 0x1p24f;
   constexpr int32_t kMostCount = 1 << 12;
-  const bool there = __float_as_int(distance) == __float_as_int(free.distance);
-  return (!(weight > 0) & (count == 1)) | (there & (weight >= kLeast) & (weight <= kMost) & (count < kMostCount));
+  const bool is_free = __float_as_int(distance) == __float_as_int(free.distance);
+  return (!(weight > 0) & (count == 1)) | (is_free & (weight >= kLeast) & (weight <= kMost) & (count < kMostCount));
 }
 
 // Updates a lane's voxels by their measurements.
@@ -405,10 +405,10 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
   const TsdfParams& p = call.params;
   const auto distances = quad.distances;
   const auto weights = quad.weights;
-  const bool whole = call.quads && quad.inside == (1u << kEach) - 1;
+  const bool all_inside = call.quads && quad.inside == (1u << kEach) - 1;
   float distance[kEach] = {};
   float weight[kEach] = {};
-  if (whole) {
+  if (all_inside) {
     const float4 d = *reinterpret_cast<const float4*>(distances);
     const float4 w = *reinterpret_cast<const float4*>(weights);
     distance[0] = d.x, distance[1] = d.y, distance[2] = d.z, distance[3] = d.w;
@@ -440,10 +440,10 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
       float new_distance = distance[i];
       float new_weight = weight[i];
       const bool sure = update_if_sure(p, new_distance, new_weight, {quanta[i], counts[i]}, guess_inverse);
-      const bool asked = summed >> i & 1;
-      if (asked & !sure) unsure |= 1u << i;
-      distance[i] = asked & sure ? new_distance : distance[i];
-      weight[i] = asked & sure ? new_weight : weight[i];
+      const bool is_summed = summed >> i & 1;
+      if (is_summed & !sure) unsure |= 1u << i;
+      distance[i] = is_summed & sure ? new_distance : distance[i];
+      weight[i] = is_summed & sure ? new_weight : weight[i];
     }
     if (unsure != 0) {
 #pragma unroll
@@ -455,7 +455,7 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
       }
     }
   }
-  if (whole) {
+  if (all_inside) {
     if (moved) *reinterpret_cast<float4*>(distances) = {distance[0], distance[1], distance[2], distance[3]};
     *reinterpret_cast<float4*>(weights) = {weight[0], weight[1], weight[2], weight[3]};
     return;

@@ -11,7 +11,7 @@ namespace {
 void check_columns_adjacent(const TensorView& rows, std::string_view argument) {
   const int last = rows.ndim - 1;
   if (rows.shape[last] > 1 && rows.strides[last] != 1 && rows.numel() > 0) {
-    refuse(argument, ": expected the columns of a row side by side, got ", std::to_string(rows.strides[last]),
+    refuse(argument, ": expected adjacent columns in a row, got ", std::to_string(rows.strides[last]),
            " elements from one to the next; pass a contiguous copy");
   }
 }
@@ -21,7 +21,7 @@ void check_offsets(const TensorView& offsets, int64_t rows) {
     refuse_type("batch_offsets: expected int32 or int64, got ", dtype_name(offsets.dtype));
   }
   if (offsets.ndim != 1 || offsets.shape[0] < (rows > 0 ? 2 : 1)) {
-    refuse("batch_offsets: expected [B + 1], and a cloud where there are points, got ",
+    refuse("batch_offsets: expected [B + 1], with B >= 1 if there are points, got ",
            shape_string(offsets.shape.data(), offsets.ndim));
   }
   check_dense(offsets, "batch_offsets");
