@@ -16,7 +16,7 @@
 
 namespace robocache::test {
 
-// The memory has exactly the bytes that the strides reach, so that a sanitizer sees the first byte outside.
+// An array whose memory has exactly the bytes that the strides reach, so that a sanitizer sees the first byte outside.
 template <class T>
 class DeviceArray {
  public:
@@ -84,7 +84,7 @@ class DeviceArray {
   static constexpr unsigned char kGap = 0xa5;
 
   // Calls visit(row-major index, offset in memory, count, step) for all elements. One call covers as many as lie a step
-  // apart, for most arrays all: a sanitizer's build copies these quickly.
+  // apart, for most arrays all of them: under a sanitizer few long copies are quick.
   template <class Visit>
   void for_each_run(const Visit& visit) const {
     const int64_t elements = view_.numel();
@@ -134,7 +134,7 @@ inline void skip_unless_usable(Device device) {
   GTEST_SKIP() << cuda_unavailable_reason();
 }
 
-// Runs a test body on each device.
+// A test whose body runs on each device.
 class OnDevice : public testing::TestWithParam<DeviceType> {
  protected:
   void SetUp() override { skip_unless_usable(device()); }

@@ -58,10 +58,10 @@ struct HalfFormat {
   // Returns the magnitudes, ascending. Infinity is replaced by the next power of two.
   static const std::vector<double>& magnitudes() {
     static const std::vector<double> values = [] {
-      std::vector<double> values;
-      for (uint16_t bits = 0; bits < kInfinity; ++bits) values.push_back(value(bits));
-      values.push_back(std::ldexp(1, kBias + 1));
-      return values;
+      std::vector<double> all;
+      for (uint16_t bits = 0; bits < kInfinity; ++bits) all.push_back(value(bits));
+      all.push_back(std::ldexp(1, kBias + 1));
+      return all;
     }();
     return values;
   }

@@ -2,7 +2,7 @@
 // calls.
 //
 //   Chunks chunks({.mode = ChunkMode::kEnsemble});
-//   chunks.put(stamps, actions);  // [T] ns, [T, D]: the policy's, as recorded
+//   chunks.put(stamps, actions);  // [T] in ns; [T, D] in the recording's units
 //   std::vector<double> action;
 //   if (chunks.at(now_ns, action)) move(action);
 //
@@ -84,7 +84,8 @@ class Chunks {
   // Moves the angles and rotations of `action` towards those of `to`, by `share` of the way.
   void turn(std::vector<double>& action, const double* to, double share) const;
 
-  static int64_t begun(const Chunk& chunk, int64_t time_ns);  // number of steps
+  // Returns how many steps of a chunk begin at or before a moment.
+  static int64_t begun(const Chunk& chunk, int64_t time_ns);
 
   const ChunkOptions options_;
   mutable std::mutex mutex_;           // guards all members below

@@ -23,7 +23,7 @@ std::string path_of(int32_t descriptor) {
 }
 
 // How many more reads are announced. A read that has to wait for the disk sets it to kAnnouncements again. It reaches 0
-// when the page cache holds all the data; then an announcement would only cost time, a third of the read's.
+// when the page cache holds all the data; an announcement would then only cost time, a third of the read's own.
 constexpr int32_t kAnnouncements = 1 << 14;
 std::atomic<int32_t> announcements_left{kAnnouncements};
 
@@ -32,7 +32,7 @@ std::atomic<int32_t> announcements_left{kAnnouncements};
 void read_rows(const FileRows& file, int64_t begin, size_t bytes, void* to) {
   auto* at = static_cast<char*>(to);
   int64_t offset = file.offset + begin;
-  bool cached = true;  // as far as is known
+  bool cached = true;  // until a read shows that it is not
   for (size_t left = bytes; left > 0;) {
     ssize_t got = 0;
     if (cached) {

@@ -62,11 +62,12 @@ class ResidentStream {
   // Loads the stream into the tier unless it is there, and waits until it is.
   // - kDevice: values and clock in the device's memory.
   // - kPinned: values in pinned host memory, the clock in the device's. On the CPU the same as kDevice: a copy in memory.
-  // - kMapped: values in their file and the clock in host memory, on every device, for a loop of the host. All ranks of
-  // this host (local_world_size()) share one copy in host memory, in /dev/shm. If that fails, each rank has its own
-  // copy, if memory suffices for all of them. With `part` a copy holds only these rows, which keep their indices;
-  // rows() may be read only there. Such a copy is not shared. Throws FileError, DeviceError, and OutOfMemory that names
-  // the stream, its bytes and the free bytes: another tier may do.
+  // - kMapped: values in their file and the clock in host memory, on every device, for a loop of the host.
+  //
+  // All ranks of this host (local_world_size()) share one copy in host memory, in /dev/shm. If that fails, each rank
+  // has its own copy, if memory suffices for all of them. With `part` a copy holds only these rows, which keep their
+  // indices; rows() may be read only there. Such a copy is not shared. Throws FileError, DeviceError, and OutOfMemory
+  // that names the stream, its bytes and the free bytes: another tier may fit.
   static std::shared_ptr<const ResidentStream> get(std::shared_ptr<const Dataset> dataset, int64_t stream,
                                                    Device device, Tier tier, std::optional<RowSpan> part = {});
 

@@ -70,7 +70,7 @@ class WriterFixture : public testing::Test {
   }
   float written() const { return values_of(Dataset::open(path(), true)->stream("x"), 0).at(0); }
 
-  // Ends like a killed process: nothing is flushed, no destructor runs.
+  // Writes in a child process that is then killed: nothing is flushed, no destructor runs.
   void write_and_die() const {
     const pid_t child = fork();
     if (child == 0) {

@@ -1,4 +1,4 @@
-// A statement about a whole box of voxels agrees with rule 32 for each of its voxels.
+// Tests that a verdict on a box of voxels agrees with rule 32 for each voxel.
 #include "robocache/points/integrate_tsdf/tsdf_bounds.hpp"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ void turn(Random& random, double r[9]) {
 
 TEST(TsdfBounds, ABoxJudgedEmptyHasNoMeasurement) {
   Random random(77);
-  int64_t spared = 0;
+  int64_t empty = 0;
   int64_t free = 0;
   int64_t boxes = 0;
   for (int round = 0; round < 300; ++round) {
@@ -90,7 +90,7 @@ TEST(TsdfBounds, ABoxJudgedEmptyHasNoMeasurement) {
     sensor.cy = static_cast<double>(p.rows) * random.between(-0.2, 1.2);
     std::vector<float> image(static_cast<size_t>(p.rows * p.columns));
     const double far = scale * random.between(0.1, 3);
-    double farther[10][15];  // of squares of 20 pixels
+    double farther[10][15];  // factors of the depth, one for each square of 20 pixels
     for (auto& row : farther) {
       for (double& one : row) one = random.one_in(4) ? random.between(0.5, 2) : 1;
     }
@@ -114,7 +114,7 @@ TEST(TsdfBounds, ABoxJudgedEmptyHasNoMeasurement) {
           const BoxVerdict says = box_verdict(p, view, random.one_in(10) ? nullptr : ranges.data(),
                                               static_cast<float>(x), static_cast<float>(y), static_cast<float>(z));
           if (says == BoxVerdict::kUnknown) continue;
-          ++(says == BoxVerdict::kFree ? free : spared);
+          ++(says == BoxVerdict::kFree ? free : empty);
           for (int64_t i = x; i < std::min(x + extent[0], p.grid.shape[0]); ++i) {
             for (int64_t j = y; j < std::min(y + extent[1], p.grid.shape[1]); ++j) {
               for (int64_t k = z; k < std::min(z + extent[2], p.grid.shape[2]); ++k) {
@@ -132,9 +132,9 @@ TEST(TsdfBounds, ABoxJudgedEmptyHasNoMeasurement) {
       }
     }
   }
-  EXPECT_GT(spared, boxes / 2);
+  EXPECT_GT(empty, boxes / 2);
   EXPECT_GT(free, boxes / 200);
-  EXPECT_LT(spared + free, boxes);
+  EXPECT_LT(empty + free, boxes);
 }
 
 // Returns a first approximation of 1 / sqrt(x) or 1 / x as a device may give it, now and then a wrong one.

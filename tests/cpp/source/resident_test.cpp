@@ -27,8 +27,8 @@ using F32 = Element<float, DType::kFloat32>;
 
 constexpr Tier kTiers[] = {Tier::kDevice, Tier::kPinned, Tier::kMapped};
 
-// A dataset whose streams a and b have one clock; c has the same times in other episodes, d other times, and none has
-// no row. Its files last as long as `writer`.
+// A dataset whose streams "a" and "b" have one clock. "c" has the same times in other episodes, "d" has other times, and
+// "none" has no rows. The files last as long as `writer`.
 std::shared_ptr<const Dataset> written(CacheWriter& writer) {
   writer.begin_episode();
   writer.append("a", F32{}, {10, 20, 30}, {1, 2, 3});
@@ -44,7 +44,7 @@ std::shared_ptr<const Dataset> written(CacheWriter& writer) {
   return writer.dataset();
 }
 
-// Returns a dataset whose files have no names any more.
+// Returns a dataset whose files are deleted, but still open.
 std::shared_ptr<const Dataset> written() {
   CacheWriter writer;
   return written(writer);
@@ -116,24 +116,24 @@ TEST_P(Resident, ATierIsLoadedOnceWhileItLives) {
 TEST_P(Resident, PresentBytesAreThoseOfLivingStreams) {
   CacheWriter writer;
   const auto dataset = written(writer);
-  const auto there = [&](Tier tier) { return ResidentStream::bytes_present(*dataset, 0, device(), tier); };
-  const auto clock_there = [&](int64_t stream, Device where) {
+  const auto present = [&](Tier tier) { return ResidentStream::bytes_present(*dataset, 0, device(), tier); };
+  const auto clock_present = [&](int64_t stream, Device where) {
     return ResidentClock::bytes_present(*dataset, stream, where);
   };
   for (const Tier tier : kTiers) {
-    EXPECT_EQ(there(tier), 0) << name_of(tier);
-    EXPECT_EQ(clock_there(0, device()), 0);
+    EXPECT_EQ(present(tier), 0) << name_of(tier);
+    EXPECT_EQ(clock_present(0, device()), 0);
     auto held = ResidentStream::get(dataset, 0, device(), tier);
     for (const Tier other : kTiers) {
       const bool same = other == tier || (!device().is_cuda() && tier != Tier::kMapped && other != Tier::kMapped);
-      EXPECT_EQ(there(other), same && tier != Tier::kMapped ? 12 : 0) << name_of(tier) << ' ' << name_of(other);
+      EXPECT_EQ(present(other), same && tier != Tier::kMapped ? 12 : 0) << name_of(tier) << ' ' << name_of(other);
     }
     EXPECT_EQ(ResidentStream::bytes_present(*dataset, 1, device(), tier), 0);
     const int64_t clock = ResidentClock::bytes(*dataset, 0);
-    EXPECT_EQ(clock_there(0, {}), clock);
-    EXPECT_EQ(clock_there(dataset->index_of("b"), {}), clock);  // b has the same clock
-    EXPECT_EQ(clock_there(dataset->index_of("d"), {}), 0);
-    EXPECT_EQ(clock_there(0, device()), device().is_cuda() && tier == Tier::kMapped ? 0 : clock);
+    EXPECT_EQ(clock_present(0, {}), clock);
+    EXPECT_EQ(clock_present(dataset->index_of("b"), {}), clock);  // b has the same clock
+    EXPECT_EQ(clock_present(dataset->index_of("d"), {}), 0);
+    EXPECT_EQ(clock_present(0, device()), device().is_cuda() && tier == Tier::kMapped ? 0 : clock);
     EXPECT_EQ(ResidentStream::bytes_present(*written(), 0, device(), tier), 0);  // of another dataset
     held.reset();
   }
@@ -150,7 +150,7 @@ TEST_P(Resident, StreamsWithTheSameTimesAndEpisodesShareOneClock) {
   EXPECT_EQ(&a->clock(), &b->clock());
   EXPECT_NE(a->rows().values, b->rows().values);
   for (const char* other : {"c", "d", "none"}) EXPECT_FALSE(get(other)->rows().clock == a->rows().clock) << other;
-  EXPECT_EQ(get("b"), b);  // as long as one lives
+  EXPECT_EQ(get("b"), b);  // the same object, while it lives
   // Another dataset with the same content has its own clock.
   const auto elsewhere = written();
   EXPECT_NE(&ResidentStream::get(elsewhere, 0, device(), Tier::kDevice)->clock(), &a->clock());

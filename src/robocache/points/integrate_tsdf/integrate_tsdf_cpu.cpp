@@ -11,7 +11,7 @@ namespace robocache {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
-constexpr int64_t kCells = 16384;  // a thread takes this many at a time
+constexpr int64_t kCells = 16384;  // voxels that a thread takes at a time
 
 int64_t cell_count(const TsdfParams& p) { return p.grid.shape[0] * p.grid.shape[1] * p.grid.shape[2]; }
 
