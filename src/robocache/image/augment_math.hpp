@@ -112,8 +112,8 @@ ROBOCACHE_HD void warped_pixel(const TransformParams& p, const Warp& warp, const
 }
 
 // Adapts a camera's 3x3 row-major matrix from the input frame to the output frame. Pixel centres are at whole numbers,
-// edges are half a pixel away, and edges map to edges. A flipped frame shows the mirrored world, whose x or y is reversed
-// too: focal lengths keep their signs.
+// edges are half a pixel away, and edges map to edges. A flipped frame shows the mirrored world, whose x or y is
+// reversed too: focal lengths keep their signs.
 ROBOCACHE_HD void planned_intrinsics(const TransformParams& p, const FramePlan& plan, const Warp& warp,
                                      const double* in, double* out) {
   const AxisPlan* const axes[] = {&plan.columns, &plan.rows};  // columns are x, the matrix's first row

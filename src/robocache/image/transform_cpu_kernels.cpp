@@ -16,7 +16,7 @@ struct Rows {
   int64_t stride;
 };
 
-// ---- Geometry ----------------------------------------------------------------------------------------------------------
+// ---- Geometry -------------------------------------------------------------------------------------------------------
 
 // Whether no output pixel repeats the edge.
 bool repeats_none(const AxisPlan& axis, int32_t out) { return axis.first >= 0 && axis.first + out <= axis.sized; }
@@ -155,7 +155,7 @@ void resize(const TransformParams& p, const FramePlan& plan, const void* frame, 
   }
 }
 
-// ---- Flips, rotation, blur ---------------------------------------------------------------------------------------------
+// ---- Flips, rotation, blur ------------------------------------------------------------------------------------------
 
 void warp(const TransformParams& p, const Warp& warp, const uint8_t* from, uint8_t* to) {
   const int64_t n = int64_t{p.out[1]} * p.channels;
@@ -203,7 +203,7 @@ void blur(const TransformParams& p, const BlurWeights& weights, const uint8_t* f
   }
 }
 
-// ---- Colour ------------------------------------------------------------------------------------------------------------
+// ---- Colour ---------------------------------------------------------------------------------------------------------
 
 template <class Value>
 void replace(uint8_t* bytes, int64_t n, const Value& value) {
@@ -261,7 +261,7 @@ void jitter(const TransformParams& p, const FramePlan& plan, uint8_t* bytes) {
   }
 }
 
-// ---- Values ------------------------------------------------------------------------------------------------------------
+// ---- Values ---------------------------------------------------------------------------------------------------------
 
 template <class Out>
 void write_planes(const TransformParams& p, Rows rows, Out* out) {

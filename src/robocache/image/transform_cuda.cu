@@ -16,7 +16,7 @@ constexpr unsigned kThreads = 256;
 constexpr int32_t kRowsOfBlock = 32;
 constexpr int kTogether = 8;  // pixels of a row that a thread computes, so that it stores whole vectors
 
-// ---- Frames ------------------------------------------------------------------------------------------------------------
+// ---- Frames ---------------------------------------------------------------------------------------------------------
 
 __device__ const uint8_t* frame_of(const TransformBatch& batch, int64_t i) {
   const TransformParams& p = batch.params;
@@ -48,7 +48,7 @@ __device__ const FramePlan& plan_of(const TransformBatch& batch, int64_t i) {
   return plan;
 }
 
-// ---- Bytes of output pixels --------------------------------------------------------------------------------------------
+// ---- Bytes of output pixels -----------------------------------------------------------------------------------------
 
 // Loads kBytes bytes from any address, as words if those are within [begin, end).
 template <int kBytes>
@@ -144,7 +144,7 @@ __device__ void load_pixels(const TransformBatch& batch, const FramePlan& plan, 
   }
 }
 
-// ---- Storing -----------------------------------------------------------------------------------------------------------
+// ---- Storing --------------------------------------------------------------------------------------------------------
 
 // Stores the first `count` values, as vectors if those are all values and the address is aligned.
 template <int kCount, class Out>
@@ -191,7 +191,7 @@ __device__ void store_pixels(const TransformParams& p, const uint8_t* bytes, int
   }
 }
 
-// ---- Kernels -----------------------------------------------------------------------------------------------------------
+// ---- Kernels --------------------------------------------------------------------------------------------------------
 
 // Calls visit(y, x, count) for the block's groups of up to `together` pixels among `rows` rows from `first_row` on.
 template <class Visit>
@@ -344,7 +344,7 @@ __global__ void __launch_bounds__(kThreads) write_intrinsics(const __grid_consta
   for (int k = 0; k < 9; ++k) batch.out[9 * i + k] = static_cast<float>(matrix[k]);
 }
 
-// ---- Flips, rotation, blur, erasing ------------------------------------------------------------------------------------
+// ---- Flips, rotation, blur, erasing ---------------------------------------------------------------------------------
 
 // Warps bytes [H, W, C] to bytes.
 __global__ void __launch_bounds__(kThreads) warp_frames(const __grid_constant__ TransformBatch batch) {

@@ -32,7 +32,7 @@ struct AnyCall {
   Plan plans[kCapacity];
 };
 
-// ---- The entries of a tile's targets, in shared memory ----------------------------------------------------------------
+// ---- The entries of a tile's targets, in shared memory --------------------------------------------------------------
 
 template <class Work>
 struct PlainEntry {
@@ -112,7 +112,7 @@ __device__ void find_by_clock(const Interpolation& call, const Segment& s, const
   });
 }
 
-// ---- Features in and out ----------------------------------------------------------------------------------------------
+// ---- Features in and out --------------------------------------------------------------------------------------------
 
 // Loads kCount neighbours at once.
 template <class T, int kCountOf, class WorkOf>
@@ -170,7 +170,7 @@ __device__ void store(const Segment& s, char* row, int64_t d, const typename Sou
   with_floating(s.out_dtype, [&](auto element) { store_as<Source, decltype(element)>(s, row, d, y); });
 }
 
-// ---- One target's features from d on ----------------------------------------------------------------------------------
+// ---- One target's features from d on --------------------------------------------------------------------------------
 
 template <class Source, class Method, class TargetEntry>
 __device__ void mix(const Segment& s, const TargetEntry& entry, const char* values, int64_t batch, int64_t d,
@@ -368,7 +368,7 @@ __global__ void __launch_bounds__(kThreads, 4) interpolate_any_kernel(const __gr
   }
 }
 
-// ---- The launch -------------------------------------------------------------------------------------------------------
+// ---- The launch -----------------------------------------------------------------------------------------------------
 
 bool fits(const Segment& s, int64_t count) {
   const auto aligned = [](const void* at, int64_t bytes) {

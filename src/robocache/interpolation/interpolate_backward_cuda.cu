@@ -261,7 +261,7 @@ struct Cubics : Curves {
   }
 };
 
-// ---- Values -----------------------------------------------------------------------------------------------------------
+// ---- Values ---------------------------------------------------------------------------------------------------------
 
 // Sums of one feature, for the samples to which a thread added last. A new sample evicts the oldest sum to memory. So
 // every entry is summed in the order of the targets, as on the CPU.
@@ -404,7 +404,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// ---- Times ------------------------------------------------------------------------------------------------------------
+// ---- Times ----------------------------------------------------------------------------------------------------------
 
 // A warp handles a target. Sums over features have a fixed order; sums over targets do not.
 template <class Work, class Method>
@@ -459,7 +459,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// ---- Splines: the slopes before the targets, the gradient by the slopes after them --------------------------------------
+// ---- Splines: the slopes before the targets, the gradient by the slopes after them ----------------------------------
 
 // A thread handles a feature of a row.
 template <class Work>

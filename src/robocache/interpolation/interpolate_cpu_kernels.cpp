@@ -15,7 +15,7 @@ namespace {
 template <class Work>
 using RowWriter = void(const Segment& s, const Pick<Work>& picked, const char* values, char* out);
 
-// ---- values to the same type ------------------------------------------------------------------------------------------
+// ---- values to the same type ----------------------------------------------------------------------------------------
 
 // out = fma(w, b - a, a) over a row.
 template <class T, class Work>
@@ -67,8 +67,7 @@ RowWriter<Work>* same_type_writer(DType dtype) {
   });
 }
 
-// ---- values scaled, or to another type: one piece of the row after another, in the work type
-// ---------------------------
+// ---- values scaled, or to another type: one piece of the row after another, in the work type ------------------------
 
 constexpr int64_t kPiece = 64;
 
@@ -145,8 +144,7 @@ void write_converted(const Segment& s, const Pick<Work>& picked, const char* val
   }
 }
 
-// ---- mixtures by every other method: the samples that it reads, one piece of the row after another
-// ----------------------
+// ---- mixtures by every other method: the samples that it reads, one piece of the row after another ------------------
 
 // `values` points to the batch row's first sample.
 template <class Method, class Work>
@@ -181,7 +179,7 @@ void write_mixture(const Segment& s, const Stencil<int64_t>& stencil, const Curv
   }
 }
 
-// ---- the rows ----------------------------------------------------------------------------------------------------------
+// ---- the rows -------------------------------------------------------------------------------------------------------
 
 // Fills the entries [begin, end) of one segment's [batch, targets_count].
 template <class Work, class Clock>

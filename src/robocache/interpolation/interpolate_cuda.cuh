@@ -17,7 +17,7 @@ namespace robocache::interpolation_cuda {
 // Runs any call in one launch: segments of different methods, element types, clocks and widths.
 cudaError_t launch_any(const Interpolation& call, int device, cudaStream_t stream);
 
-// ---- A row's clock ----------------------------------------------------------------------------------------------------
+// ---- A row's clock --------------------------------------------------------------------------------------------------
 
 struct WindowRange {
   int32_t begin, size;
@@ -64,7 +64,7 @@ __device__ int32_t search(const Clock* window, int32_t span, Clock target) {
   return low;
 }
 
-// ---- Features ---------------------------------------------------------------------------------------------------------
+// ---- Features -------------------------------------------------------------------------------------------------------
 
 // Neighbouring elements that one instruction moves.
 template <class T, int kCount>

@@ -10,7 +10,7 @@ namespace {
 // vectors of 16 bytes of any target. Arithmetic takes most of the time, so the other code must have few instructions.
 // Separate code handles the few targets that lack samples of their method.
 
-// ---- The entry of a target, in shared memory ----------------------------------------------------------------------------
+// ---- The entry of a target, in shared memory ------------------------------------------------------------------------
 
 // The `kind` of a mixture also holds the numbers of samples before and after.
 constexpr int32_t kind_of_mix(int before, int after) {
@@ -88,7 +88,7 @@ __device__ void find(const TiledSegment& tiled, const Tile& tile, const Lookup<C
   entry.right = row + picked.right;
 }
 
-// ---- Features ---------------------------------------------------------------------------------------------------------
+// ---- Features -------------------------------------------------------------------------------------------------------
 
 template <class T, int kVector>
 __device__ void load(const char* from, float (&x)[kVector]) {

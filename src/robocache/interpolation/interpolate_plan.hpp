@@ -12,7 +12,7 @@ namespace robocache::interpolation_cuda {
 
 inline int64_t divided_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
-// ---- The window of a row's clock --------------------------------------------------------------------------------------
+// ---- The window of a row's clock ------------------------------------------------------------------------------------
 
 // A block copies a part of a row's clock to shared memory, the window: the part that would hold a tile's samples if
 // both clocks were even. A target outside the window is searched for in the row itself.

@@ -7,9 +7,9 @@
 //
 // A target is settled when no row that may still come can change its value (Ring::settled_ns): a held value once the
 // lateness is over, an interpolated value once the row after it is final. The frontier is the newest moment at which
-// the targets of all keys are settled. There the batch has the same bytes as a Loader's batch of the recording. At other
-// moments too, except in targets that are not settled: these are padding, even if the recording will have a value there
-// (rule 53).
+// the targets of all keys are settled. There the batch has the same bytes as a Loader's batch of the recording. At
+// other moments too, except in targets that are not settled: these are padding, even if the recording will have a value
+// there (rule 53).
 //
 // On a CUDA device frames are copied as pixels and resized on the device. The host computes all else, and copies it
 // together with the frames.

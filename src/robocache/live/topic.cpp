@@ -483,7 +483,8 @@ struct Topic::Plan {
     const int64_t size = dtype_size(encoding.dtype);
     const int64_t used = description.width * encoding.channels * size;
     const int64_t got = std::ssize(description.data);
-    // If the pixels alone fill the data, rows have no padding, whatever the step says. The last row never needs padding.
+    // If the pixels alone fill the data, rows have no padding, whatever the step says. The last row never needs
+    // padding.
     const int64_t step = got == description.height * used || description.height == 1 ? used : description.step;
     if (description.height < 1 || used < 1 || step < used || got < (description.height - 1) * step + used) {
       unfit("expected ", std::to_string(description.width), "x", std::to_string(description.height), " ",

@@ -68,8 +68,8 @@ class Topic {
   static constexpr int64_t kLatencies = 4096;
   std::vector<int64_t> latencies_ns() const;
 
-  // The C function that a transport calls for each message: the topic, the bytes and their count, and the fields of Received.
-  // `sequence` is the largest uint64 if there is none.
+  // The C function that a transport calls for each message: the topic, the bytes and their count, and the fields of
+  // Received. `sequence` is the largest uint64 if there is none.
   using Sink = void (*)(void* topic, const uint8_t* bytes, size_t size, int64_t arrival_ns, uint64_t publisher,
                         uint64_t sequence);
   static Sink sink();

@@ -1,6 +1,6 @@
-// Anchors: the times of a source that can be drawn, either the ticks of a stream's clock or those of a rate. Finding one reads no
-// values. Anchors lie in runs, which are consecutive ticks of one episode. A binary search finds the run of an anchor's number, and
-// the offset in the run gives its time. A filter only makes the runs shorter.
+// Anchors: the times of a source that can be drawn, either the ticks of a stream's clock or those of a rate. Finding
+// one reads no values. Anchors lie in runs, which are consecutive ticks of one episode. A binary search finds the run
+// of an anchor's number, and the offset in the run gives its time. A filter only makes the runs shorter.
 //
 //   const Anchors anchors = Anchors::of_ticks(clock, episodes);
 //   const Anchor anchor = anchors.index().at(7);
@@ -80,7 +80,8 @@ struct AnchorEdges {
   int64_t drop_n_last = 0;        // further ticks to leave out at an episode's end
 };
 
-// A range of an episode's anchors, both ends included: as times, or as rows of the clock counted from the episode's first.
+// A range of an episode's anchors, both ends included: as times, or as rows of the clock counted from the episode's
+// first.
 struct AnchorRange {
   int64_t episode;
   int64_t first;

@@ -85,7 +85,8 @@ std::vector<int64_t> shares_of_sources(const std::vector<double>& weights, const
   return shares;
 }
 
-// Returns the shares of a source's parts. Each is at least 1, taken from the largest if needed; all are 0 without slots.
+// Returns the shares of a source's parts. Each is at least 1, taken from the largest if needed; all are 0 without
+// slots.
 std::vector<int64_t> shares_of_parts(const std::vector<double>& weights, int64_t slots, const std::string& name) {
   if (slots == 0) return std::vector<int64_t>(weights.size());
   if (std::ssize(weights) > slots) {

@@ -1,7 +1,7 @@
 // The last rows of one live stream. Rows are pushed as they come, while readers copy windows of them.
 //
 //   Ring ring({.dtype = DType::kFloat32, .shape = {7}, .span_ns = 5'000'000'000, .lateness_ns = 6'000'000});
-//   ring.push(stamp_ns, arrival_ns, row);                                      // on the writer's thread
+//   ring.push(stamp_ns, arrival_ns, row);  // on the writer's thread
 //   RingRows rows;
 //   if (ring.copy(first_ns, last_ns, 1, rows)) use(rows.time_ns, rows.values);  // on any thread
 //

@@ -38,7 +38,8 @@ struct RowSpan {
   friend bool operator==(const RowSpan&, const RowSpan&) = default;
 };
 
-// Rows in a file that is read with pread. If the file was cut short, pread returns fewer bytes; a mapping would end the process.
+// Rows in a file that is read with pread. If the file was cut short, pread returns fewer bytes; a mapping would end the
+// process.
 struct FileRows {
   int32_t descriptor = -1;  // open for reading while the owner of the rows lives; below 0: the rows are in memory
   int64_t offset = 0;       // offset of row 0's first byte

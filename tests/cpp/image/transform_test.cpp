@@ -37,7 +37,7 @@ Bytes run(const ImageTransform& transform, const void* frame, const ImageDraw& d
   return out;
 }
 
-// ---- The builds for each instruction set --------------------------------------------------------------------------------
+// ---- The builds for each instruction set ----------------------------------------------------------------------------
 
 struct Build {
   const char* name;
@@ -99,7 +99,7 @@ TEST(Transform, GivesTheSameBitsForEveryInstructionSet) {
   }
 }
 
-// ---- Intrinsics ---------------------------------------------------------------------------------------------------------
+// ---- Intrinsics -----------------------------------------------------------------------------------------------------
 
 // The frame is a ramp, so each output pixel shows its position in the frame. The matrices must give the same position.
 void expect_intrinsics_follow(const char* json, bool along_rows) {
@@ -163,7 +163,7 @@ TEST(Transform, CroppingMovesThePrincipalPointByWholePixels) {
   for (int i = 0; i < 9; ++i) EXPECT_EQ(out[i], expected[i]) << i;
 }
 
-// ---- Draws --------------------------------------------------------------------------------------------------------------
+// ---- Draws ----------------------------------------------------------------------------------------------------------
 
 TEST(Transform, DrawsAreTheSameInEveryVersion) {
   const ImageTransform transform(kColour, options_of(R"({"crop": [9, 9]})"), "camera");
@@ -181,8 +181,7 @@ TEST(Transform, DrawsAreTheSameInEveryVersion) {
   EXPECT_EQ(augments.erased.size[1], 6);
 }
 
-// ---- Missing frames, refusals
-// -------------------------------------------------------------------------------------------
+// ---- Missing frames, refusals ---------------------------------------------------------------------------------------
 
 TEST(Transform, ReadsAndWritesNothingOutside) {
   // The memory has exactly the needed bytes, so that a sanitizer sees an access outside.
@@ -212,7 +211,7 @@ TEST(ImageOptions, JsonRefusesUnknownOptions) {
   EXPECT_EQ(image_options_from_json("{}").dtype, DType::kFloat32);
 }
 
-// ---- CPU and CUDA ---------------------------------------------------------------------------------------------------------
+// ---- CPU and CUDA ---------------------------------------------------------------------------------------------------
 
 class ImageBatchTest : public test::OnDevice {};
 

@@ -27,8 +27,8 @@ using F32 = Element<float, DType::kFloat32>;
 
 constexpr Tier kTiers[] = {Tier::kDevice, Tier::kPinned, Tier::kMapped};
 
-// A dataset whose streams "a" and "b" have one clock. "c" has the same times in other episodes, "d" has other times, and
-// "none" has no rows. The files last as long as `writer`.
+// A dataset whose streams "a" and "b" have one clock. "c" has the same times in other episodes, "d" has other times,
+// and "none" has no rows. The files last as long as `writer`.
 std::shared_ptr<const Dataset> written(CacheWriter& writer) {
   writer.begin_episode();
   writer.append("a", F32{}, {10, 20, 30}, {1, 2, 3});
