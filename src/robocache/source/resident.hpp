@@ -62,7 +62,7 @@ class ResidentStream {
   // Loads the stream into the tier unless it is there, and waits until it is.
   // - kDevice: values and clock in the device's memory.
   // - kPinned: values in pinned host memory, the clock in the device's. On the CPU the same as kDevice: a copy in
-  // memory.
+  //   memory.
   // - kMapped: values in their file and the clock in host memory, on every device, for a loop of the host.
   //
   // All ranks of this host (local_world_size()) share one copy in host memory, in /dev/shm. If that fails, each rank

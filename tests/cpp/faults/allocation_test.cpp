@@ -179,21 +179,21 @@ TEST(Allocation, AnOperationReturnsItsResultOrThrows) {
   for (size_t i = 0; i < points.size(); ++i) points[i] = static_cast<float>(i * i % 97);
   const DeviceArray<float> array(points, DType::kFloat32, {500, 3}, Device{});
   const SparseOptions options{.voxel_size = {10, 10, 10}, .order = VoxelOrder::kMorton};
-  const auto voxels = [&] {
+  const auto voxelize = [&] {
     std::vector<std::vector<std::byte>> memory;
     const auto allocate = [&](DType dtype, std::initializer_list<int64_t> shape) {
       TensorView view = TensorView::contiguous(nullptr, dtype, shape);
       view.data = memory.emplace_back(static_cast<size_t>(view.numel() * dtype_size(dtype))).data();
       return view;
     };
-    const SparseVoxels voxels = voxelize_sparse(array.view(), std::nullopt, options, allocate, CudaStream{});
-    const auto* const first = static_cast<const int32_t*>(voxels.point_to_voxel.data);
+    const SparseVoxels result = voxelize_sparse(array.view(), std::nullopt, options, allocate, CudaStream{});
+    const auto* const first = static_cast<const int32_t*>(result.point_to_voxel.data);
     return std::vector<int32_t>(first, first + 500);
   };
-  const std::vector<int32_t> expected = voxels();
+  const std::vector<int32_t> expected = voxelize();
   fail_each_allocation(
       [&] {
-        if (voxels() != expected) std::abort();
+        if (voxelize() != expected) std::abort();
       },
       [] { return true; });
 }

@@ -121,7 +121,7 @@ TEST(TsdfBounds, ABoxJudgedEmptyHasNoMeasurement) {
                 const Projected projected = project(sensor, voxel_centre(p.grid, 0, i) - sensor.origin[0],
                                                     voxel_centre(p.grid, 1, j) - sensor.origin[1],
                                                     voxel_centre(p.grid, 2, k) - sensor.origin[2]);
-                const double depth = depth_behind(p, 0, projected);
+                const double depth = measured_depth(p, 0, projected);
                 const double found = depth_distance(p, projected, depth);
                 ASSERT_TRUE(says == BoxVerdict::kFree && depth > 0 ? found == p.truncation : std::isnan(found))
                     << "round " << round << ", voxel " << i << ", " << j << ", " << k;

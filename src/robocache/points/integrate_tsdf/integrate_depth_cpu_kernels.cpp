@@ -79,7 +79,7 @@ void add_doubtful(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, doub
     column[i] = c.column;
     row[i] = c.row;
   }
-  for (int i = 0; i < count; ++i) quanta[i] = depth_behind(p, sensor, {x[i], y[i], z[i], column[i], row[i]});
+  for (int i = 0; i < count; ++i) quanta[i] = measured_depth(p, sensor, {x[i], y[i], z[i], column[i], row[i]});
   const auto free_space = static_cast<double>(p.free_quanta);
   for (int i = 0; i < count; ++i) {  // vector code
     const double sdf = depth_distance(p, {x[i], y[i], z[i], 0, 0}, quanta[i]);

@@ -186,7 +186,7 @@ ROBOCACHE_HD double depth_in_metres(const TsdfParams& p, float depth) {
 }
 
 // Returns the depth in metres that a voxel's pixel measured; 0 for no measurement.
-ROBOCACHE_HD double depth_behind(const TsdfParams& p, int64_t sensor, const Projected& c) {
+ROBOCACHE_HD double measured_depth(const TsdfParams& p, int64_t sensor, const Projected& c) {
   if (!is_on_image(p, c)) return 0;
   const int64_t offset = sensor * p.sensor_stride + static_cast<int64_t>(c.row) * p.row_stride +
                          static_cast<int64_t>(c.column) * p.column_stride;

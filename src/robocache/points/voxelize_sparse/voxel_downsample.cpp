@@ -52,15 +52,15 @@ Downsampled voxel_downsample(const TensorView& points, const std::optional<Tenso
   }
   assign_points(call, allocate, device, stream);
 
-  const auto taken = [&](const Features& source, int32_t* counts) {
+  const auto one_per_voxel = [&](const Features& source, int32_t* counts) {
     return centroid ? reduce_rows(clouds, source, VoxelMode::kMean, call.point_to_voxel, sizes.voxels, counts, allocate,
                                   device, stream)
                     : gather_rows(clouds, source, call.rows_of_voxel, {sizes.voxels, source.count}, allocate, device,
                                   stream);
   };
-  result.points = taken(columns_of(points, features ? 3 : points.shape[1]),
-                        centroid ? static_cast<int32_t*>(result.counts->data) : nullptr);
-  if (features) result.features = taken(features_of_points, nullptr);
+  result.points = one_per_voxel(columns_of(points, features ? 3 : points.shape[1]),
+                                centroid ? static_cast<int32_t*>(result.counts->data) : nullptr);
+  if (features) result.features = one_per_voxel(features_of_points, nullptr);
   return result;
 }
 
