@@ -282,10 +282,10 @@ Table random_table(std::mt19937_64& random, DType dtype, int64_t rows, int64_t f
     for (int64_t row = begin; row < end; ++row) number(row, f) = number(begin, f);
     if (!is_floating(dtype)) continue;
     const int64_t where = below(rows);
-    const double fault = std::array{kNan, kInfinity, -kInfinity, 30.0, 1e4, -0.0}[static_cast<size_t>(below(6))];
-    number(where, f) = fault;
+    const double bad = std::array{kNan, kInfinity, -kInfinity, 30.0, 1e4, -0.0}[static_cast<size_t>(below(6))];
+    number(where, f) = bad;
     if (below(3) == 0) {
-      for (int64_t row = begin; row < end; ++row) number(row, f) = fault;
+      for (int64_t row = begin; row < end; ++row) number(row, f) = bad;
     }
     if (below(3) == 0) {
       for (int64_t row = where; row < rows; ++row)
