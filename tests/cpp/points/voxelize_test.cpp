@@ -129,7 +129,7 @@ TEST_P(Voxelize, EqualsAPlainLoop) {
     std::vector<TensorView> outs = {occupied_array.view(), count_array.view()};
     for (int r = 0; r < 6; ++r) {
       arrays.push_back(
-          array<float>(std::vector<float>(places, 9), DType::kFloat32, {clouds, shape[0], shape[1], shape[2], width}));
+          array<float>(std::vector<float>(entries, 9), DType::kFloat32, {clouds, shape[0], shape[1], shape[2], width}));
       outs.push_back(arrays.back().view());
     }
     run({.points = points_array.view(), .features = features_array.view(), .lengths = lengths_array.view()},

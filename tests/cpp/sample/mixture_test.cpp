@@ -78,9 +78,9 @@ TEST(Mixture, SourcesContinueAfterAChangeOfWeights) {
     MixtureOptions options{
         .weights = {0.5, 0.3, 0.2}, .temperature = {}, .samples_per_epoch = 1000, .shuffle = shuffle};
     std::vector<MixtureTables> tables = {MixtureTables(anchors, options)};
-    const auto mixture = [&](const MixtureTables& tables) {
+    const auto mixture = [&](const MixtureTables& table) {
       Mixture result = tables[0].mixture().at_epoch(7, 0);
-      result.table = tables.table().data();
+      result.table = table.table().data();
       return result;
     };
     options.changed = {"a", "b", "c"};
