@@ -249,19 +249,38 @@ def _check_where(where: Any, sources: Sequence[tuple[Source, str]]) -> list[str]
 
 
 def _check_numbering(argument: str, key: str, sources: Sequence[Source]) -> str | None:
-    """Returns a note if a whole number of a key means one text in a source and another text in another source, as its tables say."""
-    first: dict[int, str] = {}
+    """Returns a note if a whole number of a key means one text in a source and another text in another source, as its tables say, or
+    another word, as its type says."""
+    first: dict[tuple[str, int], dict[str, None]] = {}
     for source in {id(source.dataset): source for source in sources}.values():
         for stream in source.dataset.streams.values():
             if (source.rename or {}).get(stream.name, stream.name) != key:
                 continue
-            for code, text in texts_of_numbers(source.dataset, stream).items():
-                if text is not None and first.setdefault(code, text) != text:
+            texts = texts_of_numbers(source.dataset, stream)
+            found = {("", code): {text: None} for code, text in texts.items() if text is not None} or _words(stream)
+            for (feature, code), meanings in found.items():
+                before = first.setdefault((feature, code), meanings)
+                if before.keys().isdisjoint(meanings):
+                    of = f"{feature} {code}" if feature else code
+                    way_out = "convert one of them"
+                    if texts:
+                        way_out = 'Window(texts="indices") numbers the texts of all sources, and a condition may name the text'
                     return (
-                        f"{argument}: its sources number texts otherwise: {code} is {first[code]!r} in one and {text!r} in "
-                        'another; Window(texts="indices") numbers the texts of all sources, and a condition may name the text'
+                        f"{argument}: its sources number {'texts' if texts else 'words'} otherwise: {of} is {next(iter(before))!r} in "
+                        f"one and {next(iter(meanings))!r} in another; {way_out}"
                     )
     return None
+
+
+def _words(stream: Stream) -> dict[tuple[str, int], dict[str, None]]:
+    """Returns the words of a stream's numbers by its attribute `words`, of each feature or of all ("")."""
+    declared = stream.attributes.get("words")
+    found: dict[tuple[str, int], dict[str, None]] = {}
+    for name, own in declared.items() if isinstance(declared, Mapping) else ():
+        for word, code in own.items() if isinstance(own, Mapping) else ((name, own),):
+            if isinstance(code, int):
+                found.setdefault((name if isinstance(own, Mapping) else "", code), {})[word] = None
+    return found
 
 
 def _text_keys(

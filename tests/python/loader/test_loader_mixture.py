@@ -6,6 +6,7 @@ import pickle
 
 import ml_dtypes
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from flat_options import flat_loader
 from recordings import assert_same_batches, batches_of, place_of, write
@@ -292,6 +293,41 @@ def test_gather_counts_over_all_sources(robots, device):
         assert_batch(loader.gather(indices), wanted)
     with pytest.raises(robocache.ArgumentError, match=rf"indices\[0\].*\[0, {len(every)}\)"):
         loader.gather([len(every)])
+
+
+@pytest.mark.parametrize("by_feature", [False, True])
+@pytest.mark.parametrize(
+    ("other", "warned"),
+    [
+        ({"CLOSED": 0, "OPEN": 1}, "0 is 'OPEN' in one and 'CLOSED' in another"),
+        ({"OPEN": 0, "SHUT": 1, "CLOSED": 1, "MOVING": 2}, None),  # one number may have two words
+        (None, None),
+    ],
+)
+def test_sources_whose_numbers_have_other_words_are_warned_of(other, warned, by_feature, tmp_path, recwarn):
+    sources = []
+    for name, words in (("a", {"OPEN": 0, "CLOSED": 1}), ("b", other)):
+        with robocache.Writer(tmp_path / name) as writer:
+            with writer.episode() as episode:
+                episode.append("grip", np.arange(3) * 10**7, np.array([[0], [1], [0]]))
+            if words:
+                writer.stream("grip", names=["mode"], attributes={"words": {"mode": words} if by_feature else words})
+        sources.append(robocache.Source(robocache.open(tmp_path / name)))
+    windows = {"grip": None}
+    robocache.Loader(sources, batch_size=2, delta_timestamps=windows, device="cpu")
+    robocache.Loader(
+        sources,
+        batch_size=2,
+        delta_timestamps=windows,
+        anchors=robocache.Anchors(where=pc.field("grip") == 0),
+        device="cpu",
+    )
+    said = [str(one.message) for one in recwarn if "number words otherwise" in str(one.message)]
+    arguments = ["delta_timestamps['grip']", "delta_timestamps['grip']", "anchors.where"]
+    if by_feature:
+        warned = warned and f"mode {warned}"
+    assert [text.split(":")[0] for text in sorted(said)] == (sorted(arguments) if warned else [])
+    assert all(warned in text for text in said)
 
 
 def test_each_source_renames_its_own_streams(robots, device):
