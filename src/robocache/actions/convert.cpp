@@ -102,22 +102,22 @@ RotationForm rotation_form(std::string_view name, std::string_view argument) {
 }
 
 ActionOps action_ops(const std::vector<ActionConversion>& conversions, int64_t features, std::string_view argument) {
-  ActionOps made{.ops = {}, .out_features = features, .has_base = false};
+  ActionOps result{.ops = {}, .out_features = features, .has_base = false};
   for (const ActionConversion& asked : conversions) {
-    if (made.out_features > kMostActionFeatures) break;
-    if (is_relative(asked.step) && !made.ops.empty()) {
+    if (result.out_features > kMostActionFeatures) break;
+    if (is_relative(asked.step) && !result.ops.empty()) {
       refuse(argument, ": expected '", name_of(asked.step), "' first, since the state is as recorded");
     }
-    made.has_base = made.has_base || is_relative(asked.step);
-    made.ops.push_back(op_of(asked, made.out_features, argument));
-    const ActionOp& op = made.ops.back();
-    if (op.step == ActionStep::kRotate) made.out_features += op.target.width - op.source.width;
+    result.has_base = result.has_base || is_relative(asked.step);
+    result.ops.push_back(op_of(asked, result.out_features, argument));
+    const ActionOp& op = result.ops.back();
+    if (op.step == ActionStep::kRotate) result.out_features += op.target.width - op.source.width;
   }
-  if (std::max(features, made.out_features) > kMostActionFeatures) {
+  if (std::max(features, result.out_features) > kMostActionFeatures) {
     refuse(argument, ": expected at most ", std::to_string(kMostActionFeatures), " features, got ",
-           std::to_string(std::max(features, made.out_features)));
+           std::to_string(std::max(features, result.out_features)));
   }
-  return made;
+  return result;
 }
 
 }  // namespace robocache

@@ -39,10 +39,10 @@ void convert_together(const ConvertActionsParams& p, char* memory, int32_t sourc
     }
     return all();
   };
-  const auto fine = convert_row(p, x, before, base, poses);
+  const auto valid = convert_row(p, x, before, base, poses);
   bool is_there[kCount];
   for (int i = count - 1; i >= 0; --i) {
-    is_there[i] = base.is_there && fine.bits[i] != 0 && has_row(p, memory, first + i);
+    is_there[i] = base.is_there && valid.bits[i] != 0 && has_row(p, memory, first + i);
     store_pad(p, memory, first + i, begin + i, base, is_there[i]);
   }
   const int64_t of_source = (int64_t{source} * p.scale_rows + (p.scale_per_step ? begin : 0)) * p.out_features;

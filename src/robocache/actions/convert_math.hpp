@@ -133,9 +133,9 @@ ROBOCACHE_HD void store_pad(const ConvertActionsParams& p, char* memory, int64_t
 
 template <class Scalar>
 ROBOCACHE_HD Scalar rescaled(const ActionOp& op, Scalar v) {
-  const auto of = [](double number) { return Scalar(static_cast<One<Scalar>>(number)); };
-  v = choose(v < of(op.least), of(op.least), choose(v > of(op.most), of(op.most), v));
-  return of(op.to) + (v - of(op.from)) * of(op.factor);
+  const auto scalar = [](double number) { return Scalar(static_cast<One<Scalar>>(number)); };
+  v = choose(v < scalar(op.least), scalar(op.least), choose(v > scalar(op.most), scalar(op.most), v));
+  return scalar(op.to) + (v - scalar(op.from)) * scalar(op.factor);
 }
 
 template <class Scalar>

@@ -83,10 +83,10 @@ ROBOCACHE_HD auto make_unit(Scalar* v, int n) {
     for (int i = 0; i < n; ++i) v[i] = v[i] / factor;
   }
   const Scalar square = dot_of(v, v, n);
-  const auto some = square > Scalar(0);
-  const Scalar length = root_of(choose(some, square, Scalar(1)));
+  const auto nonzero = square > Scalar(0);
+  const Scalar length = root_of(choose(nonzero, square, Scalar(1)));
   for (int i = 0; i < n; ++i) v[i] = v[i] / length;
-  return some;
+  return nonzero;
 }
 
 // Gram-Schmidt: scales both vectors to length 1, and makes the second orthogonal to the first. Returns the sine of the
@@ -94,11 +94,11 @@ ROBOCACHE_HD auto make_unit(Scalar* v, int n) {
 // digit.
 template <class Scalar>
 ROBOCACHE_HD Scalar orthonormalise(Scalar* a, Scalar* b) {
-  const auto some = make_unit(a, 3);
-  const auto also = make_unit(b, 3);
+  const auto first_nonzero = make_unit(a, 3);
+  const auto second_nonzero = make_unit(b, 3);
   Scalar along = dot_of(a, b, 3);
   for (int i = 0; i < 3; ++i) b[i] = b[i] - along * a[i];
-  const Scalar between = choose(some && also, root_of(dot_of(b, b, 3)), Scalar(0));
+  const Scalar between = choose(first_nonzero && second_nonzero, root_of(dot_of(b, b, 3)), Scalar(0));
   make_unit(b, 3);
   along = dot_of(a, b, 3);
   for (int i = 0; i < 3; ++i) b[i] = b[i] - along * a[i];
@@ -233,10 +233,10 @@ ROBOCACHE_HD void vector_of_quaternion(const Scalar* q, Scalar* v) {
 // is lost.
 template <class Scalar>
 ROBOCACHE_HD Scalar within_half_a_turn(Scalar x) {
-  const auto of = [](double number) { return Scalar(static_cast<One<Scalar>>(number)); };
-  const Scalar turns = whole_of(x / of(2 * kPi));
-  const Scalar y = (x - turns * of(6.28125)) - turns * of(2 * kPi - 6.28125);
-  return choose(absolute(y) >= of(kPi), of(-kPi), y);
+  const auto scalar = [](double number) { return Scalar(static_cast<One<Scalar>>(number)); };
+  const Scalar turns = whole_of(x / scalar(2 * kPi));
+  const Scalar y = (x - turns * scalar(6.28125)) - turns * scalar(2 * kPi - 6.28125);
+  return choose(absolute(y) >= scalar(kPi), scalar(-kPi), y);
 }
 
 // Multiplies three turns about axes, from the left in the order in which they act on turned axes.
@@ -274,14 +274,14 @@ ROBOCACHE_HD void angles_of_quaternion(const RotationForm& form, const Scalar* q
   if (proper) k = 3 - i - j;
   const int order = (i - j) * (j - k) * (k - i);  // 2 or -2
   const Scalar sign(order > 0 ? 1 : -1);
-  const auto of = [](double number) { return Scalar(static_cast<One<Scalar>>(number)); };
+  const auto scalar = [](double number) { return Scalar(static_cast<One<Scalar>>(number)); };
   Scalar a = proper ? q[3] : q[3] - q[j];
   Scalar b = proper ? q[i] : q[i] + q[k] * sign;
   Scalar c = proper ? q[j] : q[j] + q[3];
   Scalar d = proper ? q[k] * sign : q[k] * sign - q[i];
   const Scalar low = c * c + d * d;
   const Scalar high = a * a + b * b;
-  const Scalar least = of(std::is_same_v<One<Scalar>, float> ? 0x1p-40 : 0x1p-46);
+  const Scalar least = scalar(std::is_same_v<One<Scalar>, float> ? 0x1p-40 : 0x1p-46);
   const auto at_low = low < least;  // at the middle angle's ends, only one of both halves is known
   const auto at_high = high < least;
   c = choose(at_low, Scalar(1), c);
@@ -291,7 +291,7 @@ ROBOCACHE_HD void angles_of_quaternion(const RotationForm& form, const Scalar* q
   const Scalar half_sum = arc_tangent_of(b, a);
   const Scalar half_difference = arc_tangent_of(d, c);
   const Scalar between = Scalar(2) * arc_tangent_of(root_of(low), root_of(high));
-  Scalar middle = choose(at_low, Scalar(0), choose(at_high, of(kPi), between));
+  Scalar middle = choose(at_low, Scalar(0), choose(at_high, scalar(kPi), between));
   const Scalar known = choose(at_low, Scalar(2) * half_sum, Scalar(form.intrinsic ? 2 : -2) * half_difference);
   const auto locked = at_low || at_high;
   // With turned axes `first` is the third angle.
@@ -299,7 +299,7 @@ ROBOCACHE_HD void angles_of_quaternion(const RotationForm& form, const Scalar* q
   Scalar third = choose(locked, form.intrinsic ? known : Scalar(0), half_sum + half_difference);
   if (!proper) {
     third = third * sign;
-    middle = middle - of(kPi / 2);
+    middle = middle - scalar(kPi / 2);
   }
   angles[form.intrinsic ? 2 : 0] = within_half_a_turn(first);
   angles[1] = middle;

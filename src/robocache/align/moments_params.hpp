@@ -42,9 +42,9 @@ struct MomentSource {
     return ticks.table[entry + 1].first_anchor - ticks.table[entry].first_anchor;
   }
   ROBOCACHE_HD int64_t time_of(int64_t entry, int64_t tick) const {
-    const auto& of = ticks.table[entry];
-    if (ticks.tick_ns != nullptr) return ticks.tick_ns[of.origin + tick];
-    return of.origin + clock_tick_ns(of.first_tick + tick, ticks.period_ns);
+    const auto& episode = ticks.table[entry];
+    if (ticks.tick_ns != nullptr) return ticks.tick_ns[episode.origin + tick];
+    return episode.origin + clock_tick_ns(episode.first_tick + tick, ticks.period_ns);
   }
   // Returns the number of an entry's ticks at or before a time.
   ROBOCACHE_HD int64_t passed(int64_t entry, int64_t time_ns) const {

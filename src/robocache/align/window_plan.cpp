@@ -22,7 +22,7 @@ struct Draft {
   // The requested steps of a segment.
   struct Steps {
     WindowClock clock;            // without its moments
-    std::vector<int64_t> deltas;  // a copy, since add() drops its stream of missing features
+    std::vector<int64_t> deltas;  // a copy: add() passes a temporary stream of missing features
     int64_t array;                // the out_offset of the stream
     int64_t step;                 // the segment's first
     int64_t feature;
@@ -54,45 +54,45 @@ WindowGroup finished(Draft& draft, DeviceTables& tables) {
     draft.strips += draft.steps[at].strips;
   }
   std::vector<WindowClock> clocks;
-  std::vector<std::map<int64_t, std::vector<WindowSlot>>> aims;  // one for each clock
+  std::vector<std::map<int64_t, std::vector<WindowSlot>>> slots_of_deltas;  // one for each clock
   for (size_t at = 0; at < draft.segments.size(); ++at) {
     WindowSegment& segment = draft.segments[at];
-    const Draft::Steps& asked = draft.steps[at];
+    const Draft::Steps& steps = draft.steps[at];
     const auto clock = std::find_if(clocks.begin(), clocks.end(),
-                                    [&](const WindowClock& known) { return is_same(known, asked.clock); });
+                                    [&](const WindowClock& known) { return is_same(known, steps.clock); });
     const auto index = static_cast<size_t>(clock - clocks.begin());
     if (clock == clocks.end()) {
-      clocks.push_back(asked.clock);
-      aims.emplace_back();
+      clocks.push_back(steps.clock);
+      slots_of_deltas.emplace_back();
     }
     segment.clock = static_cast<int16_t>(index);
-    for (size_t step = 0; step < asked.deltas.size(); ++step) {
+    for (size_t step = 0; step < steps.deltas.size(); ++step) {
       const auto pick = static_cast<size_t>(segment.pick_begin) + step;
-      aims[index][asked.deltas[step]].push_back(
+      slots_of_deltas[index][steps.deltas[step]].push_back(
           {static_cast<uint16_t>(at), static_cast<uint16_t>(step), static_cast<uint16_t>(pick)});
     }
   }
   std::vector<WindowMoment> moments;
   std::vector<WindowSlot> slots;
-  for (size_t index = 0; index < aims.size(); ++index) {
+  for (size_t index = 0; index < slots_of_deltas.size(); ++index) {
     clocks[index].moment_begin = static_cast<int32_t>(moments.size());
-    for (const auto& [delta, served] : aims[index]) {
+    for (const auto& [delta, slots_of_delta] : slots_of_deltas[index]) {
       const auto begin = static_cast<int32_t>(slots.size());
-      slots.insert(slots.end(), served.begin(), served.end());
-      moments.push_back({delta, begin, static_cast<int16_t>(served.size()), static_cast<int16_t>(index)});
+      slots.insert(slots.end(), slots_of_delta.begin(), slots_of_delta.end());
+      moments.push_back({delta, begin, static_cast<int16_t>(slots_of_delta.size()), static_cast<int16_t>(index)});
     }
     clocks[index].moment_end = static_cast<int32_t>(moments.size());
   }
   for (size_t at = 0; at < draft.segments.size(); ++at) {
     WindowSegment& segment = draft.segments[at];
-    const auto aims_at = [&](size_t moment, size_t step) {
+    const auto has_target = [&](size_t moment, size_t step) {
       return moment < moments.size() && moments[moment].clock == segment.clock &&
              moments[moment].delta == draft.steps[at].deltas[step];
     };
     auto first = static_cast<size_t>(clocks[static_cast<size_t>(segment.clock)].moment_begin);
-    while (!aims_at(first, 0)) ++first;
+    while (!has_target(first, 0)) ++first;
     size_t step = 1;
-    while (step < draft.steps[at].deltas.size() && aims_at(first + step, step)) ++step;
+    while (step < draft.steps[at].deltas.size() && has_target(first + step, step)) ++step;
     const bool in_order = step == draft.steps[at].deltas.size();
     segment.first_moment = in_order ? static_cast<int16_t>(first) : int16_t{-1};
     WindowClock& clock = clocks[static_cast<size_t>(segment.clock)];
@@ -120,40 +120,40 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
   const int64_t step_bytes = stream.out_features * out_bytes;
   const std::vector<int64_t>& deltas = stream.deltas();
   const auto count = static_cast<int64_t>(deltas.size());
-  WindowSegment whole{};
-  whole.file = stream.rows.file;
-  whole.file.offset += block.begin * value_bytes;
+  WindowSegment common{};
+  common.file = stream.rows.file;
+  common.file.offset += block.begin * value_bytes;
   if (stream.rows.values != nullptr) {
-    whole.values = static_cast<const char*>(stream.rows.values) + block.begin * value_bytes;
+    common.values = static_cast<const char*>(stream.rows.values) + block.begin * value_bytes;
   }
   if (stream.scale != nullptr) {
     const int64_t skipped = block.begin * (stream.rows.dtype == DType::kFloat64 ? 8 : 4);
-    whole.scale = static_cast<const char*>(stream.scale) + skipped;
-    whole.shift = static_cast<const char*>(stream.shift) + skipped;
-    whole.scale_step = stream.scale_per_step ? stream.rows.features : 0;
-    whole.clip = stream.clip;
+    common.scale = static_cast<const char*>(stream.scale) + skipped;
+    common.shift = static_cast<const char*>(stream.shift) + skipped;
+    common.scale_step = stream.scale_per_step ? stream.rows.features : 0;
+    common.clip = stream.clip;
   }
-  whole.features = block.end - block.begin;
-  whole.row_bytes = stream.rows.features * value_bytes;
-  whole.step_bytes = step_bytes;
-  whole.max_gap_ns = stream.max_gap_ns;
-  whole.tolerance_ns = stream.tolerance_ns;
-  whole.causal = stream.causal;
-  whole.out_sample = count * step_bytes;
-  whole.mask_steps = count;
-  whole.vector = vector_of(block, stream);
-  whole.value_dtype = stream.rows.dtype;
-  whole.out_dtype = stream.out_dtype;
-  whole.method = block.method;
+  common.features = block.end - block.begin;
+  common.row_bytes = stream.rows.features * value_bytes;
+  common.step_bytes = step_bytes;
+  common.max_gap_ns = stream.max_gap_ns;
+  common.tolerance_ns = stream.tolerance_ns;
+  common.causal = stream.causal;
+  common.out_sample = count * step_bytes;
+  common.mask_steps = count;
+  common.vector = vector_of(block, stream);
+  common.value_dtype = stream.rows.dtype;
+  common.out_dtype = stream.out_dtype;
+  common.method = block.method;
 
   const bool first = &block == stream.methods.data();  // the first block writes the masks and ages of the steps
-  whole.vectors = static_cast<int32_t>(whole.features / whole.vector);
-  whole.lanes = std::clamp(whole.vectors, 1, kTileVectors);
-  whole.columns = (whole.vectors + kTileVectors - 1) / kTileVectors;
-  whole.lane_share = (65536 + whole.lanes - 1) / whole.lanes;
-  whole.tile_steps = kTileVectors / whole.lanes;
-  const int64_t strip_steps = int64_t{whole.tile_steps} * kStripTiles;
-  const int64_t most_steps = std::clamp<int64_t>((1 << 20) / std::max(whole.columns, 1), 1, most_picks);
+  common.vectors = static_cast<int32_t>(common.features / common.vector);
+  common.lanes = std::clamp(common.vectors, 1, kTileVectors);
+  common.columns = (common.vectors + kTileVectors - 1) / kTileVectors;
+  common.lane_share = (65536 + common.lanes - 1) / common.lanes;
+  common.tile_steps = kTileVectors / common.lanes;
+  const int64_t strip_steps = int64_t{common.tile_steps} * kStripTiles;
+  const int64_t most_steps = std::clamp<int64_t>((1 << 20) / std::max(common.columns, 1), 1, most_picks);
   for (int64_t step = 0; step < count;) {
     if (drafts.empty() || drafts.back().picks == most_picks || drafts.back().strips >= 1 << 20 ||
         drafts.back().segments.size() == kMaxGroupSegments) {
@@ -161,20 +161,20 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
     }
     Draft& draft = drafts.back();
     const int64_t take = std::min({count - step, int64_t{most_picks - draft.picks}, most_steps});
-    WindowSegment segment = whole;
+    WindowSegment segment = common;
     segment.first_delta = deltas[static_cast<size_t>(step)];
     segment.steps = static_cast<int32_t>(take);
     segment.out_offset = stream.out_offset + step * step_bytes + block.begin * out_bytes;
-    if (whole.scale != nullptr) {
-      const int64_t before = step * whole.scale_step * (stream.rows.dtype == DType::kFloat64 ? 8 : 4);
-      segment.scale = static_cast<const char*>(whole.scale) + before;
-      segment.shift = static_cast<const char*>(whole.shift) + before;
+    if (common.scale != nullptr) {
+      const int64_t before = step * common.scale_step * (stream.rows.dtype == DType::kFloat64 ? 8 : 4);
+      segment.scale = static_cast<const char*>(common.scale) + before;
+      segment.shift = static_cast<const char*>(common.shift) + before;
     }
     segment.pad_offset = first && stream.pad_offset >= 0 ? stream.pad_offset + step : -1;
     segment.age_offset = first && stream.age_offset >= 0 ? stream.age_offset + 8 * step : -1;
     segment.pick_begin = draft.picks;
     draft.picks += static_cast<int32_t>(take);
-    const int32_t strips = static_cast<int32_t>((take + strip_steps - 1) / strip_steps) * whole.columns;
+    const int32_t strips = static_cast<int32_t>((take + strip_steps - 1) / strip_steps) * common.columns;
     draft.strips += strips;
     draft.segments.push_back(segment);
     const auto asked = deltas.begin() + step;

@@ -308,15 +308,15 @@ void write_relative(const WindowSegment& s, const In* x, const float* base, int6
   int64_t i = 0;
   for (; i + kCount <= n; i += kCount) {
     Column y;
-    Column of;
+    Column operand;
     load_lanes<kCount, float>(x + i, y);
-    load_lanes<kCount, float>(base + i, of);
-    y = y - of;
+    load_lanes<kCount, float>(base + i, operand);
+    y = y - operand;
     if (scaled) {
       Column plus;
-      load_lanes<kCount, float>(scale + i, of);
+      load_lanes<kCount, float>(scale + i, operand);
       load_lanes<kCount, float>(shift + i, plus);
-      multiply_add_lanes(of, y, plus);
+      multiply_add_lanes(operand, y, plus);
       if (s.clip) clip_lanes(y);
     }
     store_lanes<kCount, float>(y, out + i);

@@ -132,13 +132,13 @@ class ThreadPool {
     const std::atomic<bool>* cancelled = nullptr;
   };
 
-  // A part of [0, n), whose ranges begin in order. On a cache line of its own.
+  // A part of [0, n), whose ranges begin in order. It has a cache line of its own.
   struct alignas(64) Part {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
   };
 
-  // One part if its ranges must begin in order; else one for each thread. A thread that gets the same part in every
+  // Makes one part if ranges must begin in order, else one for each thread. A thread that gets the same part in every
   // call finds its memory in its own cache.
   void divide(bool in_order) {
     const int64_t count = in_order ? 1 : threads_;
@@ -150,7 +150,7 @@ class ThreadPool {
     }
   }
 
-  // The ranges of the job that thread `thread` takes: those of its own part, then what the others have left.
+  // The ranges of the job that thread `thread` takes: those of its own part, then some of the others' parts.
   struct Share final : Ranges {
     Share(ThreadPool& of, size_t thread) : pool(of), first_part(thread) {}
 
