@@ -98,14 +98,14 @@ void BlockWriter::truncate(int64_t size) {
     buffer_.resize(static_cast<size_t>(size - accepted_));
     return;
   }
-  const int64_t whole = size / kBlockBytes;
+  const int64_t full_blocks = size / kBlockBytes;
   const FileDescriptor file = open_file();
-  buffer_.resize(static_cast<size_t>(size - whole * kBlockBytes));
-  read_at(file, buffer_.data(), buffer_.size(), whole * kBlockBytes);
+  buffer_.resize(static_cast<size_t>(size - full_blocks * kBlockBytes));
+  read_at(file, buffer_.data(), buffer_.size(), full_blocks * kBlockBytes);
   if (::ftruncate(file.get(), size) != 0) refuse_errno(path_, "removing rows");
-  accepted_ = whole * kBlockBytes;
+  accepted_ = full_blocks * kBlockBytes;
   flushed_ = accepted_;
-  crc32_.resize(static_cast<size_t>(whole));
+  crc32_.resize(static_cast<size_t>(full_blocks));
 }
 
 void BlockWriter::forget_waiting() {

@@ -60,7 +60,7 @@ int64_t sum_squares(const Real* numbers, int64_t count, double mean, double* lan
   });
 }
 
-// Does what order_key() does, which is compiled only once for all instruction sets.
+// Makes the keys of order_key(), which is compiled only once for all instruction sets.
 template <class Real>
 void make_keys(const Real* __restrict numbers, int64_t count, KeyOf<Real>* __restrict keys, KeyOf<Real>& least,
                KeyOf<Real>& greatest) {

@@ -30,7 +30,7 @@ constexpr int kOpenTries = 100;
 struct File {
   cache::MappedFile mapping;
   cache::FileRecord record;
-  bool grows = false;        // it may be longer than its record says, and its header may give more rows
+  bool grows = false;        // may be longer than its record, and its header may give more rows
   int64_t header_bytes = 0;  // in a file that grows: the bytes without a checksum
 
   // Returns the bytes that belong to the opened cache.
@@ -53,7 +53,7 @@ uint32_t block_crc(const File& file, int64_t block) {
   return cache::crc32(file.bytes().data() + begin, static_cast<size_t>(end - begin));
 }
 
-bool block_is_whole(const File& file, int64_t block) {
+bool is_intact(const File& file, int64_t block) {
   return block_crc(file, block) == file.record.crc32[static_cast<size_t>(block)];
 }
 
@@ -67,7 +67,7 @@ bool block_is_whole(const File& file, int64_t block) {
 
 void check_blocks(const File& file) {
   for (int64_t block = 0; block < static_cast<int64_t>(file.record.crc32.size()); ++block) {
-    if (!block_is_whole(file, block)) refuse_block(file, block);
+    if (!is_intact(file, block)) refuse_block(file, block);
   }
 }
 
@@ -87,7 +87,7 @@ const T* elements(File& file, DType dtype, std::span<const int64_t> shape) {
 
 // Checks that offsets begin with 0, never decrease and end with `last`. Error messages describe `last` as `what`.
 void check_offsets(const File& file, std::span<const int64_t> offsets, int64_t last, const std::string& what) {
-  const auto at = [&](size_t i) {
+  const auto byte_of = [&](size_t i) {
     return reinterpret_cast<const std::byte*>(offsets.data() + i) - file.bytes().data();
   };
   int64_t previous = 0;
@@ -96,13 +96,13 @@ void check_offsets(const File& file, std::span<const int64_t> offsets, int64_t l
     const int64_t most = i == 0 ? 0 : last;
     previous = offsets[i];
     if (previous < least || previous > most) {
-      cache::refuse_bytes(file.mapping.path(), at(i),
+      cache::refuse_bytes(file.mapping.path(), byte_of(i),
                           "an offset from " + std::to_string(least) + " to " + std::to_string(most),
                           std::to_string(previous));
     }
   }
   if (previous != last) {
-    cache::refuse_bytes(file.mapping.path(), at(offsets.size() - 1), what + ", " + std::to_string(last),
+    cache::refuse_bytes(file.mapping.path(), byte_of(offsets.size() - 1), what + ", " + std::to_string(last),
                         std::to_string(previous));
   }
 }
@@ -176,8 +176,8 @@ struct Dataset::Impl {
   void map_stream(const cache::FileDescriptor& directory, Stream& stream);
   StreamFile open_again(int64_t stream, const char* name, const File& mapped, const void* first) const;
   std::vector<int64_t> all_streams() const;
-  // Throws FileError if the file is shorter than when it was opened: to read the rest of its mapping would end the process
-  // (SIGBUS).
+  // Throws FileError if the file is shorter than when it was opened: reading the rest of its mapping would end the
+  // process (SIGBUS).
   void check_size(const File& file) const;
   void verify(std::span<const int64_t> streams, bool for_append) const;
 
@@ -223,7 +223,7 @@ File Dataset::Impl::open_file(const cache::FileDescriptor& directory, const std:
 void Dataset::Impl::map_stream(const cache::FileDescriptor& directory, Stream& stream) {
   const std::string folder = cache::stream_directory(stream.name) + "/";
   const auto open_growing = [&](const char* name) { return open_file(directory, folder + name, true); };
-  const auto open_whole = [&](const char* name) {
+  const auto open_checked = [&](const char* name) {
     File file = open_file(directory, folder + cache::of_generation(name, manifest.generation));
     check_blocks(file);
     return file;
@@ -231,7 +231,7 @@ void Dataset::Impl::map_stream(const cache::FileDescriptor& directory, Stream& s
   StreamMapping files;
   files.times = open_growing(cache::kTimeFile);
   files.values = open_growing(cache::kValuesFile);
-  files.row_offsets = open_whole(cache::kRowOffsetsFile);
+  files.row_offsets = open_checked(cache::kRowOffsetsFile);
 
   stream.time_ns = elements<int64_t>(files.times, DType::kInt64, std::vector{stream.rows});
   const std::vector<int64_t> offsets{manifest.episodes + 1};
@@ -251,7 +251,7 @@ void Dataset::Impl::map_stream(const cache::FileDescriptor& directory, Stream& s
     stream.values = elements<std::byte>(files.values, stream.dtype, shape);
   }
   if (stream.has_statistics()) {
-    files.stats = open_whole(cache::kStatsFile);
+    files.stats = open_checked(cache::kStatsFile);
     shape[0] = cache::kStatistics;
     stream.stats = cache::feature_stats(elements<double>(files.stats, DType::kFloat64, shape), stream.features);
   }
@@ -274,7 +274,7 @@ void Dataset::Impl::check_size(const File& file) const {
   const cache::MappedFile& mapping = file.mapping;
   if (mapping.path().empty()) return;  // the stream has no such file
   struct stat now{};
-  // A file that was replaced or removed is whole: no program can find it to cut it.
+  // A file that was replaced or removed is complete: no program can find it to cut it short.
   if (::fstatat(home.get(), mapping.path().c_str() + path.size() + 1, &now, 0) != 0) return;
   const auto size = static_cast<int64_t>(now.st_size);
   if (cache::FileIdentity{now.st_dev, now.st_ino} != mapping.identity() || size >= file.record.bytes) return;
@@ -295,7 +295,7 @@ void Dataset::Impl::verify(std::span<const int64_t> streams, bool for_append) co
     std::atomic<int64_t> first_bad{blocks};
     parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
-        if (block >= first_bad.load(std::memory_order_relaxed) || block_is_whole(*file, block)) continue;
+        if (block >= first_bad.load(std::memory_order_relaxed) || is_intact(*file, block)) continue;
         int64_t known = first_bad.load();
         while (block < known && !first_bad.compare_exchange_weak(known, block)) {
         }

@@ -37,26 +37,26 @@ double number_of(uint64_t key, bool is_wide) {
 
 bool fits_device(int64_t rows, int64_t width) { return rows <= UINT32_MAX && width <= kMostWidth; }
 
-std::vector<double> device_statistics(const MadeOnDevice& of, std::span<const double> quantiles, Device device,
+std::vector<double> device_statistics(const MadeOnDevice& rows, std::span<const double> quantiles, Device device,
                                       CudaStream stream) {
   static auto* const add = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_add_columns"));
   static auto* const find = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_find_columns"));
-  const auto width = static_cast<size_t>(of.width);
+  const auto width = static_cast<size_t>(rows.width);
   const size_t ranks = 2 + 2 * quantiles.size();  // the least, the greatest, and the two beside each quantile
   std::vector<DeviceBuffer> memory;
   const auto allocate = [&]<class T>(T*& array, size_t count) {
     array = static_cast<T*>(memory.emplace_back(device, count * sizeof(T)).data());
     return memory.size() - 1;
   };
-  DeviceColumns columns{.all_rows = of.rows,
-                        .width = static_cast<int32_t>(of.width),
-                        .features = static_cast<int32_t>(of.features),
+  DeviceColumns columns{.all_rows = rows.rows,
+                        .width = static_cast<int32_t>(rows.width),
+                        .features = static_cast<int32_t>(rows.features),
                         .ranks = static_cast<int32_t>(ranks),
-                        .is_wide = of.dtype == DType::kFloat64};
+                        .is_wide = rows.dtype == DType::kFloat64};
   double* means_on_device = nullptr;
   const size_t means_memory = allocate(means_on_device, width);
   columns.means = means_on_device;
-  const auto blocks = static_cast<size_t>(of.most_rows / kSumBlock + 2);
+  const auto blocks = static_cast<size_t>(rows.most_rows / kSumBlock + 2);
   allocate(columns.sums, width);
   allocate(columns.lanes, blocks * kSumLanes * width);
   allocate(columns.open_lanes, 2 * kSumLanes * width);
@@ -72,7 +72,7 @@ std::vector<double> device_statistics(const MadeOnDevice& of, std::span<const do
   const int passes = ((columns.is_wide ? 64 : 32) + kPassBits - 1) / kPassBits;
   for (; columns.pass < passes; ++columns.pass) {
     columns.first_row = 0;
-    of.make([&](const DeviceRows& part) {
+    rows.make([&](const DeviceRows& part) {
       columns.values = part.values;
       columns.is_pad = part.is_pad;
       columns.rows = part.rows;

@@ -31,9 +31,9 @@ struct MadeOnDevice {
 // Whether device_statistics can take this many rows and columns.
 bool fits_device(int64_t rows, int64_t width);
 
-// Returns the table of made_statistics(). `of.make` runs once a pass: 3 passes for float32, 6 for float64. Throws
+// Returns the table of made_statistics(). `rows.make` runs once a pass: 3 passes for float32, 6 for float64. Throws
 // DeviceError, OutOfMemory.
-std::vector<double> device_statistics(const MadeOnDevice& of, std::span<const double> quantiles, Device device,
+std::vector<double> device_statistics(const MadeOnDevice& rows, std::span<const double> quantiles, Device device,
                                       CudaStream stream);
 
 }  // namespace robocache::cache

@@ -11,7 +11,7 @@ constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 constexpr int kBins = 1 << kPassBits;
 
-// The bits of a key that are below those of a pass.
+// Returns how many bits of a key are below those of a pass.
 __host__ __device__ int shift_of(int key_bits, int pass) {
   const int shift = key_bits - kPassBits * (pass + 1);
   return shift < 0 ? 0 : shift;

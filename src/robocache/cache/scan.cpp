@@ -43,7 +43,7 @@ RealOf<T> to_real(T x) {
   }
 }
 
-// As ColumnKernels::copy_columns, for every type.
+// Does what ColumnKernels::copy_columns does, for every type.
 template <class T>
 void copy_columns(const T* rows, int64_t row_size, int64_t count, int64_t width, RealOf<T>* copies, int64_t apart) {
   if constexpr (std::is_same_v<T, RealOf<T>>) {
@@ -76,7 +76,7 @@ double percentile_of(std::vector<Real>& sizes) {
   return static_cast<double>(*percentile);
 }
 
-// Wraps of an angle that wraps so often that the 99th percentile of its steps is a wrap.
+// An angle that wraps so often that the 99th percentile of its steps is a wrap.
 struct FrequentWraps {
   double turn;
   double ordinary;  // the 99th percentile of the other steps
@@ -311,7 +311,7 @@ class ValueScan::Chunk {
     add_beyond(found.beyond, outside);
   }
 
-  // Adds the steps to the rows from `row` on; a step into another episode is none.
+  // Adds the steps that lead to the rows from `row` on, without steps into another episode.
   ScanSteps<Real> add_steps(Found& found, int64_t feature, int64_t row, const Real* numbers, int64_t count,
                             std::span<const int64_t> episodes) const {
     const ScanKernels<Real>& kernels = scan_kernels<Real>();

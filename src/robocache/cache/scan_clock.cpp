@@ -19,8 +19,8 @@ class Histogram {
   void add(double x) {
     x = std::clamp(x, edges_.front(), edges_.back());
     if (!(edges_[at_] <= x && x < edges_[at_ + 1])) {
-      const auto behind = std::ranges::upper_bound(edges_.first(edges_.size() - 1), x);
-      at_ = static_cast<size_t>(behind - edges_.begin() - 1);
+      const auto after = std::ranges::upper_bound(edges_.first(edges_.size() - 1), x);
+      at_ = static_cast<size_t>(after - edges_.begin() - 1);
     }
     ++counts_[at_];
   }

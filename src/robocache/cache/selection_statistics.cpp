@@ -79,7 +79,7 @@ bool counts_infinity(std::span<const double> table, size_t numbers) {
   return std::ranges::any_of(table.subspan(2 * numbers, 2 * numbers), [](double x) { return std::isinf(x); });
 }
 
-// Returns nothing if there is no such file, or if it is a different one, damaged, or counts infinities.
+// Returns nothing if there is no such file, or if it is another, damaged, or counts infinities.
 std::shared_ptr<const Table> read(const std::string& path, int64_t rows, const std::vector<int64_t>& shape) {
   Table table(static_cast<size_t>(std::accumulate(shape.begin(), shape.end(), rows, std::multiplies<>())));
   const size_t head = npy_header(DType::kFloat64, rows, shape).size();

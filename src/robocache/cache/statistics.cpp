@@ -25,13 +25,12 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kGapPeriods = 1.5;
 
-// The most memory for columns that are computed together, the memory of one column, and the rows' numbers that all
-// columns read before the next part.
+// The most memory for columns that are computed together.
 constexpr int64_t kColumnsBytes = int64_t{128} << 20;
-constexpr int64_t kMostWideColumns = 100;
 constexpr int64_t kMadeColumnsBytes = int64_t{1} << 30;  // for rows that are computed again in every pass
-constexpr int64_t kColumnBytes = int64_t{5} << 18;
-constexpr int64_t kPart = int64_t{1} << 20;
+constexpr int64_t kColumnBytes = int64_t{5} << 18;       // of one column
+constexpr int64_t kMostWideColumns = 100;                // with wide bins
+constexpr int64_t kPart = int64_t{1} << 20;              // numbers that all columns read before the next part
 
 constexpr int64_t kPeriodsAtOnce = int64_t{1} << 17;
 
@@ -58,8 +57,8 @@ typename ColumnType<T>::type to_column(T x) {
   }
 }
 
-// The rank below quantile q of n numbers, and the fraction to add towards the next rank, as defined by numpy.quantile's
-// method "linear".
+// The rank below quantile q of n numbers, and the fraction to add towards the next rank, by numpy.quantile's method
+// "linear".
 struct QuantileRank {
   QuantileRank(int64_t n, double q) {
     const double at = static_cast<double>(n - 1) * q;
@@ -85,9 +84,9 @@ double quantile(const At& at, int64_t n, double q) {
 
 // The statistics of one column. All rows are passed to it in order, several times.
 //
-// Sums are computed block by block, so the rounding error grows with the sum of the length of a block and the number of
-// blocks, not with their product. Row r of a block is added to lane r % 8, and the last rows % 8 rows of all to lane 0. So the order
-// depends on the number of rows alone.
+// Sums are computed block by block, so the rounding error grows with the length of a block plus the number of blocks,
+// not with their product. Row r of a block is added to lane r % 8, except the last rows % 8 of all rows: they are added
+// to lane 0. So the order depends only on the number of rows.
 template <class C>
 class Column {
  public:
@@ -95,20 +94,21 @@ class Column {
   Column(int64_t rows, std::span<const double> quantiles, bool wide_bins)
       : rows_(rows), quantiles_(quantiles), order_(rows, wide_bins) {}
 
-  // Takes the next rows. Moves finite numbers to the front.
+  // Takes the next rows, and moves finite numbers to the front.
   void add(std::span<C> rows) {
     while (!rows.empty()) {
-      const auto some = rows.first(static_cast<size_t>(std::min(std::ssize(rows), kSumBlock - row_ % kSumBlock)));
-      rows = rows.subspan(some.size());
+      const auto in_block = rows.first(static_cast<size_t>(std::min(std::ssize(rows), kSumBlock - row_ % kSumBlock)));
+      rows = rows.subspan(in_block.size());
       bool all_finite = pass_ > 0 && n_ == rows_;
-      if (pass_ < 2) all_finite = add_terms(some) == std::ssize(some);
-      row_ += std::ssize(some);
+      if (pass_ < 2) all_finite = add_terms(in_block) == std::ssize(in_block);
+      row_ += std::ssize(in_block);
       if (row_ % kSumBlock == 0) end_block();
-      auto finite = some;
+      auto finite = in_block;
       if constexpr (std::is_floating_point_v<C>) {
         if (!all_finite) {
-          if (pass_ == 0) infinite_values_ += column_kernels<C>().count_infinite(some.data(), std::ssize(some));
-          finite = some.first(some.size() - std::ranges::remove_if(some, [](C x) { return !std::isfinite(x); }).size());
+          if (pass_ == 0) infinite_values_ += column_kernels<C>().count_infinite(in_block.data(), std::ssize(in_block));
+          finite = in_block.first(in_block.size() -
+                                  std::ranges::remove_if(in_block, [](C x) { return !std::isfinite(x); }).size());
         }
       }
       if (!is_found_) add_to_order(finite);
@@ -136,7 +136,7 @@ class Column {
   int64_t nan_values() const { return rows_ - n_ - infinite_values_; }
   int64_t infinite_values() const { return infinite_values_; }
 
-  // mean, std, min, max, the quantiles, count.
+  // Returns mean, std, min, max, the quantiles, count.
   std::vector<double> values() const {
     return column_statistics(n_, mean_, squares_, quantiles_, [&](int64_t rank) {
       const C number = rank == 0 ? order_.least() : rank == n_ - 1 ? order_.greatest() : order_.at(rank);
@@ -153,12 +153,12 @@ class Column {
     int64_t i = 0;
     while (i < count) {
       if constexpr (std::is_floating_point_v<C>) {
-        const int64_t whole = std::min(count - i, in_lanes - row_ - i) / kSumLanes * kSumLanes;
-        if ((row_ + i) % kSumLanes == 0 && whole > 0) {
+        const int64_t aligned = std::min(count - i, in_lanes - row_ - i) / kSumLanes * kSumLanes;
+        if ((row_ + i) % kSumLanes == 0 && aligned > 0) {
           const auto& kernels = column_kernels<C>();
-          finite += pass_ == 0 ? kernels.sum(rows.data() + i, whole, lanes_.data())
-                               : kernels.sum_squares(rows.data() + i, whole, mean_, lanes_.data());
-          i += whole;
+          finite += pass_ == 0 ? kernels.sum(rows.data() + i, aligned, lanes_.data())
+                               : kernels.sum_squares(rows.data() + i, aligned, mean_, lanes_.data());
+          i += aligned;
           continue;
         }
       }
@@ -196,7 +196,7 @@ class Column {
   std::vector<C> waiting_;
   std::array<double, kSumLanes> lanes_{};
   int pass_ = 0;
-  int64_t row_ = 0;  // the next one of this pass
+  int64_t row_ = 0;  // the next row of this pass
   int64_t n_ = 0;    // count of finite numbers
   int64_t infinite_values_ = 0;
   double sum_ = 0;
@@ -278,28 +278,29 @@ struct Run {
 };
 
 // Passes the rows to the columns of the features from `begin` on, as often as each column needs. `pass(most, take)` calls
-// take(runs) for one part of the rows after another, each of about `most` rows; all columns read a part before any reads the next.
+// take(runs) for one part of the rows after another, each of about `most` rows. All columns read a part before any column reads
+// the next.
 template <class T, class C, class Pass>
 void pass_rows(const Pass& pass, int64_t features, int64_t begin, std::vector<Column<C>>& columns) {
-  std::vector<int64_t> open(columns.size());
-  std::iota(open.begin(), open.end(), int64_t{0});
-  while (!open.empty()) {
-    const int64_t width = std::ssize(open);
+  std::vector<int64_t> unfinished(columns.size());
+  std::iota(unfinished.begin(), unfinished.end(), int64_t{0});
+  while (!unfinished.empty()) {
+    const int64_t width = std::ssize(unfinished);
     const int64_t group = std::clamp((width + num_threads() - 1) / num_threads(), int64_t{1}, kTogether<T>);
     pass(std::max(kSumBlock, kPart / width / kSumBlock * kSumBlock), [&](std::span<const Run<T>> part) {
       parallel_for(width, group, [&](int64_t first, int64_t last) {
-        const std::span<const int64_t> some(open.data() + first, static_cast<size_t>(last - first));
-        for (const Run<T>& run : part) add_rows(run.first + begin, run.count, features, some, std::span(columns));
+        const std::span<const int64_t> chosen(unfinished.data() + first, static_cast<size_t>(last - first));
+        for (const Run<T>& run : part) add_rows(run.first + begin, run.count, features, chosen, std::span(columns));
       });
     });
-    std::vector<char> again(open.size());
+    std::vector<char> needs_pass(unfinished.size());
     parallel_for(width, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
         const auto at = static_cast<size_t>(i);
-        again[at] = columns[static_cast<size_t>(open[at])].end_pass() ? 1 : 0;
+        needs_pass[at] = columns[static_cast<size_t>(unfinished[at])].end_pass() ? 1 : 0;
       }
     });
-    std::erase_if(open, [&, i = size_t{0}](int64_t) mutable { return again[i++] == 0; });
+    std::erase_if(unfinished, [&, i = size_t{0}](int64_t) mutable { return needs_pass[i++] == 0; });
   }
 }
 

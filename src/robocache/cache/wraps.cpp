@@ -15,30 +15,31 @@ constexpr double kMost = 1.05;
 constexpr double kOrdinary = 0.25;
 
 struct Candidate {
-  Wraps found;
+  Wraps wraps;
   int64_t between = 0;
   int64_t ordinary = 0;
 };
 
 template <class T>
-void look(const Stream& stream, int64_t episode, int64_t begin, int64_t end, std::vector<Candidate>& candidates) {
+void count_steps(const Stream& stream, int64_t episode, int64_t begin, int64_t end,
+                 std::vector<Candidate>& candidates) {
   const auto* const values = static_cast<const T*>(stream.values);
   for (int64_t row = begin + 1; row < end; ++row) {
     const T* const now = values + row * stream.features;
     for (Candidate& candidate : candidates) {
-      Wraps& found = candidate.found;
-      const auto from = to_work<double>(now[found.feature - stream.features]);
-      const auto to = to_work<double>(now[found.feature]);
+      Wraps& wraps = candidate.wraps;
+      const auto from = to_work<double>(now[wraps.feature - stream.features]);
+      const auto to = to_work<double>(now[wraps.feature]);
       const double step = std::abs(to - from);
-      if (!(step > kOrdinary * found.turn)) {  // NaN too
+      if (!(step > kOrdinary * wraps.turn)) {  // NaN too
         candidate.ordinary += step > 0;
-      } else if (step <= kLeast * found.turn) {
+      } else if (step <= kLeast * wraps.turn) {
         ++candidate.between;
-      } else if (found.count++ == 0) {
-        found.episode = episode;
-        found.row = row - begin;
-        found.from = from;
-        found.to = to;
+      } else if (wraps.count++ == 0) {
+        wraps.episode = episode;
+        wraps.row = row - begin;
+        wraps.from = from;
+        wraps.to = to;
       }
     }
   }
@@ -66,12 +67,12 @@ std::vector<Wraps> find_wraps(const Stream& stream, std::span<const int64_t> epi
     const int64_t begin = stream.row_offsets[e];
     const int64_t end = std::min(stream.row_offsets[e + 1], begin + most_rows);
     with_floating(stream.dtype,
-                  [&](auto element) { look<decltype(element)>(stream, episodes[i], begin, end, candidates); });
+                  [&](auto element) { count_steps<decltype(element)>(stream, episodes[i], begin, end, candidates); });
   }
   std::vector<Wraps> found;
   for (const Candidate& candidate : candidates) {
-    const int64_t count = candidate.found.count;
-    if (count > 0 && candidate.between * 10 <= count && candidate.ordinary >= count) found.push_back(candidate.found);
+    const int64_t count = candidate.wraps.count;
+    if (count > 0 && candidate.between * 10 <= count && candidate.ordinary >= count) found.push_back(candidate.wraps);
   }
   return found;
 }

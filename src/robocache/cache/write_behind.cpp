@@ -69,7 +69,7 @@ bool WriteBehind::start() {
 void WriteBehind::settle() {
   std::unique_lock<std::mutex> lock(mutex_);
   do {
-    try_again(lock);  // also of a failure in the meantime: the last attempt may have begun before this call
+    try_again(lock);  // also after a new failure: its attempt may have begun before this call
     progress_.wait(lock, [this] { return waiting_.empty() || error_; });
   } while (error_);
 }

@@ -69,7 +69,7 @@ struct Writer::Impl {
   cache::StreamFiles& add_stream(std::string_view name, const cache::NewRows& rows);
   void add_rows(std::string_view name, const TensorView& times, const cache::NewRows& rows,
                 std::span<const int64_t> offsets, const TensorView& values);
-  // A clock, which several streams may share, and its findings.
+  // A clock, which streams may share, and its findings.
   struct FinishedClock {
     const cache::StreamFiles& files;
     StreamFindings findings;
