@@ -169,12 +169,12 @@ class Results {
   }
   void next_is(const std::optional<TensorView>& view) {
     if (!args_.is_none(at_++)) return;
-    std::optional<OwnedTensor>& made = made_.arrays.emplace_back();
+    std::optional<OwnedTensor>& created = created_.arrays.emplace_back();
     for (std::optional<OwnedTensor>& owned : memory_) {
       if (!view || !owned) continue;
       const TensorView own = owned->view();
       if (own.data == view->data && own.dtype == view->dtype && own.ndim == view->ndim && own.shape == view->shape) {
-        made.emplace(*std::exchange(owned, std::nullopt));
+        created.emplace(*std::exchange(owned, std::nullopt));
         return;
       }
     }
@@ -184,15 +184,15 @@ class Results {
     const int at = at_++;
     if (args_.is_tensor(at)) return args_.tensor(at, "out");
     if (!args_.is_none(at)) return std::nullopt;
-    made_.arrays.emplace_back(OwnedTensor::allocate(as));
-    return made_.arrays.back()->view();
+    created_.arrays.emplace_back(OwnedTensor::allocate(as));
+    return created_.arrays.back()->view();
   }
 
   void give(Result& result) {
-    if (made_.arrays.size() == 1 && made_.arrays.front()) {
-      result.set(*std::move(made_.arrays.front()));
-    } else if (made_.arrays.size() > 1) {
-      result.set_object(std::move(made_));
+    if (created_.arrays.size() == 1 && created_.arrays.front()) {
+      result.set(*std::move(created_.arrays.front()));
+    } else if (created_.arrays.size() > 1) {
+      result.set_object(std::move(created_));
     }
   }
 
@@ -200,7 +200,7 @@ class Results {
   const Args& args_;
   int64_t count_;
   int at_;
-  Arrays made_;
+  Arrays created_;
   std::vector<std::optional<OwnedTensor>> memory_;
 };
 

@@ -73,7 +73,7 @@ json default_of(const T& value) {
   } else if constexpr (std::same_as<T, std::variant<int64_t, double>>) {
     return std::visit([](auto number) { return json(number); }, value);
   } else {
-    return nullptr;  // of a type without a default
+    return nullptr;  // the type has no default
   }
 }
 
@@ -155,7 +155,7 @@ struct TsdfCall {
 
 }  // namespace
 
-// (operation) -> JSON: [name, type, default] of each of its arguments, in the order in which they come
+// (operation) -> JSON: [name, type, default] of each of its arguments, in order
 ROBOCACHE_FFI(fields_of, args, result) {
   const std::string_view operation = args.string(0, "operation");
   constexpr std::pair<std::string_view, std::string (*)()> kCalls[] = {
@@ -169,8 +169,8 @@ ROBOCACHE_FFI(fields_of, args, result) {
 }
 
 // ---- Operations ----
-// (the fields of the call, how many results there are, each result or None); of a gradient (the fields of the call, those of
-// its gradients), which are added to.
+// (the fields of the call, the number of results, each result or None). For a gradient (the fields of the call, those of its
+// gradients); gradients are added to.
 
 ROBOCACHE_FFI(resample_trajectories, args, result) {
   Reader reader(args);
@@ -196,7 +196,7 @@ ROBOCACHE_FFI(resample_trajectories_backward, args, result) {
                                  current_stream(call.values.device));
 }
 
-// An out or a list of outs, then valid and age.
+// Results: an out or a list of outs, valid, age.
 ROBOCACHE_FFI(fuse_multimodal, args, result) {
   Reader reader(args);
   const auto call = reader.read<FuseCall>("call");
@@ -225,7 +225,7 @@ ROBOCACHE_FFI(fuse_multimodal, args, result) {
   results.give(result);
 }
 
-// The gradients: of all values, of all times, of target_times.
+// Gradients: of all values, of all times, of target_times.
 ROBOCACHE_FFI(fuse_multimodal_backward, args, result) {
   Reader reader(args);
   const auto call = reader.read<FuseCall>("call");
@@ -245,7 +245,7 @@ ROBOCACHE_FFI(fuse_multimodal_backward, args, result) {
                            workspace.view);
 }
 
-// An out for each mode, then dropped.
+// Results: an out for each mode, dropped.
 ROBOCACHE_FFI(voxelize_pointcloud, args, result) {
   Reader reader(args);
   const auto [arguments, options] = reader.read<VoxelizeCall>("call");
@@ -259,17 +259,17 @@ ROBOCACHE_FFI(voxelize_pointcloud, args, result) {
   results.give(result);
 }
 
-// The gradient of one mode. After it what the call made: the counts of mean, the out of min and max, else None.
+// The gradient of one mode; then the counts of mean, or the out of min and max, or None.
 ROBOCACHE_FFI(voxelize_pointcloud_backward, args, result) {
   Reader reader(args);
   const auto [arguments, options] = reader.read<VoxelizeCall>("call");
   const auto out_gradients = reader.read<std::vector<TensorView>>("out_gradient");
   const auto gradients = reader.read<std::vector<TensorView>>("gradients");
-  const auto made = reader.read<std::optional<TensorView>>("made");
+  const auto forward = reader.read<std::optional<TensorView>>("made");
   const Device device = arguments.points.device;
   const Workspace workspace(voxelize_gradient_workspace_bytes(arguments, options), device);
-  voxelize_pointcloud_backward(arguments, options, out_gradients.at(0), made, gradients.at(0), current_stream(device),
-                               workspace.view);
+  voxelize_pointcloud_backward(arguments, options, out_gradients.at(0), forward, gradients.at(0),
+                               current_stream(device), workspace.view);
 }
 
 // (mode, the features' dtype or None) -> the dtype of its out
@@ -279,53 +279,54 @@ ROBOCACHE_FFI(voxel_mode_dtype, args, result) {
   result.set(dtype_name(voxel_mode_dtype(mode, reader.read<std::optional<DType>>("features"))));
 }
 
-// coords, features, counts, point_to_voxel, dropped; num_voxels of a capacity; kept of a reduce and max_points_per_voxel;
-// rows_of_voxel without a reduce.
+// Results: coords, features, counts, point_to_voxel, dropped; with a capacity num_voxels; with a reduce and
+// max_points_per_voxel kept; without a reduce rows_of_voxel.
 ROBOCACHE_FFI(voxelize_sparse, args, result) {
   Reader reader(args);
   const auto [arguments, options] = reader.read<SparseCall>("call");
   Results results(args, reader);
   const Device device = arguments.points.device;
-  const SparseVoxels made = voxelize_sparse(arguments.points, arguments.features, options, results.allocate(device),
-                                            current_stream(device), arguments.lengths, arguments.batch_offsets);
+  const SparseVoxels voxels = voxelize_sparse(arguments.points, arguments.features, options, results.allocate(device),
+                                              current_stream(device), arguments.lengths, arguments.batch_offsets);
   for (const std::optional<TensorView>& view :
-       {std::optional(made.coords), std::optional(made.features), std::optional(made.counts),
-        std::optional(made.point_to_voxel), std::optional(made.dropped), made.num_voxels, std::optional(made.kept),
-        made.rows_of_voxel}) {
+       {std::optional(voxels.coords), std::optional(voxels.features), std::optional(voxels.counts),
+        std::optional(voxels.point_to_voxel), std::optional(voxels.dropped), voxels.num_voxels,
+        std::optional(voxels.kept), voxels.rows_of_voxel}) {
     results.next_is(view);
   }
   results.give(result);
 }
 
-// points; features where there are any; counts and point_to_voxel of a centroid; else the row of each point.
+// Results: points; features if there are any; with a centroid counts and point_to_voxel, else the row of each point.
 ROBOCACHE_FFI(voxel_downsample, args, result) {
   Reader reader(args);
   const auto [points, features, options] = reader.read<DownsampleCall>("call");
   Results results(args, reader);
-  const Downsampled made =
+  const Downsampled downsampled =
       voxel_downsample(points, features, options, results.allocate(points.device), current_stream(points.device));
   for (const std::optional<TensorView>& view :
-       {std::optional(made.points), made.features, made.counts, std::optional(made.point_to_voxel), made.row}) {
+       {std::optional(downsampled.points), downsampled.features, downsampled.counts,
+        std::optional(downsampled.point_to_voxel), downsampled.row}) {
     results.next_is(view);
   }
   results.give(result);
 }
 
-// grid and weights, which are given.
+// Outputs: grid and weights, which the caller gives.
 ROBOCACHE_FFI(integrate_tsdf, args, result) {
   Reader reader(args);
   const auto call = reader.read<TsdfCall>("call");
-  if (reader.read<int64_t>("results") != 2) throw ArgumentTypeError("grid: expected it and weights");
+  if (reader.read<int64_t>("results") != 2) throw ArgumentTypeError("grid: expected grid and weights");
   const auto grid = reader.read<TensorView>("grid");
   const auto weights = reader.read<TensorView>("weights");
   const std::optional<TensorView>& measured = call.intrinsics ? call.depth : call.points;
-  if (!measured) throw ArgumentTypeError(call.intrinsics ? "depth: expected with intrinsics" : "points: expected");
+  if (!measured) throw ArgumentTypeError(call.intrinsics ? "depth: expected, got none" : "points: expected, got none");
   const Workspace workspace(tsdf_workspace_bytes(grid, *measured, call.T_world_sensor, call.intrinsics), grid.device);
   integrate_tsdf(grid, weights, *measured, call.T_world_sensor, call.intrinsics, call.options,
                  current_stream(grid.device), workspace.view);
 }
 
-// (Arrays, a tensor of the framework, index) -> the array there, once; nothing where there is none
+// (Arrays, a tensor of the framework, index) -> the array at the index, once; None if there is none
 ROBOCACHE_FFI(array_of, args, result) {
   auto& arrays = args.object<Arrays>(0, "arrays").arrays;
   const auto index = static_cast<size_t>(args.integer(2, "index"));

@@ -40,7 +40,7 @@ constexpr DLDataType to_dl(DType dtype) {
 constexpr size_t kCodes = kDLBool + 1;
 constexpr size_t kMostBytes = 8;
 
-// By DLPack's code and bytes: the DType, -1 where there is none.
+// The DType for each DLPack code and size in bytes; -1: none.
 constexpr auto kDTypes = [] {
   std::array<std::array<int8_t, kMostBytes + 1>, kCodes> dtypes{};
   for (auto& of_code : dtypes) of_code.fill(-1);
@@ -122,7 +122,7 @@ void check(int code) {
   if (code != 0) throw Error("tvm-ffi refused a tensor");
 }
 
-// The text that Python prints for an object of its own; `_lib.py` registers the function.
+// Returns Python's repr of an object; `_lib.py` registers the function.
 std::string repr(const TVMFFIAny& object) {
   static const TVMFFIObjectHandle function = [] {
     const TVMFFIByteArray name{"robocache.repr", 14};
@@ -132,18 +132,18 @@ std::string repr(const TVMFFIAny& object) {
   }();
   TVMFFIAny argument = object, text{};
   TVMFFIObjectHandle owned = nullptr;
-  std::string made = "an object that does not print";
+  std::string printed = "an object that does not print";
   if (TVMFFIFunctionCall(function, &argument, 1, &text) != 0) {
     TVMFFIErrorMoveFromRaised(&owned);
   } else {
-    if (const auto read = text_of(text)) made = *read;
+    if (const auto read = text_of(text)) printed = *read;
     if (text.type_index >= kTVMFFIStaticObjectBegin) owned = text.v_obj;
   }
   if (owned != nullptr) TVMFFIObjectDecRef(owned);
-  return made;
+  return printed;
 }
 
-// An argument as an error shows it.
+// Returns an argument as errors show it.
 std::string described(const TVMFFIAny& arg) {
   if (const DLTensor* dl = dl_tensor(arg)) return "an array " + shape_string(dl->shape, dl->ndim);
   switch (arg.type_index) {
@@ -166,12 +166,12 @@ std::string described(const TVMFFIAny& arg) {
   return type == "ffi.BigInt" ? "an int beyond 64 bits" : "an object of type " + std::string(type);
 }
 
-// Throws what says that an argument is of another type than expected.
-[[noreturn]] void wrong_type(const char* name, const char* expected, const TVMFFIAny& came) {
-  throw ArgumentTypeError(std::string(name) + ": expected " + expected + ", got " + described(came));
+// Throws the error for an argument of another type than expected.
+[[noreturn]] void wrong_type(const char* name, const char* expected, const TVMFFIAny& actual) {
+  throw ArgumentTypeError(std::string(name) + ": expected " + expected + ", got " + described(actual));
 }
 
-std::shared_ptr<void> kept(TVMFFIObjectHandle object) {
+std::shared_ptr<void> shared_object(TVMFFIObjectHandle object) {
   TVMFFIObjectIncRef(object);
   return {object, [](void* one) { TVMFFIObjectDecRef(one); }};
 }
@@ -184,8 +184,8 @@ struct SharedTensor {
   std::array<int64_t, kMaxDims> strides{};
   std::shared_ptr<const void> owner;
 
-  SharedTensor(const TensorView& view, std::shared_ptr<const void> kept)
-      : shape(view.shape), strides(view.strides), owner(std::move(kept)) {
+  SharedTensor(const TensorView& view, std::shared_ptr<const void> memory_owner)
+      : shape(view.shape), strides(view.strides), owner(std::move(memory_owner)) {
     DLTensor& dl = managed.dl_tensor;
     dl.data = view.data;
     dl.device = to_dl(view.device);
@@ -198,13 +198,13 @@ struct SharedTensor {
   }
 };
 
-// A function of Python, by its name. This library links no Python; the process that calls has one.
+// Returns a function of Python's C API. This library does not link Python, but the calling process has it.
 template <class Function>
 Function* python(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
 }
 
-// Python's lock, whether this thread has it or not.
+// Holds Python's lock, even if this thread had it already.
 class PythonLock {
  public:
   PythonLock() : state_(ensure()) {}
@@ -225,7 +225,7 @@ class PythonLock {
   int state_;
 };
 
-// Without a trace of C++ functions, whose names take most of a second to find the first time.
+// Raises without a C++ backtrace, which takes most of a second the first time.
 void set_raised(std::string_view kind, std::string_view message) {
   const TVMFFIByteArray kind_bytes{kind.data(), kind.size()};
   const TVMFFIByteArray message_bytes{message.data(), message.size()};
@@ -281,14 +281,15 @@ TensorView Args::tensor(int i, const char* name) const {
 
 std::function<void(std::span<const int64_t>)> Args::function(int i, const char* name) const {
   if (any(i).type_index != kTVMFFIFunction) wrong_type(name, "a function", any(i));
-  return [kept = kept(any(i).v_obj)](std::span<const int64_t> numbers) {
-    std::vector<TVMFFIAny> given(numbers.size());
+  return [function = shared_object(any(i).v_obj)](std::span<const int64_t> numbers) {
+    std::vector<TVMFFIAny> arguments(numbers.size());
     for (size_t k = 0; k < numbers.size(); ++k) {
-      given[k].type_index = kTVMFFIInt;
-      given[k].v_int64 = numbers[k];
+      arguments[k].type_index = kTVMFFIInt;
+      arguments[k].v_int64 = numbers[k];
     }
     TVMFFIAny result{};
-    const int code = TVMFFIFunctionCall(kept.get(), given.data(), static_cast<int32_t>(given.size()), &result);
+    const int code =
+        TVMFFIFunctionCall(function.get(), arguments.data(), static_cast<int32_t>(arguments.size()), &result);
     if (code == 0 && result.type_index == kTVMFFIBool && result.v_int64 != 0) return;
     TVMFFIObjectHandle raised = nullptr;
     if (code != 0) TVMFFIErrorMoveFromRaised(&raised);
@@ -299,7 +300,7 @@ std::function<void(std::span<const int64_t>)> Args::function(int i, const char* 
 
 std::shared_ptr<const void> Args::owner(int i) const {
   if (any(i).type_index != kTVMFFIOpaquePyObject) wrong_type("owner", "an object", any(i));
-  return kept(any(i).v_obj);
+  return shared_object(any(i).v_obj);
 }
 
 OwnedTensor OwnedTensor::allocate(DType dtype, Device device, std::initializer_list<int64_t> shape) {
@@ -337,7 +338,7 @@ OwnedTensor OwnedTensor::share(const TensorView& view, std::shared_ptr<const voi
   return OwnedTensor(handle);
 }
 
-// Tensors of one memory, until the last of them is gone.
+// The state that the tensors of one memory share, until the last of them is gone.
 struct TensorSet::Shared {
   std::shared_ptr<const TensorSet> set;
   std::shared_ptr<void> memory;
@@ -362,7 +363,7 @@ struct TensorSet::Shared {
 
 TensorSet::TensorSet(const std::vector<TensorView>& views, const std::vector<int64_t>& offsets)
     : tensors_(views.size()) {
-  extents_.reserve(views.size() * 2 * kMaxDims);  // so that they stay where they are
+  extents_.reserve(views.size() * 2 * kMaxDims);  // so that the addresses of entries stay valid
   for (size_t i = 0; i < views.size(); ++i) {
     const TensorView& view = views[i];
     const auto put = [&](const std::array<int64_t, kMaxDims>& extents) {
@@ -381,7 +382,7 @@ TensorSet::TensorSet(const std::vector<TensorView>& views, const std::vector<int
 
 void TensorSet::fill_list(const std::shared_ptr<const TensorSet>& set, const std::shared_ptr<void>& memory,
                           int64_t exchange, int64_t list) {
-  static const auto set_item = python<int(void*, ptrdiff_t, void*)>("PyList_SetItem");  // takes the object over
+  static const auto set_item = python<int(void*, ptrdiff_t, void*)>("PyList_SetItem");  // takes over the reference
   const auto* api = reinterpret_cast<const DLPackExchangeAPI*>(exchange);
   const PythonLock lock;
   auto* const shared = new Shared(set, memory);
@@ -439,7 +440,7 @@ void raise_current_exception() {
   try {
     throw;
   } catch (const PythonRaised&) {
-    set_raised("EnvErrorAlreadySet", "");  // tvm-ffi's word for it
+    set_raised("EnvErrorAlreadySet", "");  // tvm-ffi's kind for an exception that Python already has
   } catch (const ArgumentError& error) {
     set_raised("robocache.ArgumentError", error.what());
   } catch (const ArgumentTypeError& error) {

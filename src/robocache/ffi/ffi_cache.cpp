@@ -46,7 +46,7 @@ json frames_json(const Stream& stream) {
 
 struct ScanHandle {
   static constexpr const char* kTypeKey = "robocache.ValueScan";
-  // In one place, since the scan holds on to them.
+  // Allocated once, since the scan keeps addresses of these members.
   struct Owned {
     std::shared_ptr<const Dataset> dataset;
     std::shared_ptr<const std::vector<double>> stats;
@@ -63,23 +63,23 @@ std::vector<T> numbers_of(const TensorView& tensor) {
   return {begin, begin + tensor.numel()};
 }
 
-// float64 [rows.size(), N]: what `cells` makes of each.
+// Returns float64 [rows.size(), N]: cells(row) for each row.
 template <class Rows, class Cells>
 OwnedTensor table(const Rows& rows, const Cells& cells) {
   constexpr auto kWidth = static_cast<int64_t>(std::tuple_size_v<decltype(cells(rows[0]))>);
-  OwnedTensor made = OwnedTensor::allocate(DType::kFloat64, {}, {static_cast<int64_t>(rows.size()), kWidth});
-  auto* to = static_cast<double*>(made.view().data);
+  OwnedTensor cells_of_rows = OwnedTensor::allocate(DType::kFloat64, {}, {static_cast<int64_t>(rows.size()), kWidth});
+  auto* to = static_cast<double*>(cells_of_rows.view().data);
   for (const auto& row : rows) {
     for (const double cell : cells(row)) *to++ = cell;
   }
-  return made;
+  return cells_of_rows;
 }
 
 int64_t address(const void* memory) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(memory)); }
 
 }  // namespace
 
-// Refuses a provenance early that Writer::close would refuse.
+// Refuses early a provenance that Writer::close would refuse.
 ROBOCACHE_FFI(writer_check_provenance, args, result) {
   cache::check_object("provenance", args.string(0, "provenance"));
 }
@@ -148,21 +148,21 @@ ROBOCACHE_FFI(dataset_open, args, result) {
   result.set_object(DatasetHandle{Dataset::open(std::string(args.string(0, "path")), args.boolean(1, "verify"))});
 }
 
-// (dataset, JSON list of indices of streams, "": all): checks every byte
+// (dataset, JSON list of the indices of streams, or "": all): checks every byte
 ROBOCACHE_FFI(dataset_verify, args, result) {
   const auto streams = args.string(1, "streams");
   if (streams.empty()) return dataset_of(args).verify();
   dataset_of(args).verify(json::parse(streams).get<std::vector<int64_t>>());
 }
 
-// (dataset, stream's place, int64 episodes, float64 quantiles) -> float64 [5 + quantiles, features]: statistics of the rows of
+// (dataset, stream's index, int64 episodes, float64 quantiles) -> float64 [5 + quantiles, features]: statistics of the rows of
 // these episodes
 ROBOCACHE_FFI(dataset_statistics, args, result) {
   const Dataset& dataset = dataset_of(args);
   const int64_t stream = args.integer(1, "stream");
   const auto quantiles = numbers_of<double>(args.tensor(3, "quantiles"));
-  auto made = cache::selection_statistics(dataset, stream, numbers_of<int64_t>(args.tensor(2, "episodes")), quantiles);
-  auto owned = std::make_shared<std::vector<double>>(*made);
+  auto stats = cache::selection_statistics(dataset, stream, numbers_of<int64_t>(args.tensor(2, "episodes")), quantiles);
+  auto owned = std::make_shared<std::vector<double>>(*stats);
   const int64_t features = dataset.streams()[static_cast<size_t>(stream)].features;
   const auto rows = static_cast<int64_t>(5 + quantiles.size());
   result.set(OwnedTensor::share(TensorView::contiguous(owned->data(), DType::kFloat64, {rows, features}), owned));
@@ -199,7 +199,8 @@ ROBOCACHE_FFI(dataset_describe, args, result) {
   result.set(std::string_view(description.dump()));
 }
 
-// The address of episodes.jsonl, valid as long as the dataset, its length, and that of its longest line with its end.
+// (dataset) -> JSON: the address of episodes.jsonl, valid as long as the dataset; its length; the length of its longest
+// line with the line end
 ROBOCACHE_FFI(dataset_episodes, args, result) {
   const Dataset& dataset = dataset_of(args);
   size_t longest = 0;
@@ -210,7 +211,7 @@ ROBOCACHE_FFI(dataset_episodes, args, result) {
   result.set(std::string_view(json::array({address(lines.data()), lines.size(), longest}).dump()));
 }
 
-// (dataset, stream's place, float64 [2 * features] limits or None, int64 [n] first features of quaternions)
+// (dataset, stream's index, float64 [2 * features] limits or None, int64 [n] first features of quaternions)
 ROBOCACHE_FFI(scan_open, args, result) {
   auto owned = std::make_unique<ScanHandle::Owned>();
   owned->dataset = args.object<DatasetHandle>(0, "dataset").dataset;
@@ -227,13 +228,13 @@ ROBOCACHE_FFI(scan_open, args, result) {
   result.set_object(ScanHandle{std::move(owned)});
 }
 
-// (scan, bytes) -> rows that it has looked at
+// (scan, bytes) -> the number of rows scanned so far
 ROBOCACHE_FFI(scan_add, args, result) {
   result.set(args.object<ScanHandle>(0, "scan").owned->scan->add(args.integer(1, "bytes")));
 }
 
-// -> Arrays of float64, as doctor/values.py reads them: a row a feature, run, jump, part of an episode that is not finite, and
-// what is beyond a bound
+// (scan) -> Arrays of float64, which doctor/values.py reads. Their rows are features, runs, jumps, parts of episodes
+// that are not finite, and numbers beyond a bound.
 ROBOCACHE_FFI(scan_found, args, result) {
   const cache::ValueScan& scan = *args.object<ScanHandle>(0, "scan").owned->scan;
   using cache::kScanQuantiles;
@@ -266,7 +267,7 @@ ROBOCACHE_FFI(scan_found, args, result) {
   result.set_object(std::move(found));
 }
 
-// (dataset, stream's place) -> float64 rows: feature, count, episode, row, from, to, turn
+// (dataset, stream's index) -> float64 rows: feature, count, episode, row, from, to, turn
 ROBOCACHE_FFI(find_wraps, args, result) {
   const Dataset& dataset = dataset_of(args);
   const Stream& stream = dataset.streams()[static_cast<size_t>(args.integer(1, "stream"))];
@@ -285,8 +286,8 @@ ROBOCACHE_FFI(find_wraps, args, result) {
   result.set_object(std::move(found));
 }
 
-// (dataset, stream's place, float64 [n] edges of a histogram) -> Arrays of float64, as doctor/streams.py reads them: what holds of
-// the whole clock, a row an episode, a row a part of the picture, the histogram, the rows behind long gaps
+// (dataset, stream's index, float64 [n] edges of a histogram) -> Arrays of float64, which doctor/streams.py reads: one row on
+// the whole clock, a row an episode, a row a part of the picture, the histogram, the rows after long gaps
 ROBOCACHE_FFI(scan_clock, args, result) {
   const Stream& stream = dataset_of(args).streams()[static_cast<size_t>(args.integer(1, "stream"))];
   const auto edges = numbers_of<double>(args.tensor(2, "edges"));
@@ -310,7 +311,7 @@ ROBOCACHE_FFI(scan_clock, args, result) {
   result.set_object(std::move(found));
 }
 
-// (n, int64 counts, seed) -> int64 [n]: the part of each thing
+// (n, int64 counts, seed) -> int64 [n]: the part of each item
 ROBOCACHE_FFI(split, args, result) {
   const TensorView counts = args.tensor(1, "shares");
   const auto part = std::make_shared<std::vector<int64_t>>(

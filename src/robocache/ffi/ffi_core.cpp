@@ -12,8 +12,8 @@ ROBOCACHE_FFI(num_threads, args, result) { result.set(static_cast<int64_t>(num_t
 
 ROBOCACHE_FFI(set_num_threads, args, result) { set_num_threads(args.integer(0, "n")); }
 
-// (owner, address, dtype name, ndim, shape..., strides...) -> a tensor over memory of the owner, which it keeps alive. For numpy
-// arrays that DLPack refuses: read-only ones and bfloat16.
+// (owner, address, dtype name, ndim, shape..., strides...) -> a tensor over memory of the owner, which it keeps alive.
+// For numpy arrays that DLPack refuses: read-only ones and bfloat16.
 ROBOCACHE_FFI(tensor_over, args, result) {
   TensorView view;
   view.data = reinterpret_cast<void*>(args.integer(1, "address"));
@@ -31,14 +31,14 @@ ROBOCACHE_FFI(tensor_address, args, result) {
   result.set(static_cast<int64_t>(reinterpret_cast<intptr_t>(args.tensor(0, "tensor").data)));
 }
 
-// (tensor): returns once what is queued on its device's current stream is done.
+// (tensor): waits for the work that is queued on the current stream of its device.
 ROBOCACHE_FFI(synchronize, args, result) {
   const Device device = args.tensor(0, "tensor").device;
   if (!device.is_cuda()) return;
   check_cuda(cuda_backend().synchronize(device.index, current_stream(device).handle), "synchronize");
 }
 
-// "" where CUDA can be used, else the reason why not.
+// -> "" if CUDA can be used, else the reason why not
 ROBOCACHE_FFI(cuda_unavailable_reason, args, result) { result.set(std::string_view(cuda_unavailable_reason())); }
 
 ROBOCACHE_FFI(cuda_plugin_loaded, args, result) { result.set(cuda_backend_or_null() != nullptr); }

@@ -22,7 +22,7 @@ struct ResidentJpegsHandle {
   ResidentJpegs frames;
 };
 
-// A dense array on the CPU of that type, as a span.
+// Returns a dense CPU array of this type as a span.
 template <class T>
 std::span<const T> span_of(const TensorView& tensor, DType dtype, const char* name) {
   if (tensor.dtype != dtype) {
@@ -41,17 +41,17 @@ std::span<const int64_t> integers_of(const Args& args, int i, const char* name) 
   return span_of<int64_t>(args.tensor(i, name), DType::kInt64, name);
 }
 
-// -> Arrays: bytes, offsets, and what they are as the bytes of a JSON object
-void set_encoded(EncodedFrames made, Result* result) {
-  const nlohmann::json described = {{"codec", name_of(made.codec)},
-                                    {"shape", {made.shape.height, made.shape.width, made.shape.channels}},
-                                    {"dtype", dtype_name(made.shape.dtype)},
-                                    {"reencoded", made.reencoded}};
+// Returns Arrays: bytes, offsets, and their description as the bytes of a JSON object.
+void set_encoded(EncodedFrames encoded, Result* result) {
+  const nlohmann::json described = {{"codec", name_of(encoded.codec)},
+                                    {"shape", {encoded.shape.height, encoded.shape.width, encoded.shape.channels}},
+                                    {"dtype", dtype_name(encoded.shape.dtype)},
+                                    {"reencoded", encoded.reencoded}};
   struct Kept {
     EncodedFrames frames;
     std::string described;
   };
-  const auto kept = std::make_shared<Kept>(Kept{std::move(made), described.dump()});
+  const auto kept = std::make_shared<Kept>(Kept{std::move(encoded), described.dump()});
   Arrays arrays;
   const auto add = [&](DType dtype, auto& elements) {
     const auto count = static_cast<int64_t>(elements.size());
@@ -65,7 +65,7 @@ void set_encoded(EncodedFrames made, Result* result) {
 
 }  // namespace
 
-// (frames [n, H, W, C], codec, quality, subsampling) -> as set_encoded says
+// (frames [n, H, W, C], codec, quality, subsampling) -> the Arrays of set_encoded
 ROBOCACHE_FFI(encode_frames, args, result) {
   const TensorView frames = args.tensor(0, "frames");
   if (frames.ndim != 4) refuse("frames: expected [n, height, width, channels], got ", frames.describe());
@@ -79,7 +79,7 @@ ROBOCACHE_FFI(encode_frames, args, result) {
       &result);
 }
 
-// (bytes, offsets) -> as set_encoded says
+// (bytes, offsets) -> the Arrays of set_encoded
 ROBOCACHE_FFI(take_frames, args, result) {
   set_encoded(take_frames(bytes_of(args, 0, "frames"), integers_of(args, 1, "offsets")), &result);
 }
@@ -95,14 +95,14 @@ ROBOCACHE_FFI(decode_frames, args, result) {
                 integers_of(args, 2, "offsets"), {out.shape[1], out.shape[2], out.shape[3], out.dtype}, rows, out.data);
 }
 
-// (blobs, offsets, out) -> an array, or nothing where out is given
+// (blobs, offsets, out) -> an array, or nothing if out is given
 ROBOCACHE_FFI(decode_jpeg, args, result) {
   const TensorView blobs = args.tensor(0, "blobs"), offsets = args.tensor(1, "offsets");
   const CudaStream stream = current_stream(blobs.device);
   if (!args.is_none(2)) return decode_jpeg(blobs, offsets, args.tensor(2, "out"), stream);
-  OwnedTensor made = OwnedTensor::allocate(decode_jpeg_output(blobs, offsets, stream));
-  decode_jpeg(blobs, offsets, made.view(), stream);
-  result.set(std::move(made));
+  OwnedTensor decoded = OwnedTensor::allocate(decode_jpeg_output(blobs, offsets, stream));
+  decode_jpeg(blobs, offsets, decoded.view(), stream);
+  result.set(std::move(decoded));
 }
 
 // (blobs, offsets, device, tier) -> the frames
@@ -120,11 +120,11 @@ ROBOCACHE_FFI(resident_jpegs, args, result) {
   result.set_object(ResidentJpegsHandle{ResidentJpegs(prepare_jpeg_frames(bytes, offsets, rows, name), device, tier)});
 }
 
-// (frames, place) -> frames, height, width, channels
+// (frames, index) -> number 0 to 3 of: frames, height, width, channels
 ROBOCACHE_FFI(resident_jpegs_size, args, result) {
   const ResidentJpegs& frames = args.object<ResidentJpegsHandle>(0, "frames").frames;
   const int64_t size[] = {frames.frame_count(), frames.height(), frames.width(), frames.channels()};
-  result.set(size[args.integer(1, "place")]);
+  result.set(size[args.integer(1, "index")]);
 }
 
 // (frames, rows, out, status)

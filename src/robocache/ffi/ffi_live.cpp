@@ -86,7 +86,7 @@ ROBOCACHE_FFI(ring_open, args, result) {
   result.set_object(RingHandle{std::make_shared<Ring>(std::move(options))});
 }
 
-// (ring, time_ns, arrival_ns, the row's bytes, a dense array) -> what became of it
+// (ring, time_ns, arrival_ns, the row's bytes, a dense array) -> the name of the outcome
 ROBOCACHE_FFI(ring_push, args, result) {
   const TensorView row = args.tensor(3, "row");
   check_dense(row, "row");
@@ -107,8 +107,8 @@ ROBOCACHE_FFI(ring_counts, args, result) {
   result.set(std::string_view(described.dump()));
 }
 
-// (ring, from, most, whether to include rows that are not final) -> int64 [1] the first row's number; stamps and arrivals, int64 [n];
-// values, uint8 [bytes]; for a camera also offsets, int64 [n + 1]
+// (ring, from, most, whether to include rows that are not final) -> int64 [1] the first row's number; stamps and arrivals,
+// int64 [n]; values, uint8 [bytes]; for a camera also offsets, int64 [n + 1]
 ROBOCACHE_FFI(ring_take, args, result) {
   const Ring& ring = ring_of(args);
   RingRows rows;
@@ -166,7 +166,7 @@ ROBOCACHE_FFI(topic_counts, args, result) {
   result.set(std::string_view(described.dump()));
 }
 
-// (topic) -> why it refused the last message that it refused
+// (topic) -> the reason why it last refused a message
 ROBOCACHE_FFI(topic_refusal, args, result) { result.set(std::string_view(topic_of(args).refusal())); }
 
 // (topic) -> JSON of its latencies
@@ -180,7 +180,7 @@ ROBOCACHE_FFI(topic_sink, args, result) {
   result.set(std::string_view(nlohmann::json{address(Topic::sink()), address(&topic_of(args))}.dump()));
 }
 
-// (JSON of a spec, device; then of each ring its key and itself, of each output its key and None) -> aligner
+// (JSON of a spec, device; then for each ring its key and the ring, for each output its key and None) -> aligner
 ROBOCACHE_FFI(aligner_open, args, result) {
   Rings rings;
   std::vector<std::string> outputs;
@@ -225,7 +225,7 @@ ROBOCACHE_FFI(aligner_latest, args, result) {
   result.set(aligner.latest(memory, current_stream(aligner.device())));
 }
 
-// (aligner) -> JSON of the key that is farthest behind, and by how much; nothing where a ring is empty
+// (aligner) -> JSON of the key that is farthest behind, and by how much; nothing if a ring is empty
 ROBOCACHE_FFI(aligner_stalest, args, result) {
   const auto stalest = aligner_of(args).stalest();
   if (stalest) {
@@ -254,7 +254,7 @@ ROBOCACHE_FFI(chunks_put, args, result) {
   result.set(int64_t{0});
 }
 
-// (chunks, time_ns) -> the action, float64 [D]; nothing where no chunk has one
+// (chunks, time_ns) -> the action, float64 [D]; nothing if no chunk has one
 ROBOCACHE_FFI(chunks_at, args, result) {
   std::vector<double> action;
   if (!chunks_of(args).at(args.integer(1, "time_ns"), action)) return;
@@ -263,7 +263,7 @@ ROBOCACHE_FFI(chunks_at, args, result) {
   result.set(std::move(tensor));
 }
 
-// (chunks, time_ns) -> Arrays of the newest chunk's rest: int64 [n] stamps, float64 [n * D] actions
+// (chunks, time_ns) -> Arrays of the rest of the newest chunk: int64 [n] stamps, float64 [n * D] actions
 ROBOCACHE_FFI(chunks_leftover, args, result) {
   const Chunks::Rest rest = chunks_of(args).leftover(args.integer(1, "time_ns"));
   Arrays arrays;

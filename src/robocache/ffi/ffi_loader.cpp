@@ -19,7 +19,7 @@
 namespace robocache::ffi {
 namespace {
 
-// The tensors of a batch of so many samples, for Python.
+// Returns the tensors of a batch of `samples` samples, for Python.
 std::shared_ptr<const TensorSet> tensors_of(const Loader& loader, int64_t samples) {
   std::vector<TensorView> views;
   std::vector<int64_t> offsets;
@@ -34,11 +34,11 @@ struct LoaderHandle {
   static constexpr const char* kTypeKey = "robocache.Loader";
   std::shared_ptr<const Loader> loader;
   std::shared_ptr<Feed> feed;
-  std::shared_ptr<const TensorSet> whole;                     // a batch of batch_size samples
+  std::shared_ptr<const TensorSet> full_batch;                // a batch of batch_size samples
   std::shared_ptr<std::atomic<int64_t>> bad_gathered_frames;  // frames of loader_gather's batches that did not decode
 
   std::shared_ptr<const TensorSet> tensors(int64_t samples) const {
-    return samples == loader->options().batch_size ? whole : tensors_of(*loader, samples);
+    return samples == loader->options().batch_size ? full_batch : tensors_of(*loader, samples);
   }
 };
 
@@ -61,7 +61,7 @@ const WeightChange* weights_from(const Args& args, int i) {
   return args.is_none(i) ? nullptr : args.object<WeightsHandle>(i, "weights").change;
 }
 
-// A dense array that Python made for the call.
+// Returns the numbers of a dense array that Python made for the call.
 template <class T>
 std::vector<T> numbers(const Args& args, int i, const char* name) {
   const TensorView array = args.tensor(i, name);
@@ -69,7 +69,7 @@ std::vector<T> numbers(const Args& args, int i, const char* name) {
   return {first, first + array.numel()};
 }
 
-// Memory for batches, of the call's framework.
+// Returns a function that allocates batches in the framework of the call.
 auto allocator(const Loader& loader) {
   return [device = loader.options().device](size_t bytes) -> std::shared_ptr<void> {
     const auto tensor = std::make_shared<const OwnedTensor>(
@@ -78,7 +78,7 @@ auto allocator(const Loader& loader) {
   };
 }
 
-// The ranges of an int64 array [ranges, 3].
+// Returns the ranges of an int64 array [ranges, 3].
 std::vector<AnchorRange> ranges_from(const Args& args, int i, const char* name) {
   const TensorView array = args.tensor(i, name);
   const auto* const first = static_cast<const AnchorRange*>(array.data);
@@ -88,8 +88,8 @@ std::vector<AnchorRange> ranges_from(const Args& args, int i, const char* name) 
 
 // Reads the number of sources from argument `at`, then 9 arguments for each source:
 //   dataset | int64 episodes or None | ranges to keep or None, whether in rows | ranges to drop or None, whether in rows |
-//   where(n, addresses of int64 episodes, int64 times and uint8 flags) or None: sets the flags of anchors to leave out to 0 |
-//   values(n, addresses of int64 episodes, int64 times and float64 results) or None | whether the values balance, else are weights |
+//   where(n, addresses of int64 episodes, int64 times and uint8 flags) or None: clears the flags of anchors to leave out |
+//   values(n, addresses of int64 episodes, int64 times and float64 results) or None | whether values are classes, else weights |
 //   int64 tasks of all episodes or None
 std::vector<SourceRequest> sources_from(const Args& args, int& at) {
   std::vector<SourceRequest> sources(static_cast<size_t>(args.integer(at++, "sources")));
@@ -149,9 +149,9 @@ ROBOCACHE_FFI(loader_open, args, result) {
   }
   auto loader = std::make_shared<const Loader>(std::move(options));
   auto feed = std::make_shared<Feed>(loader, feeding);
-  auto whole = tensors_of(*loader, loader->options().batch_size);
-  result.set_object(
-      LoaderHandle{std::move(loader), std::move(feed), std::move(whole), std::make_shared<std::atomic<int64_t>>(0)});
+  auto full_batch = tensors_of(*loader, loader->options().batch_size);
+  result.set_object(LoaderHandle{std::move(loader), std::move(feed), std::move(full_batch),
+                                 std::make_shared<std::atomic<int64_t>>(0)});
 }
 
 // (loader) -> JSON: the arrays of its batches, its placements and counts
@@ -184,10 +184,10 @@ ROBOCACHE_FFI(loader_describe, args, result) {
   result.set(std::string_view(described.dump()));
 }
 
-// (loader; a tensor of the framework and device to allocate in, or None; seed, epoch, samples; with reuse_buffers the number
-// of the calling loop; the sources' weights or None; CUDA stream, or None for the current one; the address of the framework's
-// DLPackExchangeAPI, or None; the address of a list) -> a batch, or true if its arrays are in the list; with reuse_buffers the number
-// of its memory; None at the epoch's end
+// (loader; a tensor of the framework and device to allocate in, or None; seed, epoch, samples; with reuse_buffers the number of
+// the calling loop; the sources' weights or None; CUDA stream, or None for the current one; the address of the framework's
+// DLPackExchangeAPI, or None; the address of a list) -> a batch; with a list true, and its arrays in the list; with
+// reuse_buffers the number of its memory; None at the epoch's end
 ROBOCACHE_FFI(loader_next, args, result) {
   const auto& handle = args.object<LoaderHandle>(0, "loader");
   const auto& loader = handle.loader;
@@ -211,14 +211,14 @@ ROBOCACHE_FFI(loader_next, args, result) {
 
 // (loader, the number of a batch's memory, samples) -> the batch in that memory
 ROBOCACHE_FFI(loader_slot, args, result) {
-  const auto& [loader, feed, whole, bad_gathered_frames] = args.object<LoaderHandle>(0, "loader");
+  const auto& [loader, feed, full_batch, bad_gathered_frames] = args.object<LoaderHandle>(0, "loader");
   result.set_object(BatchHandle{loader, feed->memory(args.integer(1, "slot")), args.integer(2, "samples")});
 }
 
-// (loader, a tensor of the framework and device to allocate in, or None, int64 indices, seed, epoch, int64 numbers
-// that key the random draws, or None) -> a batch of these anchors
+// (loader, a tensor of the framework and device to allocate in, or None, int64 indices, seed, epoch, int64 numbers that
+// seed the random draws, or None) -> a batch of these anchors
 ROBOCACHE_FFI(loader_gather, args, result) {
-  const auto& [loader, feed, whole, bad_gathered_frames] = args.object<LoaderHandle>(0, "loader");
+  const auto& [loader, feed, full_batch, bad_gathered_frames] = args.object<LoaderHandle>(0, "loader");
   const auto indices = numbers<int64_t>(args, 2, "indices");
   const std::shared_ptr<void> memory = allocator(*loader)(loader->batch_bytes());
   const BatchPosition position{.seed = static_cast<uint64_t>(args.integer(3, "seed")),
@@ -229,8 +229,8 @@ ROBOCACHE_FFI(loader_gather, args, result) {
   result.set_object(BatchHandle{loader, memory, static_cast<int64_t>(indices.size())});
 }
 
-// (loader, the weights before or None, seed, epoch, samples; then of each source its name and weight) -> the weights of the sources
-// at this position and later ones
+// (loader, the previous weights or None, seed, epoch, samples; then for each source its name and weight) -> the weights of the
+// sources at this position and later ones
 ROBOCACHE_FFI(loader_change_weights, args, result) {
   const auto& loader = args.object<LoaderHandle>(0, "loader").loader;
   const BatchPosition from{.seed = static_cast<uint64_t>(args.integer(2, "seed")),
@@ -263,7 +263,7 @@ ROBOCACHE_FFI(loader_anchors, args, result) {
   result.set(std::move(table));
 }
 
-// (loader) -> the source, number and anchors of each episode that has some, int64 [episodes, 3] on the CPU
+// (loader) -> int64 [episodes, 3] on the CPU: the source, index and number of anchors of each episode that has anchors
 ROBOCACHE_FFI(loader_episodes, args, result) {
   const std::vector<AnchoredEpisode> found = args.object<LoaderHandle>(0, "loader").loader->episodes();
   OwnedTensor table = OwnedTensor::allocate(DType::kInt64, Device{}, {std::ssize(found), 3});
@@ -281,8 +281,8 @@ ROBOCACHE_FFI(loader_spec, args, result) {
 }
 
 // (loader, source, key of numbers that the source has, whether each step has its own statistics, float64 quantiles, a function
-// progress(anchors read, all anchors)) -> float64 [5 + quantiles, features of all such steps]: mean, std,
-// min, max, the quantiles, count
+// progress(anchors read, all anchors)) -> float64 [5 + quantiles, features of all such steps]: mean, std, min, max, the
+// quantiles, count
 ROBOCACHE_FFI(loader_statistics, args, result) {
   const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
   const LoaderOptions& options = loader.options();
@@ -316,13 +316,13 @@ ROBOCACHE_FFI(spec_json, args, result) {
   result.set(std::string_view(spec_to_json(spec_from_json(args.string(0, "spec")))));
 }
 
-// (loader) -> frames that did not decode, of the batches given so far
+// (loader) -> the number of frames that did not decode, in the batches given so far
 ROBOCACHE_FFI(loader_bad_frames, args, result) {
   const auto& handle = args.object<LoaderHandle>(0, "loader");
   result.set(handle.feed->bad_frames() + *handle.bad_gathered_frames);
 }
 
-// (loader): throws where a sample is too far away
+// (loader): throws if a sample is farther away than tolerance_s
 ROBOCACHE_FFI(loader_check_tolerance, args, result) {
   args.object<LoaderHandle>(0, "loader").loader->check_tolerance();
 }

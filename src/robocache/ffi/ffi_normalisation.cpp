@@ -9,7 +9,7 @@
 namespace robocache::ffi {
 namespace {
 
-// float64 [4, features]: scale, shift, spread and centre; features behind the last affine stay as they are.
+// Returns float64 [4, features]: scale, shift, spread and centre. Features after the last affine stay as they are.
 OwnedTensor affine_table(std::span<const Affine> affines, int64_t features) {
   OwnedTensor table = OwnedTensor::allocate(DType::kFloat64, Device{}, {4, features});
   auto* number = static_cast<double*>(table.view().data);
@@ -23,7 +23,7 @@ OwnedTensor affine_table(std::span<const Affine> affines, int64_t features) {
 
 }  // namespace
 
-// (names of fields, float64 [fields, any], features, dtype of the values, mode, constant, min_spread, whose they are)
+// (names of fields, float64 [fields, any], features, dtype of the values, mode, constant, min_spread, a name for errors)
 // -> float64 [4, features]: scale, shift, spread, centre
 ROBOCACHE_FFI(normalisation_affines, args, result) {
   const NormStats stats = norm_stats(args, 0);

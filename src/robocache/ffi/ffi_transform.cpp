@@ -11,7 +11,7 @@ namespace robocache::ffi {
 // (options as JSON)
 ROBOCACHE_FFI(check_image_options, args, result) { image_options_from_json(args.string(0, "options")); }
 
-// (frames, rows or None, options as JSON, seed, epoch, sample, unit_m or None, out or None) -> the batch, where there is no out
+// (frames, rows or None, options as JSON, seed, epoch, sample, unit_m or None, out or None) -> the batch, if out is None
 ROBOCACHE_FFI(image_batch, args, result) {
   const TensorView frames = args.tensor(0, "frames");
   const ImageBatch batch(frames, optional_tensor(args, 1, "rows"), image_options_from_json(args.string(2, "options")),
