@@ -66,10 +66,10 @@ void Camera::resize_when_decoded(Source& source, const ImageOptions& options) co
   const auto [height, width] = *options.size;
   if (height * width > stored.height * stored.width || (height == stored.height && width == stored.width)) return;
   source.resized = {{height, width}, options.fit, options.interpolation};
-  ImageOptions left = options;
-  left.size = {};
-  left.fit = ImageFit::kStretch;
-  source.resized_to_batch.emplace(FrameShape{height, width, stored.channels}, left, key_);
+  ImageOptions remaining = options;
+  remaining.size = {};
+  remaining.fit = ImageFit::kStretch;
+  source.resized_to_batch.emplace(FrameShape{height, width, stored.channels}, remaining, key_);
 }
 
 const uint8_t* Camera::pixels_of(const Source& source, int64_t row, FrameMemory& memory) const {

@@ -1,4 +1,4 @@
-// Completes and checks what is asked for one key.
+// Completes and checks the request of one key.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -32,7 +32,7 @@ void check_methods(const StreamRequest& request, const Stream& stream) {
     }
     if (request.tolerance_s && !is_step(method)) {
       refuse(of_stream(request, "tolerance_s"), ": goes with 'previous', 'nearest' or 'next', got '", name_of(method),
-             "'; max_gap_s is for what lies between two samples");
+             "'; max_gap_s limits the gap between two samples");
     }
   };
   try {
@@ -260,11 +260,12 @@ void check_grid(const LoaderOptions& options, size_t index) {
         if (period > 0) ++own.try_emplace(std::llround(period / 1000), Period{period, 0}).first->second.episodes;
       }
     }
-    const std::string of = "'" + stream->name + "'" + (options.mixture ? " of sources[" + std::to_string(i) + "]" : "");
+    const std::string stream_name =
+        "'" + stream->name + "'" + (options.mixture ? " of sources[" + std::to_string(i) + "]" : "");
     for (const auto& [_, period] : own) {
       all.push_back(period);
       if (all.size() > kPeriodsNamed) continue;
-      text += (text.empty() ? "of " : ", of ") + of + " " + period_text(period.ns);
+      text += (text.empty() ? "of " : ", of ") + stream_name + " " + period_text(period.ns);
       if (own.size() > 1) {
         text += " in " + std::to_string(period.episodes) + (period.episodes == 1 ? " episode" : " episodes");
       }
@@ -281,7 +282,7 @@ void check_grid(const LoaderOptions& options, size_t index) {
     refuse(of_stream(request), ": ", number_text(delta), " s",
            latency == 0 ? "" : " and the offset of " + number_text(latency) + " s", " is no multiple of ",
            all.size() > 1 ? "each period: " : "the period ", text,
-           "; the clock is nominal: nothing was recorded there; expected offsets that are, or method=, such as ",
+           "; the clock is nominal: nothing was recorded there; expected multiples, or method=, such as ",
            method_proposal(request), ", to make values between rows",
            all.size() > 1 ? "; Window(..., rows=True) counts recorded rows of any rate" : "");
   }

@@ -1,4 +1,4 @@
-// The conversions of keys, and what flipped images mirror of them.
+// The conversions of keys, and the features that change their signs with flipped images.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -93,16 +93,17 @@ void check_base_names(const LoaderOptions& options, size_t request, size_t base)
 }  // namespace
 
 KeyMirror key_mirror(const LoaderOptions& options, size_t request) {
-  KeyMirror made{};
+  KeyMirror mirror{};
   for (size_t axis = 0; axis < 2; ++axis) {
     const StreamRequest* const flipped = flipped_camera(options, axis);
     const auto& mirrored = mirror_of(options.streams[request], axis);
     if (flipped == nullptr || !mirrored || mirrored->empty()) continue;
-    made.flip[axis] = flip_of(*flipped, axis);
-    made.axes.resize(std::max(made.axes.size(), static_cast<size_t>(mirrored->back()) + 1));
-    for (const int64_t feature : *mirrored) made.axes[static_cast<size_t>(feature)] |= static_cast<uint8_t>(1 << axis);
+    mirror.flip[axis] = flip_of(*flipped, axis);
+    mirror.axes.resize(std::max(mirror.axes.size(), static_cast<size_t>(mirrored->back()) + 1));
+    for (const int64_t feature : *mirrored)
+      mirror.axes[static_cast<size_t>(feature)] |= static_cast<uint8_t>(1 << axis);
   }
-  return made;
+  return mirror;
 }
 
 std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request) {
@@ -114,38 +115,37 @@ std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request) {
 KeyConversion key_conversion(const LoaderOptions& options, size_t request) {
   const StreamRequest& asked = options.streams[request];
   const std::string name = of_stream(asked, "convert");
-  KeyConversion made{.ops = {}, .base = {}, .work = DType::kFloat32, .tolerance = 0};
+  KeyConversion conversion{.ops = {}, .base = {}, .work = DType::kFloat32, .tolerance = 0};
   int64_t features = 0;
-  const auto look_at = [&](size_t key, const std::string& argument, int64_t& width) {
-    const std::string& of = options.streams[key].stream;
+  const auto read_streams = [&](size_t key, const std::string& argument, int64_t& width) {
     for (const Stream* const stream : streams_of(options, key)) {
       if (stream->frames || !is_floating(stream->dtype) || stream->shape.size() != 1) {
-        refuse(argument, ": expected a key of floats with rows of one axis, got '", of, "'");
+        refuse(argument, ": expected a key of floats with rows of one axis, got '", options.streams[key].stream, "'");
       }
       if (width != 0 && stream->features != width) {
-        refuse(argument, ": expected '", of, "' as wide in all sources, got ", std::to_string(width), " and ",
-               std::to_string(stream->features));
+        refuse(argument, ": expected '", options.streams[key].stream, "' as wide in all sources, got ",
+               std::to_string(width), " and ", std::to_string(stream->features));
       }
       width = stream->features;
-      if (stream->dtype == DType::kFloat64) made.work = DType::kFloat64;
-      made.tolerance = std::max(made.tolerance, length_tolerance(stream->dtype));
+      if (stream->dtype == DType::kFloat64) conversion.work = DType::kFloat64;
+      conversion.tolerance = std::max(conversion.tolerance, length_tolerance(stream->dtype));
     }
   };
-  look_at(request, name, features);
-  made.ops = action_ops(asked.convert, features, name);
-  if (!made.ops.has_base) {
+  read_streams(request, name, features);
+  conversion.ops = action_ops(asked.convert, features, name);
+  if (!conversion.ops.has_base) {
     if (!asked.base.empty())
       refuse(of_stream(asked, "base"), ": goes with a conversion that compares with it, got none");
-    return made;
+    return conversion;
   }
   for (size_t key = 0; key < options.streams.size(); ++key) {
-    if (options.streams[key].stream == asked.base) made.base = key;
+    if (options.streams[key].stream == asked.base) conversion.base = key;
   }
-  if (!made.base) {
+  if (!conversion.base) {
     refuse(of_stream(asked, "base"), ": expected the key of the state, one of the batch's, got '", asked.base, "'");
   }
   int64_t base_row = 0;
-  look_at(*made.base, of_stream(asked, "base"), base_row);
+  read_streams(*conversion.base, of_stream(asked, "base"), base_row);
   const auto taken = static_cast<int64_t>(asked.base_features.size());
   if ((taken == 0 ? base_row : taken) != features) {
     refuse(of_stream(asked, "base"), ": expected ", std::to_string(features), " features of '", asked.base,
@@ -156,8 +156,8 @@ KeyConversion key_conversion(const LoaderOptions& options, size_t request) {
     refuse(of_stream(asked, "base"), ": expected features of '", asked.base, "' in [0, ", std::to_string(base_row),
            "), got ", std::to_string(feature));
   }
-  check_base_names(options, request, *made.base);
-  return made;
+  check_base_names(options, request, *conversion.base);
+  return conversion;
 }
 
 void check_conversion(const LoaderOptions& options, size_t request) {

@@ -1,5 +1,5 @@
-// A key whose values are converted, or mirrored with the images: the plan fills its window and its base, and then converts the
-// window to what the batch has, in place where that has the same type and width. actions/convert.hpp is the contract.
+// A key whose values are converted, or mirrored with the images. The plan fills its window and its base, and then converts the
+// window to the batch's array: in place if that has the same type and width. actions/convert.hpp is the contract.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -17,7 +17,7 @@ class ConvertedKey final : public BatchKey {
         conversion_(key_conversion(options(), request)),
         base_part_(conversion_.base ? part_of_numbers(streams, *conversion_.base) : aligned()) {
     ops_ = conversion_.ops.ops;
-    if (ops_.empty()) ops_.emplace_back().step = ActionStep::kRescale;  // of no feature: what is mirrored alone
+    if (ops_.empty()) ops_.emplace_back().step = ActionStep::kRescale;  // of no feature: the key is only mirrored
     const auto mixes = [](const ActionOp& op) { return is_of_poses(op.step) || op.step == ActionStep::kRotate; };
     params_.features = static_cast<int32_t>(features_of(request));
     params_.out_features = static_cast<int32_t>(conversion_.ops.out_features);
@@ -27,7 +27,7 @@ class ConvertedKey final : public BatchKey {
     params_.out_dtype = spec().dtype;
     params_.steps = static_cast<int32_t>(steps());
     params_.tolerance = conversion_.tolerance;
-    // A step delta reads the step before as it was.
+    // A step delta reads the step before unconverted.
     reads_before_ = ops_[0].step == ActionStep::kStepDelta;
     in_place_ = !reads_before_ && params_.out_dtype == conversion_.work && params_.out_features == params_.features;
     if (conversion_.base) params_.base_row = static_cast<int32_t>(features_of(*conversion_.base));
@@ -75,7 +75,7 @@ class ConvertedKey final : public BatchKey {
     return conversion_.base ? streams_.spec(0).keys[*conversion_.base].moment : spec().moment;
   }
 
-  // The device has what the host has aligned before its own plan runs.
+  // The plan that aligns both window and base converts; else the device's plan, which runs after the host's.
   void add_conversion(Part part, std::span<const size_t> sources, std::vector<ConvertActionsParams>& conversions,
                       DeviceTables& tables) const override {
     if (part != (aligned() == base_part_ ? aligned() : Part::kDevice)) return;
@@ -128,8 +128,8 @@ class ConvertedKey final : public BatchKey {
     return 0;
   }
 
-  // Returns the affines of all sources of a plan: each kTileRows times, or, if a source has one a step, one for each step; empty if
-  // none is normalised.
+  // Returns the affines of all sources of a plan: each kTileRows times or, if a source has one for each step, one for each
+  // step; empty if no source is normalised.
   std::vector<Affine> affines(ConvertActionsParams& params, std::span<const size_t> sources) const {
     std::vector<Affine> all;
     bool is_normalised = false;

@@ -145,7 +145,7 @@ void Draws::mix() {
   Mixture& mixture = on_host_.mixture = mixed.mixture();
   if (options_.shard_episodes) {
     const int64_t fewest = fewest_anchors();
-    if (!mixing.samples_per_epoch) mixture.samples = fewest;  // every rank makes as many steps
+    if (!mixing.samples_per_epoch) mixture.samples = fewest;  // every rank makes the same number of steps
   }
   add_order(mixed, mixing);
   mixture.table = host_tables_.put(mixed.table());

@@ -50,7 +50,7 @@ Feed::Feed(std::shared_ptr<const Loader> loader, FeedOptions options)
   if (options.prefetch < 0 || options.prefetch > 32) {
     refuse("memory.prefetch: expected from 0 to 32 batches, got ", std::to_string(options.prefetch));
   }
-  // A wait for files can be interrupted because the queue's thread reads them: with prefetch 0 too.
+  // The queue's thread reads files even with prefetch 0, so that a wait for them can be interrupted.
   const bool is_ahead = is_cuda() ? loader_->host_bytes() > 0 : options.prefetch > 0 && !loader_->is_small();
   if (is_ahead) stagings_ = std::vector<Staging>(static_cast<size_t>(options.prefetch + 1));
   // A CUDA allocator keeps memory itself.
@@ -116,17 +116,17 @@ void Feed::begin(const BatchPosition& position, const Allocate& allocate, CudaSt
   });
 }
 
-// Over the epoch's end into the next.
-std::optional<BatchPosition> Feed::behind(const BatchPosition& position) const {
+// Returns the position of the next batch, which may be in the next epoch.
+std::optional<BatchPosition> Feed::following(const BatchPosition& position) const {
   const BatchPosition next = loader_->after(position);
   if (loader_->samples_at(next) > 0) return next;
   if (position.epoch == INT64_MAX) return {};
   return BatchPosition{position.seed, position.epoch + 1, 0, position.weights};
 }
 
-void Feed::fetch_behind(const BatchPosition& position) const {
+void Feed::fetch_following(const BatchPosition& position) const {
   if (!fetches_) return;
-  if (const auto next = behind(position)) loader_->fetch(*next);
+  if (const auto next = following(position)) loader_->fetch(*next);
 }
 
 void Feed::drop() {
@@ -161,7 +161,7 @@ std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate
     FedBatch batch = memory_for(position, allocate);
     lend(loop, batch);
     bad_frames_ += loader_->fill(position, batch.memory.get(), stream);
-    fetch_behind(position);
+    fetch_following(position);
     return batch;
   }
   try {
@@ -179,15 +179,15 @@ std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate
     if (is_cuda()) {
       taken.staging->copied.make_wait(stream);
       bad_frames_ += loader_->fill_device(position, taken.staging->part, batch.memory.get(), stream);
-      fetch_behind(position);
+      fetch_following(position);
     } else {
       bad_frames_ += taken.staging->part.bad_frames;
     }
     std::optional<BatchPosition> next = coming_.empty() ? position : coming_.back().position;
-    while (coming_.size() + 1 < stagings_.size() && (next = behind(*next))) begin(*next, allocate, stream);
+    while (coming_.size() + 1 < stagings_.size() && (next = following(*next))) begin(*next, allocate, stream);
     return batch;
   } catch (...) {
-    // An exception of `check` leaves the queue as it was, and the next call has the same batch sooner.
+    // After an exception of `check` the work stays queued, and the next call gets its batch sooner.
     if (queue_.pending() != std::ssize(coming_)) drop();
     throw;
   }

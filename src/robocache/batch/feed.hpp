@@ -26,9 +26,9 @@
 namespace robocache {
 
 struct FeedOptions {
-  // The number of batches made ahead: on the CPU whole batches, on CUDA the host's part. A batch is made only when it
-  // is asked for if this is 0, if a CUDA loader has no host part, and if Loader::is_small(). Above 0 the feed also
-  // calls Loader::fetch for the next batch.
+  // The number of batches made ahead: on the CPU whole batches, on CUDA the host's part. None is made ahead if this is
+  // 0, if a CUDA loader has no host part, or if Loader::is_small(). Above 0 the feed also calls Loader::fetch for the
+  // next batch.
   int64_t prefetch = 0;
   // A loop's batch reuses the memory of the batch that the loop had before.
   bool reuse = false;
@@ -66,7 +66,7 @@ class SpareMemory {
   SpareMemory& operator=(const SpareMemory&) = delete;
 
   Memory take();             // null if there is none
-  void keep(Memory memory);  // or frees it if there are `most`
+  void keep(Memory memory);  // frees it instead if `most` are kept
 
  private:
   std::vector<std::atomic<std::shared_ptr<void>*>> slots_;
@@ -125,8 +125,8 @@ class Feed {
   // With reuse: frees the memory of the loop's last batch, and notes the memory of its next one.
   void give_back(int64_t loop);
   void lend(int64_t loop, const FedBatch& batch);
-  std::optional<BatchPosition> behind(const BatchPosition& position) const;
-  void fetch_behind(const BatchPosition& position) const;
+  std::optional<BatchPosition> following(const BatchPosition& position) const;
+  void fetch_following(const BatchPosition& position) const;
   void end_work() noexcept;  // and its copies
   void drop();               // the coming batches
   FedBatch memory_for(const BatchPosition& position, const Allocate& allocate);

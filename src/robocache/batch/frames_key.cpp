@@ -1,4 +1,4 @@
-// The kinds of keys of frames.
+// The kinds of keys that hold frames.
 #include <algorithm>
 #include <atomic>
 #include <utility>
@@ -57,7 +57,7 @@ class FramesKey : public BatchKey {
   int64_t* numbers(const BatchMemory& batch) const { return reinterpret_cast<int64_t*>(batch.memory + number_offset_); }
   bool* is_pad(const BatchMemory& batch) const { return reinterpret_cast<bool*>(batch.memory + pad_offset()); }
   char* out(const BatchMemory& batch) const { return batch.memory + out_offset_; }
-  // The matrix of a step, or of its sample; null if this step writes none.
+  // Returns the matrix of a step, or of its sample; null if this step writes none.
   float* intrinsics(const BatchMemory& batch, int64_t sample, int64_t step) const {
     const bool per_frame = spec().images->per_frame;
     if (intrinsics_offset_ < 0 || (step > 0 && !per_frame)) return nullptr;
@@ -131,7 +131,7 @@ class DeviceFramesKey : public FramesKey {
     throw camera_.bad_frame(*source, number - source->first_number, "JPEG: its entropy-coded data is damaged");
   }
 
-  // Frames are decoded at the beginning of the scratch memory, and transformed behind that.
+  // The scratch memory begins with the decoded frames; the memory that transforms them follows.
   int64_t scratch_bytes() const override {
     return decoding_bytes() + camera_.any().transform.workspace_bytes(options().batch_size * steps());
   }
@@ -150,23 +150,23 @@ class DeviceFramesKey : public FramesKey {
             .found = static_cast<JpegDamage*>(damage_.on_device())};
   }
 
-  // Transforms the frames of one source, and with the first source those that no source has.
+  // Transforms the frames of one source; with the first source also the steps that have no source.
   void transform(const Camera::Source& source, const BatchMemory& batch, const FrameChoice& from, void* scratch,
                  CudaStream stream) const {
     void* const workspace = static_cast<char*>(scratch) + decoding_bytes();
     const ImageTransform& transform = source.to_batch();
     const auto& [rows, columns] = transform.params().frame;
-    const int64_t of_frame = int64_t{rows} * columns * source.shape.channels * dtype_size(source.shape.dtype);
+    const int64_t frame_bytes = int64_t{rows} * columns * source.shape.channels * dtype_size(source.shape.dtype);
     batch.for_draws([&](int64_t sample, int64_t count, const ImageDraw& draw) {
       const int64_t first = sample * steps();
-      FrameChoice of_samples = from;
-      if (from.rows != nullptr) of_samples.rows += first;
+      FrameChoice choice = from;
+      if (from.rows != nullptr) choice.rows += first;
       if (from.rows == nullptr || from.in_order) {
-        of_samples.pixels = static_cast<const char*>(from.pixels) + first * of_frame;
-        of_samples.frames -= first;
+        choice.pixels = static_cast<const char*>(from.pixels) + first * frame_bytes;
+        choice.frames -= first;
       }
-      transform.run_on_device(of_samples, draw, count, steps(), out(batch) + first * transform.bytes(), workspace,
-                              device(), stream);
+      transform.run_on_device(choice, draw, count, steps(), out(batch) + first * transform.bytes(), workspace, device(),
+                              stream);
     });
   }
 
@@ -175,7 +175,7 @@ class DeviceFramesKey : public FramesKey {
   mutable std::atomic<int64_t> damage_reported_{0};
 };
 
-// The host reads the files of a batch and sends them along, as they are stored. The sources' frames are alike.
+// The host reads the stored files of a batch and sends them along. All sources' frames have one codec and shape.
 class PackedFramesKey final : public DeviceFramesKey {
  public:
   PackedFramesKey(const LoaderStreams& streams, size_t request) : DeviceFramesKey(streams, request, Part::kHost) {}
@@ -267,7 +267,8 @@ class PackedFramesKey final : public DeviceFramesKey {
   int64_t packed_offset_ = 0;
 };
 
-// The frames lie in the device's memory, decoded or not, or in pinned memory, from where the next batch's may be copied ahead.
+// The frames lie in the device's memory, decoded or not, or in pinned memory, and may be copied from there a batch
+// ahead.
 class ResidentFramesKey final : public DeviceFramesKey {
  public:
   ResidentFramesKey(const LoaderStreams& streams, size_t request) : DeviceFramesKey(streams, request, Part::kDevice) {}
@@ -313,15 +314,15 @@ class ResidentFramesKey final : public DeviceFramesKey {
       if (source != &camera_.any()) from.begin = source->first_number;
       from.end = source->first_number + source->stream().rows;
       if (const ResidentJpegs* const jpegs = resident.jpegs()) {
-        JpegMarks own = marks(batch);
-        own.first_row = from.first_row;
-        own.leaves_others = true;
+        JpegMarks jpeg_marks = marks(batch);
+        jpeg_marks.first_row = from.first_row;
+        jpeg_marks.leaves_others = true;
         if (ahead != nullptr && streams_.is_fetched(request_)) {
-          own.fetched = static_cast<const char*>(ahead) + ahead_offset_;
+          jpeg_marks.fetched = static_cast<const char*>(ahead) + ahead_offset_;
         }
-        own.fetched_stride = camera_.fetched_stride();
+        jpeg_marks.fetched_stride = camera_.fetched_stride();
         jpegs->decode(numbers(batch), count, decoded, nullptr, decoded + aligned_to_256(count * source->shape.bytes()),
-                      stream, own);
+                      stream, jpeg_marks);
         from.pixels = decoded;
         from.frames = count;
         from.in_order = true;

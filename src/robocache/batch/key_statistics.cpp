@@ -28,7 +28,7 @@ bool is_normalised(const LoaderOptions& options, size_t source, size_t request) 
   return options.sources[source].streams[request] && *options.streams[request].normalize != Normalize::kNone;
 }
 
-// The values that are normalised: the stream's rows, or the results of conversions.
+// The values before normalisation: the stream's rows, or the results of conversions.
 struct Values {
   int64_t features;
   DType dtype;
@@ -43,18 +43,18 @@ Values values_of(const LoaderOptions& options, size_t source, size_t request) {
   return {conversion.ops.out_features, conversion.work};
 }
 
-// Refuses statistics that say that they are of other values.
+// Refuses statistics that describe other values than the key's.
 void check_values(const BatchSpec& spec, size_t request, const NormStats& given, const std::string& name) {
   const KeySpec& key = spec.keys[request];
   if (given.of.empty()) return;
   const bool recorded = given.of == kRecorded;
   const std::string expected = values_to_json(spec, request);
-  const std::string way =
+  const std::string remedy =
       "; dataset.statistics(loader)['" + key.key + "'] makes them, and a loader without norm_stats does so itself";
   if (key.convert) {
     if (given.of == expected) return;
     refuse(name, ": expected statistics of what this window gives after its conversions, got ",
-           recorded ? "those of recorded values" : "others: " + differing_values(expected, given.of), way);
+           recorded ? "those of recorded values" : "others: " + differing_values(expected, given.of), remedy);
   }
   if (recorded) return;
   const std::string differences = differing_values(expected, given.of);
@@ -63,24 +63,24 @@ void check_values(const BatchSpec& spec, size_t request, const NormStats& given,
            "; dataset.statistics(episodes) makes them");
   }
   if (given.steps == 0 || differences.find("offsets_") == std::string::npos) return;
-  refuse(name, ": expected statistics of this window's steps, got others: ", differences, way);
+  refuse(name, ": expected statistics of this window's steps, got others: ", differences, remedy);
 }
 
-// Returns the given statistics of a key. If there are none and nothing is converted, returns those of the key whose stream fills
-// it: a goal is normalised as the state is.
+// Returns the given statistics of a key. If there are none and nothing is converted, returns those of the key whose
+// stream fills it: a goal is normalised like the state.
 auto given_of(const std::map<std::string, NormStats>& given, const StreamRequest& request) {
   const auto own = given.find(request.stream);
   return own == given.end() && request.convert.empty() ? given.find(request.rows_key()) : own;
 }
 
-// The statistics, their name for errors, and whether the caller gave them.
-struct Found {
+// The statistics of a key, their name in errors, and whether the caller gave them.
+struct KeyStatistics {
   NormStats stats;
   std::string name;
   bool given = false;
 };
 
-// Computed statistics of the fields that a mode reads.
+// Returns the fields of computed statistics that a mode reads.
 NormStats stats_of_table(const std::vector<double>& table, std::span<const double> quantiles, const Normalize& mode) {
   NormStats stats;
   const size_t features = table.size() / (5 + quantiles.size());
@@ -98,7 +98,7 @@ NormStats stats_of_table(const std::vector<double>& table, std::span<const doubl
   return stats;
 }
 
-Found statistics_of(const LoaderOptions& options, size_t source, size_t request, const BatchSpec& spec) {
+KeyStatistics statistics_of(const LoaderOptions& options, size_t source, size_t request, const BatchSpec& spec) {
   const std::string& key = options.streams[request].stream;
   const SourceRequest& from = options.sources[source];
   const std::string name = "norm_stats['" + key + "']";
@@ -127,17 +127,17 @@ Found statistics_of(const LoaderOptions& options, size_t source, size_t request,
   return {stats_of_table(*table, quantiles, mode), "stream '" + key + "'"};
 }
 
-// Returns the statistics of a key's values before normalisation: of all recorded rows; for a converted key of the conversion's
-// results, or nothing if nobody computed them.
-NormStats known_of_values(const LoaderOptions& options, size_t source, size_t request, const BatchSpec& spec) {
+// Returns the statistics of a key's values before normalisation: of all recorded rows; for a converted key of its conversions'
+// results, or nothing if they are not computed yet.
+NormStats known_statistics(const LoaderOptions& options, size_t source, size_t request, const BatchSpec& spec) {
   if (options.streams[request].convert.empty()) {
     const auto table =
         cache::stream_statistics(*options.sources[source].dataset, *options.sources[source].streams[request]);
     return cache::feature_stats(table->data(), stream_of(options, source, request).features);
   }
   if (!is_normalised(options, source, request)) return {};
-  Found found = statistics_of(options, source, request, spec);
-  return found.given ? NormStats() : std::move(found.stats);
+  KeyStatistics statistics = statistics_of(options, source, request, spec);
+  return statistics.given ? NormStats() : std::move(statistics.stats);
 }
 
 std::string short_text(double number) {
@@ -146,7 +146,7 @@ std::string short_text(double number) {
   return text;
 }
 
-// Returns a feature's name in a note. `step`: if each step has its own statistics.
+// Returns a feature's name in a note, with `step` if each step has its own statistics.
 std::string feature_name(const LoaderOptions& options, size_t source, size_t request, size_t feature,
                          std::optional<size_t> step = {}) {
   const StreamRequest& asked = options.streams[request];
@@ -241,10 +241,10 @@ std::string overflow_note(const LoaderOptions& options, std::span<const BatchSpe
       const KeySpec& key = specs[source].keys[request];
       const double least = least_infinite(key.dtype);
       if (least == 0 || key.images || !key.rows || key.rows->clip) continue;
-      const NormStats values = known_of_values(options, source, request, specs[source]);
+      const NormStats values = known_statistics(options, source, request, specs[source]);
       const size_t features = values["min"].size();
-      const std::vector<Affine> alone(features);
-      const std::vector<Affine>& affines = key.rows->affine.empty() ? alone : key.rows->affine;
+      const std::vector<Affine> unchanged(features);
+      const std::vector<Affine>& affines = key.rows->affine.empty() ? unchanged : key.rows->affine;
       std::vector<double> most(features);
       for (size_t number = 0; features > 0 && number < affines.size(); ++number) {
         const size_t f = number % features;
@@ -297,10 +297,10 @@ std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<
         const std::string name =
             feature_name(options, source, request, f, stats.steps > 0 ? std::optional(step) : std::nullopt);
         if (lacks) {
-          const auto end = [&](std::string_view field) {
+          const auto numbered = [&](std::string_view field) {
             return std::string(field) + " " + short_text(stats[field][at]);
           };
-          lacking.add(name + " " + end(mode.first()) + " and " + end(mode.second()));
+          lacking.add(name + " " + numbered(mode.first()) + " and " + numbered(mode.second()));
         } else {
           lesser.add(name + " " + short_text(*spread));
         }

@@ -25,7 +25,7 @@ BatchKeys keys_of(const LoaderStreams& streams) {
   return keys;
 }
 
-// Returns each rule that keys have goals by, once.
+// Returns the rules of the keys' goals, each once.
 std::vector<MomentRule> rules_of(const BatchKeys& keys) {
   std::vector<MomentRule> rules;
   for (const auto& key : keys) {
@@ -367,7 +367,8 @@ std::vector<AnchoredEpisode> Loader::episodes() const {
     for (size_t i = 0; i < table.size(); ++i) {
       const int64_t end = i + 1 < table.size() ? table[i + 1].first_anchor : anchors.index().anchors;
       const int64_t count = end - table[i].first_anchor;
-      // A filter leaves several runs of an episode. One that is listed twice begins anew.
+      // A filter can leave several runs of an episode, which are added up. An episode that is listed twice begins a new
+      // entry.
       if (i > 0 && table[i].episode == table[i - 1].episode && ticks_of(table[i]) > ticks_of(table[i - 1])) {
         found.back().anchors += count;
       } else {

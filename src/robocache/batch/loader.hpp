@@ -93,7 +93,7 @@ class Loader {
   // positions:
   //   position.weights = loader.change_weights(position, {{"bridge", 2}, {"droid", 1}});
   // A batch has the weights of its first draw. Each source continues with its next anchor; a source of weight 0 is not drawn.
-  // Earlier changes stay, as the `weights` of `from`, which must not come before them. The loader owns the result. Throws
+  // `from` has the last change before in its `weights`, and must not come before it. The loader owns the result. Throws
   // ArgumentError unless each source is named once, with a finite weight of at least 0; if all weights are 0; if a weight is
   // too small for one draw in a block; and if the sources had no weights at first.
   const WeightChange* change_weights(const BatchPosition& from,
@@ -102,7 +102,7 @@ class Loader {
   // Fills `memory` (batch_bytes() on the device, 64-byte aligned) with this rank's batch at a position. The ranks share the
   // draws from position.samples on. If the epoch's last share is uneven, the epoch's first draws complete it. On CUDA this
   // queues one kernel on `stream` and does not wait; it allocates only for streams in files. Returns the number of frames that
-  // did not decode and are padding, with BadFrame::kPad, without frames that a CUDA device decodes. Throws DeviceError,
+  // did not decode and are padding (BadFrame::kPad); frames that a CUDA device decodes do not count. Throws DeviceError,
   // FileError for a stream in a file, and FrameError for a frame that does not decode.
   int64_t fill(const BatchPosition& position, void* memory, CudaStream stream) const;
 

@@ -145,15 +145,15 @@ ResidencyRequest LoaderStreams::residency_of(size_t request, std::set<std::pair<
   }
   // Frames that need no decoding are pixels already.
   if (asked.tier == Tier::kDecoded && !asked.decoded_bytes) asked.tier = Tier::kDevice;
-  int64_t whole = 0;
+  int64_t total = 0;
   for (size_t source = 0; source < options_.sources.size(); ++source) {
     const std::optional<int64_t> stream = options_.sources[source].streams[request];
     if (!stream) continue;
     const int64_t bytes = ResidentStream::bytes(dataset(source), *stream, part_of(source, *stream));
-    whole += bytes;
+    total += bytes;
     if (counted.emplace(&dataset(source), *stream).second) asked.bytes += bytes;
   }
-  placements_.push_back({asked.key, Tier::kDevice, whole, ""});
+  placements_.push_back({asked.key, Tier::kDevice, total, ""});
   return asked;
 }
 
@@ -164,8 +164,8 @@ MemoryBytes LoaderStreams::clock_bytes(bool present) const {
   for (size_t source = 0; source < options_.sources.size(); ++source) {
     for (const std::optional<int64_t> stream : options_.sources[source].streams) {
       if (!stream) continue;
-      const Stream& on = dataset(source).streams()[static_cast<size_t>(*stream)];
-      if (!counted.emplace(&dataset(source), on.clock_checksum).second) continue;
+      const Stream& described = dataset(source).streams()[static_cast<size_t>(*stream)];
+      if (!counted.emplace(&dataset(source), described.clock_checksum).second) continue;
       const auto bytes = [&](Device device) {
         return present ? ResidentClock::bytes_present(dataset(source), *stream, device)
                        : ResidentClock::bytes(dataset(source), *stream);
@@ -224,18 +224,18 @@ std::vector<Residency> LoaderStreams::decide() {
 
 void LoaderStreams::load(size_t request, Residency& residency) {
   std::vector<DatasetStream> wanted;
-  std::vector<size_t> of_source;
+  std::vector<size_t> sources;
   for (size_t source = 0; source < streams_.size(); ++source) {
     const std::optional<int64_t> stream = options_.sources[source].streams[request];
     if (!stream) continue;
     wanted.push_back({options_.sources[source].dataset, *stream, part_of(source, *stream)});
-    of_source.push_back(source);
+    sources.push_back(source);
   }
   const auto loaded = load_streams(wanted, options_.device, residency);
   if (options_.shard_episodes) residency.why += "; of this rank's episodes alone";
   for (size_t i = 0; i < loaded.size(); ++i) {
-    streams_[of_source[i]][request] = loaded[i];
-    if (cameras_[request] != nullptr) cameras_[request]->set_files(of_source[i], loaded[i]);
+    streams_[sources[i]][request] = loaded[i];
+    if (cameras_[request] != nullptr) cameras_[request]->set_files(sources[i], loaded[i]);
     const std::string& note = loaded[i]->note();
     if (!note.empty() && residency.why.find(note) == std::string::npos) residency.why += "; " + note;
   }
@@ -271,10 +271,10 @@ void LoaderStreams::load_frames(size_t request, Residency& residency) {
     try {
       camera.load(options_.device, residency.tier);
       break;
-    } catch (const OutOfMemory& refusal) {
-      leave_tier(request, residency, refusal.what());
-    } catch (const FrameError& refusal) {
-      leave_tier(request, residency, refusal.what());
+    } catch (const OutOfMemory& error) {
+      leave_tier(request, residency, error.what());
+    } catch (const FrameError& error) {
+      leave_tier(request, residency, error.what());
     } catch (const std::bad_alloc&) {
       leave_tier(request, residency, "host memory does not suffice");
     }

@@ -1,4 +1,4 @@
-// Judges the episodes that have no row of a stream of the batch.
+// Handles episodes that have no row of a stream of the batch.
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -9,15 +9,15 @@
 namespace robocache {
 namespace {
 
-// A stream that the drawn episodes need, and how many of them lack it.
+// A stream that the drawn episodes need, and the number of them that lack it.
 struct Need {
   const Stream* stream;
   std::string key;
   bool is_anchor = false;
   int64_t lacking = 0;
-  int64_t first = -1;  // of the episodes that lack it
+  int64_t first = -1;  // the first episode that lacks it
 
-  bool in(int64_t episode) const {
+  bool has_rows_in(int64_t episode) const {
     const auto e = static_cast<size_t>(episode);
     return stream->row_offsets[e] < stream->row_offsets[e + 1];
   }
@@ -39,8 +39,8 @@ std::vector<Need> needs_of(const LoaderOptions& options, size_t index) {
   return needs;
 }
 
-// "3 of 10 episodes have no row of 'camera', 1 none of 'lidar'".
-std::string counted(const std::vector<Need>& needs, int64_t episodes) {
+// Returns text like "3 of 10 episodes have no row of 'camera', 1 none of 'lidar'".
+std::string lacking_text(const std::vector<Need>& needs, int64_t episodes) {
   std::string text;
   for (const Need& need : needs) {
     text += text.empty()
@@ -52,7 +52,7 @@ std::string counted(const std::vector<Need>& needs, int64_t episodes) {
 }
 
 // Returns the condition on episodes that have rows of all these streams, as a user writes it.
-std::string where_there(const std::vector<Need>& needs) {
+std::string condition_text(const std::vector<Need>& needs) {
   std::string text;
   for (const Need& need : needs) {
     text += (text.empty() ? "(pc.field('rows." : " & (pc.field('rows.") + need.stream->name + "') > 0)";
@@ -90,35 +90,35 @@ void judge_missing(LoaderOptions& options, size_t index, std::string& note) {
   if (needs.empty()) return;
   const std::string name = source_name(options, index);
   std::vector<int64_t>& episodes = *options.sources[index].episodes;
-  const auto asked = static_cast<int64_t>(episodes.size());
-  std::vector<int64_t> whole;
+  const auto count = static_cast<int64_t>(episodes.size());
+  std::vector<int64_t> complete;
   for (const int64_t episode : episodes) {
-    bool all = true;
+    bool has_all = true;
     // An episode without anchors is not drawn, so its other missing streams do not matter.
-    const auto lacks = [&](const Need& need) { return !need.in(episode); };
+    const auto lacks = [&](const Need& need) { return !need.has_rows_in(episode); };
     const bool drawn =
-        std::none_of(needs.begin(), needs.end(), [&](const Need& x) { return x.is_anchor && lacks(x); }) &&
+        std::none_of(needs.begin(), needs.end(), [&](const Need& need) { return need.is_anchor && lacks(need); }) &&
         (!options.anchor_hz || has_rows(options.sources[index], episode));
     for (Need& need : needs) {
       if (!lacks(need)) continue;
-      all = false;
+      has_all = false;
       if (need.is_anchor != drawn) {
         ++need.lacking;
         if (need.first < 0) need.first = episode;
       }
     }
-    if (all) whole.push_back(episode);
+    if (has_all) complete.push_back(episode);
   }
   std::erase_if(needs, [](const Need& need) { return need.lacking == 0; });
   if (needs.empty()) return;
-  const std::string text = name + "missing: " + counted(needs, asked);
+  const std::string text = name + "missing: " + lacking_text(needs, count);
   if (options.missing == Missing::kError) {
     refuse(text, "; the first is episode ", std::to_string(needs[0].first),
            "; expected rows of every key in every episode that is drawn from, or missing='pad' or 'drop'");
   }
   if (options.missing == Missing::kDrop) {
-    if (whole.empty()) refuse(text, "; expected an episode that has rows of all keys, got none to draw from");
-    episodes = std::move(whole);
+    if (complete.empty()) refuse(text, "; expected an episode that has rows of all keys, got none to draw from");
+    episodes = std::move(complete);
     return;
   }
   if (options.edges == Edges::kDrop) return;  // edges='drop' leaves these episodes out
@@ -127,12 +127,12 @@ void judge_missing(LoaderOptions& options, size_t index, std::string& note) {
                [](const Need& need) { return need.is_anchor; });
   std::erase_if(needs, [](const Need& need) { return need.is_anchor; });
   if (!needs.empty()) {
-    add_to_note(note, name + "missing: " + counted(needs, asked) +
+    add_to_note(note, name + "missing: " + lacking_text(needs, count) +
                           ": the values are 0 there and is_pad is true; missing='drop' or episodes=" +
-                          where_there(needs) + " leaves these episodes out");
+                          condition_text(needs) + " leaves these episodes out");
   }
   if (!anchors.empty()) {
-    add_to_note(note, name + "anchors: " + counted(anchors, asked) +
+    add_to_note(note, name + "anchors: " + lacking_text(anchors, count) +
                           ", whose rows are the anchors: these episodes are not drawn; anchors= names another stream");
   }
 }

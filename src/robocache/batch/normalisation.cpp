@@ -20,7 +20,7 @@ constexpr double kOpenPiEpsilon = 1e-6;
 // Returns a line that maps the constant `x`, rounded to the work type, to `y`. Its slope is 1 / spread, or less by a power of
 // two if rounding would lose `y`: at x = 1, a slope of 1e8 gives float32 results in steps of 10, which loses LeRobot's -1.
 template <class Work>
-Affine through(double x, double y, double spread) {
+Affine line_through(double x, double y, double spread) {
   const Work constant = static_cast<Work>(x);
   for (double scale = 1 / spread;; scale = std::exp2(std::ceil(std::log2(scale)) - 1)) {
     const double shift = y - scale * static_cast<double>(constant);
@@ -70,7 +70,7 @@ Scaled scaled(const NormStats& stats, size_t feature, const Normalize& normalize
   if (flat) {
     if (!(std::abs(first) <= largest)) return {Affine{}, false};
     const double y = standard ? 0 : -1;
-    return {wide ? through<double>(first, y, spread) : through<float>(first, y, spread)};
+    return {wide ? line_through<double>(first, y, spread) : line_through<float>(first, y, spread)};
   }
   const double centre = standard ? first : first + spread;
   double scale = 1 / spread;
@@ -115,7 +115,7 @@ int64_t check(const NormStats& stats, size_t features, int64_t steps, const Norm
     for (size_t i = 0; i < numbers.size(); ++i) zeros = zeros && (i % width < features || numbers[i] == 0);
     if (zeros) continue;
     refuse(name, ".", field, ": expected ", std::to_string(features),
-           " numbers, one a feature, and zeros alone behind them, got ", std::to_string(numbers.size() / parts));
+           " numbers, one a feature, and only zeros after them, got ", std::to_string(numbers.size() / parts));
   }
   return static_cast<int64_t>(width);
 }
@@ -184,10 +184,10 @@ std::optional<double> quantile_of(std::string_view field) {
   const auto digits = [&](std::string_view text) { return !text.empty() && std::ranges::all_of(text, is_digit); };
   if ((point != 2 && percent != "100") || !digits(percent.substr(0, point))) return {};
   if (point < percent.size() && !digits(percent.substr(point + 1))) return {};
-  // The decimal fraction itself, so that "q07" is 0.07 and not 7 / 100 of another rounding.
-  const std::string whole(percent.substr(0, point));
+  // Reads the digits as a decimal fraction, so that "q07" is 0.07: 7 / 100 may round to another number.
+  const std::string integer_digits(percent.substr(0, point));
   const std::string fraction =
-      percent == "100" ? "1" : "0." + whole + std::string(percent.substr(std::min(point + 1, percent.size())));
+      percent == "100" ? "1" : "0." + integer_digits + std::string(percent.substr(std::min(point + 1, percent.size())));
   return std::strtod(fraction.c_str(), nullptr);
 }
 

@@ -25,7 +25,7 @@
 
 namespace robocache {
 
-// y = (x - centre) / spread. By mean and std, these are centre and spread. By min and max, or by two quantiles such as q02 and
+// y = (x - centre) / spread. With mean and std, these are centre and spread. With min and max, or two quantiles such as q02 and
 // q98, the first becomes -1 and the second 1. The names are stored in place, so that constant expressions can use this.
 struct Normalize {
   using Name = std::array<char, 12>;

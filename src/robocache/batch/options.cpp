@@ -30,7 +30,7 @@ std::string listed(const std::vector<std::string>& names) {
   return text.empty() ? "none" : text;
 }
 
-// The keys that a source can fill, in the order of its streams.
+// Returns the keys that a source can fill, in the order of its streams.
 std::vector<std::string> keys_of(const SourceRequest& source) {
   std::vector<std::string> keys;
   for (const Stream& stream : source.dataset->streams()) keys.push_back(key_of(source, stream.name));
@@ -42,14 +42,14 @@ void check_source(const LoaderOptions& options, size_t index) {
   const std::string name = source_name(options, index);
   for (const auto& [stream, key] : source.rename) {
     const auto streams = source.dataset->streams();
-    const bool there = std::any_of(streams.begin(), streams.end(), [&](const Stream& s) { return s.name == stream; });
-    if (!there) refuse(name, "rename: no stream '", stream, "' in ", source.dataset->path());
+    const bool exists = std::any_of(streams.begin(), streams.end(), [&](const Stream& s) { return s.name == stream; });
+    if (!exists) refuse(name, "rename: no stream '", stream, "' in ", source.dataset->path());
     if (key.empty()) refuse(name, "rename['", stream, "']: expected a key, got an empty one");
   }
   std::vector<std::string> keys = keys_of(source);
   std::sort(keys.begin(), keys.end());
-  const auto twice = std::adjacent_find(keys.begin(), keys.end());
-  if (twice != keys.end()) refuse(name, "rename: two streams would fill the key '", *twice, "'");
+  const auto duplicate = std::adjacent_find(keys.begin(), keys.end());
+  if (duplicate != keys.end()) refuse(name, "rename: two streams would fill the key '", *duplicate, "'");
   if (!source.episodes) return;
   if (source.episodes->empty()) refuse(name, "episodes: expected at least one, got none");
   for (const int64_t episode : *source.episodes) {
@@ -96,7 +96,7 @@ void check_call(const LoaderOptions& options) {
   }
 }
 
-// The stream of each request, or the first source's refusal of one that no source has.
+// Finds the stream of a request in each source. Refuses a request if no source has its stream.
 void find_streams(LoaderOptions& options, const StreamRequest& request) {
   bool found = false;
   for (SourceRequest& source : options.sources) {
@@ -115,7 +115,7 @@ void find_streams(LoaderOptions& options, const StreamRequest& request) {
   refuse(name, ": no stream '", request.rows_key(), "' in ", where, "; there are ", listed(keys));
 }
 
-// The name of the stream whose ticks a source's anchors are: the one asked for, or the slowest that the batch takes.
+// Returns the name of the stream whose ticks are a source's anchors: the named one, or the slowest of the batch.
 std::string anchor_of(const LoaderOptions& options, size_t index) {
   const SourceRequest& source = options.sources[index];
   const auto streams = source.dataset->streams();
@@ -126,8 +126,8 @@ std::string anchor_of(const LoaderOptions& options, size_t index) {
     refuse(own ? source_name(options, index) : "", own ? "anchor" : "anchors.stream", ": no stream '", asked, "' in ",
            source.dataset->path(), "; there are ", listed(keys_of(source)));
   }
-  // A stream with about one row an episode, such as a calibration, comes after all others. A rate of 0 in spite of more rows, since
-  // most stamps repeat, counts as the fastest.
+  // A stream with about one row an episode, such as a calibration, comes after all others. A rate of 0 with more rows,
+  // most of whose stamps repeat, counts as the fastest.
   const auto slowness = [&](const Stream& stream) {
     const int64_t episodes = source.dataset->num_episodes() - stream.findings.empty_episodes;
     const bool is_one = stream.rows < 2 * episodes || stream.rows < 2;
@@ -153,8 +153,9 @@ void select_statistics(SourceRequest& source) {
   if (std::find(is_drawn.begin(), is_drawn.end(), false) != is_drawn.end()) source.selection = source.episodes;
 }
 
-// Shares the episodes of a source between the ranks. Each rank gets neighbouring episodes, and about the same number of bytes.
-void cut_episodes(const LoaderOptions& options, SourceRequest& source) {
+// Shares the episodes of a source among the ranks. Each rank gets neighbouring episodes with about the same number of
+// bytes.
+void share_episodes(const LoaderOptions& options, SourceRequest& source) {
   const auto bytes_of = [&](int64_t episode) {
     int64_t bytes = 0;
     for (size_t request = 0; request < options.streams.size(); ++request) {
@@ -168,12 +169,12 @@ void cut_episodes(const LoaderOptions& options, SourceRequest& source) {
   };
   const auto ranks = static_cast<size_t>(options.world_size);
   source.episodes_of_ranks.resize(ranks);
-  double whole = 0;
-  for (const int64_t episode : *source.episodes) whole += bytes_of(episode);
+  double total = 0;
+  for (const int64_t episode : *source.episodes) total += bytes_of(episode);
   double before = 0;
   for (const int64_t episode : *source.episodes) {
     const double bytes = bytes_of(episode);
-    const double middle = (before + bytes / 2) / std::max(whole, 1.0);
+    const double middle = (before + bytes / 2) / std::max(total, 1.0);
     const auto rank = static_cast<size_t>(middle * static_cast<double>(ranks));
     source.episodes_of_ranks[std::min(ranks - 1, rank)].push_back(episode);
     before += bytes;
@@ -181,9 +182,9 @@ void cut_episodes(const LoaderOptions& options, SourceRequest& source) {
   source.episodes = source.episodes_of_ranks[static_cast<size_t>(options.rank)];
 }
 
-// Cameras that draw together say so of each other.
+// Checks that cameras that draw together name each other.
 void check_together(const LoaderOptions& options) {
-  const auto all = [](const StreamRequest& camera) {
+  const auto group_of = [](const StreamRequest& camera) {
     std::set<std::string> keys(camera.images->together.begin(), camera.images->together.end());
     keys.insert(camera.stream);
     return keys;
@@ -193,7 +194,7 @@ void check_together(const LoaderOptions& options) {
     for (const std::string& name : camera.images->together) {
       const auto other = std::find_if(options.streams.begin(), options.streams.end(),
                                       [&](const StreamRequest& request) { return request.stream == name; });
-      if (other != options.streams.end() && is_camera(*other) && all(*other) == all(camera)) continue;
+      if (other != options.streams.end() && is_camera(*other) && group_of(*other) == group_of(camera)) continue;
       refuse(of_stream(camera, "images"), ".together: expected cameras of the batch that name each other, got '", name,
              "'");
     }
@@ -277,7 +278,7 @@ LoaderOptions complete_options(LoaderOptions options) {
     for (SourceRequest& source : options.sources) select_statistics(source);
   }
   if (options.shard_episodes) {
-    for (SourceRequest& source : options.sources) cut_episodes(options, source);
+    for (SourceRequest& source : options.sources) share_episodes(options, source);
   }
   if (!options.mixture && !options.anchor_hz) options.anchor = options.sources[0].anchor;
   return options;

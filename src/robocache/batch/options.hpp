@@ -42,8 +42,8 @@ struct MomentRequest {
   }
 };
 
-// The options of one of the batch's keys, which one stream fills in each source. Where an option is not set, that of
-// LoaderOptions holds.
+// The options of one of the batch's keys, which one stream fills in each source. An option that is not set has the
+// value in LoaderOptions.
 struct StreamRequest {
   std::string stream;                    // the key: a stream's name, unless its source renames it
   std::vector<double> delta_timestamps;  // seconds, or rows, from the anchor, in any order, at least one

@@ -28,7 +28,7 @@ int64_t share_of(const MemoryShare& asked, int64_t free_bytes) {
   return static_cast<int64_t>(share * static_cast<double>(free_bytes));
 }
 
-// The tiers that differ on a device, the fastest first.
+// Returns the tiers that differ on a device, the fastest first.
 std::vector<Tier> tiers_of(Device device) {
   if (device.is_cuda()) return {Tier::kDevice, Tier::kPinned, Tier::kMapped};
   return {Tier::kDevice, Tier::kMapped};
@@ -48,7 +48,7 @@ class Memories {
         device_{device_name(device), budget.device, std::max<int64_t>(0, budget.device - taken.device)},
         host_{"host memory", budget.host, std::max<int64_t>(0, budget.host - taken.host)} {}
 
-  // The memory of a tier; null if it takes none.
+  // Returns the memory of a tier, or null if it takes none.
   Memory* of(Tier tier) {
     if (tier == Tier::kMapped) return nullptr;
     return tier != Tier::kPinned && cuda_ ? &device_ : &host_;
@@ -60,7 +60,7 @@ class Memories {
   Memory host_;
 };
 
-// A tier in words.
+// Returns a tier in words.
 std::string tier_text(Tier tier, Device device) {
   if (tier == Tier::kMapped) return "its files, read ahead";
   if (tier == Tier::kDecoded) {

@@ -32,9 +32,9 @@ struct MemoryBytes {
 // Returns text like "1.50 GiB", for people.
 std::string size_text(int64_t bytes);
 
-// Returns the bytes of a budget, of the memory that is free now. `present` (ResidentStream::bytes_present) is in memory already
-// for streams of this loader. It counts as free, since decide_residency() counts these streams again. Throws DeviceError, and
-// ArgumentError that names memory_budget for fewer than 0 bytes and for a share outside (0, 1].
+// Returns a budget in bytes, by the memory that is free now. `present` counts the bytes of this loader's streams that are in
+// memory already (ResidentStream::bytes_present). They count as free, since decide_residency() counts these streams again.
+// Throws DeviceError, and ArgumentError that names memory_budget for fewer than 0 bytes and for a share outside (0, 1].
 MemoryBytes budget_bytes(const MemoryBudget& asked, Device device, const MemoryBytes& present);
 
 // A key of the batch. Keys of the same streams belong together, and their bytes count once.

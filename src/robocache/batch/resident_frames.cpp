@@ -48,12 +48,12 @@ ImageTransform resize_of(const FramesWanted& wanted) {
 
 bool is_lazy(const FramesWanted& wanted) { return wanted.tier == Tier::kDecoded && !wanted.device.is_cuda(); }
 
-// Raw frames in the form of their files are the rows of a ResidentStream.
+// Whether the frames are rows of a ResidentStream: raw frames that stay as they are stored.
 bool is_of_stream(const FramesWanted& wanted) {
   return wanted.tier != Tier::kDecoded && stream_of(wanted).frames->codec == Codec::kRaw;
 }
 
-// The states of frames that are decoded when they are first asked for. They lie behind all pixels.
+// The states of frames that are decoded when they are first asked for. They lie after all pixels.
 enum State : uint8_t { kMissing = 0, kBeingMade = 1, kThere = 2 };
 
 std::string identity_of(const FramesWanted& wanted) {
@@ -78,7 +78,7 @@ std::atomic<int64_t>& promised() {
   return bytes;
 }
 
-// Bytes [begin, begin + bytes) of a stream's files.
+// Reads bytes [begin, begin + bytes) of a stream's files.
 void read_bytes(const StreamRows& rows, int64_t begin, int64_t bytes, void* to) {
   constexpr int64_t kPiece = int64_t{4} << 20;
   parallel_for(bytes, kPiece, [&](int64_t first, int64_t end) {
@@ -98,7 +98,7 @@ void copy_to(Device device, void* to, const void* from, int64_t bytes) {
   check_cuda(backend.synchronize(device.index, nullptr), "copying frames");
 }
 
-// The number of frames of `shape` that are loaded at once.
+// Returns the number of frames of `shape` that are loaded at once.
 int64_t rows_of_piece(const FrameShape& shape, int64_t rows) {
   return std::clamp<int64_t>(kPieceBytes / shape.bytes(), 1, std::max<int64_t>(rows, 1));
 }
@@ -172,10 +172,10 @@ class PieceDecoder {
 }  // namespace
 
 std::string frame_name(const Dataset& dataset, int64_t stream, int64_t row) {
-  const Stream& of = dataset.streams()[static_cast<size_t>(stream)];
-  const auto offsets = of.row_offsets;
+  const Stream& described = dataset.streams()[static_cast<size_t>(stream)];
+  const auto offsets = described.row_offsets;
   const auto episode = std::upper_bound(offsets.begin(), offsets.end(), row) - offsets.begin() - 1;
-  return dataset.path() + ": stream '" + of.name + "', episode " + std::to_string(episode) + ", row " +
+  return dataset.path() + ": stream '" + described.name + "', episode " + std::to_string(episode) + ", row " +
          std::to_string(row - offsets[static_cast<size_t>(episode)]);
 }
 
@@ -194,13 +194,13 @@ FrameShape stored_shape(const Stream& stream) {
 }
 
 std::shared_ptr<const ResidentFrames> ResidentFrames::get(const FramesWanted& wanted) {
-  const auto is = [&](const ResidentFrames& frames) { return frames.wanted_ == wanted; };
-  return living_frames().get(is, [&] {
+  const auto matches = [&](const ResidentFrames& frames) { return frames.wanted_ == wanted; };
+  return living_frames().get(matches, [&] {
     try {
       return std::shared_ptr<const ResidentFrames>(new ResidentFrames(wanted));
-    } catch (const OutOfMemory& refusal) {
+    } catch (const OutOfMemory& error) {
       throw OutOfMemory("stream '" + stream_of(wanted).name + "': needs " + std::to_string(bytes(wanted)) +
-                        " bytes as '" + std::string(name_of(wanted.tier)) + "': " + refusal.what());
+                        " bytes as '" + std::string(name_of(wanted.tier)) + "': " + error.what());
     }
   });
 }
@@ -208,8 +208,8 @@ std::shared_ptr<const ResidentFrames> ResidentFrames::get(const FramesWanted& wa
 int64_t ResidentFrames::bytes(const FramesWanted& wanted) {
   if (wanted.tier != Tier::kDecoded) return ResidentStream::bytes(*wanted.dataset, wanted.stream, wanted.part);
   const RowSpan rows = rows_of(wanted);
-  const int64_t of_frame = decoded_shape(wanted).bytes() + (is_lazy(wanted) ? int64_t{sizeof(State)} : 0);
-  return (rows.end - rows.begin) * of_frame;
+  const int64_t frame_bytes = decoded_shape(wanted).bytes() + (is_lazy(wanted) ? int64_t{sizeof(State)} : 0);
+  return (rows.end - rows.begin) * frame_bytes;
 }
 
 int64_t ResidentFrames::bytes_present(const FramesWanted& wanted) {
@@ -233,7 +233,7 @@ ResidentFrames::ResidentFrames(FramesWanted wanted)
   if (wanted_.resized) resize_ = resize_of(wanted_);
   if (is_lazy(wanted_)) {
     files_ = get_stream({}, Tier::kMapped, wanted_.part);
-    make_room();
+    reserve_memory();
   } else if (is_of_stream(wanted_)) {
     stream_ = get_stream(wanted_.device, wanted_.tier, wanted_.part);
     pixels_ = static_cast<const char*>(stream_->rows().values) + stream_->bytes_of(rows_.begin).begin;
@@ -248,7 +248,8 @@ ResidentFrames::~ResidentFrames() { promised() -= bytes_to_come_; }
 
 const Stream& ResidentFrames::stream() const { return stream_of(wanted_); }
 
-// Writes the words a piece at a time into their memory. A rank that finds them there builds only the tables.
+// Writes the words of prepared JPEGs into their memory, a piece at a time; only the tables, if another rank has written
+// them.
 void ResidentFrames::load_jpegs(const ResidentStream& files) {
   const int64_t size = bytes(wanted_);
   JpegFrames all;
@@ -278,12 +279,12 @@ void ResidentFrames::load_jpegs(const ResidentStream& files) {
       words += count;
     }
   };
-  const auto place_in = [&](void* memory) { return static_cast<uint32_t*>(memory) + words; };
+  const auto end_of_words = [&](void* memory) { return static_cast<uint32_t*>(memory) + words; };
   const void* on_device = nullptr;
   if (wanted_.tier == Tier::kPinned) {
     bool filled = false;
     host_memory_ = HostCopy(wanted_.device, identity_of(wanted_), size, [&](void* memory) {
-      prepare([&](const std::vector<uint32_t>& piece) { std::ranges::copy(piece, place_in(memory)); });
+      prepare([&](const std::vector<uint32_t>& piece) { std::ranges::copy(piece, end_of_words(memory)); });
       filled = true;
     });
     if (!filled) prepare([](const std::vector<uint32_t>&) {});
@@ -291,7 +292,7 @@ void ResidentFrames::load_jpegs(const ResidentStream& files) {
   } else {
     device_memory_ = DeviceBuffer(wanted_.device, static_cast<size_t>(size));
     prepare([&](const std::vector<uint32_t>& piece) {
-      copy_to(wanted_.device, place_in(device_memory_.data()), piece.data(), std::ssize(piece) * 4);
+      copy_to(wanted_.device, end_of_words(device_memory_.data()), piece.data(), std::ssize(piece) * 4);
     });
     on_device = device_memory_.data();
   }
@@ -305,7 +306,7 @@ void ResidentFrames::decode(const ResidentStream& files) {
   device_memory_ = DeviceBuffer(wanted_.device, static_cast<size_t>(bytes(wanted_)));
   pixels_ = device_memory_.data();
   PieceDecoder decoder(wanted_, files, piece);
-  const DeviceBuffer whole(wanted_.device, static_cast<size_t>(wanted_.resized ? piece * stored.bytes() : 0));
+  const DeviceBuffer input(wanted_.device, static_cast<size_t>(wanted_.resized ? piece * stored.bytes() : 0));
   for (int64_t begin = rows_.begin; begin < rows_.end; begin += piece) {
     const int64_t count = std::min(piece, rows_.end - begin);
     auto* const to = static_cast<uint8_t*>(device_memory_.data()) + (begin - rows_.begin) * shape_.bytes();
@@ -313,22 +314,22 @@ void ResidentFrames::decode(const ResidentStream& files) {
       decoder.decode(begin, count, to);
       continue;
     }
-    decoder.decode(begin, count, static_cast<uint8_t*>(whole.data()));
-    resize_->run_on_device({.pixels = whole.data(), .frames = count}, {}, count, 1, to, nullptr, wanted_.device, {});
+    decoder.decode(begin, count, static_cast<uint8_t*>(input.data()));
+    resize_->run_on_device({.pixels = input.data(), .frames = count}, {}, count, 1, to, nullptr, wanted_.device, {});
     check_cuda(cuda_backend().synchronize(wanted_.device.index, nullptr), "resizing frames");
   }
 }
 
 // Reserves host memory for all frames, and writes only their states.
-void ResidentFrames::make_room() {
+void ResidentFrames::reserve_memory() {
   const int64_t size = bytes(wanted_);
-  const int64_t of_pixels = rows() * shape_.bytes();
+  const int64_t pixel_bytes = rows() * shape_.bytes();
   host_memory_ = HostCopy({}, identity_of(wanted_), size, [&](void* memory) {
-    std::memset(static_cast<uint8_t*>(memory) + of_pixels, kMissing, static_cast<size_t>(rows()));
+    std::memset(static_cast<uint8_t*>(memory) + pixel_bytes, kMissing, static_cast<size_t>(rows()));
   });
-  if (host_memory_.is_shared()) return;  // it is taken already
-  bytes_to_come_ = of_pixels;
-  promised() += of_pixels;
+  if (host_memory_.is_shared()) return;  // the system counts it as used already
+  bytes_to_come_ = pixel_bytes;
+  promised() += pixel_bytes;
 }
 
 void ResidentFrames::decode_row(int64_t row, uint8_t* to, FrameMemory& memory) const {
@@ -342,10 +343,10 @@ void ResidentFrames::decode_row(int64_t row, uint8_t* to, FrameMemory& memory) c
 }
 
 const uint8_t* ResidentFrames::at(int64_t row, FrameMemory& memory) const {
-  const int64_t of_frame = shape_.bytes();
+  const int64_t frame_bytes = shape_.bytes();
   auto* const all = static_cast<uint8_t*>(host_memory_.data());
-  uint8_t* const frame = all + (row - rows_.begin) * of_frame;
-  const std::atomic_ref<uint8_t> state(all[rows() * of_frame + row - rows_.begin]);
+  uint8_t* const frame = all + (row - rows_.begin) * frame_bytes;
+  const std::atomic_ref<uint8_t> state(all[rows() * frame_bytes + row - rows_.begin]);
   uint8_t seen = state.load(std::memory_order_acquire);
   if (seen == kMissing && state.compare_exchange_strong(seen, kBeingMade)) {
     try {
@@ -356,13 +357,13 @@ const uint8_t* ResidentFrames::at(int64_t row, FrameMemory& memory) const {
     }
     state.store(kThere, std::memory_order_release);
     if (!host_memory_.is_shared()) {
-      bytes_to_come_ -= of_frame;
-      promised() -= of_frame;
+      bytes_to_come_ -= frame_bytes;
+      promised() -= frame_bytes;
     }
     return frame;
   }
   if (seen == kThere) return frame;
-  memory.frame.resize(static_cast<size_t>(of_frame));
+  memory.frame.resize(static_cast<size_t>(frame_bytes));
   decode_row(row, memory.frame.data(), memory);
   return memory.frame.data();
 }

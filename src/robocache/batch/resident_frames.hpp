@@ -98,7 +98,7 @@ class ResidentFrames {
   const Stream& stream() const;
   void load_jpegs(const ResidentStream& files);
   void decode(const ResidentStream& files);
-  void make_room();
+  void reserve_memory();
   void decode_row(int64_t row, uint8_t* to, FrameMemory& memory) const;
 
   FramesWanted wanted_;

@@ -46,8 +46,8 @@ void check_conversion(const std::string& name, const BatchSpec& spec, const KeyS
   }
   const auto base = std::ranges::find(spec.keys, convert.base, &KeySpec::key);
   if (ops.has_base != (base != spec.keys.end())) {
-    refuse(of, ".base: expected ", ops.has_base ? "a key of the spec" : "none, since nothing compares with it",
-           ", got '", convert.base, "'");
+    refuse(of, ".base: expected ", ops.has_base ? "a key of the spec" : "none, since no step uses a base", ", got '",
+           convert.base, "'");
   }
   if (!ops.has_base || !base->rows) return;
   const RowsSpec& state = *base->rows;
@@ -116,7 +116,7 @@ void check_methods(const std::string& name, const KeySpec& key, const RowsSpec& 
                             ", " + std::to_string(block.end) + ")";
     const bool empty = block.begin == block.end && features > 0;
     if (block.begin != end || block.end < block.begin || empty) {
-      refuse(name, ".methods: expected runs of features, one behind the other", got);
+      refuse(name, ".methods: expected runs of features, one after the other", got);
     }
     end = block.end;
     const InterpolationMethod method = block.method;

@@ -132,7 +132,7 @@ struct BatchSpec {
   }
 };
 
-// Throws ArgumentError that names a field if a Loader never gives its value.
+// Checks a spec. Throws ArgumentError that names a field with a value that no Loader writes.
 void check_spec(const BatchSpec& spec);
 
 // Returns JSON. Two specs are equal if their texts are equal.
@@ -146,7 +146,7 @@ std::string values_to_json(const BatchSpec& spec, size_t key);
 std::string differing_values(const std::string& expected, const std::string& got);
 
 // Reads a spec. Throws ArgumentError or ArgumentTypeError that names the field: a newer version, an unknown, missing or
-// repeated field, or a value that a Loader never gives.
+// repeated field, or a value that no Loader writes.
 BatchSpec spec_from_json(std::string_view json);
 
 }  // namespace robocache

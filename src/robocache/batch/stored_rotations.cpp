@@ -24,10 +24,11 @@ struct StoredRotation {
   double tolerance;
 };
 
-// The rotations that a key's conversions read as they are stored, from its stream, or from its base's features `taken`.
+// Returns the rotations that conversions read as stored: from the key's stream, or with `taken` from these base
+// features.
 std::vector<StoredRotation> stored_rotations(const KeyConversion& conversion, int64_t features,
                                              const std::vector<int64_t>* taken) {
-  std::vector<int64_t> origin(static_cast<size_t>(features));  // of a feature, or below 0: it is computed
+  std::vector<int64_t> origin(static_cast<size_t>(features));  // the stored feature of each, or below 0: it is computed
   std::iota(origin.begin(), origin.end(), 0);
   if (taken != nullptr && !taken->empty()) origin = *taken;
   std::vector<StoredRotation> found;
@@ -43,7 +44,7 @@ std::vector<StoredRotation> stored_rotations(const KeyConversion& conversion, in
         add(op, [&](int i) { return op.taken[begin + i]; });
       }
     }
-    if (taken != nullptr) break;  // the base is that of the first conversion
+    if (taken != nullptr) break;  // only the first conversion has a base
     if (op.step == ActionStep::kRotate) {
       add(op, [&](int i) { return op.begin + i; });
       const auto begin = origin.begin() + op.begin;
@@ -57,7 +58,7 @@ std::vector<StoredRotation> stored_rotations(const KeyConversion& conversion, in
   return found;
 }
 
-bool is_fine(const Stream& stream, int64_t row, const StoredRotation& rotation) {
+bool is_valid(const Stream& stream, int64_t row, const StoredRotation& rotation) {
   double x[kMostRotation] = {};
   with_floating(stream.dtype, [&](auto element) {
     const auto* const values = static_cast<const decltype(element)*>(stream.values) + row * stream.features;
@@ -66,7 +67,7 @@ bool is_fine(const Stream& stream, int64_t row, const StoredRotation& rotation) 
   return has_nan(x, kMostRotation) || is_rotation(rotation.form, x, rotation.tolerance);
 }
 
-// The first row of these episodes that is not fine, or INT64_MAX.
+// Returns the first row of these episodes without a valid rotation, or INT64_MAX.
 int64_t first_fault(const Stream& stream, const std::vector<int64_t>& episodes, const StoredRotation& rotation) {
   std::atomic<int64_t> first = INT64_MAX;
   constexpr int64_t kEpisodes = 16;
@@ -74,7 +75,7 @@ int64_t first_fault(const Stream& stream, const std::vector<int64_t>& episodes, 
     for (int64_t i = begin; i < end; ++i) {
       const auto episode = static_cast<size_t>(episodes[static_cast<size_t>(i)]);
       for (int64_t row = stream.row_offsets[episode]; row < stream.row_offsets[episode + 1]; ++row) {
-        if (is_fine(stream, row, rotation)) continue;
+        if (is_valid(stream, row, rotation)) continue;
         int64_t known = first;
         while (row < known && !first.compare_exchange_weak(known, row)) {
         }
@@ -85,10 +86,10 @@ int64_t first_fault(const Stream& stream, const std::vector<int64_t>& episodes, 
   return first;
 }
 
-void check(const LoaderOptions& options, size_t request, const SourceRequest& source, size_t of,
+void check(const LoaderOptions& options, size_t request, const SourceRequest& source, size_t request_read,
            const std::vector<StoredRotation>& rotations) {
-  if (!source.streams[of]) return;
-  const Stream& stream = source.dataset->streams()[static_cast<size_t>(*source.streams[of])];
+  if (!source.streams[request_read]) return;
+  const Stream& stream = source.dataset->streams()[static_cast<size_t>(*source.streams[request_read])];
   for (const StoredRotation& rotation : rotations) {
     const int64_t row = first_fault(stream, *source.episodes, rotation);
     if (row == INT64_MAX) continue;
@@ -103,13 +104,13 @@ void check(const LoaderOptions& options, size_t request, const SourceRequest& so
       });
       what = "a quaternion of length 1, got length " + number_text(std::sqrt(square));
     } else {
-      what += ", got a matrix that is none";
+      what += ", got a matrix that is no rotation";
     }
     refuse("delta_timestamps['", options.streams[request].stream, "'].convert: expected ", what, " in row ",
            std::to_string(row - stream.row_offsets[static_cast<size_t>(episode)]), " of '", stream.name,
            "' in episode ", std::to_string(episode), ", features ", std::to_string(rotation.features.front()), " to ",
            std::to_string(rotation.features.back()),
-           "; normalize=True of the conversion takes others but 0; episodes= leaves an episode out");
+           "; normalize=True of the conversion accepts all but 0; episodes= leaves an episode out");
   }
 }
 

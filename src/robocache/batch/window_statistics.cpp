@@ -23,8 +23,8 @@ namespace {
 constexpr int64_t kBatchBytes = int64_t{2} << 20;
 constexpr int64_t kDeviceBatchBytes = int64_t{128} << 20;
 
-// The options of a loader whose batches hold one key of one source alone, as it is before normalisation, anchor after anchor.
-// The source's other keys take part in the choice of anchors.
+// Returns the options of a loader whose batches hold only one key of one source, before normalisation, anchor after anchor. The
+// source's other keys take part in the choice of anchors.
 LoaderOptions options_of(const LoaderOptions& options, size_t source, size_t request,
                          const std::optional<std::vector<int64_t>>& episodes) {
   LoaderOptions own = options;
@@ -37,7 +37,7 @@ LoaderOptions options_of(const LoaderOptions& options, size_t source, size_t req
                                                   std::span<double> values) {
       weigh(of, times, values);
       for (double& value : values) {
-        if (value > 0) value = 1;  // what weighs 0 is no anchor
+        if (value > 0) value = 1;  // a weight of 0 excludes an anchor; others count alike
       }
     };
   }
@@ -61,7 +61,7 @@ LoaderOptions options_of(const LoaderOptions& options, size_t source, size_t req
       asked.base_features.clear();
     }
     asked.residency.emplace(Tier::kMapped);
-    asked.mirror_horizontal = asked.mirror_vertical = {};  // statistics are of what was recorded
+    asked.mirror_horizontal = asked.mirror_vertical = {};  // statistics describe recorded values
     if (asked.images) asked.images = without_augmentation(*asked.images);
   }
   own.normalize = Normalize::kNone;
@@ -78,12 +78,11 @@ LoaderOptions options_of(const LoaderOptions& options, size_t source, size_t req
   return own;
 }
 
-// The offsets of a batch's values and marks.
 const BatchArray& array_of(const Loader& loader, const std::string& name) {
   return *std::ranges::find(loader.arrays(), name, &BatchArray::name);
 }
 
-// The key's values [rows, features] of one batch after another, as Real, where what is padding is NaN.
+// Passes the key's values [rows, features] of each batch to `take`, as Real. Padding is NaN.
 template <class Real>
 void pass_batches(const Loader& loader, const KeySpec& key, int64_t features, const WindowProgress& progress,
                   const std::function<void(const Real*, int64_t)>& take) {
@@ -136,13 +135,13 @@ std::vector<double> table_on_device(const Loader& loader, const KeySpec& key, bo
       position = loader.after(position);
     }
   };
-  const cache::MadeOnDevice made{make,
-                                 loader.anchors() * rows_of_sample,
-                                 loader.options().batch_size * rows_of_sample,
-                                 per_step ? key.steps() * features : features,
-                                 features,
-                                 values.dtype};
-  std::vector<double> table = cache::device_statistics(made, quantiles, device, stream.get());
+  const cache::MadeOnDevice passes{make,
+                                   loader.anchors() * rows_of_sample,
+                                   loader.options().batch_size * rows_of_sample,
+                                   per_step ? key.steps() * features : features,
+                                   features,
+                                   values.dtype};
+  std::vector<double> table = cache::device_statistics(passes, quantiles, device, stream.get());
   stream.wait();
   return table;
 }
@@ -173,7 +172,7 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
   }
   const auto rows_of_table = static_cast<int64_t>(5 + asked.quantiles.size());
   const auto steps = std::ssize(window.delta_timestamps);
-  if (!has_values) {  // a base that is not there: all is padding
+  if (!has_values) {  // the source lacks the base, so everything is padding
     const int64_t numbers = key_conversion(options, request).ops.out_features * (asked.per_step ? steps : 1);
     std::vector<double> table(static_cast<size_t>(rows_of_table * numbers), std::numeric_limits<double>::quiet_NaN());
     std::fill(table.end() - numbers, table.end(), 0.0);
@@ -197,9 +196,9 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
   hash.add(static_cast<uint64_t>(wide));
   hash.add(in_files.fingerprint());
   for (const int64_t stream_index : read) {
-    const Stream& of = dataset.streams()[static_cast<size_t>(stream_index)];
-    hash.add(of.values_checksum);
-    hash.add(of.clock_checksum);
+    const Stream& source_stream = dataset.streams()[static_cast<size_t>(stream_index)];
+    hash.add(source_stream.values_checksum);
+    hash.add(source_stream.clock_checksum);
   }
   for (const int64_t episode : *in_files.options().sources[0].episodes) hash.add(static_cast<uint64_t>(episode));
   hash.add(static_cast<uint64_t>(asked.per_step));
@@ -210,7 +209,7 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
   }
   return cache::kept_statistics(dataset, hash.text(), rows_of_table, shape, read, [&] {
     // A pass reads the rows of the key and of its base. On a device it reads them from the tier of the loader that asks.
-    const auto begin = [&](Device device, int64_t batch_bytes) {
+    const auto prepare = [&](Device device, int64_t batch_bytes) {
       own.device = device;
       for (size_t i = 0, at = 0; i < options.streams.size(); ++i) {
         if (!options.sources[source].streams[i]) continue;
@@ -226,23 +225,23 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
     if (options.device.is_cuda() && is_floating(stream.dtype) &&
         cache::fits_device(all_rows, asked.per_step ? steps * features : features)) {
       try {
-        begin(options.device, kDeviceBatchBytes);
+        prepare(options.device, kDeviceBatchBytes);
         return table_on_device(Loader(own), key, asked.per_step, features, asked.quantiles, progress);
       } catch (const OutOfMemory&) {  // the host gives the same bits
       }
     }
-    begin(Device{}, kBatchBytes);
+    prepare(Device{}, kBatchBytes);
     const Loader loader(own);
     const int64_t rows_of_sample = asked.per_step ? 1 : steps;
     const int64_t width = asked.per_step ? steps * features : features;
-    const auto made = [&]<class Real>(Real) {
+    const auto table_on_host = [&]<class Real>(Real) {
       const auto pass = [&](const std::function<void(const Real*, int64_t)>& take) {
         pass_batches<Real>(loader, key, features, progress,
                            [&](const Real* numbers, int64_t rows) { take(numbers, rows / steps * rows_of_sample); });
       };
       return cache::made_statistics<Real>(pass, loader.anchors() * rows_of_sample, width, asked.quantiles);
     };
-    return wide ? made(double{}) : made(float{});
+    return wide ? table_on_host(double{}) : table_on_host(float{});
   });
 }
 

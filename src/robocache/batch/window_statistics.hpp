@@ -28,7 +28,7 @@ struct WindowStatistics {
 
 // Returns a table [5 + quantiles, features], or [5 + quantiles, steps, features]: mean, std, min, max, each quantile, count. It
 // is kept in memory, and in the cache's folder `statistics` if that can be written. `options` are complete. The request is of
-// numbers, and the source has its stream. `episodes`: none: all episodes of the dataset.
+// numbers, and the source has its stream. Without `episodes` it covers the whole dataset.
 std::shared_ptr<const std::vector<double>> window_statistics(
     const LoaderOptions& options, size_t source, size_t request, const std::optional<std::vector<int64_t>>& episodes,
     const WindowStatistics& asked, const WindowProgress& progress = [](int64_t, int64_t) {});

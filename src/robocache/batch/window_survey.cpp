@@ -20,27 +20,27 @@ namespace {
 constexpr int64_t kMostAnchors = 2048;
 constexpr int64_t kFewestAnchors = 64;
 constexpr int64_t kMostTargets = 65536;    // for a key
-constexpr int64_t kMostNumbers = 1 << 24;  // of a stream whose values are looked at
+constexpr int64_t kMostNumbers = 1 << 24;  // read of a stream
 
-// A gap is named if it is so many times the median period and so long.
+// A gap is reported if it is this many times the median period, and this long.
 constexpr double kNamedGapPeriods = 10;
 constexpr double kNamedGapNs = 5e8;
 
 // The counts of a key.
-struct Found {
+struct Survey {
   int64_t anchors = 0;
   int64_t steps = 0;
   int64_t padding = 0;
-  int64_t outside = 0;  // how many of them are outside the recording
+  int64_t outside = 0;  // padding outside the recording
   int64_t valid = 0;
-  int64_t between = 0;                // how many are valid and between two rows
+  int64_t between = 0;                // valid steps between two rows
   std::vector<int64_t> durations_ns;  // how long the anchors' episodes last
   Anchor anchor{};                    // the first anchor that has a step between rows
-  size_t step = 0;                    // that step
-  int64_t apart_ns = 0;               // how far apart these rows are
+  size_t step = 0;                    // its first such step
+  int64_t apart_ns = 0;               // the distance of these rows
 };
 
-// An anchor at a random index of each part. Evenly spaced anchors could miss what repeats with their period.
+// Returns an anchor at a random index of a part. Evenly spaced anchors could miss events that repeat with their period.
 int64_t anchor_of_part(int64_t anchors, int64_t part, int64_t parts) {
   const auto edge = [&](int64_t i) {
     return static_cast<int64_t>(static_cast<double>(anchors) * static_cast<double>(i) / static_cast<double>(parts));
@@ -51,8 +51,8 @@ int64_t anchor_of_part(int64_t anchors, int64_t part, int64_t parts) {
   return begin + static_cast<int64_t>(hash % static_cast<uint64_t>(end - begin));
 }
 
-Found look(const KeySpec& key, InterpolationMethod method, int64_t snap_ns, const StreamClock& clock,
-           const AnchorIndex& anchors) {
+Survey survey_key(const KeySpec& key, InterpolationMethod method, int64_t snap_ns, const StreamClock& clock,
+                  const AnchorIndex& anchors) {
   const std::vector<int64_t> stamps_ns = key.stamp_offsets_ns();
   const bool counts_rows = !key.offsets_rows.empty();
   WindowSegment rule{};
@@ -62,48 +62,48 @@ Found look(const KeySpec& key, InterpolationMethod method, int64_t snap_ns, cons
   rule.causal = key.causal;
   const int64_t width = key.steps();
   const int64_t parts = std::min(anchors.anchors, std::clamp(kMostTargets / width, kFewestAnchors, kMostAnchors));
-  Found found;
+  Survey survey;
   for (int64_t part = 0; part < parts; ++part) {
     const Anchor anchor = anchors.at(anchor_of_part(anchors.anchors, part, parts));
     const EpisodeRows rows = clock.rows_of(anchor.episode);
-    if (rows.rows < 2) continue;  // no row is counted elsewhere; one row holds for the whole episode
-    ++found.anchors;
+    if (rows.rows < 2) continue;  // episodes without rows are counted elsewhere; one row serves all steps
+    ++survey.anchors;
     const ClockRow<int64_t> times{clock.time_ns + rows.begin, 1};
     const int64_t last_ns = times[rows.rows - 1];
-    found.durations_ns.push_back(static_cast<int64_t>(ns_between(last_ns, rows.first_ns) >> 1U));
+    survey.durations_ns.push_back(static_cast<int64_t>(ns_between(last_ns, rows.first_ns) >> 1U));
     for (size_t step = 0; step < static_cast<size_t>(width); ++step) {
       const int64_t target = saturating_add(anchor.time_ns, stamps_ns[counts_rows ? 0 : step]);
       int64_t hint = guess_row(rows, target);
       const WindowTarget<> at = find_target(times, rows.rows, target, snap_ns, hint);
       const Pick<double> picked = counts_rows ? row_at(times, 0, rows.rows, at, key.offsets_rows[step], rule)
                                               : pick_at(times, rows.rows, at, rule);
-      ++found.steps;
+      ++survey.steps;
       if (!picked.valid) {
-        ++found.padding;
+        ++survey.padding;
         const int64_t row = counts_rows ? at.before + key.offsets_rows[step] : 0;
         const bool inside =
             counts_rows ? 0 <= row && row < rows.rows : rows.first_ns <= at.time_ns && at.time_ns <= last_ns;
-        if (!inside) ++found.outside;
+        if (!inside) ++survey.outside;
         continue;
       }
-      ++found.valid;
+      ++survey.valid;
       if (picked.kind != PickKind::kMix) continue;
       const uint64_t apart =
           std::min(ns_between(at.time_ns, times[picked.left]), ns_between(times[picked.right], at.time_ns));
       if (static_cast<double>(apart) <= kOffGridNs) continue;
-      if (found.between++ == 0) {
-        found.anchor = anchor;
-        found.step = step;
-        found.apart_ns = static_cast<int64_t>(ns_between(times[picked.right], times[picked.left]));
+      if (survey.between++ == 0) {
+        survey.anchor = anchor;
+        survey.step = step;
+        survey.apart_ns = static_cast<int64_t>(ns_between(times[picked.right], times[picked.left]));
       }
     }
   }
-  return found;
+  return survey;
 }
 
-std::string percent(int64_t part, int64_t whole) {
+std::string percent(int64_t part, int64_t all) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.3g%%", 100 * static_cast<double>(part) / static_cast<double>(whole));
+  std::snprintf(text, sizeof text, "%.3g%%", 100 * static_cast<double>(part) / static_cast<double>(all));
   return text;
 }
 
@@ -113,13 +113,13 @@ std::string seconds(double value) {
   return text;
 }
 
-std::string padding_text(const StreamRequest& asked, const Stream& stream, Found found) {
-  const auto middle = found.durations_ns.begin() + std::ssize(found.durations_ns) / 2;
-  std::nth_element(found.durations_ns.begin(), middle, found.durations_ns.end());
+std::string padding_text(const StreamRequest& asked, const Stream& stream, Survey survey) {
+  const auto middle = survey.durations_ns.begin() + std::ssize(survey.durations_ns) / 2;
+  std::nth_element(survey.durations_ns.begin(), middle, survey.durations_ns.end());
   const auto [first, last] = std::minmax_element(asked.delta_timestamps.begin(), asked.delta_timestamps.end());
-  std::string text = "delta_timestamps['" + asked.stream + "']: " + percent(found.padding, found.steps) +
-                     " of the steps are padding, by " + std::to_string(found.anchors) + " anchors that were looked at";
-  if (2 * found.outside >= found.padding) {
+  std::string text = "delta_timestamps['" + asked.stream + "']: " + percent(survey.padding, survey.steps) +
+                     " of the steps are padding, in windows of " + std::to_string(survey.anchors) + " anchors";
+  if (2 * survey.outside >= survey.padding) {
     const auto offset = [&](double value) { return asked.rows ? number_text(value) : seconds(value); };
     text += ": the offsets are " + offset(*first) + " to " + offset(*last) + (asked.rows ? " rows" : "") +
             " and the episodes last " + seconds(2 * static_cast<double>(*middle) / kNsPerSecond) + " (median)";
@@ -127,11 +127,11 @@ std::string padding_text(const StreamRequest& asked, const Stream& stream, Found
     return text + (asked.rows ? "" : "; offsets are seconds, not rows, which Window(..., rows=True) counts") +
            "; edges='drop' draws only anchors whose windows lie in the recording";
   }
-  return text + ": " + percent(found.padding - found.outside, found.steps) +
-         " by max_gap_s, tolerance_s or causal; larger limits, or another method, leave more";
+  return text + ": " + percent(survey.padding - survey.outside, survey.steps) +
+         " because of max_gap_s, tolerance_s or causal; larger limits or another method fill more steps";
 }
 
-// Returns the gaps of a stream, if windows interpolate across them. The stream's findings are of all its episodes, so that no row is read.
+// Returns the gaps of a stream if windows interpolate across them, by the findings on all episodes: it reads no row.
 std::string gaps_text(const StreamRequest& asked, const KeySpec& key, const Stream& stream) {
   const StreamFindings& findings = stream.findings;
   const auto longest_ns = static_cast<double>(findings.max_period_ns);
@@ -144,10 +144,10 @@ std::string gaps_text(const StreamRequest& asked, const KeySpec& key, const Stre
          seconds(findings.period_ns / kNsPerSecond) + " apart";
 }
 
-// Returns the feature of method 'angle' that rows store beyond [-pi, pi), in which values between rows lie; "" if there is none.
+// Returns the first feature of method 'angle' with rows beyond [-pi, pi), where values between rows lie; else "".
 std::string turns_text(const StreamRequest& asked, const Stream& stream) {
   if (!stream.has_statistics() || stream.stats.min.empty()) return "";
-  constexpr double kRounding = 0.01;  // of float16
+  constexpr double kRounding = 0.01;  // covers the rounding of float16
   for (const FeatureBlock& block : feature_blocks(stream.features, *asked.method, asked.methods)) {
     if (block.method != InterpolationMethod::kAngle) continue;
     for (int64_t f = block.begin; f < block.end; ++f) {
@@ -196,12 +196,12 @@ void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, 
     if (!resident) continue;
     const Stream& stream = *from.stream_of(request);
     const BatchSpec& spec = streams.spec(source);
-    const Found found =
-        look(spec.keys[request], *asked.method, spec.snap_ns, resident->clock().on_host(), around(asked));
+    const Survey survey =
+        survey_key(spec.keys[request], *asked.method, spec.snap_ns, resident->clock().on_host(), around(asked));
     // Goals are drawn later: their ticks are not known here.
-    if (2 * found.padding > found.steps && !asked.moment)
-      add_to_note(notes.padding, name + padding_text(asked, stream, found));
-    if (found.between > 0) {
+    if (2 * survey.padding > survey.steps && !asked.moment)
+      add_to_note(notes.padding, name + padding_text(asked, stream, survey));
+    if (survey.between > 0) {
       if (const std::string gaps = gaps_text(asked, spec.keys[request], stream); !gaps.empty()) {
         add_to_note(notes.gaps, name + gaps);
       }
@@ -210,14 +210,14 @@ void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, 
       }
       if (const std::string turns = turns_text(asked, stream); !turns.empty()) add_to_note(notes.turns, name + turns);
     }
-    if (found.between == 0 || asked.method_asked || stream.clock != Clock::kNominal) continue;
-    const double period_ns = period_ns_of(stream, found.anchor.episode);
+    if (survey.between == 0 || asked.method_asked || stream.clock != Clock::kNominal) continue;
+    const double period_ns = period_ns_of(stream, survey.anchor.episode);
     const std::string ways = "ticks and offsets on its rows, or method=, such as 'previous' or " +
                              method_proposal(asked) + ", to say which values";
     const Stream* const anchors = options.anchor_hz ? nullptr : &from.dataset->stream(from.anchor);
     if (anchors != nullptr && anchors->clock != Clock::kNominal) {
       add_to_note(notes.made_up, name + "delta_timestamps['" + asked.stream +
-                                     "'].method: " + percent(found.between, found.valid) +
+                                     "'].method: " + percent(survey.between, survey.valid) +
                                      " of the values are made between rows, " + period_text(period_ns) +
                                      " apart, of a clock that is nominal, for anchors of the recorded clock of '" +
                                      from.anchor + "'; method= says which values are wanted, and ends this warning");
@@ -226,13 +226,13 @@ void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, 
     refuse(name, anchors == nullptr ? "anchors.rate_hz: " : "anchors.stream: ",
            anchors == nullptr ? "ticks of " + number_text(*options.anchor_hz) + " Hz"
                               : "the rows of '" + from.anchor + "', " +
-                                    period_text(period_ns_of(*anchors, found.anchor.episode)) + " apart,",
+                                    period_text(period_ns_of(*anchors, survey.anchor.episode)) + " apart,",
            " are not on the rows of '", stream.name, "', ", period_text(period_ns),
            " apart, whose clock is nominal: nothing was recorded between them (such as ",
-           seconds(asked.delta_timestamps[found.step]), " from the anchor of episode ",
-           std::to_string(found.anchor.episode), " at ", std::to_string(found.anchor.time_ns), " ns",
-           static_cast<double>(found.apart_ns) > 1.5 * period_ns
-               ? ", between rows that are " + seconds(static_cast<double>(found.apart_ns) / kNsPerSecond) + " apart"
+           seconds(asked.delta_timestamps[survey.step]), " from the anchor of episode ",
+           std::to_string(survey.anchor.episode), " at ", std::to_string(survey.anchor.time_ns), " ns",
+           static_cast<double>(survey.apart_ns) > 1.5 * period_ns
+               ? ", between rows that are " + seconds(static_cast<double>(survey.apart_ns) / kNsPerSecond) + " apart"
                : "",
            "); expected ", ways);
   }

@@ -86,7 +86,7 @@ WorkQueue::~WorkQueue() {
   state_->thread.join();
 }
 
-// In a forked child the parent's state is never touched again.
+// A forked child never touches its parent's state again.
 void WorkQueue::leave_parent() {
   if (state_->forks_before == forks) return;
   (void)state_.release();
