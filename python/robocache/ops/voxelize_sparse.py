@@ -72,7 +72,7 @@ def voxelize_sparse(
         voxel_size: a number or three, in the points' unit.
         point_range: ``(x0, y0, z0, x1, y1, z1)``; points outside are dropped, those on an upper end too. Cells
             count from its lower corner, and their number along an axis is rounded. None: cells are
-            ``floor(p / voxel_size)``, negative ones too.
+            ``floor(p / voxel_size)``, negative ones too, and points in cells beyond int32 are dropped.
         lengths: ``[B]`` int32/int64, rows of each cloud ``[B, N, ...]`` that are points.
         batch_offsets: ``[B + 1]`` int32/int64, rows ``[offsets[b], offsets[b + 1])`` of ``[N, ...]`` are cloud b.
         max_voxels: keep so many of each cloud, those whose first point comes earliest.
