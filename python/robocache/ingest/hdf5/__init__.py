@@ -1,2 +1,2 @@
-"""HDF5: `datasets` (what lies in a file) and `columns` (its datasets as streams) are what all layouts have in common, `robomimic`,
-`aloha` and `droid` are one each; `droid_videos` are the cameras of the last."""
+"""HDF5. All layouts share `datasets` (the objects in a file) and `columns` (datasets as streams). `robomimic`, `aloha`, `droid` and
+others are one layout each; `droid_videos` reads DROID's cameras."""

@@ -117,10 +117,10 @@ class _Infos:
 
 
 def _read_info(path: Path) -> dict[str, dict[str, Any]]:
-    said = read_json(path)
-    listed = [said] if isinstance(said, dict) else said
+    content = read_json(path)
+    listed = [content] if isinstance(content, dict) else content
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-        raise SourceError(f"{path}: expected a list of episodes, got {said!s:.60}")
+        raise SourceError(f"{path}: expected a list of episodes, got {content!s:.60}")
     return {str(one.get("episode_id")): one for one in listed}
 
 
@@ -214,7 +214,7 @@ def _clock_of_rows(tree: Tree, key: str, dataset: Dataset, clock: Clock) -> Cloc
     return Clock(len(numbers), lambda start, stop: time_ns[start:stop], clock.kind, clock.attributes)
 
 
-# ---- what the task's file says ----
+# ---- the file of the task ----
 
 
 def _columns(info: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
@@ -250,13 +250,15 @@ def _read_actions(
                 ):
                     raise SourceError(f"{episode.info}: episode {episode.number}: step {number}: {step!s:.80}")
                 spans.append((start, stop, as_utf8(text)))
-            for start, stop, text in sorted(spans, key=lambda span: span[0]):  # of several, the one that began last
+            for start, stop, text in sorted(
+                spans, key=lambda span: span[0]
+            ):  # where steps overlap, the one that began last counts
                 texts[start:stop] = [text] * len(texts[start:stop])
             begins = [row for row, text in enumerate(texts) if text != (texts[row - 1] if row else "")]
             if begins:
                 time_ns = clock.time_ns(0, clock.rows)[begins]
-                said = {**clock.attributes, **({"task": True} if stream == "task" else {})}
-                yield stream, Texts(time_ns, [texts[row] for row in begins], clock.kind, said)
+                attributes = {**clock.attributes, **({"task": True} if stream == "task" else {})}
+                yield stream, Texts(time_ns, [texts[row] for row in begins], clock.kind, attributes)
 
 
 # ---- cameras ----

@@ -16,17 +16,17 @@ def read_json(path: Path) -> Any:
     """Returns the contents of a JSON file; NaN and infinities, which JSON does not have, are None.
 
     Raises:
-        SourceError: no such file, or not JSON.
+        SourceError: the file does not exist, or is no JSON.
     """
     check_file(path)
     if path.stat().st_size > _MOST_JSON:
         raise SourceError(f"{path}: expected at most {_MOST_JSON} bytes, got {path.stat().st_size}")
     try:
-        said = json.loads(path.read_bytes().decode("utf-8-sig"), parse_constant=lambda _: None)
-        json.dumps(said, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        content = json.loads(path.read_bytes().decode("utf-8-sig"), parse_constant=lambda _: None)
+        json.dumps(content, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path}: not JSON: {error}") from error
-    return said
+    return content
 
 
 def find_stamps(video: Path) -> Path:

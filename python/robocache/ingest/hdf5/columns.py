@@ -1,6 +1,6 @@
-"""HDF5's datasets as streams, in parts: rows, texts, cameras, and the clocks they are at; for the readers of each layout.
+"""HDF5's datasets as streams, for the readers of all layouts: rows, texts and cameras in parts, with their clocks.
 
-No declared size is believed before the bytes of it are there, and whatever is not read is named.
+A declared size counts only when its bytes are there, and everything that is not read is named.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from ..rate import nominal_time_ns
 from ..recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts
 from .datasets import Dataset, Tree, enum_words, memory_type, plain, say_words
 
-# Bytes that are read at once.
+# The bytes that are read at once.
 _PART_BYTES = 32 << 20
-# Rows of which each has a size of its own that are read at once.
+# The rows that are read at once if each row has its own size.
 _ROWS_AT_ONCE = 64
-# HDF5 decodes whole chunks: the largest that is taken, where the file is small; and of any file.
+# HDF5 decodes whole chunks. These are the largest chunks that are read, of small files and of any file.
 _CHUNK_BYTES = 64 << 20
 _MOST_CHUNK_BYTES = 512 << 20
-# The most numbers of a row: a cache keeps statistics of each.
+# The most numbers of a row, since a cache keeps statistics of each.
 _MOST_FEATURES = 1 << 14
-# A value once a recording is a column of the episodes table, up to so many numbers.
+# The most numbers of a value that a recording has once, to become a column of the episodes table.
 _MOST_VALUES = 64
-# Images of one camera in one recording.
+# The most images of a camera in a recording.
 _MOST_IMAGES = 1 << 22
-# Rows that decide whether they are images.
-_LOOKED_AT = 8
+# Rows that decide whether a dataset has images.
+_EXAMINED = 8
 _IMAGE_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 
 
@@ -48,9 +48,9 @@ _IMAGE_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 class Clock:
     """The stamps of a recording's rows.
 
-    rows: how many there are.
-    time_ns: of the rows from one up to another, int64.
-    kind, attributes: as of :class:`Rows`.
+    rows: the number of rows.
+    time_ns: returns the stamps of the rows from one up to another, int64.
+    kind, attributes: as in :class:`Rows`.
     """
 
     rows: int
@@ -60,18 +60,18 @@ class Clock:
 
 
 def nominal(rows: int, rate_hz: float) -> Clock:
-    """Row k at k / `rate_hz`."""
+    """Returns the clock with row k at k / `rate_hz`."""
     return Clock(rows, partial(nominal_time_ns, rate_hz=rate_hz), "nominal")
 
 
-# ---- how many rows ----
+# ---- the number of rows ----
 
 
 def count_rows(tree: Tree, comes_first: Callable[[str], bool], beside: Sequence[str] = ()) -> tuple[int, str]:
-    """Returns the number of rows of a recording, that of most datasets, and the name of one that has it.
+    """Returns the number of rows of a recording, which most datasets have, and the name of a dataset that has it.
 
-    comes_first: whether a dataset decides between numbers of rows that are as frequent.
-    beside: groups whose datasets have rows of their own.
+    comes_first: whether a dataset decides between numbers of rows that are equally frequent.
+    beside: groups whose datasets have their own rows.
     """
     counted = {key: dataset.shape[0] for key, dataset in tree.datasets.items() if key.split("/")[0] not in beside}
     counts = Counter(counted.values())
@@ -84,9 +84,9 @@ def count_rows(tree: Tree, comes_first: Callable[[str], bool], beside: Sequence[
 
 
 def take_constants(tree: Tree, rows: int, notes: Notes, beside: Sequence[str] = ()) -> dict[str, Any]:
-    """Takes the datasets out of the tree that say something once, of the whole recording; gives those of a few values as columns.
+    """Takes the datasets out of the tree that hold for the whole recording. Returns those of a few values as columns.
 
-    What has nearly as many rows as the recording is none of them, but damaged: it stays, and is refused by its name.
+    A dataset with nearly as many rows as the recording is no such dataset, but damaged: it stays, and is refused by its name.
     """
     columns: dict[str, Any] = {}
     for key, dataset in list(tree.datasets.items()):
@@ -123,8 +123,8 @@ class Column:
     """A dataset whose first dimension counts rows, as a stream.
 
     Args:
-        stream, what: its name, and its recording's.
-        where: begins the message of what is wrong with it.
+        stream, what: the stream's name, and its recording's.
+        where: errors about it begin with this.
     """
 
     def __init__(self, stream: str, what: str, where: str, dataset: Dataset, clock: Clock, notes: Notes) -> None:
@@ -136,11 +136,11 @@ class Column:
         self.notes = notes
         self._type = dataset.dtype
         element, inside = self._type.subdtype or (self._type, ())
-        self._dtype: np.dtype[Any] = element.newbyteorder("=")  # of an element
-        self._shape = (*dataset.shape[1:], *inside)  # of a row
+        self._dtype: np.dtype[Any] = element.newbyteorder("=")  # the dtype of an element
+        self._shape = (*dataset.shape[1:], *inside)  # the shape of a row
 
     def samples(self, options: CameraOptions, kinds: Kinds) -> Iterator[tuple[str, Samples]]:
-        """It in parts, each of which is read when its turn comes; nothing where it is left out, skipped, or has no rows."""
+        """Yields the dataset in parts, each read when its turn comes; none if it is left out, skipped, or has no rows."""
         with self.notes.reading(f"{self.what}: {self.stream}", self.where):
             rows = self.dataset.shape[0]
             if rows != self.clock.rows:
@@ -160,7 +160,7 @@ class Column:
                 yield stream, samples
 
     def _read(self, start: int, stop: int) -> np.ndarray:
-        """Rows from one up to another, as h5py gives them; all of plain numbers without its detours for other types."""
+        """Returns rows as h5py does. If they are all rows, of plain numbers, it avoids h5py's slower way for other types."""
         dtype, dataset = self._type, self.dataset
         if start > 0 or stop < dataset.shape[0] or dtype.kind not in "iuf" or dtype.metadata:
             rows: np.ndarray = dataset[start:stop]
@@ -170,7 +170,7 @@ class Column:
         return values
 
     def _is_written(self) -> bool:
-        """Whether the file has bytes of it; raises SourceError where it lacks some, or HDF5 cannot read it in parts."""
+        """Whether the file has the dataset's bytes. Raises SourceError if some are missing, or HDF5 cannot read it in parts."""
         dataset = self.dataset
         stored = dataset.id.get_storage_size()
         if self.dataset.chunks is None:
@@ -225,13 +225,13 @@ class Column:
         return self.clock.time_ns(start, stop)
 
     def _parts(self, most: int = 1 << 62) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Rows from one up to another, and their values; a part that cannot be read is skipped by its rows."""
+        """Yields the range and the values of each part; a part that cannot be read is skipped by its rows."""
         row_bytes = max(1, math.prod(self._shape) * self._dtype.itemsize)
         if row_bytes > 8 * _PART_BYTES:
             raise SourceError(f"{self.where}: rows of {row_bytes} bytes")
         step = max(1, min(most, _PART_BYTES // row_bytes))
         if self.dataset.chunks and self.dataset.chunks[0] < step:
-            step -= step % self.dataset.chunks[0]  # a chunk that is cut is decoded twice
+            step -= step % self.dataset.chunks[0]  # a divided chunk would be decoded twice
         rows = self.clock.rows
         for start in range(0, rows, step):
             stop = min(start + step, rows)
@@ -242,7 +242,7 @@ class Column:
             if values is None:
                 continue
             if values.dtype == bool:
-                values = values.view(np.uint8) != 0  # any byte may lie in the file
+                values = values.view(np.uint8) != 0  # a stored bool may be any byte
             yield start, stop, values.astype(values.dtype.newbyteorder("="), copy=False)
 
     def _texts(self) -> Iterator[tuple[str, Samples]]:
@@ -258,7 +258,7 @@ class Column:
         if element.kind not in "biuf" or element.itemsize > 8:
             self.notes.leave_out(self.stream, f"rows of any length of type {_type_name(element)}")
             return
-        if not element.isnative:  # h5py (3.16) gives their bytes unswapped
+        if not element.isnative:  # h5py 3.16 would not swap their bytes
             self.notes.leave_out(self.stream, f"rows of any length of {element.str}, big-endian")
             return
         for start, stop, values in self._parts(_ROWS_AT_ONCE):
@@ -272,8 +272,8 @@ class Column:
     # ---- cameras ----
 
     def _has_images(self) -> bool:
-        """Whether rows are JPEG or PNG files, as one of a few shows: the first may be empty, or damaged. Behind a file there are zeros,
-        so that all are of one length."""
+        """Whether rows are JPEG or PNG files. It examines several rows, since the first may be empty or damaged. Files may be padded with
+        zeros to one length."""
         if self._shape and not (
             len(self._shape) == 1 and self._shape[0] > len(_IMAGE_MAGIC[1]) and self._dtype == np.uint8
         ):
@@ -285,8 +285,8 @@ class Column:
         if math.prod(self._shape) * self._dtype.itemsize > _PART_BYTES:
             return False
         rows = self.dataset.shape[0]
-        looked_at = sorted({rows * part // _LOOKED_AT for part in range(_LOOKED_AT)})
-        return any(_to_bytes(self.dataset[row]).startswith(_IMAGE_MAGIC) for row in looked_at)
+        examined = sorted({rows * part // _EXAMINED for part in range(_EXAMINED)})
+        return any(_to_bytes(self.dataset[row]).startswith(_IMAGE_MAGIC) for row in examined)
 
     def _images(self, options: CameraOptions, kinds: Kinds) -> Iterator[tuple[str, Samples]]:
         if self.clock.rows > _MOST_IMAGES:
@@ -299,12 +299,12 @@ class Column:
             yield self.stream, replace(images, attributes=self.clock.attributes)
 
     def _frames(self, depth: bool, channels_first: bool, options: CameraOptions, kinds: Kinds) -> Frames | None:
-        """Its pixels as they are stored; None where none can be read."""
+        """Returns the frames as they are stored; None if none can be read."""
         height, width, channels = (*self._shape, 1)[:3]
         if channels_first:
             channels, height, width = height, width, channels
         kinds.check(self.stream, f"{width}x{height} {channels} {self._dtype}", self.where)
-        # Masks and depth are what they are in every pixel.
+        # Masks and depth must keep the exact value of every pixel.
         if depth or (channels == 1 and options.image_codec is None):
             storage = replace(Storage.of(options, self.stream), codec="png")
         else:
@@ -350,7 +350,7 @@ class Column:
 
 
 def _layout_of_frames(dtype: np.dtype[Any], shape: tuple[int, ...], stream: str) -> tuple[bool, bool] | None:
-    """Whether rows are depth, and whether their channels come first; None where they are no frames."""
+    """Returns whether rows are depth and whether their channels come first; None if they are no frames."""
     if len(shape) == 3 and min(shape[:2]) >= 8 and shape[2] in (1, 3):
         channels, channels_first = shape[2], False
     elif len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= 8:
@@ -367,7 +367,7 @@ def _layout_of_frames(dtype: np.dtype[Any], shape: tuple[int, ...], stream: str)
         return (True, channels_first) if "depth" in stream.lower() else None
     if dtype not in (np.uint16, np.int16) or (dtype == np.int16 and len(shape) == 2):
         return None
-    # As ManiSkill has depth and masks. Other small arrays are numbers, as those of a tactile sensor.
+    # ManiSkill's depth and masks have these types. Other small arrays are numbers, such as those of a tactile sensor.
     sides = shape if len(shape) == 2 else shape[1:] if channels_first else shape[:2]
     return (True, channels_first) if is_image_of_16_bits(stream, sides) else None
 
@@ -381,14 +381,14 @@ def _type_name(dtype: np.dtype[Any]) -> str:
 
 
 def _to_bytes(row: Any) -> bytes:
-    """An image's file: no JPEG or PNG ends with zeros."""
+    """Returns an image's file without its padding: no JPEG or PNG ends with zeros."""
     if isinstance(row, str):
         row = row.encode(errors="surrogateescape")
     return bytes(row if isinstance(row, bytes) else np.asarray(row).tobytes()).rstrip(b"\0")
 
 
 class _Blobs:
-    """Rows that are files, a few of them read at once."""
+    """Rows that are files; some are read at once."""
 
     _AT_ONCE = 16
 
@@ -402,6 +402,6 @@ class _Blobs:
             self._start, self._rows = row, []
             try:
                 self._rows = [_to_bytes(blob) for blob in self._dataset[row : row + self._AT_ONCE]]
-            except OSError:  # which of them it is, each says by itself
+            except OSError:  # reading it alone shows whether this one is damaged
                 return _to_bytes(self._dataset[row])
         return self._rows[row - self._start]

@@ -1,6 +1,6 @@
-"""HDF5 files by h5py: what lies in a group; for the readers of each layout.
+"""HDF5 files by h5py, for the readers of all layouts: the objects below a group.
 
-No link, external file or virtual dataset leads out of a file, and whatever is not read is named.
+No link, external file or virtual dataset leads out of a file, and everything that is not read is named.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ..formats.hdf5 import PROPRIO, TRAJECTORY, is_hdf5
 from ..reader_process import ReaderProcess, reader_process
 from ..recording import Notes, SourceError
 
-# An attribute or scalar that becomes a column of the episodes table.
+# The most bytes of an attribute or scalar that becomes a column of the episodes table.
 _FACT_BYTES = 1 << 16
 _MOST_HOPS = 16
-# Groups and datasets of a recording, by whatever names: each dataset becomes a stream.
+# The most groups and datasets of a recording: each dataset becomes a stream.
 _MOST_OBJECTS = 1 << 16
 _RESERVED = ("episode_index", "start_ns", "end_ns")
 
@@ -38,7 +38,7 @@ _RESERVED = ("episode_index", "start_ns", "end_ns")
 
 
 def find_files(source: Path, notes: Notes) -> tuple[Path, Listing, list[Path]]:
-    """The folder that names are relative to, all files, and those that are HDF5's by name, or all there is."""
+    """Returns the folder that names are relative to, all files, and the files named as HDF5, or `source` if it is a file."""
     root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or is_hdf5(file)]
     if not files:
@@ -48,11 +48,11 @@ def find_files(source: Path, notes: Notes) -> tuple[Path, Listing, list[Path]]:
 
 @contextmanager
 def open_file(path: Path) -> Iterator[h5py.File]:
-    """An HDF5 file, to read.
+    """Opens an HDF5 file for reading.
 
     Raises:
-        SourceError: no regular file, or none that HDF5 opens; one that another program is writing, or with more in it
-            than any recorder puts there.
+        SourceError: the file is not regular, HDF5 cannot open it, another program is writing it, or it has more objects than
+            any recorder writes.
     """
     check_file(path)
     name = os.fsencode(path)
@@ -72,13 +72,13 @@ def open_file(path: Path) -> Iterator[h5py.File]:
                 _links(file)
                 yield file
             finally:
-                _processes[name].remove(process)  # another reading of the file may go on
+                _processes[name].remove(process)  # the file may be open in another reading
                 if not _processes[name]:
                     del _processes[name]
 
 
-# The processes, by file name, that open each object of an open file first, and read attributes and rows of any length. These lie
-# in heaps, and HDF5 (1.x and 2.0) never returns from some damaged ones.
+# By file name: the processes that open each object of a file first, and read attributes and rows of varying length. These lie in heaps,
+# and HDF5 (1.x and 2.0) never returns from some damaged heaps.
 _processes: dict[bytes, list[ReaderProcess]] = {}
 
 
@@ -90,10 +90,10 @@ def _ask(node: Any, function: str, *arguments: Any, what: str = "") -> Any:
 
 
 def check_links(file: Path, group: h5py.Group, before: int = 0, most: int = _MOST_OBJECTS) -> int:
-    """Counts groups and datasets, `before` and those of this group, before h5py holds all their names.
+    """Counts groups and datasets: `before`, and those of this group, before h5py loads all their names.
 
     Raises:
-        SourceError: more than `most`.
+        SourceError: there are more than `most`.
     """
     count = before + len(group)
     if count > most:
@@ -102,19 +102,19 @@ def check_links(file: Path, group: h5py.Group, before: int = 0, most: int = _MOS
 
 
 def describe(group: h5py.Group) -> str:
-    """Describes the contents of a group, for messages that say what was found instead."""
+    """Describes the contents of a group, for errors."""
     names = [escaped(name) for name in list(group)[:12]]
     more = len(group) - len(names)
     return (", ".join(names) or "nothing") + (f" and {more} more" if more > 0 else "")
 
 
-def another_layout(path: Path, file: h5py.File, asked: str, expected: str) -> SourceError:
-    """The error of a file that is not of the layout that was asked for."""
-    return SourceError(f"{path}: expected {expected}, found {describe(file)}{other_layout(path, file, asked)}")
+def another_layout(path: Path, file: h5py.File, requested: str, expected: str) -> SourceError:
+    """Returns the error about a file that does not have the requested layout."""
+    return SourceError(f"{path}: expected {expected}, found {describe(file)}{other_layout(path, file, requested)}")
 
 
-def other_layout(path: Path, file: h5py.File, asked: str) -> str:
-    """Ends the message of a file that is not of the layout that was asked for: the format that reads it, where one does."""
+def other_layout(path: Path, file: h5py.File, requested: str) -> str:
+    """Returns the end of such an error: the format that reads the file, or ""."""
     names = set(file)
     if any(name.startswith("demo_") for name in _names_in(file, "data")):
         found = "robomimic"
@@ -130,7 +130,7 @@ def other_layout(path: Path, file: h5py.File, asked: str) -> str:
         found = "aloha"
     else:
         return ""
-    return "" if found == asked else f"; format={found!r} reads that"
+    return "" if found == requested else f"; format={found!r} reads that"
 
 
 def _names_in(file: h5py.File, name: str) -> list[str]:
@@ -139,12 +139,12 @@ def _names_in(file: h5py.File, name: str) -> list[str]:
 
 
 def place(file: Path, node: h5py.Group | h5py.Dataset) -> str:
-    """Begins the message of what is wrong with it."""
+    """Returns the beginning of errors about an object."""
     return f"{file}: {(h5py.h5i.get_name(node.id) or b'?').decode(errors='backslashreplace')}"
 
 
 def escaped(name: str) -> str:
-    """A name in UTF-8; bytes that are none are shown escaped."""
+    """Returns a name in UTF-8, with other bytes escaped."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
@@ -157,16 +157,16 @@ Link = tuple[int, int]
 def child(group: h5py.Group, name: str, link: Link | None = None) -> h5py.Group | Dataset | h5py.Datatype:
     """Returns the object that a link leads to, within this file.
 
-    link: as of :func:`links`, where it is known.
+    link: as in :func:`links`, if it is known.
 
     Raises:
-        SourceError: it leads out of the file, in a circle, or to nothing.
+        SourceError: the link leads out of the file, in a circle, or to nothing.
     """
     return _child_at(group, name.encode(errors="surrogateescape"), link)[0]
 
 
 def _child_at(group: h5py.Group, name: bytes, link: Link | None = None) -> tuple[Any, int]:
-    """The same, and its address in the file."""
+    """Returns the same, and the object's address in the file."""
     try:
         return _follow(group, name, [_MOST_HOPS], link)
     except SourceError as error:
@@ -175,7 +175,7 @@ def _child_at(group: h5py.Group, name: bytes, link: Link | None = None) -> tuple
 
 
 def links(group: h5py.Group) -> dict[str, Link]:
-    """The names in a group, in its order, and of each link its kind and what it says, which :func:`child` would ask for."""
+    """Returns the names in a group, in its order, each with its link's kind and address, so that :func:`child` need not read it."""
     return {name.decode(errors="surrogateescape"): link for name, link in _links(group)}
 
 
@@ -185,10 +185,10 @@ def _links(group: h5py.Group) -> list[tuple[bytes, Link]]:
 
 
 class Dataset:
-    """A dataset, of which HDF5 is asked once what h5py asks each time.
+    """A dataset that keeps the properties which h5py would ask HDF5 for each time.
 
-    attributes: those that name or measure its features.
-    above: the same of the groups that it lies in, the next one first.
+    attributes: the attributes that name or measure its features.
+    above: these attributes of the groups above it, the nearest first.
     """
 
     def __init__(self, identifier: h5py.h5d.DatasetID) -> None:
@@ -205,18 +205,18 @@ class Dataset:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """None where there is no data space."""
+        """The shape; None without a data space."""
         shape: tuple[int, ...] = self.id.shape
         return shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        dtype: np.dtype[Any] = self.id.dtype  # which keeps it
+        dtype: np.dtype[Any] = self.id.dtype  # h5py keeps it
         return dtype
 
     @property
     def is_one_piece(self) -> bool:
-        """Whether its bytes lie one behind the other, in this file."""
+        """Whether its bytes are contiguous in this file."""
         return self.id.get_offset() is not None
 
     @cached_property
@@ -231,7 +231,7 @@ class Dataset:
 
 
 def _follow(group: h5py.Group, name: bytes, hops: list[int], link: Link | None = None) -> tuple[Any, int]:
-    if b"/" in name or name == b".":  # HDF5 takes it for a path
+    if b"/" in name or name == b".":  # HDF5 would take it for a path
         raise SourceError(f"a link named {name!r}, which HDF5 does not allow")
     if link is None:
         info = group.id.links.get_info(name)
@@ -244,7 +244,7 @@ def _follow(group: h5py.Group, name: bytes, hops: list[int], link: Link | None =
         return (h5py.Group(opened) if isinstance(opened, h5py.h5g.GroupID) else h5py.Datatype(opened)), says
     if kind != h5py.h5l.TYPE_SOFT:
         raise SourceError(f"/{name.decode(errors='backslashreplace')} is a link out of the file, which is not followed")
-    # Step by step: HDF5 itself would follow an external link that lies on the way.
+    # Step by step: HDF5 itself would follow an external link on the way.
     target = group.id.links.get_val(name)
     node: Any = h5py.Group(h5py.h5g.open(group.file.id, b"/")) if target.startswith(b"/") else group
     address = _address(node)
@@ -262,9 +262,9 @@ def _follow(group: h5py.Group, name: bytes, hops: list[int], link: Link | None =
 class Tree:
     """The objects below a group.
 
-    base: begins the message of what is wrong with anything in it.
-    datasets: by their paths below it, in order.
-    facts: scalars and single texts: what is the same for all rows.
+    base: errors about anything in it begin with this.
+    datasets: by their paths below the group, in order.
+    facts: scalars and single texts, which hold for all rows.
     """
 
     base: str
@@ -272,21 +272,21 @@ class Tree:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def where(self, path: str) -> str:
-        """Begins the message of what is wrong with that dataset."""
+        """Returns the beginning of errors about that dataset."""
         return f"{self.base}/{path}"
 
 
 def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapping[str, str] | None = None) -> Tree:
-    """Everything below `group`, each object once; names whatever it does not give.
+    """Returns everything below `group`, each object once; names everything that it leaves out.
 
     what: the recording's name.
-    leave_out: groups and datasets directly in `group` that are not wanted, and why.
+    leave_out: for groups and datasets directly in `group` that are not wanted, the reason.
 
     Raises:
-        SourceError: more groups and datasets than any recording has.
+        SourceError: there are more groups and datasets than any recording has.
     """
     tree = Tree(place(file, group).rstrip("/"))
-    met: dict[int, str] = {_address(group): "itself"}
+    paths: dict[int, str] = {_address(group): "itself"}
     stack: list[tuple[Any, str, tuple[dict[str, Any], ...]]] = [(group, "", ())]
     objects = 0
     while stack:
@@ -303,27 +303,27 @@ def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapp
                 if isinstance(node, h5py.Datatype):
                     notes.leave_out(path, "a type, no data")
                     continue
-                same = met.setdefault(address, path)
+                same = paths.setdefault(address, path)
                 if same is not path:
                     notes.leave_out(path, f"the same as {same}")
                 elif isinstance(node, h5py.Group):
-                    said = _declaring_attributes(path, node, notes)
-                    groups.append((node, f"{path}/", (said, *above) if said else above))
+                    declared = _declaring_attributes(path, node, notes)
+                    groups.append((node, f"{path}/", (declared, *above) if declared else above))
                 else:
                     node.above = above
-                    _sort_in(tree, path, node, notes)
+                    _add_dataset(tree, path, node, notes)
         stack += reversed(groups)
     return tree
 
 
 def _address(node: Any) -> int:
-    """In the file, as links to it have it."""
+    """Returns an object's address in the file, as links have it."""
     address: int = h5py.h5o.get_info(node.id).addr
     return address
 
 
-def _sort_in(tree: Tree, path: str, dataset: Dataset, notes: Notes) -> None:
-    # Before anything is asked of it: to tell a virtual dataset's size, HDF5 opens the files that it names.
+def _add_dataset(tree: Tree, path: str, dataset: Dataset, notes: Notes) -> None:
+    # Check this before any property is read: to find a virtual dataset's size, HDF5 opens the files that it names.
     if not dataset.is_one_piece:
         properties = dataset.properties
         if properties.get_layout() == h5py.h5d.VIRTUAL:
@@ -355,7 +355,7 @@ def _sort_in(tree: Tree, path: str, dataset: Dataset, notes: Notes) -> None:
 
 
 def attributes(node: h5py.Group, notes: Notes, leave_out: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The attributes that the episodes table or the provenance can hold; the others are named."""
+    """Returns the attributes that the episodes table or the provenance can hold; names the others."""
     facts: dict[str, Any] = {}
     for name in _attribute_names(node):
         shown = name.decode(errors="backslashreplace")
@@ -367,7 +367,7 @@ def attributes(node: h5py.Group, notes: Notes, leave_out: Mapping[str, str] | No
 
 
 def _declaring_attributes(path: str, node: h5py.Group | Dataset, notes: Notes) -> dict[str, Any]:
-    """Returns the attributes of a group or dataset that name or measure features; the others are named."""
+    """Returns the attributes of a group or dataset that name or measure features; names the others."""
     facts: dict[str, Any] = {}
     others = []
     for name in _attribute_names(node):
@@ -387,7 +387,7 @@ def _declaring_attributes(path: str, node: h5py.Group | Dataset, notes: Notes) -
 def _take_attribute(facts: dict[str, Any], node: h5py.Group | Dataset, name: bytes, what: str, notes: Notes) -> None:
     attribute = h5py.h5a.open(node.id, name)
     kind = attribute.get_type()
-    if kind.get_class() == h5py.h5t.VLEN:  # no fact; and of a damaged kind HDF5 dies
+    if kind.get_class() == h5py.h5t.VLEN:  # not needed, and HDF5 dies of a damaged one
         notes.leave_out(what, "a list of any length")
     elif h5py.check_ref_dtype(kind.dtype):
         notes.leave_out(what, "references to other objects")
@@ -408,7 +408,7 @@ def _take_attribute(facts: dict[str, Any], node: h5py.Group | Dataset, name: byt
 
 
 def _attribute_names(node: h5py.Group | Dataset) -> list[bytes]:
-    """In h5py's order, for which it takes as long as for all else: of one there is none."""
+    """Returns the names in h5py's order. That takes long in h5py, so it is only used for several attributes."""
     count = h5py.h5a.get_num_attrs(node.id)
     if count > 1:
         return [name.encode(errors="surrogateescape") for name in h5py.AttributeManager(node)]
@@ -416,7 +416,7 @@ def _attribute_names(node: h5py.Group | Dataset) -> list[bytes]:
 
 
 def _read_attribute(node: h5py.Group | Dataset, name: bytes, attribute: Any, dtype: np.dtype[Any]) -> Any:
-    """As h5py gives it; of a plain number without opening it again."""
+    """Returns an attribute as h5py does, without opening a plain number a second time."""
     if dtype.hasobject:
         return read_attribute(node, name.decode(errors="surrogateescape"))
     if attribute.shape != () or dtype.kind not in "iuf" or dtype.metadata:
@@ -427,13 +427,13 @@ def _read_attribute(node: h5py.Group | Dataset, name: bytes, attribute: Any, dty
 
 
 def read_attribute(node: h5py.Group | Dataset, name: str) -> Any:
-    """A text of any length, or what else an attribute holds."""
+    """Returns an attribute of any type, such as a text of varying length, by the reader process."""
     return _ask(node, "hdf5_attribute", name, what=f": attribute {escaped(name)}")
 
 
 @lru_cache(maxsize=256)
 def memory_type(dtype: np.dtype[Any]) -> h5py.h5t.TypeID:
-    """HDF5's name for it, which takes h5py as long as a small dataset's reading."""
+    """Returns HDF5's type for a dtype. h5py needs as long for that as to read a small dataset."""
     return h5py.h5t.py_create(dtype)
 
 
@@ -448,20 +448,20 @@ def _take_fact(facts: dict[str, Any], name: str, value: Any, notes: Notes) -> No
 
 
 def enum_words(dtype: np.dtype[Any]) -> dict[str, int]:
-    """Returns the numbers of an enumeration's words; nothing of other types."""
+    """Returns the words of an enumeration with their numbers; an empty dict for other types."""
     element = h5py.check_vlen_dtype(dtype) or dtype.base
     words = {escaped(word): int(number) for word, number in (h5py.check_enum_dtype(element) or {}).items()}
     return dict(sorted(words.items(), key=lambda one: one[1]))
 
 
 def say_words(name: str, dtype: np.dtype[Any], notes: Notes) -> None:
-    """Reports the words of an enumeration of which a column keeps the number."""
+    """Reports the words of an enumeration whose number becomes a column."""
     if words := enum_words(dtype):
         notes.leave_out(f"{name}: words", f"its number is kept: {', '.join(f'{n} {w}' for w, n in words.items())}")
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it: a scalar, a text, a list of numbers or texts; None for everything else."""
+    """Returns a value as JSON can hold it: a scalar, a text, a list of numbers or texts; None for everything else."""
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     if isinstance(value, str):

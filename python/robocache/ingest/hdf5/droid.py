@@ -1,4 +1,4 @@
-"""DROID's raw recordings: a folder an episode, ``trajectory.h5`` in it, ``metadata_*.json`` and ``recordings/MP4``.
+"""DROID's raw recordings: each episode is a folder with ``trajectory.h5``, ``metadata_*.json`` and ``recordings/MP4``.
 
 The schema follows droid/trajectory_utils/trajectory_writer.py and misc.py, the stamps robot_env.py and
 camera_utils/camera_readers/zed_camera.py, and the metadata postprocessing/schema.py. Stamps are milliseconds of the recording
@@ -72,7 +72,7 @@ def read(source: Path, options: VideoOptions, notes: Notes) -> Generator[Recordi
 def open_videos(
     root: Path, has_videos: bool, options: VideoOptions, kinds: Kinds, notes: Notes
 ) -> AbstractContextManager[Any]:
-    """A decoder of the videos; None where there are none, or none are wanted."""
+    """Returns a decoder of the videos; None if there are none, or they are not wanted."""
     if not options.video or not has_videos:
         return nullcontext()
     try:
@@ -85,7 +85,7 @@ def open_videos(
 
 
 def _find_used(files: list[Path]) -> set[Path]:
-    """The trajectories and what is read beside them."""
+    """Returns the trajectories and the files that are read with them."""
     used = set(files)
     for path in files:
         recordings = _find_recordings(path.parent).values()
@@ -110,7 +110,7 @@ class _Episode:
     roles: dict[str, str] = field(default_factory=dict)
 
     def clock(self, stamps: str) -> Clock:
-        """The clock of these stamps; its attributes name them."""
+        """Returns the clock of these stamps; its attributes name them."""
         time_ns = self.clocks[stamps]
         named = stamps
         for serial, role in self.roles.items():
@@ -119,7 +119,7 @@ class _Episode:
         return Clock(self.rows, lambda start, stop: time_ns[start:stop], "recorded", source)
 
     def clock_of(self, path: str) -> Clock:
-        """The clock of a dataset, by its path."""
+        """Returns the clock of a dataset, by its path."""
         wanted = next(stamps for prefix, stamps in _CLOCKS.items() if path.startswith(prefix))
         for stamps in (*wanted, *_CLOCKS[""]):
             if stamps in self.clocks:
@@ -127,7 +127,7 @@ class _Episode:
         raise SourceError(f"{self.path}: no stamps for {path}: expected one of {', '.join(wanted)} in {_STAMPS}")
 
     def stream(self, path: str) -> str:
-        """A dataset's path with the roles of cameras for their serial numbers, so that all robots' streams have one name."""
+        """Returns a dataset's path with cameras' serial numbers replaced by their roles, so that all robots' streams have one name."""
         *folders, name = path.split("/")
         serial, _, rest = name.partition("_")
         if serial in self.roles:
@@ -150,9 +150,9 @@ def _open_episode(path: Path, file: h5py.File, what: str, metadata: dict[str, An
     if rows > _MOST_ROWS:
         raise SourceError(f"{path}: {rows} rows, expected at most {_MOST_ROWS}")
     metadata |= {**take_constants(tree, rows, notes), **metadata}
-    said = metadata.get("trajectory_length")
-    if isinstance(said, int) and said != rows:
-        notes.leave_out(f"{what}: trajectory_length", f"the metadata say {said}, {TRAJECTORY} has {rows} rows")
+    declared = metadata.get("trajectory_length")
+    if isinstance(declared, int) and declared != rows:
+        notes.leave_out(f"{what}: trajectory_length", f"the metadata say {declared}, {TRAJECTORY} has {rows} rows")
     episode = _Episode(path, what, metadata, tree, rows)
     for key, dataset in tree.datasets.items():
         stamps = key.removeprefix(f"{_STAMPS}/")
@@ -177,14 +177,14 @@ def _read_stamps(where: str, dataset: Dataset, rows: int) -> np.ndarray:
 
 
 def _find_roles(tree: Tree, metadata: Mapping[str, Any], what: str, notes: Notes) -> dict[str, str]:
-    """Each camera's role by its serial number: from the metadata, else from the camera types in the file."""
-    said = {
+    """Returns each camera's role by its serial number: from the metadata, else from the camera types in the file."""
+    roles_by_metadata = {
         str(metadata[f"{role}_cam_serial"]): role
         for role in ("wrist", "ext1", "ext2")
         if f"{role}_cam_serial" in metadata
     }
-    if said:
-        return said
+    if roles_by_metadata:
+        return roles_by_metadata
     roles: dict[str, str] = {}
     others = iter(("ext1", "ext2"))
     for key, dataset in sorted(tree.datasets.items()):
@@ -200,7 +200,7 @@ def _find_roles(tree: Tree, metadata: Mapping[str, Any], what: str, notes: Notes
 def _read_streams(
     path: Path, what: str, metadata: dict[str, Any], videos: Any, options: VideoOptions, kinds: Kinds, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    """Opens the episode only when its first stream is asked for, so that other shards' episodes stay closed."""
+    """Opens the episode only when its first stream is read, so that other shards' episodes stay closed."""
     recordings = _find_recordings(path.parent)
     with open_file(path) as file:
         episode = _open_episode(path, file, what, metadata, notes)
@@ -226,7 +226,7 @@ def _find_metadata(path: Path) -> list[Path]:
 
 
 def _read_metadata(path: Path, what: str, notes: Notes) -> dict[str, Any]:
-    """The scalars and lists of metadata_*.json."""
+    """Returns the scalars and lists of metadata_*.json."""
     found = _find_metadata(path)
     if not found:
         notes.leave_out(f"{what}: metadata", "no metadata_*.json, which DROID gives to episodes that are complete")
@@ -263,7 +263,7 @@ def _are_alike(values: list[Any]) -> bool:
 
 
 def _find_recordings(folder: Path) -> dict[str, Path]:
-    """The video files by serial number, those of both eyes side by side as SERIAL_stereo."""
+    """Returns the video files by serial number; SERIAL_stereo has both eyes side by side."""
     listed = list_files(folder / "recordings").files if (folder / "recordings").is_dir() else []
     return {file.stem.replace("-stereo", "_stereo"): file for file in listed if file.suffix.lower() == ".mp4"}
 
@@ -271,14 +271,15 @@ def _find_recordings(folder: Path) -> dict[str, Path]:
 def _read_cameras(
     episode: _Episode, recordings: dict[str, Path], videos: Any, notes: Notes
 ) -> Iterator[tuple[str, Frames]]:
-    """A camera's frames, each with the stamp of its row."""
+    """Yields each camera's frames with the stamps of their rows."""
     begun = []
     for name, path in sorted(recordings.items()):
         serial = name.removesuffix("_stereo")
         stream = episode.stream(f"observation/image/{name}")
         with notes.reading(f"{episode.what}: {stream}", path):
             stamps = next(
-                (f"cameras/{serial}_{of}" for of in _CAMERA_CLOCKS if f"cameras/{serial}_{of}" in episode.clocks), None
+                (f"cameras/{serial}_{kind}" for kind in _CAMERA_CLOCKS if f"cameras/{serial}_{kind}" in episode.clocks),
+                None,
             )
             if stamps is None:
                 raise SourceError(f"{path}: no stamps of camera {serial} in {episode.path}: {_STAMPS}/cameras")

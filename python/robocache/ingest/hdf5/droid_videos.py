@@ -1,8 +1,7 @@
-"""DROID's video: which of a file's frames an episode's rows have.
+"""DROID's videos: finds the frame of each row of an episode.
 
-A camera is read once a row while it records, so frame k is row k's. The file's own times are only number / rate, but a hole in
-them is a frame that was lost.
-The only module of the format that needs PyAV.
+The recorder reads a camera once for each row, so frame k belongs to row k. The file's own times are only number / rate, but a hole
+in them is a lost frame. This is the only module of the format that needs PyAV.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .columns import Clock
 
 @dataclass
 class _Camera:
-    """One in one episode; `rows` are those that have a frame."""
+    """A camera in one episode; `rows` are the rows that have a frame."""
 
     stream: str
     what: str
@@ -36,12 +35,12 @@ class _Camera:
 
 
 class Videos(VideoFrames):
-    """The video of all episodes; a context manager that ends the processes which decode it."""
+    """The videos of all episodes. A context manager, which ends the decoding processes."""
 
     def begin(self, stream: str, what: str, path: Path, received_ns: np.ndarray | None, clock: Clock) -> _Camera:
         """Finds a file's frames and begins to decode them.
 
-        received_ns: int64 ``[rows]``: when each row's frame came; the file's own list is compared with it, if it has one.
+        received_ns: int64 ``[rows]``: the arrival of each row's frame. It is compared with the file's list of stamps, if there is one.
         """
         index = self.index(stream, path)
         self._kinds.check(stream, f"{index.width}x{index.height}", path)
@@ -53,7 +52,7 @@ class Videos(VideoFrames):
         return _Camera(stream, what, path, index.height, index.width, rows, clock, tickets)
 
     def streams(self, cameras: list[_Camera]) -> Iterator[tuple[str, Frames]]:
-        """Yields the streams of begun cameras. At the end, drops the frames that nobody took."""
+        """Yields the streams of begun cameras. At the end, drops the frames that were not taken."""
         try:
             for camera in cameras:
                 resized = self._storage(camera.stream).resized(camera.height, camera.width)
@@ -68,7 +67,7 @@ class Videos(VideoFrames):
                     self._decoders.drop(ticket)
 
     def _match(self, stream: str, what: str, index: Index, received_ns: np.ndarray | None, clock: Clock) -> np.ndarray:
-        """int64 ``[rows]``: the frame of each row, or -1."""
+        """Returns the frame of each row, or -1, int64 ``[rows]``."""
         path, count, rows = index.path, len(index), clock.rows
         stamps = find_stamps(path)
         if received_ns is not None and stamps.exists():
@@ -76,8 +75,8 @@ class Videos(VideoFrames):
             frames_of_list = np.arange(len(listed_ns))
             if len(listed_ns) > count:  # the video lost frames that the list has
                 frames_of_list = self.match_by_index(stream, what, index, listed_ns, index.time_ns)
-            places = _find(received_ns, listed_ns)
-            frames = np.where(places < 0, -1, np.append(frames_of_list, -1)[places])
+            indices = _find(received_ns, listed_ns)
+            frames = np.where(indices < 0, -1, np.append(frames_of_list, -1)[indices])
             by = f"the stamps in {stamps.name}"
         else:
             frames = self.match_by_index(stream, what, index, clock.time_ns(0, rows), index.time_ns)
@@ -107,8 +106,8 @@ def _find(received_ns: np.ndarray, listed_ns: np.ndarray) -> np.ndarray:
     """Returns the index of each row's stamp in the list, -1 if it is not there. Frames do not go back."""
     indices = {stamp: index for index, stamp in reversed(list(enumerate(listed_ns.tolist())))}
     found = np.array([indices.get(stamp, -1) for stamp in received_ns.tolist()], np.int64)
-    behind = np.maximum.accumulate(found)
-    return np.where(found == behind, found, -1)
+    latest = np.maximum.accumulate(found)
+    return np.where(found == latest, found, -1)
 
 
 def _read_list(path: Path) -> list[int]:

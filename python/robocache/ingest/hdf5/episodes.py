@@ -50,5 +50,5 @@ def read_episode(
 
 
 def tell_files(source: Path, options: RateOptions, notes: Notes) -> None:
-    """Records in the provenance what all files say of themselves."""
+    """Records the facts of all files in the provenance."""
     notes.tell(source, files=notes.seen.get("files", {}))

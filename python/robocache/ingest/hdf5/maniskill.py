@@ -1,7 +1,7 @@
-"""ManiSkill's trajectories: an HDF5 file with a group ``traj_N`` an episode, and a JSON file of the same name.
+"""ManiSkill's trajectories: an HDF5 file with a group ``traj_N`` for each episode, and a JSON file of the same name.
 
-The schema is that of ManiSkill's documentation of datasets and of what mani_skill/utils/wrappers/record.py writes: ``actions``,
-``terminated``, ``truncated``, ``success``, ``rewards`` have a row a step; ``obs`` and ``env_states`` one more, what follows the last step.
+The schema follows ManiSkill's documentation of datasets and mani_skill/utils/wrappers/record.py. ``actions``, ``terminated``,
+``truncated``, ``success``, ``rewards`` have a row for each step; ``obs`` and ``env_states`` have one more, after the last step.
 There is no clock.
 """
 
@@ -40,9 +40,9 @@ from .episodes import tell_files
 
 finish = tell_files
 
-# Groups whose datasets have a row before the first step, too.
+# Groups whose datasets also have a row before the first step.
 _STATES = ("obs/", "env_states/", "env_states")
-# ManiSkill2 multiplies metres by 1024 before it stores them as whole numbers (its record.py); ManiSkill3 stores millimetres.
+# ManiSkill2 stores metres multiplied by 1024 as whole numbers (its record.py); ManiSkill3 stores millimetres.
 _OLD_CAMERAS, _OLD_UNIT_M = "obs/image/", 1 / 1024
 _WHY = "no clock, and its JSON names no rate (control_freq in env_kwargs or sim_config)"
 
@@ -56,23 +56,23 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
     for path in sorted(files, key=natural):
         name = str(path.relative_to(root))
         with notes.reading(name, path), open_file(path) as file:
-            there = links(file)
-            trajectories = [key for key in sorted(there, key=natural) if key.startswith("traj_")]
+            trajectory_links = links(file)
+            trajectories = [key for key in sorted(trajectory_links, key=natural) if key.startswith("traj_")]
             if not trajectories:
                 raise another_layout(path, file, "maniskill", "groups traj_*")
-            for key in there.keys() - {*trajectories}:
+            for key in trajectory_links.keys() - {*trajectories}:
                 notes.leave_out(escaped(key), "beside the trajectories")
             notes.total += len(trajectories)
-            said: dict[str, Any] = {}
+            description: dict[str, Any] = {}
             with notes.reading(f"{name}: metadata", beside[path]):
-                said = _read_json(beside[path])
-            file_facts, episodes = _describe(said)
-            env_info = said.get("env_info")
-            of_file = attributes(file, notes)
+                description = _read_json(beside[path])
+            file_facts, episodes = _describe(description)
+            env_info = description.get("env_info")
+            file_attributes = attributes(file, notes)
             rates = described_rates(env_info if isinstance(env_info, dict) else {}, "env_info.") | dict(
-                said_rates(of_file, "attribute ")
+                said_rates(file_attributes, "attribute ")
             )
-            file_facts |= declaring(of_file)
+            file_facts |= declaring(file_attributes)
             env_kwargs = env_info.get("env_kwargs") if isinstance(env_info, dict) else None
             file_facts |= {key: value for key, value in _scalars(env_kwargs).items() if key == "control_mode"}
             rate_hz, by = find_rate(options.rate_hz, path, _WHY, rates, notes)
@@ -81,21 +81,21 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             for key in trajectories:
                 what = prefix + escaped(key)
                 with notes.reading(what, place(path, file)):
-                    group = child(file, key, there[key])
+                    group = child(file, key, trajectory_links[key])
                     if not isinstance(group, h5py.Group):
                         notes.leave_out(escaped(key), "no group, so no trajectory")
                         continue
                     metadata = {"name": escaped(key), "source_file": name, **file_facts, **attributes(group, notes)}
                     if key in episodes:
                         metadata |= episodes[key]
-                    elif said:
+                    elif description:
                         notes.leave_out(f"{what}: metadata", f"{beside[path].name} has no episode of that number")
                     tree = walk(path, group, what, notes)
                     metadata |= tree.facts
                     steps = _count_steps(tree)
-                    steps_said = metadata.get("elapsed_steps")
-                    if isinstance(steps_said, int) and steps_said != steps:
-                        raise SourceError(f"{tree.base}: {beside[path].name} says {steps_said} steps, got {steps}")
+                    declared_steps = metadata.get("elapsed_steps")
+                    if isinstance(declared_steps, int) and declared_steps != steps:
+                        raise SourceError(f"{tree.base}: {beside[path].name} says {declared_steps} steps, got {steps}")
                     yield Recording(
                         what,
                         tree.base,
@@ -104,30 +104,32 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                     )
 
 
-# ---- what the JSON says ----
+# ---- the JSON file ----
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    said = read_json(path)
-    if not isinstance(said, dict):
-        raise SourceError(f"{path}: expected an object, got {said!s:.60}")
-    return said
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise SourceError(f"{path}: expected an object, got {content!s:.60}")
+    return content
 
 
-def _describe(said: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Columns that are all trajectories' alike, and of each by its name."""
-    info = said.get("env_info")
+def _describe(description: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Returns the columns that all trajectories share, and those of each trajectory by its name."""
+    info = description.get("env_info")
     env_id = info.get("env_id") if isinstance(info, dict) else None
-    file_facts = {key: said[key] for key in ("source_type", "source_desc") if isinstance(said.get(key), str)}
+    file_facts = {
+        key: description[key] for key in ("source_type", "source_desc") if isinstance(description.get(key), str)
+    }
     if isinstance(env_id, str):
         file_facts |= {"task": env_id, "env_id": env_id}
     episodes: dict[str, dict[str, Any]] = {}
-    listed = said.get("episodes")
+    listed = description.get("episodes")
     for episode in listed if isinstance(listed, list) else []:
         if not isinstance(episode, dict) or not isinstance(episode.get("episode_id"), int):
             continue
         inner = episode.get("info")
-        # The environment's success and fail at its end, if it has them.
+        # The environment's success and failure at the episode's end, if it has them.
         facts = {
             f"info_{key}" if key not in ("success", "fail") else key: value for key, value in _scalars(inner).items()
         }
@@ -139,7 +141,7 @@ def _scalars(value: Any) -> dict[str, Any]:
     """Returns the values that columns can hold."""
     found: dict[str, Any] = {}
     for key, item in value.items() if isinstance(value, dict) else ():
-        if isinstance(item, list) and len(item) == 1:  # of one environment
+        if isinstance(item, list) and len(item) == 1:  # a list of one environment
             (item,) = item
         is_number = isinstance(item, float) and math.isfinite(item)
         if isinstance(item, bool | str) or is_number or (isinstance(item, int) and abs(item) < 2**63):
@@ -175,9 +177,9 @@ def _read_streams(
     kinds: Kinds,
     notes: Notes,
 ) -> Iterator[tuple[str, Samples]]:
-    """Observation k is at k / rate, and so is the action that is taken on it, with what comes of it."""
+    """Yields the streams. Observation k is at k / rate, and so are the action taken on it and that action's results."""
     metadata |= take_constants(tree, steps, notes)
-    # Some recorders leave out what follows the last step, of all observations or of none.
+    # Some recorders omit the row after the last step, for all observations or for none.
     followed = {stream.split("/")[0] for stream, dataset in tree.datasets.items() if dataset.shape[0] == steps + 1}
     for stream, dataset in tree.datasets.items():
         rows = steps + (_is_state(stream) and (stream.split("/")[0] in followed or dataset.shape[0] != steps))

@@ -1,7 +1,7 @@
-"""robomimic's HDF5, an episode a group ``data/demo_N``; MimicGen's, Isaac Lab's and other relatives' too.
+"""robomimic's HDF5 and its relatives (MimicGen, Isaac Lab and others): each episode is a group ``data/demo_N``.
 
-The schema is what robomimic/scripts/dataset_states_to_obs.py and file_utils.py, and Isaac Lab's
-isaaclab/utils/datasets/hdf5_dataset_file_handler.py write. There is no clock: rows are at k / rate.
+The schema follows robomimic/scripts/dataset_states_to_obs.py and file_utils.py, and Isaac Lab's
+isaaclab/utils/datasets/hdf5_dataset_file_handler.py. There is no clock: row k is at k / rate.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from .episodes import tell_files
 finish = tell_files
 
 _LEFT_OUT = {"next_obs": "the next row's obs; only that of the last row is nowhere else"}
-# Lists of numbers, of any length, that MimicGen writes for a whole episode.
+# Lists of varying length that MimicGen writes for a whole episode.
 _LISTS = ("src_demo_inds",)
-# Per file. Each demo becomes an episode.
+# The most demos of a file; each becomes an episode.
 _MOST_DEMOS = 1 << 20
 _INITIAL = "initial_state"
 # LIBERO's writer stores robosuite's macros.IMAGE_CONVENTION in this attribute. The simulator's pictures follow the same convention.
@@ -65,13 +65,13 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
         with notes.reading(name, path), open_file(path) as file:
             data = _find_data(path, file)
             facts = attributes(data, notes)
-            of_file = attributes(file, notes)
+            file_attributes = attributes(file, notes)
             env_args = _env_args(path, facts)
-            said = _said_rates(of_file, facts, env_args)
+            rates = _said_rates(file_attributes, facts, env_args)
             is_relative = set(_says_relative(env_args))
-            of_actions = {"absolute": not min(is_relative)} if len(is_relative) == 1 else {}
-            of_all = declaring({**of_file, **facts})
-            provenance = {**facts, **_rate_facts(path, said, facts, options.rate_hz)}
+            action_attributes = {"absolute": not min(is_relative)} if len(is_relative) == 1 else {}
+            shared_columns = declaring({**file_attributes, **facts})
+            provenance = {**facts, **_rate_facts(path, rates, facts, options.rate_hz)}
             instruction = _read_instruction(data, "problem_info", "language_instruction")
             notes.see("files", name, provenance)
             if facts.get(_CONVENTION) == _UPSIDE_DOWN:
@@ -79,8 +79,8 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                     f"they lie bottom up, as {_CONVENTION} 'opengl' says, and as this simulator gives them to a policy"
                 )
                 notes.leave_out("cameras: pictures the right way up", why)
-            there = links(data)
-            demos = sorted(there, key=natural)
+            demo_links = links(data)
+            demos = sorted(demo_links, key=natural)
             masks = _read_masks(path, file, demos, notes)
             notes.total += len(demos)
             prefix = "" if len(files) == 1 else f"{name}: "
@@ -89,12 +89,12 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             for demo in demos:
                 what = prefix + escaped(demo)
                 with notes.reading(what, where):
-                    group = child(data, demo, there[demo])
+                    group = child(data, demo, demo_links[demo])
                     if not isinstance(group, h5py.Group):
                         notes.leave_out(f"data/{escaped(demo)}", "no group, so no demo")
                         continue
                     metadata = {"name": escaped(demo), "source_file": name, "filters": masks.get(demo, [])}
-                    metadata |= of_all | attributes(group, notes, _MODEL) | _model_hash(group)
+                    metadata |= shared_columns | attributes(group, notes, _MODEL) | _model_hash(group)
                     if task := _read_instruction(group, "ep_meta", "lang") or instruction:
                         metadata.setdefault("task", task)
                     tree = walk(path, group, what, notes, _LEFT_OUT)
@@ -102,7 +102,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                     rows_here = _count_rows(tree, metadata)
                     metadata |= take_constants(tree, rows_here, notes, (_INITIAL,))
                     own = dict(said_rates({**metadata, **tree.facts}, f"{what}: "))
-                    rate_hz, _ = _find_rate(path, said | own, facts, options.rate_hz, notes)
+                    rate_hz, _ = _find_rate(path, rates | own, facts, options.rate_hz, notes)
                     clock = nominal(rows_here, rate_hz)
                     rows += clock.rows
                     metadata |= tree.facts | lists
@@ -110,7 +110,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                         what,
                         tree.base,
                         metadata,
-                        _read_streams(tree, what, clock, of_actions, options, kinds, notes),
+                        _read_streams(tree, what, clock, action_attributes, options, kinds, notes),
                     )
             total = facts.get("total")
             if isinstance(total, int) and total != rows:
@@ -140,30 +140,32 @@ def _leave_out_rest(file: h5py.File, notes: Notes) -> None:
 
 
 def _find_rate(
-    path: Path, said: Mapping[str, float], facts: Mapping[str, Any], asked_hz: float | None, notes: Notes | None = None
+    path: Path, rates: Mapping[str, float], facts: Mapping[str, Any], asked_hz: float | None, notes: Notes | None = None
 ) -> tuple[float, str]:
-    """Rows a second, and what says so."""
+    """Returns the rows per second, and the origin of that rate."""
     env_args = f"env_args: {facts.get('env_args', 'none')!s:.200}"
     why = f"no clock, and its attributes name no rate (control_freq, fps, or dt and decimation; {env_args})"
-    return find_rate(asked_hz, path, why, said, notes)
+    return find_rate(asked_hz, path, why, rates, notes)
 
 
 def _rate_facts(
-    path: Path, said: Mapping[str, float], facts: Mapping[str, Any], asked_hz: float | None
+    path: Path, rates: Mapping[str, float], facts: Mapping[str, Any], asked_hz: float | None
 ) -> dict[str, Any]:
     """Returns the file's rate for the provenance; {} if the file gives none, since each demo may give its own."""
-    if not said and asked_hz is None:
+    if not rates and asked_hz is None:
         return {}
-    rate_hz, by = _find_rate(path, said, facts, asked_hz)
+    rate_hz, by = _find_rate(path, rates, facts, asked_hz)
     return {"rate_hz": rate_hz, "rate_from": by}
 
 
-def _said_rates(of_file: Mapping[str, Any], facts: Mapping[str, Any], env_args: Mapping[str, Any]) -> dict[str, float]:
+def _said_rates(
+    file_attributes: Mapping[str, Any], facts: Mapping[str, Any], env_args: Mapping[str, Any]
+) -> dict[str, float]:
     """Returns the rates that the file gives for all its demos."""
     own = {key: value for key, value in facts.items() if key != "env_args"}
-    said = dict(said_rates(of_file, "attribute "))
-    said |= said_rates(own, "data: attribute ")
-    return said | described_rates(env_args, "env_args.")
+    rates = dict(said_rates(file_attributes, "attribute "))
+    rates |= said_rates(own, "data: attribute ")
+    return rates | described_rates(env_args, "env_args.")
 
 
 def _env_args(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,7 +194,7 @@ def _says_relative(described: Any) -> Iterator[bool]:
 
 
 def _read_masks(path: Path, file: h5py.File, demos: list[str], notes: Notes) -> dict[str, list[str]]:
-    """The filters that name each demo."""
+    """Returns for each demo the filters that name it."""
     masks: dict[str, list[str]] = defaultdict(list)
     if "mask" not in list(file):
         return masks
@@ -203,10 +205,10 @@ def _read_masks(path: Path, file: h5py.File, demos: list[str], notes: Notes) -> 
         for key, dataset in tree.datasets.items():
             with notes.reading(f"mask/{key}", tree.where(key)):
                 named[key] = _read_names(tree.where(key), dataset)
-        there = set(demos)
+        names_of_demos = set(demos)
         for key, names in sorted(named.items()):
             for demo in dict.fromkeys(names):
-                if demo in there:
+                if demo in names_of_demos:
                     masks[demo].append(key)
                 else:
                     notes.leave_out(f"mask/{key}: {demo}", "no such demo")
@@ -233,10 +235,10 @@ def _read_instruction(group: h5py.Group, attribute: str, key: str) -> str | None
     if not h5py.h5a.exists(group.id, attribute.encode()):
         return None
     with naming(f"{group.file.filename}: {escaped(group.name)}: attribute {attribute}"):
-        said = read_attribute(group, attribute)
+        text_of_attribute = read_attribute(group, attribute)
         try:
-            parsed = json.loads(said) if isinstance(said, str | bytes) else None
-        except (ValueError, RecursionError):  # not readable as JSON: the attribute itself is kept as a column
+            parsed = json.loads(text_of_attribute) if isinstance(text_of_attribute, str | bytes) else None
+        except (ValueError, RecursionError):  # no JSON: the attribute itself becomes a column
             return None
         text = parsed.get(key) if isinstance(parsed, dict) else None
         if isinstance(text, list) and all(isinstance(part, str) for part in text):  # words or letters
@@ -255,12 +257,12 @@ def _read_list(tree: Tree, key: str) -> list[Any]:
 
 
 def _count_rows(tree: Tree, metadata: Mapping[str, Any]) -> int:
-    """Returns the number of rows of a demo: that of most of its datasets."""
+    """Returns the number of rows of a demo, which most of its datasets have."""
     rows, by = count_rows(tree, _is_action, (_INITIAL,))
-    said = metadata.get("num_samples")
-    # Isaac Lab writes 0 where there are no actions.
-    if by and isinstance(said, int) and said != rows and (said or _is_action(by)):
-        raise SourceError(f"{tree.base}: attribute num_samples says {said}, {by} has {rows} rows")
+    declared = metadata.get("num_samples")
+    # Isaac Lab writes 0 if there are no actions.
+    if by and isinstance(declared, int) and declared != rows and (declared or _is_action(by)):
+        raise SourceError(f"{tree.base}: attribute num_samples says {declared}, {by} has {rows} rows")
     return rows
 
 
@@ -272,7 +274,7 @@ def _read_streams(
     tree: Tree,
     what: str,
     clock: Clock,
-    of_actions: Mapping[str, Any],
+    action_attributes: Mapping[str, Any],
     options: RateOptions,
     kinds: Kinds,
     notes: Notes,
@@ -283,6 +285,6 @@ def _read_streams(
         # Isaac Lab's state after the reset is a single row, at the start.
         own = Clock(1, clock.time_ns, clock.kind) if stream.startswith(f"{_INITIAL}/") else clock
         for name, samples in Column(stream, what, tree.where(stream), dataset, own, notes).samples(options, kinds):
-            if name == "actions" and of_actions:
-                samples = replace(samples, attributes={**of_actions, **samples.attributes})
+            if name == "actions" and action_attributes:
+                samples = replace(samples, attributes={**action_attributes, **samples.attributes})
             yield name, samples

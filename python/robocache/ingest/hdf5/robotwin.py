@@ -1,8 +1,8 @@
-"""RoboTwin's HDF5, an episode a file.
+"""RoboTwin's HDF5: each file is an episode.
 
-The schema is what RoboTwin 2.0 writes (envs/utils/pkl2hdf5.py): ``joint_action/...``, ``endpose/...``,
-``observation/CAMERA/rgb`` as JPEGs with zeros behind them to one length, ``pointcloud``; in ``data/``, beside ``instructions/`` with a
-JSON file of the same name. There is no clock.
+The schema is that of RoboTwin 2.0 (envs/utils/pkl2hdf5.py): ``joint_action/...``, ``endpose/...``, ``observation/CAMERA/rgb`` as JPEGs
+padded with zeros to one length, ``pointcloud``. Files are in ``data/``, beside a folder ``instructions/`` with JSON files of the same
+names. There is no clock.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _WHY = "RoboTwin's files have no clock, and this one names no rate; save_freq of
 def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every file."""
     root, listing, files = find_files(source, notes)
-    said = {path: _find_instructions(path) for path in files}
-    listing.leave_out_others([*files, *filter(None, said.values())], "not read", notes)
+    instructions = {path: _find_instructions(path) for path in files}
+    listing.leave_out_others([*files, *filter(None, instructions.values())], "not read", notes)
     kinds = Kinds()
     notes.total = len(files)
     for path in sorted(files, key=natural):
@@ -38,28 +38,28 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
         folders = path.resolve().parts[:-1]
         if len(folders) > 3 and folders[-1] == "data":
             metadata |= {"task_config": as_utf8(folders[-2]), "task_name": as_utf8(folders[-3])}
-        streams = _read_streams(path, name, said[path], metadata, options, kinds, notes)
+        streams = _read_streams(path, name, instructions[path], metadata, options, kinds, notes)
         yield Recording(name, str(path), metadata, streams)
 
 
 def _read_streams(
     path: Path,
     what: str,
-    said: Path | None,
+    instructions: Path | None,
     metadata: dict[str, Any],
     options: RateOptions,
     kinds: Kinds,
     notes: Notes,
 ) -> Iterator[tuple[str, Samples]]:
-    """Opens the episode when the first is asked for; adds to the metadata."""
+    """Opens the episode only when its first stream is read; adds to `metadata`."""
     with open_file(path) as file:
         if "joint_action" not in file and "observation" not in file:
             raise another_layout(path, file, "robotwin", "joint_action and observation")
-        if said is None:
+        if instructions is None:
             notes.leave_out(f"{what}: instructions", "no JSON file of the same name in a folder instructions")
         else:
-            with notes.reading(f"{what}: instructions", said):
-                metadata |= _read_instructions(said)
+            with notes.reading(f"{what}: instructions", instructions):
+                metadata |= _read_instructions(instructions)
         notes.leave_out(
             "red and blue",
             "as in the files: RoboTwin's own writer exchanges them, its loaders exchange them back; "
@@ -79,20 +79,20 @@ def _read_streams(
 
 
 def _find_instructions(path: Path) -> Path | None:
-    """Beside the folder of the episodes, or beside the episode."""
+    """Returns the instructions' file, beside the folder of the episodes or beside the episode, if there is one."""
     folders = (path.parent.parent / "instructions", path.parent / "instructions")
     return next((file for folder in folders if (file := folder / f"{path.stem}.json").exists()), None)
 
 
 def _read_instructions(path: Path) -> dict[str, Any]:
-    """Returns the instructions of a task; the first one that training sees is the episode's."""
-    said = read_json(path)
-    said = {"seen": said} if isinstance(said, list) else said
-    if not isinstance(said, dict):
-        raise SourceError(f"{path}: expected lists of instructions, got {said!s:.60}")
+    """Returns the instructions of a task as columns; the task is the first instruction for training."""
+    content = read_json(path)
+    content = {"seen": content} if isinstance(content, list) else content
+    if not isinstance(content, dict):
+        raise SourceError(f"{path}: expected lists of instructions, got {content!s:.60}")
     columns: dict[str, Any] = {}
     for kind in ("seen", "unseen"):
-        texts = said.get(kind) or []
+        texts = content.get(kind) or []
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise SourceError(f"{path}: {kind}: expected texts, got {texts!s:.60}")
         if texts:

@@ -1,1 +1,1 @@
-"""RLDS: `tfrecord` are the files and their Examples, `features` what features.json makes of these, `dataset` reads it all."""
+"""RLDS: `tfrecord` reads the files and their Examples, `features` finds features in these by features.json, `dataset` yields episodes."""

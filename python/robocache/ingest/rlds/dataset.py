@@ -1,4 +1,4 @@
-"""Reads RLDS datasets, such as those of Open X-Embodiment: TFRecord shards that TFDS wrote, one episode a record.
+"""Reads RLDS datasets, such as those of Open X-Embodiment: shards in TFRecord that TFDS wrote, where each record is an episode.
 
 features.json describes an Example, dataset_info.json gives the number of records. The rate is the user's, or an episode's own.
 """
@@ -27,7 +27,7 @@ from ..recording import Notes, Ragged, Recording, Rows, Samples, SourceError, Te
 from .features import STEPS, Feature, decode_tensor, holds_files, infer_features, parse_features, take_values, to_dtype
 from .tfrecord import Shard, Values, parse_example, read_record, scan_shard
 
-# TFDS writes no larger file.
+# The largest JSON file that is read; TFDS writes none larger.
 _LARGEST_JSON = 2**26
 # The bytes of a chunk of decoded tensors.
 _CHUNK_BYTES = 2**25
@@ -168,10 +168,10 @@ def _with_words(feature: Feature, file: Path, notes: Notes) -> Feature:
         with notes.reading(file.name, file):
             words = _read_file(file).decode(errors="backslashreplace").splitlines()
             if not feature.in_steps:
-                said = ", ".join(f"{number} {word}" for number, word in enumerate(words[:32])) + ", ..." * (
+                shown = ", ".join(f"{number} {word}" for number, word in enumerate(words[:32])) + ", ..." * (
                     len(words) > 32
                 )
-                notes.leave_out(f"{feature.name}: words", f"its number is kept: {said}")
+                notes.leave_out(f"{feature.name}: words", f"its number is kept: {shown}")
             return replace(feature, words={word: number for number, word in enumerate(words)})
     return feature
 
@@ -214,23 +214,23 @@ def _check_shards(folder: Path, found: list[Path], info: _Info, notes: Notes) ->
         parts = SHARD.fullmatch(file.name)
         assert parts is not None
         numbers[parts["name"], parts["split"], int(parts["count"])].add(int(parts["number"]))
-    for (name, split, count), there in numbers.items():
-        if len(there) != count or max(there) >= count:
-            missing = _gaps(sorted(there), count)
+    for (name, split, count), present in numbers.items():
+        if len(present) != count or max(present) >= count:
+            missing = _gaps(sorted(present), count)
             what = f"{name}-{split}.tfrecord-*-of-{count:05d}: shards {missing}"
             notes.skip(what, SourceError(f"{folder}: {name}-{split}: expected {count} shards, {missing} are not there"))
     for split, lengths in info.lengths.items():
-        if sum(lengths) and not any(split == there for _, there, _ in numbers):
+        if sum(lengths) and not any(split == name_of_split for _, name_of_split, _ in numbers):
             error = SourceError(f"{folder}: split {split!r} of {sum(lengths)} records has no shards here")
             notes.skip(f"split {split}", error)
 
 
-def _gaps(there: list[int], count: int) -> str:
+def _gaps(present: list[int], count: int) -> str:
     """Returns the missing numbers below `count`, such as "3-5, 7"."""
-    bounds = [-1, *(number for number in there if number < count), count]
+    bounds = [-1, *(number for number in present if number < count), count]
     runs = [(low + 1, high - 1) for low, high in pairwise(bounds) if high - low > 1]
     return ", ".join(f"{low}-{high}" if low < high else str(low) for low, high in runs) or ranges(
-        [number for number in there if number >= count]
+        [number for number in present if number >= count]
     )
 
 
@@ -269,7 +269,7 @@ class _Dataset:
         self._notes = notes
         self._features = features
         self._kinds = Kinds()
-        self._files: set[str] = set()  # features of texts that are cameras
+        self._files: set[str] = set()  # text features that are cameras
         texts = {
             feature.key.rpartition("/")[2]: feature
             for feature in features
@@ -322,10 +322,10 @@ class _Dataset:
         return cells
 
     def rate_hz(self, metadata: Mapping[str, Any], where: str) -> float:
-        """Returns the steps a second: the user's, or the episode's own, which must agree."""
-        said = dict(said_rates(metadata, ""))
+        """Returns the steps per second: the user's rate, or the episode's own, which must agree."""
+        rates = dict(said_rates(metadata, ""))
         rate_hz, by = find_rate(
-            self._options.rate_hz, where, "it does not say at what rate it was recorded", said, self._notes
+            self._options.rate_hz, where, "it does not say at what rate it was recorded", rates, self._notes
         )
         self._notes.count("rates", f"{rate_hz:g} Hz, {by}")
         return rate_hz
@@ -340,10 +340,10 @@ class _Dataset:
         for feature in (feature for feature in self._features if feature.in_steps):
             try:
                 with naming(where):
-                    taken = take_values(feature, example)
-                    if (steps := _count_steps(feature, taken)) is not None:
+                    own = take_values(feature, example)
+                    if (steps := _count_steps(feature, own)) is not None:
                         counted[feature.key] = steps
-                    values[feature.key] = taken
+                    values[feature.key] = own
             except SourceError as error:
                 lost[feature.key] = error
         if not counted:
@@ -375,7 +375,7 @@ class _Dataset:
                     yield from self._numbers(feature, example, values[feature.key], time_ns)
 
     def _name_last_actions(self, values: Mapping[str, Values], steps: int) -> None:
-        """Names actions that are 0 where is_last is true: RLDS says of that step that its action does not count."""
+        """Reports actions that are 0 in the step with is_last: by RLDS that step's action does not count."""
         marks = values.get(f"{STEPS}is_last")
         if not isinstance(marks, np.ndarray) or len(marks) != steps or steps < 2 or not marks[-1]:
             return
@@ -399,11 +399,19 @@ class _Dataset:
         self, feature: Feature, values: Values, time_ns: np.ndarray, what: str, where: str
     ) -> Iterator[tuple[str, Samples]]:
         """Yields a camera without its empty images: TFDS writes an empty image if there is none."""
-        there = [row for row, value in enumerate(values) if len(value)]
-        if len(there) < len(values):
+        rows_with_image = [row for row, value in enumerate(values) if len(value)]
+        if len(rows_with_image) < len(values):
             self._notes.leave_out(f"{feature.name}: rows whose image is empty", "TFDS writes so that there is none")
-        images = [values[row] for row in there]
-        camera = Images(feature.name, what, where, time_ns[there], "nominal", lambda row: bytes(images[row]), there)
+        images = [values[row] for row in rows_with_image]
+        camera = Images(
+            feature.name,
+            what,
+            where,
+            time_ns[rows_with_image],
+            "nominal",
+            lambda row: bytes(images[row]),
+            rows_with_image,
+        )
         frames = camera.stored(self._options, self._kinds, self._notes)
         if frames is not None:
             yield feature.name, frames
@@ -467,9 +475,7 @@ class _Dataset:
 
 
 def _attributes(feature: Feature) -> dict[str, Any]:
-    said: dict[str, Any] = {"description": feature.description} if feature.description else {}
-    said |= {"words": dict(feature.words)} if feature.words else {}
-    is_calvins = feature.name.rpartition("/")[2].startswith(
-        "rel_actions"
-    )  # relative by CALVIN's description of its data
-    return {**said, "absolute": False} if is_calvins else said
+    attributes: dict[str, Any] = {"description": feature.description} if feature.description else {}
+    attributes |= {"words": dict(feature.words)} if feature.words else {}
+    is_calvins = feature.name.rpartition("/")[2].startswith("rel_actions")  # CALVIN describes these as relative
+    return {**attributes, "absolute": False} if is_calvins else attributes

@@ -1,6 +1,6 @@
-"""Reads features.json of an RLDS dataset: the rows that each list of an Example holds, and their shape.
+"""Reads features.json of an RLDS dataset: the meaning and the shape of each list of an Example.
 
-An Example is flat: the feature ``steps/observation/state`` of shape [7] has the 7 numbers of each step one behind the other.
+An Example is flat: the feature ``steps/observation/state`` of shape [7] has the 7 numbers of each step, one step after another.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 
 @dataclass(frozen=True)
 class Feature:
-    """A leaf of the tree that features.json is.
+    """A leaf of the tree in features.json.
 
     key: the list's name in an Example.
     kind: "numbers", "text", or "image": JPEGs and PNGs.
-    dtype, shape: of a step's numbers; None in front where each step has another number of them, or each episode.
-    encoding: "none", or "bytes" and "zlib" where each step's tensor is a string of bytes.
-    ragged: whether the list has a second one beside it, of how many of them a step has.
-    description: what the dataset's author says of it.
-    is_label: whether its numbers are those of classes, which a file beside features.json names.
+    dtype, shape: of a step's numbers; the first size is None if steps, or episodes, differ in it.
+    encoding: "none", or "bytes" or "zlib" if each step's tensor is a string of bytes.
+    ragged: whether a second list has the number of values of each step.
+    description: by the dataset's author.
+    is_label: whether its numbers are classes, whose names are in a file beside features.json.
     words: the classes and their numbers.
     """
 
@@ -57,12 +57,12 @@ class Feature:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The lists in an Example that it is made of."""
+        """The names of its lists in an Example."""
         return (f"{self.key}/ragged_flat_values", f"{self.key}/ragged_row_lengths_0") if self.ragged else (self.key,)
 
     @property
     def row_size(self) -> int | None:
-        """The number of values a step in the list; None if only the list's length shows it."""
+        """The number of values for each step in the list; None if it follows only from the list's length."""
         if self.ragged:
             return None
         if self.kind != "numbers" or self.encoding != "none":
@@ -71,10 +71,10 @@ class Feature:
 
 
 def parse_features(tree: Any) -> tuple[list[Feature], dict[str, str]]:
-    """The features of a features.json that are kept, and the keys of those that are not, each with why.
+    """Returns the features of a features.json that become streams or columns, and for the keys of the others the reason.
 
     Raises:
-        Error: it is not what TFDS writes.
+        Error: TFDS does not write such a file.
     """
     kept: list[Feature] = []
     left_out: dict[str, str] = {}
@@ -90,7 +90,7 @@ def parse_features(tree: Any) -> tuple[list[Feature], dict[str, str]]:
 
 
 def _leaves(node: Any, key: str, levels: int) -> Iterator[tuple[str, Mapping[str, Any], int]]:
-    """(key, node, how many sequences it lies in) of every leaf."""
+    """Yields (key, node, number of sequences around it) of every leaf."""
     if not isinstance(node, dict) or "pythonClassName" not in node:
         raise Error(f"feature {key!r}: expected an object with pythonClassName, as TFDS 4 writes it, got {node!r:.60}")
     if "featuresDict" in node:
@@ -103,7 +103,7 @@ def _leaves(node: Any, key: str, levels: int) -> Iterator[tuple[str, Mapping[str
 
 
 def _parse_leaf(key: str, node: Mapping[str, Any], sequences: int) -> Feature | str:
-    """The feature, or why it is left out; `sequences` of those that lie within a step, or an episode's metadata."""
+    """Returns the feature, or why it is left out. `sequences` is the number of sequences around it within a step or the metadata."""
     in_steps = key.startswith(STEPS)
     if sequences > 1:
         return "sequences within sequences"
@@ -157,10 +157,10 @@ def _shown(shape: tuple[int | None, ...]) -> str:
 
 
 def infer_features(example: Mapping[str, Values | None]) -> tuple[list[Feature], dict[str, str]]:
-    """The same of a dataset without features.json, by an Example of it: shapes are flat, whole numbers int64.
+    """Returns the same for a dataset without features.json, from one of its Examples: shapes are flat, whole numbers int64.
 
     Raises:
-        Error: it does not tell how many steps there are.
+        Error: the Example does not show the number of steps.
     """
     marks = (example.get(STEPS + name) for name in ("is_first", "is_last", "is_terminal", "reward", "discount"))
     steps = next((len(mark) for mark in marks if mark is not None and len(mark)), None)
@@ -188,15 +188,15 @@ def infer_features(example: Mapping[str, Values | None]) -> tuple[list[Feature],
 
 
 def holds_files(strings: Values) -> bool:
-    """Whether the first of these strings that is not empty begins as a JPEG or PNG, which no text in UTF-8 does."""
+    """Whether the first string that is not empty begins like a JPEG or PNG, as no text in UTF-8 does."""
     return isinstance(strings, list) and next((bytes(one[:8]) for one in strings if len(one)), b"").startswith(_MAGIC)
 
 
 def take_values(feature: Feature, example: Mapping[str, Values | None], key: str | None = None) -> Values:
-    """A feature's list in an Example; `key` is one of its `keys`.
+    """Returns a feature's list in an Example; `key` is one of its `keys`.
 
     Raises:
-        Error: it is not there, or of another type than declared.
+        Error: the list is missing, or has another type than declared.
     """
     key = key or feature.keys[0]
     if key not in example:
@@ -214,14 +214,14 @@ def take_values(feature: Feature, example: Mapping[str, Values | None], key: str
 
 
 def to_dtype(feature: Feature, values: np.ndarray) -> np.ndarray:
-    """Numbers of an Example, float32 or int64, in the feature's dtype.
+    """Returns numbers of an Example, float32 or int64, in the feature's dtype.
 
     Raises:
-        Error: a number that does not fit it.
+        Error: the dtype does not hold a number.
     """
     if values.dtype.kind == "f" or feature.dtype == np.int64:
         return values.astype(feature.dtype, copy=False)
-    if feature.dtype == np.uint64:  # its bits
+    if feature.dtype == np.uint64:  # the same bits
         return values.view(np.uint64)
     lowest, highest = (0, 1) if feature.dtype == np.bool_ else _bounds(feature.dtype)
     bad = np.flatnonzero((values < lowest) | (values > highest))
@@ -236,10 +236,10 @@ def _bounds(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def decode_tensor(feature: Feature, row: int, content: memoryview) -> np.ndarray:
-    """A step's tensor that is stored as bytes, ``[...]`` of the feature's shape.
+    """Returns a step's tensor that is stored as bytes, ``[...]`` of the feature's shape.
 
     Raises:
-        Error: it has another size, or does not decompress.
+        Error: the tensor has another size, or does not decompress.
     """
     known = math.prod(size for size in feature.shape if size is not None) * feature.dtype.itemsize
     raw = bytes(content)

@@ -52,16 +52,16 @@ def scan_shard(file: Path) -> Shard:
     damage = None
     with file.open("rb", buffering=0) as stream:
         size = os.fstat(stream.fileno()).st_size
-        at = 0
-        while at < size:
+        offset = 0
+        while offset < size:
             try:
-                length = _read_length(stream.fileno(), at, size)
+                length = _read_length(stream.fileno(), offset, size)
             except Error as error:
-                damage = SourceError(f"{file}: byte {at}: record {len(offsets)}: {error}")
+                damage = SourceError(f"{file}: byte {offset}: record {len(offsets)}: {error}")
                 break
-            offsets.append(at + _HEADER.size)
+            offsets.append(offset + _HEADER.size)
             lengths.append(length)
-            at += _HEADER.size + length + _CRC.size
+            offset += _HEADER.size + length + _CRC.size
     return Shard(file, np.array(offsets, np.int64), np.array(lengths, np.int64), damage)
 
 
@@ -190,11 +190,11 @@ def _parse_varints(packed: memoryview, at: int) -> np.ndarray:
     return np.bitwise_or.reduceat(bits, starts).view(np.int64)
 
 
-def _messages(record: memoryview, at: int, stop: int, expected: int, of: str) -> Iterator[tuple[int, int]]:
+def _messages(record: memoryview, at: int, stop: int, expected: int, message: str) -> Iterator[tuple[int, int]]:
     """Yields the begin and end of each field `expected`, in a message that has no other fields."""
     for number, kind, start, end in _fields(record, at, stop):
         if number != expected or kind != _BYTES:
-            raise Error(f"byte {start}: expected {of} of tf.train.Example, got field {number} of kind {kind}")
+            raise Error(f"byte {start}: expected {message} of tf.train.Example, got field {number} of kind {kind}")
         yield start, end
 
 
