@@ -1,7 +1,7 @@
 """Finds faults in a recording: :func:`doctor` checks a cache or a source and returns a report.
 
-`clocks`, `values`, `rotations`, `episodes`, `latency`, `cameras` and `source` hold the checks: small functions from a `Survey`
-to findings, with their thresholds above them. `page` and `terminal` show a report.
+`clocks`, `values`, `rotations`, `episodes`, `latency`, `cameras` and `source` have the checks: small functions that take a
+`Survey` and yield findings, with their thresholds at the top. `page` and `terminal` show a report.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def doctor(
     progress: Callable[[int, int, str], None] | None = None,
     **options: Any,
 ) -> Report:
-    """Finds what is wrong with a cache, or with a source that could become one.
+    """Finds faults in a cache, or in a source that could become one.
 
     All streams are read once, a few MB at a time. A source is first ingested into a temporary cache; anything that cannot be
     read is a finding too.
@@ -76,7 +76,7 @@ def doctor(
     if os.path.exists(root / "manifest.json"):
         if options:
             raise ArgumentError(f"{next(iter(options))}: goes with a source, got a cache, {root}")
-        report = _look(root, parts)
+        report = _check(root, parts)
         if save:
             store(report, root)
         return report
@@ -97,7 +97,7 @@ def doctor(
                 report = Report(str(root), robocache_version=_lib.function("version")())
                 report.add([source.unreadable(root.name, str(error))])
                 return report
-            report = _look(cache, parts, root)
+            report = _check(cache, parts, root)
     except OSError as error:
         if isinstance(error, FileError):
             raise
@@ -115,7 +115,7 @@ def _checked_splits(splits: Any) -> dict[str, list[int]]:
     return {name: sorted({*part.tolist()}) for name, part in episodes.items()}
 
 
-def _look(cache: Path, splits: dict[str, list[int]], source: Path | None = None) -> Report:
+def _check(cache: Path, splits: dict[str, list[int]], source: Path | None = None) -> Report:
     crc32 = manifest_crc32(cache)
     opened = dataset.open(cache)
     survey = Survey(opened, splits, source)

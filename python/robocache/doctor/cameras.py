@@ -1,4 +1,4 @@
-"""Checks of cameras. A few frames of each are decoded; repeated frames are found by the bytes of their files."""
+"""Checks of cameras. Some frames of each are decoded; repeated frames are found by the bytes of their files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
                 blank.append((row, float(seen.mean()) if seen.size else 0.0))
         if len(ends) == 2 * len({0, camera.rows - 1}) and ends[0] == ends[-1]:
             survey.blank.add(camera.name)
-        if blank and not is_labels(camera.name, camera.attributes):  # an empty mask has one label, and is right
+        if blank and not is_labels(camera.name, camera.attributes):  # a valid empty mask has one label
             row, level = blank[0]
             yield Finding(
                 "warning",
@@ -129,9 +129,9 @@ def _repeats(camera: Stream, clock: Clock) -> Iterator[tuple[int, int]]:
     if not isinstance(values, EncodedFrames):
         sampled = values[:, ::16, ::16]
         step = max(_BYTES // max(sampled[:1].nbytes, 1), 1)
-        for at in range(1, camera.rows, step):
-            part = sampled[at - 1 : at + step].reshape(-1, sampled[0].size)
-            is_repeat[at : at + step][: len(part) - 1] &= (part[1:] == part[:-1]).all(1)
+        for start in range(1, camera.rows, step):
+            part = sampled[start - 1 : start + step].reshape(-1, sampled[0].size)
+            is_repeat[start : start + step][: len(part) - 1] &= (part[1:] == part[:-1]).all(1)
         yield from _runs(is_repeat)
         return
     sizes = np.diff(values.offsets)
@@ -144,7 +144,7 @@ def _repeats(camera: Stream, clock: Clock) -> Iterator[tuple[int, int]]:
 
 
 def _runs(same: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yields [begin, end) of long runs. ``same[i]`` says that row i equals row i - 1; the first and last entries are false."""
+    """Yields [begin, end) of long runs. ``same[i]``: whether row i equals row i - 1; the first and last entries are false."""
     edges = np.flatnonzero(same[1:] != same[:-1])
     ends = zip(edges[::2].tolist(), (edges[1::2] + 1).tolist(), strict=True)
     yield from ((begin, end) for begin, end in ends if end - begin >= FROZEN_ROWS)

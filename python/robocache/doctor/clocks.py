@@ -33,7 +33,7 @@ DRIFT_PERIODS, DRIFT_NOISE, DRIFT_ROWS = 0.5, 8.0, 50
 
 
 def check_nominal_clock(survey: Survey) -> Iterator[Finding]:
-    """Finds streams with stamps of index / rate: the recording's own clock is lost."""
+    """Finds streams whose stamps are index / rate: the recording's own clock is lost."""
     names = [name for name, clock in survey.clocks.items() if clock.stream.clock == "nominal"]
     if names:
         listed = "all streams" if len(names) == len(survey.clocks) else ", ".join(names)
@@ -189,9 +189,9 @@ def check_gaps(survey: Survey) -> Iterator[Finding]:
 def _gaps(name: str, clock: Clock) -> _Gaps:
     time, offsets = clock.stream.time_ns, clock.stream.row_offsets
     rows = []
-    for at in range(1, clock.stream.rows, _CHUNK_ROWS):
-        part = time[at - 1 : at + _CHUNK_ROWS]
-        rows.append(at + np.flatnonzero(np.diff(part) > GAP_PERIODS * clock.period_ns))
+    for start in range(1, clock.stream.rows, _CHUNK_ROWS):
+        part = time[start - 1 : start + _CHUNK_ROWS]
+        rows.append(start + np.flatnonzero(np.diff(part) > GAP_PERIODS * clock.period_ns))
     after = np.concatenate(rows) if rows else np.empty(0, np.int64)
     after = after[~np.isin(after, offsets)]  # the time between two episodes is not a gap
     begins = time[after - 1]
@@ -203,33 +203,40 @@ def _stalls(survey: Survey, found: list[_Gaps]) -> Iterator[Finding]:
     """Finds times of over 10 P in which several streams have a gap and no stream has a row: the recorder stalled."""
     if len(found) < 2:
         return
-    which = np.concatenate([np.full(len(gaps.rows), index) for index, gaps in enumerate(found)])
-    at = np.concatenate([np.arange(len(gaps.rows)) for gaps in found])
+    stream_indices = np.concatenate([np.full(len(gaps.rows), index) for index, gaps in enumerate(found)])
+    gap_indices = np.concatenate([np.arange(len(gaps.rows)) for gaps in found])
     episodes, begins = (np.concatenate([getattr(gaps, name) for gaps in found]) for name in ("episodes", "begins"))
     ends = begins + np.concatenate([gaps.lengths for gaps in found]).astype(np.int64)
     order = np.lexsort((begins, episodes))
     group: list[int] = []
     for gap in [*order.tolist(), -1]:
         if group and (gap < 0 or episodes[gap] != episodes[group[0]] or begins[gap] >= ends[group].min()):
-            yield from _stall(survey, found, which[group], at[group], int(begins[group].max()), int(ends[group].min()))
+            yield from _stall(
+                survey,
+                found,
+                stream_indices[group],
+                gap_indices[group],
+                int(begins[group].max()),
+                int(ends[group].min()),
+            )
             group = []
         group.append(gap)
 
 
 def _stall(
-    survey: Survey, found: list[_Gaps], which: np.ndarray, at: np.ndarray, begin: int, end: int
+    survey: Survey, found: list[_Gaps], stream_indices: np.ndarray, gap_indices: np.ndarray, begin: int, end: int
 ) -> Iterator[Finding]:
     """Yields a finding if the time that these gaps share, [begin, end), is a stall of the recorder."""
     # A gap that is much longer than the shared time has its own cause.
     same = [
         found[w].lengths[a] - (end - begin) <= STALL_PERIODS * found[w].clock.period_ns
-        for w, a in zip(which.tolist(), at.tolist(), strict=True)
+        for w, a in zip(stream_indices.tolist(), gap_indices.tolist(), strict=True)
     ]
-    which, at = which[same], at[same]
-    there = [found[stream] for stream in dict.fromkeys(which.tolist())]
-    if len(there) < 2 or end - begin <= LONG_GAP_PERIODS * min(gaps.clock.period_ns for gaps in there):
+    stream_indices, gap_indices = stream_indices[same], gap_indices[same]
+    stalled = [found[stream] for stream in dict.fromkeys(stream_indices.tolist())]
+    if len(stalled) < 2 or end - begin <= LONG_GAP_PERIODS * min(gaps.clock.period_ns for gaps in stalled):
         return
-    episode = int(there[0].episodes[at[0]])
+    episode = int(stalled[0].episodes[gap_indices[0]])
     first = min(int(clock.first_ns[episode]) for clock in survey.sensors.values() if clock.rows[episode])
     for clock in survey.distinct.values():
         time = clock.stream.time_ns[slice(*clock.stream.row_offsets[episode : episode + 2])]
@@ -237,11 +244,11 @@ def _stall(
         if high > low:
             return  # another stream has rows in this time
         ticks = clock.steady and clock.stream.clock == "recorded" and len(time) and time[0] <= begin and time[-1] >= end
-        if ticks and end - begin > GAP_PERIODS * clock.period_ns and clock not in [gaps.clock for gaps in there]:
+        if ticks and end - begin > GAP_PERIODS * clock.period_ns and clock not in [gaps.clock for gaps in stalled]:
             return
-    for stream, gap in zip(which.tolist(), at.tolist(), strict=True):
+    for stream, gap in zip(stream_indices.tolist(), gap_indices.tolist(), strict=True):
         found[stream].stalls[gap] = True
-    names = [gaps.name for gaps in there]
+    names = [gaps.name for gaps in stalled]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     yield Finding(
         "warning",
@@ -316,9 +323,9 @@ def check_bursts(survey: Survey) -> Iterator[Finding]:
     for name, clock in survey.distinct.items():
         if not clock.steady:
             continue
-        bursts, rows, longest, at = clock.periods.bursts
+        bursts, rows, longest, first_row = clock.periods.bursts
         if bursts:
-            location = clock.locate(at)
+            location = clock.locate(first_row)
             yield Finding(
                 "warning" if rows > BURST_WARNING * clock.stream.rows else "note",
                 "burst",
@@ -393,38 +400,38 @@ def _coverage(survey: Survey, clocks: dict[str, Clock]) -> Iterator[Finding]:
     names = list(clocks)
     rows = np.array([clocks[name].rows for name in names])
     first, last = (np.array([getattr(clocks[name], end) for name in names]) for end in ("first_ns", "last_ns"))
-    there = rows >= 2
-    for episode in np.flatnonzero(there.sum(0) >= 2).tolist():
-        within = np.flatnonzero(there[:, episode])
-        begins, ends = first[within, episode], last[within, episode]
+    has_rows = rows >= 2
+    for episode in np.flatnonzero(has_rows.sum(0) >= 2).tolist():
+        present = np.flatnonzero(has_rows[:, episode])
+        begins, ends = first[present, episode], last[present, episode]
         # The reference is the stream that overlaps most others; among equals, the longest.
         common = (begins[:, None] <= ends) & (ends[:, None] >= begins)
         main = int(np.lexsort((ends - begins, common.sum(1)))[-1])
         apart = (begins > ends[main]) | (ends < begins[main])
-        for at in np.flatnonzero(apart).tolist():
-            seconds = float(begins[at] - begins[main]) / 1e9
+        for index in np.flatnonzero(apart).tolist():
+            seconds = float(begins[index] - begins[main]) / 1e9
             yield Finding(
                 "error",
                 "no-common-time",
-                f"no moment in common with {names[within[main]]}: it begins {abs(seconds):.6g} s "
-                f"{'after' if seconds > 0 else 'before'} that{survey.also(names[within[at]])}",
+                f"no moment in common with {names[present[main]]}: it begins {abs(seconds):.6g} s "
+                f"{'after' if seconds > 0 else 'before'} that{survey.also(names[present[index]])}",
                 episode=episode,
-                stream=names[within[at]],
+                stream=names[present[index]],
                 value=seconds,
                 expected=0.0,
                 advice="Their clocks start at different times: shift one at the source, or give the loader its offset.",
             )
         kept = np.flatnonzero(~apart)
         begin, end = int(begins[kept].min()), int(ends[kept].max())
-        for at in kept.tolist():
-            name = names[within[at]]
+        for index in kept.tolist():
+            name = names[present[index]]
             for code, lack, which in (
-                ("late-start", int(begins[at]) - begin, int(np.argmin(begins[kept]))),
-                ("early-end", end - int(ends[at]), int(np.argmax(ends[kept]))),
+                ("late-start", int(begins[index]) - begin, int(np.argmin(begins[kept]))),
+                ("early-end", end - int(ends[index]), int(np.argmax(ends[kept]))),
             ):
                 share = lack / max(end - begin, 1)
                 if lack > max(UNCOVERED_PERIODS * clocks[name].period_ns, UNCOVERED_S * 1e9) and share > UNCOVERED_NOTE:
-                    other = names[within[kept[which]]]
+                    other = names[present[kept[which]]]
                     late = code == "late-start"
                     yield Finding(
                         "warning" if share > UNCOVERED_WARNING else "note",
@@ -433,7 +440,7 @@ def _coverage(survey: Survey, clocks: dict[str, Clock]) -> Iterator[Finding]:
                         f"{share:.0%} of the episode{survey.also(name)}",
                         episode=episode,
                         stream=name,
-                        row=0 if late else int(rows[within[at], episode]) - 1,
+                        row=0 if late else int(rows[present[index], episode]) - 1,
                         value=lack / 1e9,
                         expected=0.0,
                         advice="Windows there are padded (is_pad), and edges='drop' skips them. If it is the same in every "
@@ -464,10 +471,10 @@ def _drift(name: str, clock: Clock, other: str, reference: Clock) -> Iterator[Fi
         if np.array_equal(time, base):
             continue
         lag = (time - base).astype(np.float64)
-        at = (base - base[0]).astype(np.float64)
-        slope, start = np.polyfit(at, lag, 1)
-        moved = slope * at[-1]
-        noise = float(np.std(lag - start - slope * at))
+        elapsed = (base - base[0]).astype(np.float64)
+        slope, start = np.polyfit(elapsed, lag, 1)
+        moved = slope * elapsed[-1]
+        noise = float(np.std(lag - start - slope * elapsed))
         if abs(moved) > max(DRIFT_PERIODS * clock.period_ns, DRIFT_NOISE * noise):
             yield Finding(
                 "warning",
@@ -538,7 +545,7 @@ def check_missing_streams(survey: Survey) -> Iterator[Finding]:
         numbers = np.flatnonzero((count == 0) & ~empty).tolist()
         if numbers:
             text = name not in survey.sensors
-            once = int(count.max()) <= 1  # a description, such as a camera's, sent once when it is known
+            once = int(count.max()) <= 1  # a description, such as a camera's, that is sent once when it is known
             yield Finding(
                 "note" if text or once else "warning",
                 "missing-stream",

@@ -1,4 +1,4 @@
-"""Checks of episodes: their lengths, repeated ones, splits that share some, actions equal to the state, texts of tasks."""
+"""Checks of episodes: lengths, repeated episodes, splits that share episodes, actions equal to the state, texts of tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..tasks import MomentTexts, rows_without_text, task_streams, texts_of_numbe
 from .streams import Survey, is_action, ranges
 
 LENGTH_FACTOR, LENGTH_MADS, LENGTH_EPISODES = 4.0, 5.0, 8
-_BYTES = 1 << 24  # of two episodes, compared at a time
+_BYTES = 1 << 24  # of two episodes, compared at once
 SHIFTS, SHIFT_SHARE, SHIFT_EPISODES = 3, 0.99, 20
 
 
@@ -25,14 +25,14 @@ def check_lengths(survey: Survey) -> Iterator[Finding]:
     if not survey.sensors or len(survey.dataset) < LENGTH_EPISODES:
         return
     spans = np.max([clock.span_ns for clock in survey.sensors.values()], axis=0) / 1e9
-    there = np.flatnonzero(spans > 0)
-    if len(there) < LENGTH_EPISODES:
+    present = np.flatnonzero(spans > 0)
+    if len(present) < LENGTH_EPISODES:
         return
-    logs = np.log(spans[there])
+    logs = np.log(spans[present])
     middle = float(np.median(logs))
     spread = 1.4826 * float(np.median(np.abs(logs - middle)))
     far = np.abs(logs - middle) > max(math.log(LENGTH_FACTOR), LENGTH_MADS * spread)
-    for episode in there[far].tolist():
+    for episode in present[far].tolist():
         yield Finding(
             "note",
             "episode-length",
@@ -45,7 +45,7 @@ def check_lengths(survey: Survey) -> Iterator[Finding]:
 
 
 def check_boundaries(survey: Survey) -> Iterator[Finding]:
-    """Finds rows within an episode that the recording calls the first or the last of one."""
+    """Finds rows within an episode that the recording marks as the first or the last of one."""
     for stream in survey.numbers:
         called = re.split(r"[/.]", stream.name)[-1]
         if called not in ("is_first", "is_last") or int(np.prod(stream.shape)) != 1:
@@ -83,9 +83,9 @@ def check_repeated_episodes(survey: Survey) -> Iterator[Finding]:
     repeats = [
         group for candidates in found.values() if len(candidates) > 1 for group in _equal(survey, streams, candidates)
     ]
-    of_split = {episode: name for name, episodes in splits(survey).items() for episode in episodes}
+    split_of = {episode: name for name, episodes in splits(survey).items() for episode in episodes}
     for group in sorted(repeats):
-        parts = {of_split[episode] for episode in group if episode in of_split}
+        parts = {split_of[episode] for episode in group if episode in split_of}
         if len(parts) > 1:
             yield Finding(
                 "error",
@@ -166,7 +166,9 @@ def splits(survey: Survey) -> dict[str, list[int]]:
         part = re.fullmatch(r"(\d{1,18}):(\d{1,18})", span) if isinstance(span, str) else None
         if part:
             begin, end = int(part[1]), int(part[2])
-            found[name] = sorted(at for number, at in source_episodes(dataset).items() if begin <= number < end)
+            found[name] = sorted(
+                episode for number, episode in source_episodes(dataset).items() if begin <= number < end
+            )
     return dict(found)
 
 
@@ -186,12 +188,12 @@ def _samples(stream: Stream) -> Iterator[tuple[int, int] | None]:
     """Yields a key for each episode that equal episodes share; None if all its rows are equal, so it shows nothing."""
     number = np.diff(stream.row_offsets)
     rows = stream.row_offsets[:-1, None] + np.arange(8) * np.maximum(number - 1, 0)[:, None] // 7
-    rows = np.minimum(rows, stream.rows - 1)  # the last episodes may have none
+    rows = np.minimum(rows, stream.rows - 1)  # the last episodes may have no rows
     step = max(_BYTES // max(8 * stream.dtype.itemsize * math.prod(stream.shape), 1), 1)
-    for at in range(0, len(rows), step):
-        some = stream.values[rows[at : at + step]]
-        moves = (some != some[:, :1]).reshape(len(some), -1).any(1) & (number[at : at + step] > 1)
-        for n, row, moving in zip(number[at : at + step].tolist(), some, moves.tolist(), strict=True):
+    for start in range(0, len(rows), step):
+        samples = stream.values[rows[start : start + step]]
+        moves = (samples != samples[:, :1]).reshape(len(samples), -1).any(1) & (number[start : start + step] > 1)
+        for n, row, moving in zip(number[start : start + step].tolist(), samples, moves.tolist(), strict=True):
             yield (n, hash(row.tobytes())) if moving else None
 
 
@@ -215,8 +217,8 @@ def _same_values(survey: Survey, stream: Stream, one: int, other: int) -> bool:
     if a.stop - a.start != b.stop - b.start:
         return False
     step = max(_BYTES // max(stream.dtype.itemsize * math.prod(stream.shape), 1), 1)
-    for at in range(0, a.stop - a.start, step):
-        parts = [slice(rows.start + at, min(rows.start + at + step, rows.stop)) for rows in (a, b)]
+    for start in range(0, a.stop - a.start, step):
+        parts = [slice(rows.start + start, min(rows.start + start + step, rows.stop)) for rows in (a, b)]
         same = stream.values[parts[0]].tobytes() == stream.values[parts[1]].tobytes()
         for part in parts:
             survey.forget(stream, part)
@@ -226,20 +228,21 @@ def _same_values(survey: Survey, stream: Stream, one: int, other: int) -> bool:
 
 
 def _same_frames(camera: Stream, one: int, other: int) -> bool:
-    """Compares the sizes of all files and the bytes of three; for raw frames three of them. True if one has no frames."""
+    """Compares the sizes of all files, and the bytes of three; for raw frames three frames. True if an episode has no frames."""
     a, b = _rows(camera, one), _rows(camera, other)
     if a.start == a.stop or b.start == b.stop:
         return True
     if a.stop - a.start != b.stop - b.start:
         return False
-    values, some = camera.values, (np.arange(3) * (a.stop - a.start - 1) // 2).tolist()
+    values, compared = camera.values, (np.arange(3) * (a.stop - a.start - 1) // 2).tolist()
     if not isinstance(values, EncodedFrames):
-        return all(np.array_equal(values[a.start + row], values[b.start + row]) for row in some)
+        return all(np.array_equal(values[a.start + row], values[b.start + row]) for row in compared)
     offsets = values.offsets
     if not np.array_equal(np.diff(offsets[a.start : a.stop + 1]), np.diff(offsets[b.start : b.stop + 1])):
         return False
     files = [
-        [values.data[slice(*offsets[start + row : start + row + 2])] for row in some] for start in (a.start, b.start)
+        [values.data[slice(*offsets[start + row : start + row + 2])] for row in compared]
+        for start in (a.start, b.start)
     ]
     return all(np.array_equal(one, other) for one, other in zip(*files, strict=True))
 
@@ -266,7 +269,7 @@ def share_of_same(survey: Survey, action: Stream, state: Stream, shift: int) -> 
 
 
 def check_texts(survey: Survey) -> Iterator[Finding]:
-    """Finds numbers of texts that the table lacks, and episodes with several texts whose times no stream gives."""
+    """Finds numbers whose text the table lacks, and episodes with several texts at unknown times."""
     tasks = {stream.name for stream in task_streams(survey.dataset)}
     for stream in survey.numbers:
         if not texts_of_numbers(survey.dataset, stream) or not len(rows := rows_without_text(survey.dataset, stream)):

@@ -1,4 +1,4 @@
-"""Finds streams that make the same motion, one later than the other, as a state after its command.
+"""Finds streams that make the same motion, one later than the other, such as a state after its command.
 
 Stamps alone cannot show a latency inside a recording, but motion can. The rates of change of two streams are correlated at
 all lags, piece by piece. The lag at the peak is reported if the peak is clear and the lag is the same in most pieces.
@@ -164,13 +164,15 @@ def _correlate(
     if count - base < 2 * largest:
         return None
     grid = np.arange(count) * (step_s * 1e9)
-    here, weight = _rates(stream, rows, [feature for feature, _ in features], time - zero, grid, base)
-    there, other_weight = _rates(reference, others, [feature for _, feature in features], other - zero, grid, base)
+    changes, weight = _rates(stream, rows, [feature for feature, _ in features], time - zero, grid, base)
+    other_changes, other_weight = _rates(
+        reference, others, [feature for _, feature in features], other - zero, grid, base
+    )
     weight *= other_weight
     if weight.sum() < _MOTION:
         return None
     size = 1 << (2 * (count - base) - 1).bit_length()
-    spectrum = (np.conj(np.fft.rfft(there, size)) * np.fft.rfft(here, size) * weight[:, None]).sum(0)
+    spectrum = (np.conj(np.fft.rfft(other_changes, size)) * np.fft.rfft(changes, size) * weight[:, None]).sum(0)
     whole = np.fft.irfft(spectrum, size) / weight.sum()
     lags = np.arange(-largest, largest + 1)
     curve: np.ndarray = whole[lags] * ((count - base) / (count - base - np.abs(lags)))
@@ -184,8 +186,8 @@ def _rates(
     motion, 0 to 1: the correlation of one change with the next, which is 0 for noise."""
     values = stream.values[rows]
     values = values.reshape(len(values), -1)[:, features].astype(np.float64)
-    at = time.astype(np.float64)
-    changes = np.stack([np.interp(grid, at, column) for column in values.T])
+    times = time.astype(np.float64)
+    changes = np.stack([np.interp(grid, times, column) for column in values.T])
     changes = changes[:, base:] - changes[:, :-base]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         changes -= changes.mean(1, keepdims=True)
@@ -196,13 +198,13 @@ def _rates(
 
 def _peak(curve: np.ndarray, step_s: float) -> tuple[float, float]:
     """Returns the lag of the highest point, refined by a parabola through three points, and its value."""
-    at = int(np.argmax(curve))
+    peak = int(np.argmax(curve))
     shift = 0.0
-    if 0 < at < len(curve) - 1:
-        before, top, after = curve[at - 1 : at + 2].tolist()
+    if 0 < peak < len(curve) - 1:
+        before, top, after = curve[peak - 1 : peak + 2].tolist()
         bend = before - 2 * top + after
         shift = 0.5 * (before - after) / bend if bend else 0.0
-    return (at + shift - len(curve) // 2) * step_s, float(curve[at])
+    return (peak + shift - len(curve) // 2) * step_s, float(curve[peak])
 
 
 def _report(

@@ -62,11 +62,11 @@ class Pictures:
     """All pictures of a report.
 
     Attributes:
-        streams: those of at most 64 streams.
+        streams: the pictures of at most 64 streams.
         borders: the begins of the episodes and the end of the last one, from 0 to 1; at most 300 episodes.
         seconds: the duration of these episodes together.
         episodes: the number of these episodes.
-        strips: those of the first 16 cameras.
+        strips: the strips of the first 16 cameras.
     """
 
     streams: list[StreamPicture]
@@ -82,10 +82,10 @@ def draw(survey: Survey) -> Pictures:
     episodes = min(len(survey.dataset), EPISODES)
     begins, lengths = np.zeros(episodes, np.int64), np.zeros(episodes)
     for episode in range(episodes):
-        there = [clock for clock in clocks if clock.rows[episode]]
-        if there:
-            begins[episode] = min(int(clock.first_ns[episode]) for clock in there)
-            lengths[episode] = max(int(clock.last_ns[episode]) for clock in there) - int(begins[episode])
+        present = [clock for clock in clocks if clock.rows[episode]]
+        if present:
+            begins[episode] = min(int(clock.first_ns[episode]) for clock in present)
+            lengths[episode] = max(int(clock.last_ns[episode]) for clock in present) - int(begins[episode])
     borders = np.concatenate([[0.0], np.cumsum(lengths)])
     whole = max(float(borders[-1]), 1.0)
 
@@ -136,8 +136,8 @@ def _smaller(frame: np.ndarray) -> np.ndarray:
 def _stream(clock: Clock, survey: Survey) -> StreamPicture:
     stream, periods = clock.stream, clock.periods
     number, low, high, total = periods.parts.T
-    none = number == 0
-    low, high, mean = (np.where(none, np.nan, x) for x in (low, high, total / np.maximum(number, 1)))
+    is_empty = number == 0
+    low, high, mean = (np.where(is_empty, np.nan, x) for x in (low, high, total / np.maximum(number, 1)))
     picture = StreamPicture(stream.name, clock.period_ns, low, mean, high, periods.histogram, periods.zeros)
     if stream.kind == "numbers":
         stats = survey.dataset.stats[stream.name]

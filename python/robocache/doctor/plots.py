@@ -113,11 +113,11 @@ def timeline_plot(pictures: Pictures) -> str:
         for begin, end in picture.spans:
             wide = max(x(end) - x(begin), 0.6)
             parts.append(f'<rect class="bar" x="{x(begin)}" y="{y + 5}" width="{wide:.1f}" height="{lane - 10}"/>')
-        for at in picture.gaps:
-            parts.append(f'<rect class="gap" x="{x(at) - 0.75}" y="{y + 2}" width="1.5" height="{lane - 4}"/>')
+        for position in picture.gaps:
+            parts.append(f'<rect class="gap" x="{x(position) - 0.75}" y="{y + 2}" width="1.5" height="{lane - 4}"/>')
     for tick in _ticks(0, pictures.seconds, 8):
-        at = x(tick / pictures.seconds)
-        parts.append(f'<text class="tick mid" x="{at}" y="{bottom + 16}">{tick:g} s</text>')
+        position = x(tick / pictures.seconds)
+        parts.append(f'<text class="tick mid" x="{position}" y="{bottom + 16}">{tick:g} s</text>')
     return _svg(
         height, f"the times when each stream has rows, in {pictures.episodes} episodes one after another", parts, width
     )
@@ -173,7 +173,7 @@ def _ticks(low: float, high: float, number: int) -> list[float]:
 
 
 def _short(text: str, length: int) -> str:
-    """Returns the text, with its middle cut out if it is longer; the whole text becomes a title."""
+    """Returns the text, with its middle cut out if it is too long; a title then has the whole text."""
     text = printable(text)
     if len(text) <= length:
         return escape(text)

@@ -16,17 +16,17 @@ from .values import mapping_line, methods_of
 
 UNIT = 1e-3  # the length of each row may differ from 1 by this much
 ROWS_LEAST = 20
-# Methods that make no number of a rotation by itself.
+# Methods that do not interpolate the numbers of a rotation one by one.
 _WHOLE = {"slerp", "pose", "previous", "nearest", "next"}
 _NUMBERED = re.compile(r"(?i).*q\D*0\]?\n.*q\D*1\]?\n.*q\D*2\]?\n.*q\D*3\]?")
-_NUMBERS = 1 << 20  # checked at a time
+_NUMBERS = 1 << 20  # checked at once
 
 
 def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
-    """Finds four features of length 1 in every row that no method of the stream covers, and gives the mapping that makes them
-    a rotation; and matrices that turn in every row, with the mapping that holds them.
+    """Finds blocks of four features of length 1 in every row that no method covers, and matrices that are rotations in every row.
+    Gives the mapping that makes the blocks rotations, or holds the matrices.
 
-    Columns of which fewer than two change are not rotations, nor are rows of one 1 and three 0.
+    Blocks of which fewer than two features change are no rotations, nor are rows of one 1 and three 0.
     """
     for stream in survey.floats:
         features = math.prod(stream.shape)
@@ -60,9 +60,9 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
         described = [feature_names(stream, list(range(start, start + 4))) for start in mended[:3]]
         more = f" and {len(mended) - 3} more" if len(mended) > 3 else ""
         turns = sum(flips[start][0] for start in mended)
-        blocks_said: list[list[int | str]] = [[start, start + 4, "slerp"] for start in mended]
-        blocks_said += [[start, stop, method] for start, stop, method in methods if not _overlap(start, stop, mended)]
-        blocks_said.sort(key=lambda block: int(block[0]))
+        new_blocks: list[list[int | str]] = [[start, start + 4, "slerp"] for start in mended]
+        new_blocks += [[start, stop, method] for start, stop, method in methods if not _overlap(start, stop, mended)]
+        new_blocks.sort(key=lambda block: int(block[0]))
         yield Finding(
             "warning",
             "quaternion-without-method",
@@ -73,7 +73,7 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
             value=turns,
             advice="If they are a rotation, ingest with --mapping FILE, which contains"
             + (" (by the stream's name in the source)" if "mapping" in survey.dataset.provenance else "")
-            + f":\n{mapping_line(stream.name, blocks_said)}"
+            + f":\n{mapping_line(stream.name, new_blocks)}"
             + (
                 "\n(of components 0 to 3 the first is w in most sources)"
                 if any(_NUMBERED.fullmatch("\n".join(stream.names[f : f + 4])) for f in mended)
@@ -83,12 +83,12 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
 
 
 def _are_rotations(survey: Survey, stream: Stream) -> bool:
-    """Whether the first three rows and columns of every matrix turn, and are not the same in all rows."""
+    """Whether every matrix is a rotation in its first three rows and columns, and they are not the same in all rows."""
     step, before = max(_NUMBERS // math.prod(stream.shape), 1), None
     changes = False
-    for at in range(0, stream.rows, step):
-        rows = slice(at, min(at + step, stream.rows))
-        values = stream.values[rows].reshape(rows.stop - at, -1, *stream.shape[-2:])
+    for start in range(0, stream.rows, step):
+        rows = slice(start, min(start + step, stream.rows))
+        values = stream.values[rows].reshape(rows.stop - start, -1, *stream.shape[-2:])
         turns = values[..., :3, :3].astype(np.float64)
         survey.forget(stream, rows)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -104,35 +104,39 @@ def _overlap(start: int, stop: int, blocks: list[int]) -> bool:
 
 
 def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int, tuple[int, float]]:
-    """Returns the blocks of four with length 1 in every row, how often their sign turns from row to row, and by how much the length
-    differs from 1 at most. Where a component is near 0, a block beside the rotation's has about that length, too."""
-    left = np.array(blocks, np.int64)
-    turns = np.zeros(len(left), np.int64)
-    worst = np.zeros(len(left))
-    mixed = np.zeros(len(left), bool)  # some row is not one 1 and three 0
+    """Returns the blocks of four with length 1 in every row: how often their sign turns from row to row, and the largest deviation of
+    the length from 1. If a component is near 0, a block beside the rotation's has a length near 1 too."""
+    kept = np.array(blocks, np.int64)
+    turns = np.zeros(len(kept), np.int64)
+    worst = np.zeros(len(kept))
+    mixed = np.zeros(len(kept), bool)  # some row is not one 1 and three 0
     step = max(_NUMBERS // math.prod(stream.shape), 2)
     first = np.zeros(stream.rows + 1, bool)
     first[stream.row_offsets] = True
     before = None
-    for at in range(0, stream.rows, step):
-        if not len(left):
+    for start in range(0, stream.rows, step):
+        if not len(kept):
             break
-        rows = slice(at, min(at + step, stream.rows))
+        rows = slice(start, min(start + step, stream.rows))
         table = stream.values[rows].reshape(rows.stop - rows.start, -1).astype(np.float64)
         survey.forget(stream, rows)
-        four = table[:, left[:, None] + np.arange(4)]  # [rows, blocks, 4]
+        four = table[:, kept[:, None] + np.arange(4)]  # [rows, blocks, 4]
         with np.errstate(invalid="ignore", over="ignore"):
             off = np.abs(np.sqrt((four * four).sum(2)) - 1)
-            stay = (off <= UNIT).all(0)
-        four, left, turns, mixed = four[:, stay], left[stay], turns[stay], mixed[stay]
-        worst = np.maximum(worst[stay], off[:, stay].max(0))
+            passing = (off <= UNIT).all(0)
+        four, kept, turns, mixed = four[:, passing], kept[passing], turns[passing], mixed[passing]
+        worst = np.maximum(worst[passing], off[:, passing].max(0))
         mixed |= (np.abs(four).max(2) < 1 - UNIT).any(0)
-        whole = four if before is None else np.concatenate([before[:, stay], four])
+        whole = four if before is None else np.concatenate([before[:, passing], four])
         dots = (whole[1:] * whole[:-1]).sum(2)
         same = ~first[rows.start + (before is None) : rows.stop]
         turns += ((dots < 0) & same[:, None]).sum(0)
         before = four[-1:]
-    return {int(f): (int(n), float(of)) for f, n, of, mix in zip(left, turns, worst, mixed, strict=True) if mix}
+    return {
+        int(f): (int(n), float(deviation))
+        for f, n, deviation, mix in zip(kept, turns, worst, mixed, strict=True)
+        if mix
+    }
 
 
 CHECKS = (check_unit_lengths,)

@@ -1,4 +1,4 @@
-"""Findings from what ingest recorded about its source, and from a LeRobot dataset's own statistics."""
+"""Findings from the notes of ingest about its source, and from a LeRobot dataset's own statistics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _KINDS = (
     ),
 )
 TOLERANCE = 1e-3  # relative to the column's range
-# Relative to the largest value. Summing float32 row by row is off by up to 2^-24 a row, a few digits in JSON by 1e-5.
+# Relative to the largest value. A float32 sum row by row is off by up to 2^-24 for each row, a few digits in JSON by 1e-5.
 ROUNDING = 1e-5, 1e-3
 
 
@@ -56,7 +56,9 @@ def _findings_of_ingest(record: Ingested) -> Iterator[Finding]:
         also = f"; and {len(more)} more like it, {more[-1][0]} the last" if more else ""
         yield replace(finding, message=finding.message + also, count=1 + len(more))
     if streams := record.repaired:
-        counts = {name: ", ".join(f"{what} {n}" for what, n in of.items() if n) for name, of in streams.items()}
+        counts = {
+            name: ", ".join(f"{what} {n}" for what, n in repairs.items() if n) for name, repairs in streams.items()
+        }
         yield Finding(
             "note",
             "repaired",
@@ -109,33 +111,33 @@ def unreadable(what: str, reason: str) -> Finding:
 
 
 def check_source_statistics(survey: Survey) -> Iterator[Finding]:
-    """Compares meta/stats.json of the cache's LeRobot dataset, if it still exists, with the cache's rows.
+    """Compares the statistics of the cache's LeRobot dataset, if it still exists, with the cache's rows.
 
     Mean, std, min and max must agree within a thousandth of the column's range plus the rounding of float32 sums. v2.1's
-    meta/episodes_stats.jsonl is compared by episode. Caches with appended sources are not compared, nor those of a part of the
-    episodes with meta/stats.json.
+    meta/episodes_stats.jsonl is compared episode by episode. A cache with appended sources is not compared, and a cache of some of
+    the episodes not with meta/stats.json.
     """
     provenance = survey.dataset.provenance
     from ..ingest.files import is_source  # imported here, because ingest takes long to import
 
     source = survey.source or Path(survey.dataset.path).parent / str(provenance.get("source") or "")
-    if not is_source(provenance, source):  # it is elsewhere, or another source has its path
+    if not is_source(provenance, source):  # it moved, or another source has its path
         return
     meta = source / "meta"
     if provenance.get("format") != "lerobot" or provenance.get("appended") or not meta.is_dir():
         return
-    statistics, found = _json(meta / "stats.json"), list[Finding | None]()
+    statistics, findings = _json(meta / "stats.json"), list[Finding | None]()
     info = _json(meta / "info.json")
     total = info.get("total_frames") if isinstance(info, dict) else None
     if isinstance(statistics, dict):
         for stream in survey.numbers:
-            of_stream = statistics.get(stream.name)
+            declared = statistics.get(stream.name)
             is_part = isinstance(total, int) and stream.rows < total
-            if isinstance(of_stream, dict) and not is_part:
+            if isinstance(declared, dict) and not is_part:
                 stats = survey.dataset.stats[stream.name]
                 rows = {key: np.ravel(getattr(stats, key)) for key in ("mean", "std", "min", "max")}
-                found.append(_compared(meta / "stats.json", stream.name, None, of_stream, rows, stream.rows))
-        found += _of_cameras(survey, meta / "stats.json", None, statistics)
+                findings.append(_compared(meta / "stats.json", stream.name, None, declared, rows, stream.rows))
+        findings += _of_cameras(survey, meta / "stats.json", None, statistics)
     per_episode = meta / "episodes_stats.jsonl"
     episodes = source_episodes(survey.dataset)
     for line in _lines(per_episode) if episodes else ():
@@ -143,19 +145,19 @@ def check_source_statistics(survey: Survey) -> Iterator[Finding]:
         episode = episodes.get(number) if isinstance(number, int) else None
         if episode is None or not isinstance(line.get("stats"), dict):
             continue
-        found += _of_cameras(survey, per_episode, episode, line["stats"])
+        findings += _of_cameras(survey, per_episode, episode, line["stats"])
         for stream in survey.numbers:
-            of_stream = line["stats"].get(stream.name)
+            declared = line["stats"].get(stream.name)
             values = stream.values[slice(*stream.row_offsets[episode : episode + 2].tolist())]
-            if not isinstance(of_stream, dict) or not len(values):
+            if not isinstance(declared, dict) or not len(values):
                 continue
             table = values.reshape(len(values), -1).astype(np.float64)
             table[np.isinf(table)] = np.nan
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # for features without a finite number
                 rows = {key: getattr(np, f"nan{key}")(table, axis=0) for key in ("mean", "std", "min", "max")}
-            found.append(_compared(per_episode, stream.name, episode, of_stream, rows, len(table)))
-    yield from filter(None, found)
+            findings.append(_compared(per_episode, stream.name, episode, declared, rows, len(table)))
+    yield from filter(None, findings)
 
 
 def _of_cameras(survey: Survey, file: Path, episode: int | None, statistics: dict[str, Any]) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from ..dataset import Dataset, Stream
 
 # A clock is steady if at least this share of its periods is within half a median period of the median.
 _STEADY = 0.8
-_KEPT_BYTES = 1 << 28  # up to this much stays mapped
+_KEPT_BYTES = 1 << 28  # the most bytes that stay mapped
 EDGES = np.geomspace(0.05, 20, 53)  # the edges of histograms of periods, in median periods
 
 _scan_clock, _array_of = _lib.function("scan_clock"), _lib.function("array_of")
@@ -88,13 +88,13 @@ class Clock:
 
     def _at(self, rows: np.ndarray) -> np.ndarray:
         found = np.zeros(len(rows), np.int64)
-        there = self.rows > 0
-        found[there] = self.stream.time_ns[rows[there]]
+        has_rows = self.rows > 0
+        found[has_rows] = self.stream.time_ns[rows[has_rows]]
         return found
 
     @cached_property
     def span_ns(self) -> np.ndarray:
-        """float64 ``[episodes]``: from the first to the last row."""
+        """The time from the first to the last row, float64 ``[episodes]``."""
         span: np.ndarray = (self.last_ns - self.first_ns).astype(np.float64)
         return span
 
@@ -116,7 +116,7 @@ class Clock:
         return float(1e9 * number.sum() / total.sum()) if total.sum() > 0 else 0.0
 
     def episode_of(self, rows: Any) -> np.ndarray:
-        """The episodes of these rows of the stream."""
+        """Returns the episodes of these rows of the stream."""
         episodes: np.ndarray = np.searchsorted(self.stream.row_offsets, rows, side="right") - 1
         return episodes
 
@@ -134,7 +134,7 @@ class Survey:
     Attributes:
         dataset: the cache.
         splits: lists of episodes by name; no episode may be in two of them.
-        source: the path that the cache was just made of; None where the cache itself was given.
+        source: the source that the cache was just made of; None if the cache itself was given.
         blank: cameras whose first and last frames show one colour, once checked.
     """
 
@@ -170,7 +170,7 @@ class Survey:
         return {first: others for first, *others in alike.values()}
 
     def also(self, name: str) -> str:
-        """Returns the end of a message, which names the other streams on the clock."""
+        """Returns the end of a message: the other streams on the clock."""
         others = self._shared[name]
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
         return f"; {', '.join(others[:4])}{more} on the same clock" if others else ""
@@ -200,7 +200,7 @@ class Survey:
             _forget(stream.values[rows])
 
     def declared_rate_hz(self, stream: Stream) -> float | None:
-        """The rate that the source declares for the stream."""
+        """Returns the rate that the source declares for the stream, or None."""
         source = self.dataset.provenance.get(str(self.dataset.provenance.get("format")))
         fps = source.get("fps") if isinstance(source, dict) else None
         attributes = stream.attributes

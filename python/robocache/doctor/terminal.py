@@ -15,14 +15,14 @@ from ..view import Name
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDEST = 100
-# The number of findings of a code that are shown by default. Notes of a code are one, cut after two lines.
+# The number of findings of a code that are shown by default. Notes of a code share one line, cut after two lines.
 _SHOWN = 3
 
 
 def show(report: Report, console: Console, *, lines: int | None = None) -> None:
     """Prints the verdict, then the findings by severity and code, the worst first.
 
-    lines: findings of each code, with what to do. None: a few of errors and warnings; of notes one, in short.
+    lines: the findings shown for each code, with the advice. None: a few errors and warnings, and one short line for notes.
     """
     width = min(console.width, _WIDEST)
     counts = report.counts
@@ -35,19 +35,19 @@ def show(report: Report, console: Console, *, lines: int | None = None) -> None:
         console.print(Text(f"\n{count(counts[severity], severity)}", _STYLES[severity]))
         found = [finding for finding in report.findings if finding.severity == severity]
         for code, group in groupby(found, key=lambda finding: finding.code):
-            alike = list(group)
-            number = len(alike) + report.more.get(code, 0)
+            group_findings = list(group)
+            number = len(group_findings) + report.more.get(code, 0)
             title = code if number == 1 else f"{code} ({number})"
             if severity == "note" and lines is None:
-                console.print(Name(end(f"{title}: {_said(alike[0])}", 2 * width - 30)), width=width)
+                console.print(Name(end(f"{title}: {_located(group_findings[0])}", 2 * width - 30)), width=width)
                 continue
-            shown = alike[: lines or _SHOWN]
+            shown = group_findings[: lines or _SHOWN]
             table = Table.grid(padding=(0, 1))
             for finding in shown:
-                table.add_row(" -", Name(_said(finding)))
+                table.add_row(" -", Name(_located(finding)))
             if more := number - len(shown):
                 table.add_row("", Text(f"and {more} more", "dim"))
-            if advice := alike[0].advice:
+            if advice := group_findings[0].advice:
                 table.add_row(Text(" →", "dim"), Text(advice.splitlines()[0], "dim"))
             console.print(Text(title, "bold"))
             console.print(table, width=width)
@@ -55,12 +55,12 @@ def show(report: Report, console: Console, *, lines: int | None = None) -> None:
             for line in finding.advice.split("\n")[1:]:
                 console.print(Text(printable(line)), soft_wrap=True)
     rows = sum(stream["rows"] for stream in report.streams)
-    looked = (
+    checked = (
         f"{count(report.episodes, 'episode')}, {count(len(report.streams), 'stream')}, {count(rows, 'row')}"
         if report.streams or report.manifest_crc32 is not None
         else "no cache was written"
     )
-    console.print(Text(f"\nlooked at: {looked}"))
+    console.print(Text(f"\nlooked at: {checked}"))
     if report.findings and lines is None:
         console.print(Text("all findings, and what to do: --lines 50, --html FILE or --json", "dim"))
     if report.manifest_crc32 is not None:
@@ -69,5 +69,5 @@ def show(report: Report, console: Console, *, lines: int | None = None) -> None:
         console.print(Text(f"not stored: {printable(report.not_stored)}", "dim"))
 
 
-def _said(finding: Finding) -> str:
+def _located(finding: Finding) -> str:
     return f"{finding.where}: {finding.message}" if finding.where else finding.message

@@ -21,23 +21,23 @@ from .streams import Clock, Survey, feature_names, index_of, is_action
 
 # src/robocache/cache/scan.hpp has the thresholds of the pass itself.
 STUCK_S = 1.0  # a value is stuck if it repeats for this time and for 20 rows,
-# in a column that repeats in at most this share of its other rows, and of the episodes
+# in a column that repeats in at most the first share of its other rows, and in at most the second share of the episodes
 STUCK_ELSEWHERE, STUCK_EPISODES = 0.05, 0.1
 MOVING = 0.5  # a stream moves if at least this share of its rows changes
-JUMPS_AN_EPISODE = 0.5  # jumps in an episode; a column with more is not reported, it jumps by its nature
+JUMPS_AN_EPISODE = 0.5  # jumps in an episode; a column with more jumps by its nature and is not reported
 JUMP_RANGE = 0.2  # a jump is at least this share of the column's range
 QUATERNION_NORM = 0.01
 STATS_TOLERANCE = 1e-5
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-_BYTES = 1 << 24  # scanned at a time
-_NUMBERS = 1 << 18  # numbers compared with the row before at a time
+_BYTES = 1 << 24  # the bytes scanned at once
+_NUMBERS = 1 << 18  # the numbers compared with the row before at once
 _scan_open, _scan_add, _scan_found = (_lib.function(f"scan_{name}") for name in ("open", "add", "found"))
 _array_of = _lib.function("array_of")
 
 
 @dataclass
 class Scan:
-    """The results of a pass over a stream. All of them except `still`, `bad` and `outside` ignore NaN and infinity.
+    """The results of a pass over a stream. Except for `still`, `bad` and `outside` they ignore NaN and infinity.
 
     Attributes:
         centres: float64 ``[features]``, near each feature's mean.
@@ -72,21 +72,21 @@ class Scan:
 def check_values(survey: Survey) -> Iterator[Finding]:
     """Reports everything that a pass over the numbers finds."""
     scans = [scan(stream, survey) for stream in survey.numbers if stream.rows]
-    for of_stream in scans:
-        yield from _not_finite(of_stream)
-        yield from _constant(of_stream)
-        yield from _near_constant(of_stream)
-        yield from _outside(of_stream)
-        yield from _stuck(of_stream, survey)
-        vectors = _vectors_past_half_a_turn(of_stream, survey)
-        yield from _jumps(of_stream, vectors)
-        yield from _vectors(of_stream, vectors)
-        yield from _rotations(of_stream)
-        yield from _statistics(of_stream, survey.dataset)
+    for scanned in scans:
+        yield from _not_finite(scanned)
+        yield from _constant(scanned)
+        yield from _near_constant(scanned)
+        yield from _outside(scanned)
+        yield from _stuck(scanned, survey)
+        vectors = _vectors_past_half_a_turn(scanned, survey)
+        yield from _jumps(scanned, vectors)
+        yield from _vectors(scanned, vectors)
+        yield from _rotations(scanned)
+        yield from _statistics(scanned, survey.dataset)
 
 
 def check_arrays(survey: Survey) -> Iterator[Finding]:
-    """Finds ragged rows without an element, if most rows have some."""
+    """Finds empty ragged rows, if most rows are not empty."""
     for stream in survey.dataset.streams.values():
         if stream.kind != "arrays" or stream.offsets is None:
             continue
@@ -166,7 +166,7 @@ def methods_of(stream: Stream) -> Iterator[tuple[int, int, str]]:
 
 
 def limits(stream: Stream) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns the attribute `limits` ([low, high], each a number or a list of one a feature) as two float64 ``[features]``."""
+    """Returns the attribute `limits` ([low, high], each a number or a list with one for each feature), as two float64 ``[features]``."""
     declared = stream.attributes.get("limits")
     features = math.prod(stream.shape)
     try:
@@ -179,19 +179,19 @@ def limits(stream: Stream) -> tuple[np.ndarray, np.ndarray] | None:
 # ---- findings ----
 
 
-def _not_finite(of: Scan) -> Iterator[Finding]:
-    infinite = {f for (_, code), (_, _, features) in of.bad.items() if code == "infinite" for f in features}
-    empty = set(np.flatnonzero(of.number == 0).tolist()) - infinite
+def _not_finite(scanned: Scan) -> Iterator[Finding]:
+    infinite = {f for (_, code), (_, _, features) in scanned.bad.items() if code == "infinite" for f in features}
+    empty = set(np.flatnonzero(scanned.number == 0).tolist()) - infinite
     if empty:
         yield Finding(
             "warning",
             "no-values",
-            f"nothing but NaN: {feature_names(of.stream, sorted(empty))}",
-            stream=of.stream.name,
+            f"nothing but NaN: {feature_names(scanned.stream, sorted(empty))}",
+            stream=scanned.stream.name,
             count=len(empty),
             advice="The source has this column but never filled it: leave it out.",
         )
-    for (_, code), (number, row, features) in of.bad.items():
+    for (_, code), (number, row, features) in scanned.bad.items():
         if features <= empty:
             continue
         affected = sorted(features - empty)
@@ -199,8 +199,8 @@ def _not_finite(of: Scan) -> Iterator[Finding]:
         yield Finding(
             "error",
             f"{code}-value" if code == "infinite" else "nan",
-            f"{number} {what} value{'s' * (number != 1)} from this row on: {feature_names(of.stream, affected)}",
-            **of.clock.locate(row),
+            f"{number} {what} value{'s' * (number != 1)} from this row on: {feature_names(scanned.stream, affected)}",
+            **scanned.clock.locate(row),
             count=number,
             value=number,
             expected=0,
@@ -208,19 +208,19 @@ def _not_finite(of: Scan) -> Iterator[Finding]:
         )
 
 
-def _near_constant(of: Scan) -> Iterator[Finding]:
-    """Finds columns whose spread is too small for normalising to scale."""
-    if of.stream.dtype.kind in "biu":
+def _near_constant(scanned: Scan) -> Iterator[Finding]:
+    """Finds columns whose spread is too small for normalisation to scale."""
+    if scanned.stream.dtype.kind in "biu":
         return
     with np.errstate(all="ignore"):
-        spread = np.sqrt(np.maximum(of.squares / of.number - (of.total / of.number) ** 2, 0))
-    features = np.flatnonzero((of.number > 1) & (of.low < of.high) & (spread < MIN_SPREAD)).tolist()
+        spread = np.sqrt(np.maximum(scanned.squares / scanned.number - (scanned.total / scanned.number) ** 2, 0))
+    features = np.flatnonzero((scanned.number > 1) & (scanned.low < scanned.high) & (spread < MIN_SPREAD)).tolist()
     if features:
         yield Finding(
             "note",
             "near-constant",
-            f"a spread of at most {spread[features].max():.3g}: {feature_names(of.stream, features)}",
-            stream=of.stream.name,
+            f"a spread of at most {spread[features].max():.3g}: {feature_names(scanned.stream, features)}",
+            stream=scanned.stream.name,
             count=len(features),
             value=float(spread[features].max()),
             expected=MIN_SPREAD,
@@ -229,48 +229,48 @@ def _near_constant(of: Scan) -> Iterator[Finding]:
         )
 
 
-def _constant(of: Scan) -> Iterator[Finding]:
-    constant = np.flatnonzero((of.number > 1) & (of.low == of.high)).tolist()
+def _constant(scanned: Scan) -> Iterator[Finding]:
+    constant = np.flatnonzero((scanned.number > 1) & (scanned.low == scanned.high)).tolist()
     if not constant:
         return
-    every = len(constant) == len(of.number)
-    floats = of.stream.dtype.kind not in "biu" and not _covariance(of.stream, 0)
-    once = int(of.clock.rows.max()) <= 1  # a description, as of a camera or of a fixed transform
+    every = len(constant) == len(scanned.number)
+    floats = scanned.stream.dtype.kind not in "biu" and not _covariance(scanned.stream, 0)
+    once = int(scanned.clock.rows.max()) <= 1  # a description, such as a camera's or a fixed transform's
     dead = every and len(constant) > 1 and floats and not once
     yield Finding(
         "warning" if dead else "note",
         "constant",
-        "one value in all rows" + ("" if every else f": {feature_names(of.stream, constant)}"),
-        stream=of.stream.name,
+        "one value in all rows" + ("" if every else f": {feature_names(scanned.stream, constant)}"),
+        stream=scanned.stream.name,
         count=len(constant),
-        value=float(of.low[constant[0]]),
+        value=float(scanned.low[constant[0]]),
         advice="A policy learns nothing from it. Normalising only centres it (see the loader's constant=).",
     )
 
 
 def _covariance(stream: Stream, feature: int) -> bool:
-    """Whether a feature belongs to a covariance, which may rest or jump with the filter that computes it."""
+    """Whether a feature belongs to a covariance, which may rest or jump as its filter computes it."""
     return "covariance" in f"{stream.name} {' '.join(stream.names[feature : feature + 1])}".lower()
 
 
-def _outside(of: Scan) -> Iterator[Finding]:
-    bounds = limits(of.stream)
-    if bounds is None and "limits" in of.stream.attributes:
+def _outside(scanned: Scan) -> Iterator[Finding]:
+    bounds = limits(scanned.stream)
+    if bounds is None and "limits" in scanned.stream.attributes:
         yield Finding(
             "warning",
             "out-of-limits",
-            f"limits of another form: {json.dumps(of.stream.attributes['limits']):.60}",
-            stream=of.stream.name,
-            advice=f"Give [low, high], each a number or a list of {math.prod(of.stream.shape)}.",
+            f"limits of another form: {json.dumps(scanned.stream.attributes['limits']):.60}",
+            stream=scanned.stream.name,
+            advice=f"Give [low, high], each a number or a list of {math.prod(scanned.stream.shape)}.",
         )
-    for f, (number, row, worst) in of.outside.items():
+    for f, (number, row, worst) in scanned.outside.items():
         assert bounds is not None
         yield Finding(
             "warning",
             "out-of-limits",
-            f"{number} value{'s' * (number != 1)} of {feature_names(of.stream, [f])} outside {bounds[0][f]:g} to "
+            f"{number} value{'s' * (number != 1)} of {feature_names(scanned.stream, [f])} outside {bounds[0][f]:g} to "
             f"{bounds[1][f]:g} from this row on, by up to {worst:g}",
-            **of.clock.locate(row),
+            **scanned.clock.locate(row),
             count=number,
             value=worst,
             expected=[float(bounds[0][f]), float(bounds[1][f])],
@@ -278,41 +278,41 @@ def _outside(of: Scan) -> Iterator[Finding]:
         )
 
 
-def _stuck(of: Scan, survey: Survey) -> Iterator[Finding]:
+def _stuck(scanned: Scan, survey: Survey) -> Iterator[Finding]:
     """Finds rows, or some of their columns, that repeat for 20 rows and 1 s.
 
-    Not stuck are integers and commands, which rest by their nature; columns that also repeat elsewhere; and single columns that
-    rest at their least or greatest value, or at the beginning or end of an episode.
+    Integers and commands are not reported, since they rest by their nature; neither are columns that also repeat elsewhere, nor single
+    columns at rest at their least or greatest value or at the beginning or end of an episode.
     """
-    stream, offsets = of.stream, of.stream.row_offsets
+    stream, offsets = scanned.stream, scanned.stream.row_offsets
     if stream.dtype.kind in "biu" or is_action(stream.name):
         return
     frozen: dict[tuple[int, int], list[int]] = {}
-    moving = of.low < of.high
-    for f, runs in sorted(of.runs.items()):
+    moving = scanned.low < scanned.high
+    for f, runs in sorted(scanned.runs.items()):
         repeated = sum(end - begin - 1 for begin, end in runs)
         elsewhere = stream.rows - repeated
         if (
             not moving[f]
             or _covariance(stream, f)
-            or len(runs) > max(1, STUCK_EPISODES * np.count_nonzero(of.clock.rows))
+            or len(runs) > max(1, STUCK_EPISODES * np.count_nonzero(scanned.clock.rows))
         ):
             continue
-        if repeated > elsewhere or of.still[f] - repeated > STUCK_ELSEWHERE * elsewhere:
+        if repeated > elsewhere or scanned.still[f] - repeated > STUCK_ELSEWHERE * elsewhere:
             continue
         for begin, end in runs:
             if int(stream.time_ns[end - 1]) - int(stream.time_ns[begin]) >= STUCK_S * 1e9:
                 frozen.setdefault((begin, end), []).append(f)
     for (begin, end), features in frozen.items():
         whole = len(features) == np.count_nonzero(moving)
-        location = of.clock.locate(begin)
+        location = scanned.clock.locate(begin)
         if whole:
-            moves = _others_move(of, begin, end, survey)
+            moves = _others_move(scanned, begin, end, survey)
         else:
             at_rest = location["row"] == 0 or end == offsets[location["episode"] + 1]
             row = stream.values[begin].ravel()
-            features = [f for f in features if of.low[f] < row[f] < of.high[f]]
-            moves = bool(features) and not at_rest and _columns_move(of, begin, end, features)
+            features = [f for f in features if scanned.low[f] < row[f] < scanned.high[f]]
+            moves = bool(features) and not at_rest and _columns_move(scanned, begin, end, features)
         if not moves:
             continue
         seconds = (int(stream.time_ns[end - 1]) - int(stream.time_ns[begin])) / 1e9
@@ -329,22 +329,22 @@ def _stuck(of: Scan, survey: Survey) -> Iterator[Finding]:
         )
 
 
-def _columns_move(of: Scan, begin: int, end: int, features: list[int]) -> bool:
-    rows = of.stream.values[begin:end].reshape(end - begin, -1)
+def _columns_move(scanned: Scan, begin: int, end: int, features: list[int]) -> bool:
+    rows = scanned.stream.values[begin:end].reshape(end - begin, -1)
     others = np.delete(rows, features, axis=1)
     return bool((np.diff(others, axis=0) != 0).any(1).mean() >= MOVING) if others.shape[1] else True
 
 
-def _others_move(of: Scan, begin: int, end: int, survey: Survey) -> bool:
-    """Whether another stream of numbers changes in that time; true if no other stream can show it."""
-    episode = int(of.clock.episode_of(begin))
+def _others_move(scanned: Scan, begin: int, end: int, survey: Survey) -> bool:
+    """Whether another stream of numbers changes in that time; true if there is no other stream to compare."""
+    episode = int(scanned.clock.episode_of(begin))
     compared = False
     for stream in survey.floats:
         rows = slice(*stream.row_offsets[episode : episode + 2].tolist())
-        if stream is of.stream or rows.stop - rows.start < 2:
+        if stream is scanned.stream or rows.stop - rows.start < 2:
             continue
         compared = True
-        low, high = np.searchsorted(stream.time_ns[rows], of.stream.time_ns[[begin, end - 1]]) + rows.start
+        low, high = np.searchsorted(stream.time_ns[rows], scanned.stream.time_ns[[begin, end - 1]]) + rows.start
         values = stream.values[low:high].reshape(int(high - low), -1)
         if len(values) > 2 and (np.diff(values, axis=0) != 0).any(1).mean() >= MOVING:
             return True
@@ -373,15 +373,15 @@ _JUMPS: dict[str, tuple[str, str, str, str]] = {
 }
 
 
-def _jumps(of: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Finding]:
-    episodes = max(int(np.count_nonzero(of.clock.rows)), 1)
-    turning = {f + k: f for f in quaternions(of.stream) for k in range(4)}
-    mended = _methods_of_angles(of, vectors)
+def _jumps(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Finding]:
+    episodes = max(int(np.count_nonzero(scanned.clock.rows)), 1)
+    turning = {f + k: f for f in quaternions(scanned.stream) for k in range(4)}
+    mended = _methods_of_angles(scanned, vectors)
     for what, (severity, code, message, advice) in _JUMPS.items():
-        for f, found in sorted(of.jumps.items()):
-            least = JUMP_RANGE * float(of.high[f] - of.low[f])
+        for f, found in sorted(scanned.jumps.items()):
+            least = JUMP_RANGE * float(scanned.high[f] - scanned.low[f])
             jumps = [(row, size) for row, kind, size in found if kind == what and abs(size) >= least]
-            if _covariance(of.stream, f) or (
+            if _covariance(scanned.stream, f) or (
                 what == "wrap" and not any(start <= f < stop == start + 1 for start, stop, _ in mended)
             ):
                 continue
@@ -390,12 +390,12 @@ def _jumps(of: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Finding]:
                 # their sign.
                 if f in turning:
                     continue
-                stuck = {end for _, end in of.runs[f]}
-                jumps = [(row, size) for row, size in jumps if row not in stuck and not _behind_gap(of, row)]
-                if is_action(of.stream.name) or len(jumps) > max(1, JUMPS_AN_EPISODE * episodes):
+                stuck = {end for _, end in scanned.runs[f]}
+                jumps = [(row, size) for row, size in jumps if row not in stuck and not _is_after_gap(scanned, row)]
+                if is_action(scanned.stream.name) or len(jumps) > max(1, JUMPS_AN_EPISODE * episodes):
                     continue
             elif f in turning:
-                jumps = [(row, size) for row, size in jumps if not _changes_sign(of.stream, row, turning[f])]
+                jumps = [(row, size) for row, size in jumps if not _changes_sign(scanned.stream, row, turning[f])]
             if not jumps:
                 continue
             row, size = max(jumps, key=lambda jump: abs(jump[1]))
@@ -403,39 +403,41 @@ def _jumps(of: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Finding]:
             yield Finding(
                 severity,
                 code,
-                f"{feature_names(of.stream, [f])}: {message}, {size:+.4g}{more}",
-                **of.clock.locate(row),
+                f"{feature_names(scanned.stream, [f])}: {message}, {size:+.4g}{more}",
+                **scanned.clock.locate(row),
                 count=len(jumps),
                 value=size,
-                advice=f"{advice}{_mapping_of_angles(of.stream, mended)}" if what == "wrap" else advice,
+                advice=f"{advice}{_mapping_of_angles(scanned.stream, mended)}" if what == "wrap" else advice,
             )
 
 
-def _methods_of_angles(of: Scan, vectors: dict[int, tuple[int, int]]) -> list[list[Any]]:
+def _methods_of_angles(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> list[list[Any]]:
     """Returns methods for the features that wrap and are interpolated: "angle" for radians. Degrees and rotation vectors have no
     method, so they are held."""
-    declared = {f for start, stop, method in methods_of(of.stream) if method != "linear" for f in range(start, stop)}
+    declared = {
+        f for start, stop, method in methods_of(scanned.stream) if method != "linear" for f in range(start, stop)
+    }
     mended: list[list[Any]] = [[start, start + 3, "previous"] for start in vectors]
     declared |= {f for start in vectors for f in range(start, start + 3)}
-    for f, found in sorted(of.jumps.items()):
+    for f, found in sorted(scanned.jumps.items()):
         sizes = [abs(size) for _, kind, size in found if kind == "wrap"]
-        if sizes and f not in declared and of.stream.dtype.kind == "f":
+        if sizes and f not in declared and scanned.stream.dtype.kind == "f":
             mended.append([f, f + 1, "angle" if max(sizes) < 10 else "previous"])
     return sorted(mended)
 
 
-def _vectors_past_half_a_turn(of: Scan, survey: Survey) -> dict[int, tuple[int, int]]:
+def _vectors_past_half_a_turn(scanned: Scan, survey: Survey) -> dict[int, tuple[int, int]]:
     """Finds rotation vectors v that become v - 2 pi v / |v|, the same rotation, from one row to the next. Returns, by the vector's
-    first feature, how often that happens and the first such row. Features that have a method are left out. (Euler angles differ:
-    they wrap feature by feature.)"""
+    first feature, how often that happens and the first such row. Features with a method are left out, and Euler angles differ:
+    they wrap feature by feature."""
     declared = {
         f
-        for start, stop, method in methods_of(of.stream)
+        for start, stop, method in methods_of(scanned.stream)
         if method not in ("linear", "angle")
         for f in range(start, stop)
     }
     with np.errstate(invalid="ignore"):
-        most = np.maximum(np.abs(of.low), np.abs(of.high))
+        most = np.maximum(np.abs(scanned.low), np.abs(scanned.high))
     starts = [
         f
         for f in range(len(most) - 2)
@@ -443,27 +445,27 @@ def _vectors_past_half_a_turn(of: Scan, survey: Survey) -> dict[int, tuple[int, 
         and (most[f : f + 3] < 2 * np.pi + 0.1).all()
         and (most[f : f + 3] ** 2).sum() > 9
     ]
-    if not starts or of.stream.dtype.kind in "biu":
+    if not starts or scanned.stream.dtype.kind in "biu":
         return {}
     first, last = starts[0], starts[-1] + 3
     left = np.array(starts) - first
-    begins = np.zeros(of.stream.rows + 1, bool)
-    begins[of.stream.row_offsets] = True
-    counts = np.zeros((2, len(starts)), np.int64)  # of large steps, and of those among them that turn a vector over
-    closeness = np.zeros(len(starts))  # sums over the latter; less if the three features are not exactly the vector's
+    begins = np.zeros(scanned.stream.rows + 1, bool)
+    begins[scanned.stream.row_offsets] = True
+    counts = np.zeros((2, len(starts)), np.int64)  # large steps, and those that turn a vector over
+    closeness = np.zeros(len(starts))  # sums over the latter; smaller if the three features are not exactly a vector's
     rows_of = np.full(len(starts), -1)
     step = max(_NUMBERS // len(most), 2)
-    for at in range(1, of.stream.rows, step):
-        rows = slice(at - 1, min(at + step, of.stream.rows))
-        table = of.stream.values[rows].reshape(rows.stop - rows.start, -1)[:, first:last]
+    for row in range(1, scanned.stream.rows, step):
+        rows = slice(row - 1, min(row + step, scanned.stream.rows))
+        table = scanned.stream.values[rows].reshape(rows.stop - rows.start, -1)[:, first:last]
         with np.errstate(invalid="ignore", over="ignore"):
             steps = table[1:] - table[:-1]
             if steps.max() < 3 and steps.min() > -3:
-                survey.forget(of.stream, rows)
+                survey.forget(scanned.stream, rows)
                 continue
-            index = np.flatnonzero((np.abs(steps) > 3).any(1) & ~begins[at : rows.stop])
+            index = np.flatnonzero((np.abs(steps) > 3).any(1) & ~begins[row : rows.stop])
             v, w = (table[index + k][:, left[:, None] + np.arange(3)].astype(np.float64) for k in (0, 1))
-            survey.forget(of.stream, rows)
+            survey.forget(scanned.stream, rows)
             far = np.linalg.norm(w - v, axis=2) > 5
             length = np.linalg.norm(v, axis=2, keepdims=True)
             off = np.linalg.norm(w - v * (1 - 2 * np.pi / np.maximum(length, 1e-9)), axis=2)
@@ -472,7 +474,7 @@ def _vectors_past_half_a_turn(of: Scan, survey: Survey) -> dict[int, tuple[int, 
         counts += far.sum(0), over.sum(0)
         closeness += np.where(over, 0.35 - off, 0).sum(0)
         for i in np.flatnonzero(over.any(0) & (rows_of < 0)):
-            rows_of[i] = index[over[:, i].argmax()] + at
+            rows_of[i] = index[over[:, i].argmax()] + row
     found: dict[int, tuple[int, int]] = {}
     for i in np.argsort(-closeness, kind="stable"):
         start = starts[i]
@@ -481,18 +483,18 @@ def _vectors_past_half_a_turn(of: Scan, survey: Survey) -> dict[int, tuple[int, 
     return dict(sorted(found.items()))
 
 
-def _vectors(of: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Finding]:
-    mended = _methods_of_angles(of, vectors)
+def _vectors(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Finding]:
+    mended = _methods_of_angles(scanned, vectors)
     for start, (number, row) in vectors.items():
         yield Finding(
             "warning",
             "rotation-vector-wrap",
-            f"{feature_names(of.stream, list(range(start, start + 3)))}: a rotation vector that passes half a turn {number} "
+            f"{feature_names(scanned.stream, list(range(start, start + 3)))}: a rotation vector that passes half a turn {number} "
             f"time{'s' * (number != 1)}: v and v - 2 pi v / |v| are one rotation",
-            **of.clock.locate(row),
+            **scanned.clock.locate(row),
             count=number,
             advice="Between such rows interpolation passes through rotations that were never there. Ingest with --mapping FILE, which "
-            f"contains{_mapping_of_angles(of.stream, mended)}",
+            f"contains{_mapping_of_angles(scanned.stream, mended)}",
         )
 
 
@@ -516,43 +518,45 @@ def _changes_sign(stream: Stream, row: int, first: int) -> bool:
     return bool(before @ now < -0.9 * np.linalg.norm(before) * np.linalg.norm(now))
 
 
-def _behind_gap(of: Scan, row: int) -> bool:
-    time = of.stream.time_ns
-    return bool(int(time[row]) - int(time[row - 1]) > 1.5 * of.clock.period_ns > 0)
+def _is_after_gap(scanned: Scan, row: int) -> bool:
+    time = scanned.stream.time_ns
+    return bool(int(time[row]) - int(time[row - 1]) > 1.5 * scanned.clock.period_ns > 0)
 
 
-def _rotations(of: Scan) -> Iterator[Finding]:
-    for block, (number, row, worst) in of.norms.items():
-        if _covariance(of.stream, block):
+def _rotations(scanned: Scan) -> Iterator[Finding]:
+    for block, (number, row, worst) in scanned.norms.items():
+        if _covariance(scanned.stream, block):
             continue
         yield Finding(
             "warning",
             "quaternion-norm",
             f"{number} quaternion{'s' * (number != 1)} whose length is not 1, by up to {worst:.3g}: "
-            f"{feature_names(of.stream, list(range(block, block + 4)))}",
-            **of.clock.locate(row),
+            f"{feature_names(scanned.stream, list(range(block, block + 4)))}",
+            **scanned.clock.locate(row),
             count=number,
             value=worst,
             expected=QUATERNION_NORM,
             advice="Slerp normalises its inputs, but a network does not. A length of 0 is not a rotation.",
         )
-    for block, (number, row, _) in of.flips.items():
+    for block, (number, row, _) in scanned.flips.items():
         yield Finding(
             "note",
             "quaternion-flip",
             f"the sign of all four components turns {number} time{'s' * (number != 1)}: "
-            f"{feature_names(of.stream, list(range(block, block + 4)))}",
-            **of.clock.locate(row),
+            f"{feature_names(scanned.stream, list(range(block, block + 4)))}",
+            **scanned.clock.locate(row),
             count=number,
             advice="It is the same rotation, but linear interpolation and regression break there: use method='slerp', or one sign.",
         )
 
 
-def _statistics(of: Scan, dataset: Dataset) -> Iterator[Finding]:
+def _statistics(scanned: Scan, dataset: Dataset) -> Iterator[Finding]:
     """Compares the cache's statistics with those of this pass. Quantiles are compared by the number of values below and at them."""
-    stats = np.array([np.ravel(x) for x in dataset.stats[of.stream.name]]).T.tolist()
-    sums = np.array([of.number, of.centres, of.total, of.squares, of.low, of.high]).T.tolist()
-    for f, (saved, summed, ranks) in enumerate(zip(stats, sums, of.ranks.tolist(), strict=True)):
+    stats = np.array([np.ravel(x) for x in dataset.stats[scanned.stream.name]]).T.tolist()
+    sums = np.array(
+        [scanned.number, scanned.centres, scanned.total, scanned.squares, scanned.low, scanned.high]
+    ).T.tolist()
+    for f, (saved, summed, ranks) in enumerate(zip(stats, sums, scanned.ranks.tolist(), strict=True)):
         n, centre, total, squares, low, high = summed
         wrong: dict[str, tuple[float, float]] = {}
         if n != int(saved[9]):
@@ -564,8 +568,8 @@ def _statistics(of: Scan, dataset: Dataset) -> Iterator[Finding]:
             tolerance = STATS_TOLERANCE * (std + 1e-6 * max(abs(low), abs(high)))
             expected = {"mean": centre + offset, "std": std, "min": low, "max": high}
             for (name, value), stored in zip(expected.items(), saved[:4], strict=True):
-                of_sums = name in ("mean", "std")
-                if stored != value and not (of_sums and (not summed_up or abs(stored - value) <= tolerance)):
+                is_from_sums = name in ("mean", "std")
+                if stored != value and not (is_from_sums and (not summed_up or abs(stored - value) <= tolerance)):
                     wrong[name] = (stored, value)
             for (name, share), quantile, below, at in zip(QUANTILES.items(), saved[4:9], *ranks, strict=True):
                 # The quantile lies between the sorted values k and k + 1; 1e-6 allows for the rounding of (n - 1) * share.
@@ -577,8 +581,8 @@ def _statistics(of: Scan, dataset: Dataset) -> Iterator[Finding]:
             yield Finding(
                 "error",
                 "statistics",
-                f"stored {', '.join(wrong)} of {feature_names(of.stream, [f])} are not those of the values",
-                stream=of.stream.name,
+                f"stored {', '.join(wrong)} of {feature_names(scanned.stream, [f])} are not those of the values",
+                stream=scanned.stream.name,
                 count=len(wrong),
                 value=stored,
                 expected=value,
