@@ -328,7 +328,7 @@ def short_of_the_aim(result: dict) -> str:
     """Returns the number of missed aims, and the one missed by the largest factor."""
     cases = {case["name"]: case for case in result["cases"]}
     found = [
-        (missed_by, f"{name}, {what}: {came} (aim: {bound})")
+        (missed_by, f"{name}, {what}: {came} (aim {bound})")
         for name, aims in result.get("aims", {}).items()
         for what, bound, missed_by, came in compared(aims, cases.get(name, {}))
     ]
@@ -344,14 +344,13 @@ def compared(aims: dict, case: dict) -> Iterator[tuple[str, str, float, str]]:
             for peer, ratio in aim.items():
                 for name, came in case.get(what, {}).items():
                     if peer in (name, name.split(",")[0]):  # it may leave open how many workers that had
-                        yield f"{where} as fast as {name}", f"at least {number(ratio)}", ratio / came, times(came)
+                        yield f"{where} as fast as {name}", number(ratio), ratio / came, times(came)
         else:
             measured = {**case, **case.get("contenders", {}).get(OURS, {}), **case.get("figures", {})}
             came = measured.get(what)
             if came is not None:
                 more = what.endswith("_per_s") or "share" in what
-                bound = f"at {'least' if more else 'most'} {shown(what, aim)}"
-                yield WORDS[what], bound, aim / came if more else came / aim, shown(what, came)
+                yield WORDS[what], shown(what, aim), aim / came if more else came / aim, shown(what, came)
 
 
 # Aims other than peers.
@@ -481,16 +480,13 @@ def sweep(result: dict) -> str:
     ratios = sorted(ratio for case in planes for line in case["ratios"] for ratio in line if ratio is not None)
     if not ratios:
         return ""
-    text = (
-        f"\n{len(ratios)} cases, two things varied at a time: the time over a copy is {number(ratios[len(ratios) // 2])} "
-        f"in the median and {number(ratios[-1])} at most."
-    )
+    text = f"\n{len(ratios)} cases: {number(ratios[len(ratios) // 2])} times a copy in the median, at most {number(ratios[-1])}."
     cliffs = [cliff for case in planes for cliff in case["cliffs"]]
     if cliffs:
         worst = max(cliffs, key=lambda cliff: cliff["factor"])
         text += (
-            f" Pairs of neighbours that differ by more than a factor of 2: {len(cliffs)}, the worst {worst['at']} beside "
-            f"{worst['beside']} ({times(worst['factor'])})."
+            f" {len(cliffs)} pairs of neighbours differ by more than a factor of 2, most {worst['at']} from {worst['beside']} "
+            f"({times(worst['factor'])})."
         )
     if picture_of(result).exists():
         text += f"\n\n![heat maps of the time over a copy]({picture_of(result).name})"

@@ -22,7 +22,7 @@ DOCS = ROOT / "docs"
 RUN_HERE = {
     "doctor": ['report = robocache.doctor("cache")'],
     "export": ['report = robocache.export("cache"'],
-    "format": ['offsets = np.load("streams/camera.top', "points, offsets = (np.load("],
+    "format": ['offsets = np.load("streams/camera.top'],
     "images": [
         "images = robocache.ImageOptions(size=(240, 240)",
         'with robocache.Writer("recorded")',
@@ -45,7 +45,6 @@ RUN_HERE = {
     ],
     "live": ["loader.save_spec(", "chunks = live.Chunks(", "with live.Recorder(", 'key = "/joint_states'],
     "start": ['windows = {"/joint_states'],
-    "voxelize": ["time_ns, clouds = "],
 }
 
 
@@ -279,14 +278,8 @@ def jpeg(frame):
 def test_format(names, monkeypatch):
     with robocache.Writer("a") as writer, writer.episode() as episode:
         episode.append("camera.top", names["time_ns"], names["frames"], codec="jpeg")
-        points = np.repeat(np.arange(12, dtype=np.float32), 4)[:, None] + np.zeros(4, np.float32)
-        episode.append("lidar.points", names["time_ns"][:12], points, offsets=np.arange(13) * 4)
     monkeypatch.chdir("a")
-    names |= {"PIL": PIL, "io": io, "i": 2, "j": 9}
-    run("format", 'offsets = np.load("streams/camera.top', names)
-    names["given"] = {"grid_min": (0, 0, 0), "voxel_size": 1.0, "grid_size": (16, 16, 16), "mode": "mean"}
-    run("format", "points, offsets = (np.load(", names)
-    assert len(names["begins"]) == 8
+    run("format", 'offsets = np.load("streams/camera.top', names | {"PIL": PIL, "io": io})
 
 
 def test_start(names, rng):
@@ -304,8 +297,6 @@ def test_clouds(names, monkeypatch):
     Path("scanned").rename("cache")
     run("ingest-clouds", "_, clouds = ", names)
     assert names["grid"].shape == (10, 500, 500, 40)
-    names["given"] = {"grid_min": (-4, -4, -4), "voxel_size": 1.0, "grid_size": (8, 8, 8)}
-    run("voxelize", "time_ns, clouds = ", names)
 
 
 def test_ingest_doctor_export(names, tmp_path):
