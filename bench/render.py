@@ -333,7 +333,7 @@ def short_of_the_aim(result: dict) -> str:
         for what, bound, missed_by, came in compared(aims, cases.get(name, {}))
     ]
     missed = [one for one in found if one[0] > 1]
-    return f"\nMissed aims: {len(missed)} of {len(found)}; by most {max(missed)[1]}.\n" if missed else ""
+    return f"\nMissed aims: {len(missed)} of {len(found)}. The farthest: {max(missed)[1]}.\n" if missed else ""
 
 
 def compared(aims: dict, case: dict) -> Iterator[tuple[str, str, float, str]]:
@@ -485,8 +485,8 @@ def sweep(result: dict) -> str:
     if cliffs:
         worst = max(cliffs, key=lambda cliff: cliff["factor"])
         text += (
-            f" {len(cliffs)} pairs of neighbours differ by more than a factor of 2, most {worst['at']} from {worst['beside']} "
-            f"({times(worst['factor'])})."
+            f" {len(cliffs)} pairs of neighbours differ by more than a factor of 2, the most {worst['at']} and "
+            f"{worst['beside']} ({times(worst['factor'])})."
         )
     if picture_of(result).exists():
         text += f"\n\n![heat maps of the time over a copy]({picture_of(result).name})"
