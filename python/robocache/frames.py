@@ -164,13 +164,17 @@ def is_measured(camera: str) -> bool:
     return not _MEASURED.isdisjoint(_words(camera))
 
 
-_DEPTH = {"depth", "depths", "disparity", "distance", "range", "tof", "stereo", "rgbd"}
+_DEPTH = {"depth", "depths", "distance", "range", "tof", "stereo", "rgbd"}
+# Cameras of depth publish these beside it, in the same namespace: /depth/confidence, /stereo/disparity.
+_BESIDE_DEPTH = {"disparity", "disparities", "confidence", "amplitude", "intensity", "reflectivity"}
 _NO_DEPTH = {"thermal", "temperature", "flir", "lepton", "boson", "ir", "infra", "infrared", "nir", "swir", "lwir"}
 
 
 def says_depth(camera: str) -> bool | None:
     """Whether a camera's name says that it measures depth; None where it says neither that nor another thing."""
     words = set(_words(camera))
+    if not words.isdisjoint(_BESIDE_DEPTH):
+        return False
     if not words.isdisjoint(_DEPTH):
         return True
     return None if words.isdisjoint(_NO_DEPTH) else False

@@ -586,6 +586,40 @@ def test_16_bit_brightness_has_no_unit_and_opencv_types_are_bgr(rng, tmp_path):
         assert "blue, green, red" in got.left_out[f"{topic}: the order of channels"]
 
 
+@pytest.mark.parametrize("transport", ["raw", "png", "png with a head", "rvl"])
+@pytest.mark.parametrize(
+    ("topic", "unit_m"),
+    [
+        ("/tof/depth", 0.001),
+        ("/stereo/disparity", None),
+        ("/depth/confidence", None),
+        ("/tof/amplitude", None),
+        ("/lwir", None),
+    ],
+)
+def test_what_lies_beside_depth_has_no_metres(topic, unit_m, transport, rng, tmp_path):
+    wide = rng.integers(500, 9000, (16, 24, 1)).astype(np.uint16)
+    name = "sensor_msgs/msg/CompressedImage"
+    if transport == "raw":
+        made = {topic: ("sensor_msgs/msg/Image", [(START, image(wide, "16UC1"))])}
+    elif transport == "png":
+        made = {topic: (name, [(START, compressed(wide[..., 0], "16UC1; png compressed ", "png"))])}
+    elif transport == "rvl":
+        file = bytes(12) + rvl(wide[..., 0])
+        msg = message(name, header=header(START), format="16UC1; compressedDepth rvl", data=list(file))
+        made = {f"{topic}/compressedDepth": (name, [(START, msg)])}
+    else:
+        made = {
+            f"{topic}/compressedDepth": (
+                name,
+                [(START, compressed(wide[..., 0], "16UC1; compressedDepth png", "png", bytes(12)))],
+            )
+        }
+    ((_, stream),) = read(write_mcap(tmp_path / "a.mcap", made)).only.items()
+    np.testing.assert_array_equal(stream.rows[0], wide)
+    assert stream.part.unit_m == unit_m
+
+
 @pytest.mark.parametrize("big", [False, True])
 def test_colours_of_16_bits(big, rng, tmp_path):
     wide = rng.integers(0, 65535, (6, 10, 3)).astype(np.uint16)

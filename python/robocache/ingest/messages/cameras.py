@@ -189,10 +189,11 @@ class Camera:
     def _unit_of_16uc1(self) -> float | None:
         """Returns millimetres (REP 118), or None if the topic's name says that it is not depth. Notes it if the name does not decide, since
         thermal cameras use this encoding too."""
-        says = frames.says_depth(self._origin.name)
+        camera = self._origin.name.removesuffix("/compressedDepth")
+        says = frames.says_depth(camera)
         if says is False:
             return None
-        if says is None:
+        if says is None and camera == self._origin.name:
             why = "depth in millimetres, as REP 118 has 16UC1; its name does not say depth"
             self._origin.notes.assume(self._origin.name, why, self._origin.name)
         return _UNITS_M["16UC1"]
@@ -379,6 +380,7 @@ class Camera:
                 origin.name, "depth is not resized; image_size='keep' (--image-size keep) takes it as it is"
             )
             return
+        unit = None if "quantised" in how else self._unit_of_16uc1()
         lost: dict[int, object] = {}
         for file, number, stamp in zip(files, numbers, time_ns, strict=True):
             try:
@@ -393,7 +395,7 @@ class Camera:
                 origin.name,
                 Frames(
                     [(np.array([stamp]), self._lossless(pixels[None, ..., None], storage))],
-                    unit_m=None if "quantised" in how else 0.001,
+                    unit_m=unit,
                     intrinsics=self._matrix(height, width, None),
                     attributes=attributes,
                 ),

@@ -491,8 +491,10 @@ class Topic:
         orders = self._orders(batch, leaf)
         own = batch.order_of(leaf) if isinstance(batch, Ordered) else None
         span = self._span(leaf.path)
-        width = len(self._joints or ())
-        is_one_each = "." not in leaf.path and is_flat(leaf) and span.high == width and span.low in (0, width)
+        joint_count = len(self._joints or ())
+        is_one_each = (
+            "." not in leaf.path and is_flat(leaf) and span.high == joint_count and span.low in (0, joint_count)
+        )
         of_joints = orders if leaf.path in _OF_JOINTS or (orders is not None and is_one_each) else own
         scalars = [inner for inner in leaf.fields if inner.kind == "number" and inner.count is None]
         for group, dtype in _vectors(scalars):
