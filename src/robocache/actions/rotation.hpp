@@ -127,9 +127,10 @@ ROBOCACHE_HD auto has_nan(const Scalar* x, int n) {
   return found;
 }
 
-// Whether `x` is a rotation. It has no NaN, and is filled up with 0 to kMostRotation numbers. A quaternion must have length 1
-// and a matrix must be orthonormal, within `tolerance`; the two vectors of 6D must not be parallel; others must be finite.
-// With an infinite tolerance, quaternions of any length but 0 count, and matrices that Gram-Schmidt turns into rotations.
+// Whether `x` is a rotation: kMostRotation numbers without NaN, of which those after form.width are 0. A quaternion must have
+// length 1 and a matrix must be orthonormal, within `tolerance`; the two vectors of 6D must not be parallel; others must be
+// finite. With an infinite tolerance, quaternions of any length but 0 count, and matrices that Gram-Schmidt turns into
+// rotations.
 template <class Scalar>
 ROBOCACHE_HD auto is_rotation(const RotationForm& form, const Scalar* x, Scalar tolerance) {
   const auto finite = largest_of(x, kMostRotation) != infinity<Scalar>();
@@ -239,7 +240,8 @@ ROBOCACHE_HD Scalar within_half_a_turn(Scalar x) {
   return choose(absolute(y) >= scalar(kPi), scalar(-kPi), y);
 }
 
-// Multiplies three turns about axes, from the left in the order in which they act on turned axes.
+// Multiplies three turns about axes: in order if each turns about axes that the earlier ones have turned, else in
+// reverse.
 template <class Scalar>
 ROBOCACHE_HD void quaternion_of_angles(const RotationForm& form, const Scalar* angles, Scalar* q) {
   for (int turn = 0; turn < 3; ++turn) {
@@ -282,8 +284,8 @@ ROBOCACHE_HD void angles_of_quaternion(const RotationForm& form, const Scalar* q
   const Scalar low = c * c + d * d;
   const Scalar high = a * a + b * b;
   const Scalar least = scalar(std::is_same_v<One<Scalar>, float> ? 0x1p-40 : 0x1p-46);
-  const auto at_low = low < least;  // at the middle angle's ends, only one of both halves is known
-  const auto at_high = high < least;
+  const auto at_low = low < least;    // the middle angle is at its lower end: only half_sum is known
+  const auto at_high = high < least;  // at its upper end: only half_difference is known
   c = choose(at_low, Scalar(1), c);
   d = choose(at_low, Scalar(0), d);
   a = choose(at_high, Scalar(1), a);

@@ -47,9 +47,9 @@ class MomentTicks {
   // Takes the ticks of episodes, each episode once, and the task of each episode of the dataset; below 0: none.
   MomentTicks(Anchors ticks, std::span<const int64_t> tasks);
 
-  AnchorIndex index() const { return ticks_.index(); }  // with the tick that stands for none
+  AnchorIndex index() const { return ticks_.index(); }  // its last tick stands for none
   MomentSource on_host() const;
-  // The same, with its tables in the memory of `tables`, where `tick_ns` has the times of the clock.
+  // Returns the same with copies of its tables in `tables`. `tick_ns` has the clock's times in that memory.
   MomentSource copied(DeviceTables& tables, const int64_t* tick_ns) const;
 
  private:

@@ -93,7 +93,7 @@ class Loader {
   // positions:
   //   position.weights = loader.change_weights(position, {{"bridge", 2}, {"droid", 1}});
   // A batch has the weights of its first draw. Each source continues with its next anchor; a source of weight 0 is not drawn.
-  // `from` has the last change before in its `weights`, and must not come before it. The loader owns the result. Throws
+  // Earlier changes are in `from.weights`; `from` must not come before the last of them. The loader owns the result. Throws
   // ArgumentError unless each source is named once, with a finite weight of at least 0; if all weights are 0; if a weight is
   // too small for one draw in a block; and if the sources had no weights at first.
   const WeightChange* change_weights(const BatchPosition& from,

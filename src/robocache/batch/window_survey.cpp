@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kMostAnchors = 2048;
 constexpr int64_t kFewestAnchors = 64;
 constexpr int64_t kMostTargets = 65536;    // for a key
-constexpr int64_t kMostNumbers = 1 << 24;  // read of a stream
+constexpr int64_t kMostNumbers = 1 << 24;  // that are read of a stream
 
 // A gap is reported if it is this many times the median period, and this long.
 constexpr double kNamedGapPeriods = 10;
@@ -66,7 +66,7 @@ Survey survey_key(const KeySpec& key, InterpolationMethod method, int64_t snap_n
   for (int64_t part = 0; part < parts; ++part) {
     const Anchor anchor = anchors.at(anchor_of_part(anchors.anchors, part, parts));
     const EpisodeRows rows = clock.rows_of(anchor.episode);
-    if (rows.rows < 2) continue;  // episodes without rows are counted elsewhere; one row serves all steps
+    if (rows.rows < 2) continue;  // other checks count episodes without rows; a single row fills every step
     ++survey.anchors;
     const ClockRow<int64_t> times{clock.time_ns + rows.begin, 1};
     const int64_t last_ns = times[rows.rows - 1];
@@ -131,7 +131,7 @@ std::string padding_text(const StreamRequest& asked, const Stream& stream, Surve
          " because of max_gap_s, tolerance_s or causal; larger limits or another method fill more steps";
 }
 
-// Returns the gaps of a stream if windows interpolate across them, by the findings on all episodes: it reads no row.
+// Returns the gaps of a stream if windows interpolate across them, else "". It reads the findings, but no row.
 std::string gaps_text(const StreamRequest& asked, const KeySpec& key, const Stream& stream) {
   const StreamFindings& findings = stream.findings;
   const auto longest_ns = static_cast<double>(findings.max_period_ns);
@@ -144,7 +144,8 @@ std::string gaps_text(const StreamRequest& asked, const KeySpec& key, const Stre
          seconds(findings.period_ns / kNsPerSecond) + " apart";
 }
 
-// Returns the first feature of method 'angle' with rows beyond [-pi, pi), where values between rows lie; else "".
+// Returns the first feature of method 'angle' with rows beyond [-pi, pi), else "". Values between rows are always
+// within.
 std::string turns_text(const StreamRequest& asked, const Stream& stream) {
   if (!stream.has_statistics() || stream.stats.min.empty()) return "";
   constexpr double kRounding = 0.01;  // covers the rounding of float16

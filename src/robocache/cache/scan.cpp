@@ -276,8 +276,8 @@ class ValueScan::Chunk {
     for (int64_t i = 0; i < std::ssize(numbers); ++i) {
       const Real x = numbers[static_cast<size_t>(i)];
       if (std::isfinite(x)) continue;
-      const auto of = static_cast<size_t>(episode + 1);
-      if (episode < 0 || row + i >= scan_.row_offsets_[of]) {
+      const auto next_episode = static_cast<size_t>(episode + 1);
+      if (episode < 0 || row + i >= scan_.row_offsets_[next_episode]) {
         episode = std::ranges::upper_bound(scan_.row_offsets_, row + i) - scan_.row_offsets_.begin() - 1;
       }
       const bool is_nan = std::isnan(x);
@@ -445,12 +445,12 @@ int64_t ValueScan::add(int64_t bytes) {
   parallel_for(std::ssize(found), grain, [&](int64_t from, int64_t to) {
     for (int64_t task = from; task < to; ++task) {
       const int64_t begin = added_ + task / tasks * chunk_rows_;
-      const int64_t what = task % tasks;
+      const int64_t index = task % tasks;
       with_type(dtype_, [&]<class T>(T) {
         const Chunk<T> chunk(*this, begin, std::min(begin + chunk_rows_, end));
         found[static_cast<size_t>(task)] =
-            what < groups ? chunk.scan(what * group, std::min(group, features_ - what * group))
-                          : chunk.scan_quaternion(reference_.quaternions[static_cast<size_t>(what - groups)]);
+            index < groups ? chunk.scan(index * group, std::min(group, features_ - index * group))
+                           : chunk.scan_quaternion(reference_.quaternions[static_cast<size_t>(index - groups)]);
       });
     }
   });

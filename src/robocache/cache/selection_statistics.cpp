@@ -103,13 +103,13 @@ void store(const std::string& directory, const std::string& name, const std::str
   ::mkdir(directory.c_str(), 0777);
   const std::string partial =
       directory + "/." + name + "." + std::to_string(::getpid()) + "." + std::to_string(count++) + ".partial";
-  bool whole = false;
+  bool complete = false;
   {
     const FileDescriptor file(::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
     if (file.get() < 0) return;
-    whole = ::write(file.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
+    complete = ::write(file.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
   }
-  if (!whole || ::rename(partial.c_str(), (directory + "/" + name).c_str()) != 0) ::unlink(partial.c_str());
+  if (!complete || ::rename(partial.c_str(), (directory + "/" + name).c_str()) != 0) ::unlink(partial.c_str());
 }
 
 std::shared_ptr<const Table> statistics_of_rows(const Dataset& dataset, int64_t stream_index,

@@ -116,8 +116,8 @@ class OwnedTensor {
   TVMFFIObjectHandle handle_;
 };
 
-// The arrays of one memory, which become a framework's arrays again and again: all of a batch with one allocation and
-// one call, in a third of the time that returning them one by one takes.
+// The arrays of one memory. fill_list() makes a framework's arrays of them for each batch: one allocation and one call
+// take a third of the time that returning them one by one takes.
 class TensorSet {
  public:
   // Takes views without data, and the offset of each from the start of the memory, in bytes.
