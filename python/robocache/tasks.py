@@ -70,7 +70,10 @@ def find_table(provenance: Mapping[str, Any], name: str) -> Mapping[str, str | N
 
 def episode_texts(dataset: Dataset) -> list[list[str]] | None:
     """Returns the texts of each episode from its columns; None if there is no column of `NAMES`."""
-    by_name = {_short(column): column for column in reversed(dataset.episodes.column_names)}
+    names = dataset.episodes.column_names
+    by_name = {_short(column): column for column in reversed(names)}
+    if by_name.keys().isdisjoint(NAMES):  # RLDS
+        by_name = {column.removeprefix("episode_metadata/"): column for column in reversed(names)}
     columns = [dataset.episodes[by_name[name]].to_pylist() for name in NAMES if name in by_name]
     if not columns:
         return None

@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from flat_options import flat_loader
 
@@ -39,6 +40,24 @@ def test_tasks_from_a_column_of_the_episodes(kitchen, device):
     for batch in loader:
         assert batch["task"] == [texts[e] for e in batch["episode_index"].tolist()]
     assert loader.gather([12, 1])["task"] == ["wipe — dry", "pick the cup"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"episode_metadata/task": "pick"}, "pick"),
+        ({"episode_metadata/instruction": "pick", "episode_metadata/task": "T7"}, "pick"),
+        ({"tasks": ["pick"], "episode_metadata/task": "T7"}, "pick"),
+        ({"episode_metadata/tasks": ["pick", "place"]}, "pick"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:task_text. 1 of 1 episodes")
+def test_rlds_metadata_of_an_episode_has_its_task(columns, expected, tmp_path):
+    dataset = _write(tmp_path / "cache", [columns])
+    loader = robocache.Loader(dataset, batch_size=5, delta_timestamps={"joint": None}, task_text=True, device="cpu")
+    assert next(loader)["task"] == [expected] * 5
+    robocache.export(dataset, tmp_path / "set", to="lerobot")
+    assert pq.read_table(tmp_path / "set/meta/tasks.parquet")["task"].to_pylist() == [expected]
 
 
 def test_each_source_has_its_own_tasks(kitchen, tmp_path):
