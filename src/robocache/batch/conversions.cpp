@@ -20,7 +20,7 @@ const std::optional<std::vector<int64_t>>& mirror_of(const StreamRequest& reques
   return axis == 0 ? request.mirror_vertical : request.mirror_horizontal;
 }
 
-// A camera that flips its images along an axis, or null.
+// Returns a camera that flips its images along an axis, or null.
 const StreamRequest* flipped_camera(const LoaderOptions& options, size_t axis) {
   for (const StreamRequest& request : options.streams) {
     if (is_camera(request) && flip_of(request, axis) > 0) return &request;
@@ -65,7 +65,7 @@ void check_mirror(const LoaderOptions& options, size_t request, size_t axis) {
   key_conversion(options, request);
 }
 
-// The largest difference of a quaternion's length from 1, including the rounding of its type.
+// Returns how far a quaternion's length may be from 1, with the rounding of its type.
 double length_tolerance(DType dtype) {
   constexpr double kTolerance = 1e-3;
   return kTolerance + (dtype == DType::kFloat16 ? 0x1p-11 : dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-24);

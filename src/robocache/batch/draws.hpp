@@ -81,7 +81,7 @@ class Draws {
   const WeightChange* change_weights(const BatchPosition& from,
                                      const std::vector<std::pair<std::string, double>>& weights) const;
 
-  // In the order of the sources.
+  // The parts, in the order of the sources.
   const std::vector<Part>& parts() const { return parts_; }
   bool has_weighted_parts() const;
 

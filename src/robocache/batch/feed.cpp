@@ -165,7 +165,7 @@ std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate
     return batch;
   }
   try {
-    // In a forked child the queue is empty.
+    // A forked child has an empty queue.
     if (coming_.empty() || coming_.front().position != position || queue_.pending() == 0) {
       drop();
       begin(position, allocate, stream);

@@ -130,7 +130,7 @@ std::optional<RowSpan> LoaderStreams::part_of(size_t source, int64_t stream) con
   return RowSpan{offsets[static_cast<size_t>(*first)], offsets[static_cast<size_t>(*last) + 1]};
 }
 
-// Returns the tier that the caller wants for a key, and the bytes that it needs. Streams in `counted` are already paid for.
+// Returns the tier that the caller wants for a key, and the bytes that it needs. Streams in `counted` need no more.
 ResidencyRequest LoaderStreams::residency_of(size_t request, std::set<std::pair<const Dataset*, int64_t>>& counted) {
   ResidencyRequest asked{
       .key = options_.streams[request].stream, .bytes = 0, .tier = *options_.streams[request].residency};

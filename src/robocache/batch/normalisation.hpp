@@ -59,7 +59,7 @@ std::string normalize_name(const Normalize& normalize);
 // Returns 0.02 for "q02", 0.995 for "q99.5", and nothing for a field of statistics that is no quantile.
 std::optional<double> quantile_of(std::string_view field);
 
-// What happens to a feature without spread: its std, or the distance of its two ends, is 0. For kCenter it is at most
+// The treatment of a feature without spread: its std, or the distance of its two ends, is 0. For kCenter it is at most
 // 2^-24 (float64 2^-53) of the mean or the lower end, because rounded statistics of a constant leave that much.
 enum class Constant : uint8_t {
   kCenter,   // x - centre

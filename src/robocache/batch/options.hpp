@@ -294,7 +294,7 @@ struct KeyConversion {
 };
 KeyConversion key_conversion(const LoaderOptions& options, size_t request);
 
-// The farthest that a moment may lie from a row of a nominal clock and still be that row.
+// A moment this close to a row of a nominal clock counts as that row.
 inline constexpr double kOffGridNs = 1e5;
 
 // Returns "sources[2]." for a source of a mixture, else "".

@@ -22,7 +22,7 @@ int blocks_of_rows(const DeviceColumns& p) {
   return static_cast<int>((end + kSumBlock - 1) / kSumBlock - p.first_row / kSumBlock);
 }
 
-// A thread adds the rows of one lane, of one block and column, and counts the bits of their keys.
+// A thread sums one lane of a block of one column, and counts the next bits of the keys of these rows.
 template <class Real>
 __global__ void __launch_bounds__(kThreads) add_rows(const __grid_constant__ DeviceColumns p) {
   using Key = decltype(order_key(Real{}));

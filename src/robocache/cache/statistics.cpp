@@ -147,7 +147,7 @@ class Column {
  private:
   // Adds the terms of rows of one block to its lanes. Returns how many rows are finite.
   int64_t add_terms(std::span<const C> rows) {
-    const int64_t in_lanes = rows_ - rows_ % kSumLanes;  // the rows before the last ones
+    const int64_t in_lanes = rows_ - rows_ % kSumLanes;  // the rows before this go to all lanes, the rest to lane 0
     const auto count = std::ssize(rows);
     int64_t finite = 0;
     int64_t i = 0;

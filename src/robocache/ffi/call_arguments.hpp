@@ -159,7 +159,7 @@ class Results {
 
   int64_t count() const { return count_; }
 
-  // For an operation that learns the sizes of its results during the call: allocates memory. next_is() then says which
+  // Allocates memory for an operation that learns the sizes of its results during the call. next_is() then says which
   // memory is the next result.
   Allocate allocate(Device device) {
     return [this, device](DType dtype, std::initializer_list<int64_t> shape) {
