@@ -89,9 +89,8 @@ ROBOCACHE_HD auto make_unit(Scalar* v, int n) {
   return nonzero;
 }
 
-// Gram-Schmidt: scales both vectors to length 1, and makes the second orthogonal to the first. Returns the sine of the
-// angle between them, 0 if one is 0. It projects twice, so that almost parallel vectors become orthogonal to the last
-// digit.
+// Gram-Schmidt: scales both vectors to length 1, and makes the second orthogonal to the first. Returns the sine of the angle
+// between them, 0 if one is 0. It projects twice, so that almost parallel vectors become orthogonal to the last digit.
 template <class Scalar>
 ROBOCACHE_HD Scalar orthonormalise(Scalar* a, Scalar* b) {
   const auto first_nonzero = make_unit(a, 3);
@@ -129,8 +128,7 @@ ROBOCACHE_HD auto has_nan(const Scalar* x, int n) {
 
 // Whether `x` is a rotation: kMostRotation numbers without NaN, of which those after form.width are 0. A quaternion must have
 // length 1 and a matrix must be orthonormal, within `tolerance`; the two vectors of 6D must not be parallel; others must be
-// finite. With an infinite tolerance, quaternions of any length but 0 count, and matrices that Gram-Schmidt turns into
-// rotations.
+// finite. With an infinite tolerance, quaternions of any length but 0 count, and matrices that Gram-Schmidt turns into rotations.
 template <class Scalar>
 ROBOCACHE_HD auto is_rotation(const RotationForm& form, const Scalar* x, Scalar tolerance) {
   const auto finite = largest_of(x, kMostRotation) != infinity<Scalar>();
@@ -230,8 +228,7 @@ ROBOCACHE_HD void vector_of_quaternion(const Scalar* q, Scalar* v) {
   for (int i = 0; i < 3; ++i) v[i] = factor * q[i];
 }
 
-// Returns the same angle in [-pi, pi): x - 2 pi rint(x / 2 pi). It subtracts 2 pi in two parts, so that no digit of x
-// is lost.
+// Returns the same angle in [-pi, pi): x - 2 pi rint(x / 2 pi). It subtracts 2 pi in two parts, so that no digit of x is lost.
 template <class Scalar>
 ROBOCACHE_HD Scalar within_half_a_turn(Scalar x) {
   const auto scalar = [](double number) { return Scalar(static_cast<One<Scalar>>(number)); };
@@ -240,8 +237,7 @@ ROBOCACHE_HD Scalar within_half_a_turn(Scalar x) {
   return choose(absolute(y) >= scalar(kPi), scalar(-kPi), y);
 }
 
-// Multiplies three turns about axes: in order if each turns about axes that the earlier ones have turned, else in
-// reverse.
+// Multiplies three turns about axes: in order if each turns about axes that the earlier ones have turned, else in reverse.
 template <class Scalar>
 ROBOCACHE_HD void quaternion_of_angles(const RotationForm& form, const Scalar* angles, Scalar* q) {
   for (int turn = 0; turn < 3; ++turn) {
@@ -361,8 +357,7 @@ ROBOCACHE_HD void to_matrix(const RotationForm& form, const Scalar* x, Scalar* m
   if (!has_rows(form)) transpose(m);
 }
 
-// Writes all 9 entries of a matrix, or the 6 of two vectors. Each index is a constant, so that the numbers stay in
-// registers.
+// Writes all 9 entries of a matrix, or the 6 of two vectors. Each index is a constant, so that the numbers stay in registers.
 template <class Scalar>
 ROBOCACHE_HD void entries_of(const RotationForm& form, const Scalar* m, Scalar* y) {
   const bool rows = has_rows(form);

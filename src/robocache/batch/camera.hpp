@@ -97,9 +97,8 @@ class Camera {
   std::optional<int64_t> bytes(Device device, Tier tier) const;
   int64_t bytes_present(Device device, Tier tier) const;
 
-  // Loads all frames into a tier of memory: kDecoded, or for the kernels of a CUDA device kDevice and kPinned. Throws
-  // FrameError for frames that are damaged or that the device cannot decode, FileError, DeviceError, OutOfMemory; nothing is
-  // loaded then.
+  // Loads all frames into a tier of memory: kDecoded, or for the kernels of a CUDA device kDevice and kPinned. Throws FrameError
+  // for frames that are damaged or that the device cannot decode, FileError, DeviceError, OutOfMemory; nothing is loaded then.
   void load(Device device, Tier tier);
 
   // A note for people about the loaded frames, like ResidentStream::note().

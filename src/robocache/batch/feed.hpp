@@ -26,9 +26,8 @@
 namespace robocache {
 
 struct FeedOptions {
-  // The number of batches made ahead: on the CPU whole batches, on CUDA the host's part. None is made ahead if this is
-  // 0, if a CUDA loader has no host part, or if Loader::is_small(). Above 0 the feed also calls Loader::fetch for the
-  // next batch.
+  // The number of batches made ahead: on the CPU whole batches, on CUDA the host's part. None is made ahead if this is 0, if a
+  // CUDA loader has no host part, or if Loader::is_small(). Above 0 the feed also calls Loader::fetch for the next batch.
   int64_t prefetch = 0;
   // A loop's batch reuses the memory of the batch that the loop had before.
   bool reuse = false;
@@ -106,8 +105,7 @@ class Feed {
   std::shared_ptr<void> memory(int64_t slot) const { return memories_.at(static_cast<size_t>(slot)); }  // with reuse
 
  private:
-  // The host's part of a batch, before it is copied into the batch. A batch ahead uses it from begin() until it is
-  // given.
+  // The host's part of a batch, before it is copied into the batch. A batch ahead uses it from begin() until it is given.
   struct Staging {
     HostPart part;        // on the CPU only bad_frames
     PinnedBuffer memory;  // on CUDA

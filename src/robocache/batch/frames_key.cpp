@@ -267,8 +267,7 @@ class PackedFramesKey final : public DeviceFramesKey {
   int64_t packed_offset_ = 0;
 };
 
-// The frames lie in the device's memory, decoded or not, or in pinned memory, and may be copied from there a batch
-// ahead.
+// The frames lie in the device's memory, decoded or not, or in pinned memory, and may be copied from there a batch ahead.
 class ResidentFramesKey final : public DeviceFramesKey {
  public:
   ResidentFramesKey(const LoaderStreams& streams, size_t request) : DeviceFramesKey(streams, request, Part::kDevice) {}

@@ -111,10 +111,9 @@ class BatchKey {
   // Does the host's work on frames for a CUDA loader, after the host's plan has run. Throws FrameError, FileError.
   virtual void stage(const BatchMemory&, HostPart&) const {}
 
-  // Fills the frames after all plans have run; on CUDA it queues the work on `stream`. `scratch` has scratch_bytes(). `ahead`
-  // is the memory that fetch() filled for this batch, or null. Returns the number of frames that did not decode and are
-  // padding, without those that a device decodes: bad_frames_on_device() counts them. Throws FrameError, FileError,
-  // DeviceError.
+  // Fills the frames after all plans have run; on CUDA it queues the work on `stream`. `scratch` has scratch_bytes(). `ahead` is
+  // the memory that fetch() filled for this batch, or null. Returns the number of frames that did not decode and are padding,
+  // without those that a device decodes: bad_frames_on_device() counts them. Throws FrameError, FileError, DeviceError.
   virtual int64_t launch(const BatchMemory&, const HostPart&, void* /*scratch*/, const void* /*ahead*/,
                          CudaStream) const {
     return 0;

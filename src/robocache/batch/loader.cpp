@@ -367,8 +367,7 @@ std::vector<AnchoredEpisode> Loader::episodes() const {
     for (size_t i = 0; i < table.size(); ++i) {
       const int64_t end = i + 1 < table.size() ? table[i + 1].first_anchor : anchors.index().anchors;
       const int64_t count = end - table[i].first_anchor;
-      // A filter can leave several runs of an episode, which are added up. An episode that is listed twice begins a new
-      // entry.
+      // A filter can leave several runs of an episode, which are added up. An episode that is listed twice begins a new entry.
       if (i > 0 && table[i].episode == table[i - 1].episode && ticks_of(table[i]) > ticks_of(table[i - 1])) {
         found.back().anchors += count;
       } else {

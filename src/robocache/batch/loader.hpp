@@ -89,8 +89,7 @@ class Loader {
   // Whether the sources have weights. Only then can they change.
   bool is_weighted() const { return draws_.is_weighted(); }
 
-  // Gives each source, by its name, a new weight from a position on. Put the result into the `weights` of later
-  // positions:
+  // Gives each source, by its name, a new weight from a position on. Put the result into the `weights` of later positions:
   //   position.weights = loader.change_weights(position, {{"bridge", 2}, {"droid", 1}});
   // A batch has the weights of its first draw. Each source continues with its next anchor; a source of weight 0 is not drawn.
   // Earlier changes are in `from.weights`; `from` must not come before the last of them. The loader owns the result. Throws
@@ -120,8 +119,7 @@ class Loader {
   std::vector<AnchoredEpisode> episodes() const;
 
   // Queues the copies of frames' files that the batch at a position decodes from pinned host memory, on a CUDA stream of the
-  // loader. If fill or fill_device follows for that position, it uses the copies. Does not wait or allocate. Throws
-  // DeviceError.
+  // loader. If fill or fill_device follows for that position, it uses the copies. Does not wait or allocate. Throws DeviceError.
   void fetch(const BatchPosition& position) const;
 
   // Waits for the frames that a CUDA device decodes. Throws FrameError if one is damaged. Call it at an epoch's end.

@@ -13,8 +13,7 @@
 
 namespace robocache {
 
-// Returns the name of a window's field in errors, "delta_timestamps['action'].method"; without a field, that of the
-// window.
+// Returns the name of a window's field in errors, "delta_timestamps['action'].method"; without a field, that of the window.
 std::string of_stream(const StreamRequest& request, std::string_view field = "");
 
 // Returns the key that a stream of a source fills.

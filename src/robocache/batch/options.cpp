@@ -153,8 +153,7 @@ void select_statistics(SourceRequest& source) {
   if (std::find(is_drawn.begin(), is_drawn.end(), false) != is_drawn.end()) source.selection = source.episodes;
 }
 
-// Shares the episodes of a source among the ranks. Each rank gets neighbouring episodes with about the same number of
-// bytes.
+// Shares the episodes of a source among the ranks. Each rank gets neighbouring episodes with about the same number of bytes.
 void share_episodes(const LoaderOptions& options, SourceRequest& source) {
   const auto bytes_of = [&](int64_t episode) {
     int64_t bytes = 0;

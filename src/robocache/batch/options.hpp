@@ -253,9 +253,8 @@ struct LoaderOptions {
   std::vector<std::string> notes = {};
 };
 
-// Completes options: the batch gets a request for each key, with every option; each source its streams, its episodes,
-// and its anchor unless anchor_hz is given. Throws ArgumentError, ArgumentTypeError, and DeviceError if there is no
-// such device.
+// Completes options: the batch gets a request for each key, with every option; each source its streams, its episodes, and its
+// anchor unless anchor_hz is given. Throws ArgumentError, ArgumentTypeError, and DeviceError if there is no such device.
 LoaderOptions complete_options(LoaderOptions options);
 
 // Reads options from the JSON of their fields. A field that is missing or null keeps its default. `sources` have the caller's
@@ -303,8 +302,7 @@ std::string source_name(const LoaderOptions& options, size_t source);
 // Proposes a method that makes values between rows, as Python writes it: the stream's own methods if it has any.
 std::string method_proposal(const StreamRequest& request);
 
-// Converts seconds to nanoseconds. Throws ArgumentError that begins with `argument` if they are not finite or beyond
-// 146 years.
+// Converts seconds to nanoseconds. Throws ArgumentError that begins with `argument` if they are not finite or beyond 146 years.
 int64_t checked_ns(double seconds, std::string_view argument);
 
 // Adds a sentence to a note for people, after a semicolon if the note is not empty.

@@ -61,9 +61,8 @@ struct FrameMemory {
 // Any number of threads may use one object.
 class ResidentFrames {
  public:
-  // Loads the frames unless they are in memory, and waits for them. On the CPU, however, each decoded frame is decoded
-  // when it is first asked for. Throws FrameError for a frame that does not decode, FileError, DeviceError,
-  // OutOfMemory.
+  // Loads the frames unless they are in memory, and waits for them. On the CPU, however, each decoded frame is decoded when it is
+  // first asked for. Throws FrameError for a frame that does not decode, FileError, DeviceError, OutOfMemory.
   static std::shared_ptr<const ResidentFrames> get(const FramesWanted& wanted);
 
   // The bytes of the frames in their tier. bytes_present(): the part of them that is already in memory.

@@ -91,15 +91,13 @@ struct KeySpec {
   std::optional<int64_t> max_gap_ns = {};
   std::optional<int64_t> tolerance_ns = {};
   std::optional<ConversionSpec> convert = {};
-  // Only for a camera. Nothing is random: crops are central, crop_scale is its largest share, colours and shifts are
-  // off.
+  // Only for a camera. Nothing is random: crops are central, crop_scale is its largest share, colours and shifts are off.
   std::optional<ImageOptions> images = {};
   bool has_intrinsics = false;
   std::optional<RowsSpec> rows = {};  // none: the source has no such stream, and every step is padding
 
   int64_t steps() const { return std::ssize(offsets_ns) + std::ssize(offsets_rows); }
-  // Returns each step's target stamp, relative to the moment. For a key in rows it is that of the row that they count
-  // from.
+  // Returns each step's target stamp, relative to the moment. For a key in rows it is that of the row that they count from.
   std::vector<int64_t> stamp_offsets_ns() const;
 
   static constexpr auto fields() {

@@ -144,8 +144,7 @@ std::string gaps_text(const StreamRequest& asked, const KeySpec& key, const Stre
          seconds(findings.period_ns / kNsPerSecond) + " apart";
 }
 
-// Returns the first feature of method 'angle' with rows beyond [-pi, pi), else "". Values between rows are always
-// within.
+// Returns the first feature of method 'angle' with rows beyond [-pi, pi), else "". Values between rows are always within.
 std::string turns_text(const StreamRequest& asked, const Stream& stream) {
   if (!stream.has_statistics() || stream.stats.min.empty()) return "";
   constexpr double kRounding = 0.01;  // covers the rounding of float16

@@ -17,8 +17,7 @@ namespace robocache {
 // One thread at a time may call these functions. The queue owns its thread, which starts with the first work, and each
 // work until it is taken or cancelled. Everything that a work refers to belongs to the caller and must live as long.
 //
-// A forked child has no queue thread, and locks may stay held. Its queue is empty, and its next work starts a new
-// thread.
+// A forked child has no queue thread, and locks may stay held. Its queue is empty, and its next work starts a new thread.
 class WorkQueue {
  public:
   // `cancelled` becomes true when nobody wants the result. The work may then return early; a parallel_for in it does.
@@ -34,9 +33,8 @@ class WorkQueue {
   // Never waits for other work.
   void submit(Work work);
 
-  // Waits until the oldest pending work is done, and removes it. Throws what the work threw. Calls `check` every 10
-  // milliseconds while it waits, to look for signals: an exception of `check` ends the wait and leaves the work
-  // pending.
+  // Waits until the oldest pending work is done, and removes it. Throws what the work threw. Calls `check` every 10 milliseconds
+  // while it waits, to look for signals: an exception of `check` ends the wait and leaves the work pending.
   void take(const std::function<void()>& check = {});
 
   // Removes all work, and waits for work that has begun.

@@ -94,9 +94,8 @@ struct StreamFindings {
       constant_features;  // indices of features with only one value, or no finite one; others are ignored
 };
 
-// Statistics per feature of the finite numbers in all rows; float64 [features] each. If count is 0, the others are NaN.
-// std divides by count; quantiles are numpy.quantile's. Older writers counted infinities; cache::stream_statistics()
-// does not.
+// Statistics per feature of the finite numbers in all rows; float64 [features] each. If count is 0, the others are NaN. std
+// divides by count; quantiles are numpy.quantile's. Older writers counted infinities; cache::stream_statistics() does not.
 struct FeatureStats {
   std::span<const double> mean, std, min, max, q01, q10, q50, q90, q99, count;
 };

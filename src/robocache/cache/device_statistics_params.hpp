@@ -13,8 +13,7 @@ inline constexpr int64_t kSumLanes = 8;
 // A pass finds this many more bits of the keys with the wanted ranks.
 inline constexpr int kPassBits = 11;
 
-// A part of the rows in a pass over all of them. Arrays [ranks, width] have an entry for each wanted rank of each
-// column.
+// A part of the rows in a pass over all of them. Arrays [ranks, width] have an entry for each wanted rank of each column.
 struct DeviceColumns {
   const void* values;  // float or double [rows, width]
   const bool* is_pad;  // [rows, width / features]

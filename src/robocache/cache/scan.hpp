@@ -26,9 +26,8 @@ inline constexpr double kJumpMoving = 0.5;
 // A spike returns to within kSpikeReturn of its step. A wrap is a step within kWrapNear of a full turn.
 inline constexpr double kSpikeReturn = 0.2;
 inline constexpr double kWrapNear = 0.05;
-// An angle wraps often if more than a hundredth of its steps exceed half a turn, and a share kWrapShare of these are
-// wraps: a full turn, give or take an ordinary step. A wrap exceeds kWrapRatio times the 99th percentile of the other
-// steps.
+// An angle wraps often if more than a hundredth of its steps exceed half a turn, and a share kWrapShare of these are wraps: a
+// full turn, give or take an ordinary step. A wrap exceeds kWrapRatio times the 99th percentile of the other steps.
 inline constexpr double kWrapShare = 0.9;
 inline constexpr double kWrapRatio = 3;
 inline constexpr double kQuaternionNorm = 0.01;
@@ -68,8 +67,7 @@ struct NotFinite {
   int64_t count, first_row;
 };
 
-// Numbers outside a feature's limits; and quaternions whose length is not 1, or whose sign flips, under their first
-// feature.
+// Numbers outside a feature's limits; and quaternions whose length is not 1, or whose sign flips, under their first feature.
 enum class BeyondKind : uint8_t { kLimits, kNorm, kFlip };
 
 struct Beyond {

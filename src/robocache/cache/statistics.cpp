@@ -57,8 +57,7 @@ typename ColumnType<T>::type to_column(T x) {
   }
 }
 
-// The rank below quantile q of n numbers, and the fraction to add towards the next rank, by numpy.quantile's method
-// "linear".
+// The rank below quantile q of n numbers, and the fraction to add towards the next rank, by numpy.quantile's method "linear".
 struct QuantileRank {
   QuantileRank(int64_t n, double q) {
     const double at = static_cast<double>(n - 1) * q;

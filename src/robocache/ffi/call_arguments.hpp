@@ -1,5 +1,4 @@
-// Reads the arguments of an operation by the fields of its call, and gives Python the results that it did not pass as
-// outputs.
+// Reads the arguments of an operation by the fields of its call, and gives Python the results that it did not pass as outputs.
 //
 //   Reader reader(args);
 //   auto call = reader.read<ResampleCall>("call");

@@ -91,8 +91,7 @@ class Args {
   int32_t count_;
 };
 
-// A tensor that the adapter made. tvm-ffi counts its references. Once it is returned, it is a tensor of the caller's
-// framework.
+// A tensor that the adapter made. tvm-ffi counts its references. Once it is returned, it is a tensor of the caller's framework.
 class OwnedTensor {
  public:
   // Allocates with the caller's allocator (`torch.empty`, on the caller's stream) if an argument was a tensor of its
