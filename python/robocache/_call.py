@@ -1,6 +1,6 @@
 """Calls an operation.
 
-A call goes to the library, whatever framework its arrays are of. Only where torch is imported does `_torch` look whether torch
+A call goes to the library, for arrays of any framework. If torch is imported, `_torch` first checks whether torch
 differentiates, transforms or traces the call.
 """
 
@@ -16,9 +16,9 @@ _call_beside_torch: Callable[[Operation, dict[str, Any], Sequence[Any]], list[An
 
 
 def call(operation: Operation, results: Sequence[Any], **given: Any) -> list[Any]:
-    """The results of a call, None where there is none.
+    """Returns the results of a call, None for those not asked for.
 
-    `results` has for each an array to write to, None for a new one, or False where it is not asked for.
+    `results` has for each result an array to write to, None for a new array, or False if it is not asked for.
     """
     global _call_beside_torch
     arguments = operation.call(given)
@@ -27,11 +27,11 @@ def call(operation: Operation, results: Sequence[Any], **given: Any) -> list[Any
         flat = operation.flat(arguments, results)
         return operation.by_library(arguments, flat, results, objects(flat))
     if torch.compiler.is_compiling():
-        # Not before the caller has imported torch; and torch 2.11 traces no import of a package with a class of its own.
+        # Imported here, since importing torch is the caller's choice. torch 2.11 cannot trace the import of the whole package.
         from ._torch import dispatch
 
         return dispatch(operation, arguments, results)
-    if _call_beside_torch is None:  # kept, since an import takes a tenth of a call
+    if _call_beside_torch is None:  # kept, since importing takes a tenth of a call's time
         from ._torch import call as call_beside_torch
 
         _call_beside_torch = call_beside_torch
@@ -39,6 +39,6 @@ def call(operation: Operation, results: Sequence[Any], **given: Any) -> list[Any
 
 
 def is_traced() -> bool:
-    """Whether torch makes a graph of what is called."""
+    """Whether torch is tracing the call into a graph."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_compiling()

@@ -1,4 +1,4 @@
-"""Checks of arguments that the library never sees, or that Python alone can name."""
+"""Checks of arguments that do not reach the library, or that only Python can name."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _NUMBERS = int, float
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False as given; anything else is refused, as the library refuses it."""
+    """Returns True or False. Refuses every other value, as the library does."""
     if value is not True and value is not False:
         raise errors.ArgumentTypeError(f"{name}: expected True or False, got {value!r}")
     return value is True
 
 
 def truth(name: str, value: Any) -> bool:
-    """True or False, numpy's too."""
+    """Returns True or False, also for numpy's bools."""
     if not isinstance(value, bool | np.bool_):
         raise errors.ArgumentTypeError(f"{name}: expected True or False, got {value!r}")
     return bool(value)
 
 
 def number(name: str, value: Any) -> float:
-    """A number as Python has it: whole ones stay whole."""
+    """Returns a Python number: whole numbers as int, others as float."""
     if type(value) in _NUMBERS:
         return value  # type: ignore[no-any-return]
     if isinstance(value, (str, bool, np.bool_)):
@@ -49,22 +49,22 @@ def number(name: str, value: Any) -> float:
 
 
 def whole(name: str, value: Any) -> int:
-    """A whole number that int64 holds."""
-    made = value
+    """Returns a whole number as int, within int64."""
+    result = value
     if type(value) is not int:
         try:
             if isinstance(value, (bool, np.bool_)):
                 raise TypeError
-            made = operator.index(value)
+            result = operator.index(value)
         except TypeError:
             raise errors.ArgumentTypeError(f"{name}: expected a whole number, got {value!r}") from None
-    if not _LEAST <= made <= _MOST:
-        raise errors.ArgumentError(f"{name}: expected a whole number of 64 bits, got {made}")
-    return made  # type: ignore[no-any-return]
+    if not _LEAST <= result <= _MOST:
+        raise errors.ArgumentError(f"{name}: expected a whole number of 64 bits, got {result}")
+    return result  # type: ignore[no-any-return]
 
 
 def three(name: str, value: Any, *, scalar: bool = False, convert: Callable[[str, Any], Any] = number) -> list[Any]:
-    """x, y and z of an argument, as Python's numbers; `scalar`: one number serves all three."""
+    """Returns x, y and z of an argument as Python's numbers. `scalar`: the argument may be one number for all three."""
     if scalar and (isinstance(value, (int, float, np.number)) or getattr(value, "ndim", None) == 0):
         return [convert(name, value)] * 3
     try:
@@ -80,7 +80,7 @@ def three(name: str, value: Any, *, scalar: bool = False, convert: Callable[[str
 
 
 def listed(convert: Callable[[str, Any], Any], name: str, values: Any, dtype: type) -> npt.NDArray[Any]:
-    """Numbers of any list of them as an array."""
+    """Converts a list of numbers to an array."""
     try:
         each = None if isinstance(values, str) else list(values)
     except TypeError:
@@ -91,9 +91,9 @@ def listed(convert: Callable[[str, Any], Any], name: str, values: Any, dtype: ty
 
 
 def wholes(name: str, values: Any) -> npt.NDArray[np.int64]:
-    """Whole numbers that int64 holds, of a list, a numpy array or a torch tensor on any device, as an array.
+    """Returns whole numbers within int64 as an array, from a list, a numpy array or a torch tensor on any device.
 
-    One conversion serves all elements. Only what it cannot take is looked at one by one, for the error.
+    It converts all elements at once. If that fails, it converts them one by one, for the error.
     """
     if hasattr(values, "detach"):  # a torch tensor
         is_whole = not (values.is_floating_point() or values.is_complex() or values.is_quantized)
@@ -115,7 +115,7 @@ def wholes(name: str, values: Any) -> npt.NDArray[np.int64]:
 
 
 def feature_blocks(name: str, methods: Sequence[tuple[slice, str]] | None) -> list[tuple[Any, Any, str]]:
-    """(start, stop, method) of each block; the library knows how many features there are."""
+    """Returns (start, stop, method) of each block. The library checks them against the number of features."""
     if methods is not None and not isinstance(methods, LISTS):
         raise errors.ArgumentTypeError(f"{name}: expected a list of (slice, method), got {type(methods).__name__}")
     blocks = []

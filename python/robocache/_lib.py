@@ -21,33 +21,33 @@ path = Path(os.environ.get("ROBOCACHE_LIBRARY") or Path(__file__).parent / "lib"
 if not path.exists():
     raise errors.Error(f"{path}: the compiled library is missing from this installation; reinstall robocache")
 _module = load_module(str(path))
-register_global_func("robocache.repr", repr, override=True)  # an error says what came, if only Python can say it
+register_global_func("robocache.repr", repr, override=True)  # for errors that show a Python object
 
 
 def function(name: str) -> Any:
-    """The C++ function that Python calls `name`."""
+    """Returns the C++ function registered as `name`."""
     return _module[name]
 
 
 def text(argument: str, value: Any) -> str:
-    """`value`, which the library takes for text."""
+    """Returns `value` after checking that it is valid text for the library."""
     if not isinstance(value, str):
         raise errors.ArgumentTypeError(f"{argument}: expected a str, got {type(value).__name__}")
     try:
         value.encode()
-    except UnicodeEncodeError:  # a lone surrogate, as os.fsdecode makes of a file's name that is no UTF-8
+    except UnicodeEncodeError:  # a lone surrogate, which os.fsdecode makes from a file name that is not UTF-8
         raise errors.ArgumentError(f"{argument}: expected UTF-8, got {value!r}") from None
     return value
 
 
 def path_text(path: str | os.PathLike[str], argument: str = "path") -> str:
-    """The path as the library takes it: UTF-8 that ends where it ends."""
+    """Returns the path as text for the library: UTF-8, not empty, without NUL."""
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(name, str):
         raise errors.ArgumentTypeError(f"{argument}: expected str or os.PathLike[str], got {type(path).__name__}")
     if not name or "\0" in name:
         raise errors.ArgumentError(f"{argument}: expected UTF-8 that is not empty and without NUL, got {name!r}")
-    # pathlib makes one slash of two; and a folder may have such a name.
+    # pathlib turns two slashes into one, and a folder may have a name like "http:".
     if (url := re.match(r"[A-Za-z][A-Za-z0-9+.-]+:(?=/)", name)) and not os.path.lexists(url[0]):
         raise errors.ArgumentError(
             f"{argument}: expected a path of this machine, got the URL {name}; mount it, or copy it "
@@ -57,21 +57,21 @@ def path_text(path: str | os.PathLike[str], argument: str = "path") -> str:
 
 
 _tensor_over = function("tensor_over")
-_NAMES = {char: np.dtype(char).name for char in "?bhilqBHILQefd"}  # by dtype.char, since dtype.name takes its time
+_NAMES = {char: np.dtype(char).name for char in "?bhilqBHILQefd"}  # by dtype.char, since dtype.name is slow
 _tensor_address = function("tensor_address")
 _synchronize = function("synchronize")
 
 
 def refuse_mask(array: Any) -> None:
-    """Raises for a masked array of numpy: what it masks would count."""
+    """Raises for a masked array of numpy, since its masked values would count."""
     if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
         raise errors.ArgumentTypeError(
-            "expected an array without a mask, got a masked array; pass .filled() with what counts for nothing, or .data"
+            "expected an array without a mask, got a masked array; pass .filled() with a neutral value, or .data"
         )
 
 
 class _Owner:
-    """Passes an array to the library as an object; as an argument of its own numpy's DLPack would refuse some."""
+    """Passes an array to the library as an object. numpy's own DLPack, used for plain arguments, refuses some arrays."""
 
     __slots__ = ("_array",)
 
@@ -80,7 +80,7 @@ class _Owner:
 
 
 def from_numpy(array: npt.NDArray[Any]) -> Any:
-    """Makes the library's tensor of a numpy array, without a copy; it keeps the array alive.
+    """Makes a tensor of the library from a numpy array, without a copy. The tensor keeps the array alive.
 
     numpy's own DLPack is ten times as fast, but refuses arrays that are read-only, bool or bfloat16.
     """
@@ -100,7 +100,7 @@ def from_numpy(array: npt.NDArray[Any]) -> Any:
 
 
 class _Memory:
-    """Lets numpy view memory, and keeps alive what owns it."""
+    """Lets numpy view memory, and keeps the memory's owner alive."""
 
     def __init__(self, owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], read_only: bool) -> None:
         self.owner = owner
@@ -115,22 +115,23 @@ class _Memory:
 def array_at(
     owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, read_only: bool
 ) -> npt.NDArray[Any]:
-    """A numpy view of contiguous memory that `owner` keeps alive."""
-    # numpy knows the bits of bfloat16, not its name, before the view.
+    """Returns a numpy view of contiguous memory that `owner` keeps alive."""
+    # Before the view numpy sees bfloat16 as plain bits, since it has no typestr for it.
     return np.asarray(_Memory(owner, address, shape, dtype, read_only)).view(dtype)
 
 
 def to_numpy(tensor: Any) -> npt.NDArray[Any]:
-    """A writable numpy view of a contiguous CPU tensor that the library returned."""
-    dtype = numpy_dtype(str(tensor.dtype).removeprefix("torch."))  # torch's where another argument was torch's
+    """Returns a writable numpy view of a contiguous CPU tensor from the library."""
+    dtype = numpy_dtype(str(tensor.dtype).removeprefix("torch."))  # it is a torch tensor if another argument was one
     return array_at(tensor, _tensor_address(tensor), tuple(tensor.shape), dtype, read_only=False)
 
 
 def in_framework_of(array: Any, tensor: Any) -> Any:
-    """A tensor that the library returned, as `array`'s framework has it.
+    """Converts a tensor from the library to `array`'s framework.
 
-    The library gives torch its own tensors. jax, cupy and others get theirs through DLPack, once the work on a CUDA tensor
-    is done: they read it on streams of their own. What speaks DLPack alone keeps the library's tensor.
+    With torch the library returns torch tensors itself. jax, cupy and others get theirs through DLPack, after the work on a
+    CUDA tensor is done, since they read it on their own streams. For an array that only supports DLPack the result is the
+    library's tensor.
     """
     if type(array) is type(tensor):
         return tensor
@@ -150,21 +151,21 @@ def in_framework_of(array: Any, tensor: Any) -> Any:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype of that name; bfloat16 needs ml_dtypes, which registers it."""
+    """Returns the numpy dtype of this name; bfloat16 needs ml_dtypes, which registers it."""
     if name != "bfloat16":
         return np.dtype(name)
     try:
         import ml_dtypes
     except ImportError as error:
         raise errors.ArgumentTypeError(
-            "numpy holds bfloat16 only with the package ml_dtypes; pip install ml_dtypes, or ask for float32"
+            "numpy holds bfloat16 only with the package ml_dtypes; pip install ml_dtypes, or pass float32"
         ) from error
     dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
     return dtype
 
 
 def dtype_name(dtype: Any) -> str:
-    """'bfloat16' from 'bfloat16', torch.bfloat16, or a numpy dtype or type."""
+    """Returns a dtype's name, such as 'bfloat16' for 'bfloat16', torch.bfloat16, or a numpy dtype or type."""
     name = str(dtype)
     if isinstance(dtype, str) or name.startswith("torch."):
         return text("dtype", name.removeprefix("torch."))
@@ -176,12 +177,12 @@ def dtype_name(dtype: Any) -> str:
 
 
 def torch_module() -> Any | None:
-    """torch where the caller has already imported it; never imports it."""
+    """Returns torch if the caller has already imported it, else None."""
     return sys.modules.get("torch")
 
 
 def exchange_api(tensor_type: type) -> int:
-    """The address of a framework's DLPackExchangeAPI (dlpack.h), by which C makes its tensors; 0 where it has none."""
+    """Returns the address of a framework's DLPackExchangeAPI (dlpack.h), with which C makes its tensors; 0 if it has none."""
     capsule = getattr(tensor_type, "__dlpack_c_exchange_api__", None)
     if capsule is None:
         return 0

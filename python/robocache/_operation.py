@@ -1,7 +1,7 @@
-"""An operation of the library, by the fields of its call: what Python passes for each, and what comes back.
+"""Calls of the library's operations: the arguments by their fields, and the results.
 
-The library lists these fields (`fields_of`): name, type, default. Nothing else does. What came may be of any framework: numpy
-goes by its memory, everything else through DLPack, and results are of the framework that went in.
+Only the library lists the fields (`fields_of`): name, type, default. Arrays may be of any framework: numpy's are passed by
+their memory, all others through DLPack. Results are of the arguments' framework.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-# A result has the framework of the arrays given; arrays of frameworks other than torch and numpy are Any.
+# A result has the framework of the arguments; arrays of frameworks other than torch and numpy are Any.
 Array = TypeVar("Array", "torch.Tensor", "npt.NDArray[Any]")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -29,14 +29,14 @@ _fields_of = _lib.function("fields_of")
 
 
 class Field(NamedTuple):
-    """One argument of a call, as the library lists it."""
+    """One argument of a call."""
 
     name: str
     type: str
     default: Any
 
 
-# Fields of x, y and z where one number serves all three.
+# Fields of x, y and z that may be one number for all three.
 _SCALARS = "voxel_size", "origin"
 
 # Converts a value for the library, by the type of its field. A type that is not listed needs no conversion.
@@ -51,10 +51,10 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "number": number,
 }
 
-# Arguments of other types are arrays, or what the library refuses.
+# Arguments of other types are arrays, or values that the library refuses.
 _PLAIN = frozenset((type(None), bool, int, float, str))
 
-# The forms in which a field's value stands among the arguments of the library's function.
+# The forms of a field's value among the arguments of the library's function.
 _ONE, _NUMBERS, _LIST, _BLOCKS, _BLOCKS_OF_STREAMS = range(5)
 
 
@@ -74,15 +74,15 @@ OPERATIONS: list[Operation] = []
 class Operation:
     """One of the library's operations.
 
-    What torch's transforms have to know of it stands in subclasses: shapes of results, gradients, vmap. There a call has
-    torch's tensors alone, and `shapes` and `gradient_shapes` are (shape, dtype) of each result and of each gradient's rows.
+    Subclasses add the parts for torch's transforms: shapes of results, gradients, vmap. There all arrays of a call are torch
+    tensors. `shapes` and `gradient_shapes` return (shape, dtype) of each result and of each gradient's rows.
     """
 
-    gradients_of: tuple[str, ...] = ()  # the arrays that have gradients, by name
-    has_backward = False  # in the library; else `gradients` has them
-    has_one_result = False  # with a gradient
-    writes_in_place = False  # all results are given
-    results: tuple[str, ...] = ()  # their names for errors; none: "out"
+    gradients_of: tuple[str, ...] = ()  # names of the arrays that have gradients
+    has_backward = False  # whether the library computes the gradients; else `gradients` does
+    has_one_result = False  # whether there is one result, and it has a gradient
+    writes_in_place = False  # whether the caller passes all results
+    results: tuple[str, ...] = ()  # the results' names in errors; if empty, "out"
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -90,7 +90,7 @@ class Operation:
         self._library = _lib.function(name)
         if self.has_backward:
             self._backward = _lib.function(f"{name}_backward")
-        # An empty list stands for the default of every stream.
+        # An empty list means the default for every stream.
         self._defaults = {name: [] if kind.endswith("[]") else default for name, kind, default in self.fields}
         self._converted = [(field.name, _CONVERT[field.type]) for field in self.fields if field.type in _CONVERT]
         self._forms = [(field.name, _form(field.type)) for field in self.fields]
@@ -98,7 +98,7 @@ class Operation:
         OPERATIONS.append(self)
 
     def documents(self, function: _Function) -> _Function:
-        """The function with the names and defaults of the operation's options, in place of ``**options``, for its help."""
+        """Replaces ``**options`` in the function's signature by the operation's options with their defaults, for help()."""
         signature = inspect.signature(function)
         own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
         names = {one.name for one in own}
@@ -113,7 +113,7 @@ class Operation:
     # ---- Calls of the library ----
 
     def call(self, given: dict[str, Any]) -> dict[str, Any]:
-        """A value for each field, in the fields' order."""
+        """Returns a value for each field, in the fields' order."""
         call = {**self._defaults, **given}
         if len(call) > len(self.fields):
             unknown = next(name for name in given if name not in self._defaults)
@@ -123,7 +123,8 @@ class Operation:
         return call
 
     def flat(self, call: Mapping[str, Any], results: Sequence[Any]) -> list[Any]:
-        """The arguments of the library's function: of a list its length and its elements, of three numbers these."""
+        """Returns the arguments of the library's function. A list becomes its length and its elements, a triple its three
+        numbers."""
         flat: list[Any] = []
         for name, form in self._forms:
             value = call[name]
@@ -149,34 +150,37 @@ class Operation:
     def by_library(
         self, call: Mapping[str, Any], flat: list[Any], results: Sequence[Any], arrays: Sequence[Any]
     ) -> list[Any]:
-        """The results of a call, None where there is none; `flat` is of the call, `arrays` what of it are objects.
+        """Returns the results of a call, None for those not asked for. `flat` is its :meth:`flat`, `arrays` the :func:`objects`
+        of that.
 
-        `results` has for each an array to write to, None for a new one, or False where it is not asked for.
+        `results` has for each result an array to write to, None for a new array, or False if it is not asked for.
         """
         for array in arrays:
             if isinstance(array, np.ndarray):
                 flat = self._without_numpy(call, flat, results)
                 break
         try:
-            made = self._library(*flat)
-        except UnicodeEncodeError as error:  # a lone surrogate, as os.fsdecode makes of a file's name that is no UTF-8
+            arrays_of_library = self._library(*flat)
+        except (
+            UnicodeEncodeError
+        ) as error:  # a lone surrogate, which os.fsdecode makes from a file name that is not UTF-8
             name = next(name for name, value in call.items() if _contains(value, error.object))
             raise errors.ArgumentError(f"{name}: expected UTF-8, got {error.object!r}") from None
-        if made is None:
+        if arrays_of_library is None:
             return [None if out is False else out for out in results]
         like = call[self._first]
         like = like[0] if type(like) is list else like
         count = sum([out is None for out in results])
         if count == 1:
-            left = iter((_lib.in_framework_of(like, made),))
+            left = iter((_lib.in_framework_of(like, arrays_of_library),))
         else:
             first = next(x for x in flat if hasattr(x, "__dlpack__"))
-            each = [_array_of(made, first, index) for index in range(count)]
+            each = [_array_of(arrays_of_library, first, index) for index in range(count)]
             left = iter([x if x is None else _lib.in_framework_of(like, x) for x in each])
         return [next(left) if out is None else None if out is False else out for out in results]
 
     def _without_numpy(self, call: Mapping[str, Any], flat: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        """The same with numpy's arrays as the library takes them."""
+        """Returns `flat` with numpy's arrays converted for the library."""
         arguments = []
         for value in flat:
             if isinstance(value, np.ndarray):
@@ -184,13 +188,13 @@ class Operation:
                 if index is not None:
                     value = writable(self.results[index] if self.results else "out", value)
                 else:
-                    name = next((name for name, its in self.named_arrays(call) if its is value), None)
+                    name = next((name for name, array in self.named_arrays(call) if array is value), None)
                     value = value if name is None else argument(name, value)  # the library refuses it as an option
             arguments.append(value)
         return arguments
 
     def named_arrays(self, call: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """The arrays of a call, by names for errors."""
+        """Yields the arrays of a call with their names in errors."""
         for name, kind, _ in self.fields:
             if kind.startswith("tensor") and call[name] is not None:
                 yield name, call[name]
@@ -198,7 +202,7 @@ class Operation:
     # ---- For torch's transforms ----
 
     def for_torch(self, call: dict[str, Any]) -> dict[str, Any]:
-        """The call with torch's tensors alone."""
+        """Returns the call with all arrays as torch tensors."""
         return call
 
     def shapes(self, call: Mapping[str, Any], count: int) -> list[tuple[Any, Any]]:
@@ -208,25 +212,27 @@ class Operation:
         raise NotImplementedError
 
     def count_of_outs(self, call: Mapping[str, Any], count: int) -> int:
-        """Returns how many of the `count` results have gradients; these come first."""
+        """Returns how many of the `count` results have gradients. They come first."""
         return count
 
     def results_to_keep(self, call: Mapping[str, Any], results: Sequence[Any]) -> list[Any]:
-        """The results that the gradients are computed from."""
+        """Returns the results that the gradients are computed from."""
         return []
 
     def gradients(self, call: Mapping[str, Any], kept: Sequence[Any], out_gradients: Sequence[Any]) -> dict[str, Any]:
-        """The gradients of arrays by name, from what was kept; an out_gradient is None if the loss does not see the result."""
+        """Returns the gradients of arrays by name, from the kept results. An out_gradient is None if the loss does not depend
+        on the result."""
         return {}
 
     def add_gradients(
         self, call: Mapping[str, Any], out_gradients: Sequence[Any], kept: Sequence[Any], gradients: Sequence[Any]
     ) -> None:
-        """Has the library add to those gradients that are not None."""
+        """Adds to the gradients that are not None, by the library."""
         self._backward(*self.flat(call, out_gradients), len(gradients), *gradients)
 
     def fold(self, call: Mapping[str, Any], dims: Mapping[str, Any], size: int) -> tuple[dict[str, Any], Any]:
-        """`size` calls as one, and what takes a result apart again; `dims` has the axis of the calls in each array."""
+        """Returns `size` calls as one, and the function that splits a result again. `dims` has the axis of the calls in each
+        array."""
         raise NotImplementedError
 
     def fold_result(self, call: Mapping[str, Any], array: Any, dim: int | None, size: int) -> Any:
@@ -234,12 +240,12 @@ class Operation:
 
 
 def objects(flat: Sequence[Any]) -> list[Any]:
-    """The arguments of a call that may be arrays."""
+    """Returns the arguments of a call that may be arrays."""
     return [x for x in flat if type(x) not in _PLAIN]
 
 
 def argument(name: str, value: Any) -> Any:
-    """An array as the library takes it: numpy by its memory, everything else through DLPack."""
+    """Converts an array for the library: numpy by its memory, everything else through DLPack."""
     if isinstance(value, np.ndarray):
         try:
             return _lib.from_numpy(value)

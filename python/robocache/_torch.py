@@ -1,8 +1,8 @@
-"""The operations as torch's dispatcher knows them: operators, their gradients, torch.compile and torch.func.
+"""The operations as operators of torch: with gradients, torch.compile and torch.func.
 
-An operator is made from the fields of its call. A call that torch neither traces nor transforms goes past the operators,
-whose dispatch takes several times as long as the library needs to launch: to the library, or to one autograd.Function
-where it needs a gradient. All private names of torch stand in this file.
+An operator is made from the fields of its call. A call that torch neither traces nor transforms skips the operators, whose
+dispatch takes several times as long as a launch. It goes to the library, or to one autograd.Function if it needs a gradient.
+All private names of torch are in this file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from . import errors
 from ._check import LISTS
 from ._operation import OPERATIONS, Operation, objects
 
-# torch keeps compiled graphs on disk, and in them what the code of the operations traced. Other code takes none of those.
+# torch caches compiled graphs on disk, with the traced code of the operations. This tag keeps graphs of other code out.
 _SOURCES = [Path(__file__), *sorted(Path(__file__).parent.glob("ops/*.py"))]
 torch.compiler.config.cache_key_tag += f" robocache {zlib.crc32(b''.join(path.read_bytes() for path in _SOURCES)):08x}"
 
@@ -35,7 +35,7 @@ _dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
 def call(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
-    """The results of a call beside torch, which makes no graph of it; see `_call.call`."""
+    """Returns the results of a call that torch does not trace; see `_call.call`."""
     flat = operation.flat(given, results)
     arrays = objects(flat)
     role = _role(arrays)
@@ -58,10 +58,10 @@ _NOTHING, _DIFFERENTIATES, _TRANSFORMS = range(3)
 
 
 def _role(arguments: Sequence[Any]) -> int:
-    """Whether torch does nothing in a call, differentiates it, or must dispatch it.
+    """Returns whether torch does nothing in a call, differentiates it, or must dispatch it.
 
-    It dispatches a call that it transforms or traces, and one whose tensors hide their memory. A call that mixes tensors that
-    require a gradient with arrays of other frameworks goes there too, to be refused.
+    It dispatches calls that it transforms or traces, and calls whose tensors hide their memory. It also dispatches, and then
+    refuses, a call that mixes tensors that require a gradient with arrays of other frameworks.
     """
     tensors = [x for x in arguments if isinstance(x, Tensor)]
     if not tensors:
@@ -96,35 +96,35 @@ def _transformed(operation: Operation, given: dict[str, Any], results: Sequence[
 def _recorded(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
     given = operation.for_torch(given)
     tensors: list[Tensor] = []
-    slots = _put_away([given[name] for name in operation.gradients_of], tensors)
+    slots = _with_slots([given[name] for name in operation.gradients_of], tensors)
     operator = _operators[operation.name]
     return list(_Recorded.apply(operator, slots, given, results, *tensors))  # type: ignore[no-untyped-call]
 
 
 def dispatch(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
-    """The results of a call by torch's operators."""
+    """Returns the results of a call by torch's operators."""
     given = operation.for_torch(given)
     wanted = [out is not False for out in results]
-    made: Sequence[Tensor]
+    returned: Sequence[Tensor]
     if all(out is None or out is False for out in results):
-        made = _operators[operation.name](*_spread(operation, given), wanted)
+        returned = _operators[operation.name](*_spread(operation, given), wanted)
     else:
         tensors = [x for x in (*_tensors_of(operation, given), *results) if isinstance(x, Tensor)]
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
             raise errors.ArgumentError("out: carries no gradients; leave it out, or call under torch.no_grad()")
-        made = [out for out in results if out is not False]
-        if any(out is None for out in made):
+        returned = [out for out in results if out is not False]
+        if any(out is None for out in returned):
             shapes = operation.shapes(given, len(results))
-            made = [
+            returned = [
                 tensors[0].new_empty(shape, dtype=_dtype(dtype)) if out is None else out
                 for out, (shape, dtype) in zip(results, shapes, strict=True)
                 if out is not False
             ]
-        _operators[operation.name].write(*_spread(operation, given), wanted, made)
-    if operation.has_backward and made:  # what is float and no out, an age say, has no gradient
+        _operators[operation.name].write(*_spread(operation, given), wanted, returned)
+    if operation.has_backward and returned:  # other float results, such as ages, have no gradient
         outs = sum(wanted[: operation.count_of_outs(given, len(results))])
-        made = [*made[:outs], *(x.detach() for x in made[outs:])]
-    left = iter(made)
+        returned = [*returned[:outs], *(x.detach() for x in returned[outs:])]
+    left = iter(returned)
     return [next(left) if asked else None for asked in wanted]
 
 
@@ -132,13 +132,13 @@ def dispatch(operation: Operation, given: dict[str, Any], results: Sequence[Any]
 
 
 def _named(operation: Operation, given: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Any]:
-    """The arrays of a call, by names for errors."""
+    """Returns the arrays of a call, by their names in errors."""
     named = dict(operation.named_arrays(given))
     return named | {"out" if i == 0 else f"out[{i}]": out for i, out in enumerate(results) if isinstance(out, Tensor)}
 
 
 def _check_memory(arrays: Mapping[str, Any]) -> None:
-    """Raises if a tensor has no plain memory, or if only some of the call's tensors have any."""
+    """Raises an error if a tensor is not dense, or if only some of the call's tensors are on meta."""
     tensors = {name: array for name, array in arrays.items() if isinstance(array, Tensor)}
     on_meta = [name for name, tensor in tensors.items() if tensor.device.type == "meta"]
     for name, tensor in tensors.items():
@@ -153,7 +153,7 @@ def _check_tensors(operation: Operation, given: Mapping[str, Any]) -> None:
     for name, array in operation.named_arrays(given):
         if not isinstance(array, Tensor):
             raise errors.ArgumentTypeError(
-                f"{name}: expected a torch tensor, as gradients and torch.compile need, got {type(array).__name__}"
+                f"{name}: expected a torch tensor, for gradients and torch.compile, got {type(array).__name__}"
             )
 
 
@@ -175,7 +175,7 @@ def _has_tangent(tensor: Tensor) -> bool:
     functorch = torch._C._functorch
     tangent_of: Callable[..., Any] = forward_ad.unpack_dual
     while True:
-        # vmap knows nothing of tangents, so they are looked for below it.
+        # vmap's wrapper has no tangents; the tensor inside may have one.
         if not functorch.is_batchedtensor(tensor) and tangent_of(tensor).tangent is not None:
             return True
         if not functorch.is_functorch_wrapped_tensor(tensor):
@@ -187,14 +187,14 @@ def _has_tangent(tensor: Tensor) -> bool:
 
 
 def _type(kind: str) -> str:
-    """A field's type as torch names it."""
+    """Returns torch's name of a field's type."""
     for ours, theirs in (("tensor", "Tensor"), ("int", "SymInt"), ("number", "Scalar")):
         kind = kind.replace(ours, theirs)
     return re.sub(r"\[\d\]", "[]", kind)
 
 
 def _arguments(operation: Operation) -> str:
-    """The operator's arguments, as torch.library.define takes them."""
+    """Returns the operator's arguments for torch.library.define."""
     arguments = []
     for field, kind, _ in operation.fields:
         name = "modes" if field == "mode" else field  # torch's own calls have a `mode`
@@ -208,7 +208,7 @@ def _arguments(operation: Operation) -> str:
 
 
 def _spread(operation: Operation, given: Mapping[str, Any]) -> list[Any]:
-    """A call as the operator's arguments."""
+    """Returns the operator's arguments for a call."""
     arguments: list[Any] = []
     for name, kind, _ in operation.fields:
         value = given[name]
@@ -253,7 +253,7 @@ _COUNT = {"block[]": 3, "block[][]": 3, "numbers?[]": 2}
 
 
 def _indices(operation: Operation) -> dict[str, int]:
-    """The index of the operator's argument that has a field's tensors."""
+    """Returns, for each field, the index of the operator's argument with its tensors."""
     index, at = {}, 0
     for name, kind, _ in operation.fields:
         at += _COUNT.get(kind, 1)
@@ -262,12 +262,12 @@ def _indices(operation: Operation) -> dict[str, int]:
 
 
 def _dims(operation: Operation, dims: Sequence[Any]) -> dict[str, Any]:
-    """The axis of each field's tensors that vmap runs over; None for a list without tensors."""
+    """Returns the axis of each field's tensors that vmap maps; None for a list without tensors."""
     return {name: dims[index] for name, index in _indices(operation).items()}
 
 
 def _dtype(dtype: Any) -> torch.dtype:
-    """torch's dtype of that name."""
+    """Returns torch's dtype of this name."""
     return getattr(torch, dtype) if isinstance(dtype, str) else dtype  # type: ignore[no-any-return]
 
 
@@ -279,10 +279,11 @@ def _tensors_of(operation: Operation, given: Mapping[str, Any]) -> Iterator[Any]
 
 
 class _Operator:
-    """The base of an operation's operator and its gradient's: both follow torch's transforms.
+    """The base of an operation's operator and of its gradient's. Both support torch's transforms.
 
-    `run`, `fake`, `remember` and `backward` are those of torch.library. `vmap` folds all mapped calls into rows of one `call`:
-    of the operator, or of what torch.func looks into. `gradients` has one for each argument, or a list of them.
+    `run`, `fake`, `remember` and `backward` are the functions that torch.library takes. `vmap` folds all mapped calls into rows
+    of one `call`, of the operator or of the function for torch.func. `gradients` returns a gradient for each argument, or a
+    list of them.
     """
 
     run: Callable[..., Any]
@@ -303,33 +304,33 @@ class _Operator:
     def __call__(self, *arguments: Any) -> list[Tensor]:
         if _functorch_is_active() and not torch.compiler.is_compiling():
             tensors: list[Tensor] = []
-            slots = _put_away(list(arguments), tensors)
+            slots = _with_slots(list(arguments), tensors)
             return list(_Transformed.apply(self, slots, *tensors))  # type: ignore[no-untyped-call]
-        made: list[Tensor] = self.dispatched(*arguments)
-        return made
+        results: list[Tensor] = self.dispatched(*arguments)
+        return results
 
 
 class _Slot(int):
-    """Stands for a tensor in nested lists: its index among all of them."""
+    """Replaces a tensor in nested lists: its index among all tensors."""
 
 
-def _put_away(values: Any, tensors: list[Tensor]) -> Any:
-    """The nested lists with a slot for each tensor, which goes to `tensors`."""
+def _with_slots(values: Any, tensors: list[Tensor]) -> Any:
+    """Returns the nested lists with a slot for each tensor, and appends the tensors to `tensors`."""
     if isinstance(values, Tensor):
         tensors.append(values)
         return _Slot(len(tensors) - 1)
-    return [_put_away(x, tensors) for x in values] if type(values) is list else values
+    return [_with_slots(x, tensors) for x in values] if type(values) is list else values
 
 
-def _taken_back(slots: Any, values: Sequence[Any]) -> Any:
-    """The nested lists with a value for each slot."""
+def _with_values(slots: Any, values: Sequence[Any]) -> Any:
+    """Returns the nested lists with a value for each slot."""
     if type(slots) is _Slot:
         return values[slots]
-    return [_taken_back(x, values) for x in slots] if type(slots) is list else slots
+    return [_with_values(x, values) for x in slots] if type(slots) is list else slots
 
 
 def _at_slots(slots: Any, values: Any, answer: list[Any]) -> list[Any]:
-    """The values that nested lists have at the slots; None for all of a list."""
+    """Puts the values of nested lists into `answer` at their slots. None instead of a list leaves its slots unchanged."""
     if type(slots) is _Slot:
         answer[slots] = values
     elif type(slots) is list and values is not None:
@@ -339,59 +340,59 @@ def _at_slots(slots: Any, values: Any, answer: list[Any]) -> list[Any]:
 
 
 class _Transformed(torch.autograd.Function):
-    """An operator that torch.func looks into, which it does not into one of torch.library: (operator, slots, tensors...)."""
+    """An operator for torch.func, which cannot differentiate operators of torch.library: (operator, slots, tensors...)."""
 
     @staticmethod
     def forward(operator: _Operator, slots: list[Any], *tensors: Any) -> Any:
-        return tuple(operator.dispatched(*_taken_back(slots, tensors)))
+        return tuple(operator.dispatched(*_with_values(slots, tensors)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.operator, ctx.slots, *tensors = inputs
-        ctx.operator.remember(ctx, _taken_back(ctx.slots, tensors), list(output))
+        ctx.operator.remember(ctx, _with_values(ctx.slots, tensors), list(output))
         ctx.mark_non_differentiable(*(x for x in output if not x.is_floating_point()))
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         needs = ctx.needs_input_grad[2:]
-        made = ctx.operator.gradients(ctx, _taken_back(ctx.slots, needs), gradients)
-        return None, None, *_at_slots(ctx.slots, made, [None] * len(needs))
+        results = ctx.operator.gradients(ctx, _with_values(ctx.slots, needs), gradients)
+        return None, None, *_at_slots(ctx.slots, results, [None] * len(needs))
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, operator: _Operator, slots: list[Any], *tensors: Any) -> Any:
-        dims = _taken_back(slots, in_dims[2:])
-        made, out_dims = operator.vmap(operator, info, dims, *_taken_back(slots, tensors))
-        return tuple(made), tuple(out_dims)
+        dims = _with_values(slots, in_dims[2:])
+        results, out_dims = operator.vmap(operator, info, dims, *_with_values(slots, tensors))
+        return tuple(results), tuple(out_dims)
 
 
 class _Recorded(torch.autograd.Function):
-    """A call without an operator, which torch remembers for a backward pass: (operator, slots, call, results, tensors...)."""
+    """A call without an operator, recorded for a backward pass: (operator, slots, call, results, tensors...)."""
 
     @staticmethod
     def forward(
         ctx: Any, operator: _Forward, slots: list[Any], call: dict[str, Any], results: Sequence[Any], *tensors: Any
     ) -> Any:
         operation = operator.operation
-        made = operator.by_library(call, results)
+        outputs = operator.by_library(call, results)
         ctx.operator, ctx.slots = operator, slots
-        operator.keep(ctx, call, made)
+        operator.keep(ctx, call, outputs)
         if operation.has_backward:
             outs = operation.count_of_outs(call, len(results))
-            ctx.mark_non_differentiable(*[x for x in made[outs:] if x is not None])
-        ctx.set_materialize_grads(False)
-        return tuple(made)
+            ctx.mark_non_differentiable(*[x for x in outputs[outs:] if x is not None])
+            ctx.set_materialize_grads(False)
+            return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         needs, names = ctx.needs_input_grad[4:], ctx.operator.operation.gradients_of
-        asked = dict(zip(names, _taken_back(ctx.slots, needs), strict=True))
-        made = ctx.operator.gradients_of(ctx, asked, gradients)
-        return None, None, None, None, *_at_slots(ctx.slots, [made.get(name) for name in names], [None] * len(needs))
+        needed = dict(zip(names, _with_values(ctx.slots, needs), strict=True))
+        results = ctx.operator.gradients_of(ctx, needed, gradients)
+        return None, None, None, None, *_at_slots(ctx.slots, [results.get(name) for name in names], [None] * len(needs))
 
 
 class _Forward(_Operator):
-    """(the call's arguments, which of its results are wanted) -> the wanted ones."""
+    """(the call's arguments, a bool for each result) -> the results whose bool is True."""
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
@@ -414,7 +415,7 @@ class _Forward(_Operator):
 
     def _refuse_vmap(self, *arguments: Any) -> Any:
         raise errors.ArgumentError(
-            f"{self.operation.name}: writes in place, so torch.vmap cannot map it; pass all in one call"
+            f"{self.operation.name}: writes in place, so torch.vmap cannot map it; pass all rows in one call"
         )
 
     def _write(self, *arguments: Any) -> None:
@@ -442,21 +443,21 @@ class _Forward(_Operator):
         *spread, ctx.wanted = inputs
         left = iter(output)
         self.keep(ctx, _gathered(self.operation, spread), [next(left) if asked else None for asked in ctx.wanted])
-        ctx.forms = [  # of the answer: a list of gradients for a list of tensors
+        ctx.forms = [  # for each argument the number of gradients if it is a list of tensors, else None
             len(x) if isinstance(x, LISTS) and all(isinstance(one, Tensor) for one in x) else None for x in inputs
         ]
 
     def keep(self, ctx: Any, call: dict[str, Any], results: list[Any]) -> None:
-        """Saves what the gradients are made of; tensors by torch's way alone, which sees that nobody changes them."""
+        """Saves the values that gradients depend on. Tensors are saved by torch, which detects later changes of them."""
         tensors: list[Tensor] = []
-        ctx.kept = _put_away([*call.values(), self.operation.results_to_keep(call, results)], tensors)
+        ctx.kept = _with_slots([*call.values(), self.operation.results_to_keep(call, results)], tensors)
         ctx.save_for_backward(*tensors)
 
     def backward(self, ctx: Any, gradients: Any) -> Any:
         return tuple(self.gradients(ctx, ctx.needs_input_grad, gradients))
 
     def gradients(self, ctx: Any, needs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-        """For each argument its gradient, or a list of them."""
+        """Returns each argument's gradient, or a list of them."""
         left = iter(gradients)
         of_results = [next(left) if asked else None for asked in ctx.wanted]
         index = _indices(self.operation)
@@ -467,13 +468,13 @@ class _Forward(_Operator):
         return answer
 
     def gradients_of(self, ctx: Any, asked: Mapping[str, Any], gradients: Sequence[Any]) -> dict[str, Any]:
-        """The gradient of each array by name, or a list of them; `gradients` has one for each result, or None."""
-        *values, results = _taken_back(ctx.kept, ctx.saved_tensors)
+        """Returns the gradient of each array by name, or a list of them. `gradients` has one for each result, or None."""
+        *values, results = _with_values(ctx.kept, ctx.saved_tensors)
         call = {field.name: value for field, value in zip(self.operation.fields, values, strict=True)}
         if self.gradient is None:
             return self.operation.gradients(call, results, gradients)
         out_gradients = list(gradients[: self.operation.count_of_outs(call, len(gradients))])
-        if any(gradient is None for gradient in out_gradients):  # of an output that the loss does not see
+        if any(gradient is None for gradient in out_gradients):  # the loss does not depend on it
             like = next(_tensors_of(self.operation, call))
             shapes = self.operation.shapes(call, len(gradients))
             out_gradients = [
@@ -505,10 +506,11 @@ class _Forward(_Operator):
 
 
 class _Backward(_Operator):
-    """(the call's arguments, gradients of results, which arrays' gradients are wanted) -> these, row by row: before they are
-    summed over clocks that serve every row, and rounded. An unwanted one is empty.
+    """(the call's arguments, gradients of results, a bool for each array) -> the arrays' gradients row by row, before they are
+    rounded and summed over clocks that all rows share. A gradient is empty if its bool is False.
 
-    Of an operation with one result it takes and gives tensors, not lists: torch.autograd.functional batches no others.
+    For an operation with one result, arguments and results are tensors instead of lists, since torch.autograd.functional
+    batches only tensors.
     """
 
     def __init__(self, operation: Operation, arguments: str) -> None:
@@ -533,7 +535,7 @@ class _Backward(_Operator):
     def rows(
         self, call: dict[str, Any], out_gradients: list[Tensor], results: list[Tensor], wanted: list[bool]
     ) -> Sequence[Tensor | None]:
-        is_batched = torch._C._functorch.is_legacy_batchedtensor  # by torch.autograd.functional
+        is_batched = torch._C._functorch.is_legacy_batchedtensor  # torch.autograd.functional batches in this way
         if (
             torch.is_grad_enabled()
             or torch.compiler.is_compiling()
@@ -545,8 +547,8 @@ class _Backward(_Operator):
         self.operation.add_gradients(call, out_gradients, results, buffers)
         return buffers
 
-    def _taken_apart(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        """The call's arguments, gradients of results, what was kept of these, which gradients are wanted."""
+    def _parts(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Returns the call's arguments, the gradients of results, the saved results, and the bools of the wanted gradients."""
         if self.operation.has_one_result:
             *spread, out_gradient, wanted = arguments
             return spread, [out_gradient], [], wanted
@@ -561,32 +563,34 @@ class _Backward(_Operator):
         ]
 
     def _given(self, rows: Sequence[Tensor | None], like: Tensor) -> Any:
-        made = [like.new_empty(0) if row is None else row for row in rows]
-        return tuple(made) if self.operation.has_one_result else made
+        outputs = [like.new_empty(0) if row is None else row for row in rows]
+        return tuple(outputs) if self.operation.has_one_result else outputs
 
     def run(self, *arguments: Any) -> Any:
-        spread, out_gradients, results, wanted = self._taken_apart(arguments)
+        spread, out_gradients, results, wanted = self._parts(arguments)
         given = _gathered(self.operation, spread)
         buffers = self._buffers(given, wanted)
         self.operation.add_gradients(given, out_gradients, results, buffers)
         return self._given(buffers, out_gradients[0])
 
     def fake(self, *arguments: Any) -> Any:
-        spread, out_gradients, _, wanted = self._taken_apart(arguments)
+        spread, out_gradients, _, wanted = self._parts(arguments)
         return self._given(self._buffers(_gathered(self.operation, spread), wanted), out_gradients[0])
 
     def remember(self, ctx: Any, inputs: Any, output: Any) -> None:
         pass
 
     def backward(self, ctx: Any, *gradients: Any) -> Any:
-        raise errors.ArgumentError(f"{self.operation.name}: carries first derivatives only, got a second backward pass")
+        raise errors.ArgumentError(
+            f"{self.operation.name}: expected first derivatives only, got a second backward pass"
+        )
 
     def gradients(self, ctx: Any, needs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
         return self.backward(ctx)  # type: ignore[no-any-return]
 
     def vmap(self, call: Callable[..., Any], info: Any, in_dims: Any, *arguments: Any) -> Any:
-        spread, out_gradients, results, wanted = self._taken_apart(arguments)
-        dims, of_gradients, of_results, _ = self._taken_apart(in_dims)
+        spread, out_gradients, results, wanted = self._parts(arguments)
+        dims, of_gradients, of_results, _ = self._parts(in_dims)
         size = info.batch_size
         given = _gathered(self.operation, spread)
         folded, _ = self.operation.fold(given, _dims(self.operation, dims), size)
@@ -606,7 +610,7 @@ class _Backward(_Operator):
         return (tuple(unfolded), tuple(axes)) if self.operation.has_one_result else (unfolded, axes)
 
 
-# Every operation, also one that was not used yet: its module is imported only then, and a graph may have it before.
+# An operation's module is imported when it is first used, but a stored graph may need any operation before.
 for _path in _SOURCES[1:]:
     import_module(f"{__package__}.ops.{_path.stem}")
 _operators = {operation.name: _Forward(operation) for operation in OPERATIONS}

@@ -135,7 +135,7 @@ class Affine:
             docs/rules.md.
 
         Raises:
-            ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+            ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
         """
         result: Array = self._apply(x, dataset_index, 0)
         return result

@@ -97,7 +97,7 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
         return f"{{{', '.join(f'{name!r}: {value!r}' for name, value in self.items())}}}"
 
 
-_LACKING: Any = None  # a field that these statistics lack
+_LACKING: Any = None  # the value of a missing field
 
 
 RECORDED = "recorded values"
@@ -118,17 +118,17 @@ class _Fields(NamedTuple):
 
 
 class Stats(_Fields):
-    """Statistics of each feature over all rows, without NaN and infinity: float64 arrays in the shape of a row's value, with
-    ``per_step`` ``[steps, ...]``.
+    """Statistics of each feature over all rows, without NaN and infinity: float64 arrays of the shape of a row's value, or
+    ``[steps, ...]`` with ``per_step``.
 
     `count` is the number of finite values; where it is 0 the others are NaN. `std` divides by `count`. Quantiles are
-    those of ``numpy.quantile(values.astype(float64), q)``. A dataset's statistics have every field; others may have None.
-    Other quantiles are attributes too, by their percent: ``stats.q02``, ``stats.q99.5`` by ``getattr``.
+    those of ``numpy.quantile(values.astype(float64), q)``. A dataset's statistics have every field. In other statistics a
+    field may be None. Other quantiles are attributes too, by their percent: ``stats.q02``, ``stats.q99.5`` by ``getattr``.
 
     Attributes:
-        of: the values that they describe; None if unknown.
-        names: of the features; None if unknown.
-        units: of recorded values, from the stream's attributes; None if unknown.
+        of: a description of the values; None if unknown.
+        names: the features' names; None if unknown.
+        units: the units of recorded values, from the stream's attributes; None if unknown.
     """
 
     of: str | None = None
@@ -145,43 +145,43 @@ class Stats(_Fields):
         absolute: bool | None = None,
         **named: Any,
     ) -> Stats:
-        made = super().__new__(cls, *fields, **{name: x for name, x in named.items() if name in cls._fields})
-        vars(made).update({name: x for name, x in named.items() if name not in cls._fields})
+        stats = super().__new__(cls, *fields, **{name: x for name, x in named.items() if name in cls._fields})
+        vars(stats).update({name: x for name, x in named.items() if name not in cls._fields})
         if of is not None:
-            vars(made)["of"] = of
+            vars(stats)["of"] = of
         if names:
-            vars(made)["names"] = list(names)
+            vars(stats)["names"] = list(names)
         if units:
-            vars(made)["units"] = units
+            vars(stats)["units"] = units
         if absolute is not None:
-            vars(made)["absolute"] = absolute
-        return made
+            vars(stats)["absolute"] = absolute
+        return stats
 
     def _asdict(self) -> dict[str, Any]:
         return super()._asdict() | {name: x for name, x in vars(self).items() if name not in _FACTS}
 
 
 def _facts_of(stream: Stream) -> dict[str, Any]:
-    said = stream.attributes
-    return {"of": RECORDED, "names": stream.names, "units": said.get("units"), "absolute": is_absolute(said)}
+    declared = stream.attributes
+    return {"of": RECORDED, "names": stream.names, "units": declared.get("units"), "absolute": is_absolute(declared)}
 
 
 def quantile_fields(quantiles: Sequence[float]) -> tuple[np.ndarray, list[str]]:
-    """Returns these quantiles and the usual ones, ascending, and the names of the fields of their table."""
-    asked = {0.01, 0.1, 0.5, 0.9, 0.99}
+    """Returns these quantiles and the default ones, ascending, and the names of the statistics' fields."""
+    shares = {0.01, 0.1, 0.5, 0.9, 0.99}
     for value in quantiles:
         quantile = float(number("quantiles", value))
         if not 0 <= quantile <= 1:
             raise errors.ArgumentError(f"quantiles: expected numbers from 0 to 1, got {value!r}")
-        asked.add(quantile)
+        shares.add(quantile)
     names = []
-    for quantile in sorted(asked):
+    for quantile in sorted(shares):
         percent, _, decimals = f"{quantile * 100:.4f}".partition(".")
         decimals = decimals.rstrip("0")
         names.append(f"q{percent.zfill(2)}" + (f".{decimals}" if decimals else ""))
-    if len(set(names)) < len(asked):
-        raise errors.ArgumentError("quantiles: expected percents of at most 4 decimals, that differ")
-    return np.array(sorted(asked)), ["mean", "std", "min", "max", *names, "count"]
+    if len(set(names)) < len(shares):
+        raise errors.ArgumentError("quantiles: expected different percents of at most 4 decimals")
+    return np.array(sorted(shares)), ["mean", "std", "min", "max", *names, "count"]
 
 
 class FrameFormat(NamedTuple):
@@ -192,9 +192,9 @@ class FrameFormat(NamedTuple):
     width: int
     channels: int
     color_space: str  # "rgb" of 3 channels, "gray" or "depth" of 1
-    unit_m: float | None  # depth: the metres of one unit; None for float32, which is in metres, and if unknown
-    intrinsics: np.ndarray | None  # float64 [3, 3], in pixels of frames as stored; None where unknown
-    resized: dict[str, Any] | None  # how the frames were resized before they were stored; None: not
+    unit_m: float | None  # metres of one unit of depth; None for float32, which is in metres, and if unknown
+    intrinsics: np.ndarray | None  # float64 [3, 3], in pixels of the stored frames; None if unknown
+    resized: dict[str, Any] | None  # how the frames were resized before they were stored; None if they were not
 
 
 class EncodedFrames:
@@ -206,7 +206,7 @@ class EncodedFrames:
         offsets: int64 ``[rows of the stream + 1]``: row i of the stream is ``data[offsets[i]:offsets[i + 1]]``.
 
     Raises:
-        FrameError: a frame does not decode, naming its row.
+        FrameError: a frame does not decode; the message names its row.
     """
 
     def __init__(self, stream: Stream, rows: range, data: np.ndarray, offsets: np.ndarray) -> None:
@@ -263,7 +263,7 @@ class RaggedRows(Sequence[Any]):
         offsets: int64 ``[rows + 1]``, from 0: row i is ``values[offsets[i]:offsets[i + 1]]``.
 
     Raises:
-        FileError: text that is not UTF-8, naming its row.
+        FileError: a text is not UTF-8; the message names its row.
     """
 
     def __init__(self, stream: Stream, values: np.ndarray, offsets: np.ndarray) -> None:
@@ -300,24 +300,25 @@ class RaggedRows(Sequence[Any]):
 class Stream:
     """One sensor's rows over all episodes, on its own clock. The arrays are read-only views of the mapped files.
 
-    ``stream[rows]`` gives values by row: one, a slice, or an array of rows; a camera's decoded, ragged rows and text as
-    :class:`RaggedRows` gives them.
+    ``stream[rows]`` gives the values of a row, a slice, or an array of rows: frames of a camera are decoded, ragged rows
+    and text are those of :class:`RaggedRows`.
 
     Attributes:
-        name: as it was appended.
-        shape: of one row's value: ``()`` for scalars, ``(height, width, channels)`` for a camera; of ragged rows the shape of one
-            element, such as ``(4,)`` for points of x, y, z and intensity.
-        rows: the number over all episodes.
+        name: the stream's name.
+        shape: the shape of one row's value: ``()`` for scalars, ``(height, width, channels)`` for a camera; for ragged rows
+            that of one element, such as ``(4,)`` for points of x, y, z and intensity.
+        rows: the number of rows in all episodes.
         rate_hz: 1 / the median period, rounded to the fewest decimals that keep the period within a nanosecond (30.0 for
-            33333333 ns); 0.0 if no episode has two rows, or most stamps are repeated.
+            33333333 ns); 0.0 if no episode has two rows or most stamps are repeated.
         clock: ``"recorded"``, or ``"nominal"`` if the stamps are only index / rate.
-        names: of the features, or an empty list.
+        names: the features' names, or an empty list.
         attributes: the writer's other facts, such as ``{"units": "rad"}``.
         frames: a camera's :class:`FrameFormat`, else None.
         ragged: ``"array"`` for rows of varying size, ``"text"`` for str, else None.
         findings: period_ns (the median), jitter_ns (root mean square of period - period_ns, without gaps), min_period_ns,
             max_period_ns, gaps (periods over 1.5 period_ns), duplicates (periods of 0), empty_episodes, nan_values,
-            infinite_values, constant_features (flat indices). Cameras, ragged rows and text have those of the clock only.
+            infinite_values, constant_features (flat indices). Cameras, ragged rows and text have only the findings about
+            the clock.
     """
 
     _ADDRESSES: ClassVar = ("time_ns", "values", "blob_offsets", "row_offsets", "stats")  # in a description
@@ -363,8 +364,8 @@ class Stream:
 
     @cached_property
     def values(self) -> np.ndarray:
-        """``[rows, *shape]`` of `dtype`; for a camera with encoded frames :class:`EncodedFrames`, which decode when indexed. For ragged
-        rows all elements, ``[elements, *shape]``, for text its bytes, uint8: see `offsets`.
+        """``[rows, *shape]`` of `dtype`. Encoded frames of a camera are :class:`EncodedFrames`, which decode when indexed.
+        For ragged rows all elements, ``[elements, *shape]``; for text its bytes, uint8: see `offsets`.
         """
         if self.offsets is None:
             return self._array("values", self.dtype, (self.rows, *self.shape))
@@ -376,8 +377,8 @@ class Stream:
 
     @cached_property
     def offsets(self) -> np.ndarray | None:
-        """int64 ``[rows + 1]`` if rows vary in size, else None: row i of ragged rows is
-        ``values[offsets[i]:offsets[i + 1]]``, of encoded frames ``values.data[offsets[i]:offsets[i + 1]]``."""
+        """int64 ``[rows + 1]`` if rows vary in size, else None. Row i is ``values[offsets[i]:offsets[i + 1]]``; the file of
+        an encoded frame is ``values.data[offsets[i]:offsets[i + 1]]``."""
         if self.ragged is None and (self.frames is None or self.frames.codec == "raw"):
             return None
         return self._array("blob_offsets", np.dtype(np.int64), (self.rows + 1,))
@@ -389,17 +390,17 @@ class Stream:
 
     @cached_property
     def _by_row(self) -> Any:
-        """Returns the array, or the object, that gives a row by its index."""
+        """The array, or the object, that gives a row by its index."""
         return self.values if self.ragged is None else RaggedRows(self, self.values, cast(np.ndarray, self.offsets))
 
     def __getitem__(self, rows: Any) -> Any:
         return self._by_row[rows]
 
     def frame(self, row: int) -> np.ndarray:
-        """A camera's frame, ``[height, width, channels]`` of `dtype`, to look at.
+        """Returns a camera's frame, decoded: ``[height, width, channels]`` of `dtype`.
 
         Raises:
-            ArgumentError: this is no camera.
+            ArgumentError: the stream is no camera.
             FrameError: the frame does not decode.
         """
         if self.frames is None:
@@ -410,14 +411,14 @@ class Stream:
     def _stats(self) -> Stats:
         table = self._stored_stats
         if np.isinf(table[2:4]).any():  # an older version counted infinities, so the library computes these again, once
-            asked, _ = quantile_fields(())
-            found = _dataset_statistics(
+            quantiles, _ = quantile_fields(())
+            statistics = _dataset_statistics(
                 self._opened.handle,
                 _dataset_index_of(self._opened.handle, self.name),
                 _lib.from_numpy(np.arange(self._episodes)),
-                _lib.from_numpy(asked),
+                _lib.from_numpy(quantiles),
             )
-            table = _lib.to_numpy(found).reshape(table.shape)
+            table = _lib.to_numpy(statistics).reshape(table.shape)
             table.flags.writeable = False
         return Stats(*table, **_facts_of(self))
 
@@ -459,16 +460,18 @@ def row_of(stream: Stream) -> str:
 
 
 class Dataset:
-    """A cache, opened by :func:`open`. ``ds["action"]`` is a :class:`Stream`, ``"action" in ds`` says whether there is one, ``len(ds)`` is
-    the number of episodes. Iterate over ``ds.streams`` or ``map(ds.episode, range(len(ds)))``, not over the dataset.
+    """A cache, opened by :func:`open`. ``ds["action"]`` is a :class:`Stream`, ``"action" in ds`` whether there is one,
+    ``len(ds)`` the number of episodes. Iterate over ``ds.streams`` or ``map(ds.episode, range(len(ds)))``, not over the
+    dataset.
 
-    It is immutable, threads may share it, and a copy is the same object. It pickles as its path; unpickling opens the path and is
-    a FileError if the cache is another one. ``with robocache.open(path) as ds:`` closes it at the end.
+    A dataset is immutable, threads may share it, and a copy is the same object. It pickles as its path. Unpickling opens
+    the path; if the cache there has changed, it is a FileError. ``with robocache.open(path) as ds:`` closes the dataset at
+    the end.
 
     Attributes:
-        path: the absolute path of what was opened.
-        streams: by name, each a :class:`Stream`.
-        stats: by stream name, each a :class:`Stats`; cameras, ragged rows and text have none.
+        path: the cache's absolute path.
+        streams: each :class:`Stream` by its name.
+        stats: each stream's :class:`Stats` by its name; cameras, ragged rows and text have none.
         bytes: the size of all files together.
     """
 
@@ -513,7 +516,7 @@ class Dataset:
         """The stream of this name.
 
         Raises:
-            MissingStreamError: there is none; the message names those there are.
+            MissingStreamError: there is no such stream; the message lists the streams.
         """
         if not isinstance(stream, str):
             raise errors.ArgumentTypeError(
@@ -526,7 +529,7 @@ class Dataset:
     def __contains__(self, stream: object) -> bool:
         return stream in self.streams
 
-    # Python would iterate by __getitem__ and numbers. Nobody could say whether that gives streams or episodes.
+    # Python would iterate by __getitem__ and integers, and it would be unclear whether that gives streams or episodes.
     __iter__ = None
     __reversed__ = None
 
@@ -535,13 +538,13 @@ class Dataset:
         return self._episodes
 
     def episode(self, index: int) -> Mapping[str, tuple[np.ndarray, Any]]:
-        """One episode's rows: by stream name ``(time_ns [n], values [n, ...])``, views of the mapped files.
+        """Returns an episode's rows: ``(time_ns [n], values [n, ...])`` by stream name, views of the mapped files.
 
         A camera's encoded frames are :class:`EncodedFrames`, ragged rows and text :class:`RaggedRows`. A stream without rows in this
         episode has n = 0. A negative index counts from the end.
 
         Raises:
-            ArgumentError: no such episode; and for the name of a stream that does not exist.
+            ArgumentError: there is no such episode; later, when the result is indexed, there is no such stream.
 
         Example:
             >>> time_ns, values = ds.episode(3)["joint.position"]
@@ -557,8 +560,8 @@ class Dataset:
 
     @cached_property
     def episodes(self) -> pyarrow.Table:
-        """A row an episode: episode_index, start_ns and end_ns (the earliest and latest stamp of any stream, int64, null without one),
-        then the writer's metadata, null where an episode lacks a column.
+        """One row for each episode: episode_index, start_ns and end_ns (the earliest and latest stamp of any stream, int64,
+        null if no stream has rows), then the writer's metadata, null where an episode has no value.
         """
         import pyarrow as pa
         from pyarrow import json as pa_json
@@ -592,7 +595,7 @@ class Dataset:
             raise errors.Error(f"{self.path}/episodes.jsonl: pyarrow: {error}") from error
 
     def select(self, where: pyarrow.compute.Expression | Mapping[str, Any]) -> list[int]:
-        """The episodes where `where` is true, ascending; null is not true. There may be none.
+        """Returns the indices of the episodes where `where` is true, ascending. Null is not true. The list may be empty.
 
         Args:
             where: an expression that pyarrow evaluates, or ``{column: value}`` for equality, None for null. Columns are those of
@@ -600,8 +603,9 @@ class Dataset:
                 rows) and for each stream rows.<stream> (its rows in the episode, int64).
 
         Raises:
-            ArgumentError: an unknown column, naming the known ones, or an expression that is not a bool of each episode.
-            ArgumentTypeError: `where` is neither.
+            ArgumentError: a column is unknown (the message lists the columns), or the expression does not give a bool for
+                each episode.
+            ArgumentTypeError: `where` is neither an expression nor a dict.
 
         Example:
             >>> import pyarrow.compute as pc
@@ -624,23 +628,25 @@ class Dataset:
         per_step: bool = False,
         quantiles: Sequence[float] = (),
     ) -> Mapping[str, Stats]:
-        """The statistics of what a loader's batches hold, by key; or of some episodes' rows, by stream.
+        """Returns statistics of the values in a loader's batches, by key; or of the rows of episodes, by stream.
 
-        With a loader or a spec they are of the values that :class:`Normalization` normalises: after windows, methods and
-        conversions, of every moment that can be drawn, each once, without padding, NaN and infinity, in float32 or float64
-        whatever the batch's dtype, computed on the loader's device. Without one they are those of a cache of these
-        episodes alone. Both are exact. They are computed once and kept in the cache's folder ``statistics``, if that can be written.
+        With a loader or a spec they describe the values that :class:`Normalization` normalises: after windows, methods and
+        conversions, for every moment that can be drawn, each once, without padding, NaN and infinity. They are computed on
+        the loader's device, in float32 or float64 whatever the batch's dtype. Without a loader or spec they are those of a
+        cache of these episodes alone. Both are exact. They are computed once and kept in the cache's folder ``statistics``,
+        if that can be written.
 
         Args:
-            of: a :class:`Loader` that draws from this dataset: its keys of numbers, its episodes and anchors. A :class:`Spec`:
-                its keys, with the ticks of the slowest of them as moments. Or episodes.
-            episodes: the indices of episodes, each counted once; default all. A loader has its own.
+            of: a :class:`Loader` that draws from this dataset: statistics of its numeric keys, over its episodes and
+                anchors. A :class:`Spec`: statistics of its keys, at the ticks of its slowest stream. Or a list of episodes.
+            episodes: the indices of episodes, each counted once; default all, or the loader's.
             where: a condition as :meth:`select` takes it; with `episodes`, both must hold.
-            per_step: with a loader or a spec: each step of a window by itself: ``[steps, ...]``.
-            quantiles: more than 0.01, 0.1, 0.5, 0.9 and 0.99: ``(0.02, 0.98)`` are ``q02`` and ``q98``.
+            per_step: separate statistics for each step of a window, ``[steps, ...]``; with a loader or a spec.
+            quantiles: quantiles beside 0.01, 0.1, 0.5, 0.9 and 0.99: ``(0.02, 0.98)`` adds ``q02`` and ``q98``.
 
         Raises:
-            ArgumentError, ArgumentTypeError: an episode that does not exist; or as :meth:`select`; or naming the argument.
+            ArgumentError, ArgumentTypeError: an episode does not exist, or an argument is invalid, which the message names;
+                or as :meth:`select`.
 
         Example:
             >>> parts = ds.split({"train": 0.5, "val": 0.5})
@@ -662,8 +668,8 @@ class Dataset:
             raise errors.ArgumentError("episodes: expected them once, got two lists")
         chosen = self._chosen(episodes if of is None else of, where)
         numbers = {name: stream for name, stream in self.streams.items() if stream.kind == "numbers"}
-        asked, fields = quantile_fields(quantiles)
-        return _ByStream(self._opened, numbers, lambda stream: self._statistics_of(stream, chosen, asked, fields))
+        shares, fields = quantile_fields(quantiles)
+        return _ByStream(self._opened, numbers, lambda stream: self._statistics_of(stream, chosen, shares, fields))
 
     def _chosen(self, episodes: Any, where: Any) -> np.ndarray:
         chosen = np.arange(self._episodes) if episodes is None else wholes("episodes", episodes)
@@ -675,8 +681,8 @@ class Dataset:
 
     def _statistics_of(self, stream: Stream, episodes: np.ndarray, quantiles: np.ndarray, fields: list[str]) -> Stats:
         index = _dataset_index_of(self._handle, stream.name)
-        found = _dataset_statistics(self._handle, index, _lib.from_numpy(episodes), _lib.from_numpy(quantiles))
-        arrays = _lib.to_numpy(found).reshape(-1, *stream.shape)
+        statistics = _dataset_statistics(self._handle, index, _lib.from_numpy(episodes), _lib.from_numpy(quantiles))
+        arrays = _lib.to_numpy(statistics).reshape(-1, *stream.shape)
         return Stats(**dict(zip(fields, arrays, strict=True)), **_facts_of(stream))
 
     def _selectable(self) -> pyarrow.Table:
@@ -685,28 +691,31 @@ class Dataset:
         import pyarrow.compute as pc
 
         table = self.episodes
-        # An unsigned difference holds any two stamps.
+        # An unsigned difference holds that of any two stamps.
         ns = pc.subtract(table["end_ns"], table["start_ns"]).cast(pa.uint64(), safe=False)
-        more = {"duration_s": pc.divide(ns.cast(pa.float64(), safe=False), 1e9)}
-        more.update({f"rows.{name}": pa.array(np.diff(stream.row_offsets)) for name, stream in self.streams.items()})
-        for name, column in more.items():
+        columns = {"duration_s": pc.divide(ns.cast(pa.float64(), safe=False), 1e9)}
+        columns.update({f"rows.{name}": pa.array(np.diff(stream.row_offsets)) for name, stream in self.streams.items()})
+        for name, column in columns.items():
             if name not in table.column_names:
                 table = table.append_column(name, column)
         return table
 
     def split(self, shares: Mapping[str, float], *, seed: int = 0, by: str | None = None) -> dict[str, list[int]]:
-        """Draws the episodes of training, validation and any other part: ascending lists without a common episode.
+        """Splits the episodes at random into parts, such as training and validation: ascending lists without a common
+        episode.
 
-        It depends only on the number of episodes, the shares and the seed, on every machine. New episodes move few old ones.
+        The result depends only on the number of episodes, the shares and the seed, on every machine. New episodes move few
+        old ones to another part.
 
         Args:
-            shares: of each part: floats that add up to at most 1, or numbers of episodes. Episodes are dealt by largest remainder
-                (the earlier part of equals); the rest up to 1 is in no part.
-            seed: another seed, other episodes.
-            by: a column of `episodes`: those with the same value stay together, and the shares are of the values.
+            shares: the share of each part: floats that add up to at most 1, or numbers of episodes. Numbers of episodes are
+                rounded by the largest remainder (if equal, the earlier part gets one more). Episodes beyond the shares are
+                in no part.
+            seed: the seed of the draw.
+            by: a column of `episodes`: episodes with the same value stay together, and the shares count values.
 
         Raises:
-            ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+            ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
 
         Example:
             >>> parts = ds.split({"train": 0.9, "val": 0.1})
@@ -723,7 +732,8 @@ class Dataset:
         return {name: np.flatnonzero(part == p).tolist() for p, name in enumerate(shares)}
 
     def _groups(self, by: str) -> np.ndarray:
-        """int64 [episodes]: which value of a column an episode has, numbered in the order of their first episodes."""
+        """Returns int64 [episodes]: the number of each episode's value in a column. Values are numbered as they first
+        appear."""
         table = self.episodes
         if _lib.text("by", by) not in table.column_names:
             raise errors.ArgumentError(f"by: expected one of {', '.join(table.column_names)}, got {by!r}")
@@ -733,18 +743,19 @@ class Dataset:
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        """The writer's facts on the origin of the data."""
+        """The writer's facts about the origin of the data."""
         return cast(dict[str, Any], json.loads(_dataset_provenance(self._handle)))
 
     def verify(self, streams: Sequence[str] | None = None) -> None:
-        """Reads every byte: checks the checksum of every block of every file, and that times do not decrease.
+        """Reads every byte. Checks the checksums of every block of every file, and that times do not decrease.
 
         Args:
-            streams: the names of those to check; all by default.
+            streams: the names of the streams to check; all by default.
 
         Raises:
-            ArgumentError: no stream of that name.
-            FileError: naming the file, the byte, what was expected and what came.
+            ArgumentError: there is no such stream.
+            FileError: the cache is damaged; the message names the file and the byte, with the expected and the actual
+                value.
         """
         if streams is None:
             _dataset_verify(self._handle, "")
@@ -763,7 +774,7 @@ class Dataset:
 
     @property
     def _fingerprint(self) -> int:
-        """Returns a hash of the contents. Values that have the same statistics have the same hash."""
+        """A hash of the contents. Values are hashed by their statistics alone."""
         described = json.loads(_dataset_describe(self._handle))
         del described["bytes"]  # it counts the manifest too, whose provenance may differ
         for stream in described["streams"]:
@@ -793,13 +804,13 @@ def _open_again(path: str, episodes: int, fingerprint: int) -> Dataset:
     if dataset._fingerprint != fingerprint:
         raise errors.FileError(
             f"{path}: expected the cache that was pickled, of {episodes} episodes, got one of {len(dataset)} that was appended "
-            f"to or written since; open it again (of one appended to, episodes=range({episodes}) are those that there were)"
+            f"to or written since; open it again (episodes=range({episodes}) are the earlier ones of a cache that was appended to)"
         )
     return dataset
 
 
 def _counts(shares: Mapping[str, Any], things: int) -> np.ndarray:
-    """int64 [shares]: the number of things in each part."""
+    """Returns int64 [shares]: the number of things in each part."""
     values = [number(f"shares['{name}']", value) for name, value in shares.items()]
     if all(isinstance(value, int) for value in values):
         return np.array([whole(f"shares['{name}']", value) for name, value in shares.items()], np.int64)
@@ -808,7 +819,7 @@ def _counts(shares: Mapping[str, Any], things: int) -> np.ndarray:
             raise errors.ArgumentError(
                 f"shares['{name}']: expected a float from 0 to 1, or whole numbers of episodes for all parts, got {value!r}"
             )
-    parts = [Fraction(repr(value)) for value in values]  # as they were written: 0.7, 0.2 and 0.1 are 1
+    parts = [Fraction(repr(value)) for value in values]  # exact decimals: 0.7 + 0.2 + 0.1 is 1
     total = sum(parts)
     if total > 1 + Fraction(1, 10**9):
         raise errors.ArgumentError(f"shares: expected at most 1 together, got {float(total)}")
@@ -824,16 +835,16 @@ def _counts(shares: Mapping[str, Any], things: int) -> np.ndarray:
 def open(path: str | os.PathLike[str], *, verify: bool = False) -> Dataset:
     """Opens a cache; its files are mapped, not read.
 
-    Always checked: the format's version, the manifest's checksum, every file's size and header against the manifest, and
-    the checksums of all files but times and values.
+    It always checks the format's version, the manifest's checksum, every file's size and header against the manifest, and
+    the checksums of all files except times and values.
 
     Args:
         path: the directory.
         verify: check times and values too, which reads every byte (:meth:`Dataset.verify`).
 
     Raises:
-        FileError: a missing, damaged, truncated or half-written cache, or one of another version; naming the file, the
-            byte, what was expected and what came.
+        FileError: the cache is missing, damaged, truncated, half-written or of another version; the message names the file
+            and the byte, with the expected and the actual value.
 
     Example:
         >>> ds = robocache.open("cache")

@@ -71,7 +71,7 @@ class EpisodeLoader(BatchesInOrder):
         epoch, samples: the position in the order: all ranks together have given `samples` segments of the epoch.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
 
     Example:
         >>> loader = robocache.EpisodeLoader(ds, batch_size=2, delta_timestamps={"action": None}, max_steps=50, form="packed")

@@ -1,4 +1,4 @@
-"""Explains in a table where a loader keeps its rows, and why."""
+"""Explains in a table where a loader holds its rows, and why."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Explanation(list[Placement]):
     """The result of :meth:`Loader.explain`.
 
     Attributes:
-        anchors: how many anchors are drawn, and what chose them; "" where nothing chose.
+        anchors: how many anchors are drawn, and the options that chose them; "" if all are drawn.
     """
 
     def __init__(self, placements: Iterable[Placement] = (), anchors: str = "") -> None:

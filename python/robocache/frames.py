@@ -46,7 +46,7 @@ def encode(frames: Any, codec: str = "jpeg", quality: int = 95, subsampling: str
         subsampling: ``"4:2:0"`` or ``"4:4:4"``, for JPEG.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
     """
     try:
         pixels = np.asarray(frames)
@@ -95,7 +95,7 @@ def decode(codec: str, data: Any, offsets: Any, shape: Sequence[int], dtype: Any
 
     Raises:
         FrameError: naming the row of the first frame that does not decode.
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
     """
     where = np.asarray(rows)
     if where.ndim != 1 or (where.size and where.dtype.kind not in "iu"):

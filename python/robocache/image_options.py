@@ -1,4 +1,4 @@
-"""ImageOptions: what is done to a camera's frames on their way into a batch."""
+"""ImageOptions: the steps from a camera's frames to a batch."""
 
 from __future__ import annotations
 
@@ -16,44 +16,48 @@ _check = _lib.function("check_image_options")
 class ImageOptions:
     """The steps from a decoded frame to the batch, in this order; all are optional. docs/images.md has examples.
 
-    A range is ``(low, high)``, drawn evenly, or one number. Draws are a hash of (seed, epoch, the sample's number, the camera's
-    key): the same on every device, for all frames of a window.
+    A range is ``(low, high)``, drawn evenly, or one number. A draw is a hash of (seed, epoch, the sample's number, the camera's
+    key). It is the same on every device, and for all frames of a window.
 
     Attributes:
-        crop_scale: the share of the frame's area to cut out before resizing, with the frame's proportions, as torchvision's
-            RandomResizedCrop does; one number is fixed. Without `size` the part is resized to the frame's size.
+        crop_scale: the share of the frame's area to cut out before resizing, in the frame's proportions, as torchvision's
+            RandomResizedCrop does. One number is the same share every time. Without `size` the crop is resized to the frame's
+            size.
         size: ``(height, width)`` to resize to: antialiased, as torchvision does.
-        fit: ``"stretch"``, ``"pad"`` (the whole frame in the middle of black) or ``"crop"`` (the middle, filling it).
-        interpolation: of the resize: ``"bilinear"``, ``"bicubic"`` (a = -0.5, as PIL and torch with ``antialias=True``),
-            ``"area"`` (the exact mean over the area of each new pixel) or ``"nearest"``, for masks. Depth takes the nearest.
+        fit: ``"stretch"``, ``"pad"`` (the whole frame, centred on black) or ``"crop"`` (the frame's middle, without padding).
+        interpolation: the method of the resize: ``"bilinear"``, ``"bicubic"`` (a = -0.5, as PIL and torch with
+            ``antialias=True``), ``"area"`` (the exact mean over the area of each new pixel) or ``"nearest"``, for masks. Depth
+            always uses the nearest pixel.
         crop: ``(height, width)`` to cut out of the resized frame.
         crop_at: ``"random"`` or ``"center"``, for `crop` and `crop_scale`.
-        shift: instead of `crop`: moves the frame by up to so many pixels each way and repeats its edges (DrQ).
-        flip_horizontal, flip_vertical: the probability of a mirror image: left for right, upside down. It mirrors the world, so
-            all cameras and frames of a sample share the draw, and a loader needs ``Window(mirror=...)``, which says the
-            features that change their signs.
+        shift: instead of `crop`: moves the frame by up to this many pixels in each direction and repeats its edges (DrQ).
+        flip_horizontal, flip_vertical: the probability that the frame is mirrored, left for right or upside down. A flip
+            mirrors the world, so all cameras and frames of a sample share the draw, and a loader needs ``Window(mirror=...)``,
+            the features whose signs change.
         rotation: degrees, counter-clockwise, about the centre, with black corners: x draws from ``[-x, x]``.
         blur: the standard deviation of a Gaussian in pixels, as in torchvision's GaussianBlur.
-        blur_kernel: the Gaussian's width in pixels, odd, from 3 to 63; it goes with `blur`.
+        blur_kernel: with `blur`: the Gaussian's width in pixels, odd, from 3 to 63.
         brightness, contrast, saturation: factors as in torchvision's ColorJitter: x draws from ``[max(0, 1 - x), 1 + x]``.
         hue: parts of a turn: x draws from ``[-x, x]``, at most 0.5.
         erase: the probability that a rectangle is erased, as by torchvision's RandomErasing.
         erase_scale: the rectangle's share of the area; default ``(0.02, 0.33)``.
-        erase_ratio: its height over its width, drawn evenly by logarithm; default ``(0.3, 3.3)``.
-        erase_value: its new value, from 0 to 1: one number, one a channel, or ``"imagenet"``, the mean; default 0.
-        mean, std: of values from 0 to 1, one number or one a channel, or ``"imagenet"``; default 0 and 1.
+        erase_ratio: the rectangle's height over its width; its logarithm is drawn evenly; default ``(0.3, 3.3)``.
+        erase_value: the rectangle's new value, from 0 to 1: one number, one per channel, or ``"imagenet"``, the mean; default
+            0.
+        mean, std: subtracted from values from 0 to 1, and divided by: one number, one per channel, or ``"imagenet"``; default 0
+            and 1.
         dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"uint8"``, which is not normalised; default: the loader's dtype
             for floats, else float32.
         layout: ``"chw"`` or ``"hwc"``.
-        per_frame: each frame of a window has its own draws.
-        together: keys of cameras that share this one's draws; each of them must say so.
-        transform: your own function, a loader's last step: ``transform(images, seeds)``. `images` are the camera's
-            ``[B, T, C, H, W]`` after all other options, on its device, by default uint8. `seeds` is int64 ``[B]``: each sample's
-            hash of (seed, epoch, the sample's number). The batch holds what it returns, ``[B, ...]``. A loader pickles only
-            if this function does.
+        per_frame: whether each frame of a window has its own draws.
+        together: the keys of cameras that share this camera's draws; the options of each must list the others.
+        transform: your own function, the last step of a loader: ``transform(images, seeds)``. `images` are the camera's ``[B,
+            T, C, H, W]`` after all other options, on its device, by default uint8. `seeds` is int64 ``[B]``: each sample's hash
+            of (seed, epoch, the sample's number). The batch holds its result, ``[B, ...]``. A loader pickles only if this
+            function does.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the option, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an option is invalid; the message names it.
     """
 
     size: Sequence[int] | None = None
@@ -91,12 +95,12 @@ class ImageOptions:
             object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
         if self.dtype is not None:
             object.__setattr__(self, "dtype", _lib.dtype_name(self.dtype))
-        self.__dict__["json"] = self._to_json()  # made once: every call in a loop reads it
+        self.__dict__["json"] = self._to_json()  # made once, since every call in a loop reads it
         _check(self.to_json())
 
     @classmethod
     def _fields(cls) -> list[dataclasses.Field[Any]]:
-        """Returns the options that the library carries out: all but the caller's own function."""
+        """Returns the options of the library: all but the caller's own function."""
         return [field for field in dataclasses.fields(cls) if field.name != "transform"]
 
     def to_json(self) -> str:
@@ -104,19 +108,19 @@ class ImageOptions:
         return str(self.__dict__["json"])
 
     def _to_json(self) -> str:
-        asked = {field.name: getattr(self, field.name) for field in self._fields()}
-        for name, value in asked.items():
+        options = {field.name: getattr(self, field.name) for field in self._fields()}
+        for name, value in options.items():
             try:
                 json.dumps(value, allow_nan=False)
             except (TypeError, ValueError):
                 raise errors.ArgumentTypeError(
                     f"{name}: expected finite numbers, text, True or False, or a list of them, got {value!r}"
                 ) from None
-        return json.dumps({name: value for name, value in asked.items() if value is not None})
+        return json.dumps({name: value for name, value in options.items() if value is not None})
 
 
 def _plain(value: Any) -> Any:
-    """Turns numbers and sequences of numpy or torch into Python's own, and lists into tuples: options can be hashed."""
+    """Converts numbers and sequences of numpy or torch to Python's, and lists to tuples, so that options can be hashed."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value

@@ -1,7 +1,7 @@
-"""LeRobot's words over the same engine: its batches, its map-style dataset, and what its trainer asks of a dataset.
+"""LeRobot's batches, its map-style dataset, and a dataset for its trainer, made by the same engine.
 
-A LeRobot dataset becomes a cache once (:func:`open_cache`); after that LeRobot itself is not needed, except by
-:func:`make_dataset`, which its trainer calls.
+A LeRobot dataset becomes a cache once (:func:`open_cache`). Only :func:`make_dataset`, which LeRobot's trainer calls, needs
+LeRobot itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .text_keys import task_key
 if TYPE_CHECKING:
     from torch.utils.data import Dataset as _Torchs
 
-    _MapStyle = _Torchs[dict[str, Any]]  # what a DataLoader is declared to take; it asks for no more than we have
+    _MapStyle = _Torchs[dict[str, Any]]  # the declared type of a DataLoader's dataset
 else:
     _MapStyle = object
 
@@ -51,13 +51,13 @@ __all__ = ["LeRobotDataset", "LeRobotEpisodes", "LeRobotLoader", "LeRobotMetadat
 
 # The largest difference of an offset from a frame that LeRobot allows.
 _TOLERANCE_S = 1e-4
-# Fields of a window that may make padding of a key's value at the frame itself.
+# Fields of a window that can turn the value at the frame itself into padding.
 _MAKES_PADDING = ("tolerance_s", "max_gap_s", "offset_s")
-# Items of a map-style dataset in one call of the engine; fewer with frames, which are large.
+# Items of a map-style dataset in one call of the engine; fewer with images, which are large.
 _ITEMS_AT_ONCE, _ITEMS_WITH_FRAMES_AT_ONCE = 256, 8
-# Runs of episodes that a warning names.
+# The number of runs of episodes that a warning names.
 _RUNS_NAMED = 5
-# Columns that count rows and episodes: nothing normalises them.
+# Columns that count rows and episodes, which are never normalised.
 _COUNTED = {*INDEX_COLUMNS, "episode_index", "task_index", "subtask_index"}
 
 
@@ -65,7 +65,7 @@ _COUNTED = {*INDEX_COLUMNS, "episode_index", "task_index", "subtask_index"}
 
 
 class LeRobotLoader(Loader):
-    """A loader of LeRobot's batches: what :meth:`Loader.from_lerobot` gives, of a cache that :func:`open_cache` gave."""
+    """A loader of LeRobot's batches, from a cache of :func:`open_cache`: the result of :meth:`Loader.from_lerobot`."""
 
     @takes_former_options
     def __init__(
@@ -83,7 +83,7 @@ class LeRobotLoader(Loader):
             raise errors.ArgumentTypeError(f"delta_timestamps: expected {{key: seconds}}, got {delta_timestamps!r}")
         facts = dataset.provenance.get("lerobot", {})
         if not facts:
-            raise errors.ArgumentError(f"dataset: expected what open_cache() gave, got {dataset.path}")
+            raise errors.ArgumentError(f"dataset: expected a result of open_cache(), got {dataset.path}")
         if not facts.get("index_columns"):
             warn(
                 f"{dataset.path}: made without the columns {', '.join(INDEX_COLUMNS)}, so batches lack them; "
@@ -104,11 +104,11 @@ class LeRobotLoader(Loader):
         for name, window in (delta_timestamps or {}).items():
             if name in facts["cameras"] and not video:
                 raise errors.ArgumentError(
-                    f"delta_timestamps: expected no camera with video=False, got {name!r}; leave it out, or ask for video=True"
+                    f"delta_timestamps: expected no camera with video=False, got {name!r}; leave it out, or pass video=True"
                 )
             if name in facts["cameras"] and name not in streams:
                 raise errors.ArgumentError(
-                    f"delta_timestamps: expected keys that {dataset.path} has, got the camera {name!r}, of which there is no file"
+                    f"delta_timestamps: expected keys of {dataset.path}, got the camera {name!r}, which has no file there"
                 )
             own = as_window(name, window)
             if own.offsets is not None or name not in streams:
@@ -120,10 +120,10 @@ class LeRobotLoader(Loader):
                 windows[name] = dataclasses.replace(
                     windows[name], offsets=_on_frames(windows[name].offsets, facts["fps"])
                 )
-        _refuse_places(dataset, "episodes", episodes)
+        _refuse_indices(dataset, "episodes", episodes)
         found = selected(dataset, "episodes", episodes)
         chosen = (
-            range(len(dataset)) if episodes is None else found if found is not episodes else _places(dataset, episodes)
+            range(len(dataset)) if episodes is None else found if found is not episodes else _indices(dataset, episodes)
         )
         options.setdefault("missing", "drop")
         complete = _with_every_key(dataset, chosen, list(streams)) if options["missing"] == "drop" else list(chosen)
@@ -131,15 +131,15 @@ class LeRobotLoader(Loader):
         self._warn_of_masks(dataset, masked)
         padded = [name for name in features if any(getattr(windows[name], x) is not None for x in _MAKES_PADDING)]
         padded += [name for name, x in features.items() if (np.diff(x.row_offsets)[complete] == 0).any()]
-        for name in masked:  # a frame of another row is none of this one's
+        for name in masked:  # so that a row does not get another row's frame
             if windows[name].tolerance_s is None and (name in by_frames or name not in asked):
                 windows[name] = dataclasses.replace(windows[name], tolerance_s=0.5 / facts["fps"])
         if options.get("on_bad_frame") == "pad":
             masked |= {name: {} for name in cameras}
         masked |= {name: {} for name in padded}
-        anchors = _by_place(dataset, as_anchors(options.pop("anchors", None)))
+        anchors = _by_index(dataset, as_anchors(options.pop("anchors", None)))
         if anchors.rate_hz is None and anchors.stream is None:
-            # Each row is drawn, whichever cameras have a frame there.
+            # Every row is drawn, with or without a frame of each camera.
             first = next((name for name, stream in streams.items() if stream.frames is None), None)
             anchors = dataclasses.replace(anchors, stream=first)
         self._warn_of_repeats(dataset, anchors.stream, complete)
@@ -166,8 +166,8 @@ class LeRobotLoader(Loader):
         ]
         self._widened = [name for name in numbers_alone if kinds[name].kind in "iu" and _fits_int64(streams[name])]
         numbers = episode_numbers(dataset)
-        self._numbers: Any = None  # of the cache's episodes, where they are not 0, 1, 2, ...
-        if not _are_places(numbers):
+        self._numbers: Any = None  # LeRobot's numbers of the cache's episodes, unless they are 0, 1, 2, ...
+        if not _are_indices(numbers):
             self._numbers = numbers if self._torch is None else self._torch.tensor(numbers, device=self.device)
 
     @staticmethod
@@ -197,13 +197,13 @@ class LeRobotLoader(Loader):
             )
 
     def _next(self, iteration: Iteration | None) -> dict[str, Any]:
-        return self._in_lerobots_words(super()._next(iteration))
+        return self._as_lerobot(super()._next(iteration))
 
     def _gathered(self, indices: Any, seed: int, epoch: int, draws: np.ndarray | None = None) -> dict[str, Any]:
-        return self._in_lerobots_words(super()._gathered(indices, seed, epoch, draws))
+        return self._as_lerobot(super()._gathered(indices, seed, epoch, draws))
 
-    def _in_lerobots_words(self, arrays: dict[str, Any]) -> dict[str, Any]:
-        """The engine's batch by LeRobot's keys and in its types."""
+    def _as_lerobot(self, arrays: dict[str, Any]) -> dict[str, Any]:
+        """Returns the engine's batch with LeRobot's keys and dtypes."""
         for name in self._extra:
             arrays.pop(name, None)
         for name in self._widened:
@@ -218,7 +218,7 @@ class LeRobotLoader(Loader):
     def __setstate__(self, pickled: dict[str, Any]) -> None:
         self._unpickled = True
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LoaderWarning)  # the loader that was pickled has said it
+            warnings.simplefilter("ignore", LoaderWarning)  # the pickled loader has warned already
             LeRobotLoader.__init__(self, pickled["dataset"], **pickled["arguments"])
         self.load_state_dict(pickled["state"])
 
@@ -234,7 +234,8 @@ def _read_json(path: Path) -> Any:
 
 
 def _on_frames(seconds: Any, fps: float) -> Any:
-    """The offsets, each on its frame where LeRobot takes it for one. The others, which the loader refuses, as they are."""
+    """Returns the offsets, each moved to the frame that LeRobot takes for it. Others are unchanged, and the loader refuses
+    them."""
 
     def on_frame(x: Any) -> Any:
         if not isinstance(x, Real) or isinstance(x, bool) or not math.isfinite(x):
@@ -246,41 +247,41 @@ def _on_frames(seconds: Any, fps: float) -> Any:
     return [on_frame(x) for x in seconds] if isinstance(seconds, list | tuple) else seconds
 
 
-def _places(dataset: Dataset, episodes: Sequence[int], argument: str = "episodes") -> list[int]:
-    """Returns the episodes of the cache with these numbers in LeRobot."""
-    place = {number: at for at, number in enumerate(episode_numbers(dataset).tolist())}
-    asked = wholes(argument, episodes).tolist()
-    for number in asked:
-        if number not in place:
+def _indices(dataset: Dataset, episodes: Sequence[int], argument: str = "episodes") -> list[int]:
+    """Returns the cache's indices of the episodes with these numbers in LeRobot."""
+    indices = {number: index for index, number in enumerate(episode_numbers(dataset).tolist())}
+    numbers = wholes(argument, episodes).tolist()
+    for number in numbers:
+        if number not in indices:
             raise errors.ArgumentError(f"{argument}: expected numbers of episodes in {dataset.path}, got {number}")
-    return [place[number] for number in asked]
+    return [indices[number] for number in numbers]
 
 
-def _are_places(numbers: np.ndarray) -> bool:
+def _are_indices(numbers: np.ndarray) -> bool:
     """Whether LeRobot's numbers are the cache's indices of the episodes."""
     return np.array_equal(numbers, np.arange(len(numbers)))
 
 
-def _by_place(dataset: Dataset, anchors: Anchors) -> Anchors:
+def _by_index(dataset: Dataset, anchors: Anchors) -> Anchors:
     """Returns the anchors with the cache's indices of episodes in place of LeRobot's numbers."""
-    if _are_places(episode_numbers(dataset)):
+    if _are_indices(episode_numbers(dataset)):
         return anchors
-    _refuse_places(dataset, "anchors.where", anchors.where)
+    _refuse_indices(dataset, "anchors.where", anchors.where)
     chosen: dict[str, Any] = {}
     for name in ("keep", "drop"):
         if getattr(anchors, name) is not None:
             columns = as_columns(f"anchors.{name}", getattr(anchors, name))
             if "episode" in columns:
-                columns["episode"] = _places(dataset, columns["episode"], f"anchors.{name}: episode")
+                columns["episode"] = _indices(dataset, columns["episode"], f"anchors.{name}: episode")
             chosen[name] = columns
     return dataclasses.replace(anchors, **chosen)
 
 
-def _refuse_places(dataset: Dataset, argument: str, condition: Any) -> None:
-    """Refuses a condition on the cache's indices of episodes where they are not LeRobot's numbers."""
+def _refuse_indices(dataset: Dataset, argument: str, condition: Any) -> None:
+    """Refuses a condition on the cache's indices of episodes if they are not LeRobot's numbers."""
     if condition is None or not (isinstance(condition, Mapping) or type(condition).__module__.startswith("pyarrow")):
         return
-    if re.search(r"(?<!\w)episode_index\b", str(as_expression(argument, condition))) and not _are_places(
+    if re.search(r"(?<!\w)episode_index\b", str(as_expression(argument, condition))) and not _are_indices(
         episode_numbers(dataset)
     ):
         raise errors.ArgumentError(
@@ -293,36 +294,36 @@ def _with_every_key(dataset: Dataset, episodes: Sequence[int], keys: Sequence[st
     """Returns the episodes that have rows of every key; a warning counts the others.
 
     Raises:
-        ArgumentError: none has.
+        ArgumentError: no episode has rows of every key.
     """
     empty = {name: np.diff(dataset.streams[name].row_offsets) == 0 for name in keys}
     lacking = {name: [at for at in episodes if without[at]] for name, without in empty.items()}
-    lacking = {name: found for name, found in lacking.items() if found}
+    lacking = {name: indices for name, indices in lacking.items() if indices}
     left_out = set().union(*lacking.values())
     if not left_out:
         return list(episodes)
     numbers = episode_numbers(dataset)
     reasons = "; ".join(
-        f"{name} has none in {len(found)}: {ranges(sorted(numbers[found].tolist()), _RUNS_NAMED)}"
-        for name, found in lacking.items()
+        f"{name} has none in {len(indices)}: {ranges(sorted(numbers[indices].tolist()), _RUNS_NAMED)}"
+        for name, indices in lacking.items()
     )
-    way_out = ""
+    advice = ""
     if any(dataset.streams[name].frames is not None for name in lacking):
-        way_out = "; video=False draws them without cameras"
+        advice = "; video=False draws them without cameras"
     if len(left_out) == len(set(episodes)):
         raise errors.ArgumentError(
             f"episodes: expected some with rows of every key in {dataset.path}, got none among {len(left_out)}: "
-            f"{reasons}{way_out}"
+            f"{reasons}{advice}"
         )
     warn(
-        f"{len(left_out)} of {len(set(episodes))} episodes lack rows of a key and are left out: {reasons}{way_out}",
+        f"{len(left_out)} of {len(set(episodes))} episodes lack rows of a key and are left out: {reasons}{advice}",
         LoaderWarning,
     )
     return [at for at in episodes if at not in left_out]
 
 
 def _lacking_frames(dataset: Dataset, episodes: Sequence[int], cameras: Sequence[str]) -> dict[str, dict[int, int]]:
-    """For each camera that lacks frames of some of these episodes' rows: how many, by episode."""
+    """Returns, for each camera without frames for some rows of these episodes, the number of such rows by episode."""
     lengths = [np.diff(stream.row_offsets) for name, stream in dataset.streams.items() if stream.kind == "numbers"]
     rows = np.max(lengths, axis=0, initial=0) if lengths else np.zeros(len(dataset), np.int64)
     lacking = {}
@@ -335,8 +336,8 @@ def _lacking_frames(dataset: Dataset, episodes: Sequence[int], cameras: Sequence
 
 
 def _with_default(name: str, stream: Any, default: Window) -> Window:
-    """A stream's window where nothing is said of it: LeRobot's index columns come as they are, integers without what is for
-    floats, and frames never as float64."""
+    """Returns the window of a stream without one of its own. LeRobot's index columns stay unchanged, integers ignore options
+    for floats, and frames are never float64."""
     if name in INDEX_COLUMNS:
         return Window(mirror=[])
     window = dataclasses.replace(default, images=default.images if stream.frames is not None else None)
@@ -350,18 +351,18 @@ def _with_default(name: str, stream: Any, default: Window) -> Window:
 
 def _over(own: Window, default: Window) -> Window:
     """Returns the window, with the default's fields where its own are None."""
-    said = {field.name: getattr(own, field.name) for field in dataclasses.fields(Window)}
-    return dataclasses.replace(default, **{name: value for name, value in said.items() if value is not None})
+    fields = {field.name: getattr(own, field.name) for field in dataclasses.fields(Window)}
+    return dataclasses.replace(default, **{name: value for name, value in fields.items() if value is not None})
 
 
 # ---- LeRobot's dataset ----
 
 
 class LeRobotEpisodes(Sequence[dict[str, Any]]):
-    """The episodes by LeRobot's number: ``episodes["dataset_from_index"]`` is a column, ``episodes[3]`` a row.
+    """The episodes by LeRobot's numbers: ``episodes["dataset_from_index"]`` is a column, ``episodes[3]`` a row.
 
     The columns are episode_index, tasks (list of str), length, and dataset_from_index and dataset_to_index: the ``index`` of
-    the first frame, and that of the last plus 1. An episode that the cache lacks has no frames.
+    the first frame, and that of the last frame plus 1. An episode that is not in the cache has no frames.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -400,34 +401,35 @@ class LeRobotEpisodes(Sequence[dict[str, Any]]):
 
 
 def _check_index(dataset: Dataset, numbers: np.ndarray) -> None:
-    """Refuses rows whose `index` does not count them: a sampler finds an episode's rows by the first and the last."""
+    """Refuses rows whose `index` does not count up by 1, since a sampler finds an episode's rows by the first and the last."""
     index = dataset.streams["index"]
     values, offsets = np.asarray(index.values), index.row_offsets
     for number, begin, end in zip(numbers.tolist(), offsets, offsets[1:], strict=False):
         if not np.array_equal(values[begin:end], values[begin] + np.arange(end - begin)):
             raise errors.FileError(
-                f"{dataset.path}: episode {number}: expected rows of a rising index, a step of 1 each"
+                f"{dataset.path}: episode {number}: expected an index that rises by 1 from row to row"
             )
     order = np.argsort(values[offsets[:-1]])
-    first, behind = values[offsets[:-1]][order], values[offsets[1:] - 1][order] + 1
-    if len(twice := np.flatnonzero(first[1:] < behind[:-1])):
+    first, end = values[offsets[:-1]][order], values[offsets[1:] - 1][order] + 1
+    if len(twice := np.flatnonzero(first[1:] < end[:-1])):
         one, other = numbers[order][twice[0]], numbers[order][twice[0] + 1]
         raise errors.FileError(
-            f"{dataset.path}: episodes {one} and {other}: expected rows of an index of their own, got {first[twice[0] + 1]} in both"
+            f"{dataset.path}: episodes {one} and {other}: expected different values of index, got {first[twice[0] + 1]} in both"
         )
 
 
 class LeRobotMetadata:
-    """The part of a dataset's ``meta`` that LeRobot's trainer and policies use, for a batch's keys: no text columns.
+    """The part of a dataset's ``meta`` that LeRobot's trainer and policies use, for the keys of a batch, without text columns.
 
     Attributes:
-        root, repo_id, revision: the folder; its name and the format's version where they were not given.
-        info: ``meta/info.json``; fps and robot_type are its.
-        features: ``{key: {"dtype", "shape": tuple, "names"}}``, of the keys that a batch has.
+        root, repo_id, revision: the folder; the repository and its revision, by default the folder's name and the format's
+            version.
+        info: ``meta/info.json``, with fps and robot_type.
+        features: ``{key: {"dtype", "shape": tuple, "names"}}`` for the keys of a batch.
         camera_keys, image_keys, video_keys: all cameras, those of images and those of video.
-        depth_keys: the cameras of depth, which comes in metres.
+        depth_keys: the cameras of depth, in metres.
         has_language_columns: False.
-        total_episodes, total_frames, total_tasks: what there is.
+        total_episodes, total_frames, total_tasks: their numbers.
     """
 
     has_language_columns = False
@@ -458,27 +460,28 @@ class LeRobotMetadata:
         self.image_keys = [name for name, dtype in dtypes.items() if dtype == "image"]
         self.video_keys = [name for name, dtype in dtypes.items() if dtype == "video"]
         self.camera_keys = [*self.image_keys, *self.video_keys]
-        for name in self.camera_keys:  # as the cache holds them, which may have been resized at ingest
+        for name in self.camera_keys:  # the cache's sizes, since ingest may have resized the frames
             height, width, channels = dataset.streams[name].shape
             channels_first = self.features[name]["shape"][0] == channels
             self.features[name]["shape"] = (channels, height, width) if channels_first else (height, width, channels)
         formats = {name: dataset.streams[name].frames for name in self.camera_keys}
-        self.depth_keys = [name for name, of in formats.items() if of is not None and of.color_space == "depth"]
+        self.depth_keys = [name for name, x in formats.items() if x is not None and x.color_space == "depth"]
         self.total_episodes = len(self.episodes)
         self.total_frames = dataset.streams["index"].rows
         self.total_tasks = len(dataset.provenance["lerobot"]["tasks"])
 
     @cached_property
     def episodes(self) -> LeRobotEpisodes:
-        """A row an episode."""
+        """A table with one row for each episode."""
         return LeRobotEpisodes(self._dataset)
 
     @cached_property
     def stats(self) -> dict[str, dict[str, np.ndarray]]:
-        """The set's own, of cameras too, as LeRobot loads them: of ``meta/stats.json``, or of all episodes' put together.
+        """The dataset's statistics, of cameras too, as LeRobot loads them: from ``meta/stats.json``, or merged from all
+        episodes'.
 
-        Quantiles, which cannot be put together, are the cache's, over every row; so is all of it where the set has none. Of
-        depth they are in metres, and left out where info.json does not say their unit.
+        Quantiles cannot be merged, so they are the cache's, over every row; so are all statistics if the dataset has none.
+        Those of depth are in metres, and are left out if info.json does not name their unit.
         """
         stats = self._own_stats()
         self._check_rows(stats)
@@ -497,51 +500,54 @@ class LeRobotMetadata:
         return stats
 
     def _check_rows(self, stats: dict[str, dict[str, np.ndarray]]) -> None:
-        """Warns of a set's statistics that are not those of its rows, where the cache has all its episodes."""
+        """Warns of statistics that do not describe the dataset's rows, if the cache has all its episodes."""
         if self.total_frames < self.info.get("total_frames", 0):
             return
-        found = [
+        messages = [
             f"{key}: {misfit}"
             for key, of_key in stats.items()
             if key in self._dataset.stats and key not in {*self.camera_keys, *_COUNTED}
             for misfit in misfits(of_key, self._dataset.stats[key], beyond=0.01, off=0.1)
         ]
         rows = self.total_frames
-        found += [
+        messages += [
             f"{key}: they are of {count} rows, the set has {rows}"
             for key, of_key in stats.items()
             if key in self._dataset.stats and key not in {*self.camera_keys, *_COUNTED} and "count" in of_key
             if (count := int(np.ravel(of_key["count"])[0])) != rows
         ]
-        found += [
+        messages += [
             f"{key}: they go to {most:.6g}, and the pixels of a batch from 0 to 1"
             for key in stats.keys() & {*self.camera_keys} - {*self.depth_keys}
             if (most := beyond_pixels(stats[key])) is not None
         ]
         advice = "lerobot-train normalises by them: compute them anew first"
-        warn_of_misfits(str(self.root / "meta"), found, advice)
+        warn_of_misfits(str(self.root / "meta"), messages, advice)
 
     def _own_stats(self) -> dict[str, dict[str, np.ndarray]]:
-        """The same as the set has them."""
-        from .ingest.lerobot_tables import load_stats  # which imports pyarrow
+        """Returns the statistics as the dataset stores them."""
+        from .ingest.lerobot_tables import load_stats  # imports pyarrow
 
-        stats, put_together = load_stats(self.root, str(self.info["codebase_version"]))
-        if stats and not put_together:
+        stats, merged = load_stats(self.root, str(self.info["codebase_version"]))
+        if stats and not merged:
             return stats
         own = {
             name: {**stats._asdict(), "count": self._dataset.streams[name].rows}
             for name, stats in self._dataset.stats.items()
         }
-        of_cache = {key: {name: np.atleast_1d(np.array(x)) for name, x in of.items()} for key, of in own.items()}
-        return {key: {**of_cache.get(key, {}), **of} for key, of in stats.items()} or of_cache
+        of_cache = {
+            key: {name: np.atleast_1d(np.array(x)) for name, x in fields.items()} for key, fields in own.items()
+        }
+        return {key: {**of_cache.get(key, {}), **fields} for key, fields in stats.items()} or of_cache
 
     @cached_property
     def tasks(self) -> Any:
-        """A pandas DataFrame as LeRobot's: a row a task, its text the index, its number the column task_index."""
+        """A pandas DataFrame like LeRobot's: one row for each task, with its text as the index and its number in the column
+        task_index."""
         try:
             import pandas as pd
         except ImportError as error:
-            raise errors.Error("meta.tasks: a DataFrame, as LeRobot's, needs pandas; pip install pandas") from error
+            raise errors.Error("meta.tasks: a DataFrame needs pandas; pip install pandas") from error
         tasks = {int(number): text for number, text in self._dataset.provenance["lerobot"]["tasks"].items()}
         return pd.DataFrame({"task_index": list(tasks)}, index=pd.Index(list(tasks.values()), name="task"))
 
@@ -561,30 +567,30 @@ class LeRobotMetadata:
 
 
 class LeRobotDataset(_MapStyle):
-    """LeRobot's map-style dataset: item i is its i-th frame, with the windows around it and the text of its task.
+    """A map-style dataset like LeRobot's: item i is the i-th frame, with the windows around it and the text of its task.
 
-    It goes where LeRobot's goes: into a DataLoader, its workers forked or spawned, and into LeRobot's trainer
-    (:func:`robocache.lerobot.make_dataset`). A DataLoader's batch is one call of the engine, but still taken apart into
-    samples and put together again: where no map-style dataset is asked for, :meth:`Loader.from_lerobot` is faster by far.
+    Use it in place of LeRobot's: in a DataLoader, with forked or spawned workers, and in LeRobot's trainer
+    (:func:`robocache.lerobot.make_dataset`). A DataLoader's batch is one call of the engine, but the DataLoader splits it into
+    samples and collates them again. :meth:`Loader.from_lerobot` is much faster if you do not need a map-style dataset.
 
-    Random crops and colours of `images` are new each time an item is given, in every epoch of a DataLoader, with workers and
-    with persistent ones; torch.manual_seed says which they are there. A key has its ``<key>_is_pad`` where it is a window, and
-    without one where its frames may be missing (``on_bad_frame="pad"``, rows of a video without a frame) or `tolerance_s`,
-    `max_gap_s` or `offset_s` was given for it. Errors come through workers as what they are, such as :class:`FrameError`.
+    Random crops and colours of `images` are drawn anew each time an item is read, in every epoch of a DataLoader, also with
+    persistent workers; there they depend on torch.manual_seed. A key with a window has ``<key>_is_pad``. A key without one has
+    it if its frames may be missing (``on_bad_frame="pad"``, rows of a video without a frame) or if it has `tolerance_s`,
+    `max_gap_s` or `offset_s`. Errors keep their type through workers, such as :class:`FrameError`.
 
     Args:
         path, cache, on_error, frames, video, follow_links: as for :meth:`Loader.from_lerobot`.
-        delta_timestamps: for each key that shall be a window, its offsets in seconds from the frame.
-        episodes: LeRobot's numbers of those to take; their frames stay in the order of the files.
-        repo_id, revision: what ``meta`` says of them.
-        device: where the tensors are; a DataLoader's workers need ``"cpu"``.
-        options: more of :class:`Loader`'s, such as `default`.
+        delta_timestamps: for each key with a window, its offsets in seconds from the frame.
+        episodes: LeRobot's numbers of the episodes to use; their frames stay in the order of the files.
+        repo_id, revision: the values of these names in ``meta``.
+        device: the device of the tensors; a DataLoader's workers need ``"cpu"``.
+        options: further options of :class:`Loader`, such as `default`.
 
     Attributes:
         meta: a :class:`LeRobotMetadata`.
-        episodes: as given; where none were, None, or those that the cache has where ``on_error="skip"`` left some out.
-        num_frames, num_episodes: of these episodes.
-        fps, features: as `meta` has them. There is no `hf_dataset`: the frames are in a cache.
+        episodes: the argument. If it was None and ``on_error="skip"`` left some episodes out: the episodes in the cache.
+        num_frames, num_episodes: the numbers of frames and episodes used.
+        fps, features: those of `meta`. There is no `hf_dataset`: the frames are in a cache.
 
     Raises:
         ArgumentError, ArgumentTypeError, FileError: as :meth:`Loader.from_lerobot`.
@@ -614,20 +620,21 @@ class LeRobotDataset(_MapStyle):
     ) -> None:
         for name in ("anchors", "shuffle", "batch_size"):
             if name in options:
-                raise errors.ArgumentError(f"{name}: goes with Loader.from_lerobot; here every frame is an item")
+                raise errors.ArgumentError(
+                    f"{name}: expected none, since every frame is an item; Loader.from_lerobot takes it"
+                )
         for name in ("task_text", "framework", "ranks"):
             if name in options:
                 raise errors.ArgumentError(
-                    f"{name}: expected none, got {options[name]!r}: items are torch's, with their task"
+                    f"{name}: expected none, since items are torch tensors with their task, got {options[name]!r}"
                 )
         self._dataset = open_cache(
             path, cache=cache, on_error=on_error, frames=frames, video=video, follow_links=follow_links
         )
         if not self._dataset.provenance["lerobot"].get("index_columns"):
             raise errors.FileError(
-                f"{self._dataset.path}: made without the columns {', '.join(INDEX_COLUMNS)}, by which items are found: "
-                f"`robocache ingest {shlex.quote(str(path))} CACHE --index-columns` keeps them, or cache= names another place, "
-                "where it is made so"
+                f"{self._dataset.path}: made without the columns {', '.join(INDEX_COLUMNS)}, which number the items; "
+                f"`robocache ingest {shlex.quote(str(path))} CACHE --index-columns` keeps them, or pass cache= with a new folder"
             )
         if "index" not in self._dataset.streams:
             raise errors.FileError(f"{path}/data: expected a column index, the number of each row, got none")
@@ -635,38 +642,40 @@ class LeRobotDataset(_MapStyle):
         self.episodes = None if episodes is None else wholes("episodes", episodes).tolist()
         counted = np.array_equal(self._dataset.streams["index"].values, np.arange(self.meta.total_frames))
         if episodes is None and not (counted and len(self._dataset) == len(self.meta.episodes)):
-            self.episodes = episode_numbers(self._dataset).tolist()  # a row's place here is not its index
+            self.episodes = episode_numbers(self._dataset).tolist()  # here a row's position differs from its `index`
         taken = range(len(self.meta.episodes)) if self.episodes is None else self.episodes
         streams = self._dataset.streams
-        asked = sorted(set(_places(self._dataset, taken)))
-        self._places = asked
+        chosen = sorted(set(_indices(self._dataset, taken)))
+        self._indices = chosen
         if options.get("missing", "drop") == "drop":
-            self._places = _with_every_key(self._dataset, asked, [key for key in self.meta.features if key in streams])
-        if len(self._places) < len(asked):
-            left = set(episode_numbers(self._dataset)[self._places].tolist())
+            self._indices = _with_every_key(
+                self._dataset, chosen, [key for key in self.meta.features if key in streams]
+            )
+        if len(self._indices) < len(chosen):
+            left = set(episode_numbers(self._dataset)[self._indices].tolist())
             self.episodes = [number for number in taken if number in left]
         self._at_once = _ITEMS_WITH_FRAMES_AT_ONCE if self.meta.camera_keys else _ITEMS_AT_ONCE
         self._loader = LeRobotLoader(
             self._dataset,
             batch_size=self._at_once,
             delta_timestamps=delta_timestamps,
-            episodes=episode_numbers(self._dataset)[self._places].tolist(),
+            episodes=episode_numbers(self._dataset)[self._indices].tolist(),
             task_text=True,
             shuffle=False,
             framework="torch",
             device=device,
-            ranks=Ranks(rank=0, world_size=1),  # the caller says which items, on every rank
+            ranks=Ranks(rank=0, world_size=1),  # every rank may ask for any item
             video=video,
-            # Each of a DataLoader's workers would have its own copy of the frames.
+            # In memory, each of a DataLoader's workers would have its own copy of the frames.
             **{"memory": Memory(prefetch=0, residency=dict.fromkeys(self.meta.camera_keys, "mapped")), **options},
         )
-        self._calls = 0  # of __getitems__ since set_epoch
+        self._calls = 0  # calls of __getitems__ since set_epoch
         self.num_frames = self._loader.num_anchors
-        self.num_episodes = len(self._places)
+        self.num_episodes = len(self._indices)
 
     @property
     def fps(self) -> float:
-        """The rows a second."""
+        """The number of rows per second."""
         return self.meta.fps  # type: ignore[no-any-return]
 
     @property
@@ -678,8 +687,8 @@ class LeRobotDataset(_MapStyle):
     def hf_dataset(self) -> NoReturn:
         """Always an AttributeError: a cache has no table of frames."""
         raise AttributeError(
-            "hf_dataset: none, for the frames are in a cache; dataset[i] gives a frame, dataset.meta.episodes the episodes, and "
-            f"robocache.open({self._dataset.path!r}).streams whole columns"
+            "hf_dataset: there is none, since the frames are in a cache; dataset[i] is a frame, dataset.meta.episodes the episodes, "
+            f"robocache.open({self._dataset.path!r}).streams the columns"
         )
 
     def __repr__(self) -> str:
@@ -689,14 +698,14 @@ class LeRobotDataset(_MapStyle):
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Random crops and colours of `images` are drawn anew from here on: the same calls after the same epoch give the same
-        draws. Workers that run already go on with their own, which never come again either."""
+        """Sets the epoch for random crops and colours of `images`: the same calls after the same epoch give the same draws. It
+        has no effect on running workers; their draws do not repeat either."""
         self._loader.set_epoch(epoch)
         self._calls = 0
 
     def _next_draws(self) -> tuple[int, int]:
-        """A seed and an epoch for the random draws of one call, which no other call has: a DataLoader says nowhere which epoch
-        it is in. In its workers its own seed tells them apart, which is another one each time that workers begin."""
+        """Returns a seed and an epoch for the random draws of one call, different in each call, since a DataLoader does not
+        tell its epoch. In a worker the seed includes the worker's, which is new each time that workers start."""
         import torch.utils.data
 
         worker = torch.utils.data.get_worker_info()
@@ -709,118 +718,119 @@ class LeRobotDataset(_MapStyle):
         return self.num_frames
 
     def __getitem__(self, index: int | slice) -> Any:
-        places = range(len(self))[index]  # IndexError beyond the end, where a loop over this ends
-        return self.__getitems__(places) if isinstance(places, range) else self.__getitems__([places])[0]
+        items = range(len(self))[index]  # raises IndexError beyond the end, which ends a loop over the dataset
+        return self.__getitems__(items) if isinstance(items, range) else self.__getitems__([items])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """The items at these places, in this order; a negative index counts from the end."""
+        """Returns the items at these indices, in this order; a negative index counts from the end."""
         numbers = range(len(self))
-        places = [numbers[index] for index in indices]
+        anchors = [numbers[index] for index in indices]
         draws = self._next_draws()
         items: list[dict[str, Any]] = []
-        for begin in range(0, len(places), self._at_once):
-            batch = self._loader._gathered(places[begin : begin + self._at_once], *draws)
-            # Copies: a batch's memory is that of the largest.
+        for begin in range(0, len(anchors), self._at_once):
+            batch = self._loader._gathered(anchors[begin : begin + self._at_once], *draws)
+            # Copies, so that an item does not keep a whole batch in memory.
             columns = [values if isinstance(values, list) else values.clone().unbind() for values in batch.values()]
             items += (dict(zip(batch, item, strict=True)) for item in zip(*columns, strict=True))
         return items
 
     @cached_property
     def absolute_to_relative_idx(self) -> dict[int, int] | None:
-        """The place here of each frame's ``index``; None where all episodes are taken."""
+        """The item number of each frame's ``index``; None if all episodes are used."""
         if self.episodes is None:
             return None
         index = self._dataset.streams["index"]
-        rows = [index.values[slice(*index.row_offsets[at : at + 2])] for at in self._places]
-        return {number: place for place, number in enumerate(np.concatenate(rows).tolist())}
+        rows = [index.values[slice(*index.row_offsets[at : at + 2])] for at in self._indices]
+        return {number: item for item, number in enumerate(np.concatenate(rows).tolist())}
 
 
-# Fields of LeRobot's DatasetConfig (0.4 to 0.6 and its main branch of August 2026): those that make_dataset honours, those that
-# change no number here, and those that it takes at these values alone.
+# Fields of LeRobot's DatasetConfig (0.4 to 0.6 and its main branch of August 2026). make_dataset honours _HONOURED. Those in
+# _WITHOUT_EFFECT change no number here. Those in _TAKEN_AT must have these values.
 _HONOURED = {"repo_id", "root", "episodes", "exclude_episodes", "revision", "use_imagenet_stats"}
-_HONOURED |= {"image_transforms", "depth_output_unit"}  # or refused where they are read
+_HONOURED |= {"image_transforms", "depth_output_unit"}  # or refuses them where it reads them
 _WITHOUT_EFFECT = {"video_backend", "return_uint8"}
 _TAKEN_AT = {"repo_type": "dataset", "streaming": False, "eval_split": 0.0}
-# LeRobot's IMAGENET_STATS (src/lerobot/utils/constants.py), a channel each.
+# LeRobot's IMAGENET_STATS (src/lerobot/utils/constants.py), one number per channel.
 _IMAGENET_STATS = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
 def make_dataset(cfg: Any) -> LeRobotDataset:
-    """In place of LeRobot's function of that name, in its trainer, before that is imported::
+    """Replaces LeRobot's function of this name in its trainer. Set it before the trainer is imported::
 
         import lerobot.datasets.factory, robocache.lerobot
         lerobot.datasets.factory.make_dataset = robocache.lerobot.make_dataset
 
     Args:
-        cfg: LeRobot's TrainPipelineConfig. Its dataset lies in `dataset.root`, or where LeRobot keeps that `dataset.repo_id`.
-            `dataset.episodes`, `exclude_episodes` and `use_imagenet_stats` do what they do there. `video_backend` and
-            `return_uint8` change nothing here: frames were decoded at ingest, and come as floats. `tolerance_s` neither: a
-            row's frame is within half a period of it.
+        cfg: LeRobot's TrainPipelineConfig. Its dataset is in `dataset.root`, or in LeRobot's folder for `dataset.repo_id`.
+            `dataset.episodes`, `exclude_episodes` and `use_imagenet_stats` work as in LeRobot. `video_backend` and
+            `return_uint8` have no effect, since frames were decoded at ingest and are floats. Neither has `tolerance_s`, since
+            a row's frame is always within half a period.
 
     Raises:
-        ArgumentError: the configuration asks for what this is not made for: streaming, an `eval_split`, LeRobot's
-            image_transforms (ImageOptions are for :class:`LeRobotDataset`), depth in other than metres, or an option that is
-            not known here.
-        FileError: nothing is there, and nothing is downloaded; or as :meth:`Loader.from_lerobot`.
+        ArgumentError: the configuration has an unsupported option: streaming, an `eval_split`, LeRobot's image_transforms
+            (:class:`LeRobotDataset` takes ImageOptions), depth in another unit than metres, or an unknown option.
+        FileError: the dataset's folder does not exist; nothing is downloaded. Or as :meth:`Loader.from_lerobot`.
     """
     from lerobot.datasets.factory import resolve_delta_timestamps
     from lerobot.utils.constants import HF_LEROBOT_HOME
 
-    wanted = cfg.dataset
-    _refuse_unknown(wanted)
-    root = Path(wanted.root or Path(HF_LEROBOT_HOME) / wanted.repo_id)
+    config = cfg.dataset
+    _refuse_unknown(config)
+    root = Path(config.root or Path(HF_LEROBOT_HOME) / config.repo_id)
     meta = LeRobotMetadata(find_or_make_cache(root), root)
-    trained = getattr(cfg, "trainable_config", None) or cfg.policy  # the latter before LeRobot 0.5
+    trained = getattr(cfg, "trainable_config", None) or cfg.policy  # cfg.policy before LeRobot 0.5
     renamed = {}
-    if "rename_map" in inspect.signature(resolve_delta_timestamps).parameters:  # behind LeRobot 0.6.1
+    if "rename_map" in inspect.signature(resolve_delta_timestamps).parameters:  # after LeRobot 0.6.1
         renamed["rename_map"] = getattr(cfg, "rename_map", None)
     dataset = LeRobotDataset(
         root,
         resolve_delta_timestamps(trained, meta, **renamed),
-        _without_excluded(wanted, meta),
-        repo_id=wanted.repo_id,
-        revision=wanted.revision,
+        _without_excluded(config, meta),
+        repo_id=config.repo_id,
+        revision=config.revision,
     )
-    if dataset.meta.depth_keys and (unit := getattr(wanted, "depth_output_unit", "m")) != "m":
+    if dataset.meta.depth_keys and (unit := getattr(config, "depth_output_unit", "m")) != "m":
         raise errors.ArgumentError(
-            f"dataset.depth_output_unit: expected 'm', for depth comes in metres ({', '.join(dataset.meta.depth_keys)}), got {unit!r}"
+            f"dataset.depth_output_unit: expected 'm', since depth is in metres ({', '.join(dataset.meta.depth_keys)}), got {unit!r}"
         )
-    if getattr(wanted, "use_imagenet_stats", False):
+    if getattr(config, "use_imagenet_stats", False):
         for key in set(dataset.meta.camera_keys) - set(dataset.meta.depth_keys):
             imagenet = {name: np.array(x, np.float32).reshape(3, 1, 1) for name, x in _IMAGENET_STATS.items()}
             dataset.meta.stats.setdefault(key, {}).update(imagenet)
     return dataset
 
 
-def _refuse_unknown(wanted: Any) -> None:
-    """Raises where a DatasetConfig has an option that would not be honoured, and is not at its default."""
-    if getattr(getattr(wanted, "image_transforms", None), "enable", False):
+def _refuse_unknown(config: Any) -> None:
+    """Raises ArgumentError if a DatasetConfig has an option that is not honoured and not at its default."""
+    if getattr(getattr(config, "image_transforms", None), "enable", False):
         raise errors.ArgumentError("dataset.image_transforms: expected none, got them enabled")
     defaults = {}
-    for option in dataclasses.fields(wanted) if dataclasses.is_dataclass(wanted) else ():
+    for option in dataclasses.fields(config) if dataclasses.is_dataclass(config) else ():
         if option.default_factory is not dataclasses.MISSING:
             defaults[option.name] = option.default_factory()
         elif option.default is not dataclasses.MISSING:
             defaults[option.name] = option.default
     defaults |= _TAKEN_AT
-    for name, value in vars(wanted).items():
+    for name, value in vars(config).items():
         if name in _HONOURED | _WITHOUT_EFFECT or (value == defaults[name] if name in defaults else not value):
             continue
         hint = "" if name in _TAKEN_AT else ", an option that robocache does not know; leave it at its default"
         raise errors.ArgumentError(f"dataset.{name}: expected {defaults.get(name) or 'none'}, got {value!r}{hint}")
 
 
-def _without_excluded(wanted: Any, meta: LeRobotMetadata) -> list[int] | None:
-    """The episodes to train on; None for all."""
-    given = getattr(wanted, "exclude_episodes", None)
+def _without_excluded(config: Any, meta: LeRobotMetadata) -> list[int] | None:
+    """Returns the episodes to train on; None for all."""
+    given = getattr(config, "exclude_episodes", None)
     excluded = set() if given is None else set(wholes("dataset.exclude_episodes", given).tolist())
     if not excluded:
-        return wanted.episodes  # type: ignore[no-any-return]
+        return config.episodes  # type: ignore[no-any-return]
     known = [number for number, length in enumerate(meta.episodes["length"]) if length]
     if unknown := sorted(excluded - set(known)):
         warn(f"dataset.exclude_episodes: the set has {len(known)} episodes; there are no {unknown}", LoaderWarning)
-    taken = known if wanted.episodes is None else wanted.episodes
+    taken = known if config.episodes is None else config.episodes
     left = [number for number in taken if number not in excluded]
     if not left:
-        raise errors.ArgumentError("dataset.exclude_episodes: expected to leave an episode, got all of them excluded")
+        raise errors.ArgumentError(
+            "dataset.exclude_episodes: expected at least one episode to be left, got all excluded"
+        )
     return left

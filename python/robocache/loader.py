@@ -49,15 +49,15 @@ _memory = _lib.function("batch_memory")
 _array = _lib.function("batch_array")
 _arrays = _lib.function("batch_arrays")
 _cuda_unavailable = _lib.function("cuda_unavailable_reason")
-# _arrays needs the lock; the others are shorter than to let go of it.
+# _arrays needs the lock. The others take less time than to release it.
 _memory.release_gil = _array.release_gil = _arrays.release_gil = False
 
 
-_TRANSFORM = zlib.crc32(b"transform")  # what a hash is for
+_TRANSFORM = zlib.crc32(b"transform")  # keeps these hashes apart from others of the same anchor
 
 
-def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Returns rank and world size: as given, else of torch.distributed, else of torchrun's environment."""
+def _rank_and_world_size(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Returns rank and world size: the arguments, else torch.distributed's, else those in torchrun's environment."""
     if (rank is None) != (world_size is None):
         raise errors.ArgumentError(
             f"ranks: expected both rank and world_size or neither, got {rank!r} and {world_size!r}"
@@ -68,29 +68,29 @@ def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return _of_environment("RANK"), _of_environment("WORLD_SIZE")
+        return _int_in_environment("RANK"), _int_in_environment("WORLD_SIZE")
     return 0, 1
 
 
-def _of_environment(name: str) -> int:
+def _int_in_environment(name: str) -> int:
     try:
         return int(os.environ[name])
     except ValueError:
         raise errors.ArgumentError(
-            f"{name}: expected an int in the environment, got {os.environ[name]!r}; ranks=Ranks(rank=, world_size=) goes before it"
+            f"{name}: expected an int in the environment, got {os.environ[name]!r}; ranks=Ranks(rank=, world_size=) overrides it"
         ) from None
 
 
 class _Change(NamedTuple):
     """A change of the sources' weights, for one seed.
 
-    said: the epoch, the samples drawn in it before the change, and the weights.
-    made: the library's handle of the weights, for the positions from then on.
+    described: the epoch, the samples drawn in it before the change, and the weights.
+    handle: the library's handle of the weights, for the positions from then on.
     """
 
     seed: int
-    said: tuple[int, int, dict[str, float]]
-    made: Any
+    described: tuple[int, int, dict[str, float]]
+    handle: Any
 
 
 def _given_weights(weights: Any) -> dict[str, float]:
@@ -100,93 +100,94 @@ def _given_weights(weights: Any) -> dict[str, float]:
 
 
 class LoaderWarning(UserWarning):
-    """A loader's batches may not hold what you mean. The text gives the numbers and a way out."""
+    """A loader's batches may not hold what you expect. The message gives the numbers, and how to change it."""
 
 
 class Loader(BatchesInOrder):
     """Batches of time-aligned windows around moments drawn from datasets.
 
-    An iterator: ``for batch in loader`` is an epoch, or after :meth:`load_state_dict` what is left of one. The order is a
-    pure function of (seed, epoch, position), made of keyed permutations: the same samples in the same order whatever the
-    batch size, the number of ranks and threads, and the device. So are their bytes, but for curves and rotations, which
+    A loader is an iterator: ``for batch in loader`` is an epoch, or after :meth:`load_state_dict` the rest of one. The order is
+    a pure function of (seed, epoch, position), made of keyed permutations: the samples and their order do not depend on the
+    batch size, the number of ranks and threads, or the device. Neither do their bytes, except for curves and rotations, which
     agree between CPU and CUDA within the bounds of docs/rules.md. docs/loader.md shows batches.
 
     Args:
-        dataset: from :func:`robocache.open`, the path that it opens, or a :class:`Mixture` (a list of :class:`Source`).
-        batch_size: samples a batch, B; of each rank.
-        delta_timestamps: ``{key: Window}``: the keys of the batch and what each holds. Offsets alone, in seconds from the
-            sample's anchor, are ``Window(offsets)``; None is ``Window()``, the anchor's own value. A key is a stream's name,
-            unless its source renames it.
-        default: a :class:`Window` without offsets: what the keys' own windows leave out.
-        anchors: an :class:`Anchors`: which moments are drawn; or the name of the stream whose ticks they are.
+        dataset: a :class:`Dataset`, the path of a cache, or a :class:`Mixture` (or a list of :class:`Source`).
+        batch_size: B, the samples in a batch of each rank.
+        delta_timestamps: ``{key: Window}``: the keys of the batch and the values of each. A list of offsets, in seconds from
+            the sample's anchor, stands for ``Window(offsets)``; None for ``Window()``, the value at the anchor. A key is a
+            stream's name, or the name that its source gives the stream.
+        default: a :class:`Window` without offsets. Its fields hold where a key's own window has None.
+        anchors: the moments that are drawn: an :class:`Anchors`, or the name of the stream whose ticks they are.
         episodes: the episodes to draw from: their indices, or a condition as :meth:`Dataset.select` takes it. None: all.
-        missing: episodes without any row of a key, though its source has the stream: ``"pad"``: they are drawn, the values
-            are 0 and padding, and a :class:`LoaderWarning` counts them; ``"drop"``: they are not drawn; ``"error"``: they
-            are refused.
-        normalization: a :class:`Normalization`: by which statistics the windows' ``normalize`` works. :meth:`normalize` does
-            the same to any array, and :meth:`unnormalize` undoes it.
-        return_age: give ``<key>_age`` too.
+        missing: what happens with episodes that have no row of a key, although the source has the stream. ``"pad"``: they are
+            drawn, the values are 0 and padding, and a :class:`LoaderWarning` counts them; ``"drop"``: they are not drawn;
+            ``"error"``: an ArgumentError.
+        normalization: a :class:`Normalization`: the statistics for the windows' ``normalize``. :meth:`normalize` does the same
+            to any array, and :meth:`unnormalize` undoes it.
+        return_age: whether batches have ``<key>_age`` too.
         snap_s: a target closer than this to a sample is that sample, in seconds.
-        task_text: give ``task`` too, a list of str: the text of the task that holds at the sample's anchor, by the stream that
-            is the task's, else by the episode's column ``task`` or ``tasks``; None where none holds. Or the name of another
-            stream of texts, or of numbers that have texts, as ``"subtask_index"``. A stream of text is also a key of
-            `delta_timestamps`, as its :class:`Window` says by `texts`; :attr:`texts` has the table.
+        task_text: True: batches have ``task`` too, a list of str: the text of the task at the sample's anchor, from the stream
+            of tasks, else from the episode's column ``task`` or ``tasks``; None where there is no task. Or the name of another
+            stream of texts, or of numbers that have texts, such as ``"subtask_index"``. A stream of text may also be a key of
+            `delta_timestamps`: see `texts` of :class:`Window`. :attr:`texts` has the table.
         on_bad_frame: ``"error"``: a frame that does not decode is a :class:`FrameError`; ``"pad"``: it is black and padding,
             and :attr:`bad_frames` counts it.
-        findings: what the doctor found in a cache (:func:`robocache.doctor`; the loader does not look itself): ``"warn"``:
-            errors are a :class:`DoctorWarning`; ``"strict"``: they are refused, and so is a cache that no doctor has seen as it
-            is; None: not looked at.
-        device: ``"cpu"`` or ``"cuda"``/``"cuda:N"``. None: torch's current CUDA device where robocache and torch can both use
-            it, else the CPU.
-        framework: ``"torch"`` (default where it is installed) or ``"numpy"`` (CPU only).
+        findings: what happens with errors that the doctor found earlier (:func:`robocache.doctor`; the loader does not run it).
+            ``"warn"``: they are a :class:`DoctorWarning`; ``"strict"``: they are a FileError, and so is a cache that the doctor
+            has not seen in its present state; None: they are ignored.
+        device: ``"cpu"`` or ``"cuda"``/``"cuda:N"``. None: torch's current CUDA device if robocache and torch can both use it,
+            else the CPU.
+        framework: ``"torch"`` (default if it is installed) or ``"numpy"`` (CPU only).
         seed, shuffle: the order.
-        drop_last: whether the last samples of an epoch, too few for a batch of every rank, are left out.
-        memory: a :class:`Memory`: where the rows lie, and how far ahead batches are made.
+        drop_last: whether an epoch leaves out its last samples if they are too few for a batch on every rank.
+        memory: a :class:`Memory`: where the rows are held, and how far ahead batches are made.
         ranks: a :class:`Ranks`: this process among those that share each global batch.
 
-    The former options (``methods=``, ``anchor_hz=``, ``prefetch=``, ...) work too, with a DeprecationWarning that says the new form.
+    The former options (``methods=``, ``anchor_hz=``, ``prefetch=``, ...) work too, with a DeprecationWarning that names the new
+    form.
 
     Each batch is a dict: ``<key>`` ``[B, T, ...]``, ``<key>_is_pad`` ``[B, T]`` bool (outside the recording, in a gap beyond
     `max_gap_s`, beyond `tolerance_s`, or missing), with `return_age` ``<key>_age`` ``[B, T]`` int64 ns (the target time minus
-    the stamp of the sample used, of two the earlier; the least int64 if there is none), ``time_ns`` ``[B]`` int64 (the
-    anchor), ``episode_index`` ``[B]`` int64 in its dataset, ``anchor_index`` ``[B]`` int64 (the anchor's number, which
-    :meth:`gather` takes; batches of :meth:`from_lerobot` lack it, as LeRobot's do). With a list of sources there is also
+    the stamp of the sample used, or of the earlier one of two; the least int64 if there is none), ``time_ns`` ``[B]`` int64
+    (the anchor), ``episode_index`` ``[B]`` int64 in its dataset, ``anchor_index`` ``[B]`` int64 (the anchor's index for
+    :meth:`gather`; batches of :meth:`from_lerobot` lack it, as LeRobot's do). With a list of sources there is also
     ``dataset_index`` ``[B]`` int64, the index in that list, and with `pad_features` ``<key>_feature_is_pad`` ``[B, D]`` bool.
-    Outside the recording a value is the edge sample's; if an episode or a source lacks the stream it is 0. A camera's
-    ``<key>`` is ``[B, T, C, H, W]``, or as its `images` say; a missing frame is black. If its frames have a matrix there is
-    ``<key>_intrinsics`` ``[B, 3, 3]`` float32 (``[B, T, 3, 3]`` with `per_frame`), which follows crops and resizing. A key of texts is a
-    list of str or int64 indices.
+    Outside the recording a value is the edge sample's; if an episode or a source lacks the stream it is 0. A camera's ``<key>``
+    is ``[B, T, C, H, W]``, unless its `images` set another layout; a missing frame is black. If the camera has an intrinsic
+    matrix there is ``<key>_intrinsics`` ``[B, 3, 3]`` float32 (``[B, T, 3, 3]`` with `per_frame`), adapted to crops and
+    resizing. A key of texts is a list of str or int64 indices.
 
-    Sources without weights are drawn as one: each anchor of all of them once an epoch. With weights each source has its
-    exact share of every 65,536 draws and goes through its own anchors, round after round, across epochs;
+    Sources without weights are drawn as one: an epoch has each anchor of every source once. With weights each source has its
+    exact share of every 65,536 draws. Its anchors are drawn one after the other, round after round, across epochs;
     :meth:`set_weights` changes the weights.
 
-    A loop that ends by ``break`` is over: the next one is the next epoch. Loops may be nested, as by ``next(iter(loader))``
-    or an evaluation: each ``iter()`` is a whole epoch, and the outer loop then continues where it was. ``next(loader)``
-    continues the newest loop. Several threads may loop over one loader: each batch of the epoch goes to one of them, and
-    all their loops end with the epoch. A loader pickles as its datasets' paths, its arguments and its position, so the copy
-    continues with the next batch. A device, rank and world size left to the default are chosen again on unpickling, and
+    After a loop that ends by ``break``, the next loop is the next epoch. Loops may be nested, such as ``next(iter(loader))`` or
+    an evaluation in a training loop: each ``iter()`` is a whole epoch, and the outer loop then continues. ``next(loader)``
+    continues the newest loop. Several threads may loop over one loader: each batch of the epoch goes to one of them, and all
+    their loops end with the epoch. A loader pickles as its datasets' paths, its arguments and its position, so the copy
+    continues with the next batch. If the device, rank and world size are the defaults, they are chosen again on unpickling.
     `stream` is dropped. If a cache was appended to or replaced since, unpickling is a FileError.
 
     Attributes:
-        device: where the batches are: ``"cpu"`` or ``"cuda:N"``.
-        num_anchors: moments that can be drawn.
-        num_samples: samples an epoch, of all ranks together.
+        device: the device of the batches: ``"cpu"`` or ``"cuda:N"``.
+        num_anchors: the number of moments that can be drawn.
+        num_samples: the samples in an epoch, of all ranks together.
         anchor: the stream whose ticks are the anchors, or None with a rate or several sources.
-        batch_size, dataset, rank, world_size: as they were given or found.
-        seed, epoch, samples: the position in the order: `samples` of the epoch's have been given, by all ranks together;
-            :meth:`load_state_dict` moves it.
+        batch_size, dataset, rank, world_size: the arguments, or the values found for them.
+        seed, epoch, samples: the position in the order. All ranks together have returned `samples` samples of the epoch.
+            :meth:`load_state_dict` changes the position.
 
     Warns:
         LoaderWarning: drawn episodes lack a key; more than half of a key's steps are padding; values of a nominal clock are
-            interpolated between its rows, around anchors of a recorded clock; features are not scaled, by `min_spread` or because
-            their statistics give no scale; the dtype makes numbers infinite; with `task_text` or a key of texts a source has no
-            texts, or an episode has several and nothing says when each holds.
+            interpolated between its rows, around anchors of a recorded clock; features are not scaled, because of `min_spread`
+            or because their statistics give no scale; the dtype makes numbers infinite; with `task_text` or a key of texts a
+            source has no texts, or an episode has several and nothing says when each holds.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
         DeviceError: no such device, or the streams do not fit its memory.
-        FileError: what ``findings="strict"`` refuses.
+        FileError: ``findings="strict"`` refuses the cache.
 
     Example:
         >>> from robocache import Window
@@ -196,7 +197,7 @@ class Loader(BatchesInOrder):
         torch.Size([256, 16, 7])
     """
 
-    _unpickled = False  # what a loader warns of, its copies do not say again
+    _unpickled = False  # an unpickled copy does not repeat the loader's warnings
 
     @takes_former_options
     def __init__(
@@ -224,7 +225,7 @@ class Loader(BatchesInOrder):
         ranks: Ranks | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "dataset")}
-        # Copies: what the caller changes later is not what this loader was asked for.
+        # Copies, so that later changes by the caller have no effect.
         self._arguments = {name: copied(x) for name, x in given.items()}
         sources, mixture = as_sources(dataset)
         self.dataset = sources[0].dataset if mixture is None else mixture
@@ -233,7 +234,7 @@ class Loader(BatchesInOrder):
         self.device = self._device_name(device)
         self._memory, ranks = of_type("memory", memory, Memory), of_type("ranks", ranks, Ranks)
         self._shards = ranks.shard_episodes
-        self.rank, self.world_size = _place_in_world(ranks.rank, ranks.world_size)
+        self.rank, self.world_size = _rank_and_world_size(ranks.rank, ranks.world_size)
         self._handle, self._texts, own_notes = open_loader(
             sources, mixture, self._arguments, device=self.device, rank=self.rank, world_size=self.world_size
         )
@@ -253,20 +254,20 @@ class Loader(BatchesInOrder):
         notes = [*described["notes"], *own_notes, *(note for key in self._texts.values() for note in key.notes)]
         for note in notes if self.rank == 0 and not self._unpickled else ():
             warn(note, LoaderWarning)
-        handle = self._handle  # not self, which would then wait for the garbage collector with all its memory
+        handle = self._handle  # not self: in a reference cycle its memory would wait for the garbage collector
         self._affine_of = AffineOf(lambda source: Spec(_spec(handle, source)).keys, len(sources))
         self._converted = {key: as_window(key, given) for key, given in self._arguments["delta_timestamps"].items()}
-        self._transforms = self._asked_transforms(default or Window())
+        self._transforms = self._own_transforms(default or Window())
         self._placements = [Placement(**placement) for placement in described["placements"]]
         self._reused: dict[tuple[int, int], dict[str, Any]] | None = {} if self._memory.reuse_buffers else None
         self._stream = self._given_stream(self._memory.stream)
         self._ahead: tuple[Any, ...] | None = None
         if self._stream is not None and self._memory.reuse_buffers:
             raise errors.ArgumentError(
-                "memory.stream: goes without reuse_buffers, since its batches are made one ahead"
+                "memory.stream: expected reuse_buffers=False, since each batch is made while the one before is used"
             )
         self._begin(seed, drop_last)
-        # An array of the framework among a call's arguments is what makes the library allocate and answer in it.
+        # The library allocates in the framework of an array among a call's arguments.
         self._like: Any = None
         self._exchange: int | None = None
         if self._torch is not None:
@@ -292,35 +293,36 @@ class Loader(BatchesInOrder):
         follow_links: bool = False,
         **options: Any,
     ) -> Loader:
-        """A loader of LeRobot's batches: values, masks, keys and types are what its dataset and a DataLoader give.
+        """Returns a loader of LeRobot's batches: values, masks, keys and types are those of its dataset in a DataLoader.
 
-        The dataset is read once, into a cache that is rebuilt when one of its files changes. If several processes ask for it,
-        one builds it and the others wait.
+        The dataset is read once, into a cache that is rebuilt when one of the dataset's files changes. Of several processes one
+        builds the cache and the others wait.
 
         Args:
             path: the dataset's folder (v2.0, v2.1 or v3.0).
-            delta_timestamps: for each key that is to be a window, its offsets in seconds from the frame, or a :class:`Window`;
-                without a method of its own the offsets must be frames (within 1e-4 s), as LeRobot has it. ``Window(dtype=...)``
-                without offsets is the frame's own value.
+            delta_timestamps: for each key with a window, its offsets in seconds from the frame, or a :class:`Window`. Without a
+                method the offsets must be frames (within 1e-4 s), as in LeRobot. ``Window(dtype=...)`` without offsets is the
+                frame's own value.
             episodes: LeRobot's numbers of the episodes to draw from, or a condition as :meth:`Dataset.select` takes it; default all.
-            cache: the cache's folder; by default one for each path, in ``robocache/`` in the user's cache
-                folder ($XDG_CACHE_HOME, else ~/.cache).
-            on_error: how :func:`robocache.ingest` treats what cannot be read: ``"stop"`` or ``"skip"``. An episode without
-                the video of a camera is not drawn.
-            frames: which frame of a video is a row's, as for :func:`robocache.ingest`: ``"by-time"`` or ``"by-index"``; None: as
-                the cache has them, by time where it is made.
-            video: give the cameras too, as LeRobot does: float32 from 0 to 1, channels first, unless a window's `images` says otherwise.
+            cache: the cache's folder; by default a folder for each path, in ``robocache/`` in the user's cache folder
+                ($XDG_CACHE_HOME, else ~/.cache).
+            on_error: ``"stop"`` or ``"skip"``, as for :func:`robocache.ingest`: what happens with an episode that cannot be
+                read. An episode without the video of a camera is not drawn.
+            frames: how a row's frame is found in a video, as for :func:`robocache.ingest`: ``"by-time"`` or ``"by-index"``.
+                None: as in the cache if there is one, else by time.
+            video: whether batches have the cameras too, as LeRobot's do: float32 from 0 to 1, channels first, unless a window's
+                `images` differ.
             follow_links: follow symlinks that lead out of the folder, as for :func:`robocache.ingest`. Those of a snapshot of
                 the Hugging Face Hub are followed anyway.
-            options: `batch_size` and all others of :class:`Loader`. `default` leaves LeRobot's index columns alone.
+            options: `batch_size` and all others of :class:`Loader`. `default` does not apply to LeRobot's index columns.
 
-        Each batch is a dict: of each key in `delta_timestamps` ``<key>`` ``[B, T, ...]`` and ``<key>_is_pad`` ``[B, T]`` bool;
-        of every other one ``<key>`` ``[B, ...]``, the frame's own, of a camera that lacks frames of some rows with
-        ``<key>_is_pad`` ``[B]``; among them ``timestamp`` ``[B]`` float32, ``frame_index``,
-        ``index``, ``episode_index`` and ``task_index`` ``[B]`` int64. Floats are float32, integers int64.
+        Each batch is a dict. A key in `delta_timestamps` has ``<key>`` ``[B, T, ...]`` and ``<key>_is_pad`` ``[B, T]`` bool.
+        Every other key has ``<key>`` ``[B, ...]``, the frame's own value; a camera that lacks frames of some rows also has
+        ``<key>_is_pad`` ``[B]``. Among them are ``timestamp`` ``[B]`` float32, ``frame_index``, ``index``, ``episode_index``
+        and ``task_index`` ``[B]`` int64. Floats are float32, integers int64.
 
         Raises:
-            FileError: as :func:`robocache.ingest`; or what is at `cache` is of another dataset.
+            FileError: as :func:`robocache.ingest`; or `cache` is of another dataset.
             ArgumentError, ArgumentTypeError: as :class:`Loader`.
 
         Example:
@@ -342,8 +344,8 @@ class Loader(BatchesInOrder):
 
     @property
     def bad_frames(self) -> int:
-        """Frames that did not decode and are padding, with ``on_bad_frame="pad"``, in the batches given so far; those that a
-        CUDA device decodes once it has done so, under `stream` those of the coming batch too."""
+        """The number of frames that did not decode, with ``on_bad_frame="pad"``, in the batches returned so far. Frames decoded
+        on a CUDA device count once it has tried them, with `stream` also those of the next batch."""
         return int(_bad_frames(self._handle))
 
     @staticmethod
@@ -360,10 +362,10 @@ class Loader(BatchesInOrder):
         torch = self._torch
         if device is None:
             device = "cpu" if torch is None or _cuda_unavailable() or not torch.cuda.is_available() else "cuda"
-        # torch may number its one CPU, as Accelerate does on several ranks.
+        # The CPU may have an index in torch: Accelerate sets one on several ranks.
         name = "cpu" if getattr(device, "type", None) == "cpu" else _lib.text("device", str(device))
         if not name.startswith("cuda"):
-            return name  # "cpu", or what the library refuses
+            return name  # "cpu", or a name that the library refuses
         if torch is None:
             raise errors.ArgumentError(
                 f"device: framework 'numpy' is on the CPU, got {name!r}; CUDA batches need torch"
@@ -372,12 +374,12 @@ class Loader(BatchesInOrder):
             raise errors.DeviceError(f"device: {name!r} cannot be used: {reason}")
         return f"cuda:{torch.cuda.current_device()}" if name == "cuda" else name
 
-    def _asked_transforms(self, default: Window) -> dict[str, Any]:
-        """The caller's own function of each camera that has one."""
+    def _own_transforms(self, default: Window) -> dict[str, Any]:
+        """Returns the `transform` of each camera that has one."""
         images = {key: window.images or default.images for key, window in self._converted.items()}
-        asked = {key: of.transform for key, of in images.items() if of is not None and of.transform is not None}
-        cameras = self.spec_of(0).keys if asked else {}
-        return {key: transform for key, transform in asked.items() if cameras.get(key, {}).get("images")}
+        transforms = {key: x.transform for key, x in images.items() if x is not None and x.transform is not None}
+        cameras = self.spec_of(0).keys if transforms else {}
+        return {key: transform for key, transform in transforms.items() if cameras.get(key, {}).get("images")}
 
     def _given_stream(self, stream: Any) -> Any:
         if stream is None:
@@ -395,17 +397,19 @@ class Loader(BatchesInOrder):
         indices: np.ndarray | None = None,
         draws: np.ndarray | None = None,
     ) -> dict[str, Any]:
-        """The batch at a position, or of these anchors, with its texts, and with images by their `transform`. The host knows the
-        anchors, so this waits for no device."""
+        """Adds the texts to a batch and applies each `transform`. The batch is at a position, or of the anchors `indices`. The
+        host computes the anchors itself, so this does not wait for the device."""
         if self._texts or self._transforms:
             seed, epoch, samples, _, weights = position
-            given = None if indices is None else _lib.from_numpy(indices)
-            anchors = SampleAnchors(*_lib.to_numpy(_anchors(self._handle, seed, epoch, samples, weights, given)).T)
+            anchor_indices = None if indices is None else _lib.from_numpy(indices)
+            anchors = SampleAnchors(
+                *_lib.to_numpy(_anchors(self._handle, seed, epoch, samples, weights, anchor_indices)).T
+            )
             if draws is not None:
                 anchors = anchors._replace(number=draws)
             for key in self._texts.values():
-                found = key.at(anchors, seed, epoch)
-                batch[key.name] = self._on_device(found) if key.as_indices else found
+                texts = key.at(anchors, seed, epoch)
+                batch[key.name] = self._on_device(texts) if key.as_indices else texts
             if self._transforms:
                 hashed = hashes(seed % 2**64, epoch, anchors.number, _TRANSFORM) >> np.uint64(1)
                 seeds = self._on_device(hashed.astype(np.int64))
@@ -414,7 +418,7 @@ class Loader(BatchesInOrder):
         return batch
 
     def _transformed(self, key: str, images: Any, samples: int) -> Any:
-        """The images that a `transform` returned."""
+        """Checks and returns the images that a `transform` returned."""
         kind = np.ndarray if self._torch is None else self._torch.Tensor
         device = str(getattr(images, "device", "")) if self._torch is not None else self.device
         if isinstance(images, kind) and images.ndim > 0 and len(images) == samples and device == self.device:
@@ -427,14 +431,14 @@ class Loader(BatchesInOrder):
     def _on_device(self, array: np.ndarray) -> Any:
         if self._torch is None:
             return array
-        made = self._torch.from_numpy(array)
-        return made if self.device == "cpu" else made.pin_memory().to(self.device, non_blocking=True)
+        tensor = self._torch.from_numpy(array)
+        return tensor if self.device == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
 
     def _batch_at(self, position: Position) -> dict[str, Any] | None:
-        return self._made(position) if self._stream is None else self._made_ahead(position)
+        return self._batch(position) if self._stream is None else self._batch_ahead(position)
 
-    def _made(self, position: Position, stream: int | None = None) -> dict[str, Any] | None:
-        """The batch at a position, on a CUDA stream or the current one; None at the epoch's end."""
+    def _batch(self, position: Position, stream: int | None = None) -> dict[str, Any] | None:
+        """Returns the batch at a position, made on a CUDA stream or the current one; None at the epoch's end."""
         arrays = [None] * len(self._names)
         batch = _next(self._handle, self._like, *position, stream, self._exchange, id(arrays))
         if batch is None:
@@ -444,27 +448,29 @@ class Loader(BatchesInOrder):
         samples = min(-(-(self.num_samples - position[2]) // self.world_size), self.batch_size)
         if self._reused is None:
             return self._as_dict(batch, samples)
-        of_slot = batch, samples
-        if of_slot not in self._reused:
-            self._reused[of_slot] = self._as_dict(_slot(self._handle, *of_slot), samples)
-        return dict(self._reused[of_slot])
+        key = batch, samples
+        if key not in self._reused:
+            self._reused[key] = self._as_dict(_slot(self._handle, *key), samples)
+        return dict(self._reused[key])
 
-    def _made_ahead(self, position: Position) -> dict[str, Any] | None:
-        """The same on the loader's own stream, begun one batch before. Memory is the current stream's: what it has queued so far
-        may still read what was there."""
+    def _batch_ahead(self, position: Position) -> dict[str, Any] | None:
+        """Returns the batch at a position, which the loader's own stream began one batch ago. The memory is allocated on the
+        current stream, whose queued work may still read its former contents."""
         current = self._torch.cuda.current_stream(self.device)  # type: ignore[union-attr]
 
         def queued(position: Position) -> tuple[Any, ...]:
             self._stream.wait_stream(current)
-            return position, self._made(position, self._stream.cuda_stream), self._stream.record_event()
+            return position, self._batch(position, self._stream.cuda_stream), self._stream.record_event()
 
         if self._ahead is not None and self._ahead[0] != position:
-            current.wait_event(self._ahead[2])  # it is still written to, and its memory goes back to this stream
+            current.wait_event(
+                self._ahead[2]
+            )  # the batch is still being written, and its memory returns to this stream
             self._ahead = None
         if self._ahead is None:
             self._ahead = queued(position)
         batch: dict[str, Any] | None
-        _, batch, made = self._ahead
+        _, batch, is_made = self._ahead
         if batch is None:
             return None
         seed, epoch, samples, *rest = position
@@ -474,9 +480,9 @@ class Loader(BatchesInOrder):
                 (seed, epoch + 1, 0, *rest) if samples == self.num_samples else (seed, epoch, samples, *rest)
             )
         except errors.Error:
-            self._ahead = None  # a caller that asks for that batch gets the error
-            current.wait_stream(self._stream)  # what had been queued of it writes to memory that goes now
-        current.wait_event(made)
+            self._ahead = None  # the call for that batch raises the error again
+            current.wait_stream(self._stream)  # work queued for that batch writes to memory that is freed now
+        current.wait_event(is_made)
         return batch
 
     def _as_dict(self, batch: Any, samples: int) -> dict[str, Any]:
@@ -493,56 +499,57 @@ class Loader(BatchesInOrder):
 
     def __del__(self) -> None:
         if getattr(self, "_ahead", None) is not None:
-            self._ahead[2].synchronize()  # type: ignore[index]  # the batch is still written to, and its memory goes now
+            self._ahead[2].synchronize()  # type: ignore[index]  # the batch is still being written, and its memory is freed now
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """The number of batches in an epoch."""
         return self._steps
 
     def __getitem__(self, index: Any) -> NoReturn:
-        """Refuses torch's DataLoader, which asks for this; a loader has no items."""
+        """Refuses torch's DataLoader, which calls this: a loader has no items."""
         raise errors.ArgumentTypeError(
-            "a Loader gives whole batches and needs no DataLoader: `for batch in loader`, or loader.gather(indices) for samples by "
-            "number; LeRobotDataset is the dataset that a DataLoader takes"
+            "a Loader gives whole batches and needs no DataLoader: use `for batch in loader`, or loader.gather(indices) for samples by "
+            "index; LeRobotDataset is a dataset for a DataLoader"
         )
 
     def gather(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> dict[str, Any]:
-        """The batch of these anchors, in this order: at most `batch_size` of them, counted over all sources from 0 to
-        `num_anchors`. The position in the order stays; random crops and colours of frames are those of its seed and epoch, and of
-        the anchor. On CUDA it waits for the batch.
+        """Returns the batch of these anchors, in this order: at most `batch_size` of them, numbered over all sources from 0 to
+        `num_anchors`. The position in the order does not change. Random crops and colours of frames depend on its seed and
+        epoch, and on the anchor. On CUDA it waits for the batch.
 
         Args:
             indices: a list, or an array or tensor of one axis, of any integer dtype and on any device.
 
         Raises:
-            ArgumentError, ArgumentTypeError: naming the index that is no anchor.
+            ArgumentError, ArgumentTypeError: an index is no anchor; the message names it.
         """
         return self._gathered(indices, self.seed, self.epoch)
 
     def _gathered(self, indices: Any, seed: int, epoch: int, draws: np.ndarray | None = None) -> dict[str, Any]:
-        """The same, with random draws of this seed and epoch, by the numbers `draws` instead of the anchors'."""
+        """As :meth:`gather`, with random draws of this seed and epoch, by the numbers `draws` instead of the anchors'
+        indices."""
         if indices is None:
             raise errors.ArgumentTypeError("indices: expected a list of ints, got None")
         anchors = wholes("indices", indices)
         numbers = None if draws is None else _lib.from_numpy(draws)
-        made = _gather(self._handle, self._like, _lib.from_numpy(anchors), seed, epoch, numbers)
-        return self._completed(self._as_dict(made, len(anchors)), (seed, epoch, 0, 0, None), anchors, draws)
+        batch = _gather(self._handle, self._like, _lib.from_numpy(anchors), seed, epoch, numbers)
+        return self._completed(self._as_dict(batch, len(anchors)), (seed, epoch, 0, 0, None), anchors, draws)
 
     def set_weights(self, weights: Mapping[str, float], *, epoch: int | None = None) -> None:
         """Changes the weights of a mixture's sources, from the next batch on, or from the start of a later epoch.
 
-        Each source continues with its next anchor: none is skipped or repeated. A state holds all changes, also of later epochs.
-        All ranks must set the same weights between the same two batches, since no rank sees the weights of the others. Otherwise
-        some samples may be drawn twice and others never.
+        Each source continues with its next anchor: none is skipped or repeated. A state holds all changes, also for later
+        epochs. All ranks must set the same weights between the same two batches, since no rank sees the weights of the others.
+        Otherwise some samples may be drawn twice and others never.
 
         Args:
-            weights: ``{name: weight}``, every source by its :attr:`Source.name`. A source of weight 0 is not drawn.
-            epoch: the epoch from which these weights hold, until the next change; it must not have begun. None: from the next
-                batch on, as :meth:`state_dict` gives it.
+            weights: ``{name: weight}`` with every source, by its :attr:`Source.name`. A source of weight 0 is not drawn.
+            epoch: the first epoch with these weights, which hold until the next change; it must not have begun. None: they hold
+                from the next batch on, the position that :meth:`state_dict` returns.
 
         Raises:
-            ArgumentError, ArgumentTypeError: naming the argument; the sources had no weights at first, a name is missing or unknown,
-                or a weight is negative, not finite, or too small for one draw of 65,536.
+            ArgumentError, ArgumentTypeError: the loader was made without weights; a name is missing or unknown; a weight is
+                negative, not finite, or too small for one draw of 65,536. The message names the argument.
 
         Example:
             >>> sources = [robocache.Source(kitchen, 1, name="kitchen"), robocache.Source(garage, 1, name="garage")]
@@ -554,13 +561,13 @@ class Loader(BatchesInOrder):
         """
         given = _given_weights(weights)
         with self._lock:
-            at = self._stands_at()
+            at = self._current()
             first = at.epoch + (at.samples > 0)
             if epoch is not None and not first <= whole("epoch", epoch) < 2**63:
                 raise errors.ArgumentError(f"epoch: expected one that has not begun, {first} or later, got {epoch}")
             start = (at.epoch, at.samples) if epoch is None else (whole("epoch", epoch), 0)
-            before = bisect_left(self._changes, start, key=lambda change: change.said[:2])
-            later = [change.said for change in self._changes[before:] if change.said[:2] != start]
+            before = bisect_left(self._changes, start, key=lambda change: change.described[:2])
+            later = [change.described for change in self._changes[before:] if change.described[:2] != start]
             self._weights = self._changed_weights(at.seed, self._changes[:before], [(*start, given), *later])
 
     def _changed_weights(
@@ -568,12 +575,12 @@ class Loader(BatchesInOrder):
     ) -> Any:
         """Replaces all changes of the weights by `changes` and then `more`. Returns the handle of the last one."""
         for epoch, samples, weights in more:
-            last = changes[-1].made if changes else None
+            last = changes[-1].handle if changes else None
             pairs = (x for pair in weights.items() for x in pair)
-            made = _change_weights(self._handle, last, seed, epoch, samples, *pairs)
-            changes.append(_Change(seed, (epoch, samples, weights), made))
+            handle = _change_weights(self._handle, last, seed, epoch, samples, *pairs)
+            changes.append(_Change(seed, (epoch, samples, weights), handle))
         self._changes = changes
-        return changes[-1].made if changes else None
+        return changes[-1].handle if changes else None
 
     def _weights_of(self, seed: int, state: Mapping[str, Any]) -> Any:
         if "weights" in state:
@@ -581,13 +588,13 @@ class Loader(BatchesInOrder):
             if not isinstance(listed, list | tuple) or not all(
                 isinstance(x, Mapping) and {*x} == {"epoch", "samples", "weights"} for x in listed
             ):
-                raise errors.ArgumentTypeError(f"weights: expected what state_dict() gave, got {listed!r}")
+                raise errors.ArgumentTypeError(f"weights: expected a result of state_dict(), got {listed!r}")
             wanted = [
                 (whole("epoch", x["epoch"]), whole("samples", x["samples"]), _given_weights(x["weights"]))
                 for x in listed
             ]
         else:
-            wanted = [change.said for change in self._changes]
+            wanted = [change.described for change in self._changes]
         same = takewhile(lambda both: both[0][:2] == (seed, both[1]), zip(self._changes, wanted, strict=False))
         changes = [change for change, _ in same]
         return self._changed_weights(seed, changes, wanted[len(changes) :])
@@ -599,46 +606,48 @@ class Loader(BatchesInOrder):
             if self._is_weighted:
                 state["weights"] = [
                     {"epoch": epoch, "samples": samples, "weights": dict(weights)}
-                    for epoch, samples, weights in (change.said for change in self._changes)
+                    for epoch, samples, weights in (change.described for change in self._changes)
                 ]
         return state
 
     def normalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
-        """Does to an array what the batch does to a key's recorded values, such as for a policy's input.
+        """Normalises an array as the batch normalises a key's recorded values, such as for a policy's input.
 
         Args:
-            key: one of the batch's floating keys; what is not normalised stays as it is.
-            x: ``[..., *shape]`` of the key's rows: numpy, or torch on any device: float64, float32, float16 or bfloat16.
-            dataset_index: of a mixture, whose each of the first axis's rows is: int64 ``[B]``, or one number for all. May be
-                left out where all sources are normalised alike.
+            key: one of the batch's floating keys. The values of a key that is not normalised stay as they are.
+            x: ``[..., *shape]`` with the shape of the key's rows: numpy, or torch on any device; float64, float32, float16 or
+                bfloat16.
+            dataset_index: for a mixture, the source of each entry of the first axis: int64 ``[B]``, or one number for all. May
+                be left out if all sources are normalised alike.
 
         Returns:
-            of x's dtype, shape, framework and device, with gradients to x.
+            An array of x's dtype, shape, framework and device, with gradients to x.
 
         Raises:
-            ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+            ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
         """
         return self._affine_of[key].normalize(x, dataset_index)
 
     def unnormalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
-        """The inverse of :meth:`normalize`, of the same arguments: a policy's output in the recording's units."""
+        """The inverse of :meth:`normalize`, with the same arguments: a policy's output in the recording's units."""
         return self._affine_of[key].unnormalize(x, dataset_index)
 
     def to_absolute(self, key: str, x: Array, batch: Mapping[str, Any], dataset_index: Any = None) -> Array:
-        """A policy's output for a key with ``Window(convert=...)``, as it was recorded: unnormalised, and each conversion undone.
+        """Turns a policy's output for a key with ``Window(convert=...)`` back into recorded values: undoes the normalisation
+        and each conversion.
 
         Args:
             key: one of the batch's keys with conversions.
-            x: ``[B, T, E]``, or ``[B, E]`` for a window without offsets: what the policy puts out, as the batch has the key.
-            batch: the batch, or a dict with ``<key>_base`` ``[B, D]``: at deployment the robot's state now, as it was recorded,
-                its features in the key's order. None of it is needed where no conversion compares with a state.
+            x: the policy's output, in the shape that the batch has: ``[B, T, E]``, or ``[B, E]`` for a window without offsets.
+            batch: the batch, or a dict with ``<key>_base`` ``[B, D]``: on a robot its present state, in recorded units, with
+                the features in the key's order. It may be empty if no conversion compares with a state.
             dataset_index: as for :meth:`unnormalize`.
 
         Returns:
             ``[B, T, D]``, of x's dtype, framework and device, with gradients to x.
 
         Raises:
-            ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+            ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
 
         Example:
             >>> from robocache import Window, actions
@@ -651,12 +660,12 @@ class Loader(BatchesInOrder):
         """
         window = self._converted.get(key)
         if window is None or window.convert is None:
-            of = ", ".join(repr(name) for name, of in self._converted.items() if of.convert) or "none"
-            raise errors.ArgumentError(f"key: expected one with conversions, which are {of}, got {key!r}")
+            keys = ", ".join(repr(name) for name, other in self._converted.items() if other.convert) or "none"
+            raise errors.ArgumentError(f"key: expected one with conversions, which are {keys}, got {key!r}")
         x = self.unnormalize(key, x, dataset_index)
         one_step, has_base = window.offsets is None, window.base is not None
-        made: Array = as_recorded(key, x, batch, window.convert, one_step=one_step, has_base=has_base)
-        return made
+        absolute: Array = as_recorded(key, x, batch, window.convert, one_step=one_step, has_base=has_base)
+        return absolute
 
     def __repr__(self) -> str:
         of = (
@@ -668,26 +677,26 @@ class Loader(BatchesInOrder):
         return f"robocache.Loader({of}, {self.num_samples} samples in batches of {self.batch_size} on {self.device}: {arrays})"
 
     def explain(self) -> Explanation:
-        """Says where each key's rows lie, how large they are, and why: prints as a table, with what chose the anchors. Keys of texts are
-        no part of it: their rows stay in the cache's files."""
+        """Returns where each key's rows are held, why, and how large they are, with the options that chose the anchors. Prints
+        as a table. Keys of texts are left out: their rows stay in the cache's files."""
         return Explanation(self._placements, self._chosen_by)
 
     @property
     def texts(self) -> dict[str, tuple[str, ...]]:
-        """The texts of each key of texts that the loader's sources have, in a fixed order: what ``Window(texts="indices")``
-        counts. Tokenise them once, and take a batch's rows by index; -1 is no text."""
+        """For each key of texts all texts of the loader's sources, in a fixed order: the indices of ``Window(texts="indices")``
+        count them. Tokenise them once, and take a batch's rows by index; -1 is no text."""
         return {name: key.texts for name, key in self._texts.items()}
 
     @property
     def spec(self) -> Spec:
-        """The description of the batches as one value, without their memory, their order and the tasks' texts.
+        """The description of the batches as one value, without memory, order and the tasks' texts.
 
         Raises:
-            ArgumentError: there are several sources, each with a spec of its own: :meth:`spec_of`.
+            ArgumentError: there are several sources, each with its own spec: use :meth:`spec_of`.
         """
         if (sources := len(as_sources(self.dataset)[0])) > 1:
             raise errors.ArgumentError(
-                f"spec: the {sources} sources have rows and normalisation of their own; spec_of(source) gives one's"
+                f"spec: each of the {sources} sources has its own rows and normalisation; use spec_of(source)"
             )
         return self.spec_of(0)
 
@@ -706,15 +715,15 @@ class Loader(BatchesInOrder):
         self.spec.save(path)
 
     def check_tolerance(self) -> None:
-        """Looks at every anchor for a target within the recording whose sample is farther than `tolerance_s`.
+        """Checks that no anchor has a target within the recording whose sample is farther than `tolerance_s`.
 
         Raises:
-            ArgumentError: naming the stream, episode, time and distance of the first.
+            ArgumentError: there is one; the message names its stream, episode, time and distance.
         """
         _check_tolerance(self._handle)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The datasets' paths, the arguments and :meth:`state_dict`: the copy gives the batches that this one would."""
+        """Returns the datasets' paths, the arguments and :meth:`state_dict`, so that the copy continues this loader's order."""
         return {"dataset": self.dataset, "arguments": self._arguments, "state": self.state_dict()}
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
@@ -727,7 +736,7 @@ class Loader(BatchesInOrder):
             return
         then, now = fingerprint.split("-") if isinstance(fingerprint, str) else [], self._fingerprint.split("-")
         if len(then) != len(now):
-            raise errors.ArgumentError(f"fingerprint: expected what state_dict() gave, got {fingerprint!r}")
+            raise errors.ArgumentError(f"fingerprint: expected a result of state_dict(), got {fingerprint!r}")
         anchors, data, selection, order = (x == y for x, y in zip(then, now, strict=True))
         if not anchors:
             what = f"of another dataset or selection: {then[0]} anchors then, {now[0]} now"
@@ -739,7 +748,7 @@ class Loader(BatchesInOrder):
             what = f"of another order of the same {now[0]} anchors"
         ways = []
         if not (anchors and selection):
-            ways.append("episodes (after robocache append name those of before), anchors")
+            ways.append("episodes (after robocache append name the earlier ones), anchors")
         if not order:
             ways.append("shuffle, weights, weight_by, balance, temperature, samples_per_epoch, shard_episodes")
         if not order and self._is_weighted:
@@ -747,5 +756,5 @@ class Loader(BatchesInOrder):
         raise errors.ArgumentError(
             f"state: expected one of this dataset, selection and order, got one {what}"
             + (f"; compare {', '.join(ways)}" if ways else "")
-            + "; without its 'fingerprint' a state loads whatever it is of"
+            + "; without its 'fingerprint' a state loads unchecked"
         )

@@ -75,7 +75,7 @@ def open_loader(
         device, rank, world_size: as they were found.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
     """
     names = [f"sources[{index}]." if mixture is not None else "" for index in range(len(sources))]
     if mixture is not None and given["episodes"] is not None:

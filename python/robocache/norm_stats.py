@@ -1,4 +1,4 @@
-"""Merges statistics of datasets, and reads and writes them as LeRobot's, openpi's and GR00T's files."""
+"""Merges statistics of datasets, and reads and writes the files of LeRobot, openpi and GR00T."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GROOT = "mean", "std", "min", "max", "q01", "q99"
 
 
 class NormStatsWarning(UserWarning):
-    """The statistics may describe other values than those they will normalise."""
+    """The statistics may not describe the values that they will normalise."""
 
 
 # ---- Statistics as arguments -----------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def as_stats(name: str, value: Any) -> Stats:
             one number for all features.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the field, what was expected and what came.
+        ArgumentError, ArgumentTypeError: a field is invalid; the message names it.
     """
     of = getattr(value, "of", None)
     about = value if isinstance(value, Stats) else Stats()
@@ -83,7 +83,8 @@ def as_stats(name: str, value: Any) -> Stats:
 
 
 def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] | None, of: str) -> None:
-    """Refuses features in another order than expected, and warns of other features. `of` is what the expected names are of."""
+    """Refuses features in another order than expected, and warns of other features. `of` describes the owner of the expected
+    names."""
     different = [pair for pair in zip(names or (), expected or (), strict=False) if pair[0] != pair[1]]
     if not different or names is None or expected is None:
         return
@@ -96,12 +97,12 @@ def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] 
     warn(f"{name}: statistics of other features than {of}: {difference}", NormStatsWarning)
 
 
-# Stds of rows and of statistics that are so many times each other are of other units: degrees and radians are 57.
+# If the stds of rows and of statistics differ by these factors, their units differ: for degrees and radians it is 57.
 _LARGER, _SMALLER = 5, 20
 
 
 def check_absolute(name: str, absolute: bool | None, expected: bool | None, of: str) -> None:
-    """Refuses statistics of relative values where absolute ones are expected, and the other way round, where both are known."""
+    """Refuses statistics of relative values where absolute values are expected, and the reverse, if both are known."""
     if None not in (absolute, expected) and absolute is not expected:
         got, wanted = ("absolute" if each else "relative" for each in (absolute, expected))
         raise errors.ArgumentError(
@@ -110,10 +111,13 @@ def check_absolute(name: str, absolute: bool | None, expected: bool | None, of: 
 
 
 def check_units(name: str, units: Any, expected: Any, of: str) -> None:
-    """Refuses statistics of features in another unit than expected, where both are known. `of` is whose unit is expected."""
-    one, other = (said if isinstance(said, list) else [said] for said in (units, expected))
+    """Refuses statistics of features in another unit than expected, if both are known. `of` describes the owner of the expected
+    unit."""
+    one, other = (
+        units_of_all if isinstance(units_of_all, list) else [units_of_all] for units_of_all in (units, expected)
+    )
     width = max(len(one), len(other))
-    one, other = (said * width if len(said) == 1 else said for said in (one, other))
+    one, other = (units_of_all * width if len(units_of_all) == 1 else units_of_all for units_of_all in (one, other))
     for feature, pair in enumerate(zip(one, other, strict=False)):
         got, wanted = (in_one_spelling(unit) if isinstance(unit, str) else "" for unit in pair)
         if got and wanted and got != wanted:
@@ -130,44 +134,45 @@ def beyond_pixels(given: Mapping[str, Any]) -> float | None:
 
 
 def misfits(given: Mapping[str, Any], rows: Stats, beyond: float, off: float, few: bool = False) -> list[str]:
-    """Returns where statistics cannot be those of rows, by feature.
+    """Returns sentences about features whose statistics cannot be those of the rows.
 
-    Values lie outside min and max by more than `beyond` times their range, all values lie outside q01 and q99, the mean is off by more
-    than `off` stds, or a std is of another unit: larger in a feature, or smaller in half of them, unless the rows are `few`. Statistics
-    of another number of features are compared where both have some, as openpi pads its own.
+    That is so if values lie outside min and max by more than `beyond` times their range, if all values lie outside q01 and q99,
+    if the mean is off by more than `off` stds, or if a std is of another unit: larger in a feature, or, unless the rows are
+    `few`, smaller in half of the features. If the numbers of features differ, the common ones are compared: openpi pads its
+    statistics.
     """
     fields = {name: np.ravel(x) for name, x in given.items() if name in _GROOT and x is not None}
     least, most, mean, spread = (np.ravel(x) for x in (rows.min, rows.max, rows.mean, rows.std))
     names = rows.names or [f"feature {index}" for index in range(len(least))]
-    found, shares = [], []
+    sentences, shares = [], []
     for feature in range(min([len(least), *map(len, fields.values())])):
         low, high, center = least[feature], most[feature], mean[feature]
-        of = {name: float(x[feature]) for name, x in fields.items()}
+        own = {name: float(x[feature]) for name, x in fields.items()}
         slack = MIN_SPREAD * max(1, abs(low), abs(high))
         span = f"the rows go from {low:.6g} to {high:.6g}"
-        if {"min", "max"} <= of.keys():
-            outside = max(of["min"] - low, high - of["max"])
-            if outside > slack + beyond * (of["max"] - of["min"]):
-                found.append(f"{names[feature]}: {span}, its min and max are {of['min']:.6g} and {of['max']:.6g}")
+        if {"min", "max"} <= own.keys():
+            outside = max(own["min"] - low, high - own["max"])
+            if outside > slack + beyond * (own["max"] - own["min"]):
+                sentences.append(f"{names[feature]}: {span}, its min and max are {own['min']:.6g} and {own['max']:.6g}")
                 continue
-        if {"q01", "q99"} <= of.keys() and (of["q99"] < low - slack or of["q01"] > high + slack):
-            found.append(f"{names[feature]}: {span}, its q01 and q99 are {of['q01']:.6g} and {of['q99']:.6g}")
-        elif {"mean", "std"} <= of.keys():
-            far = abs(center - of["mean"]) > off * of["std"] + slack
-            if far or spread[feature] > _LARGER * of["std"] + slack:
-                numbers = f"its mean and std are {of['mean']:.6g} and {of['std']:.6g}"
-                found.append(
+        if {"q01", "q99"} <= own.keys() and (own["q99"] < low - slack or own["q01"] > high + slack):
+            sentences.append(f"{names[feature]}: {span}, its q01 and q99 are {own['q01']:.6g} and {own['q99']:.6g}")
+        elif {"mean", "std"} <= own.keys():
+            far = abs(center - own["mean"]) > off * own["std"] + slack
+            if far or spread[feature] > _LARGER * own["std"] + slack:
+                numbers = f"its mean and std are {own['mean']:.6g} and {own['std']:.6g}"
+                sentences.append(
                     f"{names[feature]}: the rows' mean is {center:.6g} and std {spread[feature]:.6g}, {numbers}"
                 )
-            elif of["std"] > slack and spread[feature] > 0:
-                shares.append(spread[feature] / of["std"])
-    if not found and not few and shares and (share := float(np.median(shares))) < 1 / _SMALLER:
-        found.append(f"half of the features: the rows' std is {share:.2g} times its std, or less")
-    return found
+            elif own["std"] > slack and spread[feature] > 0:
+                shares.append(spread[feature] / own["std"])
+    if not sentences and not few and shares and (share := float(np.median(shares))) < 1 / _SMALLER:
+        sentences.append(f"half of the features: the rows' std is {share:.2g} times its std, or less")
+    return sentences
 
 
 def warn_of_misfits(name: str, found: Sequence[str], advice: str) -> None:
-    """Warns of statistics that :func:`misfits` found, with the first three features."""
+    """Warns of the results of :func:`misfits`, with the first three features."""
     if found:
         more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
         warn(
@@ -197,10 +202,10 @@ def _fields(stats: Stats) -> list[str]:
     return [field for field, array in stats._asdict().items() if array is not None]
 
 
-def _chosen(keys: Mapping[str, str] | None, there: Iterable[str]) -> dict[str, str]:
+def _chosen(keys: Mapping[str, str] | None, names: Iterable[str]) -> dict[str, str]:
     """Returns {ours: theirs}; by default every key, under its own name."""
     if keys is None:
-        return {key: key for key in there}
+        return {key: key for key in names}
     if not isinstance(keys, Mapping):
         raise errors.ArgumentTypeError(f"keys: expected {{ours: theirs}}, got {keys!r}")
     return {_lib.text("keys", ours): _lib.text(f"keys[{ours!r}]", theirs) for ours, theirs in keys.items()}
@@ -210,22 +215,23 @@ def _chosen(keys: Mapping[str, str] | None, there: Iterable[str]) -> dict[str, s
 
 
 def merge_stats(stats: Sequence[Mapping[str, Any]], *, weights: Sequence[float] | None = None) -> dict[str, Stats]:
-    """Merges the statistics of several datasets, counting each row of each once, or each dataset by a weight.
+    """Merges the statistics of several datasets. Each row counts once, or each dataset by a weight.
 
     Args:
-        stats: mappings by key, such as ``dataset.stats`` or a result of :func:`load_norm_stats`. A key may be missing in some. A
-            key in several needs `count` in all of them; the result has the fields that all have.
-        weights: the share of each dataset, such as its source's weight in a mixture, so that the result is of what is drawn. They
-            need not add up to 1. A key is shared among those that have it. None: each has the weight of its rows.
+        stats: mappings by key, such as ``dataset.stats`` or a result of :func:`load_norm_stats`. A key may be missing in some.
+            If several have a key, all of them need its `count`; the result has the fields that all have.
+        weights: the share of each dataset, such as its source's weight in a mixture, so that the result describes the drawn
+            samples. They need not add up to 1. The datasets without a key do not count for it. None: each dataset weighs as its
+            number of rows.
 
     Returns:
         dict: by key, a :class:`Stats`. `min`, `max` and `count` are exact, `mean` and `std` within the bounds of rule 38.1 of
-        docs/rules.md. Quantiles assume that each dataset's rows lie evenly between its known `min`, `q01`, ..., `q99`, `max`,
-        and lie in the same bracket as the true ones. The order of the datasets does not matter.
+        docs/rules.md. Quantiles assume that each dataset's rows are spread evenly between its known `min`, `q01`, ..., `q99`,
+        `max`; each lies in the same bracket as the true quantile. The order of the datasets does not matter.
 
     Raises:
-        ArgumentError, ArgumentTypeError: no dataset at all, a key without `count`, shapes that differ, or weights that are not as
-            many numbers of at least 0, one of them above it.
+        ArgumentError, ArgumentTypeError: there is no dataset, a key has no `count`, shapes differ, or the weights are not one
+            number of at least 0 for each dataset, with one above 0.
 
     Example:
         >>> norm_stats = robocache.merge_stats([kitchen.stats, garage.stats])
@@ -263,7 +269,7 @@ def _weights_of(weights: Sequence[float], count: int) -> npt.NDArray[np.float64]
 
 
 def _merged(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None = None) -> Stats:
-    """Merges the parts of one key, each by its name in errors, and by its weight or its count."""
+    """Merges the parts of one key, by their weights or counts. The keys of `parts` are the names for errors."""
     (first, head), *others = parts.items()
     if not others:
         return head
@@ -282,11 +288,11 @@ def _merged(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None 
             raise errors.ArgumentError(
                 f"{name}: expected statistics of the same values as {first}, those of {head.of}, got those of {part.of}"
             )
-    known: dict[str, Any] = {}  # by the first part that says it
+    known: dict[str, Any] = {}  # from the first part that has the fact
     for fact, check in (("names", check_names), ("units", check_units), ("absolute", check_absolute)):
-        said = {name: getattr(part, fact) for name, part in parts.items() if getattr(part, fact) is not None}
-        for before, known[fact] in [*said.items()][:1]:
-            for name, value in said.items():
+        values = {name: getattr(part, fact) for name, part in parts.items() if getattr(part, fact) is not None}
+        for before, known[fact] in [*values.items()][:1]:
+            for name, value in values.items():
                 check(name, value, known[fact], before)
     of = head.of if all(part.of for part in parts.values()) else None
     fields = list(dict.fromkeys(field for part in parts.values() for field in _fields(part)))
@@ -296,12 +302,12 @@ def _merged(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None 
     columns = {field: np.array([np.ravel(getattr(part, field)) for part in parts.values()]) for field in common}
     merged = {field: np.full(columns["count"].shape[1], np.nan) for field in common}
     for d in range(columns["count"].shape[1]):
-        there = columns["count"][:, d] > 0
+        counted = columns["count"][:, d] > 0
         if weights is not None:
-            there &= weights > 0
-        column = {field: columns[field][there, d] for field in common}
+            counted &= weights > 0
+        column = {field: columns[field][counted, d] for field in common}
         with np.errstate(invalid="ignore", over="ignore"):  # infinite ends and means
-            merged_feature = _merged_feature(column, column["count"] if weights is None else weights[there])
+            merged_feature = _merged_feature(column, column["count"] if weights is None else weights[counted])
         for field, value in merged_feature.items():
             merged[field][d] = value
     return Stats(
@@ -338,17 +344,19 @@ def _merged_feature(parts: dict[str, npt.NDArray[np.float64]], weights: npt.NDAr
 
 
 def _percent(field: str) -> Any:
-    """The percentage of rows at or below a field; None for the others."""
+    """Returns the percentage of rows at or below a field's value; None for fields without one."""
     return {"min": 0, "max": 100}.get(field, float(field[1:]) if _is_quantile(field) else None)
 
 
 def _sum(terms: npt.NDArray[np.float64]) -> float:
-    """Returns a sum rounded once, in any order. With an infinity, for which fsum would raise, numpy sums."""
+    """Returns a sum that is rounded once, so that the order does not matter. With infinities, for which fsum raises, numpy
+    sums."""
     return math.fsum(terms) if np.isfinite(terms).all() else float(terms.sum())
 
 
 class _Evenly:
-    """The rows of all parts, each as many as its weight, as if they were spread evenly between its knots (its known percentiles).
+    """The rows of all parts, as if each part's were spread evenly between its knots (its known percentiles). A part has as many
+    rows as its weight.
 
     Rows beyond the outermost finite knot are treated as if they were on it.
     """
@@ -356,7 +364,7 @@ class _Evenly:
     def __init__(self, knots: Mapping[float, npt.NDArray[np.float64]], weights: npt.NDArray[np.float64]) -> None:
         finite = {percent: values for percent, values in knots.items() if np.isfinite(values).all()}
         self._percents = np.array([*finite], np.float64)
-        # Averages of quantiles, as LeRobot merges them, may be out of order.
+        # LeRobot merges quantiles by averaging them, so they may be out of order.
         self._knots = np.maximum.accumulate(np.stack([*finite.values()], 1), axis=1) if finite else np.empty((0, 0))
         self._weights = weights
 
@@ -376,7 +384,7 @@ class _Evenly:
         value = float(values[low])
         below = self._below(value, "left")
         if low == 0 or below < wanted:
-            return value  # rows lie on it
+            return value  # rows have this very value
         before = float(values[low - 1])
         at_before = self._below(before, "right")
         return min(value, before + (value - before) * ((wanted - at_before) / (below - at_before)))
@@ -398,25 +406,25 @@ class _Evenly:
 
 
 def load_norm_stats(path: str | os.PathLike[str], keys: Mapping[str, str] | None = None) -> dict[str, Stats]:
-    """Loads statistics from LeRobot's, openpi's or GR00T's files; their content shows which they are.
+    """Loads statistics from a file of LeRobot, openpi or GR00T, which its content identifies.
 
     Args:
         path: LeRobot's `meta/stats.json` (v2.0, v2.1, v3.0) or `meta/episodes_stats.jsonl` (v2.1: merged as in
-            :func:`merge_stats`), openpi's `norm_stats.json`, or the dataset's or asset's folder; GR00T's `stats.json`, or its
-            `relative_stats.json`, whose statistics are of each step of relative actions, ``[steps, features]``.
+            :func:`merge_stats`), openpi's `norm_stats.json`; GR00T's `stats.json`, or its `relative_stats.json`, with
+            statistics for each step of relative actions, ``[steps, features]``; or the folder of a dataset or asset.
         keys: ``{ours: theirs}``: the keys to load and their new names; by default all keys, under their own names.
 
     Returns:
-        dict: by key, a :class:`Stats` in the file's shapes (LeRobot has `[1]` for one number); missing fields are None. openpi's
-        may be padded with zeros to its model's width: a loader accepts that.
+        dict: by key, a :class:`Stats` in the file's shapes (LeRobot has `[1]` for one number); missing fields are None. openpi
+            may pad statistics with zeros to its model's width; a loader accepts that.
 
     Warns:
-        NormStatsWarning: openpi's statistics of actions describe its transforms' output, often actions minus the state
+        NormStatsWarning: openpi's statistics of actions describe the output of its transforms, often actions minus the state
             (DeltaActions).
 
     Raises:
-        FileError: the file is missing or holds something else; the error names file and key. Or a folder has both of LeRobot's files,
-            and they differ, as where a v2.1 set keeps the file of v2.0.
+        FileError: the file is missing or has other content; the message names file and key. Or a folder has both of LeRobot's
+            files, and they differ; this happens if a v2.1 set keeps the file of v2.0.
         ArgumentError: `keys` names a missing key.
 
     Example:
@@ -457,7 +465,7 @@ def _file_of(path: Path) -> Path:
 
 
 def _check_same(file: Path, loaded: Mapping[str, Stats], other: Path) -> None:
-    """Raises FileError where the statistics of a set and those of its episodes are not of the same rows."""
+    """Raises FileError if the statistics of a set and of its episodes do not describe the same rows."""
     of_episodes = load_norm_stats(other)
     for key in loaded.keys() & of_episodes.keys():
         rows = of_episodes[key]
@@ -466,8 +474,8 @@ def _check_same(file: Path, loaded: Mapping[str, Stats], other: Path) -> None:
         found = misfits(loaded[key]._asdict(), rows, beyond=0.01, off=0.1)
         if found:
             raise errors.FileError(
-                f"{file.parent}: expected one set's statistics, got those of other rows in {file.name} and {other.name} ({key}: {found[0]}); "
-                "give the file instead of the folder: LeRobot v2.1 reads the latter"
+                f"{file.parent}: expected statistics of the same rows, got different ones in {file.name} and {other.name} ({key}: {found[0]}); "
+                f"give a file instead of the folder: LeRobot v2.1 reads {other.name}"
             )
 
 
@@ -481,7 +489,7 @@ def _tables(file: Path) -> tuple[list[tuple[str, Mapping[str, Any]]], bool]:
         lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         if len(lines) < 2:
             raise
-        # LeRobot keeps the last line of an episode, as of one that was recorded again.
+        # An episode that was recorded again has several lines. LeRobot keeps the last.
         tables: dict[Any, tuple[str, Mapping[str, Any]]] = {}
         for number, line in lines:
             with naming(f"{file}: line {number}"):
@@ -512,19 +520,20 @@ def save_norm_stats(
     format: str = "lerobot",
     keys: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes statistics as LeRobot's `meta/stats.json`, openpi's `norm_stats.json` or GR00T's `stats.json` and
-    `relative_stats.json`; numbers read back bit for bit.
+    """Writes statistics as LeRobot's `meta/stats.json`, openpi's `norm_stats.json`, or GR00T's `stats.json` and
+    `relative_stats.json`. Numbers read back bit for bit.
 
     Args:
-        path: the file, replaced when the new one is complete.
+        path: the file. An existing file is replaced when the new one is complete.
         stats: by key, such as ``dataset.stats`` or a result of :func:`merge_stats`.
-        format: ``"lerobot"``: every field, one number as `[1]`, the largest `count` of a key's features; ``"openpi"``: mean, std,
-            and q01 and q99 if there, for keys of one dimension; ``"groot"``: mean, std, min, max, q01 and q99, ``[features]`` or of
-            each step ``[steps, features]``. GR00T's own are of windows without padding: ``Anchors(edges="drop")``.
+        format: ``"lerobot"``: every field, one number as `[1]`, the largest `count` of a key's features; ``"openpi"``: mean,
+            std, and q01 and q99 if known, for keys of one dimension; ``"groot"``: mean, std, min, max, q01 and q99,
+            ``[features]`` or ``[steps, features]``. GR00T computes its own from windows without padding, as with
+            ``Anchors(edges="drop")``.
         keys: ``{ours: theirs}``: the keys to write and their names in the file; by default all keys, under their own names.
 
     Raises:
-        ArgumentError, ArgumentTypeError: the error names the key, what was expected and what came; nothing was written.
+        ArgumentError, ArgumentTypeError: an argument is invalid, and nothing is written; the message names the key.
         FileError: the file cannot be written.
 
     Example:
@@ -537,7 +546,7 @@ def save_norm_stats(
         raise errors.ArgumentTypeError(f"stats: expected {{key: statistics}}, got {type(stats).__name__}")
     chosen = _chosen(keys, stats)
     if len(set(chosen.values())) < len(chosen):
-        raise errors.ArgumentError(f"keys: expected names that differ, got {', '.join(chosen.values())}")
+        raise errors.ArgumentError(f"keys: expected different names, got {', '.join(chosen.values())}")
     written = {}
     for ours, theirs in chosen.items():
         if ours not in stats:

@@ -24,18 +24,17 @@ class Source:
     """A source of a mixture: episodes of a dataset.
 
     Args:
-        dataset: from :func:`robocache.open`, or the path that it opens. Several sources may be of one.
-        weight: its share of the draws, in any unit: all sources of a loader have one, or none.
+        dataset: a :class:`Dataset` or the path of a cache. Several sources may use one dataset.
+        weight: the source's share of the draws, in any unit. Either all sources of a loader have a weight, or none.
         episodes: the episodes to draw from: their indices, or a condition as :meth:`Dataset.select` takes it. None: all.
-        rename: ``{stream: key}``: the batch's key that a stream fills, where it is not its own name.
-        norm_stats: ``{key: statistics}`` to normalise by instead of the dataset's own.
-        anchor: the stream or key whose ticks are the anchors, where the loader's does not serve.
-        anchors: an :class:`Anchors` whose keep, drop, where, first, last and every choose among its anchors, instead of the
-            loader's.
-        weight_by: a column of numbers as :class:`Anchors` has them, such as ``"return"`` of a stream or of the episodes: an anchor
-            is drawn in proportion to its value, 0 not at all. Up to 512 different weights have their exact shares; above, those
-            that lie closest are drawn equally often, together in their exact share. Shares are whole 65,536ths.
-        balance: a column, such as ``"task"``: all anchors with one value together have the same share as those with any other.
+        rename: ``{stream: key}``: the batch's key that a stream fills, if the key is not the stream's name.
+        norm_stats: ``{key: statistics}`` for normalising, instead of the dataset's.
+        anchor: the stream or key whose ticks are the anchors, instead of the loader's.
+        anchors: an :class:`Anchors` whose keep, drop, where, first, last and every replace the loader's for this source.
+        weight_by: a column of numbers, as in :class:`Anchors`, such as ``"return"`` of a stream or of the episodes. An anchor
+            is drawn in proportion to its value; 0 is never drawn. Up to 512 different weights have their exact shares. Of more
+            weights, the closest ones are drawn equally often, and together have their exact share. Shares are whole 65,536ths.
+        balance: a column, such as ``"task"``: each value of the column has the same share of the draws.
         name: the source's name for :meth:`Loader.set_weights`. None: the name of the dataset's folder.
     """
 
@@ -50,7 +49,7 @@ class Source:
     balance: str | None = None
     name: str | None = None
 
-    if TYPE_CHECKING:  # the same, but for paths, which become the datasets that they name
+    if TYPE_CHECKING:  # as the dataclass, but a path is allowed and is opened as a dataset
 
         def __init__(
             self,
@@ -69,11 +68,11 @@ class Source:
     def __post_init__(self) -> None:
         if isinstance(self.dataset, str | os.PathLike):
             object.__setattr__(self, "dataset", open_dataset(self.dataset))
-        if isinstance(self.episodes, Iterator):  # loaders read it, and what they are pickled as
+        if isinstance(self.episodes, Iterator):  # it is read more than once: by loaders, and by their pickles
             object.__setattr__(self, "episodes", list(self.episodes))
 
     def __repr__(self) -> str:
-        """Leaves out what is None; shows lists by their length, statistics by their keys."""
+        """Shows the fields that are not None: lists by their length, statistics by their keys."""
         parts = [repr(self.dataset)]
         parts += [
             f"{name}={x!r}"
@@ -89,16 +88,16 @@ class Source:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Several sources, drawn as one: what a :class:`Loader` takes in place of a dataset.
+    """Several sources for a :class:`Loader`, drawn as one dataset.
 
     Without weights each anchor of all sources is drawn once an epoch. With weights each source has its exact share of every
-    65,536 draws and goes through its own anchors, round after round, whatever the epochs; :meth:`Loader.set_weights` changes
-    them. A list of sources is a Mixture too.
+    65,536 draws. Its anchors are drawn one after the other, round after round, across epochs; :meth:`Loader.set_weights`
+    changes the weights. A Loader also takes a list of sources.
 
     Args:
-        sources: a :class:`Source` each.
-        temperature: instead of weights: sources weigh as their number of anchors to the power 1/`temperature`.
-        samples_per_epoch: with weights or a temperature: draws an epoch. None: the number of all anchors.
+        sources: the list of :class:`Source`.
+        temperature: instead of weights: a source's weight is its number of anchors to the power 1/`temperature`.
+        samples_per_epoch: with weights or a temperature: the draws of an epoch. None: the number of all anchors.
         pad_features: streams of one key may differ in width between sources: rows are filled with 0 up to the widest.
     """
 
@@ -108,12 +107,12 @@ class Mixture:
     pad_features: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.sources, list):  # what the caller adds later is no part of it
+        if isinstance(self.sources, list):  # a copy: later changes by the caller have no effect
             object.__setattr__(self, "sources", list(self.sources))
 
 
 def as_sources(dataset: Any) -> tuple[list[Source], Mixture | None]:
-    """The sources, and the mixture that they were given as; None for one dataset."""
+    """Returns the sources, and the mixture that holds them; None for one dataset."""
     if isinstance(dataset, Dataset | str | os.PathLike):
         return [Source(dataset)], None
     if isinstance(dataset, Source):
@@ -136,7 +135,7 @@ def as_sources(dataset: Any) -> tuple[list[Source], Mixture | None]:
 
 
 def resolved(sources: Sequence[Source], names: Sequence[str], episodes: Any) -> list[Source]:
-    """The sources with their episodes listed: `episodes` for a source that says nothing. `names` precede errors."""
+    """Returns the sources with lists of episodes; `episodes` for a source without its own. `names` precede errors."""
     for source, name in zip(sources, names, strict=True):
         if source.rename is not None and not isinstance(source.rename, Mapping):
             raise errors.ArgumentTypeError(f"{name}rename: expected {{stream: key}}, got {source.rename!r}")
@@ -152,7 +151,7 @@ def resolved(sources: Sequence[Source], names: Sequence[str], episodes: Any) -> 
 
 
 def selected(dataset: Dataset, name: str, episodes: Any) -> Any:
-    """The episodes as indices: a condition's are those that :meth:`Dataset.select` finds."""
+    """Returns the episodes as indices; for a condition the result of :meth:`Dataset.select`."""
     if episodes is None or not (isinstance(episodes, Mapping) or type(episodes).__module__.startswith("pyarrow")):
         return episodes
     found = dataset.select(episodes)
@@ -162,8 +161,8 @@ def selected(dataset: Dataset, name: str, episodes: Any) -> Any:
 
 
 class Keys(dict[str, int]):
-    """The keys that a batch may have, with the features of a row; which keys are cameras, cameras of labels, ragged or
-    text; and the streams of numbers that fill a key."""
+    """The possible keys of a batch, with the number of features of a row. Also the sets of keys that are cameras, cameras of
+    labels, or ragged or text, and the streams of numbers that fill each key."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.cameras: set[str] = set()
@@ -183,7 +182,7 @@ class Keys(dict[str, int]):
         self._where = sources[0].dataset.path if len(sources) == 1 else "any source"
 
     def add_windows(self, streams: Mapping[str, str]) -> None:
-        """Lets the stream of a key fill a further one: ``{key: the key of its stream}``. The library refuses what there is not."""
+        """Adds keys that another key's stream fills: ``{key: the other key}``. The library refuses an unknown stream."""
         features, numbers = dict(self), dict(self.numbers)
         kinds = [(kind, set(kind)) for kind in (self.cameras, self.labels, self.ragged)]
         for key, stream in streams.items():
@@ -201,7 +200,7 @@ class Keys(dict[str, int]):
 
 
 def check_units(key: str, streams: Sequence[Stream]) -> None:
-    """Checks that the streams that fill a key have one unit a feature, where they name it.
+    """Checks that the streams of a key have the same unit for each feature, if they name units.
 
     Raises:
         ArgumentError: their units differ.
@@ -220,17 +219,17 @@ def check_units(key: str, streams: Sequence[Stream]) -> None:
 
 
 def check_rotations(key: str, streams: Sequence[Stream]) -> None:
-    """Checks that the streams that fill a key have one form of rotations, where their attributes name it.
+    """Checks that the streams of a key have one form of rotations, if their attributes name it.
 
     Raises:
         ArgumentError: their forms differ.
     """
     first: dict[str, tuple[str, Any]] = {}
     for stream in streams:
-        for attribute, said in rotations_said(stream.attributes).items():
+        for attribute, form in rotations_said(stream.attributes).items():
             value = stream.attributes[attribute]
-            other, other_value = first.setdefault(attribute, (said, value))
-            if said != other and said != other.partition("_")[0] and other != said.partition("_")[0]:
+            other, other_value = first.setdefault(attribute, (form, value))
+            if form != other and form != other.partition("_")[0] and other != form.partition("_")[0]:
                 raise errors.ArgumentError(
                     f"delta_timestamps['{key}']: expected sources of one form of rotations, got {attribute} = {other_value!r} and "
                     f"{value!r}, as the attributes of their streams say; rename= gives each a key of its own, and convert= one form"
@@ -238,7 +237,7 @@ def check_rotations(key: str, streams: Sequence[Stream]) -> None:
 
 
 def check_relative(key: str, streams: Sequence[Stream]) -> None:
-    """Checks that the streams that fill a key are all relative or all absolute, where their attributes say it.
+    """Checks that the streams of a key are all relative or all absolute, if their attributes say which.
 
     Raises:
         ArgumentError: one is relative, another absolute.
@@ -255,7 +254,7 @@ def check_relative(key: str, streams: Sequence[Stream]) -> None:
 
 
 def units_of(stream: Stream) -> list[str]:
-    """Returns the unit of each feature by the stream's attribute, "" where it names none."""
+    """Returns the unit of each feature from the stream's attributes; "" for an unnamed unit."""
     units = stream.attributes.get("units")
     of_each = units if isinstance(units, list) else [units] * math.prod(stream.shape)
     return [unit.strip() if isinstance(unit, str) else "" for unit in of_each]
@@ -263,21 +262,21 @@ def units_of(stream: Stream) -> list[str]:
 
 def own_methods(key: str, streams: Sequence[Stream]) -> list[tuple[slice, str]]:
     """Returns the methods of interpolation that a key's streams declare; [] if they declare none."""
-    said = streams[0].attributes.get("methods", [])
+    methods = streams[0].attributes.get("methods", [])
     for stream in streams:
         other = stream.attributes.get("methods", [])
-        if other != said:
+        if other != methods:
             raise errors.ArgumentError(
-                f"delta_timestamps['{key}'].method: expected one, since the attributes of its sources differ: {said} and {other}"
+                f"delta_timestamps['{key}'].method: expected one, since the attributes of its sources differ: {methods} and {other}"
             )
     blocks = []
-    for block in said if isinstance(said, list) else [said]:
+    for block in methods if isinstance(methods, list) else [methods]:
         match block:
             case [int(start), int(stop), str(method)]:
                 blocks.append((slice(start, stop), method))
             case _:
                 raise errors.ArgumentError(
                     f"stream '{streams[0].name}': attributes['methods']: expected [[start, stop, method], ...], got "
-                    f"{said!r}; method= of its Window goes before it"
+                    f"{methods!r}; method= of its Window overrides it"
                 )
     return blocks

@@ -1,4 +1,4 @@
-"""The description of a Loader's batches, as one value that is written to a file and read back."""
+"""The description of a Loader's batches as one value, which can be written to a file."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ _spec_json = _lib.function("spec_json")
 
 
 class Spec:
-    """The description of a :class:`Loader`'s batches: what becomes of rows around a moment on their way into a batch.
+    """The description of a :class:`Loader`'s batches: how the rows around a moment become a sample.
 
-    It names no dataset and no file. :attr:`Loader.spec` gives it, and two specs are equal if batches of the same rows are. What
-    is random in `images` is off: crops are in the centre, and colours stay.
+    It names no dataset and no file. :attr:`Loader.spec` returns it. Two specs are equal if they make equal batches of the same
+    rows. The random steps of `images` are off: crops are in the centre, and colours stay.
 
     Args:
-        text: the JSON that :meth:`to_json` gives. Numbers come back bit for bit.
+        text: JSON from :meth:`to_json`. Numbers keep every bit.
 
     Attributes:
-        keys: ``{key: fields}``: for each key of the batch its ``stream``, ``moment`` (None, or how goals were drawn: they
-            are given elsewhere), ``dtype``, ``shape``, ``offsets_ns`` (a step each, from the moment),
-            or instead ``offsets_rows`` (a step each, from the last row at or before the moment), ``one_step``, ``offset_ns`` (the sensor's latency), ``causal``, ``max_gap_ns``, ``tolerance_ns``,
-            ``convert``, ``images``, ``has_intrinsics``, and ``rows``: the stream that fills it, or None where the source has no such stream.
+        keys: ``{key: fields}``: for each key of the batch its ``stream``, ``moment`` (None, or how a loader draws goals; the
+            user of a spec chooses them), ``dtype``, ``shape``, ``offsets_ns`` (one per step, from the moment) or
+            ``offsets_rows`` (one per step, from the last row at or before the moment), ``one_step``, ``offset_ns`` (the
+            sensor's latency), ``causal``, ``max_gap_ns``, ``tolerance_ns``, ``convert``, ``images``, ``has_intrinsics``, and
+            ``rows``: the stream that fills the key, or None if the source has no such stream.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the field: one that is missing, unknown or repeated, a version that a newer
-            RoboCache wrote, or a value that no Loader gives.
+        ArgumentError, ArgumentTypeError: a field is missing, unknown or repeated, a newer RoboCache wrote the spec, or a value
+            cannot come from a Loader. The message names the field.
 
     Example:
         >>> loader = robocache.Loader(ds, batch_size=32, delta_timestamps={"action": [0.0, 0.1]})
@@ -55,7 +56,7 @@ class Spec:
         """Reads a file that :meth:`save` wrote.
 
         Raises:
-            FileError: the file is missing or is no spec; the error names file and field.
+            FileError: the file is missing or is no spec; the message names file and field.
         """
         file = Path(_lib.path_text(path))
         with naming(file):
@@ -63,7 +64,7 @@ class Spec:
             return cls(file.read_bytes().decode("utf-8"))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the spec as JSON. The file appears only when it is complete; until then an older one stays.
+        """Writes the spec as JSON. The file appears, or replaces an older one, only when it is complete.
 
         Raises:
             FileError: the file cannot be written.
@@ -73,7 +74,7 @@ class Spec:
             write_whole(file, self._json)
 
     def to_json(self) -> str:
-        """One text for one value."""
+        """Returns the spec as JSON. Equal specs have the same text."""
         return self._json
 
     @property
@@ -82,41 +83,43 @@ class Spec:
 
     @property
     def snap_ns(self) -> int:
-        """A moment closer than this to a row's stamp is that row."""
+        """A target closer than this to a row's stamp is that row."""
         return int(json.loads(self._json)["snap_ns"])
 
     def to_absolute(self, key: str, x: Array, batch: Mapping[str, Any]) -> Array:
-        """A policy's output as it was recorded, as :meth:`Loader.to_absolute` does it, without a dataset.
+        """Turns a policy's output back into recorded values, as :meth:`Loader.to_absolute`, without a dataset.
 
         Args:
-            key: one with ``convert``.
-            x: ``[B, T, E]``, or ``[B, E]`` for a window without offsets: what the policy puts out.
-            batch: a dict with ``<key>_base`` ``[B, D]``: the robot's state now, as it was recorded, its features in the key's
-                order. Not needed where no conversion compares with a state.
+            key: a key with ``convert``.
+            x: the policy's output: ``[B, T, E]``, or ``[B, E]`` for a window without offsets.
+            batch: a dict with ``<key>_base`` ``[B, D]``: the robot's present state, in recorded units, with the features in the
+                key's order. It may be empty if no conversion compares with a state.
 
         Returns:
             ``[B, T, D]``, of x's dtype, framework and device, with gradients to x.
 
         Raises:
-            ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+            ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
         """
         keys = self.keys
         fields = keys.get(key)
         if fields is None or fields["convert"] is None or fields["rows"] is None:
-            of = ", ".join(repr(name) for name, of in keys.items() if of["convert"] and of["rows"]) or "none"
-            raise errors.ArgumentError(f"key: expected one with conversions, which are {of}, got {key!r}")
-        asked, rows = fields["convert"], fields["rows"]
+            others = ", ".join(repr(name) for name, key in keys.items() if key["convert"] and key["rows"]) or "none"
+            raise errors.ArgumentError(f"key: expected one with conversions, which are {others}, got {key!r}")
+        convert, rows = fields["convert"], fields["rows"]
         if rows["affine"] is not None:
             x = Affine.of_key(fields).unnormalize(x)
-        conversions = from_a_batch(asked["steps"], rows["shape"][0])
-        made: Array = as_recorded(key, x, batch, conversions, one_step=fields["one_step"], has_base=bool(asked["base"]))
-        return made
+        conversions = from_a_batch(convert["steps"], rows["shape"][0])
+        absolute: Array = as_recorded(
+            key, x, batch, conversions, one_step=fields["one_step"], has_base=bool(convert["base"])
+        )
+        return absolute
 
     def unnormalize(self, key: str, x: Array) -> Array:
-        """A policy's output in recorded units, as :meth:`Loader.unnormalize` does it, without a dataset.
+        """Turns a policy's output into recorded units, as :meth:`Loader.unnormalize`, without a dataset.
 
         Raises:
-            ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+            ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
         """
         return AffineOf(lambda _: self.keys, 1)[key].unnormalize(x)
 
@@ -130,7 +133,7 @@ class Spec:
         return Spec, (self._json,)
 
     def __repr__(self) -> str:
-        """The keys with the shape and the dtype of a sample's array."""
+        """Shows each key with the shape and dtype of a sample's array."""
         keys = []
         for name, key in self.keys.items():
             steps = len(key["offsets_ns"] or key["offsets_rows"])

@@ -34,16 +34,16 @@ _writer_abort = _lib.function("writer_abort")
 
 
 class ReencodedWarning(UserWarning):
-    """JPEGs were decoded and encoded again, because they could not be kept unchanged."""
+    """JPEGs were decoded and encoded again, because they could not be stored unchanged."""
 
 
 class Writer:
     """Writes a cache directory, episode by episode; the same as robocache::Writer in C++.
 
     The cache appears only when the ``with`` block ends. Until then everything is in ``PATH.partial``, locked by this process.
-    At the end the files are made durable and the directory is renamed. An exception leaves nothing behind; the next writer
-    replaces what a killed process leaves. Several threads may append at once. A process forked while a writer is open must not
-    use it. Unless `set_num_threads` is 1, the writer's own thread writes appended rows to disk, up to 32 MiB behind.
+    At the end the files are made durable and the directory is renamed. After an exception nothing remains. The next writer
+    replaces the files that a killed process leaves. Several threads may append at once. A process forked while a writer is open
+    must not use it. Unless `set_num_threads` is 1, the writer's own thread writes appended rows to disk, up to 32 MiB behind.
 
     :meth:`commit` makes the cache appear earlier, for a recording that must outlive a crash.
 
@@ -57,12 +57,12 @@ class Writer:
         append: add to the cache at `path`. One of version 1 cannot grow.
 
     Attributes:
-        provenance: the origin of the data: a JSON-able dict, stored in the cache; with `append` it begins as the cache's.
-            It may be edited until the end, and refuses at once what cannot be stored (ArgumentError, ArgumentTypeError).
+        provenance: the origin of the data: a JSON-able dict, stored in the cache; with `append` it starts as the cache's. It
+            may be edited until the end, and refuses values that cannot be stored at once (ArgumentError, ArgumentTypeError).
 
     Raises:
-        FileError: `path` exists (with `overwrite`: and is not a cache) or is inside a cache; with `append` it is not a cache or cannot
-            grow; another writer is at work on it; or a write failed.
+        FileError: `path` exists (with `overwrite`: and is not a cache) or is inside a cache; with `append` it is not a cache or
+            cannot grow; another writer uses it; or a write failed.
         ArgumentError: both `overwrite` and `append`.
 
     Example:
@@ -101,26 +101,26 @@ class Writer:
         intrinsics: Any = None,
         resized: Mapping[str, Any] | None = None,
     ) -> None:
-        """Describes a stream beyond its rows; optional, at any time before the end.
+        """Describes a stream. Optional; may be called at any time before the end.
 
         Args:
             name: the stream. If nothing is appended to it, it is left out of the cache.
             clock: ``"nominal"`` if the stamps are only index / rate.
             names: the names of its features, one per element of a row's value.
-            attributes: other facts, JSON-able: ``{"units": "rad", "frame_id": "base", ...}``. A :class:`Loader` uses
-                ``"methods"``, ``[[start, stop, method], ...]`` over the features of a row, where its caller gives none.
-                ``"task": True`` makes the stream's texts the task (`task_text`). ``"texts"`` names the table of the provenance
-                that has the texts of numbers.
+            attributes: other facts, JSON-able: ``{"units": "rad", "frame_id": "base", ...}``. ``"methods"``, ``[[start, stop,
+                method], ...]`` over the features of a row, are the default methods of a :class:`Loader`. ``"task": True`` makes
+                the stream's texts the task (`task_text`). ``"texts"`` names the table of the provenance that has the texts of
+                numbers.
             unit_m: for a depth camera, the metres per unit: 0.001 for millimetres. Frames of one channel are then depth.
             intrinsics: for a camera ``[3, 3]`` in pixels of the appended frames: fx 0 cx, 0 fy cy, 0 0 1.
             resized: an earlier resize of a camera's frames, JSON-able, such as
                 ``{"size": [224, 224], "fit": "pad", "from": [480, 640]}``.
 
         Raises:
-            ArgumentError: another clock, an empty name, a number of names that does not fit the shape, or values that no camera
-                can have; names the stream, here or at its first frames.
-            ArgumentTypeError: `names` is no list of str, `intrinsics` no matrix, `attributes` or `resized` no dict, or something
-                inside is not JSON-able.
+            ArgumentError: the clock is another one, a name is empty, the number of names does not fit the shape, or no camera
+                can have the values. The message names the stream. It is raised here or when its first frames are appended.
+            ArgumentTypeError: `names` is no list of str, `intrinsics` no matrix, `attributes` or `resized` no dict, or one of
+                their values is not JSON-able.
         """
         name = _lib.text("stream", name)
         if names is not None and not isinstance(names, list | tuple):
@@ -149,30 +149,31 @@ class Writer:
                 one type in all episodes, except None; ints beside floats become floats.
 
         Raises:
-            ArgumentError, ArgumentTypeError: at the start of the ``with`` block, naming the column.
+            ArgumentError, ArgumentTypeError: a value cannot be stored; the message names the column. Raised at the start of the
+                ``with`` block.
         """
         return EpisodeWriter(self._handle, metadata)
 
     def close(self) -> None:
-        """Computes statistics and findings, makes all durable and renames the directory to `path`.
+        """Computes statistics and findings, makes all files durable and renames the directory to `path`.
 
         The ``with`` block calls it at its end. A second call does nothing.
 
         Raises:
             FileError: a write failed (then it may be called again), or `path` exists by now.
-            ArgumentError, ArgumentTypeError: an episode is open, or something inside `provenance` is not JSON-able.
+            ArgumentError, ArgumentTypeError: an episode is open, or a value in `provenance` is not JSON-able.
         """
         _writer_close(self._handle, _json_text("provenance", self._provenance.data))
 
     def commit(self) -> None:
-        """Publishes everything so far, as :meth:`close` does, and keeps the writer open. From then on it appends.
+        """Publishes all rows so far, as :meth:`close` does, and keeps the writer open. From then on it appends.
 
         An open episode is published with its rows so far; the next commit, or its end, publishes the rest. An exception inside
         the episode then no longer drops it. A commit computes the statistics of the whole cache, so its time grows with the cache.
 
         Raises:
             FileError: a write failed. The open episode has ended; only close or abort is possible.
-            ArgumentError, ArgumentTypeError: something inside `provenance` is not JSON-able.
+            ArgumentError, ArgumentTypeError: a value in `provenance` is not JSON-able.
         """
         _writer_commit(self._handle, _json_text("provenance", self._provenance.data))
 
@@ -229,20 +230,22 @@ class EpisodeWriter:
         quality: int = 95,
         subsampling: str = "4:2:0",
     ) -> None:
-        """Adds rows of one stream; any number of calls.
+        """Adds rows of one stream. May be called any number of times.
 
         Args:
-            stream: any text of at most 255 bytes (those outside ``[A-Za-z0-9._-]`` count thrice).
+            stream: any text of at most 255 bytes (a byte outside ``[A-Za-z0-9._-]`` counts as three).
             time_ns: ``[n]`` int64 nanoseconds, not decreasing within the episode.
             values: ``[n, ...]`` on the CPU: float64/32/16, bfloat16, integers or bool. The first call fixes dtype and shape. For a
                 camera: frames ``[n, H, W]`` or ``[n, H, W, C]`` with a `codec`, C 1 or 3; or a list of JPEG or PNG files as `bytes`,
-                each decoded once to check it; or the result of :func:`robocache.frames.encode` or ``take``. A PNG with a palette is its
-                indices if the stream's name says labels, else its colours. For text: a list of str.
+                each decoded once to check it; or the result of :func:`robocache.frames.encode` or ``take``. A PNG with a
+                palette is stored as its indices if the stream's name has a word for labels, else as its colours. For text: a
+                list of str.
             offsets: ``[n + 1]`` int64, from 0 to the number of elements, for rows of varying size such as clouds: row i is
-                ``values[offsets[i]:offsets[i + 1]]`` of `values` ``[elements, ...]``. The first call fixes the element.
+                ``values[offsets[i]:offsets[i + 1]]`` of `values` ``[elements, ...]``. The first call fixes the shape of an
+                element.
             codec: makes an array camera frames: ``"jpeg"`` (uint8), ``"png"`` (uint8, uint16, lossless) or ``"raw"`` (uint8, uint16,
-                float32). One channel of uint16 or float32 is depth, of uint8 if the stream has a `unit_m` (:meth:`Writer.stream`).
-                Without a codec an array is numbers, also a picture.
+                float32). One channel of uint16 or float32 is depth; one of uint8 is depth if the stream has a `unit_m`
+                (:meth:`Writer.stream`). Without a codec any array is numbers, even a picture.
             quality: 1 to 100, for JPEG.
             subsampling: ``"4:2:0"`` or ``"4:4:4"``, for JPEG.
 
@@ -250,14 +253,15 @@ class EpisodeWriter:
         anything with DLPack.
 
         Raises:
-            ArgumentError, ArgumentTypeError: naming the stream, what was expected and what came; nothing was added.
-            FrameError: `bytes` that are no frame, or one unlike the first; nothing was added.
+            ArgumentError, ArgumentTypeError: an argument is invalid, and nothing is added; the message names the stream.
+            FrameError: `bytes` are no frame, or differ in kind from the first; nothing is added.
             FileError: a write failed, for these or earlier rows; this episode can only be dropped. Later calls try again to write
                 rows of finished episodes.
 
         Warns:
-            UserWarning: the Exif data of files say that they are turned; they are stored as they lie.
-            ReencodedWarning: some JPEGs could not get restart markers without loss, such as those that store RGB; it says why.
+            UserWarning: the Exif data of files say that they are rotated; they are stored without rotation.
+            ReencodedWarning: some JPEGs could not get restart markers without loss, such as those that store RGB. The message
+                gives the reason.
         """
         if not self._open:
             raise errors.ArgumentError(f"stream '{stream}': this episode is not open")
@@ -265,7 +269,7 @@ class EpisodeWriter:
         is_plain = type(values) is np.ndarray and codec is None and offsets is None
         if not is_plain and (offsets is not None or _are(str, values)):
             if codec is not None:
-                raise errors.ArgumentError(f"stream '{stream}': codec: goes with frames, got text or offsets")
+                raise errors.ArgumentError(f"stream '{stream}': codec: expected frames, got text or offsets")
             self._append_ragged(_lib.text("stream", stream), times, values, offsets)
             return
         if not is_plain and (codec is not None or _are_files(values) or isinstance(values, frames.Encoded)):
@@ -279,13 +283,14 @@ class EpisodeWriter:
             raise
 
     def end(self, **metadata: Any) -> None:
-        """Ends the episode before the ``with`` block does.
+        """Ends the episode before the end of the ``with`` block.
 
         Args:
             metadata: further columns, or new values for columns that it has: ``success=True``.
 
         Raises:
-            ArgumentError, ArgumentTypeError: naming the column; or the episode is not open.
+            ArgumentError, ArgumentTypeError: a value cannot be stored (the message names the column), or the episode is not
+                open.
             FileError: a write failed.
         """
         if not self._open:
@@ -298,7 +303,7 @@ class EpisodeWriter:
         kind = "array"
         if _are(str, values):
             if offsets is not None:
-                raise errors.ArgumentError(f"stream '{stream}': offsets: go with arrays, got them with text")
+                raise errors.ArgumentError(f"stream '{stream}': offsets: expected none with text, got them")
             kind = "text"
             texts = [_lib.text(f"stream '{stream}': values[{row}]", text).encode() for row, text in enumerate(values)]
             values = np.frombuffer(b"".join(texts), np.uint8)
@@ -321,14 +326,14 @@ class EpisodeWriter:
                 encoded = values
             elif _are_files(values):
                 encoded = frames.take(_without_palettes(stream, values))
-                _warn_of_turned(stream, values)
+                _warn_of_rotated(stream, values)
             else:
                 encoded = frames.encode(values, cast(str, codec), quality, subsampling)
         except errors.Error as error:
             raise type(error)(f"stream '{stream}': {error}") from None
         if codec not in (None, encoded.codec):
             raise errors.ArgumentError(
-                f"stream '{stream}': codec: expected {encoded.codec!r}, which the bytes are, got {codec!r}"
+                f"stream '{stream}': codec: expected {encoded.codec!r}, the codec of the bytes, got {codec!r}"
             )
         for why, count in encoded.reencoded.items():
             warn(f"stream '{stream}': {count} JPEGs encoded again: {why}", ReencodedWarning)
@@ -382,12 +387,12 @@ def _without_palettes(stream: str, files: Any) -> Any:
     return [frames.indices_of(bytes(file)) if frames.has_palette(file) else file for file in files]
 
 
-def _warn_of_turned(stream: str, files: Any) -> None:
-    """Warns of files that are shown otherwise than they are stored."""
+def _warn_of_rotated(stream: str, files: Any) -> None:
+    """Warns of files that viewers rotate."""
     turns = [turn for file in files if (turn := turn_of_file(bytes(file))) is not None]
     if turns:
         warn(
-            f"stream '{stream}': {len(turns)} files are {turns[0]}, as their Exif data say, and are stored as they lie; "
+            f"stream '{stream}': {len(turns)} files are {turns[0]}, as their Exif data say, and are stored without rotation; "
             "robocache.ingest stores them upright",
             UserWarning,
         )
@@ -416,7 +421,9 @@ def _array(stream: str, argument: str, value: Any) -> Any:
             array = np.asarray(value, dtype=np.int64 if argument == "time_ns" and empty else None)
         except (TypeError, ValueError) as error:
             raise errors.ArgumentTypeError(f"stream '{stream}': {argument}: {_differ(value) or error}") from None
-        if array.dtype == np.float64 and np.abs(array).max(initial=0) >= 2**63:  # numpy rounds such whole numbers
+        if (
+            array.dtype == np.float64 and np.abs(array).max(initial=0) >= 2**63
+        ):  # numpy rounds whole numbers of this size
             wide = [one for one in np.asarray(value, object).ravel() if isinstance(one, int) and abs(one) >= 2**63]
             if wide:
                 raise errors.ArgumentTypeError(
@@ -460,7 +467,7 @@ def _json_text(what: str, values: Mapping[str, Any]) -> str:
 
 
 def _plain(where: str, value: Any) -> Any:
-    """Returns the value as JSON can hold it, without any loss."""
+    """Returns the value in JSON's types, without any loss."""
     if isinstance(value, np.generic):
         value = value.item()
     elif isinstance(value, np.ndarray):
@@ -478,7 +485,7 @@ def _plain(where: str, value: Any) -> Any:
             raise errors.ArgumentError(f"{where}: expected integers within int64, got one of {value.bit_length()} bits")
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise errors.ArgumentError(f"{where}: expected finite numbers (None says that there is none), got {value}")
+            raise errors.ArgumentError(f"{where}: expected finite numbers, or None for no number, got {value}")
     elif value is not None:
         raise errors.ArgumentTypeError(
             f"{where}: expected str, int, float, bool, None, or lists or dicts of them, got {type(value).__name__}"

@@ -27,7 +27,7 @@ def binarize_gripper(g: Any, *, low: float, high: float, at_end: str = "nan") ->
         ``[..., T, D]`` in g's dtype, framework and device, without gradients. NaN stays NaN and decides nothing.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
 
     Example:
         >>> binarize_gripper(np.array([[0.0], [0.4], [1.0]]), low=0.05, high=0.95)
@@ -79,7 +79,7 @@ def rescale(x: Any, source: tuple[float, float], target: tuple[float, float], *,
         device, on torch with gradients. Computed in float64 for float64, else in float32, and rounded once.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
     """
     a, b = ends("source", source)
     c, d = ends("target", target)

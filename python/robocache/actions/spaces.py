@@ -235,7 +235,7 @@ def step_delta(x: Any, first: Any, *, mask: Sequence[bool] | None = None, angles
         by one subtraction in float64 where x or first is, else in float32. A step of NaN, or after one, is NaN.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
     """
     xp, (steps, start) = in_work_type(x=x, first=first)
     check_chunk("x", x)
@@ -262,7 +262,7 @@ def cumulate(d: Any, first: Any, *, mask: Sequence[bool] | None = None, angles: 
         steps lost before stay lost. From a NaN on the feature is NaN.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
     """
     xp, (_, _) = in_work_type(d=d, first=first)
     check_chunk("d", d)
@@ -290,7 +290,7 @@ def reached_state(states: Any) -> Any:
         ``[..., T, D]``, likewise. The last row is NaN.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
     """
     xp = framework_of("states", states)
     check_chunk("states", states)

@@ -68,7 +68,7 @@ class Ring:
             Pushed are kept + reordered + too_late + refused + segments; duplicates, with a stamp that another row had, are kept.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
 
     Example:
         >>> joint = robocache.live.Ring((7,), "float32", span_s=5.0, lateness_s=0.006)

@@ -44,7 +44,7 @@ class Chunks:
         covered_until_ns: the moment from which on no chunk has an action; None before the first chunk.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
 
     Example:
         >>> chunks = robocache.live.Chunks()

@@ -38,7 +38,7 @@ def decode_jpeg(blobs: Any, offsets: Any, out: Any = None) -> Any:
 
     Raises:
         FrameError: naming the first frame that is damaged, none, CMYK, or not of the others' shape.
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
         DeviceError: the device refused.
 
     Example:
@@ -67,7 +67,7 @@ class ResidentJpegs:
 
     Raises:
         FrameError: naming the first frame that is damaged, not of that kind, or not of the others' shape.
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
         DeviceError: the device refused, or its memory does not suffice.
     """
 
@@ -96,7 +96,7 @@ class ResidentJpegs:
             All are arrays of the device, dense.
 
         Raises:
-            ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+            ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
             DeviceError: the device refused.
         """
         _decode_resident(self._frames, argument("rows", rows), argument("out", out), argument("status", status))

@@ -45,7 +45,7 @@ def image_batch(
         device of the frames. Depth is in metres. The rules are 41, 42 and 46 of docs/rules.md.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came. A row of N or more is refused
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it. A row of N or more is refused
             on the CPU and black on CUDA, where it is not looked at before the launch.
         DeviceError: the device refused.
 

@@ -99,7 +99,7 @@ def resample_trajectories(
         (rule 19 of docs/rules.md); torch.compile, torch.export, torch.vmap and CUDA graphs take the call as it is.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
         DeviceError: the device refused.
 
     Example:

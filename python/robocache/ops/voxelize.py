@@ -118,7 +118,7 @@ def voxelize_pointcloud(
         src/robocache/points/voxelize/voxelize.hpp, the rules are 25 to 29 of docs/rules.md.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
         DeviceError: the device refused, or has not the memory for the grid.
 
     Example:

@@ -91,7 +91,7 @@ def voxelize_sparse(
         Gradients go to `features`, or to `points` as far as its columns are features or gathered.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
         DeviceError: the device refused.
 
     Example:

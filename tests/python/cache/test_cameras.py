@@ -193,7 +193,7 @@ def test_values_that_are_no_frames_are_refused_and_add_nothing(path, rng):
         for error, match, stream, frames, options in [
             (
                 robocache.ArgumentError,
-                "codec: expected 'png', which the bytes are, got 'jpeg'",
+                "codec: expected 'png', the codec of the bytes, got 'jpeg'",
                 "cam",
                 [png],
                 {"codec": "jpeg"},

@@ -203,7 +203,7 @@ def test_the_last_frames_of_each_episode_are_left_out(source):
 def test_a_cache_of_another_format_is_refused(tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         episode.append("action", np.arange(4), np.zeros((4, 2), np.float32))
-    with pytest.raises(robocache.ArgumentError, match=r"expected what open_cache\(\) gave"):
+    with pytest.raises(robocache.ArgumentError, match=r"expected a result of open_cache\(\)"):
         LeRobotLoader(robocache.open(tmp_path / "cache"), batch_size=4)
 
 

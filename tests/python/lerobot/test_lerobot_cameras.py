@@ -281,7 +281,7 @@ def test_a_camera_without_files_is_left_out_with_a_warning(source, tmp_path):
     assert TOP in dataset[0] and planned not in dataset[0] and dataset.meta.camera_keys == [TOP]
     with (
         pytest.warns(UserWarning),
-        pytest.raises(robocache.ArgumentError, match=f"'{planned}', of which there is no file"),
+        pytest.raises(robocache.ArgumentError, match=f"'{planned}', which has no file there"),
     ):
         lerobot_dataset(source, {planned: [0.0]}, cache=tmp_path / "cache")
 

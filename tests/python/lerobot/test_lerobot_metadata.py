@@ -100,11 +100,11 @@ def test_an_index_that_does_not_count_the_rows_is_refused(source):
     """Samplers find an episode's rows by it."""
     reindex(source, lambda episode, frame, index: frame)
     with pytest.raises(
-        robocache.FileError, match="episodes 0 and 1: expected rows of an index of their own, got 0 in both"
+        robocache.FileError, match="episodes 0 and 1: expected different values of index, got 0 in both"
     ):
         lerobot_dataset(source)
     reindex(source, lambda episode, frame, index: 7)
-    with pytest.raises(robocache.FileError, match="episode 0: expected rows of a rising index"):
+    with pytest.raises(robocache.FileError, match="episode 0: expected an index that rises by 1"):
         lerobot_dataset(source)
 
 

@@ -368,7 +368,7 @@ def test_weights_and_foreign_states_are_refused(dataset, tmp_path):
     for wrong in ({**state, "samples": 9}, {"seed": 1}, {**state, "epoch": -1}):
         with pytest.raises(robocache.Error, match=r"samples|epoch"):
             loader.load_state_dict(wrong)
-    with pytest.raises(robocache.ArgumentTypeError, match="state: expected what state_dict"):
+    with pytest.raises(robocache.ArgumentTypeError, match="state: expected a result of state_dict"):
         loader.load_state_dict([1])
     with robocache.Writer(tmp_path / "named") as writer, writer.episode() as episode:
         episode.append("lengths", [0, 1], np.zeros(2, np.float32))

@@ -479,7 +479,7 @@ def test_rule_36_states_with_episodes_for_each_rank(make):
 
 @pytest.mark.parametrize("fingerprint", [None, 3, "", "1-2-3", "a", b"1-2-3-4"])
 def test_an_invalid_fingerprint_is_refused(make, fingerprint):
-    with pytest.raises(robocache.ArgumentError, match="fingerprint: expected what state_dict"):
+    with pytest.raises(robocache.ArgumentError, match="fingerprint: expected a result of state_dict"):
         make().load_state_dict({"seed": 0, "epoch": 0, "samples": 0, "fingerprint": fingerprint})
 
 

@@ -229,9 +229,9 @@ def test_a_signal_handler_can_read_the_state(dataset):
     loader = small(dataset, batch_size=8, prefetch=0)
     requested = []
     handler = signal.signal(signal.SIGUSR1, lambda *_: requested.append(loader.state_dict()["samples"]))
-    make = loader._made
+    make = loader._batch
     try:
-        loader._made = lambda place: (signal.raise_signal(signal.SIGUSR1), make(place))[1]
+        loader._batch = lambda place: (signal.raise_signal(signal.SIGUSR1), make(place))[1]
         for _ in range(3):
             next(loader)
     finally:
