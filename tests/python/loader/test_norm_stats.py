@@ -287,7 +287,7 @@ def test_a_folder_with_statistics_of_other_rows_in_two_files_is_refused(rng, tmp
     moved = {field: (np.array(x) + (1000 if field != "std" else 0)).tolist() for field, x in fields.items()}
     whole.write_text(json.dumps({"action": moved}))
     with pytest.raises(
-        robocache.FileError, match=r"other rows in stats\.json and episodes_stats\.jsonl \(action: .*give the file"
+        robocache.FileError, match=r"different ones in stats\.json and episodes_stats\.jsonl \(action: .*give the file"
     ):
         robocache.load_norm_stats(tmp_path, keys={"ours": "action"})
     np.testing.assert_array_equal(robocache.load_norm_stats(whole)["action"].mean, moved["mean"])
