@@ -111,7 +111,7 @@ def dispatch(operation: Operation, given: dict[str, Any], results: Sequence[Any]
     else:
         tensors = [x for x in (*_tensors_of(operation, given), *results) if isinstance(x, Tensor)]
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-            raise errors.ArgumentError("out: carries no gradients; leave it out, or call under torch.no_grad()")
+            raise errors.ArgumentError("out: has no gradients here; leave it out, or call under torch.no_grad()")
         returned = [out for out in results if out is not False]
         if any(out is None for out in returned):
             shapes = operation.shapes(given, len(results))

@@ -803,8 +803,9 @@ def _open_again(path: str, episodes: int, fingerprint: int) -> Dataset:
     dataset = Dataset(path)
     if dataset._fingerprint != fingerprint:
         raise errors.FileError(
-            f"{path}: expected the cache that was pickled, of {episodes} episodes, got one of {len(dataset)} that was appended "
-            f"to or written since; open it again (episodes=range({episodes}) are the earlier ones of a cache that was appended to)"
+            f"{path}: expected the cache that was pickled, of {episodes} episodes, got one of {len(dataset)} that was "
+            f"appended to or written since; open it again (episodes=range({episodes}) are the earlier ones of a cache that "
+            "was appended to)"
         )
     return dataset
 

@@ -130,8 +130,8 @@ class EpisodeLoader(BatchesInOrder):
             warn(f"{note} and are not drawn", LoaderWarning)
         if drop_last and self.num_samples < self.batch_size * self.world_size:
             raise errors.ArgumentError(
-                f"batch_size: expected at most the {self.num_samples // self.world_size} segments there are for each rank, since "
-                f"drop_last, got {batch_size}"
+                f"batch_size: expected at most the {self.num_samples // self.world_size} segments there are for each rank, "
+                f"since drop_last, got {batch_size}"
             )
         self._order: tuple[Any, np.ndarray] | None = None
         self._fills = {"anchor_index": -1} | dict.fromkeys(self.loader._texts, -1)
@@ -263,8 +263,9 @@ class EpisodeLoader(BatchesInOrder):
     def _check_fingerprint(self, fingerprint: Any) -> None:
         if fingerprint != self._fingerprint:
             raise errors.ArgumentError(
-                f"fingerprint: expected {self._fingerprint}, got {fingerprint!r}: the state is of another dataset, selection or order; "
-                "compare episodes, anchors, min_steps, max_steps, shuffle and bucket, with which batch_size and ranks count too"
+                f"fingerprint: expected {self._fingerprint}, got {fingerprint!r}: the state is of another dataset, selection "
+                "or order; compare episodes, anchors, min_steps, max_steps, shuffle and bucket, with which batch_size and "
+                "ranks count too"
             )
 
     def __getstate__(self) -> dict[str, Any]:

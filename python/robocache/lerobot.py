@@ -191,8 +191,8 @@ class LeRobotLoader(Loader):
         if repeated:
             numbers = ranges(sorted(episode_numbers(dataset)[repeated].tolist()), _RUNS_NAMED)
             warn(
-                f"timestamp: {sum(counts.values())} rows of episodes {numbers} have the next row's stamp, and a batch has the next "
-                "row in their place; correct the stamps, or leave these episodes out",
+                f"timestamp: {sum(counts.values())} rows of episodes {numbers} have the next row's stamp, and a batch has "
+                "the next row in their place; correct the stamps, or leave these episodes out",
                 LoaderWarning,
             )
 
@@ -285,8 +285,8 @@ def _refuse_indices(dataset: Dataset, argument: str, condition: Any) -> None:
         episode_numbers(dataset)
     ):
         raise errors.ArgumentError(
-            f"{argument}: expected source_episode_index, LeRobot's numbers of the episodes, got episode_index, which counts those of "
-            f"{dataset.path}"
+            f"{argument}: expected source_episode_index, LeRobot's numbers of the episodes, got episode_index, which counts "
+            f"those of {dataset.path}"
         )
 
 
@@ -634,7 +634,8 @@ class LeRobotDataset(_MapStyle):
         if not self._dataset.provenance["lerobot"].get("index_columns"):
             raise errors.FileError(
                 f"{self._dataset.path}: made without the columns {', '.join(INDEX_COLUMNS)}, which number the items; "
-                f"`robocache ingest {shlex.quote(str(path))} CACHE --index-columns` keeps them, or pass cache= with a new folder"
+                f"`robocache ingest {shlex.quote(str(path))} CACHE --index-columns` keeps them, or pass cache= with a new "
+                "folder"
             )
         if "index" not in self._dataset.streams:
             raise errors.FileError(f"{path}/data: expected a column index, the number of each row, got none")
@@ -687,8 +688,8 @@ class LeRobotDataset(_MapStyle):
     def hf_dataset(self) -> NoReturn:
         """Always an AttributeError: a cache has no table of frames."""
         raise AttributeError(
-            "hf_dataset: there is none, since the frames are in a cache; dataset[i] is a frame, dataset.meta.episodes the episodes, "
-            f"robocache.open({self._dataset.path!r}).streams the columns"
+            "hf_dataset: there is none, since the frames are in a cache; dataset[i] is a frame, dataset.meta.episodes the "
+            f"episodes, robocache.open({self._dataset.path!r}).streams the columns"
         )
 
     def __repr__(self) -> str:
@@ -791,7 +792,8 @@ def make_dataset(cfg: Any) -> LeRobotDataset:
     )
     if dataset.meta.depth_keys and (unit := getattr(config, "depth_output_unit", "m")) != "m":
         raise errors.ArgumentError(
-            f"dataset.depth_output_unit: expected 'm', since depth is in metres ({', '.join(dataset.meta.depth_keys)}), got {unit!r}"
+            f"dataset.depth_output_unit: expected 'm', since depth is in metres ({', '.join(dataset.meta.depth_keys)}), got "
+            f"{unit!r}"
         )
     if getattr(config, "use_imagenet_stats", False):
         for key in set(dataset.meta.camera_keys) - set(dataset.meta.depth_keys):

@@ -77,7 +77,8 @@ def _int_in_environment(name: str) -> int:
         return int(os.environ[name])
     except ValueError:
         raise errors.ArgumentError(
-            f"{name}: expected an int in the environment, got {os.environ[name]!r}; ranks=Ranks(rank=, world_size=) overrides it"
+            f"{name}: expected an int in the environment, got {os.environ[name]!r}; ranks=Ranks(rank=, world_size=) "
+            "overrides it"
         ) from None
 
 
@@ -424,8 +425,8 @@ class Loader(BatchesInOrder):
         if isinstance(images, kind) and images.ndim > 0 and len(images) == samples and device == self.device:
             return images
         raise errors.ArgumentError(
-            f"delta_timestamps['{key}'].images.transform: expected a {kind.__name__} of {samples} samples on {self.device} as its "
-            f"result, got {f'{tuple(images.shape)} on {device}' if isinstance(images, kind) else repr(images)}"
+            f"delta_timestamps['{key}'].images.transform: expected a {kind.__name__} of {samples} samples on {self.device} "
+            f"as its result, got {f'{tuple(images.shape)} on {device}' if isinstance(images, kind) else repr(images)}"
         )
 
     def _on_device(self, array: np.ndarray) -> Any:
@@ -508,8 +509,8 @@ class Loader(BatchesInOrder):
     def __getitem__(self, index: Any) -> NoReturn:
         """Refuses torch's DataLoader, which calls this: a loader has no items."""
         raise errors.ArgumentTypeError(
-            "a Loader gives whole batches and needs no DataLoader: use `for batch in loader`, or loader.gather(indices) for samples by "
-            "index; LeRobotDataset is a dataset for a DataLoader"
+            "a Loader gives whole batches and needs no DataLoader: use `for batch in loader`, or loader.gather(indices) for "
+            "samples by index; LeRobotDataset is a dataset for a DataLoader"
         )
 
     def gather(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A loader's arguments as the library takes them: one JSON, and the arrays that go with it. The library checks the values."""
+"""Converts a loader's arguments for the library: to one JSON and a list of arrays. The library checks the values."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def open_loader(
     rank: int,
     world_size: int,
 ) -> tuple[Any, dict[str, TextKey], list[str]]:
-    """Opens the library's loader. Returns it, the keys of texts, which the library does not know, and notes for its user.
+    """Opens the library's loader. Returns it, the keys of texts, which Python handles, and notes for the user.
 
     Args:
         given: the arguments of :class:`robocache.Loader` by name.
         mixture: None for one dataset.
-        device, rank, world_size: as they were found.
+        device, rank, world_size: those in use.
 
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
@@ -87,7 +87,7 @@ def open_loader(
     normalization = of_type("normalization", given["normalization"], Normalization)
     memory = of_type("memory", given["memory"], Memory)
     ranks = of_type("ranks", given["ranks"], Ranks)
-    default = _default(given["default"])
+    default = _checked_default(given["default"])
     windows = _windows(given["delta_timestamps"])
     texts = _text_keys(sources, names, windows, given)
     sources = without_missing(sources, names, {key: texts[key] for key in texts if key in windows}, given["missing"])
@@ -102,7 +102,7 @@ def open_loader(
     for key, window in windows.items():
         if window.moment is not None and not isinstance(window.moment, Moment):
             raise errors.ArgumentTypeError(
-                f"delta_timestamps['{key}'].moment: expected what Window.future, last, geometric or other give, "
+                f"delta_timestamps['{key}'].moment: expected the moment of Window.future, last, geometric or other, "
                 f"got {window.moment!r}"
             )
     has_other = any(window.moment is not None and window.moment.kind == "other" for window in windows.values())
@@ -162,7 +162,7 @@ def open_loader(
     arrays: list[Any] = [len(sources)]
     raised: list[BaseException] = []
     snap_s = float(number("snap_s", given["snap_s"]))
-    snap_ns = round(snap_s * 1e9) if 0 <= snap_s <= 1e9 else 0  # the library refuses others
+    snap_ns = round(snap_s * 1e9) if 0 <= snap_s <= 1e9 else 0  # the library refuses other values
     for source, name, anchors_of in zip(sources, names, filters, strict=True):
         episodes = source.episodes
         arrays += (
@@ -183,14 +183,14 @@ def open_loader(
         if raised:
             raise raised[0] from None
         raise
-    # Notes are of what the library has not refused.
+    # After the library's checks, so that a note is not about refused arguments.
     notes += [note for key, window in windows.items() for note in _notes(key, window, default, keys)]
     return handle, texts, [*notes, *notes_of_rates(windows, default, anchors, sources)]
 
 
-def _default(asked: Any) -> Window:
-    """Returns the window that fills in what keys leave out, without what they cannot share."""
-    default: Window = of_type("default", asked or Window(), Window)
+def _checked_default(given: Any) -> Window:
+    """Returns the default window. Refuses fields that keys cannot share."""
+    default: Window = of_type("default", given or Window(), Window)
     if any(
         (
             default.offsets is not None,
@@ -204,7 +204,8 @@ def _default(asked: Any) -> Window:
         )
     ):
         raise errors.ArgumentError(
-            f"default: expected no offsets or rows, one method, no conversions and no texts, which all keys share, got {default!r}"
+            "default: expected fields that all keys can share: no offsets or rows, one method, no conversions and no texts, "
+            f"got {default!r}"
         )
     return default
 
@@ -221,10 +222,11 @@ def _check_orders(key: str, window: Window, sources: Sequence[Source], names: Se
 
 
 def _check_where(where: Any, sources: Sequence[tuple[Source, str]]) -> list[str]:
-    """Compares what the columns of a condition are in the sources that share it, by their names in errors. Returns notes.
+    """Compares the columns of a condition between the sources that share it. `sources` have their names in errors. Returns
+    notes.
 
     Raises:
-        ArgumentError: a column has another unit in another source, or its index is another feature's.
+        ArgumentError: a column has different units in two sources, or its index is of different features.
     """
     first: dict[str, tuple[str, Stream, list[str]]] = {}
     numbers: dict[str, None] = {}
@@ -241,16 +243,16 @@ def _check_where(where: Any, sources: Sequence[tuple[Source, str]]) -> list[str]
                 pairs += [(own, other)] if own != other else []
             if pairs:
                 raise errors.ArgumentError(
-                    f"anchors.where: expected columns with one meaning in all sources, got {column!r} of {pairs[0][0]!r} in {there} and of "
-                    f"{pairs[0][1]!r} in {here}; anchors= of a Source has a condition of its own"
+                    f"anchors.where: expected columns with one meaning in all sources, got {column!r} of {pairs[0][0]!r} in "
+                    f"{there} and of {pairs[0][1]!r} in {here}; give each Source its own condition by anchors="
                 )
             numbers[stream.name] = None
     return [note for name in numbers if (note := _check_numbering("anchors.where", name, [of for of, _ in sources]))]
 
 
 def _check_numbering(argument: str, key: str, sources: Sequence[Source]) -> str | None:
-    """Returns a note if a whole number of a key means one text in a source and another text in another source, as its tables say, or
-    another word, as its type says."""
+    """Returns a note if the sources' tables have different texts, or their types different words, for the same whole number of
+    a key."""
     first: dict[tuple[str, int], dict[str, None]] = {}
     for source in {id(source.dataset): source for source in sources}.values():
         for stream in source.dataset.streams.values():
@@ -286,13 +288,13 @@ def _words(stream: Stream) -> dict[tuple[str, int], dict[str, None]]:
 def _text_keys(
     sources: Sequence[Source], names: Sequence[str], windows: Mapping[str, Window], given: Mapping[str, Any]
 ) -> dict[str, TextKey]:
-    """The keys of the batch that are texts, with that of `task_text`."""
+    """Returns the keys of the batch that are texts, including the one of `task_text`."""
     snap_s = _real("snap_s", given["snap_s"])
-    snap_ns = round(min(snap_s, 1e9) * 1e9) if snap_s >= 0 else 0  # the library refuses others
+    snap_ns = round(min(snap_s, 1e9) * 1e9) if snap_s >= 0 else 0  # the library refuses other values
     task_text = given["task_text"]
     has_task = isinstance(task_text, str) or truth("task_text", task_text)
     if has_task and "task" in windows:
-        raise errors.ArgumentError("task_text: the batch's key 'task' is a stream's; expected it renamed")
+        raise errors.ArgumentError("task_text: expected no stream with the key 'task', got one; rename it")
     texts = text_keys(sources, names, windows, snap_ns)
     if has_task:
         texts["task"] = task_key(sources, task_text if isinstance(task_text, str) else None, snap_ns)
@@ -309,7 +311,8 @@ def _filter_of(source: Source, name: str, anchors: Anchors, mixture: Mixture | N
         for argument in ("keep", "drop") if mixture is not None else ():
             if getattr(anchors, argument) is not None:
                 raise errors.ArgumentError(
-                    f"anchors.{argument}: its episodes are one dataset's; expected it in the anchors of each Source"
+                    f"anchors.{argument}: expected none for several sources, since its episodes are of one dataset; set it "
+                    "in the anchors of each Source"
                 )
         return anchors
     own: Anchors = of_type(f"{name}anchors", source.anchors, Anchors)
@@ -323,7 +326,7 @@ def _filter_of(source: Source, name: str, anchors: Anchors, mixture: Mixture | N
 
 
 def chosen_by(sources: Sequence[Source], given: Any, drawn: int, of_all: int) -> str:
-    """Returns how many of all anchors are drawn, and which options chose them; "" where none did."""
+    """Returns a text with the numbers of drawn and of all anchors, and the options that chose them; "" if no option did."""
 
     def text(anchors: Anchors) -> str:
         ranges = {
@@ -347,7 +350,8 @@ def _filter_numbers(anchors: Anchors, name: str) -> dict[str, Any]:
 def _filter_arrays(
     anchors: Anchors, name: str, dataset: Dataset, snap_ns: int, raised: list[BaseException]
 ) -> Iterator[Any]:
-    """Returns the ranges, whether they are of rows, and the condition as a function for the library. Its errors go to `raised`."""
+    """Yields, for keep and for drop, the ranges and whether they count rows; then the condition as a function for the library.
+    Errors of that function are appended to `raised`."""
     for argument in ("keep", "drop"):
         given = getattr(anchors, argument)
         ranges, of_rows = (None, False) if given is None else as_ranges(name + argument, given, dataset)
@@ -367,11 +371,12 @@ def _filter_arrays(
 
 
 def _values(source: Source, name: str, snap_ns: int, raised: list[BaseException]) -> tuple[Any, bool]:
-    """Returns the function that gives anchors' weights, or the numbers of their balanced values, and whether it gives numbers."""
+    """Returns the function for the anchors' weights, or for the codes of their balanced values, and whether it returns
+    codes."""
     if source.weight_by is None and source.balance is None:
         return None, False
     if source.weight_by is not None and source.balance is not None:
-        raise errors.ArgumentError(f"{name}weight_by, balance: expected one of them, got both")
+        raise errors.ArgumentError(f"{name}weight_by, balance: expected only one of them, got both")
     columns = AnchorColumns(source.dataset, snap_ns)
     if source.balance is not None:
         return _called(columns.codes(f"{name}balance", source.balance), np.dtype(np.float64), raised), True
@@ -379,7 +384,8 @@ def _values(source: Source, name: str, snap_ns: int, raised: list[BaseException]
 
 
 def _called(values_at: Any, dtype: np.dtype, raised: list[BaseException]) -> Any:
-    """Returns the function that the library calls with a number of anchors and the addresses of their episodes, times and values."""
+    """Returns a function for the library. The library calls it with the number of anchors and the addresses of their episodes,
+    times and values."""
 
     def called(count: int, episodes: int, times: int, values: int) -> bool:
         try:
@@ -394,12 +400,12 @@ def _called(values_at: Any, dtype: np.dtype, raised: list[BaseException]) -> Any
 
 
 def as_window(key: str, given: Any) -> Window:
-    """A key's entry of `delta_timestamps`: a Window, or its offsets alone."""
+    """Returns a key's entry of `delta_timestamps` as a Window. The entry may be a list of offsets."""
     return given if isinstance(given, Window) else Window(given)
 
 
 def of_type(name: str, given: Any, kind: Any) -> Any:
-    """The argument, which is of this dataclass; None is the dataclass's defaults."""
+    """Returns the argument, which must be of this dataclass; for None the dataclass with its defaults."""
     if given is None:
         return kind()
     if not isinstance(given, kind):
@@ -414,36 +420,38 @@ def _windows(given: Any) -> dict[str, Window]:
 
 
 def _notes(key: str, window: Window, default: Window, keys: Keys) -> Iterator[str]:
-    """Notes where a window goes before what its stream says of its rotations, angles and held numbers."""
+    """Yields notes about a window that contradicts its stream's attributes about rotations, angles and held numbers."""
     streams = keys.numbers.get(key, [])
-    said = streams[0].attributes.get("methods", []) if streams else []
-    own = [block for block in said if isinstance(block, list) and len(block) == 3] if isinstance(said, list) else []
+    declared = streams[0].attributes.get("methods", []) if streams else []
+    own = [x for x in declared if isinstance(x, list) and len(x) == 3] if isinstance(declared, list) else []
     word = default.method if window.method is None else window.method
     if not window.rows and word in ("linear", "pchip", "akima") and any(block[2] != word for block in own):
         blocks = [f"{method} [{start}:{stop}]" for start, stop, method in own]
         some = ", ".join(blocks[:4]) + ", ..." * (len(blocks) > 4)
         yield (
-            f"delta_timestamps['{key}'].method: '{word}' goes before the stream's own methods, {some}: between rows these features "
-            "are interpolated one by one, which makes no rotation of two; no method takes the stream's own, [(slice, method), ...] "
-            "gives others"
+            f"delta_timestamps['{key}'].method: '{word}' overrides the stream's own methods, {some}: between rows these "
+            "features are interpolated one by one, and the result is no rotation; leave method out for the stream's own, or "
+            "set [(slice, method), ...]"
         )
-    said = [declared_relative(one.attributes) for one in streams]
-    if any(said) and not all(said):
+    relative_by = [declared_relative(one.attributes) for one in streams]
+    if any(relative_by) and not all(relative_by):
         yield (
-            f"delta_timestamps['{key}']: {said.count('')} of {len(said)} sources do not say that they are relative, as another does "
-            f"({next(filter(None, said))}): absolute numbers beside relative ones are no one quantity; rename= gives each a key of its own"
+            f"delta_timestamps['{key}']: {relative_by.count('')} of {len(relative_by)} sources do not declare that they are "
+            f"relative, but another does ({next(filter(None, relative_by))}): absolute and relative numbers are different "
+            "quantities; rename= gives each its own key"
         )
     if straight := straight_angles(window.convert or (), own, keys.get(key, 0)):
         yield (
-            f"delta_timestamps['{key}'].convert: features {straight} are angles by the stream's own methods: their differences jump by "
-            "2 pi where an angle passes its end; angles=[...] of the conversion takes the shorter way round"
+            f"delta_timestamps['{key}'].convert: features {straight} are angles by the stream's methods: their differences "
+            "jump by 2 pi where an angle wraps; angles=[...] of the conversion takes the shorter way round"
         )
     features = keys.get(key, 0)
     relative = [name for one in streams for name in relative_names(window.convert or (), _declared(one), features)]
     if relative:
         yield (
-            f"delta_timestamps['{key}'].convert: {list(dict.fromkeys(relative))} are relative already by their names: a conversion makes "
-            "them relative twice; leave it out, or say absolute = true in the attributes of a mapping where the names mislead"
+            f"delta_timestamps['{key}'].convert: {list(dict.fromkeys(relative))} are already relative by their names: a "
+            "conversion makes them relative twice; leave it out, or set absolute = true in the attributes of a mapping if "
+            "the names are wrong"
         )
     base, taken = (
         window.base if isinstance(window.base, list | tuple) and len(window.base) == 2 else (window.base, None)
@@ -452,8 +460,9 @@ def _notes(key: str, window: Window, default: Window, keys: Keys) -> Iterator[st
     read = [_declared(one).of(range(math.prod(one.shape)) if taken is None else taken) for one in of_base]
     if relative := [name for one in read for name in relative_names(window.convert or (), one, features)]:
         yield (
-            f"delta_timestamps['{key}'].base: {list(dict.fromkeys(relative))} of '{base}' are relative by their names, and no state to "
-            "compare with; take another base, or say absolute = true in the attributes of a mapping where the names mislead"
+            f"delta_timestamps['{key}'].base: {list(dict.fromkeys(relative))} of '{base}' are relative by their names, so "
+            "they are no state; take another base, or set absolute = true in the attributes of a mapping if the names are "
+            "wrong"
         )
     for state in of_base if streams else ():
         indices = range(features) if taken is None else taken
@@ -461,14 +470,15 @@ def _notes(key: str, window: Window, default: Window, keys: Keys) -> Iterator[st
             window.convert or (), _declared(streams[0]), _declared(state), indices, features
         )[:1]:
             yield (
-                f"delta_timestamps['{key}'].base: {own_name!r} is compared with {other!r} of '{base}', which has {own_name!r} too; "
-                "base=(key, [indices]) names its features in this key's order"
+                f"delta_timestamps['{key}'].base: {own_name!r} is compared with {other!r} of '{base}', which has "
+                f"{own_name!r} too; base=(key, [indices]) names its features in this key's order"
             )
     rotations = subtracted_rotations(window.convert or (), _declared(streams[0]), keys.get(key, 0)) if streams else []
     if rotations:
         yield (
-            f"delta_timestamps['{key}'].convert: features {rotations} are a rotation's by the stream's names or methods, and are subtracted "
-            "one by one, which is no rotation; Relative('se3', rotation=...) gives one, or mask=[...] leaves them as they are"
+            f"delta_timestamps['{key}'].convert: features {rotations} are a rotation by the stream's names or methods, and "
+            "are subtracted one by one, so the result is no rotation; use Relative('se3', rotation=...), or exclude them by "
+            "mask=[...]"
         )
 
 
@@ -479,11 +489,11 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
     if window.images is not None and not isinstance(window.images, ImageOptions):
         raise errors.ArgumentTypeError(f"{name}.images: expected ImageOptions, got {window.images!r}")
     blocks: Any = []
-    asked = True
+    is_own = True
     if isinstance(window.method, list | tuple):
         blocks, window = window.method, replace(window, method=None)
     elif window.method is None and default.method is None and key in keys.numbers:
-        blocks, asked = own_methods(key, keys.numbers[key]), False
+        blocks, is_own = own_methods(key, keys.numbers[key]), False
     check_units(key, keys.numbers.get(key, ()))
     check_rotations(key, keys.numbers.get(key, ()))
     check_relative(key, keys.numbers.get(key, ()))
@@ -507,7 +517,7 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
         "offsets_s": [_json_number(offset) for offset in offsets],
         "one_step": one_step,
         "methods": methods,
-        "method_asked": asked,
+        "method_asked": is_own,
         "images": None if images is None else json.loads(images.to_json()),
         "residency": _given(_lib.text, f"memory.residency['{key}']", residency),
         "moment": window.moment
@@ -525,20 +535,21 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
 
 
 def _flips(windows: Iterable[Window]) -> set[str]:
-    """The directions in which images flip."""
+    """Returns the directions in which images flip."""
     images = [window.images for window in windows if isinstance(window.images, ImageOptions)]
     return {flip for flip in ("horizontal", "vertical") if any(getattr(x, f"flip_{flip}") for x in images)}
 
 
 def _mirrored(name: str, given: Any, flips: set[str]) -> dict[str, Any]:
-    """Returns the features that each flip mirrors. A list is allowed where images flip in one direction only."""
+    """Returns the features that each flip mirrors. A list is allowed if images flip in one direction only."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
         given = wholes(f"{name}.mirror", given).tolist()
         if given and flips == {"horizontal", "vertical"}:
             raise errors.ArgumentError(
-                f"{name}.mirror: expected {{'horizontal': [...], 'vertical': [...]}}, since the images flip both ways, got {given!r}"
+                f"{name}.mirror: expected {{'horizontal': [...], 'vertical': [...]}}, since the images flip both ways, got "
+                f"{given!r}"
             )
         given = dict.fromkeys(("horizontal", "vertical"), given)
     for flip in given:
@@ -548,18 +559,18 @@ def _mirrored(name: str, given: Any, flips: set[str]) -> dict[str, Any]:
 
 
 def _of_labels(name: str, images: ImageOptions) -> ImageOptions:
-    """Returns the image options for frames of labels: no pixel is a mean of two, and no value changes."""
+    """Returns the image options for frames of labels, which must not mix or change pixel values."""
     for option in ("blur", "brightness", "contrast", "saturation", "hue", "erase"):
         if getattr(images, option) not in (None, 0):
             raise errors.ArgumentError(
-                f"{name}.{option}: expected none for labels, which the stream's name or its attribute 'labels' says; give this key "
-                "ImageOptions of its own, or say labels = false in the attributes of a mapping"
+                f"{name}.{option}: expected none for labels, by the stream's name or its attribute 'labels'; give this key "
+                "its own ImageOptions, or set labels = false in the attributes of a mapping"
             )
     return replace(images, interpolation="nearest") if images.interpolation == "bilinear" else images
 
 
 def _conversions(name: str, window: Window, key: str, keys: Keys) -> dict[str, Any]:
-    """Returns the fields of a window's conversions, and of the base that they compare with."""
+    """Returns the fields of a window's conversions and of their base."""
     features = keys.get(key, 0)
     base: Any = window.base
     taken: list[int] = []
@@ -588,8 +599,8 @@ def _conversions(name: str, window: Window, key: str, keys: Keys) -> dict[str, A
             if compare(one.names, of_base.names) == "order":
                 at = next(i for i, pair in enumerate(zip(one.names, of_base.names, strict=False)) if pair[0] != pair[1])
                 raise errors.ArgumentError(
-                    f"{name}.base: expected features of '{base}' in the order of this key's, got feature {at} is {one.names[at]!r} and "
-                    f"{of_base.names[at]!r}; base=(key, [indices]) gives their order"
+                    f"{name}.base: expected features of '{base}' in the order of this key's, got feature {at} is "
+                    f"{one.names[at]!r} and {of_base.names[at]!r}; base=(key, [indices]) gives their order"
                 )
             check_alike(f"{name}.base", comparing, one, of_base)
     return {
@@ -600,14 +611,14 @@ def _conversions(name: str, window: Window, key: str, keys: Keys) -> dict[str, A
 
 
 def _check_radians(name: str, blocks: Sequence[Any], streams: Sequence[Stream]) -> None:
-    """Refuses the method "angle", which wraps at 2 pi, for features whose names or units say degrees."""
+    """Refuses the method "angle", which wraps at 2 pi, for features in degrees by their names or units."""
     for begin, end, method in blocks:
         for stream in streams if method == "angle" else ():
             features = range(math.prod(stream.shape))[begin:end]
             if word := degrees_of(_declared(stream), features):
                 raise errors.ArgumentError(
-                    f"{name}: expected radians for 'angle', got {word!r} by the units or names of stream '{stream.name}'; 'previous' "
-                    "holds degrees, or convert them to radians before they are stored"
+                    f"{name}: expected radians for 'angle', got {word!r} by the units or names of stream '{stream.name}'; "
+                    "use 'previous' for degrees, or convert them to radians before they are stored"
                 )
 
 
@@ -618,25 +629,25 @@ def _declared(stream: Stream) -> FeatureFacts:
 def _check_normalization(normalization: Normalization, windows: Sequence[Window]) -> None:
     if any(window.normalize not in (None, "none") for window in windows):
         return
-    asked = {
+    is_set = {
         "norm_stats": normalization.norm_stats is not None,
         "constant": normalization.constant != "center",
         "stats_of": normalization.stats_of != "selection",
         "min_spread": normalization.min_spread != MIN_SPREAD,
         "clip": normalization.clip,
     }
-    for name in (name for name, is_asked in asked.items() if is_asked):
-        raise errors.ArgumentError(f"normalization.{name}: goes with a Window that has normalize=, got none")
+    for name in (name for name, value in is_set.items() if value):
+        raise errors.ArgumentError(f"normalization.{name}: expected a Window with normalize=, got none")
 
 
 def _budget(given: Any, device: str) -> dict[str, Any]:
-    """Bytes or shares of the device's memory and the host's."""
+    """Returns the bytes or shares of the device's memory and of the host's."""
     if not isinstance(given, Mapping):
         given = {"device" if device.startswith("cuda") else "host": given}
-    for of in given:
-        if of not in ("device", "host"):
-            raise errors.ArgumentError(f"memory.budget: expected 'device' and 'host', got {of!r}")
-    return {of: _given(_json_share, "memory.budget", value) for of, value in given.items()}
+    for memory in given:
+        if memory not in ("device", "host"):
+            raise errors.ArgumentError(f"memory.budget: expected 'device' and 'host', got {memory!r}")
+    return {memory: _given(_json_share, "memory.budget", value) for memory, value in given.items()}
 
 
 def _stats(
@@ -648,7 +659,7 @@ def _stats(
     windows: Mapping[str, Window],
     default: Window,
 ) -> list[Any]:
-    """Statistics for keys of the batch, which `sources` fill."""
+    """Returns the statistics for keys of the batch that `sources` fill, as arguments for the library."""
     if given is None:
         return []
     if not isinstance(given, Mapping):
@@ -658,9 +669,9 @@ def _stats(
         raise errors.ArgumentError(f"{name}: expected statistics of {', '.join(keys)}, got of {got}")
     arrays: list[Any] = []
     streams = Keys(sources).numbers
-    for key, of_key in given.items():
+    for key, value in given.items():
         if key in keys:
-            stats = as_stats(f"{name}[{key!r}]", of_key)
+            stats = as_stats(f"{name}[{key!r}]", value)
             for stream in streams.get(windows[key].stream or key, ()) if key in windows else ():
                 of_stream = f"the stream '{stream.name}'"
                 check_names(f"{name}[{key!r}]", stats.names, stream.names, of_stream)
@@ -678,27 +689,27 @@ def _stats(
 
 
 def _check_rows(name: str, key: str, stats: Stats, sources: Sequence[Source], window: Window, default: Window) -> None:
-    """Warns of statistics that cannot be those of the rows drawn: of another unit, or of a file that was not kept up to date.
+    """Warns of statistics that cannot describe the drawn rows, such as those in another unit, or from an outdated file.
 
-    The rows may lie outside min and max by half their range, as those of a validation set do.
+    The rows may exceed min and max by half their range, as those of a validation set may.
     """
     if window.convert or window.normalize == "none" or (window.normalize or default.normalize or "none") == "none":
         return
     stream = window.stream or key
     for source in sources:
         if source.norm_stats is not None and key in source.norm_stats and not name.startswith("sources["):
-            continue  # it has its own
+            continue  # the source has its own statistics
         if (rows := source.dataset.stats.get(stream)) is None or source.dataset.streams[stream].frames is not None:
             continue
-        found = _misfits(stats, rows, len(source.dataset))
-        if found and source.episodes is not None and (episodes := len(source.episodes)):
-            found = _misfits(stats, source.dataset.statistics(episodes=source.episodes)[stream], episodes)
+        messages = _misfits(stats, rows, len(source.dataset))
+        if messages and source.episodes is not None and (episodes := len(source.episodes)):
+            messages = _misfits(stats, source.dataset.statistics(episodes=source.episodes)[stream], episodes)
         advice = f"Normalise by the dataset's own: leave {key!r} out of norm_stats"
-        warn_of_misfits(name, found, advice)
+        warn_of_misfits(name, messages, advice)
 
 
 def _misfits(stats: Stats, rows: Stats, episodes: int) -> list[str]:
-    """Compares with three standard errors of the mean to spare. Rows of an episode are alike, so episodes are counted."""
+    """Compares with a tolerance of three standard errors of the mean. Rows of an episode are alike, so it counts episodes."""
     return misfits(stats._asdict(), rows, beyond=0.5, off=1 + 3 / math.sqrt(max(episodes, 1)), few=episodes < 3)
 
 
@@ -707,7 +718,7 @@ def _steps_of(shape: tuple[int, ...], streams: Sequence[Stream], window: Window 
     if window is None or not streams:
         return 0
     axes = len(streams[0].shape)
-    if axes == 0:  # a single number may have the shape [1]
+    if axes == 0:  # a scalar may have the shape [1]
         steps = 1 if window.offsets is None else len(window.offsets)
         return steps if len(shape) > 1 or shape == (steps,) != (1,) else 0
     return shape[0] if len(shape) == axes + 1 else 0
@@ -753,11 +764,11 @@ _CONVERT: dict[str, Any] = {"bool": truth, "int": whole, "float": _number, "text
 
 
 def _converted(kind: str, groups: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns by name the library's fields of a kind that the groups have as attributes. None stays None if it is the default.
+    """Returns the library's fields of a kind by name, from attributes of the groups. None stays None if it is the default.
 
     Args:
-        groups: each group by its prefix before the dot in a field's name, or by "".
-        prefix: stands before the name in errors.
+        groups: the objects with the fields, by the prefix before the dot in a field's name, or by "".
+        prefix: precedes the field's name in errors.
     """
     converted = {}
     for name, type_ in _FIELDS[kind].items():

@@ -122,7 +122,8 @@ def check_units(name: str, units: Any, expected: Any, of: str) -> None:
         got, wanted = (in_one_spelling(unit) if isinstance(unit, str) else "" for unit in pair)
         if got and wanted and got != wanted:
             raise errors.ArgumentError(
-                f"{name}: expected statistics in the unit of {of}: feature {feature} is in {pair[0]!r}, and in {pair[1]!r} there"
+                f"{name}: expected statistics in the unit of {of}: feature {feature} is in {pair[0]!r}, and in {pair[1]!r} "
+                "there"
             )
 
 
@@ -474,8 +475,8 @@ def _check_same(file: Path, loaded: Mapping[str, Stats], other: Path) -> None:
         found = misfits(loaded[key]._asdict(), rows, beyond=0.01, off=0.1)
         if found:
             raise errors.FileError(
-                f"{file.parent}: expected statistics of the same rows, got different ones in {file.name} and {other.name} ({key}: {found[0]}); "
-                f"give a file instead of the folder: LeRobot v2.1 reads {other.name}"
+                f"{file.parent}: expected statistics of the same rows, got different ones in {file.name} and {other.name} "
+                f"({key}: {found[0]}); give a file instead of the folder: LeRobot v2.1 reads {other.name}"
             )
 
 

@@ -213,8 +213,8 @@ def check_units(key: str, streams: Sequence[Stream]) -> None:
             other = first.setdefault(feature, unit)
             if in_one_spelling(other) != in_one_spelling(unit):
                 raise errors.ArgumentError(
-                    f"delta_timestamps['{key}']: expected sources of one unit, got {other!r} and {unit!r} of feature {feature}, as the "
-                    "attributes of their streams say; convert one, or rename= gives it a key of its own"
+                    f"delta_timestamps['{key}']: expected sources of one unit, got {other!r} and {unit!r} of feature "
+                    f"{feature}, as the attributes of their streams say; convert one, or rename= gives it a key of its own"
                 )
 
 
@@ -231,8 +231,9 @@ def check_rotations(key: str, streams: Sequence[Stream]) -> None:
             other, other_value = first.setdefault(attribute, (form, value))
             if form != other and form != other.partition("_")[0] and other != form.partition("_")[0]:
                 raise errors.ArgumentError(
-                    f"delta_timestamps['{key}']: expected sources of one form of rotations, got {attribute} = {other_value!r} and "
-                    f"{value!r}, as the attributes of their streams say; rename= gives each a key of its own, and convert= one form"
+                    f"delta_timestamps['{key}']: expected sources of one form of rotations, got {attribute} = "
+                    f"{other_value!r} and {value!r}, as the attributes of their streams say; rename= gives each a key of its "
+                    "own, and convert= one form"
                 )
 
 
@@ -248,8 +249,8 @@ def check_relative(key: str, streams: Sequence[Stream]) -> None:
     )
     if relative and absolute:
         raise errors.ArgumentError(
-            f"delta_timestamps['{key}']: expected sources that are all relative or all absolute, got {relative} and {absolute}, as the "
-            "attributes of their streams say; rename= gives each a key of its own"
+            f"delta_timestamps['{key}']: expected sources that are all relative or all absolute, got {relative} and "
+            f"{absolute}, as the attributes of their streams say; rename= gives each a key of its own"
         )
 
 
@@ -267,7 +268,8 @@ def own_methods(key: str, streams: Sequence[Stream]) -> list[tuple[slice, str]]:
         other = stream.attributes.get("methods", [])
         if other != methods:
             raise errors.ArgumentError(
-                f"delta_timestamps['{key}'].method: expected one, since the attributes of its sources differ: {methods} and {other}"
+                f"delta_timestamps['{key}'].method: expected one, since the attributes of its sources differ: {methods} and "
+                f"{other}"
             )
     blocks = []
     for block in methods if isinstance(methods, list) else [methods]:

@@ -317,7 +317,8 @@ class Aligner:
         unsettled: int = _aligner_at(self._handle, self._memory, whole("time_ns", time_ns))
         if settled and unsettled:
             raise errors.StaleError(
-                f"time_ns: expected a moment up to the frontier, {self.frontier()}, got {time_ns}: {unsettled} targets are not settled"
+                f"time_ns: expected a moment up to the frontier, {self.frontier()}, got {time_ns}: {unsettled} targets are "
+                "not settled"
             )
         return dict(self._batch)
 
@@ -333,8 +334,8 @@ class Aligner:
             silent_ns = now_ns - (self._opened_ns if arrival_ns is None else arrival_ns)
             if silent_ns > limit:
                 raise errors.StaleError(
-                    f"rings[{key!r}]: expected a newer row within {limit / 1e9} s, got none for {silent_ns / 1e9} s; check that the "
-                    "sensor still sends, and the ring's counts"
+                    f"rings[{key!r}]: expected a newer row within {limit / 1e9} s, got none for {silent_ns / 1e9} s; check "
+                    "that the sensor still sends, and the ring's counts"
                 )
         found = _aligner_stalest(self._handle)
         if found is None:

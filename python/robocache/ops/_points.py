@@ -1,7 +1,7 @@
-"""The operations on points as torch's transforms need them: results, gradients, vmap.
+"""The operations on points for torch's transforms: shapes of results, gradients, vmap.
 
-How many voxels of a cloud hold points is data, unless a `capacity` says how many rows there shall be: without one,
-torch.compile breaks its graph at the call, or takes it in where `torch._dynamo.config.capture_dynamic_output_shape_ops` is set.
+The number of occupied voxels depends on the data, unless `capacity` fixes the number of rows. Without it, torch.compile breaks
+its graph at the call, unless `torch._dynamo.config.capture_dynamic_output_shape_ops` is set.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def _clouds(call: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 class VoxelizeOperation(Operation):
-    """Dense grids: an out for each mode, then what was dropped."""
+    """Dense grids: the results are one grid for each mode, then the number of dropped points."""
 
     gradients_of = ("features",)
     has_backward = True
 
     def for_torch(self, call: dict[str, Any]) -> dict[str, Any]:
-        """The call with columns 3.. of points as features; the positions of points have no gradient."""
+        """Returns the call with columns 3.. of points as features. The positions of points have no gradient."""
         points, features = call["points"], call["features"]
         if not hasattr(points, "detach") or points.ndim == 0:
-            return call  # for the check of tensors to refuse, or the library
+            return call  # the check of tensors, or the library, refuses it
         if features is None and points.shape[-1] > 3:
             features = points[..., 3:]
         return {**call, "points": points[..., :3].detach(), "features": features}
@@ -71,15 +71,15 @@ class VoxelizeOperation(Operation):
     ) -> None:
         left = iter(kept)
         for mode, out_gradient in zip(call["mode"], out_gradients, strict=True):
-            made = next(left) if mode in ("min", "max") else None
+            result_of_mode = next(left) if mode in ("min", "max") else None
             if mode in _WITHOUT_FEATURES:
                 continue
             if mode == "mean":
                 alone = {**call, "mode": ["count"], "fill": 0, "quantum": None}
-                made = self.by_library(alone, self.flat(alone, [None, False]), [None, False], [])[0]
+                result_of_mode = self.by_library(alone, self.flat(alone, [None, False]), [None, False], [])[0]
             alone = {**call, "mode": [mode], "fill": 0, "quantum": None}
             arguments = self.flat(alone, [out_gradient.contiguous()])
-            self._backward(*arguments, len(gradients), *gradients, made)
+            self._backward(*arguments, len(gradients), *gradients, result_of_mode)
 
     def fold(self, call: Mapping[str, Any], dims: Mapping[str, Any], size: int) -> tuple[dict[str, Any], Any]:
         if call["batch_offsets"] is not None:
@@ -101,7 +101,7 @@ class VoxelizeOperation(Operation):
 
 
 class SparseOperation(Operation):
-    """Voxels that hold points."""
+    """Occupied voxels."""
 
     gradients_of = "points", "features"
 
@@ -141,20 +141,20 @@ class SparseOperation(Operation):
         source = call["points"] if features is None else features
         flat = source.reshape(-1, source.shape[-1])
         if reduce is None:
-            made = to_rows(gradient.reshape(-1, flat.shape[1]), rows.reshape(-1), len(flat))
+            result = to_rows(gradient.reshape(-1, flat.shape[1]), rows.reshape(-1), len(flat))
         elif features is not None:
-            made = reduce_gradient(reduce, flat, out, counts, voxel_of_point.reshape(-1), gradient)
+            result = reduce_gradient(reduce, flat, out, counts, voxel_of_point.reshape(-1), gradient)
         else:
-            made = reduce_gradient(reduce, flat[:, 3:], out, counts, voxel_of_point.reshape(-1), gradient)
-            made = made.new_zeros(flat.shape).index_copy(1, _columns(made, 3), made)
-        return {"points" if features is None else "features": made.reshape(source.shape)}
+            result = reduce_gradient(reduce, flat[:, 3:], out, counts, voxel_of_point.reshape(-1), gradient)
+            result = result.new_zeros(flat.shape).index_copy(1, _columns(result, 3), result)
+        return {"points" if features is None else "features": result.reshape(source.shape)}
 
     def fold(self, call: Mapping[str, Any], dims: Mapping[str, Any], size: int) -> tuple[dict[str, Any], Any]:
         raise _no_vmap()
 
 
 class DownsampleOperation(Operation):
-    """A point for each voxel."""
+    """One point for each occupied voxel."""
 
     gradients_of = "points", "features"
 
@@ -197,13 +197,13 @@ class DownsampleOperation(Operation):
 
 
 class TsdfOperation(Operation):
-    """Writes to grid and weights alone."""
+    """Writes only to grid and weights."""
 
     writes_in_place = True
     results = "grid", "weights"
 
     def for_torch(self, call: dict[str, Any]) -> dict[str, Any]:
-        """The call with the sensors' numbers, which may be of any kind, as tensors."""
+        """Returns the call with the sensors' poses and intrinsics, numbers of any kind, as tensors."""
         import torch
 
         def tensor(value: Any) -> Any:
@@ -228,17 +228,17 @@ def _columns(array: Any, first: int) -> Any:
 
 def _no_vmap() -> errors.ArgumentError:
     return errors.ArgumentError(
-        "points: expected no vmap, since each call has voxels of its own number; pass the clouds as [B, N, 3]"
+        "points: expected no vmap, since the number of voxels differs between calls; pass the clouds as [B, N, 3]"
     )
 
 
-# ---- Gradients of what is sparse ----
-# Each row takes what it gave; all of it is gathered, or put to rows of which no two are the same, but for the least row of
-# those that tie: so it is the same on every run.
+# ---- Gradients of sparse results ----
+# A gradient is gathered from voxels to points, or written to distinct rows. Of rows that tie, the least gets it. So it is the #
+# same on every run.
 
 
 def of_voxels(array: Any, voxel: Any, absent: int = 0) -> Any:
-    """array[voxel], and `absent` for -1."""
+    """Returns array[voxel], with `absent` where voxel is -1."""
     import torch
 
     padded = torch.cat([array, array.new_full((1, *array.shape[1:]), absent)])
@@ -246,7 +246,7 @@ def of_voxels(array: Any, voxel: Any, absent: int = 0) -> Any:
 
 
 def to_rows(gradient: Any, row: Any, count: int) -> Any:
-    """[count, F], row row[i] being gradient[i]; -1 goes nowhere."""
+    """Returns [count, F] whose row row[i] is gradient[i]. A gradient with row -1 is dropped."""
     import torch
 
     row = torch.where(row < 0, count, row).long()
@@ -254,7 +254,7 @@ def to_rows(gradient: Any, row: Any, count: int) -> Any:
 
 
 def _least_row(candidates: Any, voxel: Any, voxels: int, largest: bool = False) -> Any:
-    """[voxels, F]: of the rows that are candidates [N, F] the least of each voxel, or the largest."""
+    """Returns [voxels, F]: for each voxel the least, or the largest, of the rows that are candidates [N, F]."""
     import torch
 
     count = len(voxel)
@@ -266,7 +266,7 @@ def _least_row(candidates: Any, voxel: Any, voxels: int, largest: bool = False) 
 
 
 def mean_gradient(source: Any, counts: Any, kept: Any, gradient: Any) -> Any:
-    """:func:`reduce_gradient` of a mean."""
+    """:func:`reduce_gradient` for a mean."""
     import torch
 
     wide = of_voxels(gradient, kept).to(torch.float64 if source.dtype == torch.float64 else torch.float32)
@@ -274,7 +274,7 @@ def mean_gradient(source: Any, counts: Any, kept: Any, gradient: Any) -> Any:
 
 
 def reduce_gradient(reduce: str, source: Any, out: Any, counts: Any, kept: Any, gradient: Any) -> Any:
-    """The gradient of source [N, F]; kept [N] is the row of out [M, F] that each row went into, or -1."""
+    """Returns the gradient of source [N, F]. kept [N] is the row of out [M, F] that each row was reduced into, or -1."""
     import torch
 
     if reduce == "mean":

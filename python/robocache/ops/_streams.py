@@ -1,4 +1,4 @@
-"""The operations on streams as torch's transforms need them: results, gradients, vmap."""
+"""The operations on streams for torch's transforms: shapes of results, gradients, vmap."""
 
 from __future__ import annotations
 
@@ -113,11 +113,11 @@ def _same_for_all(array: Any, dim: int | None, size: int) -> Any:
 
 
 def work_type(values: Any) -> str:
-    """The dtype of a gradient with respect to values."""
+    """Returns the dtype of a gradient with respect to values."""
     return "float64" if str(values.dtype) == "torch.float64" else "float32"
 
 
-# ---- vmap: one more batch dimension, folded into the rows ----
+# ---- vmap: folds one more batch dimension into the rows ----
 
 
 def in_front(array: Any, dim: int | None, size: int) -> Any:
@@ -131,7 +131,7 @@ def fold_values(array: Any, dim: int | None, size: int) -> Any:
 
 def fold_clock(array: Any, dim: int | None, size: int, batch: int) -> Any:
     if dim is None and array.ndim == 1:
-        return array  # serves every row of every call
+        return array  # one clock for every row of every call
     array = in_front(array, dim, size)
     if array.ndim == 2:
         array = array[:, None].expand(size, batch, -1)

@@ -1,4 +1,4 @@
-"""decode_jpeg: JPEG files to pixels."""
+"""decode_jpeg: decodes JPEG files."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ def decode_jpeg(blobs: Array, offsets: Array, out: Array | None = ...) -> Array:
 @overload
 def decode_jpeg(blobs: Any, offsets: Any, out: Any = ...) -> Any: ...
 def decode_jpeg(blobs: Any, offsets: Any, out: Any = None) -> Any:
-    """The pixels of JPEG files, all of one shape: on all threads of the CPU, or on the GPU that they lie on.
+    """Decodes JPEG files of one shape: on all threads of the CPU, or on the GPU whose memory holds them.
 
-    On CUDA each is baseline, in one scan, as :func:`robocache.frames.take` makes them; restart markers are what makes it
-    fast. Their headers are read by the host, so the files go there and back and the call waits for the device:
-    :class:`ResidentJpegs` does that once for frames that are decoded again and again.
+    On CUDA each file must be baseline, in one scan, as from :func:`robocache.frames.take`; restart markers make it fast. The
+    host reads the headers, so the files are copied there and back and the call waits for the device. :class:`ResidentJpegs`
+    does that once for frames that are decoded many times.
 
     Args:
-        blobs: uint8 ``[bytes]``: the files one after the other.
+        blobs: uint8 ``[bytes]``: the files, concatenated.
         offsets: int64 ``[N + 1]``: frame i is ``blobs[offsets[i] : offsets[i + 1]]``.
-        out: uint8 ``[N, H, W, C]`` to write to, C 1 (grey) or 3 (RGB); None: a new one, of the first frame's shape.
+        out: uint8 ``[N, H, W, C]`` to write to, C 1 (grey) or 3 (RGB); None: a new array, of the first frame's shape.
 
     Returns:
-        uint8 ``[N, H, W, C]``, `out` where it is given; else of blobs' framework. The pixels are libjpeg-turbo's to the bit
+        uint8 ``[N, H, W, C]``: `out`, or a new array in blobs' framework. The pixels are libjpeg-turbo's, bit for bit
         ("islow" inverse DCT, "fancy" upsampling); an Exif orientation is not applied.
 
     Raises:
-        FrameError: naming the first frame that is damaged, none, CMYK, or not of the others' shape.
+        FrameError: a frame is damaged, no JPEG, CMYK, or of another shape; the message names the first one.
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
-        DeviceError: the device refused.
+        DeviceError: the device failed.
 
     Example:
         >>> files = [path.read_bytes() for path in sorted(folder.glob("*.jpg"))]
@@ -48,32 +48,32 @@ def decode_jpeg(blobs: Any, offsets: Any, out: Any = None) -> Any:
         >>> robocache.decode_jpeg(blobs, offsets).shape
         (10, 480, 640, 3)
     """
-    files, places = argument("blobs", blobs), argument("offsets", offsets)
+    files, frame_offsets = argument("blobs", blobs), argument("offsets", offsets)
     if out is not None:
-        _decode(files, places, writable("out", out))
+        _decode(files, frame_offsets, writable("out", out))
         return out
-    return _lib.in_framework_of(blobs, _decode(files, places, None))
+    return _lib.in_framework_of(blobs, _decode(files, frame_offsets, None))
 
 
 class ResidentJpegs:
-    """JPEG files made ready and kept where a CUDA device reaches them, to be decoded there at any time without the host.
+    """JPEG files in memory that a CUDA device can read, prepared so that it decodes them without the host.
 
     Args:
-        blobs: uint8 ``[bytes]`` in host memory: the files one after the other, each as :func:`robocache.frames.take` makes
-            them, all of one shape.
+        blobs: uint8 ``[bytes]`` in host memory: the files, concatenated, each as from :func:`robocache.frames.take`, all of one
+            shape.
         offsets: int64 ``[N + 1]``: frame i is ``blobs[offsets[i] : offsets[i + 1]]``.
         device: a CUDA device: ``"cuda"``, ``"cuda:1"``.
-        tier: ``"device"``: in its memory; ``"pinned"``: in pinned memory of the host, read across the link.
+        tier: the files' memory: ``"device"``, or ``"pinned"`` for pinned memory of the host, read across the link.
 
     Raises:
-        FrameError: naming the first frame that is damaged, not of that kind, or not of the others' shape.
+        FrameError: a frame is damaged, of another kind, or of another shape; the message names the first one.
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
-        DeviceError: the device refused, or its memory does not suffice.
+        DeviceError: the device failed, or has too little memory.
     """
 
     def __init__(self, blobs: Any, offsets: Any, *, device: str = "cuda", tier: str = "device") -> None:
-        files, places = argument("blobs", blobs), argument("offsets", offsets)
-        self._frames = _resident(files, places, _lib.text("device", device), _lib.text("tier", tier))
+        files, frame_offsets = argument("blobs", blobs), argument("offsets", offsets)
+        self._frames = _resident(files, frame_offsets, _lib.text("device", device), _lib.text("tier", tier))
         self._count, *size = (int(_resident_size(self._frames, place)) for place in range(4))
         self._shape = size[0], size[1], size[2]
 
@@ -86,17 +86,17 @@ class ResidentJpegs:
         return self._shape
 
     def decode(self, rows: Any, out: Any, status: Any) -> None:
-        """Queues the decoding of some frames on the current stream; nothing waits.
+        """Queues the decoding of some frames on the current stream, without waiting.
 
         Args:
-            rows: int64 ``[n]``, which frames, in any order; -1, and whatever is no frame, is black.
+            rows: int64 ``[n]``, the indices of the frames, in any order; -1, or an index without a frame, gives a black frame.
             out: uint8 ``[n, H, W, C]`` to write to.
-            status: int32 ``[n]`` to write to: 1 where the frame's data is damaged, which is then black; else 0.
+            status: int32 ``[n]`` to write to: 1 if the frame's data is damaged (the frame is then black), else 0.
 
-            All are arrays of the device, dense.
+            All three are dense arrays on the device.
 
         Raises:
             ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
-            DeviceError: the device refused.
+            DeviceError: the device failed.
         """
         _decode_resident(self._frames, argument("rows", rows), argument("out", out), argument("status", status))

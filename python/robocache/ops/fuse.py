@@ -1,4 +1,4 @@
-"""fuse_multimodal: sensors that tick on their own clocks to one row of features per target time."""
+"""fuse_multimodal: fuses sensors with their own clocks into one row of features per target time."""
 
 from __future__ import annotations
 
@@ -130,43 +130,45 @@ def fuse_multimodal(
     target_lengths: Any = None,
     **options: Unpack[_Options],
 ) -> Any:
-    """Sensors that tick on their own clocks to one row of features per target time, in one launch.
+    """Fuses sensors with their own clocks into one row of features per target time, in one launch.
 
-    Every option up to `dtype` is one value for all streams, or one a stream: a list with an entry for each stream of a
-    list, a dict by name for a dict of streams. None in the list and a name missing in the dict mean the default.
+    Every option up to `dtype` is one value for all streams, or one value per stream: a list for a list of streams, a dict by
+    name for a dict of streams. None in the list, or a missing name in the dict, means the default.
 
     Args:
-        streams: a list of ``(values, times)``, or a dict ``name -> (values, times)``, up to 112 of them (a stream
-            counts for each run of features that `methods` gives a method of its own). Values ``[B, S,
-            D]`` or ``[S, D]``, times ``[B, S]`` or ``[S]``, as of :func:`resample_trajectories`; S, D, both dtypes are
-            each stream's own. Also taken: ``fuse_multimodal(v1, t1, v2, t2, v3, t3, target_times)``.
-        target_times: ``[B, T]`` or ``[T]``, float32 or float64 seconds or int64 nanoseconds, in any order. Turned into
-            the type of each stream's clock; from seconds to the nearest nanosecond.
-        method, methods, extrapolate, lengths, max_gap, causal, tolerance, bc_type: as of
-            :func:`resample_trajectories`, durations in the unit of the stream's own clock.
-        target_lengths: ``[B]`` int32/int64, the targets of each row that exist.
+        streams: a list of ``(values, times)``, or a dict ``name -> (values, times)``, of at most 112 streams (a stream counts
+            once for each run of features with its own method in `methods`). Values ``[B, S, D]`` or ``[S, D]``, times ``[B,
+            S]`` or ``[S]``, as in :func:`resample_trajectories`. S, D and both dtypes may differ between streams. Another form
+            is ``fuse_multimodal(v1, t1, v2, t2, v3, t3, target_times)``.
+        target_times: ``[B, T]`` or ``[T]``, float32 or float64 seconds or int64 nanoseconds, in any order. They are converted
+            to the dtype of each stream's clock, seconds to the nearest nanosecond.
+        method, methods, extrapolate, lengths, max_gap, causal, tolerance, bc_type: as in :func:`resample_trajectories`;
+        durations are in the unit of the stream's clock.
+        target_lengths: ``[B]`` int32/int64, the number of valid targets in each row.
         offset: the sensor's latency in the unit of its clock: the sample stamped t was taken at t - offset.
-        scale, shift: what is written is ``x * scale + shift``, one fma before the only rounding: a number, or an array
-            ``[D]`` on the values' device of the type that arithmetic runs in (float64 for float64 values and integers of
-            32 and 64 bits, else float32).
-        dtype: of the output, float64, float32, float16 or bfloat16; integer streams may also stay what they are. None:
-            the dtype that all values share, for ``output="dict"`` each stream's own.
-        output: ``"concat"``: one array, the streams side by side in their order. ``"dict"``: an array for each stream,
-            in a dict for a dict of streams, in a list for a list.
+        scale, shift: the result is ``x * scale + shift``, one fma before the only rounding: a number, or an array ``[D]`` on
+            the values' device, in the dtype of the arithmetic (float64 for float64 values and integers of 32 and 64 bits, else
+            float32).
+        dtype: the output's dtype: float64, float32, float16 or bfloat16; integer streams may also keep theirs. None: the dtype
+            that all values share; for ``output="dict"`` each stream's own.
+        output: ``"concat"``: one array with the streams side by side in their order. ``"dict"``: an array for each stream, in a
+            dict for a dict of streams, in a list for a list.
         return_valid: also return bool ``[B, T, streams]``.
-        return_age: also return target minus the sample used, ``[B, T, streams]`` of target_times' dtype and unit; of a
-            mixture from the earlier sample, below 0 for a later one; where there is none NaN, or the least int64.
-        out: where to write: an array ``[B, T, sum of D]``, or for ``output="dict"`` one for each stream.
+        return_age: also return the target time minus the time of the sample used, ``[B, T, streams]`` in target_times' dtype
+            and unit. If two samples are mixed, the earlier one counts; the age of a later sample is negative; without a sample
+            it is NaN, or the least int64.
+        out: the array to write to, ``[B, T, sum of D]``; for ``output="dict"`` an array for each stream.
 
     Returns:
-        ``[B, T, sum of D]``, or an array ``[B, T, D]`` for each stream; with valid and age, if asked for, a tuple ``(out,
-        valid, age)`` in that order. Framework of the first stream's values. Without B for values ``[S, D]``. Where there
-        is nothing: NaN, 0 for integer streams whatever they are scaled by. The whole contract is
+        ``[B, T, sum of D]``, or an array ``[B, T, D]`` for each stream, without B for values ``[S, D]``, in the framework of
+        the first stream's values. With return_valid or return_age a tuple ``(out, valid, age)`` of those asked for. Without a
+        sample the value is NaN, or 0 for integer streams, before and after scaling. The whole contract is
         src/robocache/ops/fuse/fuse.hpp. Gradients go to values and times of the streams and to target_times.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming stream and argument: ``streams['imu'].times: expected ...``.
-        DeviceError: the device refused.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names stream and argument: ``streams['imu'].times:
+            expected ...``.
+        DeviceError: the device failed.
 
     Example:
         >>> imu = np.array([[0.0], [10.0]]), np.array([0.0, 1.0])
@@ -204,12 +206,12 @@ def fuse_multimodal(
     count, separate = len(pairs), output == "dict"
     outs = [None] * (count if separate else 1) if out is None else [out]
     if separate and out is not None:
-        outs = _one_a_stream("out", out, None, keys, count)
+        outs = _one_per_stream("out", out, None, keys, count)
         if any(one is None for one in outs):
             raise errors.ArgumentTypeError("out: expected an array for each stream, got NoneType for one of them")
     valid = None if flag("return_valid", return_valid) else False
     age = None if flag("return_age", return_age) else False
-    made = call(
+    results = call(
         _fuse,
         [*outs, valid, age],
         streams=[None] * count if keys is None else [str(key) for key in keys],
@@ -220,33 +222,33 @@ def fuse_multimodal(
         **_of_streams(options, keys, count, separate),
     )
     if out is not None or not separate:
-        fused = made[0] if out is None else out
+        fused = results[0] if out is None else out
     else:
-        fused = made[:count] if keys is None else dict(zip(keys, made, strict=False))
-    extra = [array for array in made[-2:] if array is not None]
+        fused = results[:count] if keys is None else dict(zip(keys, results, strict=False))
+    extra = [array for array in results[-2:] if array is not None]
     return (fused, *extra) if extra else fused
 
 
 def _of_streams(options: Mapping[str, Any], keys: list[Any] | None, count: int, separate: bool) -> dict[str, list[Any]]:
-    """A list of each option that is given, with an entry for each stream."""
+    """Returns a list with an entry for each stream, for each option that is set."""
     lists: dict[str, Any] = {}
     for name, value in options.items():
         if name not in _STREAM_OPTIONS:
-            lists[name] = value  # for the call to refuse
+            lists[name] = value  # the call refuses it
         elif name == "methods":
             lists[name] = _methods_of_streams(value, keys, count)
         elif type(value) in LISTS or isinstance(value, Mapping):
             if name == "dtype" and not separate:
                 raise errors.ArgumentError("dtype: expected one for all streams, since output is 'concat'")
             default = _STREAM_OPTIONS[name]
-            lists[name] = [_plain(name, one) for one in _one_a_stream(name, value, default, keys, count)]
+            lists[name] = [_plain(name, one) for one in _one_per_stream(name, value, default, keys, count)]
         else:
             lists[name] = [value if value is None else _plain(name, value)] * count
     return lists
 
 
-def _one_a_stream(name: str, given: Any, default: Any, keys: list[Any] | None, count: int) -> list[Any]:
-    """The entry of each stream in a list or dict of one option; the default if there is none."""
+def _one_per_stream(name: str, given: Any, default: Any, keys: list[Any] | None, count: int) -> list[Any]:
+    """Returns each stream's entry in a list or dict of one option; the default if it has none."""
     if keys is None:
         if isinstance(given, Mapping) or not isinstance(given, LISTS) or len(given) != count:
             got = f"{len(given)}" if isinstance(given, LISTS) else type(given).__name__
@@ -261,19 +263,19 @@ def _one_a_stream(name: str, given: Any, default: Any, keys: list[Any] | None, c
 
 
 def _plain(name: str, value: Any) -> Any:
-    """An option of one stream as the library takes it."""
+    """Converts an option of one stream for the library."""
     if value is None or name not in ("lengths", "scale", "shift", "dtype"):
         return value
     if name == "dtype":
         return _lib.dtype_name(value)
     torch = sys.modules.get("torch")
     if torch is not None and getattr(value, "requires_grad", False) and torch.is_grad_enabled():
-        raise errors.ArgumentError(f"{name}: carries no gradients; pass {name}.detach()")
+        raise errors.ArgumentError(f"{name}: has no gradients here; pass {name}.detach()")
     return value.item() if isinstance(value, np.number) else value
 
 
 def _methods_of_streams(methods: Any, keys: list[Any] | None, count: int) -> list[list[Any]]:
-    """Blocks of features for all streams, ``[(slice, method), ...]``, or such a list for one stream and another."""
+    """Returns the blocks of each stream, from one list ``[(slice, method), ...]`` for all streams or a list for each."""
     if methods is None or (isinstance(methods, LISTS) and all(isinstance(block, tuple) for block in methods)):
         return [feature_blocks("methods", methods)] * count
-    return [feature_blocks("methods", one) for one in _one_a_stream("methods", methods, None, keys, count)]
+    return [feature_blocks("methods", one) for one in _one_per_stream("methods", methods, None, keys, count)]

@@ -1,4 +1,4 @@
-"""image_batch: frames into a batch of images: crop, resize, jitter, normalise."""
+"""image_batch: makes a batch of images from frames: crops, resizes, jitters, normalises."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def image_batch(
     out: Any = None,
     **given: Any,
 ) -> Array:
-    """Frames as a training batch has them, in one launch: the loader's steps from a decoded frame on.
+    """Makes a training batch of images from decoded frames, in one launch, by the same steps as a loader.
 
-    The same bits on the CPU and on CUDA, and the same for a sample in whatever batch it comes.
+    The result has the same bits on the CPU and on CUDA. A sample's image does not depend on the rest of the batch.
 
     Args:
         frames: ``[N, H, W, C]`` uint8, C 1 or 3, or depth ``[N, H, W, 1]``, uint16 with `unit_m` or float32 metres; dense.
-        rows: int64 ``[B]`` or ``[B, T]`` on the frames' device: the frame of each output, below 0 for a black one. Without
-            it each frame once.
-        options: what is done, an :class:`ImageOptions`; or its arguments as keywords of this call.
-        seed, epoch, sample: what the random draws are a hash of: output b draws as number ``sample + b`` of that epoch.
+        rows: int64 ``[B]`` or ``[B, T]`` on the frames' device: the frame of each output; below 0 gives a black frame. None:
+            each frame once.
+        options: an :class:`ImageOptions` with the steps; or pass its arguments as keywords of this call.
+        seed, epoch, sample: the random draws are a hash of these: output b draws as sample ``sample + b`` of the epoch.
         unit_m: metres of one unit of uint16 depth, 0.001 for millimetres.
-        out: where to write, a dense array.
+        out: the dense array to write to.
 
     Returns:
-        ``[B, C, h, w]`` or ``[B, T, C, h, w]`` of the options' dtype, with ``layout="hwc"`` ``[..., h, w, C]``; framework and
-        device of the frames. Depth is in metres. The rules are 41, 42 and 46 of docs/rules.md.
+        ``[B, C, h, w]`` or ``[B, T, C, h, w]`` of the options' dtype, with ``layout="hwc"`` ``[..., h, w, C]``, in the
+        framework and on the device of the frames. Depth is in metres. Rules 41, 42 and 46 of docs/rules.md apply.
 
     Raises:
-        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it. A row of N or more is refused
-            on the CPU and black on CUDA, where it is not looked at before the launch.
-        DeviceError: the device refused.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it. A row of N or more is invalid on the
+            CPU. On CUDA, where rows are not checked before the launch, it gives a black frame.
+        DeviceError: the device failed.
 
     Example:
         >>> frames = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
@@ -61,12 +61,12 @@ def image_batch(
     if options is None:
         options = ImageOptions(**given)
     elif given:
-        raise errors.ArgumentError(f"options: go alone, got {', '.join(given)} too")
+        raise errors.ArgumentError(f"options: expected no other image options beside it, got {', '.join(given)}")
     elif not isinstance(options, ImageOptions):
         raise errors.ArgumentTypeError(f"options: expected an ImageOptions, got {type(options).__name__}")
     if options.transform is not None:
-        raise errors.ArgumentError("transform: goes with a Loader; here call it on the result")
-    made = _image_batch(
+        raise errors.ArgumentError("transform: expected none, since only a Loader calls it; call it on the result")
+    images = _image_batch(
         argument("frames", frames),
         optional("rows", rows),
         options.to_json(),
@@ -76,4 +76,4 @@ def image_batch(
         None if unit_m is None else number("unit_m", unit_m),
         None if out is None else writable("out", out),
     )
-    return _lib.in_framework_of(frames, made) if out is None else out  # type: ignore[no-any-return]
+    return _lib.in_framework_of(frames, images) if out is None else out  # type: ignore[no-any-return]

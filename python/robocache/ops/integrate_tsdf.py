@@ -1,4 +1,4 @@
-"""integrate_tsdf: depth images and point clouds into a grid of truncated signed distances."""
+"""integrate_tsdf: adds depth images and point clouds to a grid of truncated signed distances."""
 
 from __future__ import annotations
 
@@ -37,35 +37,37 @@ def integrate_tsdf(
 ) -> tuple[_Grid, _Weights]:
     """Adds measurements of range sensors to a grid of truncated signed distances, in place.
 
-    All rays of a call are averaged at once, whatever their order; the same bits on every run, on the CPU and on CUDA.
+    All rays of a call are averaged at once, so their order does not matter. The result has the same bits on every run, on the
+    CPU and on CUDA.
 
     Args:
         grid: ``[X, Y, Z]`` float32, metres along the ray to the surface, positive in front of it. Updated.
-        weights: ``[X, Y, Z]`` float32, the rays that each voxel has seen. 0 is unseen, whatever `grid` holds there.
-            Updated.
+        weights: ``[X, Y, Z]`` float32, the number of rays through each voxel. A voxel with 0 is unseen, and its value in `grid`
+            does not count. Updated.
         points_or_depth: without `intrinsics` points ``[N, 3]`` float32 or float64 in the sensor's frame; with them a depth
-            image ``[H, W]``, float32 metres or uint16. ``[K, N, 3]`` or ``[K, H, W]`` of K sensors. Points that are not
-            finite, depths that are not finite or not above 0 are no measurement.
-        T_world_sensor: ``[4, 4]`` or ``[K, 4, 4]``, the sensor's frame into the grid's, rigid. Numbers of any kind on the
-            host, where another transform is refused; or a float32 or float64 array beside `grid` on its device, which is
-            not waited for: there a sensor of another transform measures nothing.
-        intrinsics: the camera's 3x3 matrix or ``(fx, fy, cx, cy)``; ``[K, 3, 3]`` or ``[K, 4]`` for one each. On the host or
-            the device, as `T_world_sensor`. The camera looks along +z, x to the right, y down; centres of pixels are whole
+            image ``[H, W]``, float32 metres or uint16. ``[K, N, 3]`` or ``[K, H, W]`` for K sensors. Points that are not
+            finite, and depths that are not finite or not above 0, are ignored.
+        T_world_sensor: ``[4, 4]`` or ``[K, 4, 4]``, the rigid transform from the sensor's frame to the grid's. Either numbers
+            of any kind on the host: a transform that is not rigid is an ArgumentError. Or a float32 or float64 array on
+            `grid`'s device, which is not waited for: there a sensor whose transform is not rigid adds nothing.
+        intrinsics: the camera's 3x3 matrix or ``(fx, fy, cx, cy)``; ``[K, 3, 3]`` or ``[K, 4]`` for K cameras. On the host or
+            the device, like `T_world_sensor`. The camera looks along +z, x to the right, y down; centres of pixels are whole
             numbers.
         grid_min: x, y, z of the grid's lower corner.
         voxel_size: metres, one number or three.
-        truncation: metres: farther behind the surface nothing is updated, and farther in front only with `space_carving`.
-        depth_scale: metres a unit of `depth`: 0.001 for uint16 millimetres. Where measurements lie on the host and none
+        truncation: metres. Voxels farther behind the surface are not updated; voxels farther in front only with
+            `space_carving`.
+        depth_scale: metres per unit of `depth`: 0.001 for uint16 millimetres. If the measurements are on the host and none
             reaches the grid, a warning gives both distances.
-        max_weight: weights grow no further, so that the grid follows what changes.
+        max_weight: the limit of weights, so that the grid can follow a changing scene.
         space_carving: voxels farther in front of a surface than `truncation` are updated too, with +truncation.
 
     Returns:
         ``(grid, weights)``, the arrays given. The whole contract is src/robocache/points/integrate_tsdf/integrate_tsdf.hpp.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came; nothing is written then.
-        DeviceError: the device refused.
+        ArgumentError, ArgumentTypeError: an argument is invalid, and nothing is written; the message names it.
+        DeviceError: the device failed.
 
     Example:
         >>> grid, weights = np.zeros((1, 1, 4), np.float32), np.zeros((1, 1, 4), np.float32)
@@ -101,11 +103,11 @@ def integrate_tsdf(
     )
     if not traced:
         options = truncation, depth_scale, max_weight, space_carving
-        _warn_where_nothing_is_measured(measured, grid, points_or_depth, pose, corner, size, *options)
+        _warn_if_nothing_is_measured(measured, grid, points_or_depth, pose, corner, size, *options)
     return grid, weights
 
 
-def _warn_where_nothing_is_measured(
+def _warn_if_nothing_is_measured(
     name: str,
     grid: Any,
     measured: Any,
@@ -117,12 +119,12 @@ def _warn_where_nothing_is_measured(
     _max_weight: float | None,
     space_carving: bool,
 ) -> None:
-    """Says so where no measurement on the host can reach a voxel: mostly its unit is another than metres."""
+    """Warns if no measurement on the host can reach a voxel, mostly since its unit is not metres."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(measured, torch.Tensor):
         try:
             measured = None if measured.is_cuda else measured.resolve_neg().numpy()
-        except RuntimeError:  # torch hides its memory
+        except RuntimeError:  # torch refuses access to its memory
             return
     if (
         not isinstance(measured, np.ndarray)
@@ -137,7 +139,9 @@ def _warn_where_nothing_is_measured(
         ranges, widest = np.sqrt(np.square(measured, dtype=np.float64).sum(axis=-1)), 1.0
     ranges = ranges[np.isfinite(ranges) & (ranges > 0)]
     if not ranges.size:
-        warnings.warn(f"{name}: none of the {measured.size} numbers is a measurement: finite and above 0", stacklevel=3)
+        warnings.warn(
+            f"{name}: none of the {measured.size} numbers is finite and above 0, so nothing is measured", stacklevel=3
+        )
         return
     lower = np.asarray(corner, np.float64)
     upper = lower + np.asarray(size) * grid.shape
@@ -155,8 +159,8 @@ def _warn_where_nothing_is_measured(
 
 
 def _numbers(name: str, value: Any) -> Any:
-    """float64 on the host; what lies on a device stays as it is."""
-    if type(value) is not np.ndarray and _lies_on_cuda(value):
+    """Returns float64 on the host; an array on a device stays unchanged."""
+    if type(value) is not np.ndarray and _is_on_cuda(value):
         torch = _lib.torch_module()
         if torch is not None and torch.is_grad_enabled() and getattr(value, "requires_grad", False):
             raise _no_gradients(name)
@@ -169,11 +173,11 @@ def _numbers(name: str, value: Any) -> Any:
 
 
 def _no_gradients(name: str) -> errors.ArgumentError:
-    return errors.ArgumentError(f"{name}: carries no gradients; pass {name}.detach(), or call under torch.no_grad()")
+    return errors.ArgumentError(f"{name}: has no gradients here; pass {name}.detach(), or call under torch.no_grad()")
 
 
-def _lies_on_cuda(value: Any) -> bool:
-    is_cuda = getattr(value, "is_cuda", None)  # torch's word; what has no memory has no DLPack device there
+def _is_on_cuda(value: Any) -> bool:
+    is_cuda = getattr(value, "is_cuda", None)  # of torch; a torch tensor without memory has no DLPack device
     if is_cuda is None and hasattr(value, "__dlpack_device__"):
-        is_cuda = value.__dlpack_device__()[0] in (2, 13)  # its memory, and its managed memory
+        is_cuda = value.__dlpack_device__()[0] in (2, 13)  # CUDA memory, and CUDA managed memory
     return bool(is_cuda)

@@ -1,4 +1,4 @@
-"""resample_trajectories: samples on their own clock to values at the times asked for."""
+"""resample_trajectories: computes the values of samples at other times."""
 
 from __future__ import annotations
 
@@ -66,63 +66,66 @@ def resample_trajectories(
     out: Any = None,
     **options: Unpack[_Options],
 ) -> Any:
-    """Samples on their own clock to values at the times you ask for, in one launch.
+    """Computes the values of samples at other times, in one launch.
 
     Args:
         values: ``[B, S, D]`` or ``[S, D]``, float64/32/16 or bfloat16; integers and bool with the step methods.
         times: ``[B, S]`` or ``[S]`` (one clock for every row): float32 or float64 seconds, or int64 nanoseconds.
-            Ascending; of samples with one time only the last counts.
+            Ascending; of samples with equal times only the last counts.
         target_times: ``[B, T]`` or ``[T]``, the dtype of `times`, in any order.
-        method: ``"linear"``, ``"nearest"`` (midway: the earlier), ``"previous"`` or ``"next"``; the curves ``"pchip"``
-            (no overshoot), ``"akima"`` (local, smooth) and ``"cubic"`` (C2 spline of the whole row), as scipy has them;
-            ``"angle"`` for radians, the shorter way round, in [-pi, pi); ``"slerp"`` for the 4 components of a
-            quaternion, in any order; ``"pose"`` for ``[x, y, z, qx, qy, qz, qw]``.
-        methods: ``[(slice, method), ...]`` for features of other methods: ``[(slice(3, 7), "slerp")]``. No overlaps.
-        extrapolate: outside the samples ``"clamp"`` holds the end sample, ``"nan"`` gives NaN, ``"linear"`` goes
-            straight on: with the end bracket, a curve with its end slope, a rotation or angle at its rate (no step).
-            Never valid.
-        lengths: ``[B]`` int32/int64, the samples of each row that exist.
-        target_lengths: ``[B]`` int32/int64, the targets of each row that exist; past them there is nothing.
-        max_gap: a bracket longer than this, in the clock's unit, is invalid.
-        causal: never use a sample later than the target: every method holds the one before.
+        method: ``"linear"``, ``"nearest"`` (midway the earlier sample), ``"previous"`` or ``"next"``; the curves ``"pchip"``
+            (no overshoot), ``"akima"`` (local, smooth) and ``"cubic"`` (C2 spline of the whole row), as in scipy; ``"angle"``
+            for radians, the shorter way round, in [-pi, pi); ``"slerp"`` for the 4 components of a quaternion, in any order;
+            ``"pose"`` for ``[x, y, z, qx, qy, qz, qw]``.
+        methods: ``[(slice, method), ...]`` for features with other methods: ``[(slice(3, 7), "slerp")]``. The slices must not
+            overlap.
+        extrapolate: outside the samples ``"clamp"`` holds the end sample and ``"nan"`` gives NaN. ``"linear"`` continues
+            straight: with the end bracket, a curve with its end slope, a rotation or angle at its rate; the step methods do not
+            take it. Such values are never valid.
+        lengths: ``[B]`` int32/int64, the number of valid samples in each row.
+        target_lengths: ``[B]`` int32/int64, the number of valid targets in each row; the others have no value.
+        max_gap: between two samples farther apart than this, in the clock's unit, values are invalid.
+        causal: True: no sample later than the target is used; every method holds the last sample.
         tolerance: for the step methods: a sample farther than this is invalid.
-        bc_type: what a cubic's ends obey, ``"not-a-knot"`` or ``"natural"``.
-        return_valid: return ``(out, valid)``, valid being bool ``[B, T]``.
-        out: where to write, ``[B, T, D]`` of values' dtype.
+        bc_type: the condition at a cubic's ends, ``"not-a-knot"`` or ``"natural"``.
+        return_valid: True: return ``(out, valid)``; valid is bool ``[B, T]``.
+        out: the array to write to, ``[B, T, D]`` of values' dtype.
 
     Returns:
-        ``[B, T, D]`` (``[T, D]`` for values ``[S, D]``) of values' dtype, framework and device. A target on a sample's
-        time is that sample bit for bit. Where there is nothing (no samples, a NaN target or one past `target_lengths`,
-        causal before the first):
-        NaN, or 0 for integers and bool. The formula of linear is ``fma(w, b - a, a)`` with ``w = (t - ta) / (tb - ta)``;
-        the whole contract is src/robocache/ops/resample/resample.hpp. Gradients go to values, times and target_times
-        (rule 19 of docs/rules.md); torch.compile, torch.export, torch.vmap and CUDA graphs take the call as it is.
+        ``[B, T, D]`` (``[T, D]`` for values ``[S, D]``) of values' dtype, framework and device. A target at a sample's time is
+        that sample bit for bit. A target without a value is NaN, or 0 for integers and bool: if there are no samples, if it is
+        NaN or beyond `target_lengths`, or with `causal` before the first sample. The formula of linear is ``fma(w, b - a, a)``
+        with ``w = (t - ta) / (tb - ta)``; the whole contract is src/robocache/ops/resample/resample.hpp. Gradients go to
+        values, times and target_times (rule 19 of docs/rules.md); torch.compile, torch.export, torch.vmap and CUDA graphs
+        support the call.
 
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
-        DeviceError: the device refused.
+        DeviceError: the device failed.
 
     Example:
         >>> values, times = np.array([[0.0], [10.0]]), np.array([0.0, 1.0])
         >>> robocache.resample_trajectories(values, times, np.array([0.25]))
         array([[2.5]])
     """
-    asked = None if flag("return_valid", return_valid) else False
-    made, valid = call(_resample, [out, asked], values=values, times=times, target_times=target_times, **options)
-    return (made, valid) if return_valid else made
+    valid_out = None if flag("return_valid", return_valid) else False
+    result, valid = call(_resample, [out, valid_out], values=values, times=times, target_times=target_times, **options)
+    return (result, valid) if return_valid else result
 
 
 def check_times(times: Any, lengths: Any = None) -> None:
-    """Raises ArgumentError with row and index of the first time that is NaN or earlier than the one before it.
+    """Raises ArgumentError with the row and index of the first time that is NaN or earlier than the time before it.
 
     Args:
         times: ``[B, S]`` or ``[S]``, float32, float64 or int64. On CUDA this waits for the device.
-        lengths: ``[B]`` int32/int64, the samples of each row that exist.
+        lengths: ``[B]`` int32/int64, the number of valid samples in each row.
     """
     arguments = argument("times", times), optional("lengths", lengths)
     try:
         _check_times(*arguments)
     except errors.Error:
         raise
-    except Exception as error:  # torch's refusal to show a tensor's memory
-        raise errors.ArgumentError(f"times: expected times to look at, got {type(times).__name__}: {error}") from None
+    except Exception as error:  # torch refuses access to the tensor's memory
+        raise errors.ArgumentError(
+            f"times: expected a dense array of times, got {type(times).__name__}: {error}"
+        ) from None

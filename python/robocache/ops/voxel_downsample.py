@@ -44,22 +44,22 @@ def voxel_downsample(
     """Returns one point for each occupied voxel, in the order of the voxels' first points.
 
     Args:
-        points: ``[N, 3 + C]``, float32 or float64; x, y, z first. A point that is not finite, or more than 2^62 voxels from
-            `origin`, is left out.
-        features: ``[N, F]``; if None, the columns 3.. of `points` are the features, and the result has them too.
+        points: ``[N, 3 + C]``, float32 or float64; x, y, z first. Points that are not finite, or more than 2^62 voxels from
+            `origin`, are left out.
+        features: ``[N, F]``. None: the columns 3.. of `points` are the features, and the result keeps them.
         voxel_size: a number or three, in the points' unit.
         method: ``"centroid"``, the mean of points and features; ``"first"``, the first point of each voxel in input
             order; ``"random"``, one of its points by `seed`.
-        seed: an int, for ``"random"``: the same seed and rows give the same points, on any device.
-        origin: a number or three: a corner of some cell.
+        seed: an int, for ``"random"``. The same seed and rows give the same points, on any device.
+        origin: a corner of some cell: a number or three.
 
     Returns:
-        ``[M, 3 + C]``; with `features` the tuple ``([M, 3], [M, F])``. It has the dtype, framework and device of `points`, but
-        the mean of integer features is float32. The whole contract is src/robocache/points/voxelize_sparse/voxel_downsample.hpp. On
-        CUDA the call waits for the device once, to learn M.
+        ``[M, 3 + C]``; with `features` the tuple ``([M, 3], [M, F])``. It has the dtype, framework and device of `points`; only
+        the mean of integer features is float32. The whole contract is
+        src/robocache/points/voxelize_sparse/voxel_downsample.hpp. On CUDA the call waits for the device once, to learn M.
 
     Raises:
-        ArgumentError, ArgumentTypeError: the error names the argument, what was expected and what came.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
         DeviceError: the device failed.
 
     Example:
@@ -72,5 +72,5 @@ def voxel_downsample(
     of_gradients = [None, None, False] if centroid else [False, False, None]
     results = [None, False if features is None else None, *of_gradients]
     given = {"points": points, "features": features, "voxel_size": voxel_size, "origin": origin}
-    made = call(_downsample, results, **given, **options)
-    return made[0] if features is None else (made[0], made[1])
+    points_of_voxels, features_of_voxels, *_ = call(_downsample, results, **given, **options)
+    return points_of_voxels if features is None else (points_of_voxels, features_of_voxels)

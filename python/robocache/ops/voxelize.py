@@ -1,4 +1,4 @@
-"""voxelize_pointcloud: point clouds into dense grids of voxels."""
+"""voxelize_pointcloud: converts point clouds to dense grids of voxels."""
 
 from __future__ import annotations
 
@@ -85,41 +85,41 @@ def voxelize_pointcloud(
     out: Any = None,
     **options: Any,
 ) -> Any:
-    """Points into a dense grid of voxels, any number of results in one pass over the points.
+    """Reduces points to a dense grid of voxels, in any number of modes, in one pass over the points.
 
-    A point's voxel is ``floor((p - grid_min) / voxel_size)``, in the points' own type; points outside the grid, NaN and
-    infinite ones are in none. The same bits on every run and GPU, on the CPU and on any number of threads.
+    A point's voxel is ``floor((p - grid_min) / voxel_size)``, in the points' dtype. Points outside the grid, NaN and infinite
+    points are in no voxel. The result has the same bits on every run and GPU, on the CPU and on any number of threads.
 
     Args:
-        points: ``[N, 3]``, or ``[N, 3 + C]`` whose further columns are the features where `features` is None; ``[B, N,
-            ...]`` for B clouds. float32 or float64 (UTM coordinates need it). Any stride from row to row.
+        points: ``[N, 3]``, or ``[N, 3 + C]``, whose columns from 3 on are the features if `features` is None; ``[B, N, ...]``
+            for B clouds. float32, or float64 as UTM coordinates need. Any stride from row to row.
         features: ``[N, F]`` or ``[B, N, F]``: float64/32/16, bfloat16, bool, integers of 8 to 32 bits, int64.
         grid_min: the grid's lowest corner, x, y, z.
         voxel_size: one number, or three.
-        grid_size: voxels along x, y, z.
-        mode: one of these, or a list of them for a dict of results:
-            ``"occupancy"`` bool, ``"count"`` int32; ``"occupancy_bits"`` uint32 ``[X, Y, ceil(Z / 32)]``, z in word
-            z // 32, bit z % 32;
-            ``"sum"``, ``"mean"``, ``"min"``, ``"max"``, ``"first"``, ``"last"`` of the features, in their dtype; of
-            integers sums are int64 and means float32. -0 is below +0, NaN wins.
-        lengths: ``[B]`` int32/int64, the points of each cloud of ``[B, N, ...]`` that exist.
-        batch_offsets: ``[B + 1]`` int32/int64 for points ``[N, ...]``: cloud b has the rows from ``batch_offsets[b]`` up
-            to ``batch_offsets[b + 1]``.
-        fill: what a voxel without points holds in mean, min, max, first and last; the other modes hold 0, so alone
-            they take none.
-        quantum: sums and means of floats add up in multiples of this power of two instead of each voxel's own quantum,
-            which saves a pass; beyond 2^63 of them a sum is NaN. Refused where there is no such sum.
-        return_dropped: return ``(out, dropped)``, the number of points in no voxel: int64 ``[B]``, or ``[]`` for one cloud.
-        out: where to write, a dense array; for a list of modes a dict of them.
+        grid_size: the number of voxels along x, y, z.
+        mode: one of these, or a list of them for a dict of results: ``"occupancy"`` bool, ``"count"`` int32;
+            ``"occupancy_bits"`` uint32 ``[X, Y, ceil(Z / 32)]``, z in word z // 32, bit z % 32; ``"sum"``, ``"mean"``,
+            ``"min"``, ``"max"``, ``"first"``, ``"last"`` of the features, in their dtype; sums of integers are int64, means
+            float32. -0 is below +0. A NaN makes the result NaN.
+        lengths: ``[B]`` int32/int64, the number of valid points in each cloud of ``[B, N, ...]``.
+        batch_offsets: ``[B + 1]`` int32/int64 for points ``[N, ...]``: cloud b has the rows from ``batch_offsets[b]`` up to
+            ``batch_offsets[b + 1]``.
+        fill: the value of a voxel without points in mean, min, max, first and last. In the other modes it is 0, and a call with
+            only those modes refuses `fill`.
+        quantum: sums and means of floats add multiples of this power of two, instead of each voxel's own quantum, which saves a
+            pass. A sum beyond 2^63 multiples is NaN. Refused if no mode sums floats.
+        return_dropped: True: return ``(out, dropped)``; dropped is the number of points in no voxel, int64 ``[B]``, or ``[]``
+            for one cloud.
+        out: the dense array to write to; for a list of modes a dict of arrays.
 
     Returns:
-        ``[X, Y, Z]``, of features ``[X, Y, Z, F]``, with B in front for a batch; framework and device of the points. A
-        dict by mode, in the order asked, where `mode` is a list. The whole contract is
-        src/robocache/points/voxelize/voxelize.hpp, the rules are 25 to 29 of docs/rules.md.
+        ``[X, Y, Z]``, for features ``[X, Y, Z, F]``, with B in front for a batch, in the framework and on the device of the
+        points. If `mode` is a list, a dict by mode in its order. The whole contract is
+        src/robocache/points/voxelize/voxelize.hpp; rules 25 to 29 of docs/rules.md apply.
 
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
-        DeviceError: the device refused, or has not the memory for the grid.
+        DeviceError: the device failed, or has too little memory for the grid.
 
     Example:
         >>> points = np.array([[0.1, 0.2, 0.3, 10.0], [0.4, 0.1, 0.2, 30.0], [-1.0, 0.0, 0.0, 50.0]])
@@ -132,7 +132,7 @@ def voxelize_pointcloud(
     modes = [mode] if isinstance(mode, str) else _modes(mode)
     outs = [None] * len(modes) if out is None else _outs(out, modes) if several else [out]
     dropped = None if flag("return_dropped", return_dropped) else False
-    *made, dropped = call(
+    *results, dropped = call(
         _voxelize,
         [*outs, dropped],
         points=points,
@@ -144,7 +144,7 @@ def voxelize_pointcloud(
         **options,
     )
     if out is None:
-        out = dict(zip(modes, made, strict=True)) if several else made[0]
+        out = dict(zip(modes, results, strict=True)) if several else results[0]
     return (out, dropped) if return_dropped else out
 
 

@@ -1,4 +1,4 @@
-"""voxelize_sparse: finds the voxels that contain points; the grid itself is never stored."""
+"""voxelize_sparse: finds the voxels that contain points, without storing the grid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._points import SparseOperation
 if sys.version_info >= (3, 11):
     from typing import NamedTuple
 else:
-    from typing_extensions import NamedTuple  # one that can be generic; apache-tvm-ffi brings it
+    from typing_extensions import NamedTuple  # can be generic; apache-tvm-ffi depends on it
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -24,20 +24,20 @@ _voxelize = SparseOperation("voxelize_sparse")
 
 
 class SparseVoxels(NamedTuple, Generic[Array]):
-    """The result of :func:`voxelize_sparse`: M voxels, or `capacity` rows of which the first `num_voxels` are voxels."""
+    """The result of :func:`voxelize_sparse`: M voxels; with `capacity` M rows, whose first `num_voxels` are voxels."""
 
     coords: Array
-    """int32 ``[M, 3]``, x, y, z (or z, y, x); ``[M, 4]`` with the cloud in front where there are clouds."""
+    """int32 ``[M, 3]``, x, y, z (or z, y, x); with several clouds ``[M, 4]`` with the cloud in front."""
     features: Array
-    """``[M, F]``, or ``[M, P, F]`` where `reduce` is None."""
+    """``[M, F]``, or ``[M, P, F]`` if `reduce` is None."""
     counts: Array
-    """int32 ``[M]``, points in the voxel, at most `max_points_per_voxel`."""
+    """int32 ``[M]``, the number of points in the voxel, at most `max_points_per_voxel`."""
     point_to_voxel: Array
     """int32 ``[N]`` or ``[B, N]``, the row of `coords` of each point, or -1."""
     dropped: Array
-    """int64, points that are in no voxel; ``[B]`` where there are clouds."""
+    """int64, the number of points in no voxel; ``[B]`` with several clouds."""
     num_voxels: Array | None
-    """int64, the number of voxels found; above `capacity` some were left out. None without `capacity`."""
+    """int64, the number of voxels found; if it exceeds `capacity`, some were left out. None without `capacity`."""
 
 
 class _Size(TypedDict):
@@ -64,35 +64,35 @@ def voxelize_sparse(points: Any, features: Any = ..., **options: Unpack[_Options
 def voxelize_sparse(
     points: Any, features: Any = None, *, voxel_size: float | Sequence[float], **options: Any
 ) -> SparseVoxels[Any]:
-    """Finds the voxels that points lie in, and what each contains; the grid itself is never stored.
+    """Finds the voxels that contain points, and reduces or gathers the points of each. The grid is never stored.
 
     Args:
         points: ``[N, 3 + C]`` or ``[B, N, 3 + C]``, float32 or float64; x, y, z first.
         features: ``[N, F]`` or ``[B, N, F]``; None: the columns 3.. of `points`.
         voxel_size: a number or three, in the points' unit.
-        point_range: ``(x0, y0, z0, x1, y1, z1)``; points outside are dropped, those on an upper end too. Cells
-            count from its lower corner, and their number along an axis is rounded. None: cells are
-            ``floor(p / voxel_size)``, negative ones too, and points in cells beyond int32 are dropped.
-        lengths: ``[B]`` int32/int64, rows of each cloud ``[B, N, ...]`` that are points.
-        batch_offsets: ``[B + 1]`` int32/int64, rows ``[offsets[b], offsets[b + 1])`` of ``[N, ...]`` are cloud b.
-        max_voxels: keep so many of each cloud, those whose first point comes earliest.
-        max_points_per_voxel: keep the first so many points of each voxel.
-        capacity: the number of rows of coords, features and counts. The call then does not wait for the device, and
-            `num_voxels` says how many rows are in use; the others have coords -1, count 0 and features 0. None: as many
-            rows as voxels; a call on CUDA then waits once.
-        reduce: ``"mean"``, ``"sum"``, ``"min"``, ``"max"``, ``"first"`` or ``"last"`` of each voxel's points; None
-            gathers the points themselves in input order, zeros after the last: `features`, or all columns of `points`.
-        order: of the voxels: ``"first"``, by their first points; ``"linear"``, by (cloud, x, y, z); ``"morton"``.
-        coord_order: ``"xyz"``, or ``"zyx"`` as spconv and mmcv have it.
+        point_range: ``(x0, y0, z0, x1, y1, z1)``. Points outside, or on an upper end, are dropped. Cells are counted from the
+            lower corner; their number along an axis is rounded. None: cells are ``floor(p / voxel_size)`` and may be
+                negative; points in cells beyond int32 are dropped.
+        lengths: ``[B]`` int32/int64, the number of valid points in each cloud of ``[B, N, ...]``.
+        batch_offsets: ``[B + 1]`` int32/int64: cloud b is the rows ``[offsets[b], offsets[b + 1])`` of ``[N, ...]``.
+        max_voxels: the most voxels of a cloud; those whose first points come earliest are kept.
+        max_points_per_voxel: the most points of a voxel; the first ones are kept.
+        capacity: the number of rows of coords, features and counts. The call then does not wait for the device. `num_voxels` is
+            the number of rows in use; the others have coords -1, count 0 and features 0. None: one row per voxel; a call on
+            CUDA then waits once.
+        reduce: ``"mean"``, ``"sum"``, ``"min"``, ``"max"``, ``"first"`` or ``"last"`` of each voxel's points. None gathers the
+            points in input order, with zeros after the last: `features`, or all columns of `points`.
+        order: the order of the voxels: ``"first"``, by their first points; ``"linear"``, by (cloud, x, y, z); ``"morton"``.
+        coord_order: ``"xyz"``, or ``"zyx"`` as in spconv and mmcv.
 
     Returns:
-        :class:`SparseVoxels`, of points' framework and device. The whole contract is
-        src/robocache/points/voxelize_sparse/voxelize_sparse.hpp. The same bits on every run, on the CPU and on CUDA.
-        Gradients go to `features`, or to `points` as far as its columns are features or gathered.
+        :class:`SparseVoxels`, in points' framework and on their device, with the same bits on every run, on the CPU and on
+        CUDA. The whole contract is src/robocache/points/voxelize_sparse/voxelize_sparse.hpp. Gradients go to `features`, or to
+        the columns of `points` that are features or gathered.
 
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
-        DeviceError: the device refused.
+        DeviceError: the device failed.
 
     Example:
         >>> points = np.array([[0.1, 0.2, 0.3, 7.0], [5.0, 5.0, 5.0, 1.0], [0.4, 0.2, 0.1, 9.0]])

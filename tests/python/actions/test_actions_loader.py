@@ -974,7 +974,7 @@ def test_differences_of_angles_without_the_shorter_way_are_warned_of(tmp_path, r
 )
 def test_rotations_subtracted_as_numbers_are_warned_of(tmp_path, recwarn, names, attributes, conversion, features):
     opened_with(described(tmp_path / "c", names=names, attributes=attributes), [conversion])
-    warned = [str(warning.message) for warning in recwarn if "which is no rotation;" in str(warning.message)]
+    warned = [str(warning.message) for warning in recwarn if "the result is no rotation; use" in str(warning.message)]
     assert len(warned) == (features is not None) and all(
         f"features {features} are a rotation's" in one for one in warned
     )

@@ -610,7 +610,7 @@ def test_the_spec_has_the_rule_of_goals(tmp_path, rng):
         (lambda: Window.future("same episode", "0", 1), "low_s: expected a number"),
         (lambda: Window.geometric(1.0), "moment: expected a discount between 0 and 1, got 1"),
         (lambda: Window.geometric(0), "expected a discount between 0 and 1"),
-        (lambda: Window(moment="last"), r"\['goal'\].moment: expected what Window.future, last"),
+        (lambda: Window(moment="last"), r"\['goal'\].moment: expected the moment of Window.future, last"),
         (lambda: Window(stream="nothing"), r"\['goal'\].stream: no stream 'nothing'"),
         (lambda: Window(), "delta_timestamps: no stream 'goal'"),
     ],

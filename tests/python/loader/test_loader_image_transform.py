@@ -195,7 +195,7 @@ def test_invalid_results_of_the_function_are_refused(dataset, result, got):
 def test_refusals(dataset):
     with pytest.raises(robocache.ArgumentTypeError, match=r"^transform: expected a function"):
         ImageOptions(transform="blur")
-    with pytest.raises(robocache.ArgumentError, match=r"^transform: goes with a Loader"):
+    with pytest.raises(robocache.ArgumentError, match=r"^transform: expected none"):
         robocache.image_batch(np.zeros((1, 4, 4, 3), np.uint8), transform=noised)
     with pytest.raises(robocache.ArgumentError, match="mean: goes with a floating dtype"):
         loader_of(dataset, {"wrist": Window(images=ImageOptions(transform=noised, mean=0.5))})

@@ -239,5 +239,5 @@ def test_an_unnormalised_key_stays_and_an_unknown_one_is_refused(arms, device):
 
 def test_unused_statistics_are_refused(dataset):
     for options in ({"norm_stats": dataset.stats}, {"constant": "lerobot"}):
-        with pytest.raises(robocache.ArgumentError, match="goes with a Window"):
+        with pytest.raises(robocache.ArgumentError, match="expected a Window"):
             small(dataset, **options)

@@ -146,7 +146,7 @@ def test_rule_49_statistics_of_the_dataset_or_given_ones_on_request(dataset, rec
         assert_normalised_by(loader, stats["action"], "mean_std", rows)
     with pytest.raises(robocache.ArgumentError, match="stats_of: expected 'selection' or 'dataset', got 'all'"):
         windowed(dataset, normalize="mean_std", stats_of="all")
-    with pytest.raises(robocache.ArgumentError, match="stats_of: goes with a Window"):
+    with pytest.raises(robocache.ArgumentError, match="stats_of: expected a Window"):
         windowed(dataset, stats_of="dataset")
 
 
@@ -360,7 +360,7 @@ def test_rule_38_an_invalid_min_spread_is_refused(rng, tmp_path, wrong):
     options = {"batch_size": 8, "delta_timestamps": {"state": None}}
     with pytest.raises(robocache.ArgumentError, match="min_spread: expected a finite number"):
         flat_loader(dataset, normalize="mean_std", min_spread=wrong, **options)
-    with pytest.raises(robocache.ArgumentError, match="min_spread: goes with a Window"):
+    with pytest.raises(robocache.ArgumentError, match="min_spread: expected a Window"):
         flat_loader(dataset, min_spread=0.0, **options)
 
 

@@ -778,7 +778,7 @@ def test_clipping(tmp_path, rng, device, mode, method):
                 plain.normalize("action", x) if mode == "mean_std" else np.clip(plain.normalize("action", x), -1, 1),
             )
             np.testing.assert_array_equal(loader.unnormalize("action", x), plain.unnormalize("action", x))
-    with pytest.raises(robocache.ArgumentError, match=r"normalization\.clip: goes with a Window that has normalize="):
+    with pytest.raises(robocache.ArgumentError, match=r"normalization\.clip: expected a Window with normalize="):
         loader_of(dataset, RELATIVE, normalization=Normalization(clip=True))
 
 

@@ -134,7 +134,7 @@ def test_measurements_that_miss_the_grid_are_warned_of(case, tensors):
         ((depth * 1000, T, CAMERA), {}, r"depth: no measurement reaches the grid: they lie 3\d\d"),
         (((depth * 1000).astype(np.uint16), T, CAMERA), {"depth_scale": 1.0}, "with depth_scale 1, the grid"),
         ((depth * 4, away, CAMERA), {"depth_scale": 0.001}, "with depth_scale 0.001, the grid 4.25 to"),
-        ((nothing, T, CAMERA), {}, "depth: none of the 768 numbers is a measurement"),
+        ((nothing, T, CAMERA), {}, "depth: none of the 768 numbers is finite and above 0"),
     ]
     for (measured, pose, *camera), options, words in cases:
         arrays = [grid.copy(), weights.copy(), measured]
@@ -367,7 +367,7 @@ def test_gradients_are_refused(case, device):
         arrays = [to_torch(x, device) for x in (grid, weights, depth if name == "depth" else points)]
         arrays[min(index, 2)].requires_grad_()
         camera = [CAMERA] if name == "depth" else []
-        with pytest.raises(robocache.ArgumentError, match=rf"^{name}: carries no gradients; pass {name}\.detach"):
+        with pytest.raises(robocache.ArgumentError, match=rf"^{name}: has no gradients here; pass {name}\.detach"):
             robocache.integrate_tsdf(*arrays, T, *camera, **OPTIONS)
         with torch.no_grad():
             robocache.integrate_tsdf(*arrays, T, *camera, **OPTIONS)
