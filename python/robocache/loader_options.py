@@ -436,7 +436,7 @@ def _notes(key: str, window: Window, default: Window, keys: Keys) -> Iterator[st
     relative_by = [declared_relative(one.attributes) for one in streams]
     if any(relative_by) and not all(relative_by):
         yield (
-            f"delta_timestamps['{key}']: {relative_by.count('')} of {len(relative_by)} sources do not declare that they are "
+            f"delta_timestamps['{key}']: {relative_by.count('')} of {len(relative_by)} sources do not say that they are "
             f"relative, but another does ({next(filter(None, relative_by))}): absolute and relative numbers are different "
             "quantities; rename= gives each its own key"
         )
@@ -449,7 +449,7 @@ def _notes(key: str, window: Window, default: Window, keys: Keys) -> Iterator[st
     relative = [name for one in streams for name in relative_names(window.convert or (), _declared(one), features)]
     if relative:
         yield (
-            f"delta_timestamps['{key}'].convert: {list(dict.fromkeys(relative))} are already relative by their names: a "
+            f"delta_timestamps['{key}'].convert: {list(dict.fromkeys(relative))} are relative already by their names: a "
             "conversion makes them relative twice; leave it out, or set absolute = true in the attributes of a mapping if "
             "the names are wrong"
         )
