@@ -1,4 +1,4 @@
-"""numpy's arrays and torch's tensors alike: the formulas of this package are written once, on what both have."""
+"""Functions for numpy's arrays and torch's tensors, so that each formula of this package is written once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfl
 
 
 def framework_of(name: str, x: Any) -> Any:
-    """numpy or torch, the one whose array of floats x is."""
+    """Returns the framework of an array of floats: numpy or torch."""
     torch = _lib.torch_module()
     if torch is not None and isinstance(x, torch.Tensor):
         xp = torch
@@ -30,12 +30,12 @@ def framework_of(name: str, x: Any) -> Any:
 
 
 def roundoff(x: Any) -> float:
-    """The largest relative error of one rounding to x's type."""
+    """Returns the largest relative error of one rounding to x's type."""
     return _ROUNDOFF[_lib.dtype_name(x.dtype)]
 
 
 def in_work_type(**arrays: Any) -> tuple[Any, list[Any]]:
-    """numpy or torch, and the arrays in the type of the arithmetic: float64 where one of them is, else float32."""
+    """Returns numpy or torch, and the arrays in the dtype of the arithmetic: float64 if one of them is, else float32."""
     (first, x), *others = arrays.items()
     xp = framework_of(first, x)
     for name, other in others:
@@ -54,7 +54,7 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def quietly(xp: Any) -> contextlib.AbstractContextManager[Any]:
-    """numpy's warnings about NaN and infinity off; torch has none."""
+    """Turns numpy's warnings about NaN and infinity off; torch has none."""
     return np.errstate(all="ignore") if xp is np else contextlib.nullcontext()
 
 
@@ -79,7 +79,7 @@ def check_row(name: str, row: Any, of: str, x: Any) -> None:
 
 
 def feature_mask(name: str, mask: Any, features: int) -> list[bool]:
-    """One bool for each feature, from a list or an array of them; all True for None."""
+    """Returns one bool for each feature, from a list or an array of bools; all True for None."""
     if mask is None:
         return [True] * features
     if isinstance(mask, str) or not hasattr(mask, "__len__"):
@@ -101,8 +101,8 @@ def where_features(xp: Any, mask: list[bool], yes: Any, no: Any) -> Any:
     return xp.where(chosen, yes, no)
 
 
-def can_look(xp: Any, x: Any) -> bool:
-    """Whether values can be looked at: not while torch compiles, transforms or captures a graph."""
+def values_are_readable(xp: Any, x: Any) -> bool:
+    """Whether values can be read: not while torch compiles, transforms or captures a graph."""
     if xp is np:
         return True
     if xp.compiler.is_compiling() or x.is_meta:
@@ -113,7 +113,7 @@ def can_look(xp: Any, x: Any) -> bool:
 
 
 def row_text(index: int, shape: Sequence[int]) -> str:
-    """The row of a flat index, for errors."""
+    """Returns the row of a flat index as text for errors."""
     if not math.prod(shape) or not len(shape):
         return "the one row"
     at = tuple(int(i) for i in np.unravel_index(index, tuple(shape)))

@@ -19,19 +19,19 @@ class Conversion(Protocol):
     """One step of a list of conversions."""
 
     def forward(self, x: Any, base: Any) -> Any:
-        """From what was recorded to what the policy sees."""
+        """Converts recorded actions for the policy."""
         ...
 
     def back(self, x: Any, base: Any) -> Any:
-        """From what the policy puts out to what was recorded."""
+        """Converts the policy's output to recorded actions."""
         ...
 
 
 @dataclass(frozen=True)
 class Relative:
-    """:func:`relative` to the state, and back :func:`absolute`; it has their arguments.
+    """Applies :func:`relative` to the state, and back :func:`absolute`, whose arguments it has.
 
-    The way back takes quaternions of any length, as a policy gives them.
+    The way back accepts quaternions of any length, such as a policy's output.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Relative:
 
 @dataclass(frozen=True)
 class StepDelta:
-    """:func:`step_delta` from the state on, and back :func:`cumulate`; it has their arguments."""
+    """Applies :func:`step_delta` from the state, and back :func:`cumulate`, whose arguments it has."""
 
     mask: Sequence[bool] | None = None
     angles: Sequence[bool] | None = None
@@ -64,7 +64,8 @@ class StepDelta:
 
 @dataclass(frozen=True)
 class Rotate:
-    """:func:`convert_rotation` of the rotation that begins at feature `start`; later features move with its width."""
+    """Applies :func:`convert_rotation` to the rotation that begins at feature `start`. If the width changes, later features
+    move."""
 
     start: int
     source: str
@@ -87,7 +88,7 @@ class Rotate:
 
 @dataclass(frozen=True)
 class Rescale:
-    """:func:`rescale` of some features; it has that function's arguments. The way back does not clip."""
+    """Applies :func:`rescale`, whose arguments it has, to some features. The way back does not clip."""
 
     features: slice
     source: tuple[float, float]
@@ -96,7 +97,7 @@ class Rescale:
 
     def __post_init__(self) -> None:
         if ends("target", self.target)[0] == self.target[1]:
-            raise errors.ArgumentError(f"target: expected two numbers that differ, got {self.target!r}")
+            raise errors.ArgumentError(f"target: expected two different numbers, got {self.target!r}")
 
     def forward(self, x: Any, base: Any) -> Any:
         return _of_features(x, self.features, lambda part: rescale(part, self.source, self.target, clip=self.clip))
@@ -107,7 +108,7 @@ class Rescale:
 
 @dataclass(frozen=True)
 class BinarizeGripper:
-    """:func:`binarize_gripper` of some features; it has that function's arguments. The way back leaves them as they are."""
+    """Applies :func:`binarize_gripper`, whose arguments it has, to some features. The way back does not change them."""
 
     features: slice
     low: float
@@ -125,14 +126,14 @@ class BinarizeGripper:
 
 
 def convert(x: Any, base: Any, conversions: Sequence[Conversion]) -> Any:
-    """Recorded actions as the policy sees them, by each conversion in turn.
+    """Converts recorded actions for the policy, by each conversion in turn.
 
     Args:
         x: ``[..., T, D]``, recorded actions.
-        base: ``[..., D]``, the recorded state of each chunk, its features in the order of x's. None where no conversion is
+        base: ``[..., D]``, the recorded state of each chunk, with features in the order of x's. May be None if no conversion is
             a :class:`Relative` or a :class:`StepDelta`.
         conversions: :class:`Relative`, :class:`StepDelta`, :class:`Rotate`, :class:`Rescale`, :class:`BinarizeGripper`. The
-            first two compare with the state as it was recorded, so none of the others stands before them.
+            first two compare with the recorded state, so they must precede the others.
 
     Returns:
         ``[..., T, E]`` in x's dtype, framework and device; each conversion rounds once.
@@ -146,33 +147,33 @@ def convert(x: Any, base: Any, conversions: Sequence[Conversion]) -> Any:
 
 
 def revert(x: Any, base: Any, conversions: Sequence[Conversion]) -> Any:
-    """A policy's output as actions like the recorded ones: the inverse of :func:`convert`, of the same arguments."""
+    """Converts a policy's output to recorded actions: the inverse of :func:`convert`, with the same arguments."""
     for conversion in reversed(_checked(base, conversions)):
         x = conversion.back(x, base)
     return x
 
 
 def in_a_batch(name: str, conversions: Any, features: int) -> list[dict[str, Any]]:
-    """Returns the conversions of a key in a batch, as the library's JSON: by the names of its fields.
+    """Returns the conversions of a key in a batch, as JSON for the library.
 
     Raises:
-        ArgumentError, ArgumentTypeError: as the functions do for such rows, or naming what a batch cannot do.
+        ArgumentError, ArgumentTypeError: as the functions for such rows, or a conversion is not possible in a batch.
     """
     unknown = np.full((1, 1, features), np.nan)
     try:
-        asked = []
+        described = []
         row = unknown
         for conversion in _checked(unknown[:, 0], conversions):
             if isinstance(conversion, BinarizeGripper):
                 raise errors.ArgumentError(
                     "expected conversions of one step, got BinarizeGripper, which needs the rest of the episode;"
-                    " binarize_gripper() does it before a recording is stored"
+                    " use binarize_gripper() before a recording is stored"
                 )
-            asked.append(_to_json(conversion, row.shape[-1]))
+            described.append(_to_json(conversion, row.shape[-1]))
             row = conversion.forward(row, unknown[:, 0])
     except errors.Error as error:
         raise type(error)(f"{name}: {error}") from None
-    return asked
+    return described
 
 
 def _to_json(conversion: Conversion, features: int) -> dict[str, Any]:
@@ -182,40 +183,40 @@ def _to_json(conversion: Conversion, features: int) -> dict[str, Any]:
     if isinstance(conversion, Rescale):
         begin, end, _ = conversion.features.indices(features)
         (a, b), (c, d) = ends("source", conversion.source), ends("target", conversion.target)
-        asked: dict[str, Any] = {"from_first": a, "from_last": b, "to_first": c, "to_last": d, "clip": conversion.clip}
-        return asked | {"step": "rescale", "begin": begin, "end": end}
+        fields: dict[str, Any] = {"from_first": a, "from_last": b, "to_first": c, "to_last": d, "clip": conversion.clip}
+        return fields | {"step": "rescale", "begin": begin, "end": end}
     assert isinstance(conversion, Relative | StepDelta)
     mask = feature_mask("mask", conversion.mask, features)
     angles = [] if conversion.angles is None else feature_mask("angles", conversion.angles, features)
-    asked = {
+    fields = {
         "features": [i for i, taken in enumerate(mask) if taken],
         "angles": [i for i, around in enumerate(angles) if around],
     }
     if isinstance(conversion, StepDelta):
-        return asked | {"step": "step_delta"}
+        return fields | {"step": "step_delta"}
     metres, radians = conversion.scale or (1.0, 1.0)
-    asked |= {"scale_metres": float(metres), "scale_radians": float(radians)}
-    return asked | {"step": conversion.kind, "rotation": conversion.rotation, "normalize": conversion.normalize}
+    fields |= {"scale_metres": float(metres), "scale_radians": float(radians)}
+    return fields | {"step": conversion.kind, "rotation": conversion.rotation, "normalize": conversion.normalize}
 
 
-def from_a_batch(asked: Sequence[Mapping[str, Any]], features: int) -> list[Conversion]:
-    """The conversions that :func:`in_a_batch` described, for a key of so many features."""
-    made: list[Conversion] = []
-    for one in asked:
+def from_a_batch(described: Sequence[Mapping[str, Any]], features: int) -> list[Conversion]:
+    """Returns the conversions from the JSON of :func:`in_a_batch`, for a key with this number of features."""
+    conversions: list[Conversion] = []
+    for one in described:
         mask = [i in one["features"] for i in range(features)]
         angles = [i in one["angles"] for i in range(features)] if one["angles"] else None
         if one["step"] == "rotate":
-            made.append(Rotate(one["begin"], one["rotation"], one["target"], one["normalize"]))
+            conversions.append(Rotate(one["begin"], one["rotation"], one["target"], one["normalize"]))
         elif one["step"] == "rescale":
             source, target = (one["from_first"], one["from_last"]), (one["to_first"], one["to_last"])
-            made.append(Rescale(slice(one["begin"], one["end"]), source, target, one["clip"]))
+            conversions.append(Rescale(slice(one["begin"], one["end"]), source, target, one["clip"]))
         elif one["step"] == "step_delta":
-            made.append(StepDelta(mask, angles))
+            conversions.append(StepDelta(mask, angles))
         else:
             scale = one["scale_metres"], one["scale_radians"]
             scaled = scale if scale != (1.0, 1.0) else None
-            made.append(Relative(one["step"], mask, one["rotation"], angles, scaled, one["normalize"]))
-    return made
+            conversions.append(Relative(one["step"], mask, one["rotation"], angles, scaled, one["normalize"]))
+    return conversions
 
 
 def as_recorded(
@@ -242,7 +243,7 @@ def _checked(base: Any, conversions: Sequence[Conversion]) -> list[Conversion]:
         if isinstance(conversion, Relative | StepDelta):
             if before is not None:
                 raise errors.ArgumentError(
-                    f"conversions: expected {type(conversion).__name__} first, since the state is as recorded,"
+                    f"conversions: expected {type(conversion).__name__} first, since the state is not converted,"
                     f" got it after {type(before).__name__}"
                 )
             if base is None:
@@ -256,7 +257,7 @@ def _checked(base: Any, conversions: Sequence[Conversion]) -> list[Conversion]:
 def _of_features(x: Any, features: slice, change: Any) -> Any:
     start, stop, step = features.indices(x.shape[-1])
     if step != 1 or start >= stop:
-        raise errors.ArgumentError(f"features: expected some of {x.shape[-1]} in a row, got {features!r}")
+        raise errors.ArgumentError(f"features: expected consecutive features of {x.shape[-1]}, got {features!r}")
     return _joined([x[..., :start], change(x[..., start:stop]), x[..., stop:]])
 
 

@@ -1,4 +1,4 @@
-"""Converts grippers' actions between conventions, which differ in the number for open."""
+"""Converts grippers' actions between conventions, which have different numbers for open."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ AT_END = ("nan", "hold", "last_value")
 
 
 def binarize_gripper(g: Any, *, low: float, high: float, at_end: str = "nan") -> Any:
-    """0 or 1 for each step; a step between `low` and `high` has the value of the next step that is decided.
+    """Returns 0 or 1 for each step. A step between `low` and `high` is undecided and takes the value of the next decided step.
 
     Args:
         g: ``[..., T, D]``, features of grippers, float64, float32, float16 or bfloat16, numpy or torch.
-        low, high: a step below `low` is 0, one above `high` is 1. OpenVLA and Octo have 0.05 and 0.95.
-        at_end: of steps that no decided one follows: ``"nan"``; ``"hold"``, the last decided one's value (NaN if there is
-            none); ``"last_value"``, the last step's own number, as in OpenVLA and Octo.
+        low, high: a step below `low` is 0, a step above `high` is 1. OpenVLA and Octo use 0.05 and 0.95.
+        at_end: the value of undecided steps that no decided step follows: ``"nan"``; ``"hold"``, the last decided step's value
+            (NaN if there is none); ``"last_value"``, the last step's own number, as in OpenVLA and Octo.
 
     Returns:
         ``[..., T, D]`` in g's dtype, framework and device, without gradients. NaN stays NaN and decides nothing.
@@ -45,7 +45,7 @@ def binarize_gripper(g: Any, *, low: float, high: float, at_end: str = "nan") ->
     if xp is not np:
         values = values.detach()
     steps = g.shape[-2]
-    made = xp.zeros_like(values)
+    result = xp.zeros_like(values)
     below, above = values < low, values > high
     last = values[..., steps - 1, :] if steps else None
     following = None if last is None else (last if at_end == "last_value" else xp.full_like(last, math.nan))
@@ -59,20 +59,20 @@ def binarize_gripper(g: Any, *, low: float, high: float, at_end: str = "nan") ->
             held = xp.where(xp.isnan(columns[t]), held, columns[t])
             columns[t] = held
     if steps:
-        made = xp.stack(columns, -2)
-    return cast(xp.where(xp.isnan(values), math.nan, made), g.dtype)
+        result = xp.stack(columns, -2)
+    return cast(xp.where(xp.isnan(values), math.nan, result), g.dtype)
 
 
 def rescale(x: Any, source: tuple[float, float], target: tuple[float, float], *, clip: bool = False) -> Any:
-    """Numbers of one range in another: source[0] becomes target[0], source[1] becomes target[1].
+    """Maps one range to another: source[0] becomes target[0], source[1] becomes target[1].
 
-    ``rescale(g, (0, 1), (1, 0))`` is 1 - g, and ``rescale(g, (0, 1), (-1, 1))`` is 2 g - 1. The inverse has source and
-    target exchanged.
+    ``rescale(g, (0, 1), (1, 0))`` is 1 - g, and ``rescale(g, (0, 1), (-1, 1))`` is 2 g - 1. For the inverse exchange source and
+    target.
 
     Args:
         x: any shape, float64, float32, float16 or bfloat16, numpy or torch.
-        source, target: two numbers each; those of source differ.
-        clip: hold x at the ends of source first.
+        source, target: two numbers each; those of source must differ.
+        clip: whether x is first clamped to source.
 
     Returns:
         target[0] + (x - source[0]) * ((target[1] - target[0]) / (source[1] - source[0])) in x's dtype, shape, framework and
@@ -84,7 +84,7 @@ def rescale(x: Any, source: tuple[float, float], target: tuple[float, float], *,
     a, b = ends("source", source)
     c, d = ends("target", target)
     if a == b:
-        raise errors.ArgumentError(f"source: expected two numbers that differ, got {source!r}")
+        raise errors.ArgumentError(f"source: expected two different numbers, got {source!r}")
     xp, (values,) = in_work_type(x=x)
     with quietly(xp):
         if clip:
@@ -93,7 +93,7 @@ def rescale(x: Any, source: tuple[float, float], target: tuple[float, float], *,
 
 
 def ends(name: str, pair: Any) -> tuple[float, float]:
-    """Two finite numbers."""
+    """Returns the two finite numbers of a pair."""
     try:
         a, b = pair
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""Rotations from one representation to another, by one definition for numpy, torch, the CPU and CUDA.
+"""Converts rotations between representations, by one definition for numpy, torch, the CPU and CUDA.
 
-The formulas use +, -, *, /, sqrt, comparisons and selections, which have the same bits everywhere in float32, and sin, cos and
-atan2 for rotation vectors and Euler angles alone. No branch depends on a value.
+The formulas use +, -, *, /, sqrt, comparisons and selections, which have the same bits everywhere in float32. Only those for
+rotation vectors and Euler angles use sin, cos and atan2. No branch depends on a value.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 
 from .. import errors
 from .._check import flag
-from ._arrays import can_look, cast, in_work_type, quietly, roundoff, row_text, shown
+from ._arrays import cast, in_work_type, quietly, roundoff, row_text, shown, values_are_readable
 
-# Components in the order of a representation, by names or by row and column of the matrix.
+# The components of each representation in its order: their indices in x, y, z, w, or in the matrix row by row.
 _QUATERNIONS = {"quat_xyzw": (0, 1, 2, 3), "quat_wxyz": (3, 0, 1, 2)}
 MATRIX_ENTRIES = {
     "matrix": (0, 1, 2, 3, 4, 5, 6, 7, 8),
@@ -28,13 +28,13 @@ MATRIX_ENTRIES = {
 _EULER = re.compile(r"euler_(?!.*(.)\1)([xyz]{3}|[XYZ]{3})")
 _LENGTH_TOLERANCE = 1e-3
 _PARALLEL = 1e-6  # the least sine between the two vectors of a 6D rotation
-_SMALL_SQUARE = 1e-8  # of a length below which a series' next term is less than float64's rounding
+_SMALL_SQUARE = 1e-8  # for a squared length below this, a series' next term is below float64's rounding
 
 Components = list[Any]
 
 
 def rotation_width(argument: str, rotation: Any) -> int:
-    """Returns the number of numbers in a representation; raises for an unknown name."""
+    """Returns the number of components of a representation. Raises an error for an unknown name."""
     if not isinstance(rotation, str):
         raise errors.ArgumentTypeError(f"{argument}: expected the name of a rotation, got {rotation!r}")
     if rotation in _QUATERNIONS:
@@ -51,29 +51,29 @@ def rotation_width(argument: str, rotation: Any) -> int:
 
 
 def convert_rotation(x: Any, source: str, target: str, *, normalize: bool = False) -> Any:
-    """Rotations of one representation as another.
+    """Converts rotations from one representation to another.
 
     Args:
         x: ``[..., n]``, float64, float32, float16 or bfloat16, numpy or torch on any device.
-        source, target: ``"quat_xyzw"``, ``"quat_wxyz"`` (4); ``"matrix"`` (9, row after row); of its 9 entries r00 to r22
-            ``"rot6d_rows"`` (r00 r01 r02 r10 r11 r12), ``"rot6d_columns"`` (r00 r10 r20 r01 r11 r21) or
-            ``"rot6d_interleaved"`` (r00 r01 r10 r11 r20 r21); ``"rotvec"`` (3, axis times radians); ``"euler_"`` and scipy's
-            axes (3, radians): ``"euler_xyz"`` about fixed axes, ``"euler_XYZ"`` about axes that turn along.
-        normalize: take quaternions of any length but 0, and matrices that are not orthonormal (Gram-Schmidt of the first
+        source, target: ``"quat_xyzw"``, ``"quat_wxyz"`` (4); ``"matrix"`` (9, row after row); entries of the matrix r00 to r22:
+            ``"rot6d_rows"`` (r00 r01 r02 r10 r11 r12), ``"rot6d_columns"`` (r00 r10 r20 r01 r11 r21) or ``"rot6d_interleaved"``
+            (r00 r01 r10 r11 r20 r21); ``"rotvec"`` (3, axis times radians); ``"euler_"`` with scipy's axes (3, radians):
+            ``"euler_xyz"`` about fixed axes, ``"euler_XYZ"`` about rotated axes.
+        normalize: accept quaternions of any length but 0, and matrices that are not orthonormal (by Gram-Schmidt of the first
             two rows).
 
     Returns:
         ``[..., m]`` in x's dtype, framework and device, on torch with gradients to x. The arithmetic is in float64 for
-        float64, else in float32, and is rounded once. A row with NaN gives NaN. Quaternions that are computed have w >= 0;
-        between ``quat_xyzw`` and ``quat_wxyz``, and from a matrix to some of its entries, the numbers are copied. 6D is
-        orthonormalised by Gram-Schmidt, the first vector first. Rotation vectors have length [0, pi], Euler angles lie in
-        [-pi, pi], the middle one in [-pi/2, pi/2], or [0, pi] for axes such as zxz. In gimbal lock the third angle is 0.
+        float64, else in float32, and is rounded once. A row with NaN gives NaN. Computed quaternions have w >= 0. Between
+        ``quat_xyzw`` and ``quat_wxyz``, and from a matrix to 6D, the numbers are copied. 6D is orthonormalised by Gram-Schmidt,
+        the first vector first. Rotation vectors have length [0, pi], Euler angles lie in [-pi, pi], the middle one in [-pi/2,
+        pi/2], or [0, pi] for axes such as zxz. In gimbal lock the third angle is 0.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, the row, what was expected and what came: a quaternion whose
-            length is not 1 within 1e-3 (and the rounding of x's type), or 0; a matrix that is not a rotation within as
-            much, or mirrors; 6D of a zero or of parallel vectors; an infinity. On CUDA this waits for the device. Under
-            torch.compile, torch.func and in a CUDA graph, which cannot look, such a row is NaN instead.
+        ArgumentError, ArgumentTypeError: the length of a quaternion is 0, or not 1 within 1e-3 (plus the rounding of x's type);
+            a matrix is not a rotation within the same tolerance, or mirrors; vectors of 6D are zero or parallel; a number is
+            infinite. The message names the argument and the row. On CUDA this waits for the device. Under torch.compile,
+            torch.func and in a CUDA graph, where values cannot be read, such a row is NaN instead.
 
     Example:
         >>> convert_rotation(np.array([0.0, 0.0, 1.0, 0.0]), "quat_xyzw", "rotvec")
@@ -90,15 +90,15 @@ def convert_rotation(x: Any, source: str, target: str, *, normalize: bool = Fals
     with quietly(xp):
         parts, absent = known(xp, "x", [rows[:, i] for i in range(width)], source, roundoff(x), normalize, leading)
         if source in _QUATERNIONS and target in _QUATERNIONS and not normalize:
-            made = [parts[_QUATERNIONS[source].index(i)] for i in _QUATERNIONS[target]]
+            result = [parts[_QUATERNIONS[source].index(i)] for i in _QUATERNIONS[target]]
         elif source == "matrix" and target in MATRIX_ENTRIES and not normalize:
-            made = [parts[i] for i in MATRIX_ENTRIES[target]]
+            result = [parts[i] for i in MATRIX_ENTRIES[target]]
         elif source in MATRIX_ENTRIES or target in MATRIX_ENTRIES:
-            made = from_matrix(xp, to_matrix(xp, parts, source), target)
+            result = from_matrix(xp, to_matrix(xp, parts, source), target)
         else:
-            made = _from_quaternion(xp, _to_quaternion(xp, parts, source), target)
-        out = xp.stack([xp.where(absent, math.nan, part) for part in made], -1)
-    return cast(out.reshape(*leading, len(made)), x.dtype)
+            result = _from_quaternion(xp, _to_quaternion(xp, parts, source), target)
+        out = xp.stack([xp.where(absent, math.nan, part) for part in result], -1)
+    return cast(out.reshape(*leading, len(result)), x.dtype)
 
 
 def known(
@@ -111,28 +111,28 @@ def known(
     leading: Sequence[int],
     more: Sequence[Any] = (),
 ) -> tuple[Components, Any]:
-    """The components with a rotation in place of rows that hold NaN, here or in `more`, and which rows these are.
+    """Returns the components, with the identity in rows that hold NaN here or in `more`, and the mask of these rows.
 
-    Raises for rows that are no rotation. Where they cannot be looked at, they count among those with NaN.
+    Raises ArgumentError for rows that are no rotation. If values cannot be read, such rows count as rows with NaN.
     """
     absent = xp.isnan(parts[0])
     for part in (*parts[1:], *more):
         absent = absent | xp.isnan(part)
-    stand_in = _stand_in(source)
-    parts = [xp.where(absent, value, part) for part, value in zip(parts, stand_in, strict=True)]
+    identity = _identity(source)
+    parts = [xp.where(absent, value, part) for part, value in zip(parts, identity, strict=True)]
     wrong, measure, text = _flaw(xp, parts, source, _LENGTH_TOLERANCE + unit_roundoff, normalize)
-    if can_look(xp, parts[0]):
+    if values_are_readable(xp, parts[0]):
         if bool(wrong.any()):
             index = int(np.flatnonzero(wrong if xp is np else wrong.detach().cpu().numpy())[0])
             value = float(measure.reshape(-1)[index])
             raise errors.ArgumentError(f"{argument}: {text.format(value)} at {row_text(index, leading)}")
         return parts, absent
-    parts = [xp.where(wrong, value, part) for part, value in zip(parts, stand_in, strict=True)]
+    parts = [xp.where(wrong, value, part) for part, value in zip(parts, identity, strict=True)]
     return parts, absent | wrong
 
 
-def _stand_in(source: str) -> list[float]:
-    """The components of no rotation."""
+def _identity(source: str) -> list[float]:
+    """Returns the components of the identity."""
     if source in _QUATERNIONS:
         return [float(i == 3) for i in _QUATERNIONS[source]]
     if source in MATRIX_ENTRIES:
@@ -141,7 +141,8 @@ def _stand_in(source: str) -> list[float]:
 
 
 def _flaw(xp: Any, parts: Components, source: str, tolerance: float, normalize: bool) -> tuple[Any, Any, str]:
-    """Returns which rows are no rotation, a number that shows it, and the words around that number."""
+    """Returns the mask of rows that are no rotation, a number for each row that shows it, and a message with a place for that
+    number."""
     largest = _largest(xp, parts)
     infinite = largest == math.inf
     if source in _QUATERNIONS:
@@ -151,7 +152,7 @@ def _flaw(xp: Any, parts: Components, source: str, tolerance: float, normalize: 
         if normalize:
             return wrong, length, "expected quaternions of a finite length above 0, got one of length {:g}"
         wrong = wrong | ~(abs(length - 1) <= tolerance)
-        text = f"expected quaternions of length 1 within {tolerance:.2g}, got one of length {{:g}}; normalize=True takes others"
+        text = f"expected quaternions of length 1 within {tolerance:.2g}, got one of length {{:g}}; normalize=True accepts others"
         return wrong, length, text
     if source == "matrix":
         rows = [parts[0:3], parts[3:6], parts[6:9]]
@@ -174,7 +175,7 @@ def _flaw(xp: Any, parts: Components, source: str, tolerance: float, normalize: 
     if source in MATRIX_ENTRIES:
         _, sine = _two_vectors(xp, *_six(parts, source))
         wrong = infinite | ~(sine > _PARALLEL)
-        return wrong, sine, "expected two finite vectors apart, got some with sine {:g} between them"
+        return wrong, sine, "expected two finite vectors that are not parallel, got two with sine {:g} between them"
     return infinite, largest, "expected finite numbers, got {:g}"
 
 
@@ -182,7 +183,7 @@ def _flaw(xp: Any, parts: Components, source: str, tolerance: float, normalize: 
 
 
 def root(xp: Any, x: Any) -> Any:
-    """The square root, correctly rounded for float32: torch's own on the CPU is not."""
+    """Returns the square root, correctly rounded for float32; torch's own on the CPU is not."""
     if xp is not np and x.dtype == xp.float32:
         return xp.sqrt(x.double()).float()
     return xp.sqrt(x)
@@ -200,7 +201,7 @@ def _cross(a: Sequence[Any], b: Sequence[Any]) -> Components:
 
 
 def _largest(xp: Any, parts: Sequence[Any]) -> Any:
-    """The largest magnitude among the components, without a gradient."""
+    """Returns the largest magnitude of the components, without a gradient."""
     largest = abs(parts[0])
     for part in parts[1:]:
         largest = xp.maximum(largest, abs(part))
@@ -208,7 +209,7 @@ def _largest(xp: Any, parts: Sequence[Any]) -> Any:
 
 
 def _factor(xp: Any, parts: Sequence[Any]) -> Any:
-    """1, or what the components are divided by so that their squares neither overflow nor vanish."""
+    """Returns 1, or a divisor with which the components' squares neither overflow nor underflow."""
     single = parts[0].dtype == xp.float32
     largest = _largest(xp, parts)
     usual = (largest > (2.0**-40 if single else 2.0**-300)) & (largest < (2.0**60 if single else 2.0**500))
@@ -216,25 +217,26 @@ def _factor(xp: Any, parts: Sequence[Any]) -> Any:
 
 
 def _unit(xp: Any, parts: Sequence[Any]) -> tuple[Components, Any]:
-    """The vector at length 1, and whether it had any; of a zero one zeros."""
+    """Returns the vector at length 1, and whether its length was above 0. A zero vector stays zero."""
     factor = _factor(xp, parts)
     parts = [part / factor for part in parts]
     square = _dot(parts, parts)
-    some = square > 0
-    length = root(xp, xp.where(some, square, 1.0))
-    return [part / length for part in parts], some
+    has_length = square > 0
+    length = root(xp, xp.where(has_length, square, 1.0))
+    return [part / length for part in parts], has_length
 
 
 def _two_vectors(xp: Any, a: Sequence[Any], b: Sequence[Any]) -> tuple[tuple[Components, Components], Any]:
-    """Gram-Schmidt: both at length 1, the second across the first; and the sine between them, 0 where one is 0.
+    """Gram-Schmidt: returns both vectors at length 1, the second orthogonal to the first, and the sine between the original
+    vectors, which is 0 if one of them is 0.
 
-    The second is projected twice, which makes it orthogonal to the last digit when it was almost parallel.
+    The second is projected twice, so that it is orthogonal to the last digit even if it was almost parallel.
     """
-    first, some = _unit(xp, a)
-    second, also = _unit(xp, b)
+    first, first_has_length = _unit(xp, a)
+    second, second_has_length = _unit(xp, b)
     along = _dot(first, second)
     across = [y - along * x for x, y in zip(first, second, strict=True)]
-    sine = xp.where(some & also, root(xp, _dot(across, across)), 0.0)
+    sine = xp.where(first_has_length & second_has_length, root(xp, _dot(across, across)), 0.0)
     across, _ = _unit(xp, across)
     along = _dot(first, across)
     across, _ = _unit(xp, [y - along * x for x, y in zip(first, across, strict=True)])
@@ -242,7 +244,7 @@ def _two_vectors(xp: Any, a: Sequence[Any], b: Sequence[Any]) -> tuple[tuple[Com
 
 
 def _six(parts: Components, source: str) -> tuple[Components, Components]:
-    """The two vectors of a 6D rotation."""
+    """Returns the two vectors of a 6D rotation."""
     if source == "rot6d_interleaved":
         return parts[0::2], parts[1::2]
     return parts[0:3], parts[3:6]
@@ -252,7 +254,7 @@ def _six(parts: Components, source: str) -> tuple[Components, Components]:
 
 
 def to_matrix(xp: Any, parts: Components, source: str) -> Components:
-    """An orthonormal matrix, from components without flaws."""
+    """Returns an orthonormal matrix from valid components."""
     if source not in MATRIX_ENTRIES:
         return _matrix_of_quaternion(_to_quaternion(xp, parts, source))
     first, second = (parts[0:3], parts[3:6]) if source == "matrix" else _six(parts, source)
@@ -277,7 +279,7 @@ def product(a: Components, b: Components) -> Components:
 
 
 def turned(m: Components, v: Components) -> Components:
-    """m v"""
+    """Returns the product of a matrix and a vector."""
     return [_dot(m[3 * i : 3 * i + 3], v) for i in range(3)]
 
 
@@ -297,7 +299,8 @@ def _matrix_of_quaternion(q: Components) -> Components:
 
 
 def _quaternion_of_matrix(xp: Any, m: Components) -> Components:
-    """The largest component by the diagonal, the others by it: no difference of near numbers is divided by a small one."""
+    """Computes the largest component from the diagonal, and the others from it, so that no cancelled difference is divided by a
+    small number."""
     squares = [1 + m[0] - m[4] - m[8], 1 - m[0] + m[4] - m[8], 1 - m[0] - m[4] + m[8], 1 + m[0] + m[4] + m[8]]
     xy, xz, yz = m[1] + m[3], m[2] + m[6], m[5] + m[7]
     xw, yw, zw = m[7] - m[5], m[2] - m[6], m[3] - m[1]
@@ -356,7 +359,7 @@ def _vector_of_quaternion(xp: Any, q: Components) -> Components:
 
 
 def _quaternion_of_angles(xp: Any, angles: Components, source: str) -> Components:
-    """A product of three turns about axes, from the left as they act on turned axes."""
+    """Returns the product of three rotations about axes, in the order of intrinsic axes."""
     axes, intrinsic = _axes(source)
     turns = list(zip(axes, angles, strict=True))
     if not intrinsic:
@@ -394,7 +397,10 @@ def _angles_of_quaternion(xp: Any, q: Components, target: str) -> Components:
         a, b, c, d = q[3] - q[j], q[i] + q[k] * sign, q[j] + q[3], q[k] * sign - q[i]
     low, high = c * c + d * d, a * a + b * b
     least = 2.0**-40 if q[0].dtype == xp.float32 else 2.0**-46
-    at_low, at_high = low < least, high < least  # the middle angle's ends, where only one of both halves is known
+    at_low, at_high = (
+        low < least,
+        high < least,
+    )  # at the middle angle's ends only the sum or only the difference is known
     c, d = xp.where(at_low, 1.0, c), xp.where(at_low, 0.0, d)
     a, b = xp.where(at_high, 1.0, a), xp.where(at_high, 0.0, b)
     half_sum, half_difference = xp.arctan2(b, a), xp.arctan2(d, c)
@@ -402,7 +408,7 @@ def _angles_of_quaternion(xp: Any, q: Components, target: str) -> Components:
     middle = xp.where(at_low, 0.0, xp.where(at_high, math.pi, middle))
     first, third = half_sum - half_difference, half_sum + half_difference
     locked = at_low | at_high
-    if intrinsic:  # what is `first` here is the third angle asked for
+    if intrinsic:  # `first` is the third angle of the result
         third = xp.where(at_low, 2 * half_sum, xp.where(at_high, 2 * half_difference, third))
         first = xp.where(locked, 0.0, first)
     else:
@@ -415,13 +421,13 @@ def _angles_of_quaternion(xp: Any, q: Components, target: str) -> Components:
 
 
 def _axes(rotation: str) -> tuple[list[int], bool]:
-    """The axes by number, and whether they turn along."""
+    """Returns the axes' numbers, and whether they are intrinsic."""
     letters = rotation.removeprefix("euler_")
     return ["xyz".index(letter) for letter in letters.lower()], letters.isupper()
 
 
 def within_half_a_turn(xp: Any, x: Any) -> Any:
-    """The same angle in [-pi, pi): x - 2 pi rint(x / 2 pi), with 2 pi in two parts so that no digit of x is lost."""
+    """Returns the same angle in [-pi, pi): x - 2 pi rint(x / 2 pi), with 2 pi in two parts so that no digit of x is lost."""
     turns = xp.round(x / (2 * math.pi))
     if xp is not np:
         turns = turns.detach()

@@ -1,4 +1,4 @@
-"""Actions relative to a state, and back: of joints and of poses."""
+"""Makes actions of joints and poses relative to a state, and absolute again."""
 
 from __future__ import annotations
 
@@ -49,26 +49,27 @@ def relative(
 
     Args:
         x: ``[..., T, D]``, chunks of T actions, float64, float32, float16 or bfloat16, numpy or torch on any device.
-        base: ``[..., D]``, the state of each chunk, its features in the order of x's.
+        base: ``[..., D]``, the state of each chunk, with features in the order of x's.
         kind: ``"joints"``: x - base. The others take poses, x, y, z and a rotation; with base p0, R0 and action p, R:
             ``"se3"``: R0^T (p - p0), R0^T R, the pose in the base's own frame, which UMI and GR00T call relative;
             ``"mixed"``: p - p0, R0^T R, the position in the frame of p, the rotation in the base's;
             ``"base_frame"``: p - p0, R R0^T, both in the frame of p.
-        mask: D bools. Features that are False stay as they are. The others of poses are one pose, or several one after another.
+        mask: D bools. Features that are False stay as they are. For poses the other features are one pose, or several, one
+            after another.
         rotation: the representation in x, base and the result: a name of :func:`convert_rotation`.
         angles: D bools, for joints: differences of these features go the shorter way round, in [-pi, pi).
-        scale: (metres, radians) that become 1 in the result, for ``"base_frame"`` and ``rotation="rotvec"``: (0.05, 0.5)
-            in robosuite, which also clips to [-1, 1].
+        scale: for ``"base_frame"`` with ``rotation="rotvec"``: the (metres, radians) that become 1 in the result. robosuite
+            uses (0.05, 0.5), and also clips to [-1, 1].
         normalize: as in :func:`convert_rotation`.
 
     Returns:
-        ``[..., T, D]`` in x's dtype, framework and device, on torch with gradients to x and base. The arithmetic is in
-        float64 where x or base is, else in float32, and is rounded once. NaN in an action or in its base, which marks
-        padding, is NaN in the result: in that feature of joints, in the whole pose.
+        ``[..., T, D]`` in x's dtype, framework and device, on torch with gradients to x and base. The arithmetic is in float64
+        if x or base is, else in float32, and is rounded once. NaN marks padding: a NaN in an action or in its base gives NaN in
+        the result, for joints in that feature, for poses in the whole pose.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, the row, what was expected and what came: a mask of another
-            width, poses of another width, a base of another shape, and the rotations that convert_rotation refuses.
+        ArgumentError, ArgumentTypeError: a mask, a pose or a base has the wrong width or shape, or a rotation is one that
+            convert_rotation refuses. The message names the argument and the row.
 
     Example:
         >>> relative(np.array([[1.0, 5.0], [2.0, 6.0]]), np.array([1.0, 4.0]), "joints", mask=[True, False])
@@ -93,9 +94,9 @@ def absolute(
 
     Args:
         x: ``[..., T, D]``, relative actions.
-        base: ``[..., D]``, the state that they are relative to: the same that :func:`relative` got.
+        base: ``[..., D]``, the state that they are relative to: the base of :func:`relative`.
         kind, mask, rotation, angles, scale: as in :func:`relative`.
-        normalize: accept quaternions of any length but 0, as a policy gives them. 6D needs no such option.
+        normalize: accept quaternions of any length but 0, such as a policy's output. 6D does not need it.
 
     Returns:
         ``[..., T, D]``: base + x for joints; for poses p0 + R0 p, R0 R (``"se3"``), p0 + p, R0 R (``"mixed"``) or
@@ -126,24 +127,24 @@ def _converted(
     check_chunk("x", x)
     check_row("base", base, "x", x)
     features = x.shape[-1]
-    taken = feature_mask("mask", mask, features)
+    is_converted = feature_mask("mask", mask, features)
     if scale is not None and (kind != "base_frame" or rotation != "rotvec"):
         raise errors.ArgumentError(
-            f"scale: expected with kind='base_frame' and rotation='rotvec', got it with {kind!r} and {rotation!r}"
+            f"scale: expected only with kind='base_frame' and rotation='rotvec', got it with {kind!r} and {rotation!r}"
         )
     if kind == "joints":
-        around = [False] * features if angles is None else feature_mask("angles", angles, features)
+        are_angles = [False] * features if angles is None else feature_mask("angles", angles, features)
         with quietly(xp):
-            made = _joints(xp, action, state[..., None, :], taken, around, back)
-        return cast(made, x.dtype)
+            result = _joints(xp, action, state[..., None, :], is_converted, are_angles, back)
+        return cast(result, x.dtype)
     if angles is not None:
-        raise errors.ArgumentError(f"angles: expected with kind='joints', got it with {kind!r}")
+        raise errors.ArgumentError(f"angles: expected only with kind='joints', got it with {kind!r}")
     width = 3 + rotation_width("rotation", rotation)
-    of_poses = [i for i, named in enumerate(taken) if named]
+    of_poses = [i for i, named in enumerate(is_converted) if named]
     if not of_poses or len(of_poses) % width:
         raise errors.ArgumentError(
             f"{'x' if mask is None else 'mask'}: expected poses of {width} features, x, y, z and {rotation!r},"
-            f" got {len(of_poses)} features; name those of poses with mask="
+            f" got {len(of_poses)} features; mask= selects the features of poses"
         )
     factors = (1.0, 1.0) if scale is None else _scale(scale)
     leading = tuple(x.shape[:-1])
@@ -158,18 +159,18 @@ def _converted(
             pose = [columns[i] for i in at]
             origin = [state[..., i] for i in at]
             rows = leading, leading[:-1]
-            made = _pose(xp, pose, origin, kind, rotation, factors, normalize, back, limits, rows)
-            for i, column in zip(at, made, strict=True):
+            result = _pose(xp, pose, origin, kind, rotation, factors, normalize, back, limits, rows)
+            for i, column in zip(at, result, strict=True):
                 columns[i] = column
         out = xp.stack(columns, -1)
     return cast(out.reshape(*leading, features), x.dtype)
 
 
 def _joints(xp: Any, x: Any, base: Any, mask: list[bool], angles: list[bool], back: bool) -> Any:
-    made = x + base if back else x - base
+    result = x + base if back else x - base
     if any(angles):
-        made = where_features(xp, angles, within_half_a_turn(xp, made), made)
-    return where_features(xp, mask, made, x)
+        result = where_features(xp, angles, within_half_a_turn(xp, result), result)
+    return where_features(xp, mask, result, x)
 
 
 def _scale(scale: Any) -> tuple[float, float]:
@@ -215,14 +216,14 @@ def _pose(
     else:
         p = [ours - theirs for ours, theirs in zip(p, p0, strict=True)]
         p = turned(transposed(m0), p) if kind == "se3" else p
-    made = [*p, *from_matrix(xp, m, rotation)]
+    result = [*p, *from_matrix(xp, m, rotation)]
     if not back and scale != (1.0, 1.0):
-        made = [part / scale[i >= 3] for i, part in enumerate(made)]
-    return [xp.where(absent, math.nan, part) for part in made]
+        result = [part / scale[i >= 3] for i, part in enumerate(result)]
+    return [xp.where(absent, math.nan, part) for part in result]
 
 
 def step_delta(x: Any, first: Any, *, mask: Sequence[bool] | None = None, angles: Sequence[bool] | None = None) -> Any:
-    """Returns what each step adds to the one before it. :func:`cumulate` is the inverse.
+    """Returns the difference of each step to the step before it. :func:`cumulate` is the inverse.
 
     Args:
         x: ``[..., T, D]``, absolute actions or states, float64, float32, float16 or bfloat16, numpy or torch.
@@ -232,7 +233,7 @@ def step_delta(x: Any, first: Any, *, mask: Sequence[bool] | None = None, angles
 
     Returns:
         ``[..., T, D]`` in x's dtype, framework and device, on torch with gradients: x[0] - first, x[1] - x[0], and so on,
-        by one subtraction in float64 where x or first is, else in float32. A step of NaN, or after one, is NaN.
+        by one subtraction in float64 if x or first is, else in float32. A difference with NaN is NaN.
 
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
@@ -241,25 +242,25 @@ def step_delta(x: Any, first: Any, *, mask: Sequence[bool] | None = None, angles
     check_chunk("x", x)
     check_row("first", first, "x", x)
     features = x.shape[-1]
-    taken = feature_mask("mask", mask, features)
-    around = [False] * features if angles is None else feature_mask("angles", angles, features)
+    is_converted = feature_mask("mask", mask, features)
+    are_angles = [False] * features if angles is None else feature_mask("angles", angles, features)
     before = xp.concatenate([start[..., None, :], steps], -2)[..., :-1, :]
     with quietly(xp):
-        return cast(_joints(xp, steps, before, taken, around, back=False), x.dtype)
+        return cast(_joints(xp, steps, before, is_converted, are_angles, back=False), x.dtype)
 
 
 def cumulate(d: Any, first: Any, *, mask: Sequence[bool] | None = None, angles: Sequence[bool] | None = None) -> Any:
-    """Adds up steps from a state on: the inverse of :func:`step_delta`.
+    """Adds up steps, beginning with a state: the inverse of :func:`step_delta`.
 
     Args:
-        d: ``[..., T, D]``, what each step adds.
+        d: ``[..., T, D]``, the difference of each step.
         first: ``[..., D]``, the state that step 0 is added to.
         mask, angles: as in :func:`step_delta`. Sums of angles end in [-pi, pi).
 
     Returns:
         ``[..., T, D]`` in d's dtype, framework and device, on torch with gradients: first + d[0], first + d[0] + d[1], and
-        so on. The sums are in float64 whatever the types, and each is rounded once: float16 does not drift. Digits that the
-        steps lost before stay lost. From a NaN on the feature is NaN.
+        so on. The sums are always in float64, and each is rounded once, so float16 does not drift. Digits that the steps lost
+        before stay lost. After a NaN the feature is NaN.
 
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
@@ -268,26 +269,26 @@ def cumulate(d: Any, first: Any, *, mask: Sequence[bool] | None = None, angles: 
     check_chunk("d", d)
     check_row("first", first, "d", d)
     features = d.shape[-1]
-    taken = feature_mask("mask", mask, features)
-    around = [False] * features if angles is None else feature_mask("angles", angles, features)
+    is_converted = feature_mask("mask", mask, features)
+    are_angles = [False] * features if angles is None else feature_mask("angles", angles, features)
     steps, start = cast(d, xp.float64), cast(first, xp.float64)
     with quietly(xp):
         sums = xp.cumsum(steps, -2) + start[..., None, :]
-        if any(around):
-            sums = where_features(xp, around, within_half_a_turn(xp, sums), sums)
-        return cast(where_features(xp, taken, sums, steps), d.dtype)
+        if any(are_angles):
+            sums = where_features(xp, are_angles, within_half_a_turn(xp, sums), sums)
+        return cast(where_features(xp, is_converted, sums, steps), d.dtype)
 
 
 def reached_state(states: Any) -> Any:
-    """Returns the state that each step reaches, as its action: s[t + 1].
+    """Returns, as the action of each step, the state that it reaches: s[t + 1].
 
-    Differences are ``step_delta(reached_state(s), s[..., 0, :])``, of Euler angles with ``angles=``.
+    For differences use ``step_delta(reached_state(s), s[..., 0, :])``, with ``angles=`` for Euler angles.
 
     Args:
         states: ``[..., T, D]``, float64, float32, float16 or bfloat16, numpy or torch.
 
     Returns:
-        ``[..., T, D]``, likewise. The last row is NaN.
+        ``[..., T, D]``, in states' dtype, framework and device. The last row is NaN.
 
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.

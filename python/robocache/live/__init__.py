@@ -1,5 +1,5 @@
-"""The windows of training while the robot runs: rings take rows, an aligner makes batches, chunks give actions, and a recorder
-writes the rows to a cache."""
+"""Training's windows on a running robot: rings take rows, an aligner makes batches, chunks give actions, and a recorder writes
+the rows to a cache."""
 
 from .aligner import Aligner, Ring
 from .chunks import Chunks

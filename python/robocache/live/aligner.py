@@ -1,4 +1,4 @@
-"""Rings take rows as they come; an aligner gives the batches of one that a Loader would have made of them."""
+"""Rings take rows as they arrive. An aligner makes batches of one sample from them, equal to a Loader's."""
 
 from __future__ import annotations
 
@@ -37,35 +37,37 @@ _aligner_bad_frames = _lib.function("aligner_bad_frames")
 class TakenRows(NamedTuple):
     """Rows of a ring, in the order of their stamps."""
 
-    start: int  # the number of the first row; above the wanted one if the ring has forgotten rows
+    start: int  # the number of the first row; larger than requested if the ring has forgotten rows
     time_ns: np.ndarray  # int64 [n]
     arrival_ns: np.ndarray  # int64 [n]
     rows: Any  # [n, *shape], or a list of n files
 
 
 class Ring:
-    """The last rows of one stream. Threads push them as they come; aligners read them meanwhile.
+    """The last rows of one stream. Threads push rows while aligners read them.
 
-    Rows are kept in the order of their stamps. A row up to `lateness_s` older than the newest takes its own index among them; an
-    older one is dropped and counted. So whatever is older than the newest row by more than `lateness_s` is final.
+    Rows are kept in the order of their stamps. A row up to `lateness_s` older than the newest row is put in its place in that
+    order; an older row is dropped and counted. So all rows that are older than the newest by more than `lateness_s` are final.
 
     Args:
-        shape: of a row, ``(7,)``; of a camera ``(height, width, channels)``.
-        dtype: of a row: any of a cache's.
-        span_s: how far behind the newest row rows are kept, in seconds: the longest window and the lateness, at least.
-        lateness_s: how late a row may come, in seconds of its stamp behind the newest's. 0: stamps ascend.
-        codec: of a camera: ``"raw"``: rows are pixels; ``"jpeg"`` or ``"png"``: rows are files.
-        on_rewind: a stamp that is older than the newest by more than `span_s`: ``"refuse"``: the row is dropped; ``"segment"``: it
-            is the first of a new segment, over whose start no window reaches.
-        most_ahead_s: a stamp more than this ahead of its arrival is refused, as is one at 0 or below.
-        names: of the features of a row, in its order. None: rows are taken to have the order of the aligner's spec.
+        shape: the shape of a row, ``(7,)``; for a camera ``(height, width, channels)``.
+        dtype: the dtype of a row: any that a cache may have.
+        span_s: rows up to this much older than the newest are kept, in seconds: at least the longest window plus the lateness.
+        lateness_s: the most that a row's stamp may lag behind the newest stamp, in seconds. 0: stamps ascend.
+        codec: for a camera: ``"raw"``: rows are pixels; ``"jpeg"`` or ``"png"``: rows are files.
+        on_rewind: what happens with a stamp that is older than the newest by more than `span_s`. ``"refuse"``: the row is
+            dropped; ``"segment"``: it begins a new segment, and no window extends across its start.
+        most_ahead_s: a stamp that is more than this ahead of its arrival is refused, and so is a stamp of 0 or less.
+        names: the features' names, in the order of a row. None: rows are assumed to have the order of the aligner's spec.
 
     Attributes:
-        names: those given, or those of the first aligner's spec or of the topic that has some; others are refused there.
+        names: the argument, else the names of the first aligner's spec, or topic, that has names. Later specs and topics must
+            have the same names.
         newest_ns: the largest stamp, or None.
-        arrival_ns: when the row of that stamp first came, or None.
-        counts: ``{"pushed", "kept", "reordered", "too_late", "refused", "segments", "duplicates"}``: what became of the rows.
-            Pushed are kept + reordered + too_late + refused + segments; duplicates, with a stamp that another row had, are kept.
+        arrival_ns: when a row with that stamp first arrived, or None.
+        counts: ``{"pushed", "kept", "reordered", "too_late", "refused", "segments", "duplicates"}``: the numbers of rows.
+            pushed = kept + reordered + too_late + refused + segments; duplicates have a stamp that another row has, and are
+            kept.
 
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
@@ -105,10 +107,11 @@ class Ring:
         self._name("names", names)
 
     def _name(self, where: str, names: Sequence[str] | None) -> None:
-        """Names the features, or compares names with those that the ring has.
+        """Sets the features' names, or compares them with the ring's.
 
         Raises:
-            ArgumentError, ArgumentTypeError: they are other ones or in another order, or not one a feature.
+            ArgumentError, ArgumentTypeError: the names differ or are in another order, or their number is not that of the
+                features.
         """
         if not names:
             return
@@ -129,11 +132,11 @@ class Ring:
 
         Args:
             time_ns: its stamp, int64 nanoseconds.
-            row: an array of the ring's shape and dtype; of ``"jpeg"`` and ``"png"`` the file's bytes.
-            arrival_ns: when it came. None: now.
+            row: an array of the ring's shape and dtype; for ``"jpeg"`` and ``"png"`` the file's bytes.
+            arrival_ns: when the row arrived. None: now.
 
         Returns:
-            what became of it: ``"kept"``, ``"reordered"``, ``"too_late"``, ``"refused"`` or ``"segment"``.
+            What happened to the row: ``"kept"``, ``"reordered"``, ``"too_late"``, ``"refused"`` or ``"segment"``.
 
         Raises:
             ArgumentError, ArgumentTypeError: the row has another shape or dtype, or a file another codec. A file with a damaged
@@ -142,7 +145,11 @@ class Ring:
         if self.codec in (None, "raw"):
             try:
                 array = np.asarray(row)
-            except (TypeError, ValueError, RuntimeError) as error:  # torch's: on a device, bfloat16, with a gradient
+            except (
+                TypeError,
+                ValueError,
+                RuntimeError,
+            ) as error:  # torch raises these on a device, for bfloat16, and with a gradient
                 raise errors.ArgumentTypeError(
                     f"row: expected an array of numpy, got {type(row).__name__}: {error}"
                 ) from None
@@ -159,9 +166,9 @@ class Ring:
             raise errors.ArgumentTypeError(
                 f"row: expected the bytes of a file, since the ring's codec is {self.codec!r}, got {type(row).__name__}"
             )
-        came = time.time_ns() if arrival_ns is None else arrival_ns
-        became: str = _ring_push(self._handle, time_ns, came, _lib.from_numpy(array))
-        return became
+        arrival = time.time_ns() if arrival_ns is None else arrival_ns
+        result: str = _ring_push(self._handle, time_ns, arrival, _lib.from_numpy(array))
+        return result
 
     def take(self, start: int, *, most: int, unsettled: bool = False) -> TakenRows:
         """Returns final rows by their numbers. A row's number counts the rows before it since the ring began.
@@ -203,29 +210,31 @@ class Ring:
 
 
 class Aligner:
-    """Gives the batches of one that a :class:`Loader` of the same spec would have made of the rings' rows, bit for bit.
+    """Makes batches of one sample from the rings' rows, bit for bit those of a :class:`Loader` with the same spec.
 
-    A target is settled when no row that may still come changes its value. The frontier is the newest moment all of whose targets
-    are settled: that is what a policy was trained on. "Now" has held and missing rows that training never had.
+    A target is settled when no later arrival can change its value. The frontier is the newest moment with all targets settled.
+    At the frontier a batch is as in training. At the present moment it would have held and missing rows that training never
+    had.
 
     Args:
         spec: ``loader.spec``, or the path of a file that :meth:`Loader.save_spec` wrote.
-        rings: ``{key: Ring}``, one for each key of the spec but the outputs.
-        outputs: the keys that the policy puts out, such as ``["action"]``. The batch does not have them, and has ``<key>_base`` where
-            their conversions compare with a state: :meth:`Spec.to_absolute` needs it.
-        device: ``"cpu"``, or ``"cuda"``/``"cuda:N"``: aligned on the CPU and copied once; JPEG and PNG are decoded on the CPU, and
-            frames are resized on the device. The batch is queued on torch's current stream.
-        framework: ``"torch"`` (default where it is installed) or ``"numpy"``.
-        max_age_s: in seconds. :meth:`latest` raises StaleError if a ring got no newer row for longer, or if its newest row is older
-            than another ring's by more. None: no limit.
+        rings: ``{key: Ring}``, one for each key of the spec except the outputs.
+        outputs: the keys of the policy's output, such as ``["action"]``. The batch lacks them. If their conversions compare
+            with a state, it has ``<key>_base``, which :meth:`Spec.to_absolute` needs.
+        device: ``"cpu"``, or ``"cuda"``/``"cuda:N"``: rows are aligned on the CPU and copied once; JPEG and PNG are decoded on
+            the CPU, and frames are resized on the device. The work is queued on torch's current stream.
+        framework: ``"torch"`` (default if it is installed) or ``"numpy"``.
+        max_age_s: :meth:`latest` raises StaleError if a ring gets no newer row for this many seconds, or if its newest row is
+            older than another ring's by more. None: no limit.
 
-    A batch has the Loader's keys, except for goals, which the caller gives, of one sample: ``<key>`` ``[1, T, ...]``,
-    ``<key>_is_pad`` ``[1, T]``, with `return_age` ``<key>_age``; ``time_ns`` ``[1]``, the moment; and ``anchor_age_ns`` ``[1]`` int64, the newest stamp of all rings less the moment. The next
-    batch takes the same memory: copy what you keep. One thread uses an aligner.
+    A batch has the Loader's keys, without goals, which the caller chooses: ``<key>`` ``[1, T, ...]``, ``<key>_is_pad`` ``[1,
+    T]``, with `return_age` ``<key>_age``; ``time_ns`` ``[1]``, the moment; and ``anchor_age_ns`` ``[1]`` int64, the newest
+    stamp of all rings minus the moment. The next batch overwrites its memory: copy values that you keep. Only one thread may
+    use an aligner.
 
     Raises:
-        ArgumentError, ArgumentTypeError: a key without a ring, rows of another shape, dtype or codec than the spec's, features of
-            other names or in another order, a span shorter than the window.
+        ArgumentError, ArgumentTypeError: a key has no ring; rows have another shape, dtype or codec than in the spec; features
+            have other names or another order; a span is shorter than the window.
 
     Example:
         >>> aligner = robocache.live.Aligner("spec.json", {"joint": joint})
@@ -257,7 +266,7 @@ class Aligner:
             raise errors.ArgumentTypeError(f"outputs: expected a list of keys, got {outputs!r}")
         handles = [x for key, ring in rings.items() for x in (_lib.text("rings", key), ring._handle)]
         handles += [x for key in outputs for x in (_lib.text("outputs", key), None)]
-        device = str(device)  # a torch.device is taken too
+        device = str(device)  # it may be a torch.device
         self._torch = _framework(framework, device)
         if self._torch is not None and device == "cuda" and self._torch.cuda.is_available():
             device = f"cuda:{self._torch.cuda.current_device()}"
@@ -277,7 +286,7 @@ class Aligner:
                 size = int(np.prod(shape)) * _lib.numpy_dtype(dtype).itemsize
                 self._batch[name] = memory[offset : offset + size].view(_lib.numpy_dtype(dtype)).reshape(shape)
             return
-        # Not zeros: their kernel would be on the stream that is current here, and batches are on that of latest().
+        # Not zeros: they would be written on the stream that is current now, but batches on the stream of latest().
         self._memory = self._torch.empty(described["bytes"] + 63, dtype=self._torch.uint8, device=device)
         self._memory = self._memory[-self._memory.data_ptr() % 64 :]
         for name, dtype, shape, offset in arrays:
@@ -286,33 +295,33 @@ class Aligner:
             self._batch[name] = self._memory[offset : offset + size].view(kind).reshape(shape)
 
     def frontier(self) -> int | None:
-        """The newest moment all of whose targets are settled, in ns; None where a stream has no such moment yet."""
+        """Returns the newest moment with all targets settled, in ns; None if a stream has none yet."""
         frontier: int | None = _aligner_frontier(self._handle)
         return frontier
 
     def latest(self, *, now_ns: int | None = None) -> dict[str, Any] | None:
-        """The batch at the frontier; None before anything is settled.
+        """Returns the batch at the frontier; None if there is no frontier yet.
 
         Args:
-            now_ns: the time for `max_age_s`, by the clock of the arrivals. None: now. Replays give it.
+            now_ns: the time for `max_age_s`, by the clock of the arrivals, for replays. None: now.
 
         Raises:
             StaleError: a ring is older than `max_age_s`; or it has forgotten rows that the window needs, because its `span_s` is
-                shorter than the window plus the delay of the slowest stream. The error names the ring.
+                shorter than the window plus the delay of the slowest stream. The message names the ring.
         """
         if self._max_age_ns is not None:
             self._check_age(self._max_age_ns, time.time_ns() if now_ns is None else whole("now_ns", now_ns))
         return dict(self._batch) if _aligner_latest(self._handle, self._memory) else None
 
     def at(self, time_ns: int, *, settled: bool = False) -> dict[str, Any]:
-        """The batch at a moment. Targets that are not settled are padding.
+        """Returns the batch at a moment. Targets that are not settled are padding.
 
         Args:
-            settled: raise instead.
+            settled: True: raise an error if a target is not settled.
 
         Raises:
             StaleError: a ring has forgotten rows that the window needs; with `settled`: some targets are not settled.
-            ArgumentError: a moment beyond 2^62 ns.
+            ArgumentError: the moment is beyond 2^62 ns.
         """
         unsettled: int = _aligner_at(self._handle, self._memory, whole("time_ns", time_ns))
         if settled and unsettled:
@@ -324,7 +333,7 @@ class Aligner:
 
     @property
     def bad_frames(self) -> int:
-        """Frames so far that did not decode: they are black and padding."""
+        """The number of frames so far that did not decode. They are black and padding."""
         frames: int = _aligner_bad_frames(self._handle)
         return frames
 
@@ -335,12 +344,12 @@ class Aligner:
             if silent_ns > limit:
                 raise errors.StaleError(
                     f"rings[{key!r}]: expected a newer row within {limit / 1e9} s, got none for {silent_ns / 1e9} s; check "
-                    "that the sensor still sends, and the ring's counts"
+                    "that the sensor still sends, and look at the ring's counts"
                 )
-        found = _aligner_stalest(self._handle)
-        if found is None:
+        described = _aligner_stalest(self._handle)
+        if described is None:
             return
-        stalest = json.loads(found)
+        stalest = json.loads(described)
         if stalest["behind_ns"] > limit:
             raise errors.StaleError(
                 f"rings[{stalest['key']!r}]: expected a row within {limit / 1e9} s of the newest of all rings, got one that is "
@@ -356,7 +365,7 @@ def _ns(name: str, seconds: Any) -> int:
 
 
 def _framework(name: str | None, device: str) -> ModuleType | None:
-    """torch, or None for numpy."""
+    """Returns torch, or None for numpy."""
     if name not in (None, "torch", "numpy"):
         raise errors.ArgumentError(f"framework: expected 'torch' or 'numpy', got {name!r}")
     if name == "numpy":

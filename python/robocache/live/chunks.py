@@ -1,4 +1,4 @@
-"""A policy's action chunks become the action at a moment: by the stamps of their steps, never by counting calls."""
+"""Computes the action at a moment from a policy's action chunks, by the stamps of their steps instead of by counting calls."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ _array_of = _lib.function("array_of")
 
 
 class Chunks:
-    """The chunks that a policy has put out, and the action at a moment.
+    """The chunks of a policy, and the action at a moment.
 
-    Each step of a chunk has a stamp: its anchor's plus its offset. A step counts from its stamp to the next one's, the last for
-    as long as the one before it. So steps that were over when the chunk came are passed over by time. One thread may put chunks
+    Each step of a chunk has a stamp: the anchor's plus its offset. A step holds from its stamp to the next step's, the last
+    step for as long as the step before it. So steps that ended before the chunk arrived are skipped. One thread may put chunks
     while another asks for actions.
 
     Args:
-        mode: ``"newest"``: the action is that of the newest chunk that has one at the moment. ``"ensemble"``: the mean of all that have
-            one, weighted by exp(-`decay` i), i = 0 for the oldest (ACT, Zhao et al., 2023). ``"cross-fade"``: from the action before
-            to the newest chunk's, in a straight line over `fade_s` seconds from the first moment asked for after it came. Both mix
-            numbers; quaternions and angles that the spec's methods or conversions name go the shorter way round.
+        mode: ``"newest"``: the action of the newest chunk that has one at the moment. ``"ensemble"``: the mean over all chunks
+            that have one, weighted by exp(-`decay` i), i = 0 for the oldest (ACT, Zhao et al., 2023). ``"cross-fade"``: a
+            straight line from the earlier action to the newest chunk's, over `fade_s` seconds from the first moment asked for
+            after the chunk arrived. Both mix numbers; quaternions and angles, which the spec's methods or conversions name, go
+            the shorter way round.
         decay: ACT's m.
-        fade_s: seconds.
-        spec: a :class:`robocache.Spec`: with `key`, :meth:`put` takes the policy's output as it is, and the spec's offsets.
-        key: the key of the spec whose values the policy puts out.
+        fade_s: the duration of a cross-fade, in seconds.
+        spec: a :class:`robocache.Spec`: with `key`, :meth:`put` takes the policy's raw output and uses the spec's offsets.
+        key: the spec's key of the policy's output.
 
     Attributes:
-        starved: moments asked for at which no chunk had an action.
-        covered_until_ns: the moment from which on no chunk has an action; None before the first chunk.
+        starved: the number of moments asked for without an action.
+        covered_until_ns: from this moment on no chunk has an action; None before the first chunk.
 
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
@@ -65,7 +66,7 @@ class Chunks:
         if (spec is None) != (key is None):
             raise errors.ArgumentError("spec, key: expected both or none")
         if spec is not None and key not in spec.keys:
-            raise errors.ArgumentError(f"key: expected one of the spec's, {', '.join(spec.keys)}, got {key!r}")
+            raise errors.ArgumentError(f"key: expected a key of the spec, {', '.join(spec.keys)}, got {key!r}")
         self._spec, self._key = spec, key
         turns = [] if spec is None else _turns(spec.keys[key or ""])
         self._handle = _chunks_open(
@@ -87,13 +88,15 @@ class Chunks:
 
         Args:
             anchor_ns: the moment of the observation that the policy saw: ``batch["time_ns"]``.
-            offsets_s: ``[T]`` ascending seconds from it, a step each; None: those of the spec's key.
+            offsets_s: ``[T]``, the ascending offsets of the steps from the anchor, in seconds. None: the offsets of the spec's
+                key.
             actions: ``[T, D]``, or ``[1, T, D]``.
-            batch: with a spec, the batch that the policy saw: `actions` are then its output, which is unnormalised and converted
-                back as :meth:`Spec.to_absolute` does it. None: they are as recorded.
+            batch: with a spec, the batch that the policy saw. `actions` are then the policy's raw output, which is unnormalised
+                and converted back as by :meth:`Spec.to_absolute`. None: `actions` are in recorded units.
 
         Raises:
-            ArgumentError: the batch has another moment than `anchor_ns`: an aligner's next batch takes the same memory.
+            ArgumentError: the batch's moment is not `anchor_ns`, such as after an aligner's next batch, which has the same
+                memory.
         """
         anchor = whole("anchor_ns", anchor_ns)
         if offsets_s is None:
@@ -108,8 +111,8 @@ class Chunks:
             moment = int(batch["time_ns"][0]) if "time_ns" in batch else anchor
             if moment != anchor:
                 raise errors.ArgumentError(
-                    f"batch: expected the one of the moment {anchor}, got that of {moment}; an aligner's next batch takes the "
-                    "same memory: copy what you keep"
+                    f"batch: expected the batch of the moment {anchor}, got that of {moment}; an aligner's next batch overwrites "
+                    "the memory: copy values that you keep"
                 )
             actions = self._as_recorded(actions, batch)
         values = np.array(
@@ -123,24 +126,25 @@ class Chunks:
         _chunks_put(self._handle, _lib.from_numpy(anchor + offsets), _lib.from_numpy(np.ascontiguousarray(values)))
 
     def at(self, time_ns: int) -> np.ndarray | None:
-        """The action ``[D]`` float64 at a moment; None, which :attr:`starved` counts, where no chunk has one.
+        """Returns the action at a moment, ``[D]`` float64. If no chunk has one, returns None, and :attr:`starved` counts it.
 
-        Moments are asked for in ascending order: chunks that have no action at or after one are forgotten.
+        Ask for moments in ascending order: chunks without an action at or after the moment are dropped.
         """
         action = _chunks_at(self._handle, whole("time_ns", time_ns))
         return None if action is None else _lib.to_numpy(action)
 
     def leftover(self, time_ns: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rest of the newest chunk behind a moment: stamps ``[n]`` and actions ``[n, D]``, which real-time chunking
-        begins its next chunk with."""
+        """Returns the rest of the newest chunk after a moment: stamps ``[n]`` and actions ``[n, D]``. Real-time chunking begins
+        its next chunk with them."""
         rest = _chunks_leftover(self._handle, whole("time_ns", time_ns))
         stamps, actions = (_lib.to_numpy(_array_of(rest, None, index)) for index in range(2))
         return stamps, actions.reshape(len(stamps), -1 if len(stamps) else 0)
 
     def frozen(self, time_ns: int) -> int:
-        """Returns the number of steps of the newest chunk that begin at or before a moment: no new chunk replaces them until then.
+        """Returns the number of steps of the newest chunk that begin at or before a moment. A chunk that arrives then cannot
+        replace them.
 
-        Of what :meth:`leftover` gives at the moment t, ``frozen(u) - frozen(t)`` are carried out before u.
+        Of the steps that :meth:`leftover` returns at t, ``frozen(u) - frozen(t)`` are executed before u.
         """
         frozen: int = _chunks_frozen(self._handle, whole("time_ns", time_ns))
         return frozen
@@ -157,7 +161,7 @@ class Chunks:
 
     def _as_recorded(self, output: Any, batch: Mapping[str, Any]) -> Any:
         if self._spec is None or self._key is None:
-            raise errors.ArgumentError("batch: goes with a spec, got none")
+            raise errors.ArgumentError("batch: expected a spec with it, got none")
         fields = self._spec.keys[self._key]
         if fields["convert"] is not None:
             return self._spec.to_absolute(self._key, output, batch)
@@ -171,7 +175,9 @@ def _turns(fields: Mapping[str, Any]) -> list[tuple[int, int, str]]:
         width = {"angle": 1, "slerp": 4}.get(method)
         if width is not None:
             turns |= {(at, at + width, method) for at in range(begin, end, width)}
-    for step in fields["convert"]["steps"][:1] if fields["convert"] else ():  # later ones count converted features
+    for step in (
+        fields["convert"]["steps"][:1] if fields["convert"] else ()
+    ):  # later conversions count converted features
         turns |= {(at, at + 1, "angle") for at in step["angles"]}
         if not step["rotation"].startswith("quat"):
             continue

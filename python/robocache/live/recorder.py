@@ -30,7 +30,7 @@ class LostRowsWarning(UserWarning):
 
 
 class Recorder:
-    """Writes the rows of rings to a cache, in a thread of its own, while sensors push and a policy reads.
+    """Writes the rows of rings to a cache, in its own thread, while sensors push and a policy reads.
 
     The thread takes a row once it is final (older than the ring's newest by more than its `lateness_s`), so a stream's rows are
     in the order of their stamps. At the end of an episode it takes all rows. Each ring becomes a stream of the same name, and
@@ -60,8 +60,8 @@ class Recorder:
     If several clocks are set back one after another, each begins an episode.
 
     Raises:
-        FileError: as :class:`Writer` does. If the thread gets it, it warns at once, and the next call raises the error.
-        ArgumentError, ArgumentTypeError: naming the argument.
+        FileError: as :class:`Writer`. If the error is in the thread, it warns at once, and the next call raises the error.
+        ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
 
     Warns:
         LostRowsWarning: when a ring first loses rows; and at the end, with the counts.
@@ -87,8 +87,8 @@ class Recorder:
         if not isinstance(rings, Mapping) or not rings or not all(isinstance(ring, Ring) for ring in rings.values()):
             raise errors.ArgumentTypeError(f"rings: expected {{name: Ring}}, got {rings!r}")
         self._rings = {_lib.text("rings", name): ring for name, ring in rings.items()}
-        made = [name + ARRIVAL for name in rings] + [MOMENTS]
-        if taken := [name for name in made if name in rings]:
+        own_streams = [name + ARRIVAL for name in rings] + [MOMENTS]
+        if taken := [name for name in own_streams if name in rings]:
             raise errors.ArgumentError(f"rings: expected no name of the recorder's own streams, got {taken[0]!r}")
         if unknown := [name for name in streams or () if name not in rings]:
             raise errors.ArgumentError(f"streams: expected names of rings, {', '.join(rings)}, got {unknown[0]!r}")
@@ -121,7 +121,7 @@ class Recorder:
         self._thread.start()
 
     def start(self, **metadata: Any) -> None:
-        """Begins an episode. It gets the rows that come from now on.
+        """Begins an episode with the rows that arrive from now on.
 
         Args:
             metadata: columns of the episodes table, as of :meth:`Writer.episode`.
@@ -136,7 +136,7 @@ class Recorder:
             self._begin(metadata)
 
     def stop(self, **metadata: Any) -> None:
-        """Ends the episode with all rows that came until now, final or not. Returns when it is in the cache.
+        """Ends the episode with all rows that have arrived, final or not. Returns when it is in the cache.
 
         Args:
             metadata: further columns, such as ``success=True``.
@@ -150,7 +150,7 @@ class Recorder:
             self._commit()
 
     def saw(self, time_ns: int, now_ns: int | None = None) -> None:
-        """Records the moment of a batch that the policy got, in the stream ``policy.moment_ns``. ``robocache skew`` reads it.
+        """Records the moment of a batch for the policy, in the stream ``policy.moment_ns``, which ``robocache skew`` reads.
 
         Args:
             time_ns: the batch's moment, ``batch["time_ns"][0]``.
@@ -195,7 +195,7 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()  # after an exception too: what was recorded is kept
+        self.close()  # also after an exception, so that the recording is kept
 
     def __repr__(self) -> str:
         return f"robocache.live.Recorder({self._writer.path!r}, {', '.join(self._rings)})"
@@ -279,7 +279,7 @@ class Recorder:
             self._append(MOMENTS, stamps, np.ascontiguousarray(moments[:, 1]))
 
     def _take_rows(self, name: str, ring: Ring, most: int, unsettled: bool) -> int:
-        """Takes up to `most` rows of a ring. Returns how many."""
+        """Takes up to `most` rows of a ring. Returns their number."""
         taken = ring.take(self._numbers[name], most=most, unsettled=unsettled)
         if taken.start > self._numbers[name]:
             self._lose(name, taken.start - self._numbers[name])

@@ -23,7 +23,7 @@ _SPANS_SHOWN = 3
 
 @dataclass
 class SkewSpan:
-    """Neighbouring moments whose windows differ."""
+    """A run of moments whose windows differ."""
 
     episode: int
     start_s: float  # since the episode's begin
@@ -41,10 +41,11 @@ class KeySkew:
         differ: the number of windows that differ from training's in a step that training has.
         older_ms: how much older the policy's newest row for the last step was than training's; the mean.
         oldest_ms: the same; the maximum.
-        not_settled: the number of windows with steps that the aligner masks, because their rows had not come.
+        not_settled: the number of windows with steps that the aligner masks, because their rows had not arrived.
         delay_ms: a row's arrival minus its stamp; the median.
         longest_delay_ms: the same; the quantile 0.99.
-        too_late: rows that the ring dropped because they came later than its `lateness_s`, by the recording's provenance.
+        too_late: the number of rows that the ring dropped because they came later than its `lateness_s`, from the recording's
+            provenance.
         spans: the spans of time in which windows differ, the one with the most windows first.
     """
 
@@ -66,9 +67,10 @@ class Skew:
 
     Attributes:
         recorded: the recording's path.
-        moments: ``"recorded"``: the moments that the policy got; ``"now"``: drawn, as for a policy that asks for now.
+        moments: ``"recorded"``: the moments of the policy's batches; ``"now"``: drawn, as for a policy that always takes the
+            present moment.
         compared: the number of compared moments.
-        left_out: the number of other moments: their windows reach behind the last row of a stream.
+        left_out: the number of other moments: their windows extend beyond the last row of a stream.
         behind_ms: the time at which the policy got a moment, minus the moment; the median.
         keys: ``{key: KeySkew}``, in descending order of `older_ms`, then of `delay_ms`.
         outputs: keys that are not compared: they are not recorded, or have steps in the future, which no policy sees.
@@ -90,25 +92,25 @@ class Skew:
         source = (
             "that the policy got"
             if self.moments == "recorded"
-            else "of a policy that asks for now (none were recorded)"
+            else "of a policy that takes the present moment (none were recorded)"
         )
         lines = [
             f"{self.recorded}: {count(self.compared, 'moment')} {source}, {self.behind_ms:.1f} ms behind now (median)"
         ]
         if self.left_out:
-            lines.append(f"  {count(self.left_out, 'moment')} more reach behind the last row of a stream: left out")
+            lines.append(f"  {count(self.left_out, 'moment')} more extend beyond the last row of a stream: left out")
         for name, key in self.keys.items():
-            what = f"{'camera' if key.camera else 'stream'} {name}"
+            stream = f"{'camera' if key.camera else 'stream'} {name}"
             if key.differ:
                 lines.append(
-                    f"{what}: what the policy saw was {key.older_ms:.1f} ms older than in training (mean; at most "
+                    f"{stream}: what the policy saw was {key.older_ms:.1f} ms older than in training (mean; at most "
                     f"{key.oldest_ms:.1f} ms); {key.differ} of {count(key.windows, 'window')} differ"
                 )
             else:
-                lines.append(f"{what}: {count(key.windows, 'window')}, none differs from training's")
+                lines.append(f"{stream}: {count(key.windows, 'window')}, none differs from training's")
             side = "before their stamps, which are ahead" if key.delay_ms < 0 else "after their stamps"
             lines.append(
-                f"  delay: its rows come {abs(key.delay_ms):.1f} ms {side} (median; {key.longest_delay_ms:.1f} ms at 99 %)"
+                f" delay: its rows come {abs(key.delay_ms):.1f} ms {side} (median; {key.longest_delay_ms:.1f} ms at 99 %)"
             )
             for span in key.spans[:_SPANS_SHOWN]:
                 lines.append(
@@ -118,7 +120,7 @@ class Skew:
                 lines.append(f"  where: {len(key.spans) - _SPANS_SHOWN} more parts")
             if key.differ:
                 lines.append(
-                    "  why: training has rows that had not come when the policy got the window; aligner.latest() gives the "
+                    " why: training has rows that had not arrived when the policy got the window; aligner.latest() returns the "
                     "newest moment that has them all"
                 )
             if key.too_late:
@@ -126,7 +128,7 @@ class Skew:
                     f"  {count(key.too_late, 'row')} came later than the ring's lateness_s and are in no window: make it longer"
                 )
         if self.outputs:
-            lines.append(f"not compared, since the policy puts them out: {', '.join(self.outputs)}")
+            lines.append(f"not compared, since they are the policy's output: {', '.join(self.outputs)}")
         return "\n".join(lines)
 
 
@@ -144,15 +146,15 @@ def skew(
 ) -> Skew:
     """Compares the windows that a policy saw with those of a Loader on the recording, moment by moment.
 
-    Rows are replayed by their arrivals. For each moment two windows are made: of the rows that had come by then, and of all rows.
-    The second has the bits of training. Frames are compared by their indices, not by their pixels.
+    Rows are replayed by their arrivals. For each moment two windows are made: from the rows that had arrived by then, and from
+    all rows. The second has the bits of training. Frames are compared by their indices, not by their pixels.
 
     Args:
         recorded: a cache that a :class:`Recorder` wrote, or its path. A key's stream has the name of the key, or else of the
             spec's stream.
         spec: ``loader.spec``, or the path of a file that :meth:`Loader.save_spec` wrote.
         moments: how many moments to draw if the recording has none of a policy (:meth:`Recorder.saw`). They are those of a
-            policy that asks for now.
+            policy that takes the present moment.
 
     Raises:
         ArgumentError: no key of the spec is recorded, a stream has no arrivals, rows have another shape or dtype than the spec's, or
@@ -170,49 +172,49 @@ def skew(
     picking, cameras = _picking_spec(spec, outputs)
     recorders = opened.provenance.get("live", {})
     has_moments = MOMENTS in opened.streams
-    found: list[_Compared] = []
+    compared_moments: list[_Compared] = []
     left_out = 0
     lengths_ns = [_length_ns(opened, streams, episode) for episode in range(len(opened))]
     rng = np.random.default_rng(0)
     for episode in range(len(opened)):
         rows = {key: _rows(opened, stream, key in cameras, episode) for key, stream in streams.items()}
-        if any(len(of.time_ns) == 0 for of in rows.values()):
+        if any(len(x.time_ns) == 0 for x in rows.values()):
             continue
         if has_moments:
             got_ns, moment_ns = (np.array(array) for array in opened.episode(episode)[MOMENTS])
             _check_clock(opened.path, episode, got_ns, rows)
         else:
             share = lengths_ns[episode] / max(1, sum(lengths_ns))
-            first = max(int(of.arrival_ns.min()) for of in rows.values())
-            last = max(first + 1, min(int(of.time_ns[-1]) for of in rows.values()))
+            first = max(int(x.arrival_ns.min()) for x in rows.values())
+            last = max(first + 1, min(int(x.time_ns[-1]) for x in rows.values()))
             got_ns = moment_ns = np.sort(rng.integers(first, last, max(1, round(moments * share))))
         part, over = _compare(episode, picking, rows, got_ns, moment_ns)
         left_out += over
-        found += part
+        compared_moments += part
     keys = {}
     for key, stream in streams.items():
         arrivals = opened[stream + ARRIVAL]
         delays = arrivals.values - arrivals.time_ns
-        older = np.array([one.older_ns[key] for one in found if key in one.older_ns], np.int64)
+        older = np.array([one.older_ns[key] for one in compared_moments if key in one.older_ns], np.int64)
         ring = recorders.get(stream, {}).get("ring", {})
         keys[key] = KeySkew(
             camera=key in cameras,
-            windows=len(found),
-            differ=sum(key in one.differ for one in found),
+            windows=len(compared_moments),
+            differ=sum(key in one.differ for one in compared_moments),
             older_ms=float(older.mean() / 1e6) if len(older) else 0.0,
             oldest_ms=float(older.max() / 1e6) if len(older) else 0.0,
-            not_settled=sum(key in one.not_settled for one in found),
+            not_settled=sum(key in one.not_settled for one in compared_moments),
             delay_ms=float(np.median(delays) / 1e6) if len(delays) else 0.0,
             longest_delay_ms=float(np.quantile(delays, 0.99) / 1e6) if len(delays) else 0.0,
             too_late=int(ring.get("too_late", 0)),
-            spans=_spans([(one.episode, one.since_begin_ns, key in one.differ) for one in found]),
+            spans=_spans([(one.episode, one.since_begin_ns, key in one.differ) for one in compared_moments]),
         )
     return Skew(
         recorded=opened.path,
         moments="recorded" if has_moments else "now",
-        compared=len(found),
+        compared=len(compared_moments),
         left_out=left_out,
-        behind_ms=float(np.median([one.behind_ns for one in found]) / 1e6) if found else 0.0,
+        behind_ms=float(np.median([one.behind_ns for one in compared_moments]) / 1e6) if compared_moments else 0.0,
         keys=dict(sorted(keys.items(), key=lambda item: (-item[1].older_ms, -item[1].delay_ms))),
         outputs=outputs,
     )
@@ -226,7 +228,7 @@ def _streams(opened: dataset.Dataset, spec: Spec) -> tuple[dict[str, str], list[
     streams, outputs = {}, []
     for key, fields in spec.keys.items():
         if fields["moment"] is not None or fields["rows"] is None:
-            continue  # a goal, which the caller gives, or a stream that training did not have
+            continue  # a goal, which the caller chooses, or a stream that training did not have
         name = next((name for name in (key, fields["stream"]) if name in opened.streams), None)
         if name is None or max([*fields["offsets_ns"], *fields["offsets_rows"], 0]) > 0:
             outputs.append(key)
@@ -244,7 +246,8 @@ def _streams(opened: dataset.Dataset, spec: Spec) -> tuple[dict[str, str], list[
 
 
 def _picking_spec(spec: Spec, outputs: list[str]) -> tuple[Spec, set[str]]:
-    """Returns a spec that only picks rows, and its cameras. A camera gives the index of a frame; conversions are left out."""
+    """Returns a spec that only picks rows, and the set of its cameras. A camera becomes the index of its frame; conversions are
+    left out."""
     described = json.loads(spec.to_json()) | {"pad_features": False, "dataset_index": None, "return_age": False}
     described["keys"] = [
         key
@@ -281,21 +284,21 @@ def _rows(opened: dataset.Dataset, stream: str, is_camera: bool, episode: int) -
 
 
 def _check_clock(path: str, episode: int, got_ns: np.ndarray, rows: Mapping[str, _Rows]) -> None:
-    """By another clock all rows have come when the policy gets a moment, or none: no window would differ."""
-    arrivals = np.concatenate([of.arrival_ns for of in rows.values()])
+    """Refuses moments by another clock. Then either all rows or none would have arrived, and no window would differ."""
+    arrivals = np.concatenate([x.arrival_ns for x in rows.values()])
     apart_ns = np.maximum(got_ns - arrivals.max(), arrivals.min() - got_ns)
     if len(got_ns) and apart_ns.min() > 60 * 10**9:
         raise errors.ArgumentError(
-            f"recorded: expected that the policy of {path} got its moments by the clock of the arrivals, got moments at "
-            f"{got_ns[0]} ns and arrivals from {arrivals.min()} to {arrivals.max()} ns in episode {episode}; give now_ns= to "
-            "Recorder.saw, or arrival_ns= to Ring.push, of one clock"
+            f"recorded: expected that the policy's moments in {path} are by the clock of the arrivals, got moments at "
+            f"{got_ns[0]} ns and arrivals from {arrivals.min()} to {arrivals.max()} ns in episode {episode}; pass now_ns= to "
+            "Recorder.saw, or arrival_ns= to Ring.push, by one clock"
         )
 
 
 def _length_ns(opened: dataset.Dataset, streams: Mapping[str, str], episode: int) -> int:
     rows = opened.episode(episode)
     stamps = [rows[stream][0] for stream in streams.values() if len(rows[stream][0])]
-    return max((int(of[-1]) for of in stamps), default=0) - min((int(of[0]) for of in stamps), default=0)
+    return max((int(x[-1]) for x in stamps), default=0) - min((int(x[0]) for x in stamps), default=0)
 
 
 # ---- Moments ----
@@ -314,14 +317,14 @@ class _Compared(NamedTuple):
 
 def _rings(rows: Mapping[str, _Rows], *, late: bool) -> dict[str, Ring]:
     rings = {}
-    for key, of in rows.items():
-        lateness_s = of.lateness_s
+    for key, stream in rows.items():
+        lateness_s = stream.lateness_s
         if late:  # the recording has no row that came too late, so the ring must drop none
-            by_arrival = of.time_ns[np.argsort(of.arrival_ns, kind="stable")]
+            by_arrival = stream.time_ns[np.argsort(stream.arrival_ns, kind="stable")]
             lateness_s = max(lateness_s, int((np.maximum.accumulate(by_arrival) - by_arrival).max()) / 1e9)
         rings[key] = Ring(
-            of.values.shape[1:],
-            of.values.dtype,
+            stream.values.shape[1:],
+            stream.values.dtype,
             span_s=_SPAN_S,
             lateness_s=lateness_s if late else 0.0,
             most_ahead_s=1e9,
@@ -333,42 +336,44 @@ def _compare(
     episode: int, spec: Spec, rows: Mapping[str, _Rows], got_ns: np.ndarray, moment_ns: np.ndarray
 ) -> tuple[list[_Compared], int]:
     """Compares the windows of an episode's moments. Returns the results, and how many moments were left out."""
-    there, had = _rings(rows, late=False), _rings(rows, late=True)
-    training = Aligner(spec, there, framework="numpy")
-    policy = Aligner(spec, had, framework="numpy")
-    begin_ns = min(int(of.time_ns[0]) for of in rows.values())
-    for key, of in rows.items():
-        for stamp, row in zip(of.time_ns.tolist(), of.values, strict=True):
-            there[key].push(stamp, row, arrival_ns=stamp)
+    all_rows, arrived_rows = _rings(rows, late=False), _rings(rows, late=True)
+    training = Aligner(spec, all_rows, framework="numpy")
+    policy = Aligner(spec, arrived_rows, framework="numpy")
+    begin_ns = min(int(stream.time_ns[0]) for stream in rows.values())
+    for key, stream in rows.items():
+        for stamp, row in zip(stream.time_ns.tolist(), stream.values, strict=True):
+            all_rows[key].push(stamp, row, arrival_ns=stamp)
     frontier = training.frontier()
-    orders = {key: np.argsort(of.arrival_ns, kind="stable") for key, of in rows.items()}
+    orders = {key: np.argsort(stream.arrival_ns, kind="stable") for key, stream in rows.items()}
     pushed = dict.fromkeys(rows, 0)
     last_ns = {key: fields["offset_ns"] + max(fields["offsets_ns"] or [0]) for key, fields in spec.keys.items()}
     compared = []
     left_out = 0
     for got, moment in sorted(zip(got_ns.tolist(), moment_ns.tolist(), strict=True)):
-        for key, of in rows.items():
+        for key, stream in rows.items():
             order = orders[key]
-            while pushed[key] < len(order) and of.arrival_ns[order[pushed[key]]] <= got:
+            while pushed[key] < len(order) and stream.arrival_ns[order[pushed[key]]] <= got:
                 row = int(order[pushed[key]])
-                had[key].push(int(of.time_ns[row]), of.values[row], arrival_ns=int(of.arrival_ns[row]))
+                arrived_rows[key].push(
+                    int(stream.time_ns[row]), stream.values[row], arrival_ns=int(stream.arrival_ns[row])
+                )
                 pushed[key] += 1
         if frontier is None or moment > frontier:
             left_out += 1
             continue
         expected, seen = training.at(moment), policy.at(moment)
         differ, not_settled, older_ns = set(), set(), {}
-        for key, of in rows.items():
+        for key, stream in rows.items():
             is_pad = expected[key + "_is_pad"]
             same = seen[key][~is_pad].tobytes() == expected[key][~is_pad].tobytes()
             differ |= set() if same else {key}
             not_settled |= {key} if (seen[key + "_is_pad"] & ~is_pad).any() else set()
-            newest = int(np.searchsorted(of.time_ns, moment + last_ns[key], "right")) - 1
+            newest = int(np.searchsorted(stream.time_ns, moment + last_ns[key], "right")) - 1
             come = newest
-            while come >= 0 and of.arrival_ns[come] > got:
+            while come >= 0 and stream.arrival_ns[come] > got:
                 come -= 1
             if come >= 0:
-                older_ns[key] = int(of.time_ns[newest] - of.time_ns[come])
+                older_ns[key] = int(stream.time_ns[newest] - stream.time_ns[come])
         compared.append(_Compared(episode, moment - begin_ns, got - moment, differ, not_settled, older_ns))
     return compared, left_out
 

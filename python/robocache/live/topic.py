@@ -44,8 +44,8 @@ class Topic:
         latencies_ns: int64, for the last 4,096 messages: the time from the stamp until the row was in its ring.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument: a stream that the topic does not have, or rings whose rows differ from
-            the stream's; names in another order than a ring's.
+        ArgumentError, ArgumentTypeError: the topic does not have a stream, a ring's rows differ from the stream's, or names
+            have another order than a ring's. The message names the argument.
 
     Example:
         >>> names = spec.keys["/joint_states/position"]["rows"]["names"]
@@ -77,8 +77,8 @@ class Topic:
             raise errors.ArgumentError(f"names: expected streams of rings, got {unknown}")
         if stamp not in ("auto", "log"):
             raise errors.ArgumentError(f"stamp: expected 'auto' or 'log', got {stamp!r}")
-        for stream, of in names.items():
-            rings[stream]._name(f"names[{stream!r}]", of)
+        for stream, features in names.items():
+            rings[stream]._name(f"names[{stream!r}]", features)
         self.topic, self.schema, self.rings = _lib.text("topic", topic), _lib.text("schema", schema), dict(rings)
         plan = make_plan(
             self.topic,
@@ -102,9 +102,9 @@ class Topic:
             publisher: a number for each publisher. Each publisher counts its own messages.
             sequence: the message's sequence number. None: the transport gives none, and `lost` does not count.
         """
-        came = time.time_ns() if arrival_ns is None else arrival_ns
+        arrival = time.time_ns() if arrival_ns is None else arrival_ns
         array = _lib.from_numpy(np.frombuffer(message, np.uint8))
-        _topic_take(self._handle, array, came, publisher, -1 if sequence is None else sequence)
+        _topic_take(self._handle, array, arrival, publisher, -1 if sequence is None else sequence)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -331,12 +331,12 @@ def broken(x, index, value):
         (X, BASE, "joints", {"mask": True}, "ArgumentTypeError", "mask: expected 7 bools"),
         (X, BASE, "joints", {"mask": "1111111"}, "ArgumentTypeError", "mask: expected 7 bools"),
         (X, BASE, "joints", {"angles": [True]}, "ArgumentError", "angles: expected 7 bools"),
-        (X, BASE, "se3", {"angles": [True] * 7}, "ArgumentError", "angles: expected with kind='joints'"),
+        (X, BASE, "se3", {"angles": [True] * 7}, "ArgumentError", "angles: expected only with kind='joints'"),
         (X, BASE, "se3", {"rotation": "rotvec"}, "ArgumentError", "x: expected poses of 6 features.*got 7.*mask="),
         (X, BASE, "se3", {"mask": [True] * 6 + [False]}, "ArgumentError", "mask: expected poses of 7 features.*got 6"),
         (X, BASE, "se3", {"mask": [False] * 7}, "ArgumentError", "mask: expected poses of 7 features.*got 0"),
         (X, BASE, "se3", {"rotation": "quat"}, "ArgumentError", "rotation: expected .*quat_xyzw"),
-        (X, BASE, "se3", {"scale": (1, 1)}, "ArgumentError", "scale: expected with kind='base_frame'"),
+        (X, BASE, "se3", {"scale": (1, 1)}, "ArgumentError", "scale: expected only with kind='base_frame'"),
         (
             X[..., :6],
             BASE[..., :6],
@@ -386,7 +386,7 @@ def test_other_functions_refuse_invalid_arguments():
     ):
         with pytest.raises(robocache.ArgumentError, match=text):
             binarize_gripper(X, **words)
-    with pytest.raises(robocache.ArgumentError, match="source: expected two numbers that differ"):
+    with pytest.raises(robocache.ArgumentError, match="source: expected two different numbers"):
         rescale(X, (1, 1), (0, 1))
     with pytest.raises(robocache.ArgumentTypeError, match="target: expected two numbers"):
         rescale(X, (0, 1), 5)
