@@ -1,4 +1,4 @@
-"""Normalises arrays and back with the batch's own arithmetic, for a policy's input and output."""
+"""Normalises arrays, and undoes it, with the batch's own arithmetic, for a policy's input and output."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _affines = _lib.function("normalisation_affines")
 
 
 class Affine:
-    """The normalisation of one key: ``y = fma(x, scale, shift)``, with `clip` held in [-1, 1], and back
-    ``x = fma(y, spread, centre)``.
+    """The normalisation of one key: ``y = fma(x, scale, shift)``, with `clip` clamped to [-1, 1], and back ``x = fma(y, spread,
+    centre)``.
 
     Attributes:
         scale, shift, spread, centre: ``[sources, *shape]`` of the work type: float64 for streams of float64, else float32. If
@@ -87,11 +87,13 @@ class Affine:
 
     @classmethod
     def of_key(cls, key: Mapping[str, Any]) -> Affine:
-        """Returns the affine of a key of a spec. Features that its source lacks stay as they are."""
+        """Returns the affine of a key of a spec. Features that its source lacks stay unchanged."""
         rows = key["rows"] or {"affine": None, "clip": False, "shape": key["shape"], "dtype": "float32"}
         shape, own = key["shape"], key["shape"] if key["convert"] else rows["shape"]
         numbers = (
-            np.array([rows["affine"][of] for of in ("scale", "shift", "spread", "centre")]) if rows["affine"] else None
+            np.array([rows["affine"][part] for part in ("scale", "shift", "spread", "centre")])
+            if rows["affine"]
+            else None
         )
         if numbers is not None and numbers.shape[1] > math.prod(own):
             steps = len(key["offsets_ns"] or key["offsets_rows"])
@@ -105,7 +107,8 @@ class Affine:
     def of_sources(cls, affines: Sequence[Affine]) -> Affine:
         """Joins the affines of several sources, in their order; float64 if one of them is.
 
-        Features that a source lacks, at the end of an axis, stay unchanged. Where one source differs by step, all have the steps.
+        Features that a source lacks, at the end of an axis, stay unchanged. If one source has statistics per step, all get the
+        steps.
         """
         axes = max(a.scale.ndim for a in affines)
         steps = max(a.scale.shape[1:2] for a in affines if a.scale.ndim == axes)
@@ -128,11 +131,11 @@ class Affine:
         Args:
             x: ``[..., *shape]``, numpy on the CPU or torch on the CPU and CUDA: float64, float32, float16 or bfloat16.
             dataset_index: the source of each of the first axis's B rows, int64 ``[B]``, or one number for all. Optional if all
-                sources are normalised alike. On CUDA numbers outside are clamped.
+                sources are normalised alike. On CUDA invalid numbers are clamped.
 
         Returns:
-            in x's dtype, shape, framework and device; on torch with gradients to x, of any order. How exact it is: rule 38 of
-            docs/rules.md.
+            An array of x's dtype, shape, framework and device; on torch with gradients to x, of any order. Rule 38 of
+            docs/rules.md bounds its error.
 
         Raises:
             ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
@@ -141,7 +144,8 @@ class Affine:
         return result
 
     def unnormalize(self, x: Array, dataset_index: Any = None) -> Array:
-        """The inverse of :meth:`normalize`, of the same arguments: recorded values again, within rule 38 of docs/rules.md."""
+        """The inverse of :meth:`normalize`, with the same arguments. Returns recorded values, within rule 38 of
+        docs/rules.md."""
         result: Array = self._apply(x, dataset_index, 2)
         return result
 
@@ -200,7 +204,7 @@ class Affine:
         return torch.as_tensor(rows, dtype=torch.int64, device=x.device).clamp(0, sources - 1)
 
     def _parts(self, device: Any) -> Sequence[Any]:
-        """scale, shift, spread and centre, where the array lies; copied there once."""
+        """Returns scale, shift, spread and centre on a device. They are copied there once."""
         parts = [self.scale, self.shift, self.spread, self.centre]
         if device is None:
             return parts
@@ -218,8 +222,8 @@ class AffineOf(dict[str, Affine]):
     """The affine of each floating key, computed at its first use.
 
     Args:
-        keys_of: gives what a source's spec says of its keys, by the source's index (:attr:`robocache.Spec.keys`).
-        sources: how many there are.
+        keys_of: returns the keys of a source's spec (:attr:`robocache.Spec.keys`), by the source's index.
+        sources: the number of sources.
     """
 
     def __init__(self, keys_of: Callable[[int], Mapping[str, Any]], sources: int) -> None:

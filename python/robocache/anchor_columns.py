@@ -1,4 +1,4 @@
-"""Gives the columns of a dataset at its anchors, by which a loader chooses and weighs them (rule 24.12)."""
+"""The columns of a dataset at its anchors, for choosing and weighting anchors (rule 24.12)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .tasks import MomentTexts, last_rows, task_streams, texts_of_numbers
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Wider streams are listed as one entry in errors.
+# Streams with more features are one entry in errors.
 _LISTED = 4
-# The columns that say where a range lies, and what they count.
+# The columns with the ends of a range, by their unit.
 _ENDS = {"s": ("start_s", "end_s"), "ns": ("start_ns", "end_ns"), "row": ("start_row", "end_row")}
 
 
@@ -30,8 +30,8 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
     A stream of numbers with one feature is a column; each feature of a wider one is ``stream.feature``, if it has names, and
     ``stream[index]``. ``speed(stream)`` is the length of the change from the row before, per second. A stream of texts is a
     column of str, and so are the texts of numbers: ``subtask`` of ``subtask_index``. ``task`` is the task's text. Columns of the
-    episodes are those of :meth:`Dataset.select`. The value is that of the last row at or before the time, or less than `snap_ns`
-    behind it; null before the first.
+    episodes are those of :meth:`Dataset.select`. The value is that of the last row at or before the time, or less than
+    `snap_ns` after it; null before the first row.
     """
 
     def __init__(self, dataset: Dataset, snap_ns: int) -> None:
@@ -63,15 +63,15 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
 
     @property
     def names(self) -> str:
-        """The columns as errors list them."""
+        """The columns' names for errors."""
         return ", ".join(self._listed) + ", speed(stream)"
 
     def weights(self, argument: str, name: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
         """Returns a function from episodes and times to the values of a column of numbers, float64.
 
         Raises:
-            ArgumentError: there is no such column, or it has no numbers; from the function: a value is null, negative or not
-                finite. It names the argument, the episode and the time.
+            ArgumentError: there is no such column, or it has no numbers. The function raises it if a value is null, negative or
+                not finite; the message names the argument, the episode and the time.
         """
         import pyarrow as pa
 
@@ -82,11 +82,11 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
             raise errors.ArgumentError(f"{argument}: expected a column of numbers, got {name!r} of {kind}")
 
         def values(episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
-            found = column(episodes, times)
-            weights: np.ndarray = found.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+            values_found = column(episodes, times)
+            weights: np.ndarray = values_found.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
             for at in np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))[:1].tolist():
                 raise errors.ArgumentError(
-                    f"{argument}: expected a weight of 0 or more at each anchor, got {found[at]} of {name!r} in episode "
+                    f"{argument}: expected a weight of 0 or more at each anchor, got {values_found[at]} of {name!r} in episode "
                     f"{episodes[at]} at {times[at]} ns"
                 )
             return weights
@@ -94,18 +94,19 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
         return values
 
     def codes(self, argument: str, name: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-        """Returns a function from episodes and times to numbers of a column's values: equal values have one, and so has null.
+        """Returns a function from episodes and times to codes of a column's values. Equal values have the same code; null has a
+        code too.
 
         Raises:
-            ArgumentError: there is no such column; naming the argument.
+            ArgumentError: there is no such column; the message names the argument.
         """
         column = self._column(argument, name)
         numbers: dict[str, int] = {}
 
         def codes(episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
-            which: dict[str, int] = {}
-            own = [which.setdefault(repr(value), len(which)) for value in column(episodes, times).to_pylist()]
-            known = [numbers.setdefault(value, len(numbers)) for value in which]
+            own_codes: dict[str, int] = {}
+            own = [own_codes.setdefault(repr(value), len(own_codes)) for value in column(episodes, times).to_pylist()]
+            known = [numbers.setdefault(value, len(numbers)) for value in own_codes]
             return np.array(known, np.float64)[own]
 
         return codes
@@ -119,10 +120,10 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
         return column
 
     def where(self, argument: str, condition: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-        """Returns a function from episodes and times to the indices where a condition is true; null is not.
+        """Returns a function from episodes and times to the indices where a condition is true. Null is not true.
 
         Raises:
-            ArgumentError, ArgumentTypeError: naming the argument and the columns.
+            ArgumentError, ArgumentTypeError: the condition is invalid; the message names the argument and the columns.
         """
         import pyarrow as pa
 
@@ -139,19 +140,20 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
         return true_at
 
     def features_in(self, argument: str, condition: Any) -> dict[str, tuple[Stream, int | None]]:
-        """Returns the columns of numbers that a condition needs: the stream of each and its feature, None for all together."""
+        """Returns the columns of numbers that a condition needs, each with its stream and its feature; None for all
+        features."""
         import pyarrow as pa
 
         expression = as_expression(argument, condition)
         text, nothing = str(expression), np.zeros(0, np.int64)
         table = pa.table({name: self[name](nothing, nothing) for name in self if name in text})
-        found = {}
+        features = {}
         for name in self._features.keys() & set(table.column_names):
             try:
                 true_rows(argument, expression, table.drop_columns([name]), columns=self.names)
             except errors.ArgumentError:
-                found[name] = self._features[name]
-        return found
+                features[name] = self._features[name]
+        return features
 
     def _add(self, name: str, column: Callable[[np.ndarray, np.ndarray], Any], *, listed: bool = True) -> None:
         if name not in self._columns:
@@ -179,7 +181,8 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
         self._features.setdefault(name, (stream, index))
 
     def _rows(self, stream: Stream, episodes: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns each anchor's row, and the first of its episode, which is behind the row where there is none."""
+        """Returns each anchor's row and the first row of its episode. An anchor without a row gets a smaller number than the
+        first row."""
         begins, ends = stream.row_offsets[episodes], stream.row_offsets[episodes + 1]
         return last_rows(stream.time_ns, begins, ends, times, self._snap_ns), begins
 
@@ -188,10 +191,10 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
 
         def column(episodes: np.ndarray, times: np.ndarray) -> pa.Array:
             rows, begins = self._rows(stream, episodes, times)
-            there = rows >= begins
+            has_row = rows >= begins
             values = np.zeros(len(rows), _arrow_dtype(stream.dtype))
-            values[there] = stream.values.reshape(stream.rows, -1)[rows[there], index]
-            return pa.array(values, mask=~there)
+            values[has_row] = stream.values.reshape(stream.rows, -1)[rows[has_row], index]
+            return pa.array(values, mask=~has_row)
 
         return column
 
@@ -200,28 +203,28 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
 
         def column(episodes: np.ndarray, times: np.ndarray) -> pa.Array:
             rows, begins = self._rows(stream, episodes, times)
-            there = rows > begins
-            there[there] = stream.time_ns[rows[there]] > stream.time_ns[rows[there] - 1]
-            at = rows[there]
+            has_speed = rows > begins
+            has_speed[has_speed] = stream.time_ns[rows[has_speed]] > stream.time_ns[rows[has_speed] - 1]
+            at = rows[has_speed]
             seconds = (stream.time_ns[at] - stream.time_ns[at - 1]) / 1e9
             values = stream.values.reshape(stream.rows, -1)
             change = values[at].astype(np.float64) - values[at - 1].astype(np.float64)
             speeds = np.zeros(len(rows))
-            speeds[there] = np.sqrt((change * change).sum(1)) / seconds
-            return pa.array(speeds, mask=~there)
+            speeds[has_speed] = np.sqrt((change * change).sum(1)) / seconds
+            return pa.array(speeds, mask=~has_speed)
 
         return column
 
     def _texts(self, stream: str | None) -> Callable[[np.ndarray, np.ndarray], Any]:
         import pyarrow as pa
 
-        found: list[MomentTexts] = []
+        texts_at: list[MomentTexts] = []
 
         def column(episodes: np.ndarray, times: np.ndarray) -> pa.Array:
-            if not found:
-                found.append(MomentTexts(self._dataset, stream, self._snap_ns))
-            codes = found[0].codes_at(episodes, times)[0]
-            return pa.array([*found[0].table], pa.string()).take(pa.array(codes, mask=codes < 0))
+            if not texts_at:
+                texts_at.append(MomentTexts(self._dataset, stream, self._snap_ns))
+            codes = texts_at[0].codes_at(episodes, times)[0]
+            return pa.array([*texts_at[0].table], pa.string()).take(pa.array(codes, mask=codes < 0))
 
         return column
 
@@ -237,20 +240,22 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
 
 
 def _arrow_dtype(dtype: np.dtype) -> np.dtype:
-    """Returns the dtype that pyarrow computes with: float16 and bfloat16 are widened, which keeps their values."""
+    """Returns the dtype that pyarrow computes with. float16 and bfloat16 are widened, which keeps their values."""
     if dtype.kind in "biu":
         return dtype
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
 def as_ranges(argument: str, given: Any, dataset: Dataset) -> tuple[np.ndarray, bool]:
-    """Returns ranges of anchors as int64 [ranges, 3], episode, first and last, and whether these are rows; else they are stamps.
+    """Returns ranges of anchors as int64 [ranges, 3] (episode, first, last), and whether first and last are rows instead of
+    stamps.
 
     Args:
-        given: a table with a column ``episode`` and the two of `_ENDS`: a mapping of columns, a list of mappings, or pyarrow's.
+        given: a table with a column ``episode`` and one pair of `_ENDS`: a mapping of columns, a list of mappings, or a pyarrow
+            table.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument and the row.
+        ArgumentError, ArgumentTypeError: a range is invalid; the message names the argument and the row.
     """
     columns = as_columns(argument, given)
     kinds = [kind for kind, names in _ENDS.items() if {*names} <= {*columns}]
@@ -292,14 +297,15 @@ def as_columns(argument: str, given: Any) -> dict[str, list[Any]]:
         return dict(given.to_pydict())
     if isinstance(given, Sequence) and not isinstance(given, str):
         rows = list(given)
-        for row, of in enumerate(rows):
-            if not isinstance(of, Mapping) or of.keys() != rows[0].keys():
+        for row, columns in enumerate(rows):
+            if not isinstance(columns, Mapping) or columns.keys() != rows[0].keys():
                 raise errors.ArgumentTypeError(
-                    f"{argument}: row {row}: expected a mapping with the columns of the first row, got {of!r}"
+                    f"{argument}: row {row}: expected a mapping with the columns of the first row, got {columns!r}"
                 )
-        return {name: [of[name] for of in rows] for name in (rows[0] if rows else ("episode", *_ENDS["s"]))}
+        return {name: [columns[name] for columns in rows] for name in (rows[0] if rows else ("episode", *_ENDS["s"]))}
     if isinstance(given, Mapping):
         return {name: list(column) for name, column in given.items()}
     raise errors.ArgumentTypeError(
-        f"{argument}: expected a table of ranges: {{column: values}}, a list of {{column: value}} or a table of pyarrow, got {given!r}"
+        f"{argument}: expected a table of ranges: {{column: values}}, a list of {{column: value}} or a table of pyarrow, got "
+        f"{given!r}"
     )

@@ -1,4 +1,4 @@
-"""Finds the rows of a table where a condition is true: one of pyarrow, or values that columns must have."""
+"""Finds the rows of a table where a condition is true: a pyarrow expression, or values of columns."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def as_expression(name: str, where: Any) -> pc.Expression:
-    """Returns the expression that `where` is, or that ``{column: value}`` says, where None is null.
+    """Returns `where` as an expression. It may be ``{column: value}``, with None for null.
 
     Raises:
-        ArgumentTypeError: it is neither; `name` precedes the message.
+        ArgumentTypeError: `where` is neither; the message begins with `name`.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -41,10 +41,10 @@ def as_expression(name: str, where: Any) -> pc.Expression:
 
 
 def true_rows(name: str, expression: pc.Expression, table: pa.Table, *, columns: str) -> np.ndarray:
-    """Returns the rows where the expression is true, ascending; null is not true.
+    """Returns the rows where the expression is true, ascending. Null is not true.
 
     Raises:
-        ArgumentError: it is not a bool of the table's columns; the message begins with `name` and lists `columns`.
+        ArgumentError: the expression is not a bool of the table's columns; the message begins with `name` and lists `columns`.
     """
     import pyarrow as pa
     from pyarrow import acero
@@ -54,11 +54,11 @@ def true_rows(name: str, expression: pc.Expression, table: pa.Table, *, columns:
         row += "_"
     numbered = table.append_column(row, pa.array(np.arange(table.num_rows)))
     try:
-        # table.filter() by the calling thread alone, since pyarrow's threads do not survive a fork.
+        # As table.filter(), but only in the calling thread, since pyarrow's threads do not survive a fork.
         rows = acero.Declaration("table_source", acero.TableSourceNodeOptions(numbered))
         chosen = acero.Declaration("filter", acero.FilterNodeOptions(expression), [rows])
-        found = chosen.to_table(use_threads=False)[row]
+        rows_found = chosen.to_table(use_threads=False)[row]
     except (pa.ArrowException, OverflowError, UnicodeError) as error:
         reason = str(error).partition(f" in {table.column_names[0]}:")[0] if table.column_names else str(error)
         raise errors.ArgumentError(f"{name}: {reason}; expected a bool made of the columns {columns}") from error
-    return np.sort(found.to_numpy())
+    return np.sort(rows_found.to_numpy())

@@ -1,4 +1,4 @@
-"""Batches of whole episodes, or of parts of them of unequal lengths: padded, or packed one behind the other."""
+"""Batches of whole episodes, or of their parts, of unequal lengths: padded, or packed one after the other."""
 
 from __future__ import annotations
 
@@ -36,39 +36,40 @@ _LEAST = -(2**63)
 class EpisodeLoader(BatchesInOrder):
     """Batches of segments: whole episodes, or parts of them of `min_steps` to `max_steps` steps. A step is an anchor.
 
-    Each segment is drawn once an epoch. With `max_steps` an epoch cuts each episode into segments that together hold each of its
-    steps once; with `shuffle` each epoch cuts elsewhere. Order and cuts are a pure function of (seed, epoch, position).
+    Each segment is drawn once per epoch. With `max_steps` an epoch cuts each episode into segments that together hold each of
+    its steps once. With `shuffle` the cuts differ in each epoch. Order and cuts are a pure function of (seed, epoch, position).
 
     Args:
-        dataset: as for :class:`Loader`; its sources have no weights.
-        batch_size: segments a batch, B; of each rank.
-        delta_timestamps: ``{key: Window}``: what the batch holds of each step. ``Window()`` is the step's own value.
-        form: ``"padded"``: ``<key>`` is ``[B, T, ...]`` with T the longest of the batch; ``"packed"``: ``[sum of lengths, ...]``,
-            segment after segment, which ``torch.nested.nested_tensor_from_jagged(batch[key], batch["offsets"])`` takes.
+        dataset: as for :class:`Loader`, with sources without weights.
+        batch_size: B, the segments in a batch of each rank.
+        delta_timestamps: ``{key: Window}``: the keys of the batch and their values at each step. ``Window()`` is the step's own
+            value.
+        form: ``"padded"``: ``<key>`` is ``[B, T, ...]``, T the longest length of the batch; ``"packed"``: ``[sum of lengths,
+            ...]``, segment after segment, as for ``torch.nested.nested_tensor_from_jagged(batch[key], batch["offsets"])``.
         min_steps: shorter episodes are not drawn; a :class:`LoaderWarning` counts them.
         max_steps: the most steps of a segment, at least 2 * `min_steps` - 1, so that segments can hold an episode of any length.
             None: segments are whole episodes.
-        bucket: as many batches as this are sorted by length together, so that a batch holds similar lengths; the order of
-            batches is drawn. None: not sorted.
+        bucket: the number of batches whose segments are sorted by length together, so that a batch has similar lengths. The
+            order of the batches is still drawn. None: no sorting.
         seed, shuffle, drop_last, ranks: as for :class:`Loader`.
-        options: others of :class:`Loader`, such as `anchors`, `episodes` and `device`.
+        options: further options of :class:`Loader`, such as `anchors`, `episodes` and `device`.
 
-    Each batch is a dict: the arrays of :class:`Loader`, of each step instead of each sample, and int64 ``lengths`` ``[B]``;
+    Each batch is a dict with the arrays of :class:`Loader`, for steps instead of samples, and int64 ``lengths`` ``[B]``.
     ``episode_index`` and ``dataset_index`` are ``[B]``. A packed batch has int64 ``offsets`` ``[B + 1]``: segment i is rows
-    ``offsets[i]:offsets[i + 1]``. A padded one has ``is_pad`` ``[B, T]``, true behind a segment's end. There values are 0,
-    masks true, texts None, and indices of texts and anchors -1. A segment's steps share their draws: of crops, flips and
-    colours of frames, and of texts.
+    ``offsets[i]:offsets[i + 1]``. A padded batch has ``is_pad`` ``[B, T]``, true after a segment's end. There values are 0,
+    masks true, texts None, and indices of texts and anchors -1. All steps of a segment share the random draws of crops, flips
+    and colours of frames, and of texts.
 
-    Loops, states and pickling are as a :class:`Loader`'s. A batch is made when it is asked for, none ahead. With `bucket`, batch
-    size and number of ranks belong to the order. On CUDA a batch waits for the device. A batch takes the memory of `batch_size`
-    of the longest segments.
+    Loops, states and pickling work as in :class:`Loader`. A batch is made when it is requested, never ahead. With `bucket` the
+    order depends on the batch size and the number of ranks. On CUDA a batch waits for the device. A batch has the memory of the
+    `batch_size` longest segments.
 
     Attributes:
-        loader: the :class:`Loader` that gathers the steps: its `normalize`, `texts`, `spec` and `explain` are those of these
-            batches. To its `to_absolute` a step is a sample, as in a packed batch.
-        num_samples: segments an epoch, of all ranks together.
-        batch_size, rank, world_size, seed: as they were given or found.
-        epoch, samples: the position in the order: all ranks together have given `samples` segments of the epoch.
+        loader: the :class:`Loader` that gathers the steps. Its `normalize`, `texts`, `spec` and `explain` apply to these
+            batches. For its `to_absolute` a step is a sample, as in a packed batch.
+        num_samples: the segments in an epoch, of all ranks together.
+        batch_size, rank, world_size, seed: the arguments, or the values found for them.
+        epoch, samples: the position in the order: all ranks together have returned `samples` segments of the epoch.
 
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
@@ -123,7 +124,7 @@ class EpisodeLoader(BatchesInOrder):
         for name in (*self.loader._names, *self.loader._texts):
             if name in _OWN:
                 raise errors.ArgumentError(
-                    f"delta_timestamps: the batch's key {name!r} is this loader's; expected it renamed"
+                    f"delta_timestamps: the key {name!r} is reserved for this loader's own array; rename it"
                 )
         self.rank, self.world_size = self.loader.rank, self.loader.world_size
         if note and self.rank == 0:
@@ -144,10 +145,10 @@ class EpisodeLoader(BatchesInOrder):
         self._fingerprint = f"{self.loader._fingerprint}-{zlib.crc32(repr(of_order).encode()):08x}"
         self._begin(seed, self._drop_last)
 
-    # ---- which segments ----
+    # ---- segments ----
 
     def _cut_into_segments(self) -> str:
-        """Decides how many segments each episode has. Returns a note of episodes that are too short to be drawn, or ""."""
+        """Sets the number of segments of each episode. Returns a note about episodes that are too short, or ""."""
         lengths = self._episodes[:, 2]
         self._firsts = np.cumsum(lengths) - lengths
         parts = np.ones(len(lengths), np.int64)
@@ -166,7 +167,7 @@ class EpisodeLoader(BatchesInOrder):
         return note if is_short.any() else ""
 
     def _most_steps(self) -> np.ndarray:
-        """Returns the most steps that each segment can have in an epoch."""
+        """Returns the most steps that each segment can have in any epoch."""
         lengths = self._episodes[self._episode_of, 2]
         most: np.ndarray = np.where(self._parts[self._episode_of] == 1, lengths, self._max_steps or 0)
         return most
@@ -180,7 +181,7 @@ class EpisodeLoader(BatchesInOrder):
             row: np.ndarray = part * steps // parts
             if self._max_steps is None or not self._shuffle:
                 return row
-            # A segment can lose or gain steps at both of its cuts, so each cut moves by at most half of what it may.
+            # A segment can lose or gain steps at both ends, so each cut moves by at most half of the allowed steps.
             room = np.minimum(steps // parts - self._min_steps, self._max_steps + -steps // parts) // 2
             room[(part == 0) | (part == parts)] = 0
             drawn = hashes(seed, epoch, number, _CUTS) % (2 * room + 1).astype(np.uint64)
@@ -212,7 +213,7 @@ class EpisodeLoader(BatchesInOrder):
     # ---- batches ----
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """The number of batches in an epoch."""
         together = self.batch_size * self.world_size
         return self.num_samples // together if self._drop_last else -(-self.num_samples // together)
 
@@ -221,7 +222,7 @@ class EpisodeLoader(BatchesInOrder):
         left, together = self.num_samples - samples, self.batch_size * self.world_size
         if left <= 0 or (left < together and self._drop_last):
             return None
-        if left < together:  # filled up with the epoch's first ones, so that all ranks have as many
+        if left < together:  # filled up with the epoch's first segments, so that all ranks have equally many
             together = -(-left // self.world_size) * self.world_size
         drawn = self._in_order(seed, epoch).take(range(samples, samples + together), mode="wrap")
         return self._batch(drawn[self.rank :: self.world_size], seed, epoch)
@@ -229,25 +230,25 @@ class EpisodeLoader(BatchesInOrder):
     def _batch(self, segments: np.ndarray, seed: int, epoch: int) -> dict[str, Any]:
         firsts, lengths = self._spans(segments, seed, epoch)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        put = self.loader._on_device
+        to_device = self.loader._on_device
         if self._packed:
             rows = np.repeat(firsts - offsets[:-1], lengths) + np.arange(offsets[-1])
             batch = self.loader._gathered(rows, seed, epoch, np.repeat(firsts, lengths))
-            batch["offsets"] = put(offsets)
+            batch["offsets"] = to_device(offsets)
         else:
             steps = np.arange(lengths.max())
             rows = firsts[:, None] + np.minimum(steps, lengths[:, None] - 1)
             batch = self.loader._gathered(rows.ravel(), seed, epoch, np.repeat(firsts, len(steps)))
-            is_pad = put(steps >= lengths[:, None])
+            is_pad = to_device(steps >= lengths[:, None])
             batch = {name: self._padded(name, values, lengths, is_pad) for name, values in batch.items()}
             batch["is_pad"] = is_pad
         table = self._episodes[self._episode_of[segments]]
-        batch |= {name: put(table[:, 1 - at].copy()) for at, name in enumerate(_OF_SEGMENTS) if name in batch}
-        batch["lengths"] = put(lengths)
+        batch |= {name: to_device(table[:, 1 - at].copy()) for at, name in enumerate(_OF_SEGMENTS) if name in batch}
+        batch["lengths"] = to_device(lengths)
         return batch
 
     def _padded(self, name: str, values: Any, lengths: np.ndarray, is_pad: Any) -> Any:
-        """Returns the values of all steps as [B, T, ...]; behind a segment's end they are the fill."""
+        """Returns the values of all steps as [B, T, ...], with fill values after a segment's end."""
         samples, steps = is_pad.shape
         if isinstance(values, list):
             rows = [values[begin : begin + steps] for begin in range(0, len(values), steps)]
@@ -269,12 +270,12 @@ class EpisodeLoader(BatchesInOrder):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """The datasets' paths, the arguments and :meth:`state_dict`: the copy gives the batches that this one would."""
+        """Returns the datasets' paths, the arguments and :meth:`state_dict`, so that the copy continues this loader's order."""
         return {"dataset": self._dataset, "arguments": self._arguments, "state": self.state_dict()}
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LoaderWarning)  # the loader that was pickled has said it
+            warnings.simplefilter("ignore", LoaderWarning)  # the pickled loader has warned already
             EpisodeLoader.__init__(self, pickled["dataset"], **pickled["arguments"])
         self.load_state_dict(pickled["state"])
 
@@ -292,15 +293,15 @@ def _above_0(name: str, value: Any) -> int:
 def _without_weights(dataset: Any) -> Dataset | Mixture:
     """Opens the sources once, for all loaders. Refuses options that weigh anchors."""
     sources, mixture = as_sources(dataset)
-    asked = {
+    options = {
         f"sources[{index}].{name}": getattr(source, name)
         for index, source in enumerate(sources)
         for name in ("weight", "weight_by", "balance")
     }
     if mixture is None:
         return sources[0].dataset
-    asked |= {name: getattr(mixture, name) for name in ("temperature", "samples_per_epoch")}
-    for name, value in asked.items():
+    options |= {name: getattr(mixture, name) for name in ("temperature", "samples_per_epoch")}
+    for name, value in options.items():
         if value is not None:
             raise errors.ArgumentError(
                 f"{name}: expected none, since each episode is drawn once an epoch, got {value!r}"
@@ -309,19 +310,20 @@ def _without_weights(dataset: Any) -> Dataset | Mixture:
 
 
 def _episodes_of(dataset: Dataset | Mixture, options: Mapping[str, Any]) -> np.ndarray:
-    """The source, number and anchors of each episode that has some: what a loader says that reads no values."""
+    """Returns the source, the index and the number of anchors of each episode with anchors, from a loader that reads no
+    values."""
     options = {**options, "device": "cpu", "memory": Memory(residency="mapped", prefetch=0), "normalization": None}
     if isinstance(windows := options["delta_timestamps"], Mapping):
         options["delta_timestamps"] = {key: _as_recorded(as_window(key, window)) for key, window in windows.items()}
     if isinstance(default := options.get("default"), Window):
         options["default"] = _as_recorded(default)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the loader that reads values says it
+        warnings.simplefilter("ignore")  # the loader that reads values warns
         loader = Loader(dataset, batch_size=1, ranks=Ranks(rank=0, world_size=1), **options)
     table: np.ndarray = _lib.to_numpy(_episodes(loader._handle)).copy()
     return table
 
 
 def _as_recorded(window: Window) -> Window:
-    """The window without what needs statistics."""
+    """Returns the window without the fields that need statistics."""
     return replace(window, normalize=None, convert=None, base=None)

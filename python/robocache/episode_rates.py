@@ -1,4 +1,5 @@
-"""Notes for users whose episodes have several rates: rows then span other times, and offsets lie between rows."""
+"""Makes notes for users whose episodes have different rates. Equal numbers of rows then span different times, and offsets fall
+between rows."""
 
 from __future__ import annotations
 
@@ -13,40 +14,40 @@ if TYPE_CHECKING:
     from .options import Anchors, Window
     from .sources import Source
 
-# Rates differ if one is so many times another.
+# Rates differ if their ratio exceeds this.
 _OTHER_RATE = 1.5
-# The median period is taken over so many rows.
+# The median period is computed from this many rows.
 _MOST_ROWS = 65_536
 _ON_GRID_S = 1e-4
 
 
 def median_period_ns(time_ns: np.ndarray) -> float:
-    """Returns the median of the steps that rise; NaN where there is none."""
+    """Returns the median of the positive steps; NaN if there is none."""
     steps = np.diff(time_ns[:_MOST_ROWS])
     steps = steps[steps > 0]
     return float(np.median(steps)) if len(steps) else float("nan")
 
 
 def differ(one: float, other: float) -> bool:
-    """Whether two rates or periods differ by much; NaN differs from nothing."""
+    """Whether two rates or periods differ much. NaN never differs."""
     return max(one, other) > _OTHER_RATE * min(one, other)
 
 
 def rates_of_stamps(
     values: np.ndarray, time_ns: np.ndarray, unit_ns: float | None = None
 ) -> tuple[float, float, float] | None:
-    """Returns three rates in Hz: of stamps that are kept as values by their mean step and by their median step, and of the clock.
+    """Returns three rates in Hz: of stamps stored as values, by their mean step and by their median step; and of the clock.
 
-    None if the values are no stamps: they step back, are few, or count rows.
+    Returns None if the values are no stamps: they step back, are few, or count rows.
 
-    unit_ns: of the values; None takes seconds, milliseconds, microseconds or nanoseconds, whichever is nearest to the clock.
+    unit_ns: the values' unit. None: seconds, milliseconds, microseconds or nanoseconds, whichever is nearest to the clock.
     """
     steps = np.diff(values.astype(np.int64 if values.dtype.kind in "iu" else np.float64)).astype(np.float64)
     if len(steps) < 3 or not (np.isfinite(steps).all() and (steps >= 0).all() and np.median(steps) > 0):
         return None
     if (steps == 1).all():
         return None
-    # It uses the mean, because stamps may be rounded to whole units.
+    # The mean, because stamps may be rounded to whole units.
     clock_ns = float(np.diff(time_ns).mean())
     ratio = clock_ns / float(steps.mean())
     unit = unit_ns or min((1.0, 1e3, 1e6, 1e9), key=lambda ns: abs(np.log(ns / ratio)))
@@ -56,8 +57,8 @@ def rates_of_stamps(
 def notes_of_rates(
     windows: Mapping[str, Window], default: Window, anchors: Anchors, sources: Sequence[Source]
 ) -> Iterator[str]:
-    """Yields a note for each window in rows whose episodes have several rates, and for each window in seconds whose offsets lie
-    between the rows of some episodes, which a nominal clock has made."""
+    """Yields a note for each window in rows whose episodes have different rates, and for each window in seconds whose offsets
+    fall between the rows of some episodes with a nominal clock."""
     for key, window in windows.items():
         streams = [
             (stream, source.episodes)
@@ -74,8 +75,9 @@ def notes_of_rates(
                 low, high = f"{1e9 / periods.max():.4g}", f"{1e9 / periods.min():.4g}"
                 few = int((periods > periods.min() * _OTHER_RATE).sum())
                 yield (
-                    f"delta_timestamps['{key}'].rows: a row is another time in other episodes: {few} of {len(periods)} episodes have "
-                    f"{low} rows a second or little more, the fastest {high}; offsets in seconds, without rows=True, are the same times in all"
+                    f"delta_timestamps['{key}'].rows: a row is another time in other episodes: {few} of {len(periods)} "
+                    f"episodes have {low} rows a second or little more, the fastest {high}; offsets in seconds, without "
+                    "rows=True, are the same times in all"
                 )
         elif (
             window.method is None
@@ -89,13 +91,14 @@ def notes_of_rates(
             if 0 < off.sum() < len(periods):
                 rates = ", ".join(f"{rate:.4g}" for rate in np.unique(np.round(1e9 / periods[off], 3))[:4])
                 yield (
-                    f"delta_timestamps['{key}']: in {off.sum()} of {len(periods)} episodes, of {rates} rows a second, offsets lie between "
-                    "rows of a clock that is nominal: values are made there; method= says which values are wanted, and ends this warning"
+                    f"delta_timestamps['{key}']: in {off.sum()} of {len(periods)} episodes, of {rates} rows a second, "
+                    "offsets lie between rows of a clock that is nominal: values are made there; method= says which values "
+                    "are wanted, and ends this warning"
                 )
 
 
 def _periods_ns(stream: Stream, episodes: Any) -> np.ndarray:
-    """Returns the mean period of each episode; 0 where it has fewer than two rows."""
+    """Returns the mean period of each episode; 0 if it has fewer than two rows."""
     offsets = stream.row_offsets
     chosen = np.arange(len(offsets) - 1) if episodes is None else np.asarray(episodes, np.int64)
     starts, stops = offsets[chosen], offsets[chosen + 1]
@@ -108,13 +111,17 @@ def _periods_ns(stream: Stream, episodes: Any) -> np.ndarray:
 
 
 def _medians_differ(streams: Sequence[tuple[Stream, Any]]) -> bool:
-    """Whether the rates differ without the gaps that episodes have."""
+    """Whether the rates differ, without counting gaps."""
     medians = []
     for stream, episodes in streams:
         periods = _periods_ns(stream, episodes)
         chosen = np.arange(len(periods)) if episodes is None else np.asarray(episodes, np.int64)
-        there = np.flatnonzero(periods > 0)
-        for index in {there[np.argmin(periods[there])], there[np.argmax(periods[there])]} if len(there) else ():
+        with_period = np.flatnonzero(periods > 0)
+        for index in (
+            {with_period[np.argmin(periods[with_period])], with_period[np.argmax(periods[with_period])]}
+            if len(with_period)
+            else ()
+        ):
             rows = slice(*stream.row_offsets[chosen[index] : chosen[index] + 2].tolist())
             medians.append(median_period_ns(stream.time_ns[rows]))
     return differ(min(medians), max(medians))

@@ -1,4 +1,4 @@
-"""The typed errors. Catch :class:`Error` to catch them all; each is also the built-in error of its kind."""
+"""The typed errors. :class:`Error` is the base of all. Each is also a built-in error such as ValueError."""
 
 from __future__ import annotations
 

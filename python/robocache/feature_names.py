@@ -1,4 +1,4 @@
-"""Finds the names and units of features that a recording declares in columns or attributes, and compares the orders of names."""
+"""Finds the features' names and units that a recording declares in columns or attributes, and compares orders of names."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _OF_SUBJECTS = re.compile(
     rf"((?:\w+_)?(?:{_SUBJECTS})s?)_?(?:names?|order|labels?|keys|columns|fields|list)|(joint|dof|motor|actuator|servo|bone)s",
     re.IGNORECASE,
 )
-# Columns whose lists of texts may be anything; they name features if there are as many.
+# Columns whose lists of texts may be anything. They name features if their numbers are equal.
 _OF_ANYTHING = re.compile(
     r"names|labels|columns|keys|fields|features|channels|legend"
     r"|(?:feature|column|field|channel|axis|data|header)s?_?(?:names?|labels?|columns|keys|fields|order)",
     re.IGNORECASE,
 )
 _JOINTS = re.compile(r"(\w+_)?(joint|dof|motor|actuator|servo)s?", re.IGNORECASE)
-# Parts of a body, each with several numbers a row.
+# Parts of a body, each with several numbers in a row.
 _BODIES = re.compile(r"(\w+_)?(joint|dof|body|link|marker|keypoint|bone)s?", re.IGNORECASE)
-# Words of streams whose features are no joints, and names of such features.
+# Words in names of streams whose features are not joints, and names of such features.
 _CARTESIAN = re.compile(
     r"ee|eef|tcp|poses?|cart(esian)?|grippers?|xyz|wrench|forces?|ft|imu|gyro|acc|rewards?|images?|objects?|obj|goals?|tasks?|base|root"
     r"|cam(era)?s?|scene|points?|tactile|" + "|".join(ROTATIONS)
@@ -44,7 +44,8 @@ _LONGEST = 1 << 16
 
 
 def names_in(value: Any) -> list[str] | None:
-    """Returns the names that a value lists: a list of texts, or one text with commas or spaces between, or JSON. None if none."""
+    """Returns the names in a value: a list of texts, a text with commas or spaces between names, or JSON; None if there are
+    none."""
     if isinstance(value, list | tuple) and len(value) == 1:
         (value,) = value
     if isinstance(value, str) and len(value) <= _LONGEST:
@@ -68,7 +69,7 @@ def names_in(value: Any) -> list[str] | None:
 
 
 def declared_names(columns: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Returns the names of features that columns or attributes list, by the column. An object in JSON has columns of its own."""
+    """Returns the features' names in columns or attributes, by column. The members of an object in JSON count as columns."""
     found: dict[str, list[str]] = {}
     for column, value in columns.items():
         if isinstance(value, str) and value.lstrip().startswith("{") and len(value) <= _LONGEST:
@@ -76,7 +77,7 @@ def declared_names(columns: Mapping[str, Any]) -> dict[str, list[str]]:
         elif (
             may_name(column)
             and (names := names_in(value))
-            # One text for one name, as action_name "open drawer", lists none.
+            # A text for one name, such as action_name "open drawer", is no list.
             and (names == value or not last_part(column).lower().endswith(("name", "label")))
         ):
             found[column] = names
@@ -84,7 +85,7 @@ def declared_names(columns: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def read_object(text: str) -> dict[str, Any]:
-    """Returns the object that a text is in JSON; an empty one where it is none."""
+    """Returns the JSON object in a text; an empty dict if it is none."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -93,20 +94,21 @@ def read_object(text: str) -> dict[str, Any]:
 
 
 def may_name(column: str) -> bool:
-    """Whether a column's or attribute's own word is one for names of features."""
+    """Whether the last part of a column's name is a word for names of features."""
     word = last_part(column)
     return bool(_OF_SUBJECTS.fullmatch(word) or _OF_ANYTHING.fullmatch(word))
 
 
 def names_joints(column: str) -> bool:
-    """Whether a column names joints or others by its word, whatever the streams are."""
+    """Whether the last part of a column's name is a word for names of joints or other subjects, for streams of any name."""
     return _OF_SUBJECTS.fullmatch(last_part(column)) is not None
 
 
 def names_for(stream: str, shape: Sequence[int], declared: Mapping[str, Sequence[str]]) -> str | None:
-    """Returns the column that names the features of a stream, or the bodies in the first dimension of its rows; None if none does.
+    """Returns the column with the names of a stream's features, or of the bodies in the first dimension of its rows; None if
+    none fits.
 
-    A column with the stream's own word goes before one of joints, and that before one of anything.
+    A column with the stream's own word is preferred, then a column of joints, then any other.
     """
     features, word = math.prod(shape), last_part(stream)
     found: list[tuple[int, str]] = []
@@ -132,7 +134,8 @@ def names_for(stream: str, shape: Sequence[int], declared: Mapping[str, Sequence
 def own_names(
     stream: str, shape: Sequence[int], own: Mapping[str, Any], above: Sequence[Mapping[str, Any]]
 ) -> list[str] | None:
-    """Returns the names of a stream's features that attributes declare: its own, else those of groups above it, the next one first."""
+    """Returns the names of a stream's features from its attributes, else from those of the groups above it, the nearest group
+    first."""
     features = math.prod(shape)
     for names in declared_names(own).values():
         if len(names) == features:
@@ -146,7 +149,7 @@ def own_names(
 
 
 def _names_of(stream: Stream, dataset: Dataset, episodes: Sequence[int] | None) -> list[list[str]]:
-    """Returns the names of a stream's features, or what the columns of these episodes say of them: each order once."""
+    """Returns the names of a stream's features, else each different list of names in the columns of these episodes."""
     if stream.names:
         return [stream.names]
     found: dict[tuple[str, ...], None] = {}
@@ -158,10 +161,10 @@ def _names_of(stream: Stream, dataset: Dataset, episodes: Sequence[int] | None) 
 
 
 def note_of_units(sources: Sequence[tuple[str, Dataset, Any]]) -> str | None:
-    """Returns a note if a column of the episodes says other units in other sources or episodes: batches mix them.
+    """Returns a note if a column of the episodes has different units in two sources or episodes, since batches mix them.
 
     Args:
-        sources: of each its name, its dataset, and the episodes that are drawn; None for all.
+        sources: for each its name, its dataset, and the episodes that are drawn; None for all.
     """
     first: dict[str, tuple[str, str]] = {}
     for source, dataset, episodes in sources:
@@ -190,10 +193,10 @@ def _rows_of(dataset: Dataset, episodes: Sequence[int] | None, wanted: Callable[
 
 
 def compare(one: Sequence[str], other: Sequence[str]) -> str:
-    """Returns "" for the same names, "order" where as many have one at another index, and "others" where names at an index differ.
+    """Returns "" for equal names, "order" if one name is at another index in a list of the same length, else "others".
 
-    What all names of a list begin or end with, up to a separator, is no part of them: ``action.x, action.y`` have another order than
-    ``state.y, state.x``.
+    A common prefix or suffix of all names in a list, up to a separator, is ignored: ``action.x, action.y`` have another order
+    than ``state.y, state.x``.
     """
     if all(a == b for a, b in zip(one, other, strict=False)):
         return ""
@@ -204,7 +207,7 @@ def compare(one: Sequence[str], other: Sequence[str]) -> str:
 
 
 def are_same(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether as many names are the same in the same order, but for what all of a list begin or end with."""
+    """Whether two lists have equal names in the same order, without the common prefix and suffix of each list."""
     return list(one) == list(other) or (len(one) == len(other) and _without_common(one) == _without_common(other))
 
 
@@ -214,20 +217,20 @@ def _without_common(names: Sequence[str]) -> list[str]:
 
 
 def _common(names: Sequence[str]) -> int:
-    """Returns how many characters all names begin with, up to their last separator."""
+    """Returns the length of the names' common prefix, up to its last separator."""
     one, other = min(names), max(names)
     same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     return 1 + max(one[:same].rfind(mark) for mark in "./_ -")
 
 
 def check_orders(key: str, streams: Sequence[tuple[str, Stream, Dataset, Any]]) -> str | None:
-    """Compares the names of the features of the streams that fill a key. Returns a note where they are others.
+    """Compares the features' names of the streams that fill a key. Returns a note if the names differ.
 
     Args:
-        streams: of each the source's name, the stream, its dataset, and the episodes that are drawn; None for all.
+        streams: for each the source's name, the stream, its dataset, and the episodes that are drawn; None for all.
 
     Raises:
-        ArgumentError: they have other orders, so that a column of the batch would hold several quantities.
+        ArgumentError: the orders differ, so a column of the batch would hold several quantities.
     """
     first: tuple[str, Sequence[str], bool] | None = None
     note = None
@@ -239,16 +242,16 @@ def check_orders(key: str, streams: Sequence[tuple[str, Stream, Dataset, Any]]) 
             if how == "order":
                 at = next(i for i, (a, b) in enumerate(zip(first[1], names, strict=False)) if a != b)
                 raise errors.ArgumentError(
-                    f"delta_timestamps['{key}']: expected features in one order in all sources, got {list(first[1])} in {first[0]} and "
-                    f"{names} in {where}: feature {at} is {first[1][at]!r} and {names[at]!r}; rename= of a Source gives it a key of "
-                    "its own, episodes= draws those of one order, and ingest with a mapping whose slices give each part of the row a "
-                    "stream of its own puts them together"
+                    f"delta_timestamps['{key}']: expected features in one order in all sources, got {list(first[1])} in "
+                    f"{first[0]} and {names} in {where}: feature {at} is {first[1][at]!r} and {names[at]!r}; rename= of a "
+                    "Source gives it a key of its own, episodes= draws those of one order, and ingest with a mapping whose "
+                    "slices give each part of the row a stream of its own puts them together"
                 )
-            if how and note is None and not (first[2] and stream.names):  # the library names those that streams have
+            if how and note is None and not (first[2] and stream.names):  # the library compares the streams' own names
                 index = next(i for i, (a, b) in enumerate(zip(first[1], names, strict=False)) if a != b)
                 note = (
-                    f"delta_timestamps['{key}']: other features in its sources: [{index}] is {first[1][index]!r} in {first[0]}, and "
-                    f"{names[index]!r} in {where}; rename= of a Source gives one a key of its own"
+                    f"delta_timestamps['{key}']: other features in its sources: [{index}] is {first[1][index]!r} in "
+                    f"{first[0]}, and {names[index]!r} in {where}; rename= of a Source gives one a key of its own"
                 )
     return note
 
@@ -262,12 +265,12 @@ _FLAG = re.compile(r"(?:use|is|in|are)_?(deg|rad)", re.IGNORECASE)
 
 
 def may_say_unit(column: str) -> bool:
-    """Whether a column's or attribute's own word is one for units."""
+    """Whether the last part of a column's name is a word for units."""
     return _UNITS.fullmatch(last_part(column)) is not None
 
 
 def declared_units(columns: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the units that columns or attributes say, by where they say them. An object in JSON has columns of its own."""
+    """Returns the units in columns or attributes, by column. The members of an object in JSON count as columns."""
     found: dict[str, str] = {}
     for column, value in columns.items():
         if may_say_unit(column):
@@ -278,7 +281,7 @@ def declared_units(columns: Mapping[str, Any]) -> dict[str, str]:
 
 
 def units_in(column: str, value: Any) -> dict[str, str]:
-    """Returns the known units that a column says, each as one word, by where it says them."""
+    """Returns the known units in a column, each as one word, by their location in it."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         value = read_object(value)
     if isinstance(value, dict):
@@ -297,14 +300,15 @@ _UNIT_BEHIND = re.compile(r".*\S\s*[\[(]\s*([^\])\[(]+?)\s*[\])]")
 
 
 def units_of_names(names: Sequence[str]) -> list[str]:
-    """Returns the known units in brackets behind names of features, as written: "deg" of "yaw (deg)", "" of "q[0]"; [] if no name has one."""
+    """Returns the known units in brackets after names of features, as written: "deg" of "yaw (deg)", "" of "q[0]"; [] if no
+    name has one."""
     matches = [_UNIT_BEHIND.fullmatch(name) for name in names]
     units = [match[1] if match and known_unit(match[1]) else "" for match in matches]
     return units if any(units) else []
 
 
 def own_units(attributes: Mapping[str, Any], features: int) -> dict[str, Any]:
-    """Returns the attribute `units` of a stream whose own attributes say its unit, or one for each feature."""
+    """Returns the attribute `units` from the attributes of a stream, which have its unit or one for each feature."""
     own = {name.lower(): value for name, value in attributes.items()}
     for name in ("units", "unit"):
         value = own.get(name)

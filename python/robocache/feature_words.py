@@ -131,10 +131,11 @@ def _without_units(name: str) -> str:
 
 
 def says(name: str, words: Set[str]) -> bool:
-    """Whether the last part of a name has one of the words and none of NO_ROTATION. The letter of a component may be cut out."""
+    """Whether the last part of a name has one of the words and none of NO_ROTATION. A component's letter may be replaced by
+    _GAP."""
     before, _, after = name.partition(_GAP)
-    said = words_of(last_part(before) + after)
-    return not said.isdisjoint(words) and said.isdisjoint(NO_ROTATION)
+    name_words = words_of(last_part(before) + after)
+    return not name_words.isdisjoint(words) and name_words.isdisjoint(NO_ROTATION)
 
 
 def _components_of(names: Sequence[str]) -> list[dict[str, str]]:
@@ -177,7 +178,8 @@ def letters_of(names: Sequence[str]) -> str:
 
 
 def rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) -> list[Block]:
-    """Returns the rotation vectors and matrices that names declare. They are held, since numbers between two are no rotation between."""
+    """Returns the rotation vectors and matrices that names declare. They are held, since numbers between two of them are no
+    rotation."""
     last = last_part(stream)
     words = words_of(last) | set(re.findall(r"(?<![A-Za-z])[RT](?![A-Za-z])", last))  # R, T_WC
     of_group = words_of(last_part(stream.removesuffix(last)[:-1]))  # object_poses/cube
@@ -225,7 +227,7 @@ def _rotations_of_poses(names: Sequence[str]) -> set[int]:
 
 
 def _matrices_of(names: Sequence[str]) -> set[int]:
-    """Returns the features whose names say that they are entries of a matrix, or of a rotation's six numbers."""
+    """Returns the features that are entries of a matrix, or of a rotation's six numbers, by their names."""
     found: dict[str, dict[tuple[int, int], int]] = {}
     rows: set[int] = set()
     for index, name in enumerate(names):
@@ -250,9 +252,9 @@ def _says_six(name: str) -> bool:
 
 
 def rotations_of(stream: str, names: Sequence[str], shape: Sequence[int], words: Set[str] = QUATERNION) -> list[Block]:
-    """Returns the quaternions in a row of that shape: [[start, stop, "slerp"], ...].
+    """Returns the quaternions in a row of this shape: [[start, stop, "slerp"], ...].
 
-    words: those that declare four numbers to be a quaternion even if no name gives a component.
+    words: words for a quaternion in names of four numbers without letters of components.
     """
     features = prod(shape)
     starts = []
@@ -270,7 +272,8 @@ def rotations_of(stream: str, names: Sequence[str], shape: Sequence[int], words:
 
 
 def _by_names(names: Sequence[str], words: Set[str], of_rotations: bool = False) -> list[int]:
-    """Returns where quaternions begin by the names of features; `of_rotations` if the stream's name says what they are."""
+    """Returns the first features of quaternions, by the features' names. `of_rotations`: the stream's name has a word for
+    rotations."""
     components = _components_of(names)
     numbered = [{match[1]: match[2]} if (match := _NUMBERED.fullmatch(name)) else {} for name in names]
     sizes: dict[str, int] = {}
@@ -319,9 +322,10 @@ def scattered(names: Sequence[str]) -> list[list[int]]:
 
 
 def _quaternions_in(stream: str, width: int) -> list[int]:
-    """Returns where quaternions begin in a row whose parts are, in order, the words of its stream's name: [3] for pos_quat and 7 numbers.
+    """Returns the first indices of quaternions in a row whose parts are, in order, the words of its stream's name: [3] for
+    pos_quat and 7 numbers.
 
-    A row may repeat the parts. After a position and a quaternion it may each time have one number more, a gripper's.
+    A row may repeat the parts. Each position with a quaternion may be followed by one more number, a gripper's.
     """
     words = re.findall(r"[a-z]+", in_snake_case(last_part(stream)))
     parts = [

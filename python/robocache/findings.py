@@ -1,4 +1,4 @@
-"""The results of a doctor: :class:`Finding`, :class:`Report`, and ``doctor.json``, by which a cache remembers it."""
+"""The results of a doctor: :class:`Finding`, :class:`Report`, and ``doctor.json``, their file in a cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .notebook import table_html, title_html
 SEVERITIES = ("error", "warning", "note")
 FILE = "doctor.json"
 _FORMAT, _SCHEMA_VERSION = "robocache-doctor", 1
-# Findings that a report keeps of one code and stream; it counts the others.
+# A report keeps this many findings of a code and stream, and counts the others.
 _KEPT = 50
 
 
@@ -34,16 +34,16 @@ class DoctorWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault, or a fact worth knowing.
+    """A fault, or a fact worth knowing.
 
     Attributes:
         severity: "error": it breaks training or contradicts the cache; "warning": look at it before training; "note".
-        code: its kind, the same in all versions: docs/doctor.md lists them.
-        message: what was found, in words.
-        episode, stream, row: where; None where it is about all of them. `row` counts within the episode.
-        end_row: one after the last row, if it is about several.
-        count: how many of the same there are; this is the first or the worst.
-        value, expected: what was measured, and the reference.
+        code: the kind of finding, the same in all versions: docs/doctor.md lists them.
+        message: the finding in words.
+        episode, stream, row: the location; None means all of them. `row` counts within the episode.
+        end_row: one after the last row, if the finding is about several.
+        count: the number of equal findings; this one is the first or the worst.
+        value, expected: the measured value and the reference.
         file: a source's file or folder.
         advice: what to do; further lines are ready to copy.
     """
@@ -63,7 +63,7 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """ "episode 3, action, rows 10-20", as far as they are known."""
+        """The known parts of the location, such as "episode 3, action, rows 10-20"."""
         parts = [] if self.episode is None else [f"episode {self.episode}"]
         parts += [self.stream] if self.stream is not None else []
         if self.row is not None:
@@ -86,15 +86,15 @@ class Report:
     """The result of :func:`robocache.doctor`.
 
     Attributes:
-        path: what was checked.
+        path: the checked cache or source.
         findings: the worst first, at most 50 of each code and stream.
-        more: by code, how many findings there were beyond those.
-        episodes: their number.
-        streams: a dict a stream: ``name``, ``kind`` (:class:`Stream`'s), ``rows``, ``dtype``, ``shape``, ``clock``, ``rate_hz``
-            (of the median period), ``true_rate_hz`` (rows a second, without gaps and bursts; None without a steady rate),
-            ``duration_s``, ``lost_s`` (in gaps).
+        more: by code, the number of further findings.
+        episodes: the number of episodes.
+        streams: a dict for each stream: ``name``, ``kind`` (:class:`Stream`'s), ``rows``, ``dtype``, ``shape``, ``clock``,
+            ``rate_hz`` (of the median period), ``true_rate_hz`` (rows a second, without gaps and bursts; None without a steady
+            rate), ``duration_s``, ``lost_s`` (in gaps).
         manifest_crc32: the checksum of the checked cache's manifest; None for a source.
-        stored: where this was written beside the cache, or None.
+        stored: the path of the stored report, or None.
         not_stored: why it could not be written.
     """
 
@@ -110,13 +110,13 @@ class Report:
     pictures: Any = field(default=None, repr=False, compare=False)
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Keeps them in order, and only so many of a code and stream."""
+        """Adds findings in order. Of each code and stream it keeps the first 50 and counts the others."""
         kept: list[Finding] = []
-        met: Counter[tuple[str, str | None]] = Counter()
+        seen: Counter[tuple[str, str | None]] = Counter()
         more = Counter(self.more)
         for finding in sorted([*self.findings, *findings], key=Finding._order):
-            met[finding.code, finding.stream] += 1
-            if met[finding.code, finding.stream] > _KEPT:
+            seen[finding.code, finding.stream] += 1
+            if seen[finding.code, finding.stream] > _KEPT:
                 more[finding.code] += 1
             else:
                 kept.append(finding)
@@ -133,7 +133,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """ "2 errors, 5 warnings, 1 note", or "no findings"."""
+        """The counts in words: "2 errors, 5 warnings, 1 note", or "no findings"."""
         counts = [f"{number} {kind}{'s' * (number != 1)}" for kind, number in self.counts.items() if number]
         return ", ".join(counts) or "no findings"
 
@@ -148,7 +148,7 @@ class Report:
         return f"{self.summary}: nothing speaks against training on it"
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON-able values: what ``--json`` prints and doctor.json holds."""
+        """Returns the report as JSON-able values, as in ``--json`` and doctor.json."""
         return {
             "format": _FORMAT,
             "schema_version": _SCHEMA_VERSION,
@@ -167,22 +167,22 @@ class Report:
         """The inverse of :meth:`to_dict`.
 
         Raises:
-            KeyError, TypeError, ValueError: it is none.
+            KeyError, TypeError, ValueError: the dict is no report.
         """
         if (report["format"], report["schema_version"]) != (_FORMAT, _SCHEMA_VERSION):
             raise ValueError(f"expected {_FORMAT} {_SCHEMA_VERSION}, got {report['format']} {report['schema_version']}")
         of_report = {name: _typed(name, report[name], kind) for name, kind in _REPORT_TYPES.items()}
-        found = [
+        findings = [
             Finding(**{f.name: _typed(f.name, one[f.name], _TYPES[f.type]) for f in fields(Finding) if f.name in one})
             for one in report["findings"]
         ]
-        if any(finding.severity not in SEVERITIES for finding in found):
+        if any(finding.severity not in SEVERITIES for finding in findings):
             raise ValueError("expected severities " + ", ".join(SEVERITIES))
         more = dict(report["more"])
-        if not more.keys() <= {finding.code for finding in found} or any(type(n) is not int for n in more.values()):
-            raise ValueError("expected in 'more' numbers of findings by code")
+        if not more.keys() <= {finding.code for finding in findings} or any(type(n) is not int for n in more.values()):
+            raise ValueError("more: expected numbers of findings by code")
         streams = [_typed("streams", stream, (dict,)) for stream in report["streams"]]
-        return cls(findings=found, more=more, streams=streams, **of_report)
+        return cls(findings=findings, more=more, streams=streams, **of_report)
 
     def _repr_html_(self) -> str:
         rows = []
@@ -197,13 +197,13 @@ class Report:
         return title_html(self.verdict, self.path) + table
 
     def html(self) -> str:
-        """One self-contained page: no script, nothing that it loads."""
+        """Returns one self-contained page, without scripts or external files."""
         from .doctor.page import page
 
         return page(self)
 
 
-# A finding's fields by their annotations, and a report's: the types that they have in JSON.
+# The JSON types of a finding's fields, by their annotations, and of a report's fields.
 _TYPES: dict[Any, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
@@ -230,11 +230,12 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# ---- beside a cache ----
+# ---- doctor.json in a cache ----
 
 
 def manifest_crc32(cache: str | os.PathLike[str]) -> str | None:
-    """The checksum that ends the manifest of a cache: another one after every change. None where there is none."""
+    """Returns the checksum at the end of a cache's manifest, which changes with every change of the cache; None if there is
+    none."""
     path = Path(cache, "manifest.json")
     if not path.is_file():  # to open a FIFO would wait for ever
         return None
@@ -248,11 +249,12 @@ def manifest_crc32(cache: str | os.PathLike[str]) -> str | None:
 
 
 def store(report: Report, cache: str | os.PathLike[str]) -> None:
-    """Writes doctor.json into the cache, whole or not at all; where that cannot be, `not_stored` says why."""
+    """Writes doctor.json into the cache. It appears only when it is complete. If it cannot be written, `not_stored` has the
+    reason."""
     path = Path(cache, FILE)
     text = json.dumps({**report.to_dict(), "path": Path(cache).resolve().name}, indent=1, allow_nan=False)
     for folder in {Path(cache).parent, Path(cache).resolve().parent} - {Path("."), Path("/")}:
-        text = text.replace(json.dumps(f"{folder}{os.sep}")[1:-1], "")  # it goes with the cache to others
+        text = text.replace(json.dumps(f"{folder}{os.sep}")[1:-1], "")  # the cache may be given to others
     try:
         write_whole(path, text + "\n")
         report.stored, report.not_stored = str(path), None
@@ -261,7 +263,7 @@ def store(report: Report, cache: str | os.PathLike[str]) -> None:
 
 
 def load(cache: str | os.PathLike[str]) -> Report | None:
-    """The contents of doctor.json; None if it is missing or belongs to another state of the cache."""
+    """Returns the report in doctor.json; None if the file is missing or belongs to another state of the cache."""
     path = Path(cache, FILE)
     if not path.is_file():  # to open a FIFO would wait for ever
         return None
@@ -284,8 +286,8 @@ def enforce(caches: Iterable[str], findings: str | None) -> None:
             and so are caches without findings. None: no check.
 
     Raises:
-        FileError: by ``"strict"``.
-        ArgumentError: `findings` is another.
+        FileError: ``"strict"`` refuses a cache.
+        ArgumentError: `findings` is another value.
     """
     if findings is None:
         return

@@ -1,6 +1,6 @@
-"""The options that a loader had one by one before Window, Anchors, Normalization, Memory, Ranks and Mixture.
+"""The options that a loader had before Window, Anchors, Normalization, Memory, Ranks and Mixture.
 
-They still work, with a DeprecationWarning that says the new form.
+They still work, with a DeprecationWarning that names the new form.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FORMER = {*_WINDOW, *_MIXTURE, *_STEPS, "rename", "where"}.union(*(names for _, 
 
 
 def takes_former_options(init: Callable[_Parameters, None]) -> Callable[_Parameters, None]:
-    """An ``__init__(self, dataset, **options)`` that takes the former options too."""
+    """Returns an ``__init__(self, dataset, **options)`` that also takes the former options."""
 
     names = list(inspect.signature(init).parameters)[1:]
 
@@ -67,12 +67,12 @@ def takes_former_options(init: Callable[_Parameters, None]) -> Callable[_Paramet
 
 
 def current(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A loader's keyword arguments in the current form, of those in either form.
+    """Converts a loader's keyword arguments, in the former or the current form, to the current form.
 
     A window's option is one value for all keys, or ``{key: value}``.
 
     Raises:
-        ArgumentError: a former option with its current form, or both `delta_timestamps` and `rate_hz`.
+        ArgumentError: a former option is used with its current form, or `delta_timestamps` with `rate_hz`.
     """
     options = dict(given)
     if mixture := {name: options.pop(name) for name in _MIXTURE if name in options}:
@@ -82,9 +82,7 @@ def current(given: Mapping[str, Any]) -> dict[str, Any]:
         options["dataset"] = _renamed(options.get("dataset"), rename)
     if "where" in options:
         if options.get("episodes") is not None:
-            raise errors.ArgumentError(
-                "where: expected no episodes beside it; Dataset.select gives the indices of both"
-            )
+            raise errors.ArgumentError("where: expected no episodes beside it; use Dataset.select for both")
         options["episodes"] = options.pop("where")
     _replace_steps(options)
     _replace_window_options(options)
@@ -98,7 +96,7 @@ def current(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replace_steps(options: dict[str, Any]) -> None:
-    """`rate_hz`, `history` and `horizon` become `delta_timestamps`."""
+    """Replaces `rate_hz`, `history` and `horizon` by `delta_timestamps`."""
     rate, history, horizon = (options.pop(name, None) for name in ("rate_hz", "history", "horizon"))
     if rate is None:
         if history is not None or horizon is not None:
@@ -109,9 +107,9 @@ def _replace_steps(options: dict[str, Any]) -> None:
     keys: list[str] = []
     if isinstance(history, int) or isinstance(horizon, int):
         if "dataset" not in options:
-            raise errors.ArgumentError("history, horizon: expected {key: steps}, or Window.steps() of each key")
-        there = Keys(as_sources(options["dataset"])[0])
-        keys = [key for key in there if key not in there.ragged]
+            raise errors.ArgumentError("history, horizon: expected {key: steps}, or Window.steps() for each key")
+        keys_of_sources = Keys(as_sources(options["dataset"])[0])
+        keys = [key for key in keys_of_sources if key not in keys_of_sources.ragged]
     windows = {}
     for key in dict.fromkeys(
         [*(x for steps in (history, horizon) if isinstance(steps, Mapping) for x in steps), *keys]
@@ -127,7 +125,7 @@ def _replace_steps(options: dict[str, Any]) -> None:
 
 
 def _replace_window_options(options: dict[str, Any]) -> None:
-    """A window's former options become fields of `default` and of each key's Window."""
+    """Replaces a window's former options by fields of `default` and of each key's Window."""
     given = options.get("delta_timestamps")
     windows = dict(given) if isinstance(given, Mapping) else {}
     of_all: dict[str, Any] = {}
@@ -147,7 +145,8 @@ def _replace_window_options(options: dict[str, Any]) -> None:
 
 
 def _renamed(dataset: Any, rename: Mapping[str, str]) -> Any:
-    """The dataset as a Source, or the sources of a mixture that do not rename it themselves."""
+    """Returns the dataset as a Source with `rename`, or a mixture whose sources have it too; their own `rename` takes
+    precedence."""
     if isinstance(dataset, Dataset | str | os.PathLike):
         return Source(dataset, rename=rename)
     sources, mixture = as_sources(dataset)

@@ -1,4 +1,4 @@
-"""Converts frames of cameras between their files and their pixels, on all threads."""
+"""Encodes and decodes cameras' frames, on all threads."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Encoded(NamedTuple):
 
     codec: str  # "jpeg", "png" or "raw"
     color_space: str  # "rgb" for 3 channels; for 1 channel "gray" if it is uint8, else "depth"
-    dtype: np.dtype[Any]  # of a decoded frame
+    dtype: np.dtype[Any]  # the dtype of a decoded frame
     shape: tuple[int, int, int]  # height, width, channels
     data: npt.NDArray[np.uint8]  # [bytes]: the files one after another; for raw frames their pixels
     offsets: npt.NDArray[np.int64]  # [n + 1]: frame i is data[offsets[i] : offsets[i + 1]]; empty for raw frames
-    reencoded: Mapping[str, int] = {}  # from take: the reasons for encoding JPEGs again, with loss, and how many
+    reencoded: Mapping[str, int] = {}  # from take: the number of JPEGs that were encoded again, with loss, by reason
 
 
 def encode(frames: Any, codec: str = "jpeg", quality: int = 95, subsampling: str = "4:2:0") -> Encoded:
@@ -66,11 +66,12 @@ def encode(frames: Any, codec: str = "jpeg", quality: int = 95, subsampling: str
 def take(blobs: Sequence[bytes]) -> Encoded:
     """Takes existing files: at least one, all JPEG or all PNG, of one shape.
 
-    Each is decoded once, completely. JPEGs get restart markers without loss where possible; `reencoded` says why others did not.
+    Each is decoded once, completely. JPEGs get restart markers without loss if possible; `reencoded` has the reasons for the
+    others.
 
     Raises:
-        FrameError: naming the first frame that does not decode, or differs in codec or shape from the first.
-        ArgumentError, ArgumentTypeError: for no blobs, and for what is not bytes.
+        FrameError: a frame does not decode, or differs in codec or shape from the first; the message names it.
+        ArgumentError, ArgumentTypeError: there are no blobs, or one is not bytes.
     """
     if isinstance(blobs, (bytes, bytearray, memoryview, str)) or not isinstance(blobs, Sequence):
         raise errors.ArgumentTypeError(f"frames: expected a sequence of bytes, got {type(blobs).__name__}")
@@ -84,17 +85,17 @@ def take(blobs: Sequence[bytes]) -> Encoded:
 
 
 def decode(codec: str, data: Any, offsets: Any, shape: Sequence[int], dtype: Any, rows: Any) -> npt.NDArray[Any]:
-    """Decodes the frames `rows` of concatenated files, ``[len(rows), H, W, C]``.
+    """Decodes the frames `rows` of concatenated files to ``[len(rows), H, W, C]``.
 
     Args:
         codec: ``"jpeg"``, ``"png"`` or ``"raw"``.
-        data: the bytes, memory-mapped ones too; for raw frames their pixels, of any dtype and shape.
+        data: the bytes, which may be memory-mapped; for raw frames their pixels, of any dtype and shape.
         offsets: int64 ``[n + 1]``; empty or None for raw frames.
-        shape, dtype: of each decoded frame.
+        shape, dtype: the shape and dtype of each decoded frame.
         rows: whole numbers, in any order, repeats allowed.
 
     Raises:
-        FrameError: naming the row of the first frame that does not decode.
+        FrameError: a frame does not decode; the message names the first one's row.
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
     """
     where = np.asarray(rows)
@@ -109,14 +110,14 @@ def decode(codec: str, data: Any, offsets: Any, shape: Sequence[int], dtype: Any
     return out
 
 
-# Words of a name that say that each pixel is a class or an instance.
+# Words for cameras whose pixels are classes or instances.
 _LABELS = {"segmentation", "seg", "segm", "semantic", "mask", "masks", "label", "labels"}
 
 
 def is_labels(camera: str, attributes: Mapping[str, Any] | None = None) -> bool:
-    """Whether a camera's pixels are labels, as its attribute "labels" or its name says: "front_segmentation", "top/mask".
+    """Whether a camera's pixels are labels, by its attribute "labels" or its name: "front_segmentation", "top/mask".
 
-    No label lies between two others, so such frames are stored without loss and resized to the nearest pixel.
+    Labels cannot be averaged, so such frames are stored without loss and resized to the nearest pixel.
     """
     if attributes and "labels" in attributes:
         return bool(attributes["labels"])
@@ -124,15 +125,15 @@ def is_labels(camera: str, attributes: Mapping[str, Any] | None = None) -> bool:
 
 
 def has_palette(file: bytes) -> bool:
-    """Whether it is a PNG whose pixels are indices into a list of colours."""
+    """Whether the file is a PNG whose pixels are indices into a list of colours."""
     return file[:8] == b"\x89PNG\r\n\x1a\n" and file[25:26] == b"\3"
 
 
 def indices_of(file: bytes) -> bytes:
-    """A PNG with a palette as a grey one of 8 bits, whose pixels are the indices.
+    """Converts a PNG with a palette to a grey PNG of 8 bits whose pixels are the indices.
 
     Raises:
-        Error: it does not decode.
+        Error: the file does not decode.
     """
     bits = file[24]
     chunks = [(b"IHDR", file[16:25] + b"\0" + file[26:29])]
@@ -152,7 +153,7 @@ def indices_of(file: bytes) -> bytes:
     return encode(pixels // (255 // (2**bits - 1)), codec="png").data.tobytes()
 
 
-# A camera with one of these words in its name measures something.
+# Words for cameras whose pixels are measurements instead of colours.
 _MEASURED = {
     *("depth", "disparity", "normal", "normals", "xyz", "flow", "tactile", "taxel", "taxels", "pressure", "force"),
     *("heightmap", "elevation", "thermal", "temperature"),
@@ -160,7 +161,8 @@ _MEASURED = {
 
 
 def is_measured(camera: str) -> bool:
-    """Whether a camera measures something, by its name: "front_depth", "normals". Its frames are stored without loss."""
+    """Whether a camera's pixels are measurements, by its name: "front_depth", "normals". Such frames are stored without
+    loss."""
     return not _MEASURED.isdisjoint(_words(camera))
 
 
@@ -171,7 +173,7 @@ _NO_DEPTH = {"thermal", "temperature", "flir", "lepton", "boson", "ir", "infra",
 
 
 def says_depth(camera: str) -> bool | None:
-    """Whether a camera's name says that it measures depth; None where it says neither that nor another thing."""
+    """Whether a camera measures depth, by its name: True, False for another quantity, None if the name has no such word."""
     words = set(_words(camera))
     if not words.isdisjoint(_BESIDE_DEPTH):
         return False
@@ -204,11 +206,11 @@ def _raw(pixels: npt.NDArray[Any]) -> Encoded:
 
 def _encoded(result: Any) -> Encoded:
     data, offsets, description = (_lib.to_numpy(_array_of(result, None, index)) for index in range(3))
-    found = json.loads(description.tobytes())
-    dtype = np.dtype(found["dtype"])
-    height, width, channels = found["shape"]
+    facts = json.loads(description.tobytes())
+    dtype = np.dtype(facts["dtype"])
+    height, width, channels = facts["shape"]
     color_space = _color_space(channels, dtype)
-    return Encoded(found["codec"], color_space, dtype, (height, width, channels), data, offsets, found["reencoded"])
+    return Encoded(facts["codec"], color_space, dtype, (height, width, channels), data, offsets, facts["reencoded"])
 
 
 def _color_space(channels: int, dtype: np.dtype[Any]) -> str:

@@ -29,12 +29,12 @@ class Meter:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds from the first batch's beginning to the last one's end."""
+        """Seconds from the first batch's start to the last batch's end."""
         return 0.0 if self._first is None else self._last - self._first
 
     @property
     def share(self) -> float:
-        """The share of that time spent waiting: from 0 to 1."""
+        """The share of :attr:`elapsed_s` spent waiting: from 0 to 1."""
         return self.waited_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     def __repr__(self) -> str:

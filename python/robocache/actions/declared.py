@@ -1,4 +1,4 @@
-"""Holds conversions against what a stream declares of its rotations: by names and units of features, attributes and methods."""
+"""Compares conversions with a stream's declarations of its rotations: names and units of features, attributes and methods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._arrays import feature_mask
 from .conversions import Relative, Rescale, Rotate, StepDelta
 from .rotations import MATRIX_ENTRIES, rotation_width
 
-# Attributes that say what a stream's rotations are.
+# Attributes with the representation of a stream's rotations.
 _ATTRIBUTE = re.compile(
     r"(?i)(?:quaternion|quat|euler|rotation|rot|orientation)(?:_(?:type|format|order|representation))?"
 )
@@ -26,13 +26,13 @@ _MODE = re.compile(r"(?i)(?:(?:action|control|controller)_)?(?:type|mode|space|r
 
 @dataclass(frozen=True)
 class FeatureFacts:
-    """Facts that a stream declares, for each feature; a list without entries says nothing.
+    """The facts that a stream declares about its features. An empty list declares nothing.
 
     Args:
-        names: of features.
-        units: of features, "" where there is none.
-        attributes: the stream's own, with its methods.
-        stream: its name.
+        names: the features' names.
+        units: the features' units, "" for an unknown unit.
+        attributes: the stream's attributes, with its methods.
+        stream: the stream's name.
     """
 
     names: Sequence[str] = ()
@@ -41,28 +41,29 @@ class FeatureFacts:
     stream: str = ""
 
     def of(self, features: Sequence[int]) -> FeatureFacts:
-        """Returns the facts of these features alone, in this order. Methods are those of whole rotations within them."""
+        """Returns the facts of these features, in this order, with the methods of rotations that lie completely within them."""
         index = {feature: i for i, feature in enumerate(features)}
         names, units = (
-            [said[f] if f < len(said) else "" for f in features] if said else [] for said in (self.names, self.units)
+            [facts[f] if f < len(facts) else "" for f in features] if facts else []
+            for facts in (self.names, self.units)
         )
-        kept = [
+        methods = [
             [index[start], index[start] + stop - start, method]
             for start, stop, method in _blocks(self.attributes)
             if [index.get(f, -1) - index.get(start, 0) for f in range(start, stop)] == list(range(stop - start))
         ]
-        return FeatureFacts(names, units, {**self.attributes, "methods": kept}, self.stream)
+        return FeatureFacts(names, units, {**self.attributes, "methods": methods}, self.stream)
 
 
 def check_declared(name: str, conversions: Any, declared: FeatureFacts) -> None:
-    """Checks what conversions say of rotations against what their stream declares; a stream without names and units passes.
+    """Compares the rotations in conversions with their stream's declarations. A stream without names and units passes.
 
     Raises:
-        ArgumentError: a rotation is declared another kind, its components are in another order, angles turn about other axes or
-            are in degrees, or a rotation begins at another feature.
+        ArgumentError: the stream declares another representation, another order of components, other axes of angles, angles in
+            degrees, or a rotation that begins at another feature.
     """
     features: list[int | None] = list(range(max(len(declared.names), len(declared.units))))  # None: computed
-    known: dict[int, str] = {}  # the rotations that the conversions so far name, each by the feature where it begins
+    known: dict[int, str] = {}  # the rotations in the conversions so far, by their first features
     for conversion in conversions:
         if isinstance(conversion, Relative | StepDelta):
             _check_radians(name, conversion, declared, features)
@@ -89,32 +90,34 @@ def check_declared(name: str, conversions: Any, declared: FeatureFacts) -> None:
 
 
 def check_absolute(name: str, conversions: Any, declared: FeatureFacts) -> None:
-    """Checks that conversions make nothing relative that its stream's attributes declare relative already.
+    """Checks that conversions do not make values relative that the stream's attributes already declare relative.
 
     Raises:
-        ArgumentError: it would be relative twice.
+        ArgumentError: the values would be relative twice.
     """
-    said = declared_relative(declared.attributes)
-    for conversion in conversions if said else ():
+    attribute = declared_relative(declared.attributes)
+    for conversion in conversions if attribute else ():
         if isinstance(conversion, Relative | StepDelta) and (conversion.mask is None or any(conversion.mask)):
             raise errors.ArgumentError(
                 f"{name}: expected values that are absolute, which {type(conversion).__name__} makes relative, got stream "
-                f"'{declared.stream}', which is relative already as its attribute {said} says; leave the conversion out, or correct "
-                "the attribute by a mapping at ingest"
+                f"'{declared.stream}', which is relative already as its attribute {attribute} says; leave the conversion "
+                "out, or correct the attribute by a mapping at ingest"
             )
 
 
 def relative_names(conversions: Any, declared: FeatureFacts, features: int) -> list[str]:
-    """Returns the names, of the stream or of its features, that say relative where conversions make them so once more."""
+    """Returns the names, of the stream or of its features, with a word for relative, if conversions make them relative."""
     if any(_ABSOLUTE.fullmatch(key) and value is True for key, value in declared.attributes.items()):
         return []
-    found: dict[str, None] = {}
+    names_found: dict[str, None] = {}
     for conversion in conversions:
         if isinstance(conversion, Relative | StepDelta):
-            taken = [f for f, is_taken in enumerate(feature_mask("mask", conversion.mask, features)) if is_taken]
-            names = [declared.stream] * bool(taken) + [declared.names[f] for f in taken if f < len(declared.names)]
-            found |= dict.fromkeys(each for each in names if feature_words.says_relative(each))
-    return list(found)
+            converted = [f for f, is_taken in enumerate(feature_mask("mask", conversion.mask, features)) if is_taken]
+            names = [declared.stream] * bool(converted) + [
+                declared.names[f] for f in converted if f < len(declared.names)
+            ]
+            names_found |= dict.fromkeys(each for each in names if feature_words.says_relative(each))
+    return list(names_found)
 
 
 def declared_relative(attributes: Mapping[str, Any]) -> str:
@@ -123,7 +126,7 @@ def declared_relative(attributes: Mapping[str, Any]) -> str:
 
 
 def declared_absolute(attributes: Mapping[str, Any]) -> str:
-    """Returns the attribute that declares them absolute; "" if none does."""
+    """Returns the attribute that declares a stream's numbers absolute; "" if none does."""
     return next(
         (
             f"{key} = {value!r}"
@@ -135,7 +138,7 @@ def declared_absolute(attributes: Mapping[str, Any]) -> str:
 
 
 def is_absolute(attributes: Mapping[str, Any]) -> bool | None:
-    """Returns whether attributes declare a stream's numbers absolute; None if they do not say it."""
+    """Returns whether attributes declare a stream's numbers absolute; None if they declare neither."""
     return False if declared_relative(attributes) else True if declared_absolute(attributes) else None
 
 
@@ -146,7 +149,7 @@ def _declares_relative(key: str, value: Any) -> bool:
 
 
 def check_alike(name: str, conversions: Any, declared: FeatureFacts, base: FeatureFacts) -> None:
-    """Checks that a stream and the base that its conversions compare it with have the same units.
+    """Checks that a stream and the base of its conversions have the same units.
 
     Raises:
         ArgumentError: the units of a feature differ.
@@ -159,18 +162,20 @@ def check_alike(name: str, conversions: Any, declared: FeatureFacts, base: Featu
             own, other = (_unit_of(facts, feature) for facts in (declared, base))
             if is_taken and own and other and own != other:
                 raise errors.ArgumentError(
-                    f"{name}: expected one unit, since {type(conversion).__name__} subtracts feature by feature, got {own!r} of the key "
-                    f"and {other!r} of the base for {_feature(declared, feature)}; convert one of them before it is stored"
+                    f"{name}: expected one unit, since {type(conversion).__name__} subtracts feature by feature, got {own!r} "
+                    f"of the key and {other!r} of the base for {_feature(declared, feature)}; convert one of them before it "
+                    "is stored"
                 )
 
 
 def misplaced(
     conversions: Any, declared: FeatureFacts, base: FeatureFacts, read: Sequence[int], features: int
 ) -> list[tuple[str, str]]:
-    """Returns the names of features that are compared with another one of the base, which has theirs too, and the others' names.
+    """Returns the pairs of names of features that are compared, if the names differ and the base has the stream's name
+    elsewhere.
 
     Args:
-        base: of all the base's features; `read` are the indices of those that are compared.
+        base: the facts of all the base's features; `read` are the indices of the compared ones.
     """
     found: dict[str, str] = {}
     for conversion in conversions:
@@ -184,7 +189,7 @@ def misplaced(
 
 
 def straight_angles(conversions: Any, methods: Sequence[Any], features: int) -> list[int]:
-    """Returns the features that a stream's own methods call angles and that conversions subtract without the shorter way."""
+    """Returns the features that are angles by the stream's methods, but that conversions subtract without the shorter way."""
     angles = {feature for start, stop, method in methods if method == "angle" for feature in range(start, stop)}
     found: set[int] = set()
     for conversion in conversions:
@@ -192,30 +197,31 @@ def straight_angles(conversions: Any, methods: Sequence[Any], features: int) -> 
             shorter = (
                 [False] * features if conversion.angles is None else feature_mask("angles", conversion.angles, features)
             )
-            taken = feature_mask("mask", conversion.mask, features)
-            found |= {f for f in angles if taken[f] and not shorter[f]}
+            converted = feature_mask("mask", conversion.mask, features)
+            found |= {f for f in angles if converted[f] and not shorter[f]}
     return sorted(found)
 
 
 def subtracted_rotations(conversions: Any, declared: FeatureFacts, features: int) -> list[int]:
-    """Returns the features that are a rotation's by a stream's methods or names, and that conversions subtract one by one."""
-    turning = {
+    """Returns the features that are part of a rotation by the stream's methods or names, but that conversions subtract one by
+    one."""
+    of_rotations = {
         f for start, stop, method in _blocks(declared.attributes) if method == "slerp" for f in range(start, stop)
     }
-    turning |= {f for f, name in enumerate(declared.names) if _kind_of(name) not in ("", "euler")}
+    of_rotations |= {f for f, name in enumerate(declared.names) if _kind_of(name) not in ("", "euler")}
     found: set[int] = set()
     for conversion in conversions:
         if isinstance(conversion, StepDelta) or (isinstance(conversion, Relative) and conversion.kind == "joints"):
             found |= {
                 f
                 for f, is_taken in enumerate(feature_mask("mask", conversion.mask, features))
-                if is_taken and f in turning
+                if is_taken and f in of_rotations
             }
     return sorted(found)
 
 
 def _rotations(conversion: Any, features: Sequence[int | None]) -> Iterator[tuple[str, int, list[int | None]]]:
-    """Yields of each rotation of a conversion its name, the index in a row where it begins, and the stream's features that it reads."""
+    """Yields each rotation of a conversion: its name, its first index in a row, and the stream's features that it reads."""
     if isinstance(conversion, Rotate):
         width = rotation_width("source", conversion.source)
         yield conversion.source, conversion.start, list(features[conversion.start : conversion.start + width])
@@ -238,15 +244,15 @@ def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: Feat
     if expected:
         raise errors.ArgumentError(f"{name}: expected {expected}, as the features' names {names} say, got {rotation!r}")
     kind = rotation.partition("_")[0]
-    stated = rotations_said(declared.attributes)
-    said = "" if stated else _said_by_stream(declared.stream)
-    if said and said not in (rotation.lower(), kind):
+    by_attribute = rotations_said(declared.attributes)
+    by_stream = "" if by_attribute else _said_by_stream(declared.stream)
+    if by_stream and by_stream not in (rotation.lower(), kind):
         raise errors.ArgumentError(
-            f"{name}: expected {_written(said)}, as the name of stream '{declared.stream}' says, got {rotation!r}; a mapping at ingest "
-            "says otherwise by the attribute rotation"
+            f"{name}: expected {_written(by_stream)}, as the name of stream '{declared.stream}' says, got {rotation!r}; a "
+            "mapping at ingest may correct it by the attribute rotation"
         )
-    for attribute, said in stated.items():
-        order = re.match(r"(?i)quat|euler", attribute)  # the order of quaternions says nothing of angles
+    for attribute, said in by_attribute.items():
+        order = re.match(r"(?i)quat|euler", attribute)  # an attribute for quaternions does not apply to angles
         if said not in (rotation.lower(), kind) and (order is None or kind.startswith(order[0].lower())):
             value = declared.attributes[attribute]
             raise errors.ArgumentError(
@@ -258,8 +264,8 @@ def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: Feat
         if shared and (said != kind or (method == "slerp" and (own[0] - start) % 4)):
             where = f"features {start} to {stop}"
             raise errors.ArgumentError(
-                f"{name}: expected {_written(said)} in {where}, as the stream's method {method!r} says, got {rotation!r} in features "
-                f"{own[0]} to {own[-1] + 1}"
+                f"{name}: expected {_written(said)} in {where}, as the stream's method {method!r} says, got {rotation!r} in "
+                f"features {own[0]} to {own[-1] + 1}"
             )
     if (kind == "euler" or rotation == "rotvec") and (degrees := degrees_of(declared, own)):
         raise errors.ArgumentError(
@@ -269,7 +275,7 @@ def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: Feat
 
 
 def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
-    """Returns the rotation that the features' names say, if it is another one than `rotation`; else ""."""
+    """Returns the representation by the features' names, if it is not `rotation`; else ""."""
     kind = rotation.partition("_")[0]
     turns = [feature_words.axes_of_turns(each) for each in names]
     turning = bool(turns) and all(len(turn) == 1 for turn in turns)
@@ -300,9 +306,9 @@ def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
 
 
 def _check_positions(name: str, conversion: Relative, declared: FeatureFacts, features: Sequence[int | None]) -> None:
-    """Refuses a pose whose position is a rotation by the names or methods of its features."""
+    """Refuses a pose whose position is part of a rotation by the names or methods of its features."""
     taken = _taken(conversion, features)
-    turning = {
+    of_rotations = {
         f
         for start, stop, method in _blocks(declared.attributes)
         if method in _TAKES_ROTATION
@@ -311,38 +317,40 @@ def _check_positions(name: str, conversion: Relative, declared: FeatureFacts, fe
     for begin in range(0, len(taken), 3 + rotation_width("rotation", conversion.rotation)):
         position = taken[begin : begin + 3]
         names = [declared.names[f] for f in position if f < len(declared.names)]
-        if turning.intersection(position) or any(_kind_of(each) or feature_words.axes_of_turns(each) for each in names):
+        if of_rotations.intersection(position) or any(
+            _kind_of(each) or feature_words.axes_of_turns(each) for each in names
+        ):
             raise errors.ArgumentError(
-                f"{name}: expected x, y, z and then the rotation, got {names or position} instead of the position; a mapping at ingest "
-                "puts features in another order"
+                f"{name}: expected x, y, z and then the rotation, got {names or position} instead of the position; a mapping "
+                "at ingest puts features in another order"
             )
 
 
 def _check_radians(
     name: str, conversion: Relative | StepDelta, declared: FeatureFacts, features: Sequence[int | None]
 ) -> None:
-    """Refuses the shorter way round, which is in radians, for angles in degrees."""
+    """Refuses angles in degrees for the shorter way round, which needs radians."""
     if conversion.angles is None or not features:
         return
     around = [f for f, is_angle in enumerate(feature_mask("angles", conversion.angles, len(features))) if is_angle]
     if degrees := degrees_of(declared, around):
         raise errors.ArgumentError(
-            f"{name}: expected radians, in which angles= goes the shorter way round, got {degrees!r} by the stream's units or names; "
-            "convert the recording before it is stored"
+            f"{name}: expected radians, in which angles= goes the shorter way round, got {degrees!r} by the stream's units "
+            "or names; convert the recording before it is stored"
         )
 
 
 def degrees_of(declared: FeatureFacts, features: Sequence[int]) -> str:
-    """Returns the unit or the name that says degrees for one of the features, or ""."""
-    said = [facts[f] for facts in (declared.units, declared.names) for f in features if f < len(facts)]
-    said += [value for key, value in declared.attributes.items() if "angle_unit" in key and isinstance(value, str)]
-    return next((word for word in said if feature_words.is_degrees(word)), "")
+    """Returns a unit or a name with a word for degrees, of one of the features, or ""."""
+    words = [facts[f] for facts in (declared.units, declared.names) for f in features if f < len(facts)]
+    words += [value for key, value in declared.attributes.items() if "angle_unit" in key and isinstance(value, str)]
+    return next((word for word in words if feature_words.is_degrees(word)), "")
 
 
 def _unit_of(declared: FeatureFacts, feature: int) -> str:
-    """Returns a feature's unit in one spelling: its own, or degrees or radians by its name; "" if nothing says one."""
-    said = [facts[feature] for facts in (declared.units, declared.names) if feature < len(facts)]
-    angle = next(filter(None, map(feature_words.angle_unit, said)), "")
+    """Returns a feature's unit in one spelling: its own, or degrees or radians by its name; "" if unknown."""
+    words = [facts[feature] for facts in (declared.units, declared.names) if feature < len(facts)]
+    angle = next(filter(None, map(feature_words.angle_unit, words)), "")
     return angle or (feature_words.in_one_spelling(declared.units[feature]) if feature < len(declared.units) else "")
 
 
@@ -351,18 +359,18 @@ def _feature(declared: FeatureFacts, feature: int) -> str:
 
 
 def _blocks(attributes: Mapping[str, Any]) -> list[tuple[int, int, str]]:
-    """Returns a stream's own methods, a pose as its rotation."""
-    said = attributes.get("methods", [])
+    """Returns the methods in a stream's attributes. A pose is reduced to its rotation."""
+    methods = attributes.get("methods", [])
     blocks = (
-        [tuple(block) for block in said if isinstance(block, list | tuple) and len(block) == 3]
-        if isinstance(said, list)
+        [tuple(block) for block in methods if isinstance(block, list | tuple) and len(block) == 3]
+        if isinstance(methods, list)
         else []
     )
     return [(start + 3, stop, "slerp") if method == "pose" else (start, stop, method) for start, stop, method in blocks]
 
 
 def rotations_said(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """Returns by attribute the rotation that it says: its kind, or its name where its order is said, too."""
+    """Returns the rotation that each attribute names: its kind, or its representation if the order is known too."""
     said = {
         key: _said(value) for key, value in attributes.items() if isinstance(value, str) and _ATTRIBUTE.fullmatch(key)
     }
@@ -374,7 +382,8 @@ def _kind_of(name: str) -> str:
 
 
 def _entries(names: Sequence[str]) -> list[tuple[int, int]]:
-    """Returns the row and the column, from 0, that each name says of a matrix; nothing unless all names say different ones."""
+    """Returns the row and the column, from 0, of each name of a matrix's entry. Empty unless all names are of different
+    entries."""
     pairs = [entry[2:] for entry in map(feature_words.matrix_entry, names) if entry]
     if len(pairs) != len(names) or len(names) < 6:
         return []
@@ -384,17 +393,18 @@ def _entries(names: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _said_by_stream(stream: str) -> str:
-    """Returns the kind of rotation, or its name where it has an order, that a stream's name says; "" if it says none or several."""
+    """Returns the rotation in a stream's name: its kind, or its representation if the order is known; "" for none or
+    several."""
     last = feature_words.in_snake_case(feature_words.last_part(stream))
     kinds = feature_words.kinds_of(last)
     if kinds == ["quat"]:
         return _order_of(last) or "quat"
-    # A pose in six dimensions may have any rotation.
+    # "6d" of a pose may mean six degrees of freedom, with any rotation.
     return _said(last) if len(kinds) == 1 and (kinds != ["rot6d"] or "rot" in last) else ""
 
 
 def _order_of(name: str) -> str:
-    """Returns the rotation of the one order of components that a name says as a word, wxyz or xyzw; else ""."""
+    """Returns the quaternion's representation if a name has exactly one of the words wxyz and xyzw; else ""."""
     found = {
         f"quat_{order}" for order in re.findall(r"(?<![a-z])q?(wxyz|xyzw)(?![a-z])", feature_words.in_snake_case(name))
     }
@@ -402,7 +412,7 @@ def _order_of(name: str) -> str:
 
 
 def _said(value: str) -> str:
-    """Returns the kind of rotation, or its name where it has an order, that an attribute's value says; "" if it says none."""
+    """Returns the rotation in an attribute's value: its kind, or its representation if the order is known; "" for none."""
     said = feature_words.in_snake_case(value)
     for order, rotation in _ORDERS.items():
         if order in said:
@@ -419,7 +429,7 @@ def _said(value: str) -> str:
 
 
 def _written(rotation: str) -> str:
-    """Returns how a conversion writes a kind of rotation."""
+    """Returns the names of a kind of rotation in conversions."""
     kinds = {
         "quat": "'quat_xyzw' or 'quat_wxyz'",
         "euler": "Euler angles ('euler_xyz' or others)",

@@ -13,7 +13,7 @@ def openpi(mask: Sequence[bool], features: int) -> list[Conversion]:
     """openpi's DeltaActions and AbsoluteActions (src/openpi/transforms.py): action - state where `mask` is True.
 
     Args:
-        mask: what ``make_bool_mask(6, -1)`` gives: [True] * 6 + [False]. Features beyond it stay absolute.
+        mask: a result of ``make_bool_mask(6, -1)``: [True] * 6 + [False]. Features beyond it stay absolute.
         features: the width of the action.
     """
     if len(mask) > features:
@@ -26,7 +26,7 @@ def lerobot(action_names: Sequence[str], exclude_joints: Sequence[str] = ()) -> 
 
     Args:
         action_names: the features' names in the dataset.
-        exclude_joints: features that stay absolute: those whose name contains one of these words, in any case.
+        exclude_joints: words in upper or lower case; features whose names contain one of them stay absolute.
     """
     words = [word.lower() for word in exclude_joints if word]
     mask = [not any(word in name.lower() for word in words) for name in action_names]
@@ -40,9 +40,9 @@ def groot(rep: str, type: str, format: str) -> list[Conversion]:
     """One action key of GR00T N1.6's ActionConfig (gr00t/data/types.py), relative to the last state of its state_key.
 
     Args:
-        rep: ``"relative"``; ``"absolute"`` and ``"delta"`` leave what was recorded.
+        rep: ``"relative"``; ``"absolute"`` and ``"delta"`` change nothing.
         type: ``"eef"``, an end effector's pose, or ``"non_eef"``, joints.
-        format: ``"default"``, for joints; ``"xyz+rot6d"``, whose 6D are the matrix's first two rows; ``"xyz+rotvec"``.
+        format: ``"default"``, for joints; ``"xyz+rot6d"``, with the matrix's first two rows; ``"xyz+rotvec"``.
     """
     for name, value, known in (
         ("rep", rep, ("relative", "absolute", "delta")),
@@ -66,7 +66,7 @@ def umi(pose_repr: str, rotation: str) -> list[Conversion]:
     Args:
         pose_repr: ``"relative"``: inv(T0) T; ``"abs"``: as recorded. UMI's ``"rel"`` is its "legacy buggy implementation",
             kept there for old policies: p - p0, R R0^T. It is ``Relative("base_frame", ...)`` here.
-        rotation: of the recorded poses; UMI's have ``"rotvec"``.
+        rotation: the representation in the recorded poses; UMI's have ``"rotvec"``.
     """
     if pose_repr not in ("relative", "abs"):
         raise errors.ArgumentError(f"pose_repr: expected 'relative' or 'abs', got {pose_repr!r}")
@@ -83,7 +83,7 @@ _OPENVLA: dict[str, list[Conversion]] = {
 def openvla(dataset: str) -> list[Conversion]:
     """The gripper of OpenVLA's actions (prismatic/vla/datasets/rlds/oxe/transforms.py): 1 is open, 0 is closed.
 
-    The other six features are deltas as recorded, for BridgeData of the reached state (:func:`reached_state`).
+    The other six features are recorded deltas; BridgeData's are of the reached state (:func:`reached_state`).
 
     Args:
         dataset: ``"bridge_orig"``: binarised, over a whole episode; ``"libero"``: 1 - clip(g, 0, 1), since there -1 opens.
