@@ -1,9 +1,9 @@
 """RoboCache: the GPU data engine for robot foundation models.
 
-Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned training batches come out of a
-:class:`Loader`, one kernel launch each; :func:`doctor` says what is wrong with them. The same kernels are plain functions: :func:`resample_trajectories`,
-:func:`fuse_multimodal`, :func:`voxelize_pointcloud`, :func:`voxelize_sparse`, :func:`voxel_downsample`,
-:func:`integrate_tsdf`, :func:`image_batch`.
+:func:`ingest`, or a :class:`Writer`, stores robot recordings in a cache once. A :class:`Loader` makes aligned training batches
+of it, with one kernel launch each. :func:`doctor` finds faults in recordings. The same kernels are plain functions:
+:func:`resample_trajectories`, :func:`fuse_multimodal`, :func:`voxelize_pointcloud`, :func:`voxelize_sparse`,
+:func:`voxel_downsample`, :func:`integrate_tsdf`, :func:`image_batch`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ __all__ = [
 
 __version__: str = _lib.function("version")()
 
-# A name is imported when it is first used, so that `import robocache` costs little. Each module has these names.
+# The names of each module. A name is imported when it is first used, so that `import robocache` is fast.
 _NAMES = {
     "dataset": "Dataset open",
     "doctor": "DoctorWarning doctor",
@@ -131,7 +131,7 @@ _NAMES = {
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-if not TYPE_CHECKING:  # a type checker would take every name for one of the package's
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         if name in _MODULE_OF:
@@ -151,7 +151,8 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """A package whose functions `doctor`, `export` and `ingest` keep their names when the subpackages are imported."""
+    """A package whose functions `doctor`, `export` and `ingest` are not replaced when the subpackages of these names are
+    imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, ModuleType) and name in _MODULE_OF:
@@ -159,7 +160,7 @@ class _Package(ModuleType):
         super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles as an import: Ray and Dask send functions of a script together with the modules that they name."""
+        """Pickles the package as an import, since Ray and Dask pickle the modules that a script's functions use."""
         return import_module, (self.__name__,)
 
 

@@ -1,28 +1,27 @@
-"""Text for people: on its way to a terminal what strangers chose (names of files, streams, features), and numbers."""
+"""Makes texts safe to print, such as names of files, streams and features, and words numbers."""
 
 from __future__ import annotations
 
 import sys
 import warnings
 
-# An error and the report of an ingest show at most this many characters of a text: a name in a file may have millions.
+# Errors and reports show at most this many characters of a text, since a name in a file may have millions.
 _MOST_SHOWN = 1 << 14
 
 
 def shortened(text: str) -> str:
-    """The text; of a very long one its begin and its end."""
+    """Returns the text; if it is very long, only its beginning and its end."""
     left_out = len(text) - _MOST_SHOWN
     return text if left_out <= 0 else f"{text[: _MOST_SHOWN // 2]} [{left_out} characters] {text[-_MOST_SHOWN // 2 :]}"
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text, with each character that would move a terminal's cursor, or is no character of XML, as its number; but for
-    those of `keep`."""
+    """Returns the text with unprintable characters escaped, except those in `keep`."""
     return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warns of the line that called this package. Unlike warnings.warn it prints no control characters."""
+    """Warns with the line that called this package as the location. Unlike warnings.warn it escapes control characters."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}."):
         level, frame = level + 1, frame.f_back
@@ -30,12 +29,12 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def count(number: int, what: str) -> str:
-    """ "1 episode", "3 episodes"."""
+    """Returns "1 episode", "3 episodes"."""
     return f"{number} {what}{'s' * (number != 1)}"
 
 
 def ranges(numbers: list[int], limit: int | None = None) -> str:
-    """[1, 2, 3, 7] as "1-3, 7"; of more runs than the limit the first."""
+    """Returns [1, 2, 3, 7] as "1-3, 7". If there are more runs than the limit, only the first are listed."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -34,10 +34,9 @@ _DONE, _REFUSED, _USAGE, _SKIPPED, _INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command; returns its exit code: 0 done, 1 refused or faults found, 2 usage, 3 an ingest that finished with named
-    skips.
+    """Runs a command. Returns its exit code: 0 done, 1 an error or findings, 2 wrong usage, 3 an ingest that skipped something.
 
-    With ``--json`` standard output is always JSON: for a failure ``{"error": {"type", "message", "exit_code"}}``.
+    With ``--json`` standard output is always JSON. An error is ``{"error": {"type", "message", "exit_code"}}``.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack a letter of a name
@@ -50,18 +49,20 @@ def main(argv: list[str] | None = None) -> int:
             finally:
                 output.flush()
     except _OutputError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered must not fail at exit
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # so that flushing the rest at exit does not fail
         if not isinstance(error.__cause__, BrokenPipeError):  # `robocache inspect cache | head`
             print(f"robocache: standard output: {error}", file=sys.stderr)
         return _REFUSED
 
 
 class _OutputError(Exception):
-    """Standard output cannot be written. It is no OSError, because that would mean another file."""
+    """Standard output cannot be written. It is not an OSError, which would mean another file."""
 
 
 class _Output:
-    """Standard output, which raises its own kind of error."""
+    """Standard output that raises _OutputError."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -101,7 +102,7 @@ def _run(argv: list[str] | None) -> int:
     except (Error, OSError) as error:
         message = printable(" ".join(str(error).split()))
         stopped = isinstance(error, SourceError) and getattr(arguments, "on_error", "") == "stop"
-        stopped = stopped and "--" not in message  # if the error asks for an option, skipping would keep nothing
+        stopped = stopped and "--" not in message  # if the error names an option, skipping would leave nothing
         message += " (--on-error skip passes over it by name)" * stopped
         code = _USAGE if isinstance(error, ArgumentError | ArgumentTypeError) else _REFUSED
         if as_json:
@@ -132,7 +133,7 @@ def _offsets(given: list[tuple[str, str]]) -> dict[str, str]:
 
 
 def _reading(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns how a source is read, as ingest, plan and preview take it."""
+    """Returns the options for reading a source, for ingest, plan and preview."""
     names = ("format", "on_error", "mapping", "memory_limit", "follow_links")
     return {name: getattr(arguments, name) for name in names} | given_options(arguments)
 
@@ -167,11 +168,11 @@ def _show_report(report: IngestReport, arguments: argparse.Namespace) -> int:
 
 
 def _dry_run(arguments: argparse.Namespace) -> int:
-    found = preview(arguments.source, **_reading(arguments))
+    mapping = preview(arguments.source, **_reading(arguments))
     if arguments.json:
-        _print_json(found.to_dict())
+        _print_json(mapping.to_dict())
     else:
-        print(found.mapping, end="")
+        print(mapping.mapping, end="")
     return _DONE
 
 
@@ -301,7 +302,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
         if Path(arguments.html).is_dir():
             raise FileError(f"{arguments.html}: expected a file to write, got a folder")
     with view.progress_bar() as progress:
-        found = doctor(
+        report = doctor(
             arguments.path,
             save=not arguments.no_save,
             work=arguments.work,
@@ -315,16 +316,16 @@ def _doctor(arguments: argparse.Namespace) -> int:
         )
     if arguments.html:
         try:
-            _write_page(Path(arguments.html), found.html())
+            _write_page(Path(arguments.html), report.html())
         except OSError as error:
             raise FileError(f"{arguments.html}: {error.strerror or error}") from error
     if arguments.json:
-        _print_json(found.to_dict())
+        _print_json(report.to_dict())
     else:
-        terminal.show(found, Console(), lines=arguments.lines)
+        terminal.show(report, Console(), lines=arguments.lines)
         if arguments.html:
             _say(f"report: {arguments.html}")
-    worst = found.counts["error"] + (found.counts["warning"] if arguments.strict else 0)
+    worst = report.counts["error"] + (report.counts["warning"] if arguments.strict else 0)
     return _REFUSED if worst else _DONE
 
 
@@ -336,11 +337,11 @@ def _write_page(path: Path, page: str) -> None:
 
 
 def _skew(arguments: argparse.Namespace) -> int:
-    found = live.skew(_open(arguments.recorded), arguments.spec, moments=arguments.moments)
+    report = live.skew(_open(arguments.recorded), arguments.spec, moments=arguments.moments)
     if arguments.json:
-        _print_json(found.to_dict())
+        _print_json(report.to_dict())
     else:
-        for line in str(found).splitlines():
+        for line in str(report).splitlines():
             _say(line)
     return _DONE
 
@@ -352,7 +353,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         raise FileError(f"{arguments.cache}: expected a cache with streams of numbers or frames, got one without")
     slowest = min(streams.values(), key=lambda stream: stream.rate_hz or float("inf"))
     rate_hz = arguments.rate_hz or slowest.rate_hz or 1.0
-    # The time of a batch must not depend on the steps, so steps between the rows of a nominal clock are included.
+    # A method for nominal clocks too, so that steps between their rows are allowed.
     floats = {name for name, stream in streams.items() if stream.kind == "numbers" and "float" in stream._dtype}
     nominal = {name for name in floats if streams[name].clock == "nominal"}
 
@@ -408,21 +409,21 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 def _info(arguments: argparse.Namespace) -> int:
     if arguments.report:
-        found = without_user_paths({**report_facts(), "self_test": self_test().to_json()})
+        facts = without_user_paths({**report_facts(), "self_test": self_test().to_json()})
     else:
-        found = check_installation()
+        facts = check_installation()
     if arguments.json:
-        _print_json(found)
+        _print_json(facts)
     elif arguments.report:
-        for name, value in _flat(found):
+        for name, value in _flat(facts):
             _say(f"{name}: {value}")
     else:
-        view.show_installation(found, Console())
-    return _DONE if found["ok"] else _REFUSED
+        view.show_installation(facts, Console())
+    return _DONE if facts["ok"] else _REFUSED
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Each value of nested dicts and lists, by a name such as "cpu.threads"."""
+    """Yields each value of nested dicts and lists, with a name such as "cpu.threads"."""
     if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(inner, dict) for inner in value)):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _flat(inner, f"{name}.{key}" if name else str(key))
@@ -431,16 +432,16 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _self_test(arguments: argparse.Namespace) -> int:
-    found = self_test()
+    result = self_test()
     if arguments.json:
-        _print_json(found.to_json())
-        return _REFUSED if found.failures else _DONE
-    for failure in found.failures:
+        _print_json(result.to_json())
+        return _REFUSED if result.failures else _DONE
+    for failure in result.failures:
         _say(f"{failure.device}: {failure.case}: expected {failure.expected}, got {failure.got}")
-    devices = ", ".join(found.devices)
-    passed = len(found.results) - len(found.failures)
-    _say(f"{passed} of {len(found.results)} results are as expected, on {devices}, in {found.seconds:.1f} s")
-    return _REFUSED if found.failures else _DONE
+    devices = ", ".join(result.devices)
+    passed = len(result.results) - len(result.failures)
+    _say(f"{passed} of {len(result.results)} results are as expected, on {devices}, in {result.seconds:.1f} s")
+    return _REFUSED if result.failures else _DONE
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""The main job on recordings made on the spot: a simulated arm and a camera are recorded, cached and loaded in batches.
+"""A demo: simulates and records an arm with a camera, caches the recording, and loads it in batches.
 
 Every sensor runs at its own rate on its own clock, with jitter and dropouts, as on a real robot.
 """
@@ -34,7 +34,7 @@ _WORKERS = 2
 
 @dataclass(frozen=True)
 class _Sensor:
-    """How a stream is sampled; a dropout loses some samples in a row."""
+    """How a stream is sampled. A dropout loses several consecutive samples."""
 
     rate_hz: float
     jitter_s: float
@@ -50,7 +50,7 @@ _SENSORS = {
 }
 _CAMERA = "camera"
 _HEIGHT, _WIDTH = 96, 128
-_COLOURS = {"table": (150, 120, 90), "ball": (200, 60, 50)}  # geoms of others are the arm's
+_COLOURS = {"table": (150, 120, 90), "ball": (200, 60, 50)}  # all other geoms are the arm's
 _ARM, _SKY = (70, 95, 140), (226, 232, 238)
 # 16 moments at 50 Hz around the anchor, the same for each stream of numbers, and two frames.
 _WINDOW = {name: [k / 50 for k in range(-8, 8)] for name in _SENSORS if name != _CAMERA}
@@ -60,15 +60,15 @@ _FRAMES = [-0.1, 0.0]
 def run(
     out: str | Path = "demo", *, episodes: int = 24, seed: int = 0, console: Console | None = None
 ) -> dict[str, Any]:
-    """Runs the demo, telling each step on `console`.
+    """Runs the demo, and prints each step on `console`.
 
     Args:
         out: the folder to fill: ``cache``, the cache; ``window.png``, the picture.
-        episodes: how many episodes of 10 s to simulate.
+        episodes: the number of episodes to simulate, 10 s each.
 
     Returns:
-        What was measured: `samples_per_second`, `dataloader_samples_per_second` (None without torch),
-        `largest_difference` between the two; and the paths `cache` and `picture`.
+        The measured `samples_per_second`, `dataloader_samples_per_second` (None without torch) and `largest_difference` between
+        the two; and the paths `cache` and `picture`.
 
     Raises:
         Error: mujoco or matplotlib is not installed.
@@ -133,7 +133,7 @@ def _windows() -> dict[str, Any]:
 
 
 def samples_per_second(batches: Any, seconds: float) -> float:
-    """The rate of iterating `batches`, epoch after epoch, for so long; the first batches are not counted.
+    """Returns the rate of iterating `batches`, epoch after epoch, for `seconds`, without the first batches.
 
     Args:
         batches: a Loader, or another iterable with a length whose batches hold ``time_ns``.
@@ -146,7 +146,7 @@ def samples_per_second(batches: Any, seconds: float) -> float:
     endless = itertools.chain.from_iterable(itertools.repeat(batches))
     for _ in range(3):
         batch = next(endless)
-    int(batch["time_ns"][0])  # waits until a GPU is done with all that was queued
+    int(batch["time_ns"][0])  # waits until a GPU has finished its queue
     samples, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
         batch = next(endless)
@@ -159,7 +159,7 @@ def samples_per_second(batches: Any, seconds: float) -> float:
 
 
 class _Physics:
-    """The arm: reaches for a ball, and tells every sensor's true value at every millisecond."""
+    """The simulated arm. It reaches for a ball, with every sensor's true value at every millisecond."""
 
     def __init__(self, seed: int) -> None:
         try:
@@ -171,7 +171,7 @@ class _Physics:
         self._data = mujoco.MjData(self._model)
 
     def reach(self, rng: np.random.Generator) -> tuple[dict[str, np.ndarray], bool]:
-        """One episode: each stream's values [steps, features] and whether the hand got to the ball."""
+        """Simulates an episode. Returns each stream's values [steps, features], and whether the hand reached the ball."""
         model, data = self._model, self._data
         low, high = model.jnt_range.T
         ball = np.zeros(3)
@@ -182,11 +182,11 @@ class _Physics:
         data.mocap_pos[0] = ball
         # Minimum jerk to the goal, then a rest.
         phase = np.clip(np.arange(_STEPS) * _TIMESTEP_S / rng.uniform(3.0, 6.0), 0, 1)
-        there = phase**3 * (10 - 15 * phase + 6 * phase**2)
+        progress = phase**3 * (10 - 15 * phase + 6 * phase**2)
         wobble = 0.02 * np.sin(np.arange(_STEPS)[:, None] * _TIMESTEP_S * rng.uniform(4, 12, goal.shape))
         state, sensors = np.empty((_STEPS, 2 * model.nq)), np.empty((_STEPS, model.nsensordata))
         for step in range(_STEPS):
-            data.ctrl[:] = there[step] * goal + wobble[step]
+            data.ctrl[:] = progress[step] * goal + wobble[step]
             self._mujoco.mj_step(model, data)
             state[step] = np.concatenate([data.qpos, data.qvel])
             sensors[step] = data.sensordata
@@ -200,7 +200,7 @@ class _Physics:
         return np.array(self._data.site("tip").xpos)
 
     def film(self, joints: np.ndarray) -> np.ndarray:
-        """The camera's frames ``[n, H, W, 3]`` of the arm at these joints ``[n, q]``, drawn without a GPU."""
+        """Returns the camera's frames ``[n, H, W, 3]`` of the arm at these joints ``[n, q]``, drawn without a GPU."""
         frames = np.empty((len(joints), _HEIGHT, _WIDTH, 3), np.uint8)
         for frame, position in zip(frames, joints, strict=True):
             self._data.qpos[:] = position
@@ -218,7 +218,7 @@ class _Physics:
         rows, columns = np.mgrid[:_HEIGHT, :_WIDTH].astype(np.float64)
 
         def seen(points: np.ndarray) -> np.ndarray:
-            """Points [n, 3] of the world as column, row and depth."""
+            """Returns points [n, 3] of the world as column, row and depth."""
             x, y, z = ((points - camera.xpos) @ rotation).T
             return np.stack([_WIDTH / 2 + focal * x / -z, _HEIGHT / 2 - focal * y / -z, -z], axis=1)
 
@@ -251,7 +251,7 @@ class _Physics:
 
 
 def _record(physics: _Physics, writer: Writer, number: int, rng: np.random.Generator) -> None:
-    """Simulates an episode and writes what each sensor saw of it, by its own clock."""
+    """Simulates an episode and writes each sensor's samples, by the sensor's own clock."""
     truth, success = physics.reach(rng)
     started_ns = 1_700_000_000_000_000_000 + number * 60_000_000_000
     with writer.episode(task="reach the ball", success=success) as episode:
@@ -277,7 +277,7 @@ def _record(physics: _Physics, writer: Writer, number: int, rng: np.random.Gener
 
 
 class NumpyWindows:
-    """A usual map-style dataset, which aligns one window with numpy and decodes its frames with Pillow."""
+    """A typical map-style dataset, which aligns one window with numpy and decodes its frames with Pillow."""
 
     def __init__(self, dataset: Dataset, anchor: str) -> None:
         anchors = dataset.streams[anchor]
@@ -295,7 +295,7 @@ class NumpyWindows:
         return self.window(self.episode_index[index], self.time_ns[index])
 
     def window(self, episode: int, anchor_ns: int) -> dict[str, Any]:
-        """The window around a moment, as one sample of a batch."""
+        """Returns the window around a moment, as one sample of a batch."""
         sample: dict[str, Any] = {"time_ns": anchor_ns, "episode_index": episode}
         for name, stream in self.streams.items():
             rows = slice(*stream.row_offsets[episode : episode + 2])
@@ -324,7 +324,8 @@ class NumpyWindows:
 
 
 def _largest_difference(windows: NumpyWindows, batch: dict[str, Any]) -> float:
-    """Between a loader's batch and the same windows by numpy; raises Error where they are not the same."""
+    """Returns the largest difference between a loader's batch and the same windows by numpy. Raises Error if it is too
+    large."""
     batch = {key: np.asarray(array.cpu() if hasattr(array, "cpu") else array) for key, array in batch.items()}
     difference = 0.0
     for row, (episode, anchor_ns) in enumerate(zip(batch["episode_index"], batch["time_ns"], strict=True)):
@@ -345,14 +346,14 @@ def _largest_difference(windows: NumpyWindows, batch: dict[str, Any]) -> float:
 
 
 def _draw(dataset: Dataset, plt: Any, path: Path) -> None:
-    """The frames of the camera and each stream's samples around the middle of episode 0, and the loader's window there."""
+    """Draws the camera's frames and each stream's samples around the middle of episode 0, with the loader's window there."""
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
     moments = len(dataset.episode(0)[_CAMERA][0])  # the slowest stream has the anchors
-    whole = Loader(
+    loader = Loader(
         dataset, batch_size=moments, delta_timestamps=_windows(), episodes=[0], shuffle=False, framework="numpy"
     )
-    batch = next(whole)
+    batch = next(loader)
     times, _ = dataset.episode(0)["joint.state"]
     gap_ns = times[np.argmax(np.diff(times))]
     chosen = np.abs(batch["time_ns"] - gap_ns).argmin()

@@ -41,7 +41,7 @@ def memory_available(device: str) -> int:
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        with suppress(OSError, ValueError):  # the container's limit, if there is one
+        with suppress(OSError, ValueError):  # a container's limit
             of_group = int((_CGROUP / limit).read_text()) - int((_CGROUP / used).read_text())
             available = min(available, max(of_group, 0))
     return available
@@ -69,7 +69,7 @@ def _failure(array: Any) -> str | None:
     """Runs an operation on arrays created by `array`; returns why it fails, or None."""
     try:
         out = float(resample_trajectories(array([[0.0], [8.0]]), array([0.0, 1.0]), array([0.25]))[0, 0])
-    except RuntimeError as error:  # from this package or torch: the GPU is not supported, or its memory is full
+    except RuntimeError as error:  # raised by this package or torch if the GPU is not supported or its memory is full
         return str(error)
     return None if out == 2.0 else f"resample_trajectories gave {out}, expected 2.0"
 
@@ -110,9 +110,9 @@ def check_installation() -> dict[str, Any]:
 
     Returns:
         A JSON-able dict: ``versions``, ``library`` and ``cuda_library`` (paths), ``cpu`` (threads, memory in bytes,
-        ``works``), ``cuda`` (``plugin_loaded``, ``reason`` why CUDA cannot be used and what to do, or None, ``runtime``,
-        ``driver``, ``devices`` with name, compute capability, memory in bytes, ``works``: None where torch, which makes the
-        arrays, cannot use CUDA, and ``failure``: why it does not work, or None), ``ok``.
+        ``works``), ``cuda`` (``plugin_loaded``; ``reason``, why CUDA cannot be used and what to do, or None; ``runtime``,
+        ``driver``; ``devices`` with name, compute capability, memory in bytes, ``works``, which is None if torch, which makes
+        the arrays, cannot use CUDA, and ``failure``, the reason or None), ``ok``.
     """
     call = _lib.function
     plugin = _plugin()
@@ -156,25 +156,25 @@ _ENVIRONMENT = ("ROBOCACHE_", "CUDA_", "NVIDIA_", "LD_", "OMP_", "WORLD_SIZE", "
 
 
 def report_facts() -> dict[str, Any]:
-    """Returns what :func:`check_installation` finds, and the facts on the machine that a bug report needs. JSON-able."""
-    found = check_installation()
+    """Returns the result of :func:`check_installation` with further facts about the machine for a bug report. JSON-able."""
+    facts = check_installation()
     with suppress(OSError):
-        found["versions"]["system"] = platform.freedesktop_os_release()["PRETTY_NAME"]
-    found["versions"]["libc"] = " ".join(platform.libc_ver())
-    found["versions"] |= {name: version for name in _OPTIONAL if (version := _version(name))}
+        facts["versions"]["system"] = platform.freedesktop_os_release()["PRETTY_NAME"]
+    facts["versions"]["libc"] = " ".join(platform.libc_ver())
+    facts["versions"] |= {name: version for name in _OPTIONAL if (version := _version(name))}
     about = dict.fromkeys(line.strip() for line in Path("/proc/cpuinfo").read_text().splitlines())
     facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in about)}
     instructions = [name for name in ("avx2", "fma", "f16c", "avx512f") if name in facts.get("flags", "").split()]
-    found["cpu"] |= {"model": facts.get("model name", platform.machine()), "instructions": instructions}
-    found["cpu"]["memory_available"] = memory_available("cpu")
+    facts["cpu"] |= {"model": facts.get("model name", platform.machine()), "instructions": instructions}
+    facts["cpu"]["memory_available"] = memory_available("cpu")
     with suppress(OSError):
-        found["cuda"]["kernel_module"] = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
-    found["environment"] = {
+        facts["cuda"]["kernel_module"] = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+    facts["environment"] = {
         name: "a path" if "/" in value else value
         for name, value in sorted(os.environ.items())
         if name.startswith(_ENVIRONMENT)
     }
-    return found
+    return facts
 
 
 def without_user_paths(value: Any) -> Any:

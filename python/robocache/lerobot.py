@@ -688,8 +688,8 @@ class LeRobotDataset(_MapStyle):
     def hf_dataset(self) -> NoReturn:
         """Always an AttributeError: a cache has no table of frames."""
         raise AttributeError(
-            "hf_dataset: there is none, since the frames are in a cache; dataset[i] is a frame, dataset.meta.episodes the "
-            f"episodes, robocache.open({self._dataset.path!r}).streams the columns"
+            "hf_dataset: there is none, since the frames are in a cache; dataset[i] gives a frame, dataset.meta.episodes the episodes, "
+            f"and robocache.open({self._dataset.path!r}).streams whole columns"
         )
 
     def __repr__(self) -> str:

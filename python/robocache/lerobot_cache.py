@@ -1,4 +1,4 @@
-"""The cache of a LeRobot dataset: made once, found again, and made again when the dataset changed."""
+"""The cache of a LeRobot dataset. It is made once, and again when the dataset has changed."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ def open_cache(
     video: bool = True,
     follow_links: bool = False,
 ) -> Dataset:
-    """The cache of a LeRobot dataset: made where there is none yet, and again when a file that was read has changed.
+    """Opens the cache of a LeRobot dataset. Makes it if there is none, or if a file that was read has changed.
 
-    A cache that it did not make, as one of ``robocache ingest``, is taken as it is, and never written to. Where several
-    processes ask at once, one makes it and the others wait. On a terminal a bar shows how far it is.
+    A cache made by others, such as by ``robocache ingest``, is used unchanged and never written to. Of several processes one
+    makes the cache and the others wait. On a terminal a bar shows the progress.
 
     Args:
         path: the dataset's folder (v2.0, v2.1 or v3.0).
-        cache: where its cache is or shall be; by default one for each path, in ``robocache/`` in the user's cache folder
+        cache: the cache's folder; by default a folder for each path, in ``robocache/`` in the user's cache folder
             ($XDG_CACHE_HOME, else ~/.cache).
-        on_error: what :func:`robocache.ingest` does at what cannot be read: ``"stop"`` or ``"skip"``.
-        frames: which frame of a video is a row's: ``"by-time"`` or ``"by-index"``, as for :func:`robocache.ingest`; None:
-            as the cache has them, by time where it is made.
-        video: read the cameras too, decoded once and kept as JPEG; False leaves them out.
+        on_error: ``"stop"`` or ``"skip"``, as for :func:`robocache.ingest`: what happens with an episode that cannot be read.
+        frames: how a row's frame is found in a video: ``"by-time"`` or ``"by-index"``, as for :func:`robocache.ingest`. None:
+            as in the cache if there is one, else by time.
+        video: whether to read the cameras too, which are decoded once and kept as JPEG.
         follow_links: follow symlinks that lead out of the folder, as for :func:`robocache.ingest`. Those of a snapshot of the
             Hugging Face Hub are followed anyway.
 
     Raises:
-        FileError: as :func:`robocache.ingest`; no camera has a frame; or what is at `cache` is not what is asked for, and was
-            made by others.
+        FileError: as :func:`robocache.ingest`; a camera has no frame in any episode; or the cache at `cache` does not fit the
+            arguments and was made by others.
     """
     dataset = find_or_make_cache(path, cache, on_error, frames, video, follow_links)
     cameras = dataset.provenance["lerobot"]["cameras"] if video else ()
@@ -61,7 +61,7 @@ def open_cache(
     if missing and len(missing) == len(cameras):
         raise errors.FileError(
             f"{path}: no episode has a frame of its camera{'s' * (len(missing) > 1)} {', '.join(missing)} in {dataset.path}; "
-            "video=False reads it without"
+            "video=False reads it without cameras"
         )
     if missing:
         warn(f"cameras without frames in the cache are left out, all else is read: {', '.join(missing)}", LoaderWarning)
@@ -102,12 +102,12 @@ def _default_path(source: Path) -> Path:
 
 
 def _lock_of(cache_path: Path) -> Path:
-    """The file beside a cache that is locked while it is made, and holds the identity of the one that was."""
+    """Returns the file beside a cache that is locked while the cache is made. Afterwards it holds the cache's identity."""
     return cache_path.with_name(f"{cache_path.name}.lock")
 
 
 def _identity(source: Path, cache_path: Path) -> str:
-    """Another for each cache that is written at this path, by whatever writes it, and for each dataset."""
+    """Returns a text that differs for each dataset, and for each cache that any program writes at this path."""
     manifest = os.stat(cache_path / "manifest.json")
     path = hashlib.sha256(os.fsencode(source)).hexdigest()
     return f"{manifest.st_ino} {manifest.st_mtime_ns} {manifest.st_size} {path}\n"
@@ -121,25 +121,25 @@ def _is_ours(source: Path, cache_path: Path) -> bool:
 
 
 def _find_cache(source: Path, cache_path: Path, on_error: str, frames: str | None, video: bool) -> Dataset | None:
-    """The cache that is there, or None where it is to be made.
+    """Returns the cache if it fits, or None if it has to be made.
 
     Raises:
-        FileError: it does not open, or is not what is asked for and not ours to replace.
+        FileError: the cache does not open, or does not fit and was made by others.
     """
     if not os.path.lexists(cache_path):
         return None
     again = f"`rm -r {shlex.quote(str(cache_path))}`, and it is made anew"
     try:
-        found = open_dataset(cache_path)
+        dataset = open_dataset(cache_path)
     except errors.FileError as error:
         if cache_path != _default_path(source):
             raise
         raise errors.FileError(f"{error}; {again}") from error
-    if not (reasons := list(_find_reasons(found, source, on_error, frames, video))):
-        return found
+    if not (reasons := list(_find_reasons(dataset, source, on_error, frames, video))):
+        return dataset
     if _is_ours(source, cache_path):
         return None
-    provenance = found.provenance
+    provenance = dataset.provenance
     if "lerobot" not in provenance or ("source" in provenance and not is_source(provenance, source)):
         raise errors.FileError(
             f"{cache_path}: expected a cache of {source}, or none yet, got one of {provenance.get('source')} that lies elsewhere; cache= names "
@@ -154,7 +154,7 @@ def _find_cache(source: Path, cache_path: Path, on_error: str, frames: str | Non
 
 
 def _find_reasons(found: Dataset, source: Path, on_error: str, frames: str | None, video: bool) -> Iterator[str]:
-    """Why a cache is not the one that is asked for."""
+    """Yields the reasons why a cache does not fit the arguments."""
     provenance = found.provenance.get("lerobot", {})
     if provenance.get("fingerprint") != fingerprint(source, *read_folders(provenance.get("video", True))):
         yield f"files of {source} have changed since"
@@ -173,7 +173,7 @@ def _make_cache(
     source: Path, cache_path: Path, on_error: str, frames: str | None, video: bool, follow_links: bool
 ) -> Dataset:
     if frames is None and cache_path.exists():
-        frames = open_dataset(cache_path).provenance["lerobot"]["frames"]  # what was asked for when it was made
+        frames = open_dataset(cache_path).provenance["lerobot"]["frames"]  # the option with which it was made
     try:
         ingest(
             source,
@@ -195,7 +195,7 @@ def _make_cache(
 
 @contextmanager
 def _one_at_a_time(cache_path: Path) -> Iterator[TextIO]:
-    """Lets one process in; the others wait."""
+    """Lets one process at a time run the block; the others wait."""
     try:
         cache_path.parent.mkdir(parents=True, exist_ok=True)
         lock = os.fdopen(os.open(_lock_of(cache_path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+")
@@ -211,6 +211,6 @@ def _one_at_a_time(cache_path: Path) -> Iterator[TextIO]:
 
 
 def episode_numbers(dataset: Dataset) -> np.ndarray:
-    """LeRobot's number of each episode of the cache, int64 [episodes]."""
+    """Returns LeRobot's number of each episode of the cache, int64 [episodes]."""
     numbers: np.ndarray = dataset.episodes["source_episode_index"].to_numpy()
     return numbers

@@ -204,8 +204,7 @@ def _checked_default(given: Any) -> Window:
         )
     ):
         raise errors.ArgumentError(
-            "default: expected fields that all keys can share: no offsets or rows, one method, no conversions and no texts, "
-            f"got {default!r}"
+            f"default: expected no offsets or rows, one method, no conversions and no texts, since all keys share it, got {default!r}"
         )
     return default
 
@@ -476,7 +475,7 @@ def _notes(key: str, window: Window, default: Window, keys: Keys) -> Iterator[st
     rotations = subtracted_rotations(window.convert or (), _declared(streams[0]), keys.get(key, 0)) if streams else []
     if rotations:
         yield (
-            f"delta_timestamps['{key}'].convert: features {rotations} are a rotation by the stream's names or methods, and "
+            f"delta_timestamps['{key}'].convert: features {rotations} are a rotation's by the stream's names or methods, and "
             "are subtracted one by one, so the result is no rotation; use Relative('se3', rotation=...), or exclude them by "
             "mask=[...]"
         )

@@ -476,7 +476,7 @@ def _check_same(file: Path, loaded: Mapping[str, Stats], other: Path) -> None:
         if found:
             raise errors.FileError(
                 f"{file.parent}: expected statistics of the same rows, got different ones in {file.name} and {other.name} "
-                f"({key}: {found[0]}); give a file instead of the folder: LeRobot v2.1 reads {other.name}"
+                f"({key}: {found[0]}); give the file instead of the folder: LeRobot v2.1 reads {other.name}"
             )
 
 

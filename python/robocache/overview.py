@@ -72,9 +72,9 @@ def cache_lines(dataset: Dataset, width: int, doctor: str | None) -> list[Line]:
 
 
 def ingest_lines(report: IngestReport, dataset: Dataset, width: int, given: Sequence[str] | None) -> list[Line]:
-    """Returns the lines for an ingest: a verdict, what the cache holds, what it lacks, and the next command.
+    """Returns the lines for an ingest: a verdict, the cache's content, the omissions, and the next command.
 
-    given: the arguments of the command that ran it; None if it cannot simply be run again.
+    given: the arguments of the command; None if it cannot simply be run again.
     """
     head = [Line(verdict(report, len(dataset) - report.episodes), "bold yellow" if report.skipped else "bold green")]
     route = f"{printable(report.source)} ({report.format}) -> {printable(report.cache)}"
@@ -92,8 +92,8 @@ def ingest_lines(report: IngestReport, dataset: Dataset, width: int, given: Sequ
     last = _next(report, given, width)
     left_out = alike((omission.what, short(omission.reason)) for omission in report.left_out)
     room = LINES - len(head) - len(foot) - len(last) - _STREAMS_LEAST - 2 - bool(report.assumed)
-    wanted = 2 * len(groups[:_SKIPPED_SHOWN]) + (len(groups) > _SKIPPED_SHOWN) + min(len(left_out), _LEFT_OUT_SHOWN)
-    tight = wanted > room  # then a reason has one line
+    needed = 2 * len(groups[:_SKIPPED_SHOWN]) + (len(groups) > _SKIPPED_SHOWN) + min(len(left_out), _LEFT_OUT_SHOWN)
+    tight = needed > room  # if so, a reason gets one line
     for group in groups[:_SKIPPED_SHOWN]:
         text = f"skipped {named(group)}"
         foot += [Line(line, "yellow") for line in ([end(text, width)] if tight else wrapped(text, width))]
@@ -183,7 +183,7 @@ def command_lines(before: str, words: Sequence[str], width: int) -> list[str]:
 
 
 def shorten_paths(source: str) -> Callable[[str], str]:
-    """Returns a function that removes the source's path from a text, because it is shown above."""
+    """Returns a function that removes the source's path, which is shown above, from a text."""
     folder = source.rstrip("/")
 
     def short(text: str) -> str:
@@ -221,7 +221,8 @@ def _lengths(seconds: np.ndarray) -> Line:
 
 
 def _stream_lines(dataset: Dataset, width: int, room: int) -> list[Line]:
-    """Returns a table of at most `room` lines with its heading: if streams are left out, the cameras and the longest stay."""
+    """Returns a table of at most `room` lines, including its heading. If streams are left out, cameras and the longest streams
+    stay."""
     streams = list(dataset.streams.values())
     if not streams:
         return []

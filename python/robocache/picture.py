@@ -27,7 +27,7 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
         ArgumentError: the episode does not exist, or matplotlib does not know the file name's ending.
     """
     plt = pyplot()
-    with plt.rc_context({"text.parse_math": False}):  # a $ in a name is a $
+    with plt.rc_context({"text.parse_math": False}):  # a $ in a name is no formula
         _plot(plt, dataset, path, episode)
 
 
@@ -36,7 +36,7 @@ def _plot(plt: Any, dataset: Dataset, path: str | Path, episode: int) -> None:
         raise ArgumentError(f"episode: expected one below {len(dataset)}, got {episode}")
     rows = dict(dataset.episode(episode))
     shown = sorted(rows, key=lambda name: _rank(dataset.streams[name], rows[name][1]))[:_STREAMS_DRAWN]
-    # A nominal clock ticks evenly by definition, and one row makes no period.
+    # A nominal clock ticks evenly by definition, and a single row has no period.
     alike: dict[bytes, list[str]] = {}  # streams with the same stamps
     for name in rows:
         if dataset.streams[name].clock == "recorded" and len(rows[name][0]) > 1:
@@ -86,7 +86,7 @@ def _plot(plt: Any, dataset: Dataset, path: str | Path, episode: int) -> None:
 
 
 def _rank(stream: Stream, values: Any) -> int:
-    """Returns the drawing order of a stream: cameras, clouds, changing numbers, text, then constant or empty streams."""
+    """Returns the rank of a stream for drawing: cameras, clouds, changing numbers, text, then constant or empty streams."""
     if not len(values):
         return 5
     if stream.kind != "numbers":
@@ -117,7 +117,7 @@ def _draw_frames(axis: Any, stream: Stream, seconds: np.ndarray, frames: np.ndar
 
 
 def _draw_ragged(axis: Any, stream: Stream, seconds: np.ndarray, rows: RaggedRows) -> None:
-    """Draws the number of elements of each row; for text a tick per row, and some of the texts."""
+    """Draws the number of elements of each row; for text a tick for each row, and some of the texts."""
     if stream.ragged == "array":
         _title(axis, stream, len(seconds), ", elements of each row")
         axis.plot(seconds, np.diff(rows.offsets), linewidth=0.9, marker="." if len(seconds) < 50 else "")
@@ -153,7 +153,7 @@ def _title(axis: Any, stream: Stream, rows: int, more: str) -> None:
 
 
 def _draw_values(axis: Any, stream: Stream, stats: Stats, seconds: np.ndarray, values: np.ndarray) -> None:
-    """Draws a few features over time: those that vary most in the whole cache."""
+    """Draws over time the few features that vary most in the whole cache."""
     width = math.prod(stream.shape)
     features = np.sort(np.argsort(-np.nan_to_num(np.ravel(stats.std)), kind="stable")[:_LINES_DRAWN])
     step = -(-len(seconds) // _POINTS_DRAWN) or 1
@@ -175,13 +175,13 @@ def _draw_values(axis: Any, stream: Stream, stats: Stats, seconds: np.ndarray, v
 
 
 def _short(name: str, most: int = 40) -> str:
-    """Returns the end of a long name, which says more than its beginning."""
+    """Returns the end of a long name, which tells more than its beginning."""
     name = printable(name)
     return name if len(name) <= most else f"...{name[3 - most :]}"
 
 
 def _label(name: str) -> str:
-    """Returns a name for a legend. Legends would hide names that begin with an underscore."""
+    """Returns a name for a legend. Legends hide names that begin with an underscore."""
     name = printable(name)
     return f" {name}" if name.startswith("_") else name
 
@@ -234,7 +234,7 @@ def _plain_log_axis(axis: Any) -> None:
 
 
 def pyplot() -> Any:
-    """Returns matplotlib.pyplot for drawing to files. Raises Error that says how to install it."""
+    """Returns matplotlib.pyplot for drawing to files. If it is missing, raises an Error with the command that installs it."""
     try:
         import matplotlib
     except ImportError as error:

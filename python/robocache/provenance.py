@@ -1,4 +1,4 @@
-"""The part of a cache's provenance that ingests write; a Writer takes any provenance, so what has another form is passed over."""
+"""Reads the part of a cache's provenance that ingests write. Other parts are ignored, since a Writer accepts any provenance."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ._printable import ranges
 
 
 class Ingested(NamedTuple):
-    """The account of one ingest: the one that made the cache, or one that appended to it.
+    """The record of one ingest, which made the cache or appended to it.
 
-    source: what was read; empty where it is not said.
-    left_out, skipped: (what, reason) of each.
-    assumed: the assumptions, one line for each kind.
-    repaired: how many rows or steps of which stream `repair` changed, by kind; policy: which one it was.
+    source: the source; empty if unknown.
+    left_out, skipped: (what, reason) of each omission. assumed: the assumptions, one line for each kind. repaired: the number
+        of rows or steps that `repair` changed, by stream and kind.
+    policy: the policy of `repair`.
     """
 
     source: str
@@ -27,7 +27,7 @@ class Ingested(NamedTuple):
 
 
 def ingests(provenance: Any) -> Iterator[Ingested]:
-    """The ingests into a cache, the first one first."""
+    """Yields the ingests into a cache, the first one first."""
     first = _table(provenance)
     for ingest in (first, *_items(first.get("appended"))):
         repair = _table(ingest.get("repair"))
@@ -67,7 +67,7 @@ def _counts(value: Any) -> dict[str, int]:
 
 
 def alike(omissions: Iterable[tuple[str, str]]) -> list[list[tuple[str, str]]]:
-    """Omissions (what, reason) in groups that have one reason, but for its numbers and the name of what it is about."""
+    """Groups omissions (what, reason) whose reasons differ only in numbers and in the omitted thing's name."""
     groups: dict[str, list[tuple[str, str]]] = {}
     for what, reason in omissions:
         groups.setdefault(re.sub(r"\d+", "#", reason.replace(what, "@")), []).append((what, reason))
@@ -82,24 +82,24 @@ def assumed_lines(assumed: Iterable[tuple[str, str, Sequence[str]]]) -> list[str
         groups.setdefault(re.sub(r"\d+", "#", reason), []).append((what, reason, streams))
     lines = []
     for group in groups.values():
-        whats = list(dict.fromkeys(what for what, _, _ in group))
-        which = ", ".join(whats[:3]) + (f" and {len(whats) - 3} more" if len(whats) > 3 else "")
+        things = list(dict.fromkeys(what for what, _, _ in group))
+        listed = ", ".join(things[:3]) + (f" and {len(things) - 3} more" if len(things) > 3 else "")
         number = len({name for *_, names in group for name in names})
-        lines.append(f"{which}{f' ({number} streams)' if number > 1 else ''}: {group[0][1]}")
+        lines.append(f"{listed}{f' ({number} streams)' if number > 1 else ''}: {group[0][1]}")
     return lines
 
 
 def named(group: list[tuple[str, str]]) -> str:
-    """The things that a group is about, and the reason of its first: "episodes 0-11, 13: no file"."""
+    """Returns the things in a group and the reason of the first: "episodes 0-11, 13: no file"."""
     what, reason = group[0]
     if len(group) == 1:
         return reason if what in reason else f"{what}: {reason}"
     counted = [numbered for each, _ in group if (numbered := re.fullmatch(r"(\D*)(\d{1,18})(.*)", each))]
     around = {(numbered[1], numbered[3]) for numbered in counted}
     if len(counted) == len(group) and len(around) == 1:
-        ((before, behind),) = around
+        ((before, after),) = around
         numbers = ranges(sorted(int(numbered[2]) for numbered in counted), limit=12)
-        which = f"{re.sub('(?<=[a-z]) $', 's ', before)}{numbers}{behind}"
+        listed = f"{re.sub('(?<=[a-z]) $', 's ', before)}{numbers}{after}"
     else:
-        which = ", ".join(each for each, _ in group[:3]) + (f" and {len(group) - 3} more" if len(group) > 3 else "")
-    return f"{which}: {reason.removeprefix(f'{what}: ')}"
+        listed = ", ".join(each for each, _ in group[:3]) + (f" and {len(group) - 3} more" if len(group) > 3 else "")
+    return f"{listed}: {reason.removeprefix(f'{what}: ')}"

@@ -1,4 +1,4 @@
-"""Whether this machine gives the numbers that RoboCache should: every operation and a loader against stored answers."""
+"""Checks RoboCache's results on this machine: compares every operation and a loader with stored results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .writer import Writer
 
 _ANSWERS = Path(__file__).with_suffix(
     ".json"
-)  # {case: hash}, or {case: {"cpu": hash, "cuda": hash}} where the rules allow a difference
+)  # {case: hash}, or {case: {"cpu": hash, "cuda": hash}} if the rules allow a difference
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class SelfTest:
-    """The results of :func:`self_test`, case by case, and how long they took in seconds."""
+    """The results of :func:`self_test`, case by case, and their time in seconds."""
 
     results: list[CaseResult]
     seconds: float
@@ -67,7 +67,7 @@ class SelfTest:
         return sorted({result.device for result in self.results})
 
     def to_json(self) -> dict[str, Any]:
-        """``ok``, ``cases``, ``seconds``, ``devices`` and the ``failures`` as a JSON-able dict."""
+        """Returns ``ok``, ``cases``, ``seconds``, ``devices`` and the ``failures`` as a JSON-able dict."""
         return {
             "ok": not self.failures,
             "cases": len(self.results),
@@ -78,10 +78,10 @@ class SelfTest:
 
 
 def self_test() -> SelfTest:
-    """Runs every operation and a loader on the CPU and on each CUDA device, and compares the bytes with stored answers.
+    """Runs every operation and a loader on the CPU and on each CUDA device, and compares the bytes with stored results.
 
-    The inputs are made from whole numbers by a hash, so they are the same everywhere. CUDA devices need torch. A case that
-    raises counts as failed, with the error in place of its hash.
+    The inputs are whole numbers from a hash, so they are the same everywhere. CUDA devices need torch. A case that raises an
+    error counts as failed, with the error instead of its hash.
     """
     answers: dict[str, Any] = json.loads(_ANSWERS.read_text())
     begin = time.monotonic()
@@ -97,7 +97,7 @@ def self_test() -> SelfTest:
 
 
 def _run_cases(device: str) -> dict[str, str]:
-    """The hash of each case on a device."""
+    """Returns the hash of each case on a device."""
     got = {}
     for case, run in [*_operations(device), *_gradients(device), *_conversions(device), *_loaders(device)]:
         try:
@@ -111,7 +111,7 @@ def _run_cases(device: str) -> dict[str, str]:
 
 
 class _Numbers:
-    """Pseudo-random numbers that no version of numpy changes: SplitMix64 of a counter."""
+    """Pseudo-random numbers that are the same for every version of numpy: SplitMix64 of a counter."""
 
     def __init__(self, seed: int) -> None:
         self._next = seed << 32
@@ -128,7 +128,7 @@ class _Numbers:
         return low + (high - low) * (self.whole(shape, 1 << 30) / (1 << 30))
 
     def clock(self, rows: int, samples: int) -> npt.NDArray[np.float64]:
-        """Ascending seconds with jitter, and one stamp twice."""
+        """Returns ascending seconds with jitter, in which one stamp occurs twice."""
         seconds = np.cumsum(self.real((rows, samples), 0.2, 1.8), axis=1)
         seconds[:, 4] = seconds[:, 3]
         return seconds
@@ -163,7 +163,7 @@ def _hash(result: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-# ---- Cases: a name, and what to call with which arguments ----
+# ---- Cases: names, and functions to call ----
 
 _Case = tuple[str, Callable[[], Any]]
 
@@ -274,7 +274,7 @@ def _integrated(device: str, measured: npt.NDArray[Any], *camera: tuple[float, .
 
 
 def _gradients(device: str) -> Iterator[_Case]:
-    """Gradients of values and features; not of times, which CUDA sums in any order."""
+    """Yields gradients with respect to values and features, not to times, which CUDA sums in any order."""
     try:
         import torch
     except ImportError:
@@ -312,7 +312,7 @@ def _gradients(device: str) -> Iterator[_Case]:
 
 
 def _conversions(device: str) -> Iterator[_Case]:
-    """Without sines, whose last bit is numpy's or torch's."""
+    """Yields conversions without sines, whose last bit differs between numpy and torch."""
     numbers = _Numbers(4)
     chunks = _put(device, numbers.real((6, 9, 8), -3, 3).astype(np.float32))
     states = _put(device, numbers.real((6, 8), -3, 3).astype(np.float32))
@@ -361,7 +361,7 @@ def _loaders(device: str) -> Iterator[_Case]:
 
 
 def _aligned(loader: Loader, recording: dataset.Dataset, device: str) -> list[dict[str, Any]]:
-    """The batches of an aligner as the first episode's rows come."""
+    """Returns the batches of an aligner while the first episode's rows arrive."""
     rows = []
     rings = {}
     for key in loader.spec.keys:
@@ -372,7 +372,7 @@ def _aligned(loader: Loader, recording: dataset.Dataset, device: str) -> list[di
     batches = []
     for number, (ns, key, row) in enumerate(sorted(rows, key=lambda row: row[:2])):
         rings[key].push(ns, row, arrival_ns=ns)
-        if number % 9 == 8 and (batch := aligner.latest()):  # the next one takes its memory
+        if number % 9 == 8 and (batch := aligner.latest()):  # the next batch overwrites its memory
             batches.append({name: x.copy() if isinstance(x, np.ndarray) else x.clone() for name, x in batch.items()})
     return batches
 
@@ -401,7 +401,7 @@ def _recording(folder: Path) -> dataset.Dataset:
 
 
 def write_answers(cuda: Mapping[str, str] | None = None) -> None:
-    """Stores the CPU's hashes as the answers, with those of a CUDA device where they differ."""
+    """Stores the CPU's hashes as the expected results, with a CUDA device's hashes that differ."""
     cpu = _run_cases("cpu")
     answers = {
         case: got if cuda is None or cuda[case] == got else {"cpu": got, "cuda": cuda[case]}

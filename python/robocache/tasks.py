@@ -14,7 +14,7 @@ from .dataset import Dataset, Stream
 # Streams of text and columns of the episodes table with these names are the task if none is declared; the first counts.
 NAMES = ("task", "tasks", "language_instruction", "natural_language_instruction", "instruction")
 _MOST = 2**63 - 1
-NO_TEXT = -1  # among the numbers of texts: none holds
+NO_TEXT = -1  # a stream's number for no text
 
 
 def task_streams(dataset: Dataset) -> list[Stream]:
@@ -52,7 +52,7 @@ def texts_of_numbers(dataset: Dataset, stream: Stream) -> dict[int, str | None]:
 
 
 def rows_without_text(dataset: Dataset, stream: Stream) -> np.ndarray:
-    """Returns the rows whose number is not in the stream's table; `NO_TEXT` is in none on purpose."""
+    """Returns the rows whose number is not in the stream's table, except `NO_TEXT`."""
     values = stream.values.reshape(-1)
     return np.flatnonzero(~np.isin(values, list(texts_of_numbers(dataset, stream))) & (values != NO_TEXT))
 
@@ -81,7 +81,8 @@ def episode_texts(dataset: Dataset) -> list[list[str]] | None:
 
 
 def episode_tasks(dataset: Dataset) -> np.ndarray:
-    """Returns a number for the task of each episode, the first text that it has; -1 for none. Without any text all have one."""
+    """Returns a number for each episode's task, its first text; -1 for none. Without any texts all episodes have the same
+    task."""
     texts = MomentTexts(dataset)
     if not texts.found:
         return np.zeros(len(dataset), np.int64)
@@ -89,7 +90,7 @@ def episode_tasks(dataset: Dataset) -> np.ndarray:
 
 
 class TextTable(dict[str, int]):
-    """Numbers texts in the order in which they come: ``{text: code}``. None and the empty text have the code -1."""
+    """Numbers texts in the order of their first use: ``{text: code}``. None and the empty text have the code -1."""
 
     def code(self, text: str | None) -> int:
         return self.setdefault(text, len(self)) if text else -1
@@ -102,17 +103,16 @@ class MomentTexts:
     """Finds the texts at times of one dataset (rule 47).
 
     Args:
-        stream: the stream whose texts are used; by default the task's, and the episode's column if an episode has no rows of
-            it.
-        column: use the texts of this column alone.
+        stream: the stream with the texts; by default the task's, and the episode's column if an episode has no rows in it.
+        column: use only the texts of this column.
         snap_ns: a text already applies at times that are earlier than its stamp by less than this.
-        table: numbers the texts; it is complete when this object is.
+        table: the numbers of the texts; it is complete after the constructor.
 
     Attributes:
         found: whether the dataset has any text.
         several: episodes with several texts in a column, because no stream says when each one applies.
-        lacking: whether an episode has neither rows of a stream nor a text in a column, bool [episodes].
-        streams: those whose texts are used; the first with rows in an episode counts.
+        lacking: bool [episodes], whether an episode has neither rows of a stream nor a text in a column.
+        streams: the streams with the texts; the first with rows in an episode counts.
     """
 
     def __init__(
@@ -157,33 +157,33 @@ class MomentTexts:
         counts = self._counts[episodes]
         choice = np.arange(counts.max(initial=1) if every else 1)[:, None]
         codes = self._codes.take(self._begins[episodes] + choice, mode="clip")
-        found: np.ndarray = np.where(choice < counts, codes, -1)
+        result: np.ndarray = np.where(choice < counts, codes, -1)
         for stream, by_row in reversed(self._by_row):
             begins, ends = stream.row_offsets[episodes], stream.row_offsets[episodes + 1]
             rows = last_rows(stream.time_ns, begins, ends, times, self._snap_ns)
-            found[:, begins < ends] = -1
+            result[:, begins < ends] = -1
             holds = rows >= begins
             if holds.any():
-                found[0, holds] = by_row(rows[holds])
-        return found
+                result[0, holds] = by_row(rows[holds])
+        return result
 
     def first_codes(self) -> np.ndarray:
         """Returns the code of the first text of each episode; -1 for none."""
-        found: np.ndarray = np.where(self._counts > 0, self._codes.take(self._begins, mode="clip"), -1)
+        result: np.ndarray = np.where(self._counts > 0, self._codes.take(self._begins, mode="clip"), -1)
         for stream, by_row in reversed(self._by_row):
             begins, ends = stream.row_offsets[:-1], stream.row_offsets[1:]
             has_rows = begins < ends
-            found[has_rows] = -1
+            result[has_rows] = -1
             codes = by_row(np.arange(ends[-1] if len(ends) else 0))
             rows = np.flatnonzero(codes >= 0)
             first = np.searchsorted(rows, begins)
-            there = (
+            has_text = (
                 has_rows & (rows.take(first, mode="clip") < ends) & (first < len(rows))
                 if len(rows)
                 else has_rows & False
             )
-            found[there] = codes[rows[first[there]]]
-        return found
+            result[has_text] = codes[rows[first[has_text]]]
+        return result
 
     def at(self, episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
         """Returns the first text that applies at times of episodes, or None, as an array of objects."""
@@ -192,15 +192,16 @@ class MomentTexts:
 
 
 def later(times: np.ndarray, by: Any) -> np.ndarray:
-    """Returns times + by, held at the ends of int64."""
-    found: np.ndarray = times + by
-    found = np.where((by > 0) & (found < times), _MOST, found)
-    found = np.where((by < 0) & (found > times), -_MOST - 1, found)
-    return found
+    """Returns times + by, clamped to int64."""
+    result: np.ndarray = times + by
+    result = np.where((by > 0) & (result < times), _MOST, result)
+    result = np.where((by < 0) & (result > times), -_MOST - 1, result)
+    return result
 
 
 def last_rows(time_ns: np.ndarray, begins: np.ndarray, ends: np.ndarray, times: np.ndarray, snap_ns: int) -> np.ndarray:
-    """Returns the last row in [begin, end) at or before its time, or later by less than `snap_ns`; begin - 1 if there is none.
+    """Returns, for each time, the last row in [begin, end) at or before it, or later by less than `snap_ns`; begin - 1 if there
+    is none.
 
     One binary search handles all samples. np.searchsorted cannot, because stamps ascend only within each episode.
     """
@@ -222,31 +223,31 @@ def _by_row(dataset: Dataset, stream: Stream, table: TextTable) -> Callable[[np.
     codes = np.append(table.codes(texts[number] for number in numbers.tolist()), -1)
 
     def of_numbers(rows: np.ndarray) -> np.ndarray:
-        wanted = stream.values.reshape(-1)[rows].astype(np.int64)
-        at = np.searchsorted(numbers, wanted)
-        known = numbers[np.minimum(at, len(numbers) - 1)] == wanted
+        row_numbers = stream.values.reshape(-1)[rows].astype(np.int64)
+        at = np.searchsorted(numbers, row_numbers)
+        known = numbers[np.minimum(at, len(numbers) - 1)] == row_numbers
         return codes[np.where(known, at, len(numbers))]
 
     return of_numbers
 
 
 def _row_codes(stream: Stream, table: TextTable) -> np.ndarray:
-    """Returns the code of each row's text; a text is decoded once."""
+    """Returns the code of each row's text. Equal texts are decoded once."""
     import pyarrow as pa
 
     buffers = [None, pa.py_buffer(cast(np.ndarray, stream.offsets)), pa.py_buffer(stream.values)]
     rows = pa.LargeBinaryArray.from_buffers(pa.large_binary(), stream.rows, buffers).dictionary_encode()
-    which = rows.indices.to_numpy()
+    text_of_row = rows.indices.to_numpy()
     try:
         texts = [str(text, "utf-8") for text in rows.dictionary.to_pylist()]
     except UnicodeDecodeError:
-        texts = stream[:]  # raises, naming the row
-    codes: np.ndarray = table.codes(texts).astype(np.int32)[which]
+        texts = stream[:]  # raises an error that names the row
+    codes: np.ndarray = table.codes(texts).astype(np.int32)[text_of_row]
     return codes
 
 
 def is_text(dataset: Dataset, stream: str) -> bool:
-    """Returns whether the dataset has this stream, and it is of texts or of numbers that have texts."""
+    """Whether the dataset has this stream, and it holds texts or numbers that have texts."""
     found = dataset.streams.get(stream)
     return found is not None and _is_text(dataset, found)
 

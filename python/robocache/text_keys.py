@@ -1,4 +1,4 @@
-"""Gives a batch its texts: which one applies at each step of a window, as str or as an index into a table (rule 47)."""
+"""The texts of a batch: the text that applies at each step of a window, as str or as an index into a table (rule 47)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from .sources import Source
 from .tasks import MomentTexts, TextTable, is_text, later, rows_without_text
 
 _FORMS = ("text", "indices", "drawn_text", "drawn_indices")
-_FIELDS = ("offsets", "offset_s", "texts")  # of a Window, those that go with texts
+_FIELDS = ("offsets", "offset_s", "texts")  # the fields of a Window that apply to texts
 _LIMIT_NS = 2**62
 
 
 class SampleAnchors(NamedTuple):
-    """The moments of a batch's samples, int64 [samples] each. `number` is the position in the order, or of the given anchor."""
+    """The moments of a batch's samples, int64 [samples] each. `number` is a sample's position in the order, or its anchor's
+    index."""
 
     source: np.ndarray
     episode: np.ndarray
@@ -36,13 +37,13 @@ class TextKey:
     """Finds the texts of one key of the batch.
 
     Args:
-        argument: the argument that asks for the key, for errors.
-        by_source: for each source the texts that may apply. Several are alternatives, of which one is drawn.
-        table: numbers the texts of all sources.
+        argument: the argument with the key, for errors.
+        by_source: for each source the texts that may apply. If there are several, one is drawn.
+        table: the numbers of the texts of all sources.
 
     Attributes:
         empty: the result if no text applies: None, or a str that LeRobot's batches set.
-        texts: the table that indices count.
+        texts: the table of the indices.
         as_indices: whether the batch has indices instead of str.
         notes: warnings about sources without texts, episodes with several texts of which the first is used, and rows whose
             number has no text.
@@ -100,8 +101,8 @@ class TextKey:
                 continue
             steps = len(self._offsets_ns)
             episodes = np.repeat(anchors.episode[rows], steps)
-            found = [texts.codes_at(episodes, times[rows].ravel(), every=self._draws) for texts in own]
-            alternatives = np.concatenate(found)
+            codes_of_each = [texts.codes_at(episodes, times[rows].ravel(), every=self._draws) for texts in own]
+            alternatives = np.concatenate(codes_of_each)
             chosen = alternatives[0] if drawn is None else _drawn(alternatives, np.repeat(drawn[rows], steps))
             codes[rows] = chosen.reshape(-1, steps)
         if not self._has_steps:
@@ -112,28 +113,25 @@ class TextKey:
 def text_keys(
     sources: Sequence[Source], names: Sequence[str], windows: Mapping[str, Window], snap_ns: int
 ) -> dict[str, TextKey]:
-    """Returns the keys of the batch that are texts.
-
-    They are those that a stream of text fills, and those whose window has `texts`.
+    """Returns the keys of the batch that are texts: keys of streams of text, and keys whose window has `texts`.
 
     Args:
         names: a prefix of the errors about each source.
 
     Raises:
-        ArgumentError: no source has texts for a key, a source has several streams for one that does not draw, or a window has
-            a field that texts have no use for.
+        ArgumentError: no source has texts for a key, a source has several streams for one that does not draw, or a window has a
+            field that does not apply to texts.
     """
-    found = {}
+    keys = {}
     for key, window in windows.items():
         streams = [_streams_of(source, key) for source in sources]
-        is_asked = window.texts is not None
-        if is_asked or any(
+        if window.texts is not None or any(
             source.dataset.streams[name].ragged == "text"
             for source, own in zip(sources, streams, strict=True)
             for name in own
         ):
-            found[key] = _text_key(key, window, sources, names, streams, snap_ns)
-    return found
+            keys[key] = _text_key(key, window, sources, names, streams, snap_ns)
+    return keys
 
 
 def _text_key(
@@ -171,10 +169,10 @@ def _text_key(
 
 
 def task_key(sources: Sequence[Source], stream: str | None, snap_ns: int, name: str = "task") -> TextKey:
-    """Returns the key that `task_text` asks for: the texts of the task, or of this stream.
+    """Returns the key for `task_text`: the texts of the task, or of this stream.
 
     Raises:
-        ArgumentError: no source has them.
+        ArgumentError: no source has such texts.
     """
     table = TextTable()
     found = [MomentTexts(source.dataset, stream, snap_ns, table=table) for source in sources]
@@ -190,20 +188,21 @@ def task_key(sources: Sequence[Source], stream: str | None, snap_ns: int, name: 
 def without_missing(
     sources: Sequence[Source], names: Sequence[str], keys: Mapping[str, TextKey], missing: Any
 ) -> list[Source]:
-    """Returns the sources without the episodes that `missing` drops for lack of a text (rule 48); notes those that stay without one.
+    """Returns the sources without the episodes that `missing` drops because they have no text (rule 48). Notes the episodes
+    without a text that remain.
 
     Raises:
-        ArgumentError: ``missing="error"`` and an episode lacks one, or none is left to draw.
+        ArgumentError: an episode has no text and `missing` is ``"error"``, or no episode is left to draw.
     """
-    left = []
+    result = []
     for index, (source, name) in enumerate(zip(sources, names, strict=True)):
         count = len(source.dataset)
         episodes = np.arange(count) if source.episodes is None else wholes(f"{name}episodes", source.episodes)
-        is_whole = np.ones(len(episodes), bool)
+        is_complete = np.ones(len(episodes), bool)
         are_known = ((episodes >= 0) & (episodes < count)).all()  # the library refuses other indices
         for key in keys.values() if are_known else ():
             lacking = key.lacking(index)
-            lacks = is_whole[:0] if lacking is None else lacking[episodes]
+            lacks = is_complete[:0] if lacking is None else lacking[episodes]
             if not lacks.any():
                 continue
             note = f"{name}missing: {int(lacks.sum())} of {len(episodes)} episodes have no text of {key.name!r}"
@@ -213,16 +212,16 @@ def without_missing(
                     "or missing='pad' or 'drop'"
                 )
             if missing == "drop":
-                is_whole &= ~lacks
+                is_complete &= ~lacks
             else:
                 none = -1 if key.as_indices else None
                 key.notes.append(f"{note}: it is {none} there; missing='drop' leaves these episodes out")
-        if not is_whole.any() and len(episodes):
+        if not is_complete.any() and len(episodes):
             raise errors.ArgumentError(
                 f"{name}missing: expected an episode that has texts of all keys, got none to draw from"
             )
-        left.append(source if is_whole.all() else replace(source, episodes=episodes[is_whole]))
-    return left
+        result.append(source if is_complete.all() else replace(source, episodes=episodes[is_complete]))
+    return result
 
 
 def _streams_of(source: Source, key: str) -> list[str]:
@@ -232,7 +231,7 @@ def _streams_of(source: Source, key: str) -> list[str]:
 
 
 def _find(dataset: Dataset, key: str, streams: Sequence[str], snap_ns: int, table: TextTable) -> list[MomentTexts]:
-    """Returns the texts that a dataset has for a key: of its streams, else of the task, else of a column of the episodes."""
+    """Returns a dataset's texts for a key: from its streams, else from the task, else from a column of the episodes."""
     if streams:
         return [MomentTexts(dataset, name, snap_ns, table=table) for name in streams if is_text(dataset, name)]
     if key == "task":
@@ -252,7 +251,7 @@ def _refuse_without(
     expected: str,
     names_columns: bool = False,
 ) -> None:
-    """Raises if no source has texts for a key; else notes those that have none."""
+    """Raises an error if no source has texts for a key, else notes the sources without texts."""
     without = [source.dataset for source, own in zip(sources, by_source, strict=True) if not own]
     notes = []
     for dataset in without:
@@ -292,9 +291,9 @@ def hashes(seed: int, epoch: int, numbers: np.ndarray, key: int) -> np.ndarray:
 
 def _drawn(alternatives: np.ndarray, drawn: np.ndarray) -> np.ndarray:
     """Draws for each moment one of its codes that are not -1, all equally likely; -1 if it has none. [alternatives, moments]."""
-    there = alternatives >= 0
-    counts = there.sum(0)
+    has_code = alternatives >= 0
+    counts = has_code.sum(0)
     choice = (drawn >> np.uint64(32)) * counts.astype(np.uint64) >> np.uint64(32)
-    is_chosen = there & (np.cumsum(there, 0) - 1 == choice.astype(np.int64))
+    is_chosen = has_code & (np.cumsum(has_code, 0) - 1 == choice.astype(np.int64))
     codes: np.ndarray = np.where(is_chosen, alternatives, -1).max(0)
     return codes

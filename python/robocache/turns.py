@@ -1,4 +1,4 @@
-"""Turns pictures upright as their files declare: by EXIF's orientation and a video's display matrix."""
+"""Rotates pictures as their files declare: by EXIF's orientation or a video's display matrix."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .errors import Error
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _ORIENTATION = 0x0112
-# TIFF's type of a number of 16 bits.
+# TIFF's type for a number of 16 bits.
 _SHORT = 3
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Turns stored pixels into the picture shown: exchanges rows and columns, then reverses either."""
+    """A rotation or mirroring from stored pixels to the picture shown: exchanges rows and columns, then may reverse either."""
 
     exchanged: bool
     rows_reversed: bool
     columns_reversed: bool
 
     def apply(self, pixels: np.ndarray) -> np.ndarray:
-        """``[H, W, C]`` turned; a view."""
+        """Returns the turned ``[H, W, C]``, as a view."""
         turned = pixels.swapaxes(0, 1) if self.exchanged else pixels
         return turned[:: -1 if self.rows_reversed else 1, :: -1 if self.columns_reversed else 1]
 
@@ -49,12 +49,12 @@ _EXIF = {
 
 
 def turn_of_matrix(matrix: bytes) -> Turn | None:
-    """The turn of a display matrix, None if it keeps the frame.
+    """Returns the turn of a display matrix; None if it changes nothing.
 
     The matrix is FFmpeg's (libavutil/display.h): x' = m[0] x + m[3] y and y' = m[1] x + m[4] y.
 
     Raises:
-        Error: it is no multiple of a quarter turn.
+        Error: the matrix is no multiple of a quarter turn.
     """
     m = np.frombuffer(matrix, np.int32)
     a, b, c, d = (int(m[i]) for i in (0, 1, 3, 4))
@@ -65,26 +65,26 @@ def turn_of_matrix(matrix: bytes) -> Turn | None:
 
 
 def turn_of_file(file: bytes) -> Turn | None:
-    """The turn by the EXIF data of a JPEG or PNG; None if there are none, or damaged ones."""
+    """Returns the turn in the EXIF data of a JPEG or PNG; None if there is no data or it is damaged."""
     try:
         return _EXIF.get(_find_orientation(_find_exif(file)))
-    except struct.error:  # it is cut off
+    except struct.error:  # the data is truncated
         return None
 
 
 def turn_file(file: bytes, turn: Turn) -> bytes:
-    """A JPEG or PNG with its pixels turned; a JPEG is encoded anew, with quality 95.
+    """Returns a JPEG or PNG with its pixels turned. A JPEG is encoded again, with quality 95.
 
     Raises:
-        Error: it does not decode.
+        Error: the file does not decode.
     """
-    taken = frames.take([file])
-    pixels = frames.decode(taken.codec, taken.data, taken.offsets, taken.shape, taken.dtype, range(1))
-    return frames.encode(np.ascontiguousarray(turn.apply(pixels[0])[None]), codec=taken.codec).data.tobytes()
+    encoded = frames.take([file])
+    pixels = frames.decode(encoded.codec, encoded.data, encoded.offsets, encoded.shape, encoded.dtype, range(1))
+    return frames.encode(np.ascontiguousarray(turn.apply(pixels[0])[None]), codec=encoded.codec).data.tobytes()
 
 
 def _find_exif(file: bytes) -> bytes:
-    """The EXIF data as TIFF; empty if there are none in front of the pixels."""
+    """Returns the EXIF data as TIFF; empty if there is none before the pixels."""
     if file.startswith(_PNG):
         at = len(_PNG)
         while at < len(file):
@@ -104,7 +104,7 @@ def _find_exif(file: bytes) -> bytes:
 
 
 def _find_orientation(tiff: bytes) -> int:
-    """The orientation in the first directory; 1 if it has none."""
+    """Returns the orientation in the first directory; 1 if it has none."""
     if tiff[:4] not in (b"II*\0", b"MM\0*"):
         return 1
     order = "<" if tiff[:1] == b"I" else ">"

@@ -1,6 +1,6 @@
-"""Shows the content of a cache, to people as tables and to programs as values for JSON.
+"""Shows the content of a cache: tables for people, JSON values for programs.
 
-Every figure comes from the cache or from Dataset; the doctor judges them.
+Every number comes from the cache or from Dataset.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def _table(*headings: str) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption_justify="left")
     for index, heading in enumerate(headings):
         number = heading.startswith(">")
-        # Numbers do not wrap. Names wrap first, but keep 8 characters a line.
+        # Numbers do not wrap. Names wrap first, to at least 8 characters per line.
         table.add_column(
             heading.lstrip(">"),
             justify="right" if number else "left",
@@ -294,10 +294,10 @@ def episode_seconds(dataset: Dataset) -> np.ndarray:
 
 
 def show_installation(found: dict[str, Any], console: Console) -> None:
-    """Prints what :func:`robocache.check_installation` found."""
+    """Prints the result of :func:`robocache.check_installation`."""
     table = Table(show_header=False, box=None)
     table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")  # a path must not lose its end
+    table.add_column(overflow="fold")  # a path must not be cut
     for name, version in found["versions"].items():
         table.add_row(name, version or "not installed")
     table.add_row("library", escape(found["library"]))

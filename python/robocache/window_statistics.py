@@ -1,4 +1,4 @@
-"""Statistics of what a loader's batches hold, for :meth:`Dataset.statistics`."""
+"""Statistics of the values in a loader's batches, for :meth:`Dataset.statistics`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _SHOWN_AFTER_S = 2.0
 def window_statistics(
     dataset: Dataset, of: Any, *, episodes: np.ndarray | None, per_step: bool, quantiles: Sequence[float]
 ) -> dict[str, Stats]:
-    """The statistics of each key of numbers that the dataset has.
+    """Returns the statistics of each numeric key of the dataset.
 
     Args:
         of: a :class:`Loader` or a :class:`Spec`.
-        episodes: with a spec alone; None: all.
-        per_step, quantiles: as :meth:`Dataset.statistics` takes them.
+        episodes: with a spec, the episodes to use; None: all.
+        per_step, quantiles: as in :meth:`Dataset.statistics`.
     """
     if isinstance(of, Spec):
         loader = _loader_of(dataset, of, episodes)
@@ -43,21 +43,21 @@ def window_statistics(
     else:
         loader = of
     source = _source_of(dataset, loader)
-    asked, names = quantile_fields(quantiles)
-    found = {}
+    shares, names = quantile_fields(quantiles)
+    statistics = {}
     for key, fields in loader.spec_of(source).keys.items():
         if fields["rows"] is None or fields["images"] is not None:
             continue
         with _progress(key) as shown:
-            words = (truth("per_step", per_step), _lib.from_numpy(asked), shown)
+            words = (truth("per_step", per_step), _lib.from_numpy(shares), shown)
             table = _lib.to_numpy(_statistics(loader._handle, source, key, *words))
         shape = fields["rows"]["shape"] if fields["convert"] is None else fields["shape"]
         steps = [len(fields["offsets_ns"] or fields["offsets_rows"])] if per_step else []
         arrays = table.reshape(len(names), *steps, *shape)
         of = str(_values(loader._handle, source, key))
         recorded = fields["rows"]["names"] if fields["convert"] is None else None
-        found[key] = Stats(**dict(zip(names, arrays, strict=True)), of=of, names=recorded)
-    return found
+        statistics[key] = Stats(**dict(zip(names, arrays, strict=True)), of=of, names=recorded)
+    return statistics
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def _progress(key: str) -> Iterator[Callable[[int, int], bool]]:
         def show(done: int, total: int) -> bool:
             nonlocal bar
             if bar is None and time.monotonic() - started > _SHOWN_AFTER_S:
-                from .view import progress_bar  # here, for it takes long to import
+                from .view import progress_bar  # imported here, since it is slow to import
 
                 bar = stack.enter_context(progress_bar())
             if bar is not None:
@@ -81,12 +81,12 @@ def _progress(key: str) -> Iterator[Callable[[int, int], bool]]:
 
 
 def _source_of(dataset: Dataset, loader: Loader) -> int:
-    """The index of the loader's source that draws from the dataset."""
+    """Returns the index of the loader's source that draws from the dataset."""
     paths = [source.dataset.path for source in as_sources(loader.dataset)[0]]
     if paths.count(dataset.path) > 1:
         raise errors.ArgumentError(
             f"of: expected a Loader one of whose sources draws from {dataset.path}, got one with {paths.count(dataset.path)}; "
-            "make a Loader of each source alone, and merge_stats() their statistics"
+            "make a Loader for each source, and merge their statistics with merge_stats()"
         )
     if dataset.path not in paths:
         raise errors.ArgumentError(
@@ -97,7 +97,7 @@ def _source_of(dataset: Dataset, loader: Loader) -> int:
 
 
 def _loader_of(dataset: Dataset, spec: Spec, episodes: np.ndarray | None) -> Loader:
-    """A loader whose batches the spec describes, before normalisation; of cameras only their moments."""
+    """Returns a loader of the batches that the spec describes, before normalisation. Of cameras it has only the moments."""
     keys = {key: fields for key, fields in spec.keys.items() if fields["rows"] is not None}
     for key, fields in keys.items():
         if fields["stream"] not in dataset:

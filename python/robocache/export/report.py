@@ -12,7 +12,8 @@ from ..ingest.recording import Omission
 class ExportReport:
     """The result of an export.
 
-    `rows` counts the written rows of each stream. `left_out` names what the format does not hold, or changes, and why.
+    `rows` counts the written rows of each stream. `left_out` lists the data that the format cannot hold, or changes, with the
+    reasons.
     """
 
     cache: str
@@ -23,10 +24,10 @@ class ExportReport:
     left_out: list[Omission] = field(default_factory=list)
 
     def leave_out(self, what: str, reason: str) -> None:
-        """Names a thing once, however often it occurs."""
+        """Adds an omission unless it is listed already."""
         if Omission(what, reason) not in self.left_out:
             self.left_out.append(Omission(what, reason))
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON-able values."""
+        """Returns the report as JSON-able values."""
         return asdict(self)
