@@ -1,5 +1,5 @@
-"""Every benchmark in turn, or those named, and then the pages. Unless named the sweep and the shapes run with a GPU alone,
-and lerobot_batches, lerobot_train and ros2, which want environments of their own, do not.
+"""Runs every benchmark in turn, or the named ones, and then renders the pages. Unless named, the sweep and the shapes run only
+with a GPU, and lerobot_batches, lerobot_train and ros2, which need their own environments, do not run.
 
 python -m bench [resample] [fuse] [voxelize] [tsdf] [images] [lerobot_batches] [videos] [sweep] [shapes] [loader]
                 [loader_one_clock] [lerobot_train] [residency] [ranks] [episodes] [actions] [live] [ros2]

@@ -1,9 +1,9 @@
-"""Actions: batches of converted, normalised actions against the same numbers made sample by sample, as others' transforms do.
+"""Actions: batches of converted, normalised actions, compared with transforms that make the same numbers sample by sample.
 
     python bench/actions.py --device cpu --threads 2
 
-Theirs are the formulas of openpi, GR00T and LeRobot in numpy, on rows that lie in memory, in torch's DataLoader with as many
-worker processes as there are threads. Each makes the same batch, which is compared with ours before it is timed.
+The peers are the formulas of openpi, GR00T and LeRobot in numpy, on rows in memory, in torch's DataLoader with as many worker
+processes as threads. Each makes the same batch, which is compared with ours before it is timed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import robocache
 from robocache import Memory, Normalization, Window, actions
 
 EPISODES, ROWS, BATCH = 50, 500, 256
-# Written before the first measurement, as are the aims: how many times as long theirs takes.
+# The peers' time over ours; predictions and aims were written before the first measurement.
 PREDICTED = {"openpi": {"openpi": 150.0}, "GR00T": {"GR00T": 500.0}, "LeRobot": {"LeRobot": 150.0}}
 AIMS = {name: {"faster_than": {name: 50.0}} for name in PREDICTED}
 MEAN, STD = 0.1, 0.7
 
 
 class Samples(torch.utils.data.Dataset):
-    """A sample is a chunk of actions, held at the episode's edge, that `transform` makes relative to the state, normalised."""
+    """Samples are chunks of actions, held at the episode's edge, that `transform` makes relative to the state, normalised."""
 
     def __init__(self, state: np.ndarray, action: np.ndarray, horizon: int, transform: Callable) -> None:
         self.state, self.action, self.horizon, self.transform = state, action, horizon, transform
@@ -50,14 +50,14 @@ class Samples(torch.utils.data.Dataset):
 
 
 def joints(mask: np.ndarray, state: np.ndarray, chunk: np.ndarray) -> np.ndarray:
-    """openpi's DeltaActions and LeRobot's relative actions: the state is taken from the masked features."""
+    """openpi's DeltaActions and LeRobot's relative actions: subtracts the state from the masked features."""
     chunk = chunk.copy()
     chunk[..., : len(mask)] -= np.where(mask, state[..., : len(mask)], 0)[None]
     return chunk
 
 
 def matrices(pose: np.ndarray) -> np.ndarray:
-    """Homogeneous matrices of x, y, z and the rotation's first two rows, by Gram-Schmidt."""
+    """Returns homogeneous matrices from x, y, z and the rotation's first two rows, by Gram-Schmidt."""
     a, b = pose[..., 3:6], pose[..., 6:9]
     a = a / np.linalg.norm(a, axis=-1, keepdims=True)
     b = b - (a * b).sum(-1, keepdims=True) * a

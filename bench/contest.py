@@ -1,4 +1,4 @@
-"""One case: robocache and its peers on the same inputs, every peer checked before it is timed, a copy beside them."""
+"""Runs one case: robocache and its peers on the same inputs, and a copy. Every peer is checked before it is timed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from measure import copy_timers, cpu_timer, graph_timer, host_timer, launch_us, median_us, wall_timer
 
 OURS = "robocache"
-# A measure takes at most this many rounds, and no more than these seconds once it has five.
+# A measure takes at most this many rounds, and after five rounds at most this many seconds.
 ROUNDS, SECONDS = {"cuda": 31, "cpu": 101}, 0.4
 
 
@@ -25,13 +25,14 @@ def contest(
     waiting: Collection[str] = (),
     count: int = 100,
 ) -> None:
-    """Fills in a case of which case["bytes"] is declared: contenders, failures, floor_us and how they compare.
+    """Fills in a case that has case["bytes"]: contenders, failures, floor_us and their ratios.
 
-    inputs: the arguments of a call, as many sets as make a rotation cold. verify: of our output and a peer's on the first
-    set, raises AssertionError, or returns what it found. waiting: the contenders that wait for the device, or do not run
-    on it, and so cannot be part of a graph. count: the calls of a round of a measure that knows no graph.
+    inputs: the arguments of a call, in as many sets as make a rotation cold.
+    verify: compares our output with a peer's on the first set; raises AssertionError, or returns facts about the difference.
+    waiting: the contenders that wait for the device or do not run on it, so they cannot be part of a graph.
+    count: the calls in a round of a measure without a graph.
 
-    Where case["read_bytes"] is declared too, read_floor_us is what a copy of the inputs alone would take.
+    If the case also has case["read_bytes"], read_floor_us is the time of a copy of the inputs alone.
     """
     case["contenders"], case["failures"] = {OURS: {}}, {}
     calls = {OURS: [partial(ours, *x) for x in inputs]}
@@ -46,7 +47,7 @@ def contest(
     rounds = 3 if quick else ROUNDS[device]
     if device == "cuda":
         count = 10 if quick else count
-        # A large case needs fewer calls in a graph: what each of them returns is kept.
+        # A large case needs fewer calls in a graph, since the result of each is kept.
         least_calls = max(8, min(40, math.ceil(4e9 / case["bytes"])))
         measures = {
             "gpu_us": partial(graph_timer, least_calls=least_calls),
@@ -88,17 +89,17 @@ def contest(
 
 
 def faster_than(case: dict, measure: str) -> dict[str, float]:
-    """{peer: its time over ours}; of a peer that only has a time in a loop, by that."""
-    ours, found = case["contenders"][OURS], {}
+    """Returns {peer: its time over ours}, by the time in a loop if the peer has no other."""
+    ours, ratios = case["contenders"][OURS], {}
     for name, theirs in case["contenders"].items():
         by = measure if measure in theirs else "wall_us"
         if name != OURS and by in theirs and by in ours:
-            found[name] = theirs[by] / ours[by]
-    return found
+            ratios[name] = theirs[by] / ours[by]
+    return ratios
 
 
 def overhead(calls: dict[str, Callable[[], object]], quick: bool, case: dict) -> None:
-    """Fills in a case with what a call costs the host that queues it, and what of ours is not the launch itself."""
+    """Fills in a case with the host time of a call that queues work, and for ours the part beyond the launch itself."""
     rounds, count = (3, 10) if quick else (201, 100)
     case["contenders"], case["failures"] = {}, {}
     timers = {name: host_timer([call], count) for name, call in calls.items()}
@@ -106,7 +107,7 @@ def overhead(calls: dict[str, Callable[[], object]], quick: bool, case: dict) ->
     if torch.cuda.is_available():
         try:
             launch, ours = launch_us(rounds, count), case["contenders"][OURS]["host_us"]
-            if not (quick or 0 < launch < ours):  # a smoke run takes a difference of a few calls
+            if not (quick or 0 < launch < ours):  # a smoke run has too few calls for a difference
                 raise RuntimeError(f"took {launch:.3g} us of {ours:.3g}")
             case |= {"launch_us": launch, "beyond_the_launch_us": ours - launch}
         except Exception as error:
@@ -119,12 +120,13 @@ def fail(case: dict, name: str, error: Exception) -> None:
 
 
 def largest_error_over_bound(ours: torch.Tensor, theirs: torch.Tensor, largest: float) -> dict:
-    """The largest difference that a peer of linear interpolation may have, `largest` being the largest |value|; refuses more.
+    """Returns the largest error of a peer of linear interpolation over its bound, and refuses errors above the bound. `largest`
+    is the largest |value|.
 
     Their roundings in float32: of the weight one, or three where int64 differences are turned into float32 first, of
     b - a, of 1 - w, of the product and of the sum; ours: of the weight, of b - a and of the fma. Each is at most 2^-24 of
-    a number of at most twice the largest, together below 2^-19 of it. The output's own rounding may then fall to either
-    side, which is one unit in its last place.
+    a number of at most twice the largest, together below 2^-19 of it. The output's own rounding may then differ by one unit in
+    the last place.
     """
     ulp = torch.finfo(ours.dtype).eps
     ours, theirs = ours.double(), theirs.double()

@@ -1,10 +1,10 @@
-"""The calls whose kernels Nsight Compute looks at, each twice: the second is the one that counts.
+"""Makes calls for Nsight Compute to profile. Each is made twice, and the second one counts.
 
 ncu --clock-control none -k 'regex:KERNELS' --csv --page raw --metrics ... --log-file counters.csv python bench/counters.py
 python bench/counters.py --read counters.csv
 
-The calls with --only in their names, or all. The whole command stands in bench/results/counters/, where --read writes what
-ncu counted: the counters of METRICS, of kernels whose names match KERNELS. --command prints it.
+It makes the calls with --only in their names, or all. --read writes the counters of METRICS, for kernels whose names match
+KERNELS, to bench/results/counters/, with the whole command, which --command prints.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def resample(batch: int, samples: int, targets: int, features: int, **options: o
     generator = torch.Generator("cuda").manual_seed(0)
     values = torch.randn(batch, samples, features, device="cuda", generator=generator).to(torch.bfloat16)
     times = make_clock("50% jitter", batch, samples, torch.float32, generator, "cuda")
-    wanted = make_targets(batch, targets, torch.float32, "cuda")
-    twice(robocache.resample_trajectories, values, times, wanted, **options)
+    target_times = make_targets(batch, targets, torch.float32, "cuda")
+    twice(robocache.resample_trajectories, values, times, target_times, **options)
 
 
 def twice(call: Callable, *arguments: object, **options: object) -> None:
@@ -86,7 +86,7 @@ COMMAND = (
 
 
 def kernels(path: Path) -> Iterator[list[dict]]:
-    """The kernels of each call, as rows by column: those of a call come once more after them."""
+    """Yields the kernels of each call, as rows by column. The kernels of a call are listed twice."""
     with path.open(newline="") as file:
         lines = [row for row in csv.reader(file) if len(row) > len(METRICS)]
     rows = [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]  # lines[1] holds units
@@ -108,16 +108,16 @@ def read(options: argparse.Namespace) -> None:
             counters = {metric: float(row[metric].replace(",", "")) for metric in METRICS}
             name = call if len(rows) == 1 else f"{call}: {kernel.split('<')[0]}"
             cases.append({"name": name, "kernel": kernel, "grid": row["Grid Size"], "counters": counters})
-    told = {"bench": "counters", "machine": machine, "command": COMMAND, "commit": options.commit or commit()}
+    result = {"bench": "counters", "machine": machine, "command": COMMAND, "commit": options.commit or commit()}
     folder = options.out or HERE / "results/counters"
     path = folder / f"{machine['name']}.json"
-    path.write_text(json.dumps(told | {"date": f"{date.today()}", "cases": cases}, indent=1) + "\n")
+    path.write_text(json.dumps(result | {"date": f"{date.today()}", "cases": cases}, indent=1) + "\n")
     print(path)
 
 
 def main() -> None:
     parser = arguments(__doc__.partition("\n")[0])
-    parser.add_argument("--read", type=Path, metavar="CSV", help="write down what ncu counted")
+    parser.add_argument("--read", type=Path, metavar="CSV", help="store the counters of ncu")
     parser.add_argument("--command", action="store_true", help="print the whole command")
     options = parser.parse_args()
     if options.command:

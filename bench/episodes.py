@@ -1,9 +1,9 @@
-"""Episodes: what a cache of many episodes costs to open, and a loader on it to start.
+"""Episodes: the time and memory to open a cache of many episodes, and to start a loader on it.
 
     python bench/episodes.py --device cpu --threads 2
 
-Two streams of two rows an episode, with two columns of metadata. Each figure is of a process of its own, whose memory has not
-been used before: a cache of one episode has been opened in it and a loader started, which loads the library and the driver.
+An episode has two streams of two rows, and two columns of metadata. Each number is from a fresh process, in which a cache of
+one episode was opened and a loader started before, to load the library and the driver.
 """
 
 from __future__ import annotations

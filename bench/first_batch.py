@@ -1,4 +1,5 @@
-"""From a wheel or a checkout to the first batch, in a new environment: seconds of CPU time, which other programs hardly change.
+"""Measures the CPU time from a wheel or a checkout to the first batch, in a new environment. CPU time hardly depends on other
+programs.
 
     python3 bench/first_batch.py dist/robocache-*.whl --into bench/results/first_batch/wheel-debian-12.json
 
@@ -29,7 +30,7 @@ assert next(iter(loader))["joint"].shape == (64, 2, 7)
 
 
 def first_batch(folder: Path, *install: object) -> float:
-    """Seconds of CPU time that `pip install *install` and a batch take in a new environment, `folder`/new."""
+    """Returns the seconds of CPU time of `pip install *install` and a batch in a new environment, `folder`/new."""
     begin, python = resource.getrusage(resource.RUSAGE_CHILDREN), folder / "new/bin/python"
     subprocess.run([sys.executable, "-m", "venv", folder / "new"], check=True)
     subprocess.run([python, "-m", "pip", "install", "-q", *install], check=True)

@@ -1,4 +1,4 @@
-"""fuse_multimodal of three streams against NumPy and torch, and against a copy of the bytes it must move.
+"""fuse_multimodal of three streams, compared with NumPy, torch, and a copy of the bytes that must move.
 
 python bench/fuse.py --device cuda
 python bench/fuse.py --device cpu --threads 2
@@ -18,7 +18,7 @@ from record import Report, arguments
 
 import robocache
 
-# Samples of an episode of one second, and features of each: camera embeddings, joint states, wrenches.
+# (samples, features) of each stream in an episode of one second: camera embeddings, joint states, wrenches.
 STREAMS = [(30, 512), (100, 64), (200, 12)]
 TARGETS = 50
 JITTER = "50% jitter"
@@ -56,18 +56,18 @@ def make_inputs(batch: int, device: str, seed: int) -> tuple[list[tuple[torch.Te
 
 
 def fused_bytes(streams: list[tuple[torch.Tensor, torch.Tensor]], targets: torch.Tensor) -> int:
-    """The bytes of every stream by itself, with the targets only once."""
+    """Returns the bytes of all streams, with the targets counted once."""
     each = [bytes_moved(values, times, targets) - targets.nbytes for values, times in streams]
     return sum(each) + targets.nbytes
 
 
 def peers(device: str, quick: bool) -> dict[str, Callable[..., torch.Tensor]]:
-    found = {"torch eager": fuse_torch.fuse}
+    result = {"torch eager": fuse_torch.fuse}
     if not quick:
-        found["torch.compile"] = torch.compile(fuse_torch.fuse, dynamic=False)
+        result["torch.compile"] = torch.compile(fuse_torch.fuse, dynamic=False)
     if device == "cpu":
-        found["numpy"] = on_numpy
-    return found
+        result["numpy"] = on_numpy
+    return result
 
 
 def on_numpy(streams: list[tuple[torch.Tensor, torch.Tensor]], targets: torch.Tensor) -> torch.Tensor:
@@ -85,7 +85,7 @@ def run_case(batch: int, device: str, quick: bool, case: dict) -> None:
 
 
 def small_calls(device: str) -> dict[str, Callable[[], torch.Tensor]]:
-    """Calls whose work is next to nothing."""
+    """Returns calls with almost no work."""
     streams, targets = make_inputs(1, device, seed=0)
     call, out = partial(robocache.fuse_multimodal, streams), robocache.fuse_multimodal(streams, targets)
     return {

@@ -1,11 +1,11 @@
-"""Cameras: JPEGs to pixels, pixels to a batch, whole batches out of each tier, and a training step that is fed.
+"""Cameras: JPEGs to pixels, pixels to a batch, whole batches from each tier, and a training step with its batches.
 
     python bench/images.py --device cuda
     python bench/images.py --device cpu --threads 2
 
-Frames of 224x224 are JPEGs of quality 95 of some 18 KB each, as those of real videos. A whole batch is a state of 14 features,
-16 actions of as many and a frame of one or two cameras, normalised, in bfloat16. A peer is checked before it is timed, and what
-is decoded is libjpeg-turbo's to the bit.
+Frames of 224x224 are JPEGs of quality 95 of about 18 KB each, like frames of real videos. A whole batch is a state of 14
+features, 16 actions of 14 features and a frame of one or two cameras, normalised, in bfloat16. A peer is checked before it is
+timed. Decoded pixels are libjpeg-turbo's, bit for bit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 NVJPEG, TURBO, READING = "nvJPEG by torchvision", "libjpeg-turbo alone", "reading alone"
 TIERS = ["decoded", "device", "pinned", "mapped"]
 PERIOD_S, CHUNK, FEATURES = 1 / 30, 16, 14
-FED_BATCH = 64  # of the step that is fed
+FED_BATCH = 64  # the batch size of the training step
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Case:
     name: str
     batch: int
     size: int
-    crop: int | None = None  # of a case that crops; else it decodes
-    floats: bool = False  # of one that decodes: to float32, channels first
+    crop: int | None = None  # the crop's size; None: the case decodes
+    floats: bool = False  # whether it decodes to float32, channels first
 
     def parameters(self) -> dict:
         return {"batch": self.batch, "height": self.size, "width": self.size, "crop": self.crop, "floats": self.floats}
@@ -122,7 +122,7 @@ PREDICTED = {
 
 
 def pictures(batch: int, size: int, seed: int) -> np.ndarray:
-    """uint8 [B, H, W, 3]: large soft patches under a camera's noise, 18 KB each as JPEG of quality 95 at 224x224."""
+    """Returns uint8 [B, H, W, 3]: large soft patches with a camera's noise, 18 KB each as JPEG of quality 95 at 224x224."""
     rng = np.random.default_rng(seed)
     patches = torch.from_numpy(rng.uniform(0, 255, (batch, 3, 8, 8)))
     soft = torch.nn.functional.interpolate(patches, size=(size, size), mode="bilinear")
@@ -134,7 +134,7 @@ def pictures(batch: int, size: int, seed: int) -> np.ndarray:
 
 
 class Files:
-    """A batch's JPEGs, in memory: as robocache takes them, and as bytes each."""
+    """A batch's JPEGs in memory: concatenated, as robocache takes them, and as separate bytes."""
 
     def __init__(self, case: Case, device: str, seed: int) -> None:
         encoded = robocache.frames.encode(pictures(case.batch, case.size, seed), quality=95)
@@ -150,7 +150,7 @@ class Files:
             self.batches = endless(self.loader(encoded))
 
     def loader(self, encoded: robocache.frames.Encoded) -> robocache.Loader:
-        """The whole batch over and over, in its order."""
+        """Returns a loader of this batch, again and again in the same order."""
         with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
             with robocache.Writer(Path(folder) / "cache") as writer, writer.episode() as episode:
                 files = [file.numpy().tobytes() for file in self.each]
@@ -180,18 +180,18 @@ def decode_on_device(files: Files) -> torch.Tensor:
 
 
 def by_pillow(mapped: Callable, files: Files) -> torch.Tensor:
-    """Each frame into its place of the batch."""
+    """Decodes each frame into its row of the batch."""
     out = np.empty(files.shape, np.uint8)
 
-    def decode_one(place: int) -> None:
-        out[place] = Image.open(io.BytesIO(files.each[place].numpy()))
+    def decode_one(row: int) -> None:
+        out[row] = Image.open(io.BytesIO(files.each[row].numpy()))
 
     list(mapped(decode_one, range(len(out))))
     return torch.from_numpy(out)
 
 
 def by_nvjpeg(files: Files) -> torch.Tensor:
-    """[B, 3, H, W] views, a frame each, stacked by nobody: as a program takes them."""
+    """Returns one [3, H, W] per frame, not stacked, as programs use them."""
     from torchvision.io import ImageReadMode, decode_jpeg
 
     return decode_jpeg(files.each, ImageReadMode.RGB, device="cuda")
@@ -202,7 +202,7 @@ def by_turbo(decoder: Decoder, files: Files) -> torch.Tensor:
 
 
 def same_pixels(ours: torch.Tensor, theirs: torch.Tensor | list[torch.Tensor]) -> dict:
-    """Refuses a peer that has other pixels; nvJPEG brings chroma to full size its own way, and may be 8 off in the mean."""
+    """Refuses a peer with different pixels. nvJPEG upsamples chroma in its own way, and may be off by 8 in the mean."""
     if isinstance(theirs, list):
         apart = (
             (torch.stack(theirs).permute(0, 2, 3, 1).float() - ours.to(theirs[0].device).float()).abs().mean().item()
@@ -213,7 +213,7 @@ def same_pixels(ours: torch.Tensor, theirs: torch.Tensor | list[torch.Tensor]) -
     if ours.dtype.is_floating_point:
         ours = (ours * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
     if not torch.equal(ours.cpu(), theirs):
-        raise AssertionError("has other pixels than robocache")
+        raise AssertionError("its pixels differ from robocache's")
     return {"largest_error_over_bound": 0.0}
 
 
@@ -221,7 +221,7 @@ def same_pixels(ours: torch.Tensor, theirs: torch.Tensor | list[torch.Tensor]) -
 
 
 class Frames:
-    """Decoded frames, which of them a batch takes, and the corners of their crops: peers need draw none."""
+    """Decoded frames, the rows of a batch, and the corners of their crops, so that peers need not draw them."""
 
     def __init__(self, case: Case, device: str, seed: int) -> None:
         self.frames = torch.from_numpy(pictures(case.batch, case.size, seed)).to(device)
@@ -242,7 +242,7 @@ def batch(frames: Frames) -> torch.Tensor:
 
 
 def torch_batch(frames: torch.Tensor, rows: torch.Tensor, corners: torch.Tensor, mean, std, crop: int, dtype):
-    """[B, 3, crop, crop]"""
+    """Returns [B, 3, crop, crop]."""
     steps = torch.arange(crop, device=frames.device)
     row, column = (corners[:, axis, None] + steps for axis in (0, 1))
     taken = frames[rows[:, None, None], row[:, :, None], column[:, None, :]]
@@ -294,7 +294,8 @@ def run_case(case: Case, device: str, quick: bool, threads: int, filled: dict) -
 
 
 class Recording:
-    """An episode of two cameras, state and actions on one clock, as a cache; pictures come again, their files do not."""
+    """A cache with an episode of two cameras, state and actions on one clock. Pictures repeat, but each row has its own
+    file."""
 
     def __init__(self, folder: Path, rows: int, size: int) -> None:
         self.folder, self.size = folder, size
@@ -334,7 +335,7 @@ class Recording:
         return np.searchsorted(self.time_ns, batch["time_ns"].cpu().numpy())
 
     def drop(self) -> None:
-        """Asks the page cache to let go of the files, and so the disk to have them."""
+        """Drops the files from the page cache, so that they are read from the disk."""
         for file in self.folder.rglob("*.npy"):
             with open(file, "rb") as opened:
                 os.fsync(opened.fileno())
@@ -342,7 +343,7 @@ class Recording:
 
 
 def run_to_batch(recording: Recording, tier: str, threads: int, quick: bool, report: Report, case: dict) -> None:
-    """Frames of one camera, a random crop, normalised; of each tier beside what bounds it."""
+    """Times a camera's frames, randomly cropped and normalised, from a tier, with the bound of that tier."""
     size, state = (256, tier.split(", ")[-1]) if not quick else (4, tier.split(", ")[-1])
     crop = recording.size * 13 // 14 // 8 * 8
     loader = recording.loader(
@@ -354,7 +355,7 @@ def run_to_batch(recording: Recording, tier: str, threads: int, quick: bool, rep
         endless(recording.loader("cpu", "device", size, 1, windows={"camera_0": None}, images={"crop": (crop, crop)}))
     )
     if not torch.equal(next(batches)["camera_0"].cpu(), check["camera_0"]):
-        raise AssertionError("other pixels than the CPU's")
+        raise AssertionError("its pixels differ from the CPU's")
     case["bytes_read"] = int(size * recording.frame_bytes)
     case["bytes"] = case["bytes_read"] + size * 3 * crop**2 * 2
     case["contenders"], case["failures"] = {OURS: {}}, {}
@@ -399,7 +400,7 @@ def run_to_batch(recording: Recording, tier: str, threads: int, quick: bool, rep
 
 
 def verify(ours: dict[str, torch.Tensor], recording: Recording, cameras: int) -> dict:
-    """A peer's samples of the batch's first rows, within what rounding may do."""
+    """Compares a peer's samples with the batch's first rows, within the bound of rounding."""
     rows = recording.rows(cameras)
     theirs = loader_images.collate([rows[row] for row in recording.of(ours)[:16]])
     found = [largest_error_over_bound(ours[key][:16].cpu(), x, largest=8.0) for key, x in theirs.items()]
@@ -418,7 +419,9 @@ def run_batches(
     case["bytes"] = int(sum(x.nbytes for x in ours.values()) + batch_size * cameras * recording.frame_bytes)
     peer = f"torch DataLoader, {workers} workers"
     seconds = 0.2 if quick else 1.0
-    ahead = len(loader) if tier == "decoded" and device == "cpu" else 4  # there frames are decoded when first drawn
+    ahead = (
+        len(loader) if tier == "decoded" and device == "cpu" else 4
+    )  # on the CPU frames are decoded when they are first drawn
     taken = {
         OURS: statistics.median(batch_us(batches, ahead, 1 << 30, seconds, device) for _ in range(1 if quick else 3))
     }
@@ -444,7 +447,7 @@ def run_batches(
 
 
 def run_step(recording: Recording, tier: str, quick: bool, case: dict) -> None:
-    """A training step with two cameras, of a batch again and again, and fed."""
+    """Times a training step with two cameras, with the same batch again and again, and with the loader's batches."""
     loader = recording.loader("cuda", tier, 4 if quick else FED_BATCH, 2)
     case["explained"] = str(loader.explain())
     batches = ({"vision": batch["camera_0"]} for batch in endless(loader))

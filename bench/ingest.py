@@ -1,11 +1,11 @@
-"""Ingest: robocache.ingest of every format against the format's own library merely reading the same files.
+"""Ingest: robocache.ingest of every format, compared with the format's own library only reading the same files.
 
     python -m bench ingest
     python bench/ingest.py --only 'MCAP, clouds' --gigabytes 10
 
-One process each. Files are warm, in the page cache; the cache is written beside them, where TMPDIR says, and made durable.
-Library, ingest and doctor take turns, with a writer of as many bytes as the cache has, which makes them durable and does
-nothing else. Memory is the peak of a process of its own that ingests, mapped files included.
+Each uses one process. Files are warm, in the page cache. The cache is written beside them, in TMPDIR, and made durable.
+Library, ingest and doctor take turns with a writer that only writes as many bytes as the cache has and makes them durable.
+Memory is the peak of a separate process that ingests, including mapped files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import robocache
 
 @dataclass(frozen=True)
 class Case:
-    """write: makes the source of so many rows (messages, steps, clouds); quick: how many of them tell that it runs."""
+    """write: makes a source with a number of rows (messages, steps, clouds). quick: the number of rows for a smoke run."""
 
     name: str
     write: Callable[[Path, int], sources.Source]
@@ -112,7 +112,7 @@ def timed(work: Callable[[], object]) -> tuple[float, object]:
 
 
 def write_durably(path: Path, size: int) -> None:
-    """So many bytes in one file, in pieces as the cache's."""
+    """Writes `size` bytes to one file, in pieces as for a cache."""
     piece = bytes(range(256)) * (1 << 14)
     with path.open("wb", buffering=0) as file:
         for begin in range(0, size, len(piece)):
@@ -166,17 +166,17 @@ def run_case(case: Case, rows: int, rounds: int, threads: int, with_memory: bool
 def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=0.6, help=f"of {LARGE!r} (default 0.6)")
-    parser.add_argument("--rounds", type=int, default=3, help="turns that each takes (default 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="the turns of each contender (default 3)")
     parser.set_defaults(device="cpu")
     options = parser.parse_args()
-    options.device = "cpu"  # no GPU has a part in it
+    options.device = "cpu"  # no GPU is used
     report = Report("ingest", options, PREDICTED, AIMS)
     for case in CASES:
         rows = case.quick if options.quick else case.rows
         if case.name == LARGE and not options.quick:
             rows = int(LARGE_ROWS_A_GIGABYTE * options.gigabytes)
         parameters = {"rows": rows, "source": case.write.__doc__ or ""}
-        with_memory = not options.quick or case == CASES[0]  # a process each is what takes longest of a smoke run
+        with_memory = not options.quick or case == CASES[0]  # separate processes take most of a smoke run
         work = partial(run_case, case, rows, 1 if options.quick else options.rounds, options.threads, with_memory)
         report.run(case.name, parameters, work)
     return int(report.failed)

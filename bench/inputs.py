@@ -1,4 +1,4 @@
-"""Streams as robots record them, made up, and the bytes that must move to bring them to other times."""
+"""Synthetic streams like those of robots, and the bytes that must move to resample them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import torch
 
 import robocache
 
-# The least that memory moves: a sector on a GPU, a cache line on a CPU.
+# The smallest unit that memory moves: a sector on a GPU, a cache line on a CPU.
 SECTOR_BYTES = {"cuda": 32, "cpu": 64}
 EPOCH_NS = 1_700_000_000 * 10**9
-SPAN_NS = 10**9  # every clock runs over one second, of which `make_targets` asks evenly
+SPAN_NS = 10**9  # every clock spans one second, over which `make_targets` is even
 
 
 def write_cache(path: Path, streams: dict[str, tuple[float, int, str]], episodes: int, seconds: float) -> None:
-    """A cache of streams {name: (Hz, features, dtype)}, each sample up to 0.2 periods beside its tick. Rows are drawn from a
-    stock of so many that neighbours differ and no two episodes are alike: random numbers take longer than the writing."""
+    """Writes a cache of streams {name: (Hz, features, dtype)}, with samples up to 0.2 periods beside their ticks. Rows are
+    drawn from a stock, since new random numbers would take longer than the writing. The stock is so large that neighbours and
+    episodes differ."""
     rng = np.random.default_rng(0)
     stock = {}
     for name, (rate, features, dtype) in streams.items():
@@ -35,20 +36,20 @@ def write_cache(path: Path, streams: dict[str, tuple[float, int, str]], episodes
                     episode.append(name, time_ns, stock[name][begin : begin + rows])
 
 
-# How far apart samples are, in periods.
+# The distances between samples, in periods.
 JITTERS = {
     "uniform": "one period",
     "30% jitter": "each sample up to 0.3 periods beside its tick",
     "50% jitter": "0.5 to 1.5 periods, evenly distributed",
     "bursts": "eight samples at once, 0.01 periods apart, then a pause",
-    "random": "exponentially distributed, as of a Poisson process",
+    "random": "exponentially distributed, as in a Poisson process",
 }
 
 
 def make_clock(
     jitter: str, batch: int, samples: int, dtype: torch.dtype, generator: torch.Generator, device: str
 ) -> torch.Tensor:
-    """Ascending times [B, S] over one second: float seconds from 0, or int64 nanoseconds since 1970."""
+    """Returns ascending times [B, S] over one second: float seconds from 0, or int64 nanoseconds since 1970."""
 
     def uniform() -> torch.Tensor:
         return torch.rand(batch, samples, generator=generator, device=device, dtype=torch.float64)
@@ -69,7 +70,7 @@ def make_clock(
 
 
 def make_targets(batch: int, targets: int, dtype: torch.dtype, device: str) -> torch.Tensor:
-    """Evenly spaced times [B, T] over the clocks' second."""
+    """Returns evenly spaced times [B, T] over the clocks' second."""
     return on_clock(torch.linspace(0, 1, targets, device=device, dtype=torch.float64), dtype).repeat(batch, 1)
 
 
@@ -79,13 +80,13 @@ def on_clock(seconds: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return seconds.to(dtype)
 
 
-# How many samples beyond the two beside a target a method looks at, to either side; None: at the whole row.
+# The number of samples that a method reads on either side, beyond the two beside a target; None: the whole row.
 REACH = {"pchip": 1, "akima": 2, "cubic": None}
 
 
 def bytes_moved(values: torch.Tensor, times: torch.Tensor, targets: torch.Tensor, method: str = "linear") -> int:
-    """At least: the samples that the method looks at, in whole sectors, each once; of every clock what a binary search
-    looks at, or all of it where that is less; the targets; and the output."""
+    """Returns the fewest bytes that move: the samples that the method reads, in whole sectors, each once; the stamps that a
+    binary search reads, or the whole clock if that is less; the targets; and the output."""
     batch, samples, features = values.shape
     row_bytes, sector = features * values.element_size(), SECTOR_BYTES[values.device.type]
     touched = torch.zeros(batch, samples, dtype=torch.bool, device=values.device)
@@ -113,8 +114,8 @@ CLOUDS = {
     "spread": "evenly over 20 m around the grid",
 }
 SPREAD_M = 20.0
-SWEEPS_PER_S, AZIMUTHS, BEAMS = 10, 2048, 128  # of the lidar
-YARD_M, WALL_M, EYE_M = 63.0, 12.0, 1.8  # its surroundings' side, their walls' height, its own
+SWEEPS_PER_S, AZIMUTHS, BEAMS = 10, 2048, 128  # the lidar's
+YARD_M, WALL_M, EYE_M = 63.0, 12.0, 1.8  # the yard's side, its walls' height, the lidar's height
 BOXES = 24
 
 
@@ -126,9 +127,9 @@ def make_cloud(
     generator: torch.Generator,
     device: str,
 ) -> torch.Tensor:
-    """float32 points [N, 3] of a kind of CLOUDS, for a grid from `corner` on of so many metres along x, y and z.
+    """Returns float32 points [N, 3] of a kind of CLOUDS, for a grid that begins at `corner` and has an `extent` in metres.
 
-    Of all but "spread" every point lies in the grid, the lidar's if the grid holds its yard: YARD_M around x = y = 0, from
+    Every point is in the grid, except for "spread". For the lidar the grid must contain its yard: YARD_M around x = y = 0, from
     z = 0 to WALL_M.
     """
     low = torch.tensor(corner, device=device)
@@ -142,12 +143,12 @@ def make_cloud(
         unit = torch.rand(points, 3, generator=generator, device=device)
     if kind == "spread":
         return low + size / 2 + (unit - 0.5) * SPREAD_M
-    return low + unit.clamp(2**-16, 1 - 2**-16) * size  # what is rounded onto the far face would lie outside
+    return low + unit.clamp(2**-16, 1 - 2**-16) * size  # a point rounded onto the far face would be outside
 
 
 def spinning_lidar(points: int, generator: torch.Generator, device: str) -> torch.Tensor:
-    """float32 points [N, 3] in metres as a robot's lidar sends them: ten turns a second, column after column of 128 beams
-    from 25 degrees down to 10 up, the ground and what is near dense, the walls sparse, 2 cm of range noise (sigma).
+    """Returns float32 points [N, 3] in metres like a robot's lidar: ten turns per second, column after column of 128 beams from
+    25 degrees down to 10 up, dense on the ground and on near objects, sparse on the walls, with 2 cm of range noise (sigma).
 
     The yard is a square of YARD_M with walls and BOXES boxes in it; the robot drives a circle of 5 m at 1.5 m/s and the
     points of all turns are in the yard's frame, x, y on the ground and z up.
@@ -164,7 +165,7 @@ def spinning_lidar(points: int, generator: torch.Generator, device: str) -> torc
     far = torch.tensor([half, half, math.inf], device=device)
     hit = torch.minimum((torch.where(ray < 0, -far, far) - eye) / ray, torch.tensor(math.inf, device=device)).amin(1)
     hit = torch.where(ray[:, 2] < 0, torch.minimum(hit, -eye[:, 2] / ray[:, 2]), hit)
-    chance = torch.rand(BOXES, 5, generator=generator, device=device).cpu()  # where they stand, how large they are
+    chance = torch.rand(BOXES, 5, generator=generator, device=device).cpu()  # the boxes' positions and sizes
     for angle, distance, *size in chance.tolist():
         angle, distance = 2 * math.pi * angle, 9 + 18 * distance
         sides = torch.tensor([0.3 + 1.7 * size[0], 0.3 + 1.7 * size[1], 0.5 + 3 * size[2]], device=device)

@@ -1,12 +1,13 @@
-"""Whole batches with cameras beside LeRobot's own dataset in a DataLoader, out of the same files.
+"""Whole batches with cameras, compared with LeRobot's own dataset in a DataLoader, from the same files.
 
     python bench/lerobot_batches.py --device cpu --threads 2
 
-In an environment with LeRobot (pip install 'lerobot==0.4.4'). The source is a LeRobot dataset v2.x with a camera; it is linked as
-v3.0, which LeRobot reads, and ingested once as `robocache ingest` does it. A batch is the state, 16 actions and one or two cameras
-resized to 224x224, from 0 to 1, in float32; the second camera is the first one's file again. What LeRobot gives is compared first:
-numbers are equal, frames are within what JPEG of quality 95 loses. torchcodec wants FFmpeg's libraries: those of PyAV's wheel do,
-by links of their plain names (libavutil.so.59, ...) in LD_LIBRARY_PATH; `--backends pyav` leaves it out.
+It needs an environment with LeRobot (pip install 'lerobot==0.4.4'). The source is a LeRobot dataset v2.x with a camera. It is
+linked as v3.0, which LeRobot reads, and ingested once, as by `robocache ingest`. A batch is the state, 16 actions and one or
+two cameras resized to 224x224, from 0 to 1, in float32; the second camera has the first one's file. LeRobot's batches are
+compared first: numbers must be equal, frames within the loss of JPEG of quality 95. torchcodec needs FFmpeg's libraries. Those
+of PyAV's wheel work, if LD_LIBRARY_PATH has links with their plain names (libavutil.so.59, ...). `--backends pyav` leaves
+torchcodec out.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PREDICTED = {"cpu": {"device": 20.0, "decoded": 60.0}, "cuda": {"device": 300.0,
 
 
 class Source:
-    """A dataset of version 2 as v3.0, its videos linked, and what robocache made of that."""
+    """A dataset of version 2 as v3.0 with linked videos, and robocache's cache of it."""
 
     def __init__(self, folder: Path, of: Path, jobs: int) -> None:
         self.root, self.cameras = folder / "source", ["observation.images.first", "observation.images.second"]
@@ -79,7 +80,8 @@ class Source:
         return dataset
 
     def verify(self, batch: dict[str, torch.Tensor], dataset: torch.utils.data.Dataset, cameras: int) -> dict:
-        """A batch's first samples are LeRobot's. A worker gives those: a decoder that is open here would be its children's too."""
+        """Compares a batch's first samples with LeRobot's, from a worker, since children would inherit a decoder that is open
+        here."""
         rows = [
             int(self.starts[episode]) + round(time_ns * self.fps / 1e9)
             for episode, time_ns in zip(batch["episode_index"].tolist(), batch["time_ns"].tolist(), strict=True)
@@ -114,7 +116,7 @@ def loading(
 
 
 def arrays(batches):
-    """The part of a batch that goes to the device."""
+    """Yields the part of each batch that is copied to the device."""
     for batch in batches:
         yield {key: value for key, value in batch.items() if isinstance(value, torch.Tensor)}
 
@@ -129,7 +131,9 @@ def run_batches(
     case["contenders"], case["failures"], taken = {}, {}, {}
     seconds = 0.2 if quick else 2.0
     batches = endless(loader)
-    ahead = len(loader) if tier == "decoded" and not quick else 4  # on the CPU frames are decoded when first drawn
+    ahead = (
+        len(loader) if tier == "decoded" and not quick else 4
+    )  # on the CPU frames are decoded when they are first drawn
     taken[OURS] = statistics.median(
         batch_us(batches, ahead, 1 << 30, seconds, device) for _ in range(1 if quick else 3)
     )
@@ -140,7 +144,7 @@ def run_batches(
             dataset = source.theirs(backend, cameras)
             verified[name] = source.verify(ours, dataset, cameras)
             peer = arrays(endless(loading(dataset, batch_size, options.workers, device == "cuda")))
-            # Workers begin together and end together: so many batches later the time is that of all.
+            # Workers begin and end together, so the time covers whole cycles of all workers.
             most = 6 if quick else max(6, options.workers)
             known[batch_size, cameras][name] = verified[name], batch_us(peer, options.workers, most, 60, device)
             del peer

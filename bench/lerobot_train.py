@@ -1,10 +1,10 @@
-"""lerobot-train with our dataset in place of its own: how long a step takes, a batch's data included. Needs LeRobot.
+"""lerobot-train with our dataset instead of its own: the time of a step, including its batch. Needs LeRobot.
 
     python bench/lerobot_train.py --threads 2
 
-A set that LeRobot's own writer made, 50 episodes of 200 frames: 14 features of state, 6 of the environment and 14 of action at
-50 Hz, no images. The policy is an ACT with 1 layer of 32 features and chunks of 100 actions, trained on the CPU. Each contender
-trains in a process of its own; its dataset has as many workers as make it fastest, of none and as many as there are threads.
+The dataset is written by LeRobot: 50 episodes of 200 frames, with 14 features of state, 6 of the environment and 14 of action
+at 50 Hz, without images. The policy is an ACT with 1 layer of 32 features and chunks of 100 actions, trained on the CPU. Each
+contender trains in its own process, without workers and with as many workers as threads; the faster time counts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def write(root: Path, episodes: int, frames: int) -> None:
 
 
 def train(root: str, ours: str, batch_size: str, workers: str, steps: str, threads: str) -> None:
-    """In a process of its own: prints the seconds from each step to the next."""
+    """Runs in its own process: prints the seconds from each step to the next."""
     import lerobot.datasets.factory
     import lerobot.scripts.lerobot_train as trainer
     import robocache.lerobot

@@ -1,4 +1,5 @@
-"""Real LeRobot datasets of version 2 as v3.0, which is all that LeRobot reads now; their videos are linked, not copied."""
+"""Converts real LeRobot datasets of version 2 to v3.0, the only version that LeRobot reads now. Videos are linked, not
+copied."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ NUMBERS = ["observation.state", "action"]
 def link_as_v3(root: Path, of: Path, cameras: list[str], repeats: int = 1) -> tuple[float, np.ndarray]:
     """Writes the episodes of `of` that have a video, `repeats` times one after the other; its first camera is each of `cameras`.
 
-    Returns frames a second, and the first row of each episode.
+    Returns the frames per second, and the first row of each episode.
     """
     info = json.loads((of / "meta/info.json").read_text())
     fps = info["fps"]

@@ -158,7 +158,7 @@ void write_rows(const Sink* sinks, void* const* topics, const uint8_t* const* me
 
 
 def message_of(row: np.ndarray) -> bytes:
-    """Returns a row as CDR, as IMAGE or NUMBERS says."""
+    """Returns a row as CDR, by IMAGE or NUMBERS."""
     if row.ndim == 1:
         return b"\0\1\0\0" + row.tobytes()
     height, width, _ = row.shape
@@ -223,17 +223,18 @@ class Policy:
             self.wait()
 
     def timed(self, call: Callable[[], Any]) -> tuple[float, float, Any]:
-        """Returns the seconds that the call took, the seconds until what it queued was done, and what it returned."""
+        """Returns the seconds of the call, the seconds until its queued work was done, and its result."""
         self.rest()
         begin = time.perf_counter()
-        returned = call()
-        came = time.perf_counter()
+        result = call()
+        returned = time.perf_counter()
         self.wait()
-        return came - begin, time.perf_counter() - begin, returned
+        return returned - begin, time.perf_counter() - begin, result
 
 
 def set_threads(how: str, writers: Sequence[Writer] = ()) -> None:
-    """Gives this thread a core of its own, and real-time priority: the writers a higher one, or they wait for their core. Or neither."""
+    """Gives this thread its own core, and with REAL_TIME a real-time priority. The writers get a higher priority, or they would
+    wait for their core."""
     os.sched_setaffinity(0, {max(CORES)} if how in (PINNED, REAL_TIME) else CORES)
     policy, priority = (os.SCHED_FIFO, 40) if how == REAL_TIME else (os.SCHED_OTHER, 0)
     os.sched_setscheduler(0, policy, os.sched_param(priority))
@@ -242,7 +243,7 @@ def set_threads(how: str, writers: Sequence[Writer] = ()) -> None:
 
 
 def pinned() -> str:
-    """Returns REAL_TIME, or PINNED where the system refuses the priority."""
+    """Returns REAL_TIME, or PINNED if the system refuses the priority."""
     try:
         set_threads(REAL_TIME)
     except PermissionError:
@@ -253,7 +254,7 @@ def pinned() -> str:
 
 
 class Sensors:
-    """Rings that get rows, an aligner on them, and the first batches compared."""
+    """Rings that get rows, and an aligner on them whose first batches are compared."""
 
     def __init__(self, folder: Path, device: str, frames: tuple[int, int] | None) -> None:
         streams, loader = recorded(folder / "cache", frames)

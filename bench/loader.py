@@ -28,7 +28,7 @@ ANCHOR = "feature"
 STEPS, PERIOD_NS = 16, 20_000_000
 SNAP_NS = 1000
 MIXED = "robocache, mixture of 8"
-JITTER = 0.2  # of a period, to either side: no gap is shorter than 0.6 periods
+JITTER = 0.2  # in periods, to either side, so no gap is shorter than 0.6 periods
 BATCH_SIZES = {"cuda": [64, 1024, 4096, 16384], "cpu": [64, 256, 1024, 4096]}
 
 # Written before the first measurement.
@@ -68,7 +68,7 @@ def make_loader(dataset: robocache.Dataset | list[robocache.Source], batch_size:
         delta_timestamps={name: [k * PERIOD_NS / 1e9 for k in range(STEPS)] for name in STREAMS},
         anchors=ANCHOR,
         default=robocache.Window(normalize="mean_std", dtype="bfloat16"),
-        normalization=robocache.Normalization(stats_of="dataset"),  # as its peers, in the mixture too
+        normalization=robocache.Normalization(stats_of="dataset"),  # as the peers, also in the mixture
         device=device,
         framework="torch",
         seed=0,
@@ -76,7 +76,7 @@ def make_loader(dataset: robocache.Dataset | list[robocache.Source], batch_size:
 
 
 def mixture(dataset: robocache.Dataset) -> list[robocache.Source]:
-    """Eight sources of different weights: each an eighth of the episodes."""
+    """Returns eight sources of different weights, each with an eighth of the episodes."""
     parts = np.array_split(np.arange(len(dataset)), 8)
     return [robocache.Source(dataset, weight=4 + i, episodes=part.tolist()) for i, part in enumerate(parts)]
 
@@ -91,7 +91,7 @@ def peer_arguments(dataset: robocache.Dataset) -> tuple:
 
 
 def bytes_moved(windows: loader_numpy.Windows, batch: dict[str, torch.Tensor]) -> int:
-    """At least: the rows and stamps beside each sample's targets, once a sample, and the batch itself."""
+    """Returns the fewest bytes that move: the rows and stamps beside each sample's targets, once per sample, and the batch."""
     anchors = list(zip(batch["episode_index"].tolist(), batch["time_ns"].tolist(), strict=True))[:256]
     read = 0
     for episode, anchor_ns in anchors:
@@ -103,11 +103,11 @@ def bytes_moved(windows: loader_numpy.Windows, batch: dict[str, torch.Tensor]) -
 
 
 def verify(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], streams: dict, affine: dict) -> dict:
-    """The mask exactly, the values within what their arithmetic may differ by.
+    """Compares the masks exactly, and the values within the bound of their arithmetic.
 
     A peer rounds the weight, the product, the sums and the scaling in float32: together below 2^-18 of the largest
     |scale * value|. It interpolates up to 1 us beside a sample where robocache takes the sample: below
-    2 * largest * 1000 ns / shortest gap. The last rounding may then fall to either side: one bfloat16 ulp, 2^-7.
+    2 * largest * 1000 ns / shortest gap. The last rounding may then differ by one bfloat16 ulp, 2^-7.
     """
     worst = 0.0
     for name, (rate, _) in STREAMS.items():
@@ -126,7 +126,7 @@ def verify(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], strea
 
 
 def dataloader_us(windows: loader_numpy.Windows, batch_size: int, workers: int, device: str, seconds: float) -> float:
-    """Microseconds a batch once the batches made ahead are used up, copy to the device included."""
+    """Returns the microseconds per batch, including the copy to the device, after the batches made ahead are used up."""
     batches = iter(loader_numpy.dataloader(windows, batch_size, workers, pin_memory=device == "cuda"))
 
     def take() -> None:
@@ -138,13 +138,13 @@ def dataloader_us(windows: loader_numpy.Windows, batch_size: int, workers: int, 
         take()
     if device == "cuda":
         torch.cuda.synchronize()
-    start, taken = time.perf_counter(), 0
-    while taken < ahead or time.perf_counter() - start < seconds:
+    start, count = time.perf_counter(), 0
+    while count < ahead or time.perf_counter() - start < seconds:
         take()
-        taken += 1
+        count += 1
     if device == "cuda":
         torch.cuda.synchronize()
-    return (time.perf_counter() - start) / taken * 1e6
+    return (time.perf_counter() - start) / count * 1e6
 
 
 def run_case(
@@ -190,7 +190,7 @@ def run_case(
 
     rounds = 3 if quick else 31 if device == "cuda" else 301
     if device == "cuda":
-        # Captured batches stay the same at every replay: enough of them not to find their data in the cache.
+        # Captured batches are the same at every replay, so there are enough of them that their data are not in the cache.
         fresh = 8 if quick else int(max(8, min(128, 4 * (60 << 20) // case["bytes"])))
         measures = {
             "wall_us": partial(wall_timer, count=10 if quick else 200),
@@ -247,7 +247,7 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=20.0, help="length of an episode")
     parser.add_argument("--workers", type=int, nargs="*", help="DataLoader workers; 16 beside a GPU, else 0 and 2")
-    parser.add_argument("--cache", type=Path, help="keep the recording there, or use the one that is there")
+    parser.add_argument("--cache", type=Path, help="keep the recording in this folder, or use the one in it")
     options = parser.parse_args()
     workers = options.workers if options.workers is not None else ([16] if options.device == "cuda" else [0, 2])
     episodes = 8 if options.quick else options.episodes

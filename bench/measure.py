@@ -1,8 +1,8 @@
-"""How time is taken: medians, on CUDA by graph replay over inputs that do not fit the L2 cache.
+"""Measures time: medians, on CUDA by graph replay over inputs that do not fit the L2 cache.
 
-The contenders of a case take turns, so that a slow moment of the machine meets all of them alike: on a GPU round after
-round, on the CPU many rounds at a time, since their threads get in each other's way. A floor stands beside each case:
-a plain copy that moves the same number of bytes in the same run.
+The contenders of a case take turns, so that a slow moment of the machine affects all of them: on a GPU round after round, on
+the CPU many rounds at a time, since their threads would disturb each other. Each case has a floor: a plain copy of the same
+number of bytes in the same run.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from functools import partial
 import numpy as np
 import torch
 
-# The rotation touches this many times the last cache before it comes back to the same bytes.
+# A rotation touches this many times the last cache's size before it returns to the same bytes.
 COLD = 4
-TURNS = 5  # of contenders that are timed apart
+TURNS = 5  # the turns of each contender if they are timed apart
 LAST_CACHE_BYTES = {"cuda": 60 << 20, "cpu": 64 << 20}
-_QUEUEING_CYCLES = 400_000  # of the GPU, about 0.2 ms
+_QUEUEING_CYCLES = 400_000  # GPU cycles, about 0.2 ms
 
 
 def rotations(bytes_per_call: int, device: str, most: int = 256, quick: bool = False) -> int:
-    """How many sets of inputs make a rotation cold; for a smoke run, whose times are nobody's, two."""
+    """Returns how many sets of inputs make a rotation cold; two for a smoke run, whose times do not count."""
     return max(2, min(2 if quick else most, math.ceil(COLD * LAST_CACHE_BYTES[device] / max(1, bytes_per_call))))
 
 
 def median_us(
     timers: dict[str, Callable[[], float]], rounds: int, apart: bool = False, seconds: float = math.inf
 ) -> dict[str, float]:
-    """Median microseconds of each timer; a timer runs its work once and returns the microseconds of one call.
+    """Returns the median microseconds of each timer. A timer runs its work once and returns the microseconds of one call.
 
-    It stops short of so many rounds once it has spent that many seconds and has five rounds.
+    It stops before `rounds` when it has five rounds and has taken `seconds`.
 
-    Contenders take turns, round after round. With `apart` a turn is a fifth of the rounds, after a rest and some of the
-    contender's own work: on the CPU the threads of one contender's runtime go on spinning for a while and would take a core
-    from the next, and a core that has rested is slow at first. Five, since others on the same host slow all of a turn down.
+    Contenders take turns, round after round. With `apart` a turn is a fifth of the rounds, after a rest and a warm-up. On the
+    CPU the threads of a contender's runtime spin for a while and would take a core from the next contender, and a core is slow
+    at first after a rest. There are five turns, since other programs on the host may slow down a whole turn.
     """
     taken: dict[str, list[float]] = {name: [] for name in timers}
     if apart:
@@ -66,7 +66,7 @@ def median_us(
 
 
 def cpu_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
-    """Wall time of one call, the next of the rotation each time, in a loop without pauses."""
+    """Returns a timer of the wall time of one call, in a loop over the rotation without pauses."""
     rotation = itertools.cycle(calls)
 
     def timer() -> float:
@@ -79,10 +79,10 @@ def cpu_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
 
 
 def graph_timer(calls: Sequence[Callable[[], object]], least_calls: int = 40) -> Callable[[], float]:
-    """Device time of one call: a CUDA graph of whole rotations, replayed between two events.
+    """Returns a timer of the device time of one call: a CUDA graph of whole rotations, replayed between two events.
 
-    What the calls return stays alive, so that no call writes where another has just written. The device is kept busy
-    until all three are queued, or the time to launch the graph would count.
+    The calls' results stay alive, so that no call writes where another has just written. The device is kept busy until the
+    graph and both events are queued, or the time of the graph's launch would count.
     """
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
@@ -91,10 +91,10 @@ def graph_timer(calls: Sequence[Callable[[], object]], least_calls: int = 40) ->
             call()
     side.synchronize()
     count = len(calls) * math.ceil(least_calls / len(calls))
-    graph, kept = torch.cuda.CUDAGraph(), []
+    graph, results = torch.cuda.CUDAGraph(), []
     with torch.cuda.graph(graph):
         for call in itertools.islice(itertools.cycle(calls), count):
-            kept.append(call())
+            results.append(call())
     graph.replay()
     torch.cuda.synchronize()
 
@@ -107,17 +107,18 @@ def graph_timer(calls: Sequence[Callable[[], object]], least_calls: int = 40) ->
         end.synchronize()
         return start.elapsed_time(end) * 1e3 / count
 
-    timer.kept = (graph, kept, calls)  # the graph and all that it reads and writes live as long as its timer
+    timer.kept = (graph, results, calls)  # the graph, its inputs and its outputs live as long as the timer
     return timer
 
 
 def wall_timer(calls: Sequence[Callable[[], object]], count: int = 100) -> Callable[[], float]:
-    """Wall time of one call as a program sees it: many calls in a row, then one wait for the device."""
+    """Returns a timer of the wall time of one call in a program: many calls in a row, then one wait for the device."""
     return _row_timer(calls, count, wait=True)
 
 
 def host_timer(calls: Sequence[Callable[[], object]], count: int = 100) -> Callable[[], float]:
-    """CPU time of one call that only queues work: many calls in a row, the wait for the device off the clock."""
+    """Returns a timer of the CPU time of one call that only queues work: many calls in a row, without the wait for the
+    device."""
     return _row_timer(calls, count, wait=False)
 
 
@@ -145,8 +146,8 @@ _EMPTY_KERNEL = b".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry
 
 
 def launch_us(rounds: int, count: int) -> float:
-    """Host time of one bare launch: the driver's, of an empty kernel, less the same call refused for its empty grid, each pair
-    in one breath: apart from each other they differ by more than a launch takes."""
+    """Returns the host time of one bare launch: the driver's call for an empty kernel, minus the same call with an empty grid,
+    which is refused. Each pair is timed together, since over time the calls vary by more than a launch takes."""
     torch.cuda.synchronize()
     driver, module, kernel = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
     for status in (
@@ -170,7 +171,8 @@ def launch_us(rounds: int, count: int) -> float:
 def copy_timers(
     total_bytes: int, device: str, sets: int | None = None, least_calls: int = 40
 ) -> dict[str, Callable[[], float]]:
-    """Copies that read half of `total_bytes` and write the other half, over `sets` of buffers, by default a cold rotation."""
+    """Returns timers of copies that read half of `total_bytes` and write the other half, over `sets` buffers, by default a cold
+    rotation."""
     half = max(16, total_bytes // 2 // 16 * 16)
     pairs = []
     for _ in range(sets or rotations(2 * half, device)):
@@ -184,7 +186,8 @@ def copy_timers(
 
 
 def link_timers(total_bytes: int) -> dict[str, Callable[[], float]]:
-    """Timers of the link from pinned host memory to the device: a copy of so many bytes, and a kernel that reads as many."""
+    """Returns timers of the link from pinned host memory to the device: a copy of `total_bytes`, and a kernel that reads as
+    many."""
     size = max(16, total_bytes // 16 * 16)
     pairs = []
     for _ in range(rotations(size, "cuda", most=32)):
@@ -199,7 +202,7 @@ def _copies(
     pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
     timer_of: Callable[[Sequence[Callable[[], object]]], Callable[[], float]],
 ) -> dict[str, Callable[[], float]]:
-    """For each kind that runs here, a timer over all pairs."""
+    """Returns a timer over all pairs for each kind of copy that works here."""
     timers = {}
     for name, copy in kinds.items():
         try:
@@ -210,7 +213,7 @@ def _copies(
 
 
 def queued_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
-    """Device time of one call, of calls that take far longer than it takes to queue them: without a graph."""
+    """Returns a timer of the device time of one call, without a graph, for calls that take far longer than their queueing."""
     for call in calls:
         call()
 
@@ -257,6 +260,6 @@ def _triton_copy() -> Callable[..., None] | None:
 
 
 def endless(loader) -> Iterator:
-    """Batch after batch, epoch after epoch."""
+    """Yields batches, epoch after epoch."""
     while True:
         yield from loader

@@ -1,10 +1,10 @@
-"""Ranks: one loader a GPU, by torchrun on one host: batches alone, and a training loop of DistributedDataParallel.
+"""Ranks: one loader per GPU, by torchrun on one host: batches alone, and a training loop of DistributedDataParallel.
 
     python bench/ranks.py --device cuda
     python bench/ranks.py --device cpu --threads 2
 
 14 features at 50 Hz, 6 at 200 Hz and 64 at 30 Hz, float32, jittered. A sample is a window of 16 steps of 20 ms over all three,
-interpolated. Before a rank is timed, all ranks' batches of an epoch are held against those of a single process.
+interpolated. Before a rank is timed, all ranks' batches of an epoch are compared with those of a single process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STREAMS = {"joint": (50, 14, "float32"), "wrench": (200, 6, "float32"), "feature
 STEPS, PERIOD_S = 16, 0.02
 SECONDS = 20.0
 BATCH_SIZE = {"cuda": 4096, "cpu": 256}
-# The width of the model's layers: on a GPU wide enough that a step waits for the GPU, not for the host that queues it.
+# The width of the model's layers: on a GPU so wide that a step waits for the GPU instead of the host.
 WIDTH = {"cuda": 4096, "cpu": 64}
 
 AIMS = {f"{ranks} ranks": {"share_of_linear": 0.95, "trained_share_of_linear": 0.95} for ranks in (2, 4)}
@@ -80,14 +80,14 @@ def verify(dataset: robocache.Dataset, batch_size: int, device: str) -> int:
         mine = torch.stack([batch["episode_index"], batch["time_ns"]])
         every = [torch.empty_like(mine) for _ in range(ranks)]
         dist.all_gather(every, mine)
-        wanted = next(alone)
-        wanted = torch.stack([wanted["episode_index"], wanted["time_ns"]])
-        first = wanted if first is None else first
-        count, drawn = wanted.shape[1], torch.cat(every, 1)
+        expected = next(alone)
+        expected = torch.stack([expected["episode_index"], expected["time_ns"]])
+        first = expected if first is None else first
+        count, drawn = expected.shape[1], torch.cat(every, 1)
         fillers = drawn.shape[1] - count
-        if not (torch.equal(drawn[:, :count], wanted) and torch.equal(drawn[:, count:], first[:, :fillers])):
+        if not (torch.equal(drawn[:, :count], expected) and torch.equal(drawn[:, count:], first[:, :fillers])):
             raise AssertionError(f"{ranks} ranks: other samples than a single process's after {compared}")
-        seen.append(wanted)
+        seen.append(expected)
         compared += count
     if next(alone, None) is not None or compared != len(dataset.streams["feature"].time_ns):
         raise AssertionError(f"{ranks} ranks: the epoch ended after {compared} samples")
@@ -97,9 +97,9 @@ def verify(dataset: robocache.Dataset, batch_size: int, device: str) -> int:
 
 
 def seconds_of_all(works: dict[str, Callable[[], None]], count: int, rounds: int, device: str) -> dict[str, float]:
-    """Median seconds of one call of each, of the rank that takes longest; all ranks begin together.
+    """Returns the median seconds of one call of each work, of the slowest rank. All ranks begin together.
 
-    The works take turns, round after round: a host that is slow for a while is so for all of them.
+    The works take turns, round after round, so that a slow moment of the host affects all of them.
     """
     taken: dict[str, list[float]] = {name: [] for name in works}
     for work in works.values():
@@ -119,7 +119,7 @@ def seconds_of_all(works: dict[str, Callable[[], None]], count: int, rounds: int
 
 
 def run_rank(options: argparse.Namespace) -> None:
-    """The program of each process of torchrun; rank 0 writes the times of all."""
+    """Runs in each process of torchrun. Rank 0 writes the times of all."""
     local = int(os.environ["LOCAL_RANK"])
     torch.set_num_threads(options.threads)
     robocache.set_num_threads(options.threads)
@@ -132,11 +132,11 @@ def run_rank(options: argparse.Namespace) -> None:
     else:
         dist.init_process_group("gloo")
     dataset = robocache.open(options.cache)
-    found = {"batch_size": batch_size, "verified": verify(dataset, batch_size, device)}
+    result = {"batch_size": batch_size, "verified": verify(dataset, batch_size, device)}
 
     rounds, count = (2, 5) if options.quick else (9, 200 if options.device == "cuda" else 20)
     batches = endless(make_loader(dataset, batch_size, device))
-    found |= seconds_of_all({"batch_s": lambda: next(batches)}, 10 * count, rounds, device)
+    result |= seconds_of_all({"batch_s": lambda: next(batches)}, 10 * count, rounds, device)
 
     features = STEPS * sum(size for _, size, _ in STREAMS.values())
     sizes = [features, width, width, width, STEPS * 14]
@@ -154,18 +154,18 @@ def run_rank(options: argparse.Namespace) -> None:
 
     again = next(batches)
     steps = {"step_again_s": lambda: train(again), "step_s": lambda: train(next(batches))}
-    found |= seconds_of_all(steps, count, rounds, device)
+    result |= seconds_of_all(steps, count, rounds, device)
     if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
-        raise AssertionError("the training went to infinity")
+        raise AssertionError("the training diverged")
     if dist.get_rank() == 0:
-        options.into.write_text(json.dumps(found))
+        options.into.write_text(json.dumps(result))
     dist.barrier()
     dist.destroy_process_group()
-    # A thread of gloo's may still let go of the barrier's tensor, and while Python ends that aborts the process.
+    # A thread of gloo may still release the barrier's tensor, which aborts the process while Python ends.
     os._exit(0)
 
 
-# ---- All of them ----
+# ---- All ranks ----
 
 
 def free_port() -> int:
@@ -183,18 +183,18 @@ def run_case(
     command += ["--threads", str(threads), "--cache", str(cache), "--into", str(into)]
     command += ["--quick"] if options.quick else []
     subprocess.run(command, check=True, timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    found = json.loads(into.read_text())
-    case["found"], case["parameters"]["batch_size"] = found, found["batch_size"]
-    samples = ranks * found["batch_size"]
-    figures = {"samples_per_s": samples / found["batch_s"], "trained_samples_per_s": samples / found["step_s"]}
-    figures["trained_again_samples_per_s"] = samples / found["step_again_s"]
+    result = json.loads(into.read_text())
+    case["found"], case["parameters"]["batch_size"] = result, result["batch_size"]
+    samples = ranks * result["batch_size"]
+    figures = {"samples_per_s": samples / result["batch_s"], "trained_samples_per_s": samples / result["step_s"]}
+    figures["trained_again_samples_per_s"] = samples / result["step_again_s"]
     one = report.case("1 rank").get("figures", {}) if ranks > 1 else figures
     if one:
         figures["share_of_linear"] = figures["samples_per_s"] / one["samples_per_s"] / ranks
         figures["trained_share_of_linear"] = figures["trained_samples_per_s"] / one["trained_samples_per_s"] / ranks
         without = figures["trained_again_samples_per_s"] / one["trained_again_samples_per_s"]
         figures["trained_again_share_of_linear"] = without / ranks
-    figures["grown_by"] = found["step_s"] / found["step_again_s"] - 1
+    figures["grown_by"] = result["step_s"] / result["step_again_s"] - 1
     case["figures"] = figures
     print(f"  {figures}", flush=True)
 
@@ -203,8 +203,8 @@ def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--episodes", type=int, default=2000)
     parser.add_argument("--ranks", type=int, nargs="*", help="1, 2, 4 as far as there are GPUs; 1 and 2 on the CPU")
-    parser.add_argument("--cache", type=Path, help="keep the recording there, or use the one that is there")
-    parser.add_argument("--into", type=Path, help="a rank's own: the file that rank 0 leaves")
+    parser.add_argument("--cache", type=Path, help="keep the recording in this folder, or use the one in it")
+    parser.add_argument("--into", type=Path, help="for a rank: the file that rank 0 writes")
     options = parser.parse_args()
     if options.into is not None:
         run_rank(options)
@@ -224,7 +224,7 @@ def main() -> int:
             "streams": {name: f"{features} {dtype} at {rate} Hz" for name, (rate, features, dtype) in STREAMS.items()},
         }
         every = options.ranks or [count for count in (1, 2, 4) if count <= most]
-        threads = max(1, options.threads // max(every))  # of each rank, as many where it is alone
+        threads = max(1, options.threads // max(every))  # for each rank, and as many for a single one
         for ranks in every:
             name = f"{ranks} rank{'s' if ranks > 1 else ''}"
             report.run(name, dict(parameters), partial(run_case, ranks, threads, options, path, folder, report))

@@ -1,7 +1,7 @@
 """Renders bench/results/*.json into README.md and pages of docs, between their markers.
 
-python bench/render.py            # rewrite them, and draw the sweep where matplotlib is
-python bench/render.py --check    # exit 1 if one of them is out of date
+python bench/render.py            # rewrite the pages; draw the sweep if matplotlib is installed
+python bench/render.py --check    # exit 1 if a page is out of date
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sweep_picture import PICTURED, draw, is_current, picture_of
 ROOT = Path(__file__).resolve().parents[1]
 SOONER = ROOT / "bench/results/training-aloha-loaders.json"  # by examples.aloha compare
 OURS = "robocache"
-Results = dict[str, dict]  # by the name of the file, less .json
+Results = dict[str, dict]  # by the file's name without .json
 
-# The README's table: a case of a result, what it is in words, and the measure that tells its speed.
+# The README's table: the result, its case, its name in words, and the measure of its speed.
 HEADLINES = [
     (
         "nvidia-h200-resample",
@@ -70,7 +70,7 @@ HEADLINES = [
     ),
 ]
 
-# The page's name of each benchmark, in its order.
+# The title of each benchmark on the page, in the page's order.
 TITLES = {
     "loader": "Loader",
     "loader_one_clock": "Loader, rows of one clock",
@@ -94,7 +94,7 @@ TITLES = {
     "ingest": "Ingest",
 }
 
-# The measures of ours that the page shows, in the order of the columns.
+# RoboCache's measures on the page, in the order of the columns.
 COLUMNS = {
     "gpu_us": "device alone",
     "wall_us": "in a loop",
@@ -106,10 +106,10 @@ COLUMNS = {
 # Not on docs/benchmarks.md: docs/images.md and docs/formats.md show four, only the files show the last two.
 ELSEWHERE = ("images", "lerobot_batches", "videos", "ingest", "loader_one_clock", "statistics_of_windows")
 
-# Shares of which less is better.
+# Shares that are better if smaller.
 ADDED = ("grown_by", "doctor_adds")
 
-# Measures that only the files show.
+# Measures that are only in the files.
 UNSHOWN = (
     "ingest_s",
     "doctor_adds",
@@ -120,7 +120,7 @@ UNSHOWN = (
     "writer_share",
 )
 
-# Variants of other cases, with one of these in their names: the page sums them up.
+# Variants of other cases have one of these in their names. The page summarises them.
 VARIANTS = [
     *("int64 clocks", "float32 values", "float16 values", "D7", "D14", "akima"),
     *("quantum", "gaussian", "500k", "10M uniform, 256^3", "mean and max", "depth camera", "downsample, outdoor lidar"),
@@ -131,7 +131,7 @@ VARIANTS = [
 
 
 def results(folder: Path) -> Results:
-    """The benchmarks' result files, in the order of TITLES, the GPU's before the CPU's."""
+    """Returns the benchmarks' results in the order of TITLES, a GPU's before a CPU's."""
     paths = [path for path in sorted(folder.glob("*.json")) if "training" not in path.stem]
     found = {path.stem: json.loads(path.read_text()) for path in paths}
     order = list(TITLES)
@@ -146,7 +146,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that count, with thousands where they help."""
+    """Returns a number with three significant digits, and separators of thousands."""
     if value == 0:
         return "0"
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
@@ -190,11 +190,11 @@ def hardware(result: dict) -> str:
 
 
 def commits(result: dict) -> str:
-    """The commit, and of how many cases it is another."""
+    """Returns the commit, and the number of cases with each other commit."""
     others = Counter(case.get("commit", result["commit"]) for case in result["cases"])
     del others[result["commit"]]
-    kept = ", ".join(f"{count} of {len(result['cases'])} cases {commit}" for commit, count in others.items())
-    return f"{result['commit']} ({kept})" if kept else result["commit"]
+    other_cases = ", ".join(f"{count} of {len(result['cases'])} cases {commit}" for commit, count in others.items())
+    return f"{result['commit']} ({other_cases})" if other_cases else result["commit"]
 
 
 def readme(found: Results) -> str:
@@ -212,7 +212,7 @@ def readme(found: Results) -> str:
 
 
 def headline(found: Results, of: str, name: str) -> tuple[str, str, str]:
-    """The samples/s of a batch, the hardware, and how it compares with torch's DataLoader."""
+    """Returns the samples/s of a batch, the hardware, and the ratio to torch's DataLoader."""
     case = next(case for case in found[of]["cases"] if case["name"] == name)
     peer, ratio = next(reversed([item for item in case["faster_than"].items() if "DataLoader" in item[0]]))
     speed = rate(case["contenders"][OURS]["samples_per_s"], " samples")
@@ -343,7 +343,7 @@ def compared(aims: dict, case: dict) -> Iterator[tuple[str, str, float, str]]:
             where = "in a loop, times" if what.startswith("in_a_loop") else "times"
             for peer, ratio in aim.items():
                 for name, came in case.get(what, {}).items():
-                    if peer in (name, name.split(",")[0]):  # it may leave open how many workers that had
+                    if peer in (name, name.split(",")[0]):  # an aim may leave out the number of workers
                         yield f"{where} as fast as {name}", number(ratio), ratio / came, times(came)
         else:
             measured = {**case, **case.get("contenders", {}).get(OURS, {}), **case.get("figures", {})}
@@ -414,7 +414,7 @@ TIERS = ["decoded", "device", "pinned", "mapped"]
 
 
 def cameras(found: Results) -> str:
-    """A line a case of the benchmarks of cameras; batches and steps have one line for all tiers."""
+    """Returns a line for each case of the benchmarks of cameras; batches and steps have one line for all tiers."""
     parts = []
     for result in found.values():
         if result["bench"] not in ("images", "lerobot_batches", "videos") or result["quick"]:
@@ -494,7 +494,7 @@ def sweep(result: dict) -> str:
 
 
 def shapes(result: dict) -> str:
-    """A row an operation, of all seeds; what loses is named."""
+    """Returns a row for each operation, over all seeds, and the names of the slower cases."""
     drawn: dict[str, list[dict]] = {}
     for case in result["cases"]:
         drawn.setdefault(case["name"].split(", seed ")[0], []).extend(case.get("shapes", []))
@@ -521,14 +521,14 @@ def shapes(result: dict) -> str:
 
 
 def first_batch(folder: Path = ROOT / "bench/results/first_batch") -> str:
-    """The results of bench/first_batch.py."""
+    """Returns the table of the results of bench/first_batch.py."""
     rows = sorted((json.loads(path.read_text()) for path in folder.glob("*.json")), key=lambda row: row["cpu_s"])
     shown_rows = [[f"`{row['command']}`", row["system"], shown("_s", row["cpu_s"])] for row in rows]
     return table(["to the first batch", "on", "CPU time"], shown_rows)
 
 
 def formats(found: Results) -> str:
-    """How fast each format is read, or how to find that out."""
+    """Returns the speed of each format, or how to measure it."""
     measured = [section(result) for result in found.values() if result["bench"] == "ingest"]
     return "\n".join(measured) or "Not measured on a machine of its own so far: `python -m bench ingest`.\n"
 
@@ -545,7 +545,7 @@ def replaced(path: Path, name: str, block: str) -> str:
     return f"{before}{begin}\n{block}{end}{rest.split(end)[1]}"
 
 
-# Each block: its page, the name in its markers, and the function that renders it.
+# For each block its page, the name in its markers, and the function that renders it.
 BLOCKS = [
     ("README.md", "pitch", pitch),
     ("README.md", "three", three),
@@ -563,12 +563,12 @@ def main() -> int:
     options = parser.parse_args()
     found = results(ROOT / "bench/results")
     stale = 0
-    for result in found.values():  # first the pictures, since the page shows those that are there
+    for result in found.values():  # the pictures first, since the page shows the existing ones
         if result["bench"] not in PICTURED or is_current(result):
             continue
         stale, path = 1, picture_of(result)
         if options.check or importlib.util.find_spec("matplotlib") is None:
-            print(f"{path.name} is out of date: run python bench/render.py where matplotlib is")
+            print(f"{path.name} is out of date: run python bench/render.py with matplotlib installed")
         else:
             draw(result, path)
             print(f"{path.name} drawn")

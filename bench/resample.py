@@ -63,7 +63,7 @@ CASES = {
     ],
 }
 
-# Written before the first measurement: time over the copy's, and on the CPU how many times faster than each peer.
+# Written before the first measurement: time over the copy's, and on the CPU the ratio to each peer.
 PREDICTED = {
     "cuda": {
         "B64 S4096 T1024 D32": {"times_the_copy": 1.4},
@@ -77,9 +77,9 @@ PREDICTED = {
 
 # The aims.
 OVER_THE_COPY = {SHAPES[0]: 1.3, SHAPES[1]: 1.2, SHAPES[2]: 1.25, SHAPES[3]: 1.05, SHAPES[4]: 1.03}
-HOST_BOUND_BYTES = 20e6  # up to here the kernel takes less than 10 us, and in a loop the host sets the pace
+HOST_BOUND_BYTES = 20e6  # up to this size the kernel takes less than 10 us, and in a loop the host is slower
 EARLIER = "an earlier public kernel"
-# Microseconds of an earlier public library's kernel, measured on the same kind of GPU before this one was written.
+# Microseconds of an earlier public library's kernel on the same kind of GPU, measured before this library was written.
 EARLIER_US = {SHAPES[0]: 27.5, SHAPES[1]: 26.8, SHAPES[2]: 37.5, SHAPES[3]: 202.0, SHAPES[4]: 946.0}
 
 
@@ -114,7 +114,7 @@ def make_inputs(case: Case, device: str, seed: int) -> tuple[torch.Tensor, ...]:
 
 
 def ours(case: Case) -> Callable[..., torch.Tensor]:
-    if case.method == "slerp":  # every four features a quaternion
+    if case.method == "slerp":  # every four features are a quaternion
         methods = [(slice(k, k + 4), "slerp") for k in range(0, case.D, 4)]
         return partial(robocache.resample_trajectories, methods=methods)
     return partial(robocache.resample_trajectories, method=case.method)
@@ -123,23 +123,23 @@ def ours(case: Case) -> Callable[..., torch.Tensor]:
 def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[..., torch.Tensor]]:
     if case.method != "linear":
         return {}
-    found = {"torch eager": resample_torch.resample}
+    result = {"torch eager": resample_torch.resample}
     if not quick:
-        found["torch.compile"] = torch.compile(resample_torch.resample, dynamic=False)
+        result["torch.compile"] = torch.compile(resample_torch.resample, dynamic=False)
     if device == "cpu" and case.dtype == "float32":
-        found["numpy"] = lambda *tensors: torch.from_numpy(resample_numpy.resample(*(x.numpy() for x in tensors)))
-        found["scipy interp1d"] = scipy_interp1d
-    return found
+        result["numpy"] = lambda *tensors: torch.from_numpy(resample_numpy.resample(*(x.numpy() for x in tensors)))
+        result["scipy interp1d"] = scipy_interp1d
+    return result
 
 
 def scipy_interp1d(*tensors: torch.Tensor) -> torch.Tensor:
-    from peers import resample_scipy  # where SciPy is missing, this peer alone fails
+    from peers import resample_scipy  # without SciPy only this peer fails
 
     return torch.from_numpy(resample_scipy.resample(*(x.numpy() for x in tensors)))
 
 
 def run_case(case: Case, device: str, quick: bool, float32: dict, filled: dict) -> None:
-    """`float32` is the case of float32 values that one of 16-bit values is compared with on the CPU, where it ran."""
+    """`float32` is the case with float32 values, with which a case of 16-bit values is compared on the CPU, if it ran."""
     torch._dynamo.reset()
     inputs = [make_inputs(case, device, seed=0)]
     filled["bytes"] = bytes_moved(*inputs[0], case.method)
@@ -156,7 +156,7 @@ def run_case(case: Case, device: str, quick: bool, float32: dict, filled: dict) 
 
 
 def small_calls(device: str) -> dict[str, Callable[[], torch.Tensor]]:
-    """Calls whose work is next to nothing."""
+    """Returns calls with almost no work."""
     case = Case(8, 64, 32, 16, "float32")
     values, times, targets = make_inputs(case, device, seed=0)
     call, out = partial(robocache.resample_trajectories, values, times), torch.empty(8, 32, 16, device=device)

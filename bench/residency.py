@@ -1,11 +1,11 @@
-"""Residency: batches out of the device's memory, the host's pinned memory and the cache's files.
+"""Residency: batches from the device's memory, the host's pinned memory and the cache's files.
 
     python bench/residency.py --device cuda
     python bench/residency.py --device cpu --threads 2
 
 14 features at 50 Hz in float32 and 768 at 30 Hz in float16, such as an encoder's, jittered; episodes of 20 s. A sample is a
-window of 16 steps, in bfloat16, with its padding mask. What is read from files is four times the memory budget given; cold:
-after the page cache has let go of the files.
+window of 16 steps, in bfloat16, with its padding mask. A recording in files is four times the memory budget. Cold means that
+the files were dropped from the page cache before.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ import robocache
 STREAMS = {"joint": (50, 14, "float32"), "vision": (30, 768, "float16")}
 SECONDS = 20.0
 STEPS = 16
-# A stream's window: the steps' distance, and the method.
+# The windows of a stream: the steps' distance, and the method.
 ASKED = {"between rows": (20_000_000, "linear"), "rows": (33_333_333, "previous")}
 BATCH_SIZE = 1024
-FILES_BATCH_SIZE = 256  # of what is read from files: the pool's workers make 64 ahead, of cold ones few may be read
+FILES_BATCH_SIZE = 256  # for batches from files: the pool's workers make 64 ahead, and few cold batches may be read
 STEP_MS = 8.0
 READS_AT_ONCE = 64
 READS = f"reads alone, {READS_AT_ONCE} at once"
@@ -78,7 +78,7 @@ PREDICTED = {
 
 
 class Files:
-    """The recording that is measured, as a cache."""
+    """The measured recording, as a cache."""
 
     def __init__(self, path: Path, gigabytes: float) -> None:
         rate, features, dtype = STREAMS["vision"]
@@ -97,7 +97,7 @@ class Files:
         return [file for file in path.rglob("*") if file.is_file()]
 
     def drop(self) -> None:
-        """Asks the page cache to let go of them; it keeps what a process has mapped."""
+        """Drops the files from the page cache, except pages that a process has mapped."""
         for file in self._files(self.path):
             with open(file, "rb") as opened:
                 os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -109,7 +109,7 @@ class Files:
                     pass
 
     def cached(self) -> float | None:
-        """The share of the wide stream that lies in the page cache."""
+        """Returns the share of the wide stream in the page cache."""
         with (
             open(self.path / "streams/vision/values.npy", "rb") as opened,
             mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
@@ -138,14 +138,14 @@ class Files:
         )
 
     def wide(self, device: str, asked: str, tier: str):
-        """The same of the wide stream alone, in large batches."""
+        """As `loader`, for the wide stream alone, in large batches."""
         window = [k * ASKED[asked][0] / 1e9 for k in range(STEPS)]
         return self.loader(
             device, asked, BATCH_SIZE, delta_timestamps={"vision": window}, memory=robocache.Memory(residency=tier)
         )
 
     def over_budget(self, device: str, batch_size: int = FILES_BATCH_SIZE):
-        """A loader that is given a quarter of the memory that the recording would take."""
+        """Returns a loader with a budget of a quarter of the recording's memory."""
         kinds = ("device", "host") if device == "cuda" else ("host",)
         budget = {kind: self.bytes // 4 // len(kinds) for kind in kinds}
         loader = self.loader(device, batch_size=batch_size, memory=robocache.Memory(budget=budget))
@@ -155,7 +155,7 @@ class Files:
         return loader
 
     def windows(self) -> loader_numpy.Windows:
-        """The peer's input: the same files, mapped by NumPy."""
+        """Returns the peer's input: the same files, mapped by NumPy."""
         streams, affine = {}, {}
         for name in STREAMS:
             folder = self.path / "streams" / name
@@ -166,7 +166,7 @@ class Files:
         return loader_numpy.Windows(streams, delta_ns, affine, "vision", snap_ns=1)
 
     def read_alone(self, window_bytes: int) -> Iterator[dict[str, torch.Tensor]]:
-        """Batches of which nothing is made: as many windows of the wide stream, from anywhere, are read by threads."""
+        """Yields batches for which threads only read as many random windows of the wide stream."""
         path, rng = self.path / "streams/vision/values.npy", np.random.default_rng(0)
         with open(path, "rb", buffering=0) as opened, ThreadPoolExecutor(READS_AT_ONCE) as threads:
             last = path.stat().st_size - window_bytes
@@ -182,7 +182,7 @@ class Files:
                 yield {}
 
     def bytes_read(self, batch: dict[str, torch.Tensor], asked: str) -> int:
-        """The bytes of the wide stream's rows that a batch uses, each once a sample."""
+        """Returns the bytes of the wide stream's rows that a batch uses, counted once per sample."""
         stream, (period_ns, method) = self.dataset.streams["vision"], ASKED[asked]
         row_bytes, rows = stream.values[:1].nbytes, 0
         for episode, anchor_ns in zip(batch["episode_index"].tolist(), batch["time_ns"].tolist(), strict=True):
@@ -197,11 +197,11 @@ class Files:
 def assert_same(batch: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
     for key, x in other.items():
         if not torch.equal(batch[key].cpu().view(torch.uint8), x.view(torch.uint8)):
-            raise AssertionError(f"{key} differs from what the CPU makes of the files")
+            raise AssertionError(f"{key} differs from the CPU's result from the files")
 
 
 def verify(batch: dict[str, torch.Tensor], windows: loader_numpy.Windows) -> dict:
-    """A peer's samples of the batch's first anchors: the masks exactly, the values within what rounding may do."""
+    """Compares a peer's samples of the batch's first anchors: the masks exactly, the values within the bound of rounding."""
     few = {key: x[:64].cpu() for key, x in batch.items()}
     anchors = zip(few["episode_index"].tolist(), few["time_ns"].tolist(), strict=True)
     theirs = loader_numpy.collate([windows.window(*anchor) for anchor in anchors])
@@ -209,7 +209,7 @@ def verify(batch: dict[str, torch.Tensor], windows: loader_numpy.Windows) -> dic
     for name in STREAMS:
         if not torch.equal(few[f"{name}_is_pad"], theirs[f"{name}_is_pad"]):
             raise AssertionError(f"{name}_is_pad differs")
-        largest = 8.0  # beyond any of so many normal numbers
+        largest = 8.0  # above all of these normally distributed numbers
         found[name] = largest_error_over_bound(few[name], theirs[name], largest)["largest_error_over_bound"]
     return {"largest_error_over_bound": max(found.values())}
 
@@ -226,7 +226,7 @@ def run_wide(files: Files, tier: str, asked: str, quick: bool, case: dict) -> No
     case["bytes_read"] = read
     case["bytes"] = read if tier == "pinned" else read + sum(x.nbytes for x in batch.values())
     case["explained"] = str(loader.explain())
-    # Captured batches stay the same at every replay: enough of them not to find their rows in the cache.
+    # Captured batches are the same at every replay, so there are enough of them that their rows are not in the cache.
     fresh = 2 if quick else max(8, math.ceil(COLD * LAST_CACHE_BYTES["cuda"] / read))
     calls, rounds, count = [partial(next, batches)], 3 if quick else 31, 10 if quick else 50
     floors = link_timers(read) if tier == "pinned" else copy_timers(case["bytes"], "cuda")
@@ -255,15 +255,16 @@ def run_wide(files: Files, tier: str, asked: str, quick: bool, case: dict) -> No
 def shortest(taken: dict[str, float], kind: str) -> float:
     found = [us for name, us in taken.items() if name.startswith(kind)]
     if not found:
-        raise ValueError(f"none of the ways to {kind} has run")
+        raise ValueError(f"no way to {kind} has run")
     return min(found)
 
 
-# ---- Out of files, against a pool of workers ----
+# ---- From files, against a pool of workers ----
 
 
 def batch_us(batches: Iterator, ahead: int, most: int, seconds: float, device: str) -> float:
-    """Microseconds a batch on the device, once those made ahead are used up: of `most` batches, or of so many seconds."""
+    """Returns the microseconds per batch on the device, after the batches made ahead are used up, over `most` batches or some
+    seconds."""
 
     def take() -> None:
         for x in next(batches).values():
@@ -272,12 +273,12 @@ def batch_us(batches: Iterator, ahead: int, most: int, seconds: float, device: s
     for _ in range(ahead):
         take()
     wait_for_device()
-    start, taken = time.perf_counter(), 0
-    while taken < most and (taken < 5 or time.perf_counter() - start < seconds):
+    start, count = time.perf_counter(), 0
+    while count < most and (count < 5 or time.perf_counter() - start < seconds):
         take()
-        taken += 1
+        count += 1
     wait_for_device()
-    return (time.perf_counter() - start) / taken * 1e6
+    return (time.perf_counter() - start) / count * 1e6
 
 
 def run_files(files: Files, state: str, options: argparse.Namespace, case: dict) -> None:
@@ -295,7 +296,7 @@ def run_files(files: Files, state: str, options: argparse.Namespace, case: dict)
     case["bytes_read"] = read
 
     ahead, rounds, seconds, most = 4 * max(1, workers), 3, 0.2 if options.quick else 1.0, 1 << 30
-    if state == "mapped, cold":  # few enough that hardly any is read twice
+    if state == "mapped, cold":  # so few that hardly any row is read twice
         most = max(5, files.bytes // 4 // read - ahead)
     names = [OURS] if state == "in memory" else [OURS, f"torch DataLoader, {workers} workers"]
     if state == "mapped, cold":
@@ -315,7 +316,7 @@ def run_files(files: Files, state: str, options: argparse.Namespace, case: dict)
         else:
             batches = iter(loader_numpy.dataloader(windows, FILES_BATCH_SIZE, workers, pin_memory=device == "cuda"))
         taken[name].append(batch_us(batches, ahead, most, seconds, device))
-        del batches  # ends the workers, whose maps would hold pages in the cache
+        del batches  # ends the workers, whose maps would keep pages in the cache
     case["contenders"], case["failures"] = {}, {}
     for name in names:
         wall_us = statistics.median(taken[name])

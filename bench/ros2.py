@@ -1,10 +1,10 @@
-"""ROS 2: the time from a message's stamp to its row, for joints at 500 Hz beside images of 640x480 at 30 Hz.
+"""ROS 2: the time from a message's stamp to its row, for joints at 500 Hz with images of 640x480 at 30 Hz.
 
     ROBOCACHE_ROS2=FOLDER python bench/ros2.py --json
 
 tests/python/ros2/environment.sh makes FOLDER. Another process publishes with rclpy. `robocache` is integrations/ros2; `rclpy`
-takes the messages with rclpy's executor and copies them into arrays in a callback. In real time all processes have SCHED_RR, as on a
-robot: other work of the machine does not delay them. `--json` prints the cases, too.
+takes the messages with rclpy's executor and copies them into arrays in a callback. In real time all processes have SCHED_RR, as
+on a robot, so other work of the machine does not delay them. `--json` also prints the cases.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def main() -> int:
     options = parser.parse_args()
     made = Path(os.environ.get("ROBOCACHE_ROS2", ""))
     if not is_there(made):
-        print("ROBOCACHE_ROS2 names no folder that tests/python/ros2/environment.sh made", file=sys.stderr)
+        print("ROBOCACHE_ROS2: expected a folder made by tests/python/ros2/environment.sh", file=sys.stderr)
         return 1
     report = Report("ros2", options, PREDICTED, AIMS)
     with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:

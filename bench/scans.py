@@ -1,4 +1,4 @@
-"""Real scans out of $ROBOCACHE_TEST_DATA: an outdoor lidar's, an airborne laser's, a depth camera's.
+"""Real scans from $ROBOCACHE_TEST_DATA: of an outdoor lidar, an airborne laser and a depth camera.
 
 python bench/scans.py FOLDER       # the points alone, as .npy, for a machine that gets FOLDER as its ROBOCACHE_TEST_DATA
 """
@@ -14,17 +14,17 @@ import numpy as np
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from reference.scans import read_scan, scan_path, xyz
 
-# As the cases call them, and as the tests do.
+# The scans' names in the cases, and in the tests.
 SCANS = {"outdoor lidar": "small_gicp", "airborne laser": "terrain", "depth camera": "kinect"}
 
 
 def available() -> list[str]:
-    """The scans that are there."""
+    """Returns the names of the available scans."""
     return [name for name in SCANS if _array(name).exists() or scan_path(SCANS[name])]
 
 
 def load(name: str) -> np.ndarray:
-    """[N, 3] float32: x, y and z in the order of the scan, NaN where it has them."""
+    """Returns float32 [N, 3]: x, y and z in the order of the scan, with the scan's NaN."""
     return np.load(_array(name)) if _array(name).exists() else xyz(read_scan(SCANS[name]))
 
 

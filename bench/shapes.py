@@ -1,4 +1,4 @@
-"""Every operation and the loader at shapes drawn by a seed: the time over a copy's, torch.compile beside it, losers by name.
+"""Every operation and the loader at random shapes: the time over a copy's, the ratio to torch.compile, and the slower cases.
 
 python bench/shapes.py --device cuda --seed 3 --shapes 40
 python bench/shapes.py --device cuda --append --seed 4    # beside those of other seeds
@@ -37,7 +37,7 @@ COMPILED = "torch.compile"
 class Shape:
     B: int
     T: int
-    streams: tuple[tuple[int, int], ...]  # samples and features of each
+    streams: tuple[tuple[int, int], ...]  # (samples, features) of each
     dtype: str
     clock: str
     jitter: str
@@ -47,18 +47,18 @@ class Shape:
         return f"B{self.B} T{self.T} ({streams}) {self.dtype} by {self.clock}, {self.jitter}"
 
     def bytes(self) -> int:
-        """About as many as move."""
+        """The bytes that move, approximately."""
         rows = sum((samples + self.T) * features for samples, features in self.streams)
         return self.B * rows * getattr(torch, self.dtype).itemsize
 
 
 def size(generator: random.Random, least: int, most: int) -> int:
-    """Even in its logarithm."""
+    """Draws a size whose logarithm is uniform."""
     return round(math.exp(generator.uniform(math.log(least), math.log(most))))
 
 
 def draw(generator: random.Random, streams: tuple[int, int], most: Shape, device: str) -> Shape:
-    """A random shape: `streams` are the least and the most streams, and no size is above that of `most`."""
+    """Draws a shape: `streams` are the fewest and the most streams, and no size exceeds that of `most`."""
     among = partial(size, generator)
     while True:
         longest, widest = most.streams[0]
@@ -75,7 +75,7 @@ def draw(generator: random.Random, streams: tuple[int, int], most: Shape, device
 
 
 def make_inputs(shape: Shape, device: str, sets: int) -> list[tuple]:
-    """Streams and targets of as many calls, each set a part of the same tensors."""
+    """Returns the streams and targets of `sets` calls, as parts of the same tensors."""
     generator = torch.Generator(device).manual_seed(0)
     rows, clock = sets * shape.B, getattr(torch, shape.clock)
     streams = []
@@ -88,7 +88,7 @@ def make_inputs(shape: Shape, device: str, sets: int) -> list[tuple]:
 
 
 def on_first(call: Callable) -> Callable:
-    """Makes of an operation of one stream one that takes a list of streams."""
+    """Makes an operation on one stream take a list of streams."""
     return lambda streams, targets: call(*streams[0], targets)
 
 
@@ -105,7 +105,7 @@ OPERATIONS = {
 
 
 def run_shape(operation: str, shape: Shape, device: str, peer: bool, copy_of: Callable[[int], float]) -> dict:
-    """{bytes, us, times_the_copy, faster_than}; torch's answer is compared with ours before it is timed."""
+    """Returns {bytes, us, times_the_copy, faster_than}. torch's result is compared with ours before it is timed."""
     ours, theirs = OPERATIONS[operation][2:]
     inputs = make_inputs(shape, device, rotations(shape.bytes(), device, 64, quick=not peer))
     moved = fused_bytes(*inputs[0]) if len(shape.streams) > 1 else bytes_moved(*inputs[0][0][0], inputs[0][1])
@@ -120,21 +120,21 @@ def run_shape(operation: str, shape: Shape, device: str, peer: bool, copy_of: Ca
     timer_of = partial(graph_timer, least_calls=least_calls) if device == "cuda" else cpu_timer
     taken = median_us({name: timer_of(each) for name, each in calls.items()}, 7)
     us = taken["robocache"]
-    found = {"bytes": moved, "us": us, "times_the_copy": us / copy_of(moved)}
-    return found | ({"faster_than": taken[COMPILED] / us} if peer else {})
+    result = {"bytes": moved, "us": us, "times_the_copy": us / copy_of(moved)}
+    return result | ({"faster_than": taken[COMPILED] / us} if peer else {})
 
 
-# ---- What has a benchmark of its own: its cases, at other sizes ----
+# ---- Operations with their own benchmarks: its cases, at other sizes ----
 
 
 def of_benchmark(work: Callable[[dict], None]) -> dict:
-    """As run_shape, of a case that a benchmark's own function fills in."""
+    """As run_shape, for a case of another benchmark."""
     filled: dict = {}
     work(filled)
     ours = filled["contenders"]["robocache"]
-    found = {"bytes": filled["bytes"], "us": ours.get("gpu_us", ours["wall_us"])}
-    found |= {"times_the_copy": filled["times_the_copy"], "failures": filled["failures"]}
-    return found | ({"faster_than": filled["faster_than"][COMPILED]} if COMPILED in filled["faster_than"] else {})
+    result = {"bytes": filled["bytes"], "us": ours.get("gpu_us", ours["wall_us"])}
+    result |= {"times_the_copy": filled["times_the_copy"], "failures": filled["failures"]}
+    return result | ({"faster_than": filled["faster_than"][COMPILED]} if COMPILED in filled["faster_than"] else {})
 
 
 def voxels(generator: random.Random, count: int, device: str, quick: bool) -> Iterator[tuple[str, Callable]]:
@@ -170,7 +170,7 @@ BENCHMARKS = {"voxelize": voxels, "tsdf": depths, "loader": batches}
 
 
 def run(jobs: Iterator[tuple[str, Callable[[], dict]]], device: str, case: dict) -> None:
-    """Fills in "shapes" and "failures"; prints the losers."""
+    """Fills in "shapes" and "failures", and prints the slower shapes."""
     case["shapes"], case["failures"] = [], {}
     for name, job in jobs:
         try:
@@ -189,7 +189,7 @@ def run(jobs: Iterator[tuple[str, Callable[[], dict]]], device: str, case: dict)
 
 
 def losers(case: dict) -> list[dict]:
-    """The shapes at which torch.compile is faster, the worst first."""
+    """Returns the shapes at which torch.compile is faster, the worst first."""
     lost = [found for found in case["shapes"] if found.get("faster_than", 1) < 1]
     return sorted(lost, key=lambda found: found["faster_than"])
 
@@ -197,7 +197,9 @@ def losers(case: dict) -> list[dict]:
 def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0, help="of the shapes")
-    parser.add_argument("--shapes", type=int, default=40, help="of resample and of fuse; a tenth of the others")
+    parser.add_argument(
+        "--shapes", type=int, default=40, help="the number of shapes of resample and of fuse; the others get a tenth"
+    )
     options = parser.parse_args()
     device, quick = options.device, options.quick
     report = Report("shapes", options, {})

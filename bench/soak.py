@@ -1,10 +1,10 @@
-"""Soak: every part of RoboCache again and again, and whether anything stays behind.
+"""Soak: runs every part of RoboCache again and again, and finds leaks.
 
     python bench/soak.py --minutes 60 --device cuda
 
 After each part of a round: memory, descriptors, mappings, threads, child processes, shared memory, files and GPU memory. At the
-end a line is fitted to each of them over the rounds. What still grows in both halves of the run fails it, with the part that
-grows most. A part also fails if its result is another one than in the first round.
+end a line is fitted to each measure over the rounds. A measure that still grows in both halves of the run fails it, and the
+part with the most growth is named. A part also fails if its result differs from the first round's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from robocache.self_test import self_test
 import robocache
 from robocache import Anchors, ImageOptions, Memory, Mixture, Source, Window, live
 
-# Most that a measure may grow over all rounds by the fitted line. A longer run finds smaller leaks.
+# The largest allowed growth of a measure over all rounds, by the fitted line. A longer run finds smaller leaks.
 LIMITS = {
     "memory_bytes": 4 << 20,
     "descriptors": 2,
@@ -58,10 +58,10 @@ MS = 1_000_000
 
 
 def measure(folder: Path, device: str, identities: set[str]) -> dict[str, int]:
-    """Counts what this process holds now, after it has let go of what nobody uses.
+    """Measures this process after releasing unused memory.
 
-    `identities` grows by the files of this run: memory that ranks share is named by device and inode of its file. Other
-    programs share memory too.
+    `identities` collects the identities of this run's files. The memory that ranks share is named by device and inode of its
+    file, so other programs' shared memory is not counted.
     """
     gc.collect()
     pyarrow.default_memory_pool().release_unused()
@@ -76,7 +76,7 @@ def measure(folder: Path, device: str, identities: set[str]) -> dict[str, int]:
     identities.update(f"robocache-{os.geteuid()}-{one.st_dev}-{one.st_ino}-" for one in map(os.stat, files))
     return {
         "memory_bytes": own_memory(),
-        "descriptors": len(os.listdir("/proc/self/fd")) - 1,  # one is of listing them
+        "descriptors": len(os.listdir("/proc/self/fd")) - 1,  # one is open only for listing them
         "mappings": Path("/proc/self/maps").read_text().count("\n"),
         "threads": len(os.listdir("/proc/self/task")),
         "processes": children(),
@@ -87,18 +87,18 @@ def measure(folder: Path, device: str, identities: set[str]) -> dict[str, int]:
 
 
 def own_memory() -> int:
-    """Returns the bytes of memory without pages of files, or all resident ones if the kernel does not tell them apart."""
+    """Returns the bytes of memory without pages of files, or all resident bytes if the kernel does not separate them."""
     with contextlib.suppress(OSError):
-        kept = re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.M)
-        if kept:
-            return sum(map(int, kept)) << 10
+        sizes = re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.M)
+        if sizes:
+            return sum(map(int, sizes)) << 10
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def children() -> int:
     count = 0
     for status in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             count += int(status.read_text().rpartition(")")[2].split()[1]) == os.getpid()
     return count
 
@@ -119,7 +119,7 @@ class Stage:
     folder: Path
     device: str
     round: int = 0
-    made: list[Path] = field(default_factory=list)  # removed after the part; what lies beside them counts
+    made: list[Path] = field(default_factory=list)  # removed after the part; other files count
 
     def new(self, name: str) -> Path:
         self.made.append(self.folder / name)
@@ -168,7 +168,7 @@ def digest(batches: Any) -> str:
 
 
 def some(loader: Any, count: int) -> list[Any]:
-    """Returns the first batches, also of the next epochs if one has fewer."""
+    """Returns the first `count` batches, over several epochs if one has fewer."""
     return list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), count))
 
 
@@ -190,7 +190,7 @@ def gradients(stage: Stage) -> str:
 
 
 def loaders(stage: Stage) -> list[str]:
-    """Every tier, with and without batches made ahead and memory used again; some are left in the middle of an epoch."""
+    """Draws from every tier, with and without prefetch and reused buffers. Some loops end in the middle of an epoch."""
     results = []
     for residency, prefetch in itertools.product(("device", "pinned", "mapped"), (0, 2)):
         memory = Memory(residency=residency, prefetch=prefetch, reuse_buffers=prefetch == 2 and residency == "mapped")
@@ -231,11 +231,11 @@ print(result.hexdigest())
 
 
 def ranks(stage: Stage) -> list[str]:
-    """Two processes that share the batches of an epoch, every third round."""
+    """Runs two processes that share the batches of an epoch, every third round."""
     if stage.round % 3:
         return []
     command = [sys.executable, "-c", RANK, str(stage.folder / "cache"), stage.device]
-    sharing = os.environ | {"LOCAL_WORLD_SIZE": "2"}  # as torchrun says that ranks of one host share memory
+    sharing = os.environ | {"LOCAL_WORLD_SIZE": "2"}  # torchrun's sign that ranks of one host may share memory
     running = [subprocess.Popen([*command, rank], stdout=subprocess.PIPE, text=True, env=sharing) for rank in "01"]
     results = [process.communicate(timeout=300)[0] for process in running]
     if any(process.returncode for process in running):
@@ -246,9 +246,9 @@ def ranks(stage: Stage) -> list[str]:
 def datasets(stage: Stage) -> None:
     for number in range(20):
         with robocache.open(stage.folder / "cache", verify=number % 5 == 0) as dataset:
-            kept = dataset.episode(number % 4)["camera"][1][0]
-        if kept.shape != (48, 64, 3):
-            raise AssertionError(f"a frame of another shape: {kept.shape}")
+            frame = dataset.episode(number % 4)["camera"][1][0]
+        if frame.shape != (48, 64, 3):
+            raise AssertionError(f"a frame of another shape: {frame.shape}")
 
 
 def appends(stage: Stage) -> None:
@@ -278,7 +278,7 @@ def ingests(stage: Stage) -> list[Any]:
 
 
 def exports(stage: Stage) -> list[Any]:
-    """A cache to LeRobot and to MCAP, and both read again."""
+    """Exports a cache to LeRobot and to MCAP, and reads both again."""
     streams, results = {"state": "linear", "action": "linear", "camera": "nearest"}, []
     for to, options in (("lerobot", {"fps": 20, "methods": streams}), ("mcap", {})):
         exported = stage.new(to)
@@ -294,7 +294,7 @@ def read(stage: Stage, source: Path, **options: Any) -> Any:
 
 
 def robot(stage: Stage) -> None:
-    """Rings that rows reach late, twice, or too late to be kept, while an aligner reads them and a recorder writes them."""
+    """Pushes rows to rings, some of them late, twice or too late, while an aligner reads them and a recorder writes them."""
     options = {"span_s": 8.0, "lateness_s": 0.02}
     rings = {
         "state": live.Ring((7,), "float32", **options),
@@ -311,7 +311,7 @@ def robot(stage: Stage) -> None:
         begin = time.time_ns() - 30_000 * MS
         for tick in range(1000):
             if tick % 10 == 0:
-                time.sleep(0.002)  # the reader and the recorder go on meanwhile
+                time.sleep(0.002)  # lets the aligner and the recorder run
             for name, every in (("state", 1), ("action", 2), ("camera", 10)):
                 if tick % every:
                     continue
@@ -355,14 +355,14 @@ PARTS: dict[str, Part] = {
 
 # ---- The run ----
 class Soak:
-    """Runs rounds of parts and judges what they leave behind."""
+    """Runs rounds of parts and finds leaks."""
 
     def __init__(self, parts: Mapping[str, Part], folder: Path, device: str) -> None:
         self.parts, self.stage = parts, Stage(folder, device)
         self.results: dict[str, Any] = {}
         self.failures: list[str] = []
         self.values: dict[str, list[int]] = {name: [] for name in LIMITS}  # at the end of each round
-        # for each part, what it has added since the first round
+        # for each part, the sum of its additions since the first round
         self.added: dict[str, dict[str, list[int]]] = {part: {name: [] for name in LIMITS} for part in parts}
         self._identities: set[str] = set()
         self._before = measure(folder, device, self._identities)
@@ -385,12 +385,12 @@ class Soak:
         for what, values in self.values.items():
             values.append(self._before[what])
         if self.stage.round == 0:
-            gc.freeze()  # what every import made: the collector need not look through it again
+            gc.freeze()  # the collector need not traverse the objects of imports again
         self.stage.round += 1
 
     def growth(self) -> dict[str, dict[str, Any]]:
-        """Returns for each measure its value after the warm-up (a third of the rounds) and at the end, its slope for a round (the
-        smaller one of both halves: memory that is kept once is no leak), and the part that grows most."""
+        """Returns for each measure its value after the warm-up (a third of the rounds) and at the end, its slope per round (the
+        smaller of both halves, since memory that is kept once is no leak), and the part with the most growth."""
         warm, grown = self.stage.round // 3, {}
         for what, values in self.values.items():
             after = np.array(values[warm:], np.float64)
@@ -407,7 +407,7 @@ class Soak:
 
 
 def run(parts: Mapping[str, Part], minutes: float, device: str, least_rounds: int = 12) -> dict[str, Any]:
-    """Soaks for so many minutes and returns what the result file holds."""
+    """Soaks for some minutes and returns the content of the result file."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="robocache-soak-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", robocache.LoaderWarning)

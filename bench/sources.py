@@ -1,6 +1,6 @@
-"""Recordings of every format, made up and written by the format's own library, and that library reading all of them.
+"""Synthetic recordings of every format, written by the format's own library, and read by it for comparison.
 
-Each writer here writes into an empty folder as many rows as it is told and returns a :class:`Source`.
+Each writer here writes `rows` rows into an empty folder and returns a :class:`Source`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ START_NS = 1_700_000_000 * 10**9
 
 @dataclass(frozen=True)
 class Source:
-    """The data that are ingested, and the peers that they are compared with.
+    """The data to ingest, and the peers' ways to read them.
 
-    read: the library reads all of it, and returns how many rows or messages it met of `stream`.
-    options: those of :func:`robocache.ingest`.
-    decode: as `read`, and makes of each message its fields (rosbags), where `read` leaves it as bytes.
+    read: reads everything with the library, and returns the number of rows or messages of `stream`.
+    options: options for :func:`robocache.ingest`.
+    decode: as `read`, but also decodes the fields of each message (rosbags), which `read` leaves as bytes.
     """
 
     path: Path
@@ -42,12 +42,12 @@ class Source:
 
 
 def numbers(rows: int, features: int, dtype: str = "float32") -> np.ndarray:
-    """[rows, features]"""
+    """Returns random values [rows, features]."""
     return np.random.default_rng(0).standard_normal((rows, features), np.float32).astype(dtype)
 
 
 def pictures(count: int, height: int, width: int) -> np.ndarray:
-    """uint8 [count, height, width, 3]: soft patches under a camera's noise, no two alike."""
+    """Returns uint8 [count, height, width, 3]: different pictures of soft patches with a camera's noise."""
     rng = np.random.default_rng(0)
     patches = rng.integers(0, 256, (16, 16, 3), np.uint8)
     soft = np.kron(patches, np.ones((-(-height // 8), -(-width // 8), 1), np.uint8))
@@ -71,7 +71,7 @@ def parts(rows: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def lerobot(folder: Path, rows: int) -> Source:
-    """32 float32 a row, episodes of 1024 rows, a hundred in a file."""
+    """32 float32 per row, episodes of 1024 rows, 100 episodes per file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -164,21 +164,21 @@ def euroc(folder: Path, rows: int) -> Source:
 
 
 def read_hdf5(files: list[Path], counted: str) -> int:
-    """All datasets; how many rows those have whose path ends so."""
+    """Reads all datasets. Returns the number of rows of those whose path ends with `counted`."""
     import h5py
 
-    found = 0
+    rows = 0
 
     def visit(name: str, item: Any) -> None:
-        nonlocal found
+        nonlocal rows
         if isinstance(item, h5py.Dataset):
             values = item[()]
-            found += len(values) if name.endswith(counted) else 0
+            rows += len(values) if name.endswith(counted) else 0
 
     for path in files:
         with h5py.File(path) as file:
             file.visititems(visit)
-    return found
+    return rows
 
 
 def write_robomimic(folder: Path, rows: int, arrays: dict[str, np.ndarray], **options: Any) -> Source:
@@ -203,14 +203,14 @@ def robomimic(folder: Path, rows: int) -> Source:
 
 
 def robomimic_frames(folder: Path, rows: int) -> Source:
-    """Pixels of 84 x 84, which stay pixels."""
+    """Raw pixels of 84 x 84, stored raw."""
     frames = pictures(400, 84, 84)[np.arange(rows) % 400]
     arrays = {"actions": numbers(rows, 7), "obs/agentview_image": frames}
     return write_robomimic(folder, rows, arrays, image_codec="raw")
 
 
 def aloha(folder: Path, rows: int) -> Source:
-    """JPEGs of 480 x 640, padded to one length, which stay as they are; episodes of 400 rows."""
+    """JPEGs of 480 x 640, padded to one length, stored unchanged; episodes of 400 rows."""
     import h5py
 
     stock = jpegs(min(24, rows), 480, 640)
@@ -230,7 +230,7 @@ def aloha(folder: Path, rows: int) -> Source:
 
 
 def droid(folder: Path, rows: int) -> Source:
-    """32 datasets of trajectory.h5, each row a chunk, as DROID's recorder writes them; episodes of 400 rows."""
+    """The 32 datasets of trajectory.h5, one chunk per row as DROID's recorder writes them; episodes of 400 rows."""
     import h5py
 
     files = []
@@ -258,8 +258,8 @@ def write_zarr(folder: Path, rows: int, arrays: dict[str, np.ndarray], **options
     arrays = {f"data/{name}": values for name, values in arrays.items()}
     for name, values in {**arrays, "meta/episode_ends": np.array([end for _, end in parts(rows, 400)])}.items():
         chunk = max(1, min(len(values), (1 << 20) // max(1, values[0].nbytes)))
-        made = root.create_array(name, shape=values.shape, chunks=(chunk, *values.shape[1:]), dtype=values.dtype)
-        made[...] = values
+        array = root.create_array(name, shape=values.shape, chunks=(chunk, *values.shape[1:]), dtype=values.dtype)
+        array[...] = values
 
     def read() -> int:
         data = zarr.open_group(str(path), mode="r")["data"]
@@ -275,13 +275,13 @@ def zarr_numbers(folder: Path, rows: int) -> Source:
 
 
 def zarr_frames(folder: Path, rows: int) -> Source:
-    """Pixels of 96 x 96, in chunks of 1 MB, which stay pixels."""
+    """Raw pixels of 96 x 96, in chunks of 1 MB, stored raw."""
     frames = pictures(400, 96, 96)[np.arange(rows) % 400]
     return write_zarr(folder, rows, {"action": numbers(rows, 2), "img": frames}, image_codec="raw")
 
 
 def calvin(folder: Path, rows: int) -> Source:
-    """A .npz a step, with pixels of 200 x 200 and 84 x 84, which stay pixels, and depth."""
+    """One .npz per step, with depth and raw pixels of 200 x 200 and 84 x 84, stored raw."""
     split = folder / "training"
     split.mkdir()
     np.save(split / "ep_start_end_ids.npy", np.array([[0, rows - 1]]))
@@ -305,18 +305,18 @@ def calvin(folder: Path, rows: int) -> Source:
 
 
 def npz(folder: Path, rows: int) -> Source:
-    """Motions of 1000 steps, a file each: 29 joints and 14 bodies in float32."""
+    """One file for each motion of 1000 steps: 29 joints and 14 bodies in float32."""
     joints, bodies = numbers(rows, 29), numbers(rows, 42).reshape(-1, 14, 3)
     for begin, end in parts(rows, 1000):
         motion = {"joint_pos": joints[begin:end], "joint_vel": joints[begin:end], "body_pos": bodies[begin:end]}
         np.savez(folder / f"motion_{begin:08d}.npz", fps=50, **motion)
 
     def read() -> int:
-        found = 0
+        rows_read = 0
         for file in sorted(folder.glob("*.npz")):
             with np.load(file) as motion:
-                found += len({name: motion[name] for name in motion.files}["joint_pos"])
-        return found
+                rows_read += len({name: motion[name] for name in motion.files}["joint_pos"])
+        return rows_read
 
     return Source(folder, read, "joint_pos")
 
@@ -325,19 +325,19 @@ def npz(folder: Path, rows: int) -> Source:
 
 
 def example_class() -> Any:
-    """tf.train.Example, of which its map is a list of entries: the same bytes."""
+    """Returns tf.train.Example with its map as a list of entries, which has the same bytes."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="bench/example.proto", package="bench", syntax="proto3")
     kinds = descriptor_pb2.FieldDescriptorProto
 
     def message(name: str, **fields: tuple[int, Any]) -> None:
-        made = file.message_type.add(name=name)
+        message_type = file.message_type.add(name=name)
         for number, (key, (kind, label)) in enumerate(fields.items(), 1):
             of = (
                 {"type": kind} if isinstance(kind, int) else {"type": kinds.TYPE_MESSAGE, "type_name": f".bench.{kind}"}
             )
-            made.field.add(name=key, number=number, label=label, **of)
+            message_type.field.add(name=key, number=number, label=label, **of)
 
     one, many = kinds.LABEL_OPTIONAL, kinds.LABEL_REPEATED
     message("BytesList", value=(kinds.TYPE_BYTES, many))
@@ -360,22 +360,22 @@ def masked_crc(content: bytes) -> bytes:
 
 
 def write_rlds(folder: Path, rows: int, most: int, steps: Callable[[int, int], dict], described: dict) -> Source:
-    """Episodes of `most` steps in one shard; of each step as `steps` tells."""
+    """Episodes of `most` steps in one shard; `steps` makes the fields of their steps."""
     example = example_class()
     path = folder / "toy-train.tfrecord-00000-of-00001"
     episodes = list(parts(rows, most))
     with path.open("wb") as file:
         for begin, end in episodes:
-            made = example()
+            episode = example()
             for key, values in steps(begin, end).items():
-                feature = made.features.feature.add(key=f"steps/{key}").value
+                feature = episode.features.feature.add(key=f"steps/{key}").value
                 if isinstance(values, list):
                     feature.bytes_list.value.extend(values)
                 else:
                     floats = values.dtype.kind == "f"
                     kind = feature.float_list if floats else feature.int64_list
                     kind.value.extend(values.reshape(-1).astype(float if floats else int).tolist())
-            record = made.SerializeToString()
+            record = episode.SerializeToString()
             length = struct.pack("<Q", len(record))
             file.write(length + masked_crc(length) + record + masked_crc(record))
     core = "tensorflow_datasets.core.features."
@@ -388,7 +388,7 @@ def write_rlds(folder: Path, rows: int, most: int, steps: Callable[[int, int], d
     (folder / "dataset_info.json").write_text(json.dumps(info))
 
     def read() -> int:
-        found = 0
+        rows_read = 0
         with path.open("rb") as file:
             while head := file.read(12):
                 record = file.read(struct.unpack("<Q", head[:8])[0])
@@ -402,8 +402,8 @@ def write_rlds(folder: Path, rows: int, most: int, steps: Callable[[int, int], d
                         values = np.array(kind.float_list.value, np.float32)
                     else:
                         values = np.array(kind.int64_list.value, np.int64)
-                    found += len(values) if entry.key == "steps/is_first" else 0
-        return found
+                    rows_read += len(values) if entry.key == "steps/is_first" else 0
+        return rows_read
 
     return Source(folder, read, "is_first", {"rate_hz": 5})
 
@@ -417,7 +417,7 @@ def tensor(dtype: str, *shape: int) -> dict:
 
 
 def rlds(folder: Path, rows: int) -> Source:
-    """64 float32 a step, episodes of 400 steps."""
+    """64 float32 per step, episodes of 400 steps."""
     values = numbers(rows, 64)
 
     def steps(begin: int, end: int) -> dict:
@@ -427,7 +427,7 @@ def rlds(folder: Path, rows: int) -> Source:
 
 
 def rlds_frames(folder: Path, rows: int) -> Source:
-    """JPEGs of 256 x 256, which stay as they are, episodes of 100 steps."""
+    """JPEGs of 256 x 256, stored unchanged, episodes of 100 steps."""
     values, stock = numbers(rows, 7), jpegs(min(100, rows), 256, 256)
     image = {"shape": {"dimensions": ["256", "256", "3"]}, "dtype": "uint8", "encodingFormat": "jpeg"}
     described = {
@@ -453,7 +453,7 @@ def typestore(ros: int = 2) -> Any:
 
 
 def imu_messages(rows: int, ros: int = 2) -> Iterator[tuple[int, bytes]]:
-    """sensor_msgs/Imu at 1 kHz: (stamp, message), 316 bytes each in cdr."""
+    """Yields sensor_msgs/Imu at 1 kHz as (stamp, message), 316 bytes each in CDR."""
     head = [("cdr", "V4")] if ros == 2 else [("seq", "<u4")]
     frame = [("length", "<u4"), ("frame", "S4" if ros == 2 else "S3")]
     messages = np.zeros(rows, [*head, ("sec", "<u4"), ("nanosec", "<u4"), *frame, ("values", "<f8", 37)])
@@ -468,7 +468,7 @@ def imu_messages(rows: int, ros: int = 2) -> Iterator[tuple[int, bytes]]:
 
 
 def cloud_messages(rows: int) -> Iterator[tuple[int, bytes]]:
-    """sensor_msgs/PointCloud2 of 16,384 points, 256 KiB: (stamp, message)."""
+    """Yields sensor_msgs/PointCloud2 of 16,384 points, 256 KiB, as (stamp, message)."""
     store = typestore()
     types = store.types
     points = numbers(16_384, 4)
@@ -477,19 +477,19 @@ def cloud_messages(rows: int) -> Iterator[tuple[int, bytes]]:
         points += 1
         data, stamp = points.view(np.uint8).reshape(-1), START_NS + row * 10**7
         header = types["std_msgs/msg/Header"](types["builtin_interfaces/msg/Time"](*divmod(stamp, 10**9)), "lidar")
-        made = types["sensor_msgs/msg/PointCloud2"](header, 1, 16_384, floats, False, 16, len(data), data, True)
-        yield stamp, bytes(store.serialize_cdr(made, "sensor_msgs/msg/PointCloud2"))
+        cloud = types["sensor_msgs/msg/PointCloud2"](header, 1, 16_384, floats, False, 16, len(data), data, True)
+        yield stamp, bytes(store.serialize_cdr(cloud, "sensor_msgs/msg/PointCloud2"))
 
 
 def jpeg_messages(rows: int) -> Iterator[tuple[int, bytes]]:
-    """sensor_msgs/CompressedImage of 720 x 1280: (stamp, message)."""
+    """Yields sensor_msgs/CompressedImage of 720 x 1280 as (stamp, message)."""
     store = typestore()
     types, images = store.types, jpegs(min(8, rows), 720, 1280)
     for row in range(rows):
         stamp, data = START_NS + row * 10**7, np.frombuffer(images[row % len(images)], np.uint8)
         header = types["std_msgs/msg/Header"](types["builtin_interfaces/msg/Time"](*divmod(stamp, 10**9)), "camera")
-        made = types["sensor_msgs/msg/CompressedImage"](header, "jpeg", data)
-        yield stamp, bytes(store.serialize_cdr(made, "sensor_msgs/msg/CompressedImage"))
+        image = types["sensor_msgs/msg/CompressedImage"](header, "jpeg", data)
+        yield stamp, bytes(store.serialize_cdr(image, "sensor_msgs/msg/CompressedImage"))
 
 
 def write_mcap(path: Path, topic: str, name: str, messages: Iterator[tuple[int, bytes]]) -> Source:
@@ -514,7 +514,7 @@ def write_mcap(path: Path, topic: str, name: str, messages: Iterator[tuple[int, 
 
 
 def mcap(folder: Path, rows: int) -> Source:
-    """sensor_msgs/Imu, 316 bytes a message."""
+    """sensor_msgs/Imu, 316 bytes per message."""
     from mcap.reader import make_reader
 
     name, store = "sensor_msgs/msg/Imu", typestore()
@@ -534,7 +534,7 @@ def mcap_clouds(folder: Path, rows: int) -> Source:
 
 
 def mcap_jpeg(folder: Path, rows: int) -> Source:
-    """JPEGs of 720 x 1280, which stay as they are."""
+    """JPEGs of 720 x 1280, stored unchanged."""
     return write_mcap(folder / "camera.mcap", "/camera", "sensor_msgs/msg/CompressedImage", jpeg_messages(rows))
 
 
@@ -560,7 +560,7 @@ def rosbag2(folder: Path, rows: int) -> Source:
 
 
 def rosbag1(folder: Path, rows: int) -> Source:
-    """sensor_msgs/Imu, chunks as they are."""
+    """sensor_msgs/Imu, in uncompressed chunks."""
     from rosbags.rosbag1 import Reader, Writer
 
     path, store = folder / "imu.bag", typestore(ros=1)
@@ -581,7 +581,7 @@ def rosbag1(folder: Path, rows: int) -> Source:
 
 
 def ulog(folder: Path, rows: int) -> Source:
-    """A topic of 12 floats, 61 bytes a message. No library writes ULog from numbers."""
+    """A topic of 12 floats, 61 bytes per message. It is written here, since no library writes ULog."""
     from pyulog import ULog
 
     def message(kind: bytes, content: bytes) -> bytes:
@@ -623,12 +623,12 @@ def clouds_las(folder: Path, rows: int) -> Source:
     """LAS of 500,000 points with time and colour."""
     import laspy
 
-    made = laspy.create(point_format=3, file_version="1.2")
-    made.header.scales, made.header.offsets = [0.001] * 3, [0.0] * 3
-    made.xyz = numbers(500_000, 3, "float64")
+    cloud = laspy.create(point_format=3, file_version="1.2")
+    cloud.header.scales, cloud.header.offsets = [0.001] * 3, [0.0] * 3
+    cloud.xyz = numbers(500_000, 3, "float64")
     for row in range(rows):
-        made.intensity = np.full(500_000, row, np.uint16)
-        made.write(str(folder / f"{row:06d}.las"))
+        cloud.intensity = np.full(500_000, row, np.uint16)
+        cloud.write(str(folder / f"{row:06d}.las"))
 
     def read() -> int:
         files = list(folder.glob("*.las"))

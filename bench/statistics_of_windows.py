@@ -2,8 +2,8 @@
 
     python bench/statistics_of_windows.py --device cpu --threads 2
 
-The action chunk of an anchor is 50 steps of 14 joints relative to the state now. Each round draws the episodes in another order,
-so that it finds no statistics that an earlier one kept. The first round also reads the files, and does not count.
+The action chunk of an anchor is 50 steps of 14 joints relative to the state at the anchor. Each round has the episodes in
+another order, so that it cannot reuse stored statistics. The first round also reads the files, and does not count.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""resample_trajectories over planes of shapes, element types, clocks and methods: its time over a copy's, and cliffs.
+"""resample_trajectories over planes of shapes, dtypes, clocks and methods: its time over a copy's, and cliffs.
 
 python bench/sweep.py --device cuda
 python bench/sweep.py --device cpu --threads 2
 
-Each plane varies two things around one case. A cliff is a pair of neighbours in a plane of which one takes more than twice
-as many times its copy as the other. bench/sweep_picture.py draws what comes out.
+Each plane varies two things around one case. A cliff is a pair of neighbours in a plane whose times over a copy differ by more
+than a factor of 2. bench/sweep_picture.py draws the result.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ CENTRE = {
     "method": "linear",
 }
 CLIFF = 2.0
-LARGEST_BYTES = {"cuda": 2 << 30, "cpu": 32 << 20}  # a plane leaves out what moves more
+LARGEST_BYTES = {"cuda": 2 << 30, "cpu": 32 << 20}  # a plane leaves out shapes that move more
 
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of a plane: {tick: changes to CENTRE}. Ticks that are not `alike` are not each other's neighbours."""
+    """An axis of a plane: {tick: changes to CENTRE}. If the ticks are not `alike`, they are not compared with each other."""
 
     name: str
     ticks: dict[str, dict]
@@ -79,7 +79,7 @@ PLANES = [
 
 
 def make_inputs(case: dict, device: str, sets: int) -> list[tuple[torch.Tensor, ...]]:
-    """Values, times and targets of as many calls, each set a part of three tensors."""
+    """Returns the values, times and targets of `sets` calls, as parts of three tensors."""
     generator = torch.Generator(device).manual_seed(0)
     rows, clock = sets * case["B"], getattr(torch, case["clock"])
     values = torch.randn(rows, case["S"], case["D"], generator=generator, device=device)
@@ -90,16 +90,16 @@ def make_inputs(case: dict, device: str, sets: int) -> list[tuple[torch.Tensor, 
 
 
 def copy_us(device: str, quick: bool) -> Callable[[int], float]:
-    """Microseconds of a copy that moves so many bytes, between measured ones along a straight line."""
+    """Returns a function from bytes to the microseconds of their copy, interpolated between measured copies."""
     largest = math.log2(LARGEST_BYTES[device])
     sizes = [2**20, 2**22] if quick else [int(2**k) for k in np.arange(12, largest + 0.5, 0.5)]
-    taken = []
+    measured = []
     for size in sizes:
         least_calls = max(4, min(16, math.ceil(2e9 / size)))
         timers = copy_timers(size, device, sets=rotations(size, device, 64, quick), least_calls=least_calls)
-        taken.append(min(median_us(timers, 7).values()))
-    print(f"  copies of {sizes[0]:,} to {sizes[-1]:,} bytes: {taken[0]:.2f} to {taken[-1]:.2f} us", flush=True)
-    return lambda size: float(np.interp(size, sizes, taken))
+        measured.append(min(median_us(timers, 7).values()))
+    print(f"  copies of {sizes[0]:,} to {sizes[-1]:,} bytes: {measured[0]:.2f} to {measured[-1]:.2f} us", flush=True)
+    return lambda size: float(np.interp(size, sizes, measured))
 
 
 def time_us(case: dict, device: str, sets: list[tuple[torch.Tensor, ...]], size: int) -> float:
@@ -110,7 +110,8 @@ def time_us(case: dict, device: str, sets: list[tuple[torch.Tensor, ...]], size:
 
 
 def sweep(rows: Axis, columns: Axis, device: str, quick: bool, copy_of: Callable[[int], float], plane: dict) -> None:
-    """Fills in a plane: bytes, us and ratios, [rows][columns], None where a shape was left out or failed; cliffs."""
+    """Fills in a plane: bytes, us and ratios as [rows][columns], None for shapes that were left out or failed; and the
+    cliffs."""
     row_ticks, column_ticks = (list(axis.ticks)[: 2 if quick else None] for axis in (rows, columns))
     plane |= {"rows": row_ticks, "columns": column_ticks, "row_axis": rows.name, "column_axis": columns.name}
     plane["failures"] = {}
@@ -138,12 +139,12 @@ def sweep(rows: Axis, columns: Axis, device: str, quick: bool, copy_of: Callable
 
 
 def cliffs(rows: Axis, columns: Axis, plane: dict) -> list[dict]:
-    """Neighbours whose ratios differ by more than CLIFF, the worst first: {"at", "beside", "factor"}."""
+    """Returns the neighbours whose ratios differ by more than CLIFF, the worst first: {"at", "beside", "factor"}."""
 
     def name(i: int, j: int) -> str:
         return f"{rows.name} {plane['rows'][i]}, {columns.name} {plane['columns'][j]}"
 
-    found = []
+    pairs = []
     for i, j in product(range(len(plane["rows"])), range(len(plane["columns"]))):
         for down, right, axis in ((1, 0, rows), (0, 1, columns)):
             if not axis.alike or i + down == len(plane["rows"]) or j + right == len(plane["columns"]):
@@ -153,8 +154,8 @@ def cliffs(rows: Axis, columns: Axis, plane: dict) -> list[dict]:
                 continue
             pair = [name(i, j), name(i + down, j + right)]
             slow, fast = pair if here > there else reversed(pair)
-            found.append({"at": slow, "beside": fast, "factor": max(here, there) / min(here, there)})
-    return sorted(found, key=lambda cliff: -cliff["factor"])
+            pairs.append({"at": slow, "beside": fast, "factor": max(here, there) / min(here, there)})
+    return sorted(pairs, key=lambda cliff: -cliff["factor"])
 
 
 def main() -> int:

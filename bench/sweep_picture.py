@@ -1,7 +1,7 @@
-"""Draws bench/results/*-sweep.json as heat maps and *-shapes.json as ratios over bytes, docs/<bench>-<machine>.png; needs
+"""Draws bench/results/*-sweep.json as heat maps and *-shapes.json as ratios over bytes, to docs/<bench>-<machine>.png. Needs
 matplotlib.
 
-python bench/sweep_picture.py            # bench/render.py does it too, where matplotlib is
+python bench/sweep_picture.py            # bench/render.py does it too, if matplotlib is installed
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def picture_of(result: dict) -> Path:
 
 
 def digest(result: dict) -> str:
-    """A hash of all that is drawn. The picture holds it, so that a picture of other figures is found."""
+    """Returns a hash of all drawn numbers. The picture stores it, so that an outdated picture is found."""
     keys = "rows", "columns", "ratios", "shapes"
     drawn = [[case["name"], *(case[key] for key in keys if key in case)] for case in result["cases"]]
     return hashlib.sha256(json.dumps(drawn).encode()).hexdigest()
@@ -46,7 +46,7 @@ def draw(result: dict, path: Path) -> None:
 
 
 def shapes_of(result: dict, plt: Any) -> Any:
-    """A point a shape; those at which torch.compile is faster have a ring around them."""
+    """Draws a point for each shape, with a ring around it if torch.compile is faster."""
     figure, place = plt.subplots(figsize=(11, 6), layout="constrained")
     operations: dict[str, list[dict]] = {}
     for case in result["cases"]:

@@ -1,4 +1,4 @@
-"""integrate_tsdf of a depth camera's views and of a spinning lidar's rounds, against torch and Open3D, and against a copy.
+"""integrate_tsdf of a depth camera's views and of a spinning lidar's scans, compared with torch, Open3D and a copy.
 
 python bench/tsdf.py --device cuda
 python bench/tsdf.py --device cpu --threads 2
@@ -20,7 +20,7 @@ from record import Report, arguments
 
 import robocache
 
-CAMERA = (525.0, 525.0, 319.5, 239.5)  # of images [480, 640]
+CAMERA = (525.0, 525.0, 319.5, 239.5)  # fx, fy, cx, cy for images [480, 640]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ PREDICTED = {
 
 
 class Scene:
-    """One sensor's measurements, and a grid for each contender, since a call adds to it."""
+    """A sensor's measurements, and a grid for each contender, since a call adds to its grid."""
 
     def __init__(self, case: Case, device: str, seed: int) -> None:
         self.case, self.device, self.volumes = case, device, {}
@@ -102,7 +102,7 @@ class Scene:
         self.pose_there = torch.from_numpy(self.pose).float().to(device)
 
     def of(self, contender: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """(grid, weights)."""
+        """Returns the contender's (grid, weights)."""
         if contender not in self.volumes:
             shape = (self.case.cells,) * 3
             self.volumes[contender] = tuple(torch.zeros(shape, device=self.device) for _ in range(2))
@@ -110,7 +110,7 @@ class Scene:
 
 
 def depth_view(seed: int) -> np.ndarray:
-    """A wavy wall with a box before it, and no return from one pixel in ten."""
+    """Returns the depths of a wavy wall with a box before it, where one pixel in ten has no depth."""
     rng = np.random.default_rng(seed)
     v, u = np.mgrid[:480, :640]
     depth = 1.3 + 0.1 * np.sin(u / 60 + seed) * np.cos(v / 45)
@@ -120,7 +120,7 @@ def depth_view(seed: int) -> np.ndarray:
 
 
 def lidar_round(seed: int) -> np.ndarray:
-    """128 beams of 1024 turns in a yard 40 m wide, the ground 2 m below, in the order of the scan."""
+    """Returns the points of 128 beams at 1024 azimuths in a yard 40 m wide, the ground 2 m below, in the order of the scan."""
     turn, beam = (x.ravel() for x in np.meshgrid(np.arange(1024), np.arange(128), indexing="ij"))
     azimuth, elevation = turn * (2 * np.pi / 1024), np.deg2rad(-25 + 40 * beam / 127)
     d = np.stack([np.cos(elevation) * np.cos(azimuth), np.cos(elevation) * np.sin(azimuth), np.sin(elevation)], axis=1)
@@ -145,7 +145,7 @@ def by_torch(name: str, call: Callable, scene: Scene) -> torch.Tensor:
 
 
 def by_open3d(scene: Scene) -> torch.Tensor:
-    """Its grid is looked at where it is verified alone: that copies all of it."""
+    """Integrates by Open3D. Its grid is only read when it is verified, since that copies all of it."""
     from peers import tsdf_open3d
 
     case = scene.case
@@ -162,24 +162,24 @@ def by_open3d(scene: Scene) -> torch.Tensor:
 
 
 def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Scene], torch.Tensor]]:
-    """Nobody takes points along their rays, and Open3D knows nothing but carving."""
+    """Returns the peers that can do a case. None integrates points along their rays, and Open3D always carves."""
     if case.measured != "depth" or (device == "cpu" and case.cells > 256):
         return {}
-    found = {"torch eager": partial(by_torch, "torch eager", tsdf_torch.integrate)}
+    result = {"torch eager": partial(by_torch, "torch eager", tsdf_torch.integrate)}
     if not quick:
         compiled = torch.compile(tsdf_torch.integrate, dynamic=False)
-        found["torch.compile"] = partial(by_torch, "torch.compile", compiled)
+        result["torch.compile"] = partial(by_torch, "torch.compile", compiled)
     if device == "cpu" and case.carving and importlib.util.find_spec("open3d"):
-        found["open3d"] = by_open3d
-    return found
+        result["open3d"] = by_open3d
+    return result
 
 
 def largest_errors(case: Case, ours: torch.Tensor, theirs: object) -> dict:
-    """Refuses a peer that is off by more than a 500th of the truncation in more than one voxel of 200.
+    """Refuses a peer that is off by more than 1/500 of the truncation in more than one voxel in 200.
 
-    Peers work in float32, to 2^-22 of 2 m in a depth, and Open3D takes the ray's length at the pixel's centre, half a
-    pixel from the voxel's: a 1000th of the distance here. Where a voxel's centre falls midway between pixels, float32 takes
-    the other one, and its depth: those are the few.
+    Peers work in float32, with errors of 2^-22 of 2 m in a depth. Open3D uses the ray's length at the pixel's centre, half a
+    pixel from the voxel's, which is off by 1/1000 of the distance here. If a voxel's centre falls midway between two pixels,
+    float32 may take the other pixel and its depth: these are the few voxels.
     """
     if not isinstance(theirs, torch.Tensor):
         from peers import tsdf_open3d
@@ -189,25 +189,25 @@ def largest_errors(case: Case, ours: torch.Tensor, theirs: object) -> dict:
     seen = int(((ours != 0) | (theirs != 0)).sum())
     off = int((error > 1 / 500).sum()) / seen
     if not off < 1 / 200:
-        raise AssertionError(f"{off:.3g} of the voxels differ from robocache by more than a 500th of the truncation")
+        raise AssertionError(f"{off:.3g} of the voxels differ from robocache by more than 1/500 of the truncation")
     return {"voxels_off": off, "largest_error_over_bound": off * 200}
 
 
 def run_case(case: Case, device: str, quick: bool, filled: dict) -> None:
     torch._dynamo.reset()
     scenes = [Scene(case, device, seed=0)]
-    # Grid and weights, read and written; most of it where nothing is seen is spared.
+    # Grid and weights, read and written. Most of the unseen part need not be.
     filled["bytes"] = 4 * 4 * case.cells**3
     scenes += [Scene(case, device, seed) for seed in range(1, rotations(filled["bytes"], device, quick=quick))]
     verify, others = partial(largest_errors, case), peers(case, device, quick)
-    for scene in scenes:  # made within a graph they would be cleared on every replay, on the clock
+    for scene in scenes:  # if made within a graph, they would be cleared in every timed replay
         for name in {"robocache", *others} - {"open3d"}:
             scene.of(name)
     contest(filled, [(scene,) for scene in scenes], integrate, others, verify, device, quick)
 
 
 def small_calls(device: str) -> dict[str, Callable[[], object]]:
-    """Calls whose work is next to nothing."""
+    """Returns calls with almost no work."""
     grid, weights = (torch.zeros(8, 8, 8, device=device) for _ in range(2))
     points, depth, pose = torch.ones(64, 3, device=device), torch.ones(8, 8, device=device), np.eye(4)
     call = partial(robocache.integrate_tsdf, grid, weights, grid_min=(0.0, 0.0, 0.0), voxel_size=0.25, truncation=0.5)

@@ -1,10 +1,10 @@
-"""Videos of real robots: what their frames take in a cache and lose there, and ingest beside decoding alone.
+"""Videos of real robots: the size and the loss of their frames in a cache, and ingest compared with decoding alone.
 
     python bench/videos.py --threads 2
 
-The videos are those of ROBOCACHE_TEST_DATA. Frames are brought to 224x224 and stored as JPEG of quality 95, 4:2:0, with restart
-markers, and decoded again: decibels are of the mean square over all frames against what was encoded. Decoding alone is PyAV's, to
-RGB, on one thread; ingest is `robocache ingest` of that video in so many processes, from the first to the last byte.
+The videos are in ROBOCACHE_TEST_DATA. Frames are resized to 224x224, stored as JPEG of quality 95, 4:2:0, with restart markers,
+and decoded again. Decibels are of the mean square error over all frames. Decoding alone is PyAV's, to RGB, on one thread.
+Ingest is `robocache ingest` of the video in several processes, from the first to the last byte.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VIDEOS = {
 AV1, AV1_CAMERA = "lerobot_v2/unitree_g1_real", "observation.images.cam_high"
 INGEST = "ingest of AV1 640x480"
 SIZE, EACH = 224, 100
-DECODED_ALONE = 400  # frames/s a core of that video
+DECODED_ALONE = 400  # frames/s of that video on one core
 AIMS = {INGEST: {"share_of_decoding_alone": 0.7, "frames_per_s": 0.7 * DECODED_ALONE * 2}}
 # Written before the first measurement.
 PREDICTED = {
@@ -42,7 +42,7 @@ PREDICTED = {
 
 
 def frames_of(file: Path, most: int | None = None):
-    """uint8 [H, W, 3] each, on this thread; about `most` of them, evenly."""
+    """Yields frames, uint8 [H, W, 3], decoded on this thread; about `most` of them, evenly spaced."""
     with av.open(str(file)) as container:
         stream = container.streams.video[0]
         stream.thread_type, stream.codec_context.thread_count = "NONE", 1
@@ -99,7 +99,7 @@ def run_ingest(data: Path, repeats: int, rounds: int, jobs: int, case: dict) -> 
 def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
     options = parser.parse_args()
-    options.device = "cpu"  # no GPU has a part in it
+    options.device = "cpu"  # no GPU is used
     data = Path(os.environ.get("ROBOCACHE_TEST_DATA", ""))
     report = Report("videos", options, PREDICTED, AIMS)
     for name, where in VIDEOS.items():

@@ -1,4 +1,4 @@
-"""Checks voxels against NumPy in float64: bit-equal where nothing rounds, else within a derived bound."""
+"""Checks voxels against NumPy in float64: equal bits if nothing is rounded, else within a derived bound."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ class DenseCheck:
         self.quantum = quantum
 
     def ours(self, ours: object) -> dict:
-        """Against NumPy, whose own sum of n numbers takes n roundings of 2^-53; see _bound."""
+        """Compares with NumPy, whose sum of n numbers has n roundings of 2^-53; see _bound."""
         return self._compare(ours, self.expected, self._bound(self.count * 2.0**-53), 0)
 
     def peer(self, ours: object, theirs: object, moved: int) -> dict:
-        """Against a peer that sums n values in float32 in any order: n roundings of at most 2^-24 of the sum of what is
-        added, and of the division. moved: in how many voxels it may differ, since its own division may be approximate."""
+        """Compares with a peer that sums n values in float32 in any order: n roundings of at most 2^-24 of the sum of the
+        magnitudes, and one of the division. moved: the number of voxels that may differ, since the peer's own division may be
+        approximate."""
         return self._compare(ours, theirs, self._bound((self.count + 2) * 2.0**-24), moved)
 
     def _bound(self, their_roundings: torch.Tensor) -> torch.Tensor:
-        """How far a mean may be from ours, [X, Y, Z, 1]: ours has half of a given quantum, or 2^(k - 62) of the largest value
-        where 2^k is at least the voxel's n and less than 2 n (fixed_point.hpp); of theirs as many roundings of the largest
-        value. Rounding to float32 comes on top."""
+        """Returns the largest allowed difference of a mean, [X, Y, Z, 1]. Our error is half of a given quantum, or 2^(k - 62)
+        of the largest value, where 2^k is at least the voxel's n and less than 2 n (fixed_point.hpp). Theirs is
+        `their_roundings` of the largest value. Rounding to float32 is added."""
         own = self.quantum / 2 if self.quantum else self.count * (2.0**-61 * self.largest)
         return own + their_roundings * self.largest
 
@@ -65,17 +66,17 @@ class DenseCheck:
 
 
 def check_hard(ours: object, theirs: tuple) -> dict:
-    """Ours has room for more voxels than there are; all the rest is bit-equal."""
+    """Checks that all bits are equal, except that our arrays have unused rows for more voxels."""
     coords, gathered, counts = (torch.as_tensor(x).to(ours.coords.device) for x in theirs)
-    found = int(ours.num_voxels)
-    if found != len(coords):
-        raise AssertionError(f"{len(coords)} voxels where robocache has {found}")
+    voxels = int(ours.num_voxels)
+    if voxels != len(coords):
+        raise AssertionError(f"{len(coords)} voxels where robocache has {voxels}")
     for name, mine, other in (
         ("coords", ours.coords, coords),
         ("features", ours.features, gathered),
         ("counts", ours.counts, counts),
     ):
-        if not torch.equal(mine[:found], other.to(mine.dtype)):
+        if not torch.equal(mine[:voxels], other.to(mine.dtype)):
             raise AssertionError(f"{name} differ from robocache")
     return {"largest_error_over_bound": 0.0}
 
@@ -83,8 +84,9 @@ def check_hard(ours: object, theirs: tuple) -> dict:
 def check_centroids(
     ours: object, theirs: object, origin: tuple, voxel_m: float, moved: int, points: torch.Tensor
 ) -> dict:
-    """Voxel by voxel, whatever their order: a centroid lies in its voxel. A sum of n in float32 is off by n roundings of
-    2^-24 of the largest; moved: in how many voxels a peer may differ, since its points are of another type."""
+    """Compares centroids voxel by voxel, in any order, since a centroid lies in its voxel. A sum of n in float32 is off by n
+    roundings of 2^-24 of the largest. moved: the number of voxels in which a peer may differ, since its points have another
+    dtype."""
     most = float(np.bincount(places(points.cpu().numpy(), origin, voxel_m)[1]).max())
     bound = (most + 4) * 2.0**-24 * float(points.abs().max())
     mine, other = (np.asarray(torch.as_tensor(centroids(x)).cpu(), np.float64) for x in (ours, theirs))
@@ -102,7 +104,7 @@ def centroids(output: object) -> object:
 
 
 def places(points: np.ndarray, origin: tuple, voxel_m: float) -> tuple[np.ndarray, np.ndarray]:
-    """A number for each point's voxel, and which of the voxels there it is."""
+    """Returns a number for each occupied voxel, and the index of each point's voxel among them."""
     x, y, z = voxelize_numpy.coordinates(points, origin, (voxel_m,) * 3).astype(np.int64).T
     place = (x * 2**20 + y) * 2**20 + z
     return place, np.unique(place, return_inverse=True)[1]

@@ -51,8 +51,8 @@ def maximum(cell: np.ndarray, features: np.ndarray, grid_size: tuple) -> np.ndar
 
 
 def hard(points: np.ndarray, grid_min: tuple, voxel_size: tuple, grid_size: tuple, most: int) -> tuple[np.ndarray, ...]:
-    """Voxels in the order of their first point, at most so many points of each: coords [M, 3] as x, y, z, points
-    [M, most, 3 + F] with zeros behind the last, counts [M]."""
+    """Returns the voxels in the order of their first points, with at most `most` points of each: coords [M, 3] as x, y, z,
+    points [M, most, 3 + F] padded with zeros, counts [M]."""
     cell = cells(points, grid_min, voxel_size, grid_size)
     row = np.flatnonzero(cell < np.prod(grid_size))
     there, first, voxel = np.unique(cell[row], return_index=True, return_inverse=True)
@@ -70,7 +70,8 @@ def hard(points: np.ndarray, grid_min: tuple, voxel_size: tuple, grid_size: tupl
 
 
 def centroids(points: np.ndarray, origin: tuple, voxel_size: float) -> np.ndarray:
-    """The mean of each voxel's points, float64 [M, 3], in the order of their first point; every point is finite."""
+    """Returns the mean of each voxel's points, float64 [M, 3], in the order of their first points. All points must be
+    finite."""
     where = coordinates(points, origin, (voxel_size,) * 3).astype(np.int64)
     where -= where.min(0)
     _, y, z = where.max(0) + 1

@@ -1,4 +1,4 @@
-"""The centroids of voxels by Open3D, on the CPU."""
+"""Computes the centroids of voxels by Open3D, on the CPU."""
 
 import numpy as np
 import open3d
@@ -9,5 +9,5 @@ def cloud(points: np.ndarray) -> "open3d.geometry.PointCloud":
 
 
 def centroids(points: "open3d.geometry.PointCloud", voxel_size: float) -> np.ndarray:
-    """float64 [M, 3], in no order; Open3D's voxels begin half a voxel below the least point."""
+    """Returns float64 [M, 3], in no order. Open3D's voxels begin half a voxel below the least point."""
     return np.asarray(points.voxel_down_sample(voxel_size).points)

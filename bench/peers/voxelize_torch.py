@@ -1,4 +1,4 @@
-"""Voxels in torch as a careful user writes them: no wait for the device where there is a way around it."""
+"""Voxels in torch as a careful user writes them, without avoidable waits for the device."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 @dataclass(frozen=True)
 class Grid:
-    """Its bounds live on the device: torch divides by a number of the host's as if it multiplied by one over it."""
+    """A grid with its bounds on the device, since torch divides by a host's number by multiplying with its reciprocal."""
 
-    minimum: torch.Tensor  # [3], of the points' type
+    minimum: torch.Tensor  # [3], in the points' dtype
     voxel_size: torch.Tensor
     shape: tuple[int, int, int]
 
@@ -22,7 +22,7 @@ def grid_on(points: torch.Tensor, grid_min: tuple, voxel_size: tuple, grid_size:
 
 
 def cells(points: torch.Tensor, grid: Grid) -> torch.Tensor:
-    """The place of each point's voxel, int64 [N]; one behind the last for a point outside."""
+    """Returns the index of each point's voxel, int64 [N]; for a point outside the number of voxels."""
     x, y, z = torch.floor((points[:, :3] - grid.minimum) / grid.voxel_size).unbind(1)
     nx, ny, nz = grid.shape
     inside = (x >= 0) & (x < nx) & (y >= 0) & (y < ny) & (z >= 0) & (z < nz)
@@ -55,8 +55,8 @@ def maximum(cell: torch.Tensor, features: torch.Tensor, grid_size: tuple) -> tor
 
 
 def hard(points: torch.Tensor, grid: Grid, most: int) -> tuple[torch.Tensor, ...]:
-    """Voxels in the order of their first point, at most so many points of each: coords [M, 3] as x, y, z, points
-    [M, most, 3 + F] with zeros behind the last, counts [M]. It waits for the device to learn M."""
+    """Returns the voxels in the order of their first points, with at most `most` points of each: coords [M, 3] as x, y, z,
+    points [M, most, 3 + F] padded with zeros, counts [M]. It waits for the device, since M depends on the data."""
     cell = cells(points, grid)
     inside = cell < math.prod(grid.shape)
     points, cell = points[inside], cell[inside]
@@ -78,7 +78,8 @@ def hard(points: torch.Tensor, grid: Grid, most: int) -> tuple[torch.Tensor, ...
 
 
 def centroids(points: torch.Tensor, origin: torch.Tensor, voxel_size: torch.Tensor) -> torch.Tensor:
-    """The mean of each voxel's points, [M, 3], in the order of their places; it waits for the device to learn M."""
+    """Returns the mean of each voxel's points, [M, 3], in the order of the voxels' indices. It waits for the device, since M
+    depends on the data."""
     where = torch.floor((points - origin) / voxel_size).long()
     where -= where.amin(0)
     _, y, z = (where.amax(0) + 1).unbind()

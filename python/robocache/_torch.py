@@ -380,8 +380,8 @@ class _Recorded(torch.autograd.Function):
         if operation.has_backward:
             outs = operation.count_of_outs(call, len(results))
             ctx.mark_non_differentiable(*[x for x in outputs[outs:] if x is not None])
-            ctx.set_materialize_grads(False)
-            return tuple(outputs)
+        ctx.set_materialize_grads(False)
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:

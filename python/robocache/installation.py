@@ -157,24 +157,24 @@ _ENVIRONMENT = ("ROBOCACHE_", "CUDA_", "NVIDIA_", "LD_", "OMP_", "WORLD_SIZE", "
 
 def report_facts() -> dict[str, Any]:
     """Returns the result of :func:`check_installation` with further facts about the machine for a bug report. JSON-able."""
-    facts = check_installation()
+    result = check_installation()
     with suppress(OSError):
-        facts["versions"]["system"] = platform.freedesktop_os_release()["PRETTY_NAME"]
-    facts["versions"]["libc"] = " ".join(platform.libc_ver())
-    facts["versions"] |= {name: version for name in _OPTIONAL if (version := _version(name))}
+        result["versions"]["system"] = platform.freedesktop_os_release()["PRETTY_NAME"]
+    result["versions"]["libc"] = " ".join(platform.libc_ver())
+    result["versions"] |= {name: version for name in _OPTIONAL if (version := _version(name))}
     about = dict.fromkeys(line.strip() for line in Path("/proc/cpuinfo").read_text().splitlines())
     facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in about)}
     instructions = [name for name in ("avx2", "fma", "f16c", "avx512f") if name in facts.get("flags", "").split()]
-    facts["cpu"] |= {"model": facts.get("model name", platform.machine()), "instructions": instructions}
-    facts["cpu"]["memory_available"] = memory_available("cpu")
+    result["cpu"] |= {"model": facts.get("model name", platform.machine()), "instructions": instructions}
+    result["cpu"]["memory_available"] = memory_available("cpu")
     with suppress(OSError):
-        facts["cuda"]["kernel_module"] = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
-    facts["environment"] = {
+        result["cuda"]["kernel_module"] = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+    result["environment"] = {
         name: "a path" if "/" in value else value
         for name, value in sorted(os.environ.items())
         if name.startswith(_ENVIRONMENT)
     }
-    return facts
+    return result
 
 
 def without_user_paths(value: Any) -> Any:

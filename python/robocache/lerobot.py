@@ -410,8 +410,8 @@ def _check_index(dataset: Dataset, numbers: np.ndarray) -> None:
                 f"{dataset.path}: episode {number}: expected an index that rises by 1 from row to row"
             )
     order = np.argsort(values[offsets[:-1]])
-    first, end = values[offsets[:-1]][order], values[offsets[1:] - 1][order] + 1
-    if len(twice := np.flatnonzero(first[1:] < end[:-1])):
+    first, stop = values[offsets[:-1]][order], values[offsets[1:] - 1][order] + 1
+    if len(twice := np.flatnonzero(first[1:] < stop[:-1])):
         one, other = numbers[order][twice[0]], numbers[order][twice[0] + 1]
         raise errors.FileError(
             f"{dataset.path}: episodes {one} and {other}: expected different values of index, got {first[twice[0] + 1]} in both"

@@ -72,7 +72,7 @@ def voxelize_sparse(
         voxel_size: a number or three, in the points' unit.
         point_range: ``(x0, y0, z0, x1, y1, z1)``. Points outside, or on an upper end, are dropped. Cells are counted from the
             lower corner; their number along an axis is rounded. None: cells are ``floor(p / voxel_size)`` and may be
-                negative; points in cells beyond int32 are dropped.
+            negative; points in cells beyond int32 are dropped.
         lengths: ``[B]`` int32/int64, the number of valid points in each cloud of ``[B, N, ...]``.
         batch_offsets: ``[B + 1]`` int32/int64: cloud b is the rows ``[offsets[b], offsets[b + 1])`` of ``[N, ...]``.
         max_voxels: the most voxels of a cloud; those whose first points come earliest are kept.
