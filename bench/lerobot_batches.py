@@ -131,9 +131,7 @@ def run_batches(
     case["contenders"], case["failures"], taken = {}, {}, {}
     seconds = 0.2 if quick else 2.0
     batches = endless(loader)
-    ahead = (
-        len(loader) if tier == "decoded" and not quick else 4
-    )  # on the CPU frames are decoded when they are first drawn
+    ahead = len(loader) if tier == "decoded" and not quick else 4  # decoded on first draw
     taken[OURS] = statistics.median(
         batch_us(batches, ahead, 1 << 30, seconds, device) for _ in range(1 if quick else 3)
     )

@@ -14,7 +14,7 @@ NUMBERS = ["observation.state", "action"]
 
 
 def link_as_v3(root: Path, of: Path, cameras: list[str], repeats: int = 1) -> tuple[float, np.ndarray]:
-    """Writes the episodes of `of` that have a video, `repeats` times one after the other; its first camera is each of `cameras`.
+    """Writes the episodes of `of` that have a video, `repeats` times in a row. Each of `cameras` is a copy of its first camera.
 
     Returns the frames per second, and the first row of each episode.
     """

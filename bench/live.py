@@ -1,12 +1,12 @@
-"""Live: how long a policy's batch of one takes while rows come.
+"""Live: the time of a policy's batch of one sample while rows arrive.
 
     python bench/live.py --device cpu --threads 2
 
-Twenty streams of 1 kHz are pushed by one thread, cameras at 30 Hz by another, in real time, both without Python as a ROS node does it
-(live/topic.hpp); the C compiler `cc` makes them. The policy asks for `latest()` and waits for it. For 2.5 ms between two calls it keeps
-its core and the device at work, as a policy does, or it sleeps. Its thread is like any other; or, as a robot's control thread, it
-has a core of its own and, where the system grants that, real-time priority. Beside it on a GPU: a copy of as many bytes out of pinned
-memory. The first batches are compared with the Loader's of the same rows, byte for byte.
+One thread pushes twenty streams at 1 kHz, another pushes cameras at 30 Hz, in real time. Both run without Python, like a ROS
+node (live/topic.hpp); the C compiler `cc` builds them. The policy calls `latest()` and waits for the batch. For 2.5 ms between
+two calls it keeps its core and the device busy, as a policy does, or it sleeps. Its thread is an ordinary one; or, like a
+robot's control thread, it has its own core and, if the system allows it, real-time priority. On a GPU it is compared with a
+copy of as many bytes from pinned memory. The first batches are compared with the Loader's of the same rows, byte for byte.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from robocache.live import Aligner, Ring
 STEPS, FEATURES, OTHERS = 16, 7, 17
 REST_S = 0.0025
 CORES = os.sched_getaffinity(0)
-# Written before the first measurement: us, at the 50th, 99th and 99.9th percentile.
+# Written before the first measurement: us at the 50th, 99th and 99.9th percentile.
 PREDICTED = {
     "cpu": {
         "three numeric streams": {"p50_us": 6.0, "p99_us": 20.0, "p999_us": 80.0},
@@ -73,7 +73,7 @@ def percentiles(seconds: list[float]) -> dict:
 
 
 def recorded(folder: Path, frames: tuple[int, int] | None) -> tuple[dict, robocache.Loader]:
-    """Writes half a second of rows. Returns them by stream, and a loader on them."""
+    """Writes half a second of rows. Returns the rows by stream, and a loader of them."""
     rng = np.random.default_rng(0)
     start, streams = 10**18, {}
     for number in range(3):

@@ -1,9 +1,9 @@
-"""Loader: rows of one nominal clock on the CPU, with and without batches made ahead, against one torch gather a stream.
+"""Loader: rows of one nominal clock on the CPU, with and without prefetch, compared with one torch gather per stream.
 
     python bench/loader_one_clock.py --threads 2
 
-14 features of state and 7 of action at 50 Hz, float32; 200 episodes of 1000 rows. A sample is 2 steps of state that end at
-its row and 16 of action that begin there, with padding masks. Nothing is interpolated: the gather gives the same bytes.
+14 features of state and 7 of action at 50 Hz, float32; 200 episodes of 1000 rows. A sample is 2 steps of state that end at its
+row and 16 steps of action that begin at it, with padding masks. Nothing is interpolated, so the gather returns the same bytes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def run_case(dataset: robocache.Dataset, batch_size: int, rows: int, quick: bool
 
 def main() -> int:
     options = arguments(__doc__.splitlines()[0]).parse_args()
-    options.device = "cpu"  # whatever the benchmarks beside it run on
+    options.device = "cpu"  # also if the other benchmarks run on a GPU
     report = Report("loader_one_clock", options, {}, AIMS)
     episodes, rows = (4, 100) if options.quick else (200, 1000)
     with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:

@@ -1,4 +1,4 @@
-"""A benchmark's results: one JSON file, rewritten after every case, so that an interrupted run keeps what it has."""
+"""A benchmark's results: one JSON file, rewritten after every case, so that an interrupted run keeps its results."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ HERE = Path(__file__).resolve().parent
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """The options that every benchmark takes."""
+    """Returns a parser with the options that all benchmarks share."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, help="folder for the JSON file; bench/results, or build/bench with --quick")
-    parser.add_argument("--quick", action="store_true", help="small cases, few rounds: does it run, not how fast")
-    parser.add_argument("--only", help="the cases with this in their names, into build/bench")
-    parser.add_argument("--append", action="store_true", help="keep the other cases of the file that is there")
+    parser.add_argument("--quick", action="store_true", help="small cases and few rounds, to see whether it runs")
+    parser.add_argument("--only", help="run the cases with this in their names; results go to build/bench")
+    parser.add_argument("--append", action="store_true", help="keep the other cases of the existing file")
     parser.add_argument(
         "--threads", type=int, default=os.cpu_count(), help="threads of robocache and of torch on the CPU"
     )
-    parser.add_argument("--machine", help="name of the machine in the file's name; by default the GPU's or the CPU's")
-    parser.add_argument("--commit", default=os.environ.get("ROBOCACHE_COMMIT"), help="where git cannot tell")
+    parser.add_argument("--machine", help="the machine's name in the file's name; by default the GPU's or the CPU's")
+    parser.add_argument("--commit", default=os.environ.get("ROBOCACHE_COMMIT"), help="the commit, if git cannot tell")
     return parser
 
 
@@ -45,9 +45,9 @@ class Report:
     """Collects the cases of one benchmark.
 
     File: {bench, machine: {...}, command, commit, date, quick, predicted: {...}, aims: {...}, cases: [{name, ...}]}.
-    A case holds "parameters", "bytes" (moved at least, declared before timing), "floor_us" (a copy of as many bytes),
-    "contenders": {name: {"<measure>": value}}, the first being robocache, and "seconds" it took in all; "error" where it
-    failed; its own "commit" where it was kept of an earlier run. Predictions and aims: {case: {measure: value}}.
+    A case has "parameters", "bytes" (the fewest that must move, stated before timing), "floor_us" (a copy of as many bytes),
+    "contenders": {name: {"<measure>": value}}, robocache first, and "seconds", its total time; "error" if it failed; and its
+    own "commit" if it is from an earlier run. Predictions and aims: {case: {measure: value}}.
     """
 
     def __init__(self, bench: str, options: argparse.Namespace, predicted: dict, aims: dict | None = None) -> None:
@@ -81,7 +81,7 @@ class Report:
         print(f"{bench} on {machine['name']}, {self.content['commit']} -> {self.path}", flush=True)
 
     def run(self, name: str, parameters: dict, work: Callable[[dict], None]) -> None:
-        """Runs one case; `work` fills the case's dict, and what it had filled stays if it fails."""
+        """Runs one case. `work` fills the case's dict. If it fails, the part that it filled stays."""
         if self.only not in name:
             return
         print(f"{name} ...", flush=True)
@@ -106,7 +106,7 @@ class Report:
         print(f"  {case['seconds']} s", flush=True)
 
     def case(self, name: str) -> dict:
-        """The case of that name that has run, or an empty one."""
+        """Returns the case of this name if it has run, or an empty dict."""
         return next((case for case in self.content["cases"] if case["name"] == name), {})
 
     def write(self) -> None:
@@ -125,16 +125,16 @@ def shown(value: object) -> str:
 
 
 def public_arguments(argv: list[str]) -> list[str]:
-    """The command's arguments without the folders and names of this run, which nobody else has."""
-    kept, skip = [], False
+    """Returns the command's arguments without the folders and names that only exist here."""
+    public, skip = [], False
     for argument in argv:
         if argument == "--append":
             continue
         if skip or argument.split("=")[0] in ("--out", "--commit", "--cache", "--machine"):
             skip = not skip and "=" not in argument
             continue
-        kept.append(argument)
-    return kept
+        public.append(argument)
+    return public
 
 
 def commit() -> str:
@@ -149,8 +149,8 @@ def commit() -> str:
 
 
 def keep_freed_memory() -> None:
-    """Freed arrays stay with the process, as in one that has run for long: whether glibc gives them back, and every new
-    output then costs its page faults, would else depend on what was allocated before. Of no effect without glibc."""
+    """Makes freed arrays stay with the process, as in one that has run for long. Otherwise glibc may return them to the system,
+    depending on earlier allocations, and every new output would cost page faults. Without glibc it has no effect."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:

@@ -220,7 +220,7 @@ def headline(found: Results, of: str, name: str) -> tuple[str, str, str]:
 
 
 def pitch(found: Results) -> str:
-    """RoboCache's purpose in one sentence, with the number of cameras."""
+    """Returns RoboCache's purpose in one sentence, with the speed of batches with cameras."""
     speed, on, peer = headline(found, "nvidia-h200-images", "batches of 256, 2 cameras, device")
     text = (
         f"RoboCache turns robot recordings into aligned training batches on the GPU: **{speed}** of state, 16 actions and two "
@@ -230,7 +230,7 @@ def pitch(found: Results) -> str:
 
 
 def three(found: Results) -> str:
-    """Three numbers: a batch on the GPU, the same on a CPU, and a policy trained sooner than by LeRobot's loader."""
+    """Returns three numbers: the speed on a GPU, on a CPU, and of a training compared with LeRobot's loader."""
     lines = []
     for of, what in (
         ("nvidia-h200-loader", "windows of three sensors"),
@@ -256,7 +256,7 @@ def three(found: Results) -> str:
 
 
 def page(found: Results) -> str:
-    """A section a benchmark and kind of machine; of two CPUs the one measured last."""
+    """Returns a section for each benchmark and kind of machine; of two CPUs only the last measured one."""
     shown_results: dict[tuple[str, str], dict] = {}
     for result in found.values():
         kind = (result["bench"], result["machine"].get("gpu", "cpu"))
@@ -270,7 +270,7 @@ def section(result: dict) -> str:
     programs = ", ".join(f"`{name}`" for name in dict.fromkeys(re.findall(r"bench/\w+\.py", result["command"])))
     text += f"{programs}, {result['date']}, commit {commits(result)}.\n"
     if result["quick"]:
-        text += "\nA smoke run: the figures mean nothing.\n"
+        text += "\nA smoke run: its numbers mean nothing.\n"
     by = {"sweep": sweep, "shapes": shapes}.get(result["bench"])
     text += by(result) if by else contests(result) + figures(result)
     text += short_of_the_aim(result)
@@ -281,7 +281,7 @@ def section(result: dict) -> str:
 
 
 def contests(result: dict) -> str:
-    """A line a case: our figures, and how many times as fast they are as each peer's."""
+    """Returns a line for each case: our numbers, and their ratios to each peer's."""
     measured = [case for case in result["cases"] if "times_the_copy" in case]
     variants = [case for case in measured if any(variant in case["name"] for variant in VARIANTS)]
     cases = [case for case in measured if case not in variants]
@@ -303,7 +303,7 @@ def contests(result: dict) -> str:
 
 
 def figures(result: dict) -> str:
-    """A line for each case that stands beside no copy and no peer."""
+    """Returns a line for each case without a copy and without peers."""
     cases = [case for case in result["cases"] if "figures" in case]
     measures = [measure for measure in WORDS if measure not in UNSHOWN and any(measure in x["figures"] for x in cases)]
     if measures == ["grown_by"]:
@@ -337,7 +337,7 @@ def short_of_the_aim(result: dict) -> str:
 
 
 def compared(aims: dict, case: dict) -> Iterator[tuple[str, str, float, str]]:
-    """Yields each aim of a case that was measured: (what, the bound, the factor by which it was missed, the measurement)."""
+    """Yields each measured aim of a case: (what, the bound, the factor by which it was missed, the measurement)."""
     for what, aim in aims.items():
         if what.endswith("faster_than"):
             where = "in a loop, times" if what.startswith("in_a_loop") else "times"

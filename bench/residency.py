@@ -345,7 +345,7 @@ def run_files(files: Files, state: str, options: argparse.Namespace, case: dict)
 
 
 class Step:
-    """A training step's stand-in: products of matrices that keep the GPU busy for a while, the first of the batch's."""
+    """A stand-in for a training step: products of matrices, the first with the batch, that keep the GPU busy for a while."""
 
     def __init__(self, ms: float) -> None:
         make = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
@@ -353,7 +353,7 @@ class Step:
         self.scratch = torch.empty_like(self.square)
         self.products = 100
         x = make(FILES_BATCH_SIZE, STEPS, 768)
-        for _ in range(20):  # until its clock has settled
+        for _ in range(20):  # until the GPU's clock is steady
             self(x)
         one = cpu_timer([lambda: (self(x), torch.cuda.synchronize())])
         self.products = max(1, round(self.products * ms * 1e3 / statistics.median(one() for _ in range(9))))
@@ -365,7 +365,7 @@ class Step:
 
 
 def steps_us(step: Step, batches: Iterator, count: int) -> float:
-    """Microseconds a step; the host is at most two steps ahead, as where a loss is looked at now and then."""
+    """Returns the microseconds per step. The host is at most two steps ahead, as if the loss were read now and then."""
     ends: list[torch.cuda.Event] = []
     step(next(batches)["vision"])
     torch.cuda.synchronize()
@@ -405,7 +405,7 @@ def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, help="size of the recording; 4 beside a GPU, else 1")
     parser.add_argument("--workers", type=int, help="DataLoader workers; 16 beside a GPU, else 2")
-    parser.add_argument("--cache", type=Path, help="keep the recording there, or use the one that is there")
+    parser.add_argument("--cache", type=Path, help="keep the recording in this folder, or use the one in it")
     options = parser.parse_args()
     if options.workers is None:
         options.workers = 16 if options.device == "cuda" and not options.quick else 2

@@ -1,9 +1,9 @@
-"""voxelize_pointcloud, voxelize_sparse and voxel_downsample against NumPy, torch and Open3D, and against copies.
+"""voxelize_pointcloud, voxelize_sparse and voxel_downsample, compared with NumPy, torch, Open3D and copies.
 
 python bench/voxelize.py --device cuda
 python bench/voxelize.py --device cpu --threads 2
 
-Real scans take part where ROBOCACHE_TEST_DATA names a folder of them (bench/scans.py).
+Real scans take part if ROBOCACHE_TEST_DATA is a folder with them (bench/scans.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from voxelize_check import DenseCheck, check_centroids, check_hard
 
 import robocache
 
-EARLIER = "an earlier public kernel"  # its figures are quoted, measured on the same model of GPU on its own benchmark
+EARLIER = "an earlier public kernel"  # its numbers are quoted from its own benchmark on the same model of GPU
 GIVEN = "torch scatter_add_ of given cells"  # the reduction alone
 
 
@@ -33,15 +33,15 @@ GIVEN = "torch scatter_add_ of given cells"  # the reduction alone
 class Case:
     name: str
     job: str  # "dense", "hard" or "downsample"
-    cloud: str  # of CLOUDS or scans.SCANS
-    points: int = 0  # a scan has its own
+    cloud: str  # a name in CLOUDS or scans.SCANS
+    points: int = 0  # 0 for a scan, which has its own number
     size: tuple[int, int, int] = (128, 128, 128)  # voxels
     voxel_m: tuple[float, float, float] = (0.05, 0.05, 0.05)
     corner: tuple[float, float, float] = (-3.2, -3.2, -3.2)
     mode: str | tuple[str, ...] = "count"
     features: int = 0
     quantum: float | None = None
-    most: int = 5  # points of a hard voxel
+    most: int = 5  # the most points of a hard voxel
     dtype: str = "float32"
 
     @property
@@ -57,14 +57,14 @@ class Case:
         return tuple(n * s for n, s in zip(self.size, self.voxel_m, strict=True))
 
     def parameters(self, points: int) -> dict:
-        told = {"cloud": self.cloud, "points": points, "dtype": self.dtype, "voxel_m": self.voxel_m}
+        result = {"cloud": self.cloud, "points": points, "dtype": self.dtype, "voxel_m": self.voxel_m}
         if self.job != "downsample":
-            told["grid"] = self.size
+            result["grid"] = self.size
         if self.job == "dense":
-            told |= {"modes": self.modes, "features": self.features, "quantum": self.quantum}
+            result |= {"modes": self.modes, "features": self.features, "quantum": self.quantum}
         if self.job == "hard":
-            told |= {"points a voxel": self.most, "features": self.features}
-        return told
+            result |= {"points a voxel": self.most, "features": self.features}
+        return result
 
 
 MILLIONS = 10_000_000
@@ -73,7 +73,7 @@ YARD = {
     "cloud": "lidar",
     "corner": (-32.6, -32.6, -0.5),
     "voxel_m": (0.51, 0.51, 0.1),
-}  # the yard of inputs.py and more
+}  # contains the yard of inputs.py
 QUANTUM = 2.0**-20
 MEAN = {"job": "dense", "mode": "mean", "features": 8}
 HARD = Case(
@@ -170,7 +170,7 @@ PREDICTED = {
         "downsample, 1M lidar, 0.1 m": {"faster_than": {"Open3D": 3.0}},
     },
 }
-# Microseconds of an earlier public library's kernels on their own benchmark, on the same model of GPU.
+# Microseconds of an earlier public library's kernels in their own benchmark, on the same model of GPU.
 EARLIER_US = {"count, 500k spread, 128^3": 7.0, "occupancy, 500k spread, 128^3": 7.5}
 
 
@@ -207,7 +207,7 @@ def aims(device: str) -> dict[str, dict]:
 
 
 class Cloud:
-    """The arguments of a call, and what only a peer needs, made before anything is timed."""
+    """The arguments of a call, and further inputs of peers, made before anything is timed."""
 
     def __init__(self, case: Case, device: str, seed: int) -> None:
         generator = torch.Generator(device).manual_seed(seed)
@@ -225,7 +225,7 @@ class Cloud:
             self.cell = voxelize_torch.cells(self.points, self.grid)
         if case.job == "hard":
             self.grid = voxelize_torch.grid_on(self.points, case.corner, case.voxel_m, case.size)
-        if case.job == "downsample":  # the voxels begin where Open3D's do
+        if case.job == "downsample":  # the voxels have the same corner as Open3D's
             low = self.points.amin(0).double() - case.voxel_m[0] / 2
             self.origin = tuple(low.tolist())
             self.bounds = self.points.new_tensor(self.origin), self.points.new_tensor(case.voxel_m)
@@ -246,7 +246,7 @@ class Cloud:
 
     @property
     def near_a_face(self) -> int:
-        """Points that an approximate division may take to the next voxel: within 8 ulp of a face."""
+        """Returns the number of points within 8 ulp of a face, which an approximate division may put into the next voxel."""
         case = self.case
         size = self.points.new_tensor(case.voxel_m)
         origin = self.points.new_tensor(case.corner if case.job != "downsample" else self.origin)
@@ -256,7 +256,7 @@ class Cloud:
         return int(near.any(1).sum())
 
 
-# ---- The jobs: robocache's call, the peers', what the first is checked with ----
+# ---- The jobs: robocache's call, the peers' calls, and the checks ----
 
 
 def ours(case: Case) -> Callable[[Cloud], object]:
@@ -291,7 +291,7 @@ def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Cloud], o
             if importlib.util.find_spec("open3d"):
                 found["Open3D"] = open3d_centroids
             else:
-                print("  OPEN3D IS NOT INSTALLED (pip install open3d): it is not compared with", flush=True)
+                print("  OPEN3D IS NOT INSTALLED (pip install open3d), so it is not compared", flush=True)
         return found
 
     def reduced(points: torch.Tensor, features: torch.Tensor, grid: voxelize_torch.Grid) -> dict[str, torch.Tensor]:
@@ -338,7 +338,7 @@ def open3d_centroids(cloud: Cloud) -> np.ndarray:
 
 
 def checks(case: Case, cloud: Cloud) -> tuple[Callable[[object], dict], Callable[[object, object], dict]]:
-    """Two checks: of our output against NumPy, and of a peer's output against ours."""
+    """Returns two checks: of our output against NumPy's, and of a peer's output against ours."""
     if case.job == "dense":
         check = DenseCheck(case.grid, case.modes, cloud.array, cloud.features, case.quantum)
         return check.ours, partial(check.peer, moved=2 * cloud.near_a_face)
@@ -380,18 +380,18 @@ def run_case(case: Case, device: str, quick: bool, filled: dict) -> None:
 
 
 def written_bytes(case: Case, output: object) -> int:
-    """The bytes of every array that a call returned; of hard voxels, only the rows in use."""
+    """Returns the bytes of all arrays of a result; for hard voxels, only the rows in use."""
     if case.job == "hard":
-        there = int(output.num_voxels)
+        rows = int(output.num_voxels)
         return output.point_to_voxel.nbytes + sum(
-            x[:there].nbytes for x in (output.coords, output.features, output.counts)
+            x[:rows].nbytes for x in (output.coords, output.features, output.counts)
         )
     arrays = output.values() if isinstance(output, dict) else output if isinstance(output, tuple) else (output,)
     return sum(array.nbytes for array in arrays)
 
 
 def small_calls(device: str) -> dict[str, Callable[[], object]]:
-    """Calls whose work is next to nothing."""
+    """Returns calls with almost no work."""
     cloud = Cloud(Case("", "dense", "uniform", 64, size=(16, 16, 16)), device, seed=0)
     call = partial(robocache.voxelize_pointcloud, **cloud.case.grid, mode="count")
     out = call(cloud.points)

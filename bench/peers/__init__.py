@@ -1,1 +1,1 @@
-"""One adapter per rival. Each does the whole job of a case; its output is checked against robocache's before timing."""
+"""One adapter for each peer. It does the whole job of a case. Its output is compared with robocache's before timing."""

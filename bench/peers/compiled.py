@@ -1,4 +1,4 @@
-"""A peer in C, compiled here where a C compiler and the headers it includes are."""
+"""Compiles a peer in C. Needs a C compiler and the headers that the peer includes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def compiled(name: str, *libraries: str) -> ctypes.CDLL:
-    """The library of peers/NAME.c."""
+    """Returns the library compiled from peers/NAME.c."""
     source = Path(__file__).with_name(f"{name}.c")
     with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
         library = Path(folder) / f"{name}.so"

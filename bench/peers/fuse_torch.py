@@ -1,4 +1,4 @@
-"""Fusing streams in torch: each resampled by itself, then put beside one another."""
+"""Fuses streams in torch: resamples each, then concatenates them."""
 
 import torch
 
@@ -6,5 +6,5 @@ from peers import resample_torch
 
 
 def fuse(streams: list[tuple[torch.Tensor, torch.Tensor]], targets: torch.Tensor) -> torch.Tensor:
-    """[(values [B,S,D], times [B,S])], targets [B,T] -> [B,T,sum of D]; outside a row its end sample is held."""
+    """[(values [B,S,D], times [B,S])], targets [B,T] -> [B,T,sum of D]. Outside a row its end sample is held."""
     return torch.cat([resample_torch.resample(values, times, targets) for values, times in streams], -1)

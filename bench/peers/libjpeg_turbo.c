@@ -1,11 +1,11 @@
-// libjpeg-turbo alone, as a program of its own would call it: JPEG files to RGB, on the calling thread.
+// libjpeg-turbo alone, as in a program of its own: decodes JPEG files to RGB, on the calling thread.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
 #include <jpeglib.h>
 
-// Frames [begin, end) to `out`, uint8 [.., height, width, 3]. How many had that size.
+// Decodes frames [begin, end) to `out`, uint8 [.., height, width, 3]. Returns how many had this size.
 int64_t decode(const uint8_t* blobs, const int64_t* offsets, int64_t begin, int64_t end, int32_t height, int32_t width,
                uint8_t* out) {
   struct jpeg_error_mgr errors;

@@ -1,4 +1,4 @@
-"""libjpeg-turbo alone: its own decoder, called from as many threads."""
+"""libjpeg-turbo alone: its own decoder, called from several threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .compiled import compiled
 
 
 class Decoder:
-    """Frames to pixels on `threads` threads, a few at a time: a core that is busy elsewhere keeps nobody waiting."""
+    """Decodes frames on `threads` threads, a few frames at a time, so that a busy core does not delay the others."""
 
     def __init__(self, threads: int) -> None:
         self._decode = compiled("libjpeg_turbo", "jpeg").decode

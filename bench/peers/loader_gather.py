@@ -1,4 +1,4 @@
-"""Windows of rows by one gather a stream: what ten lines of torch do where all streams are on one nominal clock."""
+"""Windows of rows by one gather per stream: ten lines of torch suffice if all streams are on one nominal clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 class GatheredWindows:
-    """`rows`: of each stream, [rows, features], resident; `offsets`: of each stream, steps from the anchor's row."""
+    """`rows`: each stream's rows [rows, features], in memory. `offsets`: each stream's steps, from the anchor's row."""
 
     def __init__(self, rows: dict[str, torch.Tensor], row_offsets: torch.Tensor, offsets: dict[str, range]) -> None:
         self.rows = rows

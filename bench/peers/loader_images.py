@@ -1,4 +1,4 @@
-"""Batches of cameras, state and actions as a torch DataLoader makes them: a frame at a time in worker processes."""
+"""Batches of cameras, state and actions by a torch DataLoader: one frame at a time, in worker processes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def decoder() -> str:
 
 
 class Rows(torch.utils.data.Dataset):
-    """One row an index: {"state": [D], "action": [chunk, D], camera: [3, H, W]}, normalised float32.
+    """An item is a row: {"state": [D], "action": [chunk, D], camera: [3, H, W]}, normalised float32.
 
-    folder: a cache's, of one episode whose streams are on one clock; files are read as they are stored.
+    folder: a cache with one episode whose streams are on one clock. The stored files are read directly.
     """
 
     def __init__(self, folder: Path, cameras: list[str], chunk: int, mean: tuple, std: tuple) -> None:
@@ -34,7 +34,7 @@ class Rows(torch.utils.data.Dataset):
         self.offsets = {name: np.load(stream / name / "blob_offsets.npy") for name in cameras}
         self.paths = {name: stream / name / "values.npy" for name in cameras}
         self.mean, self.std = (torch.tensor(x).reshape(3, 1, 1) for x in (mean, std))
-        self.files: dict = {}  # opened by each worker for itself
+        self.files: dict = {}  # each worker opens its own
 
     def __len__(self) -> int:
         return len(self.state)

@@ -1,4 +1,4 @@
-"""Aligned windows as a torch DataLoader makes them: per sample in NumPy, in worker processes, then collated."""
+"""Aligned windows by a torch DataLoader: sample by sample in NumPy, in worker processes, then collated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class Windows(torch.utils.data.Dataset):
-    """One sample an index: {stream: float32 [T, D], stream + "_is_pad": bool [T]}, interpolated and normalised.
+    """An item is a sample: {stream: float32 [T, D], stream + "_is_pad": bool [T]}, interpolated and normalised.
 
     streams: {name: (time_ns [rows], values [rows, D], row_offsets [episodes + 1])}; delta_ns: int64 [T];
     affine: {name: (scale [D], shift [D])}; anchor: the stream whose ticks are the samples.
@@ -50,7 +50,7 @@ def collate(samples: list[dict[str, np.ndarray]]) -> dict[str, torch.Tensor]:
 
 
 class RandomBatches(torch.utils.data.Sampler):
-    """Endless batches of random indices: no shuffled list of a million to make first."""
+    """Endless batches of random indices, without first shuffling a list of a million."""
 
     def __init__(self, samples: int, batch_size: int) -> None:
         self.samples, self.batch_size = samples, batch_size

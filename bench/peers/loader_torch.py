@@ -1,4 +1,4 @@
-"""Aligned windows by careful torch code: everything resident, one searchsorted a stream for the whole batch."""
+"""Aligned windows by careful torch code: all data on the device, one searchsorted per stream for the whole batch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import torch
 
 
 class ResidentWindows:
-    """A batch of any anchors from tensors that stay on the device.
+    """Makes a batch of any anchors from tensors that stay on the device.
 
-    Each episode's clock is shifted to a range of its own, so that one ascending tensor holds all episodes of a stream
-    and one searchsorted finds every target of the batch. Arguments as in loader_numpy.Windows.
+    Each episode's clock is shifted to a separate range. So one ascending tensor holds all episodes of a stream, and one
+    searchsorted finds every target of the batch. Arguments as in loader_numpy.Windows.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ResidentWindows:
         return len(self.anchor_clock)
 
     def draw(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Random anchors: (episode [B], time on the shifted clock [B])."""
+        """Draws random anchors: (episode [B], time on the shifted clock [B])."""
         index = torch.randint(len(self), (batch_size,), device=self.anchor_clock.device)
         return self.anchor_episode[index], self.anchor_clock[index]
 

@@ -1,10 +1,10 @@
-// Reading alone: pieces of a file, wherever they lie, one after the other.
+// Reading alone: reads pieces of a file, in any order, one after the other.
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <unistd.h>
 
-// Pieces [first, end) of `rows`: bytes [offsets[row], offsets[row + 1]) behind `header`, to `out`, which has room for 64 of
-// the `largest` and is written over. How many bytes came.
+// Reads the pieces of rows[first, end): bytes [offsets[row], offsets[row + 1]) after `header`, to `out`, which has room for 64
+// pieces of size `largest` and is reused. Returns the number of bytes.
 int64_t read_frames(int descriptor, int64_t header, const int64_t* offsets, const int64_t* rows, int64_t first,
                     int64_t end, int64_t largest, uint8_t* out) {
   int64_t bytes = 0;

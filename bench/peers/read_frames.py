@@ -1,7 +1,7 @@
-"""Reading alone: what a batch's files of a camera take from a cache's file on as many threads.
+"""Reading alone: reads a batch's frames of a camera from a cache's file, on several threads.
 
-The kernel is told that places are random. Else it reads ahead of each: 1.38 times the bytes that are asked for, against 1.16, the
-pages that they lie on, of files of 18 KB.
+The kernel is advised that the reads are random. Otherwise it reads ahead: 1.38 times the requested bytes for files of 18 KB,
+instead of 1.16, which is the size of their pages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .compiled import compiled
 
 
 class Reader:
-    """Rows of a stream of blobs on `threads` threads, each an even share, to memory that is written over and over."""
+    """Reads rows of a stream of blobs on `threads` threads, each an even share, always to the same memory."""
 
     def __init__(self, stream: Path, threads: int) -> None:
         self._read = compiled("read_frames").read_frames
@@ -34,7 +34,7 @@ class Reader:
         self._memory = [np.ones(64 * self._largest, np.uint8) for _ in range(threads)]
 
     def __call__(self, rows: np.ndarray) -> int:
-        """How many bytes it read of the rows, int64."""
+        """Reads rows (int64) and returns the number of bytes."""
         shares = np.linspace(0, len(rows), self._threads + 1).astype(int)
 
         def share(i: int) -> int:

@@ -1,4 +1,4 @@
-"""Depth images into a grid of distances by Open3D's UniformTSDFVolume, on the CPU."""
+"""Integrates depth images into a grid of distances by Open3D's UniformTSDFVolume, on the CPU."""
 
 import numpy as np
 import open3d
@@ -27,5 +27,5 @@ def camera(shape: tuple, numbers: tuple) -> "open3d.camera.PinholeCameraIntrinsi
 
 
 def distances(made, cells: int, truncation: float) -> np.ndarray:
-    """[cells, cells, cells] metres; Open3D stores them over the truncation."""
+    """Returns [cells, cells, cells] in metres. Open3D stores distances divided by the truncation."""
     return np.asarray(made.extract_volume_tsdf())[:, 0].reshape(cells, cells, cells) * truncation

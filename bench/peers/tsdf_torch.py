@@ -1,10 +1,10 @@
-"""Depth images into a grid of distances in torch: every voxel falls on its pixel, in float32."""
+"""Integrates depth images into a grid of distances in torch: projects every voxel to its pixel, in float32."""
 
 import torch
 
 
 def integrate(grid, weights, depth, pose, camera, carving, grid_min, voxel_size, truncation):
-    """grid and weights are updated, grid is returned. pose is T_world_camera, a tensor beside the others."""
+    """Updates grid and weights, and returns grid. pose is T_world_camera, a tensor on the same device."""
     fx, fy, cx, cy = camera
     height, width = depth.shape
     axes = [
@@ -15,10 +15,10 @@ def integrate(grid, weights, depth, pose, camera, carving, grid_min, voxel_size,
     x, y, z = (pose[0, i] * dx + pose[1, i] * dy + pose[2, i] * dz for i in range(3))
     column, row = torch.round(fx * x / z + cx), torch.round(fy * y / z + cy)
     inside = (z > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    place = torch.where(inside, row * width + column, 0).long()
-    found = depth.reshape(-1)[place]
-    sdf = (found - z) * torch.sqrt(x * x + y * y + z * z) / z
-    measured = inside & (found > 0) & torch.isfinite(found) & (sdf >= -truncation)
+    pixel = torch.where(inside, row * width + column, 0).long()
+    depth_of_voxel = depth.reshape(-1)[pixel]
+    sdf = (depth_of_voxel - z) * torch.sqrt(x * x + y * y + z * z) / z
+    measured = inside & (depth_of_voxel > 0) & torch.isfinite(depth_of_voxel) & (sdf >= -truncation)
     if not carving:
         measured = measured & (sdf <= truncation)
     before = weights

@@ -1,16 +1,16 @@
-"""Voxels in NumPy: the whole job by its fastest plain means, and what every other contender is compared with."""
+"""Voxels in NumPy: the whole job by its fastest plain functions. Every other contender is compared with its results."""
 
 import numpy as np
 
 
 def coordinates(points: np.ndarray, grid_min: tuple, voxel_size: tuple) -> np.ndarray:
-    """floor((p - origin) / size) in the points' own type: [N, 3], NaN where the point is."""
+    """Returns floor((p - origin) / size) in the points' dtype: [N, 3], NaN where the point is NaN."""
     origin, size = np.asarray(grid_min, points.dtype), np.asarray(voxel_size, points.dtype)
     return np.floor((points[:, :3] - origin) / size)
 
 
 def cells(points: np.ndarray, grid_min: tuple, voxel_size: tuple, grid_size: tuple) -> np.ndarray:
-    """The place of each point's voxel, int64 [N]; one behind the last for a point outside."""
+    """Returns the index of each point's voxel, int64 [N]; for a point outside the number of voxels."""
     where = coordinates(points, grid_min, voxel_size)
     inside = ((where >= 0) & (where < np.asarray(grid_size))).all(1)
     x, y, z = np.where(inside[:, None], where, 0).astype(np.int64).T
@@ -34,7 +34,7 @@ def occupancy(cell: np.ndarray, grid_size: tuple) -> np.ndarray:
 
 
 def mean(cell: np.ndarray, features: np.ndarray, grid_size: tuple) -> np.ndarray:
-    """float64 [X, Y, Z, F], 0 where there is no point."""
+    """Returns float64 [X, Y, Z, F], 0 in voxels without points."""
     voxels = np.prod(grid_size) + 1
     points = np.maximum(np.bincount(cell, minlength=voxels), 1)
     sums = [np.bincount(cell, column, voxels) / points for column in features.T]
@@ -42,11 +42,11 @@ def mean(cell: np.ndarray, features: np.ndarray, grid_size: tuple) -> np.ndarray
 
 
 def maximum(cell: np.ndarray, features: np.ndarray, grid_size: tuple) -> np.ndarray:
-    """[X, Y, Z, F] of the features' type, 0 where there is no point."""
+    """Returns [X, Y, Z, F] of the features' dtype, 0 in voxels without points."""
     order = np.argsort(cell, kind="stable")
-    there, first = np.unique(cell[order], return_index=True)
+    occupied, first = np.unique(cell[order], return_index=True)
     grid = np.zeros((np.prod(grid_size) + 1, features.shape[1]), features.dtype)
-    grid[there] = np.maximum.reduceat(features[order], first)
+    grid[occupied] = np.maximum.reduceat(features[order], first)
     return grid[:-1].reshape(*grid_size, -1)
 
 
@@ -55,17 +55,17 @@ def hard(points: np.ndarray, grid_min: tuple, voxel_size: tuple, grid_size: tupl
     points [M, most, 3 + F] padded with zeros, counts [M]."""
     cell = cells(points, grid_min, voxel_size, grid_size)
     row = np.flatnonzero(cell < np.prod(grid_size))
-    there, first, voxel = np.unique(cell[row], return_index=True, return_inverse=True)
-    number = np.empty(len(there), np.int64)
-    number[np.argsort(first)] = np.arange(len(there))
-    voxel, there = number[voxel], there[np.argsort(first)]
+    occupied, first, voxel = np.unique(cell[row], return_index=True, return_inverse=True)
+    number = np.empty(len(occupied), np.int64)
+    number[np.argsort(first)] = np.arange(len(occupied))
+    voxel, occupied = number[voxel], occupied[np.argsort(first)]
     order = np.argsort(voxel, kind="stable")
-    counts = np.bincount(voxel, minlength=len(there))
-    place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-    kept = place < most
-    gathered = np.zeros((len(there), most, points.shape[1]), points.dtype)
-    gathered[voxel[order][kept], place[kept]] = points[row[order][kept]]
-    coords = np.stack(np.unravel_index(there, grid_size), 1)
+    counts = np.bincount(voxel, minlength=len(occupied))
+    number_in_voxel = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    kept = number_in_voxel < most
+    gathered = np.zeros((len(occupied), most, points.shape[1]), points.dtype)
+    gathered[voxel[order][kept], number_in_voxel[kept]] = points[row[order][kept]]
+    coords = np.stack(np.unravel_index(occupied, grid_size), 1)
     return coords.astype(np.int32), gathered, np.minimum(counts, most)
 
 

@@ -41,14 +41,14 @@ def occupancy(cell: torch.Tensor, grid_size: tuple) -> torch.Tensor:
 
 
 def mean(cell: torch.Tensor, features: torch.Tensor, grid_size: tuple) -> torch.Tensor:
-    """[X, Y, Z, F], 0 where there is no point."""
+    """Returns [X, Y, Z, F], 0 in voxels without points."""
     grid = features.new_zeros(math.prod(grid_size) + 1, features.shape[1])
     sums = grid.index_add_(0, cell, features)[:-1].view(*grid_size, -1)
     return sums / count(cell, grid_size).clamp(min=1)[..., None]
 
 
 def maximum(cell: torch.Tensor, features: torch.Tensor, grid_size: tuple) -> torch.Tensor:
-    """[X, Y, Z, F], 0 where there is no point."""
+    """Returns [X, Y, Z, F], 0 in voxels without points."""
     grid = features.new_zeros(math.prod(grid_size) + 1, features.shape[1])
     place = cell[:, None].expand_as(features)
     return grid.scatter_reduce_(0, place, features, "amax", include_self=False)[:-1].view(*grid_size, -1)
