@@ -19,13 +19,13 @@ import numpy as np
 
 import robocache
 
-Z = 1.959963984540054  # both sides of 95 %
+Z = 1.959963984540054  # the two-sided 95 % quantile of a normal distribution
 FIELDS = ("machine", "commit", "versions", "command", "seeds", "expert", "arms", "predictions")
 ARM_FIELDS = ("name", "seed", "successes", "rollouts", "interval", "outcomes", "curve", "wait_share")
 
 
 def wilson(successes: int, rollouts: int) -> list[float]:
-    """Returns Wilson's 95 % interval of a share of successes: [low, high]."""
+    """Returns Wilson's 95 % interval of a success rate: [low, high]."""
     if not 0 <= successes <= rollouts or rollouts == 0:
         raise ValueError(
             f"successes, rollouts: expected 0 <= successes <= rollouts > 0, got {successes} and {rollouts}"
@@ -38,10 +38,10 @@ def wilson(successes: int, rollouts: int) -> list[float]:
 
 
 def paired_difference(first: Sequence[bool], second: Sequence[bool]) -> tuple[float, list[float]]:
-    """Returns by how much `first` succeeds more often than `second` on the same starts, and its 95 % interval.
+    """Returns the difference of the success rates of `first` and `second` on the same starts, and its 95 % interval.
 
     The interval is method 10 of Newcombe, "Improved confidence intervals for the difference between binomial proportions based
-    on paired data", 1998. It holds for these two policies: other seeds of training differ by more.
+    on paired data", 1998. It holds for these two policies. Policies of other training seeds differ more.
     """
     if len(first) != len(second) or not len(first):
         raise ValueError(f"first, second: expected the same starts, got {len(first)} and {len(second)} outcomes")
@@ -67,12 +67,12 @@ def paired_difference(first: Sequence[bool], second: Sequence[bool]) -> tuple[fl
 def arm(
     name: str, seed: int, outcomes: Sequence[bool], *, curve: Sequence[dict] = (), wait_share: float | None = None
 ) -> dict:
-    """Returns what a result file holds of one training run.
+    """Returns the entry of one training run in a result file.
 
     Args:
         outcomes: the rollouts of the last checkpoint, in the order of their starts, so that arms can be compared start by start.
-        curve: a dict for each checkpoint that was evaluated: step, wall_s of training so far, successes, rollouts and loss.
-        wait_share: the share of training's time that waited for data, 0 to 1.
+        curve: a dict for each evaluated checkpoint: step, wall_s of training so far, successes, rollouts and loss.
+        wait_share: the share of the training time that waited for data, 0 to 1.
     """
     successes = sum(map(bool, outcomes))
     return {
@@ -106,13 +106,13 @@ def write(
     """Writes a result file. It appears only when it is complete.
 
     Args:
-        command: the command line that gives these numbers again.
+        command: the command line that reproduces these numbers.
         expert: {"successes", "episodes"} of the demonstrations.
-        arms: what :func:`arm` returns.
-        predictions: what was expected before the runs.
-        packages: distributions whose versions matter, beside numpy, torch and robocache.
-        commit: where the checkout has no git, such as on a machine that got a copy.
-        more: further fields of this example.
+        arms: results of :func:`arm`.
+        predictions: the expectations before the runs.
+        packages: further distributions whose versions matter, beside numpy, torch and robocache.
+        commit: the commit, if the checkout has no git, such as a copy on another machine.
+        more: further fields of the example.
     """
     content = {
         "machine": machine(),
@@ -134,10 +134,10 @@ def write(
 
 
 def read(path: str | os.PathLike) -> dict:
-    """Returns what a result file holds.
+    """Returns the content of a result file.
 
     Raises:
-        ValueError: a field is missing, or numbers contradict each other; the error names file and field.
+        ValueError: a field is missing, or numbers contradict each other; the message names file and field.
     """
     content = json.loads(Path(path).read_text())
     check(content, path)
@@ -188,16 +188,16 @@ def checkout_commit() -> str:
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    found = {
+    result = {
         "python": platform.python_version(),
         "robocache": robocache.check_installation()["versions"]["robocache"],
     }
     for package in packages:
         try:
-            found[package] = version(package)
+            result[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "unknown"
-    return found
+            result[package] = "unknown"
+    return result
 
 
 def film(
@@ -208,11 +208,12 @@ def film(
     fps: float,
     words: str | None = None,
 ) -> None:
-    """Writes 16 rollouts as a moving grid, PATH.gif, and their last moments, PATH.png: frames are green where they succeed, else red.
+    """Writes 16 rollouts as an animated grid, PATH.gif, and their last frames, PATH.png. The border is green for a success,
+    else red.
 
     Args:
-        rollouts: of each the frames, uint8 [height, width, 3]; it stands still at its last one.
-        words: what docs/training.md says of it, if not that it is one policy's.
+        rollouts: the frames of each, uint8 [height, width, 3]; the last frame stays.
+        words: the caption in docs/training.md; by default that it shows one policy.
     """
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
@@ -243,7 +244,8 @@ def film(
 
 
 class Progress:
-    """A line on stderr: what is done, how much of it, and the time left. A terminal gets it anew, a file every ten seconds.
+    """A progress line on stderr: the task, its progress, and the time left. A terminal's line is updated; a file gets a line
+    every ten seconds.
 
     Example:
         >>> progress = Progress("training", 4000)

@@ -1,11 +1,11 @@
-"""Trains an action-chunking policy on a LeRobot dataset with a camera: from frame and state to the next 16 actions.
+"""Trains an action-chunking policy on a LeRobot dataset with a camera. It predicts the next 16 actions from frame and state.
 
     python examples/train_act.py pusht --steps 2000 --picture loss.png     # saves policy.pt
-    python examples/train_act.py pusht --run policy.pt                     # its actions for a frame of the dataset
+    python examples/train_act.py pusht --run policy.pt                     # prints its actions for a frame of the dataset
 
-The policy is LeRobot's ACT where LeRobot is installed, else a small one from below. Images are cropped at random and normalised
-on their way into the batch; how much of the loop waited for them is said at the end. What is saved runs without the dataset:
-see `load_policy`.
+The policy is LeRobot's ACT if LeRobot is installed, else the small policy in this file. The loader crops images at random and
+normalises them. At the end the share of time that the loop waited for data is printed. The saved policy runs without the
+dataset: see `load_policy`.
 """
 
 import argparse
@@ -27,7 +27,7 @@ STATE, ACTION = "observation.state", "action"
 
 
 class SmallPolicy(nn.Module):
-    """A few convolutions a camera, and two layers from what they saw and the state to the chunk of actions."""
+    """A few convolutions for each camera, and two layers from their outputs and the state to the chunk of actions."""
 
     def __init__(self, cameras, states, actions):
         super().__init__()
@@ -41,19 +41,19 @@ class SmallPolicy(nn.Module):
         )
 
     def predict_action_chunk(self, batch):
-        """The next CHUNK actions, normalised."""
+        """Returns the next CHUNK actions, normalised."""
         seen = [self.eye(batch[camera]) for camera in self.cameras]
         return self.head(torch.cat([*seen, batch[STATE]], dim=1)).unflatten(1, (CHUNK, -1))
 
     def forward(self, batch):
-        """The loss, as ACT gives it: how far the actions are from those recorded, of which there are none beyond the end."""
+        """Returns the loss, as ACT does: the mean distance to the recorded actions, without those after the episode's end."""
         predicted = self.predict_action_chunk(batch)
         loss = (predicted - batch[ACTION]).abs()[~batch["action_is_pad"]].mean()
         return loss, {"l1_loss": loss.item()}
 
 
 def act_policy(cameras, states, actions):
-    """LeRobot's ACT, of a size for images of 96 x 96; its weights are drawn, none are downloaded."""
+    """Returns LeRobot's ACT, in a size for images of 96 x 96, with random weights; nothing is downloaded."""
     from lerobot.configs.types import FeatureType, PolicyFeature
     from lerobot.policies.act.configuration_act import ACTConfig
     from lerobot.policies.act.modeling_act import ACTPolicy
@@ -73,7 +73,7 @@ def act_policy(cameras, states, actions):
 
 
 def make_loader(options):
-    """LeRobot's batches, the actions of CHUNK frames in each; the first time the dataset is read into a cache."""
+    """Returns a loader of LeRobot's batches with the actions of CHUNK frames. The first call reads the dataset into a cache."""
     fps = json.loads((options.dataset / "meta/info.json").read_text())["fps"]
     return robocache.Loader.from_lerobot(
         options.dataset,
@@ -91,7 +91,7 @@ POLICIES = {"act": act_policy, "small": SmallPolicy}
 
 
 def save_policy(path, policy, name, sizes, loader):
-    """Weights, and what a robot's numbers have to go through on their way in and out: normalising is x = centre + spread * y."""
+    """Saves the weights, and the normalisation of the policy's inputs and outputs: x = centre + spread * y."""
     scales = {}
     for key in (STATE, ACTION):
         centre = loader.unnormalize(key, torch.zeros(loader.dataset.streams[key].shape))
@@ -100,7 +100,8 @@ def save_policy(path, policy, name, sizes, loader):
 
 
 def load_policy(path, device="cpu"):
-    """The policy as it runs on a robot: from frames {camera: uint8 [H, W, 3]} and the state to the next CHUNK actions, in its own units."""
+    """Returns the policy for a robot: a function from frames {camera: uint8 [H, W, 3]} and the state to the next CHUNK actions,
+    in the robot's units."""
     saved = torch.load(path, map_location=device, weights_only=True)
     policy = POLICIES[saved["name"]](*saved["sizes"]).to(device).eval()
     policy.load_state_dict(saved["weights"])
@@ -124,7 +125,7 @@ def load_policy(path, device="cpu"):
 
 
 def run(options):
-    """One step of inference, on what the first row of the dataset shows."""
+    """Runs the policy once, on the first row of the dataset."""
     from robocache.lerobot import open_cache
 
     dataset = open_cache(options.dataset, cache=options.cache, on_error=options.on_error, frames=options.frames)
@@ -133,14 +134,14 @@ def run(options):
     frames = {name: stream.frame(0) for name, stream in streams.items() if stream.frames is not None}
     actions = act(frames, streams[STATE].values[0])
     recorded = streams[ACTION].values[0]
-    print(f"the next {len(actions)} actions; the first, and what was recorded:")
+    print(f"the next {len(actions)} actions; the first one, and the recorded one:")
     for number, (predicted, was) in enumerate(zip(actions[0].tolist(), recorded.tolist(), strict=True)):
         print(f"{number:4d} {predicted:9.4f} {was:9.4f}")
     return actions
 
 
 def draw(plt, losses):
-    """A figure of each step's loss and of their running mean."""
+    """Returns a figure of each step's loss and the running mean."""
     width = max(1, len(losses) // 20)
     smooth = torch.tensor(losses).unfold(0, width, 1).mean(1)
     figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
@@ -156,21 +157,22 @@ def draw(plt, losses):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dataset", type=Path, help="the folder of a LeRobot dataset (v2.0, v2.1 or v3.0)")
-    parser.add_argument("--cache", type=Path, help="where its cache is or shall be (default: below ~/.cache/robocache)")
+    parser.add_argument("--cache", type=Path, help="the cache's folder (default: in ~/.cache/robocache)")
+    parser.add_argument("--policy", choices=["act", "small"], help="default: act if LeRobot is installed, else small")
     parser.add_argument(
-        "--policy", choices=["act", "small"], help="default: act where LeRobot is installed, else small"
+        "--on-error",
+        choices=["stop", "skip"],
+        default="stop",
+        help="skip: leave out, and name, episodes that cannot be read",
     )
-    parser.add_argument(
-        "--on-error", choices=["stop", "skip"], default="stop", help="skip: leave out by name what cannot be read"
-    )
-    parser.add_argument("--frames", choices=["by-time", "by-index"], help="which frame of a video is a row's")
-    parser.add_argument("--save", type=Path, default="policy.pt", help="where the policy shall be (default: policy.pt)")
+    parser.add_argument("--frames", choices=["by-time", "by-index"], help="how a row's frame is found in a video")
+    parser.add_argument("--save", type=Path, default="policy.pt", help="the policy's file (default: policy.pt)")
     parser.add_argument("--run", type=Path, help="train nothing; run this policy on the dataset's first frame")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: CUDA where it is usable)")
-    parser.add_argument("--picture", type=Path, help="where the loss shall be drawn, such as loss.png")
-    parser.add_argument("--record", type=Path, help="where the losses and times shall be written, such as loss.json")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: CUDA if it is usable)")
+    parser.add_argument("--picture", type=Path, help="draw the loss to this file, such as loss.png")
+    parser.add_argument("--record", type=Path, help="write the losses and times to this file, such as loss.json")
     options = parser.parse_args(arguments)
     try:
         if options.run:
@@ -192,17 +194,17 @@ def main(arguments=None):
     print(f"{name} on {loader.device}: {loader.num_anchors} frames, cameras: {', '.join(cameras)}")
 
     losses = []
-    epochs = chain.from_iterable(repeat(loader))  # one behind the other, each in an order of its own
+    epochs = chain.from_iterable(repeat(loader))  # one after the other, each in its own order
     for step, batch in enumerate(islice(epochs, options.steps), start=1):
         loss, parts = policy(batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(parts["l1_loss"])  # without what ACT adds for its latent variable
+        losses.append(parts["l1_loss"])  # without ACT's term for its latent variable
         if step % max(1, options.steps // 20) == 0:
             print(f"step {step:6}  loss {losses[-1]:.3f}")
     save_policy(options.save, policy, name, sizes, loader)
-    print(f"saved {options.save}; --run {options.save} gives its actions for a frame")
+    print(f"saved {options.save}; --run {options.save} prints its actions for a frame")
     print(loader.meter)
     if options.record:
         gpu = torch.cuda.get_device_name(loader.device) if "cuda" in str(loader.device) else None

@@ -1,11 +1,11 @@
-"""Trains LeRobot's ACT and Diffusion by lerobot-train on real recordings with two cameras: by LeRobot's loader, and by ours.
+"""Trains LeRobot's ACT and Diffusion by lerobot-train on real recordings with two cameras, with LeRobot's loader and with ours.
 
     python examples/train_lerobot.py bridge --folder out --steps 300 --result lerobot-bridge.json
 
-`bridge` is a folder of BridgeData V2 in RLDS. It becomes a LeRobot dataset by robocache.ingest and robocache.export. The last
-fifth of its episodes is held out. LeRobot's own `from_pretrained` loads each checkpoint, and its own dataset gives the held-out
-samples: ACT's mean distance from the normalised actions, and Diffusion's loss with fixed noise. It needs LeRobot 0.6.1:
-pip install 'lerobot[dataset,training,diffusion]'.
+`bridge` is a folder of BridgeData V2 in RLDS. robocache.ingest and robocache.export make a LeRobot dataset of it. The last
+fifth of its episodes is held out. LeRobot's own `from_pretrained` loads each checkpoint, and its own dataset loads the held-out
+samples. The validation loss is ACT's mean distance from the normalised actions, and Diffusion's loss with fixed noise. It needs
+LeRobot 0.6.1: pip install 'lerobot[dataset,training,diffusion]'.
 """
 
 import argparse
@@ -43,20 +43,20 @@ PREDICTED = (
 
 
 def prepare(source, folder):
-    """Returns the LeRobot dataset, and the numbers of its episodes to train on and to hold out."""
+    """Returns the LeRobot dataset, and the numbers of the episodes to train on and to hold out."""
     if not (folder / "set").exists():
         robocache.ingest(source, folder / "recorded", rate_hz=RATE_HZ, progress=False)
         robocache.export(
             folder / "recorded", folder / "set", to="lerobot", streams=list(RENAMED), rename=RENAMED, video=True
         )
     splits = robocache.open(folder / "recorded").episodes["split"].to_pylist()
-    found = [number for number, split in enumerate(splits) if split == "train"]  # "val" has the same episodes again
-    held = max(1, len(found) // 5)
-    return folder / "set", found[:-held], found[-held:]
+    numbers = [number for number, split in enumerate(splits) if split == "train"]  # "val" has the same episodes again
+    held = max(1, len(numbers) // 5)
+    return folder / "set", numbers[:-held], numbers[-held:]
 
 
 def train(root, out, policy, loader, seed, episodes, steps, batch_size, device):
-    """lerobot-train, in this process."""
+    """Runs lerobot-train in this process."""
     import lerobot.datasets.factory
     import robocache.lerobot
 
@@ -75,7 +75,7 @@ def train(root, out, policy, loader, seed, episodes, steps, batch_size, device):
 
 
 def validate(root, checkpoint, policy, episodes, device):
-    """Returns the loss on held-out episodes; LeRobot's own code loads the policy and the samples."""
+    """Returns the loss on held-out episodes. LeRobot's own code loads the policy and the samples."""
     import torch
     from lerobot.configs.policies import PreTrainedConfig
     from lerobot.datasets.factory import resolve_delta_timestamps
@@ -105,7 +105,7 @@ def validate(root, checkpoint, policy, episodes, device):
 
 
 def run(options, root, trained, held, policy, loader, seed):
-    """One training and its validation, in a process of its own."""
+    """Runs one training and its validation in a separate process."""
     given = {
         "root": str(root),
         "out": str(options.folder / f"{policy}-{LOADERS.index(loader)}-{seed}"),
@@ -160,11 +160,11 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at once")
     parser.add_argument("--result", type=Path)
-    parser.add_argument("--commit", help="for the result file, where the checkout has no git")
+    parser.add_argument("--commit", help="the commit for the result file, if the checkout has no git")
     options = parser.parse_args()
     options.folder = options.folder.resolve()
     root, trained, held = prepare(options.source, options.folder)
-    os.environ["XDG_CACHE_HOME"] = str(options.folder)  # the cache is made once, not by each process
+    os.environ["XDG_CACHE_HOME"] = str(options.folder)  # all processes share one cache
     open_cache(root)
     asked = list(itertools.product(options.policies, LOADERS, options.seeds))
     with ThreadPoolExecutor(options.jobs) as pool:

@@ -17,8 +17,8 @@ GPL3 = Path("/usr/share/common-licenses/GPL-3")
 class Component:
     name: str
     licence: str  # an SPDX expression
-    package: str  # of Debian, or of NVIDIA on PyPI
-    library: str  # that contains it
+    package: str  # Debian's package, or NVIDIA's on PyPI
+    library: str  # the library that contains it
     stated_as: str  # its name in the text of linked.cpp
 
 
@@ -38,12 +38,12 @@ OWN_LICENCE = "Apache-2.0"
 
 
 def linked(library: bytes) -> dict[str, str]:
-    """The versions that a library states of what it contains: {"zlib": "1.2.13", ...}."""
+    """Returns the versions of its components that a library states: {"zlib": "1.2.13", ...}."""
     texts = set(re.findall(rb"robocache-linked:([\x21-\x7e]+)", library))
     if len(texts) != 1:
         raise ValueError(f"states {len(texts)} times what is linked into it, not once")
     versions = dict(pair.split("=") for pair in texts.pop().decode().strip(";").split(";"))
-    # NVIDIA's headers state numbers: 13000 is 13.0, 3000001 is 3.0.1.
+    # NVIDIA's headers state versions as numbers: 13000 is 13.0, 3000001 is 3.0.1.
     for name, thousands in (("cudart", (1000, 10)), ("cccl", (1_000_000, 100, 1))):
         if name in versions:
             rest, parts = int(versions[name]), []
@@ -55,7 +55,7 @@ def linked(library: bytes) -> dict[str, str]:
 
 
 def versions_of(libraries: Mapping[str, bytes]) -> dict[Component, str]:
-    """Each component of a wheel with the libraries {its path: its bytes}, and its version."""
+    """Returns the version of each component of a wheel, from its libraries {path: bytes}."""
     stated = {path: linked(library) for path, library in libraries.items()}
     return {c: stated[c.library][c.stated_as] for c in COMPONENTS if c.library in stated}
 
@@ -66,7 +66,7 @@ def licence_expression(components: Mapping[Component, str]) -> str:
 
 
 def purl(component: Component, toolkit: Path | None) -> str | None:
-    """The package that the build took the component from, by which scanners know it; None for NVIDIA's own toolkit."""
+    """Returns the URL of the package that the build took the component from, for scanners; None for NVIDIA's own toolkit."""
     if component.library == CPU:
         command = ["dpkg-query", "-W", "-f", "${Version}", component.package]
         version = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -92,7 +92,7 @@ def bill(
     tools: Mapping[str, str],
     time: str,
 ) -> str:
-    """The CycloneDX 1.6 document of a wheel."""
+    """Returns the CycloneDX 1.6 document of a wheel."""
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -127,7 +127,7 @@ def bill(
 
 
 def licence_text(component: Component, toolkit: Path | None) -> str:
-    """The licence as the package has it that the component came from; `toolkit` is CUDA's folder."""
+    """Returns the licence from the component's package. `toolkit` is CUDA's folder."""
     if component.library == CPU:
         text = Path("/usr/share/doc", component.package, "copyright").read_text(encoding="utf-8")
         return text + (GPL3.read_text(encoding="utf-8") if component.licence == _GCC else "")
@@ -137,7 +137,7 @@ def licence_text(component: Component, toolkit: Path | None) -> str:
 
 
 def toolkit_of(build: Path) -> Path | None:
-    """The CUDA toolkit that a build folder compiled with."""
+    """Returns the CUDA toolkit with which a build folder was compiled."""
     for path in build.glob("CMakeFiles/*/CMakeCUDACompiler.cmake"):
         found = re.search(r'CMAKE_CUDA_COMPILER_TOOLKIT_ROOT "(.+)"', path.read_text(encoding="utf-8"))
         return Path(found[1]).resolve() if found else None

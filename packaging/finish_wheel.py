@@ -1,10 +1,10 @@
-"""Makes the wheel that is shipped of the one that pip built: its tag, its name, the SBOM, the licences of what is linked
-in, and the same bytes for the same contents.
+"""Makes the shipped wheel from the wheel that pip built. It sets the tag and the name, adds the SBOM and the licences of linked
+components, and gives equal contents equal bytes.
 
     python packaging/finish_wheel.py BUILT.whl BUILD_FOLDER OUT_FOLDER
 
-A wheel without the CUDA plugin is called robocache-cpu: an index has one wheel of a name, version and platform, and
-`pip install robocache` must not bring one without CUDA.
+A wheel without the CUDA plugin is called robocache-cpu, since an index has only one wheel for a name, version and platform, and
+`pip install robocache` must not install one without CUDA.
 """
 
 import base64
@@ -23,7 +23,7 @@ GLIBC = "2_28"
 
 
 def record(files: Mapping[str, bytes], name: str) -> bytes:
-    """RECORD for `files`, itself to be stored as `name`."""
+    """Returns the RECORD of `files`; its own path is `name`."""
     lines = [f"{path},sha256={_digest(content)},{len(content)}" for path, content in sorted(files.items())]
     return "\n".join([*lines, f"{name},,", ""]).encode()
 
@@ -33,7 +33,7 @@ def _digest(content: bytes) -> str:
 
 
 def write(path: Path, files: Mapping[str, bytes], epoch: int) -> None:
-    """A wheel of `files`, sorted, with its dist-info last and its RECORD anew."""
+    """Writes a wheel of `files`, sorted, with its dist-info last and a new RECORD."""
     dist_info = next(name.split("/")[0] for name in files if name.endswith(".dist-info/WHEEL"))
     files = {name: content for name, content in files.items() if name != f"{dist_info}/RECORD"}
     files[f"{dist_info}/RECORD"] = record(files, f"{dist_info}/RECORD")

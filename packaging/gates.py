@@ -1,4 +1,4 @@
-"""The gates of a wheel: each is a function over a wheel that says what is wrong, and in which file.
+"""The gates of a wheel. Each is a function that yields the faults of a wheel, with their files.
 
 python packaging/gates.py dist/*.whl
 """
@@ -28,10 +28,10 @@ NEWEST_GLIBC = (2, 28)
 SYSTEM_LIBRARIES = r"lib(c|m|dl|pthread|rt)\.so\.\d|ld-linux-(x86-64|aarch64)\.so\.\d"
 ARCHITECTURES = {"sm_80", "sm_90", "sm_100", "sm_120", "compute_90"}
 MEGABYTES = {"robocache": 20.0, "robocache_cpu": 5.0}
-# Their results are part of ours, or all copies go through them: a linker's own versions have other bits or are slow.
+# Functions that must be libc's: results depend on their bits, or all copies use them, and a linker's own versions may be slow.
 LIBC_KEEPS = {CPU: {"memcpy", "memset", "log", "pow", "sin"}, CUDA: {"memcpy"}}
 OWN = {CPU: r"__tvm_ffi_\w+", CUDA: r"robocache_cuda_\w+"}
-_WEAK = r"__cxa_pure_virtual|_ITM_\w+|__gmon_start__"  # nobody has to have them
+_WEAK = r"__cxa_pure_virtual|_ITM_\w+|__gmon_start__"  # symbols that may stay undefined
 FOREIGN = {CPU: rf"TVMFFI\w+|{_WEAK}", CUDA: _WEAK}
 BUILD_PATH = re.compile(rb"(?<![\w./-])/(?:home|root|work|tmp|build|builds|src|usr/src|usr/local|mnt|opt)/[\x21-\x7e]+")
 GATES: list[Callable[["Wheel"], Iterator[str]]] = []
@@ -87,7 +87,7 @@ class Wheel:
 
 @gate
 def search_path(wheel: Wheel) -> Iterator[str]:
-    """No RPATH: a library is found beside the package or nowhere."""
+    """No library has an RPATH, so that libraries are only found in the package."""
     for library in wheel.libraries:
         for path in re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", wheel.readelf(library, "-d")):
             yield f"{library}: searches {path}"
@@ -103,7 +103,7 @@ def needed(wheel: Wheel) -> Iterator[str]:
 
 @gate
 def undefined(wheel: Wheel) -> Iterator[str]:
-    """Undefined symbols are libc's and tvm-ffi's: none of torch, and none of our own that no source defines."""
+    """Undefined symbols are only libc's and tvm-ffi's: none is torch's, and none is ours without a definition."""
     for library in wheel.libraries:
         asked = [symbol for symbol in wheel.symbols(library) if not symbol.defined]
         for symbol in asked:
@@ -134,7 +134,7 @@ def glibc(wheel: Wheel) -> Iterator[str]:
 
 
 def sources() -> set[str]:
-    """The files of the package's folder: the files that git knows, or all where there is no git (an sdist)."""
+    """Returns the files of the package's folder: those that git tracks, or all without git (in an sdist)."""
     listed = subprocess.run(["git", "ls-files", "python/robocache"], cwd=ROOT, capture_output=True, text=True).stdout
     paths = listed.split() or [str(path.relative_to(ROOT)) for path in (ROOT / "python/robocache").rglob("*.*")]
     return {path.removeprefix("python/") for path in paths if "__pycache__" not in path}
@@ -150,7 +150,7 @@ def info_files(wheel: Wheel) -> set[str]:
 def missing(wheel: Wheel) -> Iterator[str]:
     others = {
         name for name in info_files(wheel) if "/licenses/" in name or "/sboms/" in name
-    }  # have gates of their own
+    }  # these have their own gates
     for name in sorted((sources() | set(wheel.expected) | info_files(wheel) - others) - set(wheel.names)):
         yield f"{name}: missing"
 
@@ -196,7 +196,7 @@ def build_path(wheel: Wheel) -> Iterator[str]:
 
 @gate
 def bill_of_materials(wheel: Wheel) -> Iterator[str]:
-    """The SBOM has each component in the version that the library states, and lies beside the wheel too."""
+    """The SBOM lists each component with the version that the library states. A copy is beside the wheel."""
     name = wheel.bill_name
     if name not in wheel.files:
         yield f"{name}: missing"
@@ -218,7 +218,7 @@ def bill_of_materials(wheel: Wheel) -> Iterator[str]:
 
 @gate
 def licences(wheel: Wheel) -> Iterator[str]:
-    """Each component's licence is in the expression, its text in the wheel, its name in NOTICE."""
+    """Each component's licence is in the expression, its text is in the wheel, and its name is in NOTICE."""
     linked = [component for component in components.COMPONENTS if component.library in wheel.expected]
     expected = components.licence_expression(dict.fromkeys(linked, ""))
     if wheel.metadata.get("License-Expression") != [expected]:
@@ -254,7 +254,7 @@ def metadata(wheel: Wheel) -> Iterator[str]:
 
 @gate
 def unchanged(wheel: Wheel) -> Iterator[str]:
-    """RECORD has the hash of each file, SHA256SUMS beside the wheel the hash of it."""
+    """RECORD has the hash of each file. SHA256SUMS beside the wheel has the wheel's hash."""
     name = f"{wheel.info}/RECORD"
     recorded = dict(line.rsplit(",", 2)[:2] for line in wheel.files.get(name, b"").decode().splitlines())
     for path in sorted(set(wheel.names) | recorded.keys()):
@@ -273,7 +273,7 @@ NOT_IN_SDIST = (".ci/", "bench/results/")
 
 
 def contents_of_sdist(path: Path) -> Iterator[str]:
-    """It has every file that git knows, and no other but its metadata."""
+    """The sdist has every file that git tracks, and no others except its metadata."""
     with tarfile.open(path) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames()}
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
@@ -287,7 +287,7 @@ def contents_of_sdist(path: Path) -> Iterator[str]:
 
 
 def faults(path: Path) -> dict[str, list[str]]:
-    """{gate: what it found} of those that found something."""
+    """Returns {gate: its faults} for the gates with faults."""
     if path.suffix == ".gz":
         found = {"contents_of_sdist": list(contents_of_sdist(path))}
         return {name: texts for name, texts in found.items() if texts}

@@ -1,5 +1,5 @@
-"""README.md for the page of a package index, as scikit-build-core asks for it: links into the repository lead nowhere
-there, so their text alone stays."""
+"""Makes README.md for the page of a package index, for scikit-build-core. Links into the repository do not work there, so only
+their text stays."""
 
 import re
 from collections.abc import Mapping

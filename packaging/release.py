@@ -1,6 +1,6 @@
-"""The gates of a release. Each is a function over a checkout that says what is wrong; nothing is published.
+"""The gates of a release. Each is a function that yields the faults of a checkout. Nothing is published.
 
-python packaging/release.py [GATE...]      all gates, or those named; --list says what each checks
+python packaging/release.py [GATE...]      all gates, or the named ones; --list describes them
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from pathlib import Path
 
 Gate = Callable[[Path], Iterator[str]]
 GATES: dict[str, Gate] = {}
-# Where else the version stands: (file, the words before it).
+# Other places of the version: (file, the words before it).
 VERSIONED = [
     ("CITATION.cff", "^version: "),
     ("packaging/chart/Chart.yaml", "^version: "),
@@ -42,14 +42,14 @@ def gate(function: Gate) -> Gate:
 
 
 def version_of(root: Path) -> str:
-    """CMakeLists.txt is the one file that decides the version."""
+    """Returns the version, which is defined in CMakeLists.txt."""
     found = re.search(r"project\(robocache VERSION ([\d.]+)", (root / "CMakeLists.txt").read_text())
     assert found is not None
     return found[1]
 
 
 def run(root: Path, *command: str, quiet: bool = False) -> str | None:
-    """Returns why a command failed, its last words where they are not shown; None if it succeeded."""
+    """Returns why a command failed, with its last output if that was not shown; None if it succeeded."""
     done = subprocess.run(command, cwd=root, capture_output=quiet, text=True)
     if done.returncode == 0:
         return None
@@ -111,7 +111,7 @@ def files(root: Path) -> Iterator[str]:
         yield fault
 
 
-# Commands that fetch, unless pip is kept to a folder.
+# Commands that download. pip does not if it only uses a folder.
 FETCHES = re.compile(r"\b(curl|wget|git|apt|apt-get|apk|dnf|conda|uv|npm)\b|\bpip\d? (?!.*--no-index)\w+")
 
 
@@ -156,7 +156,7 @@ LEFT_OUT = re.compile(r"\b(cupy|diffusers|jax|lerobot|pandas|ray|ROS 2)\b", re.I
 
 
 def skipped(results: Path) -> Counter[str]:
-    """How many tests each reason kept from running, from the JUnit files of a run."""
+    """Returns the number of skipped tests by reason, from the JUnit files of a run."""
     found: Counter[str] = Counter()
     for path in results.glob("*/*.xml"):
         report = ElementTree.parse(path).getroot()
@@ -232,7 +232,7 @@ def environments(root: Path) -> Iterator[str]:
 
 
 def other_than_here(sdist: Path, root: Path) -> Iterator[str]:
-    """The files of an sdist that the checkout does not have, or has otherwise."""
+    """Yields the files of an sdist that are missing or different in the checkout."""
     with tarfile.open(sdist) as archive:
         for member in archive:
             name = member.name.partition("/")[2]

@@ -1,8 +1,8 @@
-"""Checks that a name is defined once in its namespace, over all of src/, CUDA included.
+"""Checks that each name is defined once in its namespace, in all of src/, including CUDA.
 
-Two definitions of one type, inline function or inline variable in two files break the one-definition rule without a word:
-each file compiles, and the linker keeps either. -Wodr sees it only where both are compiled by g++ with LTO into one
-library; this reads the sources, so that it sees what nvcc compiles too. Unnamed namespaces are their files' own.
+Two definitions of a type, inline function or inline variable in two files break the one-definition rule silently: each file
+compiles, and the linker keeps one of them. -Wodr only sees it if g++ compiles both with LTO into one library. This script reads
+the sources, so it also covers files that nvcc compiles. Unnamed namespaces are separate for each file.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 
 SOURCES = Path("src/robocache")
-# Text that may hold a brace and is no code: comments, strings, characters, preprocessor lines.
+# Text that is no code but may contain a brace: comments, strings, characters, preprocessor lines.
 NO_CODE = re.compile(
     r"""//[^\n]*|/\*.*?\*/|R"(?P<tag>\w*)\(.*?\)(?P=tag)"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])'"""
     r"""|^[ \t]*\#(?:\\\n|[^\n])*""",
@@ -27,17 +27,17 @@ EVERY_FILE_MAKES_ONE = re.compile(r"\b(?:inline|constexpr|template)\b")
 
 
 def defined(head: str) -> str | None:
-    """The definition in `head`, the text before a brace or a semicolon: a name, or a function with its parameters."""
+    """Returns the definition in `head`, the text before a brace or a semicolon: a name, or a function with its parameters."""
     if match := TYPE.search(head):
         return match["name"]
     if "(" in head:
-        return head if EVERY_FILE_MAKES_ONE.search(head) else None  # else two of them in a library do not link
+        return head if EVERY_FILE_MAKES_ONE.search(head) else None  # two others in a library would not link anyway
     match = VARIABLE.search(head)
     return match and match["name"]
 
 
 def definitions(text: str) -> set[str]:
-    """The definitions of one file, each with its namespace, without the contents of unnamed namespaces."""
+    """Returns the definitions of one file, each with its namespace, without the contents of unnamed namespaces."""
     found = set()
     scopes: list[str | None] = []  # the name of each namespace; None for any other brace
     head = ""

@@ -1,8 +1,8 @@
-"""Checks that every import of the Python package points down the order of its rooms, and that nothing circles.
+"""Checks that every import in the Python package follows the order of its rooms, without circles.
 
-A module or subpackage of robocache imports those that stand before it in ROOMS; modules of one subpackage import each other
-in any order without a circle. An import within a function counts too, unless UPWARD lists it with a reason. One under
-`if TYPE_CHECKING` does not count: it never runs.
+A module or subpackage of robocache imports only those before it in ROOMS. Modules of one subpackage import each other in any
+order, without circles. Imports in functions count too, unless UPWARD lists them with a reason. Imports under `if TYPE_CHECKING`
+do not count, since they never run.
 """
 
 import ast
@@ -32,7 +32,7 @@ PACKAGE = Path("python/robocache")
 
 
 def imports(path: Path, module: str, modules: set[str]) -> Iterator[tuple[int, str]]:
-    """Line and module of each import of the package's own."""
+    """Yields the line and the module of each import from the package itself."""
     package = (
         ["robocache", *module.split(".")] if path.name == "__init__.py" else ["robocache", *module.split(".")][:-1]
     )

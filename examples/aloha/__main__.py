@@ -5,7 +5,7 @@
     python -m examples.aloha evaluate                    # 200 starts for each checkpoint, from checkpoint and spec alone
     python -m examples.aloha compare --result act.json   # ACT by LeRobot's loader and by ours
 
-With --policy mlp the policy sees the cube's position instead of the camera, and two CPU cores suffice. All is written below
+With --policy mlp the policy sees the cube's position instead of the camera, and two CPU cores suffice. Everything is written to
 --folder, and an interrupted command resumes when it is run again. It needs mujoco, torch and gym-aloha's files (pip install
 --no-deps gym-aloha); ACT needs LeRobot, and compare 'lerobot[dataset]'.
 """
@@ -25,7 +25,7 @@ PREDICTED = {
     "action's statistics at least 10 points below",
 }
 TITLES = {"act": "From the camera, LeRobot's ACT", "mlp": "From joints and the cube's position"}
-EXECUTE = 25  # ticks of a chunk of 50 that are carried out before the policy is asked again; with 10 it can stand still
+EXECUTE = 25  # ticks of a chunk of 50 that are executed before the policy runs again; with 10 it may stand still
 # How commands become the policy's numbers.
 WAYS = {
     "absolute": "as recorded, normalised by their statistics",
@@ -35,7 +35,7 @@ WAYS = {
 }
 
 
-# Each subcommand imports its own modules: the processes that it starts import this file anew, and need no torch.
+# Each subcommand imports its own modules, since processes that it starts import this file again, and need no torch.
 
 
 def record(given):
@@ -154,7 +154,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(
         prog="python -m examples.aloha", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--folder", type=Path, default="aloha", help="where everything is written (default: aloha)")
+    parser.add_argument("--folder", type=Path, default="aloha", help="the folder for all output (default: aloha)")
     commands = parser.add_subparsers(required=True, metavar="record | train | evaluate | compare")
 
     command = commands.add_parser("record", help="the expert's demonstrations, into a cache")
@@ -162,7 +162,7 @@ def main(arguments=None):
     command.add_argument(
         "--no-camera", action="store_true", help="joints and cube position are enough for --policy mlp"
     )
-    command.add_argument("--workers", type=int, help="processes (default: one a core)")
+    command.add_argument("--workers", type=int, help="processes (default: one per core)")
     command.set_defaults(run=record)
 
     command = commands.add_parser("train", help="a policy, by robocache.Loader; a checkpoint averages its weights")
@@ -173,7 +173,7 @@ def main(arguments=None):
     command.add_argument("--every", type=int, default=500, help="steps from checkpoint to checkpoint")
     command.add_argument("--image-size", type=int, default=128, help="pixels that a frame is resized to in the batch")
     command.add_argument(
-        "--shift", type=int, default=4, help="pixels that a frame is moved by at random, at most (default: 4)"
+        "--shift", type=int, default=4, help="the most pixels by which a frame is moved at random (default: 4)"
     )
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--actions", choices=WAYS, default="absolute", help="how commands become the policy's numbers")
@@ -182,12 +182,12 @@ def main(arguments=None):
 
     command = commands.add_parser("evaluate", help="rollouts of the checkpoints, from the same starts each")
     command.add_argument("--policy", choices=["act", "mlp"], default="act")
-    command.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the training runs")
+    command.add_argument("--seeds", type=int, nargs="+", default=[0], help="the seeds of the training runs")
     command.add_argument("--actions", choices=WAYS, nargs="+", default=["absolute"], help="of the training runs")
     command.add_argument("--rollouts", type=int, default=200)
-    command.add_argument("--execute", type=int, default=EXECUTE, help="ticks of a chunk of 50 that are carried out")
-    command.add_argument("--workers", type=int, help="processes (default: one a core)")
-    command.add_argument("--device", default="cpu", help="of the policy (default: cpu)")
+    command.add_argument("--execute", type=int, default=EXECUTE, help="ticks of a chunk of 50 that are executed")
+    command.add_argument("--workers", type=int, help="processes (default: one per core)")
+    command.add_argument("--device", default="cpu", help="the policy's device (default: cpu)")
     command.add_argument("--film", type=Path, help="draw 16 rollouts of the first seed: FILM.png and FILM.gif")
     command.add_argument("--result", type=Path, help="write a result file")
     command.add_argument("--commit", help="for the result file, where the checkout has no git")
@@ -209,14 +209,18 @@ def main(arguments=None):
         default=["96x96", "192x192", "256x256", "480x640"],
         help="heights and widths of recorded frames",
     )
-    command.add_argument("--cores", type=int, nargs="*", default=[2, 4, 8, 16], help="to which the loaders are held")
+    command.add_argument("--cores", type=int, nargs="*", default=[2, 4, 8, 16], help="numbers of cores for the loaders")
     command.add_argument("--rollouts", type=int, default=200)
     command.add_argument(
-        "--workers", type=int, nargs="+", default=[4, 8, 16], help="of the DataLoader: the fastest is taken"
+        "--workers",
+        type=int,
+        nargs="+",
+        default=[4, 8, 16],
+        help="workers of the DataLoader; the fastest number is used",
     )
     command.add_argument("--seconds", type=float, default=3.0, help="for each speed")
     command.add_argument("--device", help="cpu, cuda, cuda:1 (default: CUDA where it is usable)")
-    command.add_argument("--result", type=Path, required=True, help="where the result file is written")
+    command.add_argument("--result", type=Path, required=True, help="the result file to write")
     command.add_argument("--commit", help="for the result file, where the checkout has no git")
     command.set_defaults(run=compare)
 

@@ -1,7 +1,8 @@
-"""Three loaders train one policy: LeRobot's dataset in a DataLoader, ours on that dataset, and ours on the recording's own clocks.
+"""Trains one policy with three loaders: LeRobot's dataset in a DataLoader, ours on that dataset, and ours on the recording's
+own clocks.
 
 Within a seed all arms begin with the same weights. The first two draw the same rows of the same LeRobot dataset in the same
-order, and their samples are compared bit for bit. Each arm is trained in a process of its own.
+order, and their samples are compared bit for bit. Each arm is trained in its own process.
 """
 
 import itertools
@@ -25,7 +26,7 @@ from .record import record
 from .scene import TICK_S
 from .train import Step, make_loader, train
 
-SHIFT = 4  # pixels that a step of training moves its frames by, at most
+SHIFT = 4  # the most pixels by which a training step moves its frames
 THEIRS, ON_THEIRS, OURS = "LeRobot's loader", "ours, the same dataset", "ours, the recording"
 FROM_JPEGS = "ours, from JPEGs"
 ARMS = {
@@ -57,14 +58,14 @@ def _limit(cores):
 
 
 def apart(function, *arguments, cores=None):
-    """Calls a function in a process of its own, on some of the cores if that is asked for, and returns its result."""
+    """Calls a function in its own process, on the given cores only if they are set, and returns its result."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _limit, (cores,)) as pool:
         return pool.submit(function, *arguments).result()
 
 
 class Demonstrations:
-    """Holds the recorded demonstrations, the LeRobot dataset that is exported from them, and the cache of raw frames that is ingested
-    from that."""
+    """The recorded demonstrations, the LeRobot dataset exported from them, and the cache of raw frames ingested from the
+    dataset."""
 
     def __init__(self, folder):
         self.recorded, self.set, self.cache = (folder / name for name in ("demonstrations", "lerobot", "lerobot.cache"))
@@ -140,7 +141,7 @@ def endless(loader):
 
 
 class AsRecorded:
-    """Batches of the LeRobot dataset as the policy is given them: on the device, normalised by the recording's statistics."""
+    """The LeRobot dataset's batches for the policy: on the device, normalised by the recording's statistics."""
 
     def __init__(self, batches, native):
         self.batches, self.native, self.device = batches, native, native.device
@@ -162,7 +163,8 @@ class AsRecorded:
 
 
 def check_equal(of, batch_size, batches=4):
-    """Checks that LeRobot's samples are those of Loader.from_lerobot, bit for bit, frames as bytes. Returns how many it compared."""
+    """Checks that LeRobot's samples equal those of Loader.from_lerobot, bit for bit, frames as bytes. Returns the number of
+    samples."""
     order = of.order(batches, batch_size)
     for decoder in decoders():
         ours = iter(of.on_theirs(batch_size, None))
@@ -176,14 +178,14 @@ def check_equal(of, batch_size, batches=4):
 
 def decoders():
     try:
-        import torchcodec  # noqa: F401  finds FFmpeg's libraries, or does not
+        import torchcodec  # noqa: F401  fails without FFmpeg's libraries
     except (ImportError, OSError, RuntimeError):
         return ["pyav"]
     return ["torchcodec", "pyav"]
 
 
 def batch_ms(batches, seconds, ahead=8):
-    """Milliseconds a batch, behind the first `ahead`."""
+    """Returns the milliseconds per batch, after the first `ahead` batches."""
     for number, batch in enumerate(batches):
         if number == ahead:
             batch[STATE].sum().item()  # waits for the device
@@ -194,7 +196,7 @@ def batch_ms(batches, seconds, ahead=8):
 
 
 def step_ms(native, seconds):
-    """Milliseconds a step of ACT, on one batch again and again."""
+    """Returns the milliseconds per step of ACT, on one batch again and again."""
     batch = next(native)
     keys = {key: native.dataset.streams[key].shape[-1] for key in (STATE, ACTION)}
     policy = build("act", keys, 128).to(native.device)
@@ -212,14 +214,14 @@ def step_ms(native, seconds):
 
 def theirs_ms(of, order, native, workers, decoder, batch_size, seconds):
     pinned = str(native.device).startswith("cuda")
-    # Each worker has opened most of the videos before the clock starts.
+    # So many that each worker has opened most of the videos before the clock starts.
     ahead = workers * max(6, math.ceil(1.5 * len(of.succeeded()) / batch_size))
     endlessly = itertools.islice(itertools.cycle(order), 1_000_000)
     return batch_ms(AsRecorded(of.theirs(endlessly, workers, decoder, pinned), native), seconds, ahead)
 
 
 def measure_settings(of, device, batch_size, workers, seconds):
-    """How long LeRobot's batches take by decoder and workers."""
+    """Returns the time of LeRobot's batches by decoder and number of workers."""
     native, order = of.ours(batch_size, device), of.order(64, batch_size)
     tried = [
         {
@@ -237,7 +239,7 @@ def measure_settings(of, device, batch_size, workers, seconds):
 
 
 def measure_all(of, device, batch_size, workers, decoder, seconds):
-    """How long batches take where nothing else is done, beside a step of the policy."""
+    """Returns the time of batches alone, and of a step of the policy."""
     native = of.ours(batch_size, device)
     on_theirs = AsRecorded(endless(of.on_theirs(batch_size, device)), native)
     times = {
@@ -249,7 +251,7 @@ def measure_all(of, device, batch_size, workers, decoder, seconds):
 
 
 def measure_frames(of, device, batch_size, workers, decoder, seconds):
-    """The same for a set of which a batch's frames are decoded anew, as where the pixels of all do not fit into memory."""
+    """As measure_all, for a dataset whose frames are decoded for each batch, as if the pixels did not fit into memory."""
     native = of.ours(batch_size, device, image_size=0, memory=robocache.Memory(residency={CAMERA: "device"}))
     rows = json.loads((of.set / "meta/info.json").read_text())["total_frames"]
     generator = torch.Generator().manual_seed(0)
@@ -262,7 +264,7 @@ def measure_frames(of, device, batch_size, workers, decoder, seconds):
 
 
 def measure(of, folder, device, batch_size, workers, sweep, frame_sizes, cores, seconds):
-    """Measures what `folder`/loading.json lacks, and returns all of it."""
+    """Measures the parts that `folder`/loading.json lacks, and returns all of it."""
     kept = folder / "loading.json"
     loading = json.loads(kept.read_text()) if kept.exists() else {}
 
@@ -311,7 +313,7 @@ def train_arm(of, folder, arm, seed, steps, every, batch_size, device, best):
 
 
 def explained(arms):
-    """What the arms share, what each is, and whether the first two are one training."""
+    """Returns a text about the arms: their common settings, each arm, and whether the first two are the same training."""
     policies = {(arm["name"], arm["seed"]): [point["policy"] for point in arm["curve"]] for arm in arms}
     same = all(policies[name, seed] == policies[THEIRS, seed] for name, seed in policies if name == ON_THEIRS)
     words = {
@@ -338,7 +340,7 @@ def compare(
     result,
     commit,
 ):
-    """Trains and rolls out what has not been yet, and writes the result file."""
+    """Trains and rolls out the policies that are missing, and writes the result file."""
     from .evaluate import evaluate_run
 
     of = Demonstrations(folder)

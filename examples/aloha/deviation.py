@@ -1,8 +1,8 @@
-"""How much of a joint's deviation a trained policy keeps in its commands. What it keeps is not corrected.
+"""Measures which share of a joint's deviation a trained policy keeps in its commands. The kept part is not corrected.
 
     python -m examples.aloha.deviation --folder aloha --result bench/results/aloha-training-deviation.json
 
-It needs policies from joints and cube: train --policy mlp --actions absolute, and the same with per-step.
+It needs policies trained by train --policy mlp --actions absolute, and by the same with per-step.
 """
 
 import argparse
@@ -21,8 +21,8 @@ STEPS = (0, 12, 24)  # of a chunk
 
 
 def kept(path, run, way, seed=0, moments=2048):
-    """Moves the joints of demonstrated moments at random, and returns the share of that by which commands move along, a
-    number for each of STEPS."""
+    """Moves the joints of demonstrated moments at random. Returns the share by which commands move with them, for each of
+    STEPS."""
     loader = make_loader(path, camera=False, batch_size=moments, device="cpu", seed=seed, way=way)
     policy = load(checkpoints(run)[-1])
     batch = next(loader)

@@ -1,16 +1,16 @@
-"""Why clocks matter: reach a part on a moving belt, seen by a camera whose frames come late.
+"""Shows why clocks matter: a tool reaches a part on a moving belt, seen by a camera whose frames arrive late.
 
     python -m examples.conveyor record                 # 200 demonstrations: streams, and rows as LeRobot datasets
     python -m examples.conveyor train                  # three arms, two delays, three seeds: 15 policies
     python -m examples.conveyor evaluate               # 200 rollouts of each
     python -m examples.conveyor compare                # a table, and a result file for each delay
 
-Every command goes on where it was stopped. The arms have the same demonstrations, policy and steps of training:
+An interrupted command resumes when it is run again. The arms have the same demonstrations, policy and training steps:
   rows     rows of a fixed 30 fps in LeRobot's format: each row has the newest frame that had arrived at its moment
-  stamps   the same rows, and each frame's age as a feature that was added by hand
+  stamps   the same rows, with each frame's age as a feature added by hand
   clocks   streams on their own clocks: frames with the camera's stamps, ages from the loader, one policy for every delay
-On the belt each gets its windows from robocache.live.Aligner. It needs mujoco, torch and Pillow; frames are rendered without a
-display through EGL (Debian: libegl1 and libgl1), or as MUJOCO_GL says.
+On the belt each arm gets its windows from robocache.live.Aligner. It needs mujoco, torch and Pillow; frames are rendered
+without a display through EGL (Debian: libegl1 and libgl1), or as MUJOCO_GL says.
 """
 
 import argparse
@@ -33,7 +33,7 @@ WITHIN_MM = range(1, 13)
 
 
 def runs_of(given):
-    """Yields (arm, delay, seed, folder) of the policies. Clocks have one for all delays."""
+    """Yields (arm, delay, seed, folder) of the policies. The arm "clocks" has one policy for all delays."""
     for arm in given.arms:
         for delay in given.delays_ms[:1] if arm == "clocks" else given.delays_ms:
             for seed in given.seeds:
@@ -73,7 +73,7 @@ def load(given, folder):
 
 
 def film(given):
-    """Draws the first 8 parts as rows and as clocks reach them, at the longest delay."""
+    """Draws how the arms "rows" and "clocks" reach the first 8 parts, at the longest delay."""
     delay, films, near = given.delays_ms[-1], [], []
     for arm in ("rows", "clocks"):
         folder = (
@@ -167,28 +167,35 @@ def main(arguments=None):
     ):
         command = commands.add_parser(function.__name__, help=about, description=about)
         command.set_defaults(function=function)
-        command.add_argument("--folder", type=Path, default=Path("conveyor"), help="of all that is written (conveyor)")
+        command.add_argument(
+            "--folder", type=Path, default=Path("conveyor"), help="the folder for all output (conveyor)"
+        )
         command.add_argument("--delays-ms", type=int, nargs="+", default=[30, 60], help="mean delays of frames (30 60)")
         if function is record:
             command.add_argument("--episodes", type=int, default=200, help="demonstrations (200)")
-            command.add_argument("--seed", type=int, default=0, help="of the demonstrations (0)")
+            command.add_argument("--seed", type=int, default=0, help="the demonstrations' seed (0)")
             continue
         command.add_argument("--arms", nargs="+", default=list(learn.ARMS), choices=learn.ARMS, metavar="ARM",
                              help="rows, stamps, clocks (all)")  # fmt: skip
-        command.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the training (0 1 2)")
+        command.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="the training's seeds (0 1 2)")
         if function is compare:
             command.add_argument(
-                "--out", type=Path, default=Path("bench/results"), help="of the result files (bench/results)"
+                "--out",
+                type=Path,
+                default=Path("bench/results"),
+                help="the folder for the result files (bench/results)",
             )
             continue
         command.add_argument("--device", default="cpu", help="cpu (default) or cuda")
-        command.add_argument("--threads", type=int, default=1, help="of torch on the CPU (1)")
+        command.add_argument("--threads", type=int, default=1, help="torch's threads on the CPU (1)")
         if function is train:
             command.add_argument("--steps", type=int, default=3000)
             command.add_argument("--batch-size", type=int, default=64)
         else:
             command.add_argument("--rollouts", type=int, default=200)
-            command.add_argument("--rollouts-seed", type=int, default=1_000_000, help="of parts and delays (1000000)")
+            command.add_argument(
+                "--rollouts-seed", type=int, default=1_000_000, help="the seed of parts and delays (1000000)"
+            )
             command.add_argument(
                 "--film", type=Path, help="draw 8 rollouts each of rows and clocks: FILM.png and FILM.gif"
             )

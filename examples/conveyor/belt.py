@@ -1,8 +1,9 @@
 """A part on a moving belt, a tool that comes down on it, and a camera whose frames arrive late.
 
-The belt carries the part at 0.1 to 0.4 m/s, drawn for each episode. A gantry moves the tool to the commanded x and y. At LOWER_S
-the cell lowers the tool, and where its tip touches decides. The camera has its own clock of about 30 Hz. A frame arrives some
-tens of milliseconds after its moment: the load of the link changes slowly, and frames arrive in order.
+The belt carries the part at 0.1 to 0.4 m/s, drawn for each episode. A gantry moves the tool to the commanded x and y. At
+LOWER_S the cell lowers the tool; the position that its tip touches counts. The camera has its own clock of about 30 Hz. A frame
+arrives some tens of milliseconds after its moment. The delay changes slowly, with the load of the link, and frames arrive in
+order.
 """
 
 import io
@@ -16,10 +17,10 @@ from PIL import Image
 
 STEPS_HZ, COMMAND_STEPS, ROW_STEPS = 480, 4, 16  # physics; a command every 1/120 s; a row every 1/30 s
 SECONDS, LOWER_S = 1.3, 1.05
-HEIGHT, WIDTH = 32, 96  # of a frame, in pixels of 6.7 mm
-LAG_S = 0.054  # how far the gantry runs behind a moving command that it holds for 1/120 s
+HEIGHT, WIDTH = 32, 96  # a frame's size, in pixels of 6.7 mm
+LAG_S = 0.054  # the gantry's delay behind a moving command that is held for 1/120 s
 ABOVE_M, TOUCH_M = 0.06, 0.02  # the tool's height while it waits, and the top of the part
-NEAR_M = 0.003  # a tip this close to the part's centre has it
+NEAR_M = 0.003  # a tip this close to the part's centre has reached it
 SPEED_M_S = (0.1, 0.4)
 # The delay of a frame is drawn from a log-normal distribution: its standard deviation is this share of its mean.
 DELAY_SPREAD, DELAY_MEMORY_S = 0.6, 0.3
@@ -67,7 +68,7 @@ class Camera:
         return file.getvalue()
 
     def close_up(self, data):
-        """Returns what lies around the part, from above, a millimetre a pixel: uint8 [96, 96, 3]."""
+        """Returns a view of the part from above, with pixels of a millimetre: uint8 [96, 96, 3]."""
         if self.above is None:
             self.above = mujoco.Renderer(self.model, 96, 96)
             self.model.vis.global_.fovy = 0.096
@@ -110,17 +111,17 @@ class Episode:
         return self.part_at(self.step / STEPS_HZ + LAG_S)
 
     def push(self):
-        """Returns what a demonstration adds to the command until shortly before the tool comes down. A policy that sees the tool
-        beside the part learns to look at the part."""
+        """Returns an offset that a demonstration adds to the command until shortly before the tool comes down. Since the tool
+        is then beside the part, the policy learns to look at the part."""
         seconds = self.step / STEPS_HZ
         return max(0.0, 1 - seconds / (LOWER_S - 0.2)) * 0.04 * np.sin(self.sway * seconds + self.sway[::-1])
 
     def arrivals(self, delay_s):
-        """Returns when each frame arrives with this mean delay. None overtakes another."""
+        """Returns when each frame arrives with this mean delay, in the order of the frames."""
         return np.maximum.accumulate(self.stamps + np.round(1e9 * delay_s * self.delays).astype(np.int64))
 
     def look(self):
-        """Takes a frame if it is its moment."""
+        """Takes a frame if one is due."""
         if len(self.files) < len(self.frame_steps) and self.frame_steps[len(self.files)] == self.step:
             self.files.append(self.camera.png(self.data))
 
@@ -144,7 +145,7 @@ class Episode:
 
 
 def draw_delays(rng, frames):
-    """Returns delays of mean 1: log-normal, each like the one before it."""
+    """Returns log-normal delays of mean 1, each correlated with the one before."""
     keeps = np.exp(-1 / 30 / DELAY_MEMORY_S)
     noise = rng.standard_normal(frames)
     for k in range(1, frames):

@@ -1,4 +1,5 @@
-"""The same demonstrations twice: streams on their own clocks, and for each delay rows of a fixed 30 fps as a LeRobot dataset."""
+"""Records the same demonstrations twice: as streams on their own clocks, and for each delay as rows of a fixed 30 fps in a
+LeRobot dataset."""
 
 import shutil
 from contextlib import ExitStack
@@ -14,16 +15,16 @@ ROWS = range(int(SECONDS * STEPS_HZ / ROW_STEPS))
 
 
 def row_of(row, arrivals, stamps):
-    """Returns what a recorder with a fixed 30 fps stores at a row: the newest frame that has arrived, and its age in seconds. The
-    recorder ignores the age unless its user adds it by hand. None before the first frame has arrived."""
+    """Returns the values that a recorder with a fixed 30 fps has at a row: the newest frame that has arrived, and its age in
+    seconds, which recorders only store if their user adds it. None before the first frame has arrived."""
     moment = time_ns(row * ROW_STEPS)
     frame = int(np.searchsorted(arrivals, moment, "right")) - 1
     return None if frame < 0 else (frame, (moment - stamps[frame]) / 1e9)
 
 
 def record(folder, episodes, delays_ms, seed):
-    """Writes the cache of streams, the datasets of rows and the caches that loaders read them from. Returns how many demonstrations
-    had the part."""
+    """Writes the cache of streams, the datasets of rows and their caches. Returns the number of demonstrations that reached the
+    part."""
     shutil.rmtree(folder, ignore_errors=True)
     camera, progress, near = Camera(), Progress("recording", episodes), 0
     with ExitStack() as stack:
@@ -38,7 +39,7 @@ def record(folder, episodes, delays_ms, seed):
                 to.append(ACTION, moments, commands)
             for delay, table in tables.items():
                 arrivals = episode.arrivals(delay / 1e3)
-                rows = {row: found for row in ROWS if (found := row_of(row, arrivals, episode.stamps))}
+                rows = {row: values for row in ROWS if (values := row_of(row, arrivals, episode.stamps))}
                 moments_of_rows = np.array([time_ns(row * ROW_STEPS) for row in rows])
                 samples = [row * ROW_STEPS // COMMAND_STEPS for row in rows]
                 with table.episode(task="reach the part", success=episode.success) as to:

@@ -1,4 +1,4 @@
-"""A trained policy on the belt: rings take what arrives, an aligner makes the policy's windows, chunks give the command."""
+"""Runs a trained policy on the belt: rings take rows, an aligner makes the policy's windows, and chunks give the commands."""
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ FINE_S = np.arange(0, ACTIONS_S[-1], 0.001)  # a chunk's commands change in stra
 
 
 class Robot:
-    """One rollout: what its process would do on the robot."""
+    """One rollout, as the process on the robot would run it."""
 
     def __init__(self, episode, spec, arm, delay_s):
         self.episode, self.arm = episode, arm
@@ -27,7 +27,7 @@ class Robot:
         self.chunks = live.Chunks("newest")
         self.command = episode.data.ctrl[:2].copy()
         self.pushed, self.ages_ms = 0, []
-        self.film, self.over = [], False  # the last moments until the tip touches
+        self.film, self.over = [], False  # the frames of the last moments before the tip touches
 
     def window(self):
         """Returns the policy's window every 1/30 s; None before the first frame.
@@ -43,10 +43,10 @@ class Robot:
                 self.pushed += 1
             batch = self.aligner.latest()
         else:
-            found = row_of(self.episode.step // ROW_STEPS, self.arrivals, self.episode.stamps)
-            if found is None:
+            row = row_of(self.episode.step // ROW_STEPS, self.arrivals, self.episode.stamps)
+            if row is None:
                 return None
-            frame, age_s = found
+            frame, age_s = row
             self.rings[CAMERA].push(now, self.episode.files[frame], arrival_ns=now)
             if self.arm == "stamps":
                 self.rings[AGE].push(now, np.float32(age_s), arrival_ns=now)

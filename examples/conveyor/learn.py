@@ -1,4 +1,4 @@
-"""One policy for all arms, trained by the Loader on what each arm has stored."""
+"""Trains the same kind of policy for all arms, with a Loader of each arm's own data."""
 
 import time
 from itertools import chain, repeat
@@ -18,7 +18,7 @@ ARMS = ("rows", "stamps", "clocks")
 
 
 def make_loader(demonstrations, arm, delay_ms, *, batch_size, seed, device):
-    """Returns the loader of an arm. The streams of "clocks" are the same for every delay: their stamps are the camera's."""
+    """Returns an arm's loader. The streams of "clocks" are the same for every delay, since their stamps are the camera's."""
     windows = {CAMERA: Window(FRAMES_S), ACTION: Window(ACTIONS_S, normalize="min_max")}
     if arm == "stamps":
         windows[AGE] = Window(FRAMES_S)
@@ -35,14 +35,14 @@ def make_loader(demonstrations, arm, delay_ms, *, batch_size, seed, device):
 
 
 def ages_of(batch, arm):
-    """Returns the age of each frame in tenths of a second, [B, frames]; 0 where the arm has none."""
+    """Returns the age of each frame in tenths of a second, [B, frames]; 0 if the arm has no ages."""
     if arm == "clocks":
         return batch[f"{CAMERA}_age"].float() / 1e8
     return 10 * batch[AGE] if arm == "stamps" else torch.zeros_like(batch[f"{CAMERA}_is_pad"], dtype=torch.float32)
 
 
 class Policy(nn.Module):
-    """Computes a chunk of normalised commands from three frames, their ages and which of the earlier two are missing.
+    """Computes a chunk of normalised commands from three frames, their ages, and whether the first two are missing.
 
     Two convolutions find points in each frame: each channel's mean position, weighted by a softmax.
     """

@@ -2,8 +2,8 @@
 
 
 def draw(plt, contents):
-    """Returns a figure of result files, one for each delay: how old frames were, the loss at the longest delay, and how often each
-    arm's tool came how close."""
+    """Returns a figure of the result files, one for each delay: the ages of frames, the loss at the longest delay, and the
+    distribution of each arm's distances."""
     figure, (ages, loss, *panels) = plt.subplots(
         1, 2 + len(contents), figsize=(3.6 * (2 + len(contents)), 3.2), layout="constrained"
     )

@@ -43,13 +43,13 @@ STEP_NS = 2_000_000
 FRAME_STEPS, ACTION_STEPS = 17, 5  # a frame every 34 ms, a command every 10 ms
 LEAD_S = 0.06  # the arm's delay behind its command
 PIXELS, VIEW_M = 24, 1.1  # the side of a frame, in pixels and in meters
-NEAR_M = 0.03  # a tip this close is at the ball
+NEAR_M = 0.03  # a tip this close has reached the ball
 FRAMES_S = [-0.204, -0.102, 0.0]
 ACTIONS_S = [k / 50 for k in range(15)]
 
 
 def ball_path(rng):
-    """Returns the path of a ball on a circle: its position at a moment in seconds."""
+    """Returns the path of a ball on a circle: a function from seconds to its position."""
     center = np.array([0.38, 0.0]) + rng.uniform(-0.04, 0.04, 2)
     radius, speed, phase = rng.uniform(0.08, 0.14), rng.choice([-1, 1]) * rng.uniform(2.5, 4), rng.uniform(0, 6.28)
     return lambda t: center + radius * np.array([np.cos(speed * t + phase), np.sin(speed * t + phase)])
@@ -63,7 +63,7 @@ def joints_of(point):
 
 
 def frame_of(ball):
-    """Returns the image of a camera above the table, a bright spot: uint8 [PIXELS, PIXELS, 1]."""
+    """Returns the image of a camera above the table, in which the ball is a bright spot: uint8 [PIXELS, PIXELS, 1]."""
     x, y = (np.arange(PIXELS) + 0.5) / PIXELS * VIEW_M - [[VIEW_M / 2 - 0.3], [VIEW_M / 2]]
     return (255 * np.exp(-((x[None] - ball[0]) ** 2 + (y[:, None] - ball[1]) ** 2) / 0.08**2)).astype(np.uint8)[
         ..., None
@@ -71,7 +71,7 @@ def frame_of(ball):
 
 
 class Arm:
-    """The physics."""
+    """The simulated arm."""
 
     def __init__(self, ball):
         self.model = mujoco.MjModel.from_xml_string(ARM)
@@ -96,7 +96,7 @@ def record_demonstrations(path, episodes, seconds, seed):
             stamps = 1_000_000_000 + np.arange(int(seconds * 1e9 / STEP_NS)) * STEP_NS
             seconds_of = (stamps - stamps[0]) / 1e9
             commands = np.array([joints_of(ball(t + LEAD_S)) for t in seconds_of], np.float32)
-            # The arm is pushed about, so that the policy learns to come back, and to look at the ball rather than at the arm.
+            # The arm is pushed, so that the policy learns to return to the ball, and to look at the ball instead of the arm.
             pushes = np.sum(
                 [0.15 * np.sin(np.outer(seconds_of, rng.uniform(1, 9, 2)) + rng.uniform(0, 6, 2)) for _ in "123"], 0
             )
@@ -165,8 +165,8 @@ def train(path, steps, seed):
 
 
 def robot(pipe, seed, seconds, delay_s):
-    """The arm's process: sends each row as ("joint" or "front", stamp, row), takes commands, and at the end sends the tip's distances
-    from the ball."""
+    """Runs as the arm's process: sends each row as ("joint" or "front", stamp, row), takes commands, and at the end sends the
+    tip's distances from the ball."""
     rng = np.random.default_rng(seed)
     ball = ball_path(rng)
     arm = Arm(ball)
@@ -181,11 +181,11 @@ def robot(pipe, seed, seconds, delay_s):
                 command = pipe.recv()
             joints, tip = arm.step(command)
             stamp = began + step * STEP_NS
-            there = ball(step * STEP_NS / 1e9)
-            apart.append(np.hypot(*(tip - there)))
+            ball_position = ball(step * STEP_NS / 1e9)
+            apart.append(np.hypot(*(tip - ball_position)))
             pipe.send(("joint", stamp, joints))
             if step % FRAME_STEPS == 0:
-                coming.append((stamp + (delay_s + rng.uniform(0, 0.004)) * 1e9, stamp, frame_of(there)))
+                coming.append((stamp + (delay_s + rng.uniform(0, 0.004)) * 1e9, stamp, frame_of(ball_position)))
             step += 1
         while coming and coming[0][0] <= now:
             pipe.send(("front", *coming.popleft()[1:]))
@@ -207,7 +207,8 @@ def latest_of_everything(rows, now):
 
 
 def drive(policy, spec, recorded, *, aligned, seconds, delay_s, seed):
-    """Lets the arm follow a ball. Returns the tip's distance from it at each step, and the ages of the frames that the policy saw."""
+    """Lets the arm follow a ball. Returns the tip's distance from the ball at each step, and the ages of the policy's
+    frames."""
     rings = {
         "joint": live.Ring((2,), "float32", span_s=5.0),
         "front": live.Ring((PIXELS, PIXELS, 1), "uint8", span_s=5.0, codec="raw"),
@@ -275,7 +276,7 @@ def draw(path, trained, runs):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--out", type=Path, default=Path("live_arm"), help="folder of all that is written (default live_arm)"
+        "--out", type=Path, default=Path("live_arm"), help="the folder for all output (default live_arm)"
     )
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each of the two drives (default 10)")
     parser.add_argument("--delay-ms", type=float, default=80.0, help="how late frames come (default 80)")
@@ -303,7 +304,7 @@ def main():
             delay_s=given.delay_ms / 1e3,
             seed=given.seed + 1000,
         )
-        settled = apart[len(apart) // 4 :]  # without the begin
+        settled = apart[len(apart) // 4 :]  # without the start
         runs[name] = {"apart": apart, "ages": ages, "success": float((settled < NEAR_M).mean())}
         print(
             f"{name}: {100 * runs[name]['success']:.0f} % of the time within {100 * NEAR_M:g} cm, {100 * np.median(settled):.1f} cm "

@@ -1,11 +1,11 @@
-"""Records demonstrations of a metaworld task, trains a policy on them, and lets it do the task from starts that it has not seen.
+"""Records demonstrations of a metaworld task, trains a policy on them, and tests the policy from unseen starts.
 
     python -m examples.metaworld record        # scripted expert: 100 episodes
     python -m examples.metaworld train
     python -m examples.metaworld evaluate      # 200 starts, from the checkpoint and its spec alone
 
-`compare` does all of it for several seeds. Everything is written below --folder, and what was interrupted continues. It needs metaworld
-and torch: pip install '.[examples]' in the checkout.
+`compare` does all of it for several seeds. Everything is written to --folder, and an interrupted command resumes when it is run
+again. It needs metaworld and torch: pip install '.[examples]' in the checkout.
 """
 
 import argparse
@@ -28,12 +28,12 @@ from examples import results
 
 from . import policy, robot
 
-UNSEEN = 1  # the seed of the starts that policies are evaluated from; demonstrations have seed 0
+UNSEEN = 1  # the seed of the starts for evaluation; demonstrations have seed 0
 STREAMS = {"hand": robot.HAND, "tracker": robot.TRACKED, "action": robot.COMMAND}
 
 
 def record(given: argparse.Namespace) -> dict:
-    """Writes the expert's episodes. Half of them are pushed about, so that the policy learns to come back."""
+    """Writes the expert's episodes. In half of them the arm is pushed, so that the policy learns to return."""
     path = given.folder / given.task / "demonstrations"
     found = len(robocache.open(path).episodes) if path.exists() else 0
     progress = results.Progress(f"recording {given.task}", given.episodes, found)
@@ -51,7 +51,7 @@ def record(given: argparse.Namespace) -> dict:
                         time_ns, values = zip(*stamped, strict=True)
                         episode.append(stream, np.array(time_ns), np.array(values, np.float32))
                 if number % 25 == 24:
-                    writer.commit()  # a killed run goes on behind these
+                    writer.commit()  # a killed run resumes after these
                 progress.show(number + 1)
     progress.done = given.episodes
     progress.end()
@@ -60,7 +60,8 @@ def record(given: argparse.Namespace) -> dict:
 
 
 def demonstrate(arm: robot.Robot, start, number: int) -> tuple[dict, bool]:
-    """Returns the rows of each stream, as [(stamp, row)], and success. The episode ends 0.3 s after that."""
+    """Returns the rows of each stream, as [(stamp, row)], and whether it succeeded. The episode ends 0.3 s after the
+    success."""
     rng = np.random.default_rng([7, number])
     arm.begin(start, rng)
     rows: dict[str, list] = {stream: [] for stream in STREAMS}
@@ -107,7 +108,7 @@ def summary(checkpoint: Path) -> dict:
 
 
 def rollouts(pool, given: argparse.Namespace, checkpoint: Path, count: int) -> list[bool]:
-    """Returns the outcomes from the first `count` unseen starts. They are kept beside the checkpoint."""
+    """Returns the outcomes from the first `count` unseen starts. They are stored beside the checkpoint."""
     kept = checkpoint.with_suffix(".outcomes.json")
     is_of_it = kept.exists() and kept.stat().st_mtime >= checkpoint.stat().st_mtime
     outcomes = json.loads(kept.read_text()) if is_of_it else []
@@ -131,19 +132,19 @@ def workers(given: argparse.Namespace) -> ProcessPoolExecutor:
 
 
 def evaluate(given: argparse.Namespace) -> dict:
-    found = policy.checkpoints(folder_of(given, given.way, given.seed))
-    if not found:
+    checkpoints = policy.checkpoints(folder_of(given, given.way, given.seed))
+    if not checkpoints:
         raise SystemExit(f"{folder_of(given, given.way, given.seed)} has no checkpoint: run train first")
     with workers(given) as pool:
-        outcomes = rollouts(pool, given, found[-1], given.rollouts)
+        outcomes = rollouts(pool, given, checkpoints[-1], given.rollouts)
     if given.film:
-        film(given, found[-1], outcomes)
+        film(given, checkpoints[-1], outcomes)
     successes, interval = sum(outcomes), results.wilson(sum(outcomes), len(outcomes))
     return {"successes": successes, "rollouts": len(outcomes), "interval": interval}
 
 
 def film(given: argparse.Namespace, checkpoint: Path, outcomes: list[bool]) -> None:
-    """Draws up to 8 of the failures, and the first successes, 16 in all."""
+    """Draws up to 8 failures, and the first successes, 16 rollouts in all."""
     failed = [number for number, success in enumerate(outcomes) if not success][:8]
     shown = failed + [number for number, success in enumerate(outcomes) if success][: 16 - len(failed)]
     progress = results.Progress("filming", len(shown))
@@ -158,7 +159,7 @@ def film(given: argparse.Namespace, checkpoint: Path, outcomes: list[bool]) -> N
 
 
 def compare(given: argparse.Namespace) -> dict:
-    """Trains and evaluates every way with every seed, each checkpoint on fewer starts than the last one."""
+    """Trains and evaluates every way with every seed. Earlier checkpoints get fewer starts than the last one."""
     began, cpu_began = time.monotonic(), sum(os.times()[:4])
     expert = record(given)
     arms = []
@@ -205,7 +206,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     common = argparse.ArgumentParser(add_help=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    common.add_argument("--folder", type=Path, default=Path("metaworld_example"), help="what is written goes here")
+    common.add_argument("--folder", type=Path, default=Path("metaworld_example"), help="the folder for all output")
     common.add_argument("--task", default="pick-place-v3", help="a task of metaworld 3")
     common.add_argument("--json", action="store_true", help="print the result as JSON")
     recording = argparse.ArgumentParser(add_help=False)
@@ -213,7 +214,7 @@ def parser() -> argparse.ArgumentParser:
     training = argparse.ArgumentParser(add_help=False)
     training.add_argument("--steps", type=int, default=2000)
     training.add_argument(
-        "--checkpoints", type=int, default=1, help="the last one, the one after half the steps, a quarter, ..."
+        "--checkpoints", type=int, default=1, help="how many: after all steps, a half, a quarter, ..."
     )
     training.add_argument("--device", default="cpu", help="cpu or cuda; the policy is small, so cpu is enough")
     training.add_argument("--threads", type=int, default=1, help="torch's; the policy is small")
@@ -236,9 +237,11 @@ def parser() -> argparse.ArgumentParser:
     )
     comparing.add_argument("--ways", choices=policy.WAYS, nargs="+", default=["per-step"])
     comparing.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    comparing.add_argument("--curve-rollouts", type=int, default=100, help="of each checkpoint but the last")
+    comparing.add_argument(
+        "--curve-rollouts", type=int, default=100, help="rollouts of each checkpoint except the last"
+    )
     comparing.add_argument("--result", type=Path, help="a result file, such as bench/results/training-metaworld-x.json")
-    comparing.add_argument("--predictions", default="none", help="what you expect; it is kept in the result file")
+    comparing.add_argument("--predictions", default="none", help="what you expect; it is stored in the result file")
     return parser
 
 
@@ -260,13 +263,13 @@ def main(arguments=None) -> None:
 
 
 def command_line(arguments: list[str]) -> str:
-    """The command without the paths of this run and the prediction, which the result file holds anyway."""
-    kept = list(arguments)
+    """Returns the command without this run's paths, and without the prediction, which the result file has anyway."""
+    shown = list(arguments)
     for name in ("--folder", "--result", "--predictions", "--json"):
-        while name in kept:
-            at = kept.index(name)
-            del kept[at : at + 1 + (name != "--json")]
-    return shlex.join(kept)
+        while name in shown:
+            at = shown.index(name)
+            del shown[at : at + 1 + (name != "--json")]
+    return shlex.join(shown)
 
 
 def words(arm: dict) -> str:

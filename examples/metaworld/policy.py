@@ -1,4 +1,4 @@
-"""The policy: what it sees, how it is trained, and how it drives a robot with nothing but its checkpoint and the loader's spec."""
+"""The policy: its inputs, its training, and how it drives a robot with only its checkpoint and the loader's spec."""
 
 import functools
 import itertools
@@ -17,9 +17,9 @@ CHUNK = 20  # commands of 12.5 ms
 WINDOWS = {"hand": [-0.05, 0.0], "tracker": [0.0]}
 ACTIONS_S = [k * robot.STEP_NS / 1e9 for k in range(CHUNK)]
 THINK_STEPS = 6  # a new chunk every 75 ms
-RELATIVE = [actions.Relative("joints", mask=[True, True, True, False])]  # the grip stays as it is
+RELATIVE = [actions.Relative("joints", mask=[True, True, True, False])]  # the grip stays absolute
 
-# Conversions make the policy's numbers of commands.
+# How commands become the policy's numbers.
 WAYS = {
     "per-step": "relative to the hand, each step of a chunk normalised by its own statistics",
     "pooled": "relative to the hand, normalised by the statistics of all steps together",
@@ -53,7 +53,8 @@ def make_loader(path: Path, way: str, *, batch_size: int, seed: int, device: str
 
 
 class Policy(torch.nn.Module):
-    """Computes a chunk of normalised commands from where the objects and the goal are, seen from the hand, and from the hand."""
+    """Computes a chunk of normalised commands from the hand's state and the positions of objects and goal relative to the
+    hand."""
 
     def __init__(self, inputs: int, features: int) -> None:
         super().__init__()
@@ -93,7 +94,7 @@ def train(
     device: str | None,
     progress,
 ) -> None:
-    """Trains, or goes on behind the newest checkpoint in `folder`. There spec.json says what the batches held."""
+    """Trains, from the newest checkpoint in `folder` if there is one. Writes the batches' spec to spec.json there."""
     found = checkpoints(folder)
     saved = torch.load(found[-1], map_location=device, weights_only=True) if found else {"step": 0}
     if saved["step"] >= steps:
@@ -161,10 +162,10 @@ def load(checkpoint: Path) -> tuple[Policy, robocache.Spec]:
 
 @torch.no_grad()
 def drive(policy: Policy, spec: robocache.Spec, arm: robot.Robot, start, seed: int, each_step=None) -> tuple[bool, int]:
-    """Lets the policy drive until it succeeds or LONGEST steps are over. Returns success and steps.
+    """Lets the policy drive until it succeeds or LONGEST steps are over. Returns whether it succeeded, and the steps.
 
-    Rows go to rings by their stamps, the aligner makes training's windows of them, and each command of a chunk counts at its
-    own moment. So the policy sees the newest moment that all sensors have passed, some 25 to 62 ms ago.
+    Rows go to rings with their stamps, the aligner makes training's windows of them, and each command of a chunk is used at its
+    own moment. So the policy sees the newest moment that all sensors have passed, about 25 to 62 ms ago.
     """
     rings = {
         key: live.Ring(tuple(spec.keys[key]["shape"]), "float32", span_s=1.0, on_rewind="segment") for key in WINDOWS
@@ -180,8 +181,8 @@ def drive(policy: Policy, spec: robocache.Spec, arm: robot.Robot, start, seed: i
             batch = aligner.latest(now_ns=arm.now)
             if batch is not None:
                 chunks.put(int(batch["time_ns"][0]), None, policy(batch), batch=batch)
-        wanted = chunks.at(arm.now)
-        command = command if wanted is None else wanted
+        next_command = chunks.at(arm.now)
+        command = command if next_command is None else next_command
         arm.step(command)
         if each_step is not None:
             each_step()
@@ -190,7 +191,7 @@ def drive(policy: Policy, spec: robocache.Spec, arm: robot.Robot, start, seed: i
     return False, robot.LONGEST
 
 
-# A process that simulates keeps these.
+# Each simulating process keeps its robots and policies.
 _robot = functools.cache(robot.Robot)
 
 
@@ -205,7 +206,8 @@ def rollout(checkpoint: Path, task: str, start, seed: int) -> tuple[bool, int]:
 
 
 def film(checkpoint: Path, arm: robot.Robot, start, seed: int, every: int) -> list[np.ndarray]:
-    """Returns the frames of a rollout, one every so many steps and the last: uint8 [112, 112, 3], of an arm that draws."""
+    """Returns the frames of a rollout, one every `every` steps and the last: uint8 [112, 112, 3]. The arm must be able to
+    render."""
     frames, steps = [], itertools.count()
 
     def see() -> None:

@@ -1,4 +1,4 @@
-"""A simulated arm of metaworld as a robot: sensors with clocks of their own, and commands that are positions to go to."""
+"""A simulated arm of metaworld as a robot: its sensors have their own clocks, and commands are positions to move to."""
 
 import warnings
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ warnings.filterwarnings("ignore", message="Constant.*may be too high")  # an exp
 
 STEP_NS = 12_500_000  # a command and a row of the hand every 12.5 ms
 TRACKER_NS = 33_333_333  # the tracker of objects and goal has about 30 Hz
-LONGEST = 160  # steps of a rollout: 2 s; the experts need 44 to 99
+LONGEST = 160  # the most steps of a rollout: 2 s; the experts need 44 to 99
 BEGIN_NS = 1_000_000_000
 HAND = ["x", "y", "z", "opening"]
 COMMAND = ["x", "y", "z", "grip"]
@@ -21,7 +21,7 @@ TRACKED = [*OBJECTS, "goal.x", "goal.y", "goal.z"]
 
 
 def starts(task: str, seed: int, count: int) -> list:
-    """Returns starts and goals of a task. Other seeds have others: they are drawn from a continuous range."""
+    """Returns starts and goals of a task, drawn by the seed from a continuous range."""
     drawn = []
     while len(drawn) < count:  # a benchmark has 50
         drawn += metaworld.MT1(task, seed=seed * 1000 + len(drawn) // 50).train_tasks
@@ -29,7 +29,7 @@ def starts(task: str, seed: int, count: int) -> list:
 
 
 class Robot:
-    """One task's arm. `rows` gives what the sensors have sent since the last step, each as (stream, stamp, row)."""
+    """A task's arm. `rows` yields the rows that the sensors sent since the last step, as (stream, stamp, row)."""
 
     def __init__(self, task: str, **drawing: object) -> None:
         self.env = ALL_V3_ENVIRONMENTS[task](**drawing)
@@ -45,7 +45,7 @@ class Robot:
     def rows(self) -> Iterator[tuple[str, int, np.ndarray]]:
         seen = self.seen.astype(np.float32)
         yield "hand", self.now, seen[:4]
-        if self.now >= self.tracker_due:  # its row is of this very moment, so its periods are not equal
+        if self.now >= self.tracker_due:  # a row has the stamp of the step, so the periods vary
             self.tracker_due += TRACKER_NS
             yield "tracker", self.now, np.concatenate([seen[4:18], seen[36:39]])
 
@@ -61,7 +61,7 @@ class Robot:
         return np.append(np.clip(target, self.env.mocap_low, self.env.mocap_high), action[3])
 
     def step(self, command: np.ndarray) -> None:
-        """Goes towards a command, at most 1 cm a step on each axis."""
+        """Moves towards a command, at most 1 cm per step on each axis."""
         action = np.append((command[:3] - self.target) / self.env.action_scale, command[3])
         self.seen, _, _, _, info = self.env.step(np.clip(action, -1, 1).astype(np.float32))
         self.now += STEP_NS
