@@ -1,4 +1,4 @@
-"""docs/clocks.png: the stamps of a recorded and of a nominal clock, read from a cache. docs/pictures.py draws it."""
+"""The content of docs/clocks.png: the stamps of a recorded and of a nominal clock, from a cache. docs/pictures.py draws it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RATE_HZ, ROWS = 20, 30
 
 
 def computed() -> list[np.ndarray]:
-    """The stamps of both streams, in seconds."""
+    """Returns the stamps of both streams, in seconds."""
     rng = np.random.default_rng(6)
     even = np.arange(ROWS) / RATE_HZ
     recorded = (even + rng.normal(0, 0.007, ROWS).clip(-0.02, 0.02))[(even < 0.7) | (even > 0.9)]

@@ -1,4 +1,4 @@
-"""Sphinx's configuration of the site. `./dev docs` builds it into build/docs."""
+"""Sphinx's configuration for the site. `./dev docs` builds the site into build/docs."""
 
 import os
 import re
@@ -29,13 +29,13 @@ napoleon_use_rtype = napoleon_use_ivar = False
 default_role = "literal"  # one backtick in a docstring is code
 add_module_names = False
 
-# READMEs beside the code are pages of the site too: docs/site includes them, and links to them lead there.
+# READMEs beside the code are also pages of the site: docs/site includes them, and links to them are redirected.
 PAGES = {"../examples/README.md": "site/cpp.md", "../src/robocache/README.md": "site/library.md"}
 HERE = Path(__file__).resolve().parent
 
 
 def public_part(header: str) -> str:
-    """A header without its includes, its namespace and what is private."""
+    """Returns a header without its includes, its namespace and its private parts."""
     text = (HERE.parent / "src" / header).read_text()
     text = re.sub(r"\n+( *) private:\n.*?(?=\n\1}|\n\1 public:)", "", text, flags=re.DOTALL)
     text = re.sub(r"^(#|namespace robocache {|}  // namespace robocache).*\n", "", text, flags=re.MULTILINE)
@@ -50,7 +50,7 @@ def headers_in_the_site(app, docname: str, source: list[str]) -> None:
 
 
 def links_in_the_site(app, docname: str, source: list[str]) -> None:
-    """Links that leave docs lead to a page of the site; a file that is no page is shown by its path."""
+    """Replaces links that leave docs by links to pages of the site, or by the file's path if it is no page."""
     page = f"{docname}.md"
     origin = next((origin for origin, included in PAGES.items() if included == page), None)
     folder = HERE if origin is None else (HERE / origin).parent

@@ -16,7 +16,7 @@ ACTION = np.array([[2.2, 1.3, 0.0, 0.0, 0.0, np.pi * 0.6]])
 
 
 def computed() -> list[np.ndarray]:
-    """The action relative to the state, by each kind."""
+    """Returns the action relative to the state, by each kind."""
     return [actions.relative(ACTION, STATE, kind, rotation="rotvec")[0] for kind in KINDS]
 
 

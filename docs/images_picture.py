@@ -1,4 +1,4 @@
-"""Draws docs/images-batch.png: frames of a real robot, and what a loader makes of them.
+"""Draws docs/images-batch.png: frames of a real robot, and a loader's images of them.
 
 python docs/images_picture.py      # needs matplotlib, av, and the videos of ROBOCACHE_TEST_DATA
 """
@@ -29,7 +29,7 @@ BATCHES = {
 
 
 def sources() -> np.ndarray:
-    """uint8 [FRAMES, H, W, 3]"""
+    """Returns uint8 [FRAMES, H, W, 3]."""
     frames = []
     with av.open(str(Path(os.environ["ROBOCACHE_TEST_DATA"]) / VIDEO)) as container:
         for number, frame in enumerate(container.decode(video=0)):

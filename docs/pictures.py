@@ -1,8 +1,8 @@
-"""Draws the pictures of the pages from what robocache computes; needs matplotlib, of a scan and of recordings ROBOCACHE_TEST_DATA,
-and of the doctor's pages chromium.
+"""Draws the pictures of the pages from robocache's results. It needs matplotlib; ROBOCACHE_TEST_DATA for a scan and recordings;
+and chromium for the doctor's pages.
 
 python docs/pictures.py            # rewrite docs/*.png
-python docs/pictures.py --check    # exit 1 if one shows other numbers than robocache computes now
+python docs/pictures.py --check    # exit 1 if a picture shows other numbers than robocache computes now
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ VALUES = np.array([0.1, 0.45, 0.8, 0.6, 0.55, -0.35, -0.5, 0.35, 0.35, 0.35, 0.9
 TARGETS = np.linspace(-0.3, 4.1, 881)
 STEPS = ["nearest", "previous", "next"]
 METHODS = ["linear", *STEPS, "pchip", "akima", "cubic", "angle", "slerp", "pose"]
-TURNED = (VALUES + 1.6) % 2 - 1  # as an angle in half turns that passes from 1 to -1
+TURNED = (VALUES + 1.6) % 2 - 1  # as an angle in half turns that wraps from 1 to -1
 
 
 def resampled(method: str) -> np.ndarray:
-    """The samples by a method at TARGETS: [T, 1]; TURNED by angle, of slerp a rotation's angle, of pose x and the angle."""
+    """Returns the samples resampled at TARGETS, [T, 1]: for angle TURNED, for slerp a rotation's angle, for pose x and the
+    angle."""
     if method == "angle":
         return robocache.resample_trajectories(np.pi * TURNED[:, None], TIMES, TARGETS, method="angle") / np.pi
     if method not in ("slerp", "pose"):
@@ -51,18 +52,18 @@ def resampled(method: str) -> np.ndarray:
 
 
 def quaternions(turns: np.ndarray) -> np.ndarray:
-    """x, y, z, w of rotations about the axis (1, 2, 2) / 3 by so many half turns."""
+    """Returns x, y, z, w of rotations about the axis (1, 2, 2) / 3 by `turns` half turns."""
     half = np.pi / 2 * turns[:, None]
     return np.concatenate([np.sin(half) * np.array([1, 2, 2]) / 3, np.cos(half)], 1)
 
 
 def angles(rotations: np.ndarray) -> np.ndarray:
-    """The half turns about that axis: [T, 1]."""
+    """Returns the half turns about the same axis: [T, 1]."""
     along = rotations[:, :3] @ np.array([1, 2, 2]) / 3
     return np.arctan2(along, rotations[:, 3])[:, None] / (np.pi / 2)
 
 
-STREAMS = {  # times, values, and how each is brought to the targets
+STREAMS = {  # the method of each stream, and its rate in Hz
     "camera at 10 Hz": ("linear", 10),
     "joint at 50 Hz, 0.2 s missing": ("linear", 50),
     "gripper when it moves": ("previous", 0),
@@ -71,7 +72,7 @@ FUSE_TARGETS = np.linspace(0.02, 0.98, 25)
 
 
 def recorded() -> list[tuple[np.ndarray, np.ndarray]]:
-    """Values [S, 1] and times [S] of each stream."""
+    """Returns values [S, 1] and times [S] of each stream."""
     rng = np.random.default_rng(4)
     streams = []
     for name, (_, rate) in STREAMS.items():
@@ -89,7 +90,7 @@ def recorded() -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def fused() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """out [T, 3], valid [T, 3], age [T, 3]."""
+    """Returns out [T, 3], valid [T, 3], age [T, 3]."""
     return robocache.fuse_multimodal(
         recorded(),
         FUSE_TARGETS,
@@ -100,12 +101,12 @@ def fused() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     )
 
 
-VOXEL_M, CORNER, SIZE = 0.25, (-12.0, -12.0, -3.0), (96, 80, 24)  # of an outdoor scan, what is near
+VOXEL_M, CORNER, SIZE = 0.25, (-12.0, -12.0, -3.0), (96, 80, 24)  # the near part of an outdoor scan
 
 
 def voxelized() -> list[np.ndarray] | None:
-    """A real scan: its points [N, 3]; occupancy [X, Y, Z]; of columns of voxels the count [X, Y] and the mean and the
-    largest height [X, Y], NaN in empty ones. None without ROBOCACHE_TEST_DATA."""
+    """Returns for a real scan: its points [N, 3]; occupancy [X, Y, Z]; and for columns of voxels the count [X, Y] and the mean
+    and the largest height [X, Y], NaN in empty columns. None without ROBOCACHE_TEST_DATA."""
     if scan_path("small_gicp") is None:
         return None
     points = xyz(read_scan("small_gicp"))
@@ -118,9 +119,9 @@ def voxelized() -> list[np.ndarray] | None:
     return [points, occupied, *(array.reshape(SIZE[:2]) for array in of_columns.values())]
 
 
-# The picture of windows: streams, what is asked of each, and two anchors, one near the recording's end. Every step has a sample.
+# The picture of windows: streams, their windows, and two anchors, one near the recording's end. Every step has a sample.
 WINDOW = [-0.2, -0.1, 0.0, 0.1, 0.2, 0.3]
-WINDOW_STREAMS = {  # mean rate in Hz, and how each is asked for
+WINDOW_STREAMS = {  # the mean rate in Hz, and the options of the window
     "arm: linear, max_gap_s=0.12": (14, {"max_gap_s": 0.12}),
     "force: linear, offset_s=0.06, causal=True": (9, {"offset_s": 0.06, "causal": True}),
     "gripper: nearest, tolerance_s=0.06": (5, {"method": "nearest", "tolerance_s": 0.06}),
@@ -130,7 +131,7 @@ WINDOW_ANCHORS_NS = np.array([650_000_000, 1_520_000_000])
 
 
 def window_rows() -> list[tuple[np.ndarray, np.ndarray]]:
-    """time_ns [n] and values [n] of each stream; the arm with a dropout."""
+    """Returns time_ns [n] and values [n] of each stream; the arm has a dropout."""
     rng = np.random.default_rng(12)
     rows = []
     for number, (rate, _) in enumerate(WINDOW_STREAMS.values()):
@@ -142,7 +143,7 @@ def window_rows() -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def windowed() -> list[np.ndarray]:
-    """values, is_pad and age in ns, [anchors, steps] each, of one stream after the other."""
+    """Returns values, is_pad and age in ns, [anchors, steps] each, stream after stream."""
     names = [title.split(":")[0] for title in WINDOW_STREAMS]
     windows = {
         name: robocache.Window(WINDOW, **asked) for name, (_, asked) in zip(names, WINDOW_STREAMS.values(), strict=True)
@@ -166,7 +167,7 @@ def windowed() -> list[np.ndarray]:
     return [batch[name + part] for name in names for part in ("", "_is_pad", "_age")]
 
 
-# ---- What is drawn, and how ----
+# ---- Drawing ----
 
 
 def draw_methods(plt, numbers: list[np.ndarray]):
@@ -308,13 +309,13 @@ PICTURES: dict[str, tuple[Callable, Callable[[], list[np.ndarray] | None]]] = {
 
 
 def digest(numbers: list[np.ndarray]) -> str:
-    """A hash of the numbers that a picture shows; the picture holds it."""
+    """Returns a hash of a picture's numbers. The picture stores it."""
     text = "\n".join(",".join(f"{x:.6f}" for x in array.astype(float).ravel() + 0.0) for array in numbers)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def is_stale(path: Path, numbers: list[np.ndarray]) -> bool:
-    """Whether a picture shows other numbers than these, and says so."""
+    """Whether a picture shows other numbers than these. If so, prints it."""
     if path.exists() and digest(numbers).encode() in path.read_bytes():
         return False
     print(f"{path.name} is out of date: run python docs/pictures.py")

@@ -1,6 +1,7 @@
-"""docs/doctor-*.png and docs/inspect.png: pages of the doctor and a plot of inspect, of recordings in ROBOCACHE_TEST_DATA.
+"""The content of docs/doctor-*.png and docs/inspect.png: the doctor's pages and inspect's plot of recordings in
+ROBOCACHE_TEST_DATA.
 
-docs/pictures.py draws them. Chromium shows the pages; without chromium, Pillow or the recordings the pictures stay as they are.
+docs/pictures.py draws them. Chromium renders the pages. Without chromium, Pillow or the recordings the pictures stay unchanged.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import numpy as np
 import robocache
 
 WIDTH, TALLEST, SCALE = 1100, 8000, 0.8
-MARGIN = 24  # what is below the last line
+MARGIN = 24  # pixels below the last line
 
 
 @dataclass(frozen=True)
 class Page:
-    """A report of `source`, which goes by `name`; a file in it as `file`. The rows of its pixels from `top` to `bottom`."""
+    """A report of `source`, which it calls `name`, with `file` as the name of a file in it; and the rows of pixels to show,
+    from `top` to `bottom`."""
 
     source: str
     name: str
@@ -45,7 +47,7 @@ NAMES = (*PAGES, "inspect.png")
 
 
 def inspected(folder: Path) -> robocache.Dataset | None:
-    """The cache that docs/inspect.png plots, in `folder`; None where the recording is not here."""
+    """Returns the cache that docs/inspect.png plots, made in `folder`; None if the recording is missing."""
     root = os.environ.get("ROBOCACHE_TEST_DATA")
     if not root or not (Path(root) / INSPECTED).exists() or importlib.util.find_spec("av") is None:
         return None
@@ -55,7 +57,7 @@ def inspected(folder: Path) -> robocache.Dataset | None:
 
 
 def report_of(page: Page, folder: Path) -> robocache.doctor.Report | None:
-    """The doctor's report of it, with its files in `folder`; None if the recording is not here."""
+    """Returns the doctor's report of a page, with its files in `folder`; None if the recording is missing."""
     root = os.environ.get("ROBOCACHE_TEST_DATA")
     if not root or not (Path(root) / page.source).exists():
         return None
@@ -68,7 +70,7 @@ def report_of(page: Page, folder: Path) -> robocache.doctor.Report | None:
         place.mkdir()
         shutil.copy(source, place / page.file)
     before = os.getcwd()
-    os.chdir(folder)  # a report says what its source was called
+    os.chdir(folder)  # a report has the path of its source
     try:
         return robocache.doctor(page.name, format="csv", save=False)
     finally:
@@ -81,7 +83,7 @@ def without(folder: str, text: str) -> str:
 
 
 def computed(name: str) -> list[np.ndarray] | None:
-    """Every finding of the report: the picture is drawn anew when they change."""
+    """Returns all findings of the report as numbers. If they change, the picture is drawn again."""
     with tempfile.TemporaryDirectory() as folder:
         if name not in PAGES:
             dataset = inspected(Path(folder))
@@ -97,7 +99,7 @@ def computed(name: str) -> list[np.ndarray] | None:
 
 
 def draw(name: str, path: Path, description: str) -> bool:
-    """Draws it, with the file's metadata; False if no browser here can."""
+    """Draws a picture, with the file's metadata. Returns False if there is no browser."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     try:
         from PIL import Image
@@ -114,7 +116,7 @@ def draw(name: str, path: Path, description: str) -> bool:
         with tempfile.TemporaryDirectory() as folder:
             dataset = inspected(Path(folder))
             assert dataset is not None
-            dataset.path = "cache"  # the title, whatever the folder
+            dataset.path = "cache"  # for the title
             plot(dataset, Path(folder) / path.name)
             image = Image.open(Path(folder) / path.name).convert("RGB")
         image = image.resize((1100, image.height * 1100 // image.width), Image.Resampling.LANCZOS)

@@ -1,4 +1,4 @@
-"""The content of docs/tiers.png: where rows lie in each tier, and their way to the batch. docs/pictures.py draws it."""
+"""The content of docs/tiers.png: the memory of rows in each tier, and their way to the batch. docs/pictures.py draws it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COLOURS = {"device": "C0", "pinned": "C2", "mapped": "C1", None: "0.35"}
 
 
 def computed() -> list[np.ndarray]:
-    """All numbers and letters of the picture: docs/pictures.py draws it anew when they change."""
+    """Returns all numbers and letters of the picture. If they change, docs/pictures.py draws it again."""
     return [np.frombuffer(repr((MEMORIES, BOXES, ARROWS)).encode(), np.uint8)]
 
 

@@ -1,7 +1,7 @@
-"""Renders docs/training.md and its pictures from bench/results/training-*.json; needs matplotlib.
+"""Renders docs/training.md and its pictures from bench/results/training-*.json. Needs matplotlib.
 
 python docs/training.py            # rewrite the page and docs/training-*.png
-python docs/training.py --check    # exit 1 if one shows other numbers than the result files
+python docs/training.py --check    # exit 1 if the page or a picture differs from the result files
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ A row is a way of training, with a policy for each seed:
 - GPU busy: the lowest share with a kernel running
 """
 
-# The examples in the page's order: their heading, and what they do.
+# The examples in the page's order: their headings and descriptions.
 EXAMPLES = {
     "metaworld": (
         "Tasks of metaworld",
@@ -121,7 +121,7 @@ def by_arm(content: dict) -> dict[str, list[dict]]:
 
 
 def time_of(content: dict) -> tuple[str, str]:
-    """The field that times are taken from, and its name: CPU seconds where they were kept."""
+    """Returns the field of the times, and its name: CPU seconds if the file has them."""
     points = [point for one in content["arms"] for point in one["curve"]]
     has_cpu = points and all("cpu_s" in point for point in points)
     return ("cpu_s", "CPU seconds of training") if has_cpu else ("wall_s", "seconds of training")
@@ -148,7 +148,7 @@ def mean(runs: list[dict], values: list[float | None]) -> str:
 
 
 def row(name: str, runs: list[dict], firsts: dict[int, dict], field: str) -> list[str]:
-    """The cells of an arm, of all its seeds."""
+    """Returns the cells of an arm, over all its seeds."""
     counts = {one["rollouts"] for one in runs}
     if len(counts) == 1:
         succeeded = f"{each(runs, lambda one: str(one['successes']))} of {counts.pop()}"
@@ -157,10 +157,10 @@ def row(name: str, runs: list[dict], firsts: dict[int, dict], field: str) -> lis
     cells = [name, succeeded, percent(min(one["interval"][0] for one in runs), max(one["interval"][1] for one in runs))]
     pairs = [(one, firsts[one["seed"]]) for one in runs if one["seed"] in firsts]
     pairs = [(one, of) for one, of in pairs if one is not of and len(one["outcomes"]) == len(of["outcomes"])]
-    found = [results.paired_difference(results.outcomes_of(one), results.outcomes_of(of)) for one, of in pairs]
-    differences = ", ".join(f"{100 * difference:+.1f}" for difference, _ in found)
-    bounds = [bound for _, interval in found for bound in interval]
-    cells.append(f"{differences} ({percent(min(bounds), max(bounds))})" if found else "")
+    compared = [results.paired_difference(results.outcomes_of(one), results.outcomes_of(of)) for one, of in pairs]
+    differences = ", ".join(f"{100 * difference:+.1f}" for difference, _ in compared)
+    bounds = [bound for _, interval in compared for bound in interval]
+    cells.append(f"{differences} ({percent(min(bounds), max(bounds))})" if differences else "")
     cells.append(mean(runs, [one["curve"][-1][field] if one["curve"] else None for one in runs]))
     if any(len(one["curve"]) > 1 for one in runs):
         reached = [
@@ -179,7 +179,7 @@ def row(name: str, runs: list[dict], firsts: dict[int, dict], field: str) -> lis
 
 
 def table(arms: list[tuple[str, list[dict], dict[int, dict]]], field: str) -> str:
-    """A row for each (name, runs, runs by seed that they are compared with), without columns that are empty."""
+    """Returns a table with a row for each (name, runs, runs by seed to compare with), without empty columns."""
     unit = "CPU-s" if field == "cpu_s" else "s"
     head = ["", "succeeded", "interval, %", "more than the first, points", f"trained, {unit}"]
     rows = [[*head, f"80 % after, {unit}", "waited", "steps/s", "GPU busy"], ["---"] * 9]
@@ -201,7 +201,7 @@ def source(path: Path, content: dict) -> str:
 
 
 def section(path: Path, content: dict, said: set[str]) -> str:
-    """A result file's part of the page, without what a part before it has `said` of its arms."""
+    """Returns a result file's part of the page, without descriptions of arms that are already in `said`."""
     arms = by_arm(content)
     firsts = {one["seed"]: one for one in next(iter(arms.values()))}
     explained = [f"- {name}: {words}\n" for name, words in content.get("explained", {}).items()]
@@ -220,7 +220,7 @@ def section(path: Path, content: dict, said: set[str]) -> str:
 
 
 def alone(found: dict[Path, dict]) -> str:
-    """One table of the result files of one arm each."""
+    """Returns one table of the result files that have only one arm."""
     arms = [(title_of(path, content), content["arms"], {}) for path, content in found.items()]
     fields = {time_of(content)[0] for content in found.values()}
     if len(fields) > 1:
@@ -231,7 +231,7 @@ def alone(found: dict[Path, dict]) -> str:
     return f"### {heading}\n\n{table(arms, fields.pop())}\n{machines}; {files}.\n"
 
 
-# Parts of a comparison of loaders: the field that varies, its name, how one of its values is called, and what else holds.
+# Parts of a comparison of loaders: the field that varies, its name, the format of its values, and the fixed conditions.
 SPEEDS = {
     "sizes": ("batch_size", "batch", "batches of {}", "{cores} cores, frames of 128x128 pixels:"),
     "frames": (
@@ -250,7 +250,7 @@ SPEEDS = {
 
 
 def loading(content: dict) -> str:
-    """How long the loaders take for a batch where nothing else is done, beside a step of the policy."""
+    """Returns the times of the loaders' batches alone, and of a step of the policy."""
     if "loading" not in content:
         return ""
     found = content["loading"]
@@ -287,7 +287,7 @@ def loading(content: dict) -> str:
 
 
 def deviation(path: Path) -> str:
-    """What a policy's commands keep of a joint's deviation, below the arms that it explains."""
+    """Returns the share of a joint's deviation that a policy keeps, for the page below the arms that it explains."""
     found = json.loads((HERE.parent / "bench/results/aloha-training-deviation.json").read_text())
     if path.stem != "training-aloha-actions":
         return ""
@@ -300,7 +300,8 @@ def deviation(path: Path) -> str:
 
 
 def recipe(path: Path, content: dict) -> str:
-    """How far the seed and the recipe of the comparison of loaders change successes; an earlier comparison had another recipe."""
+    """Returns how much the seed and the recipe change the successes in the comparison of loaders. An earlier comparison had
+    another recipe."""
     if path.stem != "training-aloha-loaders":
         return ""
     file = HERE.parent / "bench/results/aloha-training-loaders-plain.json"
@@ -324,7 +325,7 @@ def recipe(path: Path, content: dict) -> str:
 
 
 def real_recordings(path: Path) -> str:
-    """LeRobot's trainer with both loaders: the loss on held-out episodes of each seed."""
+    """Returns the losses on held-out episodes of LeRobot's trainer with both loaders, for each seed."""
     if not path.exists():
         return ""
     content = json.loads(path.read_text())
@@ -348,7 +349,7 @@ def real_recordings(path: Path) -> str:
 
 
 def rollouts(example: str) -> str:
-    """The grid of rollouts that `evaluate --film` has drawn, where there is one."""
+    """Returns the grid of rollouts that `evaluate --film` has drawn, if there is one."""
     picture = HERE / f"training-{example}-rollouts.png"
     if not picture.exists():
         return ""
@@ -386,7 +387,7 @@ def page(found: dict[Path, dict]) -> str:
 
 
 def curves(content: dict) -> list[np.ndarray]:
-    """Time, share of successes and loss of each arm: [seeds, checkpoints, 3]."""
+    """Returns the time, the share of successes and the loss of each arm: [seeds, checkpoints, 3]."""
     field, _ = time_of(content)
     arrays = []
     for runs in by_arm(content).values():

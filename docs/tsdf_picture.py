@@ -15,19 +15,19 @@ from reference.scans import read_scan, scan_path, xyz  # noqa: E402
 
 CAMERA = (525.0, 525.0, 319.5, 239.5)
 SHAPE, VOXEL_M, TRUNCATION_M = (250, 210, 230), 0.004, 0.016
-MIDDLE = np.array([-0.05, 0.05, 0.78])  # of the table, in the camera's frame
-ROW = 112  # of the slice
+MIDDLE = np.array([-0.05, 0.05, 0.78])  # the table's middle, in the camera's frame
+ROW = 112  # the row of the slice
 
 
 def pose() -> np.ndarray:
-    """The grid stands at the table, turned so that its z axis looks down on it: T_grid_camera."""
+    """Returns T_grid_camera. The grid is at the table, turned so that its z axis points down on it."""
     tilt, turn = np.deg2rad(30), np.deg2rad(15)
     about_x = np.array([[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]])
     about_y = np.array([[np.cos(turn), 0, np.sin(turn)], [0, 1, 0], [-np.sin(turn), 0, np.cos(turn)]])
-    made = np.eye(4)
-    made[:3, :3] = about_x @ about_y
-    made[:3, 3] = -made[:3, :3] @ MIDDLE
-    return made
+    transform = np.eye(4)
+    transform[:3, :3] = about_x @ about_y
+    transform[:3, 3] = -transform[:3, :3] @ MIDDLE
+    return transform
 
 
 def integrated(measured: np.ndarray, *intrinsics: tuple, **options: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -38,7 +38,7 @@ def integrated(measured: np.ndarray, *intrinsics: tuple, **options: bool) -> tup
 
 
 def shaded(grid: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """[X, Y] seen along z: the light that the first surface sends back, NaN where there is none."""
+    """Returns [X, Y], seen along z: the brightness of the first surface, NaN without one."""
     seen = (weights[:, :, 1:] > 0) & (weights[:, :, :-1] > 0)
     crosses = seen & (grid[:, :, :-1] > 0) & (grid[:, :, 1:] <= 0)
     depth = crosses.argmax(2)[..., None]
@@ -50,8 +50,8 @@ def shaded(grid: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def computed() -> list[np.ndarray] | None:
-    """The camera's view, and one slice of the distances in millimetres from points and from the depth image; NaN: unseen.
-    None without ROBOCACHE_TEST_DATA."""
+    """Returns the camera's view, and one slice of the distances in millimetres from points and from the depth image, NaN where
+    unseen. None without ROBOCACHE_TEST_DATA."""
     if scan_path("kinect") is None:
         return None
     points = xyz(read_scan("kinect"))

@@ -1,6 +1,6 @@
-// From recording to batches without Python: write a cache, open it, loop over a loader.
+// From a recording to batches without Python: writes a cache, opens it, and loops over a loader.
 //
-//   loader [CACHE]      the directory to write, replaced if it is there; by default loader_example
+//   loader [CACHE]      the directory to write, which is replaced if it exists; by default loader_example
 #include <robocache/robocache.hpp>
 
 #include <cmath>
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Two sensors, each on its own clock: joint angles at 100 Hz and commanded actions at 30 Hz, 4 s an episode.
+// Two sensors, each on its own clock: joint angles at 100 Hz and commanded actions at 30 Hz, 4 s per episode.
 void record(const std::string& path) {
   robocache::Writer writer(path, robocache::WriteMode::kOverwrite);
   for (int episode = 0; episode < 5; ++episode) {
@@ -53,7 +53,7 @@ int main(int argc, char** argv) try {
                 stream.rate_hz);
   }
 
-  // Each sample: the joints now and 100 ms ago, and the next 8 actions, normalised with the cache's own statistics.
+  // A sample has the joints now and 100 ms ago, and the next 8 actions, normalised with the cache's own statistics.
   robocache::LoaderOptions options;
   options.batch_size = 64;
   options.streams = {{.stream = "joint.position", .delta_timestamps = {-0.1, 0.0}},

@@ -134,7 +134,7 @@ def run(options):
     frames = {name: stream.frame(0) for name, stream in streams.items() if stream.frames is not None}
     actions = act(frames, streams[STATE].values[0])
     recorded = streams[ACTION].values[0]
-    print(f"the next {len(actions)} actions; the first one, and the recorded one:")
+    print(f"the next {len(actions)} actions; the first, and what was recorded:")
     for number, (predicted, was) in enumerate(zip(actions[0].tolist(), recorded.tolist(), strict=True)):
         print(f"{number:4d} {predicted:9.4f} {was:9.4f}")
     return actions

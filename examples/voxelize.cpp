@@ -1,4 +1,4 @@
-// A few points of a lidar, their intensity averaged in voxels of half a metre.
+// Averages the intensity of a few lidar points in voxels of half a metre.
 #include <robocache/points/voxelize/voxelize.hpp>
 
 #include <array>

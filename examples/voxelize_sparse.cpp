@@ -1,4 +1,4 @@
-// A scan into the pillars that a detector takes: the points of each, side by side.
+// Gathers a scan's points by the pillars of a detector.
 #include <robocache/points/voxelize_sparse/voxelize_sparse.hpp>
 
 #include <robocache/core/backend.hpp>

@@ -11,7 +11,7 @@
 
 extern "C" {
 
-// Before 2.33 these were in an archive of glibc, not in libc.so.6.
+// Before glibc 2.33 these were in an archive, not in libc.so.6.
 extern void* __dso_handle;
 int __cxa_atexit(void (*call)(void*), void* argument, void* object);
 int __register_atfork(void (*before)(), void (*parent)(), void (*child)(), void* object);
@@ -30,7 +30,7 @@ constexpr int kStatVersion = 0;
 int stat(const char* path, struct stat* result) { return __xstat(kStatVersion, path, result); }
 int lstat(const char* path, struct stat* result) { return __lxstat(kStatVersion, path, result); }
 int fstat(int file, struct stat* result) { return __fxstat(kStatVersion, file, result); }
-// The two structs are one on 64-bit machines.
+// The two structs are the same on 64-bit machines.
 int fstat64(int file, struct stat64* result) { return fstat(file, reinterpret_cast<struct stat*>(result)); }
 
 int atexit(void (*call)()) { return __cxa_atexit(reinterpret_cast<void (*)(void*)>(call), nullptr, &__dso_handle); }
@@ -38,11 +38,11 @@ int pthread_atfork(void (*before)(), void (*parent)(), void (*child)()) {
   return __register_atfork(before, parent, child, &__dso_handle);
 }
 
-// As the compiler's own start files do: what the library has registered runs when it is unloaded, not after.
+// As in the compiler's start files: functions that the library registers run when it is unloaded, not later.
 void __cxa_finalize(void* object);
 [[gnu::destructor]] static void robocache_unloaded() { __cxa_finalize(&__dso_handle); }
 
-// 0 says that there may be several threads, which is always right.
+// 0 means that there may be several threads, which is always correct.
 char __libc_single_threaded = 0;
 
 // The unwinder asks for the unwind table of the code at `address`.

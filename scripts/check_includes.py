@@ -1,10 +1,10 @@
-"""Checks that every include points down the order of the rooms, so that nothing circles.
+"""Checks that every include follows the order of the rooms, so that there are no circles.
 
-core < interpolation < actions < ops < cache < source < image < sample < align < batch < live < ffi. A room includes itself and the
-rooms before it. points stands beside them: it includes itself and core, and ffi alone includes it. Sampling and alignment
-read rows through source/ and never include cache/; operations never
-include each other; robocache.hpp, which programs include, has includes alone; CUDA headers stand in *_cuda.cu and *_cuda.cuh alone; nlohmann_json in .cpp files alone; the
-headers of tvm-ffi in ffi/ alone; torch in no C++ file at all.
+core < interpolation < actions < ops < cache < source < image < sample < align < batch < live < ffi. A room includes itself and
+the rooms before it. points is beside them: it includes itself and core, and only ffi includes it. Sampling and alignment read
+rows through source/ and never include cache/. Operations never include each other. robocache.hpp, which programs include, has
+only includes. CUDA headers are only in *_cuda.cu and *_cuda.cuh, nlohmann_json only in .cpp files, the headers of tvm-ffi only
+in ffi/, and torch in no C++ file.
 """
 
 import re
@@ -35,7 +35,7 @@ TORCH = re.compile(r"^(torch|ATen|c10|pybind11)/")
 
 
 def mistakes(path: Path) -> list[str]:
-    """The faults of the includes of one source file."""
+    """Returns the faults of the includes of one source file."""
     inside = path.relative_to(SOURCES)
     room = inside.parts[0]
     operation = inside.parts[1] if room == "ops" and len(inside.parts) > 2 else None

@@ -1,4 +1,4 @@
-"""An episode as the robots' clocks see it: joints at 200 Hz, commands at 50 Hz, a camera that is late and loses frames."""
+"""An episode with the sensors' clocks: joints at 200 Hz, commands at 50 Hz, a camera that is late and loses frames."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ STATE, CUBE, CAMERA, ACTION = (
     "observation.images.top",
     "action",
 )
-WAIT_TICKS = 5  # the arms stand still until the camera's first frame has come
+WAIT_TICKS = 5  # the arms stand still until the camera's first frame has arrived
 LENGTH_S = (WAIT_TICKS + TICKS) * TICK_S
 START_NS = 1_700_000_000_000_000_000
 JOINT_STEPS = {round(i / 200 / STEP_S) for i in range(int(LENGTH_S * 200) + 1)}  # 200 Hz, on the physics' own steps
@@ -22,28 +22,29 @@ def to_ns(seconds):
 
 
 def camera_clock(rng):
-    """When frames are exposed and when they arrive, in seconds: 30 Hz with jitter, a transport delay, 3 % of frames lost."""
+    """Returns when frames are exposed and when they arrive, in seconds: 30 Hz with jitter and a transport delay, 3 % of frames
+    lost."""
     count = int(LENGTH_S * 30)
     exposed = np.arange(count) / 30 + rng.uniform(0.0, 0.006, count)
     exposed = np.round(exposed / STEP_S) * STEP_S  # the physics has no moment between its steps
     arrived = np.maximum.accumulate(exposed + 0.025 + rng.exponential(0.008, count).clip(max=0.03))
-    kept = rng.random(count) >= 0.03
-    kept[0] = True
-    return exposed[kept], arrived[kept]
+    arrives = rng.random(count) >= 0.03
+    arrives[0] = True
+    return exposed[arrives], arrived[arrives]
 
 
 class Episode:
-    """Runs a scene from `seed` on. Each call of `run` goes on where the last one stopped."""
+    """Runs a scene from `seed`. Each call of `run` continues where the last one stopped."""
 
     def __init__(self, scene, seed):
         self.scene = scene
         self.rng = scene.reset(seed)
         self.exposed_s, self.arrived_s = camera_clock(np.random.default_rng([seed, 1]))
-        self.tick = 0  # commands carried out, those of standing still included
-        self._frame = 0  # the next to be exposed
+        self.tick = 0  # executed commands, including those for standing still
+        self._frame = 0  # the next frame to be exposed
 
     def run(self, commands, on_joints=None, on_frame=None, frames=None):
-        """Carries out commands [n, 14], a tick each.
+        """Executes commands [n, 14], one per tick.
 
         on_joints(t_s, joints, cube) gets each sample, on_frame(index, picture) each frame whose index is in `frames` (None: all).
         """
@@ -62,5 +63,5 @@ class Episode:
             self.tick += 1
 
     def stand_still(self, **sensors):
-        """The first ticks, in which nothing moves on purpose."""
+        """Runs the first ticks, in which no command moves an arm."""
         self.run([self.scene.start] * WAIT_TICKS, **sensors)

@@ -1,4 +1,4 @@
-"""Rollouts of a policy from its checkpoint and spec alone: no dataset is opened."""
+"""Rolls out a policy from its checkpoint and spec alone, without opening a dataset."""
 
 import hashlib
 import json
@@ -15,12 +15,12 @@ from examples import results
 from . import rollout
 from .expert import TICKS
 
-FIRST_START = 1_000_000  # seeds of starts that no demonstration has
+FIRST_START = 1_000_000  # seeds from here on are of starts without demonstrations
 
 
 class Rollouts:
-    """Rollouts from the starts FIRST_START, FIRST_START + 1, ..., the same for every policy, in processes that all stop at a
-    chunk's end: what they see then becomes one batch and one inference."""
+    """Rollouts from the starts FIRST_START, FIRST_START + 1, ..., the same for every policy, in several processes. All
+    processes stop at a chunk's end, so that their observations make one batch for one inference."""
 
     def __init__(self, spec_file, count, execute, workers=None):
         self.count, self.execute = count, execute
@@ -72,7 +72,8 @@ class Rollouts:
 
 
 def identity(file):
-    """Which policy a checkpoint is: a hash of its weights and of the spec beside it. Equal policies have equal rollouts."""
+    """Returns the identity of a checkpoint's policy: a hash of its weights and of the spec beside it. Equal policies have equal
+    rollouts."""
     hashed = hashlib.sha256(file.with_name("spec.json").read_bytes())
     state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     for name, value in sorted(state["weights"].items()):
@@ -83,8 +84,8 @@ def identity(file):
 def evaluate_run(folder, *, rollouts, execute, workers=None, device="cpu", film=None):
     """Rolls out the checkpoints of a training run, the last one first. Returns an arm of a result file.
 
-    Outcomes are kept beside each checkpoint, so that a run that was stopped goes on. A policy that another run beside `folder`
-    has too is not rolled out again.
+    Outcomes are stored beside each checkpoint, so that an interrupted run can continue. A policy that another run beside
+    `folder` also has is not rolled out again.
     """
     from .train import checkpoints, load
 

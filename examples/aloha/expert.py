@@ -1,6 +1,6 @@
-"""The expert: waypoints drawn an episode, and the arms' joints for each tick of them.
+"""The expert: random waypoints for each episode, and the arms' joints at each tick between them.
 
-A gripper's yaw follows the waist, so no wrist joint has to turn sideways, and a pose has one solution in closed form: no
+A gripper's yaw follows the waist, so that no wrist joint has to turn sideways. Then a pose has one solution in closed form, no
 wrist comes near a singularity, and equal episodes have equal commands.
 """
 
@@ -14,7 +14,8 @@ HAND = 0.069744 + 0.135  # metres, from the wrist to between the fingers
 
 
 def solve(side, xyz, pitch, roll):
-    """Joints [n, 6] of an arm whose fingertips are at `xyz` [n, 3], pointing down by `pitch`. side: -1 left, 1 right."""
+    """Returns the joints [n, 6] of an arm whose fingertips are at `xyz` [n, 3], pointing down by `pitch`. side: -1 left, 1
+    right."""
     x, y, z = np.asarray(xyz).T
     x, y = (x + BASE_X, y - BASE_Y) if side < 0 else (BASE_X - x, BASE_Y - y)
     waist = np.arctan2(y, x)
@@ -30,7 +31,7 @@ def solve(side, xyz, pitch, roll):
 
 
 def forward(side, joints):
-    """Where the fingertips are with these joints [6], the forearm unrolled: (xyz, pitch)."""
+    """Returns (xyz, pitch) of the fingertips for these joints [6], with the forearm not rolled."""
     waist, shoulder, elbow, _, wrist, _ = joints
     pitch = shoulder + elbow + wrist
     upper = UPPER_ANGLE - shoulder
@@ -40,17 +41,17 @@ def forward(side, joints):
     return np.array([x - BASE_X, y + BASE_Y, z] if side < 0 else [BASE_X - x, BASE_Y - y, z]), pitch
 
 
-TICKS = 400  # an episode
+TICKS = 400  # ticks of an episode
 DOWN = 1.05  # the right gripper's pitch
 ROLL = np.pi / 2  # the left gripper's: its fingers are above and below the cube
-LEFT_GRASP = np.array([0.0, 0.0, -0.01])  # where the left fingers take the cube, from where the right ones hold it
+LEFT_GRASP = np.array([0.0, 0.0, -0.01])  # the left fingers' grasp, relative to the right ones'
 
 
 def plan(start, cube, rng):
-    """Commands [TICKS, 14] that hand the cube over. Where and when the arms meet is drawn by `rng`.
+    """Returns commands [TICKS, 14] that hand the cube over. `rng` draws where and when the arms meet.
 
-    The expert first comes down beside the cube and corrects its position on the last 8 cm, as people do. So the
-    demonstrations show how to correct an error.
+    The expert first moves down beside the cube and corrects its position on the last 8 cm, as people do. So the demonstrations
+    show how to correct an error.
     """
     aimed = rng.normal(0, 0.01, 2).clip(-0.02, 0.02)
     seen = rng.normal(0, 0.003, 2)
@@ -84,7 +85,7 @@ def plan(start, cube, rng):
 
 
 def _follow(side, start, waypoints, pace):
-    """One arm's commands [TICKS, 7] from its start [7] through waypoints; it slows down at each."""
+    """Returns one arm's commands [TICKS, 7] from its start [7] through waypoints, slowing down at each."""
     xyz, pitch = forward(side, start[:6])
     points = np.array(
         [(0, *xyz, pitch, start[5], start[6]), *((t * pace, *p, *rest) for t, p, *rest in waypoints)], float
@@ -96,6 +97,6 @@ def _follow(side, start, waypoints, pace):
     share = share**2 * (3 - 2 * share)
     pose = points[leg, 1:] + share * (points[leg + 1, 1:] - points[leg, 1:])
     joints = solve(side, pose[:, :3], pose[:, 3], pose[:, 4])
-    # At the start the forearm is rolled a little, and solve() never rolls it: the difference fades out on the first leg.
+    # At the start the forearm is rolled a little, but solve() never rolls it. The difference fades out on the first leg.
     joints += (start[:6] - solve(side, xyz[None], pitch, start[5])) * np.where(leg == 0, 1 - share[:, 0], 0)[:, None]
     return np.concatenate([joints, pose[:, 5:]], axis=1)

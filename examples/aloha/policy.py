@@ -15,7 +15,7 @@ CHUNK = 50  # actions predicted at once: one second
 
 
 class ChunkMLP(nn.Module):
-    """From joints and the cube's position to the next CHUNK actions."""
+    """Predicts the next CHUNK actions from joints and the cube's position."""
 
     def __init__(self, inputs, actions, width=512):
         super().__init__()
@@ -33,7 +33,7 @@ class ChunkMLP(nn.Module):
         return self.layers(torch.cat([batch[STATE], batch[CUBE]], dim=1)).unflatten(1, (CHUNK, -1))
 
     def loss(self, batch):
-        """The mean distance from the recorded actions, where there are any."""
+        """Returns the mean distance from the recorded actions, without padding."""
         return _distance(self.predict_action_chunk(batch), batch)
 
 
@@ -43,7 +43,8 @@ def _distance(actions, batch):
 
 
 def loss_of(policy, batch):
-    """The loss that a policy is trained with. ACT's is that of its own `forward`, which also waits for the GPU to print its parts."""
+    """Returns a policy's training loss. ACT's is computed here, since its own `forward` also waits for the GPU to print the
+    parts."""
     if isinstance(policy, ChunkMLP):
         return policy.loss(batch)
     actions, (mean, log_variance) = policy.model({**batch, "observation.images": [batch[CAMERA]]})
@@ -52,7 +53,8 @@ def loss_of(policy, batch):
 
 
 def _import_act():
-    """ACT's own modules. The packages around them import every policy of LeRobot, and what those need; so they stay empty here."""
+    """Imports only ACT's modules. The packages around them are replaced by empty ones, since they import every policy of
+    LeRobot with its dependencies."""
     found = importlib.util.find_spec("lerobot")
     if found is None or not found.submodule_search_locations:
         raise SystemExit(
@@ -68,7 +70,7 @@ def _import_act():
 
 
 def act(keys, image_size):
-    """LeRobot's ACT with weights drawn at random. keys: {key of the batch: numbers}, the camera's excepted."""
+    """Returns LeRobot's ACT with random weights. keys: {key of the batch: number of features}, without the camera."""
     modeling = _import_act()
     from lerobot.configs.types import FeatureType, PolicyFeature
 
@@ -92,10 +94,10 @@ def act(keys, image_size):
 
 @torch.no_grad()
 def calibrate(policy, batch):
-    """Sets the frozen batch norms of a backbone with random weights to what one batch shows.
+    """Sets the frozen batch norms of a backbone with random weights to the statistics of one batch.
 
-    A FrozenBatchNorm2d keeps the mean and variance of the weights it came with. With random weights these are 0 and 1, so
-    nothing is normalised.
+    A FrozenBatchNorm2d keeps the mean and variance that belong to pretrained weights. With random weights they are 0 and 1, so
+    nothing would be normalised.
     """
     from torchvision.ops.misc import FrozenBatchNorm2d
 
@@ -110,7 +112,8 @@ def calibrate(policy, batch):
 
 
 def build(kind, keys, image_size):
-    """kind: "act" or "mlp". keys: {key: numbers}; image_size: of the camera's frames in the batch, 0 without a camera."""
+    """Returns a policy. kind: "act" or "mlp". keys: {key: number of features}. image_size: the size of the camera's frames in
+    the batch, 0 without a camera."""
     if kind == "act":
         return act(keys, image_size)
     return ChunkMLP(keys[STATE] + keys[CUBE], keys[ACTION])

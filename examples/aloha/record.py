@@ -1,4 +1,4 @@
-"""The expert's demonstrations, written as a robot would write them."""
+"""Writes the expert's demonstrations as a robot would write them."""
 
 import json
 import multiprocessing
@@ -16,7 +16,7 @@ from .scene import FEATURES, FRAME_SIZE, TICK_S, Scene
 
 
 def demonstrate(seed, camera, frame_size=(FRAME_SIZE, FRAME_SIZE)):
-    """One episode of the expert: {stream: (time_ns, rows)}, and how it ended."""
+    """Runs one episode of the expert. Returns {stream: (time_ns, rows)} and the outcome."""
     episode = Episode(Scene(frame_size), seed)
     scene, rng = episode.scene, episode.rng
     commands = expert.plan(scene.start, scene.cube(), rng)
@@ -35,10 +35,10 @@ def demonstrate(seed, camera, frame_size=(FRAME_SIZE, FRAME_SIZE)):
         ACTION: (to_ns((WAIT_TICKS + np.arange(len(commands))) * TICK_S + late), commands.astype(np.float32)),
     }
     if camera:
-        which, pictures = zip(*frames, strict=True)
-        which = np.array(which)
-        streams[CAMERA] = to_ns(episode.exposed_s[which]), np.stack(pictures)
-        streams[f"{CAMERA}.arrival_ns"] = to_ns(episode.exposed_s[which]), to_ns(episode.arrived_s[which])
+        indices, pictures = zip(*frames, strict=True)
+        indices = np.array(indices)
+        streams[CAMERA] = to_ns(episode.exposed_s[indices]), np.stack(pictures)
+        streams[f"{CAMERA}.arrival_ns"] = to_ns(episode.exposed_s[indices]), to_ns(episode.arrived_s[indices])
     return streams, {"seed": seed, "success": bool(scene.success), "touched": bool(scene.touched)}
 
 
@@ -47,9 +47,9 @@ def _demonstrate(given):
 
 
 def record(path, episodes, *, camera=True, seed=0, workers=None, commit_every=100, frame_size=(FRAME_SIZE, FRAME_SIZE)):
-    """Adds demonstrations to the cache at `path` until it has `episodes`; a run that was stopped goes on. Returns the counts.
+    """Adds demonstrations to the cache at `path` until it has `episodes`, also after an interruption. Returns the counts.
 
-    Failed ones stay, with success=False.
+    Failed demonstrations are stored with success=False.
     """
     done = set()
     if os.path.exists(path):

@@ -1,7 +1,7 @@
-"""One rollout, and a process with several. Nothing here needs torch, which would take longer to import than a rollout takes.
+"""One rollout, and a process with several. It does not use torch, whose import would take longer than a rollout.
 
-Each rollout has rings and an aligner, as a robot would: rows are pushed when they have come, and the policy is given the
-newest moment at which all of them are settled. Its chunk is laid out in time from that moment on.
+Each rollout has rings and an aligner, like a robot: rows are pushed when they arrive, and the policy gets the newest moment
+with all rows settled. Its chunk begins at that moment.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from .scene import FRAME_SIZE, TICK_S, Scene
 
 
 class Rollout:
-    """One episode under a policy that is asked each `execute` ticks."""
+    """One episode with a policy that runs every `execute` ticks."""
 
     def __init__(self, seed, spec, execute, film=False):
         self.seed, self._spec, self._execute = seed, spec, execute
@@ -41,7 +41,7 @@ class Rollout:
         self._episode.stand_still(**self._sensors)
 
     def observe(self):
-        """What the policy is given: {key: [1, ...]}."""
+        """Returns the policy's input: {key: [1, ...]}."""
         batch = self._aligner.latest()
         self._batch = {key: batch[key].copy() for key in ("time_ns", f"{ACTION}_base") if key in batch}
         now_ns = int(to_ns(self._episode.tick * TICK_S))
@@ -49,7 +49,7 @@ class Rollout:
         return {key: batch[key].copy() for key in self._rings}
 
     def advance(self, actions):
-        """Carries out the next `execute` ticks of the policy's output [CHUNK, 14]."""
+        """Executes the next `execute` ticks of the policy's output [CHUNK, 14]."""
         self._chunks.put(int(self._batch["time_ns"][0]), None, actions[None], batch=self._batch)
         ticks = min(self._execute, TICKS - self.ticks)
         moments = to_ns((self._episode.tick + np.arange(ticks)) * TICK_S)
@@ -75,9 +75,9 @@ class Rollout:
 
 
 def work(pipe, spec_file, execute):
-    """A process with some of the rollouts: (seeds, filmed) begins them, None ends it.
+    """Runs a process with some of the rollouts: (seeds, filmed) begins them, None ends the process.
 
-    It sends what all of them see, gets a chunk for each, and in the end sends how each ended.
+    It sends the observations of all rollouts, gets a chunk for each, and at the end sends their outcomes.
     """
     robocache.set_num_threads(1)
     spec = robocache.Spec.load(spec_file)

@@ -1,4 +1,4 @@
-"""Training by RoboCache's Loader: batches of windows around moments of the recording, one kernel launch each."""
+"""Trains with RoboCache's Loader: batches of windows around moments of the recording, one kernel launch each."""
 
 import copy
 import importlib.util
@@ -20,15 +20,15 @@ from .policy import CHUNK, build, calibrate, loss_of
 from .scene import TICK_S
 
 WARMUP = 200  # steps
-AVERAGED = 0.1  # share of the steps so far that a rollout's weights are averaged over, exponentially
-RELATIVE = actions.Relative("joints", mask=([True] * 6 + [False]) * 2)  # grippers stay as they are
+AVERAGED = 0.1  # the share of the steps so far in the exponential average of a rollout's weights
+RELATIVE = actions.Relative("joints", mask=([True] * 6 + [False]) * 2)  # grippers stay absolute
 
 
 def make_loader(path, *, camera, batch_size, device, seed, image_size=0, shift=0, way="absolute", memory=None):
-    """Batches of the demonstrations that succeeded.
+    """Returns a loader of the successful demonstrations.
 
-    The anchors are the camera's frames, at the moment of their exposure, because that is where the policy will stand: its
-    newest settled moment is that of the newest frame. Without a camera they are the commands.
+    The anchors are the camera's frames, at the moments of their exposure, as in a rollout, where the newest settled moment is
+    the newest frame's. Without a camera the anchors are the commands.
     """
     converted = {} if way == "absolute" else {"convert": [RELATIVE], "base": STATE}
     windows = {STATE: None, ACTION: robocache.Window([k * TICK_S for k in range(CHUNK)], **converted)}
@@ -64,7 +64,7 @@ def make_loader(path, *, camera, batch_size, device, seed, image_size=0, shift=0
 
 def shifted(images, most):
     """Moves each image [batch, channels, height, width] by up to `most` pixels each way and repeats its edges, as the Loader's shift
-    does. The draw is torch's own: it depends on the seed and the step alone."""
+    does. torch draws the moves, which depend only on the seed and the step."""
     (count, channels, height, width), device = images.shape, images.device
     down, right = torch.randint(-most, most + 1, (2, count, 1), device=device)
     rows = (torch.arange(height, device=device) + down).clamp(0, height - 1)[:, None, :, None]
@@ -75,7 +75,7 @@ def shifted(images, most):
 class Step:
     """A step of training: loss, gradients and AdamW. On CUDA, from the tenth on, it is one replay of a graph.
 
-    ACT launches some thousand small kernels a step, which takes a processor four times as long as the GPU needs for them.
+    ACT launches some thousand small kernels per step, which takes the CPU four times as long as the GPU needs to run them.
     `averaged` is the policy with the exponential average of the weights. shift: as in :func:`shifted`.
     """
 
@@ -92,7 +92,8 @@ class Step:
         self._graph = None
 
     def __call__(self, batch, rate, weight=0.0):
-        """Returns the loss, a tensor that the next step may overwrite. weight: of this step's weights in their average."""
+        """Returns the loss, a tensor that the next step may overwrite. weight: the share of this step's weights in the
+        average."""
         loss = self._learn(batch, rate)
         get_ema_multi_avg_fn(1 - weight)([*self.averaged.parameters()], [*self._policy.parameters()], None)
         return loss
@@ -107,7 +108,7 @@ class Step:
         if not self._on_cuda:
             return self._step(batch)
         batch = {key: batch[key] for key in (*self._policy_keys(batch), ACTION, "action_is_pad")}
-        if self._taken < 10:  # the optimizer has made its state, and libraries their plans, before the capture
+        if self._taken < 10:  # the optimizer's state and the libraries' plans must exist before the capture
             beside = torch.cuda.Stream()
             beside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(beside):
@@ -118,7 +119,7 @@ class Step:
             self._batch = {key: value.clone() for key, value in batch.items()}
             self._graph = torch.cuda.CUDAGraph()
             self.optimizer.zero_grad(set_to_none=True)
-            # thread_local: the loader's thread goes on meanwhile.
+            # thread_local, since the loader's thread runs meanwhile.
             with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._loss = self._step(self._batch, zero=False)
         for key, value in batch.items():
@@ -143,7 +144,7 @@ class Step:
 
 
 class Utilisation(threading.Thread):
-    """Samples how much of the time a GPU has a kernel running, as its driver says it."""
+    """Samples the share of time in which a GPU runs a kernel, from its driver."""
 
     def __init__(self, device):
         super().__init__(daemon=True)
@@ -162,8 +163,8 @@ class Utilisation(threading.Thread):
 
 
 class Pace:
-    """Times the steps behind the warm-up, without the saving of checkpoints. On CUDA the step alone, on the last batch again and
-    again, says what the GPU needs."""
+    """Times the steps after the warm-up, without the saving of checkpoints. On CUDA it also times the step alone, on the last
+    batch again and again, for the GPU's share."""
 
     def __init__(self, device):
         self._device, self._cuda = device, str(device).startswith("cuda")
@@ -180,7 +181,7 @@ class Pace:
         self._saving_s += saving_s
 
     def end(self, steps, step_of, batch, waited_s):
-        """Returns {"steps_per_s", "wait_share", "gpu_busy", "saving_s"}; the rate of learning is 0 in the steps that this makes."""
+        """Returns {"steps_per_s", "wait_share", "gpu_busy", "saving_s"}. It runs further steps with a learning rate of 0."""
         took = self._now() - self._began - self._saving_s
         pace = {"steps_per_s": steps / took, "saving_s": self._saving_s}
         if not self._cuda:
@@ -207,10 +208,11 @@ def train(
     shift=0,
     trained_with="",
 ):
-    """Trains until `steps`, saves each `every` steps, and goes on from the newest checkpoint in `folder`.
+    """Trains until `steps`, from the newest checkpoint in `folder` if there is one. Saves a checkpoint every `every` steps.
 
-    A checkpoint is `step_N.pt` with `spec.json` beside it: all that evaluation needs. ACT's backbone is calibrated by the batch
-    `calibration`, or by the loader's first. shift: pixels that each step moves its frames by, at most, where the loader does not.
+    A checkpoint is `step_N.pt` with `spec.json` beside it, which suffices for evaluation. ACT's backbone is calibrated by the
+    batch `calibration`, or by the loader's first batch. shift: the most pixels by which each step moves its frames, if the
+    loader does not.
 
     Returns {"steps", "checkpoints": [{"step", "wall_s", "loss"}], "pace"}.
     """
@@ -292,7 +294,7 @@ def train(
 
 
 def checkpoints(folder):
-    """The checkpoints of a run, the one of the most steps last."""
+    """Returns the checkpoints of a run, in the order of their steps."""
     return sorted(Path(folder).glob("step_*.pt"), key=lambda file: int(file.stem.split("_")[1]))
 
 
@@ -303,7 +305,7 @@ def _save(file, state):
 
 
 def load(file, device="cpu"):
-    """The policy of a checkpoint, ready to be asked."""
+    """Returns a checkpoint's policy, ready to run."""
     state = torch.load(file, map_location=device, weights_only=True)
     policy = build(state["kind"], state["keys"], state["image_size"]).to(device).eval()
     policy.load_state_dict(state["weights"])

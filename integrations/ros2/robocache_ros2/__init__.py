@@ -36,7 +36,7 @@ __all__ = ["Node", "Stream"]
 _DIAGNOSTICS = "diagnostic_msgs/msg/DiagnosticArray"
 _RELIABILITY, _DURABILITY = ("best_effort", "reliable"), ("volatile", "transient_local")
 _TAKE_VALUE = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char, ctypes.c_char_p)
-_LATEST = 1000  # a report covers so many latencies
+_LATEST = 1000  # a report covers this many latencies
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Stream:
 
     @property
     def _subscription(self) -> tuple[Any, ...]:
-        """The fields that all streams of a subscription share."""
+        """Returns the fields that all streams of a subscription share."""
         return self.topic, self.type, self.reliability, self.durability, self.depth, self.stamp, self.quality
 
 
@@ -84,22 +84,22 @@ class Stream:
 class _Group:
     """The streams of one subscription.
 
-    asked: for each ring, its Stream and its rows in the spec.
+    streams: for each ring, its Stream and its rows in the spec.
     """
 
     name: str
     stream: Stream
     rings: dict[str, Ring]
     names: dict[str, list[str]]
-    asked: dict[str, tuple[Stream, Any]]
+    streams: dict[str, tuple[Stream, Any]]
 
     def takes(self, name: str, stream: Stream, row: Any) -> bool:
         """Whether the group has a ring of these rows, or can get one."""
         if self.stream._subscription != stream._subscription:
             return False
-        if name not in self.asked:
+        if name not in self.streams:
             return True
-        known, rows = self.asked[name]
+        known, rows = self.streams[name]
         same = all(rows[field] == row[field] for field in ("shape", "dtype", "codec", "names"))
         return known == stream and same
 
@@ -112,7 +112,8 @@ class Node:
         streams: ``{key: Stream}``, by the spec's keys. None: the parameters: ``streams`` lists the keys, and ``<key>.topic`` and
             so on are the fields of each.
         name, namespace: the node's name and namespace.
-        args: a command line; the part after ``--ros-args`` counts (remappings, ``--params-file``). None: that of the process.
+        args: a command line; only the part after ``--ros-args`` counts (remappings, ``--params-file``). None: the process's
+            command line.
         diagnostics_s: how often ``/diagnostics`` is published. 0: never.
 
     Attributes:
@@ -122,8 +123,8 @@ class Node:
         parameters: this node's parameters, from the command line and its files.
 
     Raises:
-        ArgumentError: naming the argument or the parameter: a key that the spec does not have, a topic that does not have the
-            stream, rows of another shape or dtype.
+        ArgumentError: the spec does not have a key, a topic does not have a stream, or rows have another shape or dtype. The
+            message names the argument or the parameter.
         Error: ROS is not installed, or reports an error.
     """
 
@@ -171,8 +172,8 @@ class Node:
         """Waits until every ring has a row.
 
         Raises:
-            StaleError: a ring has none after `timeout_s`. The error gives the reason for each ring: no publisher, a publisher of
-                another QoS or type, or refused messages, such as those without a joint.
+            StaleError: a ring has no row after `timeout_s`. The message gives the reason for each ring: no publisher, a
+                publisher with another QoS or type, or refused messages, such as messages without a joint.
         """
         end = time.monotonic() + timeout_s
         while lacking := [key for key, ring in self.rings.items() if ring.newest_ns is None]:
@@ -230,7 +231,7 @@ class Node:
         return found | lists
 
     def _make(self) -> None:
-        """Makes the rings and the topics. Keys with the same rows of a stream share a ring. Keys with other rows of it, such as the
+        """Makes the rings and the topics. Keys with the same rows of a stream share a ring. Keys with other rows, such as the
         joints of another arm, have their own subscription."""
         rows = {key: of["rows"] for key, of in self.spec.keys.items() if of["rows"] is not None}
         self.rings: dict[str, Ring] = {}
@@ -250,7 +251,7 @@ class Node:
                 groups.append(group)
             self._group_of[key] = group.name
             if of not in group.rings:
-                group.asked[of] = stream, row
+                group.streams[of] = stream, row
                 group.rings[of] = Ring(
                     row["shape"],
                     row["dtype"],
@@ -324,7 +325,7 @@ def diagnostics(
     store: Any, name: str, report: Mapping[str, Mapping[str, Any]], before: Mapping[str, Mapping[str, Any]], broken: str
 ) -> bytes:
     """Returns a DiagnosticArray with a status for each topic: an error if the thread has ended, or if every message since the last
-    report was refused; stale if none came; a warning if some were refused or lost."""
+    report was refused; stale if none arrived; a warning if some were refused or lost."""
     types = store.types
     statuses = []
     for topic, of in report.items():

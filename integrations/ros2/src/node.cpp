@@ -1,4 +1,4 @@
-// A node on rcl. Its own thread hands serialised messages to a C function. It is compiled without any message type and loads type
+// A node on rcl. Its own thread passes serialised messages to a C function. It is compiled without message types and loads type
 // support by the type's name. Python calls this C interface through ctypes.
 //
 // A function that fails writes the reason into `error` and returns a number other than 0 (or null).
@@ -39,7 +39,7 @@ void check(rcl_ret_t returned, const std::string& what) {
   if (returned != RCL_RET_OK) fail(what);
 }
 
-// For errors during cleanup, which nobody can handle.
+// For errors during cleanup, which cannot be handled.
 void ignore(rcl_ret_t) {}
 
 int64_t now_ns() {
@@ -196,7 +196,7 @@ class Node {
       const rcl_ret_t taken = rcl_take_serialized_message(&from.handle, &message_, &info, nullptr);
       if (taken == RCL_RET_SUBSCRIPTION_TAKE_FAILED) return;
       check(taken, "topic " + from.topic);
-      // RMW_MESSAGE_INFO_SEQUENCE_NUMBER_UNSUPPORTED is the largest uint64, which the sink takes for "none".
+      // RMW_MESSAGE_INFO_SEQUENCE_NUMBER_UNSUPPORTED is the largest uint64, which means "none" for the sink.
       from.sink(from.context, message_.buffer, message_.buffer_length, now_ns(), number_of(info.publisher_gid),
                 info.publication_sequence_number);
     }
