@@ -124,7 +124,7 @@ class EpisodeLoader(BatchesInOrder):
         for name in (*self.loader._names, *self.loader._texts):
             if name in _OWN:
                 raise errors.ArgumentError(
-                    f"delta_timestamps: the key {name!r} is reserved for this loader's own array; rename it"
+                    f"delta_timestamps: the batch's key {name!r} is reserved for this loader's own array; rename it"
                 )
         self.rank, self.world_size = self.loader.rank, self.loader.world_size
         if note and self.rank == 0:

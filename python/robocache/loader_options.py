@@ -293,7 +293,7 @@ def _text_keys(
     task_text = given["task_text"]
     has_task = isinstance(task_text, str) or truth("task_text", task_text)
     if has_task and "task" in windows:
-        raise errors.ArgumentError("task_text: expected no stream with the key 'task', got one; rename it")
+        raise errors.ArgumentError("task_text: the batch's key 'task' is already a stream's; rename that")
     texts = text_keys(sources, names, windows, snap_ns)
     if has_task:
         texts["task"] = task_key(sources, task_text if isinstance(task_text, str) else None, snap_ns)

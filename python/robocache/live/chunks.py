@@ -111,7 +111,7 @@ class Chunks:
             moment = int(batch["time_ns"][0]) if "time_ns" in batch else anchor
             if moment != anchor:
                 raise errors.ArgumentError(
-                    f"batch: expected the batch of the moment {anchor}, got that of {moment}; an aligner's next batch overwrites "
+                    f"batch: expected the one of the moment {anchor}, got that of {moment}; an aligner's next batch overwrites "
                     "the memory: copy values that you keep"
                 )
             actions = self._as_recorded(actions, batch)

@@ -233,8 +233,8 @@ def _no_vmap() -> errors.ArgumentError:
 
 
 # ---- Gradients of sparse results ----
-# A gradient is gathered from voxels to points, or written to distinct rows. Of rows that tie, the least gets it. So it is the #
-# same on every run.
+# A gradient is gathered from voxels to points, or written to distinct rows. Of rows that tie, the least gets it. So it is
+# the same on every run.
 
 
 def of_voxels(array: Any, voxel: Any, absent: int = 0) -> Any:
