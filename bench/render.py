@@ -256,13 +256,7 @@ def three(found: Results) -> str:
 
 
 def page(found: Results) -> str:
-    """Returns a section for each benchmark and kind of machine; of two CPUs only the last measured one."""
-    shown_results: dict[tuple[str, str], dict] = {}
-    for result in found.values():
-        kind = (result["bench"], result["machine"].get("gpu", "cpu"))
-        if result["bench"] not in ELSEWHERE and shown_results.get(kind, result)["date"] <= result["date"]:
-            shown_results[kind] = result
-    return "\n".join(map(section, shown_results.values()))
+    return "\n".join(section(result) for result in found.values() if result["bench"] not in ELSEWHERE)
 
 
 def section(result: dict) -> str:
