@@ -74,6 +74,10 @@ def test_the_controllers_decide_whether_actions_are_relative(controllers, absolu
         ({}, {"ep_meta": json.dumps({"lang": "open the drawer", "layout_id": 3})}, "open the drawer"),
         ({"problem_info": json.dumps({"language_instruction": "x"})}, {"ep_meta": '{"lang": "y"}'}, "y"),
         ({"problem_info": json.dumps({"language_instruction": "x"})}, {"task": "mine"}, "mine"),
+        ({"problem_info": json.dumps({"language_instruction": "x"})}, {"instruction": "mine"}, "mine"),
+        ({"language_instruction": "open it"}, {}, "open it"),
+        ({"task": "open it"}, {"ep_meta": '{"lang": "mine"}'}, "mine"),
+        ({"instruction": "x"}, {"language_instruction": "mine"}, "mine"),
         ({"problem_info": "{"}, {"ep_meta": "[1]"}, None),
         ({"problem_info": json.dumps({"language_instruction": ""})}, {"ep_meta": '{"lang": null}'}, None),
     ],
@@ -86,7 +90,10 @@ def test_the_language_instruction_is_the_column_task(of_data, of_demo, task, rng
         file["data/demo_0"].attrs.update(of_demo)
     robocache.ingest(path, tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
-    assert dataset.episodes.to_pylist()[0].get("task") == task
+    (episode,) = dataset.episodes.to_pylist()
+    assert (
+        next((episode[key] for key in ("task", "language_instruction", "instruction") if key in episode), None) == task
+    )
     robocache.export(dataset, tmp_path / "out", to="lerobot", streams=["actions"])
     assert pq.read_table(tmp_path / "out/meta/tasks.parquet")["task"].to_pylist() == [task or ""]
 

@@ -19,6 +19,7 @@ import h5py
 import numpy as np
 
 from ...feature_names import declaring
+from ...tasks import NAMES
 from ..files import natural
 from ..formats import RateOptions
 from ..images import Kinds
@@ -72,7 +73,8 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             action_attributes = {"absolute": not min(is_relative)} if len(is_relative) == 1 else {}
             shared_columns = declaring({**file_attributes, **facts})
             provenance = {**facts, **_rate_facts(path, rates, facts, options.rate_hz)}
-            instruction = _read_instruction(data, "problem_info", "language_instruction")
+            of_all = (of[key] for of in (facts, file_attributes) for key in NAMES if isinstance(of.get(key), str))
+            instruction = _read_instruction(data, "problem_info", "language_instruction") or next(of_all, None)
             notes.see("files", name, provenance)
             if facts.get(_CONVENTION) == _UPSIDE_DOWN:
                 why = (
@@ -95,8 +97,9 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                         continue
                     metadata = {"name": escaped(demo), "source_file": name, "filters": masks.get(demo, [])}
                     metadata |= shared_columns | attributes(group, notes, _MODEL) | _model_hash(group)
-                    if task := _read_instruction(group, "ep_meta", "lang") or instruction:
-                        metadata.setdefault("task", task)
+                    task = _read_instruction(group, "ep_meta", "lang") or instruction
+                    if task and not any(metadata.get(key) for key in NAMES):  # its own comes first
+                        metadata["task"] = task
                     tree = walk(path, group, what, notes, _LEFT_OUT)
                     lists = {key: _read_list(tree, key) for key in _LISTS if key in tree.datasets}
                     rows_here = _count_rows(tree, metadata)
