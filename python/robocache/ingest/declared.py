@@ -389,6 +389,8 @@ _LIMITS = ("valid_min", "valid_max", "valid_range")
 PACKING = ("scale_factor", "add_offset", *_FILLS, *_LIMITS)
 # Those that list the values of a status and their words, divided by blanks.
 FLAGS = ("flag_values", "flag_meanings")
+# "true" says that signed integers are unsigned ones, as netCDF's older types lack these.
+UNSIGNED = "_Unsigned"
 
 
 def unpacked(
@@ -396,6 +398,8 @@ def unpacked(
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Returns the values of stored numbers by the attributes :data:`PACKING`, NaN for missing ones, and attributes to add.
     Whole numbers that are not scaled become float64 and are held, as are floats with :data:`FLAGS`."""
+    if values.dtype.kind == "i" and str(attributes.get(UNSIGNED, "")).strip().lower() == "true":
+        values, attributes = values.astype(f"u{values.dtype.itemsize}"), _unsigned(attributes, values.dtype)
     values, more = _unpacked(stream, values, attributes, notes)
     if not any(name in attributes for name in FLAGS):
         return values, more
@@ -412,6 +416,17 @@ def unpacked(
         )
         return values, more
     return values, more | {"words": {word: int(number) for word, number in zip(words, numbers, strict=True)}}
+
+
+def _unsigned(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Returns the attributes with fill values and limits as the unsigned numbers of the same bits."""
+    unsigned = dict(attributes)
+    for name in (*_FILLS, *_LIMITS):
+        given = attributes.get(name)
+        numbers: list[Any] = given if isinstance(given, list) else [given]
+        if all(isinstance(number, int) for number in numbers):
+            unsigned[name] = [number % 2 ** (8 * dtype.itemsize) for number in numbers]
+    return unsigned
 
 
 def _unpacked(

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import FileError
 from ..feature_names import declares, declaring, may_name, own_units
-from .declared import FLAGS, PACKING, Depth, features_of, may_say_colors, say_colors, unpacked
+from .declared import FLAGS, PACKING, UNSIGNED, Depth, features_of, may_say_colors, say_colors, unpacked
 from .files import list_files
 from .formats.zarr import ZarrOptions, is_store
 from .images import is_image_of_16_bits, store_pixels
@@ -147,7 +147,7 @@ def _open_arrays(store: Store, keys: list[str], rows: int, options: ZarrOptions,
             own = {
                 name: value
                 for name, value in attributes.items()
-                if declares(name) or may_say_colors(name) or name in (*PACKING, *FLAGS)
+                if declares(name) or may_say_colors(name) or name in (*PACKING, *FLAGS, UNSIGNED)
             }
             if others := sorted(attributes.keys() - own.keys()):
                 notes.leave_out(f"{key}: attributes", ", ".join(others))

@@ -471,6 +471,27 @@ def test_scale_and_offset_attributes_are_applied(form, attributes, tmp_path):
     assert stream.attributes.get("methods") == (None if is_scaled else [[0, 2, "previous"]])
 
 
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, [0, 127, 128, 255]),
+        ({"_FillValue": -1}, [0, 127, 128, np.nan]),
+        ({"scale_factor": 0.5}, [0, 63.5, 64, 127.5]),
+        ({"valid_max": 200}, [0, 127, 128, np.nan]),
+    ],
+)
+@pytest.mark.parametrize("form", ["hdf5", "zarr"])
+def test_signed_integers_that_are_declared_unsigned(form, more, expected, tmp_path):
+    """netCDF's convention: -1 of 8 bits is 255, also as a fill value."""
+    stream, _ = stream_of(form, np.array([0, 127, -128, -1], np.int8), {"_Unsigned": "true", **more}, tmp_path)
+    np.testing.assert_array_equal(np.asarray(stream.values), expected)
+
+
+def test_big_endian_integers_that_are_declared_unsigned(tmp_path):
+    stream, _ = stream_of("hdf5", np.array([-2, 300], ">i2"), {"_Unsigned": "true"}, tmp_path)
+    np.testing.assert_array_equal(np.asarray(stream.values), [65534, 300])
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.float32])
 @pytest.mark.parametrize("form", ["hdf5", "zarr"])
 def test_values_with_declared_meanings_are_held_and_keep_their_words(form, dtype, tmp_path):

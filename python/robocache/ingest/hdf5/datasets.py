@@ -20,7 +20,7 @@ import numpy as np
 
 from ...errors import FileError
 from ...feature_names import declares
-from ..declared import FLAGS, PACKING, may_say_colors
+from ..declared import FLAGS, PACKING, UNSIGNED, may_say_colors
 from ..files import Listing, check_file, look_through
 from ..formats.hdf5 import PROPRIO, TRAJECTORY, is_hdf5
 from ..reader_process import ReaderProcess, reader_process
@@ -372,7 +372,11 @@ def _declaring_attributes(path: str, node: h5py.Group | Dataset, notes: Notes) -
     others = []
     for name in _attribute_names(node):
         shown = name.decode(errors="backslashreplace")
-        if declares(shown) or may_say_colors(shown) or (shown in (*PACKING, *FLAGS) and isinstance(node, Dataset)):
+        if (
+            declares(shown)
+            or may_say_colors(shown)
+            or (shown in (*PACKING, *FLAGS, UNSIGNED) and isinstance(node, Dataset))
+        ):
             _take_attribute(facts, node, name, f"{path}: attribute {shown}", notes)
         else:
             others.append(shown)
