@@ -25,9 +25,12 @@ from .formats.csv import CsvOptions
 from .formats.euroc import CALIBRATION, LOG, EurocOptions, find_sensors
 from .images import Images, Kinds
 from .rate import compare_rates, said_rates
-from .recording import Frames, Notes, Recording, Rows, Texts, naming
+from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, naming
+from .stamps import unit_in_name
 from .yaml import read_yaml
 
+# Stamps that are nearer than this in the mean, in nanoseconds, are in another unit: no sensor has so many rows a second.
+_LEAST_PERIOD_NS = 50_000
 # Matches the unit in "a_RS_S_x [m s^-2]".
 _UNIT = re.compile(r"\s*\[(.*)\]$")
 
@@ -90,10 +93,13 @@ class _Reader:
             file = folder / LOG
             what = str(file.relative_to(self._root))
             with self._notes.reading(what, file):
-                options, alike = CsvOptions(time_unit="ns"), self._alike[folder.name]
+                declared_unit = unit_in_name(_name_of_clock(file))
+                options, alike = CsvOptions(time_unit=declared_unit or "ns"), self._alike[folder.name]
                 read = partial(read_log, options=options, alike=alike)
                 log = try_log(read, file, options, alike, what, folder.name, self._notes)
                 layout, rows, time_ns, images, texts, assumed = log
+                if not declared_unit:
+                    _check_nanoseconds(file, time_ns)
                 for thing, reason in assumed:
                     self._notes.assume(thing, reason, folder.name)
                 calibration = self._common.get(folder.name, {})
@@ -137,6 +143,22 @@ class _Reader:
             return frames
         fu, fv, cu, cv = calibration["intrinsics"]
         return replace(frames, intrinsics=[[fu, 0.0, cu], [0.0, fv, cv], [0.0, 0.0, 1.0]])
+
+
+def _name_of_clock(file: Path) -> str:
+    """Returns the name of the first column, "timestamp [ns]"; a number where the file has no header."""
+    with file.open("rb") as opened:
+        return re.split("[,;\t]", opened.readline(4096).decode(errors="replace"))[0].strip("\ufeff#% \r\n")
+
+
+def _check_nanoseconds(file: Path, time_ns: np.ndarray) -> None:
+    """Raises SourceError if stamps without a declared unit can be no nanoseconds."""
+    rows, span_ns = len(time_ns), int(time_ns[-1]) - int(time_ns[0])
+    if rows > 2 and 0 <= span_ns < (rows - 1) * _LEAST_PERIOD_NS:
+        raise SourceError(
+            f"{file}: its {rows} rows lie within {span_ns} ns, as EuRoC's stamps are nanoseconds; if they are in another unit, "
+            "write it in the header, as in #timestamp [us]"
+        )
 
 
 def _describe(rows: Rows, attributes: dict[str, Any]) -> Rows:

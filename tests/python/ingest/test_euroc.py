@@ -49,6 +49,23 @@ def picture(tmp_path):
     return path
 
 
+@pytest.mark.parametrize(("unit", "digits"), [("[s]", -9), ("[ms]", -6), ("[us]", -3), ("(ns)", 0), ("", 0)])
+def test_stamps_have_the_unit_of_the_header(unit, digits, tmp_path):
+    stamps = [1403715273262000000 + 5_000_000 * k for k in range(4)]
+    cells = [f"{stamp // 10**-digits}.{stamp % 10**-digits:0{-digits}}" if digits else str(stamp) for stamp in stamps]
+    log = f"#timestamp {unit},w_x [rad s^-1]\n" + "".join(f"{cell},{k}\n" for k, cell in enumerate(cells))
+    sensor(tmp_path / "mav0/imu0", "rate_hz: 200\n", log)
+    yields = Yields("euroc", tmp_path)
+    assert yields.episodes["mav0"]["imu0"][0].tolist() == stamps
+
+
+def test_stamps_that_can_be_no_nanoseconds_are_refused(tmp_path):
+    log = "#timestamp,w_x [rad s^-1]\n" + "".join(f"{1403715273262000 + 5000 * k},{k}\n" for k in range(4))
+    sensor(tmp_path / "mav0/imu0", "rate_hz: 200\n", log)
+    with pytest.raises(robocache.FileError, match=r"4 rows lie within 15000 ns.*write it in the header"):
+        robocache.ingest(tmp_path / "mav0", tmp_path / "cache", progress=None)
+
+
 def test_sensors_are_the_streams_of_one_episode(picture, tmp_path):
     mav = tmp_path / "MH_01/mav0"
     stamps = camera(mav / "cam0", picture)
