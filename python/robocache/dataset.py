@@ -180,7 +180,7 @@ def quantile_fields(quantiles: Sequence[float]) -> tuple[np.ndarray, list[str]]:
         decimals = decimals.rstrip("0")
         names.append(f"q{percent.zfill(2)}" + (f".{decimals}" if decimals else ""))
     if len(set(names)) < len(shares):
-        raise errors.ArgumentError("quantiles: expected different percents of at most 4 decimals")
+        raise errors.ArgumentError("quantiles: expected percents of at most 4 decimals")
     return np.array(sorted(shares)), ["mean", "std", "min", "max", *names, "count"]
 
 

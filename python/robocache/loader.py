@@ -265,7 +265,7 @@ class Loader(BatchesInOrder):
         self._ahead: tuple[Any, ...] | None = None
         if self._stream is not None and self._memory.reuse_buffers:
             raise errors.ArgumentError(
-                "memory.stream: expected reuse_buffers=False, since each batch is made while the one before is used"
+                "memory.stream: goes without reuse_buffers, since each batch is made while the one before is used"
             )
         self._begin(seed, drop_last)
         # The library allocates in the framework of an array among a call's arguments.

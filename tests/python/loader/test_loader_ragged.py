@@ -61,9 +61,9 @@ def test_declared_methods_are_the_default(dataset):
 
 
 def test_the_callers_methods_precede_declared_ones(dataset):
-    with pytest.warns(robocache.LoaderWarning, match=r"\['pose'\].method: 'linear' goes before .*, slerp \[3:7\]"):
+    with pytest.warns(robocache.LoaderWarning, match=r"\['pose'\].method: 'linear' overrides .*, slerp \[3:7\]"):
         linear = next(loader(dataset, delta_timestamps=DELTAS, method="linear"))
-    with pytest.warns(robocache.LoaderWarning, match=r"\['heading'\].method: 'pchip' goes before .*, angle \[0:1\]"):
+    with pytest.warns(robocache.LoaderWarning, match=r"\['heading'\].method: 'pchip' overrides .*, angle \[0:1\]"):
         loader(dataset, delta_timestamps=DELTAS, method={"heading": "pchip"})
     assert np.all(np.abs(linear["heading"]) < 1e-9)
     of_one = next(loader(dataset, delta_timestamps=DELTAS, method={"heading": "linear"}))

@@ -392,7 +392,7 @@ def test_statistics_of_a_weighted_mixture(tmp_path, rng):
     dataset = write(tmp_path / "c", episodes)
     sources = [Source(dataset, weight=3, episodes=[0, 1, 2]), Source(dataset, weight=1, episodes=[3, 4])]
     mixture = loader_of(Mixture(sources))
-    with pytest.raises(robocache.ArgumentError, match=r"of: .*got one with 2; make a Loader of each source alone"):
+    with pytest.raises(robocache.ArgumentError, match=r"of: .*got one with 2; make a Loader for each source"):
         dataset.statistics(mixture)
     found = [dataset.statistics(loader_of(dataset, episodes=source.episodes)) for source in sources]
     merged = robocache.merge_stats(found, weights=[3, 1])["action"]

@@ -228,9 +228,9 @@ def test_rule_21_streams_of_different_dtypes_need_a_dtype(rng, device):
     with pytest.raises(robocache.ArgumentTypeError, match="dtype: "):
         robocache.fuse_multimodal(whole, targets, method="previous")
     for dtype in ("int32", "int64"):
-        with pytest.raises(robocache.ArgumentTypeError, match=rf"streams\['.'\].values.*got dtype {dtype}"):
+        with pytest.raises(robocache.ArgumentTypeError, match=rf"streams\['.'\].values.*got {dtype}"):
             robocache.fuse_multimodal(whole, targets, method="previous", dtype=dtype)
-    with pytest.raises(robocache.ArgumentTypeError, match=r"streams\['a'\].values.*a float type, got dtype int32"):
+    with pytest.raises(robocache.ArgumentTypeError, match=r"streams\['a'\].values.*a float dtype, got int32"):
         robocache.fuse_multimodal(tensors, targets, dtype="int32")
     with pytest.raises(robocache.ArgumentError, match="dtype: "):
         robocache.fuse_multimodal(tensors, targets, dtype={"a": "float32", "b": "float32"})
