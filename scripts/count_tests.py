@@ -1,9 +1,9 @@
-"""Sums the JUnit files of a test run into one closing line and fails if any test, or any part of the run, did.
+"""Sums the JUnit files of a test run into one final line, and fails if any test or part of the run failed.
 
 usage: count_tests.py RESULTS [FAILED_PART...]
 
-RESULTS holds a folder of .xml files for each part. A part that is named as failed and reports no failing test (it did
-not build, it crashed), and a part without any test, count as one failed test each.
+RESULTS holds a folder of .xml files for each part. A part named as failed without a failing test (its build failed, it
+crashed) and a part without any test each count as one failed test.
 """
 
 import sys
@@ -12,11 +12,11 @@ from pathlib import Path
 
 
 def count(part: Path) -> tuple[int, int, int]:
-    """Passed, failed and skipped tests of one part."""
+    """Returns the numbers of passed, failed and skipped tests of one part."""
     passed = failed = skipped = 0
     for report in sorted(part.glob("*.xml")):
         root = ElementTree.parse(report).getroot()
-        skipped += sum(int(told.get("value", 0)) for told in root.iter("property") if told.get("name") == "not_run")
+        skipped += sum(int(entry.get("value", 0)) for entry in root.iter("property") if entry.get("name") == "not_run")
         for case in root.iter("testcase"):
             if case.find("failure") is not None or case.find("error") is not None:
                 failed += 1
