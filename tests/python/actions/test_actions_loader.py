@@ -241,10 +241,7 @@ def test_a_stored_quaternion_of_another_length_is_refused(tmp_path, rng, device,
     dataset = record(tmp_path / "c", rng, change=odd)
     conversions = LISTS[name]
     base = "state" if name == "se3" else None
-    with pytest.raises(
-        robocache.ArgumentError,
-        match=r"'action'\]\.convert: .*length 1, got length 1\.\d+ in row 20 of 'action' in episode 0, features 3 to 6.*normalize",
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"'action'\]\.convert: .*length 1, got length 1\.\d+ in row 20"):
         next(loaders(dataset, conversions, device, base=base))
     if name == "se3":
         with pytest.raises(robocache.ArgumentError, match=r"length 2\S* in row 0 of 'state' in episode 1"):
@@ -1041,16 +1038,12 @@ def test_other_refusals(tmp_path, rng):
         sources = Mixture([Source(narrow), Source(wide)], pad_features=True)
         windows = {"action": Window(OFFSETS, convert=[Rescale(slice(0, 1), (0, 1), (1, 0))])}
         robocache.Loader(sources, batch_size=4, delta_timestamps=windows, device="cpu", anchors="tick")
-    with pytest.raises(
-        robocache.ArgumentError, match="default: expected no offsets or rows, one method, no conversions"
-    ):
+    with pytest.raises(robocache.ArgumentError, match="default: expected no offsets or rows, one method,"):
         default = Window(convert=[Relative("joints")], base="state")
         robocache.Loader(wide, batch_size=4, delta_timestamps={"action": OFFSETS}, default=default, device="cpu")
     converting, raw = loaders(wide, LISTS["se3"], "cpu")
     batch = next(converting)
-    with pytest.raises(
-        robocache.ArgumentError, match="key: expected one with conversions, which are 'action', got 'state'"
-    ):
+    with pytest.raises(robocache.ArgumentError, match="key: expected one with conversions,"):
         converting.to_absolute("state", batch["state"], batch)
     with pytest.raises(robocache.ArgumentError, match="which are 'action', got 'state'"):
         converting.spec.to_absolute("state", batch["state"], batch)

@@ -88,9 +88,7 @@ def test_a_dataset_gives_its_streams_by_name(path):
     for kind in (robocache.MissingStreamError, robocache.ArgumentError, KeyError, ValueError):
         with pytest.raises(kind, match=r"expected one of 'joint.position', 'gripper', got 'grip'"):
             ds["grip"]
-    with pytest.raises(
-        robocache.ArgumentTypeError, match=r"stream: expected a name, got 0; ds\.episode\(0\) gives an episode"
-    ):
+    with pytest.raises(robocache.ArgumentTypeError, match=r"stream: expected a name, got 0; ds\.episode\(0\) gives"):
         ds[0]
     with pytest.raises(robocache.ArgumentTypeError, match="stream: "):
         ds[:]
@@ -145,9 +143,7 @@ def test_a_pickle_of_a_changed_cache_is_refused(path, options):
         ep.append("joint.position", [0, 1], np.full((2, 2), 5, np.float32))
     now = len(robocache.open(path))
     for pickled in saved:
-        with pytest.raises(
-            robocache.FileError, match=rf"cache: expected the cache that was pickled, of {len(ds)} .* got one of {now} "
-        ):
+        with pytest.raises(robocache.FileError, match=rf"was pickled, of {len(ds)} .* got one of {now} "):
             pickle.loads(pickled)
     assert copy.deepcopy(ds) is copy.copy(ds) is ds
     assert len(copy.deepcopy(loader)) == len(loader)
@@ -299,9 +295,7 @@ def test_a_closed_dataset_is_refused(use, mixed):
     ds = robocache.open(mixed)
     stream = ds["joint"]
     ds.close()
-    with pytest.raises(
-        robocache.ArgumentError, match=r"mixed: expected an open dataset, got one that was closed; open it"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"mixed: expected an open dataset, got one"):
         CLOSED[use](ds, stream)
     assert repr(ds) and len(ds) == 1 and list(ds.streams) == ["joint", "camera", "said", "cloud"]
 

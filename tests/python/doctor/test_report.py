@@ -195,9 +195,7 @@ def test_the_loader_warns_of_errors(cache, good, recwarn):
 
 
 def test_a_strict_loader_refuses(cache, good, rng):
-    with pytest.raises(
-        robocache.FileError, match=r"expected doctor\.json of the cache as it is; run: robocache doctor"
-    ):
+    with pytest.raises(robocache.FileError, match=r"expected doctor\.json of the cache as it is; run: robocache"):
         load_by(good, findings="strict")
     robocache.doctor(good)
     load_by(good, findings="strict")
@@ -499,9 +497,7 @@ def test_no_room_for_the_temporary_cache(logs, tmp_path, capsys):
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limit[1]))
     try:
-        with pytest.raises(
-            robocache.FileError, match="File too large; name another folder for the temporary cache with work"
-        ):
+        with pytest.raises(robocache.FileError, match="File too large; name another folder for the temporary cache"):
             robocache.doctor(logs, work=tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)

@@ -204,9 +204,7 @@ def test_different_clocks_are_refused_or_resampled(rng, tmp_path):
     cache = robocache.open(mixed(tmp_path / "cache", rng))
     with pytest.raises(robocache.ArgumentError, match=r"'mode' \(100 Hz, 90 rows\)|'pose' \(500 Hz, 500 rows\)"):
         robocache.export(cache, tmp_path / "out", to="lerobot")
-    with pytest.raises(
-        robocache.ArgumentError, match=r"the stamps of top .* with methods .--method., such as top=nearest"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"the stamps of top .* with methods .--method.,"):
         robocache.export(cache, tmp_path / "out", to="lerobot", fps=20)
     methods = {"mode": "previous", "top": "nearest"}  # the stream of poses declares its own method
     report = robocache.export(cache, tmp_path / "out", to="lerobot", fps=20, methods=methods)
@@ -280,9 +278,7 @@ def test_unfit_streams_are_refused_by_name(rng, tmp_path):
         with writer.episode() as episode:
             episode.append("a", [0, 100_000_000], [1.0, 2.0])
     for fps in (10, None):
-        with pytest.raises(
-            robocache.FileError, match=r"b: no rows in 1 of 2 episodes \(1\); .* \(leave a stream out with streams\)"
-        ):
+        with pytest.raises(robocache.FileError, match=r"b: no rows in 1 of 2 episodes \(1\); .* \(leave a stream"):
             robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", fps=fps)
     assert robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", streams=["a"]).rows == {"a": 4}
     with robocache.Writer(tmp_path / "uneven") as writer, writer.episode() as episode:

@@ -168,9 +168,7 @@ def test_rule_47_appended_texts_keep_their_indices(tmp_path):
     lacking = write_lerobot(tmp_path / "lacking", [Episode({"action": np.arange(2.0), "task_index": np.array([0, 1])})])
     robocache.ingest(lacking, tmp_path / "lacks")
     more = write_lerobot(tmp_path / "more", [Episode({"action": np.arange(2.0)}, tasks=["pick the cup", "wipe"])])
-    with pytest.raises(
-        robocache.FileError, match=r"lerobot.tasks has texts for numbers that task_index has in the cache, where"
-    ):
+    with pytest.raises(robocache.FileError, match=r"lerobot.tasks has texts for numbers that task_index"):
         robocache.ingest(more, tmp_path / "lacks", append=True)
 
     with robocache.Writer(tmp_path / "own") as writer, writer.episode() as episode:

@@ -194,9 +194,7 @@ def test_two_types_on_one_topic_are_refused(tmp_path):
             channel = writer.register_channel("/a", "cdr", schema)
             writer.add_message(channel, START, serialize(name, message(name, data=value)), START)
         writer.finish()
-    with pytest.raises(
-        SourceError, match="/a: messages of std_msgs/msg/Int64, but others of std_msgs/msg/String on the same"
-    ):
+    with pytest.raises(SourceError, match="/a: messages of std_msgs/msg/Int64, but others of std_msgs/msg/String"):
         read(path)
     got = read(path, on_error="skip")
     assert got.only["/a"].rows == ["x"] and list(got.skipped) == ["a.mcap: /a: messages of std_msgs/msg/Int64"]
@@ -601,9 +599,7 @@ def test_rule_47_texts_by_index_and_by_stamp_round_trip(tmp_path):
         writer.provenance["lerobot"] = {"tasks": {"0": "wipe"}}
     robocache.export(tmp_path / "other", tmp_path / "out2", to="mcap")
     (tmp_path / "out2/episode_000000.mcap").rename(tmp_path / "out/other.mcap")
-    with pytest.raises(
-        robocache.FileError, match=r"other.mcap: its texts lerobot.tasks are not those of the recordings before"
-    ):
+    with pytest.raises(robocache.FileError, match=r"other.mcap: its texts lerobot.tasks"):
         robocache.ingest(tmp_path / "out", tmp_path / "mixed")
 
 

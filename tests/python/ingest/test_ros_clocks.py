@@ -144,9 +144,7 @@ def test_shards_with_different_lengths_are_not_merged(tmp_path):
 
     write_mcap(tmp_path / "bags/a.mcap", {"/a": arrays(3)})
     write_mcap(tmp_path / "bags/b.mcap", {"/a": arrays(4)})
-    with pytest.raises(
-        robocache.FileError, match=r"b.mcap: /a: data has 4 to 4 values a message, but 3 in each before"
-    ):
+    with pytest.raises(robocache.FileError, match=r"b.mcap: /a: data has 4 to 4 values a message, but 3"):
         robocache.ingest(tmp_path / "bags", tmp_path / "cache")
     with pytest.raises(robocache.FileError, match=r"not of one kind with the shards before it: .*/a"):
         in_shards(tmp_path / "bags", tmp_path)

@@ -116,9 +116,7 @@ def test_a_temporary_folder_without_room_is_named(tmp_path, monkeypatch, tempora
 
     opened = Path.open
     monkeypatch.setattr(Path, "open", full)
-    with pytest.raises(
-        robocache.FileError, match=r"No space left on device, as .*bag_0\.db3\.zstd was unpacked to it; TMPDIR"
-    ):
+    with pytest.raises(robocache.FileError, match=r"No space left on device, as .*bag_0\.db3\.zstd was unpacked"):
         Yields("rosbag2", tmp_path / "bag", on_error="skip")
 
 

@@ -138,9 +138,7 @@ def test_exif_orientations(write, format, suffix, tmp_path):
 def test_a_writer_stores_rotated_files_unchanged_with_a_warning(format, tmp_path):
     files = [exif(format, orientation) for orientation in (1, 3, 6)]
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
-        with pytest.warns(
-            UserWarning, match="'top': 1 files are turned by 180 degrees clockwise, as their Exif data say"
-        ):
+        with pytest.warns(UserWarning, match="'top': 1 files are turned by 180 degrees clockwise, as"):
             episode.append("top", [0, 1], files[:2])
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -245,9 +245,7 @@ def test_the_frame_of_a_row(source, tmp_path):
         lerobot_dataset(source, cache=cache, frames="first")
     robocache.ingest(source, tmp_path / "theirs", frames="by-index", index_columns=True)
     assert len(lerobot_dataset(source, cache=tmp_path / "theirs")) == 21
-    with pytest.raises(
-        robocache.FileError, match="its frames are by-index, asked for are by-time; it was not made here"
-    ):
+    with pytest.raises(robocache.FileError, match="its frames are by-index, asked for are by-time;"):
         lerobot_dataset(source, cache=tmp_path / "theirs", frames="by-time")
 
 
@@ -273,9 +271,7 @@ def test_a_camera_without_files_is_left_out_with_a_warning(source, tmp_path):
     info = json.loads((source / "meta/info.json").read_text())
     info["features"][planned] = info["features"][TOP]
     (source / "meta/info.json").write_text(json.dumps(info))
-    with pytest.warns(
-        UserWarning, match=rf"without frames in the cache are left out, all else is read: {planned}"
-    ) as error:
+    with pytest.warns(UserWarning, match=f"in the cache are left out, all else is read: {planned}") as error:
         dataset = lerobot_dataset(source, {"action": [0.0]}, cache=tmp_path / "cache")
     assert [warning.filename for warning in error] == [flat_options.__file__]
     assert TOP in dataset[0] and planned not in dataset[0] and dataset.meta.camera_keys == [TOP]

@@ -49,9 +49,7 @@ def test_attributes_of_the_dataset(source):
         "robocache.lerobot.LeRobotEpisodes(4 episodes: episode_index, tasks, "
     )
     assert not hasattr(dataset, "hf_dataset")
-    with pytest.raises(
-        AttributeError, match=r"frames are in a cache; dataset\[i\] gives a frame.*streams whole columns"
-    ):
+    with pytest.raises(AttributeError, match=r"frames are in a cache; dataset\[i\] gives a frame.*streams"):
         _ = dataset.hf_dataset
 
 
@@ -99,9 +97,7 @@ def reindex(source, index_of):
 def test_an_index_that_does_not_count_the_rows_is_refused(source):
     """Samplers find an episode's rows by it."""
     reindex(source, lambda episode, frame, index: frame)
-    with pytest.raises(
-        robocache.FileError, match="episodes 0 and 1: expected different values of index, got 0 in both"
-    ):
+    with pytest.raises(robocache.FileError, match="episodes 0 and 1: expected different values of index, got 0"):
         lerobot_dataset(source)
     reindex(source, lambda episode, frame, index: 7)
     with pytest.raises(robocache.FileError, match="episode 0: expected an index that rises by 1"):

@@ -148,9 +148,7 @@ def test_an_option_unknown_to_lerobots_dataclass_is_refused(source, lerobot):
     cfg = SimpleNamespace(dataset=wanted, policy=SimpleNamespace())
     assert len(robocache.lerobot.make_dataset(cfg)) == 21
     wanted.brightness_of_the_future = 0.5
-    with pytest.raises(
-        robocache.ArgumentError, match=r"dataset\.brightness_of_the_future: expected none, got 0\.5, an option"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"dataset\.brightness_of_the_future: expected"):
         robocache.lerobot.make_dataset(cfg)
 
 
@@ -172,9 +170,7 @@ def test_depth_is_in_metres_or_refused(source, lerobot):
     info = json.loads((source / "meta/info.json").read_text())
     info["features"][WRIST]["info"] = {"is_depth_map": True}
     (source / "meta/info.json").write_text(json.dumps(info))
-    with pytest.raises(
-        robocache.ArgumentError, match=rf"dataset\.depth_output_unit: expected 'm', .*{WRIST}.*got 'mm'"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=rf"depth_output_unit: .*{WRIST}.*got 'mm'"):
         made(source)
     dataset = made(source, depth_output_unit="m")
     assert dataset.meta.depth_keys == [WRIST] and WRIST not in dataset.meta.stats

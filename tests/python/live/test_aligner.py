@@ -332,9 +332,7 @@ def test_streams_that_are_all_silent_are_named(tmp_path):
     aligner = robocache.live.Aligner(spec, {"joint": ring}, framework="numpy", max_age_s=0.3)
     assert aligner.latest() is None
     time.sleep(0.35)
-    with pytest.raises(
-        robocache.StaleError, match=r"rings\['joint'\]: expected a newer row within 0\.3 s, got none for 0\.[34]"
-    ):
+    with pytest.raises(robocache.StaleError, match=r"rings\['joint'\]: expected a newer row within 0\.3 s,"):
         aligner.latest()
     for k in range(1, 9):
         ring.push(NS + k * 10_000_000, np.zeros(2, np.float32), arrival_ns=2 * NS + k)

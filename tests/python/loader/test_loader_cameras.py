@@ -160,13 +160,9 @@ def test_frames_of_different_sizes_are_resized_to_one(filmed, tmp_path, device):
         [robocache.Source(a), robocache.Source(b)], images=robocache.ImageOptions(size=(8, 8)), **windows
     )
     assert next(loader)["cam"].shape == (8, 1, 3, 8, 8)
-    with pytest.raises(
-        robocache.ArgumentError, match=r"delta_timestamps\['cam'\].images.size: expected .* got \[3, 20, 30\] and"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['cam'\].images.size: expected"):
         flat_loader([robocache.Source(a), robocache.Source(b)], **windows)
-    with pytest.raises(
-        robocache.ArgumentError, match=r"expected numbers in all sources|expected frames in all sources"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"expected numbers in all sources|expected frames in all"):
         flat_loader([robocache.Source(a), robocache.Source(c)], **windows)
     # A source without the camera gives black frames.
     loader = flat_loader(

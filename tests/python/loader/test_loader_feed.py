@@ -81,9 +81,7 @@ def test_gather_does_not_change_prefetched_batches(dataset, device):
 
 @pytest.mark.parametrize("prefetch", [-1, 33, 2**40])
 def test_invalid_prefetch_is_refused(dataset, device, prefetch):
-    with pytest.raises(
-        robocache.ArgumentError, match=rf"^memory.prefetch: expected from 0 to 32 batches, got {prefetch}"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=rf"^memory.prefetch: .* got {prefetch}"):
         make(dataset, device, prefetch=prefetch)
 
 

@@ -186,9 +186,7 @@ def test_a_spec_has_the_images_before_the_function(dataset):
 )
 def test_invalid_results_of_the_function_are_refused(dataset, result, got):
     loader = loader_of(dataset, {"wrist": Window(images=ImageOptions(transform=result))})
-    with pytest.raises(
-        robocache.ArgumentError, match=rf"^delta_timestamps\['wrist'\].images.transform: .*16 samples.*{got}"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=rf"\['wrist'\].images.transform: .*16 samples.*{got}"):
         next(loader)
 
 

@@ -516,9 +516,7 @@ def loader_of(datasets, keys=("action",), **options):
 def test_the_same_features_in_another_order_are_refused(tmp_path):
     a = named(tmp_path / "a", LEFT_RIGHT)
     b = named(tmp_path / "b", LEFT_RIGHT[2:] + LEFT_RIGHT[:2])
-    with pytest.raises(
-        robocache.ArgumentError, match=r"\['action'\].*one order.*feature 0 is 'left_0' and 'right_0'.*mapping"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"\['action'\].*one order.*feature 0 is 'left_0'"):
         loader_of([a, b])
     loader_of([a, b], ["state"])  # a key whose features have no names
     whitened = {"default": robocache.Window(normalize="mean_std")}
@@ -528,9 +526,7 @@ def test_the_same_features_in_another_order_are_refused(tmp_path):
             loader_of([b], normalization=given, **whitened)
         loader_of([a], normalization=given, **whitened)
         loader_of([b], ["state"], normalization=given, **whitened)
-    with pytest.raises(
-        robocache.ArgumentError, match=r"stats\[1\]\['action'\]: .* feature 0 is 'right_0', and 'left_0'"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"stats\[1\]\['action'\]: .* feature 0"):
         robocache.merge_stats([a.stats, b.stats])
     spec = loader_of([a]).spec
     assert robocache.merge_stats([a.statistics(spec), a.statistics(spec)])["action"].names == LEFT_RIGHT
@@ -558,9 +554,7 @@ def test_a_state_in_another_order_is_refused(tmp_path):
             dataset, batch_size=4, delta_timestamps={"action": window, "state": [0.0]}, framework="numpy"
         )
 
-    with pytest.raises(
-        robocache.ArgumentError, match=r"base: .*order of this key's.*feature 0 is 'left_0' and 'right_0'"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"base: .*order of this key's.*feature 0 is 'left_0'"):
         relative("state")
     batch = next(iter(relative(("state", [2, 3, 0, 1]))))
     np.testing.assert_array_equal(batch["action_base"][0], [2, 3, 0, 1])
@@ -617,18 +611,12 @@ def test_sources_of_different_units_in_one_key_are_refused(one, other, words, tm
     first, second = (source.dataset for source in sources)
     unsaid = of_unit(tmp_path / "unsaid", None).dataset
     for norm_stats in (first.stats, first.statistics([0]), robocache.merge_stats([first.stats, first.statistics([0])])):
-        with pytest.raises(
-            robocache.ArgumentError, match=r"stats\[1\]\['q'\]: expected statistics in the unit of stats"
-        ):
+        with pytest.raises(robocache.ArgumentError, match=r"stats\[1\]\['q'\]: expected statistics in the unit"):
             robocache.merge_stats([norm_stats, second.stats])
-        with pytest.raises(
-            robocache.ArgumentError, match=r"stats\[2\]\['q'\]: expected statistics in the unit of stats\[1\]"
-        ):
+        with pytest.raises(robocache.ArgumentError, match=r"stats\[2\]\['q'\]: expected statistics in the unit"):
             robocache.merge_stats([unsaid.stats, norm_stats, second.stats])
         given = robocache.Normalization(norm_stats=norm_stats)
-        with pytest.raises(
-            robocache.ArgumentError, match=r"norm_stats\['q'\]: expected statistics in the unit of the stream"
-        ):
+        with pytest.raises(robocache.ArgumentError, match=r"norm_stats\['q'\]: expected statistics in the unit"):
             window = robocache.Window(normalize="mean_std")
             robocache.Loader(second, delta_timestamps={"q": window}, batch_size=8, normalization=given)
     with pytest.raises(robocache.ArgumentError, match=rf"delta_timestamps\['q'\].*{words}.*rename="):

@@ -29,9 +29,7 @@ def loader(dataset, **options):
 
 
 def test_ragged_streams_are_refused_by_name(dataset):
-    with pytest.raises(
-        robocache.ArgumentError, match=r"delta_timestamps\['lidar'\]: expected rows of one size.*ragged rows"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['lidar'\]: expected rows of one"):
         loader(dataset, delta_timestamps={"pose": [0.0], "lidar": [0.0]})
 
 
@@ -89,8 +87,6 @@ def test_invalid_declared_methods_are_refused_when_used(tmp_path, methods):
 
 def test_sources_with_different_methods_are_refused(dataset):
     sources = [robocache.Source(dataset), robocache.Source(dataset, rename={"pose": "x", "heading": "pose"})]
-    with pytest.raises(
-        robocache.ArgumentError, match=r"delta_timestamps\['pose'\].method: expected one, since the attributes"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['pose'\].method: expected one, since"):
         loader(sources, delta_timestamps={"pose": [0.0]}, pad_features=True)
     loader(sources, delta_timestamps={"pose": [0.0]}, pad_features=True, method={"pose": "linear"})

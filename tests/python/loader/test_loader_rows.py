@@ -261,9 +261,7 @@ def test_check_tolerance_checks_the_anchors_row(dataset):
         return robocache.Loader(dataset, batch_size=8, delta_timestamps=windows, anchors="observation.imu")
 
     make(10.0).check_tolerance()
-    with pytest.raises(
-        robocache.ArgumentError, match=r"delta_timestamps\['gripper'\].tolerance_s: expected a sample within"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['gripper'\].tolerance_s: expected a sample"):
         make(0.001).check_tolerance()
 
 
@@ -321,9 +319,7 @@ def test_a_default_with_rows_is_refused_and_its_method_is_for_others(dataset):
 
 
 def test_seconds_that_look_like_rows_are_warned_of(dataset):
-    with pytest.warns(
-        robocache.LoaderWarning, match=r"offsets are seconds, not rows, which Window\(..., rows=True\) counts"
-    ):
+    with pytest.warns(robocache.LoaderWarning, match=r"offsets are seconds, not rows, which Window\(..., rows=True\)"):
         robocache.Loader(dataset, batch_size=8, delta_timestamps={"action": range(16)})
     with pytest.warns(robocache.LoaderWarning, match=r"the offsets are 0 to 900 rows and the episodes last"):
         robocache.Loader(dataset, batch_size=8, delta_timestamps={"action": Window(range(0, 901, 300), rows=True)})

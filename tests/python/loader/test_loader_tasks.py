@@ -63,10 +63,7 @@ def test_rlds_metadata_of_an_episode_has_its_task(columns, expected, tmp_path):
 def test_each_source_has_its_own_tasks(kitchen, tmp_path):
     garage = _write(tmp_path / "garage", [{"tasks": ["drill", "screw"]}, {"tasks": []}])
     texts = [["pick the cup", None, "wipe — dry"], ["drill", None]]
-    with pytest.warns(
-        robocache.LoaderWarning,
-        match=r"task_text: 1 of 2 episodes of .*garage, the first of them episode 0, have several texts",
-    ):
+    with pytest.warns(robocache.LoaderWarning, match=r"task_text: 1 of 2 episodes of .*garage, the first of them"):
         loader = _loader(kitchen, garage)
     for batch in loader:
         places = zip(batch["dataset_index"].tolist(), batch["episode_index"].tolist(), strict=True)
@@ -75,13 +72,9 @@ def test_each_source_has_its_own_tasks(kitchen, tmp_path):
 
 def test_a_dataset_without_tasks_is_refused(kitchen, tmp_path):
     plain = _write(tmp_path / "plain", [{"operator": "ann"}])
-    with pytest.raises(
-        robocache.ArgumentError, match=r"task_text: expected .* a column task or tasks .*plain, got .*operator"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"task_text: expected .* a column task or tasks"):
         _loader(plain)
-    with pytest.warns(
-        robocache.LoaderWarning, match=r"task_text: expected .*plain, got .*operator; the task of its samples is None"
-    ):
+    with pytest.warns(robocache.LoaderWarning, match=r"task_text: expected .*plain, got .*operator; the task"):
         loader = _loader(kitchen, plain)
     for batch in loader:
         of_plain = batch["dataset_index"] == 1
@@ -91,9 +84,7 @@ def test_a_dataset_without_tasks_is_refused(kitchen, tmp_path):
         flat_loader(named, batch_size=1, delta_timestamps={"task": None}, task_text=True)
     with pytest.raises(robocache.ArgumentTypeError, match="task_text: expected True or False, got 1"):
         flat_loader(named, batch_size=1, delta_timestamps={"task": None}, task_text=1)
-    with pytest.raises(
-        robocache.ArgumentError, match=r"task_text: expected a stream 'joint' of texts, .*kitchen, got none"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"task_text: expected a stream 'joint'"):
         flat_loader(kitchen, batch_size=1, delta_timestamps={"joint": None}, task_text="joint")
 
 

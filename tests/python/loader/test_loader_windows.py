@@ -786,10 +786,7 @@ def test_rule_33_a_rate_with_some_ticks_between_rows_is_refused(tmp_path, device
     for anchors in ({"anchor_hz": 30}, {"anchor": "b"}):
         with pytest.raises(robocache.ArgumentError, match=r"not on the rows of 'a', 0.05 s \(20 Hz\) apart"):
             flat_loader(dataset, **options, **anchors)
-    with pytest.raises(
-        robocache.ArgumentError,
-        match=r"the rows of 'a', 0.05 s \(20 Hz\) apart, are not on the rows of 'b', 0.03333 s \(30 Hz\)",
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"the rows of 'a', 0.05 s \(20 Hz\) apart, are not on the rows"):
         flat_loader(dataset, **options)
     flat_loader(dataset, method="previous", **options)
 
@@ -965,9 +962,7 @@ def test_rule_33_declared_rotations_are_no_requested_method(tmp_path, device):
 
 def test_rule_33_values_of_a_nominal_clock_at_recorded_anchors_are_warned_of(nominal, device):
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.02], "arm": [0.0]}, "anchor": "arm", "device": device}
-    with pytest.warns(
-        robocache.LoaderWarning, match=r"delta_timestamps\['action'\].method: 100% of the values are made between rows"
-    ):
+    with pytest.warns(robocache.LoaderWarning, match=r"delta_timestamps\['action'\].method: 100% of the values"):
         flat_loader(nominal, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error", robocache.LoaderWarning)

@@ -286,9 +286,7 @@ def test_a_folder_with_statistics_of_other_rows_in_two_files_is_refused(rng, tmp
     np.testing.assert_array_equal(robocache.load_norm_stats(tmp_path)["action"].mean, fields["mean"])
     moved = {field: (np.array(x) + (1000 if field != "std" else 0)).tolist() for field, x in fields.items()}
     whole.write_text(json.dumps({"action": moved}))
-    with pytest.raises(
-        robocache.FileError, match=r"different ones in stats\.json and episodes_stats\.jsonl \(action: .*give the file"
-    ):
+    with pytest.raises(robocache.FileError, match=r"different ones in stats\.json and episodes_stats\.jsonl \(action:"):
         robocache.load_norm_stats(tmp_path, keys={"ours": "action"})
     np.testing.assert_array_equal(robocache.load_norm_stats(whole)["action"].mean, moved["mean"])
     np.testing.assert_array_equal(robocache.load_norm_stats(episodes)["action"].mean, fields["mean"])
@@ -316,9 +314,7 @@ def test_a_file_without_statistics_is_refused_by_name(tmp_path, text, message):
 def test_missing_files_and_keys(dataset, tmp_path):
     with pytest.raises(robocache.FileError, match=f"{tmp_path}/none.json: No such file"):
         robocache.load_norm_stats(tmp_path / "none.json")
-    with pytest.raises(
-        robocache.FileError, match=f"{tmp_path}: expected a file of statistics, or a folder with one of"
-    ):
+    with pytest.raises(robocache.FileError, match=f"{tmp_path}: expected a file of statistics, or a folder with one"):
         robocache.load_norm_stats(tmp_path)
     path = tmp_path / "stats.json"
     robocache.save_norm_stats(path, dataset.stats, keys={"action": "actions"})

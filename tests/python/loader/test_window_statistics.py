@@ -549,9 +549,7 @@ def test_statistics_of_other_values_are_refused(tmp_path, rng):
     assert bits16.spec.keys["action"]["rows"]["affine"] == normalised(right).spec.keys["action"]["rows"]["affine"]
     unknown = {"mean": np.zeros(3), "std": np.ones(3)}  # their values are not declared
     assert normalised(unknown)
-    with pytest.raises(
-        robocache.ArgumentError, match=r"stats\[1\]\['action'\]: expected statistics of the same values"
-    ):
+    with pytest.raises(robocache.ArgumentError, match=r"stats\[1\]\['action'\]: expected statistics of the same"):
         robocache.merge_stats([{"action": right}, dataset.stats])
 
 
@@ -745,9 +743,7 @@ def test_any_two_quantiles(tmp_path, rng, mode):
 def test_invalid_modes_are_refused(tmp_path, rng):
     dataset = write(tmp_path / "c", rows_of(rng))
     for mode in ("q99_q01", "q1_q99", "q01", "q01_q01", "min_q99", "qab_q99", "q01_q101", "q01_q99_", "q01.q99"):
-        with pytest.raises(
-            robocache.ArgumentError, match=r"normalize: expected 'none', .* or two quantiles, such as 'q01_q99'"
-        ):
+        with pytest.raises(robocache.ArgumentError, match=r"normalize: expected 'none', .* or two quantiles,"):
             loader_of(dataset, {"normalize": mode})
 
 
