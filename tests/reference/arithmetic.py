@@ -57,3 +57,10 @@ def _round_to_odd_float32(x):
     toward_zero = np.where(too_far, np.nextafter(nearest, np.float32(0)), nearest).astype(np.float32)
     odd = (toward_zero.view(np.uint32) | np.uint32(1)).view(np.float32)
     return np.where(inexact, odd, toward_zero).astype(np.float32)
+
+
+def mix_bits(x):
+    """splitmix64's finalizer."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & (2**64 - 1)
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & (2**64 - 1)
+    return x ^ (x >> 31)

@@ -5,6 +5,11 @@ import numpy as np
 from .arithmetic import bfloat16, is_floating
 
 
+def name_of(dtype):
+    """The id of a parameter that is a dtype."""
+    return dtype.name if isinstance(dtype, np.dtype) else None
+
+
 def assert_same_bits(actual, expected, what=""):
     """Equal dtype, shape and bits; NaN is one value, whatever its sign and payload."""
     actual, expected = np.asarray(actual), np.asarray(expected)

@@ -8,17 +8,13 @@ import pytest
 
 import robocache
 
-from .compare import assert_same_bits, assert_within, poisoned, to_numpy, to_torch
+from .compare import assert_same_bits, assert_within, name_of, poisoned, to_numpy, to_torch
 from .random_streams import CLOCKS, EPOCH_NS, FLOATS, STEPS, random_targets
 from .resample import CURVES, Expected, resample_curve
 from .resample import resample as oracle
 
 ROTATIONS = ["slerp", "pose"]
 WIDTHS = {"slerp": 4, "pose": 7}
-
-
-def name_of(parameter):
-    return parameter.name if isinstance(parameter, np.dtype) else None
 
 
 each_float = pytest.mark.parametrize("dtype", FLOATS, ids=name_of)

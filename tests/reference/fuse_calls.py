@@ -15,10 +15,6 @@ INT64 = np.iinfo(np.int64)
 MOST_STREAMS = 112
 
 
-def name_of(parameter):
-    return parameter.name if isinstance(parameter, np.dtype) else None
-
-
 def on(device, value):
     return to_torch(value, device) if isinstance(value, np.ndarray) else value
 

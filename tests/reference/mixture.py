@@ -9,19 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .arithmetic import is_floating
+from .arithmetic import is_floating, mix_bits
 from .window_batch import Window, window_batch
 
 BLOCK = 65_536
 MOST = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
-
-
-def mix_bits(x):
-    """splitmix64's finalizer."""
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MOST
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MOST
-    return x ^ (x >> 31)
 
 
 @functools.lru_cache(4096)

@@ -7,14 +7,9 @@ import pytest
 
 import robocache
 
-from .compare import assert_same_bits, to_numpy, to_torch
+from .compare import assert_same_bits, name_of, to_numpy, to_torch
 from .random_streams import CLOCKS, FLOATS, STEPS, WHOLE, random_targets, random_times, random_values
 from .resample import resample as oracle
-
-
-def name_of(parameter):
-    return parameter.name if isinstance(parameter, np.dtype) else None
-
 
 each_float = pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
 each_whole = pytest.mark.parametrize("dtype", WHOLE, ids=name_of)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import robocache
-from reference.compare import assert_same_bits, poisoned, to_numpy, to_torch
+from reference.compare import assert_same_bits, name_of, poisoned, to_numpy, to_torch
 from reference.random_clouds import GRID, random_points
 from reference.random_streams import FLOATS, WHOLE, random_values
 from reference.voxelize import MODES
@@ -12,10 +12,6 @@ from reference.voxelize import voxelize as oracle
 
 DTYPES = FLOATS + [dtype for dtype in WHOLE if dtype != np.uint64]
 POINTS = [np.dtype(np.float32), np.dtype(np.float64)]
-
-
-def name_of(parameter):
-    return parameter.name if isinstance(parameter, np.dtype) else None
 
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=name_of)

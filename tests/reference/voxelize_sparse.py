@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .arithmetic import is_floating
+from .arithmetic import is_floating, mix_bits
 from .voxelize import extreme, sum_or_mean
 
 ENDS = np.iinfo(np.int32)
@@ -176,14 +176,8 @@ def voxel_downsample(points, features=None, *, voxel_size, method="centroid", se
     return taken[0], taken[1] if features is not None else None, rows
 
 
-def _mixed(x):
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
-    return x ^ x >> 31
-
-
 def sample_priority(seed, row):
     """The priority of a row for `random`, which takes a voxel's least one; the upper 32 bits decide, then the row."""
     step = 0x9E3779B97F4A7C15
-    hashed = _mixed((_mixed((seed + step) % 2**64) + step * row) % 2**64)
+    hashed = mix_bits((mix_bits((seed + step) % 2**64) + step * row) % 2**64)
     return hashed >> 32, row

@@ -158,3 +158,12 @@ def write_lerobot(root, episodes, version="v2.1", fps=30, indices=None, features
     }
     (root / "meta/info.json").write_text(json.dumps(written))
     return root
+
+
+def rewrite(file, change):
+    """Rewrites a Parquet file with `change(table)`."""
+    write_table(file, change(pq.read_table(file)))
+
+
+def with_column(name, values):
+    return lambda table: table.set_column(table.schema.get_field_index(name), name, pa.array(values))

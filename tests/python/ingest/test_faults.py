@@ -10,9 +10,9 @@ from concurrent.futures import Future
 import numpy as np
 import PIL.Image
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from lerobot_files import make_episodes, write_json_lines, write_lerobot, write_table
+from lerobot_files import make_episodes, rewrite, with_column, write_json_lines, write_lerobot, write_table
+from outcomes import refused, skipped
 from robocache.cli import main
 from robocache.ingest import convert, merge, plan
 
@@ -23,28 +23,6 @@ def write(path, *lines):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in lines))
     return path
-
-
-def refused(source, cache, *words, **options):
-    """Asserts that ingest raises a FileError with these words and leaves no cache. Returns the error."""
-    with pytest.raises(robocache.FileError) as caught:
-        robocache.ingest(source, cache, **options)
-    for word in words:
-        assert word in str(caught.value)
-    assert not list(cache.parent.glob(f"{cache.name}*"))
-    return caught.value
-
-
-def skipped(source, cache, *whats, **options):
-    """Asserts that ingest skips exactly these names. Returns the report."""
-    report = robocache.ingest(source, cache, on_error="skip", **options)
-    assert [omission.what for omission in report.skipped] == list(whats)
-    above = f"{os.path.dirname(source)}/"  # the cache does not name folders above the source
-    reported = [
-        {**omission, "reason": omission["reason"].replace(above, "")} for omission in report.to_dict()["skipped"]
-    ]
-    assert robocache.open(cache).provenance["skipped"] == reported
-    return report
 
 
 def left_out(report):
@@ -501,15 +479,6 @@ def test_file_names_that_are_no_utf_8(tmp_path):
 
 
 # ---- LeRobot ----
-
-
-def rewrite(file, change):
-    """Rewrites a Parquet file with `change(table)`."""
-    write_table(file, change(pq.read_table(file)))
-
-
-def with_column(name, values):
-    return lambda table: table.set_column(table.schema.get_field_index(name), name, pa.array(values))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """LeRobot v2.0, v2.1 and v3.0 become caches; unreadable parts are named."""
 
 import json
-import os
 import shutil
 from fractions import Fraction
 
@@ -19,10 +18,13 @@ from lerobot_files import (
     Episode,
     arrow_column,
     make_episodes,
+    rewrite,
+    with_column,
     write_json_lines,
     write_lerobot,
     write_table,
 )
+from outcomes import refused, skipped
 
 import robocache
 
@@ -37,29 +39,6 @@ def read_back(cache, episode):
         name: (np.asarray(times), np.asarray(values))
         for name, (times, values) in robocache.open(cache).episode(episode).items()
     }
-
-
-def refused(source, cache, *words):
-    """Asserts that ingest raises a FileError with these words and leaves no cache."""
-    with pytest.raises(robocache.FileError) as caught:
-        robocache.ingest(source, cache)
-    for word in words:
-        assert word in str(caught.value)
-    assert not cache.exists()
-    assert list(cache.parent.glob(f"{cache.name}*")) == []
-
-
-def skipped(source, cache, *whats):
-    """Asserts that ingest skips exactly these names. Returns the cache."""
-    report = robocache.ingest(source, cache, on_error="skip")
-    assert [omission.what for omission in report.skipped] == list(whats)
-    assert all(omission.reason for omission in report.skipped)
-    opened = robocache.open(cache)
-    above = f"{os.path.dirname(source)}/"  # the cache does not name folders above the source
-    assert opened.provenance["skipped"] == [
-        {"what": o.what, "reason": o.reason.replace(above, "")} for o in report.skipped
-    ]
-    return opened
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -466,15 +445,6 @@ def test_one_recorded_episode_makes_the_stream_recorded(rng, tmp_path):
     assert dataset.provenance["lerobot"]["episodes_by_clock"] == {"nominal": 1, "recorded": 1}
 
 
-def rewrite(file, change):
-    """Rewrites a Parquet file with `change(table)`."""
-    write_table(file, change(pq.read_table(file)))
-
-
-def with_column(name, values):
-    return lambda table: table.set_column(table.schema.get_field_index(name), name, pa.array(values))
-
-
 def test_dropped_frames_leave_gaps(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (4,)))
     file = source / "data/chunk-000/episode_000000.parquet"
@@ -645,49 +615,22 @@ def test_missing_episodes(version, rng, tmp_path):
         name = f"file-{number:03d}" if version == "v3.0" else f"episode_{number:06d}"
         (source / f"data/chunk-000/{name}.parquet").unlink()
     refused(source, tmp_path / "cache", "2 of the 4 episodes", "1-2")
-    dataset = skipped(source, tmp_path / "cache", "episodes 1-2")
+    skipped(source, tmp_path / "cache", "episodes 1-2")
+    dataset = robocache.open(tmp_path / "cache")
     assert dataset.episodes["source_episode_index"].to_pylist() == [0, 3]
     np.testing.assert_array_equal(dataset.episode(1)["action"][1], episodes[3].columns["action"])
-
-
-def break_pointer(file):
-    file.write_text(LFS_POINTER)
-
-
-def break_truncated(file):
-    file.write_bytes(file.read_bytes()[:-20])
-
-
-def break_empty(file):
-    file.write_bytes(b"")
-
-
-def break_schema(file):
-    rewrite(file, lambda table: with_column("next.reward", table["next.reward"].cast(pa.float64()).to_pylist())(table))
-
-
-def break_columns(file):
-    rewrite(file, lambda table: table.drop_columns(["next.reward"]))
-
-
-def break_clock(file):
-    rewrite(file, lambda table: with_column("timestamp", ["noon"] * len(table))(table))
-
-
-def break_rows(file):
-    rewrite(file, lambda table: table.slice(0, 0))
 
 
 @pytest.mark.parametrize(
     ("damage", "word"),
     [
-        (break_pointer, "git lfs pull"),
-        (break_truncated, "not a Parquet file"),
-        (break_empty, "not a Parquet file"),
-        (break_schema, "next.reward"),
-        (break_columns, "next.reward"),
-        (break_clock, "timestamp is string"),
-        (break_rows, "no rows"),
+        (lambda file: file.write_text(LFS_POINTER), "git lfs pull"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-20]), "not a Parquet file"),
+        (lambda file: file.write_bytes(b""), "not a Parquet file"),
+        (lambda file: rewrite(file, with_column("next.reward", pa.array([0.5] * 4, pa.float64()))), "next.reward"),
+        (lambda file: rewrite(file, lambda table: table.drop_columns(["next.reward"])), "next.reward"),
+        (lambda file: rewrite(file, with_column("timestamp", ["noon"] * 4)), "timestamp is string"),
+        (lambda file: rewrite(file, lambda table: table.slice(0, 0)), "no rows"),
     ],
 )
 def test_a_data_file_that_cannot_be_read(damage, word, rng, tmp_path):
@@ -695,7 +638,8 @@ def test_a_data_file_that_cannot_be_read(damage, word, rng, tmp_path):
     name = "data/chunk-000/episode_000001.parquet"
     damage(source / name)
     refused(source, tmp_path / "cache", name, word)
-    dataset = skipped(source, tmp_path / "cache", name, "episodes 1")
+    skipped(source, tmp_path / "cache", name, "episodes 1")
+    dataset = robocache.open(tmp_path / "cache")
     assert dataset.episodes["source_episode_index"].to_pylist() == [0, 2]
 
 
@@ -719,7 +663,8 @@ def test_an_episode_that_cannot_be_read(column, values, words, rng, tmp_path):
     name = "data/chunk-000/episode_000001.parquet"
     rewrite(source / name, with_column(column, values))
     refused(source, tmp_path / "cache", name, *words)
-    dataset = skipped(source, tmp_path / "cache", "episode 1")
+    skipped(source, tmp_path / "cache", "episode 1")
+    dataset = robocache.open(tmp_path / "cache")
     assert dataset.episodes["source_episode_index"].to_pylist() == [0, 2]
     assert len(dataset.streams["action"].time_ns) == 8
 
@@ -742,7 +687,8 @@ def test_v3_skips_only_the_broken_episode_of_a_file(rng, tmp_path):
     file = source / "data/chunk-000/file-000.parquet"
     rewrite(file, lambda table: with_column("frame_index", [0, 1, 2, 0, 1, 1, 3, 0, 1, 2, 3, 4])(table))
     refused(source, tmp_path / "cache", "file-000.parquet", "episode 1", "row 2")
-    dataset = skipped(source, tmp_path / "cache", "episode 1")
+    skipped(source, tmp_path / "cache", "episode 1")
+    dataset = robocache.open(tmp_path / "cache")
     assert dataset.episodes["length"].to_pylist() == [3, 5]
 
 
@@ -752,7 +698,7 @@ def test_a_length_that_contradicts_meta(version, rng, tmp_path):
     episodes[1].extra["length"] = 9
     source = write_lerobot(tmp_path / "source", episodes, version)
     refused(source, tmp_path / "cache", "episode 1", "4 rows", "9")
-    assert len(skipped(source, tmp_path / "cache", "episode 1")) == 1
+    assert skipped(source, tmp_path / "cache", "episode 1").episodes == 1
 
 
 def test_damage_found_when_values_are_read(rng, tmp_path):
@@ -768,7 +714,7 @@ def test_damage_found_when_values_are_read(rng, tmp_path):
     content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
     file.write_bytes(content)
     refused(source, tmp_path / "cache", "episode_000001.parquet", "damaged")
-    assert len(skipped(source, tmp_path / "cache", "data/chunk-000/episode_000001.parquet")) == 1
+    assert skipped(source, tmp_path / "cache", "data/chunk-000/episode_000001.parquet").episodes == 1
 
 
 def test_unsigned_frame_numbers_that_step_back(rng, tmp_path):
@@ -795,7 +741,7 @@ def test_unlisted_and_repeated_episodes(rng, tmp_path):
     (source / "data/chunk-001/episode_000000.parquet").unlink()
     write_json_lines(source / "meta/episodes.jsonl", [{"episode_index": 0, "tasks": [], "length": 3}])
     refused(source, tmp_path / "cache", "episode 1", "not listed")
-    assert len(skipped(source, tmp_path / "cache", "episode 1")) == 1
+    assert skipped(source, tmp_path / "cache", "episode 1").episodes == 1
 
 
 def test_a_file_whose_name_and_column_disagree(rng, tmp_path):
@@ -840,7 +786,7 @@ def test_a_table_of_meta_that_cannot_be_read(name, content, word, rng, tmp_path)
     if content is not None:
         file.write_text(content)
     refused(source, tmp_path / "cache", f"{name}.jsonl", word)
-    assert len(skipped(source, tmp_path / "cache", f"meta/{name}")) == 2
+    assert skipped(source, tmp_path / "cache", f"meta/{name}").episodes == 2
 
 
 @pytest.mark.parametrize("name", ["tasks.parquet", "episodes/chunk-000/file-000.parquet"])
@@ -849,7 +795,7 @@ def test_a_table_of_meta_of_v3_that_cannot_be_read(name, content, word, rng, tmp
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)), "v3.0")
     (source / "meta" / name).write_bytes(content)
     refused(source, tmp_path / "cache", name, word)
-    assert len(skipped(source, tmp_path / "cache", f"meta/{name.partition('/')[0].partition('.')[0]}")) == 2
+    assert skipped(source, tmp_path / "cache", f"meta/{name.partition('/')[0].partition('.')[0]}").episodes == 2
 
 
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
@@ -876,7 +822,7 @@ def test_unreadable_info_is_always_refused(content, message, on_error, rng, tmp_
 def test_without_readable_episodes_no_cache_is_written(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
     for file in source.glob("data/*/*.parquet"):
-        break_pointer(file)
+        file.write_text(LFS_POINTER)
     with pytest.raises(robocache.FileError, match="git lfs pull"):
         robocache.ingest(source, tmp_path / "cache", on_error="skip")
     assert not (tmp_path / "cache").exists()

@@ -4,12 +4,14 @@ import io
 import json
 import struct
 import zlib
+from functools import partial
 
 import numpy as np
 import pytest
 from damage import damage
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outcomes import unread
 from PIL import Image
 from rlds_files import (
     crc,
@@ -75,12 +77,7 @@ def write_toy(folder, *examples, features=None, **options):
     return write_rlds(folder, {"train": [[example(one) for one in examples]]}, features or toy_features(), **options)
 
 
-def refused(source, *words, **options):
-    with pytest.raises(robocache.FileError) as caught:
-        Yields("rlds", source, **{"rate_hz": 5, **options})
-    for word in words:
-        assert word in str(caught.value)
-    return str(caught.value)
+refused = partial(unread, "rlds", rate_hz=5)
 
 
 # ---- the content of records ----

@@ -11,9 +11,11 @@ import subprocess
 import sys
 import time
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import outcomes
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -75,12 +77,7 @@ def nominal_ns(rows, fps=30):
     return [round(k * 10**9 / fps) for k in rows]
 
 
-def refused(source, cache, *words, **options):
-    with pytest.raises(robocache.FileError) as caught:
-        robocache.ingest(source, cache, jobs=1, **options)
-    for word in words:
-        assert word in str(caught.value)
-    assert not list(cache.parent.glob(f"{cache.name}*"))
+refused = partial(outcomes.refused, jobs=1)
 
 
 def skipped(source, cache, **options):

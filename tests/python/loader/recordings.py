@@ -142,3 +142,18 @@ def assert_same_batches(one, other):
 def small(dataset, **options):
     options = {"batch_size": 16, "delta_timestamps": {"action": [0.0]}, "device": "cpu"} | options
     return flat_loader(dataset, **options)
+
+
+def make(dataset, device="cpu", **options):
+    """A loader with windows of several rates."""
+    windows = {"observation.state": [-0.05, 0.0], "action": [0.0, 0.021], "mode": None}
+    options = {"batch_size": 24, "delta_timestamps": windows, "anchor": "action", "device": device} | options
+    return flat_loader(dataset, **options)
+
+
+def copied(batch):
+    return {key: to_numpy(x).copy() for key, x in batch.items()}
+
+
+def forever(loader):
+    return itertools.chain.from_iterable(itertools.repeat(loader))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from flat_options import flat_loader
+from recordings import forever
 from reference.compare import to_numpy
 from soak import rounds
 
@@ -81,10 +82,6 @@ def mapped_mixture_of(dataset, device="cpu"):
 
 def digest(batch):
     return hashlib.sha256(b"".join(to_numpy(batch[key]).tobytes() for key in sorted(batch))).hexdigest()
-
-
-def forever(loader):
-    return itertools.chain.from_iterable(itertools.repeat(loader))
 
 
 @pytest.mark.parametrize("make", [loader_of, mixture_of, mapped_mixture_of, reused_of])

@@ -6,23 +6,12 @@ import time
 import numpy as np
 import pytest
 import torch
-from flat_options import flat_loader
-from recordings import assert_same_batches
+from recordings import assert_same_batches, copied, make
 from reference.compare import assert_same_bits, to_numpy
 
 import robocache
 
-WINDOWS = {"observation.state": [-0.05, 0.0], "action": [0.0, 0.021], "mode": None}
 FRAMEWORKS = ["torch", "numpy"]
-
-
-def make(dataset, device="cpu", **options):
-    options = {"batch_size": 24, "delta_timestamps": WINDOWS, "anchor": "action", "device": device} | options
-    return flat_loader(dataset, **options)
-
-
-def copied(batch):
-    return {key: to_numpy(x).copy() for key, x in batch.items()}
 
 
 def where(batch):

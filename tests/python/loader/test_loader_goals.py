@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from recordings import EPOCH_NS, STREAMS, batches_of, write
+from reference.arithmetic import mix_bits
 from reference.compare import assert_same_bits, to_numpy
 
 import robocache
@@ -33,12 +34,6 @@ WINDOWS = {
 
 
 # ---- The oracle ----
-
-
-def mix_bits(x):
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
-    return x ^ (x >> 31)
 
 
 def hashed(*parts):

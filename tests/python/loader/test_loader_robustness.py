@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flat_options import flat_loader
-from recordings import assert_same_batches, place_of, record, write
+from recordings import assert_same_batches, copied, forever, make, place_of, record, write
 from reference.compare import to_numpy
 from soak import rounds
 
@@ -23,26 +23,12 @@ import robocache
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 
-WINDOWS = {"observation.state": [-0.05, 0.0], "action": [0.0, 0.021], "mode": None}
 WAYS = [
     {"prefetch": 0},
     {"prefetch": 2},
     {"prefetch": 3, "residency": "mapped"},
     {"prefetch": 2, "residency": {"action": "mapped"}, "reuse_buffers": True},
 ]
-
-
-def make(dataset, device="cpu", **options):
-    options = {"batch_size": 24, "delta_timestamps": WINDOWS, "anchor": "action", "device": device} | options
-    return flat_loader(dataset, **options)
-
-
-def forever(loader):
-    return itertools.chain.from_iterable(itertools.repeat(loader))
-
-
-def copied(batch):
-    return {key: to_numpy(x).copy() for key, x in batch.items()}
 
 
 def some(loader, count=12):

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from recordings import place_of
+from reference.arithmetic import mix_bits
 from reference.compare import to_numpy
 
 import robocache
@@ -244,16 +245,11 @@ def test_a_draw_is_the_hash_of_the_rules(several):
     loader = _loader(several, {"say": Window(texts="drawn_text")}, seed=2**62 + 3)
     loader.set_epoch(4)
 
-    def mixed(x):
-        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-        x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
-        return x ^ x >> 31
-
     wanted = []
     for number in range(10):
         state = 0
         for part in (2**62 + 3, 4, number, zlib.crc32(b"say")):
-            state = mixed(((state ^ part) + 0x9E3779B97F4A7C15) % 2**64)
+            state = mix_bits(((state ^ part) + 0x9E3779B97F4A7C15) % 2**64)
         wanted.append(["a0", "b0", "c0"][(state >> 32) * 3 >> 32])
     assert _all(loader, "say")[:10] == wanted
     loader.set_epoch(4)

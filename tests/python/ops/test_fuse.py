@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.compare import assert_same_bits, to_torch
+from reference.compare import assert_same_bits, name_of, to_torch
 from reference.fuse import fuse as oracle
 from reference.fuse import fused_work_type
-from reference.fuse_calls import BFLOAT16, MOST_STREAMS, check, fuse, name_of, random_options, stream_of, targets_of
+from reference.fuse_calls import BFLOAT16, MOST_STREAMS, check, fuse, random_options, stream_of, targets_of
 from reference.random_streams import CLOCKS, FLOATS, STEPS, WHOLE
 
 import robocache

@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from reference.compare import assert_same_bits, to_numpy, to_torch
+from reference.compare import assert_same_bits, name_of, to_numpy, to_torch
 from reference.fuse import fuse as oracle
-from reference.fuse_calls import BFLOAT16, check, name_of, stream_of, targets_of
+from reference.fuse_calls import BFLOAT16, check, stream_of, targets_of
 from reference.random_streams import CLOCKS, FLOATS
 
 import robocache

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from reference.compare import assert_same_bits
-from reference.fuse_calls import INT64, check, fuse, name_of, ramp
+from reference.compare import assert_same_bits, name_of
+from reference.fuse_calls import INT64, check, fuse, ramp
 from reference.random_streams import CLOCKS, EPOCH_NS, STEPS
 
 torch = pytest.importorskip("torch")

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.compare import assert_same_bits, to_numpy
+from reference.compare import assert_same_bits, name_of, to_numpy
 from reference.random_streams import CLOCKS, EPOCH_NS, FLOATS, WHOLE
 from reference.resample import resample as oracle
-from reference.resample_calls import check, each_clock, each_float, every_option, name_of, random_case, resample
+from reference.resample_calls import check, each_clock, each_float, every_option, random_case, resample
 
 import robocache
 

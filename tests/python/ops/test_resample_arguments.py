@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from reference.compare import assert_same_bits, to_numpy, to_torch
+from reference.compare import assert_same_bits, name_of, to_numpy, to_torch
 from reference.random_streams import FLOATS
 from reference.resample import resample as oracle
-from reference.resample_calls import check, each_clock, name_of, random_case, resample
+from reference.resample_calls import check, each_clock, random_case, resample
 
 import robocache
 

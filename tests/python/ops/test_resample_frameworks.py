@@ -7,10 +7,10 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
-from reference.compare import OnlyDLPack, assert_same_bits, poisoned, to_numpy, to_torch
+from reference.compare import OnlyDLPack, assert_same_bits, name_of, poisoned, to_numpy, to_torch
 from reference.random_streams import FLOATS, WHOLE
 from reference.resample import resample as oracle
-from reference.resample_calls import name_of, random_case
+from reference.resample_calls import random_case
 
 import robocache
 

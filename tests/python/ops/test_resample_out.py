@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from reference.compare import assert_same_bits, poisoned, to_numpy, to_torch
+from reference.compare import assert_same_bits, name_of, poisoned, to_numpy, to_torch
 from reference.random_streams import FLOATS
 from reference.resample import resample as oracle
-from reference.resample_calls import name_of, ramp, random_case
+from reference.resample_calls import ramp, random_case
 
 import robocache
 

@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from reference.compare import assert_same_bits
-from reference.curve_calls import check, each_clock, each_float, float32, name_of, random_case, resample
+from reference.compare import assert_same_bits, name_of
+from reference.curve_calls import check, each_clock, each_float, float32, random_case, resample
 from reference.random_streams import FLOATS
 from reference.resample import resample as oracle
 

@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from reference.compare import assert_same_bits
+from reference.compare import assert_same_bits, name_of
 from reference.random_streams import FLOATS, STEPS, random_values
-from reference.resample_calls import check, each_clock, each_whole, name_of, ramp, random_case, resample
+from reference.resample_calls import check, each_clock, each_whole, ramp, random_case, resample
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
