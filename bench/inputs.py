@@ -10,14 +10,14 @@ import torch
 
 import robocache
 
-# The smallest unit that memory moves: a sector on a GPU, a cache line on a CPU.
+# The smallest unit that memory transfers: a sector on a GPU, a cache line on a CPU.
 SECTOR_BYTES = {"cuda": 32, "cpu": 64}
 EPOCH_NS = 1_700_000_000 * 10**9
 SPAN_NS = 10**9  # every clock spans one second, over which `make_targets` is even
 
 
 def write_cache(path: Path, streams: dict[str, tuple[float, int, str]], episodes: int, seconds: float) -> None:
-    """Writes a cache of streams {name: (Hz, features, dtype)}, with samples up to 0.2 periods beside their ticks. Rows are
+    """Writes a cache of streams {name: (Hz, features, dtype)}, with samples up to 0.2 periods off their ticks. Rows are
     drawn from a stock, since new random numbers would take longer than the writing. The stock is so large that neighbours and
     episodes differ."""
     rng = np.random.default_rng(0)
@@ -100,8 +100,8 @@ def bytes_moved(values: torch.Tensor, times: torch.Tensor, targets: torch.Tensor
     rows = touched.view(-1).nonzero().squeeze(1)
     first, last = rows * row_bytes // sector, ((rows + 1) * row_bytes - 1) // sector
     sectors = int((last - first + 1).sum() - (first[1:] == last[:-1]).sum())
-    looked_at = min(samples, targets.shape[1] * math.ceil(math.log2(samples) + 1))
-    read = sectors * sector + batch * looked_at * times.element_size() + targets.nbytes
+    stamps_read = min(samples, targets.shape[1] * math.ceil(math.log2(samples) + 1))
+    read = sectors * sector + batch * stamps_read * times.element_size() + targets.nbytes
     return read + targets.numel() * row_bytes
 
 

@@ -35,7 +35,7 @@ def median_us(
 ) -> dict[str, float]:
     """Returns the median microseconds of each timer. A timer runs its work once and returns the microseconds of one call.
 
-    It stops before `rounds` when it has five rounds and has taken `seconds`.
+    Measuring ends before `rounds` if five rounds are done and `seconds` have passed.
 
     Contenders take turns, round after round. With `apart` a turn is a fifth of the rounds, after a rest and a warm-up. On the
     CPU the threads of a contender's runtime spin for a while and would take a core from the next contender, and a core is slow
@@ -82,7 +82,7 @@ def graph_timer(calls: Sequence[Callable[[], object]], least_calls: int = 40) ->
     """Returns a timer of the device time of one call: a CUDA graph of whole rotations, replayed between two events.
 
     The calls' results stay alive, so that no call writes where another has just written. The device is kept busy until the
-    graph and both events are queued, or the time of the graph's launch would count.
+    graph and both events are queued; otherwise the graph's launch would be timed too.
     """
     torch.cuda.synchronize()
     side = torch.cuda.Stream()

@@ -90,7 +90,7 @@ def aims(device: str) -> dict[str, dict]:
             "B32 S500 T250 D256": {"times_the_copy": 1 / 0.6, "faster_than": peers},
             "B32 S500 T250 D256, float16 values": {"times_float32": 1.0},
         }
-    found = {"call overhead": {"beyond_the_launch_us": 4.0}}
+    result = {"call overhead": {"beyond_the_launch_us": 4.0}}
     for case in CASES["cuda"]:
         if case.method == "cubic":
             continue
@@ -99,8 +99,8 @@ def aims(device: str) -> dict[str, dict]:
             aim["faster_than"] = {"torch.compile": 1.0} | ({EARLIER: 4.0} if case in EARLIER_US else {})
             if case.B * (case.S + case.T) * case.D * getattr(torch, case.dtype).itemsize < HOST_BOUND_BYTES:
                 aim["in_a_loop_faster_than"] = {"torch.compile": 5.0, "torch eager": 12.0}
-        found[case.name("bfloat16")] = aim
-    return found
+        result[case.name("bfloat16")] = aim
+    return result
 
 
 def make_inputs(case: Case, device: str, seed: int) -> tuple[torch.Tensor, ...]:

@@ -59,13 +59,13 @@ def size(generator: random.Random, least: int, most: int) -> int:
 
 def draw(generator: random.Random, streams: tuple[int, int], most: Shape, device: str) -> Shape:
     """Draws a shape: `streams` are the fewest and the most streams, and no size exceeds that of `most`."""
-    among = partial(size, generator)
+    draw_size = partial(size, generator)
     while True:
         longest, widest = most.streams[0]
         shape = Shape(
-            among(1, most.B),
-            among(8, most.T),
-            tuple((among(8, longest), among(1, widest)) for _ in range(generator.randint(*streams))),
+            draw_size(1, most.B),
+            draw_size(8, most.T),
+            tuple((draw_size(8, longest), draw_size(1, widest)) for _ in range(generator.randint(*streams))),
             generator.choice(["bfloat16", "bfloat16", "float16", "float32"]),
             generator.choice(["float32", "float32", "float64", "int64"]),
             generator.choice(list(JITTERS)),
@@ -128,7 +128,7 @@ def run_shape(operation: str, shape: Shape, device: str, peer: bool, copy_of: Ca
 
 
 def of_benchmark(work: Callable[[dict], None]) -> dict:
-    """As run_shape, for a case of another benchmark."""
+    """Runs a case of another benchmark; returns what run_shape returns."""
     filled: dict = {}
     work(filled)
     ours = filled["contenders"]["robocache"]
@@ -162,8 +162,8 @@ def batches(generator: random.Random, count: int, device: str, quick: bool) -> I
         known = loader.peer_arguments(dataset)
         windows, resident = loader_numpy.Windows(*known), loader_torch.ResidentWindows(*known, device=device)
         for _ in range(count):
-            of = size(generator, 8, 16384 if device == "cuda" else 1024)
-            yield f"batch {of}", partial(loader.run_case, dataset, windows, resident, of, [], device, quick)
+            batch = size(generator, 8, 16384 if device == "cuda" else 1024)
+            yield f"batch {batch}", partial(loader.run_case, dataset, windows, resident, batch, [], device, quick)
 
 
 BENCHMARKS = {"voxelize": voxels, "tsdf": depths, "loader": batches}
@@ -174,24 +174,24 @@ def run(jobs: Iterator[tuple[str, Callable[[], dict]]], device: str, case: dict)
     case["shapes"], case["failures"] = [], {}
     for name, job in jobs:
         try:
-            found = job()
-            case["failures"] |= {f"{name}, {part}": why for part, why in found.pop("failures", {}).items()}
-            case["shapes"].append({"name": name} | found)
+            result = job()
+            case["failures"] |= {f"{name}, {part}": why for part, why in result.pop("failures", {}).items()}
+            case["shapes"].append({"name": name} | result)
         except Exception as error:
             case["failures"][name] = f"{type(error).__name__}: {error}"
         if device == "cuda":
             torch.cuda.empty_cache()
-    ratios = sorted(found["times_the_copy"] for found in case["shapes"])
+    ratios = sorted(shape["times_the_copy"] for shape in case["shapes"])
     if ratios:
         print(f"  {ratios[len(ratios) // 2]:.2f} times the copy in the median, {ratios[-1]:.2f} at most", flush=True)
-    for found in losers(case):
-        print(f"  {found['faster_than']:.2f}x {COMPILED}: {found['name']}: {found['us']:.1f} us", flush=True)
+    for shape in losers(case):
+        print(f"  {shape['faster_than']:.2f}x {COMPILED}: {shape['name']}: {shape['us']:.1f} us", flush=True)
 
 
 def losers(case: dict) -> list[dict]:
-    """Returns the shapes at which torch.compile is faster, the worst first."""
-    lost = [found for found in case["shapes"] if found.get("faster_than", 1) < 1]
-    return sorted(lost, key=lambda found: found["faster_than"])
+    """Returns the shapes at which torch.compile is faster, the slowest first."""
+    lost = [shape for shape in case["shapes"] if shape.get("faster_than", 1) < 1]
+    return sorted(lost, key=lambda shape: shape["faster_than"])
 
 
 def main() -> int:
@@ -214,8 +214,8 @@ def main() -> int:
             drawn = [draw(generator, streams, most, device) for _ in range(many)]
             jobs = ((x.name(), partial(run_shape, operation, x, device, not quick, copy_of)) for x in drawn)
         else:
-            of = BENCHMARKS[operation](generator, few, device, quick)
-            jobs = ((name, partial(of_benchmark, work)) for name, work in of)
+            named = BENCHMARKS[operation](generator, few, device, quick)
+            jobs = ((name, partial(of_benchmark, work)) for name, work in named)
         report.run(f"{operation}, seed {options.seed}", {}, partial(run, jobs, device))
     return int(report.failed)
 

@@ -3,7 +3,7 @@
     python bench/videos.py --threads 2
 
 The videos are in ROBOCACHE_TEST_DATA. Frames are resized to 224x224, stored as JPEG of quality 95, 4:2:0, with restart markers,
-and decoded again. Decibels are of the mean square error over all frames. Decoding alone is PyAV's, to RGB, on one thread.
+and decoded again. Decibels are computed from the mean square error over all frames. Decoding alone is PyAV's, to RGB, on one thread.
 Ingest is `robocache ingest` of the video in several processes, from the first to the last byte.
 """
 
@@ -57,8 +57,8 @@ def run_stored(folder: Path, quick: bool, case: dict) -> None:
     decoded = np.stack(list(frames_of(file, 8 if quick else EACH)))
     frames = robocache.image_batch(decoded, size=(SIZE, SIZE), dtype="uint8", layout="hwc")
     encoded = robocache.frames.encode(frames, quality=95)
-    again = robocache.decode_jpeg(encoded.data, encoded.offsets)
-    error = np.mean((again.astype(np.float64) - frames) ** 2)
+    decoded_again = robocache.decode_jpeg(encoded.data, encoded.offsets)
+    error = np.mean((decoded_again.astype(np.float64) - frames) ** 2)
     case["parameters"] |= {"frames": len(frames), "of": list(decoded.shape[1:])}
     case["figures"] = {
         "bytes_a_frame": len(encoded.data) / len(frames),
@@ -72,19 +72,19 @@ def run_ingest(data: Path, repeats: int, rounds: int, jobs: int, case: dict) -> 
     try:
         link_as_v3(folder / "source", data / AV1, [AV1_CAMERA], repeats)
         files = sorted((folder / "source").rglob("*.mp4"))
-        taken: dict[str, list[float]] = {"decoding": [], "ingest": []}
+        seconds: dict[str, list[float]] = {"decoding": [], "ingest": []}
         frames = stored = 0
         for _ in range(rounds):
             start = time.perf_counter()
             frames = sum(1 for file in files for _ in frames_of(file))
-            taken["decoding"].append((time.perf_counter() - start) / frames)
+            seconds["decoding"].append((time.perf_counter() - start) / frames)
             start = time.perf_counter()
             report = robocache.ingest(folder / "source", folder / "cache", jobs=jobs, follow_links=True)
             stored = report.rows[AV1_CAMERA]
-            taken["ingest"].append((time.perf_counter() - start) / stored)
+            seconds["ingest"].append((time.perf_counter() - start) / stored)
             shutil.rmtree(folder / "cache")
-        decoding, ingest = (statistics.median(seconds) for seconds in taken.values())
-        case["taken_s_a_frame"] = taken
+        decoding, ingest = (statistics.median(each) for each in seconds.values())
+        case["taken_s_a_frame"] = seconds
         case["parameters"] |= {"frames": stored, "processes": jobs}
         case["figures"] = {
             "frames_per_s": 1 / ingest,

@@ -50,7 +50,7 @@ def headers_in_the_site(app, docname: str, source: list[str]) -> None:
 
 
 def links_in_the_site(app, docname: str, source: list[str]) -> None:
-    """Replaces links that leave docs by links to pages of the site, or by the file's path if it is no page."""
+    """Replaces each link out of docs with a link to a page of the site, or with the file's path if it is not a page."""
     page = f"{docname}.md"
     origin = next((origin for origin, included in PAGES.items() if included == page), None)
     folder = HERE if origin is None else (HERE / origin).parent
@@ -59,8 +59,8 @@ def links_in_the_site(app, docname: str, source: list[str]) -> None:
     elif docname.startswith("site/"):
         return
 
-    def link(found: re.Match[str]) -> str:
-        text, path, anchor = found[1], (folder / found[2]).resolve(), found[3] or ""
+    def link(match: re.Match[str]) -> str:
+        text, path, anchor = match[1], (folder / match[2]).resolve(), match[3] or ""
         outside = os.path.relpath(path, HERE)
         target = PAGES.get(outside, outside)
         if target.startswith("../"):

@@ -59,11 +59,11 @@ def main() -> None:
             rows[name] = next(loader)["camera"].transpose(0, 2, 3, 1)
     figure, axes = plt.subplots(len(rows), FRAMES, figsize=(10, 10.5))
     figure.subplots_adjust(left=0.01, right=0.99, top=0.96, bottom=0.01, wspace=0.04, hspace=0.16)
-    for of_row, (name, pictures) in zip(axes, rows.items(), strict=True):
-        for axis, picture in zip(of_row, pictures, strict=True):
+    for row_axes, (name, pictures) in zip(axes, rows.items(), strict=True):
+        for axis, picture in zip(row_axes, pictures, strict=True):
             axis.imshow(picture)
             axis.set(xticks=[], yticks=[])
-        of_row[0].set_title(name, loc="left", fontsize=9, family="monospace" if "=" in name else None)
+        row_axes[0].set_title(name, loc="left", fontsize=9, family="monospace" if "=" in name else None)
     file = Path(__file__).parent / "images-batch.png"
     figure.savefig(file, dpi=72)
     plt.close(figure)

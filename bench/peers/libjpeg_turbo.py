@@ -28,8 +28,8 @@ class Decoder:
 
         def share(i: int) -> int:
             begin, end = int(shares[i]), int(shares[i + 1])
-            places = blobs.data_ptr(), offsets.data_ptr()
-            return self._decode(*places, begin, end, shape[1], shape[2], out.data_ptr())
+            pointers = blobs.data_ptr(), offsets.data_ptr()
+            return self._decode(*pointers, begin, end, shape[1], shape[2], out.data_ptr())
 
         if sum(self._pool.map(share, range(len(shares) - 1))) != shape[0]:
             raise ValueError(f"expected frames of {shape[1]} x {shape[2]}")

@@ -128,20 +128,20 @@ def _replace_window_options(options: dict[str, Any]) -> None:
     """Replaces a window's former options by fields of `default` and of each key's Window."""
     given = options.get("delta_timestamps")
     windows = dict(given) if isinstance(given, Mapping) else {}
-    of_all: dict[str, Any] = {}
+    for_all: dict[str, Any] = {}
     for name in [name for name in options if name in _WINDOW]:
         value, field = options.pop(name), _WINDOW[name]
         if not isinstance(value, Mapping):
             if value is not None:
-                of_all[field] = value
+                for_all[field] = value
             continue
-        for key, of_key in value.items():
+        for key, for_key in value.items():
             window = windows.get(key)
             window = window if isinstance(window, Window) else Window(window)
-            windows[key] = dataclasses.replace(window, **{field: of_key})
+            windows[key] = dataclasses.replace(window, **{field: for_key})
         options["delta_timestamps"] = windows
-    if of_all:
-        options["default"] = dataclasses.replace(options.get("default") or Window(), **of_all)
+    if for_all:
+        options["default"] = dataclasses.replace(options.get("default") or Window(), **for_all)
 
 
 def _renamed(dataset: Any, rename: Mapping[str, str]) -> Any:
