@@ -448,6 +448,41 @@ def test_records_that_contradict_the_declaration(changed, words, tmp_path):
         assert all(what.startswith("toy-train.tfrecord-00000-of-00001: record 1: ") for what in found.skipped)
 
 
+@pytest.mark.parametrize(
+    ("key", "odd", "words"),
+    [
+        ("episode_metadata/file_path", None, "declared in features.json, but not in the record"),
+        ("episode_metadata/pose", np.array([1, 2]), "declared as numbers of float32, but stored as int64"),
+        ("episode_metadata/success", np.array([7]), "value 0 is 7, expected bool"),
+        ("steps/language_instruction", None, "declared in features.json, but not in the record"),
+    ],
+)
+def test_an_odd_field_of_an_episode_costs_that_field_alone(key, odd, words, tmp_path):
+    """A declared `episode_id` that no record holds must not hide every step."""
+    name = key.removeprefix("steps/")
+    changed = {key.replace("/", "__"): odd}
+    folder = write_toy(
+        tmp_path / "toy", *(toy_example(value, **changed) for value in (1, 2)), toy_example(3), features=toy_features()
+    )
+    shard = "toy-train.tfrecord-00000-of-00001"
+    refused(folder, f"{shard}: record 0", key, words)
+    robocache.ingest(folder, tmp_path / "cache", rate_hz=5, on_error="skip", progress=None)
+    dataset = robocache.open(tmp_path / "cache")
+    found = Yields("rlds", folder, on_error="skip", rate_hz=5)
+    assert list(found.skipped) == [f"{shard}: record {number}: {key}" for number in (0, 1)]
+    assert all(words in reason for reason in found.skipped.values())
+    columns = dataset.episodes.to_pylist()
+    assert [column["source_record"] for column in columns] == [0, 1, 2]
+    if key.startswith("steps/"):
+        assert [column["tasks"] for column in columns] == [[], [], ["push"]]
+        assert [len(dataset.episode(number)[name][0]) for number in range(3)] == [0, 0, STEPS]
+    else:
+        assert [column[name] is None for column in columns] == [True, True, False]
+    for number, value in enumerate((1, 2, 3)):
+        _, rows = dataset.episode(number)["action"]
+        np.testing.assert_array_equal(np.ravel(rows), np.arange(2 * STEPS, dtype=np.float32) + value)
+
+
 @pytest.mark.parametrize("odd", ["wider", "fewer lists", "no steps", "damaged"])
 def test_the_first_record_decides_nothing(odd, tmp_path):
     """Without features.json all records are read before a feature is decided."""

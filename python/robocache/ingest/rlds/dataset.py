@@ -5,6 +5,7 @@ features.json describes an Example, dataset_info.json gives the number of record
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -84,7 +85,7 @@ finish = tell_rates
 
 def _read_record(shard: Shard, number: int, dataset: _Dataset, what: str, where: str) -> Recording:
     example = parse_example(read_record(shard, number))
-    metadata = dataset.metadata(example)
+    metadata = dataset.metadata(example, what, where)
     rate_hz = dataset.rate_hz(metadata, where)
     facts = {"split": _split(shard.file), "source_file": shard.file.name, "source_record": number}
     return Recording(what, where, metadata | facts, dataset.streams(example, what, where, rate_hz))
@@ -277,7 +278,7 @@ class _Dataset:
         }
         self._task = next((texts[name] for name in _INSTRUCTIONS if name in texts), None)
 
-    def metadata(self, example: Mapping[str, Values | None]) -> dict[str, Any]:
+    def metadata(self, example: Mapping[str, Values | None], what: str, where: str) -> dict[str, Any]:
         """Returns the columns of the episodes table: the features outside the steps, and the steps' instructions as `tasks`."""
         known = {key for feature in self._features for key in feature.keys}
         noted = {omission.what for omission in self._notes.left_out}
@@ -290,11 +291,13 @@ class _Dataset:
             if feature.name in _COLUMNS and not feature.in_steps:
                 self._notes.leave_out(feature.key, "the episodes table has a column of that name")
             elif not feature.in_steps:
-                cell = self._cell(feature, example)
-                if cell is not ...:
-                    columns[feature.name] = cell
+                with self._notes.reading(f"{what}: {feature.key}", where):
+                    cell = self._cell(feature, example)
+                    if cell is not ...:
+                        columns[feature.name] = cell
             elif feature.kind == "text" and feature.key.endswith(_INSTRUCTIONS):
-                tasks.update(dict.fromkeys(self._texts(feature, take_values(feature, example))))
+                with contextlib.suppress(Error):  # streams() names it
+                    tasks.update(dict.fromkeys(self._texts(feature, take_values(feature, example))))
         if any(feature.kind == "text" and feature.key.endswith(_INSTRUCTIONS) for feature in self._features):
             columns["tasks"] = [task for task in tasks if task]
         return columns
