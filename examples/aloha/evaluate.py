@@ -15,7 +15,7 @@ from examples import results
 from . import rollout
 from .expert import TICKS
 
-FIRST_START = 1_000_000  # seeds from here on are of starts without demonstrations
+FIRST_START = 1_000_000  # no demonstration has a seed from here on
 
 
 class Rollouts:
@@ -43,7 +43,10 @@ class Rollouts:
             pipe.send(None)
 
     def run(self, policy, device="cpu", filmed=0):
-        """Returns {"successes", "touched", "rollouts", "results", "age_s", "evaluate_s"}, and the films of the first `filmed`."""
+        """Returns {"successes", "touched", "rollouts", "results", "age_s", "evaluate_s"}, and the films of the first `filmed`.
+
+        "age_s" is the mean time from an observation's moment to the tick at which the policy gets it.
+        """
         began = time.perf_counter()
         ends = np.cumsum([len(group) for group in self._groups])[:-1]
         for pipe, group in zip(self._pipes, self._groups, strict=True):
@@ -82,7 +85,8 @@ def identity(file):
 
 
 def evaluate_run(folder, *, rollouts, execute, workers=None, device="cpu", film=None):
-    """Rolls out the checkpoints of a training run, the last one first. Returns an arm of a result file.
+    """Rolls out the checkpoints of a training run, the last one first. Returns the run's entry of a result file
+    (:func:`examples.results.arm`).
 
     Outcomes are stored beside each checkpoint, so that an interrupted run can continue. A policy that another run beside
     `folder` also has is not rolled out again.
@@ -95,23 +99,23 @@ def evaluate_run(folder, *, rollouts, execute, workers=None, device="cpu", film=
         raise SystemExit(f"{folder}: no checkpoint; run train first")
     state = torch.load(files[-1], map_location="cpu", weights_only=True)
     logged = {entry["step"]: entry for entry in state["log"]}
-    asked = {file: [identity(file), rollouts, execute] for file in files}
+    options = {file: [identity(file), rollouts, execute] for file in files}
     known = [json.loads(kept.read_text()) for kept in folder.parent.glob("*/step_*.rollouts.json")]
-    found = {file: one for file in files for one in known if one["options"] == asked[file]}
+    found = {file: one for file in files for one in known if one["options"] == options[file]}
     if lacking := [file for file in reversed(files) if file not in found]:
-        with Rollouts(folder / "spec.json", rollouts, execute, workers) as starts:
+        with Rollouts(folder / "spec.json", rollouts, execute, workers) as runner:
             for file in lacking:
                 filmed = 16 if film and file == files[-1] else 0
-                made, films = starts.run(load(file, device), device, filmed)
+                made, films = runner.run(load(file, device), device, filmed)
                 if films:
                     results.film(film, films, [one["success"] for one in made["results"][: len(films)]], fps=7.5)
-                found[file] = {**made, "options": asked[file]}
+                found[file] = {**made, "options": options[file]}
                 file.with_suffix(".rollouts.json").write_text(json.dumps(found[file]))
     last = found[files[-1]]
     curve = [
         logged[int(file.stem.split("_")[1])]
         | {key: found[file][key] for key in ("successes", "touched", "rollouts")}
-        | {"policy": asked[file][0]}
+        | {"policy": options[file][0]}
         for file in files
     ]
     outcomes = [one["success"] for one in last["results"]]

@@ -20,15 +20,17 @@ from .policy import CHUNK, build, calibrate, loss_of
 from .scene import TICK_S
 
 WARMUP = 200  # steps
-AVERAGED = 0.1  # the share of the steps so far in the exponential average of a rollout's weights
+AVERAGED = 0.1  # rollouts use an exponential average of the weights over about this share of the steps so far
 RELATIVE = actions.Relative("joints", mask=([True] * 6 + [False]) * 2)  # grippers stay absolute
 
 
 def make_loader(path, *, camera, batch_size, device, seed, image_size=0, shift=0, way="absolute", memory=None):
     """Returns a loader of the successful demonstrations.
 
-    The anchors are the camera's frames, at the moments of their exposure, as in a rollout, where the newest settled moment is
-    the newest frame's. Without a camera the anchors are the commands.
+    The anchors are the stamps of the camera's frames, since the observations of a rollout also have the newest frame's stamp.
+    Without a camera the anchors are the commands.
+
+    way: how commands become the policy's numbers, a key of `WAYS` in __main__.py.
     """
     converted = {} if way == "absolute" else {"convert": [RELATIVE], "base": STATE}
     windows = {STATE: None, ACTION: robocache.Window([k * TICK_S for k in range(CHUNK)], **converted)}
@@ -163,8 +165,8 @@ class Utilisation(threading.Thread):
 
 
 class Pace:
-    """Times the steps after the warm-up, without the saving of checkpoints. On CUDA it also times the step alone, on the last
-    batch again and again, for the GPU's share."""
+    """Times the steps after the warm-up, without the saving of checkpoints. On CUDA it then repeats the step on the
+    last batch, without a wait for data; the rest of the time per step was waiting."""
 
     def __init__(self, device):
         self._device, self._cuda = device, str(device).startswith("cuda")
@@ -180,7 +182,7 @@ class Pace:
     def leave_out(self, saving_s):
         self._saving_s += saving_s
 
-    def end(self, steps, step_of, batch, waited_s):
+    def end(self, steps, take_step, batch, waited_s):
         """Returns {"steps_per_s", "wait_share", "gpu_busy", "saving_s"}. It runs further steps with a learning rate of 0."""
         took = self._now() - self._began - self._saving_s
         pace = {"steps_per_s": steps / took, "saving_s": self._saving_s}
@@ -189,7 +191,7 @@ class Pace:
         busy = self._utilisation.end()
         began = self._now()
         for _ in range(50):
-            step_of(batch, 0.0)
+            take_step(batch, 0.0)
         alone = (self._now() - began) / 50
         return pace | {"wait_share": max(0.0, 1 - alone * steps / took), "gpu_busy": busy}
 
@@ -230,12 +232,12 @@ def train(
     saved = checkpoints(folder)
     if camera and not saved:
         calibrate(policy, next(loader) if calibration is None else calibration)
-    step_of = Step(policy, device, shift)
+    take_step = Step(policy, device, shift)
     if saved:
         state = torch.load(saved[-1], map_location=device, weights_only=True)
         policy.load_state_dict(state["training"])
-        step_of.averaged.load_state_dict(state["weights"])
-        step_of.optimizer.load_state_dict(state["optimizer"])
+        take_step.averaged.load_state_dict(state["weights"])
+        take_step.optimizer.load_state_dict(state["optimizer"])
         loader.load_state_dict(state["loader"])
         noise.set_state(state["noise"].cpu())
         step, spent, log, pace = state["step"], state["spent_s"], state["log"], state["pace"]
@@ -255,7 +257,7 @@ def train(
             if step == timed_from:
                 timed, waited_s = Pace(device), 0.0
             rate = lr * min(1, (step + 1) / WARMUP) * max(0.01, 0.5 + 0.5 * math.cos(math.pi * step / steps))
-            total += step_of(batch, rate, 1 / (1 + AVERAGED * step))
+            total += take_step(batch, rate, 1 / (1 + AVERAGED * step))
             step += 1
             counted += 1
             progress.show(step, f"loss {log[-1]['loss']:.4f}" if log else "")
@@ -265,16 +267,16 @@ def train(
                 total.zero_()
                 counted = 0
                 if step == steps:
-                    pace = timed.end(steps - timed_from, step_of, batch, waited_s)
+                    pace = timed.end(steps - timed_from, take_step, batch, waited_s)
                 saving = time.perf_counter()
                 _save(
                     folder / f"step_{step}.pt",
                     {
                         **shape,
-                        "weights": step_of.averaged.state_dict(),
+                        "weights": take_step.averaged.state_dict(),
                         "training": policy.state_dict(),
                         "noise": noise.get_state(),
-                        "optimizer": step_of.optimizer.state_dict(),
+                        "optimizer": take_step.optimizer.state_dict(),
                         "loader": loader.state_dict(),
                         "step": step,
                         "spent_s": log[-1]["wall_s"],

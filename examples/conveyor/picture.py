@@ -2,8 +2,10 @@
 
 
 def draw(plt, contents):
-    """Returns a figure of the result files, one for each delay: the ages of frames, the loss at the longest delay, and the
-    distribution of each arm's distances."""
+    """Draws the contents of the result files, a file for each delay, and returns the figure.
+
+    It shows the ages of frames, the loss at the longest delay, and the distribution of each arm's distances.
+    """
     figure, (ages, loss, *panels) = plt.subplots(
         1, 2 + len(contents), figsize=(3.6 * (2 + len(contents)), 3.2), layout="constrained"
     )
@@ -46,13 +48,15 @@ def draw(plt, contents):
         of_step = list(zip(*losses, strict=True))
         loss.fill_between(
             steps[0],
-            [min(of) for of in of_step],
-            [max(of) for of in of_step],
+            [min(step_losses) for step_losses in of_step],
+            [max(step_losses) for step_losses in of_step],
             color=f"C{color}",
             alpha=0.2,
             linewidth=0,
         )
-        loss.plot(steps[0], [sum(of) / len(of) for of in of_step], color=f"C{color}", label=name)
+        loss.plot(
+            steps[0], [sum(step_losses) / len(step_losses) for step_losses in of_step], color=f"C{color}", label=name
+        )
     loss.set(
         xlabel=f"steps of training, at {contents[-1]['delay_ms']} ms",
         ylabel="loss since the checkpoint before",

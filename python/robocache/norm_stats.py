@@ -113,11 +113,9 @@ def check_absolute(name: str, absolute: bool | None, expected: bool | None, of: 
 def check_units(name: str, units: Any, expected: Any, of: str) -> None:
     """Refuses statistics of features in another unit than expected, if both are known. `of` describes the owner of the expected
     unit."""
-    one, other = (
-        units_of_all if isinstance(units_of_all, list) else [units_of_all] for units_of_all in (units, expected)
-    )
+    one, other = (given if isinstance(given, list) else [given] for given in (units, expected))
     width = max(len(one), len(other))
-    one, other = (units_of_all * width if len(units_of_all) == 1 else units_of_all for units_of_all in (one, other))
+    one, other = (listed * width if len(listed) == 1 else listed for listed in (one, other))
     for feature, pair in enumerate(zip(one, other, strict=False)):
         got, wanted = (in_one_spelling(unit) if isinstance(unit, str) else "" for unit in pair)
         if got and wanted and got != wanted:
@@ -138,9 +136,9 @@ def misfits(given: Mapping[str, Any], rows: Stats, beyond: float, off: float, fe
     """Returns sentences about features whose statistics cannot be those of the rows.
 
     That is so if values lie outside min and max by more than `beyond` times their range, if all values lie outside q01 and q99,
-    if the mean is off by more than `off` stds, or if a std is of another unit: larger in a feature, or, unless the rows are
-    `few`, smaller in half of the features. If the numbers of features differ, the common ones are compared: openpi pads its
-    statistics.
+    or if the mean is off by more than `off` stds. A std of the rows that is too large in a feature, or too small in half of the
+    features, shows another unit; `few` rows may have a small std. If the numbers of features differ, the common ones are
+    compared: openpi pads its statistics.
     """
     fields = {name: np.ravel(x) for name, x in given.items() if name in _GROOT and x is not None}
     least, most, mean, spread = (np.ravel(x) for x in (rows.min, rows.max, rows.mean, rows.std))
@@ -168,7 +166,7 @@ def misfits(given: Mapping[str, Any], rows: Stats, beyond: float, off: float, fe
             elif own["std"] > slack and spread[feature] > 0:
                 shares.append(spread[feature] / own["std"])
     if not sentences and not few and shares and (share := float(np.median(shares))) < 1 / _SMALLER:
-        sentences.append(f"half of the features: the rows' std is {share:.2g} times its std, or less")
+        sentences.append(f"half of the features: the rows' std is {share:.2g} times that of the statistics, or less")
     return sentences
 
 
@@ -283,11 +281,11 @@ def _merged(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None 
             raise errors.ArgumentError(f"{name}: expected the shape {shape} of {first}, got {got}")
         if part.count is None:
             raise errors.ArgumentError(
-                f"{name}: expected count, the number of rows, since there is more to merge, got {', '.join(_fields(part))}"
+                f"{name}: expected count, the number of rows, to merge it with others, got {', '.join(_fields(part))}"
             )
         if head.of != part.of and None not in (head.of, part.of):
             raise errors.ArgumentError(
-                f"{name}: expected statistics of the same values as {first}, those of {head.of}, got those of {part.of}"
+                f"{name}: expected statistics of {head.of}, as in {first}, got those of {part.of}"
             )
     known: dict[str, Any] = {}  # from the first part that has the fact
     for fact, check in (("names", check_names), ("units", check_units), ("absolute", check_absolute)):
@@ -407,7 +405,7 @@ class _Evenly:
 
 
 def load_norm_stats(path: str | os.PathLike[str], keys: Mapping[str, str] | None = None) -> dict[str, Stats]:
-    """Loads statistics from a file of LeRobot, openpi or GR00T, which its content identifies.
+    """Loads statistics from a file of LeRobot, openpi or GR00T. The file's content shows its format.
 
     Args:
         path: LeRobot's `meta/stats.json` (v2.0, v2.1, v3.0) or `meta/episodes_stats.jsonl` (v2.1: merged as in

@@ -20,7 +20,7 @@ DeviceBuffer on_device(Device device, const std::vector<T>& entries, const T*& p
   return buffer;
 }
 
-// The layout of one call's workspace.
+// Lays out the workspace of one call.
 void lay_out(DecodeJpegParams& params, WorkspaceParts& workspace) {
   workspace.take(params.planes, params.count * params.plane_bytes);
   workspace.take(params.damage, params.count * params.most_segments);
@@ -48,7 +48,7 @@ void launch(DecodeJpegParams params, const JpegMarks& marks, void* workspace, De
   check_cuda(launch(&params, device.index, stream.handle), "decode_jpeg");
 }
 
-// Returns the arguments for frames of a shape, with any sampling.
+// Returns the arguments for frames of a shape. Their sizes suffice for every chroma sampling.
 DecodeJpegParams params_of(const FrameShape& shape, int64_t count) {
   DecodeJpegParams params{};
   params.height = static_cast<int32_t>(shape.height);

@@ -11,7 +11,7 @@
 
 namespace robocache {
 
-// Options beyond plain decoding.
+// Options of a decoding: its frames' place in a batch, the marks of damaged frames, and data that fetch() has copied.
 struct JpegMarks {
   int64_t first_row = 0;          // the row number of the first frame
   bool leaves_others = false;     // leave `out` unchanged for rows outside the frames

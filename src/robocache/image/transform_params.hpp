@@ -17,6 +17,7 @@ struct ImageDraw {
   int64_t sample = 0;
   int64_t stride = 1;  // the step from one sample's number to the next
 
+  // Returns the position `samples` samples later in this order.
   ROBOCACHE_HD ImageDraw behind(int64_t samples) const { return {seed, epoch, sample + stride * samples, stride}; }
 };
 
@@ -29,7 +30,7 @@ struct TransformParams {
   DType out_dtype;
   ImageLayout layout;
 
-  bool crop_scales;
+  bool crop_scales;  // whether a part of each frame is cut out before resizing: crop_scale of its area
   ImageRange crop_scale;
   ImageFit fit;
   ImageInterpolation interpolation;
@@ -86,7 +87,7 @@ struct IntrinsicsBatch {
   TransformParams params;
   ImageDraw first;
   double matrix[9];        // 3x3 row-major; 0 if the camera has none
-  const int64_t* numbers;  // [count, steps]; a number below 1 gives 0
+  const int64_t* numbers;  // [count, steps]: each output's frame number; below 1, the matrix is 0
   int64_t begin, end;      // matrices with numbers outside [begin, end) belong to another call
   int64_t count, steps;
   float* out;  // [count, steps, 3, 3] with per_frame, else [count, 3, 3]

@@ -72,7 +72,7 @@ __device__ void load_gradient(const Segment& s, int64_t batch, int64_t index, in
 
 // ---- Kinds of methods. For a target between samples each defines:
 //   kFeatures  the number of features that belong together   kRows      the number of samples it may use
-//   kSums      the number of sums over features that its times need
+//   kSums      the number of sums over features from which the gradient of the times follows
 //   kInFlight  the number of targets whose gradients are loaded before the first is used
 
 template <class Method>  // linear or angle
@@ -97,8 +97,8 @@ struct Pairs {
   }
 
   template <class Work>
-  __device__ static void add_rows(const Segment&, int64_t, int64_t, const Entry<Work>& entry, const Work (&gradient)[1],
-                                  Work (&shares)[kRows][1]) {
+  __device__ static void set_shares(const Segment&, int64_t, int64_t, const Entry<Work>& entry,
+                                    const Work (&gradient)[1], Work (&shares)[kRows][1]) {
     shares[0][0] = share_of(Work(1) - entry.weight, gradient[0]);
     shares[1][0] = share_of(entry.weight, gradient[0]);
   }
@@ -124,8 +124,8 @@ struct Rotations : Pairs<Linear> {  // Rotations mix two samples too, but four f
   static constexpr int kInFlight = 1;
 
   template <class Work>
-  __device__ static void add_rows(const Segment& s, int64_t batch, int64_t feature, const Entry<Work>& entry,
-                                  const Work (&gradient)[4], Work (&shares)[kRows][4]) {
+  __device__ static void set_shares(const Segment& s, int64_t batch, int64_t feature, const Entry<Work>& entry,
+                                    const Work (&gradient)[4], Work (&shares)[kRows][4]) {
     double a[4];
     double b[4];
     load_pair(s, batch, entry.left, entry.right, feature, a, b);
@@ -196,8 +196,8 @@ struct LocalCurves : Curves {
   }
 
   template <class Work>
-  __device__ static void add_rows(const Segment& s, int64_t batch, int64_t feature, const Entry<Work>& entry,
-                                  const Work (&gradient)[1], Work (&shares)[kRows][1]) {
+  __device__ static void set_shares(const Segment& s, int64_t batch, int64_t feature, const Entry<Work>& entry,
+                                    const Work (&gradient)[1], Work (&shares)[kRows][1]) {
     for (int i = 0; i < kRows; ++i) shares[i][0] = Work(0);
     if (gradient[0] == Work(0)) return;
     double y[kStencilRows];
@@ -241,8 +241,8 @@ struct Cubics : Curves {
   }
 
   template <class Work>
-  __device__ static void add_rows(const Segment&, int64_t, int64_t, const Entry<Work>& entry, const Work (&gradient)[1],
-                                  Work (&shares)[kRows][1]) {
+  __device__ static void set_shares(const Segment&, int64_t, int64_t, const Entry<Work>& entry,
+                                    const Work (&gradient)[1], Work (&shares)[kRows][1]) {
     const auto x = static_cast<double>(gradient[0]);
     shares[0][0] = static_cast<Work>(share_of(entry.shares.a, x));
     shares[1][0] = static_cast<Work>(share_of(entry.shares.b, x));
@@ -380,7 +380,7 @@ __global__ void __launch_bounds__(kThreads)
           const Entry& entry = entries[i + u];
           Work shares[Method::kRows][kFeatures];
           const bool mixes = entry.kind == PickKind::kMix;
-          if (mixes) Method::add_rows(s, batch, feature, entry, gradient[u], shares);
+          if (mixes) Method::set_shares(s, batch, feature, entry, gradient[u], shares);
           for (int r = 0; r < (mixes ? Method::kRows : 1); ++r) {
             const int64_t row = mixes ? entry.row(r) : entry.left;
             if (!owns(row)) continue;
@@ -459,7 +459,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// ---- Splines: the slopes before the targets, the gradient by the slopes after them ----------------------------------
+// ---- Splines --------------------------------------------------------------------------------------------------------
+
+// Slopes are computed before the kernels that visit the targets. Those kernels sum the gradient of the slopes. Then the
+// kernels below pass it on to the values and the times.
 
 // A thread handles a feature of a row.
 template <class Work>
@@ -522,12 +525,12 @@ cudaError_t launch(const Interpolation& call, const Segment& s, const SegmentGra
     own.column_tiles = divided_up(columns, own.columns);
     own.ranges = kThreads / own.columns;
     // A row gets more blocks until every multiprocessor has some. Each block searches the row's targets again.
-    const int64_t others = call.batch * own.column_tiles;
-    const int64_t wanted = divided_up(kBlocksWanted * multiprocessors(device), others);
+    const int64_t blocks_per_range_tile = call.batch * own.column_tiles;
+    const int64_t wanted = divided_up(kBlocksWanted * multiprocessors(device), blocks_per_range_tile);
     const int64_t most = divided_up(s.samples, own.ranges * 16);
     own.range_tiles = wanted < most ? wanted : most;
     own.range_length = divided_up(s.samples, own.ranges * own.range_tiles);
-    own.blocks = others * own.range_tiles;
+    own.blocks = blocks_per_range_tile * own.range_tiles;
     values_gradient_kernel<Work, Method>
         <<<blocks_for(own.blocks, 1, kMostBlocks), kThreads, 0, stream>>>(call, s, g, own);
     if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) return code;
@@ -548,6 +551,7 @@ cudaError_t launch_cubic(const Interpolation& call, const Segment& s, const Segm
   const unsigned columns = blocks_for(call.batch * s.features, kThreads, kMostBlocks);
   const SplineCall spline{s, call.batch, g.spline.table, g.spline.slopes};
   if (const cudaError_t code = launch_splines(spline, true, stream); code != cudaSuccess) return code;
+  // of_slopes and of_table lie side by side before table.
   const auto bytes = reinterpret_cast<char*>(g.spline.table) - reinterpret_cast<char*>(g.spline.of_slopes);
   if (const cudaError_t code = cudaMemsetAsync(g.spline.of_slopes, 0, static_cast<size_t>(bytes), stream);
       code != cudaSuccess) {

@@ -282,7 +282,7 @@ def test_strings_of_pictures_are_a_camera(declared, tmp_path):
     assert pixels(chunks)[:, 0, 0, 0].tolist() == [2, 3, 4]
     assert "wrist" not in found[1] and found[0]["note"][1] == notes
     assert [one.what for one in found.notes.assumed if "though features.json says text" in one.reason] == ["wrist"]
-    assert found.left_out["map"] == "images that are not one a step"
+    assert found.left_out["map"] == "images, but not one for each step"
 
 
 def test_names_of_classes_are_kept(tmp_path):
@@ -413,7 +413,10 @@ def test_a_length_beyond_the_file_takes_no_memory(tmp_path):
         ({"steps__observation__image": [b"x" * 30] * 4}, "observation/image: row 0"),
         ({"steps__observation__image": [png(1)] * 3 + [png(1, 8, 8)]}, "observation/image: row 3: frames of 8x8"),
         ({"steps__small": np.full(4, 300)}, "steps/small: value 0 is 300, expected uint8"),
-        ({"steps__zip": [zlib.compress(bytes(10**6))] * 4}, "steps/zip: row 0: expected 4 bytes at most"),
+        (
+            {"steps__zip": [zlib.compress(bytes(10**6))] * 4},
+            "steps/zip: row 0: expected a complete zlib stream of at most 4 bytes",
+        ),
         ({"steps__zip": [zlib.compress(bytes(4))[:-2]] * 4}, "steps/zip: row 0"),
         ({"steps__zip": [b"no"] * 4}, "steps/zip: row 0"),
         ({"steps__raw": [b"123"] * 4}, "steps/raw: row 0: expected float32 [1], got 3 bytes"),

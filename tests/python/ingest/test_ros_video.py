@@ -120,7 +120,7 @@ def test_packets_of_ffmpeg_image_transport(tmp_path):
 
 
 def test_lost_frames_are_named(tmp_path):
-    """The recording begins between keyframes; one packet is damaged, with those that depend on it; one is empty."""
+    """One recording begins between keyframes, one has an empty packet, on which later ones depend, and one has no video."""
     packets = encoded(range(24))
     found = Yields("mcap", write(tmp_path / "middle.mcap", packets[3:]), on_error="stop")
     assert shown(found) == (list(range(5, 21)), list(range(8, 24)))
@@ -196,7 +196,7 @@ def test_without_pyav_or_the_codec_video_is_left_out_by_name(tmp_path, monkeypat
     assert "/cam/camera_info/k" in found.only()
 
 
-def test_damaged_video_is_lost_by_name_or_read(tmp_path, rng):
+def test_damaged_packets_are_read_or_skipped(tmp_path, rng):
     packets = encoded(range(16))
     for _ in range(rounds(15)):
         msg = list(packets)

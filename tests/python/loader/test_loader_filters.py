@@ -67,7 +67,8 @@ def drawn(loader):
 
 
 def at(recording, episode, stream, time_ns, snap_ns=1000):
-    """The row of a stream at a time: the last with a stamp before time + snap; None before the first."""
+    """(row, times, values): the last row of a stream with a stamp before time + snap, and all the stream's rows; None without
+    such a row."""
     times, values = recording[episode].get(stream, ([], []))
     rows = [row for row, stamp in enumerate(times) if stamp < time_ns + snap_ns]
     return (rows[-1], times, values) if rows else None
@@ -95,10 +96,11 @@ def wanted(recording, ticks, *, holds=None, keep=None, drop=None, first=None, la
     def inside(ranges, episode, row, time_ns):
         begin = min(int(times[0]) for times, _ in recording[episode].values())
         where = {"row": row, "ns": time_ns, "s": time_ns - begin}
-        reach = {"row": 0, "ns": 999, "s": 999}
+        tolerance = {"row": 0, "ns": 999, "s": 999}  # times count as inside if less than 1 us beyond an end
         scale = {"row": 1, "ns": 1, "s": 10**9}
         return any(
-            e == episode and round(a * scale[kind]) - reach[kind] <= where[kind] <= round(b * scale[kind]) + reach[kind]
+            e == episode
+            and round(a * scale[kind]) - tolerance[kind] <= where[kind] <= round(b * scale[kind]) + tolerance[kind]
             for e, kind, a, b in ranges
         )
 
@@ -220,7 +222,7 @@ def test_rule_24_12_all_options_together_equal_the_oracle(dataset, recording, da
         assert any((row == values[k]).all() for k in np.flatnonzero(times == int(time_ns)))
 
 
-def test_starts_alone_and_annotated_windows(dataset, recording, device):
+def test_only_first_rows_and_annotated_windows(dataset, recording, device):
     starts = drawn(opened(dataset, Anchors(stream="arm", first=1), shuffle=False, device=device))
     assert starts == [(e, int(rows["arm"][0][0])) for e, rows in enumerate(recording)]
     # A window includes its first and last frame, as in CALVIN.
@@ -306,7 +308,8 @@ def test_gather_takes_indices_of_filtered_anchors(dataset, device):
         loader.gather([loader.num_anchors])
 
 
-def test_more_anchors_than_a_block(tmp_path):
+def test_more_anchors_than_are_filtered_at_once(tmp_path):
+    """The library filters 2**18 anchors at once."""
     rows = 600_000
     values = np.arange(rows) % 7
     dataset = write(

@@ -1,5 +1,5 @@
-"""Loader in several processes on the GPUs of one host: the order over ranks, a DDP step, resuming as one, shared memory;
-and on the second GPU."""
+"""Loader in several processes on the GPUs of one host: the order over ranks, a DDP step, resuming in one process, shared
+memory; and on the second GPU."""
 
 import contextlib
 import json
@@ -129,7 +129,7 @@ found["steps"] = len(loader)
 """
 
 
-def test_ranks_share_an_epoch_train_alike_and_resume_as_one(plain, ranks, tmp_path):
+def test_ranks_share_an_epoch_train_alike_and_resume_in_one_process(plain, ranks, tmp_path):
     dataset, ticks = plain
     found = torchrun(tmp_path, ranks, TRAIN, dataset.path)
     numbers = {t: number for number, (_, t) in enumerate(ticks)}

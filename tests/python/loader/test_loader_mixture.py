@@ -201,10 +201,10 @@ def test_rule_35_shares_of_a_block_are_exact(robots, device, weights):
 def test_rule_35_shares_are_the_largest_remainders(robots):
     """Many weights, counted over the loader's draws; integer weights have equal remainders."""
     rng = np.random.default_rng(8)
-    drawn = [[5, 12, 15, 8, 13, 3], [5, 19, 18, 14], [1, 2, 3, 1], [1e300, 3e300, 3e300]]
+    cases = [[5, 12, 15, 8, 13, 3], [5, 19, 18, 14], [1, 2, 3, 1], [1e300, 3e300, 3e300]]
     for _ in range(rounds(4)):
-        drawn += [np.exp(rng.uniform(-4, 4, 4)).tolist(), rng.integers(1, 30, 5).tolist()]
-    for weights in drawn:
+        cases += [np.exp(rng.uniform(-4, 4, 4)).tolist(), rng.integers(1, 30, 5).tolist()]
+    for weights in cases:
         options = {"samples_per_epoch": BLOCK, "batch_size": BLOCK, "deltas": {"state": None}, "prefetch": 0}
         loader, _, _ = mixed(robots, len(weights), weights, **options)
         assert np.bincount(to_numpy(next(loader)["dataset_index"])).tolist() == shares(weights)
@@ -263,13 +263,13 @@ def test_a_row_without_features_is_no_padding(tmp_path, device, steps):
         sources.append(robocache.Source(write(tmp_path / str(width), recording)))
     options = {"pad_features": True, "return_age": True, "shuffle": False, "device": device}
     batch = next(flat_loader(sources, batch_size=8, delta_timestamps={"x": steps}, **options))
-    part = {key: to_numpy(rows) for key, rows in batch.items()}
+    arrays = {key: to_numpy(rows) for key, rows in batch.items()}
     for key in ("x_is_pad", "x_age"):
-        np.testing.assert_array_equal(part[key][:4], part[key][4:])
-    assert not part["x_is_pad"][0, 0]
-    assert not part["x"][:4].any()
-    assert part["x"][4:].all()
-    np.testing.assert_array_equal(part["x_feature_is_pad"], np.repeat([True, False], 4)[:, None] & np.ones(6, bool))
+        np.testing.assert_array_equal(arrays[key][:4], arrays[key][4:])
+    assert not arrays["x_is_pad"][0, 0]
+    assert not arrays["x"][:4].any()
+    assert arrays["x"][4:].all()
+    np.testing.assert_array_equal(arrays["x_feature_is_pad"], np.repeat([True, False], 4)[:, None] & np.ones(6, bool))
 
 
 def test_a_list_of_one_source_is_a_mixture_but_a_dataset_is_not(robots, device):
@@ -284,7 +284,7 @@ def test_a_list_of_one_source_is_a_mixture_but_a_dataset_is_not(robots, device):
     assert_same_batches(without, batches_of(alone))
 
 
-def test_gather_counts_over_all_sources(robots, device):
+def test_gather_takes_indices_over_all_sources(robots, device):
     loader, parts, deltas = mixed(robots, 6, WEIGHTS[:6], device=device, return_age=True)
     every = [(k, anchor) for k, part in enumerate(parts) for anchor in range(len(part.ticks))]
     rng = np.random.default_rng(2)
@@ -358,12 +358,12 @@ def test_edges_apply_to_each_source(robots, device):
     wanted = []
     for k, name in enumerate(("base", "none")):
         for episode, rows in enumerate(robots[name][1]):
-            requested = {key: offsets_of for key, offsets_of in deltas.items() if key in ROBOTS[name]}
+            requested = {key: offsets for key, offsets in deltas.items() if key in ROBOTS[name]}
             for t in rows["state"][0].tolist():
                 if all(
-                    key in rows and rows[key][0][0] - 999 <= t + round(offsets_of * 1e9) <= rows[key][0][-1] + 999
+                    key in rows and rows[key][0][0] - 999 <= t + round(offset * 1e9) <= rows[key][0][-1] + 999
                     for key, offsets in requested.items()
-                    for offsets_of in offsets
+                    for offset in offsets
                 ):
                     wanted.append((k, episode, t))
     assert {k for k, _, _ in wanted} == {0, 1}

@@ -465,7 +465,7 @@ def test_the_mean_of_few_episodes_may_deviate_and_of_many_may_not(episodes, tmp_
 
 
 @pytest.mark.parametrize(
-    ("factor", "message"), [(57.3, "and std 5"), (1 / 57.3, "times its std, or less"), (1.5, None)]
+    ("factor", "message"), [(57.3, "and std 5"), (1 / 57.3, "times that of the statistics, or less"), (1.5, None)]
 )
 def test_statistics_in_another_unit_are_recognised_by_the_std(factor, message, rng, tmp_path):
     rows = rng.normal(0, 1, (4, 50, 3))

@@ -549,7 +549,9 @@ def test_statistics_of_other_values_are_refused(tmp_path, rng):
     assert bits16.spec.keys["action"]["rows"]["affine"] == normalised(right).spec.keys["action"]["rows"]["affine"]
     unknown = {"mean": np.zeros(3), "std": np.ones(3)}  # their values are not declared
     assert normalised(unknown)
-    with pytest.raises(robocache.ArgumentError, match=r"stats\[1\]\['action'\]: expected statistics of the same"):
+    with pytest.raises(
+        robocache.ArgumentError, match=r"stats\[1\]\['action'\]: expected statistics of .*, as in stats"
+    ):
         robocache.merge_stats([{"action": right}, dataset.stats])
 
 

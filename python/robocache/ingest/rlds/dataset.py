@@ -309,7 +309,7 @@ class _Dataset:
             self._notes.leave_out(feature.key, "too large for the episodes table")
             return ...
         if holds_files(values):
-            self._notes.leave_out(feature.key, "images that are not one a step")
+            self._notes.leave_out(feature.key, "images, but not one for each step")
             return ...
         if isinstance(values, list):
             cells: list[Any] = self._texts(feature, values)

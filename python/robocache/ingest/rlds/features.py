@@ -28,7 +28,7 @@ class Feature:
 
     key: the list's name in an Example.
     kind: "numbers", "text", or "image": JPEGs and PNGs.
-    dtype, shape: of a step's numbers; the first size is None if steps, or episodes, differ in it.
+    dtype, shape: of a step's numbers; the first size is None if it differs between steps, or between episodes.
     encoding: "none", or "bytes" or "zlib" if each step's tensor is a string of bytes.
     ragged: whether a second list has the number of values of each step.
     description: by the dataset's author.
@@ -71,7 +71,7 @@ class Feature:
 
 
 def parse_features(tree: Any) -> tuple[list[Feature], dict[str, str]]:
-    """Returns the features of a features.json that become streams or columns, and for the keys of the others the reason.
+    """Returns the features of a features.json that become streams or columns, and {key: reason} of the others.
 
     Raises:
         Error: TFDS does not write such a file.
@@ -103,7 +103,10 @@ def _leaves(node: Any, key: str, levels: int) -> Iterator[tuple[str, Mapping[str
 
 
 def _parse_leaf(key: str, node: Mapping[str, Any], sequences: int) -> Feature | str:
-    """Returns the feature, or why it is left out. `sequences` is the number of sequences around it within a step or the metadata."""
+    """Returns the feature, or why it is left out.
+
+    sequences: the number of sequences around it, within a step or within the episode's metadata.
+    """
     in_steps = key.startswith(STEPS)
     if sequences > 1:
         return "sequences within sequences"
@@ -111,7 +114,7 @@ def _parse_leaf(key: str, node: Mapping[str, Any], sequences: int) -> Feature | 
     description = node.get("description", "")
     facts: dict[str, Any] = {"ragged": ragged, "description": description if isinstance(description, str) else ""}
     if "text" in node:
-        return "a number of texts a step" if ragged else Feature(key, "text", **facts)
+        return "several texts in each step" if ragged else Feature(key, "text", **facts)
     if "classLabel" in node:
         return Feature(key, "numbers", np.dtype(np.int64), is_label=True, **facts)
     if "boundingBox" in node:
@@ -123,7 +126,7 @@ def _parse_leaf(key: str, node: Mapping[str, Any], sequences: int) -> Feature | 
     name = content.get("dtype", "uint8")
     if "image" in node:
         if ragged or not in_steps:
-            return "images that are not one a step"
+            return "images, but not one for each step"
         if name not in ("uint8", "uint16") or (shape and shape[-1] not in (1, 3, None)):
             return f"images of {name} {_shown(shape)}"
         return Feature(key, "image", np.dtype(name), shape, **facts)
@@ -157,7 +160,9 @@ def _shown(shape: tuple[int | None, ...]) -> str:
 
 
 def infer_features(example: Mapping[str, Values | None]) -> tuple[list[Feature], dict[str, str]]:
-    """Returns the same for a dataset without features.json, from one of its Examples: shapes are flat, whole numbers int64.
+    """Returns the result of :func:`parse_features` for a dataset without features.json, from one of its Examples.
+
+    Shapes are flat, whole numbers int64.
 
     Raises:
         Error: the Example does not show the number of steps.
@@ -174,7 +179,7 @@ def infer_features(example: Mapping[str, Values | None]) -> tuple[list[Feature],
         elif isinstance(values, list):
             image = holds_files(values)
             if image and not key.startswith(STEPS):
-                left_out[key] = "images that are not one a step"
+                left_out[key] = "images, but not one for each step"
             else:
                 kept.append(Feature(key, "image" if image else "text"))
         elif not key.startswith(STEPS):
@@ -252,7 +257,7 @@ def decode_tensor(feature: Feature, row: int, content: memoryview) -> np.ndarray
         except zlib.error as error:
             raise Error(f"{feature.key}: row {row}: {error}") from error
         if len(raw) > most or not stream.eof:
-            raise Error(f"{feature.key}: row {row}: expected {most} bytes at most, compressed and whole")
+            raise Error(f"{feature.key}: row {row}: expected a complete zlib stream of at most {most} bytes")
     if len(raw) % known or (None not in feature.shape and len(raw) != known):
         raise Error(f"{feature.key}: row {row}: expected {feature.dtype} {_shown(feature.shape)}, got {len(raw)} bytes")
     shape = [len(raw) // known if size is None else size for size in feature.shape]
