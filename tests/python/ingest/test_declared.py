@@ -22,7 +22,7 @@ def write_npz(folder, count=1, **arrays):
     return folder
 
 
-def said(report):
+def notes_of(report):
     return {note.what: note.reason for note in report.assumed if "rate" not in note.what}
 
 
@@ -65,7 +65,7 @@ COUNTS = np.r_[:25, :15]
 )
 def test_declared_episodes_and_lengths_are_noted(name, values, words, tmp_path):
     report = robocache.ingest(write_npz(tmp_path / "s", **{name: values}), tmp_path / "cache", rate_hz=10, format="npz")
-    ((subject, reason),) = said(report).items()
+    ((subject, reason),) = notes_of(report).items()
     assert repr(name) in subject and words in reason
 
 
@@ -90,7 +90,7 @@ def test_declared_episodes_and_lengths_are_noted(name, values, words, tmp_path):
 )
 def test_agreeing_declarations_have_no_note(name, values, tmp_path):
     report = robocache.ingest(write_npz(tmp_path / "s", **{name: values}), tmp_path / "cache", rate_hz=10, format="npz")
-    assert not said(report)
+    assert not notes_of(report)
 
 
 def test_columns_of_a_log_declare_episodes(tmp_path):
@@ -98,7 +98,7 @@ def test_columns_of_a_log_declare_episodes(tmp_path):
     lines = [f"{k / 10},{'ab'[k // 20]},{int(k % 20 == 19)},{k}" for k in range(ROWS)]
     (tmp_path / "logs/log.csv").write_text("\n".join(["time_s,episode,done,x", *lines, ""]))
     report = robocache.ingest(tmp_path / "logs", tmp_path / "cache")
-    found = said(report)
+    found = notes_of(report)
     assert "2 values, and changes first at row 20" in found["episodes of 'log.episode'"]
     assert "set in 1 rows before others (row 19)" in found["episodes of 'done'"]
 
@@ -202,13 +202,13 @@ def test_a_rate_that_stamps_contradict_is_refused_or_noted(form, name, stamps, t
 )
 def test_stamps_that_agree_with_the_rate_have_no_note(name, stamps, tmp_path):
     report = robocache.ingest(write_beside(tmp_path / "s", "npz", name, stamps, 10), tmp_path / "cache")
-    assert not said(report)
+    assert not notes_of(report)
 
 
 def test_stamps_with_a_pause_are_noted(tmp_path):
     stamps = STAMPS + 9.0 * (np.arange(ROWS) > 20)
     report = robocache.ingest(write_beside(tmp_path / "s", "npz", "timestamps", stamps, 10), tmp_path / "cache")
-    assert "mean 3.023" in said(report)["clock beside 'timestamps'"]
+    assert "mean 3.023" in notes_of(report)["clock beside 'timestamps'"]
 
 
 # ---- names of features ----
@@ -632,7 +632,7 @@ def test_pictures_declared_in_another_colour_space_are_noted(attribute, is_noted
 def test_arrays_whose_second_dimension_may_be_steps_are_noted(shape, is_said, tmp_path):
     (tmp_path / "s").mkdir()
     np.savez(tmp_path / "s/e.npz", fps=10, q=np.zeros(shape), v=np.zeros(shape))
-    assert is_said == bool(said(robocache.ingest(tmp_path / "s", tmp_path / "cache")))
+    assert is_said == bool(notes_of(robocache.ingest(tmp_path / "s", tmp_path / "cache")))
 
 
 # ---- 16 bits ----

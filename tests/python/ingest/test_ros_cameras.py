@@ -41,12 +41,12 @@ ODD = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4"), ("tag", "u1"), ("normal",
 
 @pytest.mark.parametrize(("codec", "noted"), [(None, True), ("png", False), ("jpeg:95", False)])
 def test_pixels_stored_with_loss_are_noted(codec, noted, rng, tmp_path):
-    msg = {
+    topics = {
         topic: ("sensor_msgs/msg/Image", [(START, image(rng.integers(0, 255, (40, 48, channels), np.uint8), encoding))])
         for topic, encoding, channels in (("/cam", "rgb8", 3), ("/mono", "mono8", 1))
     }
     options = {} if codec is None else {"image_codec": codec}
-    report = robocache.ingest(write_mcap(tmp_path / "a.mcap", msg), tmp_path / "cache", **options)
+    report = robocache.ingest(write_mcap(tmp_path / "a.mcap", topics), tmp_path / "cache", **options)
     assert [note.streams for note in report.assumed if note.what == "pixels"] == [["/cam", "/mono"]] * noted
 
 
@@ -61,8 +61,8 @@ def test_pixels_stored_with_loss_are_noted(codec, noted, rng, tmp_path):
 )
 def test_16uc1_is_depth_by_rep_118_unless_the_topic_names_another_quantity(topic, unit, noted, rng, tmp_path):
     wide = rng.integers(1, 4000, (6, 10, 1)).astype(np.uint16)
-    msg = {topic: ("sensor_msgs/msg/Image", [(START, image(wide, "16UC1"))])}
-    report = robocache.ingest(write_mcap(tmp_path / "a.mcap", msg), tmp_path / "cache")
+    topics = {topic: ("sensor_msgs/msg/Image", [(START, image(wide, "16UC1"))])}
+    report = robocache.ingest(write_mcap(tmp_path / "a.mcap", topics), tmp_path / "cache")
     stream = robocache.open(tmp_path / "cache")[topic]
     assert stream.frames.unit_m == unit
     np.testing.assert_array_equal(np.asarray(stream.values[0]).squeeze(), wide.squeeze())
@@ -703,11 +703,11 @@ def test_planes_of_odd_sizes_equal_ffmpegs(encoding, ffmpeg, rng):
 @pytest.mark.parametrize("big", [False, True])
 def test_a_16_bit_mosaic_becomes_8_bits(big, rng, tmp_path):
     small = rng.integers(0, 256, (6, 8, 1)).astype(np.uint8)
-    msg = {
+    topics = {
         "/wide": ("sensor_msgs/msg/Image", [(START, image(small.astype(np.uint16) * 257, "bayer_rggb16", big=big))]),
         "/small": ("sensor_msgs/msg/Image", [(START, image(small, "bayer_rggb8"))]),
     }
-    got = read(write_mcap(tmp_path / "a.mcap", msg), image_codec="png")
+    got = read(write_mcap(tmp_path / "a.mcap", topics), image_codec="png")
     np.testing.assert_array_equal(got.only["/wide"].rows, got.only["/small"].rows)
     assert "bayer_rggb16" in got.left_out["/wide: the lower 8 bits"]
 

@@ -46,25 +46,25 @@ def random_message(rng, name, time_ns, path=""):
     """A message with random numbers. The length of a sequence or text depends on its path; all have the same frames."""
     if name == "std_msgs/msg/Header":
         return header(time_ns, "odom")
-    msg = {}
+    fields = {}
     for field, (node, what) in ROS2.fielddefs[name][1]:
         here = f"{path}.{field}"
         length = 1 + sum(map(ord, here)) % 5
         if node == Nodetype.BASE:
-            msg[field] = random_base(rng, what[0], here)
+            fields[field] = random_base(rng, what[0], here)
         elif node == Nodetype.NAME:
-            msg[field] = random_message(rng, what, time_ns, here)
+            fields[field] = random_message(rng, what, time_ns, here)
         else:
             (inner, item_type), count = what
             count = count if node == Nodetype.ARRAY else 0 if "dim" in here else length
             if inner == Nodetype.NAME or item_type[0] == "string":
                 one = random_message if inner == Nodetype.NAME else random_base
-                msg[field] = [
+                fields[field] = [
                     one(rng, item_type if inner == Nodetype.NAME else item_type[0], time_ns) for _ in range(count)
                 ]
             else:
-                msg[field] = np.array([random_base(rng, item_type[0], here) for _ in range(count)], item_type[0])
-    return ROS2.types[name](**msg)
+                fields[field] = np.array([random_base(rng, item_type[0], here) for _ in range(count)], item_type[0])
+    return ROS2.types[name](**fields)
 
 
 def random_base(rng, name, path):
@@ -456,10 +456,10 @@ def test_the_stamp_is_the_messages_or_its_arrival():
     ],
 )
 def test_invalid_plans_are_errors_before_the_first_message(rings, more, why):
-    msg = {name: Ring((size,), dtype, **SPAN) for name, (size, dtype) in rings.items()}
+    live_rings = {name: Ring((size,), dtype, **SPAN) for name, (size, dtype) in rings.items()}
     options = {"names": {"/j/position": [*"abc"]} if "/j/position" in rings else {}, **more}
     with pytest.raises(robocache.errors.Error, match=why):
-        Topic("/j", JOINTS, msg, **options)
+        Topic("/j", JOINTS, live_rings, **options)
 
 
 @pytest.mark.parametrize("schema", ["sensor_msgs/msg/Nothing", "x"])

@@ -35,9 +35,9 @@ def pack(file, **options):
 def write_packed(folder, kind="db3", files=2, **options):
     """Writes a bag of `files` files with three rows each."""
     write = {"db3": write_database, "mcap": write_mcap}[kind]
-    messages = [pack(write(folder / f"bag_{k}.{kind}", {"/imu": imus(3 * k, 3)}), **options) for k in range(files)]
-    write_metadata(folder, [file.name for file in messages], {"/imu": 3 * files}, mode="FILE")
-    return messages
+    packed_files = [pack(write(folder / f"bag_{k}.{kind}", {"/imu": imus(3 * k, 3)}), **options) for k in range(files)]
+    write_metadata(folder, [file.name for file in packed_files], {"/imu": 3 * files}, mode="FILE")
+    return packed_files
 
 
 @pytest.fixture(autouse=True)

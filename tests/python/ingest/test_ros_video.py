@@ -199,10 +199,10 @@ def test_without_pyav_or_the_codec_video_is_left_out_by_name(tmp_path, monkeypat
 def test_damaged_packets_are_read_or_skipped(tmp_path, rng):
     packets = encoded(range(16))
     for _ in range(rounds(15)):
-        msg = list(packets)
-        for k in rng.integers(len(msg), size=3):
-            msg[k] = damage(msg[k], rng)
-        found = Yields("mcap", write(tmp_path / "a.mcap", msg), on_error="skip")
+        changed = list(packets)
+        for k in rng.integers(len(changed), size=3):
+            changed[k] = damage(changed[k], rng)
+        found = Yields("mcap", write(tmp_path / "a.mcap", changed), on_error="skip")
         if "/cam/video" in found.only():
             time_ns, chunks = found.only()["/cam/video"]
             assert len(time_ns) == len(pixels(chunks)) <= 16
