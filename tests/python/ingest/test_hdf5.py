@@ -409,7 +409,9 @@ def test_another_layout_than_the_requested_one(rng, tmp_path):
     refused(tmp_path, "robomimic", "aloha", "droid", "say which with format")
     with h5py.File(tmp_path / "other.hdf5", "w") as file:
         file["weights/layer"] = [1.0]
-    refused(tmp_path / "other.hdf5", "expected a group data with demos in it, found weights")
+    refused(
+        tmp_path / "other.hdf5", "expected a group data with demos in it, found weights; robocache.Writer makes a cache"
+    )
 
 
 def test_hints_name_a_format_that_reads_the_file(tmp_path):

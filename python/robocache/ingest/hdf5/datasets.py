@@ -110,7 +110,8 @@ def describe(group: h5py.Group) -> str:
 
 def another_layout(path: Path, file: h5py.File, requested: str, expected: str) -> SourceError:
     """Returns the error about a file that does not have the requested layout."""
-    return SourceError(f"{path}: expected {expected}, found {describe(file)}{other_layout(path, file, requested)}")
+    way_out = other_layout(path, file, requested) or "; robocache.Writer makes a cache of the arrays of any file"
+    return SourceError(f"{path}: expected {expected}, found {describe(file)}{way_out}")
 
 
 def other_layout(path: Path, file: h5py.File, requested: str) -> str:
