@@ -46,11 +46,7 @@ def test_self_test(version, packages, tmp_path):
     found = robocache.check_installation()
     (tmp_path / "robocache-alone").mkdir()  # its site-packages may have packages of another Python
     (tmp_path / "robocache-alone/robocache").symlink_to(Path(robocache.__file__).parent)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(tmp_path / "robocache-alone"),
-        "ROBOCACHE_LIBRARY": found["library"],
-    }
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "robocache-alone"), "ROBOCACHE_LIBRARY": found["library"]}
 
     def run(command):
         arguments = [python, "-m", "robocache", command, "--json"]

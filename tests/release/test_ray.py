@@ -19,8 +19,7 @@ import robocache
 ROOT = Path(__file__).parents[2]
 BESIDE = Path(sys.prefix) / "ray"  # ./dev release installs Ray here
 pytestmark = pytest.mark.skipif(
-    not BESIDE.exists() and importlib.util.find_spec("ray") is None,
-    reason="NOT RUN: no ray; ./dev release installs it",
+    not BESIDE.exists() and importlib.util.find_spec("ray") is None, reason="NOT RUN: no ray; ./dev release installs it"
 )
 # A head without processors, like the chart's, and two nodes with one each. A process that has half of a shard written is
 # stopped, and killed with its node.

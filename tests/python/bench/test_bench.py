@@ -14,12 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def run(*command):
     done = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
+        [sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600
     )
     return done.returncode, done.stdout
 

@@ -205,10 +205,7 @@ def test_every_kind_of_png(rng, height, width, depth, color, count, interlaced):
     [
         (png_file(np.full((2, 2, 4), 200), 8, 6), "row 0 has a pixel that is not opaque"),
         (png_file(np.full((2, 2, 2), 65534), 16, 4), "row 0 has a pixel that is not opaque"),
-        (
-            png_file(np.full((2, 2, 1), 3), 4, 3, palette=[(0, 0, 0)] * 3),
-            "row 0 has a colour after the palette's last",
-        ),
+        (png_file(np.full((2, 2, 1), 3), 4, 3, palette=[(0, 0, 0)] * 3), "row 0 has a colour after the palette's last"),
         (png_file(np.full((2, 2, 1), 3), 4, 3), "expected a palette before IDAT"),
         (png_file(np.full((2, 2, 1), 3), 4, 3, palette=[(0, 0, 0)] * 257), "a palette of 771 bytes"),
         (png_file(np.zeros((2, 2, 3)), 8, 2, more=png_chunk(b"tRNS", b"123456")), "transparent colours"),

@@ -5,14 +5,7 @@ import io
 import h5py
 import numpy as np
 import pytest
-from hdf5_files import (
-    image_file,
-    make_aloha,
-    read_all,
-    refused,
-    skipped,
-    write_aloha,
-)
+from hdf5_files import image_file, make_aloha, read_all, refused, skipped, write_aloha
 from PIL import Image
 
 import robocache

@@ -4,15 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hdf5_files import (
-    SERIALS,
-    left_out,
-    make_droid,
-    read_all,
-    refused,
-    skipped,
-    write_droid,
-)
+from hdf5_files import SERIALS, left_out, make_droid, read_all, refused, skipped, write_droid
 from video_files import number_of, write_video
 
 import robocache

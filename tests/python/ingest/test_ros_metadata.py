@@ -78,10 +78,7 @@ def write_without_schema(path, topics, store, records=(), chunks=True):
 def metadata(topics, **more):
     """rosbag2's metadata.yaml; JSON is valid YAML."""
     content = [
-        {
-            "topic_metadata": {"name": topic, "type": name, "serialization_format": "cdr"},
-            "message_count": len(messages),
-        }
+        {"topic_metadata": {"name": topic, "type": name, "serialization_format": "cdr"}, "message_count": len(messages)}
         for topic, (name, messages) in topics.items()
     ]
     return json.dumps({"rosbag2_bagfile_information": {"version": 9, "topics_with_message_count": content, **more}})

@@ -15,12 +15,7 @@ from tests.soak import rounds
 
 pyulog = pytest.importorskip("pyulog")
 
-LOGS = (
-    "sample_log_small",
-    "sample_appended_multiple",
-    "sample_px4_events",
-    "sample_logging_tagged_and_default_params",
-)
+LOGS = ("sample_log_small", "sample_appended_multiple", "sample_px4_events", "sample_logging_tagged_and_default_params")
 
 
 # ---- synthetic logs ----
@@ -74,10 +69,7 @@ def test_nested_and_array_fields_have_names_and_padding_is_dropped(tmp_path):
     time_ns, values = yields.only()["outer.2"]
     assert time_ns.tolist() == [5000, 6000]
     assert values.dtype == np.float32
-    assert values.tolist() == [
-        [1, 0.5, 1.5, 2, 2.5, 3.5, 255, -1, -2, 1],
-        [4, 0.5, 1.5, 2, 2.5, 3.5, 255, -1, -2, 0],
-    ]
+    assert values.tolist() == [[1, 0.5, 1.5, 2, 2.5, 3.5, 255, -1, -2, 1], [4, 0.5, 1.5, 2, 2.5, 3.5, 255, -1, -2, 0]]
     assert yields.facts["outer.2"]["names"] == (
         [
             "part[0].a",

@@ -276,12 +276,9 @@ def check_counts(played, recording):
         gaps = max(numbers) - min(numbers) + 1 - len(numbers)
         if played.topics:
             counts = played.topics[index].counts
-            assert counts == {
-                "received": len(numbers),
-                "taken": len(numbers),
-                "refused": 0,
-                "lost": gaps,
-            }, played.topics[index].refusal
+            assert counts == {"received": len(numbers), "taken": len(numbers), "refused": 0, "lost": gaps}, (
+                played.topics[index].refusal
+            )
         streams = [
             stream
             for stream in played.rings

@@ -85,12 +85,7 @@ def test_hits_and_values_outside_are_samples(rng, tmp_path, device, method):
     values = (100 * rng.standard_normal((6, 3))).astype(np.float32)
     dataset = write(tmp_path / "cache", [{"x": (times, values)}])
     loader = flat_loader(
-        dataset,
-        batch_size=6,
-        delta_timestamps={"x": [-100.0, 0.0, 100.0]},
-        method=method,
-        device=device,
-        shuffle=False,
+        dataset, batch_size=6, delta_timestamps={"x": [-100.0, 0.0, 100.0]}, method=method, device=device, shuffle=False
     )
     batch = next(loader)
     assert_same_bits(to_numpy(batch["x"]), np.stack([values[[0] * 6], values, values[[5] * 6]], 1))
