@@ -98,6 +98,24 @@ def test_the_language_instruction_is_the_column_task(of_data, of_demo, task, rng
     assert pq.read_table(tmp_path / "out/meta/tasks.parquet")["task"].to_pylist() == [task or ""]
 
 
+def test_a_damaged_env_args_costs_what_it_says_alone(rng, tmp_path):
+    demos = {f"demo_{number}": make_demo(rng, 4 + number) for number in (0, 1)}
+    path = write_robomimic(tmp_path / "a.hdf5", demos, control_freq=None)
+    with h5py.File(path, "a") as file:
+        file["data"].attrs["env_args"] = '{"env_name": "Lift", "env_kw'
+    refused(path, "attribute env_args: expected JSON", rate_hz=20)
+    refused(path, "name no rate", on_error="skip")
+    report = robocache.ingest(path, tmp_path / "cache", rate_hz=20, on_error="skip")
+    assert [(one.what, "expected JSON" in one.reason) for one in report.skipped] == [
+        ("a.hdf5: data: attribute env_args", True)
+    ]
+    dataset = robocache.open(tmp_path / "cache")
+    for number, demo in enumerate(demos.values()):
+        time_ns, rows = dataset.episode(number)["actions"]
+        assert time_ns.tolist() == [k * 50_000_000 for k in range(4 + number)]
+        np.testing.assert_array_equal(rows, demo["actions"])
+
+
 @pytest.mark.parametrize(
     ("env_args", "fps", "rate_hz", "period_ns"),
     [

@@ -67,7 +67,9 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             data = _find_data(path, file)
             facts = attributes(data, notes)
             file_attributes = attributes(file, notes)
-            env_args = _env_args(path, facts)
+            env_args: dict[str, Any] = {}
+            with notes.reading(f"{name}: data: attribute env_args", path):
+                env_args = _env_args(path, facts)
             rates = _said_rates(file_attributes, facts, env_args)
             is_relative = set(_says_relative(env_args))
             action_attributes = {"absolute": not min(is_relative)} if len(is_relative) == 1 else {}
