@@ -138,7 +138,9 @@ def test_a_left_out_camera_of_the_cache_is_no_key(source, tmp_path):
 
 @pytest.mark.parametrize("offsets", [[0.0], None])
 def test_a_key_of_a_left_out_camera_is_refused(offsets, source, tmp_path):
-    with pytest.raises(robocache.ArgumentError, match=f"no camera with video=False, got '{TOP}'; leave it out, or pass video=True"):
+    with pytest.raises(
+        robocache.ArgumentError, match=f"no camera with video=False, got '{TOP}'; leave it out, or pass video=True"
+    ):
         lerobot_dataset(source, {TOP: offsets}, cache=tmp_path / "cache", video=False)
 
 
