@@ -94,7 +94,9 @@ TEST_P(ThreadPool, EachThreadBeginsAtTheSamePartAndTakesWhatOthersLeave) {
       int64_t end = 0;
       bool is_first = true;
       while (ranges.next(begin, end)) {
-        if (is_first && called_here) EXPECT_EQ(begin, 0);
+        if (is_first && called_here) {
+          EXPECT_EQ(begin, 0);
+        }
         is_first = false;
         // The caller stops in its first range until the others have taken all that they can.
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);

@@ -30,7 +30,9 @@ TEST(Chunks, AreReadWhileAnotherThreadPutsThem) {
   int64_t next = 0;
   for (int64_t now = 0; chunks.covered_until_ns().value_or(0) < 20'010; now = std::max(now, next)) {
     const std::vector<double> action = at(chunks, now);
-    if (!action.empty()) EXPECT_EQ(action.size(), 7);
+    if (!action.empty()) {
+      EXPECT_EQ(action.size(), 7);
+    }
     for (const double number : action) EXPECT_NEAR(number, 1, 1e-12);
     const Chunks::Rest rest = chunks.leftover(now);
     EXPECT_EQ(rest.actions.size(), 7 * rest.time_ns.size());

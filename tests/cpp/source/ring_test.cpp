@@ -95,7 +95,9 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
         EXPECT_EQ(ring.settled_ns(0, 2), all.back().stamp - lateness - 3);
         EXPECT_EQ(ring.settled_ns(1, 2), (final_end - 1)->stamp);
         const auto before = std::ranges::lower_bound(all, (final_end - 1)->stamp, {}, &Row::stamp);
-        if (before != all.begin()) EXPECT_EQ(ring.settled_ns(2, 2), (before - 1)->stamp);
+        if (before != all.begin()) {
+          EXPECT_EQ(ring.settled_ns(2, 2), (before - 1)->stamp);
+        }
       }
     }
     EXPECT_GT(rows_taken, 500);
@@ -174,14 +176,18 @@ TEST(Ring, ReadersSeeWholeRows) {
           ++windows;
           for (int64_t i = 0; i < found.rows; ++i) {
             const int64_t stamp = found.time_ns[static_cast<size_t>(i)];
-            if (i > 0) ASSERT_LE(found.time_ns[static_cast<size_t>(i - 1)], stamp);
+            if (i > 0) {
+              ASSERT_LE(found.time_ns[static_cast<size_t>(i - 1)], stamp);
+            }
             std::array<int64_t, 3> row{};
             const void* const from = frames
                                          ? static_cast<const void*>(found.frames[static_cast<size_t>(i)].bytes().data())
                                          : found.values.data() + 24 * i;
             std::memcpy(row.data(), from, 24);
             ASSERT_EQ(row, (std::array<int64_t, 3>{stamp, -stamp, 7 * stamp}));
-            if (taking) ASSERT_GE(found.arrival_ns[static_cast<size_t>(i)], stamp + 100);
+            if (taking) {
+              ASSERT_GE(found.arrival_ns[static_cast<size_t>(i)], stamp + 100);
+            }
           }
           ASSERT_NE(ring.settled_ns(1, 0).value_or(0), -1);
         }
