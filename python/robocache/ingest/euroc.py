@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -94,7 +94,7 @@ class _Reader:
             what = str(file.relative_to(self._root))
             with self._notes.reading(what, file):
                 declared_unit = unit_in_name(_name_of_clock(file))
-                options, alike = CsvOptions(time_unit=declared_unit or "ns"), self._alike[folder.name]
+                options, alike = CsvOptions(time_unit=cast(Any, declared_unit or "ns")), self._alike[folder.name]
                 read = partial(read_log, options=options, alike=alike)
                 log = try_log(read, file, options, alike, what, folder.name, self._notes)
                 layout, rows, time_ns, images, texts, assumed = log
