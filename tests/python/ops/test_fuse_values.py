@@ -51,7 +51,7 @@ def test_rule_22_integers_become_floats_or_stay_integers(rng, device, dtype):
     other = "int16" if dtype != np.int16 else "int8"
     with pytest.raises(robocache.ArgumentTypeError, match=rf"streams\[0\].values.*{dtype.name}.*{other}"):
         robocache.fuse_multimodal(tensors, to_torch(targets, device), method="previous", dtype=other)
-    with pytest.raises(robocache.ArgumentTypeError, match=r"streams\[0\].scale.*float type"):
+    with pytest.raises(robocache.ArgumentTypeError, match=r"streams\[0\].scale.*float dtype"):
         robocache.fuse_multimodal(tensors, to_torch(targets, device), method="previous", scale=2.0)
     with pytest.raises(robocache.ArgumentTypeError, match=r"streams\[0\].values.*'linear'.*previous"):
         robocache.fuse_multimodal(tensors, to_torch(targets, device), dtype="float32")
