@@ -10,7 +10,7 @@ def coordinates(points: np.ndarray, grid_min: tuple, voxel_size: tuple) -> np.nd
 
 
 def cells(points: np.ndarray, grid_min: tuple, voxel_size: tuple, grid_size: tuple) -> np.ndarray:
-    """Returns the index of each point's voxel, int64 [N]; for a point outside the number of voxels."""
+    """Returns the index of each point's voxel, int64 [N]; the number of voxels for a point outside the grid."""
     where = coordinates(points, grid_min, voxel_size)
     inside = ((where >= 0) & (where < np.asarray(grid_size))).all(1)
     x, y, z = np.where(inside[:, None], where, 0).astype(np.int64).T

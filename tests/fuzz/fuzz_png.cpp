@@ -1,4 +1,4 @@
-// PNG files, with new checksums of their chunks.
+// PNG files. The checksums of their chunks are corrected first, so that damaged chunks reach the decoder.
 #include <string>
 #include <vector>
 

@@ -1,7 +1,7 @@
 """Naive oracle of `robocache.integrate_tsdf`: tests every ray with every voxel, and every voxel with every image.
 
 It does not walk along rays: a ray passes a voxel if it leaves later than it enters. numpy rounds each float64
-operation once, so decisions have the same bits as in the library.
+operation once, so every comparison has the library's result.
 """
 
 import math

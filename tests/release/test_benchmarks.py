@@ -36,7 +36,7 @@ def test_a_benchmark_runs_and_verifies_its_peers(bench, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "fault, said",
+    "fault, message",
     [
         ({"cases": []}, "no case"),
         ({"cases": [{"name": "a", "error": "ValueError"}]}, "a: ValueError"),

@@ -1,4 +1,4 @@
-"""The chart of packaging/chart: helm and Kubernetes' schemas accept it, faults are refused, and its steps make the cache of one ingest.
+"""The chart of packaging/chart: helm and Kubernetes' schemas accept it, faults are refused, and its steps together make the cache that one call of ingest makes.
 
 `./dev release` runs it. helm is from a wheel; the chart has not run on a cluster.
 """
@@ -72,8 +72,8 @@ def unknown(resource):
 
 
 def unknown_to_kuberay(resource):
-    """The reason by KubeRay's definition of a RayJob, ray-operator/config/crd/bases/ray.io_rayjobs.yaml of its repository, which
-    ROBOCACHE_KUBERAY_CRD names."""
+    """Like unknown(), by KubeRay's definition of a RayJob. ROBOCACHE_KUBERAY_CRD is the path of that file,
+    ray-operator/config/crd/bases/ray.io_rayjobs.yaml in KubeRay's repository."""
     path = Path(os.environ.get("ROBOCACHE_KUBERAY_CRD", "/nowhere"))
     if not path.exists():
         pytest.skip(f"NOT RUN: ROBOCACHE_KUBERAY_CRD names no definition of KubeRay's RayJob, {path}")
@@ -112,7 +112,7 @@ def test_helm_and_the_schemas_accept_each_step(step, helm):
 
 
 @pytest.mark.parametrize(
-    "given, said",
+    "given, message",
     [
         ("shard=4", "'shard' not allowed"),
         ("train.gpu=1", "'gpu' not allowed"),

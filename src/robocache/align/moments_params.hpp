@@ -15,26 +15,26 @@ namespace robocache {
 // A moment is a tick of the anchors' clock. For an anchor at t in an episode with the ticks 0, ..., n - 1, of which the
 // last at or before t is k:
 enum class MomentKind : uint8_t {
-  kFuture,     // a tick in (t + low, t + high], all equally likely; both ends move up by snap_ns - 1
+  kFuture,     // a tick in (t + low, t + high], all equally likely; both ends are later by snap_ns - 1
   kLast,       // tick n - 1
   kGeometric,  // tick k + i for i in [1, n - 1 - k], with a probability proportional to discount^i
   kOther,      // a tick of another episode of the same task; these episodes, and the ticks of one, are equally likely
 };
 
-// The episodes of an entry's task: members [begin, begin + count) of the source. `own` is the entry's index among them.
-// An episode without a task is alone.
+// An entry is an episode in the table of ticks. The entries with the same task are members [begin, begin + count) of the
+// source; `own` is the entry's index among them. An episode without a task has no others.
 struct MomentPeers {
   int32_t begin;
   int32_t count;
   int32_t own;
 };
 
-// The ticks of a source. The last tick stands for none: it lies in an episode without rows.
+// The ticks of a source. The last tick means that there is no moment: it is in an added episode without rows.
 struct MomentSource {
   AnchorIndex ticks;
   int64_t first_tick;        // the index of its first tick among all sources' ticks
   const int32_t* entry_of;   // [episodes of the dataset]: the entry of an episode, or -1
-  const MomentPeers* peers;  // one for each entry of the ticks' table but none's
+  const MomentPeers* peers;  // one for each entry of `ticks`, except that of none()
   const int32_t* members;    // entries, one task after the other
 
   ROBOCACHE_HD int64_t none() const { return ticks.anchors - 1; }
@@ -79,7 +79,7 @@ struct MomentBatch {
   // [keys][batch.count], or null; each key begins key_stride numbers after the previous one:
   int64_t* offset_ns;  // from the anchor's time to the moment's; the least int64: there is no moment
   int64_t* episode;    // the moment's, or -1
-  int64_t keys;
+  int64_t keys;        // of the batch that have this rule; each gets its own copy
   int64_t key_stride;
 };
 

@@ -59,8 +59,9 @@ std::string normalize_name(const Normalize& normalize);
 // Returns 0.02 for "q02", 0.995 for "q99.5", and nothing for a field of statistics that is no quantile.
 std::optional<double> quantile_of(std::string_view field);
 
-// The treatment of a feature without spread: its std, or the distance of its two ends, is 0. For kCenter it is at most
-// 2^-24 (float64 2^-53) of the mean or the lower end, because rounded statistics of a constant leave that much.
+// The treatment of a feature without spread: its std, or the distance of its two ends, is 0. With kCenter, a spread of
+// at most 2^-24 (float64 2^-53) of the mean or the lower end also counts as none: rounding the statistics of a constant
+// can leave that much.
 enum class Constant : uint8_t {
   kCenter,   // x - centre
   kLeRobot,  // like LeRobot: 1e-8 is added to every std, and replaces the distance of two equal ends
@@ -107,16 +108,17 @@ struct NormStats {
 // what it needs. If the work type cannot hold scale, shift and spread, or if the spread is below 0, the result is x - centre;
 // if the centre is not finite, it is x. lacks_scale() tells these cases.
 //
-// A feature without spread that is not only centred has the slope 1 / spread of LeRobot or openpi, which map the constant to 0
-// (kMeanStd) or -1. If rounding the shift would lose that number, the slope is divided by a power of two, so that the constant,
-// rounded to the work type, comes out within 2^-23 (float64 2^-52) of it.
+// With kLeRobot and kOpenPi, a feature without spread is scaled as LeRobot or openpi scale it: the constant becomes 0
+// (kMeanStd) or -1. If that slope is so large that rounding the shift changes this result, it is divided by a power of
+// two. The constant, rounded to the work type, then becomes the result within 2^-23 (float64 2^-52).
 //
 // A feature with a spread below `min_spread` has the slope 1. With kCenter its centre becomes 0; else the mean becomes
 // 0, or the lower end -1.
 Affine affine(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide,
               Constant constant = Constant::kCenter, double min_spread = kMinSpread);
 
-// Returns the spread of a feature, a std or half the distance of two ends, if it counts as none although it is not 0.
+// Returns the spread of a feature (a std, or half the distance of two ends) if it is not 0 but so small that it counts
+// as none; else nothing.
 std::optional<double> lesser_spread(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide,
                                     Constant constant, double min_spread);
 
@@ -128,7 +130,7 @@ bool lacks_scale(const NormStats& stats, size_t feature, const Normalize& normal
 void refuse_infinite(const NormStats& stats, const Normalize& normalize, std::string_view name);
 
 // Returns the affine of every feature of a key with values of `dtype`, or of every step and feature if the statistics have
-// steps; none for kNone. `steps` is the window's number. Statistics may have more numbers than features if the rest is 0 in
+// steps; none for kNone. `steps` is the window's number of steps. Statistics may have more numbers than features if the rest is 0 in
 // every field but count: openpi pads them to the width of its model. Throws ArgumentError that begins with `name` if a field
 // that the mode needs is missing or has another width.
 std::vector<Affine> affines(const NormStats& stats, int64_t features, int64_t steps, DType dtype,

@@ -9,8 +9,8 @@
 
 namespace robocache {
 
-// Checks every anchor of a source. Throws ArgumentError that names the stream, episode, time and distance of the first
-// target in the recording whose sample is too far away.
+// Checks the targets of every anchor of a source that are inside the recording. Throws ArgumentError that names stream,
+// episode, time and distance of the first target whose sample is too far away.
 void check_tolerance(const LoaderOptions& options, const LoaderStreams& streams, size_t source,
                      const AnchorsAround& around);
 

@@ -237,7 +237,7 @@ def test_different_clocks_are_refused_or_resampled(rng, tmp_path):
 @pytest.mark.parametrize("method", ["previous", "next", "nearest"])
 @pytest.mark.parametrize(("late", "end"), [(1, 20), (2, 24), (0, 20)])
 def test_rows_within_rounding_of_the_grid_are_copied(method, late, end, tmp_path):
-    """Stamps of rows k + late at 30 and 120 Hz differ by up to 1 ns from the k-th of the exported grid."""
+    """The grid adds multiples of 1/30 s to the first stamp, so a row's stamp and its time on the grid differ by up to 1 ns."""
     stamps = np.array([round(k * 1e9 / 30) for k in range(late, end)])
     fast = np.array([round(k * 1e9 / 120) for k in range(4 * end)])
     shades = np.repeat(np.arange(late, end, dtype=np.uint8), 32 * 32).reshape(-1, 32, 32, 1)
@@ -299,7 +299,7 @@ def one_stream(path, name, times, values, **options):
     return path
 
 
-def test_columns_that_lerobots_own_replace_are_named(tmp_path):
+def test_columns_with_the_name_of_a_lerobot_column_are_left_out_by_name(tmp_path):
     times, values = np.arange(6) * 10**8, np.arange(6.0)
     with robocache.Writer(tmp_path / "cache") as writer:
         for fields in ({"tasks": ["reach", "lift"], "length": 6}, {"tasks": None, "length": 9}, {"tasks": ["lift"]}):
@@ -640,14 +640,14 @@ def test_real_robots_round_trip(real_data, tmp_path):
 
 def write_moments(path, with_table):
     """Episodes at 10 Hz. Some rows have no text; one text begins between two rows, one before all rows."""
-    warned = [
+    episodes = [
         ({"task": "of the episode"}, 6, [(0, "reach", 0), (25, "lift", 7), (40, "", -1)]),
         ({"task": "of the episode"}, 3, []),
         ({}, 4, [(-10, "lift", 7), (10, "reach", 0), (30, "lift", 7)]),
         ({}, 2, []),
     ]
     with robocache.Writer(path) as writer:
-        for columns, count, texts in warned:
+        for columns, count, texts in episodes:
             with writer.episode(**columns) as episode:
                 t = 5 * 10**9 + np.arange(count) * 10**8
                 episode.append("action", t, np.arange(2.0 * count).reshape(count, 2))

@@ -1,4 +1,4 @@
-"""Prints as JSON the first /diagnostics with a message for every topic, {name: [level, message, {key: value}]}; uses rclpy."""
+"""Waits until /diagnostics has a message for every topic, and prints it as JSON, {name: [level, message, {key: value}]}; uses rclpy."""
 
 import json
 import time

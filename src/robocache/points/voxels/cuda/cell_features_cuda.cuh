@@ -31,6 +31,7 @@ struct Group {
 
   __device__ unsigned lanes() const { return 1u << lane_bits; }
   __device__ unsigned lane() const { return threadIdx.x & (lanes() - 1); }
+  // The group's index in its block and in its warp, and the number of groups that so many threads are.
   __device__ unsigned of_block() const { return threadIdx.x >> lane_bits; }
   __device__ unsigned of_warp() const { return threadIdx.x % 32 >> lane_bits; }
   __device__ unsigned per(unsigned threads) const { return threads >> lane_bits; }
@@ -76,8 +77,8 @@ __device__ void for_each_value(const CellRows& cell, const FeatureColumn<T>& col
   if (cell.index + kHeld * cell.step < cell.points) load_values(cell, column, cell.index, values);
 }
 
-// The reduction of a feature of a cell, with the cell's first and last row. It covers the rows of one thread, or after
-// a merge of several.
+// The reduction of a feature of a cell, with the cell's first and last row. Before a merge it covers one
+// thread's rows, after it those of all merged threads.
 template <class T>
 struct Found : CellFeature<T> {
   uint32_t first = ~0u;
