@@ -162,9 +162,9 @@ def test_two_builds_that_differ(tmp_path: Path, again: str) -> None:
         same_again ON {wheel}"""
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
     if again == "same":
-        assert done.returncode == 0 and f"the sdist makes the same {wheel.name}" in done.stdout, done.stderr
+        assert done.returncode == 0 and f"the sdist gives the same {wheel.name}" in done.stdout, done.stderr
     else:
-        assert done.returncode == 1 and done.stderr.endswith(f"built from the sdist, is not {wheel}\n")
+        assert done.returncode == 1 and done.stderr.endswith(f"built from the sdist, differs from {wheel}\n")
 
 
 # name: (the gate, arguments of library())
