@@ -136,7 +136,7 @@ def run_case(case: Case, rows: int, rounds: int, threads: int, with_memory: bool
             size = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file())
             writing_s, _ = timed(partial(write_durably, folder / "written", size))
             if report.skipped or report.rows.get(source.stream) != read:
-                raise AssertionError(f"the library read {read} rows of {source.stream}, ingest told {report.rows}")
+                raise AssertionError(f"the library read {read} rows of {source.stream}, ingest reports {report.rows}")
             for seconds, of in zip((library_s, ingest_s, doctor_s, writing_s), taken.values(), strict=True):
                 of.append(seconds)
         library_s, ingest_s, doctor_s, writing_s = (statistics.median(seconds) for seconds in taken.values())

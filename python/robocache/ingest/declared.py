@@ -387,9 +387,9 @@ def _says_unit(name: str) -> bool:
 _FILLS = ("_FillValue", "missing_value")
 _LIMITS = ("valid_min", "valid_max", "valid_range")
 PACKING = ("scale_factor", "add_offset", *_FILLS, *_LIMITS)
-# Those that list the values of a status and their words, divided by blanks.
+# The names of CF's attributes that list a status's values, and their words with blanks between them.
 FLAGS = ("flag_values", "flag_meanings")
-# "true" says that signed integers are unsigned ones, as netCDF's older types lack these.
+# netCDF's attribute "true" on signed integers: they are unsigned ones, which its older types lack.
 UNSIGNED = "_Unsigned"
 
 

@@ -23,14 +23,14 @@ namespace {
 using test::DeviceArray;
 using test::Random;
 
-struct Crowd {
+struct Layout {
   std::string name;
   int64_t rows;
   std::array<int64_t, 3> shape;
-  std::vector<int64_t> crowded;  // rows in the first voxels; the other rows lie anywhere, one in ten outside
+  std::vector<int64_t> dense_rows;  // rows in the first voxels; the other rows lie anywhere, one in ten outside
 };
 
-const std::vector<Crowd> kCrowds = {
+const std::vector<Layout> kLayouts = {
     {"few rows", 700, {8, 8, 8}, {40}},
     {"one cell", 140'001, {1, 1, 1}, {140'000}},
     {"a line of cells", 20'003, {1, 1, 40}, {1100, 33, 32, 31}},
@@ -46,20 +46,20 @@ struct Cloud {
   std::vector<float> features;  // two per point
 };
 
-Cloud make_cloud(const Crowd& crowd, Random& random) {
+Cloud make_cloud(const Layout& layout, Random& random) {
   Cloud cloud;
   std::vector<int64_t> cells;
-  for (size_t cell = 0; cell < crowd.crowded.size(); ++cell) {
-    cells.insert(cells.end(), static_cast<size_t>(crowd.crowded[cell]), static_cast<int64_t>(cell));
+  for (size_t cell = 0; cell < layout.dense_rows.size(); ++cell) {
+    cells.insert(cells.end(), static_cast<size_t>(layout.dense_rows[cell]), static_cast<int64_t>(cell));
   }
-  const int64_t all = crowd.shape[0] * crowd.shape[1] * crowd.shape[2];
-  while (static_cast<int64_t>(cells.size()) < crowd.rows) cells.push_back(random.below(all + all / 10 + 1));
+  const int64_t all = layout.shape[0] * layout.shape[1] * layout.shape[2];
+  while (static_cast<int64_t>(cells.size()) < layout.rows) cells.push_back(random.below(all + all / 10 + 1));
   for (size_t i = cells.size(); i-- > 1;) {
     std::swap(cells[i], cells[static_cast<size_t>(random.below(static_cast<int64_t>(i) + 1))]);
   }
   for (const int64_t cell : cells) {
-    const std::array<int64_t, 3> at = {cell / (crowd.shape[1] * crowd.shape[2]),  // outside: past the end of x
-                                       cell / crowd.shape[2] % crowd.shape[1], cell % crowd.shape[2]};
+    const std::array<int64_t, 3> at = {cell / (layout.shape[1] * layout.shape[2]),  // outside: past the end of x
+                                       cell / layout.shape[2] % layout.shape[1], cell % layout.shape[2]};
     for (const int64_t c : at)
       cloud.xyz.push_back(static_cast<float>(c) + static_cast<float>(random.between(0.1, 0.9)));
     for (int f = 0; f < 2; ++f) cloud.features.push_back(static_cast<float>(random.below(2001) - 1000));
@@ -74,19 +74,19 @@ struct ExpectedSums {
   int64_t dropped = 0;
 };
 
-ExpectedSums by_a_plain_loop(const Crowd& crowd, const Cloud& cloud) {
-  const auto cells = static_cast<size_t>(crowd.shape[0] * crowd.shape[1] * crowd.shape[2]);
+ExpectedSums by_a_plain_loop(const Layout& layout, const Cloud& cloud) {
+  const auto cells = static_cast<size_t>(layout.shape[0] * layout.shape[1] * layout.shape[2]);
   ExpectedSums expected{std::vector<int32_t>(cells), std::vector<double>(2 * cells), std::vector<float>(2 * cells),
                         std::vector<float>(2 * cells)};
-  for (size_t row = 0; row < static_cast<size_t>(crowd.rows); ++row) {
+  for (size_t row = 0; row < static_cast<size_t>(layout.rows); ++row) {
     const auto x = static_cast<int64_t>(cloud.xyz[3 * row]);
     const auto y = static_cast<int64_t>(cloud.xyz[3 * row + 1]);
     const auto z = static_cast<int64_t>(cloud.xyz[3 * row + 2]);
-    if (x >= crowd.shape[0]) {
+    if (x >= layout.shape[0]) {
       ++expected.dropped;
       continue;
     }
-    const auto cell = static_cast<size_t>((x * crowd.shape[1] + y) * crowd.shape[2] + z);
+    const auto cell = static_cast<size_t>((x * layout.shape[1] + y) * layout.shape[2] + z);
     const bool is_new = expected.count[cell]++ == 0;
     for (size_t f = 0; f < 2; ++f) {
       const float value = cloud.features[2 * row + f];
@@ -133,13 +133,13 @@ ROBOCACHE_ON_EACH_DEVICE(VoxelizeCrowds);
 
 TEST_P(VoxelizeCrowds, EqualAPlainLoop) {
   Random random(4);
-  for (Crowd crowd : kCrowds) {
-    crowd.rows = rows_here(crowd.rows);
-    const Cloud cloud = make_cloud(crowd, random);
-    const ExpectedSums expected = by_a_plain_loop(crowd, cloud);
-    const int64_t cells = crowd.shape[0] * crowd.shape[1] * crowd.shape[2];
-    const DeviceArray<float> points(cloud.xyz, DType::kFloat32, {crowd.rows, 3}, device());
-    const DeviceArray<float> features(cloud.features, DType::kFloat32, {crowd.rows, 2}, device());
+  for (Layout layout : kLayouts) {
+    layout.rows = rows_here(layout.rows);
+    const Cloud cloud = make_cloud(layout, random);
+    const ExpectedSums expected = by_a_plain_loop(layout, cloud);
+    const int64_t cells = layout.shape[0] * layout.shape[1] * layout.shape[2];
+    const DeviceArray<float> points(cloud.xyz, DType::kFloat32, {layout.rows, 3}, device());
+    const DeviceArray<float> features(cloud.features, DType::kFloat32, {layout.rows, 2}, device());
     for (const int64_t shift : {0, 1}) {
       for (const bool with_features : {false, true}) {
         const auto count = output<int32_t>(cells, DType::kInt32, shift);
@@ -147,17 +147,17 @@ TEST_P(VoxelizeCrowds, EqualAPlainLoop) {
         const auto largest = output<float>(2 * cells, DType::kFloat32, shift);
         const auto last = output<float>(2 * cells, DType::kFloat32, shift);
         const DeviceArray<int64_t> dropped({9}, DType::kInt64, {}, device());
-        const auto [x, y, z] = crowd.shape;
+        const auto [x, y, z] = layout.shape;
         PointArguments arguments{.points = points.view()};
         VoxelizeOptions options{
-            .grid_min = {0, 0, 0}, .voxel_size = {1, 1, 1}, .grid_size = crowd.shape, .modes = {VoxelMode::kCount}};
+            .grid_min = {0, 0, 0}, .voxel_size = {1, 1, 1}, .grid_size = layout.shape, .modes = {VoxelMode::kCount}};
         std::vector<TensorView> outs = {part(count, {x, y, z}, shift)};
         if (with_features) {
           arguments.features = features.view();
           options.modes = {VoxelMode::kCount, VoxelMode::kSum, VoxelMode::kMax, VoxelMode::kLast};
           for (const auto* array : {&sum, &largest, &last}) outs.push_back(part(*array, {x, y, z, 2}, shift));
         }
-        SCOPED_TRACE(crowd.name + (with_features ? ", features" : "") + (shift > 0 ? ", not aligned" : ""));
+        SCOPED_TRACE(layout.name + (with_features ? ", features" : "") + (shift > 0 ? ", not aligned" : ""));
 
         voxelize(arguments, options, outs, dropped.view());
         ASSERT_EQ(read(count, shift), expected.count);

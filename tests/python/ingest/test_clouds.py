@@ -359,7 +359,7 @@ def test_folders_are_episodes_in_natural_order(rng, tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     yields = Yields("clouds", tmp_path)
     assert list(yields.episodes) == ["run_9", "run_10"]
-    assert yields.told == {"clocks": {"none": 2}}
+    assert yields.source_facts == {"clocks": {"none": 2}}
     assert yields.left_out == {"*.txt": "no clouds: 1 file"}
 
 

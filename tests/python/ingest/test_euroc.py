@@ -92,7 +92,7 @@ def test_sensors_are_the_streams_of_one_episode(picture, tmp_path):
     assert streams["cam0"][0].tolist() == stamps
     assert yields.facts["cam0"]["intrinsics"] == [[40.5, 0, 3], [0, 50, 2], [0, 0, 1]]
     assert set(blobs(streams["cam0"][1])) == {picture.read_bytes()}
-    assert yields.told["sensors"]["mav0"]["imu0"]["noise"] == 1.5e-4
+    assert yields.source_facts["sensors"]["mav0"]["imu0"]["noise"] == 1.5e-4
     assert yields.left_out == {"*.yaml": "of no sensor: 1 file"}
     robocache.ingest(tmp_path / "MH_01", tmp_path / "cache")
     attributes = robocache.open(tmp_path / "cache").streams["state_groundtruth_estimate0"].attributes
@@ -130,7 +130,7 @@ def test_calibrations_that_differ_stay_with_their_recordings(picture, tmp_path):
     assert yields.facts["cam0"]["intrinsics"] is None
     assert yields.facts["cam0"]["attributes"]["sensor"] == {"sensor_type": "camera", "camera_model": "pinhole"}
     assert yields.left_out["cam0: intrinsics"].startswith("differs between recordings")
-    assert [told["cam0"]["intrinsics"][0] for told in yields.told["sensors"].values()] == [40.5, 41]
+    assert [camera["cam0"]["intrinsics"][0] for camera in yields.source_facts["sensors"].values()] == [40.5, 41]
 
 
 @pytest.mark.parametrize(("model", "is_kept"), [("PinHole", True), ("omni", False)])
@@ -226,7 +226,7 @@ def test_yaml_values_without_a_json_type_become_text(tmp_path):
     )
     report = robocache.ingest(tmp_path, tmp_path / "cache", on_error="stop")
     assert report.rows == {"pose0": 1}
-    facts = Yields("euroc", tmp_path).told["sensors"]["mav0"]["pose0"]
+    facts = Yields("euroc", tmp_path).source_facts["sensors"]["mav0"]["pose0"]
     assert facts == {"on": "2020-01-01", "no": "nan", "big": "99999999999999999999", "2": None, "noise": 0.001}
 
 

@@ -938,8 +938,8 @@ def test_sources_with_different_text_indices_are_warned_of(rng, tmp_path, recwar
     next(robocache.Loader(sources, batch_size=4, delta_timestamps=windows, device="cpu", findings=None))
     assert not [warning for warning in recwarn if "number texts otherwise" in str(warning.message)]
     options = {"batch_size": 4, "delta_timestamps": {"action": None}, "device": "cpu", "findings": None}
-    for condition, told in ((pc.field("task") == "pick", False), (pc.field("task_index") == 0, warned)):
+    for condition, count in ((pc.field("task") == "pick", False), (pc.field("task_index") == 0, warned)):
         recwarn.clear()
         robocache.Loader(sources, anchors=robocache.Anchors(where=condition), **options)
         said = [str(warning.message) for warning in recwarn if "number texts otherwise" in str(warning.message)]
-        assert len(said) == told and all(text.startswith("anchors.where: ") for text in said)
+        assert len(said) == count and all(text.startswith("anchors.where: ") for text in said)

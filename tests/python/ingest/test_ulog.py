@@ -215,7 +215,7 @@ def test_a_logs_information_is_in_the_provenance(tmp_path):
         message("O", struct.pack("<H", 40)),
     )
     yields = Yields("ulog", log)
-    assert yields.told["logs"]["log.ulg"] == {
+    assert yields.source_facts["logs"]["log.ulg"] == {
         "version": 1,
         "start_us": 1000,
         "information": {"sys_name": "PX4", "ver": 7, "boot": ["abcd", "ef"]},
@@ -233,7 +233,7 @@ def test_rows_stamped_0_are_kept_counted_and_named(tmp_path):
     log = write(tmp_path, XY, data(0, 0, "ff", 1, 2), data(0, 0, "ff", 3, 4), data(0, 1500, "ff", 5, 6))
     yields = Yields("ulog", log)
     assert yields.only()["xy"][0].tolist() == [0, 0, 1_500_000]
-    assert yields.told["logs"]["log.ulg"]["rows_stamped_0"] == {"xy": 2}
+    assert yields.source_facts["logs"]["log.ulg"]["rows_stamped_0"] == {"xy": 2}
     (what,) = yields.left_out
     assert what == "log.ulg: xy: the time of 2 rows"
     from_0 = write(tmp_path, header(start_us=0), XY, data(0, 0, "ff", 1, 2))
@@ -260,7 +260,7 @@ def test_a_message_cut_by_an_appended_section_is_named(tmp_path):
     log = write(tmp_path, header(appended=[before]), XY, rows[0], rows[1][:6], rows[2])
     yields = Yields("ulog", log)
     assert yields.only()["xy"][1][:, 0].tolist() == [1, 3]
-    assert yields.told["logs"]["log.ulg"]["appended_sections"] == 1
+    assert yields.source_facts["logs"]["log.ulg"]["appended_sections"] == 1
     assert list(yields.left_out) == [f"log.ulg: bytes {before - 6} to {before - 1}"]
     for wrong in ([10**9], [before, before], [5]):
         assert "data appended" in outcome("ulog", write(tmp_path, header(appended=wrong), XY))
@@ -353,7 +353,7 @@ def test_logs_are_recognised_by_name_and_content(tmp_path):
 def test_real_logs_equal_pyulog(name, real_data):
     file = real_data("ulog/pyulog") / f"{name}.ulg"
     log, yields = pyulog.ULog(str(file)), Yields("ulog", file)
-    streams, log_facts = yields.only(), yields.told["logs"][file.name]
+    streams, log_facts = yields.only(), yields.source_facts["logs"][file.name]
     left = set(streams)
     zeros = {}
     for topic in log.data_list:

@@ -65,7 +65,7 @@ class Yields(Told):
         return {recording.what: recording.metadata for recording in self.recordings}
 
     @property
-    def told(self):
+    def source_facts(self):
         (facts,) = self.provenance.values()
         return facts
 

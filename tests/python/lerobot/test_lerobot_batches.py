@@ -114,9 +114,9 @@ def test_rows_whose_index_has_no_text_are_warned_of(version, make, tmp_path):
             cache = open_cache(source)
             of = cache if make == "loader" else [robocache.Source(cache), robocache.Source(cache)]
             assert next(robocache.Loader(of, task_text=True, **options))["task"][:2] == ["a", None]
-    told = [str(one.message) for one in said if "have no text" in str(one.message)]
-    assert any("2 rows of task_index" in text and text.endswith("lacks 5, 9") for text in told)
-    of_subtasks = [text for text in told if "1 rows of subtask_index" in text and text.endswith("lacks 7")]
+    warnings_of_texts = [str(one.message) for one in said if "have no text" in str(one.message)]
+    assert any("2 rows of task_index" in text and text.endswith("lacks 5, 9") for text in warnings_of_texts)
+    of_subtasks = [text for text in warnings_of_texts if "1 rows of subtask_index" in text and text.endswith("lacks 7")]
     assert len(of_subtasks) == (make in ("from_lerobot", "dataset"))
 
 

@@ -41,7 +41,7 @@ def same(one, other):
 
 
 class Cloud:
-    """Points crowded in few voxels and spread over the others, some outside, some not finite. Features that make sums
+    """Many points in few voxels, the rest over all voxels, some outside, some not finite. Features that make sums
     hard: far outliers, cancellation, ties, both zeros, and in some voxels NaN and infinities."""
 
     def __init__(self, rng, count, dtype, size=(23, 19, 37), features=3):
