@@ -94,6 +94,6 @@ def roll_out(policy, spec_path, arm, delay_ms, *, rollouts, seed, device, note, 
                 robot.over = robot.episode.missed_m is not None
         progress.show(step)
     progress.done = progress.total
-    misses = [1e3 * robot.episode.missed_m for robot in robots]
+    misses = [round(1e3 * robot.episode.missed_m, 3) for robot in robots]
     progress.end()
     return misses, [age for robot in robots for age in robot.ages_ms], [robot.film for robot in robots[:filmed]]

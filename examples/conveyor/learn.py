@@ -71,7 +71,8 @@ class Policy(nn.Module):
 
 
 def train(loader, arm, folder, *, steps, seed, device, every=500):
-    """Trains until `steps`, from the last checkpoint in the folder if there is one. Writes the spec and checkpoints."""
+    """Trains until `steps`, from the last checkpoint in the folder if there is one. Writes the spec, what training
+    goes on from, and the policy of each `every` steps."""
     torch.manual_seed(seed)
     policy = Policy().to(device)
     optimizer = torch.optim.Adam(policy.parameters(), 3e-3)
@@ -106,6 +107,7 @@ def train(loader, arm, folder, *, steps, seed, device, every=500):
             curve.append({"step": step, "wall_s": round(wall_s, 2), "loss": loss})
             state = {name: part.state_dict() for name, part in parts.items()}
             state |= {"done": step, "wall_s": wall_s, "curve": curve, "wait_share": loader.meter.share}
+            torch.save(policy.state_dict(), folder / f"step_{step}.pt")
             torch.save(state, folder / "checkpoint.partial")
             (folder / "checkpoint.partial").replace(folder / "checkpoint.pt")
     progress.done = steps

@@ -4,10 +4,10 @@
 def draw(plt, contents):
     """Draws the contents of the result files, a file for each delay, and returns the figure.
 
-    It shows the ages of frames, the loss at the longest delay, and the distribution of each arm's distances.
+    It shows the ages of frames and the distribution of each arm's distances.
     """
-    figure, (ages, loss, *panels) = plt.subplots(
-        1, 2 + len(contents), figsize=(3.6 * (2 + len(contents)), 3.2), layout="constrained"
+    figure, (ages, *panels) = plt.subplots(
+        1, 1 + len(contents), figsize=(3.6 * (1 + len(contents)), 3.2), layout="constrained"
     )
     for number, content in enumerate(contents):
         counts = dict.fromkeys(range(0, 200, 10), 0)
@@ -41,27 +41,6 @@ def draw(plt, contents):
             xlim=(1, 12),
         )
     panels[0].legend(frameon=False)
-    for color, name in enumerate(dict.fromkeys(one["name"] for one in contents[-1]["arms"])):
-        steps, losses = zip(
-            *(zip(*one["losses"], strict=True) for one in contents[-1]["arms"] if one["name"] == name), strict=True
-        )
-        of_step = list(zip(*losses, strict=True))
-        loss.fill_between(
-            steps[0],
-            [min(step_losses) for step_losses in of_step],
-            [max(step_losses) for step_losses in of_step],
-            color=f"C{color}",
-            alpha=0.2,
-            linewidth=0,
-        )
-        loss.plot(
-            steps[0], [sum(step_losses) / len(step_losses) for step_losses in of_step], color=f"C{color}", label=name
-        )
-    loss.set(
-        xlabel=f"steps of training, at {contents[-1]['delay_ms']} ms",
-        ylabel="loss since the checkpoint before",
-        yscale="log",
-    )
-    for axes in (ages, loss, *panels):
+    for axes in (ages, *panels):
         axes.spines[["top", "right"]].set_visible(False)
     return figure

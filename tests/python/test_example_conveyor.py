@@ -81,6 +81,8 @@ def test_clocks_are_closer_than_rows(recorded, tmp_path):
     table = run("compare", recorded, *arms, "--out", tmp_path).stdout
     assert "60 ms rows" in table and "60 ms clocks" in table
     rows, clocks = json.loads((tmp_path / "training-conveyor-60ms.json").read_text())["arms"]
+    for one in rows, clocks:
+        assert one["curve"][-1]["successes"] == one["successes"] and one["curve"][-1]["step"] == steps
     if LONG:
         assert clocks["miss_mm"]["50 %"] < 0.7 * rows["miss_mm"]["50 %"], table
         assert clocks["within_mm"]["6"] >= rows["within_mm"]["6"] + 6, table
