@@ -167,11 +167,18 @@ def check(content: dict, path: str | os.PathLike) -> None:
                 raise ValueError(f"{path}: arms[{number}].curve: expected step, wall_s, successes, rollouts, loss")
 
 
+def cores() -> int:
+    """Returns the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def machine() -> str:
-    """Returns the processor and its cores, and the GPU that torch sees."""
+    """Returns the processor and the cores that this process may use, and the GPU that torch sees."""
     info = Path("/proc/cpuinfo")
     named = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
-    words = f"{named.group(1) if named else platform.machine()}, {os.cpu_count()} cores"
+    words = f"{named.group(1) if named else platform.machine()}, {cores()} cores"
+    if cores() < (os.cpu_count() or 1):
+        words = words.replace(" cores", f" of {os.cpu_count()} cores")
     torch = sys.modules.get("torch")
     return f"{words}, {torch.cuda.get_device_name()}" if torch is not None and torch.cuda.is_available() else words
 

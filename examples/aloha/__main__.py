@@ -197,8 +197,8 @@ def main(arguments=None):
         "compare", help="ACT by LeRobot's loader, by ours on its dataset, by ours on the recording"
     )
     command.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="none: only the loaders' speed")
-    command.add_argument("--steps", type=int, default=4500)
-    command.add_argument("--every", type=int, default=1500, help="steps from checkpoint to checkpoint")
+    command.add_argument("--steps", type=int, default=8000)
+    command.add_argument("--every", type=int, default=2000, help="steps from checkpoint to checkpoint")
     command.add_argument("--batch-size", type=int, default=64)
     command.add_argument(
         "--sweep", type=int, nargs="*", default=[8, 32, 64, 256], help="batch sizes of the loaders' speed"

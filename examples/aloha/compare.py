@@ -44,12 +44,12 @@ os.environ.setdefault("LEROBOT_VIDEO_DECODER_CACHE_SIZE", "none")  # its workers
 WINDOWS = {ACTION: [k * TICK_S for k in range(CHUNK)]}
 KEYS = (STATE, CAMERA, ACTION, "action_is_pad")
 PREDICTED = (
-    "4,500 steps with shifted frames and averaged weights: the first two have the same weights at each checkpoint, so the same "
-    "successes; 160 to 180 of 200 in the end, and all three seeds reach 160, two of three after 3,000 steps; the recording's arm within "
-    "the paired intervals of the first. LeRobot's loader 32 to 36 steps/s, ours 98 to 101, so 80 % comes 2.8 to 3.1 times sooner; ours "
-    "wait at most 1.5 % and keep the GPU 97 % busy. Frames of 96x96, 192x192, 256x256, 480x640 on 16 cores: LeRobot's batch 25, 45, 70, "
-    "300 ms, ours from JPEGs at most 1, 2, 3, 10 ms, a step 9, 13, 18, 80 ms; on 2, 4, 8, 16 cores LeRobot's batch 240, 120, 60, 30 ms, "
-    "ours as with 16, so no row in which LeRobot's loader keeps up"
+    "1,000 demonstrations and 8,000 steps, since 500 and 4,500 left two of three seeds below 80 %: the first two have the same weights at "
+    "each checkpoint, so the same successes; each of the three arms ends with 160 to 185 of 200 for every seed, so 80 % is reached by all "
+    "nine policies, by most after 4,000 or 6,000 steps; the recording's arm within the paired intervals of the first. LeRobot's loader 31 "
+    "to 34 steps/s, ours 98 to 101, so 80 % comes 2.9 to 3.2 times sooner; ours wait at most 2 % and keep the GPU 97 % busy. Before "
+    "loaders alone were measured: frames of 96x96, 192x192, 256x256, 480x640 on 16 cores: LeRobot's batch 25, 45, 70, 300 ms, ours from "
+    "JPEGs at most 1, 2, 3, 10 ms, a step 9, 13, 18, 80 ms; on 2, 4, 8, 16 cores LeRobot's batch 240, 120, 60, 30 ms, ours as with 16"
 )
 
 
@@ -80,9 +80,8 @@ class Demonstrations:
     def prepare(self):
         self.export()
         if not self.cache.exists():
-            workers = os.cpu_count()
             robocache.ingest(
-                self.set, self.cache, format="lerobot", index_columns=True, image_codec="raw", workers=workers
+                self.set, self.cache, format="lerobot", index_columns=True, image_codec="raw", workers=results.cores()
             )
 
     def ours(self, batch_size, device, seed=0, image_size=128, memory=None):
@@ -352,7 +351,7 @@ def compare(
         if not (run / f"step_{steps}.pt").exists():
             shutil.rmtree(run, ignore_errors=True)
             apart(train_arm, of, run, name, seed, steps, every, batch_size, device, loading["best"])
-        arm = evaluate_run(run, rollouts=rollouts, execute=execute, device=device or "cpu", workers=os.cpu_count())
+        arm = evaluate_run(run, rollouts=rollouts, execute=execute, device=device or "cpu")
         arms.append(arm | {"name": name})
     if not seeds:
         return {"loading": loading}

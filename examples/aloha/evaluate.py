@@ -3,7 +3,6 @@
 import hashlib
 import json
 import multiprocessing
-import os
 import time
 from pathlib import Path
 
@@ -25,7 +24,7 @@ class Rollouts:
     def __init__(self, spec_file, count, execute, workers=None):
         self.count, self.execute = count, execute
         seeds = list(range(FIRST_START, FIRST_START + count))
-        workers = min(workers or os.cpu_count() or 1, count)
+        workers = min(workers or results.cores(), count)
         self._groups = [seeds[i::workers] for i in range(workers)]
         context = multiprocessing.get_context("spawn")
         self._pipes = []

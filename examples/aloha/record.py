@@ -57,7 +57,7 @@ def record(path, episodes, *, camera=True, seed=0, workers=None, commit_every=10
     seeds = [s for s in range(seed, seed + episodes) if s not in done]
     if seeds:
         progress = results.Progress("recording", episodes, len(done))
-        workers = min(workers or os.cpu_count() or 1, len(seeds))
+        workers = min(workers or results.cores(), len(seeds))
         context = multiprocessing.get_context("spawn")
         with robocache.Writer(path, append=bool(done)) as writer, context.Pool(workers) as pool:
             writer.stream(STATE, names=FEATURES)
