@@ -12,7 +12,7 @@ from examples import results
 
 from . import expert
 from .episode import ACTION, CAMERA, CUBE, START_NS, STATE, WAIT_TICKS, Episode, to_ns
-from .scene import FEATURES, FRAME_SIZE, TICK_S, Scene
+from .scene import FEATURES, FRAME_SIZE, TICK_S, Scene, model_path
 
 
 def demonstrate(seed, camera, frame_size=(FRAME_SIZE, FRAME_SIZE)):
@@ -57,6 +57,7 @@ def record(path, episodes, *, camera=True, seed=0, workers=None, commit_every=10
     seeds = [s for s in range(seed, seed + episodes) if s not in done]
     if seeds:
         progress = results.Progress("recording", episodes, len(done))
+        model_path()  # a worker that ends because it is missing would be started again and again
         workers = min(workers or results.cores(), len(seeds))
         context = multiprocessing.get_context("spawn")
         with robocache.Writer(path, append=bool(done)) as writer, context.Pool(workers) as pool:

@@ -343,6 +343,12 @@ def test_the_comparison_with_lerobots_loader(filmed, tmp_path):
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
+def test_record_ends_without_gym_aloha(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="gym_aloha: not installed"):
+        main(["--folder", str(tmp_path), "record", "--episodes", "1"])
+
+
 def test_missing_parts_are_named(tmp_path):
     for command, words in (("train", "run record first"), ("evaluate", "run train first")):
         with pytest.raises(SystemExit, match=words):
