@@ -63,6 +63,11 @@ def loaders(dataset, conversions, device, *, window=None, state=None, base="stat
         )
 
 
+def batches_of(*arguments, **options):
+    """The first batch with conversions, and without."""
+    return tuple(next(loader) for loader in loaders(*arguments, **options))
+
+
 def numbers(x):
     return x.cpu().to(torch.float64).numpy() if isinstance(x, torch.Tensor) else x.astype(np.float64)
 
@@ -139,8 +144,7 @@ def test_poses_of_every_rotation(tmp_path, rng, device, kind, rotation):
     dataset = record(tmp_path / "c", rng, rotation=rotation)
     mask = [True] * (dataset.streams["action"].shape[0] - 1) + [False]
     conversions = [Relative(kind, mask=mask, rotation=rotation)]
-    converting, raw = loaders(dataset, conversions, device, window={"method": "nearest"}, state={"method": "nearest"})
-    batch, plain = next(converting), next(raw)
+    batch, plain = batches_of(dataset, conversions, device, window={"method": "nearest"}, state={"method": "nearest"})
     want = convert(plain["action"], plain["state"], conversions)
     torch.testing.assert_close(comparable(batch["action"], rotation), comparable(want, rotation), atol=2e-5, rtol=1e-5)
     exact = not rotation.startswith(("rotvec", "euler")) and device == "cpu"
@@ -150,8 +154,7 @@ def test_poses_of_every_rotation(tmp_path, rng, device, kind, rotation):
 def test_a_scaled_base_frame(tmp_path, rng, device):
     dataset = record(tmp_path / "c", rng, rotation="rotvec")
     conversions = [Relative("base_frame", mask=[True] * 6 + [False], rotation="rotvec", scale=(0.05, 0.5))]
-    converting, raw = loaders(dataset, conversions, device, window={"method": "nearest"}, state={"method": "nearest"})
-    batch, plain = next(converting), next(raw)
+    batch, plain = batches_of(dataset, conversions, device, window={"method": "nearest"}, state={"method": "nearest"})
     want = convert(plain["action"], plain["state"], conversions)
     torch.testing.assert_close(batch["action"], want, atol=1e-4, rtol=1e-5)
 
@@ -169,8 +172,7 @@ def test_values_are_rounded_once_to_the_keys_dtype(tmp_path, rng, device, dtype)
 
 def test_the_step_after_padding_is_padding(tmp_path, rng, device):
     dataset = record(tmp_path / "c", rng)
-    converting, raw = loaders(dataset, LISTS["steps"], device, batch_size=300, shuffle=False)
-    batch, plain = next(converting), next(raw)
+    batch, plain = batches_of(dataset, LISTS["steps"], device, batch_size=300, shuffle=False)
     pad, base = plain["action_is_pad"], plain["state_is_pad"][:, None]
     before = torch.cat([torch.zeros_like(pad[:, :1]), pad[:, :-1]], 1)
     assert torch.equal(batch["action_is_pad"], pad | before | base)
@@ -196,8 +198,7 @@ def test_base_features_are_chosen_by_index(tmp_path, rng, device):
 
 def test_the_base_is_the_state_at_the_anchor(tmp_path, rng, device):
     dataset = record(tmp_path / "c", rng)
-    converting, raw = loaders(dataset, LISTS["se3"], device, state={"offsets": [-0.1, 0.0]})
-    batch, plain = next(converting), next(raw)
+    batch, plain = batches_of(dataset, LISTS["se3"], device, state={"offsets": [-0.1, 0.0]})
     assert torch.equal(batch["action_base"], plain["state"][:, 1])
     want = convert(plain["action"], plain["state"][:, 1], LISTS["se3"])
     torch.testing.assert_close(batch["action"], want, atol=1e-5, rtol=1e-5)
@@ -210,8 +211,7 @@ def test_the_base_is_the_state_at_the_anchor(tmp_path, rng, device):
 def test_without_action_or_state_all_is_0_and_padding(tmp_path, rng, device, missing):
     dataset = record(tmp_path / "c", rng, without=[(missing, 1)])
     with pytest.warns(robocache.LoaderWarning, match="have no row"):
-        converting, raw = loaders(dataset, LISTS["6D"], device, batch_size=300, shuffle=False)
-    batch, plain = next(converting), next(raw)
+        batch, plain = batches_of(dataset, LISTS["6D"], device, batch_size=300, shuffle=False)
     lacking = batch["episode_index"] == 1
     assert lacking.any() and batch["action_is_pad"][lacking].all() and (batch["action"][lacking] == 0).all()
     present = ~lacking
@@ -282,8 +282,7 @@ def test_an_interpolated_non_rotation_is_padding_and_nan_stays(tmp_path, rng, de
 
     dataset = record(tmp_path / "c", rng, change=change)
     window = {"offsets": [0.0, 0.01], "method": "linear"}  # not of unit length between two quaternions
-    converting, raw = loaders(dataset, LISTS["se3"], device, window=window, **ODD_WORDS)
-    batch, plain = next(converting), next(raw)
+    batch, plain = batches_of(dataset, LISTS["se3"], device, window=window, **ODD_WORDS)
     action, pad = numbers(batch["action"]), batch["action_is_pad"].cpu().numpy()
     lengths = np.linalg.norm(numbers(plain["action"])[..., 3:7], axis=-1)
     bad, fine = np.abs(lengths - 1) > 1.1e-3, np.abs(lengths - 1) < 0.9e-3
@@ -441,8 +440,7 @@ def test_two_keys_share_a_base(tmp_path, rng, device):
 def test_windows_of_any_length(tmp_path, rng, device, name, steps):
     dataset = record(tmp_path / "c", rng)
     words = {"offsets": np.arange(steps) * 0.02, "method": "nearest"}
-    converting, raw = loaders(dataset, LISTS[name], device, window=words, state={"method": "nearest"})
-    batch, plain = next(converting), next(raw)
+    batch, plain = batches_of(dataset, LISTS[name], device, window=words, state={"method": "nearest"})
     pad = plain["action_is_pad"].clone()
     if name == "steps":
         pad[:, 1:] |= plain["action_is_pad"][:, :-1]
@@ -535,501 +533,314 @@ def test_a_plan_of_many_groups_converts_every_key(tmp_path, rng, device):
 
 
 @pytest.mark.parametrize(
-    ("window", "state", "error", "message"),
+    ("conversions", "base", "error", "message"),
     [
-        ({"convert": [Relative("joints")]}, {}, "ArgumentError", r"'action'\]\.base: expected the key of the state"),
-        ({"convert": [Relative("joints")], "base": "tick"}, {}, "ArgumentError", "base: .*'tick'"),
-        ({"base": "state"}, {}, "ArgumentError", "base: goes with convert"),
-        ({"convert": [], "base": "state"}, {}, "ArgumentError", "base: goes with convert"),
-        (
-            {"convert": LISTS["rotate"], "base": "state"},
-            {},
-            "ArgumentError",
-            "base: goes with a conversion that compares",
-        ),
-        (
-            {"convert": LISTS["se3"], "base": ("state", [0, 1])},
-            {},
-            "ArgumentError",
-            "base: expected 8 features of 'state'.*got 2",
-        ),
-        (
-            {"convert": LISTS["se3"], "base": ("state", [0] * 7 + [8])},
-            {},
-            "ArgumentError",
-            r"base: expected features of 'state' in \[0, 8\), got 8",
-        ),
-        ({"convert": LISTS["se3"], "base": ("state", "x")}, {}, "ArgumentTypeError", "base: expected"),
-        ({"convert": LISTS["se3"], "base": 5}, {}, "ArgumentTypeError", "base: expected"),
-        (
-            {"convert": [Relative("se3")], "base": "state"},
-            {},
-            "ArgumentError",
-            r"'action'\]\.convert: x: expected poses of 7 features",
-        ),
-        (
-            {"convert": [Relative("joints", mask=[True])], "base": "state"},
-            {},
-            "ArgumentError",
-            "convert: mask: expected 8 bools",
-        ),
-        ({"convert": [Rotate(3, "quat", "matrix")]}, {}, "ArgumentError", "convert: source: expected .*quat_xyzw"),
-        ({"convert": [Rotate(6, "quat_xyzw", "matrix")]}, {}, "ArgumentError", "convert: start: expected"),
-        ({"convert": [Rescale(slice(8, 9), (0, 1), (1, 0))]}, {}, "ArgumentError", "convert: features: expected"),
-        (
-            {"convert": [Rotate(3, "quat_xyzw", "rotvec"), StepDelta()], "base": "state"},
-            {},
-            "ArgumentError",
-            "StepDelta first",
-        ),
-        (
-            {"convert": [BinarizeGripper(slice(7, 8), 0.1, 0.9)]},
-            {},
-            "ArgumentError",
-            "BinarizeGripper, which needs the rest",
-        ),
-        (
-            {"convert": Relative("joints"), "base": "state"},
-            {},
-            "ArgumentTypeError",
-            "convert: conversions: expected a list",
-        ),
-        ({"convert": ["se3"], "base": "state"}, {}, "ArgumentTypeError", "expected those of robocache.actions"),
+        ([Relative("joints")], None, ValueError, r"'action'\]\.base: expected the key of the state"),
+        ([Relative("joints")], "tick", ValueError, "base: .*'tick'"),
+        (None, "state", ValueError, "base: goes with convert"),
+        ([], "state", ValueError, "base: goes with convert"),
+        (LISTS["rotate"], "state", ValueError, "base: goes with a conversion that compares"),
+        (LISTS["se3"], ("state", [0, 1]), ValueError, "base: expected 8 features of 'state'.*got 2"),
+        (LISTS["se3"], ("state", [0] * 7 + [8]), ValueError, r"base: expected .* 'state' in \[0, 8\), got 8"),
+        (LISTS["se3"], ("state", "x"), TypeError, "base: expected"),
+        (LISTS["se3"], 5, TypeError, "base: expected"),
+        ([Relative("se3")], "state", ValueError, r"'action'\]\.convert: x: expected poses of 7 features"),
+        ([Relative("joints", mask=[True])], "state", ValueError, "convert: mask: expected 8 bools"),
+        ([Rotate(3, "quat", "matrix")], None, ValueError, "convert: source: expected .*quat_xyzw"),
+        ([Rotate(6, "quat_xyzw", "matrix")], None, ValueError, "convert: start: expected"),
+        ([Rescale(slice(8, 9), (0, 1), (1, 0))], None, ValueError, "convert: features: expected"),
+        ([Rotate(3, "quat_xyzw", "rotvec"), StepDelta()], "state", ValueError, "StepDelta first"),
+        ([BinarizeGripper(slice(7, 8), 0.1, 0.9)], None, ValueError, "BinarizeGripper, which needs the rest"),
+        (Relative("joints"), "state", TypeError, "convert: conversions: expected a list"),
+        (["se3"], "state", TypeError, "expected those of robocache.actions"),
     ],
 )
-def test_invalid_conversions_are_refused(tmp_path, rng, window, state, error, message):
+def test_invalid_conversions_are_refused(tmp_path, rng, conversions, base, error, message):
     dataset = record(tmp_path / "c", rng, episodes=1)
-    with pytest.raises(getattr(robocache, error), match=message):
-        windows = {"action": Window(OFFSETS, **window), "state": Window(**state)}
+    with pytest.raises(error, match=message) as caught:
+        windows = {"action": Window(OFFSETS, convert=conversions, base=base), "state": Window()}
         robocache.Loader(dataset, batch_size=4, delta_timestamps=windows, device="cpu", anchors=Anchors(stream="tick"))
+    assert isinstance(caught.value, robocache.Error)
 
 
-@pytest.mark.parametrize(
-    ("names", "units", "conversions", "message"),
-    [
-        ("x y z qw qx qy qz", None, [Relative("se3")], "'quat_wxyz'"),
-        ("x y z qw qx qy qz", None, [Relative("se3", rotation="quat_wxyz")], None),
-        ("x y z qx qy qz qw", None, [Relative("mixed")], None),
-        ("x y z q.w q.x q.y q.z", None, [Rotate(3, "quat_xyzw", "rotvec")], "'quat_wxyz'"),
-        (
-            "g q[x] q[y] q[z] q[w]",
-            None,
-            [Rotate(1, "quat_xyzw", "rot6d_rows"), Rotate(1, "rot6d_rows", "rotvec")],
-            None,
-        ),
-        ("a b c d e f g", None, [Relative("se3")], None),
-        ("x y z qw_world qx_world qy_world qz_world", None, [Relative("se3")], "'quat_wxyz'"),
-        ("x.left y.left z.left w.left", None, [Rotate(0, "quat_wxyz", "rotvec")], "'quat_xyzw'"),
-        ("world_a world_b world_c world_d", None, [Rotate(0, "quat_wxyz", "rotvec")], None),
-        ("yaw pitch roll", None, [Rotate(0, "euler_xyz", "rotvec")], "axes zyx"),
-        ("euler_z euler_y euler_x", None, [Rotate(0, "euler_xyz", "rotvec")], "axes zyx"),
-        ("rx ry rz", None, [Rotate(0, "euler_xyz", "rotvec")], None),
-        ("rx ry rz", None, [Rotate(0, "rotvec", "euler_xyz")], None),
-        ("heading pitch roll", None, [Rotate(0, "euler_xyz", "rotvec")], "axes zyx"),
-        ("roll_deg pitch_deg yaw_deg", None, [Rotate(0, "euler_xyz", "rotvec")], "radians, got 'roll_deg'"),
-        ("axis_angle_x axis_angle_y axis_angle_z", None, [Rotate(0, "euler_xyz", "rotvec")], "'rotvec'"),
-        ("roll pitch yaw", None, [Rotate(0, "rotvec", "euler_xyz")], "Euler angles"),
-        ("yaw pitch roll", None, [Rotate(0, "euler_ZYX", "rotvec")], None),
-        ("roll pitch yaw", "deg", [Rotate(0, "euler_xyz", "rotvec")], "radians, got 'deg'"),
-        ("roll pitch yaw", ["rad", "rad", "degrees"], [Rotate(0, "euler_xyz", "rotvec")], "radians, got 'degrees'"),
-        (
-            "roll pitch yaw",
-            "deg",
-            [Rescale(slice(0, 3), (-180, 180), (-np.pi, np.pi)), Rotate(0, "euler_xyz", "rotvec")],
-            None,
-        ),
-    ],
-)
-def test_conversions_are_checked_by_the_names_and_units_of_features(tmp_path, rng, names, units, conversions, message):
-    names = names.split()
-    turn = Rotation.random(10, random_state=3).as_quat()
-    values = np.concatenate([np.ones((10, len(names) - 4)), turn], -1) if len(names) > 4 else turn[:, : len(names)]
-    with robocache.Writer(tmp_path / "c") as writer:
-        for stream in ("state", "action"):
-            writer.stream(stream, names=names, attributes={} if units is None else {"units": units})
-        with writer.episode() as episode:
-            for stream in ("state", "action"):
-                episode.append(stream, np.arange(10) * 20_000_000, values)
-    base = {"base": "state"} if isinstance(conversions[0], Relative) else {}
-    windows = {"state": Window(), "action": Window([0.0, 0.02], convert=conversions, **base)}
-    if message is None:
-        next(robocache.Loader(tmp_path / "c", batch_size=4, delta_timestamps=windows, findings=None))
-        return
-    with pytest.raises(robocache.ArgumentError, match=re.escape(message)) as caught:
-        robocache.Loader(tmp_path / "c", batch_size=4, delta_timestamps=windows, findings=None)
-    assert str(caught.value).startswith("delta_timestamps['action'].convert: ")
-
-
-ROW = "r00 r01 r02 r10 r11 r12 r20 r21 r22"
-
-
-def described(path, *, units=None, base_units=None, names, base_names=None, attributes=None, action="action"):
+def described(
+    path, names, *, units=None, attributes=None, action="action", state="state", state_names=None, state_units=None
+):
     """A dataset of a state and an action, with these names, units and attributes."""
-    names = names.split()
-    with robocache.Writer(path) as writer:
-        for stream, own_names, own in (
-            ("state", (base_names or " ".join(names)).split(), base_units or units),
-            (action, names, units),
-        ):
-            facts = (attributes or {}) | ({} if own is None else {"units": own})
-            writer.stream(stream, names=own_names, attributes=facts)
-        with writer.episode() as episode:
-            for stream in ("state", action):
-                episode.append(stream, np.arange(10) * 20_000_000, rotations_in(len(names)))
+    with robocache.Writer(path) as writer, writer.episode() as episode:
+        for stream, own, unit in ((state, state_names or names, state_units or units), (action, names, units)):
+            facts = {} if unit is None else {"units": unit}
+            writer.stream(stream, names=own.split(), attributes=(attributes or {}) | facts)
+            episode.append(stream, np.arange(10) * 20_000_000, rotations_in(len(own.split())))
     return path
 
 
 def rotations_in(width):
     """Rows that end with numbers that are a valid rotation in every representation of this width."""
     turn = Rotation.random(10, random_state=3)
-    tail = {4: turn.as_quat(), 6: np.tile([1.0, 0, 0, 0, 1, 0], (10, 1)), 9: turn.as_matrix().reshape(10, 9)}
-    end = tail.get(width, tail[4] if width == 7 else np.full((10, 3), 0.1))
+    tail = {6: np.tile([1.0, 0, 0, 0, 1, 0], (10, 1)), 9: turn.as_matrix().reshape(10, 9)}
+    end = tail.get(width, turn.as_quat() if width in (4, 5, 7) else np.full((10, min(width, 3)), 0.1))
     return np.concatenate([np.ones((10, width - end.shape[1])), end], -1)
 
 
-def opened_with(path, conversions, base="state", stream="action"):
-    compares = isinstance(conversions[0], Relative | StepDelta)
-    action = Window([0.0, 0.02], convert=conversions, **({"base": base} if compares else {}))
-    next(robocache.Loader(path, batch_size=4, delta_timestamps={"state": Window(), stream: action}, findings=None))
-
-
-@pytest.mark.parametrize(
-    ("stream", "names", "attributes", "conversion", "message"),
-    [
-        ("tcp_xyz_wxyz", "a b c d e f g", None, Relative("se3"), "'quat_wxyz', as the name of stream 'tcp_xyz_wxyz'"),
-        ("tcp_xyz_wxyz", "a b c d e f g", None, Relative("se3", rotation="quat_wxyz"), None),
-        ("obs.tcpPoseXYZW", "a b c d e f g", None, Relative("se3", rotation="quat_wxyz"), "'quat_xyzw', as the name"),
-        ("tcp_xyzw", "a b c d", None, Rotate(0, "quat_wxyz", "rotvec"), "'quat_xyzw', as the name"),
-        ("tcp_xyzw", "a b c d", {"rotation": "quat_wxyz"}, Rotate(0, "quat_wxyz", "rotvec"), None),
-        ("tcp_axis_angle", "a b c", None, Rotate(0, "euler_xyz", "quat_xyzw"), "'rotvec', as the name"),
-        ("tcp_6d_pose", "a b c d e f", None, Rotate(3, "euler_xyz", "quat_xyzw"), None),
-        ("tcp_quat", "a b c d", None, Rotate(0, "quat_wxyz", "rotvec"), None),
-        ("wxyz_of_xyzw", "a b c d", None, Rotate(0, "quat_wxyz", "rotvec"), None),
-        ("log", "p_wxyz_0 p_wxyz_1 p_wxyz_2 p_wxyz_3", None, Rotate(0, "quat_xyzw", "rotvec"), "'quat_wxyz', as the f"),
-    ],
-)
-def test_conversions_are_checked_by_the_streams_name(tmp_path, stream, names, attributes, conversion, message):
-    path = described(tmp_path / "c", names=names, attributes=attributes, action=stream)
-    if message is None:
-        opened_with(path, [conversion], stream=stream)
-        return
-    with pytest.raises(robocache.ArgumentError, match=re.escape(message)):
-        opened_with(path, [conversion], stream=stream)
-
-
-@pytest.mark.parametrize("conversion", [Relative("joints"), StepDelta(), Relative("joints", mask=[False, True])])
-@pytest.mark.parametrize(
-    ("attributes", "words"),
-    [
-        ({"absolute": False}, "absolute = False"),
-        ({"control_delta": True}, "control_delta = True"),
-        ({"use_relative_actions": True}, "use_relative_actions = True"),
-        ({"action_type": "delta"}, "action_type = 'delta'"),
-        ({"control_mode": "pd_ee_delta_pose"}, "control_mode = 'pd_ee_delta_pose'"),
-        ({"absolute": True, "control_delta": False, "control_mode": "pd_joint_pos"}, None),
-    ],
-)
-def test_a_stream_declared_relative_is_not_made_relative_again(tmp_path, attributes, words, conversion):
-    with robocache.Writer(tmp_path / "c") as writer:
-        writer.stream("action", attributes=attributes)
-        with writer.episode() as episode:
-            for stream in ("state", "action"):
-                episode.append(stream, np.arange(10) * 20_000_000, np.ones((10, 2)))
-    if words is None:
-        opened_with(tmp_path / "c", [conversion])
-        return
-    with pytest.raises(robocache.ArgumentError, match="relative already as its attribute " + re.escape(words)):
-        opened_with(tmp_path / "c", [conversion])
-
-
-@pytest.mark.parametrize(
-    ("stream", "names", "attributes", "conversion", "warning_text"),
-    [
-        ("rel_actions", "a b c", None, Relative("joints"), ["rel_actions"]),
-        ("action.eefDelta", "a b c", None, StepDelta(), ["action.eefDelta"]),
-        ("action", "delta_x delta_y g", None, Relative("joints"), ["delta_x", "delta_y"]),
-        ("action", "delta_x y g", None, Relative("joints", mask=[False, True, True]), []),
-        ("rel_actions", "a b c", {"absolute": True}, Relative("joints"), []),
-        ("release", "a b c", None, Relative("joints"), []),
-    ],
-)
-def test_a_stream_that_only_names_call_relative_is_warned_of(
-    tmp_path, recwarn, stream, names, attributes, conversion, warning_text
-):
-    path = described(tmp_path / "c", names=names, attributes=attributes, action=stream)
-    opened_with(path, [conversion], stream=stream)
-    found = [str(warning.message) for warning in recwarn if "relative already" in str(warning.message)]
-    assert len(found) == bool(warning_text) and all(
-        f".convert: {warning_text} are relative already" in one for one in found
-    )
-
-
-@pytest.mark.parametrize(
-    ("base", "attributes", "warning_text"),
-    [("delta_state", {}, True), ("delta_state", {"absolute": True}, False), ("state", {}, False)],
-)
-def test_a_base_that_only_its_name_calls_relative_is_warned_of(tmp_path, recwarn, base, attributes, warning_text):
-    with robocache.Writer(tmp_path / "c") as writer:
-        writer.stream(base, attributes=attributes)
-        with writer.episode() as episode:
-            for stream in (base, "action"):
-                episode.append(stream, np.arange(10) * 20_000_000, np.ones((10, 3)))
+def open_with(path, facts, conversions, base="state"):
+    described(path, **facts)
+    base_words = {"base": base} if isinstance(conversions[0], Relative | StepDelta) else {}
     windows = {
-        "action": robocache.Window([0.0], convert=[Relative("joints")], base=(base, [0, 1, 2])),
-        base: robocache.Window([0.0]),
+        facts.get("state", "state"): Window(),
+        facts.get("action", "action"): Window([0.0, 0.02], convert=conversions, **base_words),
     }
-    robocache.Loader(tmp_path / "c", batch_size=2, delta_timestamps=windows, device="cpu")
-    found = [str(warning.message) for warning in recwarn if ".base: " in str(warning.message)]
-    assert len(found) == warning_text and all(
-        "['delta_state'] of 'delta_state' are relative by their names" in one for one in found
-    )
+    next(robocache.Loader(path, batch_size=4, delta_timestamps=windows, findings=None))
+
+
+def check_refusal(path, facts, conversions, message, option="convert", base="state"):
+    if message is None:
+        open_with(path, facts, conversions, base)
+        return
+    with pytest.raises(robocache.ArgumentError, match=re.escape(message)) as caught:
+        open_with(path, facts, conversions, base)
+    assert str(caught.value).startswith(f"delta_timestamps['{facts.get('action', 'action')}'].{option}: ")
+
+
+def rotate(source, target="rotvec", start=0):
+    return [Rotate(start, source, target)]
+
+
+SE3, JOINTS, STEPS = [Relative("se3")], [Relative("joints")], [StepDelta()]
+ROW = "r00 r01 r02 r10 r11 r12 r20 r21 r22"
+COLUMN = "r00 r10 r20 r01 r11 r21 r02 r12 r22"
+SIX = " ".join(f"rot6d_{k}" for k in range(6))
+IN_DEGREES = Rescale(slice(0, 3), (-180, 180), (-np.pi, np.pi))
+
+
+@pytest.mark.parametrize(
+    ("names", "facts", "conversions", "message"),
+    [
+        # By the names of features.
+        ("x y z qw qx qy qz", {}, SE3, "'quat_wxyz'"),
+        ("x y z qw qx qy qz", {}, [Relative("se3", rotation="quat_wxyz")], None),
+        ("x y z qx qy qz qw", {}, [Relative("mixed")], None),
+        ("x y z q.w q.x q.y q.z", {}, rotate("quat_xyzw", start=3), "'quat_wxyz'"),
+        ("g q[x] q[y] q[z] q[w]", {}, rotate("quat_xyzw", "rot6d_rows", 1) + rotate("rot6d_rows", start=1), None),
+        ("a b c d e f g", {}, SE3, None),
+        ("x y z qw_world qx_world qy_world qz_world", {}, SE3, "'quat_wxyz'"),
+        ("x.left y.left z.left w.left", {}, rotate("quat_wxyz"), "'quat_xyzw'"),
+        ("world_a world_b world_c world_d", {}, rotate("quat_wxyz"), None),
+        ("yaw pitch roll", {}, rotate("euler_xyz"), "axes zyx"),
+        ("euler_z euler_y euler_x", {}, rotate("euler_xyz"), "axes zyx"),
+        ("heading pitch roll", {}, rotate("euler_xyz"), "axes zyx"),
+        ("rx ry rz", {}, rotate("euler_xyz"), None),
+        ("rx ry rz", {}, rotate("rotvec", "euler_xyz"), None),
+        ("roll_deg pitch_deg yaw_deg", {}, rotate("euler_xyz"), "radians, got 'roll_deg'"),
+        ("axis_angle_x axis_angle_y axis_angle_z", {}, rotate("euler_xyz"), "'rotvec'"),
+        ("roll pitch yaw", {}, rotate("rotvec", "euler_xyz"), "Euler angles"),
+        ("yaw pitch roll", {}, rotate("euler_ZYX"), None),
+        ("qx qy qz qw x y z", {}, SE3, "expected"),
+        ("roll pitch yaw x y z", {}, [Relative("se3", rotation="euler_xyz")], "expected"),
+        ("r00 r10 r20 r01 r11 r21", {}, rotate("rot6d_rows", "matrix"), "'rot6d_columns'"),
+        ("r00 r10 r20 r01 r11 r21", {}, rotate("rot6d_columns", "matrix"), None),
+        ("r11 r21 r31 r12 r22 r32", {}, rotate("rot6d_interleaved", "matrix"), "'rot6d_columns'"),
+        ("R_11 R_12 R_13 R_21 R_22 R_23", {}, rotate("rot6d_columns", "matrix"), "'rot6d_rows'"),
+        ("rot[0,0] rot[0,1] rot[1,0] rot[1,1] rot[2,0] rot[2,1]", {}, rotate("rot6d_rows"), "'rot6d_interleaved'"),
+        ("xx yx zx xy yy zy", {}, rotate("rot6d_rows", "matrix"), "'rot6d_columns'"),
+        (ROW, {}, rotate("matrix"), None),
+        (COLUMN, {}, rotate("matrix"), "row after row"),
+        (ROW, {}, rotate("rot6d_rows"), None),
+        (SIX, {}, rotate("rot6d_rows"), None),
+        (SIX, {}, rotate("rotvec", "matrix"), "'rot6d_rows', 'rot6d_columns'"),
+        ("qw qx qy qz", {}, rotate("rotvec", "matrix", 1), "'quat_xyzw' or 'quat_wxyz'"),
+        ("qr qi qj qk", {}, rotate("quat_xyzw", "matrix"), "'quat_wxyz'"),
+        ("controller_rx controller_ry controller_rz", {}, rotate("rotvec", "matrix"), None),
+        ("eefRoll eefPitch eefYaw", {}, rotate("euler_zyx", "matrix"), "axes xyz"),
+        ("j0_deg j1_deg j2_deg", {}, [Relative("joints", angles=[True] * 3)], "expected radians"),
+        ("j0_deg j1_deg j2_deg", {}, [StepDelta(angles=[False] * 3)], None),
+        # By an earlier conversion.
+        ("a b c d e f g", {}, SE3 + rotate("quat_wxyz", start=3), "'quat_xyzw' from feature 3 on"),
+        ("a b c d", {}, rotate("quat_xyzw", "rot6d_rows") + rotate("rot6d_columns"), "'rot6d_rows' from"),
+        # By units.
+        ("roll pitch yaw", {"units": "deg"}, rotate("euler_xyz"), "radians, got 'deg'"),
+        ("roll pitch yaw", {"units": ["rad", "rad", "degrees"]}, rotate("euler_xyz"), "radians, got 'degrees'"),
+        ("roll pitch yaw", {"units": "deg"}, [IN_DEGREES, *rotate("euler_xyz")], None),
+        # By the stream's name.
+        ("a b c d e f g", {"action": "tcp_xyz_wxyz"}, SE3, "'quat_wxyz', as the name of stream 'tcp_xyz_wxyz'"),
+        ("a b c d e f g", {"action": "tcp_xyz_wxyz"}, [Relative("se3", rotation="quat_wxyz")], None),
+        (
+            "a b c d e f g",
+            {"action": "obs.tcpPoseXYZW"},
+            [Relative("se3", rotation="quat_wxyz")],
+            "'quat_xyzw'",
+        ),
+        ("a b c d", {"action": "tcp_xyzw"}, rotate("quat_wxyz"), "'quat_xyzw', as the name"),
+        ("a b c d", {"action": "tcp_xyzw", "attributes": {"rotation": "quat_wxyz"}}, rotate("quat_wxyz"), None),
+        ("a b c", {"action": "tcp_axis_angle"}, rotate("euler_xyz", "quat_xyzw"), "'rotvec', as the name"),
+        ("a b c d e f", {"action": "tcp_6d_pose"}, rotate("euler_xyz", "quat_xyzw", 3), None),
+        ("a b c d", {"action": "tcp_quat"}, rotate("quat_wxyz"), None),
+        ("a b c d", {"action": "wxyz_of_xyzw"}, rotate("quat_wxyz"), None),
+        ("p_wxyz_0 p_wxyz_1 p_wxyz_2 p_wxyz_3", {"action": "log"}, rotate("quat_xyzw"), "'quat_wxyz', as the f"),
+    ],
+)
+def test_conversions_are_checked_by_names_and_units(tmp_path, names, facts, conversions, message):
+    check_refusal(tmp_path / "c", {"names": names, **facts}, conversions, message)
 
 
 @pytest.mark.parametrize(
     ("names", "attributes", "conversions", "message"),
     [
-        (
-            "a b c d",
-            {"rotation_type": "axis_angle"},
-            [Rotate(0, "quat_xyzw", "rotvec")],
-            "expected 'rotvec', as the attribute",
-        ),
-        ("a b c d", {"rotation_type": "quaternion"}, [Rotate(0, "quat_xyzw", "rotvec")], None),
-        (
-            "a b c d",
-            {"rotation": "quat_wxyz"},
-            [Rotate(0, "quat_xyzw", "rotvec")],
-            "'quat_wxyz', as the attribute rotation",
-        ),
-        ("a b c d", {"quaternion_order": "scalar_first"}, [Rotate(0, "quat_xyzw", "rotvec")], "'quat_wxyz'"),
-        ("a b c d", {"quaternion_order": "xyzw"}, [Rotate(0, "quat_xyzw", "rotvec")], None),
-        ("a b c", {"quaternion_order": "xyzw"}, [Rotate(0, "rotvec", "matrix")], None),
-        ("a b c", {"rotation_type": "euler_angles_rpy"}, [Rotate(0, "euler_xyz", "matrix")], None),
-        ("a b c", {"rotation_type": "euler_angles_rpy"}, [Rotate(0, "euler_zyx", "matrix")], "expected 'euler_xyz'"),
-        ("a b c", {"rotation_type": "euler_angles_rpy"}, [Rotate(0, "rotvec", "matrix")], "expected 'euler_xyz'"),
-        ("a b c", {"rotation_type": "axis_angle"}, [Rotate(0, "euler_xyz", "matrix")], "expected 'rotvec'"),
-        ("a b c d e f", {"rotation_type": "rotation_6d"}, [Rotate(0, "rot6d_rows", "matrix")], None),
-        ("a b c d e f", {"rotation_type": "matrix"}, [Rotate(0, "rot6d_rows", "matrix")], "expected 'matrix'"),
-        ("a b c d e f g", {"methods": [[3, 7, "slerp"]]}, [Relative("se3")], None),
-        ("a b c d e f g", {"methods": [[0, 7, "pose"]]}, [Relative("se3")], None),
-        (
-            "a b c d e f g",
-            {"methods": [[0, 4, "slerp"]]},
-            [Relative("se3")],
-            "'quat_xyzw' or 'quat_wxyz' in features 0 to 4",
-        ),
-        ("a b c d e f g", {"methods": [[3, 7, "slerp"]]}, [Rotate(2, "quat_xyzw", "rotvec")], "features 3 to 7"),
+        ("a b c d", {"rotation_type": "axis_angle"}, rotate("quat_xyzw"), "expected 'rotvec', as the attribute"),
+        ("a b c d", {"rotation_type": "quaternion"}, rotate("quat_xyzw"), None),
+        ("a b c d", {"rotation": "quat_wxyz"}, rotate("quat_xyzw"), "'quat_wxyz', as the attribute rotation"),
+        ("a b c d", {"quaternion_order": "scalar_first"}, rotate("quat_xyzw"), "'quat_wxyz'"),
+        ("a b c d", {"quaternion_order": "xyzw"}, rotate("quat_xyzw"), None),
+        ("a b c", {"quaternion_order": "xyzw"}, rotate("rotvec", "matrix"), None),
+        ("a b c", {"rotation_type": "euler_angles_rpy"}, rotate("euler_xyz", "matrix"), None),
+        ("a b c", {"rotation_type": "euler_angles_rpy"}, rotate("euler_zyx", "matrix"), "expected 'euler_xyz'"),
+        ("a b c", {"rotation_type": "euler_angles_rpy"}, rotate("rotvec", "matrix"), "expected 'euler_xyz'"),
+        ("a b c", {"rotation_type": "axis_angle"}, rotate("euler_xyz", "matrix"), "expected 'rotvec'"),
+        ("a b c d e f", {"rotation_type": "rotation_6d"}, rotate("rot6d_rows", "matrix"), None),
+        ("a b c d e f", {"rotation_type": "matrix"}, rotate("rot6d_rows", "matrix"), "expected 'matrix'"),
+        ("a b c d e f g", {"methods": [[3, 7, "slerp"]]}, SE3, None),
+        ("a b c d e f g", {"methods": [[0, 7, "pose"]]}, SE3, None),
+        ("a b c d e f g", {"methods": [[0, 4, "slerp"]]}, SE3, "'quat_xyzw' or 'quat_wxyz' in features 0 to 4"),
+        ("a b c d e f g", {"methods": [[3, 7, "slerp"]]}, rotate("quat_xyzw", start=2), "features 3 to 7"),
         ("a b c d e f", {"methods": [[3, 6, "angle"]]}, [Relative("se3", rotation="rotvec")], "Euler angles"),
         ("a b c d e f", {"methods": [[3, 6, "angle"]]}, [Relative("se3", rotation="euler_xyz")], None),
-        ("a b c d", {"methods": [[0, 4, "slerp"]]}, [Rotate(0, "rotvec", "matrix")], "'quat_xyzw' or 'quat_wxyz'"),
-        ("qx qy qz qw x y z", None, [Relative("se3")], "expected"),
-        ("roll pitch yaw x y z", None, [Relative("se3", rotation="euler_xyz")], "expected"),
-        ("r00 r10 r20 r01 r11 r21", None, [Rotate(0, "rot6d_rows", "matrix")], "'rot6d_columns'"),
-        ("r00 r10 r20 r01 r11 r21", None, [Rotate(0, "rot6d_columns", "matrix")], None),
-        ("r11 r21 r31 r12 r22 r32", None, [Rotate(0, "rot6d_interleaved", "matrix")], "'rot6d_columns'"),
-        ("R_11 R_12 R_13 R_21 R_22 R_23", None, [Rotate(0, "rot6d_columns", "matrix")], "'rot6d_rows'"),
-        (
-            "rot[0,0] rot[0,1] rot[1,0] rot[1,1] rot[2,0] rot[2,1]",
-            None,
-            [Rotate(0, "rot6d_rows", "matrix")],
-            "'rot6d_interleaved'",
-        ),
-        ("xx yx zx xy yy zy", None, [Rotate(0, "rot6d_rows", "matrix")], "'rot6d_columns'"),
-        (ROW, None, [Rotate(0, "matrix", "rotvec")], None),
-        (
-            " ".join(ROW.split()[i] for i in (0, 3, 6, 1, 4, 7, 2, 5, 8)),
-            None,
-            [Rotate(0, "matrix", "rotvec")],
-            "row after row",
-        ),
-        ("r00 r01 r02 r10 r11 r12 r20 r21 r22", None, [Rotate(0, "rot6d_rows", "rotvec")], None),
-        ("rot6d_0 rot6d_1 rot6d_2 rot6d_3 rot6d_4 rot6d_5", None, [Rotate(0, "rot6d_rows", "rotvec")], None),
-        (
-            "rot6d_0 rot6d_1 rot6d_2 rot6d_3 rot6d_4 rot6d_5",
-            None,
-            [Rotate(0, "rotvec", "matrix")],
-            "'rot6d_rows', 'rot6d_columns'",
-        ),
-        ("qw qx qy qz", None, [Rotate(1, "rotvec", "matrix")], "'quat_xyzw' or 'quat_wxyz'"),
-        ("qr qi qj qk", None, [Rotate(0, "quat_xyzw", "matrix")], "'quat_wxyz'"),
-        ("controller_rx controller_ry controller_rz", None, [Rotate(0, "rotvec", "matrix")], None),
-        ("eefRoll eefPitch eefYaw", None, [Rotate(0, "euler_zyx", "matrix")], "axes xyz"),
-        ("a b c d e f g", None, [Relative("se3"), Rotate(3, "quat_wxyz", "rotvec")], "'quat_xyzw' from feature 3 on"),
-        (
-            "a b c d",
-            None,
-            [Rotate(0, "quat_xyzw", "rot6d_rows"), Rotate(0, "rot6d_columns", "rotvec")],
-            "'rot6d_rows' from",
-        ),
-        ("j0_deg j1_deg j2_deg", None, [Relative("joints", angles=[True] * 3)], "expected radians"),
-        ("j0_deg j1_deg j2_deg", None, [StepDelta(angles=[False] * 3)], None),
+        ("a b c d", {"methods": [[0, 4, "slerp"]]}, rotate("rotvec", "matrix"), "'quat_xyzw' or 'quat_wxyz'"),
+        ("a b", {"absolute": True, "control_delta": False, "control_mode": "pd_joint_pos"}, JOINTS, None),
+        ("a b", {"absolute": True, "control_delta": False, "control_mode": "pd_joint_pos"}, STEPS, None),
     ],
 )
 def test_conversions_are_checked_by_the_streams_attributes(tmp_path, names, attributes, conversions, message):
-    path = described(tmp_path / "c", names=names, attributes=attributes)
-    if message is None:
-        opened_with(path, conversions)
-        return
-    with pytest.raises(robocache.ArgumentError, match=re.escape(message)) as caught:
-        opened_with(path, conversions)
-    assert str(caught.value).startswith("delta_timestamps['action'].convert: ")
+    check_refusal(tmp_path / "c", {"names": names, "attributes": attributes}, conversions, message)
+
+
+@pytest.mark.parametrize("conversion", [*JOINTS, *STEPS, Relative("joints", mask=[False, True])])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("absolute", False),
+        ("control_delta", True),
+        ("use_relative_actions", True),
+        ("action_type", "delta"),
+        ("control_mode", "pd_ee_delta_pose"),
+    ],
+)
+def test_a_stream_declared_relative_is_not_made_relative_again(tmp_path, name, value, conversion):
+    message = f"relative already as its attribute {name} = {value!r}"
+    check_refusal(tmp_path / "c", {"names": "a b", "attributes": {name: value}}, [conversion], message)
+
+
+IN_MM = {"names": "a b c d e f g", "units": ["rad"] * 6 + ["m"], "state_units": ["rad"] * 6 + ["mm"]}
 
 
 @pytest.mark.parametrize(
-    ("facts", "conversion", "base", "message"),
+    ("facts", "conversions", "base", "message"),
     [
-        ({"base_names": "x y z qw qx qy qz"}, Relative("se3"), "state", "'quat_wxyz'"),
-        ({"base_names": "x y z qw qx qy qz"}, Relative("se3"), ("state", [0, 1, 2, 4, 5, 6, 3]), None),
-        ({"base_names": "x y z qx qy qz qw"}, Relative("se3"), ("state", [0, 1, 2, 6, 3, 4, 5]), "'quat_wxyz'"),
-        ({"base_names": "x y z qx qy qz qw"}, Relative("se3"), "state", None),
-        (
-            {"units": "rad", "base_units": "deg"},
-            Relative("joints"),
-            "state",
-            "got 'rad' of the key and 'deg' of the base for 'a'",
-        ),
-        ({"units": "rad", "base_units": "deg"}, StepDelta(), "state", "'deg' of the base"),
-        ({"units": "rad", "base_units": "radians"}, Relative("joints"), "state", None),
-        (
-            {"units": ["rad"] * 6 + ["m"], "base_units": ["rad"] * 6 + ["mm"]},
-            Relative("joints"),
-            "state",
-            "'mm' of the base for 'g'",
-        ),
-        (
-            {"units": ["rad"] * 6 + ["m"], "base_units": ["rad"] * 6 + ["mm"]},
-            Relative("joints", mask=[True] * 6 + [False]),
-            "state",
-            None,
-        ),
-        ({"units": "metres", "base_units": "m"}, Relative("joints"), "state", None),
-        ({"units": "rad"}, Relative("joints"), "state", None),
+        ({"state_names": "x y z qw qx qy qz"}, SE3, "state", "'quat_wxyz'"),
+        ({"state_names": "x y z qw qx qy qz"}, SE3, ("state", [0, 1, 2, 4, 5, 6, 3]), None),
+        ({"state_names": "x y z qx qy qz qw"}, SE3, ("state", [0, 1, 2, 6, 3, 4, 5]), "'quat_wxyz'"),
+        ({"state_names": "x y z qx qy qz qw"}, SE3, "state", None),
+        ({"units": "rad", "state_units": "deg"}, JOINTS, "state", "got 'rad' of the key and 'deg' of the base for 'a'"),
+        ({"units": "rad", "state_units": "deg"}, STEPS, "state", "'deg' of the base"),
+        ({"units": "rad", "state_units": "radians"}, JOINTS, "state", None),
+        (IN_MM, JOINTS, "state", "'mm' of the base for 'g'"),
+        (IN_MM, [Relative("joints", mask=[True] * 6 + [False])], "state", None),
+        ({"units": "metres", "state_units": "m"}, JOINTS, "state", None),
+        ({"units": "rad"}, JOINTS, "state", None),
     ],
 )
-def test_the_base_is_checked_by_its_own_names_and_units(tmp_path, facts, conversion, base, message):
-    path = described(tmp_path / "c", names="a b c d e f g", **facts)
-    if message is None:
-        opened_with(path, [conversion], base)
-        return
-    with pytest.raises(robocache.ArgumentError, match=re.escape(message)) as caught:
-        opened_with(path, [conversion], base)
-    assert str(caught.value).startswith("delta_timestamps['action'].base: ")
+def test_the_base_is_checked_by_its_own_names_and_units(tmp_path, facts, conversions, base, message):
+    check_refusal(tmp_path / "c", {"names": "a b c d e f g"} | facts, conversions, message, "base", base)
+
+
+REL, BY_NAME, OTHER, ANGLES, TURNED = "relative already", ".base: ", "is compared with", "shorter way", "no rotation"
+ARM = {"names": "j1 j2 gripper", "state_names": "x y j1 j2"}
+POSE = {"names": "x y z qx qy qz qw"}
+AXES = {"names": "x y z axis_angle_x axis_angle_y axis_angle_z g"}
+YAW = {"names": "yaw x", "attributes": {"methods": [[0, 1, "angle"]]}}
+RELS = {"names": "a b c", "action": "rel_actions"}
+DELTAS = {"names": "a b c", "state": "delta_state"}
+ABSOLUTE = {"attributes": {"absolute": True}}
+POSES = {"names": "a b c d e f g", "attributes": {"methods": [[0, 7, "pose"]]}}
+
+
+def joints(**options):
+    return [Relative("joints", **options)]
+
+
+FIRST_TWO = joints(mask=[True, True, False])
 
 
 @pytest.mark.parametrize(
-    ("base", "mask", "words"),
+    ("facts", "conversions", "base", "kind", "message"),
     [
-        (("state", [0, 1, 0]), [True, True, False], "'j1' is compared with 'x' of 'state', which has 'j1' too"),
-        (("state", [0, 3, 0]), [True, True, False], "'j1' is compared with 'x' of 'state'"),
-        (("state", [2, 1, 0]), [False, True, False], "'j2' is compared with 'y' of 'state'"),
-        (("state", [2, 3, 0]), [True, True, False], None),
-        (("state", [0, 1, 0]), [False, False, True], None),  # the state has no gripper
+        # Only a name says that the action, or its base, is relative.
+        (RELS, JOINTS, "state", REL, "['rel_actions'] are"),
+        (RELS | ABSOLUTE, JOINTS, "state", REL, None),
+        ({"names": "a b c", "action": "action.eefDelta"}, STEPS, "state", REL, "['action.eefDelta'] are"),
+        ({"names": "delta_x delta_y g"}, JOINTS, "state", REL, "['delta_x', 'delta_y'] are"),
+        ({"names": "delta_x y g"}, joints(mask=[False, True, True]), "state", REL, None),
+        ({"names": "a b c", "action": "release"}, JOINTS, "state", REL, None),
+        (DELTAS, JOINTS, "delta_state", BY_NAME, "['delta_state'] of 'delta_state' are relative by"),
+        (DELTAS | ABSOLUTE, JOINTS, "delta_state", BY_NAME, None),
+        ({"names": "a b c"}, JOINTS, "state", BY_NAME, None),
+        # A feature is compared with another one of the state.
+        (ARM, FIRST_TWO, ("state", [0, 1, 0]), OTHER, "'j1' is compared with 'x' of 'state', which has 'j1'"),
+        (ARM, FIRST_TWO, ("state", [0, 3, 0]), OTHER, "'j1' is compared with 'x' of 'state'"),
+        (ARM, joints(mask=[False, True, False]), ("state", [2, 1, 0]), OTHER, "'j2' is compared with 'y' of 'state'"),
+        (ARM, FIRST_TWO, ("state", [2, 3, 0]), OTHER, None),
+        (ARM, joints(mask=[False, False, True]), ("state", [0, 1, 0]), OTHER, None),  # the state has no gripper
+        # Angles and rotations are subtracted as numbers.
+        (YAW, JOINTS, "state", ANGLES, "features [0]"),
+        (YAW, joints(angles=[True, False]), "state", ANGLES, None),
+        (POSE, JOINTS, "state", TURNED, "features [3, 4, 5, 6] are a rotation's"),
+        (POSE, STEPS, "state", TURNED, "features [3, 4, 5, 6] are a rotation's"),
+        (AXES, JOINTS, "state", TURNED, "features [3, 4, 5] are a rotation's"),
+        (POSES, JOINTS, "state", TURNED, "features [3, 4, 5, 6] are a rotation's"),
+        (POSE, joints(mask=[True] * 3 + [False] * 4), "state", TURNED, None),
+        (POSE, SE3, "state", TURNED, None),
+        ({"names": "q0 q1 q2 q3 q4 q5 q6"}, JOINTS, "state", TURNED, None),
     ],
 )
-def test_a_feature_relative_to_another_feature_of_the_state_is_warned_of(tmp_path, recwarn, base, mask, words):
-    with robocache.Writer(tmp_path / "c") as writer:
-        for stream, names in (("state", ["x", "y", "j1", "j2"]), ("action", ["j1", "j2", "gripper"])):
-            writer.stream(stream, names=names)
-        with writer.episode() as episode:
-            for stream, width in (("state", 4), ("action", 3)):
-                episode.append(stream, np.arange(10) * 20_000_000, np.ones((10, width)))
-    relative = Window([0.0, 0.02], convert=[Relative("joints", mask=mask)], base=base)
-    robocache.Loader(
-        tmp_path / "c", batch_size=4, delta_timestamps={"state": Window(), "action": relative}, findings=None
-    )
-    warned = [str(warning.message) for warning in recwarn if "is compared with" in str(warning.message)]
-    assert len(warned) == (words is not None) and all(words in one for one in warned)
+def test_conversions_that_look_wrong_are_warned_of(tmp_path, recwarn, facts, conversions, base, kind, message):
+    open_with(tmp_path / "c", facts, conversions, base)
+    messages = [str(warning.message) for warning in recwarn if kind in str(warning.message)]
+    assert len(messages) == (message is not None) and all(message in one for one in messages)
 
 
-@pytest.mark.parametrize(("angles", "warned"), [(None, True), ([True, False], False)])
-def test_differences_of_angles_without_the_shorter_way_are_warned_of(tmp_path, recwarn, angles, warned):
-    with robocache.Writer(tmp_path / "c") as writer:
-        for stream in ("state", "action"):
-            writer.stream(stream, names=["yaw", "x"], attributes={"methods": [[0, 1, "angle"]]})
-        with writer.episode() as episode:
-            for stream in ("state", "action"):
-                episode.append(stream, np.arange(10) * 20_000_000, np.ones((10, 2)))
-    relative = Window([0.0, 0.02], convert=[Relative("joints", angles=angles)], base="state")
-    robocache.Loader(
-        tmp_path / "c", batch_size=4, delta_timestamps={"state": Window(), "action": relative}, findings=None
-    )
-    said = [str(warning.message) for warning in recwarn if "shorter way" in str(warning.message)]
-    assert len(said) == warned and all("features [0]" in one for one in said)
+def sources_with(folder, attributes):
+    paths = [described(folder / str(i), "a b c d", attributes=facts) for i, facts in enumerate(attributes)]
+    return Mixture([Source(path) for path in paths])
 
 
 @pytest.mark.parametrize(
-    ("names", "attributes", "conversion", "features"),
+    ("names", "values", "message"),
     [
-        ("x y z qx qy qz qw", None, Relative("joints"), "[3, 4, 5, 6]"),
-        ("x y z qx qy qz qw", None, StepDelta(), "[3, 4, 5, 6]"),
-        ("x y z axis_angle_x axis_angle_y axis_angle_z g", None, Relative("joints"), "[3, 4, 5]"),
-        ("a b c d e f g", {"methods": [[0, 7, "pose"]]}, Relative("joints"), "[3, 4, 5, 6]"),
-        ("x y z qx qy qz qw", None, Relative("joints", mask=[True] * 3 + [False] * 4), None),
-        ("x y z qx qy qz qw", None, Relative("se3"), None),
-        ("q0 q1 q2 q3 q4 q5 q6", None, Relative("joints"), None),
+        ("rotation_type", ("quat_xyzw", "quat_wxyz"), "rotation_type = 'quat_xyzw' and 'quat_wxyz'"),
+        ("rotation_type", ("quaternion", "quat_wxyz"), None),
+        ("rotation_type", ("axis_angle", "euler_angles_rpy"), "rotation_type = 'axis_angle' and 'euler_angles_rpy'"),
+        ("rotation_type", ("axis_angle", "rotation_vector"), None),
+        ("rotation_type", ("euler_angles_rpy", "euler_xyz"), None),
+        ("rotation_type", ("euler_angles_rpy", "euler_angles_ypr"), "'euler_angles_rpy' and 'euler_angles_ypr'"),
+        ("absolute", (False, True), "got absolute = False and absolute = True"),
+        ("absolute", (False, False), None),
+        ("control_delta", (False, True), "got control_delta = True and control_delta = False"),
+        ("absolute control_mode", (True, "pd_joint_delta_pos"), "got control_mode = 'pd_joint_delta_pos'"),
     ],
 )
-def test_rotations_subtracted_as_numbers_are_warned_of(tmp_path, recwarn, names, attributes, conversion, features):
-    opened_with(described(tmp_path / "c", names=names, attributes=attributes), [conversion])
-    warned = [str(warning.message) for warning in recwarn if "the result is no rotation; use" in str(warning.message)]
-    assert len(warned) == (features is not None) and all(
-        f"features {features} are a rotation's" in one for one in warned
-    )
-
-
-@pytest.mark.parametrize(
-    ("rotation", "other_rotation", "is_refused"),
-    [
-        ("quat_xyzw", "quat_wxyz", True),
-        ("quaternion", "quat_wxyz", False),
-        ("axis_angle", "euler_angles_rpy", True),
-        ("axis_angle", "rotation_vector", False),
-        ("euler_angles_rpy", "euler_xyz", False),
-        ("euler_angles_rpy", "euler_angles_ypr", True),
-    ],
-)
-def test_sources_with_different_rotations_are_refused(tmp_path, rotation, other_rotation, is_refused):
-    sources = [
-        Source(described(tmp_path / str(i), names="a b c d", attributes={"rotation_type": one}))
-        for i, one in enumerate((rotation, other_rotation))
-    ]
+def test_sources_that_contradict_each_other_are_refused(tmp_path, names, values, message):
+    sources = sources_with(tmp_path, [{name: value} for name, value in zip(2 * names.split(), values, strict=False)])
     options = {"batch_size": 4, "delta_timestamps": {"action": Window()}, "findings": None}
-    if not is_refused:
-        next(robocache.Loader(Mixture(sources), **options))
+    if message is None:
+        next(robocache.Loader(sources, **options))
         return
-    with pytest.raises(
-        robocache.ArgumentError, match=re.escape(f"rotation_type = {rotation!r} and {other_rotation!r}")
-    ):
-        robocache.Loader(Mixture(sources), **options)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "message"),
-    [
-        ({"absolute": False}, {"absolute": True}, "got absolute = False and absolute = True"),
-        ({"absolute": True}, {"control_mode": "pd_joint_delta_pos"}, "got control_mode = 'pd_joint_delta_pos'"),
-        ({"control_delta": False}, {"control_delta": True}, "got control_delta = True and control_delta = False"),
-    ],
-)
-def test_a_relative_and_an_absolute_source_are_refused(one, other, message, tmp_path):
-    sources = [
-        Source(described(tmp_path / str(i), names="a b c d", attributes=each)) for i, each in enumerate((one, other))
-    ]
-    options = {"batch_size": 4, "delta_timestamps": {"action": Window()}, "findings": None}
     with pytest.raises(robocache.ArgumentError, match=re.escape(message)):
-        robocache.Loader(Mixture(sources), **options)
-    for source in sources:
-        next(robocache.Loader(Mixture([source, source]), **options))
+        robocache.Loader(sources, **options)
 
 
 def test_relative_sources_beside_an_undeclared_one_are_warned_of(tmp_path):
-    sources = [
-        Source(described(tmp_path / str(i), names="a b c d", attributes=each))
-        for i, each in enumerate(({"absolute": False}, {}, None))
-    ]
-    options = {"batch_size": 4, "delta_timestamps": {"action": Window()}, "findings": None}
+    sources = sources_with(tmp_path, ({"absolute": False}, {}, None))
     with pytest.warns(robocache.LoaderWarning, match="2 of 3 sources do not say that they are relative"):
-        robocache.Loader(Mixture(sources), **options)
+        robocache.Loader(sources, batch_size=4, delta_timestamps={"action": Window()}, findings=None)
 
 
 def test_other_refusals(tmp_path, rng):
