@@ -1,8 +1,13 @@
-"""One array in each framework and on each device."""
+"""One array in each framework and on each device. Makes `rotations_by_scipy` importable."""
+
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
 class Arrays:

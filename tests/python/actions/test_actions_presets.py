@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.spatial.transform import Rotation
+from rotations_by_scipy import matrices, poses, random_poses
 
 import robocache
 from robocache import actions
@@ -55,58 +55,19 @@ def test_lerobot(rng):
 # ---- GR00T and UMI: inv(T0) T ----
 
 
-def rows_to_matrix(six):
-    a, b = six[..., :3], six[..., 3:]
-    a = a / np.linalg.norm(a, axis=-1, keepdims=True)
-    b = b - (a * b).sum(-1, keepdims=True) * a
-    b = b / np.linalg.norm(b, axis=-1, keepdims=True)
-    return np.stack([a, b, np.cross(a, b)], -2)
-
-
-def homogeneous(p, r):
-    poses = np.zeros((*p.shape[:-1], 4, 4))
-    poses[..., :3, :3], poses[..., :3, 3], poses[..., 3, 3] = r, p, 1
-    return poses
-
-
-def vectors(r):
-    return Rotation.from_matrix(r.reshape(-1, 3, 3)).as_rotvec().reshape(*r.shape[:-2], 3)
-
-
-def random_vectors(rng, shape):
-    turn = Rotation.random(math.prod(shape), rng=rng).as_rotvec().reshape(*shape, 3)
-    return np.concatenate([rng.standard_normal((*shape, 3)), turn], -1)
-
-
-def of_vectors(pose):
-    turn = Rotation.from_rotvec(pose[..., 3:].reshape(-1, 3)).as_matrix().reshape(*pose.shape[:-1], 3, 3)
-    return homogeneous(pose[..., :3], turn)
-
-
-def test_groot_end_effectors(rng):
-    x, state = random_vectors(rng, (4, 16)), random_vectors(rng, (4,))
-    t = np.linalg.inv(of_vectors(state))[:, None] @ of_vectors(x)
-    conversions = presets.groot("relative", "eef", "xyz+rotvec")
+@pytest.mark.parametrize(("name", "rotation"), [("xyz+rotvec", "rotvec"), ("xyz+rot6d", "rot6d_rows")])
+def test_groot_end_effectors(rng, name, rotation):
+    x, state = random_poses(rng, (4, 16), rotation), random_poses(rng, (4,), rotation)
+    t0 = matrices(state, rotation)[:, None]
+    conversions = presets.groot("relative", "eef", name)
     result = convert(x, state, conversions)
-    np.testing.assert_allclose(result, np.concatenate([t[..., :3, 3], vectors(t[..., :3, :3])], -1), atol=1e-9)
-    np.testing.assert_allclose(of_vectors(revert(result, state, conversions)), of_vectors(x), atol=1e-12)
-
-    # 6D as GR00T stores it: the first two rows. A policy's output is noise around it.
-    six, six0 = (
-        np.concatenate([t[..., :3, 3], t[..., :2, :3].reshape(*t.shape[:-2], 6)], -1)
-        for t in (of_vectors(x), of_vectors(state))
-    )
-    conversions = presets.groot("relative", "eef", "xyz+rot6d")
-    result = convert(six, six0, conversions)
+    np.testing.assert_allclose(result, poses(np.linalg.inv(t0) @ matrices(x, rotation), rotation), atol=1e-9)
     np.testing.assert_allclose(
-        result, np.concatenate([t[..., :3, 3], t[..., :2, :3].reshape(4, 16, 6)], -1), atol=1e-12
+        matrices(revert(result, state, conversions), rotation), matrices(x, rotation), atol=1e-12
     )
-    noisy = result + 0.1 * rng.standard_normal(result.shape)
-    want = of_vectors(state)[:, None] @ homogeneous(noisy[..., :3], rows_to_matrix(noisy[..., 3:]))
-    got = revert(noisy, six0, conversions)
-    np.testing.assert_allclose(
-        got, np.concatenate([want[..., :3, 3], want[..., :2, :3].reshape(4, 16, 6)], -1), atol=1e-12
-    )
+    noisy = result + 0.1 * rng.standard_normal(result.shape)  # a policy's output
+    back = matrices(revert(noisy, state, conversions), rotation)
+    np.testing.assert_allclose(back, t0 @ matrices(noisy, rotation), atol=1e-12)
 
 
 def test_groot_joints_and_unchanged_features(rng):
@@ -128,22 +89,20 @@ def test_groot_joints_and_unchanged_features(rng):
 
 @pytest.mark.parametrize("pose_repr", ["relative", "abs"])
 def test_umi(rng, pose_repr):
-    x, state = random_vectors(rng, (4, 16)), random_vectors(rng, (4,))
-    t = of_vectors(x) if pose_repr == "abs" else np.linalg.inv(of_vectors(state))[:, None] @ of_vectors(x)
-    want = np.concatenate([t[..., :3, 3], t[..., :2, :3].reshape(4, 16, 6)], -1)
+    x, state = random_poses(rng, (4, 16), "rotvec"), random_poses(rng, (4,), "rotvec")
+    t0 = np.eye(4) if pose_repr == "abs" else matrices(state, "rotvec")[:, None]
     conversions = presets.umi(pose_repr, rotation="rotvec")
     result = convert(x, state, conversions)
-    np.testing.assert_allclose(result, want, atol=1e-12)
+    np.testing.assert_allclose(result, poses(np.linalg.inv(t0) @ matrices(x, "rotvec"), "rot6d_rows"), atol=1e-12)
     noisy = result + 0.1 * rng.standard_normal(result.shape)
-    back = homogeneous(noisy[..., :3], rows_to_matrix(noisy[..., 3:]))
-    back = back if pose_repr == "abs" else of_vectors(state)[:, None] @ back
-    np.testing.assert_allclose(of_vectors(revert(noisy, state, conversions)), back, atol=1e-12)
+    back = matrices(revert(noisy, state, conversions), "rotvec")
+    np.testing.assert_allclose(back, t0 @ matrices(noisy, "rot6d_rows"), atol=1e-12)
 
 
 def test_umis_rel_is_a_preset_of_its_own(rng):
-    x, state = random_vectors(rng, (1, 5)), random_vectors(rng, (1,))
-    t, t0 = of_vectors(x), of_vectors(state)[:, None]
-    result = of_vectors(convert(x, state, [Relative("base_frame", rotation="rotvec")]))
+    x, state = random_poses(rng, (1, 5), "rotvec"), random_poses(rng, (1,), "rotvec")
+    t, t0 = matrices(x, "rotvec"), matrices(state, "rotvec")[:, None]
+    result = matrices(convert(x, state, [Relative("base_frame", rotation="rotvec")]), "rotvec")
     np.testing.assert_allclose(result[..., :3, 3], t[..., :3, 3] - t0[..., :3, 3], atol=1e-12)
     np.testing.assert_allclose(result[..., :3, :3], t[..., :3, :3] @ np.linalg.inv(t0[..., :3, :3]), atol=1e-12)
     with pytest.raises(robocache.ArgumentError, match="pose_repr: expected 'relative' or 'abs', got 'rel'"):
@@ -187,7 +146,7 @@ def test_openvlas_libero_gripper_and_its_inverse(rng):
 
 
 def test_a_list_is_undone_in_reverse(arrays, rng):
-    x, state = random_vectors(rng, (3, 5)), random_vectors(rng, (3,))
+    x, state = random_poses(rng, (3, 5), "rotvec"), random_poses(rng, (3,), "rotvec")
     gripper = rng.uniform(0, 1, (3, 5, 1))
     x, state = np.concatenate([x, gripper], -1), np.concatenate([state, gripper[:, 0]], -1)
     conversions = [
@@ -201,7 +160,7 @@ def test_a_list_is_undone_in_reverse(arrays, rng):
     np.testing.assert_allclose(arrays.numpy(result)[..., 9], 1 - 2 * gripper[..., 0], atol=1e-15)
     back = arrays.numpy(revert(result, arrays(state), conversions))
     np.testing.assert_allclose(back[..., [0, 1, 2, 6]], x[..., [0, 1, 2, 6]], atol=1e-12)
-    np.testing.assert_allclose(of_vectors(back[..., :6]), of_vectors(x[..., :6]), atol=1e-12)
+    np.testing.assert_allclose(matrices(back[..., :6], "rotvec"), matrices(x[..., :6], "rotvec"), atol=1e-12)
 
 
 def test_steps_in_a_list(rng):

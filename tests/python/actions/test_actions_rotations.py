@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as numpy_arrays
+from rotations_by_scipy import as_rotation, by_scipy
 from scipy.spatial.transform import Rotation
 
 import robocache
@@ -18,42 +19,6 @@ AXES = ["".join(axes) for axes in itertools.product("xyz", repeat=3) if axes[0] 
 EULER = [f"euler_{cased}" for axes in AXES for cased in (axes, axes.upper())]
 PLAIN = ["quat_xyzw", "quat_wxyz", "matrix", "rot6d_rows", "rot6d_columns", "rot6d_interleaved", "rotvec"]
 SOME = [*PLAIN, "euler_xyz", "euler_XYZ", "euler_ZXZ"]
-
-
-def by_scipy(rotation, name):
-    """[N, n] of N rotations."""
-    m = rotation.as_matrix()
-    if name == "matrix":
-        return m.reshape(-1, 9)
-    if name == "rot6d_rows":
-        return np.concatenate([m[:, 0, :], m[:, 1, :]], -1)
-    if name == "rot6d_columns":
-        return np.concatenate([m[:, :, 0], m[:, :, 1]], -1)
-    if name == "rot6d_interleaved":
-        return np.stack([m[:, 0, 0], m[:, 0, 1], m[:, 1, 0], m[:, 1, 1], m[:, 2, 0], m[:, 2, 1]], -1)
-    if name == "rotvec":
-        return rotation.as_rotvec()
-    if name.startswith("euler_"):
-        return rotation.as_euler(name.removeprefix("euler_"))
-    q = rotation.as_quat(canonical=True)
-    return q if name == "quat_xyzw" else q[:, [3, 0, 1, 2]]
-
-
-def as_rotation(x, name):
-    """The rotations that scipy reads from numbers [N, n] of a representation; 6D is read by Gram-Schmidt."""
-    if name == "matrix":
-        return Rotation.from_matrix(x.reshape(-1, 3, 3))
-    if name.startswith("rot6d"):
-        a, b = (x[:, 0::2], x[:, 1::2]) if name == "rot6d_interleaved" else (x[:, :3], x[:, 3:])
-        a = a / np.linalg.norm(a, axis=-1, keepdims=True)
-        b = b - (a * b).sum(-1, keepdims=True) * a
-        b = b / np.linalg.norm(b, axis=-1, keepdims=True)
-        return Rotation.from_matrix(np.stack([a, b, np.cross(a, b)], -2 if name == "rot6d_rows" else -1))
-    if name == "rotvec":
-        return Rotation.from_rotvec(x)
-    if name.startswith("euler_"):
-        return Rotation.from_euler(name.removeprefix("euler_"), x)
-    return Rotation.from_quat(x if name == "quat_xyzw" else x[:, [1, 2, 3, 0]])
 
 
 def angle_between(a, b):
