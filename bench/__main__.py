@@ -1,9 +1,7 @@
 """Runs every benchmark in turn, or the named ones, and then renders the pages. Unless named, the sweep and the shapes run only
 with a GPU, and lerobot_batches, lerobot_train and ros2, which need their own environments, do not run.
 
-python -m bench [resample] [fuse] [voxelize] [tsdf] [images] [lerobot_batches] [videos] [sweep] [shapes] [loader]
-                [loader_one_clock] [lerobot_train] [residency] [ranks] [episodes] [actions] [live] [ros2]
-                [statistics_of_windows] [ingest] [options of the benchmarks]
+python -m bench [NAME ...] [options of the benchmarks]      # the names are the keys of TITLES in bench/render.py
 """
 
 import runpy
@@ -13,41 +11,17 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).resolve().parent
-BENCHES = [
-    "resample",
-    "fuse",
-    "voxelize",
-    "tsdf",
-    "images",
-    "lerobot_batches",
-    "videos",
-    "sweep",
-    "shapes",
-    "loader",
-    "loader_one_clock",
-    "lerobot_train",
-    "residency",
-    "ranks",
-    "episodes",
-    "actions",
-    "live",
-    "ros2",
-    "statistics_of_windows",
-    "ingest",
-]
+sys.path.insert(0, str(HERE))
+from render import TITLES  # noqa: E402
+
+BENCHES = list(TITLES)
+ONLY_BY_NAME = {"lerobot_batches", "lerobot_train", "ros2"}
 
 
 def main() -> int:
-    sys.path.insert(0, str(HERE))
+    left_out = ONLY_BY_NAME | (set() if torch.cuda.is_available() else {"sweep", "shapes"})
     names = [argument for argument in sys.argv[1:] if argument in BENCHES]
-    if not names:
-        left_out = {
-            "lerobot_batches",
-            "lerobot_train",
-            "ros2",
-            *([] if torch.cuda.is_available() else ["sweep", "shapes"]),
-        }
-        names = [name for name in BENCHES if name not in left_out]
+    names = names or [name for name in BENCHES if name not in left_out]
     options = [argument for argument in sys.argv[1:] if argument not in BENCHES]
     if "--help" in options or "-h" in options:
         print(__doc__)

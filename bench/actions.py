@@ -8,9 +8,7 @@ processes as threads. Each makes the same batch, which is compared with ours bef
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from measure import endless
-from record import Report, arguments
+from record import Report, arguments, temporary_folder
 from scipy.spatial.transform import Rotation
 
 import robocache
@@ -45,8 +43,8 @@ class Samples(torch.utils.data.Dataset):
         episode, t = divmod(index, ROWS)
         rows = episode * ROWS + np.minimum(t + np.arange(self.horizon), ROWS - 1)
         state, chunk = self.state[index], self.action[rows]
-        made = self.transform(state, chunk)
-        return {"state": state, "action": ((made - MEAN) / STD).astype(np.float32)}
+        converted = self.transform(state, chunk)
+        return {"state": state, "action": ((converted - MEAN) / STD).astype(np.float32)}
 
 
 def joints(mask: np.ndarray, state: np.ndarray, chunk: np.ndarray) -> np.ndarray:
@@ -62,10 +60,10 @@ def matrices(pose: np.ndarray) -> np.ndarray:
     a = a / np.linalg.norm(a, axis=-1, keepdims=True)
     b = b - (a * b).sum(-1, keepdims=True) * a
     b = b / np.linalg.norm(b, axis=-1, keepdims=True)
-    made = np.tile(np.eye(4), (*pose.shape[:-1], 1, 1))
-    made[..., :3, :3] = np.stack([a, b, np.cross(a, b)], -2)
-    made[..., :3, 3] = pose[..., :3]
-    return made
+    result = np.tile(np.eye(4), (*pose.shape[:-1], 1, 1))
+    result[..., :3, :3] = np.stack([a, b, np.cross(a, b)], -2)
+    result[..., :3, 3] = pose[..., :3]
+    return result
 
 
 def end_effectors(state: np.ndarray, chunk: np.ndarray) -> np.ndarray:
@@ -120,9 +118,9 @@ def run_case(
         findings=None,
     )
     samples = Samples(state, action, horizon, transform)
-    some = list(range(0, len(samples), len(samples) // BATCH))[:BATCH]
-    want = np.stack([samples[i]["action"] for i in some])
-    np.testing.assert_allclose(ours.gather(some)["action"].cpu().numpy(), want, atol=2e-5)
+    indices = list(range(0, len(samples), len(samples) // BATCH))[:BATCH]
+    expected = np.stack([samples[i]["action"] for i in indices])
+    np.testing.assert_allclose(ours.gather(indices)["action"].cpu().numpy(), expected, atol=2e-5)
     theirs = torch.utils.data.DataLoader(
         samples, BATCH, shuffle=True, num_workers=options.threads, persistent_workers=True, drop_last=True
     )
@@ -148,13 +146,10 @@ def main() -> int:
         "GR00T": (*eef, 16, end_effectors, actions.presets.groot("relative", "eef", "xyz+rot6d")),
         "LeRobot": (*one, 50, partial(joints, arm), [actions.Relative("joints", mask=arm.tolist())]),
     }
-    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
-    try:
-        for name, given in cases.items():
-            parameters = {"batch": BATCH, "steps": given[2], "features": given[1].shape[-1]}
-            report.run(name, parameters, partial(run_case, folder, name, *given, options))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with temporary_folder() as folder:
+        for name, case in cases.items():
+            parameters = {"batch": BATCH, "steps": case[2], "features": case[1].shape[-1]}
+            report.run(name, parameters, partial(run_case, folder, name, *case, options))
     return int(report.failed)
 
 

@@ -9,16 +9,14 @@ one episode was opened and a loader started before, to load the library and the 
 from __future__ import annotations
 
 import json
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from record import Report, arguments
+from record import Report, arguments, temporary_folder
 
 import robocache
 
@@ -69,11 +67,11 @@ def run_case(folder: Path, episodes: int, device: str, threads: int, rounds: int
     write_cache(folder / "few", 1)
     write_cache(folder / "many", episodes)
     command = [sys.executable, "-c", PROGRAM, str(folder / "few"), str(folder / "many"), device, str(threads)]
-    found = []
+    results = []
     for _ in range(rounds):
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        found.append(json.loads(done.stdout))
-    case["figures"] = {measure: statistics.median(one[measure] for one in found) for measure in found[0]}
+        results.append(json.loads(done.stdout))
+    case["figures"] = {measure: statistics.median(result[measure] for result in results) for measure in results[0]}
     print(f"  {case['figures']}", flush=True)
 
 
@@ -81,12 +79,9 @@ def main() -> int:
     options = arguments(__doc__.splitlines()[0]).parse_args()
     episodes, rounds = (2_000, 1) if options.quick else (EPISODES, 3)
     report = Report("episodes", options, PREDICTED, AIMS)
-    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
-    try:
+    with temporary_folder() as folder:
         work = partial(run_case, folder, episodes, options.device, options.threads, rounds)
         report.run(f"{episodes:,} episodes", {"episodes": episodes, "rows": 2, "streams": 2}, work)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return int(report.failed)
 
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,14 +23,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from contest import OURS, contest, largest_error_over_bound
-from measure import copy_timers, endless, link_timers, median_us, queued_timer, rotations, wait_for_device
+from contest import OURS, compare_with_copies, contest, largest_error_over_bound
+from measure import batch_us, copy_timers, endless, link_timers, median_us, queued_timer, rotations, shortest
 from peers import loader_images
 from peers.libjpeg_turbo import Decoder
 from peers.read_frames import Reader
 from PIL import Image
-from record import Report, arguments
-from residency import STEP_MS, Step, batch_us, shortest, steps_us
+from record import Report, arguments, temporary_folder
+from residency import STEP_MS, Step, steps_us
 from robocache.ops.decode_jpeg import ResidentJpegs
 
 import robocache
@@ -151,12 +149,12 @@ class Files:
 
     def loader(self, encoded: robocache.frames.Encoded) -> robocache.Loader:
         """Returns a loader of this batch, again and again in the same order."""
-        with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
-            with robocache.Writer(Path(folder) / "cache") as writer, writer.episode() as episode:
+        with temporary_folder() as folder:
+            with robocache.Writer(folder / "cache") as writer, writer.episode() as episode:
                 files = [file.numpy().tobytes() for file in self.each]
                 episode.append("camera", np.arange(len(files)) * 33_000_000, files)
             return robocache.Loader(
-                robocache.open(Path(folder) / "cache"),
+                robocache.open(folder / "cache"),
                 batch_size=len(self.each),
                 delta_timestamps={"camera": None},
                 memory=robocache.Memory(residency="device", prefetch=0, reuse_buffers=True),
@@ -228,9 +226,9 @@ class Frames:
         self.rows = torch.randperm(case.batch, generator=torch.Generator().manual_seed(seed)).to(device)
         self.crop, self.seed = case.crop, seed
         row, column = torch.meshgrid(*[torch.arange(case.size, dtype=torch.int16).to(torch.uint8)] * 2, indexing="ij")
-        places = torch.stack([row, column, column], -1)[None].repeat(case.batch, 1, 1, 1).to(device)
+        coordinates = torch.stack([row, column, column], -1)[None].repeat(case.batch, 1, 1, 1).to(device)
         crop = (case.crop, case.crop)
-        cropped = robocache.image_batch(places, self.rows, crop=crop, seed=seed, dtype="uint8", layout="hwc")
+        cropped = robocache.image_batch(coordinates, self.rows, crop=crop, seed=seed, dtype="uint8", layout="hwc")
         self.corners = cropped[:, 0, 0, :2].long()
         self.dtype = torch.bfloat16 if device == "cuda" else torch.float32
         self.options = robocache.ImageOptions(crop=crop, mean="imagenet", std="imagenet", dtype=self.dtype)
@@ -261,7 +259,7 @@ def run_case(case: Case, device: str, quick: bool, threads: int, filled: dict) -
     peers: dict[str, Callable] = {}
     if case.crop is None:
         first = Files(case, device, seed=0)
-        made, verify = Files, same_pixels
+        make_input, verify = Files, same_pixels
         ours = decode_on_device if device == "cuda" else decode_to_floats if case.floats else decode
         filled["bytes"] = len(first.blobs) + case.batch * case.size**2 * 3 * (4 if case.floats else 1)
         filled["bytes_a_frame"] = len(first.blobs) / case.batch
@@ -274,7 +272,7 @@ def run_case(case: Case, device: str, quick: bool, threads: int, filled: dict) -
         peers["Pillow, on threads"] = partial(by_pillow, pool.map)
         waiting = set(peers)
     else:
-        made, ours, waiting = Frames, batch, set()
+        make_input, ours, waiting = Frames, batch, set()
         first = Frames(case, device, seed=0)
         filled["bytes"] = case.batch * case.crop**2 * 3 * (1 + first.dtype.itemsize)
         verify = partial(largest_error_over_bound, largest=1 / min(STD))
@@ -282,10 +280,10 @@ def run_case(case: Case, device: str, quick: bool, threads: int, filled: dict) -
         if not quick:
             peers["torch.compile"] = partial(by_torch, torch.compile(torch_batch, dynamic=False))
     count = 2 if quick else rotations(filled["bytes"], device, most=64)
-    inputs = [(first,), *((made(case, device, seed),) for seed in range(1, count))]
+    inputs = [(first,), *((make_input(case, device, seed),) for seed in range(1, count))]
     contest(filled, inputs, ours, peers, verify, device, quick, waiting, count=max(10, min(100, 4096 // case.batch)))
-    mine = filled["contenders"][OURS]
-    mine["frames_per_s"] = case.batch / mine["gpu_us" if device == "cuda" else "wall_us"] * 1e6
+    measured = filled["contenders"][OURS]
+    measured["frames_per_s"] = case.batch / measured["gpu_us" if device == "cuda" else "wall_us"] * 1e6
     if TURBO in filled["contenders"]:
         filled["share_of_libjpeg_turbo"] = filled["faster_than"][TURBO]
 
@@ -306,9 +304,9 @@ class Recording:
                 episode.append(name, self.time_ns, rng.standard_normal((rows, FEATURES), np.float32))
             for camera in range(2):
                 encoded = robocache.frames.encode(pictures(min(rows, 1024), size, seed=camera), quality=95)
-                blobs, places = encoded.data.tobytes(), encoded.offsets
-                which = rng.permutation(rows) % (len(places) - 1)
-                files = [blobs[places[i] : places[i + 1]] for i in which]
+                blobs, offsets = encoded.data.tobytes(), encoded.offsets
+                pictures_of_rows = rng.permutation(rows) % (len(offsets) - 1)
+                files = [blobs[offsets[i] : offsets[i + 1]] for i in pictures_of_rows]
                 episode.append(f"camera_{camera}", self.time_ns, files)
         self.dataset = robocache.open(folder)
         self.frame_bytes = int(self.dataset.streams["camera_0"].values.offsets[-1]) / rows
@@ -331,7 +329,7 @@ class Recording:
     def rows(self, cameras: int) -> loader_images.Rows:
         return loader_images.Rows(self.folder, [f"camera_{i}" for i in range(cameras)], CHUNK, MEAN, STD)
 
-    def of(self, batch: dict[str, torch.Tensor]) -> np.ndarray:
+    def rows_of(self, batch: dict[str, torch.Tensor]) -> np.ndarray:
         return np.searchsorted(self.time_ns, batch["time_ns"].cpu().numpy())
 
     def drop(self) -> None:
@@ -355,7 +353,7 @@ def run_to_batch(recording: Recording, tier: str, threads: int, quick: bool, rep
         endless(recording.loader("cpu", "device", size, 1, windows={"camera_0": None}, images={"crop": (crop, crop)}))
     )
     if not torch.equal(next(batches)["camera_0"].cpu(), check["camera_0"]):
-        raise AssertionError("its pixels differ from the CPU's")
+        raise AssertionError("the pixels differ from those of the CPU")
     case["bytes_read"] = int(size * recording.frame_bytes)
     case["bytes"] = case["bytes_read"] + size * 3 * crop**2 * 2
     case["contenders"], case["failures"] = {OURS: {}}, {}
@@ -402,9 +400,9 @@ def run_to_batch(recording: Recording, tier: str, threads: int, quick: bool, rep
 def verify(ours: dict[str, torch.Tensor], recording: Recording, cameras: int) -> dict:
     """Compares a peer's samples with the batch's first rows, within the bound of rounding."""
     rows = recording.rows(cameras)
-    theirs = loader_images.collate([rows[row] for row in recording.of(ours)[:16]])
-    found = [largest_error_over_bound(ours[key][:16].cpu(), x, largest=8.0) for key, x in theirs.items()]
-    return max(found, key=lambda one: one["largest_error_over_bound"])
+    theirs = loader_images.collate([rows[row] for row in recording.rows_of(ours)[:16]])
+    errors = [largest_error_over_bound(ours[key][:16].cpu(), x, largest=8.0) for key, x in theirs.items()]
+    return max(errors, key=lambda error: error["largest_error_over_bound"])
 
 
 def run_batches(
@@ -419,9 +417,8 @@ def run_batches(
     case["bytes"] = int(sum(x.nbytes for x in ours.values()) + batch_size * cameras * recording.frame_bytes)
     peer = f"torch DataLoader, {workers} workers"
     seconds = 0.2 if quick else 1.0
-    ahead = (
-        len(loader) if tier == "decoded" and device == "cpu" else 4
-    )  # on the CPU frames are decoded when they are first drawn
+    # On the CPU, frames are decoded when they are first drawn.
+    ahead = len(loader) if tier == "decoded" and device == "cpu" else 4
     taken = {
         OURS: statistics.median(batch_us(batches, ahead, 1 << 30, seconds, device) for _ in range(1 if quick else 3))
     }
@@ -439,11 +436,9 @@ def run_batches(
             "samples_per_s": batch_size / us * 1e6,
             "frames_per_s": batch_size * cameras / us * 1e6,
         }
-    case["copies_us"] = median_us(copy_timers(case["bytes"], device, sets=2 if quick else None), 5, seconds=0.2)
-    case["floor_us"] = shortest(case["copies_us"], "copy")
-    case["times_the_copy"] = taken[OURS] / case["floor_us"]
     case["faster_than"] = {peer: taken[peer] / taken[OURS]}
-    print(f"  {case['times_the_copy']:.2f} times the copy; faster than {case['faster_than']}", flush=True)
+    copies = median_us(copy_timers(case["bytes"], device, sets=2 if quick else None), 5, seconds=0.2)
+    compare_with_copies(case, taken[OURS], copies)
 
 
 def run_step(recording: Recording, tier: str, quick: bool, case: dict) -> None:
@@ -478,8 +473,7 @@ def main() -> int:
         work = partial(run_case, case, options.device, quick, options.threads)
         report.run(case.name, case.parameters(), work)
 
-    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
-    try:
+    with temporary_folder() as folder:
         recording = Recording(folder / "cache", options.rows, 48 if quick else 224)
         report.content["bytes_a_frame"] = recording.frame_bytes
         parameters = {"rows": options.rows, "height": recording.size, "bytes_a_frame": recording.frame_bytes}
@@ -497,9 +491,6 @@ def main() -> int:
         if cuda:
             for tier in TIERS:
                 report.run(f"a step, {tier}", parameters, partial(run_step, recording, tier, quick))
-    finally:
-        wait_for_device()
-        shutil.rmtree(folder, ignore_errors=True)
     return int(report.failed)
 
 

@@ -15,7 +15,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 import sources
-from record import Report, arguments
+from record import Report, arguments, temporary_folder
 
 import robocache
 
@@ -107,8 +106,8 @@ with open("/proc/self/status") as status:
 
 def timed(work: Callable[[], object]) -> tuple[float, object]:
     start = time.perf_counter()
-    done = work()
-    return time.perf_counter() - start, done
+    result = work()
+    return time.perf_counter() - start, result
 
 
 def write_durably(path: Path, size: int) -> None:
@@ -122,8 +121,7 @@ def write_durably(path: Path, size: int) -> None:
 
 
 def run_case(case: Case, rows: int, rounds: int, threads: int, with_memory: bool, filled: dict) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
-    try:
+    with temporary_folder() as folder:
         (folder / "source").mkdir()
         source = case.write(folder / "source", rows)
         cache = folder / "cache"
@@ -137,8 +135,8 @@ def run_case(case: Case, rows: int, rounds: int, threads: int, with_memory: bool
             writing_s, _ = timed(partial(write_durably, folder / "written", size))
             if report.skipped or report.rows.get(source.stream) != read:
                 raise AssertionError(f"the library read {read} rows of {source.stream}, ingest reports {report.rows}")
-            for seconds, of in zip((library_s, ingest_s, doctor_s, writing_s), taken.values(), strict=True):
-                of.append(seconds)
+            for seconds, times in zip((library_s, ingest_s, doctor_s, writing_s), taken.values(), strict=True):
+                times.append(seconds)
         library_s, ingest_s, doctor_s, writing_s = (statistics.median(seconds) for seconds in taken.values())
         filled["bytes"] = source.bytes
         filled["taken_s"] = taken
@@ -158,8 +156,6 @@ def run_case(case: Case, rows: int, rounds: int, threads: int, with_memory: bool
             filled["figures"]["peak_bytes"] = int(peak)
         if source.decode is not None:
             filled["figures"]["share_of_decoding"] = timed(source.decode)[0] / ingest_s
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     print("  " + ", ".join(f"{name} {value:.3g}" for name, value in filled["figures"].items()), flush=True)
 
 

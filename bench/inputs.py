@@ -13,13 +13,13 @@ import robocache
 # The smallest unit that memory transfers: a sector on a GPU, a cache line on a CPU.
 SECTOR_BYTES = {"cuda": 32, "cpu": 64}
 EPOCH_NS = 1_700_000_000 * 10**9
+JITTER = 0.2  # the most periods between a row of a cache and its tick
 SPAN_NS = 10**9  # every clock spans one second, over which `make_targets` is even
 
 
 def write_cache(path: Path, streams: dict[str, tuple[float, int, str]], episodes: int, seconds: float) -> None:
-    """Writes a cache of streams {name: (Hz, features, dtype)}, with samples up to 0.2 periods off their ticks. Rows are
-    drawn from a stock, since new random numbers would take longer than the writing. The stock is so large that neighbours and
-    episodes differ."""
+    """Writes a cache of streams {name: (Hz, features, dtype)}. Rows are drawn from a stock, since new random numbers would take
+    longer than the writing. The stock is so large that neighbours and episodes differ."""
     rng = np.random.default_rng(0)
     stock = {}
     for name, (rate, features, dtype) in streams.items():
@@ -31,7 +31,7 @@ def write_cache(path: Path, streams: dict[str, tuple[float, int, str]], episodes
                 for name, (rate, _, _) in streams.items():
                     rows = len(stock[name]) // 5
                     begin = int(rng.integers(0, 4 * rows + 1))
-                    ticks = (np.arange(rows) + rng.uniform(-0.2, 0.2, rows)) * (1e9 / rate)
+                    ticks = (np.arange(rows) + rng.uniform(-JITTER, JITTER, rows)) * (1e9 / rate)
                     time_ns = EPOCH_NS + number * 10**12 + ticks.astype(np.int64)
                     episode.append(name, time_ns, stock[name][begin : begin + rows])
 

@@ -13,9 +13,7 @@ torchcodec out.
 from __future__ import annotations
 
 import os
-import shutil
 import statistics
-import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -23,9 +21,8 @@ import numpy as np
 import torch
 from contest import OURS
 from linked_lerobot import link_as_v3
-from measure import endless, wait_for_device
-from record import Report, arguments
-from residency import batch_us
+from measure import batch_us, endless
+from record import Report, arguments, temporary_folder
 
 import robocache
 
@@ -40,9 +37,9 @@ PREDICTED = {"cpu": {"device": 20.0, "decoded": 60.0}, "cuda": {"device": 300.0,
 class Source:
     """A dataset of version 2 as v3.0 with linked videos, and robocache's cache of it."""
 
-    def __init__(self, folder: Path, of: Path, jobs: int) -> None:
+    def __init__(self, folder: Path, dataset: Path, jobs: int) -> None:
         self.root, self.cameras = folder / "source", ["observation.images.first", "observation.images.second"]
-        self.fps, self.starts = link_as_v3(self.root, of, self.cameras)
+        self.fps, self.starts = link_as_v3(self.root, dataset, self.cameras)
         robocache.ingest(self.root, folder / "cache", jobs=jobs, follow_links=True)
         self.dataset = robocache.open(folder / "cache")
 
@@ -186,17 +183,13 @@ def main() -> int:
         if tier in PREDICTED[options.device]
     }
     report = Report("lerobot_batches", options, predicted, aims)
-    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
-    try:
+    with temporary_folder() as folder:
         source = Source(folder, options.source, max(1, options.threads))
         report.content["source"] = options.source.name
         known: dict = {}
         for name, (tier, batch, cameras) in names.items():
             work = partial(run_batches, source, tier, batch, cameras, options, known, options.backends)
             report.run(name, {"batch": batch, "cameras": cameras, "workers": options.workers}, work)
-    finally:
-        wait_for_device()
-        shutil.rmtree(folder, ignore_errors=True)
     return int(report.failed)
 
 

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from record import Report, arguments
+from record import Report, arguments, temporary_folder
 
 FEATURES = {"observation.state": 14, "observation.environment_state": 6, "action": 14}
 FPS = 50
@@ -59,9 +59,9 @@ def train(root: str, ours: str, batch_size: str, workers: str, steps: str, threa
     began = []
     update_policy = trainer.update_policy
 
-    def timed(*given, **options):
+    def timed(*arguments, **options):
         began.append(time.perf_counter())
-        return update_policy(*given, **options)
+        return update_policy(*arguments, **options)
 
     trainer.update_policy = timed
     policy = "type=act device=cpu push_to_hub=false dim_model=32 n_heads=2 dim_feedforward=32 n_encoder_layers=1 "
@@ -98,21 +98,21 @@ def step_s(root: Path, ours: bool, batch_size: int, workers: int, steps: int, th
 
 def run_case(root: Path, batch_size: int, quick: bool, threads: int, case: dict) -> None:
     steps = WARM_UP + (10 if quick else 200)
-    of = {
+    step_s_by_workers = {
         "LeRobot's own" if not ours else "robocache": {
             workers: step_s(root, ours, batch_size, workers, steps, threads) for workers in (0, threads)
         }
         for ours in (True, False)
     }
-    case["step_s_by_workers"] = of
-    ours, theirs = (min(of[name].values()) for name in ("robocache", "LeRobot's own"))
+    case["step_s_by_workers"] = step_s_by_workers
+    ours, theirs = (min(step_s_by_workers[name].values()) for name in ("robocache", "LeRobot's own"))
     case["figures"] = {
         "trained_samples_per_s": batch_size / ours,
         "lerobot_samples_per_s": batch_size / theirs,
         "times_lerobot": theirs / ours,
     }
     case["faster_than"] = {"LeRobot's own": theirs / ours}
-    print(f"  {of}", flush=True)
+    print(f"  {step_s_by_workers}", flush=True)
 
 
 def main() -> int:
@@ -122,9 +122,9 @@ def main() -> int:
         return 0
     options.device = "cpu"
     report = Report("lerobot_train", options, {}, AIMS)
-    with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
+    with temporary_folder() as folder:
         os.environ["HF_HOME"] = os.environ["XDG_CACHE_HOME"] = folder
-        root = Path(folder) / "low"
+        root = folder / "low"
         write(root, *((2, 120) if options.quick else (50, 200)))
         for batch_size in BATCH_SIZES[:1] if options.quick else BATCH_SIZES:
             parameters = {"batch_size": batch_size, "features": FEATURES, "fps": FPS, "policy": "ACT"}

@@ -13,18 +13,18 @@ import pyarrow.parquet as pq
 NUMBERS = ["observation.state", "action"]
 
 
-def link_as_v3(root: Path, of: Path, cameras: list[str], repeats: int = 1) -> tuple[float, np.ndarray]:
-    """Writes the episodes of `of` that have a video, `repeats` times in a row. Each of `cameras` is a copy of its first camera.
+def link_as_v3(root: Path, source: Path, cameras: list[str], repeats: int = 1) -> tuple[float, np.ndarray]:
+    """Writes the episodes of `source` that have a video, `repeats` times in a row. Each of `cameras` is a copy of its first camera.
 
     Returns the frames per second, and the first row of each episode.
     """
-    info = json.loads((of / "meta/info.json").read_text())
+    info = json.loads((source / "meta/info.json").read_text())
     fps = info["fps"]
-    folder = sorted((of / "videos/chunk-000").iterdir())[0]
+    folder = sorted((source / "videos/chunk-000").iterdir())[0]
     videos = sorted(folder.glob("*.mp4")) * repeats
     tables, rows, first = [], [], 0
     for episode, video in enumerate(videos):
-        table = pq.read_table(of / f"data/chunk-000/{video.stem}.parquet")
+        table = pq.read_table(source / f"data/chunk-000/{video.stem}.parquet")
         n = table.num_rows
         row = {"episode_index": episode, "tasks": ["task"], "length": n, "data/chunk_index": 0, "data/file_index": 0}
         row |= {"dataset_from_index": first, "dataset_to_index": first + n}

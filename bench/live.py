@@ -15,7 +15,6 @@ import ctypes
 import json
 import os
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import Report, arguments
+from record import Report, arguments, temporary_folder
 from robocache.live.topic import _topic_open, _topic_sink
 
 import robocache
@@ -232,11 +231,11 @@ class Policy:
         return returned - begin, time.perf_counter() - begin, result
 
 
-def set_threads(how: str, writers: Sequence[Writer] = ()) -> None:
+def set_threads(mode: str, writers: Sequence[Writer] = ()) -> None:
     """Gives this thread its own core, and with REAL_TIME a real-time priority. The writers get a higher priority, or they would
     wait for their core."""
-    os.sched_setaffinity(0, {max(CORES)} if how in (PINNED, REAL_TIME) else CORES)
-    policy, priority = (os.SCHED_FIFO, 40) if how == REAL_TIME else (os.SCHED_OTHER, 0)
+    os.sched_setaffinity(0, {max(CORES)} if mode in (PINNED, REAL_TIME) else CORES)
+    policy, priority = (os.SCHED_FIFO, 40) if mode == REAL_TIME else (os.SCHED_OTHER, 0)
     os.sched_setscheduler(0, policy, os.sched_param(priority))
     for writer in writers:
         os.sched_setscheduler(writer.native_id, policy, os.sched_param(priority and priority + 1))
@@ -278,21 +277,21 @@ class Sensors:
             thread.end()
 
 
-def run_case(sensors: Sensors, device: str, how: str, asked: int, case: dict) -> None:
+def run_case(sensors: Sensors, device: str, mode: str, calls: int, case: dict) -> None:
     seconds, queued, copied, ages = [], [], [], []
     source = torch.zeros(sensors.bytes, dtype=torch.uint8, pin_memory=device == "cuda")
     into = torch.empty(sensors.bytes, dtype=torch.uint8, device=device)
-    policy = Policy(device, how == AFTER_SLEEP)
+    policy = Policy(device, mode == AFTER_SLEEP)
     writer = time.pthread_getcpuclockid(sensors.threads[0].ident)
-    set_threads(how, sensors.threads)
+    set_threads(mode, sensors.threads)
     try:
         for _ in range(20):
             policy.timed(sensors.aligner.latest)
         began, worked = time.perf_counter(), time.clock_gettime(writer)
-        for _ in range(asked):
-            came, took, batch = policy.timed(sensors.aligner.latest)
-            queued.append(came)
-            seconds.append(took)
+        for _ in range(calls):
+            returned_s, finished_s, batch = policy.timed(sensors.aligner.latest)
+            queued.append(returned_s)
+            seconds.append(finished_s)
             if device == "cpu":
                 ages.append(int(batch["anchor_age_ns"][0]))
             else:
@@ -312,22 +311,22 @@ def run_case(sensors: Sensors, device: str, how: str, asked: int, case: dict) ->
 def main() -> int:
     options = arguments(__doc__.splitlines()[0]).parse_args()
     control = pinned()
-    aims = {name + how: aim for name, aim in AIMS[options.device].items() for how in ("", control)}
+    aims = {name + mode: aim for name, aim in AIMS[options.device].items() for mode in ("", control)}
     report = Report("live", options, PREDICTED[options.device], aims)
-    asked = 60 if options.quick else 2000
+    calls = 60 if options.quick else 2000
     for name, frames in CASES.items():
-        with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
-            sensors = Sensors(Path(folder), options.device, frames)
+        with temporary_folder() as folder:
+            sensors = Sensors(folder, options.device, frames)
             try:
-                for how, times in (("", asked), (control, asked), (AFTER_SLEEP, asked // 4)):
+                for mode, count in (("", calls), (control, calls), (AFTER_SLEEP, calls // 4)):
                     parameters = {
                         "steps": STEPS,
                         "streams": 3,
                         "pushed": "20 at 1 kHz",
                         "frames": frames,
-                        "asked": times,
+                        "asked": count,
                     }
-                    report.run(name + how, parameters, partial(run_case, sensors, options.device, how, times))
+                    report.run(name + mode, parameters, partial(run_case, sensors, options.device, mode, count))
             finally:
                 sensors.end()
     return int(report.failed)

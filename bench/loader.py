@@ -9,26 +9,25 @@ steps of 20 ms over all three, interpolated, normalised to mean 0 and std 1, in 
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from measure import copy_timers, cpu_timer, endless, graph_timer, host_timer, median_us, wall_timer
+from contest import compare_with_copies, fail
+from inputs import JITTER, write_cache
+from measure import batch_us, copy_timers, cpu_timer, endless, graph_timer, host_timer, median_us, wall_timer
 from peers import loader_numpy, loader_torch
-from record import Report, arguments
+from record import Report, arguments, temporary_folder
 
 import robocache
 
-STREAMS = {"joint": (50, 14), "wrench": (200, 6), "feature": (30, 64)}  # Hz, features
+STREAMS = {"joint": (50, 14, "float32"), "wrench": (200, 6, "float32"), "feature": (30, 64, "float32")}
 ANCHOR = "feature"
 STEPS, PERIOD_NS = 16, 20_000_000
 SNAP_NS = 1000
 MIXED = "robocache, mixture of 8"
-JITTER = 0.2  # in periods, to either side, so no gap is shorter than 0.6 periods
 BATCH_SIZES = {"cuda": [64, 1024, 4096, 16384], "cpu": [64, 256, 1024, 4096]}
 
 # Written before the first measurement.
@@ -45,20 +44,6 @@ PREDICTED = {
     },
     "cpu": {"batch 1024": {"samples_per_s": 600e3, "faster_than": {"torch DataLoader": 40, "torch eager": 10}}},
 }
-
-
-def write_cache(path: Path, episodes: int, seconds: float) -> None:
-    rng = np.random.default_rng(0)
-    with robocache.Writer(path) as writer:
-        for number in range(episodes):
-            start = 1_700_000_000_000_000_000 + number * 60 * 10**9
-            with writer.episode() as episode:
-                for name, (rate, features) in STREAMS.items():
-                    rows = int(rate * seconds)
-                    ticks = (np.arange(rows) + rng.uniform(-JITTER, JITTER, rows)) * (1e9 / rate)
-                    episode.append(
-                        name, start + ticks.astype(np.int64), rng.standard_normal((rows, features), np.float32)
-                    )
 
 
 def make_loader(dataset: robocache.Dataset | list[robocache.Source], batch_size: int, device: str) -> robocache.Loader:
@@ -110,7 +95,7 @@ def verify(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], strea
     2 * largest * 1000 ns / shortest gap. The last rounding may then differ by one bfloat16 ulp, 2^-7.
     """
     worst = 0.0
-    for name, (rate, _) in STREAMS.items():
+    for name, (rate, _, _) in STREAMS.items():
         mask, peer_mask = ours[f"{name}_is_pad"], theirs[f"{name}_is_pad"].to(ours[name].device)
         if not torch.equal(mask, peer_mask):
             raise AssertionError(f"{name}_is_pad differs in {int((mask != peer_mask).sum())} entries")
@@ -123,28 +108,6 @@ def verify(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], strea
             raise AssertionError(f"{name} differs from robocache by {ratio:.3g} times the bound")
         worst = max(worst, ratio)
     return {"largest_error_over_bound": worst}
-
-
-def dataloader_us(windows: loader_numpy.Windows, batch_size: int, workers: int, device: str, seconds: float) -> float:
-    """Returns the microseconds per batch, including the copy to the device, after the batches made ahead are used up."""
-    batches = iter(loader_numpy.dataloader(windows, batch_size, workers, pin_memory=device == "cuda"))
-
-    def take() -> None:
-        for x in next(batches).values():
-            x.to(device, non_blocking=True)
-
-    ahead = max(2, 2 * workers)
-    for _ in range(2 * ahead):
-        take()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start, count = time.perf_counter(), 0
-    while count < ahead or time.perf_counter() - start < seconds:
-        take()
-        count += 1
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) / count * 1e6
 
 
 def run_case(
@@ -182,8 +145,7 @@ def run_case(
             case["contenders"][name] = verify(batch, aligned_by(peer, batch), windows.streams, windows.affine)
             calls[name] = [draw_and_align[name]]
         except Exception as error:
-            case["failures"][name] = f"{type(error).__name__}: {error}"
-            print(f"  {name} failed: {error}", flush=True)
+            fail(case, name, error)
     few = {key: x[:64] for key, x in batch.items()}
     samples = [windows.window(*at) for at in zip(few["episode_index"].tolist(), few["time_ns"].tolist(), strict=True)]
     verified = verify(few, loader_numpy.collate(samples), windows.streams, windows.affine)
@@ -205,25 +167,23 @@ def run_case(
             try:
                 timers[name] = timer_of(calls[name])
             except Exception as error:
-                case["failures"][f"{name}, {measure}"] = f"{type(error).__name__}: {error}"
-                print(f"  {name}, {measure} failed: {error}", flush=True)
+                fail(case, f"{name}, {measure}", error)
         taken = median_us(timers, rounds, apart=device == "cpu" and not quick)
         for name in timers:
             case["contenders"][name][measure] = taken[name]
         del timers
     copies = median_us(copy_timers(case["bytes"], device, sets=2 if quick else None), rounds)
-    case["copies_us"], case["floor_us"] = copies, min(copies.values())
     if device == "cuda":
         torch.cuda.empty_cache()
 
     for count in workers:
         name = f"torch DataLoader, {count} workers"
         try:
-            wall_us = dataloader_us(windows, batch_size, count, device, seconds=0.2 if quick else 4)
+            peer = iter(loader_numpy.dataloader(windows, batch_size, count, pin_memory=device == "cuda"))
+            wall_us = batch_us(peer, 4 * max(1, count), 1 << 30, 0.2 if quick else 4, device)
             case["contenders"][name] = {**verified, "wall_us": wall_us}
         except Exception as error:
-            case["failures"][name] = f"{type(error).__name__}: {error}"
-            print(f"  {name} failed: {error}", flush=True)
+            fail(case, name, error)
 
     for contender in case["contenders"].values():
         if "wall_us" in contender:
@@ -231,7 +191,6 @@ def run_case(
         if "gpu_us" in contender:
             contender["gpu_samples_per_s"] = batch_size / contender["gpu_us"] * 1e6
     ours = case["contenders"]["robocache"]
-    case["times_the_copy"] = ours.get("gpu_us", ours["wall_us"]) / case["floor_us"]
     case["faster_than"] = {
         name: measures["wall_us"] / ours["wall_us"]
         for name, measures in case["contenders"].items()
@@ -239,7 +198,7 @@ def run_case(
     }
     measure = "gpu_us" if "gpu_us" in ours else "wall_us"
     case["mixture_costs"] = case["contenders"][MIXED][measure] / ours[measure]
-    print(f"  {case['times_the_copy']:.2f} times the copy; faster than {case['faster_than']}", flush=True)
+    compare_with_copies(case, ours[measure], copies)
 
 
 def main() -> int:
@@ -253,12 +212,11 @@ def main() -> int:
     episodes = 8 if options.quick else options.episodes
     report = Report("loader", options, PREDICTED[options.device])
 
-    folder = None if options.cache else Path(tempfile.mkdtemp(prefix="robocache-bench-"))
-    try:
+    with temporary_folder() as folder:
         path = options.cache or folder / "cache"
         if not path.exists():
             start = time.perf_counter()
-            write_cache(path, episodes, options.seconds)
+            write_cache(path, STREAMS, episodes, options.seconds)
             report.content["write_s"] = time.perf_counter() - start
             print(f"  cache written in {report.content['write_s']:.1f} s", flush=True)
         dataset = robocache.open(path)
@@ -271,14 +229,11 @@ def main() -> int:
                 "steps": STEPS,
                 "episodes": len(dataset),
                 "seconds": options.seconds,
-                "streams": {name: f"{features} features at {rate} Hz" for name, (rate, features) in STREAMS.items()},
+                "streams": {name: f"{features} features at {rate} Hz" for name, (rate, features, _) in STREAMS.items()},
                 "dtype": "bfloat16",
             }
             work = partial(run_case, dataset, windows, resident, batch_size, workers, options.device, options.quick)
             report.run(f"batch {batch_size}", parameters, work)
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
     return int(report.failed)
 
 

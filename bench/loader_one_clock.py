@@ -8,15 +8,15 @@ row and 16 steps of action that begin at it, with padding masks. Nothing is inte
 
 from __future__ import annotations
 
-import tempfile
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from contest import compare_with_copies
 from measure import copy_timers, cpu_timer, endless, median_us
 from peers.loader_gather import GatheredWindows
-from record import Report, arguments
+from record import Report, arguments, temporary_folder
 
 import robocache
 
@@ -72,10 +72,8 @@ def run_case(dataset: robocache.Dataset, batch_size: int, rows: int, quick: bool
     case["contenders"] = {name: {"wall_us": us, "samples_per_s": batch_size / us * 1e6} for name, us in taken.items()}
     case["faster_than"] = {"torch gather": taken["torch gather"] / taken["robocache"]}
     case["bytes"] = sum(x.nbytes * (2 if name in STREAMS else 1) for name, x in batch.items())
-    case["copies_us"] = median_us(copy_timers(case["bytes"], "cpu", sets=2 if quick else None), rounds)
-    case["floor_us"] = min(case["copies_us"].values())
-    case["times_the_copy"] = taken["robocache"] / case["floor_us"]
-    print(f"  {case['times_the_copy']:.2f} times the copy; faster than {case['faster_than']}", flush=True)
+    copies = median_us(copy_timers(case["bytes"], "cpu", sets=2 if quick else None), rounds)
+    compare_with_copies(case, taken["robocache"], copies)
 
 
 def main() -> int:
@@ -83,9 +81,9 @@ def main() -> int:
     options.device = "cpu"  # also if the other benchmarks run on a GPU
     report = Report("loader_one_clock", options, {}, AIMS)
     episodes, rows = (4, 100) if options.quick else (200, 1000)
-    with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
-        write_cache(Path(folder) / "cache", episodes, rows)
-        dataset = robocache.open(Path(folder) / "cache")
+    with temporary_folder() as folder:
+        write_cache(folder / "cache", episodes, rows)
+        dataset = robocache.open(folder / "cache")
         for batch_size in [16] if options.quick else BATCH_SIZES:
             parameters = {"batch_size": batch_size, "episodes": episodes, "rows": rows, "rate_hz": RATE_HZ}
             work = partial(run_case, dataset, batch_size, rows, options.quick)

@@ -263,3 +263,29 @@ def endless(loader) -> Iterator:
     """Yields batches, epoch after epoch."""
     while True:
         yield from loader
+
+
+def batch_us(batches: Iterator, ahead: int, most: int, seconds: float, device: str) -> float:
+    """Returns the microseconds per batch on the device, after the batches made ahead are used up, over `most` batches or some
+    seconds."""
+
+    def take() -> None:
+        for x in next(batches).values():
+            x.to(device, non_blocking=True)
+
+    for _ in range(ahead):
+        take()
+    wait_for_device()
+    start, count = time.perf_counter(), 0
+    while count < most and (count < 5 or time.perf_counter() - start < seconds):
+        take()
+        count += 1
+    wait_for_device()
+    return (time.perf_counter() - start) / count * 1e6
+
+
+def shortest(taken: dict[str, float], kind: str) -> float:
+    found = [us for name, us in taken.items() if name.startswith(kind)]
+    if not found:
+        raise ValueError(f"no way to {kind} has run")
+    return min(found)

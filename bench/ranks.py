@@ -14,12 +14,10 @@ import contextlib
 import itertools
 import json
 import os
-import shutil
 import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +27,7 @@ import torch
 import torch.distributed as dist
 from inputs import write_cache
 from measure import endless, wait_for_device
-from record import Report, arguments
+from record import Report, arguments, temporary_folder
 
 import robocache
 
@@ -211,8 +209,7 @@ def main() -> int:
         return 0
     most = torch.cuda.device_count() if options.device == "cuda" else 2
     report = Report("ranks", options, PREDICTED[options.device], AIMS)
-    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
-    try:
+    with temporary_folder() as folder:
         path = options.cache or folder / "cache"
         episodes, seconds = (9, 2.5) if options.quick else (options.episodes, SECONDS)
         if not path.exists():
@@ -228,8 +225,6 @@ def main() -> int:
         for ranks in every:
             name = f"{ranks} rank{'s' if ranks > 1 else ''}"
             report.run(name, dict(parameters), partial(run_case, ranks, threads, options, path, folder, report))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return int(report.failed)
 
 

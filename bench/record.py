@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -11,14 +12,16 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
 import torch
+from measure import wait_for_device
 
 import robocache
 
@@ -39,6 +42,16 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--machine", help="the machine's name in the file's name; by default the GPU's or the CPU's")
     parser.add_argument("--commit", default=os.environ.get("ROBOCACHE_COMMIT"), help="the commit, if git cannot tell")
     return parser
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yields a new folder, and removes it when the device has finished."""
+    with tempfile.TemporaryDirectory(prefix="robocache-bench-", ignore_cleanup_errors=True) as folder:
+        try:
+            yield Path(folder)
+        finally:
+            wait_for_device()
 
 
 class Report:

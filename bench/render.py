@@ -130,13 +130,13 @@ VARIANTS = [
 ]
 
 
-def results(folder: Path) -> Results:
+def read_results(folder: Path) -> Results:
     """Returns the benchmarks' results in the order of TITLES, a GPU's before a CPU's."""
     paths = [path for path in sorted(folder.glob("*.json")) if "training" not in path.stem]
-    found = {path.stem: json.loads(path.read_text()) for path in paths}
+    results = {path.stem: json.loads(path.read_text()) for path in paths}
     order = list(TITLES)
     return dict(
-        sorted(found.items(), key=lambda item: (order.index(item[1]["bench"]), "gpu" not in item[1]["machine"]))
+        sorted(results.items(), key=lambda item: (order.index(item[1]["bench"]), "gpu" not in item[1]["machine"]))
     )
 
 
@@ -197,31 +197,31 @@ def commits(result: dict) -> str:
     return f"{result['commit']} ({other_cases})" if other_cases else result["commit"]
 
 
-def readme(found: Results) -> str:
+def readme(results: Results) -> str:
     rows = []
-    for of, name, words, measure in HEADLINES:
-        case = next((case for case in found[of]["cases"] if case["name"] == name), {})
-        if found[of]["quick"] or measure not in case.get("contenders", {}).get(OURS, {}):
-            raise SystemExit(f"{of}.json: expected {measure} of the case '{name}', which the README shows")
+    for file, name, words, measure in HEADLINES:
+        case = next((case for case in results[file]["cases"] if case["name"] == name), {})
+        if results[file]["quick"] or measure not in case.get("contenders", {}).get(OURS, {}):
+            raise SystemExit(f"{file}.json: expected {measure} of the case '{name}', which the README shows")
         faster = "; ".join(f"{times(ratio)} {peer}" for peer, ratio in case["faster_than"].items())
         ours = case["contenders"][OURS][measure]
         counted = next(f" {what}" for what in ("samples", "frames", "points") if what in measure or what == "points")
         speed = rate(ours, counted) if measure.endswith("_per_s") else duration(ours)
-        rows.append([words, hardware(found[of]), speed, number(case["times_the_copy"]), faster])
+        rows.append([words, hardware(results[file]), speed, number(case["times_the_copy"]), faster])
     return table(["what", "on", "speed", "time over a copy", "times as fast as"], rows)
 
 
-def headline(found: Results, of: str, name: str) -> tuple[str, str, str]:
+def headline(results: Results, file: str, name: str) -> tuple[str, str, str]:
     """Returns the samples/s of a batch, the hardware, and the ratio to torch's DataLoader."""
-    case = next(case for case in found[of]["cases"] if case["name"] == name)
+    case = next(case for case in results[file]["cases"] if case["name"] == name)
     peer, ratio = next(reversed([item for item in case["faster_than"].items() if "DataLoader" in item[0]]))
     speed = rate(case["contenders"][OURS]["samples_per_s"], " samples")
-    return speed, hardware(found[of]), f"{times(ratio)} a {peer.replace(', ', ' with ')}"
+    return speed, hardware(results[file]), f"{times(ratio)} a {peer.replace(', ', ' with ')}"
 
 
-def pitch(found: Results) -> str:
+def pitch(results: Results) -> str:
     """Returns RoboCache's purpose in one sentence, with the speed of batches with cameras."""
-    speed, on, peer = headline(found, "nvidia-h200-images", "batches of 256, 2 cameras, device")
+    speed, on, peer = headline(results, "nvidia-h200-images", "batches of 256, 2 cameras, device")
     text = (
         f"RoboCache turns robot recordings into aligned training batches on the GPU: **{speed}** of state, 16 actions and two "
         f"JPEG cameras of 224 x 224 on one {on}, {peer}."
@@ -229,21 +229,21 @@ def pitch(found: Results) -> str:
     return f"{textwrap.fill(text, 120)}\n"
 
 
-def three(found: Results) -> str:
+def three(results: Results) -> str:
     """Returns three numbers: the speed on a GPU, on a CPU, and of a training compared with LeRobot's loader."""
     lines = []
-    for of, what in (
+    for file, what in (
         ("nvidia-h200-loader", "windows of three sensors"),
         ("intel-xeon-2-cores-loader", "the same windows"),
     ):
-        speed, on, peer = headline(found, of, "batch 1024")
+        speed, on, peer = headline(results, file, "batch 1024")
         lines.append(f"- **{speed}**: {what}, on {on}; {peer}\n")
     arms = json.loads(SOONER.read_text())["arms"]
     curves = [
         [arm["curve"] for arm in arms if arm["name"] == name] for name in ("LeRobot's loader", "ours, the same dataset")
     ]
-    theirs, ours = (statistics.mean(curve[-1]["wall_s"] for curve in of) for of in curves)
-    policies = [[point["policy"] for curve in of for point in curve] for of in curves]
+    theirs, ours = (statistics.mean(curve[-1]["wall_s"] for curve in arm_curves) for arm_curves in curves)
+    policies = [[point["policy"] for curve in arm_curves for point in curve] for arm_curves in curves]
     same = "the same policies, bit for bit" if policies[0] == policies[1] else "the same rows"
     lines.append(
         f"- **{theirs / ours:.1f}x sooner**: ACT trained from a camera of 128x128 pixels, {ours:.0f} s instead of {theirs:.0f} s with "
@@ -255,8 +255,8 @@ def three(found: Results) -> str:
 # ---- docs/benchmarks.md ----
 
 
-def page(found: Results) -> str:
-    return "\n".join(section(result) for result in found.values() if result["bench"] not in ELSEWHERE)
+def page(results: Results) -> str:
+    return "\n".join(section(result) for result in results.values() if result["bench"] not in ELSEWHERE)
 
 
 def section(result: dict) -> str:
@@ -321,30 +321,30 @@ def beyond_the_launch(result: dict) -> str:
 def short_of_the_aim(result: dict) -> str:
     """Returns the number of missed aims, and the one missed by the largest factor."""
     cases = {case["name"]: case for case in result["cases"]}
-    found = [
-        (missed_by, f"{name}, {what}: {came} (aim {bound})")
+    compared = [
+        (missed_by, f"{name}, {measure}: {value} (aim {bound})")
         for name, aims in result.get("aims", {}).items()
-        for what, bound, missed_by, came in compared(aims, cases.get(name, {}))
+        for measure, bound, missed_by, value in compare_with_aims(aims, cases.get(name, {}))
     ]
-    missed = [one for one in found if one[0] > 1]
-    return f"\nMissed aims: {len(missed)} of {len(found)}. The farthest: {max(missed)[1]}.\n" if missed else ""
+    missed = [aim for aim in compared if aim[0] > 1]
+    return f"\nMissed aims: {len(missed)} of {len(compared)}. The farthest: {max(missed)[1]}.\n" if missed else ""
 
 
-def compared(aims: dict, case: dict) -> Iterator[tuple[str, str, float, str]]:
-    """Yields each measured aim of a case: (what, the bound, the factor by which it was missed, the measurement)."""
-    for what, aim in aims.items():
-        if what.endswith("faster_than"):
-            where = "in a loop, times" if what.startswith("in_a_loop") else "times"
+def compare_with_aims(aims: dict, case: dict) -> Iterator[tuple[str, str, float, str]]:
+    """Yields each measured aim of a case: (measure, bound, the factor by which it was missed, value)."""
+    for measure, aim in aims.items():
+        if measure.endswith("faster_than"):
+            words = "in a loop, times" if measure.startswith("in_a_loop") else "times"
             for peer, ratio in aim.items():
-                for name, came in case.get(what, {}).items():
+                for name, value in case.get(measure, {}).items():
                     if peer in (name, name.split(",")[0]):  # an aim may leave out the number of workers
-                        yield f"{where} as fast as {name}", number(ratio), ratio / came, times(came)
+                        yield f"{words} as fast as {name}", number(ratio), ratio / value, times(value)
         else:
             measured = {**case, **case.get("contenders", {}).get(OURS, {}), **case.get("figures", {})}
-            came = measured.get(what)
-            if came is not None:
-                more = what.endswith("_per_s") or "share" in what
-                yield WORDS[what], shown(what, aim), aim / came if more else came / aim, shown(what, came)
+            if (value := measured.get(measure)) is not None:
+                more_is_better = measure.endswith("_per_s") or "share" in measure
+                missed_by = aim / value if more_is_better else value / aim
+                yield WORDS[measure], shown(measure, aim), missed_by, shown(measure, value)
 
 
 # Aims other than peers.
@@ -407,10 +407,10 @@ WORDS = {
 TIERS = ["decoded", "device", "pinned", "mapped"]
 
 
-def cameras(found: Results) -> str:
+def cameras(results: Results) -> str:
     """Returns a line for each case of the benchmarks of cameras; batches and steps have one line for all tiers."""
     parts = []
-    for result in found.values():
+    for result in results.values():
         if result["bench"] not in ("images", "lerobot_batches", "videos") or result["quick"]:
             continue
         measured = f"{hardware(result)}, `bench/{result['bench']}.py`, {result['date']}, commit {commits(result)}"
@@ -429,7 +429,7 @@ def cameras(found: Results) -> str:
                 by_tier.setdefault(name, {})[tier] = in_a_tier(case)
                 peers |= dict.fromkeys(case.get("faster_than", {}))
             elif tier == "cold" or result["bench"] == "videos" or "256 x" in case["name"]:  # the files show the others
-                rows.append([case["name"], came(case), "; ".join(beside(case))])
+                rows.append([case["name"], speed_or_size(case), "; ".join(comparisons(case))])
         part = f"{measured}:\n"
         if rows:
             part += "\n" + table(["", "", "beside it"], rows)
@@ -448,7 +448,7 @@ def in_a_tier(case: dict) -> str:
     return ", ".join([rate(ours["frames_per_s"]), *(times(ratio) for ratio in case.get("faster_than", {}).values())])
 
 
-def came(case: dict) -> str:
+def speed_or_size(case: dict) -> str:
     figures = case.get("figures", {})
     if "grown_by" in figures:
         return f"a step grows by {shown('grown_by', figures['grown_by'])}"
@@ -458,7 +458,7 @@ def came(case: dict) -> str:
     return "" if per_s is None else rate(per_s, " frames")
 
 
-def beside(case: dict) -> Iterator[str]:
+def comparisons(case: dict) -> Iterator[str]:
     case = {**case, **case.get("figures", {})}
     for bound, us in case.get("bounds_us", {}).items():
         yield f"{bound} alone {duration(us)}"
@@ -493,14 +493,16 @@ def shapes(result: dict) -> str:
     for case in result["cases"]:
         drawn.setdefault(case["name"].split(", seed ")[0], []).extend(case.get("shapes", []))
     rows, lost = [], []
-    for operation, of in drawn.items():
-        ratios = sorted(shape["times_the_copy"] for shape in of)
+    for operation, drawn_shapes in drawn.items():
+        ratios = sorted(shape["times_the_copy"] for shape in drawn_shapes)
         if not ratios:
             continue
-        beside = sorted(shape["faster_than"] for shape in of if "faster_than" in shape)
-        peer = [times(beside[len(beside) // 2]), times(beside[0])] if beside else ["", ""]
+        ratios_to_peer = sorted(shape["faster_than"] for shape in drawn_shapes if "faster_than" in shape)
+        peer = (
+            [times(ratios_to_peer[len(ratios_to_peer) // 2]), times(ratios_to_peer[0])] if ratios_to_peer else ["", ""]
+        )
         rows.append([operation, str(len(ratios)), number(ratios[len(ratios) // 2]), number(ratios[-1]), *peer])
-        slower = [shape for shape in of if shape.get("faster_than", 1) < 1]
+        slower = [shape for shape in drawn_shapes if shape.get("faster_than", 1) < 1]
         lost += [f"{operation} {shape['name']} ({times(shape['faster_than'])})" for shape in slower]
     columns = ["", "shapes", "over a copy, median", "at most", "x torch.compile, median", "at least"]
     text = "\n" + table(columns, rows) if rows else ""
@@ -521,9 +523,9 @@ def first_batch(folder: Path = ROOT / "bench/results/first_batch") -> str:
     return table(["to the first batch", "on", "CPU time"], shown_rows)
 
 
-def formats(found: Results) -> str:
+def formats(results: Results) -> str:
     """Returns the speed of each format, or how to measure it."""
-    measured = [section(result) for result in found.values() if result["bench"] == "ingest"]
+    measured = [section(result) for result in results.values() if result["bench"] == "ingest"]
     return "\n".join(measured) or "Not measured on a machine of its own so far: `python -m bench ingest`.\n"
 
 
@@ -555,9 +557,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
     options = parser.parse_args()
-    found = results(ROOT / "bench/results")
+    results = read_results(ROOT / "bench/results")
     stale = 0
-    for result in found.values():  # the pictures first, since the page shows the existing ones
+    for result in results.values():  # the pictures first, since the page shows the existing ones
         if result["bench"] not in PICTURED or is_current(result):
             continue
         stale, path = 1, picture_of(result)
@@ -568,7 +570,7 @@ def main() -> int:
             print(f"{path.name} drawn")
     for page_name, name, render in BLOCKS:
         path = ROOT / page_name
-        text = replaced(path, name, render(found))
+        text = replaced(path, name, render(results))
         if text == path.read_text():
             continue
         stale = 1

@@ -16,9 +16,7 @@ import itertools
 import math
 import mmap
 import os
-import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,11 +25,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from contest import OURS, fail, largest_error_over_bound
+from contest import OURS, compare_with_copies, fail, largest_error_over_bound
 from inputs import write_cache
 from measure import (
     COLD,
     LAST_CACHE_BYTES,
+    batch_us,
     copy_timers,
     cpu_timer,
     endless,
@@ -39,11 +38,11 @@ from measure import (
     host_timer,
     link_timers,
     median_us,
-    wait_for_device,
+    shortest,
     wall_timer,
 )
 from peers import loader_numpy
-from record import Report, arguments
+from record import Report, arguments, temporary_folder
 
 import robocache
 
@@ -51,7 +50,7 @@ STREAMS = {"joint": (50, 14, "float32"), "vision": (30, 768, "float16")}
 SECONDS = 20.0
 STEPS = 16
 # The windows of a stream: the steps' distance, and the method.
-ASKED = {"between rows": (20_000_000, "linear"), "rows": (33_333_333, "previous")}
+WINDOWS = {"between rows": (20_000_000, "linear"), "rows": (33_333_333, "previous")}
 BATCH_SIZE = 1024
 FILES_BATCH_SIZE = 256  # for batches from files: the pool's workers make 64 ahead, and few cold batches may be read
 STEP_MS = 8.0
@@ -59,7 +58,7 @@ READS_AT_ONCE = 64
 READS = f"reads alone, {READS_AT_ONCE} at once"
 
 AIMS = {
-    **{f"pinned, {asked}": {"share_of_the_link": 0.7} for asked in ASKED},
+    **{f"pinned, {window}": {"share_of_the_link": 0.7} for window in WINDOWS},
     **{f"mapped, {state}": {"faster_than": {"torch DataLoader": 10.0}} for state in ("warm", "cold")},
     **{f"a step, mapped, {state}": {"grown_by": 0.02} for state in ("warm", "cold")},
     f"a step, mapped, warm, batch {BATCH_SIZE}": {"grown_by": 0.02},
@@ -67,7 +66,7 @@ AIMS = {
 # Written before the first measurement.
 PREDICTED = {
     "cuda": {
-        **{f"pinned, {asked}": {"share_of_the_link": 0.8} for asked in ASKED},
+        **{f"pinned, {window}": {"share_of_the_link": 0.8} for window in WINDOWS},
         "mapped, warm": {"samples_per_s": 1e6, "faster_than": {"torch DataLoader": 12.0}},
         "mapped, cold": {"samples_per_s": 1e5, "faster_than": {"torch DataLoader": 2.0}},
         "a step, mapped, warm": {"grown_by": 0.01},
@@ -122,10 +121,10 @@ class Files:
                 return None
         return float((pages & 1).mean())
 
-    def loader(self, device: str, asked: str = "between rows", batch_size: int = FILES_BATCH_SIZE, **options):
-        period_ns, method = ASKED[asked]
-        window = [k * period_ns / 1e9 for k in range(STEPS)]
-        options.setdefault("delta_timestamps", dict.fromkeys(STREAMS, window))
+    def loader(self, device: str, window: str = "between rows", batch_size: int = FILES_BATCH_SIZE, **options):
+        period_ns, method = WINDOWS[window]
+        offsets = [k * period_ns / 1e9 for k in range(STEPS)]
+        options.setdefault("delta_timestamps", dict.fromkeys(STREAMS, offsets))
         return robocache.Loader(
             self.dataset,
             batch_size=batch_size,
@@ -137,11 +136,11 @@ class Files:
             **options,
         )
 
-    def wide(self, device: str, asked: str, tier: str):
+    def wide(self, device: str, window: str, tier: str):
         """As `loader`, for the wide stream alone, in large batches."""
-        window = [k * ASKED[asked][0] / 1e9 for k in range(STEPS)]
+        offsets = [k * WINDOWS[window][0] / 1e9 for k in range(STEPS)]
         return self.loader(
-            device, asked, BATCH_SIZE, delta_timestamps={"vision": window}, memory=robocache.Memory(residency=tier)
+            device, window, BATCH_SIZE, delta_timestamps={"vision": offsets}, memory=robocache.Memory(residency=tier)
         )
 
     def over_budget(self, device: str, batch_size: int = FILES_BATCH_SIZE):
@@ -154,7 +153,7 @@ class Files:
             raise AssertionError(f"expected the wide stream to stay in its file, got {tiers}")
         return loader
 
-    def windows(self) -> loader_numpy.Windows:
+    def peer_windows(self) -> loader_numpy.Windows:
         """Returns the peer's input: the same files, mapped by NumPy."""
         streams, affine = {}, {}
         for name in STREAMS:
@@ -162,7 +161,7 @@ class Files:
             time_ns, offsets = np.load(folder / "time_ns.npy"), np.load(folder / "row_offsets.npy")
             streams[name] = time_ns, np.load(folder / "values.npy", mmap_mode="r"), offsets
             affine[name] = np.float32(1), np.float32(0)
-        delta_ns = np.arange(STEPS) * ASKED["between rows"][0]
+        delta_ns = np.arange(STEPS) * WINDOWS["between rows"][0]
         return loader_numpy.Windows(streams, delta_ns, affine, "vision", snap_ns=1)
 
     def read_alone(self, window_bytes: int) -> Iterator[dict[str, torch.Tensor]]:
@@ -181,9 +180,9 @@ class Files:
                 list(threads.map(read, np.array_split(begins, READS_AT_ONCE)))
                 yield {}
 
-    def bytes_read(self, batch: dict[str, torch.Tensor], asked: str) -> int:
+    def bytes_read(self, batch: dict[str, torch.Tensor], window: str) -> int:
         """Returns the bytes of the wide stream's rows that a batch uses, counted once per sample."""
-        stream, (period_ns, method) = self.dataset.streams["vision"], ASKED[asked]
+        stream, (period_ns, method) = self.dataset.streams["vision"], WINDOWS[window]
         row_bytes, rows = stream.values[:1].nbytes, 0
         for episode, anchor_ns in zip(batch["episode_index"].tolist(), batch["time_ns"].tolist(), strict=True):
             clock = stream.time_ns[stream.row_offsets[episode] : stream.row_offsets[episode + 1]]
@@ -217,12 +216,12 @@ def verify(batch: dict[str, torch.Tensor], windows: loader_numpy.Windows) -> dic
 # ---- The wide stream, tier by tier, on a GPU ----
 
 
-def run_wide(files: Files, tier: str, asked: str, quick: bool, case: dict) -> None:
-    loader = files.wide("cuda", asked, tier)
+def run_wide(files: Files, tier: str, window: str, quick: bool, case: dict) -> None:
+    loader = files.wide("cuda", window, tier)
     batches = endless(loader)
     batch = next(batches)
-    assert_same(batch, next(files.wide("cpu", asked, "mapped")))
-    read = files.bytes_read(batch, asked)
+    assert_same(batch, next(files.wide("cpu", window, "mapped")))
+    read = files.bytes_read(batch, window)
     case["bytes_read"] = read
     case["bytes"] = read if tier == "pinned" else read + sum(x.nbytes for x in batch.values())
     case["explained"] = str(loader.explain())
@@ -237,48 +236,18 @@ def run_wide(files: Files, tier: str, asked: str, quick: bool, case: dict) -> No
         "host_us": median_us({OURS: host_timer(calls, count)}, rounds)[OURS],
     }
     ours |= {"samples_per_s": BATCH_SIZE / ours["wall_us"] * 1e6, "read_bytes_per_s": read / ours["gpu_us"] * 1e6}
-    case["contenders"], case["failures"] = {OURS: ours}, {}
-    case["copies_us"] = taken
-    case["floor_us"] = shortest(taken, "copy")
-    case["times_the_copy"] = ours["gpu_us"] / case["floor_us"]
-    case["faster_than"] = {}
+    case["contenders"], case["failures"], case["faster_than"] = {OURS: ours}, {}, {}
     if tier == "pinned":
-        case["share_of_the_link"] = case["floor_us"] / ours["gpu_us"]
+        case["share_of_the_link"] = shortest(taken, "copy") / ours["gpu_us"]
         try:
             case["contenders"]["a reading kernel"] = {"gpu_us": shortest(taken, "read")}
             case["faster_than"]["a reading kernel"] = shortest(taken, "read") / ours["gpu_us"]
         except ValueError as error:
             fail(case, "a reading kernel", error)
-    print(f"  {case['times_the_copy']:.2f} times the copy; faster than {case['faster_than']}", flush=True)
-
-
-def shortest(taken: dict[str, float], kind: str) -> float:
-    found = [us for name, us in taken.items() if name.startswith(kind)]
-    if not found:
-        raise ValueError(f"no way to {kind} has run")
-    return min(found)
+    compare_with_copies(case, ours["gpu_us"], taken)
 
 
 # ---- From files, against a pool of workers ----
-
-
-def batch_us(batches: Iterator, ahead: int, most: int, seconds: float, device: str) -> float:
-    """Returns the microseconds per batch on the device, after the batches made ahead are used up, over `most` batches or some
-    seconds."""
-
-    def take() -> None:
-        for x in next(batches).values():
-            x.to(device, non_blocking=True)
-
-    for _ in range(ahead):
-        take()
-    wait_for_device()
-    start, count = time.perf_counter(), 0
-    while count < most and (count < 5 or time.perf_counter() - start < seconds):
-        take()
-        count += 1
-    wait_for_device()
-    return (time.perf_counter() - start) / count * 1e6
 
 
 def run_files(files: Files, state: str, options: argparse.Namespace, case: dict) -> None:
@@ -289,7 +258,7 @@ def run_files(files: Files, state: str, options: argparse.Namespace, case: dict)
         else files.loader(device, memory=robocache.Memory(residency="device"))
     )
     case["explained"] = str(loader.explain())
-    windows, batch = files.windows(), next(loader)
+    windows, batch = files.peer_windows(), next(loader)
     verified = verify(batch, windows)
     read = files.bytes_read(batch, "between rows")
     case["bytes"] = sum(x.nbytes for x in batch.values()) + (read if device == "cpu" else 0)
@@ -333,12 +302,9 @@ def run_files(files: Files, state: str, options: argparse.Namespace, case: dict)
         if over_the_link
         else copy_timers(case["bytes"], device, sets=2 if options.quick else None)
     )
-    case["copies_us"] = median_us(floors, 5)
-    case["floor_us"] = shortest(case["copies_us"], "copy")
     ours = case["contenders"][OURS]["wall_us"]
-    case["times_the_copy"] = ours / case["floor_us"]
     case["faster_than"] = {name: case["contenders"][name]["wall_us"] / ours for name in names[1:]}
-    print(f"  {case['times_the_copy']:.2f} times the copy; faster than {case['faster_than']}", flush=True)
+    compare_with_copies(case, ours, median_us(floors, 5))
 
 
 # ---- Beside a training step ----
@@ -413,8 +379,7 @@ def main() -> int:
         options.gigabytes = 4.0 if options.device == "cuda" else 1.0
     report = Report("residency", options, PREDICTED[options.device], AIMS)
 
-    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
-    try:
+    with temporary_folder() as folder:
         start = time.perf_counter()
         files = Files(options.cache or folder / "cache", 0.005 if options.quick else options.gigabytes)
         report.content["recorded_s"] = time.perf_counter() - start
@@ -429,8 +394,8 @@ def main() -> int:
         narrow = {**parameters, "batch_size": FILES_BATCH_SIZE, "workers": options.workers}
         works: dict[str, tuple[dict, Callable[[dict], None]]] = {}
         if options.device == "cuda":
-            for tier, asked in (("device", "rows"), *(("pinned", asked) for asked in ASKED)):
-                works[f"{tier}, {asked}"] = wide, partial(run_wide, files, tier, asked, options.quick)
+            for tier, window in (("device", "rows"), *(("pinned", window) for window in WINDOWS)):
+                works[f"{tier}, {window}"] = wide, partial(run_wide, files, tier, window, options.quick)
         for state in ("in memory", "mapped, warm", "mapped, cold"):
             works[state] = narrow, partial(run_files, files, state, options)
         if options.device == "cuda":
@@ -440,8 +405,6 @@ def main() -> int:
                 works[f"a step, {tier}"] = narrow, partial(run_steps, files, tier, FILES_BATCH_SIZE, options.quick)
         for name, (of_case, work) in works.items():
             report.run(name, of_case, work)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return int(report.failed)
 
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from record import Report, arguments
+from record import Report, arguments, temporary_folder
 
 import robocache
 from robocache import Window
@@ -58,16 +57,16 @@ def begin(ros: Ros, contender: str, spec: Path, busy: bool):
         joints = {"topic": "/joint_states", "type": "sensor_msgs/msg/JointState", "field": "position"}
         camera = {"topic": "/camera", "type": "sensor_msgs/msg/Image"}
         return ros.policy(spec, {KEY: joints | qos, "/camera": camera | qos}, busy=busy)[0]
-    asked = json.dumps({"names": NAMES, "depth": DEPTH, "busy": busy})
-    child = ros.begin([ros.python, str(HERE / "rclpy_policy.py"), asked], ros.theirs)
+    requested = json.dumps({"names": NAMES, "depth": DEPTH, "busy": busy})
+    child = ros.begin([ros.python, str(HERE / "rclpy_policy.py"), requested], ros.theirs)
     child.stdout.readline()
     return child
 
 
-def run_case(made: Path, folder: Path, spec: Path, busy: bool, seconds: int, case: dict) -> None:
+def run_case(environment: Path, folder: Path, spec: Path, busy: bool, seconds: int, case: dict) -> None:
     case["figures"] = {}
     for contender in ("robocache", "rclpy"):
-        ros = Ros(made, 1 + os.getpid() % 100)
+        ros = Ros(environment, 1 + os.getpid() % 100)
         try:
             policy = begin(ros, contender, spec, busy)
             topics = {
@@ -104,17 +103,17 @@ def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print the cases as JSON at the end")
     options = parser.parse_args()
-    made = Path(os.environ.get("ROBOCACHE_ROS2", ""))
-    if not is_there(made):
-        print("ROBOCACHE_ROS2: expected a folder made by tests/python/ros2/environment.sh", file=sys.stderr)
+    environment = Path(os.environ.get("ROBOCACHE_ROS2", ""))
+    if not is_there(environment):
+        print("ROBOCACHE_ROS2: expected a folder environment by tests/python/ros2/environment.sh", file=sys.stderr)
         return 1
     report = Report("ros2", options, PREDICTED, AIMS)
-    with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
-        spec = make_spec(Path(folder))
+    with temporary_folder() as folder:
+        spec = make_spec(folder)
         seconds = 2 if options.quick else 20
         for name, busy in CASES.items():
             parameters = {"joints_hz": 500, "camera_hz": 30, "depth": DEPTH, "seconds": seconds, "busy": busy}
-            work = partial(run_case, made.resolve(), Path(folder), spec, busy, seconds)
+            work = partial(run_case, environment.resolve(), folder, spec, busy, seconds)
             report.run(name, parameters, partial(in_real_time, work) if name == REAL_TIME else work)
     if options.json:
         print(json.dumps(report.content["cases"], indent=1))

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import math
 import random
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import loader
 import torch
@@ -21,10 +19,10 @@ import tsdf
 import voxelize
 from contest import largest_error_over_bound
 from fuse import fused_bytes
-from inputs import JITTERS, bytes_moved, make_clock, make_targets
+from inputs import JITTERS, bytes_moved, make_clock, make_targets, write_cache
 from measure import cpu_timer, graph_timer, median_us, rotations
 from peers import fuse_torch, loader_numpy, loader_torch, resample_torch
-from record import Report, arguments
+from record import Report, arguments, temporary_folder
 from sweep import copy_us
 
 import robocache
@@ -156,9 +154,9 @@ def depths(generator: random.Random, count: int, device: str, quick: bool) -> It
 
 
 def batches(generator: random.Random, count: int, device: str, quick: bool) -> Iterator[tuple[str, Callable]]:
-    with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
-        loader.write_cache(Path(folder) / "cache", 8 if quick else 200, 20.0)
-        dataset = robocache.open(Path(folder) / "cache")
+    with temporary_folder() as folder:
+        write_cache(folder / "cache", loader.STREAMS, 8 if quick else 200, 20.0)
+        dataset = robocache.open(folder / "cache")
         known = loader.peer_arguments(dataset)
         windows, resident = loader_numpy.Windows(*known), loader_torch.ResidentWindows(*known, device=device)
         for _ in range(count):

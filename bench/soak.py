@@ -119,11 +119,11 @@ class Stage:
     folder: Path
     device: str
     round: int = 0
-    made: list[Path] = field(default_factory=list)  # removed after the part; other files count
+    temporary: list[Path] = field(default_factory=list)  # removed after the part; other files count
 
     def new(self, name: str) -> Path:
-        self.made.append(self.folder / name)
-        return self.made[-1]
+        self.temporary.append(self.folder / name)
+        return self.temporary[-1]
 
     def loader(self, dataset: Any = None, batch_size: int = 24, windows: Any = None, **options: Any) -> Any:
         images = ImageOptions(size=(40, 48), crop=(32, 32), brightness=0.2, hue=0.05)
@@ -332,8 +332,8 @@ def robot(stage: Stage) -> None:
     with robocache.open(stage.folder / "recorded", verify=True) as recorded:
         for name, ring in rings.items():
             counts, rows = ring.counts, len(recorded[name].time_ns)
-            became = sum(counts[how] for how in ("kept", "reordered", "too_late", "refused", "segments"))
-            if not became == counts["pushed"] == pushed[name] or rows != recorder.counts[name]["kept"]:
+            counted = sum(counts[how] for how in ("kept", "reordered", "too_late", "refused", "segments"))
+            if not counted == counts["pushed"] == pushed[name] or rows != recorder.counts[name]["kept"]:
                 raise AssertionError(
                     f"{name}: pushed {pushed[name]}, {counts}, {recorder.counts[name]}, {rows} in the cache"
                 )
@@ -376,8 +376,8 @@ class Soak:
                     self.failures.append(f"{name}: round {self.stage.round} gave {result}, the first {first}")
             except Exception as error:
                 self.failures.append(f"{name}: round {self.stage.round}: {type(error).__name__}: {error}")
-            while self.stage.made:
-                shutil.rmtree(self.stage.made.pop(), ignore_errors=True)
+            while self.stage.temporary:
+                shutil.rmtree(self.stage.temporary.pop(), ignore_errors=True)
             after = measure(self.stage.folder, self.stage.device, self._identities)
             for what, values in self.added[name].items():
                 values.append((values[-1] if values else 0) + after[what] - self._before[what])

@@ -334,10 +334,9 @@ def example_class() -> Any:
     def message(name: str, **fields: tuple[int, Any]) -> None:
         message_type = file.message_type.add(name=name)
         for number, (key, (kind, label)) in enumerate(fields.items(), 1):
-            of = (
-                {"type": kind} if isinstance(kind, int) else {"type": kinds.TYPE_MESSAGE, "type_name": f".bench.{kind}"}
-            )
-            message_type.field.add(name=key, number=number, label=label, **of)
+            named = {"type": kinds.TYPE_MESSAGE, "type_name": f".bench.{kind}"}
+            of_type = {"type": kind} if isinstance(kind, int) else named
+            message_type.field.add(name=key, number=number, label=label, **of_type)
 
     one, many = kinds.LABEL_OPTIONAL, kinds.LABEL_REPEATED
     message("BytesList", value=(kinds.TYPE_BYTES, many))
@@ -538,46 +537,38 @@ def mcap_jpeg(folder: Path, rows: int) -> Source:
     return write_mcap(folder / "camera.mcap", "/camera", "sensor_msgs/msg/CompressedImage", jpeg_messages(rows))
 
 
+def write_bag(writer: Any, reader: Callable[[], Any], ros: int, rows: int) -> Source:
+    """Writes sensor_msgs/Imu with a writer of rosbags. `reader` opens what was written."""
+    store = typestore(ros)
+    deserialize = store.deserialize_cdr if ros == 2 else store.deserialize_ros1
+    with writer:
+        connection = writer.add_connection("/imu", "sensor_msgs/msg/Imu", typestore=store)
+        for stamp, data in imu_messages(rows, ros):
+            writer.write(connection, stamp, data)
+
+    def read() -> int:
+        with reader() as bag:
+            return sum(1 for _ in bag.messages())
+
+    def decode() -> int:
+        with reader() as bag:
+            return sum(1 for connection, _, data in bag.messages() if deserialize(data, connection.msgtype))
+
+    return Source(writer.path, read, "/imu", decode=decode)
+
+
 def rosbag2(folder: Path, rows: int) -> Source:
     """sensor_msgs/Imu in SQLite."""
     from rosbags.rosbag2 import Reader, Writer
 
-    path, store = folder / "bag", typestore()
-    with Writer(path, version=9) as writer:
-        connection = writer.add_connection("/imu", "sensor_msgs/msg/Imu", typestore=store)
-        for stamp, data in imu_messages(rows):
-            writer.write(connection, stamp, data)
-
-    def read() -> int:
-        with Reader(path) as reader:
-            return sum(1 for _ in reader.messages())
-
-    def decode() -> int:
-        with Reader(path) as reader:
-            return sum(1 for one, _, data in reader.messages() if store.deserialize_cdr(data, one.msgtype))
-
-    return Source(path, read, "/imu", decode=decode)
+    return write_bag(Writer(folder / "bag", version=9), lambda: Reader(folder / "bag"), 2, rows)
 
 
 def rosbag1(folder: Path, rows: int) -> Source:
     """sensor_msgs/Imu, in uncompressed chunks."""
     from rosbags.rosbag1 import Reader, Writer
 
-    path, store = folder / "imu.bag", typestore(ros=1)
-    with Writer(path) as writer:
-        connection = writer.add_connection("/imu", "sensor_msgs/msg/Imu", typestore=store)
-        for stamp, data in imu_messages(rows, ros=1):
-            writer.write(connection, stamp, data)
-
-    def read() -> int:
-        with Reader(path) as reader:
-            return sum(1 for _ in reader.messages())
-
-    def decode() -> int:
-        with Reader(path) as reader:
-            return sum(1 for one, _, data in reader.messages() if store.deserialize_ros1(data, one.msgtype))
-
-    return Source(path, read, "/imu", decode=decode)
+    return write_bag(Writer(folder / "imu.bag"), lambda: Reader(folder / "imu.bag"), 1, rows)
 
 
 def ulog(folder: Path, rows: int) -> Source:

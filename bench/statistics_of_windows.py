@@ -8,16 +8,14 @@ another order, so that it cannot reuse stored statistics. The first round also r
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from record import Report, arguments
+from record import Report, arguments, temporary_folder
 
 import robocache
 from robocache import Memory, Window, actions
@@ -56,10 +54,10 @@ def run_case(dataset: robocache.Dataset, episodes: int, per_step: bool, options,
             findings=None,
         )
         start, processor = time.perf_counter(), time.process_time()
-        found = dataset.statistics(loader, per_step=per_step)["action"]
+        statistics_of = dataset.statistics(loader, per_step=per_step)["action"]
         seconds.append(time.perf_counter() - start)
         processor_s.append(time.process_time() - processor)
-        assert found.count.sum() <= episodes * ROWS * STEPS * JOINTS
+        assert statistics_of.count.sum() <= episodes * ROWS * STEPS * JOINTS
     case["figures"] = {
         "statistics_s": statistics.median(seconds[1:]),
         "processor_s": statistics.median(processor_s[1:]),
@@ -70,19 +68,16 @@ def run_case(dataset: robocache.Dataset, episodes: int, per_step: bool, options,
 def main() -> int:
     options = arguments(__doc__.splitlines()[0]).parse_args()
     measure = {
-        name: {case: {"statistics_s": s} for case, s in of[options.device].items()}
-        for name, of in (("predicted", PREDICTED), ("aims", AIMS))
+        name: {case: {"statistics_s": s} for case, s in seconds[options.device].items()}
+        for name, seconds in (("predicted", PREDICTED), ("aims", AIMS))
     }
     report = Report("statistics_of_windows", options, **measure)
     episodes = 10 if options.quick else 1000
-    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
-    try:
+    with temporary_folder() as folder:
         dataset = write(folder / "cache", episodes)
         parameters = {"anchors": episodes * ROWS, "steps": STEPS, "features": JOINTS}
         for name, per_step in CASES.items():
             report.run(name, parameters, partial(run_case, dataset, episodes, per_step, options))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return int(report.failed)
 
 

@@ -47,20 +47,20 @@ def draw(result: dict, path: Path) -> None:
 
 def shapes_of(result: dict, plt: Any) -> Any:
     """Draws a point for each shape, with a ring around it if torch.compile is faster."""
-    figure, place = plt.subplots(figsize=(11, 6), layout="constrained")
+    figure, axes = plt.subplots(figsize=(11, 6), layout="constrained")
     operations: dict[str, list[dict]] = {}
     for case in result["cases"]:
         operations.setdefault(case["name"].split(",")[0], []).extend(case.get("shapes", []))
     for operation, shapes in operations.items():
-        place.scatter([x["bytes"] for x in shapes], [x["times_the_copy"] for x in shapes], s=14, label=operation)
+        axes.scatter([x["bytes"] for x in shapes], [x["times_the_copy"] for x in shapes], s=14, label=operation)
     lost = [x for shapes in operations.values() for x in shapes if x.get("faster_than", 1) < 1]
     if lost:
         sizes, ratios = [x["bytes"] for x in lost], [x["times_the_copy"] for x in lost]
-        place.scatter(sizes, ratios, s=90, facecolors="none", edgecolors="red", label="torch.compile is faster")
-    place.set(xscale="log", yscale="log", xlabel="bytes that must move", ylabel="time over a copy of as many bytes")
-    place.set_yticks([1, 1.5, 2, 3, 4, 6, 8], ["1", "1.5", "2", "3", "4", "6", "8"])
-    place.grid(alpha=0.3)
-    place.legend()
+        axes.scatter(sizes, ratios, s=90, facecolors="none", edgecolors="red", label="torch.compile is faster")
+    axes.set(xscale="log", yscale="log", xlabel="bytes that must move", ylabel="time over a copy of as many bytes")
+    axes.set_yticks([1, 1.5, 2, 3, 4, 6, 8], ["1", "1.5", "2", "3", "4", "6", "8"])
+    axes.grid(alpha=0.3)
+    axes.legend()
     machine = result["machine"]
     figure.suptitle(f"shapes drawn by seeds, {machine.get('gpu', machine['cpu'])}")
     return figure
@@ -72,7 +72,7 @@ def planes_of(result: dict, plt: Any) -> Any:
     planes = [case for case in result["cases"] if any(x is not None for line in case.get("ratios", []) for x in line)]
     lines = math.ceil(len(planes) / 2)
     heights = [max(2, 0.45 * max(len(case["rows"]) for case in planes[2 * k : 2 * k + 2])) + 0.9 for k in range(lines)]
-    figure, places = plt.subplots(
+    figure, all_axes = plt.subplots(
         lines,
         2,
         figsize=(20, sum(heights)),
@@ -80,22 +80,22 @@ def planes_of(result: dict, plt: Any) -> Any:
         squeeze=False,
         layout="constrained",
     )
-    for place in places.flat[len(planes) :]:
-        place.set_visible(False)
+    for axes in all_axes.flat[len(planes) :]:
+        axes.set_visible(False)
     norm = LogNorm(*COLOURS)
-    for place, case in zip(places.flat, planes, strict=False):
+    for axes, case in zip(all_axes.flat, planes, strict=False):
         ratios = [[math.nan if x is None else x for x in line] for line in case["ratios"]]
-        image = place.imshow(ratios, norm=norm, cmap="RdYlGn_r", aspect="auto")
-        place.set_xticks(range(len(case["columns"])), case["columns"])
-        place.set_yticks(range(len(case["rows"])), case["rows"])
-        place.set(xlabel=case["column_axis"], ylabel=case["row_axis"])
+        image = axes.imshow(ratios, norm=norm, cmap="RdYlGn_r", aspect="auto")
+        axes.set_xticks(range(len(case["columns"])), case["columns"])
+        axes.set_yticks(range(len(case["rows"])), case["rows"])
+        axes.set(xlabel=case["column_axis"], ylabel=case["row_axis"])
         others = ", ".join(f"{key} {value}" for key, value in case["parameters"].items())
-        place.set_title(others, fontsize=9)
+        axes.set_title(others, fontsize=9)
         for i, line in enumerate(ratios):
             for j, ratio in enumerate(line):
                 if not math.isnan(ratio):
-                    place.text(j, i, f"{ratio:.2g}", ha="center", va="center", fontsize=7)
-    figure.colorbar(image, ax=places, shrink=0.4, ticks=[1, 1.5, 2, 3, 4], format="%g", extend="both")
+                    axes.text(j, i, f"{ratio:.2g}", ha="center", va="center", fontsize=7)
+    figure.colorbar(image, ax=all_axes, shrink=0.4, ticks=[1, 1.5, 2, 3, 4], format="%g", extend="both")
     machine = result["machine"]
     figure.suptitle(f"resample_trajectories: time over a copy of the same bytes, {machine.get('gpu', machine['cpu'])}")
     return figure

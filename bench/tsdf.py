@@ -101,7 +101,7 @@ class Scene:
         self.measured = torch.from_numpy(self.array).to(device)
         self.pose_there = torch.from_numpy(self.pose).float().to(device)
 
-    def of(self, contender: str) -> tuple[torch.Tensor, torch.Tensor]:
+    def volume(self, contender: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the contender's (grid, weights)."""
         if contender not in self.volumes:
             shape = (self.case.cells,) * 3
@@ -135,13 +135,13 @@ def integrate(scene: Scene) -> torch.Tensor:
     case = scene.case
     camera = CAMERA if case.measured == "depth" else None
     return robocache.integrate_tsdf(
-        *scene.of("robocache"), scene.measured, scene.pose, camera, space_carving=case.carving, **case.options
+        *scene.volume("robocache"), scene.measured, scene.pose, camera, space_carving=case.carving, **case.options
     )[0]
 
 
 def by_torch(name: str, call: Callable, scene: Scene) -> torch.Tensor:
     case = scene.case
-    return call(*scene.of(name), scene.measured, scene.pose_there, CAMERA, case.carving, *case.options.values())
+    return call(*scene.volume(name), scene.measured, scene.pose_there, CAMERA, case.carving, *case.options.values())
 
 
 def by_open3d(scene: Scene) -> torch.Tensor:
@@ -202,7 +202,7 @@ def run_case(case: Case, device: str, quick: bool, filled: dict) -> None:
     verify, others = partial(largest_errors, case), peers(case, device, quick)
     for scene in scenes:  # if made within a graph, they would be cleared in every timed replay
         for name in {"robocache", *others} - {"open3d"}:
-            scene.of(name)
+            scene.volume(name)
     contest(filled, [(scene,) for scene in scenes], integrate, others, verify, device, quick)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from pathlib import Path
 import av
 import numpy as np
 from linked_lerobot import link_as_v3
-from record import Report, arguments
+from record import Report, arguments, temporary_folder
 
 import robocache
 
@@ -68,8 +67,7 @@ def run_stored(folder: Path, quick: bool, case: dict) -> None:
 
 
 def run_ingest(data: Path, repeats: int, rounds: int, jobs: int, case: dict) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
-    try:
+    with temporary_folder() as folder:
         link_as_v3(folder / "source", data / AV1, [AV1_CAMERA], repeats)
         files = sorted((folder / "source").rglob("*.mp4"))
         seconds: dict[str, list[float]] = {"decoding": [], "ingest": []}
@@ -91,8 +89,6 @@ def run_ingest(data: Path, repeats: int, rounds: int, jobs: int, case: dict) -> 
             "decoded_per_s_a_core": 1 / decoding,
             "share_of_decoding_alone": decoding / ingest / jobs,
         }
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     print("  " + ", ".join(f"{name} {value:.3g}" for name, value in case["figures"].items()), flush=True)
 
 

@@ -26,7 +26,7 @@ from voxelize_check import DenseCheck, check_centroids, check_hard
 import robocache
 
 EARLIER = "an earlier public kernel"  # its numbers are quoted from its own benchmark on the same model of GPU
-GIVEN = "torch scatter_add_ of given cells"  # the reduction alone
+CELLS_KNOWN = "torch scatter_add_ of given cells"  # the reduction alone
 
 
 @dataclass(frozen=True)
@@ -262,8 +262,8 @@ class Cloud:
 def ours(case: Case) -> Callable[[Cloud], object]:
     if case.job == "dense":
         mode = case.mode if isinstance(case.mode, str) else list(case.mode)
-        given = {"quantum": case.quantum} if case.quantum else {}
-        call = partial(robocache.voxelize_pointcloud, mode=mode, **case.grid, **given)
+        quantum = {"quantum": case.quantum} if case.quantum else {}
+        call = partial(robocache.voxelize_pointcloud, mode=mode, **case.grid, **quantum)
         return lambda cloud: call(cloud.points, cloud.features if case.features else None)
     if case.job == "hard":
         high = tuple(low + length for low, length in zip(case.corner, case.extent, strict=True))
@@ -303,7 +303,7 @@ def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Cloud], o
         compiled = torch.compile(reduced, dynamic=False)
         found["torch.compile"] = lambda cloud: compiled(cloud.points, cloud.features, cloud.grid)
     if case.modes == ("count",):
-        found[GIVEN] = lambda cloud: voxelize_torch.count(cloud.cell, case.size)
+        found[CELLS_KNOWN] = lambda cloud: voxelize_torch.count(cloud.cell, case.size)
     if device == "cpu":
         found |= {name: partial(on_numpy, case, by) for name, by in NUMPY.get(case.mode, {}).items()}
     return found
@@ -368,15 +368,15 @@ def run_case(case: Case, device: str, quick: bool, filled: dict) -> None:
     # These calls read a number of voxels from the device.
     waiting = {"dense": set(), "hard": {"torch eager"}, "downsample": {"torch eager", "robocache"}}[case.job]
     contest(filled, [(cloud,) for cloud in clouds], call, peers(case, device, quick), verify, device, quick, waiting)
-    mine = filled["contenders"]["robocache"]
+    measured = filled["contenders"]["robocache"]
     if case.name in EARLIER_US and device == "cuda":
         filled["contenders"][EARLIER] = {"gpu_us": EARLIER_US[case.name], "measured_before": True}
-        filled["faster_than"][EARLIER] = EARLIER_US[case.name] / mine["gpu_us"]
+        filled["faster_than"][EARLIER] = EARLIER_US[case.name] / measured["gpu_us"]
     for contender in filled["contenders"].values():
         for measure, speed in (("wall_us", "points_per_s"), ("gpu_us", "gpu_points_per_s")):
             if measure in contender:
                 contender[speed] = len(first.points) / contender[measure] * 1e6
-    filled["times_the_read"] = mine.get("gpu_us", mine["wall_us"]) / filled["read_floor_us"]
+    filled["times_the_read"] = measured.get("gpu_us", measured["wall_us"]) / filled["read_floor_us"]
 
 
 def written_bytes(case: Case, output: object) -> int:
@@ -408,11 +408,11 @@ def main() -> int:
     options = arguments(__doc__.splitlines()[0]).parse_args()
     device, quick = options.device, options.quick
     report = Report("voxelize", options, PREDICTED[device], aims(device))
-    there = scans.available()
-    if len(there) < len(scans.SCANS):
-        print(f"  real scans here: {', '.join(there) or 'none'}; see ROBOCACHE_TEST_DATA", flush=True)
+    available = scans.available()
+    if len(available) < len(scans.SCANS):
+        print(f"  real scans here: {', '.join(available) or 'none'}; see ROBOCACHE_TEST_DATA", flush=True)
     cases = QUICK if quick else CASES[device]
-    for case in (case for case in cases if case.cloud in CLOUDS or case.cloud in there):
+    for case in (case for case in cases if case.cloud in CLOUDS or case.cloud in available):
         report.run(case.name, case.parameters(case.points), partial(run_case, case, device, quick))
     small = {"points": 64, "grid": (16, 16, 16), "modes": ("count",), "features": 0}
     report.run("call overhead", small, lambda case: overhead(small_calls(device), quick, case))

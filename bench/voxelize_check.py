@@ -87,13 +87,13 @@ def check_centroids(
     """Compares centroids voxel by voxel, in any order, since a centroid lies in its voxel. A sum of n in float32 is off by n
     roundings of 2^-24 of the largest. moved: the number of voxels in which a peer may differ, since its points have another
     dtype."""
-    most = float(np.bincount(places(points.cpu().numpy(), origin, voxel_m)[1]).max())
+    most = float(np.bincount(voxel_numbers(points.cpu().numpy(), origin, voxel_m)[1]).max())
     bound = (most + 4) * 2.0**-24 * float(points.abs().max())
     mine, other = (np.asarray(torch.as_tensor(centroids(x)).cpu(), np.float64) for x in (ours, theirs))
-    cells = [places(x, origin, voxel_m)[0] for x in (mine, other)]
-    _, at, there = np.intersect1d(*cells, return_indices=True)
-    errors = np.abs(mine[at] - other[there]).max(1) / bound
-    wrong = (len(mine) - len(at)) + (len(other) - len(at)) + int((errors > 1).sum())
+    cells = [voxel_numbers(x, origin, voxel_m)[0] for x in (mine, other)]
+    _, rows, other_rows = np.intersect1d(*cells, return_indices=True)
+    errors = np.abs(mine[rows] - other[other_rows]).max(1) / bound
+    wrong = (len(mine) - len(rows)) + (len(other) - len(rows)) + int((errors > 1).sum())
     if wrong > moved:
         raise AssertionError(f"differs from robocache in {wrong} voxels, {moved} may")
     return {"largest_error_over_bound": float(errors[errors <= 1].max(initial=0))}
@@ -103,8 +103,8 @@ def centroids(output: object) -> object:
     return output[0] if isinstance(output, tuple) else output
 
 
-def places(points: np.ndarray, origin: tuple, voxel_m: float) -> tuple[np.ndarray, np.ndarray]:
+def voxel_numbers(points: np.ndarray, origin: tuple, voxel_m: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns a number for each occupied voxel, and the index of each point's voxel among them."""
     x, y, z = voxelize_numpy.coordinates(points, origin, (voxel_m,) * 3).astype(np.int64).T
-    place = (x * 2**20 + y) * 2**20 + z
-    return place, np.unique(place, return_inverse=True)[1]
+    number = (x * 2**20 + y) * 2**20 + z
+    return number, np.unique(number, return_inverse=True)[1]

@@ -5,12 +5,12 @@ import open3d
 
 
 def volume(cells: int, voxel_size: float, corner: tuple, truncation: float) -> "UniformTSDFVolume":  # noqa: F821
-    made = open3d.pipelines.integration
-    return made.UniformTSDFVolume(
+    integration = open3d.pipelines.integration
+    return integration.UniformTSDFVolume(
         length=cells * voxel_size,
         resolution=cells,
         sdf_trunc=truncation,
-        color_type=made.TSDFVolumeColorType.NoColor,
+        color_type=integration.TSDFVolumeColorType.NoColor,
         origin=np.array(corner, np.float64),
     )
 
@@ -26,6 +26,6 @@ def camera(shape: tuple, numbers: tuple) -> "open3d.camera.PinholeCameraIntrinsi
     return open3d.camera.PinholeCameraIntrinsic(shape[1], shape[0], *numbers)
 
 
-def distances(made, cells: int, truncation: float) -> np.ndarray:
+def distances(volume, cells: int, truncation: float) -> np.ndarray:
     """Returns [cells, cells, cells] in metres. Open3D stores distances divided by the truncation."""
-    return np.asarray(made.extract_volume_tsdf())[:, 0].reshape(cells, cells, cells) * truncation
+    return np.asarray(volume.extract_volume_tsdf())[:, 0].reshape(cells, cells, cells) * truncation

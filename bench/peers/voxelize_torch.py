@@ -22,7 +22,7 @@ def grid_on(points: torch.Tensor, grid_min: tuple, voxel_size: tuple, grid_size:
 
 
 def cells(points: torch.Tensor, grid: Grid) -> torch.Tensor:
-    """Returns the index of each point's voxel, int64 [N]; for a point outside the number of voxels."""
+    """Returns the index of each point's voxel, int64 [N]; the number of voxels for a point outside the grid."""
     x, y, z = torch.floor((points[:, :3] - grid.minimum) / grid.voxel_size).unbind(1)
     nx, ny, nz = grid.shape
     inside = (x >= 0) & (x < nx) & (y >= 0) & (y < ny) & (z >= 0) & (z < nz)
@@ -50,8 +50,8 @@ def mean(cell: torch.Tensor, features: torch.Tensor, grid_size: tuple) -> torch.
 def maximum(cell: torch.Tensor, features: torch.Tensor, grid_size: tuple) -> torch.Tensor:
     """Returns [X, Y, Z, F], 0 in voxels without points."""
     grid = features.new_zeros(math.prod(grid_size) + 1, features.shape[1])
-    place = cell[:, None].expand_as(features)
-    return grid.scatter_reduce_(0, place, features, "amax", include_self=False)[:-1].view(*grid_size, -1)
+    index = cell[:, None].expand_as(features)
+    return grid.scatter_reduce_(0, index, features, "amax", include_self=False)[:-1].view(*grid_size, -1)
 
 
 def hard(points: torch.Tensor, grid: Grid, most: int) -> tuple[torch.Tensor, ...]:
@@ -61,20 +61,20 @@ def hard(points: torch.Tensor, grid: Grid, most: int) -> tuple[torch.Tensor, ...
     inside = cell < math.prod(grid.shape)
     points, cell = points[inside], cell[inside]
     ordered, order = torch.sort(cell, stable=True)
-    there, counts = torch.unique_consecutive(ordered, return_counts=True)
+    occupied, counts = torch.unique_consecutive(ordered, return_counts=True)
     start = counts.cumsum(0) - counts
-    by_birth = torch.argsort(order[start])
-    number = torch.empty_like(by_birth)
-    number[by_birth] = torch.arange(len(there), device=cell.device)
-    voxel = torch.repeat_interleave(torch.arange(len(there), device=cell.device), counts)
-    place = torch.arange(len(cell), device=cell.device) - start[voxel]
-    kept = place < most
-    gathered = points.new_zeros(len(there), most, points.shape[1])
-    gathered[number[voxel[kept]], place[kept]] = points[order[kept]]
-    there = there[by_birth]
+    by_first_point = torch.argsort(order[start])
+    number = torch.empty_like(by_first_point)
+    number[by_first_point] = torch.arange(len(occupied), device=cell.device)
+    voxel = torch.repeat_interleave(torch.arange(len(occupied), device=cell.device), counts)
+    index_in_voxel = torch.arange(len(cell), device=cell.device) - start[voxel]
+    kept = index_in_voxel < most
+    gathered = points.new_zeros(len(occupied), most, points.shape[1])
+    gathered[number[voxel[kept]], index_in_voxel[kept]] = points[order[kept]]
+    occupied = occupied[by_first_point]
     _, y, z = grid.shape
-    coords = torch.stack([there // (y * z), there // z % y, there % z], 1).int()
-    return coords, gathered, counts[by_birth].clamp(max=most)
+    coords = torch.stack([occupied // (y * z), occupied // z % y, occupied % z], 1).int()
+    return coords, gathered, counts[by_first_point].clamp(max=most)
 
 
 def centroids(points: torch.Tensor, origin: torch.Tensor, voxel_size: torch.Tensor) -> torch.Tensor:

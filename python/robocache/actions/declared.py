@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,15 +109,11 @@ def relative_names(conversions: Any, declared: FeatureFacts, features: int) -> l
     """Returns the names, of the stream or of its features, with a word for relative, if conversions make them relative."""
     if any(_ABSOLUTE.fullmatch(key) and value is True for key, value in declared.attributes.items()):
         return []
-    names_found: dict[str, None] = {}
-    for conversion in conversions:
-        if isinstance(conversion, Relative | StepDelta):
-            converted = [f for f, is_taken in enumerate(feature_mask("mask", conversion.mask, features)) if is_taken]
-            names = [declared.stream] * bool(converted) + [
-                declared.names[f] for f in converted if f < len(declared.names)
-            ]
-            names_found |= dict.fromkeys(each for each in names if feature_words.says_relative(each))
-    return list(names_found)
+    names: dict[str, None] = {}
+    for _, converted in _comparisons(conversions, features):
+        names |= dict.fromkeys([declared.stream] * bool(converted))
+        names |= dict.fromkeys(declared.names[f] for f in converted if f < len(declared.names))
+    return [name for name in names if feature_words.says_relative(name)]
 
 
 def declared_relative(attributes: Mapping[str, Any]) -> str:
@@ -154,13 +150,11 @@ def check_alike(name: str, conversions: Any, declared: FeatureFacts, base: Featu
     Raises:
         ArgumentError: the units of a feature differ.
     """
-    for conversion in conversions:
-        if not isinstance(conversion, Relative | StepDelta):
-            continue
-        width = max(len(declared.units), len(base.units))
-        for feature, is_taken in enumerate(feature_mask("mask", conversion.mask, width) if width else ()):
+    width = max(len(declared.units), len(base.units))
+    for conversion, converted in _comparisons(conversions, width) if width else ():
+        for feature in converted:
             own, other = (_unit_of(facts, feature) for facts in (declared, base))
-            if is_taken and own and other and own != other:
+            if own and other and own != other:
                 raise errors.ArgumentError(
                     f"{name}: expected one unit, since {type(conversion).__name__} subtracts feature by feature, got {own!r} "
                     f"of the key and {other!r} of the base for {_feature(declared, feature)}; convert one of them before it "
@@ -177,47 +171,54 @@ def misplaced(
     Args:
         base: the facts of all the base's features; `read` are the indices of the compared ones.
     """
-    found: dict[str, str] = {}
-    for conversion in conversions:
-        if isinstance(conversion, Relative | StepDelta):
-            mask = feature_mask("mask", conversion.mask, features)
-            for own, at, is_taken in zip(declared.names, read, mask, strict=False):
-                other = base.names[at] if 0 <= at < len(base.names) else own
-                if is_taken and own and other and own != other and list(base.names).count(own) == 1:
-                    found[own] = other
-    return list(found.items())
+    pairs: dict[str, str] = {}
+    for _, converted in _comparisons(conversions, features):
+        for feature in converted:
+            if feature < min(len(declared.names), len(read)) and 0 <= read[feature] < len(base.names):
+                own, other = declared.names[feature], base.names[read[feature]]
+                if own and other and own != other and list(base.names).count(own) == 1:
+                    pairs[own] = other
+    return list(pairs.items())
 
 
 def straight_angles(conversions: Any, methods: Sequence[Any], features: int) -> list[int]:
     """Returns the features that are angles by the stream's methods, but that conversions subtract without the shorter way."""
     angles = {feature for start, stop, method in methods if method == "angle" for feature in range(start, stop)}
-    found: set[int] = set()
-    for conversion in conversions:
-        if isinstance(conversion, StepDelta) or (isinstance(conversion, Relative) and conversion.kind == "joints"):
-            shorter = (
-                [False] * features if conversion.angles is None else feature_mask("angles", conversion.angles, features)
-            )
-            converted = feature_mask("mask", conversion.mask, features)
-            found |= {f for f in angles if converted[f] and not shorter[f]}
-    return sorted(found)
+    straight: set[int] = set()
+    for conversion, converted in _subtractions(conversions, features):
+        shorter = [] if conversion.angles is None else _chosen("angles", conversion.angles, features)
+        straight |= angles.intersection(converted).difference(shorter)
+    return sorted(straight)
 
 
 def subtracted_rotations(conversions: Any, declared: FeatureFacts, features: int) -> list[int]:
     """Returns the features that are part of a rotation by the stream's methods or names, but that conversions subtract one by
     one."""
-    of_rotations = {
-        f for start, stop, method in _blocks(declared.attributes) if method == "slerp" for f in range(start, stop)
-    }
-    of_rotations |= {f for f, name in enumerate(declared.names) if _kind_of(name) not in ("", "euler")}
-    found: set[int] = set()
+    turning = _features_with(("slerp",), declared.attributes)
+    turning |= {f for f, name in enumerate(declared.names) if _kind_of(name) not in ("", "euler")}
+    return sorted({f for _, converted in _subtractions(conversions, features) for f in turning.intersection(converted)})
+
+
+def _comparisons(conversions: Any, features: int) -> Iterator[tuple[Relative | StepDelta, list[int]]]:
+    """Yields each conversion that compares with the state, and the features that it changes."""
     for conversion in conversions:
-        if isinstance(conversion, StepDelta) or (isinstance(conversion, Relative) and conversion.kind == "joints"):
-            found |= {
-                f
-                for f, is_taken in enumerate(feature_mask("mask", conversion.mask, features))
-                if is_taken and f in of_rotations
-            }
-    return sorted(found)
+        if isinstance(conversion, Relative | StepDelta):
+            yield conversion, _chosen("mask", conversion.mask, features)
+
+
+def _subtractions(conversions: Any, features: int) -> Iterator[tuple[Relative | StepDelta, list[int]]]:
+    """As `_comparisons`, without those of poses."""
+    for conversion, converted in _comparisons(conversions, features):
+        if isinstance(conversion, StepDelta) or conversion.kind == "joints":
+            yield conversion, converted
+
+
+def _chosen(name: str, mask: Any, features: int) -> list[int]:
+    return [f for f, is_chosen in enumerate(feature_mask(name, mask, features)) if is_chosen]
+
+
+def _features_with(methods: Collection[str], attributes: Mapping[str, Any]) -> set[int]:
+    return {f for start, stop, method in _blocks(attributes) if method in methods for f in range(start, stop)}
 
 
 def _rotations(conversion: Any, features: Sequence[int | None]) -> Iterator[tuple[str, int, list[int | None]]]:
@@ -227,15 +228,11 @@ def _rotations(conversion: Any, features: Sequence[int | None]) -> Iterator[tupl
         yield conversion.source, conversion.start, list(features[conversion.start : conversion.start + width])
     elif isinstance(conversion, Relative) and conversion.kind != "joints":
         width = rotation_width("rotation", conversion.rotation)
-        taken = _taken(conversion, features)
+        taken = _chosen("mask", conversion.mask, len(features))
         for begin in range(3, len(taken), 3 + width):
             block = taken[begin : begin + width]
             if block:
                 yield conversion.rotation, block[0], [features[i] for i in block]
-
-
-def _taken(conversion: Relative, features: Sequence[int | None]) -> list[int]:
-    return [i for i, is_taken in enumerate(feature_mask("mask", conversion.mask, len(features))) if is_taken]
 
 
 def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: FeatureFacts) -> None:
@@ -307,19 +304,12 @@ def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
 
 def _check_positions(name: str, conversion: Relative, declared: FeatureFacts, features: Sequence[int | None]) -> None:
     """Refuses a pose whose position is part of a rotation by the names or methods of its features."""
-    taken = _taken(conversion, features)
-    of_rotations = {
-        f
-        for start, stop, method in _blocks(declared.attributes)
-        if method in _TAKES_ROTATION
-        for f in range(start, stop)
-    }
+    taken = _chosen("mask", conversion.mask, len(features))
+    turning = _features_with(_TAKES_ROTATION, declared.attributes)
     for begin in range(0, len(taken), 3 + rotation_width("rotation", conversion.rotation)):
         position = taken[begin : begin + 3]
         names = [declared.names[f] for f in position if f < len(declared.names)]
-        if of_rotations.intersection(position) or any(
-            _kind_of(each) or feature_words.axes_of_turns(each) for each in names
-        ):
+        if turning.intersection(position) or any(_kind_of(each) or feature_words.axes_of_turns(each) for each in names):
             raise errors.ArgumentError(
                 f"{name}: expected x, y, z and then the rotation, got {names or position} instead of the position; a mapping "
                 "at ingest puts features in another order"
@@ -332,7 +322,7 @@ def _check_radians(
     """Refuses angles in degrees for the shorter way round, which needs radians."""
     if conversion.angles is None or not features:
         return
-    around = [f for f, is_angle in enumerate(feature_mask("angles", conversion.angles, len(features))) if is_angle]
+    around = _chosen("angles", conversion.angles, len(features))
     if degrees := degrees_of(declared, around):
         raise errors.ArgumentError(
             f"{name}: expected radians, in which angles= goes the shorter way round, got {degrees!r} by the stream's units "

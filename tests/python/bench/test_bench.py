@@ -29,4 +29,3 @@ def test_every_benchmark_runs_by_its_name_and_has_a_title(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     programs = {path.stem for path in (ROOT / "bench").glob("*.py") if " = Report(" in path.read_text()}
     assert set(importlib.import_module("bench.__main__").BENCHES) == programs
-    assert set(importlib.import_module("render").TITLES) == programs

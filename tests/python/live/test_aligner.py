@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import robocache
-from robocache import Anchors, Window
+from robocache import Anchors, Window, actions
+from robocache.live import Aligner, Ring
 
 NS = 1_000_000_000
 
@@ -56,6 +57,18 @@ def recorded(path, streams):
     return robocache.open(path)
 
 
+def load(dataset, windows, **options):
+    return robocache.Loader(
+        dataset, batch_size=64, delta_timestamps=windows, framework="numpy", device="cpu", shuffle=False, **options
+    )
+
+
+def all_samples(loader):
+    parts = np.array_split(np.arange(loader.num_anchors), -(-loader.num_anchors // 64))
+    batches = [loader.gather(indices) for indices in parts]
+    return {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
+
+
 WINDOWS = {
     "linear": {"method": "linear"},
     "previous": {"method": "previous"},
@@ -90,24 +103,16 @@ def test_a_settled_batch_equals_the_loaders(tmp_path, name, seed):
     if name == "a step each":
         joint = {"q02": -1e3 * rng.uniform(0.5, 1, (3, 3)), "q98": 1e3 * rng.uniform(0.5, 1, (3, 3))}
         normalization = robocache.Normalization(norm_stats={"joint": joint}, clip=True)
-    loader = robocache.Loader(
+    loader = load(
         dataset,
-        batch_size=64,
-        delta_timestamps={"joint": floats, "force": floats, "button": Window([-0.03, 0.0])},
+        {"joint": floats, "force": floats, "button": Window([-0.03, 0.0])},
         normalization=normalization,
         anchors=Anchors(stream="joint"),
         return_age=True,
-        framework="numpy",
-        device="cpu",
-        shuffle=False,
     )
-    batches = [loader.gather(range(i, min(i + 64, loader.num_anchors))) for i in range(0, loader.num_anchors, 64)]
-    expected = {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
-    rings = {
-        key: robocache.live.Ring((3,), rows.dtype, span_s=0.2, lateness_s=0.0045)
-        for key, (_, _, rows) in streams.items()
-    }
-    aligner = robocache.live.Aligner(loader.spec, rings, framework="numpy")
+    expected = all_samples(loader)
+    rings = {key: Ring((3,), rows.dtype, span_s=0.2, lateness_s=0.0045) for key, (_, _, rows) in streams.items()}
+    aligner = Aligner(loader.spec, rings, framework="numpy")
     compared = replay(streams, aligner, rings, expected, expected["time_ns"])
     assert compared > 0.9 * len(expected["time_ns"])
     for key, ring in rings.items():
@@ -141,30 +146,18 @@ def test_frames_equal_the_loaders(tmp_path, codec, device):
             episode.append("joint", joint[0][by_stamp], joint[2][by_stamp])
             episode.append("cam", stamps[order], pixels[order], codec="png" if depth else codec)
     dataset = robocache.open(tmp_path / "cache")
-    loader = robocache.Loader(
-        dataset,
-        batch_size=8,
-        delta_timestamps={
-            "joint": Window([-0.01, 0.0]),
-            "cam": Window([-0.05, -0.04, 0.0], images=robocache.ImageOptions(size=(8, 8)), tolerance_s=0.2),
-        },
-        anchors=Anchors(stream="joint"),
-        return_age=True,
-        framework="numpy",
-        device="cpu",
-        shuffle=False,
+    camera = Window([-0.05, -0.04, 0.0], images=robocache.ImageOptions(size=(8, 8)), tolerance_s=0.2)
+    loader = load(
+        dataset, {"joint": Window([-0.01, 0.0]), "cam": camera}, anchors=Anchors(stream="joint"), return_age=True
     )
-    batches = [loader.gather(range(i, min(i + 8, loader.num_anchors))) for i in range(0, loader.num_anchors, 8)]
-    expected = {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
+    expected = all_samples(loader)
     stored = dataset["cam"]
     files = [stored.values.file(int(row)) for row in np.argsort(order)] if codec != "raw" else list(pixels)
     rings = {
-        "joint": robocache.live.Ring((2,), "float32", span_s=0.2, lateness_s=0.003),
-        "cam": robocache.live.Ring(shape, pixels.dtype, span_s=0.3, lateness_s=0.031, codec="png" if depth else codec),
+        "joint": Ring((2,), "float32", span_s=0.2, lateness_s=0.003),
+        "cam": Ring(shape, pixels.dtype, span_s=0.3, lateness_s=0.031, codec="png" if depth else codec),
     }
-    aligner = robocache.live.Aligner(
-        loader.spec, rings, device=device, framework="numpy" if device == "cpu" else "torch"
-    )
+    aligner = Aligner(loader.spec, rings, device=device, framework="numpy" if device == "cpu" else "torch")
     compared = replay({"joint": joint, "cam": (stamps, arrived, files)}, aligner, rings, expected, expected["time_ns"])
     assert compared > 0.7 * len(expected["time_ns"]) and aligner.bad_frames == 0
 
@@ -175,17 +168,9 @@ def test_values_at_now_differ_from_training(tmp_path):
     stamps, arrived = arrivals(rng, 0.4, 500, 0.0005, 0.003)
     rows = rng.standard_normal((len(stamps), 2)).astype(np.float32)
     dataset = recorded(tmp_path / "cache", {"joint": (stamps, arrived, rows)})
-    loader = robocache.Loader(
-        dataset,
-        batch_size=1,
-        delta_timestamps={"joint": [0.0]},
-        snap_s=0,
-        framework="numpy",
-        device="cpu",
-        shuffle=False,
-    )
-    ring = robocache.live.Ring((2,), "float32", span_s=0.2, lateness_s=0.0035)
-    aligner = robocache.live.Aligner(loader.spec, {"joint": ring}, framework="numpy")
+    loader = load(dataset, {"joint": [0.0]}, snap_s=0)
+    ring = Ring((2,), "float32", span_s=0.2, lateness_s=0.0035)
+    aligner = Aligner(loader.spec, {"joint": ring}, framework="numpy")
     moments = loader.gather([0])["time_ns"][0] + np.arange(len(stamps)) * 1_000_000
     order = np.argsort(stamps, kind="stable")
     true = np.stack(
@@ -214,34 +199,32 @@ def spec_of(tmp_path, **window):
         tmp_path / "cache",
         {"joint": (np.arange(1, 30) * 10_000_000, None, np.arange(58, dtype=np.float32).reshape(29, 2))},
     )
-    return robocache.Loader(
-        dataset, batch_size=1, delta_timestamps={"joint": Window([-0.05, 0.0], **window)}, device="cpu"
-    ).spec
+    return load(dataset, {"joint": Window([-0.05, 0.0], **window)}).spec
 
 
 def test_rings_that_contradict_the_spec_are_refused(tmp_path):
     spec = spec_of(tmp_path)
-    ring = robocache.live.Ring((2,), "float32", span_s=1)
+    ring = Ring((2,), "float32", span_s=1)
     wrong = [
         ({}, "rings: expected one for each key of the spec, got none for 'joint'"),
         ({"joint": ring, "arm": ring}, r"rings\['arm'\]: expected a key of the spec, which has 'joint'"),
         (
-            {"joint": robocache.live.Ring((3,), "float32", span_s=1)},
+            {"joint": Ring((3,), "float32", span_s=1)},
             r"rings\['joint'\]: expected rows of \[2\] float32",
         ),
-        ({"joint": robocache.live.Ring((2,), "float64", span_s=1)}, r"got \[2\] float64"),
+        ({"joint": Ring((2,), "float64", span_s=1)}, r"got \[2\] float64"),
         (
-            {"joint": robocache.live.Ring((2,), "float32", span_s=0.04)},
+            {"joint": Ring((2,), "float32", span_s=0.04)},
             r"rings\['joint'\].span_s: expected at least 0.05",
         ),
     ]
     for rings, words in wrong:
         with pytest.raises(robocache.ArgumentError, match=words):
-            robocache.live.Aligner(spec, rings)
+            Aligner(spec, rings)
     with pytest.raises(robocache.ArgumentTypeError, match="rings: expected"):
-        robocache.live.Aligner(spec, [ring])
+        Aligner(spec, [ring])
     with pytest.raises(robocache.ArgumentError, match="device: expected 'cpu' with numpy"):
-        robocache.live.Aligner(spec, {"joint": ring}, device="cuda", framework="numpy")
+        Aligner(spec, {"joint": ring}, device="cuda", framework="numpy")
 
 
 def test_features_in_another_order_than_the_spec(tmp_path):
@@ -250,19 +233,19 @@ def test_features_in_another_order_than_the_spec(tmp_path):
         writer.stream("joint", names=names)
         episode.append("joint", np.arange(4) * 10**7, np.zeros((4, 2), np.float32))
     window = {"joint": Window([0.0])}
-    loader = robocache.Loader(robocache.open(tmp_path / "cache"), batch_size=1, delta_timestamps=window, device="cpu")
+    loader = load(robocache.open(tmp_path / "cache"), window)
     spec = loader.spec
 
     def ring(names):
-        return robocache.live.Ring((2,), "float32", span_s=1, names=names)
+        return Ring((2,), "float32", span_s=1, names=names)
 
     for same in (names, ["a", "b"], None):
         one = ring(same)
-        robocache.live.Aligner(spec, {"joint": one})
+        Aligner(spec, {"joint": one})
         assert one.names == (same or names)
     for other in (["b", "a"], ["arm.b", "arm.a"], ["x", "y"]):
         with pytest.raises(robocache.ArgumentError, match=r"rings\['joint'\].*got \['arm.a', 'arm.b'\]"):
-            robocache.live.Aligner(spec, {"joint": ring(other)})
+            Aligner(spec, {"joint": ring(other)})
     with pytest.raises(robocache.ArgumentError, match="names: expected one for each of 2 features, got 3"):
         ring(["a", "b", "c"])
     with pytest.raises(robocache.ArgumentTypeError, match="names: expected a list of names, got 'ab'"):
@@ -270,26 +253,26 @@ def test_features_in_another_order_than_the_spec(tmp_path):
 
 
 def test_rows_that_contradict_the_ring_are_refused():
-    ring = robocache.live.Ring((2,), "float32", span_s=1)
+    ring = Ring((2,), "float32", span_s=1)
     for row in (np.zeros(3, np.float32), np.zeros(2), np.zeros((1, 2), np.float32)):
         with pytest.raises(robocache.ArgumentError, match=r"row: expected \[2\] float32"):
             ring.push(NS, row)
     torch = pytest.importorskip("torch")
-    with pytest.raises(robocache.errors.ArgumentTypeError, match="row: expected an array of numpy, got Tensor"):
+    with pytest.raises(robocache.ArgumentTypeError, match="row: expected an array of numpy, got Tensor"):
         ring.push(NS, torch.zeros(2, requires_grad=True))
     with pytest.raises(robocache.ArgumentError, match="span_s: expected"):
-        robocache.live.Ring((2,), "float32", span_s=0)
+        Ring((2,), "float32", span_s=0)
     with pytest.raises(robocache.ArgumentError, match="lateness_s: expected"):
-        robocache.live.Ring((2,), "float32", span_s=1, lateness_s=1)
+        Ring((2,), "float32", span_s=1, lateness_s=1)
     with pytest.raises(robocache.ArgumentError, match="on_rewind"):
-        robocache.live.Ring((2,), "float32", span_s=1, on_rewind="ignore")
+        Ring((2,), "float32", span_s=1, on_rewind="ignore")
     assert ring.newest_ns is None and ring.arrival_ns is None and ring.counts["pushed"] == 0
 
 
 def test_nothing_settled_yet_and_stale_streams(tmp_path):
     spec = spec_of(tmp_path)
-    ring = robocache.live.Ring((2,), "float32", span_s=1, lateness_s=0.02)
-    aligner = robocache.live.Aligner(spec, {"joint": ring}, framework="numpy")
+    ring = Ring((2,), "float32", span_s=1, lateness_s=0.02)
+    aligner = Aligner(spec, {"joint": ring}, framework="numpy")
     assert aligner.latest() is None and aligner.frontier() is None
     for k in range(1, 9):
         assert ring.push(k * 10_000_000 + NS, np.full(2, k, np.float32), arrival_ns=NS * 2) == "kept"
@@ -312,9 +295,9 @@ def test_a_silent_stream_is_named(tmp_path):
     stamps = np.arange(1, 30) * 10_000_000
     rows = np.zeros((29, 2), np.float32)
     dataset = recorded(tmp_path / "cache", {"joint": (stamps, None, rows), "force": (stamps, None, rows)})
-    spec = robocache.Loader(dataset, batch_size=1, delta_timestamps={"joint": None, "force": None}, device="cpu").spec
-    rings = {key: robocache.live.Ring((2,), "float32", span_s=1) for key in ("joint", "force")}
-    aligner = robocache.live.Aligner(spec, rings, framework="numpy", max_age_s=0.05)
+    spec = load(dataset, {"joint": None, "force": None}).spec
+    rings = {key: Ring((2,), "float32", span_s=1) for key in ("joint", "force")}
+    aligner = Aligner(spec, rings, framework="numpy", max_age_s=0.05)
     for k in range(1, 20):
         rings["joint"].push(NS + k * 10_000_000, rows[0], arrival_ns=2 * NS)
         if k < 12:
@@ -328,8 +311,8 @@ def test_a_silent_stream_is_named(tmp_path):
 
 def test_streams_that_are_all_silent_are_named(tmp_path):
     spec = spec_of(tmp_path)
-    ring = robocache.live.Ring((2,), "float32", span_s=1)
-    aligner = robocache.live.Aligner(spec, {"joint": ring}, framework="numpy", max_age_s=0.3)
+    ring = Ring((2,), "float32", span_s=1)
+    aligner = Aligner(spec, {"joint": ring}, framework="numpy", max_age_s=0.3)
     assert aligner.latest() is None
     time.sleep(0.35)
     with pytest.raises(robocache.StaleError, match=r"rings\['joint'\]: expected a newer row within 0\.3 s,"):
@@ -351,20 +334,16 @@ def test_a_row_that_the_ring_forgot_is_an_error(tmp_path, window):
     rows = np.random.default_rng(0).standard_normal((len(stamps), 2)).astype(np.float32)
     streams = {"joint": (stamps, None, rows), "force": (slow, None, rows[: len(slow)])}
     dataset = recorded(tmp_path / "cache", streams)
-    loader = robocache.Loader(
+    loader = load(
         dataset,
-        batch_size=1,
-        delta_timestamps={"joint": Window([-0.1, 0.0], **window), "force": Window([0.0], method="previous")},
+        {"joint": Window([-0.1, 0.0], **window), "force": Window([0.0], method="previous")},
         anchors=Anchors(stream="joint"),
-        framework="numpy",
-        device="cpu",
-        shuffle=False,
     )
     errors, compared = 0, 0
     for span_s in (0.11, 0.3):
-        rings = {"joint": robocache.live.Ring((2,), "float32", span_s=span_s)}
-        rings["force"] = robocache.live.Ring((2,), "float32", span_s=1)
-        aligner = robocache.live.Aligner(loader.spec, rings, framework="numpy")
+        rings = {"joint": Ring((2,), "float32", span_s=span_s)}
+        rings["force"] = Ring((2,), "float32", span_s=1)
+        aligner = Aligner(loader.spec, rings, framework="numpy")
         events = [(int(t), "joint", i) for i, t in enumerate(stamps)]
         events += [(int(t) + 80_000_000, "force", i) for i, t in enumerate(slow)]
         for now, key, i in sorted(events):
@@ -391,14 +370,12 @@ def test_batches_after_an_error_are_correct(tmp_path):
     stamps = np.arange(1, 400) * 5_000_000
     rows = np.random.default_rng(0).standard_normal((len(stamps), 2)).astype(np.float32)
     dataset = recorded(tmp_path / "cache", {"joint": (stamps, None, rows), "force": (stamps, None, rows)})
-    spec = robocache.Loader(
-        dataset, batch_size=1, delta_timestamps={"force": Window([-0.4, 0.0]), "joint": Window([0.0])}, device="cpu"
-    ).spec
+    spec = load(dataset, {"force": Window([-0.4, 0.0]), "joint": Window([0.0])}).spec
     rings = {
-        "force": robocache.live.Ring((2,), "float32", span_s=9),
-        "joint": robocache.live.Ring((2,), "float32", span_s=0.2),
+        "force": Ring((2,), "float32", span_s=9),
+        "joint": Ring((2,), "float32", span_s=0.2),
     }
-    aligner = robocache.live.Aligner(spec, rings, framework="numpy")
+    aligner = Aligner(spec, rings, framework="numpy")
     for k, stamp in enumerate(stamps.tolist()):
         for ring in rings.values():
             ring.push(stamp, rows[k], arrival_ns=stamp)
@@ -415,11 +392,9 @@ def test_nothing_is_settled_before_the_first_final_row(tmp_path):
     dataset = recorded(
         tmp_path / "cache", {"button": (np.arange(1, 99) * NS, None, np.arange(98, dtype=np.int32)[:, None])}
     )
-    loader = robocache.Loader(
-        dataset, batch_size=1, delta_timestamps={"button": Window([-2.0])}, device="cpu", framework="numpy"
-    )
-    ring = robocache.live.Ring((1,), "int32", span_s=9)
-    aligner = robocache.live.Aligner(loader.spec, {"button": ring}, framework="numpy")
+    loader = load(dataset, {"button": Window([-2.0])})
+    ring = Ring((1,), "int32", span_s=9)
+    aligner = Aligner(loader.spec, {"button": ring}, framework="numpy")
     ring.push(NS, np.array([-1], np.int32), arrival_ns=NS)
     assert aligner.frontier() is None and aligner.latest() is None
     for k in range(2):
@@ -433,11 +408,9 @@ def test_counted_rows_that_a_ring_forgot_are_an_error(tmp_path):
         tmp_path / "cache",
         {"joint": (np.arange(1, 99) * 10_000_000, None, np.arange(196, dtype=np.float32).reshape(98, 2))},
     )
-    spec = robocache.Loader(
-        dataset, batch_size=1, delta_timestamps={"joint": Window([-40, 0], rows=True)}, device="cpu"
-    ).spec
-    ring = robocache.live.Ring((2,), "float32", span_s=0.2)
-    aligner = robocache.live.Aligner(spec, {"joint": ring}, framework="numpy")
+    spec = load(dataset, {"joint": Window([-40, 0], rows=True)}).spec
+    ring = Ring((2,), "float32", span_s=0.2)
+    aligner = Aligner(spec, {"joint": ring}, framework="numpy")
     for k in range(1, 99):
         ring.push(NS + k * 10_000_000, np.full(2, k, np.float32), arrival_ns=2 * NS)
         if k > 30:
@@ -449,8 +422,8 @@ def test_counted_rows_that_a_ring_forgot_are_an_error(tmp_path):
 
 def test_moments_and_stamps_at_the_ends_of_int64(tmp_path):
     spec = spec_of(tmp_path)
-    ring = robocache.live.Ring((2,), "float32", span_s=1)
-    aligner = robocache.live.Aligner(spec, {"joint": ring}, framework="numpy")
+    ring = Ring((2,), "float32", span_s=1)
+    aligner = Aligner(spec, {"joint": ring}, framework="numpy")
     row = np.zeros(2, np.float32)
     for stamp in (2**63 - 1, 2**62 + 1, -(2**63), -1, 0):
         assert ring.push(stamp, row, arrival_ns=2**63 - 1) == "refused"
@@ -465,7 +438,7 @@ def test_frames_that_contradict_the_ring_are_refused():
     def file(codec, *shape, dtype=np.uint8):
         return robocache.frames.encode(np.zeros((1, *shape), dtype), codec).data.tobytes()
 
-    ring = robocache.live.Ring((8, 16, 3), "uint8", span_s=1, codec="jpeg")
+    ring = Ring((8, 16, 3), "uint8", span_s=1, codec="jpeg")
     for row, words in (
         (file("jpeg", 16, 8, 3), r"expected jpeg of \[8, 16, 3\] uint8, got jpeg of \[16, 8, 3\] uint8"),
         (file("jpeg", 8, 16), r"got jpeg of \[8, 16, 1\]"),
@@ -478,20 +451,20 @@ def test_frames_that_contradict_the_ring_are_refused():
             ring.push(NS, row)
     assert ring.push(NS, file("jpeg", 8, 16, 3)) == "kept" and ring.push(NS + 1, b"damaged") == "kept"
     assert ring.push(NS + 2, np.frombuffer(file("jpeg", 8, 16, 3), np.uint8)) == "kept"
-    depth = robocache.live.Ring((8, 16, 1), "uint16", span_s=1, codec="png")
+    depth = Ring((8, 16, 1), "uint16", span_s=1, codec="png")
     with pytest.raises(robocache.ArgumentError, match=r"got png of \[8, 16, 1\] uint8"):
         depth.push(NS, file("png", 8, 16))
     assert depth.push(NS, file("png", 8, 16, dtype=np.uint16)) == "kept"
     with pytest.raises(robocache.ArgumentError, match=r"shape: expected \[height, width, channels\]"):
-        robocache.live.Ring((8, 16), "uint8", span_s=1, codec="raw")
+        Ring((8, 16), "uint8", span_s=1, codec="raw")
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_the_batch_of_each_framework(tmp_path, framework):
     spec = spec_of(tmp_path)
     spec.save(tmp_path / "spec.json")
-    ring = robocache.live.Ring((2,), "float32", span_s=1)
-    aligner = robocache.live.Aligner(tmp_path / "spec.json", {"joint": ring}, framework=framework)
+    ring = Ring((2,), "float32", span_s=1)
+    aligner = Aligner(tmp_path / "spec.json", {"joint": ring}, framework=framework)
     for k in range(1, 9):
         ring.push(NS + k * 10_000_000, np.full(2, k, np.float32), arrival_ns=2 * NS)
     batch = aligner.latest()
@@ -503,9 +476,9 @@ def test_the_batch_of_each_framework(tmp_path, framework):
 @pytest.mark.cuda
 def test_the_batch_on_a_device(tmp_path):
     spec = spec_of(tmp_path)
-    ring = robocache.live.Ring((2,), "float32", span_s=1)
-    here = robocache.live.Aligner(spec, {"joint": ring})
-    present = robocache.live.Aligner(spec, {"joint": ring}, device=pytest.importorskip("torch").device("cuda"))
+    ring = Ring((2,), "float32", span_s=1)
+    here = Aligner(spec, {"joint": ring})
+    present = Aligner(spec, {"joint": ring}, device=pytest.importorskip("torch").device("cuda"))
     assert present.device.startswith("cuda:")
     for k in range(1, 90):
         ring.push(NS + k * 10_000_000, np.full(2, k, np.float32), arrival_ns=2 * NS)
@@ -516,8 +489,8 @@ def test_the_batch_on_a_device(tmp_path):
 
 def test_a_segment_ends_at_a_clock_that_is_set_back(tmp_path):
     spec = spec_of(tmp_path)
-    ring = robocache.live.Ring((2,), "float32", span_s=0.1, on_rewind="segment")
-    aligner = robocache.live.Aligner(spec, {"joint": ring}, framework="numpy")
+    ring = Ring((2,), "float32", span_s=0.1, on_rewind="segment")
+    aligner = Aligner(spec, {"joint": ring}, framework="numpy")
     for k in range(1, 9):
         ring.push(9 * NS + k * 10_000_000, np.full(2, k, np.float32), arrival_ns=10 * NS)
     assert ring.push(NS, np.full(2, 100, np.float32), arrival_ns=10 * NS) == "segment"
@@ -532,28 +505,13 @@ def test_an_output_has_no_ring_but_a_base(tmp_path):
     stamps, arrived = arrivals(rng, 0.5, 200, 0.001, 0.003)
     rows = {name: rng.standard_normal((len(stamps), 4)).astype(np.float32) for name in ("state", "action")}
     dataset = recorded(tmp_path / "cache", {name: (stamps, arrived, values) for name, values in rows.items()})
-    windows = {
-        "state": Window([-0.02, 0.0], normalize="mean_std", offset_s=0.002),
-        "action": Window(
-            [0.0, 0.02, 0.04],
-            convert=[robocache.actions.Relative("joints", mask=[True, True, False])],
-            base=("state", [2, 0, 3]),
-        ),
-    }
-    with pytest.raises(robocache.ArgumentError):
-        robocache.Loader(dataset, batch_size=1, delta_timestamps=windows)  # this one has 4 features, not 3
-    windows["action"] = Window(
-        [0.0, 0.02, 0.04],
-        convert=[robocache.actions.Relative("joints", mask=[True, True, False, True])],
-        base=("state", [2, 0, 3, 1]),
-    )
-    loader = robocache.Loader(
-        dataset, batch_size=64, delta_timestamps=windows, framework="numpy", device="cpu", shuffle=False
-    )
-    batches = [loader.gather(range(i, min(i + 64, loader.num_anchors))) for i in range(0, loader.num_anchors, 64)]
-    expected = {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
-    ring = robocache.live.Ring((4,), "float32", span_s=0.2, lateness_s=0.0035)
-    aligner = robocache.live.Aligner(loader.spec, {"state": ring}, outputs=["action"], framework="numpy")
+    state = Window([-0.02, 0.0], normalize="mean_std", offset_s=0.002)
+    relative = [actions.Relative("joints", mask=[True, True, False, True])]
+    action = Window([0.0, 0.02, 0.04], convert=relative, base=("state", [2, 0, 3, 1]))
+    loader = load(dataset, {"state": state, "action": action})
+    expected = all_samples(loader)
+    ring = Ring((4,), "float32", span_s=0.2, lateness_s=0.0035)
+    aligner = Aligner(loader.spec, {"state": ring}, outputs=["action"], framework="numpy")
     streams = {"state": (stamps, arrived, rows["state"])}
     assert replay(streams, aligner, {"state": ring}, expected, expected["time_ns"]) > 80
     batch = aligner.latest()
@@ -565,23 +523,23 @@ def test_an_output_has_no_ring_but_a_base(tmp_path):
         (["state"], "expected none, since the policy"),
     ):
         with pytest.raises(robocache.ArgumentError, match=words):
-            robocache.live.Aligner(loader.spec, {"state": ring}, outputs=wrong)
+            Aligner(loader.spec, {"state": ring}, outputs=wrong)
 
 
 CONVERSIONS = {
-    "joints": ([robocache.actions.Relative("joints", mask=[True] * 6 + [False] * 2)], {}),
-    "joints normalised": ([robocache.actions.Relative("joints")], {"normalize": "mean_std"}),
-    "joints clipped": ([robocache.actions.Relative("joints")], {"normalize": "q10_q90"}),
-    "poses": ([robocache.actions.Relative("se3", mask=[True] * 7 + [False])], {}),
+    "joints": ([actions.Relative("joints", mask=[True] * 6 + [False] * 2)], {}),
+    "joints normalised": ([actions.Relative("joints")], {"normalize": "mean_std"}),
+    "joints clipped": ([actions.Relative("joints")], {"normalize": "q10_q90"}),
+    "poses": ([actions.Relative("se3", mask=[True] * 7 + [False])], {}),
     "rotated poses": (
         [
-            robocache.actions.Relative("mixed", mask=[True] * 7 + [False]),
-            robocache.actions.Rotate(3, "quat_xyzw", "rot6d_columns"),
+            actions.Relative("mixed", mask=[True] * 7 + [False]),
+            actions.Rotate(3, "quat_xyzw", "rot6d_columns"),
         ],
         {"normalize": "min_max"},
     ),
-    "steps": ([robocache.actions.StepDelta()], {}),
-    "rescaled": ([robocache.actions.Rescale(slice(7, 8), (-1, 1), (0, 5))], {}),
+    "steps": ([actions.StepDelta()], {}),
+    "rescaled": ([actions.Rescale(slice(7, 8), (-1, 1), (0, 5))], {}),
 }
 
 
@@ -600,39 +558,24 @@ def test_converted_keys_equal_the_loaders(tmp_path, name, dtype):
     dataset = recorded(tmp_path / "cache", streams)
     has_base = name != "rescaled"
     slerp = {"method": [(slice(3, 7), "slerp")]}
-    loader = robocache.Loader(
-        dataset,
-        batch_size=64,
-        delta_timestamps={
-            # The state's history relative to its newest value, and another stream relative to the same value.
-            "state": Window(
-                [-0.03, -0.0101, 0.0],
-                convert=conversions,
-                base="state" if has_base else None,
-                offset_s=0.003,
-                **slerp,
-                **window,
-            ),
-            "past": Window([-0.02, 0.0], convert=conversions, base="state" if has_base else None, **slerp, **window),
-        },
-        normalization=robocache.Normalization(clip=True) if name == "joints clipped" else None,
-        anchors=Anchors(stream="state"),
-        return_age=True,
-        framework="numpy",
-        device="cpu",
-        shuffle=False,
-    )
-    batches = [loader.gather(range(i, min(i + 64, loader.num_anchors))) for i in range(0, loader.num_anchors, 64)]
-    expected = {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
-    rings = {key: robocache.live.Ring((8,), dtype, span_s=0.3, lateness_s=0.0065) for key in streams}
-    aligner = robocache.live.Aligner(loader.spec, rings, framework="numpy")
+    # The state's history relative to its newest value, and another stream relative to the same value.
+    base = {"base": "state"} if has_base else {}
+    windows = {
+        "state": Window([-0.03, -0.0101, 0.0], convert=conversions, offset_s=0.003, **base, **slerp, **window),
+        "past": Window([-0.02, 0.0], convert=conversions, **base, **slerp, **window),
+    }
+    normalization = robocache.Normalization(clip=True) if name == "joints clipped" else None
+    loader = load(dataset, windows, normalization=normalization, anchors=Anchors(stream="state"), return_age=True)
+    expected = all_samples(loader)
+    rings = {key: Ring((8,), dtype, span_s=0.3, lateness_s=0.0065) for key in streams}
+    aligner = Aligner(loader.spec, rings, framework="numpy")
     assert replay(streams, aligner, rings, expected, expected["time_ns"]) > 0.8 * len(expected["time_ns"])
     assert set(aligner.latest()) == set(expected) - {"episode_index", "anchor_index"} | {"anchor_age_ns"}
     # If the base is not settled, no value relative to it is.
     late = aligner.at(int(max(stamps.max() for stamps, _, _ in streams.values())))
     assert late["state_is_pad"][0, -1] and late["past_is_pad"][0].all() == has_base
     # An output's base is the recorded value, not a converted one.
-    ring = robocache.live.Ring((8,), dtype, span_s=0.3, lateness_s=0.0065)
-    alone = robocache.live.Aligner(loader.spec, {"state": ring}, outputs=["past"], framework="numpy")
+    ring = Ring((8,), dtype, span_s=0.3, lateness_s=0.0065)
+    alone = Aligner(loader.spec, {"state": ring}, outputs=["past"], framework="numpy")
     assert replay({"state": streams["state"]}, alone, {"state": ring}, expected, expected["time_ns"]) > 50
     assert ("past_base" in alone.latest()) == has_base
