@@ -179,21 +179,6 @@ def test_rule_8_whole_turns_do_not_matter(rng, device, dtype):
     assert (off <= 150 * unit).all()
 
 
-@each_float
-@each_clock
-def test_rule_4_hits_and_held_samples_keep_every_bit(device, dtype, clock):
-    special = [np.nan, 100.0, -np.inf, -0.0, 4.0, np.pi, -3.5]
-    values = np.array(special)[np.arange(18).reshape(6, 3) % 7].astype(dtype)
-    times = np.array([5, 6, 9, 11, 12, 20]).astype(clock)
-    for extrapolate in ("clamp", "nan", "linear"):
-        out, valid = resample(values, times, times, device, max_gap=0, extrapolate=extrapolate)
-        assert valid.all()
-        assert_same_bits(out, values)
-    out, valid = resample(values, times, np.array([1, 30]).astype(clock), device)
-    assert_same_bits(out, values[[0, -1]])
-    assert not valid.any()
-
-
 def test_rule_8_a_non_finite_sample_gives_nan_in_its_feature_alone(device):
     values = np.array([[0, 1, 2, 3], [np.nan, np.inf, -np.inf, 3.1], [0, 1, 2, 3]], np.float32)
     out, valid = resample(values, np.arange(3.0), np.array([0.5, 1.5]), device)

@@ -5,7 +5,6 @@ import weakref
 import numpy as np
 import pytest
 from reference.compare import to_torch
-from reference.gradient_calls import jittered
 
 import robocache
 
@@ -112,44 +111,3 @@ def test_errors_name_the_argument_where_gradients_are_on(device):
         robocache.resample_trajectories(values, times, times, method="cubicle")
     with pytest.raises(robocache.ArgumentError, match="times"):
         robocache.resample_trajectories(values, times[:3], times)
-
-
-def test_the_backward_pass_uses_the_side_stream(cuda):
-    """Forward and backward run on a side stream, where the gradient arrives late."""
-    times = torch.arange(64.0, device=cuda)
-    values = torch.ones(64, 256, device=cuda, requires_grad=True)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        out = robocache.resample_trajectories(values, times, times)
-        given = torch.zeros_like(out)
-        torch.cuda._sleep(50_000_000)
-        given.fill_(3)
-        (result,) = torch.autograd.grad(out, values, given)
-    stream.synchronize()
-    assert (result == 3).all()
-
-
-def test_forward_and_backward_are_captured_in_a_cuda_graph(rng, cuda):
-    times, wanted = jittered(rng, 2, 9, 12, np.dtype(np.float64))
-    tensors = [to_torch(x, cuda).requires_grad_() for x in (rng.standard_normal((2, 9, 3)), times, wanted)]
-    given = torch.ones(2, 12, 3, device=cuda, dtype=torch.float64)
-
-    def step():
-        return torch.autograd.grad(robocache.resample_trajectories(*tensors), tensors, given)
-
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
-    for _ in range(2):
-        with torch.no_grad():
-            tensors[0].copy_(to_torch(rng.standard_normal((2, 9, 3)), cuda))
-            given.copy_(to_torch(rng.standard_normal((2, 12, 3)), cuda))
-        graph.replay()
-        for result, expected in zip(captured, step(), strict=True):
-            torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-9)

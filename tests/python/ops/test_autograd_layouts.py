@@ -85,19 +85,14 @@ def test_rule_19_a_hit_takes_its_gradient_beside_nan(device):
         assert result.ravel().tolist() == [0, 1, 0, 2]
 
 
-def test_rule_19_the_cpu_gives_the_same_bits_on_any_number_of_threads(rng):
-    import os
-
+def test_rule_19_the_cpu_gives_the_same_bits_on_any_number_of_threads(rng, threads):
     times, wanted = jittered(rng, 16, 200, 300, np.dtype(np.float32))
     values = rng.standard_normal((16, 200, 33)).astype(np.float32)
     given = rng.standard_normal((16, 300, 33)).astype(np.float32)
-    try:
-        result = []
-        for threads in (1, 2, 7):
-            robocache.set_num_threads(threads)
-            result.append(gradients("cpu", values, times, wanted, given))
-        for other in result[1:]:
-            for a, b in zip(result[0], other, strict=True):
-                assert_same_bits(b, a)
-    finally:
-        robocache.set_num_threads(os.cpu_count())
+    result = []
+    for count in (1, 2, 7):
+        threads(count)
+        result.append(gradients("cpu", values, times, wanted, given))
+    for other in result[1:]:
+        for a, b in zip(result[0], other, strict=True):
+            assert_same_bits(b, a)

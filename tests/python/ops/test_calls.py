@@ -27,10 +27,12 @@ def inputs(device):
         "targets": torch.linspace(-0.1, 1.1, 7),
         "points": torch.randn(20, 3, generator=generator),
         "features": torch.randn(20, 2, generator=generator),
+        "depth": 1 + torch.rand(6, 8, generator=generator),
         "pose": torch.eye(4, dtype=torch.float64),
+        "camera": torch.tensor([8.0, 8.0, 3.5, 2.5]),
     }
     arrays = {name: array.to(device) for name, array in arrays.items()}
-    recorded = {f"recorded {name}": arrays[name].clone().requires_grad_() for name in ("values", "features")}
+    recorded = {f"recorded {name}": arrays[name].clone().requires_grad_() for name in ("values", "times", "features")}
     return arrays | recorded | {"numpy": np.ones((9, 4), np.float32), "numpy times": np.arange(9.0)}
 
 
@@ -46,20 +48,30 @@ def voxelize(inputs, features="features", mode="mean"):
     return robocache.voxelize_pointcloud(inputs["points"], inputs[features], mode=mode, **GRID)
 
 
-def tsdf(inputs):
+def sparse(inputs, features="features", **options):
+    result = robocache.voxelize_sparse(inputs["points"], inputs[features], voxel_size=0.5, **options)
+    return tuple(array for array in result if array is not None)
+
+
+def tsdf(inputs, measured="points", pose="pose", *camera):
     grid, weights = (torch.zeros(4, 4, 4, device=inputs["points"].device) for _ in range(2))
     space = {"grid_min": (-1.0, -1.0, -1.0), "voxel_size": 0.5, "truncation": 1.0}
-    return robocache.integrate_tsdf(grid, weights, inputs["points"], inputs["pose"], **space)
+    return robocache.integrate_tsdf(grid, weights, inputs[measured], inputs[pose], *camera, **space)
 
 
 def gradient(call, inputs, name):
-    return torch.autograd.grad(call(inputs, name).nansum(), inputs[name])
+    return torch.autograd.grad(call(inputs, name).square().nansum(), inputs[name])
 
 
 CALLS = {
     "resample": resample,
     "resample, valid": lambda of: resample(of, return_valid=True)[1],
     "resample, gradient": lambda of: gradient(resample, of, "recorded values"),
+    "resample, gradient of times": lambda of: torch.autograd.grad(
+        resample(of | {"times": of["recorded times"]}).square().nansum(), of["recorded times"]
+    ),
+    "resample, cubic": lambda of: resample(of, method="cubic"),
+    "resample, slerp": lambda of: resample(of, method="slerp"),
     "resample, unused graph": lambda of: resample(of, "recorded values"),
     "resample, numpy": lambda of: robocache.resample_trajectories(of["numpy"], of["numpy times"], of["numpy times"]),
     "fuse": fuse,
@@ -67,15 +79,28 @@ CALLS = {
     "fuse, gradient": lambda of: gradient(fuse, of, "recorded values"),
     "voxelize": lambda of: voxelize(of, mode="max"),
     "voxelize, gradient": lambda of: gradient(voxelize, of, "recorded features"),
-    "sparse": lambda of: tuple(robocache.voxelize_sparse(of["points"], of["features"], voxel_size=0.5)[:5]),
-    "sparse, gradient": lambda of: gradient(
-        lambda of, name: robocache.voxelize_sparse(of["points"], of[name], voxel_size=0.5).features,
-        of,
-        "recorded features",
-    ),
+    "sparse": sparse,
+    "sparse, gradient": lambda of: gradient(lambda of, name: sparse(of, name)[1], of, "recorded features"),
+    "sparse, points": lambda of: sparse(of, capacity=30, max_points_per_voxel=3, reduce=None),
+    "sparse, morton": lambda of: sparse(of, capacity=30, max_points_per_voxel=40, order="morton"),
+    "sparse, range": lambda of: sparse(of, capacity=9, reduce="max", order="linear", point_range=(-1, -1, -1, 1, 1, 1)),
     "downsample": lambda of: robocache.voxel_downsample(of["points"], voxel_size=0.5),
     "tsdf": tsdf,
+    "tsdf, depth": lambda of: tsdf(of, "depth", "pose", of["camera"]),
+    "tsdf, many poses on the host": lambda of: tsdf(
+        {"points": of["points"], "depth": of["depth"].expand(40, 6, 8), "pose": np.stack([np.eye(4)] * 40)},
+        "depth",
+        "pose",
+        (8.0, 8.0, 3.5, 2.5),
+    ),
+    "tsdf, pose on the host": lambda of: tsdf(of | {"host": np.eye(4)}, "depth", "host", (8.0, 8.0, 3.5, 2.5)),
 }
+# The calls that do not wait for the device.
+QUEUED = [
+    name
+    for name in CALLS
+    if name not in ("resample, numpy", "resample, unused graph", "sparse", "sparse, gradient", "downsample")
+]
 REFUSED = {
     "a clock too short": lambda of: robocache.resample_trajectories(of["values"], of["times"][:2], of["targets"]),
     "no method": lambda of: resample(of, "recorded values", method="lin" + "eal"),
@@ -166,21 +191,43 @@ def test_threads_call_at_the_same_time(inputs):
     assert not wrong
 
 
-@pytest.mark.parametrize("case", ["resample", "resample, gradient", "fuse", "voxelize", "voxelize, gradient"])
+CHANGED = "values", "recorded values", "features", "recorded features", "points", "depth"
+
+
+@pytest.mark.parametrize("case", QUEUED)
 def test_work_is_queued_on_the_current_stream(inputs, case, cuda):
     expected = arrays_of(CALLS[case](inputs))
-    names = "values", "recorded values", "features", "recorded features"
-    late = {name: torch.full_like(inputs[name], float("nan")).requires_grad_(name.startswith("rec")) for name in names}
+    late = {name: torch.full_like(inputs[name], torch.nan).requires_grad_(name.startswith("rec")) for name in CHANGED}
     CALLS[case](inputs | late)  # the first call of a kind loads code
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         torch.cuda._sleep(200_000_000)
         with torch.no_grad():
-            for name in names:
+            for name in CHANGED:
                 late[name].copy_(inputs[name])
         result = arrays_of(CALLS[case](inputs | late))
         assert not side.query()  # the call did not wait
     side.synchronize()
     for a, b in zip(result, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # the order of sums over times varies
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)  # sums over times vary
+
+
+@pytest.mark.parametrize("case", QUEUED)
+def test_a_captured_call_reads_its_inputs_anew(inputs, case, cuda):
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        CALLS[case](inputs)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = arrays_of(CALLS[case](inputs))
+    for _ in range(2):
+        with torch.no_grad():
+            for name in CHANGED:
+                inputs[name].normal_()
+            inputs["pose"][:3, 3].normal_()
+        graph.replay()
+        for a, b in zip(captured, arrays_of(CALLS[case](inputs)), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)  # sums over times vary

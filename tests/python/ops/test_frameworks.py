@@ -270,12 +270,3 @@ def test_rule_17_recording_gradients_needs_torch_arrays(rng, lengths):
     values, times, wanted = map(torch.from_numpy, case(rng))
     with pytest.raises(robocache.ArgumentTypeError, match=r"^lengths: "):
         robocache.resample_trajectories(values.requires_grad_(), times, wanted, lengths=lengths)
-
-
-@pytest.mark.parametrize("methods", [3, "pose", {"hand": "slerp"}], ids=repr)
-def test_rule_17_methods_are_a_list(rng, methods):
-    values, times, wanted = case(rng)
-    with pytest.raises(robocache.ArgumentTypeError, match=r"^methods: "):
-        robocache.resample_trajectories(values, times, wanted, methods=methods)
-    with pytest.raises(robocache.ArgumentError, match=r"^methods: "):
-        robocache.fuse_multimodal([(values, times)], wanted, methods=methods)

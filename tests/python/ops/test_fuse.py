@@ -146,3 +146,24 @@ def test_any_dimension_may_pass_65535(rng, device, batch, samples, count, featur
         expected = oracle(few, targets[some], dtype=np.float32)
         for one, other in zip((out, valid, age), expected, strict=True):
             assert_same_bits(one[rows][:, some], other)
+
+
+def test_any_number_of_streams_is_one_launch(rng, cuda):
+    tensors = [tuple(to_torch(x, cuda) for x in stream_of(rng, FLOATS[i % 4], CLOCKS[i % 3])) for i in range(40)]
+    targets = to_torch(targets_of(rng, np.dtype(np.float64)), cuda)
+    options = {"dtype": "float32", "method": ["linear", "nearest"] * 20, "scale": 2.0}
+    out = robocache.fuse_multimodal(tensors, targets, **options)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        robocache.fuse_multimodal(tensors, targets, out=out, **options)
+        torch.cuda.synchronize()
+    kernels = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    assert len(kernels) == 1, kernels
+
+
+def test_this_is_the_documented_example():
+    imu = np.array([[0.0], [10.0]]), np.array([0.0, 1.0])
+    gripper = np.array([[1.0], [0.0]]), np.array([0, 250_000_000])
+    fused = robocache.fuse_multimodal(
+        {"imu": imu, "gripper": gripper}, np.array([0.125, 0.5]), method={"gripper": "previous"}
+    )
+    assert fused.tolist() == [[1.25, 1.0], [5.0, 0.0]]

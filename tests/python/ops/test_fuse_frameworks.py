@@ -62,17 +62,13 @@ def test_rule_18_the_result_has_the_framework_of_the_first_streams_values(rng):
             assert_same_bits(to_numpy(one), other)
 
 
-def test_rule_20_the_number_of_threads_changes_nothing(rng):
+def test_rule_20_the_number_of_threads_changes_nothing(rng, threads):
     streams = [stream_of(rng, dtype, np.dtype(np.float64), batch=8, samples=50, features=40) for dtype in FLOATS]
     targets = targets_of(rng, np.dtype(np.float64), batch=8, count=100)
-    before = robocache.num_threads()
     answers = []
-    try:
-        for threads in (1, 2, 5):
-            robocache.set_num_threads(threads)
-            answers.append(fuse(streams, targets, dtype=np.float32))
-    finally:
-        robocache.set_num_threads(before)
+    for count in (1, 2, 5):
+        threads(count)
+        answers.append(fuse(streams, targets, dtype=np.float32))
     for other in answers[1:]:
         for one, two in zip(answers[0], other, strict=True):
             assert_same_bits(one, two)

@@ -24,6 +24,9 @@ DTYPES = [np.dtype(name) for name in ("float32", "float64", "float16", "int32", 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 
 
+CURVES = "pchip", "akima", "cubic", "slerp", "pose"
+
+
 def poison(device):
     """Fills the memory that the allocators of torch, numpy and the library hand out next with 0xA5."""
     sizes = [1 << k for k in range(3, 17)]
@@ -53,13 +56,14 @@ def assert_all(result, expected, framework, what):
 # ---- Streams ----
 
 
-@pytest.mark.parametrize("method", ["linear", "nearest", "previous", "next", "pchip", "akima", "cubic"])
+@pytest.mark.parametrize("method", ["linear", "nearest", "previous", "next", *CURVES])
 @pytest.mark.parametrize(
     ("batch", "samples", "targets", "features"),
     [(0, 4, 5, 2), (3, 0, 5, 2), (3, 4, 0, 2), (3, 4, 5, 0), (0, 0, 0, 0), (None, 0, 5, 2), (None, 4, 0, 2)],
 )
 def test_resample(device, method, batch, samples, targets, features):
     rows = () if batch is None else (batch,)
+    features = {"slerp": 4, "pose": 7}.get(method, features)
     step = method in ("nearest", "previous", "next")
     for dtype, extrapolate in itertools.product(
         [np.float32, np.float64, *([np.int32] if step else [])], ["clamp", "nan"]
@@ -67,7 +71,7 @@ def test_resample(device, method, batch, samples, targets, features):
         values = np.ones((*rows, samples, features), dtype)
         times, wanted = np.arange(float(samples)), np.arange(float(targets))
         expected = resample_oracle.resample(values, times, wanted, method=method, extrapolate=extrapolate)
-        if method in ("pchip", "akima", "cubic"):  # the oracle gives a curve with its bound
+        if method in CURVES:  # the oracle gives a curve with its bound
             expected = expected[0].out if hasattr(expected[0], "out") else expected[0], expected[1]
         for way in ways(device):
             poison(device)

@@ -109,6 +109,7 @@ VALUE_ERRORS = {
         ("output", {"output": "tuple"}),
         ("target_times", {"target_times": np.zeros(())}),
         ("streams[0].max_gap", {"max_gap": [-1.0]}),
+        *[("methods", {"methods": bad}) for bad in (3, "pose", {"hand": "slerp"})],
     ],
     fuse_two: [
         ("streams['b'].method", {"method": {"b": "cubicle"}}),
@@ -215,6 +216,7 @@ TYPE_ERRORS = {
         *[("target_times", {"target_times": TIMES.astype(np.float32)})],
         *[("methods", {**ON_WIDE, "methods": bad})
           for bad in ([(3, "akima")], ["akima"], [(slice(0, 2), "akima", 1)], [(slice(0, 2), 1)], [(slice(0.5, 2), "akima")])],
+        *[("methods", {"methods": bad}) for bad in (3, "pose", {"hand": "slerp"})],
         *[("lengths", {"lengths": np.ones(1, dtype)}) for dtype in ("float32", "bool")],
         *[("target_lengths", {"target_lengths": np.zeros(1)})],
         *[("out", {"out": np.ones((1, 4, 2), dtype)}) for dtype in ("float64", "int32")],

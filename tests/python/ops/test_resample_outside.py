@@ -31,18 +31,6 @@ def test_rule_11_linear_extrapolates_the_end_bracket(device):
 
 
 @pytest.mark.parametrize("method", [*STEPS, "linear"])
-def test_rule_11_one_sample_is_held_or_nan(device, method):
-    values, times = np.array([[7]], np.float32), np.array([2], np.float32)
-    targets = np.array([1, 2, 3], np.float32)
-    out, valid = resample(values, times, targets, device, method=method)
-    assert out[:, 0].tolist() == [7, 7, 7]
-    assert valid.tolist() == [False, True, False]
-    out, valid = resample(values, times, targets, device, method=method, extrapolate="nan")
-    assert_same_bits(out[:, 0], np.array([np.nan, 7, np.nan], np.float32))
-    assert valid.tolist() == [False, True, False]
-
-
-@pytest.mark.parametrize("method", [*STEPS, "linear"])
 def test_rule_12_a_longer_bracket_is_invalid_and_an_equal_one_valid(device, method):
     values = np.array([[0], [1], [2], [3]], np.float32)
     times = np.array([0, 1, 3, 3.5], np.float32)

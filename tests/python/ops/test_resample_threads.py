@@ -20,19 +20,15 @@ def big_case(rng):
     return random_case(rng, np.dtype(np.float32), np.dtype(np.float64), batch=64, samples=400, targets=500, features=33)
 
 
-def test_rule_20_no_result_depends_on_the_number_of_threads(rng):
-    cases = [big_case(rng), random_case(rng, np.dtype(np.float16), np.dtype(np.int64), batch=1, targets=20_000)]
-    try:
-        for case in cases:
-            results = []
-            for threads in (1, 2, 3, 8, 64):
-                robocache.set_num_threads(threads)
-                results.append(resample(*case, extrapolate="nan"))
-            for out, valid in results[1:]:
-                assert_same_bits(out, results[0][0])
-                assert_same_bits(valid, results[0][1])
-    finally:
-        robocache.set_num_threads(os.cpu_count())
+def test_rule_20_no_result_depends_on_the_number_of_threads(rng, threads):
+    for case in (big_case(rng), random_case(rng, np.dtype(np.float16), np.dtype(np.int64), batch=1, targets=20_000)):
+        results = []
+        for count in (1, 2, 3, 8, 64):
+            threads(count)
+            results.append(resample(*case, extrapolate="nan"))
+        for out, valid in results[1:]:
+            assert_same_bits(out, results[0][0])
+            assert_same_bits(valid, results[0][1])
 
 
 @pytest.mark.parametrize("threads", ["1", "2", "5"])
@@ -88,8 +84,8 @@ def run_in_fork(function, seconds=60):
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_use_after_fork(rng):
-    robocache.set_num_threads(4)
+def test_use_after_fork(rng, threads):
+    threads(4)
     case = big_case(rng)
     expected = robocache.resample_trajectories(*case)
 
@@ -104,7 +100,6 @@ def test_use_after_fork(rng):
         assert run_in_fork(use) is True
     assert run_in_fork(fork_again) is True
     use()  # and the parent's threads still work
-    robocache.set_num_threads(os.cpu_count())
 
 
 class Resampled(torch.utils.data.Dataset):

@@ -1,6 +1,5 @@
 """integrate_tsdf's arguments: memory of every layout, frameworks, refusals, streams, graphs and threads."""
 
-import time
 import warnings
 
 import numpy as np
@@ -282,24 +281,6 @@ def test_rule_32_a_sensor_with_an_invalid_pose_on_the_device_is_ignored(case, cu
             assert_same_bits(to_numpy(actual), array)
 
 
-def test_a_graph_reads_poses_on_the_device(case, cuda):
-    grid, weights, _, depth, T = case
-    tensors, pose = [to_torch(x, cuda) for x in (grid, weights, depth)], torch.from_numpy(T).to(cuda)
-    camera = torch.tensor(CAMERA, device=cuda, dtype=torch.float64)
-    robocache.integrate_tsdf(*tensors, pose, camera, **OPTIONS)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        robocache.integrate_tsdf(*tensors, pose, camera, **OPTIONS)
-    for aside in (0.0, 0.2):
-        T[0, 3] = aside
-        for tensor, array in zip((*tensors, pose), (grid, weights, depth, T), strict=True):
-            tensor.copy_(to_torch(array, cuda))
-        graph.replay()
-        for actual, array in zip(tensors, integrate_depth(grid, weights, depth, T, CAMERA, **OPTIONS), strict=False):
-            assert_same_bits(to_numpy(actual), array)
-
-
 def test_a_pose_on_a_device_needs_a_grid_there(case, cuda):
     grid, weights, points, depth, T = (torch.from_numpy(x) for x in case)
     with pytest.raises(robocache.ArgumentError, match="T_world_sensor: "):
@@ -389,51 +370,3 @@ def test_rule_20_no_result_depends_on_the_number_of_threads(rng, threads, carvin
         assert weights.sum() > 20_000
         runs.add(grid.tobytes() + weights.tobytes())
     assert len(runs) == 1
-
-
-def test_work_runs_on_the_callers_stream(cuda):
-    grid, weights, points = (torch.zeros(shape, device=cuda) for shape in ((1, 1, 4), (1, 1, 4), (1, 3)))
-    options = {"grid_min": (-0.5, -0.5, 0), "voxel_size": 1, "truncation": 1}
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(50_000_000)
-        points[:, 2] = 2
-        robocache.integrate_tsdf(grid, weights, points, np.eye(4), **options)
-    stream.synchronize()
-    assert grid.flatten().tolist() == [0, 0.5, -0.5, 0]
-
-
-@pytest.mark.parametrize("present", [False, True])
-def test_a_call_does_not_wait_for_the_device(case, cuda, present):
-    for arguments, _ in both_forms(case):
-        tensors = [to_torch(x, cuda) for x in (*case[:2], arguments[0])]
-        sensors = [torch.tensor(x, device=cuda) for x in arguments[1:]] if present else arguments[1:]
-        robocache.integrate_tsdf(*tensors, *sensors, **OPTIONS)
-        torch.cuda.synchronize()
-        torch.cuda._sleep(200_000_000)
-        start = time.perf_counter()
-        robocache.integrate_tsdf(*tensors, *sensors, **OPTIONS)
-        waited = time.perf_counter() - start
-        torch.cuda.synchronize()
-        assert waited < (time.perf_counter() - start) / 4, "the call waited for the device"
-
-
-@pytest.mark.parametrize("count", [1, 40])
-def test_a_call_is_captured_in_a_cuda_graph(rng, case, cuda, count):
-    grid, weights, points, depth, T = case
-    T = np.stack([T] * count)
-    for measured, camera, oracle in ((points, [], integrate_points), (depth, [CAMERA], integrate_depth)):
-        measured = np.stack([measured] * count)
-        tensors = [to_torch(x, cuda) for x in (grid, weights, measured)]
-        robocache.integrate_tsdf(*tensors, T, *camera, **OPTIONS)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            robocache.integrate_tsdf(*tensors, T, *camera, **OPTIONS)
-        for scale in (0.9, 1.1):
-            for tensor, array in zip(tensors, (grid, weights, measured * np.float32(scale)), strict=True):
-                tensor.copy_(to_torch(array, cuda))
-            graph.replay()
-            expected = oracle(grid, weights, measured * np.float32(scale), T, *camera, **OPTIONS)
-            for actual, array in zip(tensors, expected, strict=False):
-                assert_same_bits(to_numpy(actual), array)

@@ -28,13 +28,6 @@ def test_every_mode_gives_the_oracles_bits(rng, device, dtype, points_dtype):
     check(*random_case(rng, dtype, points_dtype=points_dtype), device)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_mode_alone_gives_the_same_bits(rng, device, mode):
-    points, features = random_case(rng)
-    alone = robocache.voxelize_pointcloud(to_torch(points, device), to_torch(features, device), mode=mode, **GRID)
-    assert_same_bits(to_numpy(alone), oracle(points, features, mode=[mode], **GRID)[0][mode])
-
-
 @pytest.mark.parametrize("features", [0, 1, 2, 4, 5, 7, 8, 15, 16, 17, 33])
 def test_every_feature_count_gives_the_oracles_bits(rng, device, features):
     check(*random_case(rng, count=120, features=features), device)

@@ -7,10 +7,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from reference.compare import assert_same_bits
-from reference.random_clouds import GRID, random_points
+from reference.random_clouds import GRID
 from reference.random_streams import random_values
 from reference.voxel_checks import check, each_float, in_one_voxel, random_case, voxelize
-from reference.voxelize import MODES, cells, nearest
+from reference.voxelize import cells, nearest
 
 import robocache
 
@@ -112,17 +112,6 @@ def test_rule_28_an_outlier_stays_in_its_voxel(rng, device, outlier):
         same[(*where[row], 1)] = False
         assert_same_bits(after[name][same], before[name][same], name)
     check(points, spoilt, device)
-
-
-def test_rule_28_a_voxel_does_not_depend_on_the_rest_of_the_batch(rng, device):
-    points = random_points(rng, 4 * 100).reshape(4, 100, 3)
-    features = random_values(rng, (4, 100, 2), np.dtype(np.float32), special=False)
-    features *= np.float32(1e6) ** np.arange(4, dtype=np.float32)[:, None, None]
-    together, _ = voxelize(points, features, device, mode=MODES, **GRID)
-    for b in range(4):
-        alone, _ = voxelize(points[b], features[b], device, mode=MODES, **GRID)
-        for name in MODES:
-            assert_same_bits(together[name][b], alone[name], name)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, ml_dtypes.bfloat16], ids=lambda d: np.dtype(d).name)
