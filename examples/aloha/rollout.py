@@ -13,6 +13,8 @@ from .episode import ACTION, CAMERA, CUBE, STATE, WAIT_TICKS, Episode, to_ns
 from .expert import TICKS
 from .scene import FRAME_SIZE, TICK_S, Scene
 
+SETTLES_NS = 1002  # more than the spec's snap_ns
+
 
 class Rollout:
     """One episode with a policy that runs every `execute` ticks."""
@@ -69,7 +71,9 @@ class Rollout:
         if index in self._wanted:
             encoded = robocache.frames.encode(picture[None], "jpeg")
             stamp, arrival = to_ns(self._episode.exposed_s[index]), to_ns(self._episode.arrived_s[index])
-            self._rings[CAMERA].push(int(stamp), encoded.data.tobytes(), int(arrival))
+            # A later row settles a frame. The next frame is a period away, so this one is pushed again.
+            for time_ns in (int(stamp), int(stamp) + SETTLES_NS):
+                self._rings[CAMERA].push(time_ns, encoded.data.tobytes(), int(arrival))
         if index in self._filmed:
             self.frames.append(picture.copy())
 

@@ -39,12 +39,12 @@ from examples.aloha.scene import HELD_TICKS, Scene  # noqa: E402
 from examples.aloha.train import make_loader  # noqa: E402
 
 
-def run(folder, *arguments):
+def python(*arguments):
     # Saves seconds in each process.
-    without_torch = {"ROBOCACHE_WITHOUT_TORCH": "1"} if arguments[0] == "record" else {}
+    without_torch = {"ROBOCACHE_WITHOUT_TORCH": "1"} if {"record", "-c"} & {*arguments} else {}
     path = os.pathsep.join(filter(None, [str(BESIDE), os.environ.get("PYTHONPATH")]))
     ran = subprocess.run(
-        [sys.executable, "-m", "examples.aloha", "--folder", str(folder), *map(str, arguments)],
+        [sys.executable, *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **without_torch},
         capture_output=True,
@@ -53,6 +53,10 @@ def run(folder, *arguments):
     )
     assert ran.returncode == 0, ran.stderr
     return ran
+
+
+def run(folder, *arguments):
+    return python("-m", "examples.aloha", "--folder", folder, *arguments)
 
 
 @pytest.mark.parametrize(("side", "arm", "first"), [(-1, "left", 0), (1, "right", 8)])
@@ -281,6 +285,38 @@ def test_a_camera(filmed):
     pixel = 2 * (0.8 - 0.04) * np.tan(np.radians(20)) / 128
     assert 0.05 + (columns.mean() - 63.5) * pixel == pytest.approx(cube[0], abs=0.01)
     assert 0.5 - (rows.mean() - 63.5) * pixel == pytest.approx(cube[1], abs=0.01)
+
+
+OBSERVE = """
+import json, sys
+import numpy as np, robocache
+from examples.aloha.rollout import CAMERA, TICK_S, Rollout
+
+class Watched(Rollout):
+    pictures = {}
+    def _on_frame(self, index, picture):
+        self.pictures[index] = picture.copy()
+        super()._on_frame(index, picture)
+
+rollout = Watched(7, robocache.Spec.load(sys.argv[1]), 25)
+for _ in range(4):
+    clock = rollout._episode
+    newest = np.flatnonzero(clock.arrived_s <= clock.tick * TICK_S)[-1]
+    image = rollout.observe()[CAMERA][0].transpose(1, 2, 0) * [0.229, 0.224, 0.225] + [0.485, 0.456, 0.406]
+    age_s = clock.tick * TICK_S - clock.exposed_s[newest]
+    print(json.dumps([abs(255 * image - rollout.pictures[newest]).mean(), rollout.ages_s[-1] - age_s]))
+    rollout.advance(np.zeros((50, 14), np.float32))
+"""
+
+
+def test_a_policy_sees_the_newest_frame_that_arrived(filmed, tmp_path):
+    spec = tmp_path / "spec.json"
+    make_loader(filmed / "demonstrations", camera=True, batch_size=2, device="cpu", seed=0).save_spec(spec)
+    observations = python("-c", OBSERVE, spec).stdout.splitlines()
+    assert len(observations) == 4
+    for pixels, age_s in map(json.loads, observations):
+        assert pixels < 2  # levels of 255, by JPEG; a frame of another moment differs more
+        assert age_s == pytest.approx(0, abs=1e-6)
 
 
 def test_arms_of_the_comparison_have_the_same_batches(filmed):
