@@ -3,7 +3,8 @@
     python bench/actions.py --device cpu --threads 2
 
 The peers are the formulas of openpi, GR00T and LeRobot in numpy, on rows in memory, in torch's DataLoader with as many worker
-processes as threads. Each makes the same batch, which is compared with ours before it is timed.
+processes as threads. Each makes the same batch, which is compared with ours before it is timed. The other cases compare three
+converted keys with the same keys unconverted; both are normalised.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measure import endless
+from measure import cpu_timer, endless, graph_timer, median_us
 from record import Report, arguments, temporary_folder
 from scipy.spatial.transform import Rotation
 
@@ -27,6 +28,10 @@ EPISODES, ROWS, BATCH = 50, 500, 256
 # The peers' time over ours; predictions and aims were written before the first measurement.
 PREDICTED = {"openpi": {"openpi": 150.0}, "GR00T": {"GR00T": 500.0}, "LeRobot": {"LeRobot": 150.0}}
 AIMS = {name: {"faster_than": {name: 50.0}} for name in PREDICTED}
+KEYS, COST_BATCH = ("action0", "action1", "action2"), 1024
+COSTS = ("three keys of joints", "three keys of poses, quaternions", "three keys of poses, 6D")
+PREDICTED |= {name: {"times_unconverted": 1.3 if name == COSTS[0] else 3.0} for name in COSTS}
+AIMS |= {name: {"times_unconverted": 1.1} for name in COSTS}
 MEAN, STD = 0.1, 0.7
 
 
@@ -88,6 +93,49 @@ def timed(batches: Iterator, count: int) -> float:
     return float(np.mean(times)) * 1e6
 
 
+def quaternion_poses(state: np.ndarray, chunk: np.ndarray) -> np.ndarray:
+    """Returns poses x, y, z and a quaternion x, y, z, w relative to the state's: inv(T0) T, with w of 0 or more."""
+    back = Rotation.from_quat(state[3:]).inv()
+    turns = back * Rotation.from_quat(chunk[:, 3:])
+    return np.concatenate([back.apply(chunk[:, :3] - state[:3]), turns.as_quat(canonical=True)], -1)
+
+
+def record_streams(path: Path, streams: dict[str, np.ndarray]) -> robocache.Dataset:
+    with robocache.Writer(path) as writer:
+        for number in range(EPISODES):
+            rows = slice(number * ROWS, (number + 1) * ROWS)
+            with writer.episode() as episode:
+                for stream, values in streams.items():
+                    episode.append(stream, np.arange(ROWS) * 20_000_000, values[rows])
+    return robocache.open(path)
+
+
+def make_loader(
+    dataset: robocache.Dataset, keys: tuple[str, ...], horizon: int, conversions: list | None, batch_size: int, device
+) -> robocache.Loader:
+    """Returns a loader of the state and of normalised windows of the keys, relative to the state if there are conversions."""
+    features = dataset.streams[keys[0]].shape[-1]
+    stats = {"mean": np.full(features, MEAN), "std": np.full(features, STD)}
+    relative = {} if conversions is None else {"base": "state", "convert": conversions}
+    window = Window(range(horizon), rows=True, normalize="mean_std", **relative)
+    return robocache.Loader(
+        dataset,
+        batch_size=batch_size,
+        delta_timestamps={"state": Window()} | dict.fromkeys(keys, window),
+        normalization=Normalization(norm_stats=dict.fromkeys(keys, stats)),
+        anchors="state",
+        device=device,
+        memory=Memory(prefetch=0),
+        findings=None,
+    )
+
+
+def check(ours: robocache.Loader, key: str, samples: Samples) -> None:
+    indices = list(range(0, len(samples), len(samples) // BATCH))[:BATCH]
+    expected = np.stack([samples[i]["action"] for i in indices])
+    np.testing.assert_allclose(ours.gather(indices)[key].cpu().numpy(), expected, atol=2e-5)
+
+
 def run_case(
     folder: Path,
     name: str,
@@ -99,28 +147,10 @@ def run_case(
     options,
     case: dict,
 ) -> None:
-    with robocache.Writer(folder / name) as writer:
-        for number in range(EPISODES):
-            rows = slice(number * ROWS, (number + 1) * ROWS)
-            with writer.episode() as episode:
-                for stream, values in (("state", state), ("action", action)):
-                    episode.append(stream, np.arange(ROWS) * 20_000_000, values[rows])
-    stats = {"action": {"mean": np.full(action.shape[-1], MEAN), "std": np.full(action.shape[-1], STD)}}
-    window = Window(range(horizon), rows=True, normalize="mean_std", base="state", convert=conversions)
-    ours = robocache.Loader(
-        robocache.open(folder / name),
-        batch_size=BATCH,
-        delta_timestamps={"state": Window(), "action": window},
-        normalization=Normalization(norm_stats=stats),
-        anchors="state",
-        device=options.device,
-        memory=Memory(prefetch=0),
-        findings=None,
-    )
+    dataset = record_streams(folder / name, {"state": state, "action": action})
+    ours = make_loader(dataset, ("action",), horizon, conversions, BATCH, options.device)
     samples = Samples(state, action, horizon, transform)
-    indices = list(range(0, len(samples), len(samples) // BATCH))[:BATCH]
-    expected = np.stack([samples[i]["action"] for i in indices])
-    np.testing.assert_allclose(ours.gather(indices)["action"].cpu().numpy(), expected, atol=2e-5)
+    check(ours, "action", samples)
     theirs = torch.utils.data.DataLoader(
         samples, BATCH, shuffle=True, num_workers=options.threads, persistent_workers=True, drop_last=True
     )
@@ -129,6 +159,34 @@ def run_case(
     ratio = theirs_us / ours_us
     case["figures"] = {"wall_us": ours_us, "peer_us": theirs_us, "times_peer": ratio}
     case["faster_than"] = {name: ratio}
+
+
+def run_cost(
+    folder: Path,
+    name: str,
+    state: np.ndarray,
+    action: np.ndarray,
+    transform: Callable,
+    conversions: list,
+    options,
+    case: dict,
+) -> None:
+    dataset = record_streams(folder / name, {"state": state} | dict.fromkeys(KEYS, action))
+    converted, unconverted = (
+        make_loader(dataset, KEYS, 16, how, COST_BATCH, options.device) for how in (conversions, None)
+    )
+    check(converted, KEYS[-1], Samples(state, action, 16, transform))
+    timer_of = graph_timer if options.device == "cuda" else cpu_timer
+    timers = {
+        name: timer_of([partial(next, endless(loader))])
+        for name, loader in (("converted", converted), ("unconverted", unconverted))
+    }
+    taken = median_us(timers, 3 if options.quick else 31, apart=options.device == "cpu" and not options.quick)
+    case["figures"] = {
+        "gpu_us" if options.device == "cuda" else "wall_us": taken["converted"],
+        "unconverted_us": taken["unconverted"],
+        "times_unconverted": taken["converted"] / taken["unconverted"],
+    }
 
 
 def main() -> int:
@@ -146,10 +204,20 @@ def main() -> int:
         "GR00T": (*eef, 16, end_effectors, actions.presets.groot("relative", "eef", "xyz+rot6d")),
         "LeRobot": (*one, 50, partial(joints, arm), [actions.Relative("joints", mask=arm.tolist())]),
     }
+    turns = [Rotation.random(rows, random_state=seed).as_quat(canonical=True) for seed in (1, 2)]
+    quaternions = [np.concatenate([x[:, :3], turn], -1).astype(np.float32) for x, turn in zip(two, turns, strict=True)]
+    costs = (
+        (*one, partial(joints, arm), [actions.Relative("joints", mask=arm.tolist())]),
+        (*quaternions, quaternion_poses, [actions.Relative("se3", rotation="quat_xyzw")]),
+        (*eef, end_effectors, [actions.Relative("se3", rotation="rot6d_rows")]),
+    )
     with temporary_folder() as folder:
         for name, case in cases.items():
             parameters = {"batch": BATCH, "steps": case[2], "features": case[1].shape[-1]}
             report.run(name, parameters, partial(run_case, folder, name, *case, options))
+        for name, case in zip(COSTS, costs, strict=True):
+            parameters = {"batch": COST_BATCH, "steps": 16, "features": case[1].shape[-1]}
+            report.run(name, parameters, partial(run_cost, folder, name, *case, options))
     return int(report.failed)
 
 

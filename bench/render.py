@@ -371,6 +371,8 @@ WORDS = {
     "times_lerobot": "times as fast",
     "peer_us": "theirs",
     "times_peer": "times as fast",
+    "unconverted_us": "unconverted",
+    "times_unconverted": "time over unconverted",
     "grown_by": "a step grows by",
     "p50_us": "p50",
     "p99_us": "p99",
