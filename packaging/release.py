@@ -53,8 +53,8 @@ def run(root: Path, *command: str, quiet: bool = False) -> str | None:
     done = subprocess.run(command, cwd=root, capture_output=quiet, text=True)
     if done.returncode == 0:
         return None
-    said = f": {' '.join((done.stdout + done.stderr).split())[-2000:]}" if quiet else ""
-    return f"{' '.join(command)} exited {done.returncode}{said}"
+    output = f": {' '.join((done.stdout + done.stderr).split())[-2000:]}" if quiet else ""
+    return f"{' '.join(command)} exited {done.returncode}{output}"
 
 
 @gate
@@ -142,11 +142,18 @@ def container(root: Path) -> Iterator[str]:
             yield f"{path.relative_to(root)}: expected a stage {name} whose user is not root"
 
 
-@gate
-def lint(root: Path) -> Iterator[str]:
-    """./dev lint."""
-    if fault := run(root, "./dev", "lint"):
-        yield fault
+def dev(name: str, description: str, *words: str) -> None:
+    """Adds a gate that fails if `./dev WORDS` does."""
+
+    def function(root: Path) -> Iterator[str]:
+        if fault := run(root, "./dev", *words):
+            yield fault
+
+    function.__doc__ = description
+    GATES[name] = function
+
+
+dev("lint", "./dev lint.", "lint")
 
 
 # Reasons of skipped tests that name a package, and the packages among them that ./dev test leaves out: large ones, and ROS 2,
@@ -160,13 +167,13 @@ def skipped(results: Path) -> Counter[str]:
     found: Counter[str] = Counter()
     for path in results.glob("*/*.xml"):
         report = ElementTree.parse(path).getroot()
-        for one in report.iter("property"):
-            if one.get("name") == "not_run":
-                found["no CUDA"] += int(one.get("value", 0))
+        for entry in report.iter("property"):
+            if entry.get("name") == "not_run":
+                found["no CUDA"] += int(entry.get("value", 0))
         for case in report.iter("testcase"):
             if (skip := case.find("skipped")) is not None:
-                said = skip.get("message") or skip.text or ""
-                found[re.sub(r"^\S+:\d+\n", "", said.strip()).replace("\n", " ")] += 1  # googletest's file and line
+                reason = skip.get("message") or skip.text or ""
+                found[re.sub(r"^\S+:\d+\n", "", reason.strip()).replace("\n", " ")] += 1  # googletest's file and line
     return found
 
 
@@ -184,25 +191,9 @@ def tests(root: Path) -> Iterator[str]:
             print(f"        {line}")
 
 
-@gate
-def fuzz(root: Path) -> Iterator[str]:
-    """./dev fuzz: every parser of tests/fuzz for half a minute."""
-    if fault := run(root, "./dev", "fuzz", "--seconds", "30"):
-        yield fault
-
-
-@gate
-def soak(root: Path) -> Iterator[str]:
-    """./dev soak: every part for ten minutes, on the GPU where there is one."""
-    if fault := run(root, "./dev", "soak", "--minutes", "10"):
-        yield fault
-
-
-@gate
-def docs(root: Path) -> Iterator[str]:
-    """./dev docs: the site without a warning."""
-    if fault := run(root, "./dev", "docs"):
-        yield fault
+dev("fuzz", "./dev fuzz: every parser of tests/fuzz for half a minute.", "fuzz", "--seconds", "30")
+dev("soak", "./dev soak: every part for ten minutes, on the GPU where there is one.", "soak", "--minutes", "10")
+dev("docs", "./dev docs: the site without a warning.", "docs")
 
 
 @gate
@@ -214,11 +205,11 @@ def links(root: Path) -> Iterator[str]:
         yield fault
 
 
-@gate
-def wheels(root: Path) -> Iterator[str]:
-    """./dev wheel twice: the wheels and the sdist in dist/, through the gates of packaging/gates.py, each the same twice."""
-    if fault := run(root, "./dev", "wheel", "twice"):
-        yield fault
+dev(
+    "wheels",
+    "./dev wheel twice: the wheels and the sdist in dist/, through the gates of packaging/gates.py, each the same twice.",
+    *("wheel", "twice"),
+)
 
 
 @gate
