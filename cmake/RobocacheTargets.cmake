@@ -14,6 +14,8 @@ function(robocache_compile_options target)
       -Wno-missing-field-initializers>
     # GCC 12 warns about its own std::string operator+ (GCC bug 105651).
     $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
+    # g++ takes sources that are compiled together for headers of one source.
+    $<$<AND:$<BOOL:${CMAKE_UNITY_BUILD}>,$<COMPILE_LANG_AND_ID:CXX,GNU>>:-Wno-subobject-linkage>
     # Clang warns about code in libstdc++ 12's own std::stable_sort, and about `|` that avoids a branch.
     $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-deprecated-declarations -Wno-bitwise-instead-of-logical>
     # CMake 3.25 knows no CUDA_STANDARD 20.

@@ -68,7 +68,9 @@ def clean_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clean")
     python = folder / "bin/python"
     run(sys.executable, "-m", "venv", "--without-pip", folder)
-    run(sys.executable, "-m", "pip", "--python", python, "install", "-q", wheel, "apache-tvm-ffi==0.1.9")
+    run(
+        sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-compile", wheel, "apache-tvm-ffi==0.1.9"
+    )
     return python
 
 
