@@ -8,6 +8,7 @@ python docs/pictures.py --check    # exit 1 if a picture shows other numbers tha
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import sys
 import tempfile
@@ -146,7 +147,8 @@ def windowed() -> list[np.ndarray]:
     """Returns values, is_pad and age in ns, [anchors, steps] each, stream after stream."""
     names = [title.split(":")[0] for title in WINDOW_STREAMS]
     windows = {
-        name: robocache.Window(WINDOW, **asked) for name, (_, asked) in zip(names, WINDOW_STREAMS.values(), strict=True)
+        name: robocache.Window(WINDOW, **options)
+        for name, (_, options) in zip(names, WINDOW_STREAMS.values(), strict=True)
     }
     with tempfile.TemporaryDirectory() as folder:
         with robocache.Writer(f"{folder}/cache") as writer, writer.episode() as episode:
@@ -171,40 +173,40 @@ def windowed() -> list[np.ndarray]:
 
 
 def draw_methods(plt, numbers: list[np.ndarray]):
-    figure, places = plt.subplots(2, 5, figsize=(11, 4.4), sharex=True, sharey=True, layout="constrained")
+    figure, panels = plt.subplots(2, 5, figsize=(11, 4.4), sharex=True, sharey=True, layout="constrained")
     titles = {"angle": "angle: the shorter way", "slerp": "slerp: a rotation's angle"}
-    for place, method, lines in zip(places.flat, METHODS, numbers, strict=True):
+    for panel, method, lines in zip(panels.flat, METHODS, numbers, strict=True):
         for number, line in enumerate(lines.T):
             jumps = np.abs(np.diff(line, prepend=line[0])) > {"angle": 1}.get(method, 0 if method in STEPS else np.inf)
-            place.plot(TARGETS, np.where(jumps, np.nan, line), color=f"C{number}", label=["position", "angle"][number])
+            panel.plot(TARGETS, np.where(jumps, np.nan, line), color=f"C{number}", label=["position", "angle"][number])
         for sample in {"angle": [TURNED], "pose": [VALUES, VALUES - 0.5]}.get(method, [VALUES]):
-            place.plot(TIMES, sample, "o", color="black", markersize=4)
-        place.axvspan(TARGETS[0], TIMES[0], color="0.92", zorder=0)
-        place.axvspan(TIMES[-1], TARGETS[-1], color="0.92", zorder=0)
-        place.set_title(titles.get(method, method), fontsize=10)
-    places.flat[METHODS.index("pose")].legend(fontsize=8, loc="upper center", ncols=2)
-    places[0, 0].set(xlim=TARGETS[[0, -1]], ylim=(-1.35, 1.35))
+            panel.plot(TIMES, sample, "o", color="black", markersize=4)
+        panel.axvspan(TARGETS[0], TIMES[0], color="0.92", zorder=0)
+        panel.axvspan(TIMES[-1], TARGETS[-1], color="0.92", zorder=0)
+        panel.set_title(titles.get(method, method), fontsize=10)
+    panels.flat[METHODS.index("pose")].legend(fontsize=8, loc="upper center", ncols=2)
+    panels[0, 0].set(xlim=TARGETS[[0, -1]], ylim=(-1.35, 1.35))
     return figure
 
 
 def draw_fusion(plt, numbers: list[np.ndarray]):
     out, valid, age = numbers
-    figure, places = plt.subplots(4, 1, figsize=(11, 6.6), sharex=True, layout="constrained")
+    figure, panels = plt.subplots(4, 1, figsize=(11, 6.6), sharex=True, layout="constrained")
     for stream, (name, (values, times)) in enumerate(zip(STREAMS, recorded(), strict=True)):
-        place, color, good = places[stream], f"C{stream}", valid[:, stream]
+        panel, color, good = panels[stream], f"C{stream}", valid[:, stream]
         method, _ = STREAMS[name]
-        place.plot(times, values[:, 0], ".", color="black", markersize=5, label="sample")
-        place.plot(FUSE_TARGETS[good], out[good, stream], "o", color=color, markersize=6, label="valid")
-        place.plot(FUSE_TARGETS[~good], out[~good, stream], "o", color=color, mfc="none", markersize=6, label="invalid")
-        place.set_title(f"{name}: {method}", fontsize=10)
-        place.set_ylim(-1.4, 1.4)
-        places[3].plot(FUSE_TARGETS, age[:, stream] * 1e3, "o-", color=color, markersize=4, linewidth=1)
-    for place in places:
-        place.set_xticks(FUSE_TARGETS, minor=True)
-        place.grid(axis="x", which="minor", color="0.9", linewidth=0.8)
-    places[0].legend(fontsize=8, loc="lower left", ncols=3)
-    places[3].set_title("age: target minus the sample used", fontsize=10)
-    places[3].set(ylabel="ms", xlabel="s")
+        panel.plot(times, values[:, 0], ".", color="black", markersize=5, label="sample")
+        panel.plot(FUSE_TARGETS[good], out[good, stream], "o", color=color, markersize=6, label="valid")
+        panel.plot(FUSE_TARGETS[~good], out[~good, stream], "o", color=color, mfc="none", markersize=6, label="invalid")
+        panel.set_title(f"{name}: {method}", fontsize=10)
+        panel.set_ylim(-1.4, 1.4)
+        panels[3].plot(FUSE_TARGETS, age[:, stream] * 1e3, "o-", color=color, markersize=4, linewidth=1)
+    for panel in panels:
+        panel.set_xticks(FUSE_TARGETS, minor=True)
+        panel.grid(axis="x", which="minor", color="0.9", linewidth=0.8)
+    panels[0].legend(fontsize=8, loc="lower left", ncols=3)
+    panels[3].set_title("age: target minus the sample used", fontsize=10)
+    panels[3].set(ylabel="ms", xlabel="s")
     return figure
 
 
@@ -216,21 +218,21 @@ def draw_voxels(plt, numbers: list[np.ndarray]):
     top, bottom = figure.subfigures(2, 1, height_ratios=[1, 1.9])
     low, high = np.array(CORNER), np.array(CORNER) + VOXEL_M * np.array(SIZE)
     heights = {"vmin": -2.5, "vmax": 1.5, "cmap": "viridis"}
-    places = top.subplots(1, 4, sharex=True, sharey=True)
-    places[0].scatter(points[:, 0], points[:, 1], c=points[:, 2], s=0.1, **heights)
-    places[0].set_title("the points", fontsize=10)
+    panels = top.subplots(1, 4, sharex=True, sharey=True)
+    panels[0].scatter(points[:, 0], points[:, 1], c=points[:, 2], s=0.1, **heights)
+    panels[0].set_title("the points", fontsize=10)
     drawn = {
         "count": (np.where(count > 0, count, np.nan), {"norm": LogNorm(1, 1000), "cmap": "magma"}),
         "mean height, m": (mean, heights),
         "max height, m": (largest, heights),
     }
     extent = (low[0], high[0], low[1], high[1])
-    for place, (title, (grid, colours)) in zip(places[1:], drawn.items(), strict=True):
-        image = place.imshow(grid.T, origin="lower", extent=extent, **colours)
-        top.colorbar(image, ax=place, shrink=0.7)
-        place.set_title(title, fontsize=10)
-    for place in places:
-        place.set(aspect="equal", xlim=extent[:2], ylim=extent[2:])
+    for panel, (title, (grid, colours)) in zip(panels[1:], drawn.items(), strict=True):
+        image = panel.imshow(grid.T, origin="lower", extent=extent, **colours)
+        top.colorbar(image, ax=panel, shrink=0.7)
+        panel.set_title(title, fontsize=10)
+    for panel in panels:
+        panel.set(aspect="equal", xlim=extent[:2], ylim=extent[2:])
     space = bottom.add_subplot(projection="3d")
     corners = np.meshgrid(*(np.linspace(low[k], high[k], SIZE[k] + 1) for k in range(3)), indexing="ij")
     height = (corners[2][:-1, :-1, :-1] - heights["vmin"]) / (heights["vmax"] - heights["vmin"])
@@ -244,39 +246,39 @@ def draw_voxels(plt, numbers: list[np.ndarray]):
 
 def draw_windows(plt, numbers: list[np.ndarray]):
     count = len(WINDOW_STREAMS)
-    figure, places = plt.subplots(
+    figure, panels = plt.subplots(
         count + 1, 1, figsize=(11, 7.2), sharex=True, layout="constrained", height_ratios=[1] * count + [0.8]
     )
     targets = WINDOW_ANCHORS_NS[:, None] / 1e9 + np.array(WINDOW)
-    for number, ((title, (_, asked)), (time_ns, samples)) in enumerate(
+    for number, ((title, (_, options)), (time_ns, samples)) in enumerate(
         zip(WINDOW_STREAMS.items(), window_rows(), strict=True)
     ):
-        place, (values, is_pad, age) = places[number], numbers[3 * number : 3 * number + 3]
-        late = asked.get("offset_s", 0)
-        taken = time_ns / 1e9 - late
-        if late:
-            place.plot(time_ns / 1e9, samples, ".", color="0.75", markersize=5)
-        place.plot(taken, samples, ".", color="black", markersize=5)
+        panel, (values, is_pad, age) = panels[number], numbers[3 * number : 3 * number + 3]
+        latency = options.get("offset_s", 0)
+        taken = time_ns / 1e9 - latency
+        if latency:
+            panel.plot(time_ns / 1e9, samples, ".", color="0.75", markersize=5)
+        panel.plot(taken, samples, ".", color="black", markersize=5)
         used = targets - age / 1e9
         for row in range(len(targets)):
             for step in range(len(WINDOW)):
-                at = int(np.argmin(abs(taken - used[row, step])))
+                sample = int(np.argmin(abs(taken - used[row, step])))
                 end = (targets[row, step], values[row, step])
-                place.plot([taken[at], end[0]], [samples[at], end[1]], color=f"C{row}", linewidth=1.2)
+                panel.plot([taken[sample], end[0]], [samples[sample], end[1]], color=f"C{row}", linewidth=1.2)
             good = ~is_pad[row]
-            place.plot(targets[row, good], values[row, good], "o", color=f"C{row}", markersize=6)
-            place.plot(targets[row, ~good], values[row, ~good], "o", color=f"C{row}", mfc="none", markersize=6)
+            panel.plot(targets[row, good], values[row, good], "o", color=f"C{row}", markersize=6)
+            panel.plot(targets[row, ~good], values[row, ~good], "o", color=f"C{row}", mfc="none", markersize=6)
             bars = targets[row] + 0.012 * (number - 1)
-            places[count].bar(bars, age[row] / 1e6, 0.011, color=["0.2", "0.5", "0.75"][number])
-        place.set_title(title, fontsize=10)
-        place.set_ylim(-1.35, 1.35)
-        place.axvspan(taken[-1], WINDOW_SHOWN[1], color="0.94", zorder=0)
-        place.axvspan(WINDOW_SHOWN[0], taken[0], color="0.94", zorder=0)
-    for place in places:
-        place.set_xticks(targets.ravel(), minor=True)
-        place.grid(axis="x", which="minor", color="0.88", linewidth=0.8)
+            panels[count].bar(bars, age[row] / 1e6, 0.011, color=["0.2", "0.5", "0.75"][number])
+        panel.set_title(title, fontsize=10)
+        panel.set_ylim(-1.35, 1.35)
+        panel.axvspan(taken[-1], WINDOW_SHOWN[1], color="0.94", zorder=0)
+        panel.axvspan(WINDOW_SHOWN[0], taken[0], color="0.94", zorder=0)
+    for panel in panels:
+        panel.set_xticks(targets.ravel(), minor=True)
+        panel.grid(axis="x", which="minor", color="0.88", linewidth=0.8)
         for row, anchor in enumerate(WINDOW_ANCHORS_NS / 1e9):
-            place.axvline(anchor, color=f"C{row}", linestyle="--", linewidth=1.2)
+            panel.axvline(anchor, color=f"C{row}", linestyle="--", linewidth=1.2)
     handles = [
         plt.Line2D([], [], color=color, marker=marker, mfc=face, linestyle=line, label=label)
         for color, marker, face, line, label in [
@@ -289,9 +291,9 @@ def draw_windows(plt, numbers: list[np.ndarray]):
         ]
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=6, fontsize=8)
-    places[count].set_title("age: what a step aims at less the sample used; arm, force, gripper", fontsize=10)
-    places[count].axhline(0, color="black", linewidth=0.8)
-    places[count].set(ylabel="ms", xlabel="s", xlim=WINDOW_SHOWN)
+    panels[count].set_title("age: what a step aims at less the sample used; arm, force, gripper", fontsize=10)
+    panels[count].axhline(0, color="black", linewidth=0.8)
+    panels[count].set(ylabel="ms", xlabel="s", xlim=WINDOW_SHOWN)
     return figure
 
 
@@ -322,6 +324,22 @@ def is_stale(path: Path, numbers: list[np.ndarray]) -> bool:
     return True
 
 
+def update(path: Path, draw: Callable, numbers: list[np.ndarray], check: bool) -> bool:
+    """Draws a picture; with `check` only returns whether it is stale."""
+    if check:
+        return is_stale(path, numbers)
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure = draw(plt)
+    figure.savefig(path, dpi=90, metadata={"Description": digest(numbers)})
+    plt.close(figure)
+    print(f"{path.name} drawn")
+    return False
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a picture is out of date")
@@ -329,22 +347,10 @@ def main() -> int:
     stale = False
     for name, (draw, compute) in PICTURES.items():
         numbers = compute()
-        path = HERE / name
         if numbers is None:
             print(f"{name} is left as it is: it shows a scan that is not here")
-            continue
-        if options.check:
-            stale |= is_stale(path, numbers)
-            continue
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-
-        figure = draw(plt, numbers)
-        figure.savefig(path, dpi=90, metadata={"Description": digest(numbers)})
-        plt.close(figure)
-        print(f"{name} drawn")
+        else:
+            stale |= update(HERE / name, functools.partial(draw, numbers=numbers), numbers, options.check)
     for name in report_pictures.NAMES:
         numbers = report_pictures.computed(name)
         path = HERE / name

@@ -61,14 +61,12 @@ def report_of(page: Page, folder: Path) -> robocache.doctor.Report | None:
     root = os.environ.get("ROBOCACHE_TEST_DATA")
     if not root or not (Path(root) / page.source).exists():
         return None
-    source, place = (Path(root) / page.source).resolve(), folder / page.name
+    source, copy = (Path(root) / page.source).resolve(), folder / page.name
     if page.file is None:
-        shutil.copytree(
-            source, place, ignore=lambda at, names: [n for n in names if Path(n).suffix not in ("", ".csv")]
-        )
+        shutil.copytree(source, copy, ignore=lambda _, names: [n for n in names if Path(n).suffix not in ("", ".csv")])
     else:
-        place.mkdir()
-        shutil.copy(source, place / page.file)
+        copy.mkdir()
+        shutil.copy(source, copy / page.file)
     before = os.getcwd()
     os.chdir(folder)  # a report has the path of its source
     try:
@@ -108,8 +106,8 @@ def draw(name: str, path: Path, description: str) -> bool:
         return False
     if browser is None:
         return False
-    said = PngInfo()
-    said.add_text("Description", description)
+    metadata = PngInfo()
+    metadata.add_text("Description", description)
     if name not in PAGES:
         from robocache.picture import plot
 
@@ -120,7 +118,7 @@ def draw(name: str, path: Path, description: str) -> bool:
             plot(dataset, Path(folder) / path.name)
             image = Image.open(Path(folder) / path.name).convert("RGB")
         image = image.resize((1100, image.height * 1100 // image.width), Image.Resampling.LANCZOS)
-        image.quantize(256, method=Image.Quantize.MAXCOVERAGE).save(path, pnginfo=said, optimize=True)
+        image.quantize(256, method=Image.Quantize.MAXCOVERAGE).save(path, pnginfo=metadata, optimize=True)
         return True
     page = PAGES[name]
     with tempfile.TemporaryDirectory() as folder:
@@ -140,6 +138,6 @@ def draw(name: str, path: Path, description: str) -> bool:
     image = image.crop((0, 0, image.width, bottom))
     top, bottom, _ = slice(page.top, page.bottom).indices(image.height)
     image.crop((0, top, image.width, bottom)).quantize(256, method=Image.Quantize.MAXCOVERAGE).save(
-        path, pnginfo=said, optimize=True
+        path, pnginfo=metadata, optimize=True
     )
     return True

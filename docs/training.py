@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from pictures import digest, is_stale
+from pictures import update
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
@@ -114,21 +114,21 @@ def example_of(path: Path) -> str:
 
 def by_arm(content: dict) -> dict[str, list[dict]]:
     arms: dict[str, list[dict]] = {}
-    for one in content["arms"]:
-        arms.setdefault(one["name"], []).append(one)
+    for run in content["arms"]:
+        arms.setdefault(run["name"], []).append(run)
     return arms
 
 
 def time_of(content: dict) -> tuple[str, str]:
     """Returns the field of the times, and its name: CPU seconds if the file has them."""
-    points = [point for one in content["arms"] for point in one["curve"]]
+    points = [point for run in content["arms"] for point in run["curve"]]
     has_cpu = points and all("cpu_s" in point for point in points)
     return ("cpu_s", "CPU seconds of training") if has_cpu else ("wall_s", "seconds of training")
 
 
 def has_curves(content: dict) -> bool:
     """Whether there are curves to compare."""
-    return len(by_arm(content)) > 1 and any(len(one["curve"]) > 1 for one in content["arms"])
+    return len(by_arm(content)) > 1 and any(len(run["curve"]) > 1 for run in content["arms"])
 
 
 # ---- The page ----
@@ -138,42 +138,41 @@ def percent(low: float, high: float, between: str = " to ") -> str:
     return f"{100 * low:.1f}{between}{100 * high:.1f}"
 
 
-def each(runs: list[dict], cell: Callable[[dict], str]) -> str:
-    return ", ".join(cell(one) for one in runs)
-
-
 def mean(runs: list[dict], values: list[float | None]) -> str:
     return f"{sum(values) / len(runs):.1f}" if all(values) else ""
 
 
 def row(name: str, runs: list[dict], firsts: dict[int, dict], field: str) -> list[str]:
     """Returns the cells of an arm, over all its seeds."""
-    counts = {one["rollouts"] for one in runs}
+    counts = {run["rollouts"] for run in runs}
     if len(counts) == 1:
-        succeeded = f"{each(runs, lambda one: str(one['successes']))} of {counts.pop()}"
+        succeeded = f"{', '.join(str(run['successes']) for run in runs)} of {counts.pop()}"
     else:
-        succeeded = each(runs, lambda one: f"{one['successes']} of {one['rollouts']}")
-    cells = [name, succeeded, percent(min(one["interval"][0] for one in runs), max(one["interval"][1] for one in runs))]
-    pairs = [(one, firsts[one["seed"]]) for one in runs if one["seed"] in firsts]
-    pairs = [(one, of) for one, of in pairs if one is not of and len(one["outcomes"]) == len(of["outcomes"])]
-    compared = [results.paired_difference(results.outcomes_of(one), results.outcomes_of(of)) for one, of in pairs]
+        succeeded = ", ".join(f"{run['successes']} of {run['rollouts']}" for run in runs)
+    cells = [name, succeeded, percent(min(run["interval"][0] for run in runs), max(run["interval"][1] for run in runs))]
+    pairs = [(run, firsts[run["seed"]]) for run in runs if run["seed"] in firsts]
+    compared = [
+        results.paired_difference(results.outcomes_of(run), results.outcomes_of(first))
+        for run, first in pairs
+        if run is not first and len(run["outcomes"]) == len(first["outcomes"])
+    ]
     differences = ", ".join(f"{100 * difference:+.1f}" for difference, _ in compared)
     bounds = [bound for _, interval in compared for bound in interval]
     cells.append(f"{differences} ({percent(min(bounds), max(bounds))})" if differences else "")
-    cells.append(mean(runs, [one["curve"][-1][field] if one["curve"] else None for one in runs]))
-    if any(len(one["curve"]) > 1 for one in runs):
+    cells.append(mean(runs, [run["curve"][-1][field] if run["curve"] else None for run in runs]))
+    if any(len(run["curve"]) > 1 for run in runs):
         reached = [
-            [point[field] for point in one["curve"] if point["successes"] >= 0.8 * point["rollouts"]] for one in runs
+            [point[field] for point in run["curve"] if point["successes"] >= 0.8 * point["rollouts"]] for run in runs
         ]
-        fewest = min(point["rollouts"] for one in runs for point in one["curve"])
-        of = "" if fewest == min(one["rollouts"] for one in runs) else f" (of {fewest} rollouts)"
-        cells.append(", ".join(f"{times[0]:.1f}" if times else "never" for times in reached) + of)
+        fewest = min(point["rollouts"] for run in runs for point in run["curve"])
+        fewer = "" if fewest == min(run["rollouts"] for run in runs) else f" (of {fewest} rollouts)"
+        cells.append(", ".join(f"{times[0]:.1f}" if times else "never" for times in reached) + fewer)
     else:
         cells.append("")
-    waited = [one["wait_share"] for one in runs if one["wait_share"] is not None]
+    waited = [run["wait_share"] for run in runs if run["wait_share"] is not None]
     cells.append(f"{100 * max(waited):.1f} %" if waited else "")
-    cells.append(mean(runs, [one.get("steps_per_s") for one in runs]))
-    busy = [one.get("gpu_busy") for one in runs]
+    cells.append(mean(runs, [run.get("steps_per_s") for run in runs]))
+    busy = [run.get("gpu_busy") for run in runs]
     return [*cells, f"{100 * min(busy):.0f} %" if all(busy) else ""]
 
 
@@ -184,7 +183,11 @@ def table(arms: list[tuple[str, list[dict], dict[int, dict]]], field: str) -> st
     rows = [[*head, f"80 % after, {unit}", "waited", "steps/s", "GPU busy"], ["---"] * 9]
     rows += [row(*arm, field) for arm in arms]
     keep = [k for k in range(9) if k < 3 or any(cells[k] for cells in rows[2:])]
-    return "".join(f"|{'|'.join(cells[k] for k in keep)}|\n" for cells in rows)
+    return markdown([[cells[k] for k in keep] for cells in rows])
+
+
+def markdown(rows: list[list[str]]) -> str:
+    return "".join(f"|{'|'.join(cells)}|\n" for cells in rows)
 
 
 def title_of(path: Path, content: dict) -> str:
@@ -199,22 +202,22 @@ def source(path: Path, content: dict) -> str:
     )
 
 
-def section(path: Path, content: dict, said: set[str]) -> str:
-    """Returns a result file's part of the page, without descriptions of arms that are already in `said`."""
+def section(path: Path, content: dict, described: set[str]) -> str:
+    """Returns a result file's part of the page, without descriptions of arms that are already in `described`."""
     arms = by_arm(content)
-    firsts = {one["seed"]: one for one in next(iter(arms.values()))}
+    firsts = {run["seed"]: run for run in next(iter(arms.values()))}
     explained = [f"- {name}: {words}\n" for name, words in content.get("explained", {}).items()]
     lines = [
         f"### {title_of(path, content)}\n",
         f"![Success and loss against the time of training]({path.stem}.png)\n" if has_curves(content) else "",
         table([(name, runs, firsts) for name, runs in arms.items()], time_of(content)[0]),
-        "".join(one for one in explained if one not in said),
+        "".join(line for line in explained if line not in described),
         recipe(path, content),
         deviation(path),
         source(path, content),
         loading(content),
     ]
-    said.update(explained)
+    described.update(explained)
     return "\n".join(filter(str.strip, lines))
 
 
@@ -256,24 +259,18 @@ def loading(content: dict) -> str:
     cores = found["best"]["workers"]
     tables, sooner = [], []
     for part, (field, name, called, words) in SPEEDS.items():
-        entries = sorted(found.get(part, []), key=lambda one: [int(number) for number in str(one[field]).split("x")])
+        entries = sorted(found.get(part, []), key=lambda entry: [int(size) for size in str(entry[field]).split("x")])
         if not entries:
             continue
         loaders = list(entries[0]["batch_ms"])
-        head = [
-            name,
-            *(f"{loader}, ms" for loader in loaders),
-            "a step, ms",
-            "sooner with ours",
-        ]
+        head = [name, *(f"{loader}, ms" for loader in loaders), "a step, ms", "sooner with ours"]
         rows = [head, ["---"] * len(head)]
-        for one in entries:
-            theirs, ours, step = *(one["batch_ms"][loader] for loader in loaders[:2]), one["step_ms"]
-            sooner.append((max(theirs, step) / max(ours, step), called.format(one[field])))
-            times = [f"{ms:.2f}" for ms in (*one["batch_ms"].values(), step)]
-            rows.append([str(one[field]), *times, f"{sooner[-1][0]:.1f}x"])
-        lines = "".join(f"|{'|'.join(cells)}|\n" for cells in rows)
-        tables.append(f"{words.format(cores=cores, batch=entries[0].get('batch_size'))}\n\n{lines}")
+        for entry in entries:
+            theirs, ours, step = *(entry["batch_ms"][loader] for loader in loaders[:2]), entry["step_ms"]
+            sooner.append((max(theirs, step) / max(ours, step), called.format(entry[field])))
+            times = [f"{ms:.2f}" for ms in (*entry["batch_ms"].values(), step)]
+            rows.append([str(entry[field]), *times, f"{sooner[-1][0]:.1f}x"])
+        tables.append(f"{words.format(cores=cores, batch=entries[0].get('batch_size'))}\n\n{markdown(rows)}")
     nothing = " and ".join(where for ratio, where in sooner if ratio == 1)
     least, most = (f"{ratio:.1f}x with {where}" for ratio, where in (min(sooner), max(sooner)))
     little = f"ours brings nothing with {nothing}, where the step is slower than LeRobot's batch" if nothing else least
@@ -303,7 +300,7 @@ def recipe(path: Path, content: dict) -> str:
     if path.stem != "training-aloha-loaders":
         return ""
     reached = sum(
-        any(point["successes"] >= 0.8 * point["rollouts"] for point in one["curve"]) for one in content["arms"]
+        any(point["successes"] >= 0.8 * point["rollouts"] for point in run["curve"]) for run in content["arms"]
     )
     return (
         "The three seeds ran side by side on one host, each with its own GPU and 16 cores, a training without a GPU on 16 more. All "
@@ -331,7 +328,7 @@ def real_recordings(path: Path) -> str:
     return (
         REAL
         + "\n"
-        + "".join(f"|{'|'.join(cells)}|\n" for cells in rows)
+        + markdown(rows)
         + f"\nThe means of the two loaders differ by at most {loaders_apart:.4f}, the seeds of a loader by up to {seeds_apart:.4f}.\n"
         + f"\n{content['machine']}; [{path.name}](../bench/results/{path.name}).\n"
     )
@@ -354,18 +351,16 @@ def rollouts(example: str) -> str:
 def page(found: dict[Path, dict]) -> str:
     parts = [INTRODUCTION]
     for example, (heading, words) in EXAMPLES.items():
-        of_it = {path: content for path, content in found.items() if example_of(path) == example}
-        if of_it:
-            said: set[str] = set()
-            one_arm = {path: content for path, content in of_it.items() if len(by_arm(content)) == 1}
-            compared = {path: content for path, content in of_it.items() if path not in one_arm}
-            own = f"![{heading}](training-{example}.png)\n" if example in DRAWN else ""
+        files = {path: content for path, content in found.items() if example_of(path) == example}
+        if files:
+            described: set[str] = set()
+            one_arm = {path: content for path, content in files.items() if len(by_arm(content)) == 1}
             parts += [
                 f"## {heading}\n",
                 words,
-                own,
+                f"![{heading}](training-{example}.png)\n" if example in DRAWN else "",
                 rollouts(example),
-                *(section(*item, said) for item in compared.items()),
+                *(section(*item, described) for item in files.items() if item[0] not in one_arm),
                 alone(one_arm) if one_arm else "",
             ]
     parts.append(real_recordings(HERE.parent / "bench/results/lerobot-training-bridge.json"))
@@ -380,19 +375,13 @@ def curves(content: dict) -> list[np.ndarray]:
     field, _ = time_of(content)
     arrays = []
     for runs in by_arm(content).values():
-        length = min(len(one["curve"]) for one in runs)
-        arrays.append(
-            np.array(
-                [
-                    [
-                        (point[field], point["successes"] / point["rollouts"], point["loss"])
-                        for point in one["curve"][:length]
-                    ]
-                    for one in runs
-                ],
-                float,
-            ).reshape(len(runs), length, 3)
-        )
+        length = min(len(run["curve"]) for run in runs)
+        points = [
+            (point[field], point["successes"] / point["rollouts"], point["loss"])
+            for run in runs
+            for point in run["curve"][:length]
+        ]
+        arrays.append(np.array(points, float).reshape(len(runs), length, 3))
     return arrays
 
 
@@ -403,10 +392,10 @@ def draw(plt, content: dict):
     for number, (name, points) in enumerate(zip(by_arm(content), curves(content), strict=True)):
         if not points.size:
             continue
-        at, color = points[:, :, 0].mean(0), f"C{number}"
+        times, color = points[:, :, 0].mean(0), f"C{number}"
         for axes, values in ((success, 100 * points[:, :, 1]), (loss, points[:, :, 2])):
-            axes.fill_between(at, values.min(0), values.max(0), color=color, alpha=0.2, linewidth=0)
-            axes.plot(at, values.mean(0), "o-", color=color, markersize=3, label=name)
+            axes.fill_between(times, values.min(0), values.max(0), color=color, alpha=0.2, linewidth=0)
+            axes.plot(times, values.mean(0), "o-", color=color, markersize=3, label=name)
     longest = max((points[:, :, 0].mean(0) for points in curves(content)), key=len)
     _, label = time_of(content)
     success.set(xlabel=label, ylabel="success, %", ylim=(-3, 103))
@@ -447,18 +436,7 @@ def main() -> int:
     found = {path: results.read(path) for path in paths if path.stem not in UNSHOWN}
     stale = False
     for picture, drawing, numbers in pictures(found):
-        if options.check:
-            stale |= is_stale(picture, numbers)
-            continue
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-
-        figure = drawing(plt)
-        figure.savefig(picture, dpi=90, metadata={"Description": digest(numbers)})
-        plt.close(figure)
-        print(f"{picture.name} drawn")
+        stale |= update(picture, drawing, numbers, options.check)
     target, text = HERE / "training.md", page(found)
     if not target.exists() or target.read_text() != text:
         if options.check:
