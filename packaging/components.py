@@ -44,10 +44,10 @@ def linked(library: bytes) -> dict[str, str]:
         raise ValueError(f"states {len(texts)} times what is linked into it, not once")
     versions = dict(pair.split("=") for pair in texts.pop().decode().strip(";").split(";"))
     # NVIDIA's headers state versions as numbers: 13000 is 13.0, 3000001 is 3.0.1.
-    for name, thousands in (("cudart", (1000, 10)), ("cccl", (1_000_000, 100, 1))):
+    for name, units in (("cudart", (1000, 10)), ("cccl", (1_000_000, 100, 1))):
         if name in versions:
             rest, parts = int(versions[name]), []
-            for unit in thousands:
+            for unit in units:
                 parts.append(str(rest // unit))
                 rest %= unit
             versions[name] = ".".join(parts)

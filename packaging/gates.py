@@ -28,11 +28,11 @@ NEWEST_GLIBC = (2, 28)
 SYSTEM_LIBRARIES = r"lib(c|m|dl|pthread|rt)\.so\.\d|ld-linux-(x86-64|aarch64)\.so\.\d"
 ARCHITECTURES = {"sm_80", "sm_90", "sm_100", "sm_120", "compute_90"}
 MEGABYTES = {"robocache": 20.0, "robocache_cpu": 5.0}
-# Functions that must be libc's: results depend on their bits, or all copies use them, and a linker's own versions may be slow.
+# Functions that must be libc's: results depend on the bits of log, pow and sin, and a linker's own memcpy may be slow.
 LIBC_KEEPS = {CPU: {"memcpy", "memset", "log", "pow", "sin"}, CUDA: {"memcpy"}}
-OWN = {CPU: r"__tvm_ffi_\w+", CUDA: r"robocache_cuda_\w+"}
+EXPORTED = {CPU: r"__tvm_ffi_\w+", CUDA: r"robocache_cuda_\w+"}
 _WEAK = r"__cxa_pure_virtual|_ITM_\w+|__gmon_start__"  # symbols that may stay undefined
-FOREIGN = {CPU: rf"TVMFFI\w+|{_WEAK}", CUDA: _WEAK}
+IMPORTED = {CPU: rf"TVMFFI\w+|{_WEAK}", CUDA: _WEAK}
 BUILD_PATH = re.compile(rb"(?<![\w./-])/(?:home|root|work|tmp|build|builds|src|usr/src|usr/local|mnt|opt)/[\x21-\x7e]+")
 GATES: list[Callable[["Wheel"], Iterator[str]]] = []
 
@@ -81,7 +81,7 @@ class Wheel:
         return {key: message.get_all(key, []) for key in message}
 
     @property
-    def bill_name(self) -> str:
+    def sbom_name(self) -> str:
         return f"{self.info}/sboms/{self.distribution.replace('_', '-')}.cdx.json"
 
 
@@ -107,7 +107,7 @@ def undefined(wheel: Wheel) -> Iterator[str]:
     for library in wheel.libraries:
         imported = [symbol for symbol in wheel.symbols(library) if not symbol.defined]
         for symbol in imported:
-            if not symbol.version.startswith("GLIBC_") and not re.fullmatch(FOREIGN[library], symbol.name):
+            if not symbol.version.startswith("GLIBC_") and not re.fullmatch(IMPORTED[library], symbol.name):
                 yield f"{library}: {symbol.name} is undefined, and is not libc's or tvm-ffi's"
         for name in sorted(LIBC_KEEPS[library] - {symbol.name for symbol in imported}):
             yield f"{library}: has its own {name} instead of libc's"
@@ -117,10 +117,10 @@ def undefined(wheel: Wheel) -> Iterator[str]:
 def exports(wheel: Wheel) -> Iterator[str]:
     for library in wheel.libraries:
         exported = [symbol.name for symbol in wheel.symbols(library) if symbol.defined]
-        if not any(re.fullmatch(OWN[library], name) for name in exported):
+        if not any(re.fullmatch(EXPORTED[library], name) for name in exported):
             yield f"{library}: exports nothing of its own"
         for name in exported:
-            if not re.fullmatch(OWN[library], name):
+            if not re.fullmatch(EXPORTED[library], name):
                 yield f"{library}: exports {name}"
 
 
@@ -143,7 +143,7 @@ def sources() -> set[str]:
 def info_files(wheel: Wheel) -> set[str]:
     own = ["METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "licenses/NOTICE"]
     texts = [f"licenses/third-party/{c.name}.txt" for c in components.COMPONENTS if c.library in wheel.expected]
-    return {f"{wheel.info}/{name}" for name in (*own, *texts)} | {wheel.bill_name}
+    return {f"{wheel.info}/{name}" for name in (*own, *texts)} | {wheel.sbom_name}
 
 
 @gate
@@ -195,7 +195,7 @@ def build_path(wheel: Wheel) -> Iterator[str]:
 @gate
 def bill_of_materials(wheel: Wheel) -> Iterator[str]:
     """The SBOM lists each component with the version that the library states. A copy is beside the wheel."""
-    name = wheel.bill_name
+    name = wheel.sbom_name
     if name not in wheel.files:
         yield f"{name}: missing"
         return

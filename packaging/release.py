@@ -75,11 +75,11 @@ def version(root: Path) -> Iterator[str]:
 @gate
 def tag(root: Path) -> Iterator[str]:
     """The commit has the tag of the version, and the tree has no change that is not committed."""
-    wanted = f"v{version_of(root)}"
+    expected = f"v{version_of(root)}"
     git = ["git", "-C", str(root)]
     tags = subprocess.run([*git, "tag", "--points-at", "HEAD"], capture_output=True, text=True).stdout.split()
-    if wanted not in tags:
-        yield f"expected the tag {wanted} on this commit, got {', '.join(tags) or 'none'}"
+    if expected not in tags:
+        yield f"expected the tag {expected} on this commit, got {', '.join(tags) or 'none'}"
     changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True).stdout.splitlines()
     if changed:
         yield f"changes that are not committed: {', '.join(line[3:] for line in changed)}"
@@ -156,8 +156,8 @@ def dev(name: str, description: str, *words: str) -> None:
 dev("lint", "./dev lint.", "lint")
 
 
-# Reasons of skipped tests that name a package, and the packages among them that ./dev test leaves out: large ones, and ROS 2,
-# whose tests are those of ./dev ros2.
+# Reasons of skipped tests that name a package, and the packages that ./dev test does not install: large ones, and ROS 2, whose
+# tests ./dev ros2 runs.
 PACKAGE = re.compile(r"could not import|not installed|(pip|apt-get) install|\bno (PyAV|Pillow)\b|NOT RUN")
 LEFT_OUT = re.compile(r"\b(cupy|diffusers|jax|lerobot|pandas|ray|ROS 2)\b", re.IGNORECASE)
 
@@ -179,7 +179,7 @@ def skipped(results: Path) -> Counter[str]:
 
 @gate
 def tests(root: Path) -> Iterator[str]:
-    """./dev test: every test, the wheel's too. Names what was skipped; for want of a package or of a GPU that is here is a fault."""
+    """./dev test: every test, the wheel's too. Lists skipped tests; one that needs a package, or a GPU that is here, is a fault."""
     if fault := run(root, "./dev", "test"):
         yield fault
     gpu = run(root, "sh", "-c", "nvidia-smi -L", quiet=True) is None
@@ -214,7 +214,7 @@ dev(
 
 @gate
 def environments(root: Path) -> Iterator[str]:
-    """tests/release: other Pythons and packages, Debian 11, the container, the chart, the benchmarks, the examples; one that is not here is a fault."""
+    """tests/release: other Pythons and packages, Debian 11, the container, the chart, the benchmarks, the examples; a skipped test is a fault."""
     command = [sys.executable, "-m", "pytest", "-q", "-rsfE", "tests/release"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     yield from re.findall(r"^(?:SKIPPED|FAILED|ERROR) .*", done.stdout, re.MULTILINE)

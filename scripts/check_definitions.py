@@ -23,7 +23,7 @@ TYPE = re.compile(
     r"(?P<name>[\w:]+)(?: final)?(?: : .*)?$"
 )
 VARIABLE = re.compile(r"^inline .*?(?P<name>\w+)(?:\[.*\])?(?: =.*)?$")
-EVERY_FILE_MAKES_ONE = re.compile(r"\b(?:inline|constexpr|template)\b")
+MAY_BE_IN_SEVERAL_FILES = re.compile(r"\b(?:inline|constexpr|template)\b")
 
 
 def defined(head: str) -> str | None:
@@ -31,7 +31,7 @@ def defined(head: str) -> str | None:
     if match := TYPE.search(head):
         return match["name"]
     if "(" in head:
-        return head if EVERY_FILE_MAKES_ONE.search(head) else None  # two others in a library would not link anyway
+        return head if MAY_BE_IN_SEVERAL_FILES.search(head) else None  # two others in a library would not link anyway
     match = VARIABLE.search(head)
     return match and match["name"]
 
@@ -57,16 +57,16 @@ def definitions(text: str) -> set[str]:
 
 
 def main() -> int:
-    places = defaultdict(set)
+    files_of = defaultdict(set)
     files = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".hpp", ".cpp", ".cu", ".cuh"))
     for path in files:
         for name in definitions(path.read_text()):
-            places[name].add(path)
-    wrong = {name: paths for name, paths in places.items() if len(paths) > 1}
+            files_of[name].add(path)
+    wrong = {name: paths for name, paths in files_of.items() if len(paths) > 1}
     for name, paths in sorted(wrong.items()):
         print(f"{name}: defined in {' and '.join(map(str, sorted(paths)))}")
-    print(f"one definition: {len(files)} files, {len(places)} names, {len(wrong)} defined twice")
-    return 1 if wrong or not places else 0
+    print(f"one definition: {len(files)} files, {len(files_of)} names, {len(wrong)} defined twice")
+    return 1 if wrong or not files_of else 0
 
 
 if __name__ == "__main__":

@@ -55,15 +55,15 @@ def imports(path: Path, module: str, modules: set[str]) -> Iterator[tuple[int, s
             if name.split(".")[0] != "robocache":
                 continue
             inner = name.removeprefix("robocache").removeprefix(".")
-            if inner not in modules:  # what a module has
+            if inner not in modules:  # the name of something in a module
                 inner = inner.rpartition(".")[0]
             yield node.lineno, inner or "__init__"
 
 
 def mistakes(files: dict[str, Path]) -> Iterator[str]:
-    """The faults of the imports of these modules."""
+    """Yields the faults of the imports of these modules."""
     used = set()
-    inside: dict[str, dict[str, int]] = {}  # of each module the modules of its own subpackage, and the line
+    siblings: dict[str, dict[str, int]] = {}  # {module: {imported module of the same subpackage: line}}
     for module, path in files.items():
         unit = module.split(".")[0]
         if unit not in ORDER:
@@ -74,20 +74,20 @@ def mistakes(files: dict[str, Path]) -> Iterator[str]:
             if (module, name) in UPWARD:
                 used.add((module, name))
             elif target == unit:
-                inside.setdefault(module, {}).setdefault(name, line)
+                siblings.setdefault(module, {}).setdefault(name, line)
             elif target not in ORDER:
                 yield f"{path}:{line}: no module {name}"
             elif ORDER.index(target) > ORDER.index(unit):
                 yield f"{path}:{line}: {module} imports {name}, which is above it"
-    for circle in circles(inside):
-        yield f"{files[circle[0]]}:{inside[circle[0]][circle[1]]}: a circle of imports: {' -> '.join(circle)}"
+    for circle in circles(siblings):
+        yield f"{files[circle[0]]}:{siblings[circle[0]][circle[1]]}: a circle of imports: {' -> '.join(circle)}"
     for module, name in UPWARD.keys() - used:
         if module in files:
             yield f"{files[module]}: does not import {name}; take that out of UPWARD"
 
 
 def circles(imported: dict[str, dict[str, int]]) -> Iterator[list[str]]:
-    """A circle for each import that closes one."""
+    """Yields the modules of a circle for each import that closes one."""
     done: set[str] = set()
     path: list[str] = []
 

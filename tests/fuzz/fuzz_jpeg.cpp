@@ -1,4 +1,4 @@
-// JPEG files: decoded to pixels, converted to the stored form, and decoded from it by the loops of the kernels on the host.
+// Decodes JPEG files, converts them to the stored form, and decodes that by the kernels' loops on the host.
 #include <string>
 #include <vector>
 
@@ -23,20 +23,20 @@ test::Decoded on_host(const Bytes& file) {
 }  // namespace
 
 std::vector<std::string> seeds() {
-  std::vector<std::string> made;
+  std::vector<std::string> inputs;
   const auto add = [&](int64_t height, int64_t width, int64_t channels, const test::JpegOptions& options) {
     const Bytes file = test::encode_jpeg(test::picture(height, width, channels), static_cast<int>(height),
                                          static_cast<int>(width), static_cast<int>(channels), options);
-    made.emplace_back(file.begin(), file.end());
+    inputs.emplace_back(file.begin(), file.end());
     const Bytes segmented = segment_jpeg(file).blob;
-    made.emplace_back(segmented.begin(), segmented.end());
+    inputs.emplace_back(segmented.begin(), segmented.end());
   };
   add(16, 24, 3, {});
   add(17, 18, 3, {.luma_across = 2, .luma_down = 1, .restart_mcus = 0, .optimised = true});
   add(16, 16, 3, {.luma_across = 1, .luma_down = 1, .restart_mcus = 1});
   add(16, 17, 3, {.restart_mcus = 0, .progressive = true});
   add(15, 15, 1, {.luma_across = 1, .luma_down = 1});
-  return made;
+  return inputs;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,4 +1,4 @@
-// manifest.json with a new checksum, and the metadata of an episode.
+// Reads manifest.json, whose checksum is corrected first, and the metadata of an episode.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -55,9 +55,9 @@ Manifest example() {
 }
 
 void check(std::string text) {
-  const size_t at = text.rfind(kChecksum);
-  if (at != std::string::npos) {
-    text.resize(at);
+  const size_t begin = text.rfind(kChecksum);
+  if (begin != std::string::npos) {
+    text.resize(begin);
     text += std::string(kChecksum) + crc32_text(crc32(text.data(), text.size())) + "\"\n}\n";
   }
   std::string again;

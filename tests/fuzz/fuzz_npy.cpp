@@ -26,16 +26,16 @@ const std::vector<Expected>& all_expected() {
 }  // namespace
 
 std::vector<std::string> seeds() {
-  std::vector<std::string> made;
+  std::vector<std::string> inputs;
   for (const Expected& each : all_expected()) {
     const std::vector<int64_t> rest(each.shape.begin() + 1, each.shape.end());
     int64_t bytes = robocache::dtype_size(each.dtype);
     for (const int64_t extent : each.shape) bytes = extent > 100 ? 0 : bytes * extent;
-    made.push_back(std::string(1, static_cast<char>(made.size())) +
-                   robocache::cache::npy_header(each.dtype, each.shape[0], rest) +
-                   std::string(static_cast<size_t>(bytes), '\0'));
+    inputs.push_back(std::string(1, static_cast<char>(inputs.size())) +
+                     robocache::cache::npy_header(each.dtype, each.shape[0], rest) +
+                     std::string(static_cast<size_t>(bytes), '\0'));
   }
-  return made;
+  return inputs;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

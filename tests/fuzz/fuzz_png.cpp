@@ -11,14 +11,14 @@
 using namespace robocache;
 
 std::vector<std::string> seeds() {
-  std::vector<std::string> made;
+  std::vector<std::string> inputs;
   for (const FrameShape& shape : {FrameShape{9, 7, 3, DType::kUInt8}, FrameShape{6, 5, 1, DType::kUInt8},
                                   FrameShape{8, 5, 1, DType::kUInt16}, FrameShape{4, 4, 3, DType::kUInt16}}) {
     const auto pixels = test::picture(shape.height, shape.width, shape.channels * dtype_size(shape.dtype));
     const std::vector<uint8_t> file = encode_frame(Codec::kPng, pixels.data(), shape);
-    made.emplace_back(file.begin(), file.end());
+    inputs.emplace_back(file.begin(), file.end());
   }
-  return made;
+  return inputs;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

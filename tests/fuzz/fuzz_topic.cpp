@@ -1,4 +1,4 @@
-// Serialised messages, read by two plans; or a plan, if the input begins with "{".
+// Reads the input as a serialised message by two plans, or as a plan if it begins with "{".
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,7 +36,7 @@ void take(const char* plan, std::vector<std::shared_ptr<Ring>> rings, std::span<
   topic.take(message, {.arrival_ns = 6'000'000'000, .publisher = 1, .sequence = 3});
   topic.take(message, {.arrival_ns = 6'100'000'000, .publisher = 1, .sequence = 5});
   const TopicCounts counts = topic.counts();
-  fuzz::expect(counts.received == 2 && counts.taken + counts.refused == 2, "messages that nobody counted");
+  fuzz::expect(counts.received == 2 && counts.taken + counts.refused == 2, "messages that are missing from the counts");
 }
 
 std::string cdr(const std::vector<uint32_t>& words) {

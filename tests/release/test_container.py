@@ -56,20 +56,11 @@ def base(buildah, tmp_path_factory):
 def test_the_image_gives_the_stored_results_as_another_user(buildah, base, wheel, tmp_path):
     shutil.copytree(ROOT / "packaging/container", tmp_path / "packaging/container")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    run(
-        *pip,
-        "download",
-        "-q",
-        "--dest",
-        tmp_path / "wheelhouse",
-        "--python-version",
-        "3.11",
-        "--only-binary=:all:",
-        wheel,
-    )
+    target = ["--dest", tmp_path / "wheelhouse", "--python-version", "3.11", "--only-binary=:all:"]
+    run(*pip, "download", "-q", *target, wheel)
     dockerfile = tmp_path / "packaging/container/Dockerfile"
-    given = ["--build-arg", f"BASE={base}", "--build-arg", "PACKAGE=robocache_cpu"]
-    buildah("bud", "-q", "--network", "none", "--pull-never", *given, "-f", dockerfile, "-t", "robocache", tmp_path)
+    arguments = ["--build-arg", f"BASE={base}", "--build-arg", "PACKAGE=robocache_cpu"]
+    buildah("bud", "-q", "--network", "none", "--pull-never", *arguments, "-f", dockerfile, "-t", "robocache", tmp_path)
     configuration = json.loads(buildah("inspect", "--type", "image", "robocache"))["OCIv1"]["config"]
     assert configuration["User"] == "10001" and configuration["Entrypoint"] == ["robocache"]
     container = buildah("from", "--pull-never", "robocache").strip()

@@ -26,7 +26,7 @@ print(platform.libc_ver()[1], getattr(library, "__tvm_ffi_cuda_plugin_loaded")(N
 
 
 @pytest.fixture(scope="module")
-def answers_of(tmp_path_factory):
+def run_in_debian11(tmp_path_factory):
     """A function that calls a library in Debian 11."""
     if not shutil.which("debootstrap") or os.geteuid() != 0:
         pytest.skip("NOT RUN: needs root and debootstrap")
@@ -41,14 +41,14 @@ def answers_of(tmp_path_factory):
     return call
 
 
-def test_the_library_loads_and_raises(answers_of):
+def test_the_library_loads_and_raises(run_in_debian11):
     wheels = sorted((ROOT / "dist").glob("robocache_cpu-*_x86_64.whl"))
     if not wheels:
         pytest.skip("NOT RUN: needs the wheel of ./dev wheel")
-    done = answers_of(zipfile.ZipFile(wheels[-1]).read("robocache/lib/librobocache.so"))
+    done = run_in_debian11(zipfile.ZipFile(wheels[-1]).read("robocache/lib/librobocache.so"))
     assert done.stdout.split() == ["2.31", "0", "-1"], done.stderr
 
 
-def test_the_library_of_a_newer_debian_does_not_load(answers_of):
-    done = answers_of(Path(robocache.check_installation()["library"]).read_bytes())
+def test_the_library_of_a_newer_debian_does_not_load(run_in_debian11):
+    done = run_in_debian11(Path(robocache.check_installation()["library"]).read_bytes())
     assert done.returncode != 0 and "version `GLIBC_2.3" in done.stderr

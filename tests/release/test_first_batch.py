@@ -1,4 +1,5 @@
-"""From the shipped wheel to the first batch in a new environment, and the time of an import, in CPU seconds: other programs hardly change them.
+"""The shipped wheel gives a first batch in a new environment, and is imported, within limits of CPU seconds, which other programs
+hardly change.
 
 `./dev release` runs it, after `./dev wheel`. Packages come from a folder.
 """

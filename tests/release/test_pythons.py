@@ -40,7 +40,7 @@ def oldest(requirement):
 def test_self_test(version, packages, tmp_path):
     python = tmp_path / "bin/python"
     subprocess.run([interpreter(version), "-m", "venv", "--without-pip", tmp_path], check=True)
-    wanted = [oldest(one) for one in REQUIREMENTS] if packages == "oldest" else REQUIREMENTS
+    wanted = [oldest(requirement) for requirement in REQUIREMENTS] if packages == "oldest" else REQUIREMENTS
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
     subprocess.run([*pip, "install", "-q", "--upgrade", *wanted], check=True)
     found = robocache.check_installation()
@@ -88,7 +88,10 @@ def test_self_test_with_the_next_debians_python(tmp_path):
 
 
 def test_the_oldest_release_of_a_requirement():
-    assert [oldest(one) for one in ("numpy>=1.24", "a>=0.1.9,<0.2", "b>=14", "c>=2; python_version < '3.11'")] == [
+    assert [
+        oldest(requirement)
+        for requirement in ("numpy>=1.24", "a>=0.1.9,<0.2", "b>=14", "c>=2; python_version < '3.11'")
+    ] == [
         "numpy==1.24.*",
         "a==0.1.9.*",
         "b==14.*",

@@ -32,13 +32,13 @@ from ray.cluster_utils import Cluster
 def writes(process):
     try:
         is_worker = (process / "cmdline").read_bytes().startswith(b"ray::convert")
-        return is_worker and any(".partial" in os.readlink(one) for one in (process / "fd").iterdir())
+        return is_worker and any(".partial" in os.readlink(file) for file in (process / "fd").iterdir())
     except OSError:
         return False  # it has ended
 
 def node_of(process):
     parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    return next(one for one in nodes if parent == one.all_processes["raylet"][0].process.pid)
+    return next(node for node in nodes if parent == node.all_processes["raylet"][0].process.pid)
 
 node = {"num_cpus": 1, "object_store_memory": 80 * 1024**2, "include_dashboard": False}
 cluster = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 0})
@@ -61,7 +61,7 @@ os.kill(int(stopped.name), signal.SIGKILL)
 code = program.wait()
 ray.init(address=cluster.address)
 end = time.monotonic() + 120  # on a busy machine the head learns of a death long after
-while (alive := sum(one["Alive"] for one in ray.nodes())) > 2 and time.monotonic() < end:
+while (alive := sum(node["Alive"] for node in ray.nodes())) > 2 and time.monotonic() < end:
     time.sleep(0.2)
 print("nodes alive:", alive)
 ray.shutdown()
@@ -81,7 +81,7 @@ def recipes():
     return {"chart": chart, "page": page}
 
 
-def ran(program, folder):
+def run_on_three_nodes(program, folder):
     """Runs the program on the three nodes. Returns the completed process."""
     for number in range(6):
         (folder / f"recordings/{number}").mkdir(parents=True)
@@ -102,7 +102,7 @@ def ran(program, folder):
 
 @pytest.mark.parametrize("recipe", ["chart", "page"])
 def test_a_killed_node_loses_no_shard(recipe, tmp_path):
-    done = ran(recipes()[recipe], tmp_path)
+    done = run_on_three_nodes(recipes()[recipe], tmp_path)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
     assert "nodes alive: 2" in done.stdout
 
@@ -118,6 +118,6 @@ def test_a_program_without_retries_fails(tmp_path):
     program = recipes()["chart"]
     planted = program.replace("ray.remote(convert)", "ray.remote(max_retries=0)(convert)")
     assert planted != program
-    done = ran(planted, tmp_path)
+    done = run_on_three_nodes(planted, tmp_path)
     assert done.returncode != 0 and "NodeDiedError" in done.stderr, (done.stdout + done.stderr)[-5000:]
     assert not (tmp_path / "cache").exists()

@@ -72,10 +72,10 @@ dist.destroy_process_group()
 
 
 def free_ports(count):
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in servers]
+    for server in servers:
+        server.close()
     return ports
 
 
@@ -128,7 +128,7 @@ def wait_for(done, describe=lambda: "", seconds=120):
 def scripts():
     """Returns the two scripts of the page, for 3 shards and nodes of one processor."""
     found = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL | re.MULTILINE)
-    ingest, train = [one for one in found if "sbatch" in one or "srun" in one]
+    ingest, train = [block for block in found if "sbatch" in block or "srun" in block]
     assert "train.sh" in ingest
     smaller = {
         " --gpus-per-node=8": "",
@@ -142,7 +142,8 @@ def scripts():
 
 
 def run_scripts(slurm, folder, ingest, train):
-    """Runs the scripts until no job is left. Returns each job's state, the last job's number, the logs, and a function that calls a command."""
+    """Runs the scripts until no job is left. Returns each job's state, the last job's number, the logs, and a function that
+    calls a command."""
     for number in range(6):
         (folder / f"recordings/{number}").mkdir(parents=True)
         rows = "".join(f"{i / 10},{i + 100 * number}\n" for i in range(20))

@@ -121,7 +121,7 @@ def copied(wheel: Path, folder: Path, change: Callable[[Files], None] = lambda f
     return copy
 
 
-def ordinary(wheel: Path) -> dict[str, list[str]]:
+def faults_but_architectures(wheel: Path) -> dict[str, list[str]]:
     """The faults except for architectures, which the small plugin lacks."""
     return {name: texts for name, texts in gates.faults(wheel).items() if name != "architectures"}
 
@@ -132,7 +132,7 @@ def info(files: Files, name: str) -> str:
 
 def test_a_good_wheel_passes_every_gate(cpu_wheel: Path, cuda_wheel: Path, tmp_path: Path) -> None:
     assert gates.faults(cpu_wheel) == {}
-    assert ordinary(cuda_wheel) == {}
+    assert faults_but_architectures(cuda_wheel) == {}
     assert gates.faults(copied(cpu_wheel, tmp_path)) == {}
 
 
@@ -174,7 +174,7 @@ def test_two_builds_that_differ(tmp_path: Path, again: str) -> None:
 
 
 # name: (the gate, arguments of library())
-OF_LIBRARIES = {
+LIBRARY_FAULTS = {
     "RPATH": ("search_path", {"options": ["-Wl,-rpath,$ORIGIN/../../elsewhere"]}),
     "NEEDED libjpeg": ("needed", {"options": ["-Wl,--no-as-needed", "-ljpeg"]}),
     "torch's symbol": ("undefined", {"more": "extern void _ZN2at5emptyEv(void);", "call": "_ZN2at5emptyEv()"}),
@@ -199,14 +199,14 @@ OF_LIBRARIES = {
 
 
 @pytest.mark.parametrize("cuda", [False, True], ids=["cpu", "cuda"])
-@pytest.mark.parametrize("fault", OF_LIBRARIES)
+@pytest.mark.parametrize("fault", LIBRARY_FAULTS)
 def test_faults_of_libraries(cpu_wheel: Path, cuda_wheel: Path, tmp_path: Path, fault: str, cuda: bool) -> None:
-    gate, arguments = OF_LIBRARIES[fault]
+    gate, arguments = LIBRARY_FAULTS[fault]
     bad = library(tmp_path, cuda, **arguments)
     (tmp_path / "dist").mkdir()
     path = CUDA if cuda else CPU
     wheel = copied(cuda_wheel if cuda else cpu_wheel, tmp_path / "dist", lambda files: files.update({path: bad}))
-    found = ordinary(wheel)
+    found = faults_but_architectures(wheel)
     assert list(found) == [gate]
     assert all(text.startswith(f"{path}: ") for text in found[gate])
 
@@ -221,7 +221,7 @@ def grow(files: Files) -> None:
 
 
 # name: (the gate, the file that it names, a function that plants the fault)
-OF_FILES: dict[str, tuple[str, str, Callable[[Files], None]]] = {
+FILE_FAULTS: dict[str, tuple[str, str, Callable[[Files], None]]] = {
     "a stray module": ("strays", "robocache/left_over.py", lambda f: f.update({"robocache/left_over.py": b""})),
     "a stray folder": ("strays", "tests/conftest.py", lambda f: f.update({"tests/conftest.py": b""})),
     "the plugin in the CPU wheel": ("strays", CUDA, lambda f: f.update({CUDA: b"\x7fELF"})),
@@ -260,9 +260,9 @@ OF_FILES: dict[str, tuple[str, str, Callable[[Files], None]]] = {
 }
 
 
-@pytest.mark.parametrize("fault", OF_FILES)
+@pytest.mark.parametrize("fault", FILE_FAULTS)
 def test_faults_of_files(cpu_wheel: Path, tmp_path: Path, fault: str) -> None:
-    gate, name, plant = OF_FILES[fault]
+    gate, name, plant = FILE_FAULTS[fault]
     found = gates.faults(copied(cpu_wheel, tmp_path, plant))
     assert list(found) == [gate]
     assert any(name in text for text in found[gate])

@@ -117,7 +117,7 @@ def test_knows_its_version(wheel: Path, clean_python: Path, tmp_path: Path) -> N
 
 
 def test_runs_with_torch(clean_python: Path, tmp_path: Path) -> None:
-    # Uses this Python's torch and its dependencies, after all installed packages: a second copy takes a minute.
+    # This Python's torch and its dependencies come last on the path, since a second copy takes a minute to install.
     folder = run(clean_python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     (Path(folder) / "torch.pth").write_text(sysconfig.get_path("purelib"))
     code = "import tvm_ffi, robocache; print(tvm_ffi.__version__, robocache.__file__)"
