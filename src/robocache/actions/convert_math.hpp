@@ -45,9 +45,8 @@ ROBOCACHE_HD BasePose<Scalar> base_pose(const ActionOp& op, Scalar tolerance, co
   Scalar numbers[kMostPose];
   load_pose(op, base, begin, numbers);
   result.is_nan = has_nan(numbers, kMostPose);
-  result.is_pose = !result.is_nan && is_rotation(op.source, numbers + 3, tolerance);
+  result.is_pose = to_matrix(op.source, numbers + 3, tolerance, result.inverse);
   for (int i = 0; i < 3; ++i) result.p[i] = numbers[i];
-  to_matrix(op.source, numbers + 3, result.inverse);
   transpose(result.inverse);
   return result;
 }
@@ -57,12 +56,11 @@ ROBOCACHE_HD BasePose<Scalar> base_pose(const ActionOp& op, Scalar tolerance, co
 template <class Scalar>
 ROBOCACHE_HD auto convert_pose(const ActionOp& op, Scalar tolerance, Scalar* pose, const BasePose<One<Scalar>>& base) {
   const auto known = !has_nan(pose, kMostPose) && is_true<Scalar>(!base.is_nan);
-  const auto is_pose = is_rotation(op.source, pose + 3, tolerance) && is_true<Scalar>(base.is_pose);
   Scalar inverse[9];
   Scalar m[9];
   Scalar result[9];
   for (int i = 0; i < 9; ++i) inverse[i] = Scalar(base.inverse[i]);
-  to_matrix(op.source, pose + 3, m);
+  const auto is_pose = to_matrix(op.source, pose + 3, tolerance, m) && is_true<Scalar>(base.is_pose);
   if (op.step == ActionStep::kBaseFrame) {
     multiply(m, inverse, result);
   } else {
@@ -196,8 +194,7 @@ ROBOCACHE_HD auto convert_row(const ConvertActionsParams& p, Scalar* x, const Be
       Scalar to[kMostRotation];
       for (int i = 0; i < kMostRotation; ++i) from[i] = i < op.source.width ? x[op.begin + i] : Scalar(0);
       const auto known = !has_nan(from, kMostRotation);
-      valid = valid && (is_rotation(op.source, from, Scalar(tolerance)) || !known);
-      convert_rotation(op.source, op.target, from, to);
+      valid = (convert_rotation(op.source, op.target, from, Scalar(tolerance), to) || !known) && valid;
       const int wider = op.target.width - op.source.width;
       const int rest = op.begin + op.source.width;
       if (wider > 0) {

@@ -75,9 +75,9 @@ ROBOCACHE_HD Scalar factor_of(const Scalar* v, int n) {
   return choose(usual || largest == Scalar(0) || largest == infinity<Scalar>(), Scalar(1), largest);
 }
 
-// Scales a vector to length 1. Returns false for a zero vector, which stays.
+// Scales a vector to length 1 and returns the length that it had. A zero vector stays.
 template <class Scalar>
-ROBOCACHE_HD auto make_unit(Scalar* v, int n) {
+ROBOCACHE_HD Scalar make_unit(Scalar* v, int n) {
   const Scalar factor = factor_of(v, n);
   if (any_of(factor != Scalar(1))) {
     for (int i = 0; i < n; ++i) v[i] = v[i] / factor;
@@ -86,18 +86,17 @@ ROBOCACHE_HD auto make_unit(Scalar* v, int n) {
   const auto nonzero = square > Scalar(0);
   const Scalar length = root_of(choose(nonzero, square, Scalar(1)));
   for (int i = 0; i < n; ++i) v[i] = v[i] / length;
-  return nonzero;
+  return choose(nonzero, length * factor, Scalar(0));
 }
 
 // Gram-Schmidt: scales both vectors to length 1, and makes the second orthogonal to the first. Returns the sine of the angle
 // between them, 0 if one is 0. It projects twice, so that almost parallel vectors become orthogonal to the last digit.
 template <class Scalar>
 ROBOCACHE_HD Scalar orthonormalise(Scalar* a, Scalar* b) {
-  const auto first_nonzero = make_unit(a, 3);
-  const auto second_nonzero = make_unit(b, 3);
+  const auto nonzero = make_unit(a, 3) > Scalar(0) && make_unit(b, 3) > Scalar(0);
   Scalar along = dot_of(a, b, 3);
   for (int i = 0; i < 3; ++i) b[i] = b[i] - along * a[i];
-  const Scalar between = choose(first_nonzero && second_nonzero, root_of(dot_of(b, b, 3)), Scalar(0));
+  const Scalar between = choose(nonzero, root_of(dot_of(b, b, 3)), Scalar(0));
   make_unit(b, 3);
   along = dot_of(a, b, 3);
   for (int i = 0; i < 3; ++i) b[i] = b[i] - along * a[i];
@@ -126,39 +125,19 @@ ROBOCACHE_HD auto has_nan(const Scalar* x, int n) {
   return found;
 }
 
-// Whether `x` is a rotation: kMostRotation numbers without NaN, of which those after form.width are 0. A quaternion must have
-// length 1 and a matrix must be orthonormal, within `tolerance`; the two vectors of 6D must not be parallel; others must be
-// finite. With an infinite tolerance, quaternions of any length but 0 count, and matrices that Gram-Schmidt turns into rotations.
+// Whether the rows of a matrix are orthonormal within `tolerance` and right-handed.
 template <class Scalar>
-ROBOCACHE_HD auto is_rotation(const RotationForm& form, const Scalar* x, Scalar tolerance) {
-  const auto finite = largest_of(x, kMostRotation) != infinity<Scalar>();
-  if (form.kind == RotationKind::kQuaternion) {
-    const Scalar factor = factor_of(x, 4);
-    Scalar q[4];
-    for (int i = 0; i < 4; ++i) q[i] = x[i];
-    if (any_of(factor != Scalar(1))) {
-      for (int i = 0; i < 4; ++i) q[i] = q[i] / factor;
-    }
-    const Scalar length = root_of(dot_of(q, q, 4)) * factor;
-    return finite && length > Scalar(0) && absolute(length - Scalar(1)) <= tolerance;
-  }
-  if (form.kind != RotationKind::kMatrix) return finite;
-  if (form.width == 6) {
-    Scalar a[3];
-    Scalar b[3];
-    two_vectors(form, x, a, b);
-    return finite && orthonormalise(a, b) > Scalar(One<Scalar>(1e-6));
-  }
+ROBOCACHE_HD auto is_orthonormal(const Scalar* m, Scalar tolerance) {
   Scalar normal[3];
-  cross_of(x, x + 3, normal);
-  auto orthonormal = dot_of(normal, x + 6, 3) > Scalar(0);
+  cross_of(m, m + 3, normal);
+  auto orthonormal = dot_of(normal, m + 6, 3) > Scalar(0);
   for (int i = 0; i < 3; ++i) {
     for (int j = i; j < 3; ++j) {
-      const Scalar off = absolute(dot_of(x + 3 * i, x + 3 * j, 3) - Scalar(i == j ? 1 : 0));
+      const Scalar off = absolute(dot_of(m + 3 * i, m + 3 * j, 3) - Scalar(i == j ? 1 : 0));
       orthonormal = orthonormal && off <= Scalar(2) * tolerance;
     }
   }
-  return finite && orthonormal;
+  return orthonormal;
 }
 
 // ---- To and from a unit quaternion x, y, z, w --------------------------------------------------------------------------
@@ -304,21 +283,40 @@ ROBOCACHE_HD void angles_of_quaternion(const RotationForm& form, const Scalar* q
   angles[form.intrinsic ? 0 : 2] = within_half_a_turn(third);
 }
 
-// ---- Valid rotations without NaN ---------------------------------------------------------------------------------------
+// ---- From one representation to another --------------------------------------------------------------------------------
+
+// These functions take kMostRotation numbers `x`, of which those after form.width are 0, and return whether they are a rotation;
+// else the result is meaningless. A quaternion must have length 1 and a matrix must be orthonormal, within `tolerance`; the two
+// vectors of 6D must not be parallel; others must be finite. With an infinite tolerance, quaternions of any length but 0 count,
+// and matrices that Gram-Schmidt turns into rotations.
 
 ROBOCACHE_HD bool has_w_first(const RotationForm& form) { return form.order[0] == 3; }
+
+template <class Scalar>
+ROBOCACHE_HD auto is_finite(const Scalar* x) {
+  return largest_of(x, kMostRotation) < infinity<Scalar>();
+}
 
 template <class Scalar>
 ROBOCACHE_HD void components_of(const RotationForm& form, const Scalar* x, Scalar* q) {
   for (int i = 0; i < 4; ++i) q[i] = has_w_first(form) ? x[(i + 1) % 4] : x[i];
 }
 
+// Writes a unit quaternion. `form` is no matrix.
 template <class Scalar>
-ROBOCACHE_HD void to_quaternion(const RotationForm& form, const Scalar* x, Scalar* q) {
-  if (form.kind == RotationKind::kVector) return quaternion_of_vector(x, q);
-  if (form.kind == RotationKind::kEuler) return quaternion_of_angles(form, x, q);
+ROBOCACHE_HD auto to_quaternion(const RotationForm& form, const Scalar* x, Scalar tolerance, Scalar* q) {
+  const auto finite = is_finite(x);
+  if (form.kind == RotationKind::kVector) {
+    quaternion_of_vector(x, q);
+    return finite;
+  }
+  if (form.kind == RotationKind::kEuler) {
+    quaternion_of_angles(form, x, q);
+    return finite;
+  }
   components_of(form, x, q);
-  make_unit(q, 4);
+  const Scalar length = make_unit(q, 4);
+  return finite && length > Scalar(0) && absolute(length - Scalar(1)) <= tolerance;
 }
 
 template <class Scalar>
@@ -345,16 +343,18 @@ ROBOCACHE_HD void transpose(Scalar* m) {
 
 // Writes an orthonormal matrix.
 template <class Scalar>
-ROBOCACHE_HD void to_matrix(const RotationForm& form, const Scalar* x, Scalar* m) {
+ROBOCACHE_HD auto to_matrix(const RotationForm& form, const Scalar* x, Scalar tolerance, Scalar* m) {
   if (form.kind != RotationKind::kMatrix) {
     Scalar q[4];
-    to_quaternion(form, x, q);
-    return matrix_of_quaternion(q, m);
+    const auto is_rotation = to_quaternion(form, x, tolerance, q);
+    matrix_of_quaternion(q, m);
+    return is_rotation;
   }
   two_vectors(form, x, m, m + 3);
-  orthonormalise(m, m + 3);
+  const Scalar between = orthonormalise(m, m + 3);
   cross_of(m, m + 3, m + 6);
   if (!has_rows(form)) transpose(m);
+  return is_finite(x) && (form.width == 6 ? between > Scalar(One<Scalar>(1e-6)) : is_orthonormal(x, tolerance));
 }
 
 // Writes all 9 entries of a matrix, or the 6 of two vectors. Each index is a constant, so that the numbers stay in registers.
@@ -375,23 +375,29 @@ ROBOCACHE_HD void from_matrix(const RotationForm& form, const Scalar* m, Scalar*
 }
 
 template <class Scalar>
-ROBOCACHE_HD void convert_rotation(const RotationForm& source, const RotationForm& target, const Scalar* x, Scalar* y) {
+ROBOCACHE_HD auto convert_rotation(const RotationForm& source, const RotationForm& target, const Scalar* x,
+                                   Scalar tolerance, Scalar* y) {
   constexpr auto kMatrix = RotationKind::kMatrix;
-  if (source.kind == RotationKind::kQuaternion && target.kind == RotationKind::kQuaternion) {
-    Scalar q[4];
+  constexpr auto kQuaternion = RotationKind::kQuaternion;
+  if (source.width == 9 && target.kind == kMatrix) {
+    entries_of(target, x, y);
+    return is_finite(x) && is_orthonormal(x, tolerance);
+  }
+  if (source.kind == kMatrix || target.kind == kMatrix) {
+    Scalar m[9];
+    const auto is_rotation = to_matrix(source, x, tolerance, m);
+    from_matrix(target, m, y);
+    return is_rotation;
+  }
+  Scalar q[4];
+  const auto is_rotation = to_quaternion(source, x, tolerance, q);
+  if (source.kind == kQuaternion && target.kind == kQuaternion) {
     components_of(source, x, q);
     for (int i = 0; i < 4; ++i) y[i] = has_w_first(target) ? q[(i + 3) % 4] : q[i];
-  } else if (source.width == 9 && target.kind == kMatrix) {
-    entries_of(target, x, y);
-  } else if (source.kind == kMatrix || target.kind == kMatrix) {
-    Scalar m[9];
-    to_matrix(source, x, m);
-    from_matrix(target, m, y);
   } else {
-    Scalar q[4];
-    to_quaternion(source, x, q);
     from_quaternion(target, q, y);
   }
+  return is_rotation;
 }
 
 }  // namespace robocache

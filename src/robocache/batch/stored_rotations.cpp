@@ -64,7 +64,8 @@ bool is_valid(const Stream& stream, int64_t row, const StoredRotation& rotation)
     const auto* const values = static_cast<const decltype(element)*>(stream.values) + row * stream.features;
     for (size_t i = 0; i < rotation.features.size(); ++i) x[i] = to_work<double>(values[rotation.features[i]]);
   });
-  return has_nan(x, kMostRotation) || is_rotation(rotation.form, x, rotation.tolerance);
+  double m[9];
+  return has_nan(x, kMostRotation) || to_matrix(rotation.form, x, rotation.tolerance, m);
 }
 
 // Returns the first row of these episodes without a valid rotation, or INT64_MAX.
