@@ -18,7 +18,7 @@ Camera::Camera(std::string key, std::span<const std::optional<Frames>> sources, 
   for (const std::optional<Frames>& frames : sources) {
     std::optional<Source>& source = sources_.emplace_back();
     if (!frames) continue;
-    const Stream& stream = frames->dataset->streams()[static_cast<size_t>(frames->stream)];
+    const Stream& stream = frames->dataset->stream(frames->stream);
     const FrameShape shape = stored_shape(stream);
     source.emplace(Source{.frames = *frames,
                           .transform = ImageTransform(shape, options, key_, stream.frames->unit_m),

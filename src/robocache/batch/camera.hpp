@@ -50,7 +50,7 @@ class Camera {
     std::optional<ImageTransform> resized_to_batch;
     std::shared_ptr<const ResidentFrames> resident = nullptr;  // loaded by load(); null before
 
-    const Stream& stream() const { return frames.dataset->streams()[static_cast<size_t>(frames.stream)]; }
+    const Stream& stream() const { return frames.dataset->stream(frames.stream); }
     const ImageTransform& to_batch() const {
       return resized && resident != nullptr && resident->is_decoded() ? *resized_to_batch : transform;
     }

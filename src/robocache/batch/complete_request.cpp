@@ -208,8 +208,7 @@ void complete_request(const LoaderOptions& options, const std::vector<const Stre
 }
 
 double period_ns_of(const Stream& stream, int64_t episode) {
-  const auto e = static_cast<size_t>(episode);
-  const std::span times(stream.time_ns + stream.row_offsets[e], stream.time_ns + stream.row_offsets[e + 1]);
+  const std::span times(stream.time_ns + stream.first_row(episode), static_cast<size_t>(stream.rows_of(episode)));
   constexpr size_t kFirst = 8;
   double period = 0;
   for (size_t row = 1; row < std::min(times.size(), kFirst); ++row) {

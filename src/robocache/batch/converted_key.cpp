@@ -16,19 +16,9 @@ class ConvertedKey final : public BatchKey {
       : BatchKey(streams, request, part_of_numbers(streams, request)),
         conversion_(key_conversion(options(), request)),
         base_part_(conversion_.base ? part_of_numbers(streams, *conversion_.base) : aligned()) {
-    ops_ = conversion_.ops.ops;
-    if (ops_.empty()) ops_.emplace_back().step = ActionStep::kRescale;  // of no feature: the key is only mirrored
-    const auto mixes = [](const ActionOp& op) { return is_of_poses(op.step) || op.step == ActionStep::kRotate; };
-    params_.features = static_cast<int32_t>(features_of(request));
-    params_.out_features = static_cast<int32_t>(conversion_.ops.out_features);
-    params_.op_count = static_cast<int32_t>(ops_.size());
-    params_.by_feature = std::ranges::none_of(ops_, mixes);
-    params_.wide = conversion_.work == DType::kFloat64;
-    params_.out_dtype = spec().dtype;
-    params_.steps = static_cast<int32_t>(steps());
-    params_.tolerance = conversion_.tolerance;
-    // A step delta reads the step before unconverted.
-    reads_before_ = ops_[0].step == ActionStep::kStepDelta;
+    if (ops().empty()) ops().emplace_back().step = ActionStep::kRescale;  // of no feature: the key is only mirrored
+    params_ = conversion_params(spec(), features_of(request), conversion_.ops, conversion_.work, conversion_.tolerance);
+    reads_before_ = ops()[0].step == ActionStep::kStepDelta;  // the previous step, unconverted
     in_place_ = !reads_before_ && params_.out_dtype == conversion_.work && params_.out_features == params_.features;
     if (conversion_.base) params_.base_row = static_cast<int32_t>(features_of(*conversion_.base));
   }
@@ -80,11 +70,11 @@ class ConvertedKey final : public BatchKey {
                       DeviceTables& tables) const override {
     if (part != (aligned() == base_part_ ? aligned() : Part::kDevice)) return;
     ConvertActionsParams& params = conversions.emplace_back(params_);
-    params.ops = tables.put(ops_);
+    params.ops = tables.put(conversion_.ops.ops);
     put_mirror(request_, params.features, params.mirror, tables);
-    const AffineTables affine = affine_tables(affines(params, sources), conversion_.work, tables);
-    params.scale = affine.scale;
-    params.shift = affine.shift;
+    std::vector<const RowsSpec*> rows;
+    for (const size_t source : sources) rows.push_back(spec(source).rows ? &*spec(source).rows : nullptr);
+    put_affines(rows, conversion_.work, params, tables);
     if (!conversion_.base) return;
     std::vector<int32_t> taken(options().streams[request_].base_features.begin(),
                                options().streams[request_].base_features.end());
@@ -93,8 +83,8 @@ class ConvertedKey final : public BatchKey {
       std::iota(taken.begin(), taken.end(), 0);
     }
     params.base_features = tables.put(taken);
-    const ActionOp& op = ops_[0];
-    if (!params.wide && ops_.size() == 1 && op.step == ActionStep::kJoints && !op.has_angles &&
+    const ActionOp& op = conversion_.ops.ops[0];
+    if (!params.wide && params.op_count == 1 && op.step == ActionStep::kJoints && !op.has_angles &&
         key_mirror(options(), request_).axes.empty() && key_mirror(options(), *conversion_.base).axes.empty()) {
       std::vector<int32_t> subtracted = taken;
       for (size_t f = 0; f < subtracted.size(); ++f) {
@@ -114,58 +104,25 @@ class ConvertedKey final : public BatchKey {
     std::ranges::copy(asked.flip, mirror.flip);
   }
 
-  const Stream* stream_of(size_t source, size_t request) const {
-    const SourceRequest& from = options().sources[source];
-    if (!from.streams[request]) return nullptr;
-    return &from.dataset->streams()[static_cast<size_t>(*from.streams[request])];
-  }
-
   // The features of a row, equal in every source that has the stream.
-  int64_t features_of(size_t request) const {
-    for (size_t source = 0; source < options().sources.size(); ++source) {
-      if (const Stream* const stream = stream_of(source, request)) return stream->features;
-    }
-    return 0;
-  }
-
-  // Returns the affines of all sources of a plan: each kTileRows times or, if a source has one for each step, one for each
-  // step; empty if no source is normalised.
-  std::vector<Affine> affines(ConvertActionsParams& params, std::span<const size_t> sources) const {
-    std::vector<Affine> all;
-    bool is_normalised = false;
-    params.scale_per_step = false;
-    for (const size_t source : sources) {
-      const auto& rows = spec(source).rows;
-      params.clip = params.clip || (rows && rows->clip);
-      params.scale_per_step = params.scale_per_step || (rows && std::ssize(rows->affine) > params.out_features);
-    }
-    params.scale_rows = params.scale_per_step ? params.steps : kTileRows;
-    for (const size_t source : sources) {
-      const auto& rows = spec(source).rows;
-      std::vector<Affine> own = rows ? rows->affine : std::vector<Affine>{};
-      is_normalised = is_normalised || !own.empty();
-      own.resize(std::max(own.size(), static_cast<size_t>(params_.out_features)));
-      const bool has_steps = std::ssize(own) > params_.out_features;
-      for (int row = 0; row < (has_steps ? 1 : params.scale_rows); ++row) all.insert(all.end(), own.begin(), own.end());
-    }
-    return is_normalised ? all : std::vector<Affine>{};
-  }
+  int64_t features_of(size_t request) const { return streams_of(options(), request).front()->features; }
 
   WindowStream window_at(size_t request, size_t source, int64_t features, int64_t out_offset, int64_t pad_offset,
                          int64_t age_offset) const {
-    WindowStream window = window_of(request, source, features, conversion_.work, out_offset);
+    const KeySpec& key = streams_.spec(source).keys[request];
+    WindowStream window = window_of(key, features, conversion_.work, out_offset);
     window.pad_offset = pad_offset;
     window.age_offset = age_offset;
-    if (const auto& stream = streams_.of(source, request)) {
-      window.rows = stream->rows();
-      window.methods = streams_.spec(source).keys[request].rows->methods;
-    }
+    if (!key.rows) return window;
+    window.rows = streams_.of(source, request)->rows();
+    window.methods = key.rows->methods;
     return window;
   }
 
-  const KeyConversion conversion_;
+  std::vector<ActionOp>& ops() { return conversion_.ops.ops; }
+
+  KeyConversion conversion_;
   const Part base_part_;
-  std::vector<ActionOp> ops_;
   bool reads_before_ = false;
   bool in_place_ = false;
   ConvertActionsParams params_{};
@@ -175,6 +132,45 @@ class ConvertedKey final : public BatchKey {
 
 std::unique_ptr<BatchKey> make_converted_key(const LoaderStreams& streams, size_t request) {
   return std::make_unique<ConvertedKey>(streams, request);
+}
+
+ConvertActionsParams conversion_params(const KeySpec& key, int64_t features, const ActionOps& ops, DType work,
+                                       double tolerance) {
+  ConvertActionsParams params{};
+  params.features = static_cast<int32_t>(features);
+  params.out_features = static_cast<int32_t>(ops.out_features);
+  params.op_count = static_cast<int32_t>(ops.ops.size());
+  params.by_feature = std::ranges::none_of(
+      ops.ops, [](const ActionOp& op) { return is_of_poses(op.step) || op.step == ActionStep::kRotate; });
+  params.wide = work == DType::kFloat64;
+  params.out_dtype = key.dtype;
+  params.steps = static_cast<int32_t>(key.steps());
+  params.tolerance = tolerance;
+  return params;
+}
+
+// A source has its affines kTileRows times or, if any source has one for each step, one for each step.
+void put_affines(std::span<const RowsSpec* const> rows, DType work, ConvertActionsParams& params,
+                 DeviceTables& tables) {
+  const auto has_steps = [&](const RowsSpec* own) {
+    return own != nullptr && std::ssize(own->affine) > params.out_features;
+  };
+  params.scale_per_step = std::ranges::any_of(rows, has_steps);
+  params.scale_rows = params.scale_per_step ? params.steps : kTileRows;
+  std::vector<Affine> all;
+  bool is_normalised = false;
+  for (const RowsSpec* const own : rows) {
+    std::vector<Affine> affine = own != nullptr ? own->affine : std::vector<Affine>{};
+    params.clip = params.clip || (own != nullptr && own->clip);
+    is_normalised = is_normalised || !affine.empty();
+    affine.resize(std::max(affine.size(), static_cast<size_t>(params.out_features)));
+    const int repeats = has_steps(own) ? 1 : params.scale_rows;
+    for (int row = 0; row < repeats; ++row) all.insert(all.end(), affine.begin(), affine.end());
+  }
+  if (!is_normalised) return;
+  const AffineTables affine = affine_tables(all, work, tables);
+  params.scale = affine.scale;
+  params.shift = affine.shift;
 }
 
 }  // namespace robocache

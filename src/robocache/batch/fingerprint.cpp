@@ -38,18 +38,17 @@ void OrderFingerprint::add_anchors(const Dataset& dataset, const AnchorIndex& an
     add(selection_, anchors.at(end - 1).time_ns);
   });
   std::vector<char> row;
-  for (size_t number = 0; number < dataset.streams().size(); ++number) {
-    const Stream& stream = dataset.streams()[number];
+  for (int64_t number = 0; number < std::ssize(dataset.streams()); ++number) {
+    const Stream& stream = dataset.stream(number);
     if (!stream.has_statistics()) continue;
     const auto bytes = static_cast<size_t>(stream.features * dtype_size(stream.dtype));
     row.resize(std::min(bytes, kRowBytes));
-    const StreamFile file = dataset.open_values(static_cast<int64_t>(number));
+    const StreamFile file = dataset.open_values(number);
     visit_some(anchors.runs, kRows, [&](int64_t entry) {
-      const auto episode = static_cast<size_t>(anchors.table[entry].episode);
-      const int64_t begin = stream.row_offsets[episode];
-      const int64_t rows = stream.row_offsets[episode + 1] - begin;
+      const int64_t episode = anchors.table[entry].episode;
+      const int64_t rows = stream.rows_of(episode);
       if (rows == 0) return;
-      const int64_t at = (begin + rows / 2) * static_cast<int64_t>(bytes);
+      const int64_t at = (stream.first_row(episode) + rows / 2) * static_cast<int64_t>(bytes);
       if (file.file.get() < 0) {
         data_ = cache::crc32(static_cast<const char*>(stream.values) + at, row.size(), data_);
         return;

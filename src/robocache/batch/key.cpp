@@ -26,15 +26,13 @@ void BatchKey::reserve_marks(BatchLayout& layout) {
 }
 
 WindowStream BatchKey::window(size_t source, int64_t features, DType dtype, int64_t out_offset) const {
-  WindowStream window = window_of(request_, source, features, dtype, out_offset);
+  WindowStream window = window_of(spec(source), features, dtype, out_offset);
   window.pad_offset = pad_offset_;
   window.age_offset = age_offset_;
   return window;
 }
 
-WindowStream BatchKey::window_of(size_t request, size_t source, int64_t features, DType dtype,
-                                 int64_t out_offset) const {
-  const KeySpec& key = streams_.spec(source).keys[request];
+WindowStream window_of(const KeySpec& key, int64_t features, DType dtype, int64_t out_offset) {
   WindowStream window{};
   window.out_features = features;
   window.out_dtype = dtype;
@@ -49,7 +47,7 @@ WindowStream BatchKey::window_of(size_t request, size_t source, int64_t features
   window.max_gap_ns = key.max_gap_ns.value_or(-1);
   window.tolerance_ns = key.tolerance_ns.value_or(-1);
   window.causal = key.causal;
-  if (!streams_.of(source, request)) {
+  if (!key.rows) {
     window.rows = {.clock = {}, .values = nullptr, .features = features, .dtype = dtype};
     window.methods = {{0, features, InterpolationMethod::kPrevious}};
   }

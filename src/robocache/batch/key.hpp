@@ -134,11 +134,8 @@ class BatchKey {
   int64_t add(BatchLayout& layout, const char* suffix, DType dtype, std::vector<int64_t> shape, const char* what) const;
   void reserve_marks(BatchLayout& layout);
   int64_t pad_offset() const { return pad_offset_; }
-  // Returns the key's window of rows with `features` values, which are written at `out_offset`. A source without the stream gets
-  // a window that is all padding.
+  // Returns the key's window in a source, with marks.
   WindowStream window(size_t source, int64_t features, DType dtype, int64_t out_offset) const;
-  // Returns the window of another request, without marks.
-  WindowStream window_of(size_t request, size_t source, int64_t features, DType dtype, int64_t out_offset) const;
   int64_t age_offset() const { return age_offset_; }
 
   const LoaderStreams& streams_;
@@ -158,5 +155,18 @@ std::unique_ptr<BatchKey> make_converted_key(const LoaderStreams& streams,
 
 // Returns the part whose plan reads a request's numbers.
 Part part_of_numbers(const LoaderStreams& streams, size_t request);
+
+// ---- For the Aligner too (live/aligner.hpp) ----
+
+// Returns the window of a key, without marks and rows. It writes rows of `features` values at `out_offset`. If the key's source
+// has no such stream, everything is padding.
+WindowStream window_of(const KeySpec& key, int64_t features, DType dtype, int64_t out_offset);
+
+// Returns the conversion of a key's windows of rows with `features` values, without offsets and tables.
+ConvertActionsParams conversion_params(const KeySpec& key, int64_t features, const ActionOps& ops, DType work,
+                                       double tolerance);
+
+// Adds the normalisation of the results, for the rows of each source of a plan; null for a source without the stream.
+void put_affines(std::span<const RowsSpec* const> rows, DType work, ConvertActionsParams& params, DeviceTables& tables);
 
 }  // namespace robocache

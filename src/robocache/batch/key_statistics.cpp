@@ -19,11 +19,6 @@
 namespace robocache {
 namespace {
 
-const Stream& stream_of(const LoaderOptions& options, size_t source, size_t request) {
-  const SourceRequest& from = options.sources[source];
-  return from.dataset->streams()[static_cast<size_t>(*from.streams[request])];
-}
-
 bool is_normalised(const LoaderOptions& options, size_t source, size_t request) {
   return options.sources[source].streams[request] && *options.streams[request].normalize != Normalize::kNone;
 }
@@ -36,7 +31,7 @@ struct Values {
 
 Values values_of(const LoaderOptions& options, size_t source, size_t request) {
   if (options.streams[request].convert.empty()) {
-    const Stream& stream = stream_of(options, source, request);
+    const Stream& stream = *options.sources[source].stream_of(request);
     return {stream.features, stream.dtype};
   }
   const KeyConversion conversion = key_conversion(options, request);
@@ -133,7 +128,7 @@ NormStats known_statistics(const LoaderOptions& options, size_t source, size_t r
   if (options.streams[request].convert.empty()) {
     const auto table =
         cache::stream_statistics(*options.sources[source].dataset, *options.sources[source].streams[request]);
-    return cache::feature_stats(table->data(), stream_of(options, source, request).features);
+    return cache::feature_stats(table->data(), options.sources[source].stream_of(request)->features);
   }
   if (!is_normalised(options, source, request)) return {};
   KeyStatistics statistics = statistics_of(options, source, request, spec);
@@ -150,7 +145,7 @@ std::string short_text(double number) {
 std::string feature_name(const LoaderOptions& options, size_t source, size_t request, size_t feature,
                          std::optional<size_t> step = {}) {
   const StreamRequest& asked = options.streams[request];
-  const Stream& stream = stream_of(options, source, request);
+  const Stream& stream = *options.sources[source].stream_of(request);
   return source_name(options, source) + "'" + asked.stream + "'" + (step ? "[" + std::to_string(*step) + "]" : "") +
          "[" + std::to_string(feature) + "]" +
          (asked.convert.empty() && feature < stream.names.size() ? " (" + stream.names[feature] + ")" : "");
@@ -211,7 +206,7 @@ std::string rounding_note(const LoaderOptions& options) {
     if (is_camera(asked) || asked.dtype_asked || *asked.dtype != DType::kFloat32 || !asked.convert.empty()) continue;
     for (size_t source = 0; source < options.sources.size(); ++source) {
       if (!options.sources[source].streams[request] || is_normalised(options, source, request)) continue;
-      const Stream& stream = stream_of(options, source, request);
+      const Stream& stream = *options.sources[source].stream_of(request);
       if (stream.dtype != DType::kFloat64) continue;
       const auto table =
           cache::stream_statistics(*options.sources[source].dataset, *options.sources[source].streams[request]);
@@ -273,36 +268,36 @@ std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<
   for (size_t source = 0; source < options.sources.size(); ++source) {
     for (size_t request = 0; request < options.streams.size(); ++request) {
       if (!is_normalised(options, source, request)) continue;
-      const Stream& stream = stream_of(options, source, request);
+      const Stream& stream = *options.sources[source].stream_of(request);
       const auto [stats, _, by_caller] = statistics_of(options, source, request, specs[source]);
       const auto [width, dtype] = values_of(options, source, request);
       const Normalize& mode = *options.streams[request].normalize;
-      const bool wide = dtype == DType::kFloat64;
+      const Scaling scaling{mode, dtype == DType::kFloat64, options.constant, options.min_spread};
       const bool recorded = options.streams[request].convert.empty();
       const auto steps = static_cast<size_t>(std::max<int64_t>(stats.steps, 1));
       const size_t given = stats[mode.first()].size() / steps;
       for (size_t number = 0; number < steps * static_cast<size_t>(width); ++number) {
         const size_t step = number / static_cast<size_t>(width);
         const size_t f = number % static_cast<size_t>(width);
-        const size_t at = step * given + f;
-        const auto spread = lesser_spread(stats, at, mode, wide, options.constant, options.min_spread);
+        const size_t index = step * given + f;
+        const ScaledFeature scaled = scale_feature(stats, index, scaling);
         bool has_numbers = true;
         if (!by_caller) {
-          has_numbers = stats["count"][at] > 0;
+          has_numbers = stats["count"][index] > 0;
         } else if (recorded) {
           has_numbers = stream.stats.count[f] > 0;
         }
-        const bool lacks = has_numbers && lacks_scale(stats, at, mode, wide, options.constant, options.min_spread);
-        if (!spread && !lacks) continue;
+        const bool lacks = has_numbers && scaled.lacks_scale;
+        if (!scaled.lesser_spread && !lacks) continue;
         const std::string name =
             feature_name(options, source, request, f, stats.steps > 0 ? std::optional(step) : std::nullopt);
         if (lacks) {
           const auto numbered = [&](std::string_view field) {
-            return std::string(field) + " " + short_text(stats[field][at]);
+            return std::string(field) + " " + short_text(stats[field][index]);
           };
           lacking.add(name + " " + numbered(mode.first()) + " and " + numbered(mode.second()));
         } else {
-          lesser.add(name + " " + short_text(*spread));
+          lesser.add(name + " " + short_text(*scaled.lesser_spread));
         }
       }
     }

@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "robocache/batch/key_statistics.hpp"
-#include "robocache/batch/stored_rotations.hpp"
-#include "robocache/batch/tolerance.hpp"
+#include "robocache/batch/option_checks.hpp"
 #include "robocache/batch/window_survey.hpp"
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/error.hpp"
@@ -118,8 +117,7 @@ void Loader::make_plans() {
 void Loader::add_notes() {
   WindowNotes windows;
   for (size_t source = 0; source < options_.sources.size(); ++source) {
-    const auto around = [&](const StreamRequest& request) { return draws_.around(source, request); };
-    survey_windows(options_, streams_, source, around, windows);
+    survey_windows(streams_, draws_, source, windows);
   }
   std::vector<std::string> notes = unscaled_notes(options_, streams_.specs());
   if (!windows.gaps.empty()) {
@@ -380,8 +378,7 @@ std::vector<AnchoredEpisode> Loader::episodes() const {
 
 void Loader::check_tolerance() const {
   for (size_t source = 0; source < options_.sources.size(); ++source) {
-    const auto around = [&](const StreamRequest& request) { return draws_.around(source, request); };
-    robocache::check_tolerance(options_, streams_, source, around);
+    robocache::check_tolerance(streams_, draws_, source);
   }
 }
 

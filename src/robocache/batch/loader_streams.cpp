@@ -126,7 +126,7 @@ std::optional<RowSpan> LoaderStreams::part_of(size_t source, int64_t stream) con
   const std::vector<int64_t>& episodes = *options_.sources[source].episodes;
   if (!options_.shard_episodes || episodes.empty()) return {};
   const auto [first, last] = std::minmax_element(episodes.begin(), episodes.end());
-  const auto offsets = dataset(source).streams()[static_cast<size_t>(stream)].row_offsets;
+  const auto offsets = dataset(source).stream(stream).row_offsets;
   return RowSpan{offsets[static_cast<size_t>(*first)], offsets[static_cast<size_t>(*last) + 1]};
 }
 
@@ -164,7 +164,7 @@ MemoryBytes LoaderStreams::clock_bytes(bool present) const {
   for (size_t source = 0; source < options_.sources.size(); ++source) {
     for (const std::optional<int64_t> stream : options_.sources[source].streams) {
       if (!stream) continue;
-      const Stream& described = dataset(source).streams()[static_cast<size_t>(*stream)];
+      const Stream& described = dataset(source).stream(*stream);
       if (!counted.emplace(&dataset(source), described.clock_checksum).second) continue;
       const auto bytes = [&](Device device) {
         return present ? ResidentClock::bytes_present(dataset(source), *stream, device)

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -16,15 +15,11 @@
 #include "robocache/batch/residency.hpp"
 #include "robocache/batch/spec.hpp"
 #include "robocache/core/device_tables.hpp"
-#include "robocache/sample/anchors.hpp"
 #include "robocache/source/resident.hpp"
 #include "robocache/source/rows.hpp"
 #include "robocache/source/tier.hpp"
 
 namespace robocache {
-
-// Returns the moments that a request's windows in a source are around: its anchors; for a goal every tick.
-using AnchorsAround = std::function<AnchorIndex(const StreamRequest&)>;
 
 // The tier of a key's rows.
 struct Placement {

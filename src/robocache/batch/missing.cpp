@@ -16,11 +16,6 @@ struct Need {
   bool is_anchor = false;
   int64_t lacking = 0;
   int64_t first = -1;  // the first episode that lacks it
-
-  bool has_rows_in(int64_t episode) const {
-    const auto e = static_cast<size_t>(episode);
-    return stream->row_offsets[e] < stream->row_offsets[e + 1];
-  }
 };
 
 // Returns the streams that at least one episode of the cache lacks.
@@ -62,10 +57,8 @@ std::string condition_text(const std::vector<Need>& needs) {
 
 // Whether an episode has a row of any stream that the batch takes.
 bool has_rows(const SourceRequest& source, int64_t episode) {
-  return std::any_of(source.streams.begin(), source.streams.end(), [&](const std::optional<int64_t>& stream) {
-    if (!stream) return false;
-    const auto offsets = source.dataset->streams()[static_cast<size_t>(*stream)].row_offsets;
-    return offsets[static_cast<size_t>(episode)] < offsets[static_cast<size_t>(episode) + 1];
+  return std::ranges::any_of(source.streams, [&](const std::optional<int64_t>& stream) {
+    return stream && source.dataset->stream(*stream).rows_of(episode) > 0;
   });
 }
 
@@ -95,7 +88,7 @@ void judge_missing(LoaderOptions& options, size_t index, std::string& note) {
   for (const int64_t episode : episodes) {
     bool has_all = true;
     // An episode without anchors is not drawn, so its other missing streams do not matter.
-    const auto lacks = [&](const Need& need) { return !need.has_rows_in(episode); };
+    const auto lacks = [&](const Need& need) { return need.stream->rows_of(episode) == 0; };
     const bool drawn =
         std::none_of(needs.begin(), needs.end(), [&](const Need& need) { return need.is_anchor && lacks(need); }) &&
         (!options.anchor_hz || has_rows(options.sources[index], episode));

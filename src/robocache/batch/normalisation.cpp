@@ -31,60 +31,6 @@ Affine line_through(double x, double y, double spread) {
   }
 }
 
-// The two statistics that a mode reads of a feature.
-struct Ends {
-  Ends(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide, Constant constant)
-      : first(stats[normalize.first()][feature]), standard(!normalize.has_ends()) {
-    const double second = stats[normalize.second()][feature];
-    distance = standard ? second : second - first;
-    const double unit = (wide ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon()) / 2;
-    flat = constant != Constant::kCenter && std::abs(distance) <= unit * std::abs(first);
-  }
-
-  double first;         // the mean, or the lower end
-  double distance = 0;  // the std, or the distance between the two ends, which is twice the spread
-  bool standard;        // mean and std
-  bool flat = false;    // without spread
-};
-
-// The affine of a feature. as_asked: whether it scales as the statistics ask.
-struct Scaled {
-  Affine affine;
-  bool as_asked = true;
-};
-
-Scaled scaled(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide, Constant constant,
-              double min_spread) {
-  auto [first, distance, standard, flat] = Ends(stats, feature, normalize, wide, constant);
-  const double largest = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-  if (lesser_spread(stats, feature, normalize, wide, constant, min_spread)) {
-    double zero = first;  // the value that becomes 0
-    if (!standard) zero += constant == Constant::kCenter ? distance / 2 : 1;
-    if (!(std::abs(zero) <= largest)) return {Affine{}, false};
-    return {{1, -zero, 1, zero}};
-  }
-  if (flat) distance = 0;  // only the rounding error of the statistics is left
-  if (constant == Constant::kOpenPi) distance += kOpenPiEpsilon;
-  if (constant == Constant::kLeRobot && (standard || flat)) distance += kLeRobotEpsilon;
-  double spread = standard ? distance : distance / 2;
-  if (flat) {
-    if (!(std::abs(first) <= largest)) return {Affine{}, false};
-    const double y = standard ? 0 : -1;
-    return {wide ? line_through<double>(first, y, spread) : line_through<float>(first, y, spread)};
-  }
-  const double centre = standard ? first : first + spread;
-  double scale = 1 / spread;
-  bool as_asked = true;
-  // Factors that overflow would turn numbers into NaN.
-  if (!(scale > 0 && scale <= largest && spread <= largest && std::abs(centre * scale) <= largest)) {
-    as_asked = distance == 0;  // a constant is only centred
-    scale = spread = 1;
-  }
-  const double shift = -centre * scale;
-  if (!(std::abs(shift) <= largest)) return {{scale, 0, spread, 0}, false};
-  return {{scale, shift, spread, centre}, as_asked};
-}
-
 std::string names_of_fields(const NormStats& stats) {
   std::string names;
   for (const auto& [field, numbers] : stats.fields) names.append(names.empty() ? "" : ", ").append(field);
@@ -122,22 +68,43 @@ int64_t check(const NormStats& stats, size_t features, int64_t steps, const Norm
 
 }  // namespace
 
-std::optional<double> lesser_spread(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide,
-                                    Constant constant, double min_spread) {
-  const Ends ends(stats, feature, normalize, wide, constant);
-  const double spread = std::abs(ends.standard ? ends.distance : ends.distance / 2);
-  if (ends.flat || !(spread > 0 && spread < min_spread)) return {};
-  return spread;
-}
-
-Affine affine(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide, Constant constant,
-              double min_spread) {
-  return scaled(stats, feature, normalize, wide, constant, min_spread).affine;
-}
-
-bool lacks_scale(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide, Constant constant,
-                 double min_spread) {
-  return !scaled(stats, feature, normalize, wide, constant, min_spread).as_asked;
+ScaledFeature scale_feature(const NormStats& stats, size_t feature, const Scaling& scaling) {
+  const auto& [normalize, wide, constant, min_spread] = scaling;
+  const double first = stats[normalize.first()][feature];  // the mean, or the lower end
+  const double second = stats[normalize.second()][feature];
+  const bool standard = !normalize.has_ends();
+  double distance =
+      standard ? second : second - first;  // the std, or the distance of the two ends, which is twice the spread
+  const double unit = (wide ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon()) / 2;
+  const bool flat = constant != Constant::kCenter && std::abs(distance) <= unit * std::abs(first);  // without spread
+  const double largest = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  const double recorded_spread = std::abs(standard ? distance : distance / 2);
+  if (!flat && recorded_spread > 0 && recorded_spread < min_spread) {
+    double zero = first;  // the value that becomes 0
+    if (!standard) zero += constant == Constant::kCenter ? distance / 2 : 1;
+    if (!(std::abs(zero) <= largest)) return {.lacks_scale = true, .lesser_spread = recorded_spread};
+    return {.affine = {1, -zero, 1, zero}, .lesser_spread = recorded_spread};
+  }
+  if (flat) distance = 0;  // only the rounding error of the statistics is left
+  if (constant == Constant::kOpenPi) distance += kOpenPiEpsilon;
+  if (constant == Constant::kLeRobot && (standard || flat)) distance += kLeRobotEpsilon;
+  double spread = standard ? distance : distance / 2;
+  if (flat) {
+    if (!(std::abs(first) <= largest)) return {.lacks_scale = true};
+    const double y = standard ? 0 : -1;
+    return {.affine = wide ? line_through<double>(first, y, spread) : line_through<float>(first, y, spread)};
+  }
+  const double centre = standard ? first : first + spread;
+  double scale = 1 / spread;
+  bool lacks_scale = false;
+  // Factors that overflow would turn numbers into NaN.
+  if (!(scale > 0 && scale <= largest && spread <= largest && std::abs(centre * scale) <= largest)) {
+    lacks_scale = distance != 0;  // a constant is only centred
+    scale = spread = 1;
+  }
+  const double shift = -centre * scale;
+  if (!(std::abs(shift) <= largest)) return {.affine = {scale, 0, spread, 0}, .lacks_scale = true};
+  return {.affine = {scale, shift, spread, centre}, .lacks_scale = lacks_scale};
 }
 
 void refuse_infinite(const NormStats& stats, const Normalize& normalize, std::string_view name) {
@@ -211,23 +178,23 @@ std::string normalize_name(const Normalize& normalize) {
 
 std::vector<Affine> affines(const NormStats& stats, int64_t features, int64_t steps, DType dtype,
                             const Normalize& normalize, Constant constant, double min_spread, std::string_view name) {
-  std::vector<Affine> made;
-  if (normalize == Normalize::kNone) return made;
+  std::vector<Affine> all;
+  if (normalize == Normalize::kNone) return all;
+  const Scaling scaling{normalize, dtype == DType::kFloat64, constant, min_spread};
   const int64_t width = check(stats, static_cast<size_t>(features), steps, normalize, name);
   for (int64_t step = 0; step < std::max<int64_t>(stats.steps, 1); ++step) {
     for (int64_t feature = 0; feature < features; ++feature) {
-      const auto at = static_cast<size_t>(step * width + feature);
-      made.push_back(affine(stats, at, normalize, dtype == DType::kFloat64, constant, min_spread));
+      all.push_back(scale_feature(stats, static_cast<size_t>(step * width + feature), scaling).affine);
     }
   }
-  return made;
+  return all;
 }
 
 AffineTables affine_tables(std::span<const Affine> affines, DType dtype, DeviceTables& tables) {
   if (affines.empty()) return {};
   const auto put = [&]<class Work>(Work, double Affine::* part) -> const void* {
     std::vector<Work> numbers;
-    for (const Affine& y : affines) numbers.push_back(static_cast<Work>(y.*part));
+    for (const Affine& affine : affines) numbers.push_back(static_cast<Work>(affine.*part));
     return tables.put(numbers);
   };
   if (dtype == DType::kFloat64) return {put(double{}, &Affine::scale), put(double{}, &Affine::shift)};

@@ -104,9 +104,27 @@ struct NormStats {
   std::span<const double> operator[](std::string_view field) const;  // empty if it is not there
 };
 
-// Returns the affine of one feature. The work type is float64 (`wide`) or float32. `normalize` is not kNone, and `stats` has
-// what it needs. If the work type cannot hold scale, shift and spread, or if the spread is below 0, the result is x - centre;
-// if the centre is not finite, it is x. lacks_scale() tells these cases.
+// How the features of a key are normalised. The work type is float64 (`wide`) or float32.
+struct Scaling {
+  Normalize normalize;  // not kNone
+  bool wide;
+  Constant constant = Constant::kCenter;
+  double min_spread = kMinSpread;
+};
+
+// The affine of one feature, and how it differs from what the statistics ask for.
+struct ScaledFeature {
+  Affine affine = {};
+
+  // The affine returns x or x - centre although the statistics ask for another scale, or give none.
+  bool lacks_scale = false;
+
+  // The spread of the feature (a std, or half the distance of two ends) if it is not 0 but so small that it counts as none.
+  std::optional<double> lesser_spread = {};
+};
+
+// Scales one feature by statistics that have what the mode needs. If the work type cannot hold scale, shift and spread, or if the
+// spread is below 0, the result is x - centre; if the centre is not finite, it is x. Both lack a scale.
 //
 // With kLeRobot and kOpenPi, a feature without spread is scaled as LeRobot or openpi scale it: the constant becomes 0
 // (kMeanStd) or -1. If that slope is so large that rounding the shift changes this result, it is divided by a power of
@@ -114,17 +132,7 @@ struct NormStats {
 //
 // A feature with a spread below `min_spread` has the slope 1. With kCenter its centre becomes 0; else the mean becomes
 // 0, or the lower end -1.
-Affine affine(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide,
-              Constant constant = Constant::kCenter, double min_spread = kMinSpread);
-
-// Returns the spread of a feature (a std, or half the distance of two ends) if it is not 0 but so small that it counts
-// as none; else nothing.
-std::optional<double> lesser_spread(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide,
-                                    Constant constant, double min_spread);
-
-// Whether affine() returns x or x - centre although the statistics ask for another scale, or give none.
-bool lacks_scale(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide, Constant constant,
-                 double min_spread);
+ScaledFeature scale_feature(const NormStats& stats, size_t feature, const Scaling& scaling);
 
 // Throws ArgumentError that begins with `name` if statistics that the mode needs are infinite.
 void refuse_infinite(const NormStats& stats, const Normalize& normalize, std::string_view name);

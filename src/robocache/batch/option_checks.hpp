@@ -47,4 +47,9 @@ void judge_missing(LoaderOptions& options, size_t source, std::string& note);
 // Checks a key's conversion, and which of its features change their signs with flipped images.
 void check_conversion(const LoaderOptions& options, size_t request);
 
+// Checks all stored rotations that conversions read: of poses, of their bases, and of rotations whose representation changes, in
+// the episodes of the sources. NaN marks padding and is no error. complete_options() leaves this to the loader, since it reads
+// all these rows.
+void check_stored_rotations(const LoaderOptions& options);
+
 }  // namespace robocache

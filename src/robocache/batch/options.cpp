@@ -160,9 +160,8 @@ void share_episodes(const LoaderOptions& options, SourceRequest& source) {
     for (size_t request = 0; request < options.streams.size(); ++request) {
       const Stream* const stream = source.stream_of(request);
       if (stream == nullptr) continue;
-      const auto e = static_cast<size_t>(episode);
       bytes += ResidentStream::bytes(*source.dataset, *source.streams[request],
-                                     RowSpan{stream->row_offsets[e], stream->row_offsets[e + 1]});
+                                     RowSpan{stream->first_row(episode), stream->first_row(episode + 1)});
     }
     return static_cast<double>(bytes);
   };

@@ -128,7 +128,7 @@ struct SourceRequest {
   // In complete options: the stream that fills a request, or null.
   const Stream* stream_of(size_t request) const {
     const auto& stream = streams[request];
-    return stream ? &dataset->streams()[static_cast<size_t>(*stream)] : nullptr;
+    return stream ? &dataset->stream(*stream) : nullptr;
   }
 
   // The fields in JSON. Datasets, episodes and statistics come from the caller; renames are read by their own names.

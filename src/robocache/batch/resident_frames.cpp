@@ -21,9 +21,7 @@ namespace {
 
 constexpr int64_t kPieceBytes = int64_t{64} << 20;
 
-const Stream& stream_of(const FramesWanted& wanted) {
-  return wanted.dataset->streams()[static_cast<size_t>(wanted.stream)];
-}
+const Stream& stream_of(const FramesWanted& wanted) { return wanted.dataset->stream(wanted.stream); }
 
 RowSpan rows_of(const FramesWanted& wanted) { return wanted.part.value_or(RowSpan{0, stream_of(wanted).rows}); }
 
@@ -172,11 +170,10 @@ class PieceDecoder {
 }  // namespace
 
 std::string frame_name(const Dataset& dataset, int64_t stream, int64_t row) {
-  const Stream& described = dataset.streams()[static_cast<size_t>(stream)];
-  const auto offsets = described.row_offsets;
-  const auto episode = std::upper_bound(offsets.begin(), offsets.end(), row) - offsets.begin() - 1;
+  const Stream& described = dataset.stream(stream);
+  const int64_t episode = described.episode_of(row);
   return dataset.path() + ": stream '" + described.name + "', episode " + std::to_string(episode) + ", row " +
-         std::to_string(row - offsets[static_cast<size_t>(episode)]);
+         std::to_string(row - described.first_row(episode));
 }
 
 std::span<const uint8_t> frame_file(const ResidentStream& files, int64_t row, std::vector<uint8_t>& memory) {

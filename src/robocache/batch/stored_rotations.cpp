@@ -1,7 +1,5 @@
-#include "robocache/batch/stored_rotations.hpp"
-
+// Finds stored rows that hold no valid rotation for a conversion, before a loader draws them.
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "robocache/actions/convert_math.hpp"
+#include "robocache/batch/option_checks.hpp"
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/thread_pool.hpp"
 #include "robocache/core/with_type.hpp"
@@ -28,7 +27,8 @@ struct StoredRotation {
 // features.
 std::vector<StoredRotation> stored_rotations(const KeyConversion& conversion, int64_t features,
                                              const std::vector<int64_t>* taken) {
-  std::vector<int64_t> origin(static_cast<size_t>(features));  // the stored feature of each, or below 0: it is computed
+  std::vector<int64_t> origin(
+      static_cast<size_t>(features));  // for each feature the stored one; below 0: it is computed
   std::iota(origin.begin(), origin.end(), 0);
   if (taken != nullptr && !taken->empty()) origin = *taken;
   std::vector<StoredRotation> found;
@@ -68,34 +68,29 @@ bool is_valid(const Stream& stream, int64_t row, const StoredRotation& rotation)
   return has_nan(x, kMostRotation) || to_matrix(rotation.form, x, rotation.tolerance, m);
 }
 
-// Returns the first row of these episodes without a valid rotation, or INT64_MAX.
-int64_t first_fault(const Stream& stream, const std::vector<int64_t>& episodes, const StoredRotation& rotation) {
-  std::atomic<int64_t> first = INT64_MAX;
-  constexpr int64_t kEpisodes = 16;
-  parallel_for(std::ssize(episodes), kEpisodes, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const auto episode = static_cast<size_t>(episodes[static_cast<size_t>(i)]);
-      for (int64_t row = stream.row_offsets[episode]; row < stream.row_offsets[episode + 1]; ++row) {
-        if (is_valid(stream, row, rotation)) continue;
-        int64_t known = first;
-        while (row < known && !first.compare_exchange_weak(known, row)) {
-        }
-        break;
-      }
-    }
-  });
-  return first;
+// Returns the first row of an episode without a valid rotation, or the row after its last one.
+int64_t first_fault(const Stream& stream, int64_t episode, const StoredRotation& rotation) {
+  int64_t row = stream.first_row(episode);
+  while (row < stream.first_row(episode + 1) && is_valid(stream, row, rotation)) ++row;
+  return row;
 }
 
-void check(const LoaderOptions& options, size_t request, const SourceRequest& source, size_t request_read,
+void check(const LoaderOptions& options, size_t request, const SourceRequest& source, size_t read,
            const std::vector<StoredRotation>& rotations) {
-  if (!source.streams[request_read]) return;
-  const Stream& stream = source.dataset->streams()[static_cast<size_t>(*source.streams[request_read])];
+  if (!source.streams[read]) return;
+  const Stream& stream = *source.stream_of(read);
+  std::vector<int64_t> episodes = *source.episodes;
+  std::ranges::sort(episodes);
   for (const StoredRotation& rotation : rotations) {
-    const int64_t row = first_fault(stream, *source.episodes, rotation);
-    if (row == INT64_MAX) continue;
-    const auto after = std::ranges::upper_bound(stream.row_offsets, row);
-    const int64_t episode = after - stream.row_offsets.begin() - 1;
+    constexpr int64_t kEpisodes = 16;  // for a thread
+    const auto has_fault = [&](int64_t i) {
+      const int64_t episode = episodes[static_cast<size_t>(i)];
+      return first_fault(stream, episode, rotation) < stream.first_row(episode + 1);
+    };
+    const auto first = static_cast<size_t>(parallel_first(std::ssize(episodes), kEpisodes, has_fault));
+    if (first == episodes.size()) continue;
+    const int64_t episode = episodes[first];
+    const int64_t row = first_fault(stream, episode, rotation);
     std::string what = "a rotation";
     if (rotation.form.kind == RotationKind::kQuaternion) {
       double square = 0;
@@ -108,8 +103,8 @@ void check(const LoaderOptions& options, size_t request, const SourceRequest& so
       what += ", got a matrix that is no rotation";
     }
     refuse("delta_timestamps['", options.streams[request].stream, "'].convert: expected ", what, " in row ",
-           std::to_string(row - stream.row_offsets[static_cast<size_t>(episode)]), " of '", stream.name,
-           "' in episode ", std::to_string(episode), ", features ", std::to_string(rotation.features.front()), " to ",
+           std::to_string(row - stream.first_row(episode)), " of '", stream.name, "' in episode ",
+           std::to_string(episode), ", features ", std::to_string(rotation.features.front()), " to ",
            std::to_string(rotation.features.back()),
            "; normalize=True of the conversion accepts all but 0; episodes= leaves an episode out");
   }

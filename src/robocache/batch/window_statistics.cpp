@@ -157,7 +157,7 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
   const size_t index = own.filled[0];
   StreamRequest& window = own.streams[index];
   const Dataset& dataset = *own.sources[0].dataset;
-  const Stream& stream = dataset.streams()[static_cast<size_t>(*options.sources[source].streams[request])];
+  const Stream& stream = dataset.stream(*options.sources[source].streams[request]);
   std::vector<int64_t> read = {*options.sources[source].streams[request]};
   bool wide = stream.dtype == DType::kFloat64 || !is_floating(stream.dtype);
   bool has_values = true;
@@ -196,7 +196,7 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
   hash.add(static_cast<uint64_t>(wide));
   hash.add(in_files.fingerprint());
   for (const int64_t stream_index : read) {
-    const Stream& source_stream = dataset.streams()[static_cast<size_t>(stream_index)];
+    const Stream& source_stream = dataset.stream(stream_index);
     hash.add(source_stream.values_checksum);
     hash.add(source_stream.clock_checksum);
   }

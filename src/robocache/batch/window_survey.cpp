@@ -12,6 +12,8 @@
 #include "robocache/cache/wraps.hpp"
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/mix_bits.hpp"
+#include "robocache/core/thread_pool.hpp"
+#include "robocache/core/time.hpp"
 #include "robocache/interpolation/blocks.hpp"
 
 namespace robocache {
@@ -51,15 +53,23 @@ int64_t anchor_of_part(int64_t anchors, int64_t part, int64_t parts) {
   return begin + static_cast<int64_t>(hash % static_cast<uint64_t>(end - begin));
 }
 
+// Returns the rule of a key's steps, without limits.
+WindowSegment rule_of(const KeySpec& key, InterpolationMethod method) {
+  WindowSegment rule{};
+  rule.method = method;
+  rule.max_gap_ns = -1;
+  rule.tolerance_ns = -1;
+  rule.causal = key.causal;
+  return rule;
+}
+
 Survey survey_key(const KeySpec& key, InterpolationMethod method, int64_t snap_ns, const StreamClock& clock,
                   const AnchorIndex& anchors) {
   const std::vector<int64_t> stamps_ns = key.stamp_offsets_ns();
   const bool counts_rows = !key.offsets_rows.empty();
-  WindowSegment rule{};
-  rule.method = method;
+  WindowSegment rule = rule_of(key, method);
   rule.max_gap_ns = key.max_gap_ns.value_or(-1);
   rule.tolerance_ns = key.tolerance_ns.value_or(-1);
-  rule.causal = key.causal;
   const int64_t width = key.steps();
   const int64_t parts = std::min(anchors.anchors, std::clamp(kMostTargets / width, kFewestAnchors, kMostAnchors));
   Survey survey;
@@ -186,8 +196,8 @@ std::string wraps_text(const StreamRequest& asked, const Stream& stream, const s
 
 }  // namespace
 
-void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, size_t source,
-                    const AnchorsAround& around, WindowNotes& notes) {
+void survey_windows(const LoaderStreams& streams, const Draws& draws, size_t source, WindowNotes& notes) {
+  const LoaderOptions& options = streams.options();
   const SourceRequest& from = options.sources[source];
   const std::string name = source_name(options, source);
   for (size_t request = 0; request < options.streams.size(); ++request) {
@@ -196,11 +206,12 @@ void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, 
     if (!resident) continue;
     const Stream& stream = *from.stream_of(request);
     const BatchSpec& spec = streams.spec(source);
-    const Survey survey =
-        survey_key(spec.keys[request], *asked.method, spec.snap_ns, resident->clock().on_host(), around(asked));
+    const Survey survey = survey_key(spec.keys[request], *asked.method, spec.snap_ns, resident->clock().on_host(),
+                                     draws.around(source, asked));
     // Goals are drawn later: their ticks are not known here.
-    if (2 * survey.padding > survey.steps && !asked.moment)
+    if (2 * survey.padding > survey.steps && !asked.moment) {
       add_to_note(notes.padding, name + padding_text(asked, stream, survey));
+    }
     if (survey.between > 0) {
       if (const std::string gaps = gaps_text(asked, spec.keys[request], stream); !gaps.empty()) {
         add_to_note(notes.gaps, name + gaps);
@@ -235,6 +246,50 @@ void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, 
                ? ", between rows that are " + seconds(static_cast<double>(survey.apart_ns) / kNsPerSecond) + " apart"
                : "",
            "); expected ", ways);
+  }
+}
+
+void check_tolerance(const LoaderStreams& streams, const Draws& draws, size_t source) {
+  const LoaderOptions& options = streams.options();
+  for (size_t request = 0; request < options.streams.size(); ++request) {
+    const StreamRequest& asked = options.streams[request];
+    const auto& stream = streams.of(source, request);
+    if (!asked.tolerance_s || !stream) continue;
+    const StreamClock clock = stream->clock().on_host();
+    const AnchorIndex anchors = draws.around(source, asked);
+    const KeySpec& key = streams.spec(source).keys[request];
+    const std::vector<int64_t> delta_ns = key.stamp_offsets_ns();
+    const WindowSegment rule = rule_of(key, *asked.method);
+    struct Miss {
+      int64_t episode;
+      int64_t target;
+      uint64_t distance;
+    };
+    // Returns the first target of an anchor that lies in the recording and whose sample is too far away.
+    const auto miss_of = [&](int64_t i) -> std::optional<Miss> {
+      const Anchor anchor = anchors.at(i);
+      const EpisodeRows rows = clock.rows_of(anchor.episode);
+      if (rows.rows == 0) return {};
+      const ClockRow<int64_t> times{clock.time_ns + rows.begin, 1};
+      for (const int64_t delta : delta_ns) {
+        const int64_t target = saturating_add(anchor.time_ns, delta);
+        int64_t hint = guess_row(rows, target);
+        const WindowTarget<> at = find_target(times, rows.rows, target, streams.spec(source).snap_ns, hint);
+        const Pick<double> picked = pick_at(times, rows.rows, at, rule);
+        if (!picked.valid) continue;
+        const int64_t used = times[picked.left];
+        const uint64_t distance = used > at.time_ns ? ns_between(used, at.time_ns) : ns_between(at.time_ns, used);
+        if (distance > static_cast<uint64_t>(*key.tolerance_ns)) return Miss{anchor.episode, target, distance};
+      }
+      return {};
+    };
+    const int64_t first = parallel_first(anchors.anchors, 4096, [&](int64_t i) { return miss_of(i).has_value(); });
+    if (first == anchors.anchors) continue;
+    const auto [episode, target, distance] = *miss_of(first);
+    refuse(source_name(options, source), "delta_timestamps['", asked.stream,
+           "'].tolerance_s: expected a sample within ", number_text(*asked.tolerance_s),
+           " s of every target in the recording, got one ", number_text(static_cast<double>(distance) / kNsPerSecond),
+           " s away in episode ", std::to_string(episode), " at ", std::to_string(target), " ns");
   }
 }
 

@@ -1,13 +1,12 @@
 // Surveys the windows of some anchors before the first batch, for steps that are padding, and for values that would be
-// invented between the rows of a nominal clock or in gaps.
+// invented between the rows of a nominal clock or in gaps. Checks tolerances of all anchors on demand.
 #pragma once
 
 #include <cstddef>
 #include <string>
 
+#include "robocache/batch/draws.hpp"
 #include "robocache/batch/loader_streams.hpp"
-#include "robocache/batch/options.hpp"
-#include "robocache/sample/anchors.hpp"
 
 namespace robocache {
 
@@ -28,7 +27,10 @@ struct WindowNotes {
 // Surveys up to 2048 anchors of a source, evenly spread, the same ones each time, and adds to the notes. Throws
 // ArgumentError for values between the rows of a nominal stream, if no method was asked for and the anchors are ticks
 // of a rate or of a nominal clock.
-void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, size_t source,
-                    const AnchorsAround& around, WindowNotes& notes);
+void survey_windows(const LoaderStreams& streams, const Draws& draws, size_t source, WindowNotes& notes);
+
+// Checks the targets of every anchor of a source that are inside the recording. Throws ArgumentError that names stream,
+// episode, time and distance of the first target whose sample is farther away than its key's tolerance_s.
+void check_tolerance(const LoaderStreams& streams, const Draws& draws, size_t source);
 
 }  // namespace robocache

@@ -1,6 +1,8 @@
 // Vector code for columns of numbers. No result depends on the instruction set.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -9,6 +11,28 @@
 namespace robocache::cache {
 
 inline constexpr int64_t kCacheLine = 64;  // bytes
+
+// The most numbers of a call that scans.
+inline constexpr int64_t kScanBlock = 1024;
+
+// The number of quantiles that a scan compares numbers with.
+inline constexpr size_t kScanQuantiles = 5;
+using QuantileCounts = std::array<int64_t, kScanQuantiles>;
+
+// `sum` and `squares` are sums over (number - centre). If a number is NaN, these two are NaN; the other members ignore
+// it.
+template <class Real>
+struct ScanSums {
+  double sum, squares;
+  Real least, greatest;
+};
+
+// `sum` and `greatest` are over the sizes of finite steps. `moved` counts the finite steps that are not 0.
+template <class Real>
+struct ScanSteps {
+  Real sum, greatest;
+  int64_t moved, still;
+};
 
 // Kernels for float or double. Each processes `count` numbers.
 template <class Real>
@@ -32,6 +56,17 @@ struct ColumnKernels {
   // Moves the keys that lie in any of the `ranges` [lows[r], lows[r] + spans[r]] to the front, in their order, and
   // returns their count.
   int64_t (*keep_within)(Key* keys, int64_t count, const Key* lows, const Key* spans, int64_t ranges);
+
+  // The kernels below scan at most kScanBlock numbers.
+  ScanSums<Real> (*add_up)(const Real* numbers, int64_t count, double centre);
+
+  // Count the numbers below each quantile, and those equal to it.
+  void (*count_below)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& below);
+  void (*count_at)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& at);
+
+  // Find the step to each number from its previous number, and whether it is not 0.
+  ScanSteps<Real> (*find_steps)(const Real* numbers, int64_t count);
+  void (*mark_changes)(const Real* numbers, int64_t count, uint8_t* changed);
 };
 
 }  // namespace robocache::cache

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <initializer_list>
@@ -66,7 +65,7 @@ bool is_intact(const File& file, int64_t block) {
 }
 
 void check_blocks(const File& file) {
-  for (int64_t block = 0; block < static_cast<int64_t>(file.record.crc32.size()); ++block) {
+  for (int64_t block = 0; block < std::ssize(file.record.crc32); ++block) {
     if (!is_intact(file, block)) refuse_block(file, block);
   }
 }
@@ -185,7 +184,6 @@ struct Dataset::Impl {
   std::string path;
   cache::Manifest manifest;
   std::string episode_columns;
-  std::vector<std::string> findings;
   File episodes;
   std::vector<size_t> episode_lines;
   std::vector<StreamMapping> mappings;  // one per stream
@@ -201,10 +199,7 @@ Dataset::Impl::Impl(const cache::FileDescriptor& directory, std::string cache_pa
   check_blocks(episodes);
   episode_lines = line_offsets(episodes, manifest.episodes);
   episodes.mapping.release_pages();
-  for (Stream& stream : manifest.streams) {
-    map_stream(directory, stream);
-    findings.push_back(cache::findings_text(stream.findings));
-  }
+  for (Stream& stream : manifest.streams) map_stream(directory, stream);
 }
 
 File Dataset::Impl::open_file(const cache::FileDescriptor& directory, const std::string& name, bool may_grow) {
@@ -291,17 +286,9 @@ void Dataset::Impl::verify(std::span<const int64_t> streams, bool for_append) co
   }
   for (const File* file : files) {
     check_size(*file);
-    const auto blocks = static_cast<int64_t>(file->record.crc32.size());
-    std::atomic<int64_t> first_bad{blocks};
-    parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t block = begin; block < end; ++block) {
-        if (block >= first_bad.load(std::memory_order_relaxed) || is_intact(*file, block)) continue;
-        int64_t known = first_bad.load();
-        while (block < known && !first_bad.compare_exchange_weak(known, block)) {
-        }
-      }
-    });
-    if (first_bad < blocks) refuse_block(*file, first_bad);
+    const int64_t blocks = std::ssize(file->record.crc32);
+    const int64_t bad = parallel_first(blocks, 1, [&](int64_t block) { return !is_intact(*file, block); });
+    if (bad < blocks) refuse_block(*file, bad);
   }
   for (const int64_t s : streams) {
     const Stream& stream = manifest.streams[static_cast<size_t>(s)];
@@ -390,16 +377,16 @@ int64_t Dataset::index_of(std::string_view name) const {
   throw ArgumentError(message);
 }
 
-const Stream& Dataset::stream(std::string_view name) const { return streams()[static_cast<size_t>(index_of(name))]; }
+const Stream& Dataset::stream(std::string_view name) const { return stream(index_of(name)); }
 
-StreamFile Dataset::open_values(int64_t stream) const {
-  return impl_->open_again(stream, cache::kValuesFile, impl_->mappings.at(static_cast<size_t>(stream)).values,
-                           streams()[static_cast<size_t>(stream)].values);
+StreamFile Dataset::open_values(int64_t index) const {
+  return impl_->open_again(index, cache::kValuesFile, impl_->mappings.at(static_cast<size_t>(index)).values,
+                           stream(index).values);
 }
 
-StreamFile Dataset::open_times(int64_t stream) const {
-  return impl_->open_again(stream, cache::kTimeFile, impl_->mappings.at(static_cast<size_t>(stream)).times,
-                           streams()[static_cast<size_t>(stream)].time_ns);
+StreamFile Dataset::open_times(int64_t index) const {
+  return impl_->open_again(index, cache::kTimeFile, impl_->mappings.at(static_cast<size_t>(index)).times,
+                           stream(index).time_ns);
 }
 
 std::string_view Dataset::episode_json(int64_t episode) const {
@@ -417,10 +404,6 @@ std::string_view Dataset::episodes_jsonl() const { return impl_->episodes.mappin
 const std::string& Dataset::episode_columns_json() const { return impl_->episode_columns; }
 
 const std::string& Dataset::provenance_json() const { return impl_->manifest.provenance_json; }
-
-const std::string& Dataset::findings_json(int64_t stream) const {
-  return impl_->findings.at(static_cast<size_t>(stream));
-}
 
 int64_t Dataset::bytes() const { return impl_->bytes; }
 

@@ -10,17 +10,19 @@
 //   }
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "robocache/cache/file.hpp"
 #include "robocache/core/dtype.hpp"
-#include "robocache/core/enum_names.hpp"
+#include "robocache/core/fields.hpp"
 
 namespace robocache {
 
@@ -90,8 +92,17 @@ struct StreamFindings {
   int64_t empty_episodes = 0;  // episodes without a row of this stream
   int64_t nan_values = 0;
   int64_t infinite_values = 0;
-  std::vector<int64_t>
-      constant_features;  // indices of features with only one value, or no finite one; others are ignored
+  std::vector<int64_t> constant_features;  // indices of features whose finite numbers, if any, are all equal
+
+  static constexpr auto fields() {
+    using Self = StreamFindings;
+    return std::tuple(Field{"period_ns", &Self::period_ns}, Field{"jitter_ns", &Self::jitter_ns},
+                      Field{"min_period_ns", &Self::min_period_ns}, Field{"max_period_ns", &Self::max_period_ns},
+                      Field{"gaps", &Self::gaps}, Field{"duplicates", &Self::duplicates},
+                      Field{"empty_episodes", &Self::empty_episodes}, Field{"nan_values", &Self::nan_values},
+                      Field{"infinite_values", &Self::infinite_values},
+                      Field{"constant_features", &Self::constant_features});
+  }
 };
 
 // Statistics per feature of the finite numbers in all rows; float64 [features] each. If count is 0, the others are NaN. std
@@ -140,6 +151,11 @@ struct Stream {
 
   std::span<const int64_t> row_offsets;  // [episodes + 1]: episode e is rows [row_offsets[e], row_offsets[e + 1])
   FeatureStats stats;                    // empty without has_statistics()
+
+  // The number of rows of an episode, and the first of them.
+  int64_t rows_of(int64_t episode) const { return first_row(episode + 1) - first_row(episode); }
+  int64_t first_row(int64_t episode) const { return row_offsets[static_cast<size_t>(episode)]; }
+  int64_t episode_of(int64_t row) const { return std::ranges::upper_bound(row_offsets, row) - row_offsets.begin() - 1; }
 
   // A checksum of time_ns and row_offsets, from the manifest; the files are not read. Streams with the same clock have
   // the same checksum. Different clocks have the same one with a probability of 2^-32.
@@ -199,6 +215,7 @@ class Dataset {
   // Returns the index of a stream in streams(). Throws ArgumentError that lists the streams.
   int64_t index_of(std::string_view name) const;
   const Stream& stream(std::string_view name) const;
+  const Stream& stream(int64_t index) const { return streams()[static_cast<size_t>(index)]; }
 
   // Opens the file of a stream's values or times. Throws FileError.
   StreamFile open_values(int64_t stream) const;
@@ -216,9 +233,6 @@ class Dataset {
 
   // Returns the provenance that the writer got: a JSON object.
   const std::string& provenance_json() const;
-
-  // Returns a stream's findings, as in the manifest: a JSON object.
-  const std::string& findings_json(int64_t stream) const;
 
   // Returns the size of all files together.
   int64_t bytes() const;

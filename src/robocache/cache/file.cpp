@@ -52,10 +52,10 @@ FileDescriptor open_below(const FileDescriptor& directory, const std::string& na
 }
 
 bool is_named(const FileDescriptor& file, const std::string& path) {
-  struct stat open_file{};
-  struct stat named_file{};
-  return ::fstat(file.get(), &open_file) == 0 && ::stat(path.c_str(), &named_file) == 0 &&
-         open_file.st_dev == named_file.st_dev && open_file.st_ino == named_file.st_ino;
+  struct stat named{};
+  const FileIdentity identity = identity_of(file);
+  return identity != FileIdentity() && ::stat(path.c_str(), &named) == 0 &&
+         identity == FileIdentity{named.st_dev, named.st_ino};
 }
 
 void make_durable(const std::string& path) {
@@ -107,19 +107,17 @@ MappedFile::MappedFile(const FileDescriptor& directory, const std::string& name,
   if (!S_ISREG(status.st_mode)) throw FileError(path_ + ": expected a file, got something else of that name");
   identity_ = {status.st_dev, status.st_ino};
   if (status.st_size == 0) return;
-  void* data = ::mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_SHARED, file.get(), 0);
+  const auto size = static_cast<size_t>(status.st_size);
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
   if (data == MAP_FAILED) refuse_errno(path_, "mapping it");
-  data_ = data;
-  size_ = static_cast<size_t>(status.st_size);
+  data_ = {data, Unmap{size}};
 }
 
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(data_, size_);
-}
+void MappedFile::Unmap::operator()(void* data) const { ::munmap(data, size); }
 
 void MappedFile::release_pages() const {
   // If it fails, the pages stay in memory, which is harmless.
-  if (data_ != nullptr) ::madvise(data_, size_, MADV_DONTNEED);
+  if (data_ != nullptr) ::madvise(data_.get(), size(), MADV_DONTNEED);
 }
 
 }  // namespace robocache::cache

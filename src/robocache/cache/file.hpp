@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -71,33 +72,24 @@ class MappedFile {
   // in the meantime. Throws FileError that names `path`.
   MappedFile(const FileDescriptor& directory, const std::string& name, std::string path);
 
-  MappedFile(MappedFile&& other) noexcept
-      : path_(std::move(other.path_)),
-        identity_(other.identity_),
-        data_(std::exchange(other.data_, nullptr)),
-        size_(std::exchange(other.size_, 0)) {}
-  MappedFile& operator=(MappedFile&& other) noexcept {
-    std::swap(path_, other.path_);
-    std::swap(identity_, other.identity_);
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
-    return *this;
-  }
-  ~MappedFile();
-
   const std::string& path() const { return path_; }
   const FileIdentity& identity() const { return identity_; }
-  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
-  std::string_view text() const { return {static_cast<const char*>(data_), size_}; }
+  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_.get()), size()}; }
+  std::string_view text() const { return {static_cast<const char*>(data_.get()), size()}; }
 
   // Drops the pages from this process's memory; they are read from the file again when needed.
   void release_pages() const;
 
  private:
+  struct Unmap {
+    size_t size;  // bytes
+    void operator()(void* data) const;
+  };
+  size_t size() const { return data_.get_deleter().size; }
+
   std::string path_;
   FileIdentity identity_;
-  void* data_ = nullptr;
-  size_t size_ = 0;
+  std::unique_ptr<void, Unmap> data_;
 };
 
 }  // namespace robocache::cache

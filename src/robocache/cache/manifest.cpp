@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <cmath>
+#include <concepts>
 #include <cstring>
 #include <limits>
 #include <set>
@@ -92,16 +93,9 @@ Json parse_argument(std::string_view argument, std::string_view text) {
 // ---- manifest.json ---------------------------------------------------------------------------------------------------
 
 Json findings_json(const StreamFindings& findings) {
-  return {{"period_ns", findings.period_ns},
-          {"jitter_ns", findings.jitter_ns},
-          {"min_period_ns", findings.min_period_ns},
-          {"max_period_ns", findings.max_period_ns},
-          {"gaps", findings.gaps},
-          {"duplicates", findings.duplicates},
-          {"empty_episodes", findings.empty_episodes},
-          {"nan_values", findings.nan_values},
-          {"infinite_values", findings.infinite_values},
-          {"constant_features", findings.constant_features}};
+  Json json;
+  for_each_field(findings, [&](const char* name, const auto& value) { json[name] = value; });
+  return json;
 }
 
 Json columns_json(const std::vector<EpisodeColumn>& columns) {
@@ -116,6 +110,19 @@ Json frames_json(const FrameFormat& frames) {
           {"unit_m", frames.unit_m ? Json(*frames.unit_m) : Json()},
           {"intrinsics", frames.intrinsics.empty() ? Json() : Json(frames.intrinsics)},
           {"resized", frames.resized_json.empty() ? Json() : Json::parse(frames.resized_json)}};
+}
+
+Json stream_json(const Stream& stream) {
+  return {{"name", stream.name},
+          {"dtype", std::string(dtype_name(stream.dtype))},
+          {"shape", stream.shape},
+          {"rows", stream.rows},
+          {"clock", std::string(name_of(stream.clock))},
+          {"names", stream.names},
+          {"frames", stream.frames ? frames_json(*stream.frames) : Json()},
+          {"ragged", stream.ragged ? Json(std::string(name_of(*stream.ragged))) : Json()},
+          {"attributes", Json::parse(stream.attributes_json)},
+          {"findings", findings_json(stream.findings)}};
 }
 
 // A value of the manifest with its name, which errors mention.
@@ -196,16 +203,15 @@ class Node {
 
 StreamFindings read_findings(const Node& node) {
   StreamFindings findings;
-  findings.period_ns = node["period_ns"].number();
-  findings.jitter_ns = node["jitter_ns"].number();
-  findings.min_period_ns = node["min_period_ns"].count();
-  findings.max_period_ns = node["max_period_ns"].count();
-  findings.gaps = node["gaps"].count();
-  findings.duplicates = node["duplicates"].count();
-  findings.empty_episodes = node["empty_episodes"].count();
-  findings.nan_values = node["nan_values"].count();
-  findings.infinite_values = node["infinite_values"].count();
-  findings.constant_features = node["constant_features"].list([](const Node& item) { return item.count(); });
+  for_each_field(findings, [&]<class T>(const char* name, T& value) {
+    if constexpr (std::same_as<T, double>) {
+      value = node[name].number();
+    } else if constexpr (std::same_as<T, int64_t>) {
+      value = node[name].count();
+    } else {
+      value = node[name].list([](const Node& item) { return item.count(); });
+    }
+  });
   return findings;
 }
 
@@ -420,18 +426,7 @@ std::string of_generation(std::string_view file, int64_t generation) {
 
 std::string manifest_text(const Manifest& manifest) {
   Json streams = Json::array();
-  for (const Stream& stream : manifest.streams) {
-    streams.push_back({{"name", stream.name},
-                       {"dtype", std::string(dtype_name(stream.dtype))},
-                       {"shape", stream.shape},
-                       {"rows", stream.rows},
-                       {"clock", std::string(name_of(stream.clock))},
-                       {"names", stream.names},
-                       {"frames", stream.frames ? frames_json(*stream.frames) : Json()},
-                       {"ragged", stream.ragged ? Json(std::string(name_of(*stream.ragged))) : Json()},
-                       {"attributes", Json::parse(stream.attributes_json)},
-                       {"findings", findings_json(stream.findings)}});
-  }
+  for (const Stream& stream : manifest.streams) streams.push_back(stream_json(stream));
   Json files = Json::object();
   for (const auto& [name, record] : manifest.files) {
     Json crcs = Json::array();
@@ -484,7 +479,7 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
 
 std::string episode_columns_text(const std::vector<EpisodeColumn>& columns) { return one_line(columns_json(columns)); }
 
-std::string findings_text(const StreamFindings& findings) { return one_line(findings_json(findings)); }
+std::string stream_text(const Stream& stream) { return stream_json(stream).dump(); }
 
 std::vector<EpisodeColumn> automatic_columns() {
   return {{"episode_index", "int64"}, {"start_ns", "int64"}, {"end_ns", "int64"}};

@@ -62,8 +62,9 @@ std::string manifest_text(const Manifest& manifest);
 // checksum per block. Throws FileError that begins with `path`.
 Manifest parse_manifest(const std::string& path, std::string_view text);
 
+// Return the entries of manifest.json: of all columns, and of a stream.
 std::string episode_columns_text(const std::vector<EpisodeColumn>& columns);
-std::string findings_text(const StreamFindings& findings);
+std::string stream_text(const Stream& stream);
 
 // Returns the columns that every episode has: episode_index, start_ns, end_ns.
 std::vector<EpisodeColumn> automatic_columns();

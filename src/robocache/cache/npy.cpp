@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <limits>
-#include <optional>
 
 #include "robocache/cache/file.hpp"
 #include "robocache/core/error.hpp"
@@ -23,62 +21,58 @@ std::string tuple_text(std::span<const int64_t> shape) {
   return text + (shape.size() == 1 ? ",)" : ")");
 }
 
-std::string quoted(std::string_view bytes) {
-  std::string text = "'";
-  for (const char c : bytes.substr(0, 40)) text += std::isprint(static_cast<unsigned char>(c)) != 0 ? c : '?';
-  return text + "'";
+std::string printable(std::string_view bytes) {
+  std::string text(bytes.substr(0, 40));
+  std::ranges::replace_if(text, [](unsigned char c) { return std::isprint(c) == 0; }, '?');
+  return text;
 }
+
+std::string quoted(std::string_view bytes) { return "'" + printable(bytes) + "'"; }
+
+// A value of a header's dictionary as it is written, and its offset in the file.
+struct Value {
+  std::string_view text;
+  int64_t offset = 0;
+};
 
 // Reads the dictionary literal of a header, which has exactly three keys in any order.
 class HeaderParser {
  public:
   HeaderParser(const std::string& path, std::string_view file, size_t begin, size_t end)
-      : path_(path), text_(file.substr(0, end)), at_(begin) {}
-
-  void parse() {
+      : path_(path), text_(file.substr(0, end)), at_(begin) {
     expect('{');
     while (!take('}')) {
-      const size_t key_at = at_;
-      const std::string_view key = string();
-      expect(':');
-      if (key == "descr" && !descr_) {
-        descr_at = skip_space();
-        descr_ = string();
-      } else if (key == "fortran_order" && !fortran_) {
-        fortran_at = skip_space();
-        fortran_ = boolean();
-      } else if (key == "shape" && !shape_) {
-        shape_at = skip_space();
-        shape_ = tuple();
-      } else {
-        refuse(key_at, "one each of 'descr', 'fortran_order' and 'shape'", quoted(key));
+      const Value key = value();
+      Value* const known = key.text == "'descr'"           ? &descr
+                           : key.text == "'fortran_order'" ? &fortran_order
+                           : key.text == "'shape'"         ? &shape
+                                                           : nullptr;
+      if (known == nullptr || !known->text.empty()) {
+        refuse_bytes(path_, key.offset, "one each of 'descr', 'fortran_order' and 'shape'", quoted(key.text));
       }
+      expect(':');
+      *known = value();
       if (!take(',')) {
         expect('}');
         break;
       }
     }
     skip_space();
-    if (at_ != text_.size()) refuse(at_, "spaces and a line end after the dictionary", quoted(text_.substr(at_)));
-    if (!descr_ || !fortran_ || !shape_) refuse(at_, "'descr', 'fortran_order' and 'shape'", "fewer keys");
+    if (at_ != text_.size()) refuse("spaces and a line end after the dictionary", quoted(text_.substr(at_)));
+    if (descr.text.empty() || fortran_order.text.empty() || shape.text.empty()) {
+      refuse("'descr', 'fortran_order' and 'shape'", "fewer keys");
+    }
   }
 
-  std::string_view descr() const { return *descr_; }
-  bool fortran_order() const { return *fortran_; }
-  const std::vector<int64_t>& shape() const { return *shape_; }
-
-  size_t descr_at = 0;
-  size_t fortran_at = 0;
-  size_t shape_at = 0;
+  Value descr, fortran_order, shape;
 
  private:
-  [[noreturn]] void refuse(size_t at, std::string_view expected, std::string_view got) const {
-    refuse_bytes(path_, static_cast<int64_t>(at), expected, got);
+  [[noreturn]] void refuse(std::string_view expected, std::string_view got) const {
+    refuse_bytes(path_, static_cast<int64_t>(at_), expected, got);
   }
 
-  size_t skip_space() {
+  void skip_space() {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n')) ++at_;
-    return at_;
   }
 
   bool take(char c) {
@@ -89,61 +83,40 @@ class HeaderParser {
   }
 
   void expect(char c) {
-    if (!take(c))
-      refuse(at_, quoted(std::string_view(&c, 1)), at_ < text_.size() ? quoted(text_.substr(at_, 1)) : "the end");
+    if (take(c)) return;
+    refuse(quoted(std::string_view(&c, 1)), at_ < text_.size() ? quoted(text_.substr(at_, 1)) : "the end");
   }
 
-  std::string_view string() {
-    expect('\'');
-    const size_t end = text_.find('\'', at_);
-    if (end == std::string_view::npos) refuse(at_, "a closing '", "none");
-    const std::string_view value = text_.substr(at_, end - at_);
-    at_ = end + 1;
-    return value;
-  }
-
-  bool boolean() {
-    for (const std::string_view word : {"True", "False"}) {
-      if (text_.substr(at_, word.size()) == word) {
-        at_ += word.size();
-        return word == "True";
-      }
-    }
-    refuse(at_, "True or False", quoted(text_.substr(at_, 5)));
-  }
-
-  std::vector<int64_t> tuple() {
-    std::vector<int64_t> extents;
-    expect('(');
-    while (!take(')')) {
-      extents.push_back(integer());
-      if (!take(',')) {
-        expect(')');
-        break;
-      }
-    }
-    return extents;
-  }
-
-  int64_t integer() {
-    const size_t begin = skip_space();
-    int64_t value = 0;
-    for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
-      const int64_t digit = text_[at_] - '0';
-      if (value > (std::numeric_limits<int64_t>::max() - digit) / 10) refuse(begin, "a length within int64", "more");
-      value = value * 10 + digit;
-    }
-    if (at_ == begin) refuse(begin, "a length", quoted(text_.substr(begin, 1)));
-    return value;
+  // Reads 'text', (a tuple) or a word.
+  Value value() {
+    skip_space();
+    const std::string_view rest = text_.substr(at_);
+    const std::string_view ends = rest.starts_with('\'') ? "'" : rest.starts_with('(') ? ")" : ",:} \n";
+    const bool is_word = ends.size() > 1;
+    const size_t end = rest.find_first_of(ends, is_word ? 0 : 1);
+    if (end == std::string_view::npos || (is_word && end == 0))
+      refuse("a value and its end", quoted(rest.substr(0, 1)));
+    const Value read{rest.substr(0, is_word ? end : end + 1), static_cast<int64_t>(at_)};
+    at_ += read.text.size();
+    return read;
   }
 
   const std::string& path_;
   std::string_view text_;
   size_t at_;
-  std::optional<std::string_view> descr_;
-  std::optional<bool> fortran_;
-  std::optional<std::vector<int64_t>> shape_;
 };
+
+// Whether a tuple is written as tuple_text() writes it, but for spaces and a comma at its end. If the file `grows`, the first
+// number may be any other.
+bool is_tuple(std::string_view written, std::span<const int64_t> shape, bool grows) {
+  const auto compact = [&](std::string text) {
+    std::erase(text, ' ');
+    if (text.ends_with(",)")) text.erase(text.size() - 2, 1);
+    const size_t end = text.find_first_not_of("0123456789", 1);
+    return grows && end > 1 ? text.replace(1, end - 1, "any") : text;
+  };
+  return compact(std::string(written)) == compact(tuple_text(shape));
+}
 
 }  // namespace
 
@@ -191,19 +164,14 @@ int64_t check_npy(const std::string& path, std::span<const std::byte> file, DTyp
     refuse_bytes(path, 8, "elements at a multiple of 64 bytes", "byte " + std::to_string(begin));
   }
 
-  HeaderParser header(path, text, prefix, begin);
-  header.parse();
-  if (header.descr() != npy_descr(dtype)) {
-    refuse_bytes(path, static_cast<int64_t>(header.descr_at), "'" + std::string(npy_descr(dtype)) + "'",
-                 quoted(header.descr()));
+  const HeaderParser header(path, text, prefix, begin);
+  const std::string descr = "'" + std::string(npy_descr(dtype)) + "'";
+  if (header.descr.text != descr) refuse_bytes(path, header.descr.offset, descr, printable(header.descr.text));
+  if (header.fortran_order.text != "False") {
+    refuse_bytes(path, header.fortran_order.offset, "fortran_order False", printable(header.fortran_order.text));
   }
-  if (header.fortran_order()) {
-    refuse_bytes(path, static_cast<int64_t>(header.fortran_at), "fortran_order False", "True");
-  }
-  std::vector<int64_t> found = header.shape();
-  if (grows && !found.empty()) found[0] = shape[0];
-  if (!std::ranges::equal(found, shape)) {
-    refuse_bytes(path, static_cast<int64_t>(header.shape_at), "shape " + tuple_text(shape), tuple_text(header.shape()));
+  if (!is_tuple(header.shape.text, shape, grows)) {
+    refuse_bytes(path, header.shape.offset, "shape " + tuple_text(shape), printable(header.shape.text));
   }
 
   std::vector<int64_t> factors(shape.begin(), shape.end());

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "robocache/cache/columns_cpu.hpp"
-#include "robocache/core/half.hpp"
 #include "robocache/core/thread_pool.hpp"
 #include "robocache/core/with_type.hpp"
+#include "robocache/interpolation/number.hpp"
 
 namespace robocache::cache {
 namespace {
@@ -31,17 +31,7 @@ constexpr int64_t kGroup = 32;
 
 // The type for computing with numbers of type T.
 template <class T>
-using RealOf = std::conditional_t<std::is_same_v<T, float> || std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>,
-                                  float, double>;
-
-template <class T>
-RealOf<T> to_real(T x) {
-  if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
-    return to_float(x);
-  } else {
-    return static_cast<RealOf<T>>(x);
-  }
-}
+using RealOf = std::conditional_t<std::is_same_v<WorkType<T>, float>, float, double>;
 
 // Does what ColumnKernels::copy_columns does, for every type.
 template <class T>
@@ -50,7 +40,8 @@ void copy_columns(const T* rows, int64_t row_size, int64_t count, int64_t width,
     column_kernels<T>().copy_columns(rows, row_size, count, width, copies, apart);
   } else {
     for (int64_t row = 0; row < count; ++row, rows += row_size) {
-      for (int64_t column = 0; column < width; ++column) copies[column * apart + row] = to_real(rows[column]);
+      for (int64_t column = 0; column < width; ++column)
+        copies[column * apart + row] = to_work<RealOf<T>>(rows[column]);
     }
   }
 }
@@ -232,7 +223,7 @@ class ValueScan::Chunk {
     bool any_exact = false;
   };
 
-  Real number(int64_t row, int64_t feature) const { return to_real(values_[row * scan_.features_ + feature]); }
+  Real number(int64_t row, int64_t feature) const { return to_work<Real>(values_[row * scan_.features_ + feature]); }
 
   // Returns the rows of [begin, end) that begin an episode. An empty episode repeats the row of the next one.
   std::span<const int64_t> cuts(int64_t begin, int64_t end) const {
@@ -251,7 +242,7 @@ class ValueScan::Chunk {
 
   void add_numbers(Found& found, int64_t feature, const Quantiles& quantiles, int64_t row,
                    std::span<const Real> numbers) const {
-    const ScanKernels<Real>& kernels = scan_kernels<Real>();
+    const auto& kernels = column_kernels<Real>();
     ColumnScan& column = column_of(found, feature).scan;
     ScanSums<Real> sums = kernels.add_up(numbers.data(), std::ssize(numbers), quantiles.centre);
     if (!scan_.reference_.low.empty()) compare_with_limits(found, feature, row, numbers, sums);
@@ -314,7 +305,7 @@ class ValueScan::Chunk {
   // Adds the steps that lead to the rows from `row` on, without steps into another episode.
   ScanSteps<Real> add_steps(Found& found, int64_t feature, int64_t row, const Real* numbers, int64_t count,
                             std::span<const int64_t> episodes) const {
-    const ScanKernels<Real>& kernels = scan_kernels<Real>();
+    const auto& kernels = column_kernels<Real>();
     ScanSteps<Real> steps{};
     int64_t at = 0;
     const auto add_until = [&](int64_t end) {

@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "robocache/cache/columns_cpu.hpp"
 #include "robocache/cache/dataset.hpp"
-#include "robocache/cache/scan_cpu.hpp"
 #include "robocache/core/dtype.hpp"
 
 namespace robocache::cache {

@@ -114,7 +114,7 @@ void store(const std::string& directory, const std::string& name, const std::str
 
 std::shared_ptr<const Table> statistics_of_rows(const Dataset& dataset, int64_t stream_index,
                                                 std::span<const RowRange> ranges, std::span<const double> quantiles) {
-  const Stream& stream = dataset.streams()[static_cast<size_t>(stream_index)];
+  const Stream& stream = dataset.stream(stream_index);
   const bool all = ranges.size() == 1 && ranges[0].begin == 0 && ranges[0].end == stream.rows;
   if (all && std::ranges::equal(quantiles, kQuantiles)) {
     const auto features = static_cast<size_t>(stream.features);
@@ -132,13 +132,13 @@ std::shared_ptr<const Table> statistics_of_rows(const Dataset& dataset, int64_t 
 std::shared_ptr<const Table> selection_statistics(const Dataset& dataset, int64_t stream_index,
                                                   std::span<const int64_t> episodes,
                                                   std::span<const double> quantiles) {
-  const Stream& stream = dataset.streams()[static_cast<size_t>(stream_index)];
+  const Stream& stream = dataset.stream(stream_index);
   return statistics_of_rows(dataset, stream_index, rows_of(stream, episodes), quantiles);
 }
 
 std::shared_ptr<const Table> stream_statistics(const Dataset& dataset, int64_t stream_index,
                                                std::span<const double> quantiles) {
-  const int64_t rows = dataset.streams()[static_cast<size_t>(stream_index)].rows;
+  const int64_t rows = dataset.stream(stream_index).rows;
   const RowRange all{0, rows};
   return statistics_of_rows(dataset, stream_index, {&all, rows > 0 ? size_t{1} : 0}, quantiles);
 }

@@ -14,10 +14,10 @@
 #include "robocache/cache/columns_cpu.hpp"
 #include "robocache/cache/device_statistics_params.hpp"
 #include "robocache/cache/order_statistics.hpp"
-#include "robocache/core/half.hpp"
 #include "robocache/core/thread_pool.hpp"
 #include "robocache/core/time.hpp"
 #include "robocache/core/with_type.hpp"
+#include "robocache/interpolation/number.hpp"
 
 namespace robocache::cache {
 namespace {
@@ -36,26 +36,7 @@ constexpr int64_t kPeriodsAtOnce = int64_t{1} << 17;
 
 // The type for computing with a column's numbers.
 template <class T>
-struct ColumnType {
-  using type = T;
-};
-template <>
-struct ColumnType<Float16> {
-  using type = float;
-};
-template <>
-struct ColumnType<BFloat16> {
-  using type = float;
-};
-
-template <class T>
-typename ColumnType<T>::type to_column(T x) {
-  if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
-    return to_float(x);
-  } else {
-    return x;
-  }
-}
+using ColumnType = std::conditional_t<std::is_class_v<T>, float, T>;  // the half floats are classes
 
 // The rank below quantile q of n numbers, and the fraction to add towards the next rank, by numpy.quantile's method "linear".
 struct QuantileRank {
@@ -221,9 +202,9 @@ void copy_columns(const T* rows, int64_t count, int64_t features, std::span<cons
     C* copy = copies + row;
     for (const int64_t column : columns) {
       if (count - row >= kRows) {
-        for (int64_t i = 0; i < kRows; ++i) copy[i] = to_column(rows[i * features + column]);
+        for (int64_t i = 0; i < kRows; ++i) copy[i] = to_work<C>(rows[i * features + column]);
       } else {
-        for (int64_t i = 0; i < count - row; ++i) copy[i] = to_column(rows[i * features + column]);
+        for (int64_t i = 0; i < count - row; ++i) copy[i] = to_work<C>(rows[i * features + column]);
       }
       copy += apart;
     }
@@ -307,7 +288,7 @@ void pass_rows(const Pass& pass, int64_t features, int64_t begin, std::vector<Co
 template <class T, class Pass>
 ValueStatistics typed_statistics(const Pass& pass, int64_t rows, int64_t features, std::span<const double> quantiles,
                                  int64_t bytes) {
-  using C = typename ColumnType<T>::type;
+  using C = ColumnType<T>;
   ValueStatistics result;
   result.table.resize((5 + quantiles.size()) * static_cast<size_t>(features));
   const int64_t at_once = bytes / kColumnBytes;

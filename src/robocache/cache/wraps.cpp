@@ -58,14 +58,11 @@ std::vector<Wraps> find_wraps(const Stream& stream, std::span<const int64_t> epi
   }
   if (candidates.empty() || episodes.empty()) return {};
   int64_t rows = 0;
-  for (const int64_t e : episodes) {
-    rows += stream.row_offsets[static_cast<size_t>(e) + 1] - stream.row_offsets[static_cast<size_t>(e)];
-  }
+  for (const int64_t episode : episodes) rows += stream.rows_of(episode);
   const auto each = static_cast<size_t>(std::max<int64_t>(1, (rows + most_rows - 1) / most_rows));
   for (size_t i = 0; i < episodes.size(); i += each) {
-    const auto e = static_cast<size_t>(episodes[i]);
-    const int64_t begin = stream.row_offsets[e];
-    const int64_t end = std::min(stream.row_offsets[e + 1], begin + most_rows);
+    const int64_t begin = stream.first_row(episodes[i]);
+    const int64_t end = std::min(begin + stream.rows_of(episodes[i]), begin + most_rows);
     with_floating(stream.dtype,
                   [&](auto element) { count_steps<decltype(element)>(stream, episodes[i], begin, end, candidates); });
   }

@@ -116,17 +116,21 @@ const Plugin& plugin() {
 // Rows are drawn at random, and huge pages make the address translation of each access cheaper.
 constexpr size_t kHugePage = size_t{1} << 21;
 
-std::align_val_t host_alignment(size_t bytes) { return std::align_val_t{bytes < kHugePage ? 64 : kHugePage}; }
-
-void* allocate_host(size_t bytes) {
-  void* const memory = ::operator new(bytes, host_alignment(bytes), std::nothrow);
-  if (memory == nullptr)
-    throw OutOfMemory("allocating " + std::to_string(bytes) + " bytes of host memory: out of memory");
-  if (bytes >= kHugePage) ::madvise(memory, bytes, MADV_HUGEPAGE);  // a hint, which the kernel may ignore
-  return memory;
+template <size_t kAlignment>
+int release_host(int32_t /*device*/, void* memory) {
+  ::operator delete(memory, std::align_val_t{kAlignment});
+  return 0;
 }
 
-void release_host(void* memory, size_t bytes) { ::operator delete(memory, host_alignment(bytes)); }
+DeviceResource allocate_host(size_t bytes) {
+  constexpr size_t kSmall = 64;
+  const bool is_huge = bytes >= kHugePage;
+  void* const memory = ::operator new(bytes, std::align_val_t{is_huge ? kHugePage : kSmall}, std::nothrow);
+  if (memory == nullptr)
+    throw OutOfMemory("allocating " + std::to_string(bytes) + " bytes of host memory: out of memory");
+  if (is_huge) ::madvise(memory, bytes, MADV_HUGEPAGE);  // a hint, which the kernel may ignore
+  return {memory, {0, is_huge ? release_host<kHugePage> : release_host<kSmall>}};
+}
 
 }  // namespace
 
@@ -157,151 +161,85 @@ void* cuda_symbol(const char* name) {
 
 DeviceBuffer::DeviceBuffer(Device device, size_t bytes) : device_(device), bytes_(bytes) {
   if (bytes == 0) return;
-  if (device.is_cuda()) {
-    const int code = cuda_backend().allocate(device.index, bytes, &data_);
-    check_cuda(code, ("allocating " + std::to_string(bytes) + " bytes on " + device_name(device)).c_str());
-  } else {
+  if (!device.is_cuda()) {
     data_ = allocate_host(bytes);
+    return;
   }
-}
-
-DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
-
-DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(data_, other.data_);
-  return *this;
-}
-
-DeviceBuffer::~DeviceBuffer() {
-  if (data_ == nullptr) return;
-  if (device_.is_cuda()) {
-    plugin().backend->release(device_.index, data_);
-  } else {
-    release_host(data_, bytes_);
-  }
+  const CudaBackend& backend = cuda_backend();
+  void* data = nullptr;
+  const int code = backend.allocate(device.index, bytes, &data);
+  check_cuda(code, ("allocating " + std::to_string(bytes) + " bytes on " + device_name(device)).c_str());
+  data_ = {data, {device.index, backend.release}};
 }
 
 void DeviceBuffer::fill_from_host(const void* from, size_t bytes) {
   if (bytes == 0) return;
   if (device_.is_cuda()) {
-    check_cuda(cuda_backend().copy_from_host(device_.index, data_, from, bytes, nullptr), "copying to the device");
+    check_cuda(cuda_backend().copy_from_host(device_.index, data(), from, bytes, nullptr), "copying to the device");
     check_cuda(cuda_backend().synchronize(device_.index, nullptr), "copying to the device");
   } else {
-    std::memcpy(data_, from, bytes);
+    std::memcpy(data(), from, bytes);
   }
 }
 
-PinnedBuffer::PinnedBuffer(Device device, size_t bytes) : device_(device), bytes_(bytes) {
+PinnedBuffer::PinnedBuffer(Device device, size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
   if (!device.is_cuda()) {
-    data_ = on_device_ = allocate_host(bytes);
+    data_ = allocate_host(bytes);
+    on_device_ = data();
     return;
   }
   const CudaBackend& backend = cuda_backend();
   const std::string what = "pinning " + std::to_string(bytes) + " bytes of host memory";
-  check_cuda(backend.allocate_pinned(device.index, bytes, &data_), what.c_str());
-  if (const int code = backend.pinned_on_device(device.index, data_, &on_device_); code != 0) {
-    backend.release_pinned(device.index, data_);
-    check_cuda(code, what.c_str());
-  }
+  void* data = nullptr;
+  check_cuda(backend.allocate_pinned(device.index, bytes, &data), what.c_str());
+  data_ = {data, {device.index, backend.release_pinned}};
+  check_cuda(backend.pinned_on_device(device.index, data, &on_device_), what.c_str());
 }
 
-PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
-
-PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(data_, other.data_);
-  std::swap(on_device_, other.on_device_);
-  return *this;
-}
-
-PinnedBuffer::~PinnedBuffer() {
-  if (data_ == nullptr) return;
-  if (device_.is_cuda()) {
-    plugin().backend->release_pinned(device_.index, data_);
-  } else {
-    release_host(data_, bytes_);
-  }
-}
-
-HostRegistration::HostRegistration(Device device, void* memory, size_t bytes) : device_(device), on_device_(memory) {
+HostRegistration::HostRegistration(Device device, void* memory, size_t bytes) : on_device_(memory) {
   if (!device.is_cuda() || bytes == 0) return;
   const CudaBackend& backend = cuda_backend();
   const std::string what = "pinning " + std::to_string(bytes) + " bytes of shared memory";
   check_cuda(backend.register_host(device.index, memory, bytes), what.c_str());
-  if (const int code = backend.pinned_on_device(device.index, memory, &on_device_); code != 0) {
-    backend.unregister_host(device.index, memory);
-    check_cuda(code, what.c_str());
-  }
-  memory_ = memory;
+  memory_ = {memory, {device.index, backend.unregister_host}};
+  check_cuda(backend.pinned_on_device(device.index, memory, &on_device_), what.c_str());
 }
 
-HostRegistration::HostRegistration(HostRegistration&& other) noexcept { *this = std::move(other); }
-
-HostRegistration& HostRegistration::operator=(HostRegistration&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(memory_, other.memory_);
-  std::swap(on_device_, other.on_device_);
-  return *this;
-}
-
-HostRegistration::~HostRegistration() {
-  if (memory_ != nullptr) plugin().backend->unregister_host(device_.index, memory_);
-}
-
-OwnedCudaStream::OwnedCudaStream(Device device) : device_(device) {
-  if (device.is_cuda()) check_cuda(cuda_backend().create_stream(device.index, &stream_.handle), "making a CUDA stream");
-}
-
-OwnedCudaStream::OwnedCudaStream(OwnedCudaStream&& other) noexcept { *this = std::move(other); }
-
-OwnedCudaStream& OwnedCudaStream::operator=(OwnedCudaStream&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(stream_, other.stream_);
-  return *this;
-}
-
-OwnedCudaStream::~OwnedCudaStream() {
-  if (stream_.handle != nullptr) plugin().backend->destroy_stream(device_.index, stream_.handle);
+OwnedCudaStream::OwnedCudaStream(Device device) {
+  if (!device.is_cuda()) return;
+  void* stream = nullptr;
+  check_cuda(cuda_backend().create_stream(device.index, &stream), "making a CUDA stream");
+  stream_ = {stream, {device.index, cuda_backend().destroy_stream}};
 }
 
 void OwnedCudaStream::wait() const {
-  if (stream_.handle == nullptr) return;
-  check_cuda(cuda_backend().synchronize(device_.index, stream_.handle), "waiting for a CUDA stream");
+  if (stream_ == nullptr) return;
+  check_cuda(cuda_backend().synchronize(stream_.get_deleter().device, stream_.get()), "waiting for a CUDA stream");
 }
 
-CudaEvent::CudaEvent(Device device) : device_(device) {
-  if (device.is_cuda()) check_cuda(cuda_backend().create_event(device.index, &event_), "making a CUDA event");
-}
-
-CudaEvent::CudaEvent(CudaEvent&& other) noexcept { *this = std::move(other); }
-
-CudaEvent& CudaEvent::operator=(CudaEvent&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(event_, other.event_);
-  return *this;
-}
-
-CudaEvent::~CudaEvent() {
-  if (event_ != nullptr) plugin().backend->destroy_event(device_.index, event_);
+CudaEvent::CudaEvent(Device device) {
+  if (!device.is_cuda()) return;
+  void* event = nullptr;
+  check_cuda(cuda_backend().create_event(device.index, &event), "making a CUDA event");
+  event_ = {event, {device.index, cuda_backend().destroy_event}};
 }
 
 void CudaEvent::record(CudaStream stream) {
   if (event_ == nullptr) return;
-  check_cuda(cuda_backend().record_event(device_.index, event_, stream.handle), "recording a CUDA event");
+  check_cuda(cuda_backend().record_event(event_.get_deleter().device, event_.get(), stream.handle),
+             "recording a CUDA event");
 }
 
 void CudaEvent::make_wait(CudaStream stream) const {
   if (event_ == nullptr) return;
-  check_cuda(cuda_backend().stream_wait_event(device_.index, stream.handle, event_), "making a CUDA stream wait");
+  check_cuda(cuda_backend().stream_wait_event(event_.get_deleter().device, stream.handle, event_.get()),
+             "making a CUDA stream wait");
 }
 
 void CudaEvent::wait() const {
   if (event_ == nullptr) return;
-  check_cuda(cuda_backend().synchronize_event(device_.index, event_), "waiting for a CUDA event");
+  check_cuda(cuda_backend().synchronize_event(event_.get_deleter().device, event_.get()), "waiting for a CUDA event");
 }
 
 }  // namespace robocache

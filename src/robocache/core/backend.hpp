@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "robocache/core/device.hpp"
@@ -69,18 +70,24 @@ void check_cuda(int code, const char* what);
 // Returns the launcher that the plugin exports as `name`. Throws DeviceError.
 void* cuda_symbol(const char* name);
 
+// A device's memory, stream or event, which is released with its owner.
+struct DeviceDeleter {
+  int32_t device = 0;
+  int (*release)(int32_t device, void* resource) = nullptr;
+
+  void operator()(void* resource) const { release(device, resource); }
+};
+using DeviceResource = std::unique_ptr<void, DeviceDeleter>;
+
 // Owns memory on a device; CPU memory is 64-byte aligned.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
   DeviceBuffer(Device device, size_t bytes);  // throws DeviceError, OutOfMemory
-  DeviceBuffer(DeviceBuffer&& other) noexcept;
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
-  ~DeviceBuffer();
 
   Device device() const { return device_; }
   size_t bytes() const { return bytes_; }
-  void* data() const { return data_; }
+  void* data() const { return data_.get(); }
 
   // Copies host memory to the start of this buffer and returns when the copy is complete.
   void fill_from_host(const void* from, size_t bytes);
@@ -88,7 +95,7 @@ class DeviceBuffer {
  private:
   Device device_;
   size_t bytes_ = 0;
-  void* data_ = nullptr;
+  DeviceResource data_;
 };
 
 // Owns pinned host memory. The kernels of `device` access it directly, and copies to the device need no staging. It is
@@ -97,18 +104,14 @@ class PinnedBuffer {
  public:
   PinnedBuffer() = default;
   PinnedBuffer(Device device, size_t bytes);  // throws DeviceError, OutOfMemory
-  PinnedBuffer(PinnedBuffer&& other) noexcept;
-  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
-  ~PinnedBuffer();
 
   size_t bytes() const { return bytes_; }
-  void* data() const { return data_; }            // for the host
+  void* data() const { return data_.get(); }      // for the host
   void* on_device() const { return on_device_; }  // for a kernel
 
  private:
-  Device device_;
   size_t bytes_ = 0;
-  void* data_ = nullptr;
+  DeviceResource data_;
   void* on_device_ = nullptr;
 };
 
@@ -118,33 +121,26 @@ class HostRegistration {
  public:
   HostRegistration() = default;
   HostRegistration(Device device, void* memory, size_t bytes);  // throws DeviceError, OutOfMemory
-  HostRegistration(HostRegistration&& other) noexcept;
-  HostRegistration& operator=(HostRegistration&& other) noexcept;
-  ~HostRegistration();
 
   void* on_device() const { return on_device_; }  // for a kernel
 
  private:
-  Device device_;
-  void* memory_ = nullptr;
+  DeviceResource memory_;
   void* on_device_ = nullptr;
 };
 
-// Owns a CUDA stream that does not synchronise with the default stream. On the CPU it owns nothing.
+// Owns a CUDA stream that does not synchronise with the default stream. Work that is queued on it when it is destroyed still
+// runs. On the CPU it owns nothing.
 class OwnedCudaStream {
  public:
   OwnedCudaStream() = default;
   explicit OwnedCudaStream(Device device);  // throws DeviceError
-  OwnedCudaStream(OwnedCudaStream&& other) noexcept;
-  OwnedCudaStream& operator=(OwnedCudaStream&& other) noexcept;
-  ~OwnedCudaStream();  // work queued on it still runs
 
-  CudaStream get() const { return stream_; }
+  CudaStream get() const { return {stream_.get()}; }
   void wait() const;  // until everything queued on it is done
 
  private:
-  Device device_;
-  CudaStream stream_;
+  DeviceResource stream_;
 };
 
 // A mark in a CUDA stream. A mark that was never recorded counts as reached, and so do all marks on the CPU.
@@ -152,17 +148,13 @@ class CudaEvent {
  public:
   CudaEvent() = default;
   explicit CudaEvent(Device device);  // throws DeviceError
-  CudaEvent(CudaEvent&& other) noexcept;
-  CudaEvent& operator=(CudaEvent&& other) noexcept;
-  ~CudaEvent();
 
   void record(CudaStream stream);           // after everything queued on it; replaces the earlier mark
   void make_wait(CudaStream stream) const;  // work queued on it from now on runs after the mark
   void wait() const;                        // blocks the calling thread
 
  private:
-  Device device_;
-  void* event_ = nullptr;
+  DeviceResource event_;
 };
 
 }  // namespace robocache

@@ -7,51 +7,43 @@
 namespace robocache {
 
 // Base of all errors this library throws; catch it to catch them all.
-class Error : public std::runtime_error {
- public:
+struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 // An argument has the right type but a value that cannot be used (Python: also a ValueError).
-class ArgumentError : public Error {
- public:
+struct ArgumentError : Error {
   using Error::Error;
 };
 
 // An argument has the wrong type or dtype (Python: also a TypeError).
-class ArgumentTypeError : public Error {
- public:
+struct ArgumentTypeError : Error {
   using Error::Error;
 };
 
 // A file is missing, damaged or cannot be written. The message begins with its path and, if there is one, the byte
 // offset or row (Python: also an OSError).
-class FileError : public Error {
- public:
+struct FileError : Error {
   using Error::Error;
 };
 
 // An encoded frame is damaged, is no frame, or has another codec or shape than expected (Python: also a ValueError).
-class FrameError : public Error {
- public:
+struct FrameError : Error {
   using Error::Error;
 };
 
 // A live stream is too far behind for the batch, or has forgotten rows that the batch needs (Python: also a RuntimeError).
-class StaleError : public Error {
- public:
+struct StaleError : Error {
   using Error::Error;
 };
 
 // The device or its driver refused: no such device, out of memory, a failed launch (Python: also a RuntimeError).
-class DeviceError : public Error {
- public:
+struct DeviceError : Error {
   using Error::Error;
 };
 
 // There is not enough memory on a device, or not enough pinned or shared memory on the host.
-class OutOfMemory : public DeviceError {
- public:
+struct OutOfMemory : DeviceError {
   using DeviceError::DeviceError;
 };
 

@@ -150,9 +150,9 @@ class ThreadPool {
     }
   }
 
-  // The ranges of the job that thread `thread` takes: those of its own part, then some of the others' parts.
+  // The ranges of the job that one thread takes: those of its own part, then some of the others' parts.
   struct Share final : Ranges {
-    Share(ThreadPool& of, size_t thread) : pool(of), first_part(thread) {}
+    Share(ThreadPool& its_pool, size_t thread) : pool(its_pool), first_part(thread) {}
 
     bool next(int64_t& begin, int64_t& end) override {
       const Job& job = pool.job_;
@@ -188,7 +188,8 @@ class ThreadPool {
     } while (own.took_one);
   }
 
-  // Calls often follow each other within microseconds, and waking a thread can take longer than its share of the work.
+  // Polls for the next job before the thread sleeps: calls often follow each other within microseconds, and waking a thread can
+  // take longer than its share of the work.
   void await_briefly(uint64_t seen) const {
     const auto until = SteadyClock::now() + std::chrono::microseconds(50);
     while (posted_.load(std::memory_order_acquire) == seen && SteadyClock::now() < until) {
@@ -299,6 +300,17 @@ void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, in
   run_ranges(n, grain, true, [&](Ranges& ranges) {
     for (int64_t begin = 0, end = 0; ranges.next(begin, end);) body(begin, end);
   });
+}
+
+int64_t parallel_first(int64_t n, int64_t grain, const std::function<bool(int64_t)>& is) {
+  std::atomic<int64_t> first = n;
+  parallel_for(n, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < std::min(end, first.load()); ++i) {
+      if (!is(i)) continue;
+      for (int64_t known = first; i < known && !first.compare_exchange_weak(known, i);) continue;
+    }
+  });
+  return first;
 }
 
 }  // namespace robocache

@@ -23,7 +23,11 @@ void set_num_threads(int64_t n);
 // starts its own threads.
 void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body);
 
-// Does the same for work that begins a range before the previous one is finished. Calls body(ranges) on each thread.
+// Returns the least i below n for which is(i) is true, or n if there is none. Calls `is` as parallel_for does, though not for
+// every i above the result.
+int64_t parallel_first(int64_t n, int64_t grain, const std::function<bool(int64_t i)>& is);
+
+// Does the same as parallel_for for work that begins a range before the previous one is finished. Calls body(ranges) on each thread.
 // The body takes ranges until none is left and returns when they are all done. If it throws, it is called again.
 // Ranges do not begin in order: each thread begins at its own part of [0, n), the same in every call, and then takes
 // what others have left. A range may not wait for another one.

@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,7 +19,6 @@
 #include "robocache/cache/wraps.hpp"
 #include "robocache/cache/writer.hpp"
 #include "robocache/ffi/arguments.hpp"
-#include "robocache/ffi/dataset_handle.hpp"
 #include "robocache/ffi/ffi.hpp"
 #include "robocache/sample/split.hpp"
 
@@ -34,16 +36,6 @@ Writer& writer_of(const Args& args) { return *args.object<WriterHandle>(0, "writ
 
 const Dataset& dataset_of(const Args& args) { return *args.object<DatasetHandle>(0, "dataset").dataset; }
 
-json frames_json(const Stream& stream) {
-  if (!stream.frames) return nullptr;
-  const FrameFormat& frames = *stream.frames;
-  return {{"codec", std::string(name_of(frames.codec))},
-          {"color_space", std::string(name_of(frames.color_space))},
-          {"unit_m", frames.unit_m ? json(*frames.unit_m) : json()},
-          {"intrinsics", frames.intrinsics},
-          {"resized", frames.resized_json.empty() ? json() : json::parse(frames.resized_json)}};
-}
-
 struct ScanHandle {
   static constexpr const char* kTypeKey = "robocache.ValueScan";
   // Allocated once, since the scan keeps addresses of these members.
@@ -57,25 +49,11 @@ struct ScanHandle {
   std::unique_ptr<Owned> owned;
 };
 
-template <class T>
-std::vector<T> numbers_of(const TensorView& tensor) {
-  const auto* begin = static_cast<const T*>(tensor.data);
-  return {begin, begin + tensor.numel()};
+// Returns the cells of a row of a float64 table.
+template <class... Numbers>
+std::array<double, sizeof...(Numbers)> cells(Numbers... numbers) {
+  return {static_cast<double>(numbers)...};
 }
-
-// Returns float64 [rows.size(), N]: cells(row) for each row.
-template <class Rows, class Cells>
-OwnedTensor table(const Rows& rows, const Cells& cells) {
-  constexpr auto kWidth = static_cast<int64_t>(std::tuple_size_v<decltype(cells(rows[0]))>);
-  OwnedTensor cells_of_rows = OwnedTensor::allocate(DType::kFloat64, {}, {static_cast<int64_t>(rows.size()), kWidth});
-  auto* to = static_cast<double*>(cells_of_rows.view().data);
-  for (const auto& row : rows) {
-    for (const double cell : cells(row)) *to++ = cell;
-  }
-  return cells_of_rows;
-}
-
-int64_t address(const void* memory) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(memory)); }
 
 }  // namespace
 
@@ -119,13 +97,10 @@ ROBOCACHE_FFI(writer_append_ragged, args, result) {
 // (writer, stream, times, codec, color_space, dtype, shape as a JSON list, uint8 [bytes], int64 [n + 1] or [0])
 ROBOCACHE_FFI(writer_append_frames, args, result) {
   const auto shape = json::parse(args.string(6, "shape")).get<std::vector<int64_t>>();
-  const TensorView bytes = args.tensor(7, "data");
-  const TensorView offsets = args.tensor(8, "offsets");
   writer_of(args).append_frames(
       args.string(1, "stream"), args.tensor(2, "times"), value_of<Codec>(args.string(3, "codec"), "codec"),
       value_of<ColorSpace>(args.string(4, "color_space"), "color_space"), dtype_from_name(args.string(5, "dtype")),
-      shape, {static_cast<const uint8_t*>(bytes.data), static_cast<size_t>(bytes.numel())},
-      {static_cast<const int64_t*>(offsets.data), static_cast<size_t>(offsets.numel())});
+      shape, numbers<uint8_t>(args, 7, "data"), numbers<int64_t>(args, 8, "offsets"));
 }
 
 // (writer, metadata as JSON, or None)
@@ -160,12 +135,9 @@ ROBOCACHE_FFI(dataset_verify, args, result) {
 ROBOCACHE_FFI(dataset_statistics, args, result) {
   const Dataset& dataset = dataset_of(args);
   const int64_t stream = args.integer(1, "stream");
-  const auto quantiles = numbers_of<double>(args.tensor(3, "quantiles"));
-  auto stats = cache::selection_statistics(dataset, stream, numbers_of<int64_t>(args.tensor(2, "episodes")), quantiles);
-  auto owned = std::make_shared<std::vector<double>>(*stats);
-  const int64_t features = dataset.streams()[static_cast<size_t>(stream)].features;
-  const auto rows = static_cast<int64_t>(5 + quantiles.size());
-  result.set(OwnedTensor::share(TensorView::contiguous(owned->data(), DType::kFloat64, {rows, features}), owned));
+  const auto quantiles = numbers<double>(args, 3, "quantiles");
+  const auto table = cache::selection_statistics(dataset, stream, numbers<int64_t>(args, 2, "episodes"), quantiles);
+  result.set(new_array<double>(*table, {5 + std::ssize(quantiles), dataset.stream(stream).features}));
 }
 
 ROBOCACHE_FFI(dataset_index_of, args, result) { result.set(dataset_of(args).index_of(args.string(1, "stream"))); }
@@ -175,22 +147,13 @@ ROBOCACHE_FFI(dataset_describe, args, result) {
   const Dataset& dataset = dataset_of(args);
   json streams = json::array();
   for (const Stream& stream : dataset.streams()) {
-    streams.push_back({{"name", stream.name},
-                       {"dtype", std::string(dtype_name(stream.dtype))},
-                       {"shape", stream.shape},
-                       {"rows", stream.rows},
-                       {"rate_hz", stream.rate_hz},
-                       {"clock", std::string(name_of(stream.clock))},
-                       {"names", stream.names},
-                       {"frames", frames_json(stream)},
-                       {"ragged", stream.ragged ? json(std::string(name_of(*stream.ragged))) : json()},
-                       {"attributes", json::parse(stream.attributes_json)},
-                       {"findings", json::parse(dataset.findings_json(static_cast<int64_t>(streams.size())))},
-                       {"time_ns", address(stream.time_ns)},
-                       {"values", address(stream.values)},
-                       {"blob_offsets", address(stream.blob_offsets)},
-                       {"row_offsets", address(stream.row_offsets.data())},
-                       {"stats", address(stream.stats.mean.data())}});
+    json& described = streams.emplace_back(json::parse(cache::stream_text(stream)));
+    described["rate_hz"] = stream.rate_hz;
+    described["time_ns"] = address(stream.time_ns);
+    described["values"] = address(stream.values);
+    described["blob_offsets"] = address(stream.blob_offsets);
+    described["row_offsets"] = address(stream.row_offsets.data());
+    described["stats"] = address(stream.stats.mean.data());
   }
   const json description = {{"episodes", dataset.num_episodes()},
                             {"episode_columns", json::parse(dataset.episode_columns_json())},
@@ -216,10 +179,10 @@ ROBOCACHE_FFI(scan_open, args, result) {
   auto owned = std::make_unique<ScanHandle::Owned>();
   owned->dataset = args.object<DatasetHandle>(0, "dataset").dataset;
   const int64_t index = args.integer(1, "stream");
-  const Stream& stream = owned->dataset->streams()[static_cast<size_t>(index)];
+  const Stream& stream = owned->dataset->stream(index);
   owned->stats = cache::stream_statistics(*owned->dataset, index);
-  if (!args.is_none(2)) owned->limits = numbers_of<double>(args.tensor(2, "limits"));
-  owned->quaternions = numbers_of<int64_t>(args.tensor(3, "quaternions"));
+  std::ranges::copy(numbers<double>(args, 2, "limits"), std::back_inserter(owned->limits));
+  std::ranges::copy(numbers<int64_t>(args, 3, "quaternions"), std::back_inserter(owned->quaternions));
   const std::span<const double> limits = owned->limits;
   owned->scan.emplace(
       stream.values, stream.dtype, stream.rows, stream.features, stream.row_offsets,
@@ -239,30 +202,25 @@ ROBOCACHE_FFI(scan_found, args, result) {
   const cache::ValueScan& scan = *args.object<ScanHandle>(0, "scan").owned->scan;
   using cache::kScanQuantiles;
   Arrays found;
-  found.arrays.push_back(table(scan.columns(), [](const cache::ColumnScan& column) {
-    std::array<double, 6 + 2 * kScanQuantiles> cells{
-        static_cast<double>(column.count), column.sum, column.squares, column.least, column.greatest,
-        static_cast<double>(column.still)};
+  found.arrays.push_back(new_table(scan.columns(), [](const cache::ColumnScan& column) {
+    std::array<double, 6 + 2 * kScanQuantiles> row{};
+    std::ranges::copy(cells(column.count, column.sum, column.squares, column.least, column.greatest, column.still),
+                      row.begin());
     for (size_t q = 0; q < kScanQuantiles; ++q) {
-      cells[6 + q] = static_cast<double>(column.below[q]);
-      cells[6 + kScanQuantiles + q] = static_cast<double>(column.below[q] + column.at[q]);
+      row[6 + q] = static_cast<double>(column.below[q]);
+      row[6 + kScanQuantiles + q] = static_cast<double>(column.below[q] + column.at[q]);
     }
-    return cells;
+    return row;
   }));
-  found.arrays.push_back(table(scan.runs(), [](const cache::StuckRun& run) {
-    return std::array{static_cast<double>(run.feature), static_cast<double>(run.begin), static_cast<double>(run.end)};
+  found.arrays.push_back(
+      new_table(scan.runs(), [](const cache::StuckRun& run) { return cells(run.feature, run.begin, run.end); }));
+  found.arrays.push_back(new_table(
+      scan.jumps(), [](const cache::Jump& jump) { return cells(jump.feature, jump.row, jump.kind, jump.step); }));
+  found.arrays.push_back(new_table(scan.not_finite(), [](const cache::NotFinite& part) {
+    return cells(part.feature, part.episode, part.is_nan, part.count, part.first_row);
   }));
-  found.arrays.push_back(table(scan.jumps(), [](const cache::Jump& jump) {
-    return std::array{static_cast<double>(jump.feature), static_cast<double>(jump.row), static_cast<double>(jump.kind),
-                      jump.step};
-  }));
-  found.arrays.push_back(table(scan.not_finite(), [](const cache::NotFinite& one) {
-    return std::array{static_cast<double>(one.feature), static_cast<double>(one.episode), one.is_nan ? 1.0 : 0.0,
-                      static_cast<double>(one.count), static_cast<double>(one.first_row)};
-  }));
-  found.arrays.push_back(table(scan.beyond(), [](const cache::Beyond& one) {
-    return std::array{static_cast<double>(one.feature), static_cast<double>(one.kind), static_cast<double>(one.count),
-                      static_cast<double>(one.first_row), one.worst};
+  found.arrays.push_back(new_table(scan.beyond(), [](const cache::Beyond& part) {
+    return cells(part.feature, part.kind, part.count, part.first_row, part.worst);
   }));
   result.set_object(std::move(found));
 }
@@ -270,18 +228,12 @@ ROBOCACHE_FFI(scan_found, args, result) {
 // (dataset, stream's index) -> float64 rows: feature, count, episode, row, from, to, turn
 ROBOCACHE_FFI(find_wraps, args, result) {
   const Dataset& dataset = dataset_of(args);
-  const Stream& stream = dataset.streams()[static_cast<size_t>(args.integer(1, "stream"))];
+  const Stream& stream = dataset.stream(args.integer(1, "stream"));
   std::vector<int64_t> episodes(static_cast<size_t>(dataset.num_episodes()));
   std::iota(episodes.begin(), episodes.end(), 0);
   Arrays found;
-  found.arrays.push_back(table(cache::find_wraps(stream, episodes, stream.rows), [](const cache::Wraps& wraps) {
-    return std::array{static_cast<double>(wraps.feature),
-                      static_cast<double>(wraps.count),
-                      static_cast<double>(wraps.episode),
-                      static_cast<double>(wraps.row),
-                      wraps.from,
-                      wraps.to,
-                      wraps.turn};
+  found.arrays.push_back(new_table(cache::find_wraps(stream, episodes, stream.rows), [](const cache::Wraps& wraps) {
+    return cells(wraps.feature, wraps.count, wraps.episode, wraps.row, wraps.from, wraps.to, wraps.turn);
   }));
   result.set_object(std::move(found));
 }
@@ -289,36 +241,29 @@ ROBOCACHE_FFI(find_wraps, args, result) {
 // (dataset, stream's index, float64 [n] edges of a histogram) -> Arrays of float64, which doctor/streams.py reads: one row on
 // the whole clock, a row an episode, a row a part of the picture, the histogram, the rows after long gaps
 ROBOCACHE_FFI(scan_clock, args, result) {
-  const Stream& stream = dataset_of(args).streams()[static_cast<size_t>(args.integer(1, "stream"))];
-  const auto edges = numbers_of<double>(args.tensor(2, "edges"));
+  const Stream& stream = dataset_of(args).stream(args.integer(1, "stream"));
+  const auto edges = numbers<double>(args, 2, "edges");
   const cache::ClockScan scan = cache::scan_clock(stream.time_ns, stream.row_offsets, stream.findings.period_ns, edges);
-  const auto one = [](int64_t number) { return std::array{static_cast<double>(number)}; };
+  const auto cell = [](int64_t number) { return cells(number); };
   Arrays found;
-  found.arrays.push_back(table(std::vector<cache::ClockScan>{scan}, [](const cache::ClockScan& clock) {
-    return std::array{static_cast<double>(clock.moving),        clock.lost_ns,
-                      static_cast<double>(clock.zeros),         static_cast<double>(clock.first_zero_row),
-                      static_cast<double>(clock.bursts),        static_cast<double>(clock.burst_periods),
-                      static_cast<double>(clock.longest_burst), static_cast<double>(clock.longest_burst_row)};
+  found.arrays.push_back(new_table(std::span(&scan, 1), [](const cache::ClockScan& clock) {
+    return cells(clock.moving, clock.lost_ns, clock.zeros, clock.first_zero_row, clock.bursts, clock.burst_periods,
+                 clock.longest_burst, clock.longest_burst_row);
   }));
-  found.arrays.push_back(table(scan.episodes, [](const cache::EpisodePeriods& episode) {
-    return std::array{static_cast<double>(episode.regular), episode.regular_ns};
+  found.arrays.push_back(new_table(
+      scan.episodes, [](const cache::EpisodePeriods& episode) { return cells(episode.regular, episode.regular_ns); }));
+  found.arrays.push_back(new_table(scan.parts, [](const cache::PicturePart& part) {
+    return cells(part.count, part.least_ns, part.greatest_ns, part.sum_ns);
   }));
-  found.arrays.push_back(table(scan.parts, [](const cache::PicturePart& part) {
-    return std::array{static_cast<double>(part.count), part.least_ns, part.greatest_ns, part.sum_ns};
-  }));
-  found.arrays.push_back(table(scan.histogram, one));
-  found.arrays.push_back(table(scan.long_gap_rows, one));
+  found.arrays.push_back(new_table(scan.histogram, cell));
+  found.arrays.push_back(new_table(scan.long_gap_rows, cell));
   result.set_object(std::move(found));
 }
 
 // (n, int64 counts, seed) -> int64 [n]: the part of each item
 ROBOCACHE_FFI(split, args, result) {
-  const TensorView counts = args.tensor(1, "shares");
-  const auto part = std::make_shared<std::vector<int64_t>>(
-      split(args.integer(0, "n"), {static_cast<const int64_t*>(counts.data), static_cast<size_t>(counts.numel())},
-            static_cast<uint64_t>(args.integer(2, "seed"))));
-  const auto n = static_cast<int64_t>(part->size());
-  result.set(OwnedTensor::share(TensorView::contiguous(part->data(), DType::kInt64, {n}), part));
+  result.set(new_array(split(args.integer(0, "n"), numbers<int64_t>(args, 1, "shares"),
+                             static_cast<uint64_t>(args.integer(2, "seed")))));
 }
 
 ROBOCACHE_FFI(dataset_provenance, args, result) { result.set(std::string_view(dataset_of(args).provenance_json())); }

@@ -1,7 +1,6 @@
-#include <cstring>
-
 #include "robocache/core/backend.hpp"
 #include "robocache/core/thread_pool.hpp"
+#include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/ffi.hpp"
 
 namespace robocache::ffi {
@@ -27,9 +26,7 @@ ROBOCACHE_FFI(tensor_over, args, result) {
   result.set(OwnedTensor::share(view, args.owner(0)));
 }
 
-ROBOCACHE_FFI(tensor_address, args, result) {
-  result.set(static_cast<int64_t>(reinterpret_cast<intptr_t>(args.tensor(0, "tensor").data)));
-}
+ROBOCACHE_FFI(tensor_address, args, result) { result.set(address(args.tensor(0, "tensor").data)); }
 
 // (tensor): waits for the work that is queued on the current stream of its device.
 ROBOCACHE_FFI(synchronize, args, result) {

@@ -12,6 +12,8 @@
 #include "robocache/ffi/ffi.hpp"
 #include "robocache/image/decode_jpeg.hpp"
 #include "robocache/image/frames.hpp"
+#include "robocache/image/image_batch.hpp"
+#include "robocache/image/options.hpp"
 #include "robocache/image/resident_jpegs.hpp"
 
 namespace robocache::ffi {
@@ -147,8 +149,28 @@ ROBOCACHE_FFI(decode_resident_jpegs, args, result) {
   }
   const Workspace workspace(frames.workspace_bytes(count), device);
   frames.decode(static_cast<const int64_t*>(rows.data), count, static_cast<uint8_t*>(out.data),
-                static_cast<int32_t*>(status.data), workspace.view ? workspace.view->data : nullptr,
-                current_stream(device));
+                static_cast<int32_t*>(status.data), workspace.data(), current_stream(device));
+}
+
+// (options as JSON)
+ROBOCACHE_FFI(check_image_options, args, result) { image_options_from_json(args.string(0, "options")); }
+
+// (frames, rows or None, options as JSON, seed, epoch, sample, unit_m or None, out or None) -> the batch, if out is None
+ROBOCACHE_FFI(image_batch, args, result) {
+  const TensorView frames = args.tensor(0, "frames");
+  const ImageBatch batch(frames, optional_tensor(args, 1, "rows"), image_options_from_json(args.string(2, "options")),
+                         optional_real(args, 6, "unit_m"));
+  const ImageDraw draw{.seed = static_cast<uint64_t>(args.integer(3, "seed")),
+                       .epoch = static_cast<uint64_t>(args.integer(4, "epoch")),
+                       .sample = args.integer(5, "sample")};
+  const Workspace workspace(batch.workspace_bytes(), frames.device);
+  if (const auto out = optional_tensor(args, 7, "out")) {
+    batch.run(draw, *out, workspace.data(), current_stream(frames.device));
+  } else {
+    OwnedTensor transformed = OwnedTensor::allocate(batch.output());
+    batch.run(draw, transformed.view(), workspace.data(), current_stream(frames.device));
+    result.set(std::move(transformed));
+  }
 }
 
 }  // namespace robocache::ffi

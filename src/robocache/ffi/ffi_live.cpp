@@ -114,24 +114,23 @@ ROBOCACHE_FFI(ring_take, args, result) {
   RingRows rows;
   const int64_t first = ring.take(args.integer(1, "from"), args.integer(2, "most"), args.boolean(3, "all"), rows);
   Arrays arrays;
-  const auto add = [&](DType dtype, int64_t count) {
-    arrays.arrays.emplace_back(OwnedTensor::allocate(dtype, {}, {count}));
-    return static_cast<char*>(arrays.arrays.back()->view().data);
+  const auto add = [&]<class T>(const T* from, int64_t count) {
+    arrays.arrays.emplace_back(new_array(std::span(from, static_cast<size_t>(count)), {count}));
   };
-  const auto add_copy = [&](DType dtype, int64_t count, const void* from) {
-    std::copy_n(static_cast<const char*>(from), count * dtype_size(dtype), add(dtype, count));
-  };
-  add_copy(DType::kInt64, 1, &first);
-  add_copy(DType::kInt64, rows.rows, rows.time_ns.data());
-  add_copy(DType::kInt64, rows.rows, rows.arrival_ns.data());
+  add(&first, 1);
+  add(rows.time_ns.data(), rows.rows);
+  add(rows.arrival_ns.data(), rows.rows);
   if (!ring.options().codec) {
-    add_copy(DType::kUInt8, rows.rows * ring.row_bytes(), rows.values.data());
+    add(rows.values.data(), rows.rows * ring.row_bytes());
   } else {
-    std::vector<int64_t> offsets(static_cast<size_t>(rows.rows) + 1);
-    for (size_t i = 0; i + 1 < offsets.size(); ++i) offsets[i + 1] = offsets[i] + std::ssize(rows.frames[i].bytes());
-    char* to = add(DType::kUInt8, offsets.back());
+    std::vector<int64_t> offsets{0};
+    for (const RingFrame& frame : std::span(rows.frames).first(static_cast<size_t>(rows.rows))) {
+      offsets.push_back(offsets.back() + std::ssize(frame.bytes()));
+    }
+    OwnedTensor& files = *arrays.arrays.emplace_back(OwnedTensor::allocate(DType::kUInt8, {}, {offsets.back()}));
+    auto* to = static_cast<uint8_t*>(files.view().data);
     for (size_t i = 0; i + 1 < offsets.size(); ++i) to = std::ranges::copy(rows.frames[i].bytes(), to).out;
-    add_copy(DType::kInt64, std::ssize(offsets), offsets.data());
+    add(offsets.data(), std::ssize(offsets));
   }
   result.set_object(std::move(arrays));
 }
@@ -176,8 +175,8 @@ ROBOCACHE_FFI(topic_latencies_ns, args, result) {
 
 // (topic) -> JSON of the addresses of Topic::sink and of the topic, for a transport's C library
 ROBOCACHE_FFI(topic_sink, args, result) {
-  const auto address = [](auto pointer) { return reinterpret_cast<uintptr_t>(pointer); };
-  result.set(std::string_view(nlohmann::json{address(Topic::sink()), address(&topic_of(args))}.dump()));
+  const auto sink = reinterpret_cast<intptr_t>(Topic::sink());
+  result.set(std::string_view(nlohmann::json{sink, address(&topic_of(args))}.dump()));
 }
 
 // (JSON of a spec, device; then for each ring its key and the ring, for each output its key and None) -> aligner
@@ -247,33 +246,22 @@ ROBOCACHE_FFI(chunks_open, args, result) {
 
 // (chunks, int64 [T] stamps, float64 [T, D] actions)
 ROBOCACHE_FFI(chunks_put, args, result) {
-  const TensorView time_ns = args.tensor(1, "time_ns");
-  const TensorView actions = args.tensor(2, "actions");
-  chunks_of(args).put({static_cast<const int64_t*>(time_ns.data), static_cast<size_t>(time_ns.numel())},
-                      {static_cast<const double*>(actions.data), static_cast<size_t>(actions.numel())});
+  chunks_of(args).put(numbers<int64_t>(args, 1, "time_ns"), numbers<double>(args, 2, "actions"));
   result.set(int64_t{0});
 }
 
 // (chunks, time_ns) -> the action, float64 [D]; nothing if no chunk has one
 ROBOCACHE_FFI(chunks_at, args, result) {
   std::vector<double> action;
-  if (!chunks_of(args).at(args.integer(1, "time_ns"), action)) return;
-  OwnedTensor tensor = OwnedTensor::allocate(DType::kFloat64, {}, {std::ssize(action)});
-  std::ranges::copy(action, static_cast<double*>(tensor.view().data));
-  result.set(std::move(tensor));
+  if (chunks_of(args).at(args.integer(1, "time_ns"), action)) result.set(new_array(action));
 }
 
 // (chunks, time_ns) -> Arrays of the rest of the newest chunk: int64 [n] stamps, float64 [n * D] actions
 ROBOCACHE_FFI(chunks_leftover, args, result) {
   const Chunks::Rest rest = chunks_of(args).leftover(args.integer(1, "time_ns"));
   Arrays arrays;
-  const auto add = [&](DType dtype, const auto& numbers) {
-    arrays.arrays.emplace_back(OwnedTensor::allocate(dtype, {}, {std::ssize(numbers)}));
-    std::ranges::copy(numbers,
-                      static_cast<std::remove_cvref_t<decltype(numbers[0])>*>(arrays.arrays.back()->view().data));
-  };
-  add(DType::kInt64, rest.time_ns);
-  add(DType::kFloat64, rest.actions);
+  arrays.arrays.emplace_back(new_array(rest.time_ns));
+  arrays.arrays.emplace_back(new_array(rest.actions));
   result.set_object(std::move(arrays));
 }
 

@@ -10,11 +10,10 @@
 
 #include "robocache/batch/feed.hpp"
 #include "robocache/batch/loader.hpp"
+#include "robocache/batch/normalisation.hpp"
 #include "robocache/batch/window_statistics.hpp"
 #include "robocache/ffi/arguments.hpp"
-#include "robocache/ffi/dataset_handle.hpp"
 #include "robocache/ffi/ffi.hpp"
-#include "robocache/ffi/normalisation.hpp"
 
 namespace robocache::ffi {
 namespace {
@@ -24,7 +23,7 @@ std::shared_ptr<const TensorSet> tensors_of(const Loader& loader, int64_t sample
   std::vector<TensorView> views;
   std::vector<int64_t> offsets;
   for (BatchArray array : loader.arrays()) {
-    offsets.push_back(std::exchange(array.offset, 0));
+    offsets.push_back(std::exchange(array.offset, 0));  // the view needs no memory yet
     views.push_back(loader.view(array, samples, nullptr));
   }
   return std::make_shared<const TensorSet>(views, offsets);
@@ -57,16 +56,23 @@ struct WeightsHandle {
   const WeightChange* change;
 };
 
+const Loader& loader_of(const Args& args) { return *args.object<LoaderHandle>(0, "loader").loader; }
+
 const WeightChange* weights_from(const Args& args, int i) {
   return args.is_none(i) ? nullptr : args.object<WeightsHandle>(i, "weights").change;
 }
 
-// Returns the numbers of a dense array that Python made for the call.
-template <class T>
-std::vector<T> numbers(const Args& args, int i, const char* name) {
-  const TensorView array = args.tensor(i, name);
-  const T* const first = static_cast<const T*>(array.data);
-  return {first, first + array.numel()};
+// Reads arguments i and i + 1: the fields' names with commas between them, and a dense float64 [fields, features].
+NormStats norm_stats(const Args& args, int i) {
+  std::string_view names = args.string(i, "norm_stats");
+  const TensorView table = args.tensor(i + 1, "norm_stats");
+  const auto* numbers = static_cast<const double*>(table.data);
+  NormStats stats;
+  for (int64_t row = 0; row < table.shape[0]; ++row, numbers += table.shape[1]) {
+    stats.set(names.substr(0, names.find(',')), {numbers, numbers + table.shape[1]});
+    names.remove_prefix(std::min(names.size(), names.find(',') + 1));
+  }
+  return stats;
 }
 
 // Returns a function that allocates batches in the framework of the call.
@@ -78,12 +84,9 @@ auto allocator(const Loader& loader) {
   };
 }
 
-// Returns the ranges of an int64 array [ranges, 3].
-std::vector<AnchorRange> ranges_from(const Args& args, int i, const char* name) {
-  const TensorView array = args.tensor(i, name);
-  const auto* const first = static_cast<const AnchorRange*>(array.data);
-  static_assert(sizeof(AnchorRange) == 3 * sizeof(int64_t));
-  return {first, first + array.numel() / 3};
+template <class T>
+std::vector<T> copied(std::span<const T> numbers) {
+  return {numbers.begin(), numbers.end()};
 }
 
 // Reads the number of sources from argument `at`, then 9 arguments for each source:
@@ -95,28 +98,26 @@ std::vector<SourceRequest> sources_from(const Args& args, int& at) {
   std::vector<SourceRequest> sources(static_cast<size_t>(args.integer(at++, "sources")));
   for (SourceRequest& source : sources) {
     source.dataset = args.object<DatasetHandle>(at++, "dataset").dataset;
-    if (!args.is_none(at)) source.episodes = numbers<int64_t>(args, at, "episodes");
-    if (!args.is_none(at + 1)) source.filter.keep = ranges_from(args, at + 1, "anchors.keep");
+    if (!args.is_none(at)) source.episodes = copied(numbers<int64_t>(args, at, "episodes"));
+    if (!args.is_none(at + 1)) source.filter.keep = copied(numbers<AnchorRange>(args, at + 1, "anchors.keep"));
     source.filter.keep_rows = args.boolean(at + 2, "anchors.keep");
-    if (!args.is_none(at + 3)) source.filter.drop = ranges_from(args, at + 3, "anchors.drop");
+    source.filter.drop = copied(numbers<AnchorRange>(args, at + 3, "anchors.drop"));
     source.filter.drop_rows = args.boolean(at + 4, "anchors.drop");
     if (!args.is_none(at + 5)) {
       source.filter.where = [where = args.function(at + 5, "anchors.where")](std::span<const int64_t> episodes,
                                                                              std::span<const int64_t> times,
                                                                              std::span<uint8_t> stays) {
-        const auto address = [](const void* memory) { return reinterpret_cast<int64_t>(memory); };
         where(std::array{std::ssize(times), address(episodes.data()), address(times.data()), address(stays.data())});
       };
     }
     if (!args.is_none(at + 6)) {
       source.values = [values = args.function(at + 6, "weight_by")](
                           std::span<const int64_t> episodes, std::span<const int64_t> times, std::span<double> to) {
-        const auto address = [](const void* memory) { return reinterpret_cast<int64_t>(memory); };
         values(std::array{std::ssize(times), address(episodes.data()), address(times.data()), address(to.data())});
       };
     }
     source.balance = args.boolean(at + 7, "balance");
-    if (!args.is_none(at + 8)) source.tasks = numbers<int64_t>(args, at + 8, "tasks");
+    source.tasks = copied(numbers<int64_t>(args, at + 8, "tasks"));
     at += 9;
   }
   return sources;
@@ -125,10 +126,7 @@ std::vector<SourceRequest> sources_from(const Args& args, int& at) {
 }  // namespace
 
 // () -> JSON of the names and types of the options' fields
-ROBOCACHE_FFI(loader_fields, args, result) {
-  (void)args;
-  result.set(std::string_view(loader_fields_json()));
-}
+ROBOCACHE_FFI(loader_fields, args, result) { result.set(std::string_view(loader_fields_json())); }
 
 // (prefetch, reuse_buffers, JSON of the options, the sources as sources_from reads them; then for each key with given statistics:
 // the source or -1 for all, the key, which values they describe, the number of steps or 0 for all steps together, the names of
@@ -156,7 +154,7 @@ ROBOCACHE_FFI(loader_open, args, result) {
 
 // (loader) -> JSON: the arrays of its batches, its placements and counts
 ROBOCACHE_FFI(loader_describe, args, result) {
-  const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
+  const Loader& loader = loader_of(args);
   auto arrays = nlohmann::json::array();
   for (const BatchArray& array : loader.arrays()) {
     arrays.push_back({{"name", array.name},
@@ -223,10 +221,9 @@ ROBOCACHE_FFI(loader_gather, args, result) {
   const std::shared_ptr<void> memory = allocator(*loader)(loader->batch_bytes());
   const BatchPosition position{.seed = static_cast<uint64_t>(args.integer(3, "seed")),
                                .epoch = args.integer(4, "epoch")};
-  const auto draws = args.is_none(5) ? std::vector<int64_t>{} : numbers<int64_t>(args, 5, "draws");
-  *bad_gathered_frames +=
-      loader->gather(position, indices, draws, memory.get(), current_stream(loader->options().device));
-  result.set_object(BatchHandle{loader, memory, static_cast<int64_t>(indices.size())});
+  *bad_gathered_frames += loader->gather(position, indices, numbers<int64_t>(args, 5, "draws"), memory.get(),
+                                         current_stream(loader->options().device));
+  result.set_object(BatchHandle{loader, memory, std::ssize(indices)});
 }
 
 // (loader, the previous weights or None, seed, epoch, samples; then for each source its name and weight) -> the weights of the
@@ -247,36 +244,29 @@ ROBOCACHE_FFI(loader_change_weights, args, result) {
 // (loader, seed, epoch, samples, the sources' weights or None, int64 indices or None) -> int64 [samples, 4] on the CPU: the source,
 // episode, time and number of each sample of the batch at this position, or of these anchors
 ROBOCACHE_FFI(loader_anchors, args, result) {
-  const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
+  const Loader& loader = loader_of(args);
   const BatchPosition position{.seed = static_cast<uint64_t>(args.integer(1, "seed")),
                                .epoch = args.integer(2, "epoch"),
                                .samples = args.integer(3, "samples"),
                                .weights = weights_from(args, 4)};
-  const auto given = args.is_none(5) ? std::vector<int64_t>{} : numbers<int64_t>(args, 5, "indices");
-  const bool none = !args.is_none(5) && given.empty();
-  const auto found = none ? std::vector<SampleAnchor>{} : loader.anchors_at(position, given);
-  OwnedTensor table = OwnedTensor::allocate(DType::kInt64, Device{}, {std::ssize(found), 4});
-  auto* to = static_cast<int64_t*>(table.view().data);
-  for (const auto& [source, episode, time_ns, number] : found) {
-    for (const int64_t field : {source, episode, time_ns, number}) *to++ = field;
-  }
-  result.set(std::move(table));
+  const auto indices = numbers<int64_t>(args, 5, "indices");
+  const bool has_none = !args.is_none(5) && indices.empty();
+  const auto anchors = has_none ? std::vector<SampleAnchor>{} : loader.anchors_at(position, indices);
+  result.set(new_table(anchors, [](const SampleAnchor& anchor) {
+    return std::array{anchor.source, anchor.episode, anchor.time_ns, anchor.number};
+  }));
 }
 
 // (loader) -> int64 [episodes, 3] on the CPU: the source, index and number of anchors of each episode that has anchors
 ROBOCACHE_FFI(loader_episodes, args, result) {
-  const std::vector<AnchoredEpisode> found = args.object<LoaderHandle>(0, "loader").loader->episodes();
-  OwnedTensor table = OwnedTensor::allocate(DType::kInt64, Device{}, {std::ssize(found), 3});
-  auto* to = static_cast<int64_t*>(table.view().data);
-  for (const auto& [source, episode, anchors] : found) {
-    for (const int64_t field : {source, episode, anchors}) *to++ = field;
-  }
-  result.set(std::move(table));
+  result.set(new_table(loader_of(args).episodes(), [](const AnchoredEpisode& episode) {
+    return std::array{episode.source, episode.episode, episode.anchors};
+  }));
 }
 
 // (loader, source) -> JSON of the spec of its batches
 ROBOCACHE_FFI(loader_spec, args, result) {
-  const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
+  const Loader& loader = loader_of(args);
   result.set(std::string_view(spec_to_json(loader.spec(static_cast<size_t>(args.integer(1, "source"))))));
 }
 
@@ -284,28 +274,25 @@ ROBOCACHE_FFI(loader_spec, args, result) {
 // progress(anchors read, all anchors)) -> float64 [5 + quantiles, features of all such steps]: mean, std, min, max, the
 // quantiles, count
 ROBOCACHE_FFI(loader_statistics, args, result) {
-  const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
+  const Loader& loader = loader_of(args);
   const LoaderOptions& options = loader.options();
   const auto source = static_cast<size_t>(args.integer(1, "source"));
   const auto request = static_cast<size_t>(
       std::ranges::find(options.streams, args.string(2, "key"), &StreamRequest::stream) - options.streams.begin());
   const WindowStatistics asked{.per_step = args.boolean(3, "per_step"),
-                               .quantiles = numbers<double>(args, 4, "quantiles")};
-  const SourceRequest& from = options.sources[source];
-  const auto table = std::make_shared<std::vector<double>>(
-      *window_statistics(options, source, request, from.episodes_of_all_ranks(), asked,
-                         [&, show = args.function(5, "progress")](int64_t done, int64_t all) {
-                           check_signals();
-                           show(std::array{done, all});
-                         }));
+                               .quantiles = copied(numbers<double>(args, 4, "quantiles"))};
+  const auto table = window_statistics(options, source, request, options.sources[source].episodes_of_all_ranks(), asked,
+                                       [&, show = args.function(5, "progress")](int64_t done, int64_t all) {
+                                         check_signals();
+                                         show(std::array{done, all});
+                                       });
   const auto fields = static_cast<int64_t>(5 + asked.quantiles.size());
-  result.set(OwnedTensor::share(
-      TensorView::contiguous(table->data(), DType::kFloat64, {fields, std::ssize(*table) / fields}), table));
+  result.set(new_array<double>(*table, {fields, std::ssize(*table) / fields}));
 }
 
 // (loader, source, key) -> JSON of the values that its statistics describe
 ROBOCACHE_FFI(loader_values, args, result) {
-  const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
+  const Loader& loader = loader_of(args);
   const BatchSpec& spec = loader.spec(static_cast<size_t>(args.integer(1, "source")));
   const auto key = std::ranges::find(spec.keys, args.string(2, "key"), &KeySpec::key) - spec.keys.begin();
   result.set(std::string_view(values_to_json(spec, static_cast<size_t>(key))));
@@ -323,8 +310,24 @@ ROBOCACHE_FFI(loader_bad_frames, args, result) {
 }
 
 // (loader): throws if a sample is farther away than tolerance_s
-ROBOCACHE_FFI(loader_check_tolerance, args, result) {
-  args.object<LoaderHandle>(0, "loader").loader->check_tolerance();
+ROBOCACHE_FFI(loader_check_tolerance, args, result) { loader_of(args).check_tolerance(); }
+
+// (names of fields, float64 [fields, any], features, dtype of the values, mode, constant, min_spread, a name for errors)
+// -> float64 [4, features]: scale, shift, spread, centre. Features after the last affine stay as they are.
+ROBOCACHE_FFI(normalisation_affines, args, result) {
+  const NormStats stats = norm_stats(args, 0);
+  const int64_t features = args.integer(2, "features");
+  const Normalize normalize = normalize_from_name(args.string(4, "normalize"), "normalize");
+  refuse_infinite(stats, normalize, args.string(7, "name"));
+  std::vector<Affine> all = affines(stats, features, 1, dtype_from_name(args.string(3, "dtype")), normalize,
+                                    value_of<Constant>(args.string(5, "constant"), "constant"),
+                                    args.real(6, "min_spread"), args.string(7, "name"));
+  all.resize(static_cast<size_t>(features));
+  std::vector<double> table;
+  for (const auto part : {&Affine::scale, &Affine::shift, &Affine::spread, &Affine::centre}) {
+    for (const Affine& affine : all) table.push_back(affine.*part);
+  }
+  result.set(new_array<double>(table, {4, features}));
 }
 
 // (batch) -> its memory, uint8

@@ -9,6 +9,7 @@
 #include "robocache/actions/convert.hpp"
 #include "robocache/align/window_batch.hpp"
 #include "robocache/align/window_plan.hpp"
+#include "robocache/batch/key.hpp"
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/backend.hpp"
 #include "robocache/image/codec.hpp"
@@ -75,7 +76,6 @@ struct Aligner::Impl {
 
     // The conversions of a key read its window in scratch memory and write to out_offset and pad_offset.
     std::optional<ConvertActionsParams> conversion;
-    std::vector<ActionOp> ops;
     std::optional<size_t> base;  // the index of the base in `keys`
 
     bool is_settled(int64_t moment) const { return ring == nullptr || moment + last_offset_ns <= settled_ns; }
@@ -195,40 +195,22 @@ struct Aligner::Impl {
   // Does for one source, without flips, what batch/converted_key does for the Loader.
   void add_conversion(Key& key, const Rings& rings) {
     const KeySpec& key_spec = *key.spec;
-    if (!key_spec.rows)
+    if (!key_spec.rows) {
       refuse("spec: key '", key_spec.key, "' has conversions and no stream, which an Aligner does not support");
+    }
     const int64_t features = features_of(key_spec.rows->shape);
-    const ActionOps conversion_ops = action_ops(key_spec.convert->steps, features, "spec");
-    key.ops = conversion_ops.ops;
-    ConvertActionsParams& params = key.conversion.emplace();
-    params.ops = constants.put(key.ops);
-    params.op_count = static_cast<int32_t>(key.ops.size());
-    params.features = static_cast<int32_t>(features);
-    params.out_features = static_cast<int32_t>(conversion_ops.out_features);
-    params.by_feature = std::ranges::none_of(
-        key.ops, [](const ActionOp& op) { return is_of_poses(op.step) || op.step == ActionStep::kRotate; });
-    params.wide = key_spec.convert->dtype == DType::kFloat64;
-    params.out_dtype = key_spec.dtype;
-    params.steps = static_cast<int32_t>(key_spec.steps());
-    params.tolerance = key_spec.convert->tolerance;
-    const bool reads_before = key.ops[0].step == ActionStep::kStepDelta;  // the previous step, unconverted
+    const ActionOps ops = action_ops(key_spec.convert->steps, features, "spec");
+    ConvertActionsParams& params = key.conversion.emplace(
+        conversion_params(key_spec, features, ops, key_spec.convert->dtype, key_spec.convert->tolerance));
+    params.ops = constants.put(ops.ops);
+    const bool reads_before = ops.ops[0].step == ActionStep::kStepDelta;  // the previous step, unconverted
     params.out_offset = key.out_offset;
     params.out_pad_offset = key.pad_offset;
     params.x_offset = layout.add_scratch(key_spec.steps() * features * dtype_size(key.dtype));
     params.pad_offset = reads_before ? layout.add_scratch(key_spec.steps()) : key.pad_offset;
     params.age_offset = key.age_offset >= 0 ? key.age_offset : layout.add_scratch(key_spec.steps() * 8);
-
-    // The key's normalisation applies to the results.
-    params.clip = key_spec.rows->clip;
-    params.scale_per_step = std::ssize(key_spec.rows->affine) > params.out_features;
-    params.scale_rows = params.scale_per_step ? params.steps : kTileRows;
-    std::vector<Affine> affine;
-    for (int row = 0; row < (params.scale_per_step ? 1 : kTileRows); ++row) {
-      affine.insert(affine.end(), key_spec.rows->affine.begin(), key_spec.rows->affine.end());
-    }
-    const AffineTables scaled = affine_tables(affine, key.dtype, constants);
-    params.scale = scaled.scale;
-    params.shift = scaled.shift;
+    const RowsSpec* const rows = &*key_spec.rows;
+    put_affines({&rows, 1}, key.dtype, params, constants);
     if (key_spec.convert->base.empty()) return;
     key.base = keys.size();
     const Key& base = add_base(key_spec, rings);
@@ -347,32 +329,19 @@ struct Aligner::Impl {
     for (Key& key : keys) {
       const KeySpec& key_spec = *key.spec;
       key.planned = key.memory();
-      WindowStream& window = windows.streams.emplace_back();
       const bool is_raw = key.is_base || key.conversion;
       const int64_t features =
           key_spec.images ? 1 : features_of(is_raw && key_spec.rows ? key_spec.rows->shape : key_spec.shape);
-      window.out_features = features;
-      window.out_dtype = key_spec.images ? DType::kInt64 : key.dtype;
-      window.out_offset = key_spec.images  ? key.number_offset
-                          : key.conversion ? key.conversion->x_offset
-                                           : key.out_offset;
+      const int64_t out_offset = key_spec.images  ? key.number_offset
+                                 : key.conversion ? key.conversion->x_offset
+                                                  : key.out_offset;
+      WindowStream& window = windows.streams.emplace_back(
+          window_of(key_spec, features, key_spec.images ? DType::kInt64 : key.dtype, out_offset));
       window.pad_offset = key.conversion ? key.conversion->pad_offset : key.pad_offset;
       window.age_offset = key.conversion ? key.conversion->age_offset : key.age_offset;
+      if (key.is_base) window.delta_ns = key.offsets_ns;
       if (key.conversion) conversions.push_back(*key.conversion);
-      window.delta_rows = key_spec.offsets_rows;
-      if (window.counts_rows()) {
-        window.offset_ns = key_spec.offset_ns;
-      } else {
-        window.delta_ns = key.offsets_ns;
-      }
-      window.max_gap_ns = key_spec.max_gap_ns.value_or(-1);
-      window.tolerance_ns = key_spec.tolerance_ns.value_or(-1);
-      window.causal = key_spec.causal;
-      if (key.ring == nullptr) {
-        window.rows = {.clock = {}, .values = nullptr, .features = features, .dtype = window.out_dtype};
-        window.methods = {{0, features, InterpolationMethod::kPrevious}};
-        continue;
-      }
+      if (key.ring == nullptr) continue;
       window.rows = {.clock = {key.rows.time_ns.data(), key.episode.get()},
                      .values = key_spec.images ? static_cast<const void*>(key.numbers.data()) : key.rows.values.data(),
                      .features = key_spec.images ? 1 : features_of(key_spec.rows->shape),

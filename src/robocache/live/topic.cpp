@@ -12,8 +12,10 @@
 #include <utility>
 
 #include "robocache/core/arguments.hpp"
+#include "robocache/core/with_type.hpp"
 #include "robocache/image/codec.hpp"
 #include "robocache/image/frames.hpp"
+#include "robocache/interpolation/number.hpp"
 
 namespace robocache {
 namespace {
@@ -26,16 +28,17 @@ enum class Use : uint8_t {
   kNone,
   kSeconds,
   kNanoseconds,
-  kJoints,
-  kFrame,
   kHeight,
   kWidth,
   kStep,
   kIsBigendian,
+  kJoints,
+  kFrame,
   kEncoding,
   kFormat,
   kData,
 };
+constexpr size_t kNumberUses = 7;  // uses of a single number, including kNone
 
 }  // namespace
 
@@ -46,8 +49,9 @@ struct EnumNames<Kind> {
 
 template <>
 struct EnumNames<Use> {
-  static constexpr std::string_view names[] = {"",      "seconds", "nanoseconds",  "joints",   "frame",  "height",
-                                               "width", "step",    "is_bigendian", "encoding", "format", "data"};
+  static constexpr std::string_view names[] = {"",      "seconds",  "nanoseconds",  "height",
+                                               "width", "step",     "is_bigendian", "joints",
+                                               "frame", "encoding", "format",       "data"};
 };
 
 namespace {
@@ -147,30 +151,8 @@ class Walk {
 
   // Returns a number as float64: exactly, or the nearest float64 for integers of 64 bits.
   double load(const uint8_t* from, DType dtype) const {
-    switch (dtype) {
-      case DType::kBool:
-        return *from != 0;
-      case DType::kInt8:
-        return load<int8_t>(from);
-      case DType::kUInt8:
-        return *from;
-      case DType::kInt16:
-        return load<int16_t>(from);
-      case DType::kUInt16:
-        return load<uint16_t>(from);
-      case DType::kInt32:
-        return load<int32_t>(from);
-      case DType::kUInt32:
-        return load<uint32_t>(from);
-      case DType::kInt64:
-        return static_cast<double>(load<int64_t>(from));
-      case DType::kUInt64:
-        return static_cast<double>(load<uint64_t>(from));
-      case DType::kFloat32:
-        return load<float>(from);
-      default:
-        return load<double>(from);
-    }
+    if (dtype == DType::kBool) return *from != 0;
+    return with_type(dtype, [&]<class T>(T) { return to_work<double>(load<T>(from)); });
   }
 
   // Writes a number in another dtype, which must hold it.
@@ -184,30 +166,10 @@ class Walk {
   }
 
   static void store(double value, uint8_t* to, DType as) {
-    const auto put = [to](auto number) { std::memcpy(to, &number, sizeof(number)); };
-    switch (as) {
-      case DType::kBool:
-      case DType::kUInt8:
-        return put(static_cast<uint8_t>(value));
-      case DType::kInt8:
-        return put(static_cast<int8_t>(value));
-      case DType::kInt16:
-        return put(static_cast<int16_t>(value));
-      case DType::kUInt16:
-        return put(static_cast<uint16_t>(value));
-      case DType::kInt32:
-        return put(static_cast<int32_t>(value));
-      case DType::kUInt32:
-        return put(static_cast<uint32_t>(value));
-      case DType::kInt64:
-        return put(static_cast<int64_t>(value));
-      case DType::kUInt64:
-        return put(static_cast<uint64_t>(value));
-      case DType::kFloat32:
-        return put(static_cast<float>(value));
-      default:
-        return put(value);
-    }
+    with_type(as, [&]<class T>(T) {
+      const T number = from_work<T>(value);
+      std::memcpy(to, &number, sizeof(number));
+    });
   }
 
  private:
@@ -229,11 +191,11 @@ class Walk {
 
 // The parts of a message that describe its rows: its stamp, and the size and format of its image.
 struct Description {
-  std::optional<int64_t> seconds, nanoseconds;
-  int64_t height = 0, width = 0, step = 0;
-  bool is_bigendian = false;
+  std::array<std::optional<int64_t>, kNumberUses> numbers;
   std::string_view encoding, format;
   std::span<const uint8_t> data;
+
+  int64_t number(Use use) const { return numbers[static_cast<size_t>(use)].value_or(0); }
 };
 
 struct Row {
@@ -373,31 +335,10 @@ struct Topic::Plan {
     const int64_t count = field.count ? *field.count : walk.count(static_cast<size_t>(size));
     const auto numbers = walk.numbers(count, size);
     if (count == 0) return;
-    const auto whole = [&] { return static_cast<int64_t>(walk.load(numbers.data(), field.dtype)); };
-    switch (field.use) {
-      case Use::kSeconds:
-        description.seconds = whole();
-        break;
-      case Use::kNanoseconds:
-        description.nanoseconds = whole();
-        break;
-      case Use::kHeight:
-        description.height = whole();
-        break;
-      case Use::kWidth:
-        description.width = whole();
-        break;
-      case Use::kStep:
-        description.step = whole();
-        break;
-      case Use::kIsBigendian:
-        description.is_bigendian = whole() != 0;
-        break;
-      case Use::kData:
-        description.data = numbers;
-        break;
-      default:
-        break;
+    if (field.use == Use::kData) {
+      description.data = numbers;
+    } else if (const auto use = static_cast<size_t>(field.use); 0 < use && use < kNumberUses) {
+      description.numbers[use] = static_cast<int64_t>(walk.load(numbers.data(), field.dtype));
     }
     if (!field.absent.empty() && walk.load(numbers.data(), field.dtype) == -1) {
       missing.insert(missing.end(), field.absent.begin(), field.absent.end());
@@ -476,33 +417,36 @@ struct Topic::Plan {
       unfit("encoding: expected one of ", list_of(names), ", got '", description.encoding, "'");
     }
     const Encoding& encoding = found->second;
-    const FrameShape actual{description.height, description.width, std::ssize(encoding.kept), encoding.dtype};
+    const int64_t height = description.number(Use::kHeight);
+    const int64_t width = description.number(Use::kWidth);
+    const int64_t channels = std::ssize(encoding.kept);
+    const FrameShape actual{height, width, channels, encoding.dtype};
     if (actual != shape) {
       unfit("expected images of ", shape.describe(), ", got ", actual.describe(), " (", description.encoding, ")");
     }
     const int64_t size = dtype_size(encoding.dtype);
-    const int64_t used = description.width * encoding.channels * size;
+    const int64_t used = width * encoding.channels * size;
     const int64_t got = std::ssize(description.data);
     // If the pixels alone fill the data, rows have no padding, whatever the step says. The last row never needs
     // padding.
-    const int64_t step = got == description.height * used || description.height == 1 ? used : description.step;
-    if (description.height < 1 || used < 1 || step < used || got < (description.height - 1) * step + used) {
-      unfit("expected ", std::to_string(description.width), "x", std::to_string(description.height), " ",
-            description.encoding, " in rows of ", std::to_string(description.step), " bytes, got ", std::to_string(got),
-            " bytes");
+    const int64_t given_step = description.number(Use::kStep);
+    const int64_t step = got == height * used || height == 1 ? used : given_step;
+    if (height < 1 || used < 1 || step < used || got < (height - 1) * step + used) {
+      unfit("expected ", std::to_string(width), "x", std::to_string(height), " ", description.encoding, " in rows of ",
+            std::to_string(given_step), " bytes, got ", std::to_string(got), " bytes");
     }
     pixels.resize(static_cast<size_t>(shape.bytes()));
-    const bool is_swapped = description.is_bigendian != (std::endian::native == std::endian::big);
-    const int64_t channels = std::ssize(encoding.kept);
+    const bool is_bigendian = description.number(Use::kIsBigendian) != 0;
+    const bool is_swapped = is_bigendian != (std::endian::native == std::endian::big);
     uint8_t* out = pixels.data();
-    for (int64_t y = 0; y < description.height; ++y) {
+    for (int64_t y = 0; y < height; ++y) {
       const uint8_t* in = description.data.data() + y * step;
       if (channels == encoding.channels && std::ranges::is_sorted(encoding.kept) && (size == 1 || !is_swapped)) {
         std::memcpy(out, in, static_cast<size_t>(used));
         out += used;
         continue;
       }
-      for (int64_t x = 0; x < description.width; ++x, in += encoding.channels * size) {
+      for (int64_t x = 0; x < width; ++x, in += encoding.channels * size) {
         for (const int64_t kept : encoding.kept) {
           for (int64_t i = 0; i < size; ++i) *out++ = in[kept * size + (is_swapped ? size - 1 - i : i)];
         }
@@ -551,10 +495,12 @@ struct Topic::Plan {
   // nanoseconds: a ring refuses 0.
   std::optional<int64_t> stamp_ns() const {
     constexpr int64_t kSecond = 1'000'000'000;
-    if (!description.seconds || !description.nanoseconds) return std::nullopt;
-    const bool is_held = *description.seconds >= 0 && *description.seconds < 9'000'000'000 &&
-                         *description.nanoseconds > -kSecond && *description.nanoseconds <= kSecond;
-    return is_held ? *description.seconds * kSecond + *description.nanoseconds : 0;
+    const auto seconds = description.numbers[static_cast<size_t>(Use::kSeconds)];
+    const auto nanoseconds = description.numbers[static_cast<size_t>(Use::kNanoseconds)];
+    if (!seconds || !nanoseconds) return std::nullopt;
+    const bool is_held =
+        *seconds >= 0 && *seconds < 9'000'000'000 && *nanoseconds > -kSecond && *nanoseconds <= kSecond;
+    return is_held ? *seconds * kSecond + *nanoseconds : 0;
   }
 };
 
@@ -576,14 +522,6 @@ Topic::Topic(std::string_view plan, std::vector<std::shared_ptr<Ring>> rings)
 Topic::~Topic() = default;
 
 void Topic::take(std::span<const uint8_t> message, const Received& received) noexcept {
-  // A message may hold any bytes, so the reason keeps 500 of them, and only printable ASCII.
-  const auto refused = [this](const char* why) {
-    counts_[kRefused].fetch_add(1, std::memory_order_relaxed);
-    std::string text(why, strnlen(why, 500));
-    std::ranges::replace_if(text, [](char letter) { return letter < ' ' || letter > '~'; }, '?');
-    const std::lock_guard lock(refusal_mutex_);
-    refusal_ = std::move(text);
-  };
   counts_[kReceived].fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(takes_);
   try {
@@ -594,7 +532,12 @@ void Topic::take(std::span<const uint8_t> message, const Received& received) noe
     latencies_[static_cast<size_t>(taken % kLatencies)] = now_ns() - stamp_ns;
     counts_[kTaken].store(taken + 1, std::memory_order_release);
   } catch (const std::exception& error) {
-    refused(error.what());
+    counts_[kRefused].fetch_add(1, std::memory_order_relaxed);
+    // A message may hold any bytes, so the reason keeps 500 of them, and only printable ASCII.
+    std::string why(error.what(), strnlen(error.what(), 500));
+    std::ranges::replace_if(why, [](char letter) { return letter < ' ' || letter > '~'; }, '?');
+    const std::lock_guard refusal_lock(refusal_mutex_);
+    refusal_ = std::move(why);
   }
 }
 

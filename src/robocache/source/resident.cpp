@@ -17,10 +17,6 @@
 namespace robocache {
 namespace {
 
-const Stream& stream_of(const Dataset& dataset, int64_t stream) {
-  return dataset.streams()[static_cast<size_t>(stream)];
-}
-
 // Returns the offset of a row's first byte among the stream's values.
 int64_t first_byte(const Stream& stream, int64_t row) {
   return stream.blob_offsets != nullptr ? stream.blob_offsets[row] : row * stream.features * dtype_size(stream.dtype);
@@ -28,7 +24,7 @@ int64_t first_byte(const Stream& stream, int64_t row) {
 
 void fill_episodes(const Stream& stream, const int64_t* time_ns, EpisodeRows* episodes) {
   for (size_t e = 0; e + 1 < stream.row_offsets.size(); ++e) {
-    EpisodeRows entry{stream.row_offsets[e], stream.row_offsets[e + 1] - stream.row_offsets[e], 0, 0.0};
+    EpisodeRows entry{stream.row_offsets[e], stream.rows_of(static_cast<int64_t>(e)), 0, 0.0};
     if (entry.rows > 0) {
       const int64_t last_ns = time_ns[entry.begin + entry.rows - 1];
       entry.first_ns = time_ns[entry.begin];
@@ -134,16 +130,16 @@ std::shared_ptr<const ResidentClock> ResidentClock::get(std::shared_ptr<const Da
   const auto host = device.is_cuda() ? get(dataset, stream, {}) : nullptr;
   const auto is = [&](const ResidentClock& clock) { return clock.is(*dataset, stream, device); };
   return living_clocks().get(is, [&] {
-    return named(
-        "the clock of stream '" + stream_of(*dataset, stream).name + "'", bytes(*dataset, stream), device,
-        [&] { return std::shared_ptr<const ResidentClock>(new ResidentClock(dataset, stream, device, host)); });
+    return named("the clock of stream '" + dataset->stream(stream).name + "'", bytes(*dataset, stream), device, [&] {
+      return std::shared_ptr<const ResidentClock>(new ResidentClock(dataset, stream, device, host));
+    });
   });
 }
 
 bool ResidentClock::is(const Dataset& dataset, int64_t stream, Device device) const {
   if (dataset_.get() != &dataset || device_ != device) return false;
   if (std::find(streams_.begin(), streams_.end(), stream) != streams_.end()) return true;
-  if (!same_clock(stream_of(dataset, streams_[0]), stream_of(dataset, stream))) return false;
+  if (!same_clock(dataset.stream(streams_[0]), dataset.stream(stream))) return false;
   streams_.push_back(stream);
   return true;
 }
@@ -155,14 +151,14 @@ int64_t ResidentClock::bytes_present(const Dataset& dataset, int64_t stream, Dev
 }
 
 int64_t ResidentClock::bytes(const Dataset& dataset, int64_t stream) {
-  return stream_of(dataset, stream).rows * static_cast<int64_t>(sizeof(int64_t)) +
+  return dataset.stream(stream).rows * static_cast<int64_t>(sizeof(int64_t)) +
          dataset.num_episodes() * static_cast<int64_t>(sizeof(EpisodeRows));
 }
 
 ResidentClock::ResidentClock(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device,
                              std::shared_ptr<const ResidentClock> host)
     : dataset_(std::move(dataset)), device_(device), streams_{stream}, host_(std::move(host)) {
-  const Stream& from = stream_of(*dataset_, stream);
+  const Stream& from = dataset_->stream(stream);
   time_memory_ = DeviceBuffer(device, static_cast<size_t>(from.rows) * sizeof(int64_t));
   episode_memory_ = DeviceBuffer(device, static_cast<size_t>(dataset_->num_episodes()) * sizeof(EpisodeRows));
   on_device_ = {static_cast<const int64_t*>(time_memory_.data()),
@@ -182,14 +178,14 @@ std::shared_ptr<const ResidentStream> ResidentStream::get(std::shared_ptr<const 
   settle(device, tier, part);
   const auto is = [&](const ResidentStream& resident) { return resident.is(*dataset, stream, device, tier, part); };
   return living_streams().get(is, [&] {
-    return named("stream '" + stream_of(*dataset, stream).name + "'", bytes(*dataset, stream, part), device, [&] {
+    return named("stream '" + dataset->stream(stream).name + "'", bytes(*dataset, stream, part), device, [&] {
       return std::shared_ptr<const ResidentStream>(new ResidentStream(dataset, stream, device, tier, part));
     });
   });
 }
 
 int64_t ResidentStream::bytes(const Dataset& dataset, int64_t stream, std::optional<RowSpan> part) {
-  const Stream& from = stream_of(dataset, stream);
+  const Stream& from = dataset.stream(stream);
   return first_byte(from, part ? part->end : from.rows) - first_byte(from, part ? part->begin : 0);
 }
 
@@ -213,7 +209,7 @@ ResidentStream::ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t s
                                std::optional<RowSpan> part)
     : dataset_(std::move(dataset)), stream_(stream), device_(device), tier_(tier), part_(part) {
   clock_ = ResidentClock::get(dataset_, stream, device);
-  const Stream& from = stream_of(*dataset_, stream);
+  const Stream& from = dataset_->stream(stream);
   rows_ = {clock_->on_device(), nullptr, from.features, from.dtype};
   const int64_t size = bytes(*dataset_, stream, part);
   const RowSpan here = part.value_or(RowSpan{0, from.rows});
