@@ -23,8 +23,6 @@
 namespace robocache::test {
 namespace {
 
-// ---- affine, against its definition ----
-
 constexpr std::array kModes{Normalize::kMeanStd, Normalize::kMinMax, Normalize::kQ01Q99, Normalize::kQ10Q90};
 
 // Statistics of one feature; members that a normalisation must not read are NaN.
@@ -33,20 +31,18 @@ struct OneFeature {
 
   Affine by(Normalize normalize, bool wide, Constant constant = Constant::kCenter) const {
     static const double unread = kNan;
-    const auto one = [](const double& value) { return std::span<const double>(&value, 1); };
-    const FeatureStats stats{one(mean), one(std),    one(min), one(max), one(q01),
-                             one(q10),  one(unread), one(q90), one(q99), one(unread)};
-    return affine(stats, 0, normalize, wide, constant, 0);
+    const auto span = [](const double& value) { return std::span<const double>(&value, 1); };
+    const FeatureStats stats{span(mean), span(std),    span(min), span(max), span(q01),
+                             span(q10),  span(unread), span(q90), span(q99), span(unread)};
+    return scale_feature(stats, 0, {normalize, wide, constant, 0}).affine;
   }
 };
 
 // Returns a feature with mean `low` and std `distance`; every range begins at `low` and ends at low + distance.
-OneFeature from(double low, double distance) {
+OneFeature feature(double low, double distance) {
   const double high = low + distance;
   return {.mean = low, .std = high - low, .min = low, .max = high, .q01 = low, .q99 = high, .q10 = low, .q90 = high};
 }
-
-// ---- as in LeRobot and openpi ----
 
 template <class Work>
 void expect_the_constant_is_kept(double low, double distance = 0) {
@@ -58,7 +54,7 @@ void expect_the_constant_is_kept(double low, double distance = 0) {
       const auto off = [&](double scale, double shift) {
         return std::abs(std::fma(x, static_cast<Work>(scale), static_cast<Work>(shift)) - static_cast<Work>(y));
       };
-      const Affine got = from(low, distance).by(normalize, wide, constant);
+      const Affine got = feature(low, distance).by(normalize, wide, constant);
       ASSERT_LE(off(got.scale, got.shift), std::numeric_limits<Work>::epsilon()) << low;
       // The slope equals the peer's, or is the steepest below it that keeps the constant.
       const double theirs = (normalize == Normalize::kMeanStd ? 1 : 2) / (constant == Constant::kLeRobot ? 1e-8 : 1e-6);
@@ -85,8 +81,6 @@ TEST(PeersConstants, AFeatureWithoutSpreadEqualsThePeers) {
   }
 }
 
-// ---- the inverse ----
-
 template <class Work>
 void expect_back(const Affine& affine, double value) {
   const Work x = static_cast<Work>(value);
@@ -98,7 +92,7 @@ void expect_back(const Affine& affine, double value) {
       << value << " by " << affine.spread << " at " << affine.centre;
 }
 
-TEST(AffineOf, TheInverseGivesTheValueWithinRule38) {
+TEST(Affine, TheInverseGivesTheValueWithinRule38) {
   Random random(74);
   for (int i = 0; i < trials(20'000); ++i) {
     const double low = std::ldexp(random.between(-1, 1), static_cast<int>(random.below(40)) - 20);
@@ -106,14 +100,12 @@ TEST(AffineOf, TheInverseGivesTheValueWithinRule38) {
     const double x = low + random.between(-3, 3) * (random.below(3) == 0 ? 0 : std::max(distance, 1e-9));
     for (const Normalize normalize : kModes) {
       for (const Constant constant : {Constant::kCenter, Constant::kLeRobot, Constant::kOpenPi}) {
-        expect_back<float>(from(low, distance).by(normalize, false, constant), x);
-        expect_back<double>(from(low, distance).by(normalize, true, constant), x);
+        expect_back<float>(feature(low, distance).by(normalize, false, constant), x);
+        expect_back<double>(feature(low, distance).by(normalize, true, constant), x);
       }
     }
   }
 }
-
-// ---- in a batch ----
 
 class Normalisation : public OnDeviceOfLoader {};
 ROBOCACHE_ON_EACH_DEVICE(Normalisation);

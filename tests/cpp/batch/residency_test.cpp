@@ -25,9 +25,9 @@ constexpr Tier P = Tier::kPinned;
 constexpr Tier M = Tier::kMapped;
 
 std::vector<Tier> tiers(const std::vector<Residency>& decided) {
-  std::vector<Tier> found;
-  for (const Residency& residency : decided) found.push_back(residency.tier);
-  return found;
+  std::vector<Tier> result;
+  for (const Residency& residency : decided) result.push_back(residency.tier);
+  return result;
 }
 
 // Returns the tiers of keys "a", "b", ... of these sizes, all automatic.
@@ -40,17 +40,12 @@ std::vector<Tier> automatic(const std::vector<int64_t>& bytes, Device device, Me
   return tiers(decided);
 }
 
-TEST(DecideResidency, PutsOnTheDeviceWhatFits) {
+TEST(DecideResidency, FillsTheDeviceThenPinnedMemory) {
   EXPECT_EQ(automatic({}, kCuda, {0, 0}), (std::vector<Tier>{}));
   EXPECT_EQ(automatic({60, 40}, kCuda, {100, 0}), (std::vector{D, D}));
   EXPECT_EQ(automatic({0, 0}, kCuda, {0, 0}), (std::vector{D, D}));
-}
-
-TEST(DecideResidency, EqualStreamsStayInOrder) {
-  EXPECT_EQ(automatic({30, 30, 30, 30}, kCuda, {60, 30}), (std::vector{D, D, P, M}));
-}
-
-TEST(DecideResidency, ClocksAndTablesComeFirst) {
+  EXPECT_EQ(automatic({30, 30, 30, 30}, kCuda, {60, 30}), (std::vector{D, D, P, M}));  // equal streams stay in order
+  // Clocks and tables come before any stream.
   EXPECT_EQ(automatic({60, 40}, kCuda, {100, 60}, {1, 0}), (std::vector{P, D}));
   EXPECT_EQ(automatic({60, 40}, kCuda, {100, 60}, {1, 1}), (std::vector{M, D}));
   EXPECT_EQ(automatic({1, 0}, kCuda, {100, 100}, {101, 101}), (std::vector{M, D}));
@@ -126,10 +121,10 @@ std::shared_ptr<const Dataset> written() {
   return writer.dataset();
 }
 
-class Bring : public OnDevice {};
-ROBOCACHE_ON_EACH_DEVICE(Bring);
+class LoadStreams : public OnDevice {};
+ROBOCACHE_ON_EACH_DEVICE(LoadStreams);
 
-TEST_P(Bring, LoadsIntoTheDecidedTier) {
+TEST_P(LoadStreams, LoadsIntoTheDecidedTier) {
   const auto dataset = written();
   const std::vector<DatasetStream> streams{{dataset, 0}, {written(), 0}};
   for (const Tier tier : {D, P, M}) {

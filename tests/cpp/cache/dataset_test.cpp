@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "robocache/cache/crc32.hpp"
-#include "robocache/cache/writer.hpp"
 #include "robocache/core/error.hpp"
 #include "tests/cpp/cache/files.hpp"
-#include "tests/cpp/temporary_cache.hpp"
+#include "tests/cpp/cache/writer_fixture.hpp"
 #include "tests/cpp/trials.hpp"
 
 namespace robocache {
@@ -24,28 +23,21 @@ namespace fs = std::filesystem;
 using test::contains;
 using test::message_of;
 
-class DatasetTest : public testing::Test {
+class DatasetTest : public test::WriterFixture {
  protected:
   void SetUp() override {
-    std::vector<int64_t> times{10, 20, 30};
-    std::vector<float> values{1, 2, 3, 4, 5, 6};
-    const std::vector<uint8_t> blobs{'o', 'n', 'e', 't', 'w', 'o', '3'};
+    const std::vector<int64_t> times{10, 20, 30};
     Writer writer(path());
     for (int e = 0; e < 2; ++e) {
-      const TensorView clock = TensorView::contiguous(times.data(), DType::kInt64, {3});
       writer.begin_episode(R"({"task": "stack"})");
-      writer.append("joint.position", clock, TensorView::contiguous(values.data(), DType::kFloat32, {3, 2}));
-      std::vector<int64_t> offsets{0, 2, 2, 3};
-      writer.append_ragged("cloud", clock, TensorView::contiguous(values.data(), DType::kFloat32, {3, 2}),
-                           TensorView::contiguous(offsets.data(), DType::kInt64, {4}), Ragged::kArray);
-      writer.append_frames("camera", clock, Codec::kPng, ColorSpace::kGray, DType::kUInt16,
-                           std::vector<int64_t>{4, 5, 1}, blobs, std::vector<int64_t>{0, 3, 6, 7});
+      test::append(writer, "joint.position", times, {1, 2, 3, 4, 5, 6});
+      test::append_cloud(writer, times, {2, 0, 1});
+      test::append_png(writer, "camera", times, {'o', 't', '3'});
       writer.end_episode();
     }
     writer.close();
   }
 
-  std::string path() const { return folder_.path() + "/cache"; }
   std::string in_stream(const std::string& file) const { return path() + "/streams/joint.position/" + file; }
   std::string in_camera(const std::string& file) const { return path() + "/streams/camera/" + file; }
 
@@ -55,11 +47,11 @@ class DatasetTest : public testing::Test {
   }
 
   std::vector<fs::path> files() const {
-    std::vector<fs::path> found;
+    std::vector<fs::path> paths;
     for (const auto& entry : fs::recursive_directory_iterator(path())) {
-      if (entry.is_regular_file()) found.push_back(entry.path());
+      if (entry.is_regular_file()) paths.push_back(entry.path());
     }
-    return found;
+    return paths;
   }
 
   void expect_refused(const fs::path& file, const std::string& damage) const {
@@ -83,11 +75,9 @@ class DatasetTest : public testing::Test {
   }
 
   static constexpr size_t kHeader = 128;  // bytes of each .npy header here
-
-  test::TemporaryFolder folder_;
 };
 
-// Exception: a file that grows may name more rows than the manifest.
+// A file that grows may name more rows than the manifest.
 TEST_F(DatasetTest, EveryFlippedByteOfEveryFileIsRefused) {
   ASSERT_EQ(files().size(), 14u);
   int other_rows = 0;
@@ -96,9 +86,9 @@ TEST_F(DatasetTest, EveryFlippedByteOfEveryFileIsRefused) {
     const size_t rows_begin = grows(file) ? whole.find("'shape': (") + 10 : 0;
     const size_t rows_end = grows(file) ? whole.find(',', rows_begin) : 0;
     for (size_t i = 0; i < whole.size(); ++i) {
-      const bool tells_rows = i >= rows_begin && i < rows_end;
-      if (!tells_rows && i % test::kDamageStep != 0) continue;
-      if (tells_rows) {
+      const bool names_rows = i >= rows_begin && i < rows_end;
+      if (!names_rows && i % test::kDamageStep != 0) continue;
+      if (names_rows) {
         test::write_byte(file, i, whole[i] == '9' ? '1' : static_cast<char>(whole[i] + 1));
         EXPECT_NO_THROW(Dataset::open(path(), true));
         ++other_rows;
@@ -149,13 +139,10 @@ TEST_F(DatasetTest, EveryMissingFileIsRefused) {
 }
 
 TEST_F(DatasetTest, DamageIsLocatedByBlock) {
-  std::vector<int64_t> times(300000);
-  std::vector<float> values(2 * times.size());
   {
     Writer writer(path(), WriteMode::kOverwrite);
     writer.begin_episode();
-    writer.append("joint.position", TensorView::contiguous(times.data(), DType::kInt64, {300000}),
-                  TensorView::contiguous(values.data(), DType::kFloat32, {300000, 2}));
+    test::append(writer, "joint.position", std::vector<int64_t>(300000), std::vector<float>(600000));
     writer.end_episode();
     writer.close();
   }
@@ -175,48 +162,36 @@ TEST_F(DatasetTest, DamageIsLocatedByBlock) {
 }
 
 TEST_F(DatasetTest, NumbersThatContradictEachOtherAreRefusedDespiteRightChecksums) {
-  const std::string offsets = in_stream("row_offsets.npy");
-  for (const auto& [index, value, expected] :
-       {std::tuple<size_t, int64_t, const char*>{0, 1, "at byte 128: expected an offset from 0 to 0, got 1"},
-        {1, -1, "at byte 136: expected an offset from 0 to 6, got -1"},
-        {1, 7, "at byte 136: expected an offset from 0 to 6, got 7"},
-        {2, 5, "at byte 144: expected the number of rows, 6, got 5"},
-        {2, 2, "at byte 144: expected an offset from 3 to 6, got 2"}}) {
-    const std::string whole = test::read_file(offsets);
-    const std::string manifest = test::read_file(path() + "/manifest.json");
-    forge(offsets, 128 + 8 * index, &value, 8);
-    EXPECT_EQ(message_of<FileError>([&] { Dataset::open(path()); }), offsets + ": " + expected);
-    test::write_file(offsets, whole);
+  const std::string rows = in_stream("row_offsets.npy");
+  const std::string blobs = in_camera("blob_offsets.npy");
+  const std::string files = in_camera("values.npy");
+  const std::string manifest = test::read_file(path() + "/manifest.json");
+  for (const auto& [file, index, value, expected] :
+       {std::tuple<std::string, size_t, int64_t, std::string>{
+            rows, 0, 1, rows + ": at byte 128: expected an offset from 0 to 0, got 1"},
+        {rows, 1, -1, rows + ": at byte 136: expected an offset from 0 to 6, got -1"},
+        {rows, 1, 7, rows + ": at byte 136: expected an offset from 0 to 6, got 7"},
+        {rows, 2, 5, rows + ": at byte 144: expected the number of rows, 6, got 5"},
+        {rows, 2, 2, rows + ": at byte 144: expected an offset from 3 to 6, got 2"},
+        {blobs, 0, 1, blobs + ": at byte 128: expected an offset from 0 to 0, got 1"},
+        {blobs, 2, 2, blobs + ": at byte 144: expected an offset from 3 to 18, got 2"},
+        {blobs, 2, 19, blobs + ": at byte 144: expected an offset from 3 to 18, got 19"},
+        {blobs, 6, -1, blobs + ": at byte 136: expected an offset from 0 to -1, got 3"},
+        {blobs, 6, 17, files + ": at byte 146: expected 17 bytes of elements, got 18"},
+        {blobs, 6, 19, files + ": at byte 146: expected 19 bytes of elements, got 18"},
+        {blobs, 6, INT64_MAX, files + ": at byte 146: expected 9223372036854775807 bytes of elements, got 18"}}) {
+    const std::string whole = test::read_file(file);
+    forge(file, kHeader + 8 * index, &value, 8);
+    EXPECT_EQ(message_of<FileError>([&] { Dataset::open(path()); }), expected);
+    test::write_file(file, whole);
     test::write_file(path() + "/manifest.json", manifest);
   }
+  test::write_byte(blobs, kHeader + 9, 1);
+  EXPECT_TRUE(contains(message_of<FileError>([&] { Dataset::open(path()); }), "blob_offsets.npy: at byte 128: "));
+  test::write_byte(blobs, kHeader + 9, 0);
   forge(path() + "/episodes.jsonl", 5, "\n", 1);
   EXPECT_TRUE(contains(message_of<FileError>([&] { Dataset::open(path()); }),
                        "episodes.jsonl: at byte 136: expected 2 lines, one an episode, got 3"));
-}
-
-TEST_F(DatasetTest, OffsetsOfFramesThatContradictTheFilesAreRefusedDespiteRightChecksums) {
-  const std::string offsets = in_camera("blob_offsets.npy");
-  const std::string values = in_camera("values.npy");
-  const std::string whole = test::read_file(offsets);
-  const std::string manifest = test::read_file(path() + "/manifest.json");
-  for (const auto& [index, value, expected] :
-       {std::tuple<size_t, int64_t, std::string>{0, 1,
-                                                 offsets + ": at byte 128: expected an offset from 0 to 0, got 1"},
-        {2, 2, offsets + ": at byte 144: expected an offset from 3 to 14, got 2"},
-        {2, 15, offsets + ": at byte 144: expected an offset from 3 to 14, got 15"},
-        {6, -1, offsets + ": at byte 136: expected an offset from 0 to -1, got 3"},
-        {6, 13, values + ": at byte 142: expected 13 bytes of elements, got 14"},
-        {6, 15, values + ": at byte 142: expected 15 bytes of elements, got 14"},
-        {6, INT64_MAX, values + ": at byte 142: expected 9223372036854775807 bytes of elements, got 14"}}) {
-    forge(offsets, 128 + 8 * index, &value, 8);
-    EXPECT_EQ(message_of<FileError>([&] { Dataset::open(path()); }), expected);
-    test::write_file(offsets, whole);
-    test::write_file(path() + "/manifest.json", manifest);
-  }
-  std::string damaged = whole;
-  damaged[137] = 1;
-  test::write_file(offsets, damaged);
-  EXPECT_TRUE(contains(message_of<FileError>([&] { Dataset::open(path()); }), "blob_offsets.npy: at byte 128: "));
 }
 
 TEST_F(DatasetTest, VerifyFindsTimesThatGoBack) {
@@ -229,11 +204,8 @@ TEST_F(DatasetTest, VerifyFindsTimesThatGoBack) {
 }
 
 TEST_F(DatasetTest, StreamsOfOneClockAreKnown) {
-  const auto append = [](Writer& writer, const std::string& stream, std::vector<int64_t> times) {
-    const auto n = static_cast<int64_t>(times.size());
-    std::vector<uint8_t> values(times.size());
-    writer.append(stream, TensorView::contiguous(times.data(), DType::kInt64, {n}),
-                  TensorView::contiguous(values.data(), DType::kUInt8, {n}));
+  const auto append = [](Writer& writer, const std::string& stream, const std::vector<int64_t>& times) {
+    test::append(writer, stream, times, std::vector<float>(times.size()));
   };
   {
     Writer writer(path(), WriteMode::kOverwrite);
@@ -259,26 +231,6 @@ TEST_F(DatasetTest, StreamsOfOneClockAreKnown) {
     chance.clock_checksum = state.clock_checksum;
     EXPECT_FALSE(same_clock(state, chance)) << other;
   }
-}
-
-TEST_F(DatasetTest, OtherFilesInTheDirectoryAreIgnored) {
-  test::write_file(path() + "/README", "mine");
-  EXPECT_NO_THROW(Dataset::open(path(), true));
-}
-
-TEST_F(DatasetTest, BytesAreTheSizesOfItsFiles) {
-  uintmax_t bytes = 0;
-  for (const fs::path& file : files()) bytes += fs::file_size(file);
-  EXPECT_EQ(Dataset::open(path())->bytes(), static_cast<int64_t>(bytes));
-}
-
-TEST_F(DatasetTest, AnUnknownStreamErrorNamesTheKnown) {
-  const auto dataset = Dataset::open(path());
-  EXPECT_EQ(dataset->index_of("joint.position"), 0);
-  const std::string message = message_of<ArgumentError>([&] { dataset->index_of("joint.postion"); });
-  EXPECT_TRUE(contains(message, "did you mean 'joint.position'?")) << message;
-  EXPECT_THROW(dataset->stream("gripper"), ArgumentError);
-  EXPECT_THROW(dataset->episode_json(2), ArgumentError);
 }
 
 }  // namespace

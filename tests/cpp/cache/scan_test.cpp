@@ -15,8 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "robocache/core/half.hpp"
 #include "robocache/core/thread_pool.hpp"
+#include "robocache/core/with_type.hpp"
+#include "robocache/interpolation/number.hpp"
 #include "tests/cpp/not_finite.hpp"
 #include "tests/cpp/trials.hpp"
 
@@ -134,15 +135,6 @@ std::map<std::pair<int, int64_t>, Deviation> beyond_of(const Table& table) {
   return deviations;
 }
 
-template <class T>
-double number_of(T x) {
-  if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
-    return to_float(x);
-  } else {
-    return static_cast<double>(x);
-  }
-}
-
 FeatureStats stats_of(const Table& table) {
   return {.mean = table.stats[0],
           .q01 = table.stats[1],
@@ -150,17 +142,6 @@ FeatureStats stats_of(const Table& table) {
           .q50 = table.stats[3],
           .q90 = table.stats[4],
           .q99 = table.stats[5]};
-}
-
-template <class T>
-T from_double(double x) {
-  if constexpr (std::is_same_v<T, Float16>) {
-    return to_float16(static_cast<float>(x));
-  } else if constexpr (std::is_same_v<T, BFloat16>) {
-    return to_bfloat16(static_cast<float>(x));
-  } else {
-    return static_cast<T>(x);
-  }
 }
 
 void expect_column(const Table& table, int64_t f, const ColumnScan& column) {
@@ -203,8 +184,8 @@ template <class T>
 void expect_scan(Table table) {
   std::vector<T> values;
   for (double& x : table.numbers) {
-    values.push_back(from_double<T>(x));
-    x = number_of(values.back());
+    values.push_back(from_work<T>(x));
+    x = to_work<double>(values.back());
   }
   const FeatureStats stats = stats_of(table);
   const int64_t chunk = std::clamp<int64_t>((1 << 22) / table.features, 1, 1 << 15);
@@ -258,7 +239,7 @@ Table random_table(std::mt19937_64& random, DType dtype, int64_t rows, int64_t f
   for (int64_t e = 1; e < episodes; ++e) table.row_offsets.push_back(below(rows + 1));
   std::ranges::sort(table.row_offsets);
   std::normal_distribution<double> noise;
-  const bool is_signed = dtype != DType::kBool && dtype != DType::kUInt8 && dtype != DType::kUInt64;
+  const bool is_signed = dtype != DType::kBool && !dtype_name(dtype).starts_with("uint");
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t f = 0; f < features; ++f) {
       double x = f % 4 == 0   ? noise(random)
@@ -314,17 +295,11 @@ TEST(ValueScan, EveryDTypeEqualsTheOracle) {
   for (const auto& [rows, features, episodes] :
        {std::tuple{1, 1, 1}, {19, 2, 1}, {130, 7, 3}, {1024, 3, 1}, {1025, 8, 40}, {2500, 19, 6}, {3100, 33, 300}}) {
     if (test::kSanitized && rows * features > 10'000) continue;  // the oracle would take minutes
-    expect_scan<uint8_t>(random_table(random, DType::kBool, rows, features, episodes));
-    expect_scan<uint8_t>(random_table(random, DType::kUInt8, rows, features, episodes));
-    expect_scan<int8_t>(random_table(random, DType::kInt8, rows, features, episodes));
-    expect_scan<int16_t>(random_table(random, DType::kInt16, rows, features, episodes));
-    expect_scan<int32_t>(random_table(random, DType::kInt32, rows, features, episodes));
-    expect_scan<int64_t>(random_table(random, DType::kInt64, rows, features, episodes));
-    expect_scan<uint64_t>(random_table(random, DType::kUInt64, rows, features, episodes));
-    expect_scan<Float16>(random_table(random, DType::kFloat16, rows, features, episodes));
-    expect_scan<BFloat16>(random_table(random, DType::kBFloat16, rows, features, episodes));
-    expect_scan<float>(random_table(random, DType::kFloat32, rows, features, episodes));
-    expect_scan<double>(random_table(random, DType::kFloat64, rows, features, episodes));
+    for (int d = 0; d <= static_cast<int>(DType::kFloat64); ++d) {
+      with_type(static_cast<DType>(d), [&]<class T>(T) {
+        expect_scan<T>(random_table(random, static_cast<DType>(d), rows, features, episodes));
+      });
+    }
   }
 }
 

@@ -34,13 +34,6 @@ class FakeHost {
     write("/proc/self/mountinfo", "22 1 0:21 / /proc rw - proc proc rw\n30 23 0:26 " + mounted +
                                       " /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
   }
-  void group2(const std::string& folder, const std::string& max, const std::string& current,
-              const std::string& stat = "anon 5\n") const {
-    write(folder + "/cgroup.procs", "1\n");
-    write(folder + "/memory.max", max + "\n");
-    write(folder + "/memory.current", current + "\n");
-    write(folder + "/memory.stat", stat);
-  }
 
   // Control groups of version 1, beside a version 2 without memory, as in systemd's hybrid mode.
   void version1(const std::string& inside, const std::string& mounted = "/") const {
@@ -49,11 +42,13 @@ class FakeHost {
                                       " /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
                                       "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
   }
-  void group1(const std::string& folder, const std::string& limit, const std::string& usage,
-              const std::string& stat = "rss 5\n") const {
+
+  // A group of either version, which reads its own files.
+  void group(const std::string& folder, const std::string& limit, const std::string& usage,
+             const std::string& stat = "anon 5\n") const {
     write(folder + "/cgroup.procs", "1\n");
-    write(folder + "/memory.limit_in_bytes", limit + "\n");
-    write(folder + "/memory.usage_in_bytes", usage + "\n");
+    for (const char* file : {"/memory.max", "/memory.limit_in_bytes"}) write(folder + file, limit + "\n");
+    for (const char* file : {"/memory.current", "/memory.usage_in_bytes"}) write(folder + file, usage + "\n");
     write(folder + "/memory.stat", stat);
   }
 
@@ -87,13 +82,13 @@ TEST(HostMemory, TheTightestGroupOfVersion2Decides) {
   const FakeHost host;
   host.version2("/outer/inner");
   host.write("/sys/fs/cgroup/cgroup.procs", "1\n");
-  host.group2("/sys/fs/cgroup/outer", "200000", "150000");
-  host.group2("/sys/fs/cgroup/outer/inner", "max", "20000");
+  host.group("/sys/fs/cgroup/outer", "200000", "150000");
+  host.group("/sys/fs/cgroup/outer/inner", "max", "20000");
   EXPECT_EQ(host.memory().limit_bytes, 200000);
   EXPECT_EQ(host.memory().free_bytes, 50000);
   EXPECT_EQ(host.memory().limited_by, host.root() + "/sys/fs/cgroup/outer");
   // The inner group has the lower limit, the outer one less memory left.
-  host.group2("/sys/fs/cgroup/outer/inner", "100000", "20000");
+  host.group("/sys/fs/cgroup/outer/inner", "100000", "20000");
   EXPECT_EQ(host.memory().limit_bytes, 100000);
   EXPECT_EQ(host.memory().free_bytes, 50000);
   host.write("/sys/fs/cgroup/outer/inner/memory.high", "60000\n");
@@ -104,26 +99,26 @@ TEST(HostMemory, TheTightestGroupOfVersion2Decides) {
 TEST(HostMemory, PagesOfFilesCountAsFree) {
   const FakeHost host;
   host.version2("/");
-  host.group2("/sys/fs/cgroup", "100000", "90000",
-              "anon 10000\nfile 80000\nshmem 20000\ninactive_file 50000\nactive_file 10000\n");
+  host.group("/sys/fs/cgroup", "100000", "90000",
+             "anon 10000\nfile 80000\nshmem 20000\ninactive_file 50000\nactive_file 10000\n");
   EXPECT_EQ(host.memory().free_bytes, 70000);
   host.version1("/");
-  host.group1("/sys/fs/cgroup/memory", "100000", "90000",
-              "inactive_file 1\nactive_file 1\ntotal_inactive_file 30000\ntotal_active_file 20000\n");
+  host.group("/sys/fs/cgroup/memory", "100000", "90000",
+             "inactive_file 1\nactive_file 1\ntotal_inactive_file 30000\ntotal_active_file 20000\n");
   EXPECT_EQ(host.memory().free_bytes, 60000);
 }
 
 TEST(HostMemory, AFullGroupHasNothingFree) {
   const FakeHost host;
   host.version2("/");
-  host.group2("/sys/fs/cgroup", "1000", "2000");
+  host.group("/sys/fs/cgroup", "1000", "2000");
   EXPECT_EQ(host.memory().free_bytes, 0);
 }
 
 TEST(HostMemory, AGroupThatAllowsMoreThanTheMachineHasChangesNothing) {
   const FakeHost host;
   host.version1("/");
-  host.group1("/sys/fs/cgroup/memory", "9223372036854771712", "5000");  // version 1's "no limit"
+  host.group("/sys/fs/cgroup/memory", "9223372036854771712", "5000");  // version 1's "no limit"
   EXPECT_EQ(host.memory().limit_bytes, 1000 * 1024);
   EXPECT_EQ(host.memory().free_bytes, 600 * 1024);
   EXPECT_EQ(host.memory().limited_by, "the machine");
@@ -132,9 +127,9 @@ TEST(HostMemory, AGroupThatAllowsMoreThanTheMachineHasChangesNothing) {
 TEST(HostMemory, GroupsOfVersion1AreNestedToo) {
   const FakeHost host;
   host.version1("/a/b");
-  host.group1("/sys/fs/cgroup/memory", "9223372036854771712", "500000");
-  host.group1("/sys/fs/cgroup/memory/a", "300000", "260000");
-  host.group1("/sys/fs/cgroup/memory/a/b", "400000", "100000");
+  host.group("/sys/fs/cgroup/memory", "9223372036854771712", "500000");
+  host.group("/sys/fs/cgroup/memory/a", "300000", "260000");
+  host.group("/sys/fs/cgroup/memory/a/b", "400000", "100000");
   EXPECT_EQ(host.memory().limit_bytes, 300000);
   EXPECT_EQ(host.memory().free_bytes, 40000);
 }
@@ -144,14 +139,14 @@ TEST(HostMemory, TheMountMayBeginAtTheGroupOfTheProcess) {
   for (const std::string inside : {"/docker/0123", "/docker/0123/worker"}) {
     const FakeHost host;
     host.version1(inside, "/docker/0123");
-    host.group1("/sys/fs/cgroup/memory", "300000", "100000");
-    host.group1("/sys/fs/cgroup/memory/worker", "200000", "90000");
+    host.group("/sys/fs/cgroup/memory", "300000", "100000");
+    host.group("/sys/fs/cgroup/memory/worker", "200000", "90000");
     EXPECT_EQ(host.memory().limit_bytes, inside.ends_with("worker") ? 200000 : 300000);
     EXPECT_EQ(host.memory().free_bytes, inside.ends_with("worker") ? 110000 : 200000);
   }
   const FakeHost elsewhere;
   elsewhere.version2("/../other");
-  elsewhere.group2("/sys/fs/cgroup", "70000", "20000");
+  elsewhere.group("/sys/fs/cgroup", "70000", "20000");
   EXPECT_EQ(elsewhere.memory().free_bytes, 50000);
 }
 

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -19,6 +17,7 @@
 #include <vector>
 
 #include "robocache/core/error.hpp"
+#include "tests/cpp/in_a_child.hpp"
 
 namespace robocache {
 namespace {
@@ -142,18 +141,6 @@ TEST_P(ThreadPool, RangesRunOnAllThreadsAtOnce) {
   EXPECT_FALSE(alone);
 }
 
-TEST_P(ThreadPool, AnExceptionReachesTheCallerAndThePoolContinues) {
-  const auto job = [] {
-    parallel_for(100, 1, [](int64_t begin, int64_t) {
-      if (begin == 42) throw std::runtime_error("range 42");
-    });
-  };
-  EXPECT_THROW(job(), std::runtime_error);
-  std::atomic<int> ran = 0;
-  parallel_for(100, 1, [&](int64_t, int64_t) { ++ran; });
-  EXPECT_EQ(ran, 100);
-}
-
 TEST_P(ThreadPool, OneOfManyExceptionsIsThrownAfterAllRangesEnded) {
   std::atomic<int> running = 0;
   for (int round = 0; round < 50; ++round) {
@@ -212,29 +199,17 @@ TEST_P(ThreadPool, ACallInsideARangeOfASecondCallerRunsOnThatThread) {
   EXPECT_FALSE(elsewhere);
 }
 
-TEST_P(ThreadPool, CallersInSeveralThreadsAllFinish) {
-  std::atomic<int64_t> total = 0;
-  std::vector<std::thread> callers;
-  for (int caller = 0; caller < 4; ++caller) {
-    callers.emplace_back([&] {
-      for (int round = 0; round < 100; ++round) {
-        parallel_for(64, 4, [&](int64_t begin, int64_t end) { total += end - begin; });
-      }
-    });
-  }
-  for (std::thread& caller : callers) caller.join();
-  EXPECT_EQ(total, 4 * 100 * 64);
-}
-
-TEST_P(ThreadPool, ACallersExceptionReachesOnlyThatCaller) {
+TEST_P(ThreadPool, CallersInSeveralThreadsFinishAndGetTheirOwnExceptions) {
   std::atomic<int> caught = 0;
+  std::atomic<int64_t> visited = 0;
   std::vector<std::thread> callers;
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([&, caller] {
       for (int round = 0; round < 50; ++round) {
         try {
-          parallel_for(16, 1, [caller](int64_t begin, int64_t) {
+          parallel_for(16, 1, [&, caller](int64_t begin, int64_t end) {
             if (caller % 2 == 0 && begin == 7) throw caller;
+            if (caller % 2 == 1) visited += end - begin;
           });
           if (caller % 2 == 1) ++caught;
         } catch (int thrower) {
@@ -245,22 +220,27 @@ TEST_P(ThreadPool, ACallersExceptionReachesOnlyThatCaller) {
   }
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(caught, 4 * 50);
+  EXPECT_EQ(visited, 2 * 50 * 16);
+}
+
+TEST_P(ThreadPool, FirstIsTheLeastIndex) {
+  for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{1000}}) {
+    for (const int64_t first : {int64_t{0}, int64_t{7}, int64_t{640}, int64_t{5000}}) {
+      const auto is = [&](int64_t i) { return i >= first && (i - first) % 3 == 0; };
+      EXPECT_EQ(parallel_first(n, 16, is), std::min(n, first)) << n;
+    }
+  }
 }
 
 #ifndef __SANITIZE_THREAD__  // ThreadSanitizer does not follow threads that start after a fork.
 
-// Returns whether parallel_for works in a forked child.
 bool works_in_a_child() {
   const int threads = num_threads();
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(60);  // a child that hangs must not hang the test
-    std::atomic<int> ran = 0;
-    parallel_for(64, 1, [&](int64_t, int64_t) { ++ran; });
-    _exit(ran == 64 && num_threads() == threads ? 0 : 1);
-  }
-  int status = -1;
-  return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  return test::in_a_child([&] {
+           std::atomic<int> ran = 0;
+           parallel_for(64, 1, [&](int64_t, int64_t) { ++ran; });
+           return ran == 64 && num_threads() == threads ? 0 : 1;
+         }) == 0;
 }
 
 TEST_P(ThreadPool, AForkedChildHasThreadsOfItsOwn) {
