@@ -30,10 +30,8 @@
 namespace robocache {
 
 template <>
-struct EnumNames<ActionStep> {
-  static constexpr std::string_view names[] = {"joints",     "se3",    "mixed",  "base_frame",
-                                               "step_delta", "rotate", "rescale"};
-};
+inline constexpr std::string_view kNames<ActionStep>[] = {"joints",     "se3",    "mixed",  "base_frame",
+                                                          "step_delta", "rotate", "rescale"};
 
 // The arguments of one conversion. Fields that its step does not need keep their defaults.
 struct ActionConversion {

@@ -22,9 +22,7 @@
 namespace robocache {
 
 template <>
-struct EnumNames<MomentKind> {
-  static constexpr std::string_view names[] = {"future", "last", "geometric", "other"};
-};
+inline constexpr std::string_view kNames<MomentKind>[] = {"future", "last", "geometric", "other"};
 
 struct MomentRule {
   MomentKind kind = MomentKind::kLast;

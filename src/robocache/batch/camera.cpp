@@ -43,9 +43,8 @@ Camera::Camera(std::string key, std::span<const std::optional<Frames>> sources, 
       shape_ = result;
     } else if (result != shape_) {
       refuse("delta_timestamps['", key_,
-             "'].images.size: expected one that gives the frames of all sources one shape, got ",
-             shape_string(shape_.data(), static_cast<int>(shape_.size())), " and ",
-             shape_string(result.data(), static_cast<int>(result.size())));
+             "'].images.size: expected one that gives the frames of all sources one shape, got ", shape_string(shape_),
+             " and ", shape_string(result));
     }
   }
 }

@@ -75,8 +75,7 @@ void complete_camera(const LoaderOptions& options, const std::vector<const Strea
 void check_rows(const StreamRequest& request) {
   for (const double rows : request.delta_timestamps) {
     if (rows == std::nearbyint(rows) && std::abs(rows) <= static_cast<double>(kMostRowOffset)) continue;
-    refuse(of_stream(request), ": expected whole numbers of rows, at most 2^30, since rows=True, got ",
-           number_text(rows));
+    refuse(of_stream(request), ": expected whole numbers of rows, at most 2^30, since rows=True, got ", rows);
   }
   const bool mixes = request.method && request.method != InterpolationMethod::kPrevious;
   if (mixes || (request.method_asked && !request.methods.empty())) {
@@ -85,7 +84,7 @@ void check_rows(const StreamRequest& request) {
   }
   if (request.max_gap_s) {
     refuse(of_stream(request, "max_gap_s"), ": expected none with rows=True, since nothing lies between rows, got ",
-           number_text(*request.max_gap_s), "; tolerance_s limits the age of the anchor's row");
+           *request.max_gap_s, "; tolerance_s limits the age of the anchor's row");
   }
 }
 
@@ -94,14 +93,13 @@ void check_moment(const StreamRequest& request) {
   const std::string name = of_stream(request, "moment");
   if (moment.kind == MomentKind::kFuture) {
     if (!(0 <= moment.low_s && moment.low_s < moment.high_s)) {
-      refuse(name, ": expected 0 <= low_s < high_s, got ", number_text(moment.low_s), " and ",
-             number_text(moment.high_s));
+      refuse(name, ": expected 0 <= low_s < high_s, got ", moment.low_s, " and ", moment.high_s);
     }
     checked_ns(moment.low_s, name + ".low_s");
     if (std::isfinite(moment.high_s)) checked_ns(moment.high_s, name + ".high_s");
   }
   if (moment.kind == MomentKind::kGeometric && !(0 < moment.discount && moment.discount < 1)) {
-    refuse(name, ": expected a discount between 0 and 1, got ", number_text(moment.discount));
+    refuse(name, ": expected a discount between 0 and 1, got ", moment.discount);
   }
 }
 
@@ -127,8 +125,7 @@ void check_alike(const LoaderOptions& options, const std::vector<const Stream*>&
                   dtype_name(other->dtype));
     }
     if (other->shape == stream.shape) continue;
-    const std::string got = ", got " + shape_string(stream.shape.data(), static_cast<int>(stream.shape.size())) +
-                            " and " + shape_string(other->shape.data(), static_cast<int>(other->shape.size()));
+    const std::string got = ", got " + shape_string(stream.shape) + " and " + shape_string(other->shape);
     if (!options.pad_features) {
       refuse(of_stream(request), ": expected rows of one shape in all sources, or pad_features=True", got);
     }
@@ -137,8 +134,7 @@ void check_alike(const LoaderOptions& options, const std::vector<const Stream*>&
     }
   }
   if (stream.shape.size() + 2 > static_cast<size_t>(kMaxDims)) {
-    refuse(of_stream(request), ": expected rows of at most ", std::to_string(kMaxDims - 2), " dimensions, got ",
-           std::to_string(stream.shape.size()));
+    refuse(of_stream(request), ": expected rows of at most ", kMaxDims - 2, " dimensions, got ", stream.shape.size());
   }
 }
 
@@ -146,11 +142,11 @@ void check_alike(const LoaderOptions& options, const std::vector<const Stream*>&
 void complete_durations(const LoaderOptions& options, StreamRequest& request) {
   if (!request.max_gap_s && !request.rows) request.max_gap_s = options.max_gap_s;
   if (request.max_gap_s && !(*request.max_gap_s >= 0)) {
-    refuse(of_stream(request, "max_gap_s"), ": expected 0 or more, got ", number_text(*request.max_gap_s));
+    refuse(of_stream(request, "max_gap_s"), ": expected 0 or more, got ", *request.max_gap_s);
   }
   if (!request.tolerance_s) request.tolerance_s = options.tolerance_s;
   if (request.tolerance_s && !(*request.tolerance_s >= 0)) {
-    refuse(of_stream(request, "tolerance_s"), ": expected 0 or more, got ", number_text(*request.tolerance_s));
+    refuse(of_stream(request, "tolerance_s"), ": expected 0 or more, got ", *request.tolerance_s);
   }
   if (!request.offset_s) request.offset_s = options.offset_s;
   const int64_t offset_ns = checked_ns(*request.offset_s, of_stream(request, "offset_s"));
@@ -158,7 +154,7 @@ void complete_durations(const LoaderOptions& options, StreamRequest& request) {
     const int64_t delta_ns = request.rows ? 0 : checked_ns(delta, of_stream(request));
     if (std::abs(delta_ns) > INT64_MAX / 2 - std::abs(offset_ns)) {
       refuse(of_stream(request, "offset_s"), ": expected less than 146 years together with delta_timestamps, got ",
-             number_text(*request.offset_s));
+             *request.offset_s);
     }
   }
 }
@@ -278,7 +274,7 @@ void check_grid(const LoaderOptions& options, size_t index) {
       return std::abs(ns - std::nearbyint(ns / period.ns) * period.ns) <= kOffGridNs;
     });
     if (is_on_grid) continue;
-    refuse(of_stream(request), ": ", number_text(delta), " s",
+    refuse(of_stream(request), ": ", delta, " s",
            latency == 0 ? "" : " and the offset of " + number_text(latency) + " s", " is no multiple of ",
            all.size() > 1 ? "each period: " : "the period ", text,
            "; the clock is nominal: nothing was recorded there; expected multiples, or method=, such as ",

@@ -54,13 +54,12 @@ void check_mirror(const LoaderOptions& options, size_t request, size_t axis) {
   for (size_t i = 0; i < mirrored->size(); ++i) {
     const int64_t feature = (*mirrored)[i];
     if (feature >= (i == 0 ? 0 : (*mirrored)[i - 1] + 1) && feature < features) continue;
-    refuse(name, ": expected ascending features below ", std::to_string(features), ", got ", std::to_string(feature));
+    refuse(name, ": expected ascending features below ", features, ", got ", feature);
   }
   for (const StreamRequest& camera : options.streams) {
     if (!is_camera(camera) || flip_of(camera, axis) == flip_of(*flipped, axis)) continue;
-    refuse(of_stream(camera, "images"), ".", kFlips[axis], ": expected ", number_text(flip_of(*flipped, axis)),
-           " as for '", flipped->stream, "', since '", asked.stream, "' is mirrored with all cameras, got ",
-           number_text(flip_of(camera, axis)));
+    refuse(of_stream(camera, "images"), ".", kFlips[axis], ": expected ", flip_of(*flipped, axis), " as for '",
+           flipped->stream, "', since '", asked.stream, "' is mirrored with all cameras, got ", flip_of(camera, axis));
   }
   key_conversion(options, request);
 }
@@ -123,8 +122,8 @@ KeyConversion key_conversion(const LoaderOptions& options, size_t request) {
         refuse(argument, ": expected a key of floats with rows of one axis, got '", options.streams[key].stream, "'");
       }
       if (width != 0 && stream->features != width) {
-        refuse(argument, ": expected '", options.streams[key].stream, "' as wide in all sources, got ",
-               std::to_string(width), " and ", std::to_string(stream->features));
+        refuse(argument, ": expected '", options.streams[key].stream, "' as wide in all sources, got ", width, " and ",
+               stream->features);
       }
       width = stream->features;
       if (stream->dtype == DType::kFloat64) conversion.work = DType::kFloat64;
@@ -148,13 +147,12 @@ KeyConversion key_conversion(const LoaderOptions& options, size_t request) {
   read_streams(*conversion.base, of_stream(asked, "base"), base_row);
   const auto taken = static_cast<int64_t>(asked.base_features.size());
   if ((taken == 0 ? base_row : taken) != features) {
-    refuse(of_stream(asked, "base"), ": expected ", std::to_string(features), " features of '", asked.base,
+    refuse(of_stream(asked, "base"), ": expected ", features, " features of '", asked.base,
            "', in the order of this key's, got ", std::to_string(taken == 0 ? base_row : taken));
   }
   for (const int64_t feature : asked.base_features) {
     if (0 <= feature && feature < base_row) continue;
-    refuse(of_stream(asked, "base"), ": expected features of '", asked.base, "' in [0, ", std::to_string(base_row),
-           "), got ", std::to_string(feature));
+    refuse(of_stream(asked, "base"), ": expected features of '", asked.base, "' in [0, ", base_row, "), got ", feature);
   }
   check_base_names(options, request, *conversion.base);
   return conversion;

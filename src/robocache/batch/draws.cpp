@@ -151,9 +151,8 @@ void Draws::mix() {
   mixture.table = host_tables_.put(mixed.table());
   for (const Part& part : parts_) on_host_.parts.push_back(part.anchors.index());
   if (options_.drop_last && samples() < options_.batch_size * options_.world_size) {
-    refuse("batch_size: expected at most the ", std::to_string(samples() / options_.world_size), " samples there are",
-           options_.world_size > 1 ? " for each rank" : "", ", since drop_last, got ",
-           std::to_string(options_.batch_size));
+    refuse("batch_size: expected at most the ", samples() / options_.world_size, " samples there are",
+           options_.world_size > 1 ? " for each rank" : "", ", since drop_last, got ", options_.batch_size);
   }
   if (!options_.device.is_cuda()) return;
   on_device_ = on_host_;
@@ -175,15 +174,14 @@ std::map<std::string, size_t> Draws::source_names() const {
     if (!folder.has_filename()) folder = folder.parent_path();
     const std::string name = source.name.empty() ? folder.filename().string() : source.name;
     if (names.emplace(name, i).second) continue;
-    refuse("sources[", std::to_string(i),
-           "].name: expected one that no other source has, since weights go by names, got '", name, "'");
+    refuse("sources[", i, "].name: expected one that no other source has, since weights go by names, got '", name, "'");
   }
   return names;
 }
 
 const WeightChange* Draws::change_weights(const BatchPosition& from,
                                           const std::vector<std::pair<std::string, double>>& weights) const {
-  if (from.epoch < 0) refuse("epoch: expected at least 0, got ", std::to_string(from.epoch));
+  if (from.epoch < 0) refuse("epoch: expected at least 0, got ", from.epoch);
   if (from.weights != nullptr && is_before(from, from.weights->from)) {
     refuse("weights: expected changes in the order of their epochs and samples");
   }
@@ -222,8 +220,7 @@ Mixture Draws::mixture_at(const BatchPosition& position, Device device) const {
   const WeightChange* change = position.weights;
   if (change == nullptr) return mixture;
   if (change->from.seed != position.seed) {
-    refuse("seed: expected ", std::to_string(change->from.seed), ", for which the weights changed, got ",
-           std::to_string(position.seed));
+    refuse("seed: expected ", change->from.seed, ", for which the weights changed, got ", position.seed);
   }
   while (change != nullptr && is_before(position, change->from)) change = change->from.weights;
   if (change != nullptr) mixture.table = device.is_cuda() ? change->on_device : change->mixed.table().data();

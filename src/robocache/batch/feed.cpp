@@ -14,7 +14,7 @@ TensorView Batch::operator[](std::string_view name) const {
     if (array.name == name) return loader->view(array, fed.samples, fed.memory.get());
     names += (names.empty() ? "" : ", ") + array.name;
   }
-  refuse("name: expected one of ", names, "; got '", std::string(name), "'");
+  refuse("name: expected one of ", names, "; got '", name, "'");
 }
 
 void Feed::Epoch::go_on() {
@@ -48,7 +48,7 @@ void SpareMemory::keep(Memory memory) {
 Feed::Feed(std::shared_ptr<const Loader> loader, FeedOptions options)
     : loader_(std::move(loader)), reuse_(options.reuse), fetches_(options.prefetch > 0) {
   if (options.prefetch < 0 || options.prefetch > 32) {
-    refuse("memory.prefetch: expected from 0 to 32 batches, got ", std::to_string(options.prefetch));
+    refuse("memory.prefetch: expected from 0 to 32 batches, got ", options.prefetch);
   }
   // The queue's thread reads files even with prefetch 0, so that a wait for them can be interrupted.
   const bool is_ahead = is_cuda() ? loader_->host_bytes() > 0 : options.prefetch > 0 && !loader_->is_small();
@@ -139,7 +139,7 @@ void Feed::drop() {
 
 void Feed::give_back(int64_t loop) {
   if (!reuse_) return;
-  if (loop < 0 || loop > 1'000'000) refuse("loop: expected a small number, got ", std::to_string(loop));
+  if (loop < 0 || loop > 1'000'000) refuse("loop: expected a small number, got ", loop);
   const auto number = static_cast<size_t>(loop);
   if (number >= given_.size()) given_.resize(number + 1);
   if (given_[number]) free_.push_back(*given_[number]);

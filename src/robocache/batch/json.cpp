@@ -128,7 +128,7 @@ void read(const std::string& name, const Json& json, std::vector<Affine>& value)
     read(name + "." + part, json[part], numbers);
     if (value.empty()) value.resize(numbers.size());
     if (numbers.empty() || numbers.size() != value.size()) {
-      refuse(name, ".", part, ": expected a number for each feature, got ", std::to_string(numbers.size()));
+      refuse(name, ".", part, ": expected a number for each feature, got ", numbers.size());
     }
     for (size_t i = 0; i < numbers.size(); ++i) value[i].*member = numbers[i];
   }
@@ -383,7 +383,7 @@ BatchSpec spec_from_json(std::string_view json) {
   if (!object.contains("version")) refuse("version: expected this field, got none");
   read("version", object["version"], spec.version);
   if (spec.version < 1 || spec.version > BatchSpec::kVersion) {
-    refuse("version: expected ", std::to_string(BatchSpec::kVersion), ", got ", std::to_string(spec.version),
+    refuse("version: expected ", BatchSpec::kVersion, ", got ", spec.version,
            spec.version > BatchSpec::kVersion ? ", which a newer RoboCache wrote" : "");
   }
   read_all_fields("", object, spec);

@@ -14,8 +14,7 @@ constexpr int64_t kMostBytes = int64_t{1} << 56;
 int64_t multiplied(int64_t bytes, int64_t count) {
   int64_t product = 0;
   if (__builtin_mul_overflow(bytes, count, &product) || product > kMostBytes) {
-    refuse("batch_size: expected a batch of at most 2^56 bytes, got ", std::to_string(count), " times ",
-           std::to_string(bytes));
+    refuse("batch_size: expected a batch of at most 2^56 bytes, got ", count, " times ", bytes);
   }
   return product;
 }

@@ -164,7 +164,7 @@ int64_t Loader::steps_per_epoch() const {
 
 int64_t Loader::samples_at(const BatchPosition& position) const {
   if (position.samples < 0 || position.samples > samples()) {
-    refuse("samples: expected in [0, ", std::to_string(samples()), "], got ", std::to_string(position.samples));
+    refuse("samples: expected in [0, ", samples(), "], got ", position.samples);
   }
   const int64_t left = samples() - position.samples;
   if (left >= options_.batch_size * options_.world_size) return options_.batch_size;
@@ -184,7 +184,7 @@ const WeightChange* Loader::change_weights(const BatchPosition& from,
 
 const BatchSpec& Loader::spec(size_t source) const {
   if (source >= options_.sources.size()) {
-    refuse("source: expected below ", std::to_string(options_.sources.size()), ", got ", std::to_string(source));
+    refuse("source: expected below ", options_.sources.size(), ", got ", source);
   }
   return streams_.spec(source);
 }
@@ -309,13 +309,11 @@ void Loader::synchronize(CudaStream stream, const char* what) const {
 
 void Loader::check_anchors(std::span<const int64_t> anchors) const {
   if (std::ssize(anchors) > options_.batch_size) {
-    refuse("indices: expected at most batch_size, ", std::to_string(options_.batch_size), ", got ",
-           std::to_string(anchors.size()));
+    refuse("indices: expected at most batch_size, ", options_.batch_size, ", got ", anchors.size());
   }
   for (size_t i = 0; i < anchors.size(); ++i) {
     if (anchors[i] >= 0 && anchors[i] < draws_.anchors()) continue;
-    refuse("indices[", std::to_string(i), "]: expected in [0, ", std::to_string(draws_.anchors()), "), got ",
-           std::to_string(anchors[i]));
+    refuse("indices[", i, "]: expected in [0, ", draws_.anchors(), "), got ", anchors[i]);
   }
 }
 
@@ -324,8 +322,7 @@ int64_t Loader::gather(const BatchPosition& position, std::span<const int64_t> a
   check_anchors(anchors);
   if (draws.empty()) draws = anchors;
   if (draws.size() != anchors.size()) {
-    refuse("draws: expected ", std::to_string(anchors.size()), ", one for each index, got ",
-           std::to_string(draws.size()));
+    refuse("draws: expected ", anchors.size(), ", one for each index, got ", draws.size());
   }
   if (anchors.empty()) return 0;
   Wanted wanted{position, std::ssize(anchors), anchors, draws, anchors.data(), draws.data()};

@@ -106,7 +106,7 @@ void judge_missing(LoaderOptions& options, size_t index, std::string& note) {
   if (needs.empty()) return;
   const std::string text = name + "missing: " + lacking_text(needs, count);
   if (options.missing == Missing::kError) {
-    refuse(text, "; the first is episode ", std::to_string(needs[0].first),
+    refuse(text, "; the first is episode ", needs[0].first,
            "; expected rows of every key in every episode that is drawn from, or missing='pad' or 'drop'");
   }
   if (options.missing == Missing::kDrop) {

@@ -40,8 +40,7 @@ std::string names_of_fields(const NormStats& stats) {
 // Returns the numbers of a step in each field.
 int64_t check(const NormStats& stats, size_t features, int64_t steps, const Normalize& mode, std::string_view name) {
   if (stats.steps > 0 && stats.steps != steps) {
-    refuse(name, ": expected statistics of the window's ", std::to_string(steps), " steps, or of all together, got of ",
-           std::to_string(stats.steps));
+    refuse(name, ": expected statistics of the window's ", steps, " steps, or of all together, got of ", stats.steps);
   }
   const auto parts = static_cast<size_t>(std::max<int64_t>(stats.steps, 1));
   for (const std::string_view field : {mode.first(), mode.second()}) {
@@ -50,8 +49,7 @@ int64_t check(const NormStats& stats, size_t features, int64_t steps, const Norm
              names_of_fields(stats));
     }
     if (stats[field].size() < features * parts) {
-      refuse(name, ".", field, ": expected ", std::to_string(features), " numbers, one a feature, got ",
-             std::to_string(stats[field].size() / parts));
+      refuse(name, ".", field, ": expected ", features, " numbers, one a feature, got ", stats[field].size() / parts);
     }
   }
   const size_t width = stats[mode.first()].size() / parts;
@@ -60,8 +58,8 @@ int64_t check(const NormStats& stats, size_t features, int64_t steps, const Norm
     bool zeros = true;
     for (size_t i = 0; i < numbers.size(); ++i) zeros = zeros && (i % width < features || numbers[i] == 0);
     if (zeros) continue;
-    refuse(name, ".", field, ": expected ", std::to_string(features),
-           " numbers, one a feature, and only zeros after them, got ", std::to_string(numbers.size() / parts));
+    refuse(name, ".", field, ": expected ", features, " numbers, one a feature, and only zeros after them, got ",
+           numbers.size() / parts);
   }
   return static_cast<int64_t>(width);
 }
@@ -114,7 +112,7 @@ void refuse_infinite(const NormStats& stats, const Normalize& normalize, std::st
     if (infinite == numbers.end()) continue;
     const size_t features = numbers.size() / static_cast<size_t>(std::max<int64_t>(stats.steps, 1));
     refuse(name, ".", field, ": expected finite numbers, got ", *infinite > 0 ? "inf" : "-inf", " for feature ",
-           std::to_string(static_cast<size_t>(infinite - numbers.begin()) % features),
+           static_cast<size_t>(infinite - numbers.begin()) % features,
            "; compute the statistics without infinities, as Dataset.statistics does");
   }
 }

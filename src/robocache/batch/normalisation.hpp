@@ -69,9 +69,7 @@ enum class Constant : uint8_t {
 };
 
 template <>
-struct EnumNames<Constant> {
-  static constexpr std::string_view names[] = {"center", "lerobot", "openpi"};
-};
+inline constexpr std::string_view kNames<Constant>[] = {"center", "lerobot", "openpi"};
 
 // A spread below this counts as none, unless the caller gives another limit.
 inline constexpr double kMinSpread = 1e-4;

@@ -54,44 +54,42 @@ void check_source(const LoaderOptions& options, size_t index) {
   if (source.episodes->empty()) refuse(name, "episodes: expected at least one, got none");
   for (const int64_t episode : *source.episodes) {
     if (episode >= 0 && episode < source.dataset->num_episodes()) continue;
-    refuse(name, "episodes: expected indices in [0, ", std::to_string(source.dataset->num_episodes()), "), got ",
-           std::to_string(episode));
+    refuse(name, "episodes: expected indices in [0, ", source.dataset->num_episodes(), "), got ", episode);
   }
 }
 
 void check_call(const LoaderOptions& options) {
   if (options.batch_size < 1 || options.batch_size > INT32_MAX) {
-    refuse("batch_size: expected from 1 to 2^31 - 1, got ", std::to_string(options.batch_size));
+    refuse("batch_size: expected from 1 to 2^31 - 1, got ", options.batch_size);
   }
   if (!is_floating(options.dtype)) {
     refuse("default.dtype: expected float64, float32, float16 or bfloat16, got ", dtype_name(options.dtype));
   }
-  if (!(options.snap_s >= 0)) refuse("snap_s: expected 0 or more, got ", number_text(options.snap_s));
+  if (!(options.snap_s >= 0)) refuse("snap_s: expected 0 or more, got ", options.snap_s);
   checked_ns(options.snap_s, "snap_s");
   if (options.anchor_hz) {
     if (!options.anchor.empty()) {
-      refuse("anchors.stream: goes without anchors.rate_hz, got '", options.anchor, "' and ",
-             number_text(*options.anchor_hz));
+      refuse("anchors.stream: goes without anchors.rate_hz, got '", options.anchor, "' and ", *options.anchor_hz);
     }
     if (!(*options.anchor_hz >= 1e-9 && *options.anchor_hz <= 1e9)) {  // a tick in 31 years to one a ns
-      refuse("anchors.rate_hz: expected a rate from 1e-9 to 1e9, got ", number_text(*options.anchor_hz));
+      refuse("anchors.rate_hz: expected a rate from 1e-9 to 1e9, got ", *options.anchor_hz);
     }
   }
   if (!(options.min_spread >= 0 && options.min_spread <= HUGE_VAL) || std::isinf(options.min_spread)) {
-    refuse("normalization.min_spread: expected a finite number, 0 or more, got ", number_text(options.min_spread));
+    refuse("normalization.min_spread: expected a finite number, 0 or more, got ", options.min_spread);
   }
   if (options.drop_n_last < 0) {
-    refuse("anchors.drop_n_last: expected 0 or more, got ", std::to_string(options.drop_n_last));
+    refuse("anchors.drop_n_last: expected 0 or more, got ", options.drop_n_last);
   }
   if (options.world_size < 1 || options.world_size > INT32_MAX) {
-    refuse("ranks.world_size: expected from 1 to 2^31 - 1, got ", std::to_string(options.world_size));
+    refuse("ranks.world_size: expected from 1 to 2^31 - 1, got ", options.world_size);
   }
   if (options.rank < 0 || options.rank >= options.world_size) {
-    refuse("ranks.rank: expected in [0, ", std::to_string(options.world_size), "), got ", std::to_string(options.rank));
+    refuse("ranks.rank: expected in [0, ", options.world_size, "), got ", options.rank);
   }
   if (options.device.is_cuda() && options.device.index >= cuda_device_count()) {
     cuda_backend();  // throws the reason where there is none at all
-    throw DeviceError("device: expected one of " + std::to_string(cuda_device_count()) + " CUDA devices, got " +
+    throw DeviceError("device: expected one of ", cuda_device_count(), " CUDA devices, got ",
                       device_name(options.device));
   }
 }
@@ -234,7 +232,7 @@ std::string method_proposal(const StreamRequest& request) {
 
 int64_t checked_ns(double seconds, std::string_view argument) {
   if (!(std::abs(seconds) < 0x1p62 / kNsPerSecond)) {
-    refuse(argument, ": expected finite seconds, less than 146 years, got ", number_text(seconds));
+    refuse(argument, ": expected finite seconds, less than 146 years, got ", seconds);
   }
   return seconds_to_ns(seconds);
 }

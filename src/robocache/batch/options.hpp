@@ -145,9 +145,7 @@ enum class Edges : uint8_t {
 };
 
 template <>
-struct EnumNames<Edges> {
-  static constexpr std::string_view names[] = {"pad", "drop"};
-};
+inline constexpr std::string_view kNames<Edges>[] = {"pad", "drop"};
 
 // Episodes without any row of a stream of the batch. A source that has no such stream at all does not count.
 enum class Missing : uint8_t {
@@ -157,9 +155,7 @@ enum class Missing : uint8_t {
 };
 
 template <>
-struct EnumNames<Missing> {
-  static constexpr std::string_view names[] = {"pad", "drop", "error"};
-};
+inline constexpr std::string_view kNames<Missing>[] = {"pad", "drop", "error"};
 
 // The rows whose statistics normalise, if none are given.
 enum class StatsOf : uint8_t {
@@ -168,9 +164,7 @@ enum class StatsOf : uint8_t {
 };
 
 template <>
-struct EnumNames<StatsOf> {
-  static constexpr std::string_view names[] = {"selection", "dataset"};
-};
+inline constexpr std::string_view kNames<StatsOf>[] = {"selection", "dataset"};
 
 // A frame of a camera that does not decode.
 enum class BadFrame : uint8_t {
@@ -179,9 +173,7 @@ enum class BadFrame : uint8_t {
 };
 
 template <>
-struct EnumNames<BadFrame> {
-  static constexpr std::string_view names[] = {"error", "pad"};
-};
+inline constexpr std::string_view kNames<BadFrame>[] = {"error", "pad"};
 
 struct LoaderOptions {
   std::vector<SourceRequest> sources;  // at least one

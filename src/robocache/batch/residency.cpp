@@ -17,13 +17,13 @@ namespace {
 int64_t share_of(const MemoryShare& asked, int64_t free_bytes) {
   if (const auto* bytes = std::get_if<int64_t>(&asked)) {
     if (*bytes < 0) {
-      throw ArgumentError("memory.budget: expected at least 0 bytes, got " + std::to_string(*bytes));
+      throw ArgumentError("memory.budget: expected at least 0 bytes, got ", *bytes);
     }
     return *bytes;
   }
   const double share = std::get<double>(asked);
   if (!(share > 0 && share <= 1)) {
-    throw ArgumentError("memory.budget: expected bytes, an int, or a share in (0, 1], got " + number_text(share));
+    throw ArgumentError("memory.budget: expected bytes, an int, or a share in (0, 1], got ", share);
   }
   return static_cast<int64_t>(share * static_cast<double>(free_bytes));
 }
@@ -111,9 +111,8 @@ std::vector<Residency> decide_residency(std::span<const ResidencyRequest> reques
     const int64_t bytes = *request.tier == Tier::kDecoded ? *request.decoded_bytes : request.bytes;
     if (Memory* memory = memories.of(*request.tier)) {
       if (bytes > memory->left) {
-        throw DeviceError("memory.residency: '" + request.key + "' as '" + std::string(name_of(*request.tier)) +
-                          "' needs " + std::to_string(bytes) + " bytes of " + memory->name + ", the memory budget of " +
-                          std::to_string(memory->budget) + " has " + std::to_string(memory->left) +
+        throw DeviceError("memory.residency: '", request.key, "' as '", name_of(*request.tier), "' needs ", bytes,
+                          " bytes of ", memory->name, ", the memory budget of ", memory->budget, " has ", memory->left,
                           " left; raise memory.budget or pass residency='auto'");
       }
       memory->left -= bytes;

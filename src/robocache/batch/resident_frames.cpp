@@ -143,7 +143,7 @@ class PieceDecoder {
     }
     const PackedJpegs packed = pack_jpegs(
         shape_, bytes, [&](int64_t i, std::vector<uint8_t>& memory) { return frame_file(files_, begin + i, memory); },
-        [&](int64_t i, const FrameError& error) { throw FrameError(name_of(begin + i) + ": " + error.what()); },
+        [&](int64_t i, const FrameError& error) { throw FrameError(name_of(begin + i), ": ", error.what()); },
         staging_.data());
     copy_to(wanted_.device, packed_.data(), staging_.data(), packed.bytes);
     *static_cast<JpegDamage*>(damage_.data()) = {};
@@ -153,7 +153,7 @@ class PieceDecoder {
     check_cuda(cuda_backend().synchronize(wanted_.device.index, nullptr), "decoding frames");
     const auto* const found = static_cast<const volatile JpegDamage*>(damage_.data());
     if (found->frames == 0) return;
-    throw FrameError(name_of(begin + found->row) + ": JPEG: its entropy-coded data is damaged");
+    throw FrameError(name_of(begin + found->row), ": JPEG: its entropy-coded data is damaged");
   }
 
  private:
@@ -196,8 +196,8 @@ std::shared_ptr<const ResidentFrames> ResidentFrames::get(const FramesWanted& wa
     try {
       return std::shared_ptr<const ResidentFrames>(new ResidentFrames(wanted));
     } catch (const OutOfMemory& error) {
-      throw OutOfMemory("stream '" + stream_of(wanted).name + "': needs " + std::to_string(bytes(wanted)) +
-                        " bytes as '" + std::string(name_of(wanted.tier)) + "': " + error.what());
+      throw OutOfMemory("stream '", stream_of(wanted).name, "': needs ", bytes(wanted), " bytes as '",
+                        name_of(wanted.tier), "': ", error.what());
     }
   });
 }
@@ -268,7 +268,7 @@ void ResidentFrames::load_jpegs(const ResidentStream& files) {
       const auto name_of = [&](int64_t i) { return frame_name(*wanted_.dataset, wanted_.stream, begin + i); };
       JpegFrames piece = prepare_jpeg_frames(blobs, offsets, indices, name_of);
       if (const FrameShape got{piece.height, piece.width, piece.channels}; got != shape_) {
-        throw FrameError(name_of(0) + ": JPEG: expected " + shape_.describe() + ", got " + got.describe());
+        throw FrameError(name_of(0), ": JPEG: expected ", shape_.describe(), ", got ", got.describe());
       }
       keep(piece.words);
       const auto count = static_cast<int64_t>(piece.words.size());

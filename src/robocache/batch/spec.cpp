@@ -17,13 +17,11 @@ namespace {
 
 using Dims = std::vector<int64_t>;
 
-std::string text_of(const Dims& shape) { return shape_string(shape.data(), static_cast<int>(shape.size())); }
-
 int64_t features_of(const std::string& name, const Dims& shape) {
   int64_t features = 1;
   for (const int64_t extent : shape) {
     if (extent < 0 || __builtin_mul_overflow(features, extent, &features)) {
-      refuse(name, ".shape: expected a shape, got ", text_of(shape));
+      refuse(name, ".shape: expected a shape, got ", shape_string(shape));
     }
   }
   return features;
@@ -34,15 +32,15 @@ void check_conversion(const std::string& name, const BatchSpec& spec, const KeyS
   const std::string of = "keys['" + key.key + "'].convert";
   if (convert.steps.empty()) refuse(of, ".steps: expected at least one, got none");
   if (rows.shape.size() != 1 || !is_floating(rows.dtype)) {
-    refuse(name, ".shape: expected rows of one axis of floats, which are converted, got ", text_of(rows.shape));
+    refuse(name, ".shape: expected rows of one axis of floats, which are converted, got ", shape_string(rows.shape));
   }
   const ActionOps ops = action_ops(convert.steps, rows.shape[0], of + ".steps");
   if (key.shape != Dims{ops.out_features}) {
-    refuse(of, ".steps: expected values that become ", text_of(key.shape), ", got ", std::to_string(ops.out_features));
+    refuse(of, ".steps: expected values that become ", shape_string(key.shape), ", got ", ops.out_features);
   }
   if ((convert.dtype != DType::kFloat32 && convert.dtype != DType::kFloat64) || !(convert.tolerance >= 0)) {
     refuse(of, ": expected float32 or float64 as dtype, and a tolerance of 0 or more, got ", dtype_name(convert.dtype),
-           " and ", number_text(convert.tolerance));
+           " and ", convert.tolerance);
   }
   const auto base = std::ranges::find(spec.keys, convert.base, &KeySpec::key);
   if (ops.has_base != (base != spec.keys.end())) {
@@ -57,7 +55,7 @@ void check_conversion(const std::string& name, const BatchSpec& spec, const KeyS
   const auto& taken = convert.base_features;
   const bool fits = std::ranges::all_of(taken, [&](int64_t i) { return 0 <= i && i < state.shape[0]; });
   if (!fits || (taken.empty() ? state.shape[0] : std::ssize(taken)) != rows.shape[0]) {
-    refuse(of, ".base_features: expected ", std::to_string(rows.shape[0]), " features of '", convert.base, "'");
+    refuse(of, ".base_features: expected ", rows.shape[0], " features of '", convert.base, "'");
   }
 }
 
@@ -71,20 +69,19 @@ void check_numbers(const std::string& name, const BatchSpec& spec, const KeySpec
   }
   const bool wider = spec.pad_features && rows.shape.size() == 1 && key.shape.size() == 1 && key.shape[0] > features;
   if (rows.shape != key.shape && !wider && !key.convert) {
-    refuse(name, ".shape: expected ", text_of(key.shape), " as in the batch, got ", text_of(rows.shape));
+    refuse(name, ".shape: expected ", shape_string(key.shape), " as in the batch, got ", shape_string(rows.shape));
   }
   if (!rows.names.empty() && std::ssize(rows.names) != features) {
-    refuse(name, ".names: expected one for each of ", std::to_string(features), " features, got ",
-           std::to_string(rows.names.size()));
+    refuse(name, ".names: expected one for each of ", features, " features, got ", rows.names.size());
   }
   const auto affines = std::ssize(rows.affine);
   if (affines > 0 && (!floating || (affines != converted && affines != converted * key.steps()))) {
     refuse(name, ".affine: expected numbers for each feature, or each step and feature, of a floating stream, got ",
-           std::to_string(rows.affine.size()), " of ", dtype_name(rows.dtype));
+           rows.affine.size(), " of ", dtype_name(rows.dtype));
   }
   for (const auto& [scale, shift, spread, centre] : rows.affine) {
     for (const double number : {scale, shift, spread, centre}) {
-      if (!std::isfinite(number)) refuse(name, ".affine: expected finite numbers, got ", number_text(number));
+      if (!std::isfinite(number)) refuse(name, ".affine: expected finite numbers, got ", number);
     }
   }
   if (rows.clip && rows.affine.empty()) refuse(name, ".clip: goes with affine, got none");
@@ -95,7 +92,8 @@ void check_numbers(const std::string& name, const BatchSpec& spec, const KeySpec
 
 void check_frames(const std::string& name, const KeySpec& key, const RowsSpec& rows) {
   if (!rows.codec) refuse(name, ".codec: expected one, since the key has images, got none");
-  if (rows.shape.size() != 3) refuse(name, ".shape: expected [height, width, channels], got ", text_of(rows.shape));
+  if (rows.shape.size() != 3)
+    refuse(name, ".shape: expected [height, width, channels], got ", shape_string(rows.shape));
   if (!rows.affine.empty() || rows.clip) refuse(name, ".affine: goes with numbers, got a camera's");
   if (!rows.intrinsics.empty() && (rows.intrinsics.size() != 9 || !key.has_intrinsics)) {
     refuse(name, ".intrinsics: expected 9 numbers, and has_intrinsics");
@@ -103,8 +101,8 @@ void check_frames(const std::string& name, const KeySpec& key, const RowsSpec& r
   const FrameShape frame{rows.shape[0], rows.shape[1], rows.shape[2], rows.dtype};
   const ImageTransform transform(frame, *key.images, key.key, rows.unit_m);
   if (transform.shape() != key.shape || transform.dtype() != key.dtype) {
-    refuse(name, ".shape: expected frames that become ", text_of(key.shape), " of ", dtype_name(key.dtype), ", got ",
-           text_of(transform.shape()), " of ", dtype_name(transform.dtype()));
+    refuse(name, ".shape: expected frames that become ", shape_string(key.shape), " of ", dtype_name(key.dtype),
+           ", got ", shape_string(transform.shape()), " of ", dtype_name(transform.dtype()));
   }
 }
 
@@ -133,7 +131,7 @@ void check_methods(const std::string& name, const KeySpec& key, const RowsSpec& 
     }
   }
   if (end != features || rows.methods.empty()) {
-    refuse(name, ".methods: expected methods for ", std::to_string(features), " features, got ", std::to_string(end));
+    refuse(name, ".methods: expected methods for ", features, " features, got ", end);
   }
 }
 
@@ -152,26 +150,25 @@ void check_key(const BatchSpec& spec, const KeySpec& key) {
   }
   features_of(name, key.shape);
   if (key.steps() == 0 || (key.one_step && key.steps() != 1)) {
-    refuse(name, ".offsets_ns: expected ", key.one_step ? "one offset" : "at least one offset", ", got ",
-           std::to_string(key.steps()));
+    refuse(name, ".offsets_ns: expected ", key.one_step ? "one offset" : "at least one offset", ", got ", key.steps());
   }
   if (!key.offsets_rows.empty() && (!key.offsets_ns.empty() || key.max_gap_ns)) {
     refuse(name, ".offsets_rows: goes without offsets_ns and max_gap_ns");
   }
   for (const int64_t rows : key.offsets_rows) {
     if (std::abs(rows) > kMostRowOffset) {
-      refuse(name, ".offsets_rows: expected at most 2^30 rows, got ", std::to_string(rows));
+      refuse(name, ".offsets_rows: expected at most 2^30 rows, got ", rows);
     }
   }
   for (const int64_t offset : key.offsets_ns) {
     int64_t sum = 0;
     if (__builtin_add_overflow(offset, key.offset_ns, &sum)) {
-      refuse(name, ".offsets_ns: expected 64 bits together with offset_ns, got ", std::to_string(offset));
+      refuse(name, ".offsets_ns: expected 64 bits together with offset_ns, got ", offset);
     }
   }
   for (const auto& [field, limit] :
        {std::pair{"max_gap_ns", key.max_gap_ns}, std::pair{"tolerance_ns", key.tolerance_ns}}) {
-    if (limit && *limit < 0) refuse(name, ".", field, ": expected 0 or more, got ", std::to_string(*limit));
+    if (limit && *limit < 0) refuse(name, ".", field, ": expected 0 or more, got ", *limit);
   }
   if (key.has_intrinsics && !key.images) refuse(name, ".has_intrinsics: goes with images, got none");
   if (key.convert && key.images) refuse(name, ".convert: goes with numbers, got a camera's");
@@ -195,7 +192,7 @@ std::vector<int64_t> KeySpec::stamp_offsets_ns() const {
 
 void check_spec(const BatchSpec& spec) {
   if (spec.keys.empty()) refuse("keys: expected at least one, got none");
-  if (spec.snap_ns < 0) refuse("snap_ns: expected 0 or more, got ", std::to_string(spec.snap_ns));
+  if (spec.snap_ns < 0) refuse("snap_ns: expected 0 or more, got ", spec.snap_ns);
   std::set<std::string_view> names;
   for (const KeySpec& key : spec.keys) {
     if (!names.insert(key.key).second) refuse("keys: expected each key once, got '", key.key, "' twice");

@@ -103,9 +103,8 @@ void check(const LoaderOptions& options, size_t request, const SourceRequest& so
       what += ", got a matrix that is no rotation";
     }
     refuse("delta_timestamps['", options.streams[request].stream, "'].convert: expected ", what, " in row ",
-           std::to_string(row - stream.first_row(episode)), " of '", stream.name, "' in episode ",
-           std::to_string(episode), ", features ", std::to_string(rotation.features.front()), " to ",
-           std::to_string(rotation.features.back()),
+           row - stream.first_row(episode), " of '", stream.name, "' in episode ", episode, ", features ",
+           rotation.features.front(), " to ", rotation.features.back(),
            "; normalize=True of the conversion accepts all but 0; episodes= leaves an episode out");
   }
 }

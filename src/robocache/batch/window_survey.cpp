@@ -240,8 +240,8 @@ void survey_windows(const LoaderStreams& streams, const Draws& draws, size_t sou
                                     period_text(period_ns_of(*anchors, survey.anchor.episode)) + " apart,",
            " are not on the rows of '", stream.name, "', ", period_text(period_ns),
            " apart, whose clock is nominal: nothing was recorded between them (such as ",
-           seconds(asked.delta_timestamps[survey.step]), " from the anchor of episode ",
-           std::to_string(survey.anchor.episode), " at ", std::to_string(survey.anchor.time_ns), " ns",
+           seconds(asked.delta_timestamps[survey.step]), " from the anchor of episode ", survey.anchor.episode, " at ",
+           survey.anchor.time_ns, " ns",
            static_cast<double>(survey.apart_ns) > 1.5 * period_ns
                ? ", between rows that are " + seconds(static_cast<double>(survey.apart_ns) / kNsPerSecond) + " apart"
                : "",
@@ -287,9 +287,9 @@ void check_tolerance(const LoaderStreams& streams, const Draws& draws, size_t so
     if (first == anchors.anchors) continue;
     const auto [episode, target, distance] = *miss_of(first);
     refuse(source_name(options, source), "delta_timestamps['", asked.stream,
-           "'].tolerance_s: expected a sample within ", number_text(*asked.tolerance_s),
-           " s of every target in the recording, got one ", number_text(static_cast<double>(distance) / kNsPerSecond),
-           " s away in episode ", std::to_string(episode), " at ", std::to_string(target), " ns");
+           "'].tolerance_s: expected a sample within ", *asked.tolerance_s,
+           " s of every target in the recording, got one ", static_cast<double>(distance) / kNsPerSecond,
+           " s away in episode ", episode, " at ", target, " ns");
   }
 }
 

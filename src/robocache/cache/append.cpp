@@ -35,13 +35,11 @@ Manifest growing_manifest(const std::string& path) {
   const MappedFile text(open_directory(path), kManifestFile, file);
   Manifest manifest = parse_manifest(file, text.text());
   if (manifest.version < kFirstGrowingVersion) {
-    throw FileError(file + ": expected a cache of schema version " + std::to_string(kFirstGrowingVersion) +
-                    " or later to append to, got " + std::to_string(manifest.version) +
-                    ", which cannot grow: write it anew from its source");
+    throw FileError(file, ": expected a cache of schema version ", kFirstGrowingVersion, " or later to append to, got ",
+                    manifest.version, ", which cannot grow: write it anew from its source");
   }
   if (manifest.generation == std::numeric_limits<int64_t>::max()) {
-    throw FileError(file + ": in 'generation': expected one that another can follow, got " +
-                    std::to_string(manifest.generation));
+    throw FileError(file, ": in 'generation': expected one that another can follow, got ", manifest.generation);
   }
   return manifest;
 }

@@ -160,7 +160,7 @@ void BlockWriter::read_at(const FileDescriptor& file, std::byte* data, size_t si
       if (errno == EINTR) continue;
       refuse_errno(path_, "reading at byte " + std::to_string(offset));
     }
-    if (got == 0) throw FileError(path_ + ": at byte " + std::to_string(offset) + ": cut short while it was written");
+    if (got == 0) throw FileError(path_, ": at byte ", offset, ": cut short while it was written");
     data += got;
     size -= static_cast<size_t>(got);
     offset += got;

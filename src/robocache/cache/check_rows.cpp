@@ -17,24 +17,24 @@ std::string kind_text(const std::optional<FrameFormat>& frames, const std::optio
 
 // Returns text like "[n, 3]".
 std::string rows_shape(const std::string& count, std::span<const int64_t> shape) {
-  const std::string row = shape_string(shape.data(), static_cast<int>(shape.size()));
+  const std::string row = shape_string(shape);
   return "[" + count + (shape.empty() ? "]" : ", " + row.substr(1));
 }
 
 void check_time_dtype(std::string_view stream, const TensorView& times) {
   if (times.dtype != DType::kInt64) {
-    throw ArgumentTypeError("stream '" + std::string(stream) + "': expected times in int64 nanoseconds, got " +
-                            std::string(dtype_name(times.dtype)));
+    throw ArgumentTypeError("stream '", stream, "': expected times in int64 nanoseconds, got ",
+                            dtype_name(times.dtype));
   }
 }
 
 void check_text(std::string_view stream, const TensorView& bytes, std::span<const int64_t> offsets) {
-  if (!bytes.is_contiguous()) refuse_stream(stream, "expected the bytes of text in one piece, got " + bytes.describe());
+  if (!bytes.is_contiguous()) refuse_stream(stream, "expected the bytes of text in one piece, got ", bytes.describe());
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {
     const std::string_view text(static_cast<const char*>(bytes.data) + offsets[i],
                                 static_cast<size_t>(offsets[i + 1] - offsets[i]));
     const std::string mistake = utf8_mistake(text);
-    if (!mistake.empty()) refuse_stream(stream, "expected UTF-8 in row " + std::to_string(i) + ", got " + mistake);
+    if (!mistake.empty()) refuse_stream(stream, "expected UTF-8 in row ", i, ", got ", mistake);
   }
 }
 
@@ -48,20 +48,15 @@ FrameFormat Description::of(const FrameFormat& rows) const {
   return described;
 }
 
-void refuse_stream(std::string_view stream, const std::string& what) {
-  throw ArgumentError("stream '" + std::string(stream) + "': " + what);
-}
-
 void check_description(std::string_view stream, const Description& described, const NewRows& rows) {
   int64_t features = 1;
   for (const int64_t extent : rows.shape) features *= extent;
   const auto names = static_cast<int64_t>(described.names.size());
   if (names != 0 && names != features) {
-    refuse_stream(stream,
-                  "expected " + std::to_string(features) + " names, one per feature, got " + std::to_string(names));
+    refuse_stream(stream, "expected ", features, " names, one per feature, got ", names);
   }
   if (described.frames && !rows.frames) {
-    refuse_stream(stream, "expected frames, as it was described, got " + kind_text(rows.frames, rows.ragged));
+    refuse_stream(stream, "expected frames, as it was described, got ", kind_text(rows.frames, rows.ragged));
   }
   if (!rows.frames) return;
   const std::string mistake = frame_mistake(described.of(*rows.frames), rows.dtype, rows.shape);
@@ -71,13 +66,11 @@ void check_description(std::string_view stream, const Description& described, co
 void check_tensors(std::string_view stream, const TensorView& times, const TensorView& values) {
   check_time_dtype(stream, times);
   if (times.device.is_cuda() || values.device.is_cuda()) {
-    refuse_stream(stream,
-                  "expected times and values on the CPU, got " + times.describe() + " and " + values.describe());
+    refuse_stream(stream, "expected times and values on the CPU, got ", times.describe(), " and ", values.describe());
   }
   if (times.ndim != 1 || values.ndim < 1 || values.shape[0] != times.shape[0]) {
-    refuse_stream(stream, "expected times [n] and values [n, ...], got " +
-                              shape_string(times.shape.data(), times.ndim) + " and " +
-                              shape_string(values.shape.data(), values.ndim));
+    refuse_stream(stream, "expected times [n] and values [n, ...], got ", shape_string(times), " and ",
+                  shape_string(values));
   }
 }
 
@@ -85,18 +78,15 @@ std::vector<int64_t> check_ragged(std::string_view stream, const TensorView& tim
                                   const TensorView& offsets, Ragged ragged) {
   check_time_dtype(stream, times);
   if (offsets.dtype != DType::kInt64) {
-    throw ArgumentTypeError("stream '" + std::string(stream) + "': expected offsets in int64, got " +
-                            std::string(dtype_name(offsets.dtype)));
+    throw ArgumentTypeError("stream '", stream, "': expected offsets in int64, got ", dtype_name(offsets.dtype));
   }
   if (times.device.is_cuda() || values.device.is_cuda() || offsets.device.is_cuda()) {
-    refuse_stream(stream, "expected times, values and offsets on the CPU, got " + times.describe() + ", " +
-                              values.describe() + " and " + offsets.describe());
+    refuse_stream(stream, "expected times, values and offsets on the CPU, got ", times.describe(), ", ",
+                  values.describe(), " and ", offsets.describe());
   }
   if (times.ndim != 1 || values.ndim < 1 || offsets.ndim != 1 || offsets.shape[0] != times.shape[0] + 1) {
-    refuse_stream(stream, "expected times [n], values [elements, ...] and offsets [n + 1], got " +
-                              shape_string(times.shape.data(), times.ndim) + ", " +
-                              shape_string(values.shape.data(), values.ndim) + " and " +
-                              shape_string(offsets.shape.data(), offsets.ndim));
+    refuse_stream(stream, "expected times [n], values [elements, ...] and offsets [n + 1], got ", shape_string(times),
+                  ", ", shape_string(values), " and ", shape_string(offsets));
   }
   std::vector<int64_t> checked(static_cast<size_t>(offsets.shape[0]));
   const auto* offset = static_cast<const int64_t*>(offsets.data);
@@ -107,9 +97,8 @@ std::vector<int64_t> check_ragged(std::string_view stream, const TensorView& tim
     const int64_t least = is_last ? values.shape[0] : previous;
     const int64_t most = i == 0 ? 0 : values.shape[0];
     if (checked[i] < least || checked[i] > most) {
-      refuse_stream(stream, "expected offsets from 0 to " + std::to_string(values.shape[0]) +
-                                ", the elements of all rows, none below the one before it; got offsets[" +
-                                std::to_string(i) + "] " + std::to_string(checked[i]));
+      refuse_stream(stream, "expected offsets from 0 to ", values.shape[0],
+                    ", the elements of all rows, none below the one before it; got offsets[", i, "] ", checked[i]);
     }
     previous = checked[i];
   }
@@ -124,7 +113,7 @@ void check_frames(std::string_view stream, const TensorView& times, const NewRow
                   std::span<const int64_t> offsets) {
   check_time_dtype(stream, times);
   if (times.device.is_cuda() || times.ndim != 1) {
-    refuse_stream(stream, "expected times [n] on the CPU, got " + times.describe());
+    refuse_stream(stream, "expected times [n] on the CPU, got ", times.describe());
   }
   const std::string mistake = frame_mistake(*rows.frames, rows.dtype, rows.shape);
   if (!mistake.empty()) refuse_stream(stream, mistake);
@@ -134,25 +123,22 @@ void check_frames(std::string_view stream, const TensorView& times, const NewRow
     int64_t each = dtype_size(rows.dtype);
     for (const int64_t extent : rows.shape) each *= extent;
     if (size % each == 0 && size / each == rows.count && offsets.empty()) return;
-    refuse_stream(stream, "expected " + count + " of " + std::to_string(each) + " bytes each, and no offsets, got " +
-                              std::to_string(size) + " bytes and " + std::to_string(offsets.size()) + " offsets");
+    refuse_stream(stream, "expected ", count, " of ", each, " bytes each, and no offsets, got ", size, " bytes and ",
+                  offsets.size(), " offsets");
   }
   if (std::ssize(offsets) != rows.count + 1 || offsets.front() != 0 || offsets.back() != size ||
       !std::ranges::is_sorted(offsets)) {
     refuse_stream(
-        stream,
-        "expected offsets of " + count + ", one more, from 0 to " + std::to_string(size) +
-            ", the bytes of all, none below the one before it; got " + std::to_string(offsets.size()) +
-            (offsets.empty() ? ""
-                             : ", from " + std::to_string(offsets.front()) + " to " + std::to_string(offsets.back())));
+        stream, "expected offsets of ", count, ", one more, from 0 to ", size,
+        ", the bytes of all, none below the one before it; got ", offsets.size(),
+        (offsets.empty() ? "" : ", from " + std::to_string(offsets.front()) + " to " + std::to_string(offsets.back())));
   }
 }
 
 void check_same_rows(const StreamFiles& stream, const Description& described, const NewRows& rows) {
   const auto refuse_rows = [&](const std::string& expected, const std::string& got) {
-    refuse_stream(stream.name,
-                  "expected " + expected + " as in its first rows, got " + got +
-                      "; rows of another kind take a stream, or a cache in a list of Sources, of their own");
+    refuse_stream(stream.name, "expected ", expected, " as in its first rows, got ", got,
+                  "; rows of another kind take a stream, or a cache in a list of Sources, of their own");
   };
   const auto kind = [&](const std::optional<FrameFormat>& frames, const std::optional<Ragged>& ragged) {
     return kind_text(frames ? described.of(*frames) : frames, ragged);
@@ -173,8 +159,8 @@ void check_times(std::string_view stream, const TensorView& times, int64_t rows,
   for (int64_t i = 0; i < times.shape[0]; ++i) {
     const int64_t now_ns = time[i * times.strides[0]];
     if (rows + i > 0 && now_ns < last_ns) {
-      refuse_stream(stream, "expected times that do not decrease within an episode, got " + std::to_string(now_ns) +
-                                " ns in row " + std::to_string(rows + i) + " after " + std::to_string(last_ns) + " ns");
+      refuse_stream(stream, "expected times that do not decrease within an episode, got ", now_ns, " ns in row ",
+                    rows + i, " after ", last_ns, " ns");
     }
     last_ns = now_ns;
   }

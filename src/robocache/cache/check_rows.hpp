@@ -27,7 +27,10 @@ struct Description {
 
 // Throws ArgumentError "stream 'NAME': WHAT". So do the functions below; they throw ArgumentTypeError if times or
 // offsets are not int64.
-[[noreturn]] void refuse_stream(std::string_view stream, const std::string& what);
+template <class... Parts>
+[[noreturn]] void refuse_stream(std::string_view stream, const Parts&... parts) {
+  throw ArgumentError("stream '", stream, "': ", parts...);
+}
 
 // Checks rows against the description of their stream.
 void check_description(std::string_view stream, const Description& described, const NewRows& rows);

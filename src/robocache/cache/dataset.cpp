@@ -342,7 +342,7 @@ void Dataset::verify(std::span<const int64_t> streams) const {
   const int64_t count = std::ssize(impl_->manifest.streams);
   for (const int64_t stream : streams) {
     if (stream >= 0 && stream < count) continue;
-    throw ArgumentError("streams: expected indices below " + std::to_string(count) + ", got " + std::to_string(stream));
+    throw ArgumentError("streams: expected indices below ", count, ", got ", stream);
   }
   impl_->verify(streams, false);
 }
@@ -391,8 +391,7 @@ StreamFile Dataset::open_times(int64_t index) const {
 
 std::string_view Dataset::episode_json(int64_t episode) const {
   if (episode < 0 || episode >= num_episodes()) {
-    throw ArgumentError("episode: expected 0 to " + std::to_string(num_episodes() - 1) + ", got " +
-                        std::to_string(episode));
+    throw ArgumentError("episode: expected 0 to ", num_episodes() - 1, ", got ", episode);
   }
   const auto e = static_cast<size_t>(episode);
   const size_t begin = impl_->episode_lines[e];

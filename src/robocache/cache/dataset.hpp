@@ -33,9 +33,7 @@ enum class Clock : uint8_t {
 };
 
 template <>
-struct EnumNames<Clock> {
-  static constexpr std::string_view names[] = {"recorded", "nominal"};
-};
+inline constexpr std::string_view kNames<Clock>[] = {"recorded", "nominal"};
 
 // The storage of a camera's rows.
 enum class Codec : uint8_t {
@@ -45,9 +43,7 @@ enum class Codec : uint8_t {
 };
 
 template <>
-struct EnumNames<Codec> {
-  static constexpr std::string_view names[] = {"raw", "jpeg", "png"};
-};
+inline constexpr std::string_view kNames<Codec>[] = {"raw", "jpeg", "png"};
 
 // The meaning of a frame's channels.
 enum class ColorSpace : uint8_t {
@@ -57,9 +53,7 @@ enum class ColorSpace : uint8_t {
 };
 
 template <>
-struct EnumNames<ColorSpace> {
-  static constexpr std::string_view names[] = {"rgb", "gray", "depth"};
-};
+inline constexpr std::string_view kNames<ColorSpace>[] = {"rgb", "gray", "depth"};
 
 // The frame format of a camera's stream, besides dtype and shape.
 struct FrameFormat {
@@ -77,9 +71,7 @@ enum class Ragged : uint8_t {
 };
 
 template <>
-struct EnumNames<Ragged> {
-  static constexpr std::string_view names[] = {"array", "text"};
-};
+inline constexpr std::string_view kNames<Ragged>[] = {"array", "text"};
 
 // The writer's findings about a stream. A period is the time between two neighbouring rows of one episode.
 struct StreamFindings {

@@ -33,7 +33,7 @@ std::optional<FileDescriptor> try_lock(const std::string& directory) {
     refuse_errno(path, "making it");
   }
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) throw FileError(directory + ": another writer is at work on it");
+    if (errno == EWOULDBLOCK) throw FileError(directory, ": another writer is at work on it");
     refuse_errno(path, "locking it");
   }
   if (!is_named(file, path)) return std::nullopt;
@@ -53,7 +53,7 @@ DirectoryLock DirectoryLock::acquire(const std::string& directory) {
         // The lock file may have belonged to a writer that ended between the two checks. That does not happen three
         // times in a row.
         if (++looks == 3) {
-          throw FileError(directory +
+          throw FileError(directory,
                           ": expected an unused name or the directory of an earlier writer, got something else");
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -62,16 +62,16 @@ DirectoryLock DirectoryLock::acquire(const std::string& directory) {
     }
     if (std::optional<FileDescriptor> file = try_lock(directory)) return DirectoryLock(std::move(*file));
   }
-  throw FileError(directory + ": other writers keep coming and going");
+  throw FileError(directory, ": other writers keep coming and going");
 }
 
 DirectoryLock DirectoryLock::acquire_finished(const std::string& directory) {
   std::error_code error;
   for (int i = 0; i < kTries; ++i) {
     if (std::optional<FileDescriptor> file = try_lock(directory)) return DirectoryLock(std::move(*file));
-    if (!fs::is_directory(directory, error)) throw FileError(directory + ": it was removed in the meantime");
+    if (!fs::is_directory(directory, error)) throw FileError(directory, ": it was removed in the meantime");
   }
-  throw FileError(directory + ": other writers keep coming and going");
+  throw FileError(directory, ": other writers keep coming and going");
 }
 
 void remove_contents(const std::string& directory) {
@@ -82,7 +82,7 @@ void remove_contents(const std::string& directory) {
     fs::remove_all(entries->path(), error);
     if (error) break;
   }
-  if (error) throw FileError(directory + ": removing the files of an earlier writer: " + error.message());
+  if (error) throw FileError(directory, ": removing the files of an earlier writer: ", error.message());
 }
 
 void remove_directory(const std::string& directory) noexcept {

@@ -104,7 +104,7 @@ MappedFile::MappedFile(const FileDescriptor& directory, const std::string& name,
   if (file.get() < 0) refuse_errno(path_, "opening it");
   struct stat status{};
   if (::fstat(file.get(), &status) != 0) refuse_errno(path_, "reading its size");
-  if (!S_ISREG(status.st_mode)) throw FileError(path_ + ": expected a file, got something else of that name");
+  if (!S_ISREG(status.st_mode)) throw FileError(path_, ": expected a file, got something else of that name");
   identity_ = {status.st_dev, status.st_ino};
   if (status.st_size == 0) return;
   const auto size = static_cast<size_t>(status.st_size);

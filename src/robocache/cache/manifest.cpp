@@ -69,14 +69,14 @@ std::string pretty(const Json& json, const std::string& indent) {
 // stack.
 Json parse(std::string_view text, int most) {
   return Json::parse(text.begin(), text.end(), [most](int depth, Json::parse_event_t, Json&) {
-    if (depth > most) throw ArgumentError("expected JSON of at most " + std::to_string(most) + " levels, got more");
+    if (depth > most) throw ArgumentError("expected JSON of at most ", most, " levels, got more");
     return true;
   });
 }
 
 Json parse_argument(std::string_view argument, std::string_view text) {
   const auto refuse = [&](const std::string& got) {
-    throw ArgumentError(std::string(argument) + ": expected a JSON object, got " + got);
+    throw ArgumentError(argument, ": expected a JSON object, got ", got);
   };
   Json json;
   try {
@@ -84,7 +84,7 @@ Json parse_argument(std::string_view argument, std::string_view text) {
   } catch (const Json::exception& error) {
     refuse(error.what());
   } catch (const ArgumentError& error) {
-    throw ArgumentError(std::string(argument) + ": " + error.what());
+    throw ArgumentError(argument, ": ", error.what());
   }
   if (!json.is_object()) refuse(json.type_name());
   return json;
@@ -192,7 +192,7 @@ class Node {
   bool is_null() const { return json_.is_null(); }
 
   [[noreturn]] void refuse(const std::string& expected, const std::string& got) const {
-    throw FileError(path_ + ": in '" + name_ + "': expected " + expected + ", got " + got);
+    throw FileError(path_, ": in '", name_, "': expected ", expected, ", got ", got);
   }
 
  private:
@@ -248,7 +248,7 @@ Stream read_stream(const std::string& path, const Node& node, int64_t version) {
     if (version > 1 && !node["frames"].is_null()) stream.frames = read_frames(node["frames"]);
     if (version > 2 && !node["ragged"].is_null()) stream.ragged = value_of<Ragged>(node["ragged"].string(), "ragged");
   } catch (const ArgumentError& error) {
-    throw FileError(path + ": in stream '" + stream.name + "': " + error.what());
+    throw FileError(path, ": in stream '", stream.name, "': ", error.what());
   }
   stream.shape = node["shape"].list([](const Node& item) { return item.count(); });
   if (stream.shape.size() >= kMaxDims) {
@@ -259,7 +259,7 @@ Stream read_stream(const std::string& path, const Node& node, int64_t version) {
   if (stream.frames) mistake = frame_mistake(*stream.frames, stream.dtype, stream.shape);
   if (stream.ragged) mistake = ragged_mistake(*stream.ragged, stream.dtype, stream.shape);
   if (stream.frames && stream.ragged) mistake = "expected frames or ragged rows, got both";
-  if (!mistake.empty()) throw FileError(path + ": in stream '" + stream.name + "': " + mistake);
+  if (!mistake.empty()) throw FileError(path, ": in stream '", stream.name, "': ", mistake);
   stream.rows = node["rows"].count();
   stream.names = node["names"].list([](const Node& item) { return item.string(); });
   if (!stream.names.empty() && static_cast<int64_t>(stream.names.size()) != stream.features) {
@@ -383,8 +383,8 @@ std::string common_type(const std::string& a, const std::string& b) {
 std::string column_type(const std::string& name, const Json& value) {
   const auto refuse = [&] {
     throw ArgumentError(
-        "episode metadata '" + name +
-        "': expected a str, int64, float, bool, None, or a list of str, int64 or float of one type, got " +
+        "episode metadata '", name,
+        "': expected a str, int64, float, bool, None, or a list of str, int64 or float of one type, got ",
         one_line(value).substr(0, 80));
   };
   if (!value.is_array()) {
@@ -459,7 +459,7 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
   } catch (const Json::parse_error& error) {
     refuse_bytes(path, static_cast<int64_t>(error.byte), "JSON", error.what());
   } catch (const std::exception& error) {
-    throw FileError(path + ": " + error.what());
+    throw FileError(path, ": ", error.what());
   }
   const Node root(path, "", json);
   if (root["block_bytes"].count() != kBlockBytes) {
@@ -492,7 +492,7 @@ EpisodeMetadata check_metadata(std::string_view metadata_json, const std::vector
   for (auto item = json.begin(); item != json.end(); ++item) {
     const std::string& name = item.key();
     if (std::ranges::any_of(automatic, [&](const EpisodeColumn& column) { return column.name == name; })) {
-      throw ArgumentError("episode metadata '" + name +
+      throw ArgumentError("episode metadata '", name,
                           "': expected another name, this column is filled in by the writer");
     }
     const std::string type = column_type(name, *item);
@@ -503,8 +503,8 @@ EpisodeMetadata check_metadata(std::string_view metadata_json, const std::vector
     }
     const std::string common = common_type(column->type, type);
     if (common.empty()) {
-      throw ArgumentError("episode metadata '" + name + "': expected " + column->type +
-                          " as in the episodes before, got " + type + " " + one_line(*item).substr(0, 80));
+      throw ArgumentError("episode metadata '", name, "': expected ", column->type, " as in the episodes before, got ",
+                          type, " ", one_line(*item).substr(0, 80));
     }
     column->type = common;
   }
@@ -538,7 +538,7 @@ std::string frame_mistake(const FrameFormat& frames, DType dtype, std::span<cons
   const int64_t channels = frames.color_space == ColorSpace::kRgb ? 3 : 1;
   if (shape.size() != 3 || shape[0] < 1 || shape[1] < 1 || shape[2] != channels) {
     return "expected " + color_space + " frames of shape [height, width, " + std::to_string(channels) + "], got " +
-           shape_string(shape.data(), static_cast<int>(shape.size()));
+           shape_string(shape);
   }
   int64_t bytes = dtype_size(dtype);
   for (const int64_t extent : shape) {
@@ -559,8 +559,7 @@ std::string frame_mistake(const FrameFormat& frames, DType dtype, std::span<cons
 }
 
 std::string ragged_mistake(Ragged ragged, DType dtype, std::span<const int64_t> shape) {
-  const std::string got =
-      ", got " + std::string(dtype_name(dtype)) + " " + shape_string(shape.data(), static_cast<int>(shape.size()));
+  const std::string got = ", got " + std::string(dtype_name(dtype)) + " " + shape_string(shape);
   if (ragged == Ragged::kText && (dtype != DType::kUInt8 || !shape.empty())) {
     return "expected text as bytes, uint8 []" + got;
   }
@@ -581,7 +580,7 @@ std::string utf8_mistake(std::string_view text) {
 void check_name(std::string_view argument, std::string_view text) {
   const std::string mistake = text.empty() ? "''" : utf8_mistake(text);
   if (mistake.empty()) return;
-  throw ArgumentError(std::string(argument) + ": expected UTF-8 text that is not empty, got " + mistake);
+  throw ArgumentError(argument, ": expected UTF-8 text that is not empty, got ", mistake);
 }
 
 }  // namespace robocache::cache

@@ -189,11 +189,11 @@ int64_t checked_product(const std::string& path, std::span<const int64_t> factor
   int64_t product = 1;
   bool empty = false;
   for (const int64_t factor : factors) {
-    if (factor < 0) throw FileError(path + ": expected lengths of at least 0, got " + std::to_string(factor));
+    if (factor < 0) throw FileError(path, ": expected lengths of at least 0, got ", factor);
     if (factor == 0) {
       empty = true;
     } else if (__builtin_mul_overflow(product, factor, &product)) {
-      if (!std::ranges::count(factors, 0)) throw FileError(path + ": expected a size within int64, got more");
+      if (!std::ranges::count(factors, 0)) throw FileError(path, ": expected a size within int64, got more");
       product = 1;
     }
   }

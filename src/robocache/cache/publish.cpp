@@ -21,7 +21,7 @@ std::string absolute_path(const std::string& path) {
   if (path.empty()) throw ArgumentError("path: expected the name of a directory, got ''");
   std::error_code error;
   const fs::path real = fs::weakly_canonical(fs::absolute(path, error), error);
-  if (error) throw FileError(path + ": " + error.message());
+  if (error) throw FileError(path, ": ", error.message());
   return real.has_filename() ? real.string() : real.parent_path().string();
 }
 
@@ -36,7 +36,7 @@ bool is_cache(const std::string& path) {
 void check_outside_caches(const std::string& path) {
   for (fs::path inner = path, outer = inner.parent_path(); outer != inner; inner = outer, outer = inner.parent_path()) {
     if (is_cache(outer.string())) {
-      throw FileError(path + ": it is inside a cache, " + outer.string() + "; expected a folder outside");
+      throw FileError(path, ": it is inside a cache, ", outer.string(), "; expected a folder outside");
     }
   }
 }
@@ -45,8 +45,8 @@ void check_target(const std::string& path, bool overwrite) {
   check_outside_caches(path);
   std::error_code error;
   if (!fs::exists(fs::symlink_status(path, error))) return;
-  if (!overwrite) throw FileError(path + ": it exists already; overwrite=True (--overwrite) replaces a cache");
-  if (!is_cache(path)) throw FileError(path + ": expected a cache to overwrite, got something else; it stays as it is");
+  if (!overwrite) throw FileError(path, ": it exists already; overwrite=True (--overwrite) replaces a cache");
+  if (!is_cache(path)) throw FileError(path, ": expected a cache to overwrite, got something else; it stays as it is");
 }
 
 void publish(const std::string& home, const std::string& path) {

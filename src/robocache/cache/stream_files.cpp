@@ -18,8 +18,7 @@ BlockWriter reopen(const std::string& path, const std::string& header, int64_t c
                    const FileRecord& record, WriteBehind* behind) {
   const int64_t begin = record.bytes - count * element_bytes;
   if (begin != std::ssize(header)) {
-    throw FileError(path + ": expected a header of " + std::to_string(header.size()) + " bytes to append rows, got " +
-                    std::to_string(begin));
+    throw FileError(path, ": expected a header of ", header.size(), " bytes to append rows, got ", begin);
   }
   return {path, header.size(), record, behind};
 }

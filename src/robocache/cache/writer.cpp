@@ -121,13 +121,13 @@ Writer::Impl::Impl(const std::string& requested_path, WriteMode write_mode)
       home(mode == WriteMode::kAppend ? path : path + ".partial"),
       behind(num_threads() > 1 ? std::make_unique<cache::WriteBehind>() : nullptr) {
   if (mode == WriteMode::kAppend) {
-    if (!cache::is_cache(path)) throw FileError(path + ": expected a cache to append to, got none");
+    if (!cache::is_cache(path)) throw FileError(path, ": expected a cache to append to, got none");
     lock = cache::DirectoryLock::acquire_finished(path);
   } else {
     check_target();
     std::error_code error;
     fs::create_directories(fs::path(path).parent_path(), error);
-    if (error) throw FileError(path + ": creating its parent directory: " + error.message());
+    if (error) throw FileError(path, ": creating its parent directory: ", error.message());
     lock = cache::DirectoryLock::acquire(home);
   }
   try {
@@ -173,22 +173,22 @@ const Stream* Writer::Impl::stream_before(std::string_view name) const {
 }
 
 void Writer::Impl::check_usable() const {
-  if (::getpid() != owner) throw ArgumentError(path + ": a writer cannot be used in a forked child");
+  if (::getpid() != owner) throw ArgumentError(path, ": a writer cannot be used in a forked child");
   if (state != State::kOpen) {
-    throw ArgumentError(path + ": expected an open writer, this one is " +
+    throw ArgumentError(path, ": expected an open writer, this one is ",
                         (state == State::kClosed ? "closed" : "aborted"));
   }
-  if (sync_failed) throw FileError(path + ": the files could not be made durable: the writer can only be aborted");
+  if (sync_failed) throw FileError(path, ": the files could not be made durable: the writer can only be aborted");
 }
 
 void Writer::Impl::check_episode_open() const {
   check_usable();
-  if (!episode) throw ArgumentError(path + ": expected an open episode, got none");
+  if (!episode) throw ArgumentError(path, ": expected an open episode, got none");
 }
 
 void Writer::Impl::check_writable() {
   check_episode_open();
-  if (write_failed) throw FileError(path + ": an earlier write failed: the episode can only be aborted");
+  if (write_failed) throw FileError(path, ": an earlier write failed: the episode can only be aborted");
   write_failed = true;
   if (behind != nullptr) behind->check();
   write_failed = false;
@@ -261,7 +261,7 @@ void Writer::Impl::describe(std::string_view name, cache::Description descriptio
 void Writer::begin_episode(std::string_view metadata_json) {
   const auto guard = impl_->locked();
   impl_->check_usable();
-  if (impl_->episode) throw ArgumentError(impl_->path + ": expected the open episode to end first");
+  if (impl_->episode) throw ArgumentError(impl_->path, ": expected the open episode to end first");
   impl_->episode = cache::check_metadata(metadata_json, impl_->episode_columns);
   impl_->streams_before_episode = impl_->streams.size();
   impl_->lines_before_episode = impl_->episode_lines->size();
@@ -468,7 +468,7 @@ void Writer::close(std::optional<std::string_view> provenance_json) {
   const auto guard = impl_->locked();
   if (impl_->state == Impl::State::kClosed) return;
   impl_->check_usable();
-  if (impl_->episode) throw ArgumentError(impl_->path + ": expected the open episode to end first");
+  if (impl_->episode) throw ArgumentError(impl_->path, ": expected the open episode to end first");
   impl_->publish_all(provenance_json);
   impl_->unlock();
 }

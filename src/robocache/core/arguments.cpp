@@ -40,8 +40,7 @@ void check_device(const TensorView& tensor, std::string_view argument, Device de
 void check_shape(const TensorView& tensor, std::string_view argument, const TensorView& expected,
                  const ArgumentsOf& of) {
   if (tensor.ndim != expected.ndim || tensor.shape != expected.shape) {
-    refuse(of(argument), ": expected ", shape_string(expected.shape.data(), expected.ndim), ", got ",
-           shape_string(tensor.shape.data(), tensor.ndim));
+    refuse(of(argument), ": expected ", shape_string(expected), ", got ", shape_string(tensor));
   }
 }
 
@@ -66,15 +65,13 @@ void check_lengths(const TensorView& lengths, std::string_view argument, int64_t
     refuse_type(of(argument), ": expected int32 or int64, got ", dtype_name(lengths.dtype));
   }
   if (lengths.ndim != 1 || lengths.shape[0] != batch) {
-    refuse(of(argument), ": expected [", std::to_string(batch), "], got ",
-           shape_string(lengths.shape.data(), lengths.ndim));
+    refuse(of(argument), ": expected [", batch, "], got ", shape_string(lengths));
   }
   if (lengths.device.is_cuda()) return;  // the kernel clamps them, because reading them here would wait for the device
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t length = length_at(lengths.data, lengths.dtype, b * lengths.strides[0], most);
     if (length < 0 || length > most) {
-      refuse(of(argument), ": expected values in [0, ", std::to_string(most), "], got ", std::to_string(length), " at ",
-             std::to_string(b));
+      refuse(of(argument), ": expected values in [0, ", most, "], got ", length, " at ", b);
     }
   }
 }
@@ -91,8 +88,8 @@ void* checked_workspace(const std::optional<TensorView>& workspace, int64_t byte
                       workspace->numel() * dtype_size(workspace->dtype) >= bytes &&
                       reinterpret_cast<uintptr_t>(workspace->data) % static_cast<uintptr_t>(alignment) == 0;
   if (!enough) {
-    refuse("workspace: expected ", std::to_string(bytes), " bytes on ", device_name(device), ", dense and aligned to ",
-           std::to_string(alignment), ", got ", workspace ? workspace->describe() : "none");
+    refuse("workspace: expected ", bytes, " bytes on ", device_name(device), ", dense and aligned to ", alignment,
+           ", got ", workspace ? workspace->describe() : "none");
   }
   return workspace->data;
 }

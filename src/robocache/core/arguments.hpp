@@ -14,21 +14,13 @@ namespace robocache {
 
 template <class... Parts>
 [[noreturn]] void refuse(const Parts&... parts) {
-  std::string text;
-  (text.append(parts), ...);
-  throw ArgumentError(text);
+  throw ArgumentError(parts...);
 }
 
 template <class... Parts>
 [[noreturn]] void refuse_type(const Parts&... parts) {
-  std::string text;
-  (text.append(parts), ...);
-  throw ArgumentTypeError(text);
+  throw ArgumentTypeError(parts...);
 }
-
-// Prints a number for an error message, as Python does: with the fewest digits that read back as the same number;
-// "0.1", "1e-50", "100000", "-inf".
-std::string number_text(double number);
 
 // Names an argument in an error: "times" in a call with one stream; with several streams "streams['imu'].times" or,
 // without a name, "streams[2].times".

@@ -126,8 +126,7 @@ DeviceResource allocate_host(size_t bytes) {
   constexpr size_t kSmall = 64;
   const bool is_huge = bytes >= kHugePage;
   void* const memory = ::operator new(bytes, std::align_val_t{is_huge ? kHugePage : kSmall}, std::nothrow);
-  if (memory == nullptr)
-    throw OutOfMemory("allocating " + std::to_string(bytes) + " bytes of host memory: out of memory");
+  if (memory == nullptr) throw OutOfMemory("allocating ", bytes, " bytes of host memory: out of memory");
   if (is_huge) ::madvise(memory, bytes, MADV_HUGEPAGE);  // a hint, which the kernel may ignore
   return {memory, {0, is_huge ? release_host<kHugePage> : release_host<kSmall>}};
 }
@@ -141,7 +140,7 @@ const std::string& cuda_unavailable_reason() { return plugin().reason; }
 int cuda_device_count() { return plugin().devices; }
 
 const CudaBackend& cuda_backend() {
-  if (plugin().devices == 0) throw DeviceError("CUDA is not available: " + plugin().reason);
+  if (plugin().devices == 0) throw DeviceError("CUDA is not available: ", plugin().reason);
   return *plugin().backend;
 }
 
@@ -155,7 +154,7 @@ void check_cuda(int code, const char* what) {
 void* cuda_symbol(const char* name) {
   cuda_backend();
   void* symbol = dlsym(plugin().library, name);
-  if (symbol == nullptr) throw DeviceError(std::string("the CUDA plugin has no ") + name);
+  if (symbol == nullptr) throw DeviceError("the CUDA plugin has no ", name);
   return symbol;
 }
 

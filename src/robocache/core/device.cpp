@@ -17,7 +17,7 @@ Device device_from_name(std::string_view name) {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
     if (error == std::errc() && end == digits.data() + digits.size() && index >= 0) return {DeviceType::kCuda, index};
   }
-  throw ArgumentError("device: expected 'cpu', 'cuda' or 'cuda:N', got '" + std::string(name) + "'");
+  throw ArgumentError("device: expected 'cpu', 'cuda' or 'cuda:N', got '", name, "'");
 }
 
 }  // namespace robocache

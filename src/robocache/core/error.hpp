@@ -2,13 +2,16 @@
 #pragma once
 
 #include <stdexcept>
-#include <string>
+
+#include "robocache/core/concat.hpp"
 
 namespace robocache {
 
 // Base of all errors this library throws; catch it to catch them all.
 struct Error : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  // The message is made of these texts and numbers.
+  template <class... Parts>
+  explicit Error(const Parts&... parts) : std::runtime_error(concat(parts...)) {}
 };
 
 // An argument has the right type but a value that cannot be used (Python: also a ValueError).

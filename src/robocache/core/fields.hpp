@@ -15,7 +15,7 @@
 //
 // A field has the type of its member, and the member's initializer as its default. `read` is a set of overloads, one
 // for each type. For a member that lists fields itself (HasFields) the body calls for_each_field again. An enum is read
-// and written by its names: specialise EnumNames for it.
+// and written by its names: specialise kNames for it.
 #pragma once
 
 #include <tuple>

@@ -113,7 +113,7 @@ std::optional<Group> group_of_process(const std::string& root) {
 
 HostMemory host_memory(const std::string& root) {
   std::map<std::string, int64_t> machine = numbers_in(root + "/proc/meminfo");
-  if (machine["MemTotal"] <= 0) throw FileError(root + "/proc/meminfo: expected a line of MemTotal, got none");
+  if (machine["MemTotal"] <= 0) throw FileError(root, "/proc/meminfo: expected a line of MemTotal, got none");
   HostMemory memory{machine["MemTotal"], machine["MemAvailable"], "the machine"};
   const std::optional<Group> group = group_of_process(root);
   if (!group) return memory;

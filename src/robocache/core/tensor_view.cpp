@@ -46,13 +46,17 @@ std::array<uintptr_t, 2> TensorView::extent() const {
 }
 
 std::string TensorView::describe() const {
-  return shape_string(shape.data(), ndim) + " " + std::string(dtype_name(dtype)) + " on " + device_name(device);
+  return concat(shape_string(*this), " ", dtype_name(dtype), " on ", device_name(device));
 }
 
-std::string shape_string(const int64_t* shape, int ndim) {
-  std::string text = "[";
-  for (int d = 0; d < ndim; ++d) text += (d == 0 ? "" : ", ") + std::to_string(shape[d]);
-  return text + "]";
+std::string shape_string(std::span<const int64_t> shape) {
+  std::string text;
+  for (const int64_t extent : shape) text += (text.empty() ? "[" : ", ") + std::to_string(extent);
+  return text.empty() ? "[]" : text + "]";
+}
+
+std::string shape_string(const TensorView& view) {
+  return shape_string({view.shape.data(), static_cast<size_t>(view.ndim)});
 }
 
 }  // namespace robocache

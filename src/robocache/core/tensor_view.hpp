@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 
 #include "robocache/core/device.hpp"
@@ -36,6 +37,7 @@ struct TensorView {
 };
 
 // Returns text like "[2, 10, 16]".
-std::string shape_string(const int64_t* shape, int ndim);
+std::string shape_string(std::span<const int64_t> shape);
+std::string shape_string(const TensorView& view);
 
 }  // namespace robocache

@@ -288,7 +288,7 @@ Cancellable::~Cancellable() { cancelled_by = before_; }
 int num_threads() { return the_pool().threads(); }
 
 void set_num_threads(int64_t n) {
-  if (n < 1 || n > 4096) throw ArgumentError("n: expected 1 to 4096 threads, got " + std::to_string(n));
+  if (n < 1 || n > 4096) throw ArgumentError("n: expected 1 to 4096 threads, got ", n);
   the_pool().resize(static_cast<int>(n));
 }
 

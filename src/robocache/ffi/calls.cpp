@@ -165,7 +165,7 @@ ROBOCACHE_FFI(fields_of, args, result) {
   for (const auto& [name, describe] : kCalls) {
     if (name == operation) return result.set(std::string_view(describe()));
   }
-  throw ArgumentError("operation: expected one of the library's, got '" + std::string(operation) + "'");
+  throw ArgumentError("operation: expected one of the library's, got '", operation, "'");
 }
 
 // ---- Operations ----
@@ -330,7 +330,7 @@ ROBOCACHE_FFI(integrate_tsdf, args, result) {
 ROBOCACHE_FFI(array_of, args, result) {
   auto& arrays = args.object<Arrays>(0, "arrays").arrays;
   const auto index = static_cast<size_t>(args.integer(2, "index"));
-  if (index >= arrays.size()) throw ArgumentError("index: expected fewer than " + std::to_string(arrays.size()));
+  if (index >= arrays.size()) throw ArgumentError("index: expected fewer than ", arrays.size());
   if (arrays[index]) result.set(*std::exchange(arrays[index], std::nullopt));
 }
 

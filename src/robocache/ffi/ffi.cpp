@@ -55,10 +55,10 @@ DType from_dl(DLDataType dl, const char* name) {
   if (dl.code < kCodes && dl.bits % 8 == 0 && dl.bits / 8 <= kMostBytes && dl.lanes == 1) {
     if (const int8_t known = kDTypes[dl.code][dl.bits / 8]; known >= 0) return static_cast<DType>(known);
   }
-  throw ArgumentTypeError(std::string(name) +
-                          ": expected bool, int8..int64, uint8..uint64, float16, bfloat16, float32 or float64, got " +
-                          (dl.code == kDLComplex ? "complex" : "DLPack code " + std::to_string(dl.code) + " of ") +
-                          std::to_string(dl.bits) + (dl.code == kDLComplex ? "" : " bits"));
+  throw ArgumentTypeError(name,
+                          ": expected bool, int8..int64, uint8..uint64, float16, bfloat16, float32 or float64, got ",
+                          (dl.code == kDLComplex ? "complex" : "DLPack code " + std::to_string(dl.code) + " of "),
+                          dl.bits, (dl.code == kDLComplex ? "" : " bits"));
 }
 
 DLDevice to_dl(Device device) { return {device.is_cuda() ? kDLCUDA : kDLCPU, device.index}; }
@@ -72,16 +72,14 @@ Device from_dl(DLDevice device, const char* name) {
     case kDLCUDAManaged:
       return {DeviceType::kCuda, device.device_id};
     default:
-      throw ArgumentError(std::string(name) +
-                          ": expected a tensor on the CPU or a CUDA device, got DLPack device type " +
-                          std::to_string(device.device_type));
+      throw ArgumentError(name, ": expected a tensor on the CPU or a CUDA device, got DLPack device type ",
+                          static_cast<int>(device.device_type));
   }
 }
 
 TensorView from_dl(const DLTensor& dl, const char* name) {
   if (dl.ndim > kMaxDims) {
-    throw ArgumentError(std::string(name) + ": expected at most " + std::to_string(kMaxDims) + " dimensions, got " +
-                        std::to_string(dl.ndim));
+    throw ArgumentError(name, ": expected at most ", kMaxDims, " dimensions, got ", dl.ndim);
   }
   TensorView view;
   view.data = static_cast<char*>(dl.data) + dl.byte_offset;
@@ -145,7 +143,8 @@ std::string repr(const TVMFFIAny& object) {
 
 // Returns an argument as errors show it.
 std::string described(const TVMFFIAny& arg) {
-  if (const DLTensor* dl = dl_tensor(arg)) return "an array " + shape_string(dl->shape, dl->ndim);
+  if (const DLTensor* dl = dl_tensor(arg))
+    return "an array " + shape_string({dl->shape, static_cast<size_t>(dl->ndim)});
   switch (arg.type_index) {
     case kTVMFFINone:
       return "None";
@@ -168,7 +167,7 @@ std::string described(const TVMFFIAny& arg) {
 
 // Throws the error for an argument of another type than expected.
 [[noreturn]] void wrong_type(const char* name, const char* expected, const TVMFFIAny& actual) {
-  throw ArgumentTypeError(std::string(name) + ": expected " + expected + ", got " + described(actual));
+  throw ArgumentTypeError(name, ": expected ", expected, ", got ", described(actual));
 }
 
 std::shared_ptr<void> shared_object(TVMFFIObjectHandle object) {
@@ -239,7 +238,7 @@ void set_raised(std::string_view kind, std::string_view message) {
 }  // namespace
 
 const TVMFFIAny& Args::any(int i) const {
-  if (i >= count_) throw ArgumentTypeError("expected more than " + std::to_string(count_) + " arguments");
+  if (i >= count_) throw ArgumentTypeError("expected more than ", count_, " arguments");
   return args_[i];
 }
 
@@ -274,7 +273,7 @@ TensorView Args::tensor(int i, const char* name) const {
   if (dl == nullptr) wrong_type(name, "a tensor", any(i));
   const TensorView view = from_dl(*dl, name);
   if (view.data == nullptr && view.numel() > 0) {
-    throw ArgumentError(std::string(name) + ": expected an array with memory, got a shape alone");
+    throw ArgumentError(name, ": expected an array with memory, got a shape alone");
   }
   return view;
 }
@@ -316,7 +315,7 @@ OwnedTensor OwnedTensor::allocate(TensorView view) {
     prototype.shape = view.shape.data();
     TVMFFIObjectHandle handle = nullptr;
     if (TVMFFIEnvTensorAlloc(&prototype, &handle) != 0) {
-      throw DeviceError("the framework could not allocate " + view.describe());
+      throw DeviceError("the framework could not allocate ", view.describe());
     }
     return OwnedTensor(handle);
   }
@@ -326,7 +325,7 @@ OwnedTensor OwnedTensor::allocate(TensorView view) {
     view.data = buffer->data();
     return share(view, std::move(buffer));
   } catch (const std::bad_alloc&) {
-    throw DeviceError("could not allocate " + view.describe());
+    throw DeviceError("could not allocate ", view.describe());
   }
 }
 

@@ -79,7 +79,7 @@ class Args {
   T& object(int i, const char* name) const {
     const TVMFFIAny& arg = any(i);
     if (arg.type_index != Boxed<T>::type_index()) {
-      throw ArgumentTypeError(std::string(name) + ": expected a " + T::kTypeKey + ", got " + description(i));
+      throw ArgumentTypeError(name, ": expected a ", T::kTypeKey, ", got ", description(i));
     }
     return reinterpret_cast<Boxed<T>*>(arg.v_obj)->value;
   }

@@ -18,7 +18,7 @@ ROBOCACHE_FFI(tensor_over, args, result) {
   view.data = reinterpret_cast<void*>(args.integer(1, "address"));
   view.dtype = dtype_from_name(args.string(2, "dtype"));
   view.ndim = static_cast<int>(args.integer(3, "ndim"));
-  if (view.ndim > kMaxDims) throw ArgumentError("expected at most 8 dimensions, got " + std::to_string(view.ndim));
+  if (view.ndim > kMaxDims) throw ArgumentError("expected at most 8 dimensions, got ", view.ndim);
   for (int d = 0; d < view.ndim; ++d) {
     view.shape[d] = args.integer(4 + d, "shape");
     view.strides[d] = args.integer(4 + view.ndim + d, "strides");

@@ -46,7 +46,7 @@ void* batch_memory(const Aligner& aligner, const Args& args) {
   const TensorView memory = args.tensor(1, "memory");
   if (memory.device != aligner.device() ||
       memory.numel() * dtype_size(memory.dtype) < static_cast<int64_t>(aligner.batch_bytes())) {
-    refuse("memory: expected ", std::to_string(aligner.batch_bytes()), " bytes on ", device_name(aligner.device()));
+    refuse("memory: expected ", aligner.batch_bytes(), " bytes on ", device_name(aligner.device()));
   }
   return memory.data;
 }

@@ -344,7 +344,7 @@ ROBOCACHE_FFI(batch_array, args, result) {
   const auto& batch = args.object<BatchHandle>(0, "batch");
   const auto& arrays = batch.loader->arrays();
   const auto index = static_cast<size_t>(args.integer(2, "index"));
-  if (index >= arrays.size()) throw ArgumentError("index: expected fewer than " + std::to_string(arrays.size()));
+  if (index >= arrays.size()) throw ArgumentError("index: expected fewer than ", arrays.size());
   result.set(OwnedTensor::share(batch.loader->view(arrays[index], batch.samples, batch.memory.get()), batch.memory));
 }
 

@@ -34,7 +34,7 @@ void check_encodable(Codec codec, const FrameShape& shape, const EncodeOptions& 
 
 std::string FrameShape::describe() const {
   const std::array<int64_t, 3> sides{height, width, channels};
-  return shape_string(sides.data(), 3) + " " + std::string(dtype_name(dtype));
+  return shape_string(sides) + " " + std::string(dtype_name(dtype));
 }
 
 Codec codec_of(std::span<const uint8_t> blob) {

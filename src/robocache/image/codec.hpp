@@ -40,9 +40,7 @@ enum class Subsampling : uint8_t {
   k444,  // one colour sample per pixel
 };
 template <>
-struct EnumNames<Subsampling> {
-  static constexpr std::string_view names[] = {"4:2:0", "4:4:4"};
-};
+inline constexpr std::string_view kNames<Subsampling>[] = {"4:2:0", "4:4:4"};
 
 // Options of JPEG. PNG and raw frames are exact and have none.
 struct EncodeOptions {

@@ -10,7 +10,7 @@ namespace {
 
 FrameShape shape_of(const TensorView& frames) {
   if (frames.ndim != 4) {
-    refuse("frames: expected [N, H, W, C], got ", shape_string(frames.shape.data(), frames.ndim));
+    refuse("frames: expected [N, H, W, C], got ", shape_string(frames));
   }
   check_dense(frames, "frames");
   return {frames.shape[1], frames.shape[2], frames.shape[3], frames.dtype};
@@ -28,7 +28,7 @@ ImageBatch::ImageBatch(const TensorView& frames, const std::optional<TensorView>
   if (rows) {
     if (rows->dtype != DType::kInt64) refuse_type("rows: expected int64, got ", dtype_name(rows->dtype));
     if (rows->ndim != 1 && rows->ndim != 2) {
-      refuse("rows: expected [B] or [B, T], got ", shape_string(rows->shape.data(), rows->ndim));
+      refuse("rows: expected [B] or [B, T], got ", shape_string(*rows));
     }
     check_device(*rows, "rows", frames.device, {}, "frames");
     check_dense(*rows, "rows");

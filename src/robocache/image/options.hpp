@@ -20,9 +20,7 @@ enum class ImageFit : uint8_t {
   kCrop,     // the largest centred part of the frame that has the proportions of `size`
 };
 template <>
-struct EnumNames<ImageFit> {
-  static constexpr std::string_view names[] = {"stretch", "pad", "crop"};
-};
+inline constexpr std::string_view kNames<ImageFit>[] = {"stretch", "pad", "crop"};
 
 // How a resize weighs pixels. All but kNearest are antialiased: they cover more pixels where a side shrinks.
 enum class ImageInterpolation : uint8_t {
@@ -32,21 +30,15 @@ enum class ImageInterpolation : uint8_t {
   kArea,     // the mean over the area of the result's pixel
 };
 template <>
-struct EnumNames<ImageInterpolation> {
-  static constexpr std::string_view names[] = {"bilinear", "nearest", "bicubic", "area"};
-};
+inline constexpr std::string_view kNames<ImageInterpolation>[] = {"bilinear", "nearest", "bicubic", "area"};
 
 enum class CropAt : uint8_t { kRandom, kCenter };
 template <>
-struct EnumNames<CropAt> {
-  static constexpr std::string_view names[] = {"random", "center"};
-};
+inline constexpr std::string_view kNames<CropAt>[] = {"random", "center"};
 
 enum class ImageLayout : uint8_t { kChw, kHwc };
 template <>
-struct EnumNames<ImageLayout> {
-  static constexpr std::string_view names[] = {"chw", "hwc"};
-};
+inline constexpr std::string_view kNames<ImageLayout>[] = {"chw", "hwc"};
 
 struct ImageSize {
   int64_t height, width;

@@ -33,24 +33,18 @@ enum class InterpolationMethod : uint8_t {
 };
 
 template <>
-struct EnumNames<InterpolationMethod> {
-  static constexpr std::string_view names[] = {"linear", "nearest", "previous", "next",  "pchip",
-                                               "akima",  "cubic",   "angle",    "slerp", "pose"};
-};
+inline constexpr std::string_view kNames<InterpolationMethod>[] = {"linear", "nearest", "previous", "next",  "pchip",
+                                                                   "akima",  "cubic",   "angle",    "slerp", "pose"};
 
 // The value outside the samples: the end sample, NaN, or the curve continued in a straight line.
 enum class Extrapolate : uint8_t { kClamp, kNan, kLinear };
 template <>
-struct EnumNames<Extrapolate> {
-  static constexpr std::string_view names[] = {"clamp", "nan", "linear"};
-};
+inline constexpr std::string_view kNames<Extrapolate>[] = {"clamp", "nan", "linear"};
 
 // The boundary conditions of a C2 spline.
 enum class Boundary : uint8_t { kNotAKnot, kNatural };
 template <>
-struct EnumNames<Boundary> {
-  static constexpr std::string_view names[] = {"not-a-knot", "natural"};
-};
+inline constexpr std::string_view kNames<Boundary>[] = {"not-a-knot", "natural"};
 
 ROBOCACHE_HD constexpr bool is_step(InterpolationMethod method) {
   return method == InterpolationMethod::kNearest || method == InterpolationMethod::kPrevious ||

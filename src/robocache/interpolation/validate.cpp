@@ -19,10 +19,10 @@ void check_clock(const TensorView& clock, std::string_view argument, const char*
     return std::string(batched ? "[" + std::to_string(batch) + ", " + length + "] or [" : "[") + length + "]";
   };
   if (clock.ndim != 1 && (clock.ndim != 2 || !batched)) {
-    refuse(of(argument), ": expected ", expected(), ", got ", shape_string(clock.shape.data(), clock.ndim));
+    refuse(of(argument), ": expected ", expected(), ", got ", shape_string(clock));
   }
   if (clock.ndim == 2 && clock.shape[0] != batch) {
-    refuse(of(argument), ": expected ", expected(), ", got ", shape_string(clock.shape.data(), clock.ndim),
+    refuse(of(argument), ": expected ", expected(), ", got ", shape_string(clock),
            clock.shape[0] == 1 ? std::string("; pass [") + length + "] for one clock that serves every row" : "");
   }
 }
@@ -49,7 +49,7 @@ void set_duration(const std::optional<Duration>& duration, std::string_view argu
 
 StreamShape stream_shape(const TensorView& values, const TensorView& times, const ArgumentsOf& of) {
   if (values.ndim != 2 && values.ndim != 3) {
-    refuse(of("values"), ": expected [B, S, D] or [S, D], got ", shape_string(values.shape.data(), values.ndim));
+    refuse(of("values"), ": expected [B, S, D] or [S, D], got ", shape_string(values));
   }
   const bool batched = values.ndim == 3;
   const int first = batched ? 1 : 0;

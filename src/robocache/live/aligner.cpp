@@ -259,7 +259,7 @@ struct Aligner::Impl {
     const RowsSpec& rows = *key.spec->rows;
     const RingOptions& ring = key.ring->options();
     const auto text = [](DType dtype, const std::vector<int64_t>& shape, const std::optional<Codec>& codec) {
-      return shape_string(shape.data(), static_cast<int>(shape.size())) + " " + std::string(dtype_name(dtype)) +
+      return shape_string(shape) + " " + std::string(dtype_name(dtype)) +
              (codec ? " " + std::string(name_of(*codec)) : "");
     };
     if (ring.dtype != rows.dtype || ring.shape != rows.shape || ring.codec != rows.codec) {
@@ -268,8 +268,8 @@ struct Aligner::Impl {
     }
     const int64_t needed = key.last_offset_ns - key.first_offset_ns + ring.lateness_ns;
     if (ring.span_ns < needed) {
-      refuse("rings['", key.spec->key, "'].span_s: expected at least ", number_text(static_cast<double>(needed) / 1e9),
-             ", the window and the lateness, got ", number_text(static_cast<double>(ring.span_ns) / 1e9));
+      refuse("rings['", key.spec->key, "'].span_s: expected at least ", static_cast<double>(needed) / 1e9,
+             ", the window and the lateness, got ", static_cast<double>(ring.span_ns) / 1e9);
     }
   }
 
@@ -390,15 +390,15 @@ struct Aligner::Impl {
     if (held >= key.before) return;
     const auto seconds = [](int64_t ns) { return number_text(static_cast<double>(ns) / 1e9); };
     throw StaleError(
-        "rings['" + key.spec->key + "'].span_s: expected rows as old as the window's first step, got " +
-        seconds(key.ring->options().span_ns) + " while the moment is " +
-        seconds(key.ring->newest_ns().value_or(time_ns) - time_ns) +
+        "rings['", key.spec->key, "'].span_s: expected rows as old as the window's first step, got ",
+        seconds(key.ring->options().span_ns), " while the moment is ",
+        seconds(key.ring->newest_ns().value_or(time_ns) - time_ns),
         " s behind the newest row: older rows are forgotten; make span_s longer, or find the stream that lags");
   }
 
   int64_t at(int64_t time_ns, void* to, CudaStream stream) {
     if (time_ns < -kLatestNs || time_ns > kLatestNs) {
-      refuse("time_ns: expected a moment within +-2^62 ns, got ", std::to_string(time_ns));
+      refuse("time_ns: expected a moment within +-2^62 ns, got ", time_ns);
     }
     queued.wait();  // the last batch may still be reading the memory that is written now
     auto* const memory = static_cast<char*>(device.is_cuda() ? host_memory.data() : to);

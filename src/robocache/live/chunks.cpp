@@ -12,8 +12,8 @@
 namespace robocache {
 
 Chunks::Chunks(ChunkOptions options) : options_(std::move(options)) {
-  if (!(options_.fade_ns > 0)) refuse("fade_s: expected above 0, got ", number_text(options_.fade_ns / 1e9));
-  if (!std::isfinite(options_.decay)) refuse("decay: expected a finite number, got ", number_text(options_.decay));
+  if (!(options_.fade_ns > 0)) refuse("fade_s: expected above 0, got ", options_.fade_ns / 1e9);
+  if (!std::isfinite(options_.decay)) refuse("decay: expected a finite number, got ", options_.decay);
 }
 
 void Chunks::turn(std::vector<double>& action, const double* to, double share) const {
@@ -40,8 +40,7 @@ void Chunks::turn(std::vector<double>& action, const double* to, double share) c
 void Chunks::put(std::span<const int64_t> time_ns, std::span<const double> actions) {
   const auto steps = std::ssize(time_ns);
   if (steps == 0 || actions.empty() || std::ssize(actions) % steps != 0) {
-    refuse("actions: expected as many numbers for each of ", std::to_string(steps), " steps, got ",
-           std::to_string(actions.size()), " in all");
+    refuse("actions: expected as many numbers for each of ", steps, " steps, got ", actions.size(), " in all");
   }
   if (std::ranges::adjacent_find(time_ns, std::greater_equal()) != time_ns.end()) {
     refuse("time_ns: expected ascending stamps");
@@ -54,11 +53,10 @@ void Chunks::put(std::span<const int64_t> time_ns, std::span<const double> actio
   Chunk chunk{{time_ns.begin(), time_ns.end()}, {actions.begin(), actions.end()}, time_ns.back() + length, {}};
   const std::scoped_lock lock(mutex_);
   if (features_ != 0 && features != features_) {
-    refuse("actions: expected ", std::to_string(features_), " features, got ", std::to_string(features));
+    refuse("actions: expected ", features_, " features, got ", features);
   }
   if (!options_.turns.empty() && options_.turns.back().end > features) {
-    refuse("actions: expected at least ", std::to_string(options_.turns.back().end), " features, got ",
-           std::to_string(features));
+    refuse("actions: expected at least ", options_.turns.back().end, " features, got ", features);
   }
   features_ = features;
   const auto later =

@@ -31,9 +31,7 @@ enum class ChunkMode : uint8_t {
 };
 
 template <>
-struct EnumNames<ChunkMode> {
-  static constexpr std::string_view names[] = {"newest", "ensemble", "cross-fade"};
-};
+inline constexpr std::string_view kNames<ChunkMode>[] = {"newest", "ensemble", "cross-fade"};
 
 struct ChunkOptions {
   ChunkMode mode = ChunkMode::kNewest;

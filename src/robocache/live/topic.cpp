@@ -43,30 +43,19 @@ constexpr size_t kNumberUses = 7;  // uses of a single number, including kNone
 }  // namespace
 
 template <>
-struct EnumNames<Kind> {
-  static constexpr std::string_view names[] = {"number", "numbers", "text", "texts", "records"};
-};
+inline constexpr std::string_view kNames<Kind>[] = {"number", "numbers", "text", "texts", "records"};
 
 template <>
-struct EnumNames<Use> {
-  static constexpr std::string_view names[] = {"",      "seconds",  "nanoseconds",  "height",
-                                               "width", "step",     "is_bigendian", "joints",
-                                               "frame", "encoding", "format",       "data"};
-};
+inline constexpr std::string_view kNames<Use>[] = {"",      "seconds",  "nanoseconds",  "height",
+                                                   "width", "step",     "is_bigendian", "joints",
+                                                   "frame", "encoding", "format",       "data"};
 
 namespace {
 
 // The reason why a message is refused.
-struct Unfit : std::runtime_error {
-  using std::runtime_error::runtime_error;
+struct Unfit : Error {
+  using Error::Error;
 };
-
-template <class... Parts>
-[[noreturn]] void unfit(const Parts&... parts) {
-  std::string text;
-  (text.append(parts), ...);
-  throw Unfit(text);
-}
 
 struct Target {
   size_t row;
@@ -102,7 +91,7 @@ class Walk {
  public:
   explicit Walk(std::span<const uint8_t> message) : bytes_(message) {
     if (message.size() < 4 || message[0] != 0 || message[1] > 1)
-      unfit("expected CDR, which begins with 00 00 or 00 01");
+      throw Unfit("expected CDR, which begins with 00 00 or 00 01");
     is_swapped_ = (message[1] == 1) != (std::endian::native == std::endian::little);
     at_ = kHead;
   }
@@ -122,8 +111,7 @@ class Walk {
   int64_t count(size_t smallest) {
     const auto length = load<uint32_t>(numbers(1, 4).data());
     if (length > (bytes_.size() - at_) / smallest) {
-      unfit(std::to_string(bytes_.size()), " bytes, but at ", std::to_string(at_ - 4), " a length of ",
-            std::to_string(length));
+      throw Unfit(bytes_.size(), " bytes, but at ", at_ - 4, " a length of ", length);
     }
     return length;
   }
@@ -137,7 +125,7 @@ class Walk {
   // Refuses bytes after the last field. CDR may pad up to 3.
   void end() const {
     if (bytes_.size() - at_ > 3) {
-      unfit(std::to_string(bytes_.size()), " bytes, but its type ends at ", std::to_string(at_));
+      throw Unfit(bytes_.size(), " bytes, but its type ends at ", at_);
     }
   }
 
@@ -177,7 +165,7 @@ class Walk {
 
   std::span<const uint8_t> skip(size_t size) {
     if (at_ > bytes_.size() || size > bytes_.size() - at_) {
-      unfit(std::to_string(bytes_.size()), " bytes, but a field that ends at ", std::to_string(at_ + size));
+      throw Unfit(bytes_.size(), " bytes, but a field that ends at ", at_ + size);
     }
     const auto part = bytes_.subspan(at_, size);
     at_ += size;
@@ -348,8 +336,7 @@ struct Topic::Plan {
       row.is_present = true;
       if (target.feature == -1) {
         if (count != joints) {
-          unfit(field.path, ": expected a number for each of ", std::to_string(joints), " joints, got ",
-                std::to_string(count));
+          throw Unfit(field.path, ": expected a number for each of ", joints, " joints, got ", count);
         }
         for (int64_t i = 0; i < row.features(); ++i) {
           walk.convert(numbers.data() + row.order[static_cast<size_t>(i)] * size, field.dtype, row.feature(i),
@@ -358,7 +345,7 @@ struct Topic::Plan {
         continue;
       }
       if (!field.count && count != row.features()) {
-        unfit(field.path, ": expected ", std::to_string(row.features()), " numbers, got ", std::to_string(count));
+        throw Unfit(field.path, ": expected ", row.features(), " numbers, got ", count);
       }
       for (int64_t i = 0; i < count; ++i) {
         walk.convert(numbers.data() + i * size, field.dtype, row.feature(target.feature + i), row.dtype());
@@ -383,9 +370,10 @@ struct Topic::Plan {
         const auto found = std::ranges::find(names, name);
         if (found == names.end()) lacking.push_back(name);
         row.order.push_back(found - names.begin());
-        if (std::ranges::count(names, name) > 1) unfit("joints ", list_of(names), ": '", name, "' is there twice");
+        if (std::ranges::count(names, name) > 1)
+          throw Unfit("joints ", list_of(names), ": '", name, "' is there twice");
       }
-      if (!lacking.empty()) unfit("joints ", list_of(names), ", without ", list_of(lacking));
+      if (!lacking.empty()) throw Unfit("joints ", list_of(names), ", without ", list_of(lacking));
     }
     joints_at = start;
     last_joint_bytes.assign(before().begin(), before().end());
@@ -398,7 +386,8 @@ struct Topic::Plan {
       if (frame == frames.size()) frames.emplace_back();
       frames[frame] = name;
     } else if (frames[frame] != name) {
-      unfit(field.path, ": '", name, "', but '", frames[frame], "' in the first message: two sensors on one topic?");
+      throw Unfit(field.path, ": '", name, "', but '", frames[frame],
+                  "' in the first message: two sensors on one topic?");
     }
     ++frame;
   }
@@ -414,7 +403,7 @@ struct Topic::Plan {
     if (found == encodings.end()) {
       std::vector<std::string_view> names;
       for (const auto& [name, of] : encodings) names.push_back(name);
-      unfit("encoding: expected one of ", list_of(names), ", got '", description.encoding, "'");
+      throw Unfit("encoding: expected one of ", list_of(names), ", got '", description.encoding, "'");
     }
     const Encoding& encoding = found->second;
     const int64_t height = description.number(Use::kHeight);
@@ -422,7 +411,8 @@ struct Topic::Plan {
     const int64_t channels = std::ssize(encoding.kept);
     const FrameShape actual{height, width, channels, encoding.dtype};
     if (actual != shape) {
-      unfit("expected images of ", shape.describe(), ", got ", actual.describe(), " (", description.encoding, ")");
+      throw Unfit("expected images of ", shape.describe(), ", got ", actual.describe(), " (", description.encoding,
+                  ")");
     }
     const int64_t size = dtype_size(encoding.dtype);
     const int64_t used = width * encoding.channels * size;
@@ -432,8 +422,8 @@ struct Topic::Plan {
     const int64_t given_step = description.number(Use::kStep);
     const int64_t step = got == height * used || height == 1 ? used : given_step;
     if (height < 1 || used < 1 || step < used || got < (height - 1) * step + used) {
-      unfit("expected ", std::to_string(width), "x", std::to_string(height), " ", description.encoding, " in rows of ",
-            std::to_string(given_step), " bytes, got ", std::to_string(got), " bytes");
+      throw Unfit("expected ", width, "x", height, " ", description.encoding, " in rows of ", given_step,
+                  " bytes, got ", got, " bytes");
     }
     pixels.resize(static_cast<size_t>(shape.bytes()));
     const bool is_bigendian = description.number(Use::kIsBigendian) != 0;
@@ -461,15 +451,15 @@ struct Topic::Plan {
     // compressed_image_transport writes such files with red and blue exchanged.
     const bool is_rgb = description.format.starts_with("rgb") || description.format.starts_with("bgr");
     if (is_rgb && description.format.find("compressed bgr") == std::string_view::npos && shape.channels == 3) {
-      unfit("format: expected 'jpeg', 'png' or one with 'compressed bgr', got '", description.format,
-            "', in whose files red and blue are exchanged");
+      throw Unfit("format: expected 'jpeg', 'png' or one with 'compressed bgr', got '", description.format,
+                  "', in whose files red and blue are exchanged");
     }
     const std::array<int64_t, 2> offsets{0, std::ssize(description.data)};
     const EncodedFrames taken = take_frames(description.data, offsets);
     const Codec codec = *row.ring->options().codec;
     if (taken.codec != codec || taken.shape != shape) {
-      unfit("expected ", name_of(codec), " of ", shape.describe(), ", got ", name_of(taken.codec), " of ",
-            taken.shape.describe());
+      throw Unfit("expected ", name_of(codec), " of ", shape.describe(), ", got ", name_of(taken.codec), " of ",
+                  taken.shape.describe());
     }
     push(row, taken.bytes, time_ns, arrival_ns);
   }

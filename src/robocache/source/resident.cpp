@@ -97,8 +97,8 @@ auto named(const std::string& what, int64_t bytes, Device device, const Make& ma
       check_cuda(cuda_backend().device_info(device.index, &info), "device_info");
       free = std::to_string(info.memory_free_bytes) + " on " + device_name(device) + " and ";
     }
-    throw OutOfMemory(what + ": needs " + std::to_string(bytes) + " bytes, free are " + free +
-                      std::to_string(host_memory().free_bytes) + " of host memory: " + refusal.what());
+    throw OutOfMemory(what, ": needs ", bytes, " bytes, free are ", free, host_memory().free_bytes,
+                      " of host memory: ", refusal.what());
   }
 }
 

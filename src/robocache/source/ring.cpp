@@ -141,22 +141,20 @@ Ring::Ring(RingOptions options)
         int64_t bytes = dtype_size(options_.dtype);
         for (const int64_t extent : options_.shape) {
           if (extent < 0 || __builtin_mul_overflow(bytes, extent, &bytes)) {
-            refuse("shape: expected the extents of a row, 0 or more each, got ", std::to_string(extent));
+            refuse("shape: expected the extents of a row, 0 or more each, got ", extent);
           }
         }
         return bytes;
       }()),
       words_(options_.codec ? 1 : (row_bytes_ + 7) / 8) {
-  if (options_.span_ns <= 0)
-    refuse("span_s: expected above 0, got ", number_text(1e-9 * static_cast<double>(options_.span_ns)));
+  if (options_.span_ns <= 0) refuse("span_s: expected above 0, got ", 1e-9 * static_cast<double>(options_.span_ns));
   if (options_.lateness_ns < 0 || options_.lateness_ns >= options_.span_ns) {
     refuse("lateness_s: expected 0 or more and less than span_s, got ",
-           number_text(1e-9 * static_cast<double>(options_.lateness_ns)));
+           1e-9 * static_cast<double>(options_.lateness_ns));
   }
   if (options_.codec) {
     if (options_.shape.size() != 3) {
-      refuse("shape: expected [height, width, channels] of a camera, got ",
-             shape_string(options_.shape.data(), static_cast<int>(options_.shape.size())));
+      refuse("shape: expected [height, width, channels] of a camera, got ", shape_string(options_.shape));
     }
     slots_ = std::make_unique<std::atomic<RingFrame::Slot*>[]>(static_cast<size_t>(kMostSlots));
   }
@@ -209,7 +207,7 @@ int64_t Ring::write_frame(std::span<const char> frame) {
     break;
   }
   if (index == slot_count_) {
-    if (index == kMostSlots) refuse("frame: expected at most ", std::to_string(kMostSlots), " frames in a ring");
+    if (index == kMostSlots) refuse("frame: expected at most ", kMostSlots, " frames in a ring");
     slots_[static_cast<size_t>(slot_count_++)].store(new RingFrame::Slot);
   }
   RingFrame::Slot& slot = *slots_[static_cast<size_t>(index)].load();
@@ -237,7 +235,7 @@ void Ring::page_lock_frames(Device device) const {
 
 Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row) {
   if (options_.codec.value_or(Codec::kRaw) == Codec::kRaw && std::ssize(row) != row_bytes_) {
-    refuse("row: expected ", std::to_string(row_bytes_), " bytes, got ", std::to_string(row.size()));
+    refuse("row: expected ", row_bytes_, " bytes, got ", row.size());
   }
   const std::scoped_lock lock(writes_);
   const auto dropped = [this](Pushed outcome) {

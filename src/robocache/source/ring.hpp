@@ -38,9 +38,7 @@ enum class Rewind : uint8_t {
 };
 
 template <>
-struct EnumNames<Rewind> {
-  static constexpr std::string_view names[] = {"refuse", "segment"};
-};
+inline constexpr std::string_view kNames<Rewind>[] = {"refuse", "segment"};
 
 struct RingOptions {
   DType dtype = DType::kFloat32;
@@ -62,9 +60,7 @@ enum class Pushed : uint8_t {
 };
 
 template <>
-struct EnumNames<Pushed> {
-  static constexpr std::string_view names[] = {"kept", "reordered", "too_late", "refused", "segment"};
-};
+inline constexpr std::string_view kNames<Pushed>[] = {"kept", "reordered", "too_late", "refused", "segment"};
 
 // pushed = kept + reordered + too_late + refused + segments.
 struct RingCounts {

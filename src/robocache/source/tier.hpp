@@ -17,8 +17,6 @@ enum class Tier : uint8_t {
 };
 
 template <>
-struct EnumNames<Tier> {
-  static constexpr std::string_view names[] = {"decoded", "device", "pinned", "mapped"};
-};
+inline constexpr std::string_view kNames<Tier>[] = {"decoded", "device", "pinned", "mapped"};
 
 }  // namespace robocache

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <new>
@@ -19,12 +20,12 @@
 
 #include "robocache/core/backend.hpp"
 #include "robocache/core/error.hpp"
-#include "robocache/core/thread_pool.hpp"
 #include "tests/cpp/device_array.hpp"
 #include "tests/cpp/expect_refused.hpp"
 #include "tests/cpp/in_a_child.hpp"
 #include "tests/cpp/random_data.hpp"
 #include "tests/cpp/temporary_cache.hpp"
+#include "tests/cpp/threads.hpp"
 #include "tests/cpp/trials.hpp"
 
 namespace robocache::test {
@@ -37,7 +38,8 @@ namespace {
 
 constexpr Tier kInMemory = Tier::kDevice;
 
-struct Way {
+// The device and the tiers of the streams.
+struct Placements {
   const char* name;
   DeviceType device;
   Tier state;
@@ -153,14 +155,15 @@ class Memories {
   std::vector<std::shared_ptr<DeviceBuffer>> left_;
 };
 
-class FeedTest : public testing::TestWithParam<Way> {
+class FeedTest : public testing::TestWithParam<Placements> {
  protected:
   void SetUp() override { skip_unless_usable(device()); }
 
   static Device device() { return {GetParam().device, 0}; }
 
-  static LoaderOptions in_memory() {
+  static LoaderOptions options() {
     LoaderOptions options;
+    options.device = device();
     options.batch_size = 7;
     options.return_age = true;
     options.anchor = "state";
@@ -169,16 +172,16 @@ class FeedTest : public testing::TestWithParam<Way> {
         {.stream = "force", .delta_timestamps = {0.0, 2e-5}, .dtype = DType::kFloat64},
         {.stream = "button", .delta_timestamps = {0.0}, .one_step = true},
     };
-    for (StreamRequest& request : options.streams) request.residency = kInMemory;
-    return options;
-  }
-
-  static LoaderOptions options() {
-    LoaderOptions options = in_memory();
-    options.device = device();
     options.streams[0].residency = GetParam().state;
     options.streams[1].residency = GetParam().force;
     options.streams[2].residency = GetParam().button;
+    return options;
+  }
+
+  // The same options for a loader on the CPU with all streams in memory.
+  static LoaderOptions plain(LoaderOptions options) {
+    options.device = {};
+    for (StreamRequest& request : options.streams) request.residency = kInMemory;
     return options;
   }
 
@@ -186,19 +189,39 @@ class FeedTest : public testing::TestWithParam<Way> {
     return std::make_shared<const Loader>(recording(), loader_options);
   }
 
-  // Returns the batch as a loader on the CPU makes it, with all streams in memory and no feed.
-  static Arrays expected(const BatchPosition& position, LoaderOptions loader_options = options()) {
-    loader_options.device = {};
-    for (StreamRequest& request : loader_options.streams) request.residency = kInMemory;
-    const Loader plain(recording(), loader_options);
-    DeviceBuffer memory({}, plain.batch_bytes());
-    plain.fill(position, memory.data(), {});
-    return arrays_of(plain, plain.samples_at(position), memory.data());
+  // Returns the batch as a plain loader makes it without a feed.
+  static Arrays expected(const BatchPosition& position, const LoaderOptions& loader_options = options()) {
+    const Loader loader(recording(), plain(loader_options));
+    DeviceBuffer memory({}, loader.batch_bytes());
+    loader.fill(position, memory.data(), {});
+    return arrays_of(loader, loader.samples_at(position), memory.data());
   }
 
-  static BatchPosition behind(const Loader& loader, const BatchPosition& position) {
+  // Returns the position of the next batch, which may be in the next epoch, with the same weights.
+  static BatchPosition next_position(const Loader& loader, const BatchPosition& position) {
     const BatchPosition next = loader.after(position);
-    return loader.samples_at(next) > 0 ? next : BatchPosition{position.seed, position.epoch + 1, 0};
+    if (loader.samples_at(next) > 0) return next;
+    return {position.seed, position.epoch + 1, 0, position.weights};
+  }
+
+  // Calls use(feed, memories, prefetch, reuse) for feeds of each prefetch, with and without reuse. Once a feed is
+  // destroyed, none of its memory may be alive or written to.
+  template <class Use>
+  static void with_feeds(const std::shared_ptr<const Loader>& loader, std::initializer_list<int64_t> prefetches,
+                         const Use& use) {
+    for (const int64_t prefetch : prefetches) {
+      for (const bool reuse : {false, true}) {
+        SCOPED_TRACE(std::to_string(prefetch) + (reuse ? " reused" : ""));
+        Memories memories(device());
+        {
+          Feed feed(loader, {.prefetch = prefetch, .reuse = reuse});
+          use(feed, memories, prefetch, reuse);
+          if (HasFatalFailure()) return;
+        }
+        EXPECT_EQ(memories.living(), 0);
+        memories.expect_untouched();
+      }
+    }
   }
 
   // The most batches that a feed holds besides the caller's; with reuse the caller's is included.
@@ -206,14 +229,14 @@ class FeedTest : public testing::TestWithParam<Way> {
 };
 
 INSTANTIATE_TEST_SUITE_P(
-    Ways, FeedTest,
-    testing::Values(Way{"cpu", DeviceType::kCpu, kInMemory, kInMemory, kInMemory},
-                    Way{"cpu_mapped", DeviceType::kCpu, Tier::kMapped, Tier::kMapped, Tier::kMapped},
-                    Way{"cuda", DeviceType::kCuda, kInMemory, kInMemory, kInMemory},
-                    Way{"cuda_every_tier", DeviceType::kCuda, Tier::kMapped, Tier::kPinned, Tier::kDevice},
-                    Way{"cuda_one_mapped", DeviceType::kCuda, kInMemory, kInMemory, Tier::kMapped},
-                    Way{"cuda_mapped", DeviceType::kCuda, Tier::kMapped, Tier::kMapped, Tier::kMapped}),
-    [](const auto& way) { return std::string(way.param.name); });
+    EachPlacement, FeedTest,
+    testing::Values(Placements{"cpu", DeviceType::kCpu, kInMemory, kInMemory, kInMemory},
+                    Placements{"cpu_mapped", DeviceType::kCpu, Tier::kMapped, Tier::kMapped, Tier::kMapped},
+                    Placements{"cuda", DeviceType::kCuda, kInMemory, kInMemory, kInMemory},
+                    Placements{"cuda_every_tier", DeviceType::kCuda, Tier::kMapped, Tier::kPinned, Tier::kDevice},
+                    Placements{"cuda_one_mapped", DeviceType::kCuda, kInMemory, kInMemory, Tier::kMapped},
+                    Placements{"cuda_mapped", DeviceType::kCuda, Tier::kMapped, Tier::kMapped, Tier::kMapped}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(FeedTest, EqualsFillAcrossEpochs) {
   for (const bool drop_last : {false, true}) {
@@ -225,11 +248,11 @@ TEST_P(FeedTest, EqualsFillAcrossEpochs) {
         Memories memories(device());
         const auto from = loader(loader_options);
         std::vector<FedBatch> kept;
-        std::vector<Arrays> were;
+        std::vector<Arrays> kept_arrays;
         {
           Feed feed(from, {.prefetch = prefetch, .reuse = reuse});
           BatchPosition position{.seed = 5, .epoch = 2, .samples = 4};
-          for (; position.epoch < 5; position = behind(*from, position)) {
+          for (; position.epoch < 5; position = next_position(*from, position)) {
             const auto batch = feed.next(position, memories.allocate(), {});
             ASSERT_TRUE(batch);
             ASSERT_EQ(batch->samples, from->samples_at(position));
@@ -242,7 +265,7 @@ TEST_P(FeedTest, EqualsFillAcrossEpochs) {
               EXPECT_EQ(feed.memory(batch->slot), batch->memory);
             } else {
               kept.push_back(*batch);
-              were.push_back(arrays);
+              kept_arrays.push_back(arrays);
             }
           }
           position = {.seed = 5, .epoch = 4, .samples = from->samples()};
@@ -253,7 +276,7 @@ TEST_P(FeedTest, EqualsFillAcrossEpochs) {
           EXPECT_LE(memories.living() - static_cast<int64_t>(kept.size()), most_memories(prefetch));
         }
         for (size_t i = 0; i < kept.size(); ++i) {
-          EXPECT_EQ(arrays_of(*from, kept[i].samples, kept[i].memory.get()), were[i]) << i;
+          EXPECT_EQ(arrays_of(*from, kept[i].samples, kept[i].memory.get()), kept_arrays[i]) << i;
         }
         kept.clear();
         EXPECT_EQ(memories.living(), 0);
@@ -265,68 +288,57 @@ TEST_P(FeedTest, EqualsFillAcrossEpochs) {
 
 TEST_P(FeedTest, TakesPositionsInAnyOrder) {
   Random random(62);
-  for (const int64_t prefetch : {0, 1, 3}) {
-    for (const bool reuse : {false, true}) {
-      Memories memories(device());
-      {
-        const auto from = loader();
-        Feed feed(from, {.prefetch = prefetch, .reuse = reuse});
-        BatchPosition position;
-        for (int step = 0; step < 60; ++step) {
-          if (random.one_in(3)) position.samples = random.below(from->samples());
-          if (random.one_in(7)) position.epoch = random.below(4);
-          if (random.one_in(7)) position.seed = random.bits() >> 1;
-          const auto batch = feed.next(position, memories.allocate(), {});
-          ASSERT_TRUE(batch);
-          ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), expected(position)) << step;
-          if (random.one_in(9)) {
-            EXPECT_FALSE(feed.next({position.seed, position.epoch, from->samples()}, memories.allocate(), {}));
-          }
-          if (!random.one_in(5)) position = behind(*from, position);  // else asks for the same position again
-        }
-        if (reuse) {
-          EXPECT_LE(memories.allocations(), most_memories(prefetch));
-        }
+  const auto from = loader();
+  with_feeds(from, {0, 1, 3}, [&](Feed& feed, Memories& memories, int64_t prefetch, bool reuse) {
+    BatchPosition position;
+    for (int step = 0; step < 60; ++step) {
+      if (random.one_in(3)) position.samples = random.below(from->samples());
+      if (random.one_in(7)) position.epoch = random.below(4);
+      if (random.one_in(7)) position.seed = random.bits() >> 1;
+      const auto batch = feed.next(position, memories.allocate(), {});
+      ASSERT_TRUE(batch);
+      ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), expected(position)) << step;
+      if (random.one_in(9)) {
+        EXPECT_FALSE(feed.next({position.seed, position.epoch, from->samples()}, memories.allocate(), {}));
       }
-      EXPECT_EQ(memories.living(), 0);
-      memories.expect_untouched();
+      if (!random.one_in(5)) position = next_position(*from, position);  // else asks for the same position again
     }
-  }
+    if (reuse) {
+      EXPECT_LE(memories.allocations(), most_memories(prefetch));
+    }
+  });
 }
 
 // Batches take about a millisecond, so that some are being made whenever the weights change.
 TEST_P(FeedTest, BatchesAheadWithOldWeightsAreMadeAgain) {
-  const auto of_two = [](LoaderOptions loader_options) {
+  const auto mixed = [](LoaderOptions loader_options) {
     loader_options.mixture = true;
     loader_options.sources = {{.dataset = recording(), .name = "a", .weight = 1},
                               {.dataset = recording(), .name = "b", .weight = 3}};
     return std::make_shared<const Loader>(loader_options);
   };
-  LoaderOptions on_cpu = options();
-  on_cpu.device = {};
-  for (StreamRequest& request : on_cpu.streams) request.residency = kInMemory;
-  const auto plain = of_two(on_cpu);
+  const auto without_feed = mixed(plain(options()));
   for (int64_t prefetch = 0; prefetch <= 3; ++prefetch) {
     Memories memories(device());
-    const auto from = of_two(options());
+    const auto from = mixed(options());
     Feed feed(from, {.prefetch = prefetch});
     BatchPosition position{.seed = 5, .epoch = 2, .samples = 4};
-    BatchPosition same = position;
+    BatchPosition same = position;  // its weights belong to the other loader
     for (int64_t step = 0; position.epoch < 4; ++step) {
       if (step % 3 == 1) {
         const auto b = static_cast<double>(step % 4);
         position.weights = from->change_weights(position, {{"b", b}, {"a", 1}});
-        same.weights = plain->change_weights(same, {{"a", 1}, {"b", b}});
+        same.weights = without_feed->change_weights(same, {{"a", 1}, {"b", b}});
       }
       const auto batch = feed.next(position, memories.allocate(), {});
       ASSERT_TRUE(batch);
-      const DeviceBuffer memory({}, plain->batch_bytes());
-      plain->fill(same, memory.data(), {});
-      ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), arrays_of(*plain, batch->samples, memory.data()))
+      const DeviceBuffer memory({}, without_feed->batch_bytes());
+      without_feed->fill(same, memory.data(), {});
+      ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()),
+                arrays_of(*without_feed, batch->samples, memory.data()))
           << step;
-      const BatchPosition next = behind(*from, position);
-      position = {next.seed, next.epoch, next.samples, position.weights};
-      same = {next.seed, next.epoch, next.samples, same.weights};
+      position = next_position(*from, position);
+      same = next_position(*without_feed, same);
     }
   }
 }
@@ -337,85 +349,68 @@ TEST_P(FeedTest, FinishesWorkBeforeItsMemoryIsFreed) {
   loader_options.streams[1].delta_timestamps.resize(400, 1e-6);
   const auto from = loader(loader_options);
   const Arrays first = expected({}, loader_options);
-  for (const bool reuse : {false, true}) {
-    for (int round = 0; round < 40; round += kSanitized ? 5 : 1) {
-      Memories memories(device());
-      {
-        Feed feed(from, {.prefetch = 3, .reuse = reuse});
-        const auto batch = feed.next({}, memories.allocate(), {});
-        ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), first);
-        if (round % 3 == 1) feed.next({.epoch = 1, .samples = 3}, memories.allocate(), {});
-        if (round % 2 == 1) std::this_thread::sleep_for(std::chrono::microseconds(50 * round));
-      }
-      EXPECT_EQ(memories.living(), 0);
-      memories.expect_untouched();
-    }
+  for (int round = 0; round < 40; round += kSanitized ? 5 : 1) {
+    with_feeds(from, {3}, [&](Feed& feed, Memories& memories, int64_t, bool) {
+      const auto batch = feed.next({}, memories.allocate(), {});
+      ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), first);
+      if (round % 3 == 1) feed.next({.epoch = 1, .samples = 3}, memories.allocate(), {});
+      if (round % 2 == 1) std::this_thread::sleep_for(std::chrono::microseconds(50 * round));
+    });
   }
 }
 
 TEST_P(FeedTest, ContinuesAfterAFailedAllocation) {
-  for (const bool reuse : {false, true}) {
-    for (int64_t fails = 1; fails <= 6; ++fails) {
-      Memories memories(device());
-      memories.fail_at(fails);
-      const auto from = loader();
-      Feed feed(from, {.prefetch = 2, .reuse = reuse});
+  const auto from = loader();
+  for (int64_t failing = 1; failing <= 6; ++failing) {
+    with_feeds(from, {2}, [&](Feed& feed, Memories& memories, int64_t prefetch, bool reuse) {
+      memories.fail_at(failing);
       BatchPosition position;
       for (int step = 0; step < 12;) {
         try {
           const auto batch = feed.next(position, memories.allocate(), {});
           ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), expected(position)) << step;
-          position = behind(*from, position);
+          position = next_position(*from, position);
           ++step;
         } catch (const std::bad_alloc&) {
           memories.fail_at(0);
         }
       }
-      EXPECT_LE(memories.living(), most_memories(2));
+      EXPECT_LE(memories.living(), most_memories(prefetch));
       if (reuse) {
-        EXPECT_LE(memories.allocations(), most_memories(2) + 1);
+        EXPECT_LE(memories.allocations(), most_memories(prefetch) + 1);
       }
-    }
+    });
   }
 }
 
 // The last batch of each loop stays valid while other loops take batches.
 TEST_P(FeedTest, LoopsInTurnsKeepTheirLastBatches) {
   Random random(63);
-  for (const int64_t prefetch : {0, 2}) {
-    for (const bool reuse : {false, true}) {
-      Memories memories(device());
-      {
-        const auto from = loader();
-        Feed feed(from, {.prefetch = prefetch, .reuse = reuse});
-        constexpr int64_t kLoops = 3;
-        std::vector<std::optional<FedBatch>> last(kLoops);
-        std::vector<BatchPosition> positions;
-        for (int64_t loop = 0; loop < kLoops; ++loop) positions.push_back({.seed = 5, .epoch = loop});
-        std::vector<BatchPosition> of_last = positions;
-        for (int step = 0; step < 90; ++step) {
-          const int64_t loop = random.below(kLoops);
-          const auto i = static_cast<size_t>(loop);
-          last[i] = feed.next(positions[i], memories.allocate(), {}, {}, loop);
-          ASSERT_TRUE(last[i]);
-          of_last[i] = positions[i];
-          positions[i] = behind(*from, positions[i]);
-          for (size_t other = 0; other < last.size(); ++other) {
-            if (!last[other]) continue;
-            ASSERT_EQ(arrays_of(*from, last[other]->samples, last[other]->memory.get()), expected(of_last[other]))
-                << step;
-          }
-        }
-        if (reuse) {
-          EXPECT_LE(memories.allocations(), most_memories(prefetch) + kLoops - 1);
-        }
-        last.clear();
+  const auto from = loader();
+  with_feeds(from, {0, 2}, [&](Feed& feed, Memories& memories, int64_t prefetch, bool reuse) {
+    constexpr int64_t kLoops = 3;
+    std::vector<std::optional<FedBatch>> last(kLoops);
+    std::vector<BatchPosition> positions;
+    for (int64_t loop = 0; loop < kLoops; ++loop) positions.push_back({.seed = 5, .epoch = loop});
+    std::vector<BatchPosition> last_positions = positions;
+    for (int step = 0; step < 90; ++step) {
+      const int64_t loop = random.below(kLoops);
+      const auto i = static_cast<size_t>(loop);
+      last[i] = feed.next(positions[i], memories.allocate(), {}, {}, loop);
+      ASSERT_TRUE(last[i]);
+      last_positions[i] = positions[i];
+      positions[i] = next_position(*from, positions[i]);
+      for (size_t other = 0; other < last.size(); ++other) {
+        if (!last[other]) continue;
+        ASSERT_EQ(arrays_of(*from, last[other]->samples, last[other]->memory.get()), expected(last_positions[other]))
+            << step;
       }
-      EXPECT_EQ(memories.living(), 0);
-      memories.expect_untouched();
     }
-  }
-  Feed feed(loader(), {.prefetch = 0, .reuse = true});
+    if (reuse) {
+      EXPECT_LE(memories.allocations(), most_memories(prefetch) + kLoops - 1);
+    }
+  });
+  Feed feed(from, {.prefetch = 0, .reuse = true});
   Memories memories(device());
   expect_refused<ArgumentError>([&] { feed.next({}, memories.allocate(), {}, {}, -1); }, "loop: ");
 }
@@ -444,24 +439,12 @@ TEST_P(FeedTest, ARangeForCoversTheRestOfAnEpoch) {
   }
 }
 
-// Sets one thread while it lives.
-class OnOneThread {
- public:
-  OnOneThread() { set_num_threads(1); }
-  ~OnOneThread() { set_num_threads(before_); }
-  OnOneThread(const OnOneThread&) = delete;
-  OnOneThread& operator=(const OnOneThread&) = delete;
-
- private:
-  int before_ = num_threads();
-};
-
 TEST_P(FeedTest, AnInterruptedWaitLosesNoBatch) {
   struct Interrupt {};
   LoaderOptions loader_options = options();
   loader_options.batch_size = 120;  // the whole epoch
   // A wait checks for signals every few milliseconds. On one thread a batch takes several times as long on any machine.
-  const OnOneThread on_one_thread;
+  const Threads one_thread(1);
   loader_options.streams[0].delta_timestamps.resize(kSanitized ? 10'000 : 20'000, 1e-6);
   loader_options.streams[0].residency = device().is_cuda() ? Tier::kMapped : GetParam().state;  // makes the caller wait
   const auto from = loader(loader_options);
@@ -508,7 +491,7 @@ TEST_P(FeedTest, CopiesWaitForReadersOfTheMemory) {
   for (int i = 0; i < 20; ++i) copy(away, large.data());  // takes about a tenth of a second
   copy(read, first->memory.get());
   for (int step = 0; step < 3; ++step) {
-    position = behind(*from, position);
+    position = next_position(*from, position);
     ASSERT_TRUE(feed.next(position, memories.allocate(), consumer.get()));
   }
   consumer.wait();
@@ -530,40 +513,33 @@ TEST_P(FeedTest, ACutFileFailsOnlyBatchesThatNeedIt) {
   const std::string file = folder.path() + "/cache/streams/state/values.npy";
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 15 * 3 * sizeof(float) + 5);
   const bool reads_it = GetParam().state == Tier::kMapped;
-  for (const int64_t prefetch : {0, 3}) {
-    for (const bool reuse : {false, true}) {
-      Memories memories(device());
-      Feed feed(from, {.prefetch = prefetch, .reuse = reuse});
-      int missed = 0;
-      BatchPosition position{.seed = 9};
-      for (; position.epoch < 2; position = behind(*from, position)) {
-        const Arrays right = expected(position, loader_options);
-        const auto take = [&] {
-          const auto batch = feed.next(position, memories.allocate(), {});
-          EXPECT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), right) << position.samples;
-        };
-        bool needs_it = false;
-        if (reads_it) {
-          const auto* const episodes = reinterpret_cast<const int64_t*>(right.at("episode_index").data());
-          const auto* const times = reinterpret_cast<const int64_t*>(right.at("time_ns").data());
-          const Stream& state = dataset->stream("state");
-          const int64_t last_whole =
-              state.time_ns[state.rows - 16];  // a window that reaches further mixes in the row after it
-          for (int64_t i = 0; i < from->samples_at(position); ++i) {
-            needs_it |= episodes[i] == 2 && times[i] + 10'000 > last_whole;
-          }
-        }
-        if (!needs_it) {
-          take();
-          continue;
-        }
-        ++missed;
-        for (int i = 0; i < 2; ++i) expect_refused<FileError>(take, file, "it was cut short");  // every time
+  const Stream& state = dataset->stream("state");
+  const int64_t last_whole = state.time_ns[state.rows - 16];  // a window that reaches further mixes in the row after it
+  with_feeds(from, {0, 3}, [&](Feed& feed, Memories& memories, int64_t prefetch, bool) {
+    int missed = 0;
+    BatchPosition position{.seed = 9};
+    for (; position.epoch < 2; position = next_position(*from, position)) {
+      const Arrays right = expected(position, loader_options);
+      const auto take = [&] {
+        const auto batch = feed.next(position, memories.allocate(), {});
+        EXPECT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), right) << position.samples;
+      };
+      const auto* const episodes = reinterpret_cast<const int64_t*>(right.at("episode_index").data());
+      const auto* const times = reinterpret_cast<const int64_t*>(right.at("time_ns").data());
+      bool needs_it = false;
+      for (int64_t i = 0; reads_it && i < from->samples_at(position); ++i) {
+        needs_it |= episodes[i] == 2 && times[i] + 10'000 > last_whole;
       }
-      EXPECT_EQ(missed > 0, reads_it);
-      EXPECT_LE(memories.living(), most_memories(prefetch));
+      if (!needs_it) {
+        take();
+        continue;
+      }
+      ++missed;
+      for (int i = 0; i < 2; ++i) expect_refused<FileError>(take, file, "it was cut short");  // every time
     }
-  }
+    EXPECT_EQ(missed > 0, reads_it);
+    EXPECT_LE(memories.living(), most_memories(prefetch));
+  });
 }
 
 // A batch that any thread drops leaves its memory to a later one. A batch that is held keeps its memory.
@@ -578,20 +554,20 @@ TEST_P(FeedTest, TakesTheMemoryOfDroppedBatches) {
       Feed feed(from, {.prefetch = prefetch});
       BatchPosition position;
       int64_t most_held = 0;
-      for (int step = 0; step < 200; ++step, position = behind(*from, position)) {
+      for (int step = 0; step < 200; ++step, position = next_position(*from, position)) {
         held.emplace_back(*feed.next(position, memories.allocate(), {}), position);
         most_held = std::max<int64_t>(most_held, std::ssize(held));
         if (held.size() < 4 && !random.one_in(2)) continue;
         const auto any = held.begin() + random.below(std::ssize(held));
-        const auto& [batch, at] = *any;
-        ASSERT_EQ(arrays_of(*from, batch.samples, batch.memory.get()), expected(at)) << step;
+        const auto& [batch, its_position] = *any;
+        ASSERT_EQ(arrays_of(*from, batch.samples, batch.memory.get()), expected(its_position)) << step;
         std::thread([&] { held.erase(any); }).join();
       }
       EXPECT_LE(memories.allocations(), most_held + prefetch + 1);
       while (held.size() > 1) held.pop_back();
     }
-    const auto& [batch, at] = held.front();  // the feed is gone
-    EXPECT_EQ(arrays_of(*from, batch.samples, batch.memory.get()), expected(at));
+    const auto& [batch, its_position] = held.front();  // the feed is gone
+    EXPECT_EQ(arrays_of(*from, batch.samples, batch.memory.get()), expected(its_position));
     held.clear();
     EXPECT_EQ(memories.living(), 0);
   }
@@ -606,20 +582,20 @@ TEST_P(FeedTest, ParentAndChildGoOnAfterAFork) {
     Memories memories(device());
     auto feed = std::make_optional<Feed>(from, FeedOptions{.prefetch = 2, .reuse = reuse});
     BatchPosition position;
-    const auto goes_on = [&] {
-      for (int step = 0; step < 9; ++step, position = behind(*from, position)) {
+    const auto continues = [&] {
+      for (int step = 0; step < 9; ++step, position = next_position(*from, position)) {
         const auto batch = feed->next(position, memories.allocate(), {});
         if (arrays_of(*from, batch->samples, batch->memory.get()) != expected(position)) return 1;
       }
       return 0;
     };
-    ASSERT_EQ(goes_on(), 0);
+    ASSERT_EQ(continues(), 0);
     for (int round = 0; round < 3; ++round) {
-      EXPECT_EQ(in_a_child(goes_on), 0);
-      EXPECT_EQ(goes_on(), 0);
+      EXPECT_EQ(in_a_child(continues), 0);
+      EXPECT_EQ(continues(), 0);
       EXPECT_EQ(in_a_child([&] {
                   position = {.seed = 3, .epoch = 7, .samples = 20};
-                  return goes_on() + in_a_child(goes_on);  // also in a child's child
+                  return continues() + in_a_child(continues);  // also in a child's child
                 }),
                 0);
       EXPECT_EQ(in_a_child([&] {
@@ -628,7 +604,7 @@ TEST_P(FeedTest, ParentAndChildGoOnAfterAFork) {
                 }),
                 0);
     }
-    EXPECT_EQ(goes_on(), 0);
+    EXPECT_EQ(continues(), 0);
     EXPECT_LE(memories.living(), most_memories(2));
   }
 }

@@ -8,18 +8,16 @@
 #include <utility>
 #include <vector>
 
-#include "robocache/core/thread_pool.hpp"
 #include "robocache/sample/order.hpp"
 #include "tests/cpp/batch/every_type.hpp"
 #include "tests/cpp/expect_refused.hpp"
+#include "tests/cpp/threads.hpp"
 
 namespace robocache::test {
 namespace {
 
 class LoaderTest : public OnDeviceOfLoader {};
 ROBOCACHE_ON_EACH_DEVICE(LoaderTest);
-
-// ---- Moments ----
 
 TEST_P(LoaderTest, TheHostKnowsEachSamplesMoment) {
   const auto dataset = every_type();
@@ -101,8 +99,6 @@ TEST_P(LoaderTest, WeightsChangeInOrderAndForOneSeed) {
                                 "samples: ");
 }
 
-// ---- Threads ----
-
 // Options with every method and normalization, and 33 streams: more than one group of segments holds. One window is
 // spread over several groups.
 LoaderOptions options_of_everything(const Dataset& dataset, DType dtype = DType::kFloat32) {
@@ -130,44 +126,29 @@ LoaderOptions options_of_everything(const Dataset& dataset, DType dtype = DType:
 
 TEST(LoaderThreads, TheNumberOfThreadsDoesNotChangeABatch) {
   const auto dataset = every_type();
-  const int before = num_threads();
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
     const Loader loader(dataset, options_of_everything(*dataset, dtype));
-    set_num_threads(1);
+    const Threads one_thread(1);
     const std::vector<unsigned char> expected = filled(loader, {.seed = 3});
-    for (const int threads : {2, 5}) {
-      set_num_threads(threads);
-      EXPECT_EQ(filled(loader, {.seed = 3}), expected) << threads;
+    for (const int n : {2, 5}) {
+      const Threads threads(n);
+      EXPECT_EQ(filled(loader, {.seed = 3}), expected) << n;
     }
   }
-  set_num_threads(before);
 }
 
-TEST(LoaderThreads, SeveralThreadsFillAtOnce) {
+TEST(LoaderThreads, SeveralThreadsMakeAndFillLoadersAtOnce) {
   const auto dataset = every_type();
-  const Loader loader(dataset, options_of_everything(*dataset));
+  const Loader shared(dataset, options_of_everything(*dataset));
   std::vector<std::vector<unsigned char>> expected;
-  for (uint64_t seed = 0; seed < 4; ++seed) expected.push_back(filled(loader, {.seed = seed}));
+  for (uint64_t seed = 0; seed < 4; ++seed) expected.push_back(filled(shared, {.seed = seed}));
   std::vector<std::thread> threads;
   for (uint64_t first = 0; first < 4; ++first) {
     threads.emplace_back([&, first] {
-      for (uint64_t round = 0; round < 8; ++round) {
+      for (uint64_t round = 0; round < 4; ++round) {
         const uint64_t seed = (first + round) % 4;
-        EXPECT_EQ(filled(loader, {.seed = seed}), expected[seed]);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
-TEST(LoaderThreads, SeveralThreadsMakeLoadersAtOnce) {
-  const auto dataset = every_type();
-  const std::vector<unsigned char> expected = filled(Loader(dataset, options_of_everything(*dataset)), {});
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&] {
-      for (int round = 0; round < 4; ++round) {
-        EXPECT_EQ(filled(Loader(dataset, options_of_everything(*dataset)), {}), expected);
+        EXPECT_EQ(filled(shared, {.seed = seed}), expected[seed]);
+        EXPECT_EQ(filled(Loader(dataset, options_of_everything(*dataset)), {.seed = seed}), expected[seed]);
       }
     });
   }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <utility>
@@ -11,11 +12,10 @@
 
 #include "robocache/core/error.hpp"
 #include "tests/cpp/batch/every_type.hpp"
+#include "tests/cpp/expect_refused.hpp"
 
 namespace robocache::test {
 namespace {
-
-// ---- Options from JSON ----
 
 TEST(LoaderOptionsJson, ReadsEveryKindOfField) {
   const LoaderOptions options = loader_options_from_json(R"({
@@ -47,26 +47,18 @@ TEST(LoaderOptionsJson, ReadsEveryKindOfField) {
 }
 
 TEST(LoaderOptionsJson, RefusalsNameTheField) {
-  const auto expect_refused = [](const char* json, const std::string& start) {
-    try {
-      loader_options_from_json(json, {});
-      ADD_FAILURE() << "taken: " << json;
-    } catch (const Error& error) {
-      EXPECT_EQ(std::string(error.what()).substr(0, start.size()), start);
-    }
-  };
-  expect_refused("[]", "options: expected a JSON object");
-  expect_refused("{", "options: expected a JSON object");
-  expect_refused(R"({"batch_size": 1.5})", "batch_size: expected a whole number");
-  expect_refused(R"({"anchors.edges": "cut"})", "anchors.edges: expected 'pad' or 'drop', got 'cut'");
-  expect_refused(R"({"shuffle": 1})", "shuffle: expected True or False");
-  expect_refused(R"({"windows": [{"key": "arm", "methods": [[0, 1, "cubicle"]]}]})",
-                 "delta_timestamps['arm'].method: ");
-  expect_refused(R"({"windows": [{"key": "arm", "residency": "disk"}]})", "memory.residency['arm']: ");
-  expect_refused(R"({"windows": 3})", "windows: expected a list");
+  for (const auto& [json, start] : std::initializer_list<std::pair<const char*, std::string>>{
+           {"[]", "options: expected a JSON object"},
+           {"{", "options: expected a JSON object"},
+           {R"({"batch_size": 1.5})", "batch_size: expected a whole number"},
+           {R"({"anchors.edges": "cut"})", "anchors.edges: expected 'pad' or 'drop', got 'cut'"},
+           {R"({"shuffle": 1})", "shuffle: expected True or False"},
+           {R"({"windows": [{"key": "arm", "methods": [[0, 1, "cubicle"]]}]})", "delta_timestamps['arm'].method: "},
+           {R"({"windows": [{"key": "arm", "residency": "disk"}]})", "memory.residency['arm']: "},
+           {R"({"windows": 3})", "windows: expected a list"}}) {
+    expect_refused<Error>([&] { loader_options_from_json(json, {}); }, start);
+  }
 }
-
-// ---- Refusals ----
 
 class LoaderRefuses : public OnDevice {};
 ROBOCACHE_ON_EACH_DEVICE(LoaderRefuses);
@@ -96,12 +88,7 @@ TEST_P(LoaderRefuses, PositionsOutsideTheEpoch) {
   loader_options.streams = {{.stream = "float32.4", .delta_timestamps = {0.0}}};
   const Loader loader(every_type(), loader_options);
   for (const int64_t samples : {int64_t{-1}, loader.samples() + 1, std::numeric_limits<int64_t>::max()}) {
-    try {
-      loader.fill({.samples = samples}, nullptr, {});
-      ADD_FAILURE() << samples;
-    } catch (const ArgumentError& error) {
-      EXPECT_TRUE(std::string(error.what()).starts_with("samples: ")) << error.what();
-    }
+    expect_refused<ArgumentError>([&] { loader.fill({.samples = samples}, nullptr, {}); }, "samples: ");
   }
   EXPECT_EQ(loader.samples_at({.samples = loader.samples()}), 0);
 }

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "robocache/core/error.hpp"
-#include "robocache/core/thread_pool.hpp"
 #include "tests/cpp/cache/files.hpp"
 #include "tests/cpp/cache/writer_fixture.hpp"
+#include "tests/cpp/threads.hpp"
 
 namespace robocache {
 namespace {
@@ -140,9 +140,8 @@ TEST_F(WriterTest, TwoStreamsWithOneFolderAreRefused) {
 TEST_F(WriterTest, AFailedWriteCostsOneEpisode) {
   const std::vector<float> many(size_t{1} << 20, 7.0f);
   const std::vector<int64_t> times(many.size(), 100);
-  const int threads_before = num_threads();
-  for (const int threads : {1, 2}) {
-    set_num_threads(threads);
+  for (const int n : {1, 2}) {
+    const test::Threads threads(n);
     Writer writer(path(), WriteMode::kOverwrite);
     writer.begin_episode();
     append(writer, "x", {1, 2}, {1, 2});
@@ -175,13 +174,11 @@ TEST_F(WriterTest, AFailedWriteCostsOneEpisode) {
     EXPECT_EQ(values_of(dataset->stream("x"), 0), (std::vector<float>{1, 2}));
     EXPECT_EQ(values_of(dataset->stream("x"), 1), many);
   }
-  set_num_threads(threads_before);
 }
 
 // It throws although its own rows would fit.
 TEST_F(WriterTest, TheNextAppendReportsAFailedWrite) {
-  const int threads_before = num_threads();
-  set_num_threads(2);
+  const test::Threads threads(2);
   Writer writer(path());
   writer.begin_episode();
   const FileSizeLimit limit(500'000);
@@ -193,7 +190,6 @@ TEST_F(WriterTest, TheNextAppendReportsAFailedWrite) {
     }
   });
   EXPECT_EQ(message, partial() + "/streams/x/time_ns.npy: writing at byte 500000: File too large");
-  set_num_threads(threads_before);
 }
 
 TEST_F(WriterTest, AnEpisodeWhoseLineCannotBeWrittenLeavesNothing) {
@@ -258,9 +254,8 @@ TEST_F(WriterTest, ThreadsChangeNoByteOfTheManifest) {
     for (int64_t f = 0; f < 20; ++f) values.push_back(static_cast<float>((i * 7919 + f * 104729) % 99991) - 5e4f);
   }
   std::vector<std::string> manifests;
-  const int threads_before = num_threads();
-  for (const int threads : {1, 2}) {
-    set_num_threads(threads);
+  for (const int n : {1, 2}) {
+    const test::Threads threads(n);
     Writer writer(path(), WriteMode::kOverwrite);
     for (int episode = 0; episode < 6; ++episode) {
       writer.begin_episode();
@@ -277,7 +272,6 @@ TEST_F(WriterTest, ThreadsChangeNoByteOfTheManifest) {
     manifests.push_back(test::read_file(path() + "/manifest.json") +
                         test::read_file(path() + "/streams/wide/stats.npy"));
   }
-  set_num_threads(threads_before);
   EXPECT_EQ(manifests[0], manifests[1]);
 }
 

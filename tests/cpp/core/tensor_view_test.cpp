@@ -60,9 +60,9 @@ TEST(TensorView, RefusesMoreDimensionsThanItHolds) {
 
 TEST(TensorView, ShapesAreWrittenAsLists) {
   const std::array<int64_t, 3> shape{2, 10, 16};
-  EXPECT_EQ(shape_string(shape.data(), 3), "[2, 10, 16]");
-  EXPECT_EQ(shape_string(shape.data(), 1), "[2]");
-  EXPECT_EQ(shape_string(shape.data(), 0), "[]");
+  EXPECT_EQ(shape_string({shape.data(), 3}), "[2, 10, 16]");
+  EXPECT_EQ(shape_string({shape.data(), 1}), "[2]");
+  EXPECT_EQ(shape_string({shape.data(), 0}), "[]");
   const TensorView view = TensorView::contiguous(nullptr, DType::kBFloat16, {4}, Device{DeviceType::kCuda, 1});
   EXPECT_EQ(view.describe(), "[4] bfloat16 on cuda:1");
 }

@@ -18,17 +18,13 @@
 
 #include "robocache/core/error.hpp"
 #include "tests/cpp/in_a_child.hpp"
+#include "tests/cpp/threads.hpp"
 
 namespace robocache {
 namespace {
 
 class ThreadPool : public testing::TestWithParam<int> {
- protected:
-  void SetUp() override { set_num_threads(GetParam()); }
-  void TearDown() override { set_num_threads(before_); }
-
- private:
-  int before_ = num_threads();
+  const test::Threads threads_{GetParam()};
 };
 
 TEST_P(ThreadPool, EachIndexIsVisitedOnceInRangesOfOneGrain) {

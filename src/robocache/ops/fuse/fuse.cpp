@@ -16,8 +16,6 @@ ArgumentsOf arguments_of(std::span<const FuseStream> streams, size_t index) {
   return {streams[index].name, static_cast<int64_t>(index)};
 }
 
-std::string shape_of(const TensorView& tensor) { return shape_string(tensor.shape.data(), tensor.ndim); }
-
 void check_out_dtype(DType values, DType out, const ArgumentsOf& of) {
   if (out == values || is_floating(out)) return;
   refuse_type(of("values"), ": expected an output of ", is_floating(values) ? "" : dtype_name(values),
@@ -47,7 +45,8 @@ void set_numbers(const std::optional<FeatureNumbers>& numbers, double where_miss
                 " values, got ", dtype_name(array.dtype));
   }
   if (array.ndim != 1 || array.shape[0] != s.features || !array.is_contiguous()) {
-    refuse(of(argument), ": expected a number or contiguous [", std::to_string(s.features), "], got ", shape_of(array));
+    refuse(of(argument), ": expected a number or contiguous [", std::to_string(s.features), "], got ",
+           shape_string(array));
   }
   check_device(array, argument, values.device, of);
   into.array = array.data;
@@ -106,7 +105,7 @@ FuseShape fuse_shape(std::span<const FuseStream> streams, const TensorView& targ
     } else if (one.batched != shape.batched || one.batch != shape.batch) {
       refuse(arguments_of(streams, i)("values"), ": expected ",
              shape.batched ? "[" + std::to_string(shape.batch) + ", S, D]" : "[S, D]", " like ",
-             arguments_of(streams, 0)("values"), ", got ", shape_of(streams[i].values));
+             arguments_of(streams, 0)("values"), ", got ", shape_string(streams[i].values));
     }
     shape.features += one.features;
   }

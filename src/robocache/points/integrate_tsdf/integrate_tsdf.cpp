@@ -19,15 +19,15 @@ namespace {
 
 void check_volume(const TensorView& volume, const char* name, const TensorView& grid) {
   if (volume.dtype != DType::kFloat32) refuse_type(name, ": expected float32, got ", dtype_name(volume.dtype));
-  if (volume.ndim != 3) refuse(name, ": expected [X, Y, Z], got ", shape_string(volume.shape.data(), volume.ndim));
+  if (volume.ndim != 3) refuse(name, ": expected [X, Y, Z], got ", shape_string(volume));
   if (volume.shape != grid.shape) {
-    refuse(name, ": expected ", shape_string(grid.shape.data(), 3), " like grid, got ",
-           shape_string(volume.shape.data(), 3));
+    refuse(name, ": expected ", shape_string({grid.shape.data(), 3}), " like grid, got ",
+           shape_string({volume.shape.data(), 3}));
   }
   check_device(volume, name, grid.device, {}, "grid");
   for (int axis = 0; axis < 3; ++axis) {
     if (volume.shape[static_cast<size_t>(axis)] > int64_t{1} << 30) {
-      refuse(name, ": expected at most 2^30 voxels along an axis, got ", shape_string(volume.shape.data(), 3));
+      refuse(name, ": expected at most 2^30 voxels along an axis, got ", shape_string({volume.shape.data(), 3}));
     }
   }
   if (volume.numel() > 0) check_elements_apart(volume, name);
@@ -38,8 +38,7 @@ void check_points(const TensorView& points) {
     refuse_type("points: expected float32 or float64, got ", dtype_name(points.dtype));
   }
   if ((points.ndim != 2 && points.ndim != 3) || points.shape[points.ndim - 1] != 3) {
-    refuse("points: expected [N, 3] or [K, N, 3], got ", shape_string(points.shape.data(), points.ndim),
-           "; a depth image goes with intrinsics");
+    refuse("points: expected [N, 3] or [K, N, 3], got ", shape_string(points), "; a depth image goes with intrinsics");
   }
 }
 
@@ -48,7 +47,7 @@ void check_depth(const TensorView& depth, const std::optional<double>& scale) {
     refuse_type("depth: expected float32 (metres) or uint16 (with depth_scale), got ", dtype_name(depth.dtype));
   }
   if (depth.ndim != 2 && depth.ndim != 3) {
-    refuse("depth: expected [H, W] or [K, H, W], got ", shape_string(depth.shape.data(), depth.ndim));
+    refuse("depth: expected [H, W] or [K, H, W], got ", shape_string(depth));
   }
   if (depth.dtype == DType::kUInt16 && !scale) {
     refuse("depth_scale: expected the metres of one unit of a uint16 depth image (0.001 for millimetres), got none");
@@ -66,7 +65,7 @@ TsdfNumbers checked_numbers(const TensorView& numbers, const char* name, Device 
     refuse_type(name, ": expected float64 or float32, got ", dtype_name(numbers.dtype));
   }
   if (!right_shape) {
-    refuse(name, ": expected ", expected, ", got ", shape_string(numbers.shape.data(), numbers.ndim));
+    refuse(name, ": expected ", expected, ", got ", shape_string(numbers));
   }
   TsdfNumbers result{};
   result.data = numbers.data;
@@ -277,8 +276,8 @@ void integrate_tsdf(const TensorView& grid, const TensorView& weights, const Ten
   const bool several = measured.ndim == 3;
   const bool pose_each = T_world_sensor.ndim == 3 && T_world_sensor.shape[0] == p.sensors;
   if (depth && several && measured.shape[2] == 1 && !pose_each) {
-    refuse("depth: expected [H, W], or [K, H, W] with K transforms, got ",
-           shape_string(measured.shape.data(), measured.ndim), "; pass it without its last axis, depth[..., 0]");
+    refuse("depth: expected [H, W], or [K, H, W] with K transforms, got ", shape_string(measured),
+           "; pass it without its last axis, depth[..., 0]");
   }
   const TsdfNumbers poses = poses_of(T_world_sensor, grid.device, several, p.sensors);
   const TsdfNumbers cameras = depth ? cameras_of(*intrinsics, grid.device, several, p.sensors) : TsdfNumbers{};

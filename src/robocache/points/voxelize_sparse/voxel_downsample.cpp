@@ -7,7 +7,7 @@ namespace robocache {
 Downsampled voxel_downsample(const TensorView& points, const std::optional<TensorView>& features,
                              const DownsampleOptions& options, const Allocate& allocate, CudaStream stream) {
   if (points.ndim == 3) {
-    refuse("points: expected [N, 3] or more columns, got ", shape_string(points.shape.data(), points.ndim));
+    refuse("points: expected [N, 3] or more columns, got ", shape_string(points));
   }
   const auto [batched, clouds, features_of_points] = check_points({points, features});
   const Device device = points.device;

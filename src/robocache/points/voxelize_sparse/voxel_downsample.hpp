@@ -39,9 +39,7 @@ namespace robocache {
 enum class DownsampleMethod : uint8_t { kCentroid, kFirst, kRandom };
 
 template <>
-struct EnumNames<DownsampleMethod> {
-  static constexpr std::string_view names[] = {"centroid", "first", "random"};
-};
+inline constexpr std::string_view kNames<DownsampleMethod>[] = {"centroid", "first", "random"};
 
 struct DownsampleOptions {
   std::array<double, 3> voxel_size{};  // along x, y, z in the unit of the points; positive and finite

@@ -77,20 +77,14 @@
 namespace robocache {
 
 template <>
-struct EnumNames<VoxelOrder> {
-  static constexpr std::string_view names[] = {"first", "linear", "morton"};
-};
+inline constexpr std::string_view kNames<VoxelOrder>[] = {"first", "linear", "morton"};
 template <>
-struct EnumNames<CoordOrder> {
-  static constexpr std::string_view names[] = {"xyz", "zyx"};
-};
+inline constexpr std::string_view kNames<CoordOrder>[] = {"xyz", "zyx"};
 
 // The modes that take features, in VoxelMode's order.
 enum class SparseReduce : int32_t { kSum, kMean, kMin, kMax, kFirst, kLast };
 template <>
-struct EnumNames<SparseReduce> {
-  static constexpr std::string_view names[] = {"sum", "mean", "min", "max", "first", "last"};
-};
+inline constexpr std::string_view kNames<SparseReduce>[] = {"sum", "mean", "min", "max", "first", "last"};
 
 struct SparseOptions {
   std::array<double, 3> voxel_size{};                  // along x, y, z in the unit of the points; positive and finite

@@ -21,8 +21,7 @@ void check_offsets(const TensorView& offsets, int64_t rows) {
     refuse_type("batch_offsets: expected int32 or int64, got ", dtype_name(offsets.dtype));
   }
   if (offsets.ndim != 1 || offsets.shape[0] < (rows > 0 ? 2 : 1)) {
-    refuse("batch_offsets: expected [B + 1], with B >= 1 if there are points, got ",
-           shape_string(offsets.shape.data(), offsets.ndim));
+    refuse("batch_offsets: expected [B + 1], with B >= 1 if there are points, got ", shape_string(offsets));
   }
   check_dense(offsets, "batch_offsets");
   if (offsets.device.is_cuda()) return;  // the kernel clamps them to the rows
@@ -63,7 +62,7 @@ PointClouds check_points(const PointArguments& arguments) {
     refuse_type("points: expected float32 or float64, got ", dtype_name(points.dtype));
   }
   if ((points.ndim != 2 && points.ndim != 3) || points.shape[points.ndim - 1] < 3) {
-    refuse("points: expected [N, 3], [B, N, 3] or more columns, got ", shape_string(points.shape.data(), points.ndim));
+    refuse("points: expected [N, 3], [B, N, 3] or more columns, got ", shape_string(points));
   }
   check_columns_adjacent(points, "points");
   PointClouds checked{};
@@ -82,7 +81,7 @@ PointClouds check_points(const PointArguments& arguments) {
 
   if (arguments.lengths) {
     const TensorView& lengths = *arguments.lengths;
-    if (!stacked) refuse("lengths: goes with points [B, N, 3], got ", shape_string(points.shape.data(), points.ndim));
+    if (!stacked) refuse("lengths: goes with points [B, N, 3], got ", shape_string(points));
     check_device(lengths, "lengths", points.device, {}, "points");
     check_lengths(lengths, "lengths", clouds.count, clouds.rows);
     check_dense(lengths, "lengths");
@@ -91,7 +90,7 @@ PointClouds check_points(const PointArguments& arguments) {
   }
   if (arguments.batch_offsets) {
     const TensorView& offsets = *arguments.batch_offsets;
-    if (stacked) refuse("batch_offsets: goes with points [N, 3], got ", shape_string(points.shape.data(), points.ndim));
+    if (stacked) refuse("batch_offsets: goes with points [N, 3], got ", shape_string(points));
     check_device(offsets, "batch_offsets", points.device, {}, "points");
     check_offsets(offsets, clouds.rows);
     clouds.offsets = offsets.data;
@@ -111,9 +110,9 @@ PointClouds check_points(const PointArguments& arguments) {
   bool fits = features.ndim == points.ndim;
   for (int d = 0; fits && d <= row; ++d) fits = features.shape[d] == points.shape[d];
   if (!fits) {
-    std::string expected = shape_string(points.shape.data(), row + 1);
+    std::string expected = shape_string({points.shape.data(), static_cast<size_t>(row + 1)});
     expected.replace(expected.size() - 1, 1, ", F]");
-    refuse("features: expected ", expected, " like points, got ", shape_string(features.shape.data(), features.ndim));
+    refuse("features: expected ", expected, " like points, got ", shape_string(features));
   }
   check_device(features, "features", points.device, {}, "points");
   check_columns_adjacent(features, "features");

@@ -15,10 +15,8 @@
 namespace robocache {
 
 template <>
-struct EnumNames<VoxelMode> {
-  static constexpr std::string_view names[] = {"occupancy", "occupancy_bits", "count", "sum", "mean", "min",
-                                               "max",       "first",          "last"};
-};
+inline constexpr std::string_view kNames<VoxelMode>[] = {"occupancy", "occupancy_bits", "count", "sum", "mean", "min",
+                                                         "max",       "first",          "last"};
 
 // The point arguments of a call:
 //
