@@ -50,11 +50,11 @@ Camera::Camera(std::string key, std::span<const std::optional<Frames>> sources, 
 }
 
 const Camera::Source* Camera::source_of(int64_t number) const {
-  const Source* found = nullptr;
+  const Source* last = nullptr;
   for (const Source* const source : distinct_) {
-    if (source->first_number <= number) found = source;
+    if (source->first_number <= number) last = source;
   }
-  return found;
+  return last;
 }
 
 // Resizing has no random part and rounds to bytes, so resizing once, at decoding, gives the same batch. This does not hold for

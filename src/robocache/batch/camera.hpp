@@ -86,15 +86,15 @@ class Camera {
   // Writes the matrix [3, 3] of a frame: zeros without a source, or if its camera has no matrix.
   static void write_intrinsics(const Source* source, const ImageDraw& draw, int64_t step, float* to);
 
-  // Why a CUDA device cannot decode the sources' frames; not_packed(): why it cannot decode them from files in the batch, which
-  // the host has read. Empty if it can.
+  // Returns why a CUDA device cannot decode the sources' frames, or "".
   std::string not_for_device() const;
+  // Returns why a CUDA device cannot decode them from files that the host reads and puts into the batch, or "".
   std::string not_packed() const;
   int64_t largest_file_bytes() const;
 
-  // The bytes of all sources' frames in a tier; none for kDecoded if the batch has stored pixels anyway. bytes_present(): the
-  // part of them that is already in memory.
+  // Returns the bytes of all sources' frames in a tier, or none for kDecoded if they are stored as pixels.
   std::optional<int64_t> bytes(Device device, Tier tier) const;
+  // Returns how many of these bytes are in memory already.
   int64_t bytes_present(Device device, Tier tier) const;
 
   // Loads all frames into a tier of memory: kDecoded, or for the kernels of a CUDA device kDevice and kPinned. Throws FrameError

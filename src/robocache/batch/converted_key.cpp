@@ -152,19 +152,19 @@ ConvertActionsParams conversion_params(const KeySpec& key, int64_t features, con
 // A source has its affines kTileRows times or, if any source has one for each step, one for each step.
 void put_affines(std::span<const RowsSpec* const> rows, DType work, ConvertActionsParams& params,
                  DeviceTables& tables) {
-  const auto has_steps = [&](const RowsSpec* own) {
-    return own != nullptr && std::ssize(own->affine) > params.out_features;
+  const auto has_steps = [&](const RowsSpec* source_rows) {
+    return source_rows != nullptr && std::ssize(source_rows->affine) > params.out_features;
   };
   params.scale_per_step = std::ranges::any_of(rows, has_steps);
   params.scale_rows = params.scale_per_step ? params.steps : kTileRows;
   std::vector<Affine> all;
   bool is_normalised = false;
-  for (const RowsSpec* const own : rows) {
-    std::vector<Affine> affine = own != nullptr ? own->affine : std::vector<Affine>{};
-    params.clip = params.clip || (own != nullptr && own->clip);
+  for (const RowsSpec* const source_rows : rows) {
+    std::vector<Affine> affine = source_rows != nullptr ? source_rows->affine : std::vector<Affine>{};
+    params.clip = params.clip || (source_rows != nullptr && source_rows->clip);
     is_normalised = is_normalised || !affine.empty();
     affine.resize(std::max(affine.size(), static_cast<size_t>(params.out_features)));
-    const int repeats = has_steps(own) ? 1 : params.scale_rows;
+    const int repeats = has_steps(source_rows) ? 1 : params.scale_rows;
     for (int row = 0; row < repeats; ++row) all.insert(all.end(), affine.begin(), affine.end());
   }
   if (!is_normalised) return;

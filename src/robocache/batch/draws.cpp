@@ -31,9 +31,9 @@ Draws::Draws(const LoaderOptions& options, const LoaderStreams& streams)
     if (!options.anchor_hz) {
       source.ticks = ResidentClock::get(request.dataset, request.dataset->index_of(request.anchor), options.device);
     }
-    const Anchors every = ticks_of(i, *request.episodes, edges_of(i));
-    source.before_filter = every.index().anchors;
-    source.anchors = filtered(i, every);
+    const Anchors all_ticks = ticks_of(i, *request.episodes, edges_of(i));
+    source.before_filter = all_ticks.index().anchors;
+    source.anchors = filtered(i, all_ticks);
     if (source.anchors.table().empty()) refuse_without_anchors(i, options.rank);
     if (!options.shard_episodes) fingerprint_.add_anchors(*request.dataset, source.anchors.index());
     add_parts(i);
@@ -97,10 +97,10 @@ Anchors Draws::ticks_of(size_t source, const std::vector<int64_t>& episodes, con
   return Anchors::at_rate(*options_.anchor_hz, clocks, episodes, edges);
 }
 
-Anchors Draws::filtered(size_t source, const Anchors& every) const {
+Anchors Draws::filtered(size_t source, const Anchors& all_ticks) const {
   const AnchorFilter& filter = options_.sources[source].filter;
-  if (filter.keeps_all()) return every;
-  return every.filtered(filter, streams_.spec(source).snap_ns, source_name(options_, source) + "anchors.");
+  if (filter.keeps_all()) return all_ticks;
+  return all_ticks.filtered(filter, streams_.spec(source).snap_ns, source_name(options_, source) + "anchors.");
 }
 
 MomentTicks Draws::moment_ticks_of(size_t source) const {
@@ -121,10 +121,10 @@ int64_t Draws::fewest_anchors() {
     int64_t anchors = 0;
     for (size_t source = 0; source < sources_.size(); ++source) {
       const std::vector<int64_t>& episodes = options_.sources[source].episodes_of_ranks[rank];
-      const Anchors own = filtered(source, ticks_of(source, episodes, edges_of(source)));
-      if (own.table().empty()) refuse_without_anchors(source, static_cast<int64_t>(rank));
-      fingerprint_.add_anchors(*options_.sources[source].dataset, own.index());
-      anchors += own.index().anchors;
+      const Anchors anchors_of_rank = filtered(source, ticks_of(source, episodes, edges_of(source)));
+      if (anchors_of_rank.table().empty()) refuse_without_anchors(source, static_cast<int64_t>(rank));
+      fingerprint_.add_anchors(*options_.sources[source].dataset, anchors_of_rank.index());
+      anchors += anchors_of_rank.index().anchors;
     }
     fewest = std::min(fewest, anchors);
   }

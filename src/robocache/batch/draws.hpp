@@ -110,7 +110,7 @@ class Draws {
   std::map<std::string, size_t> source_names() const;
   AnchorEdges edges_of(size_t source) const;
   Anchors ticks_of(size_t source, const std::vector<int64_t>& episodes, const AnchorEdges& edges) const;
-  Anchors filtered(size_t source, const Anchors& every) const;
+  Anchors filtered(size_t source, const Anchors& all_ticks) const;
   MomentTicks moment_ticks_of(size_t source) const;
   int64_t fewest_anchors();
   void mix();

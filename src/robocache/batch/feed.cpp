@@ -74,8 +74,8 @@ FedBatch Feed::memory_for(const BatchPosition& position, const Allocate& allocat
     SpareMemory::Memory memory = spare_->take();
     if (!memory) memory = std::make_unique<std::shared_ptr<void>>(allocate(loader_->batch_bytes()));
     void* const start = memory->get();
-    auto give_back = [memory = memory.release(), spare = spare_](void*) { spare->keep(SpareMemory::Memory(memory)); };
-    return {{start, std::move(give_back)}, samples, 0};
+    auto keep = [memory = memory.release(), spare = spare_](void*) { spare->keep(SpareMemory::Memory(memory)); };
+    return {{start, std::move(keep)}, samples, 0};
   }
   if (!reuse_) return {allocate(loader_->batch_bytes()), samples, 0};
   if (free_.empty()) {
@@ -129,7 +129,7 @@ void Feed::fetch_following(const BatchPosition& position) const {
   if (const auto next = following(position)) loader_->fetch(*next);
 }
 
-void Feed::drop() {
+void Feed::drop_coming() {
   end_work();
   if (reuse_) {
     for (const Coming& dropped : coming_) free_.push_back(dropped.batch.slot);
@@ -137,17 +137,17 @@ void Feed::drop() {
   coming_.clear();
 }
 
-void Feed::give_back(int64_t loop) {
+void Feed::free_slot(int64_t loop) {
   if (!reuse_) return;
   if (loop < 0 || loop > 1'000'000) refuse("loop: expected a small number, got ", loop);
   const auto number = static_cast<size_t>(loop);
-  if (number >= given_.size()) given_.resize(number + 1);
-  if (given_[number]) free_.push_back(*given_[number]);
-  given_[number].reset();
+  if (number >= loop_slots_.size()) loop_slots_.resize(number + 1);
+  if (loop_slots_[number]) free_.push_back(*loop_slots_[number]);
+  loop_slots_[number].reset();
 }
 
-void Feed::lend(int64_t loop, const FedBatch& batch) {
-  if (reuse_) given_[static_cast<size_t>(loop)] = batch.slot;
+void Feed::note_slot(int64_t loop, const FedBatch& batch) {
+  if (reuse_) loop_slots_[static_cast<size_t>(loop)] = batch.slot;
 }
 
 std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate& allocate, CudaStream stream,
@@ -157,9 +157,9 @@ std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate
     return {};
   }
   if (stagings_.empty()) {
-    give_back(loop);
+    free_slot(loop);
     FedBatch batch = memory_for(position, allocate);
-    lend(loop, batch);
+    note_slot(loop, batch);
     bad_frames_ += loader_->fill(position, batch.memory.get(), stream);
     fetch_following(position);
     return batch;
@@ -167,15 +167,15 @@ std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate
   try {
     // A forked child has an empty queue.
     if (coming_.empty() || coming_.front().position != position || queue_.pending() == 0) {
-      drop();
+      drop_coming();
       begin(position, allocate, stream);
     }
     queue_.take(check);
     const Coming taken = std::move(coming_.front());
     coming_.pop_front();
     const FedBatch& batch = taken.batch;
-    give_back(loop);
-    lend(loop, batch);
+    free_slot(loop);
+    note_slot(loop, batch);
     if (is_cuda()) {
       taken.staging->copied.make_wait(stream);
       bad_frames_ += loader_->fill_device(position, taken.staging->part, batch.memory.get(), stream);
@@ -188,7 +188,7 @@ std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate
     return batch;
   } catch (...) {
     // After an exception of `check` the work stays queued, and the next call gets its batch sooner.
-    if (queue_.pending() != std::ssize(coming_)) drop();
+    if (queue_.pending() != std::ssize(coming_)) drop_coming();
     throw;
   }
 }

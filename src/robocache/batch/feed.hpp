@@ -120,29 +120,29 @@ class Feed {
   };
 
   bool is_cuda() const { return loader_->options().device.is_cuda(); }
-  // With reuse: frees the memory of the loop's last batch, and notes the memory of its next one.
-  void give_back(int64_t loop);
-  void lend(int64_t loop, const FedBatch& batch);
+  // With reuse: free the memory of the loop's last batch; note the memory of its next one.
+  void free_slot(int64_t loop);
+  void note_slot(int64_t loop, const FedBatch& batch);
   std::optional<BatchPosition> following(const BatchPosition& position) const;
   void fetch_following(const BatchPosition& position) const;
-  void end_work() noexcept;  // and its copies
-  void drop();               // the coming batches
+  void end_work() noexcept;  // waits for the work and its copies
+  void drop_coming();
   FedBatch memory_for(const BatchPosition& position, const Allocate& allocate);
   void begin(const BatchPosition& position, const Allocate& allocate, CudaStream stream);
 
   std::shared_ptr<const Loader> loader_;
   bool reuse_;
   bool fetches_;
-  std::deque<Coming> coming_;                    // one entry for each work in the queue
-  std::shared_ptr<SpareMemory> spare_;           // on the CPU, without reuse
-  std::vector<std::shared_ptr<void>> memories_;  // with reuse
-  std::vector<int64_t> free_;                    // slots of memories_
-  std::vector<std::optional<int64_t>> given_;    // the slot of each loop's batch
-  std::atomic<int64_t> bad_frames_{0};           // found by the host
-  std::vector<Staging> stagings_;                // used in turn; empty: no batch is made ahead
-  size_t begun_ = 0;                             // batches
-  OwnedCudaStream side_;                         // runs the copies
-  WorkQueue queue_;                              // destroyed first: its work uses the members above
+  std::deque<Coming> coming_;                       // one entry for each work in the queue
+  std::shared_ptr<SpareMemory> spare_;              // on the CPU, without reuse
+  std::vector<std::shared_ptr<void>> memories_;     // with reuse
+  std::vector<int64_t> free_;                       // slots of memories_
+  std::vector<std::optional<int64_t>> loop_slots_;  // the slot of each loop's batch
+  std::atomic<int64_t> bad_frames_{0};              // found by the host
+  std::vector<Staging> stagings_;                   // used in turn; empty: no batch is made ahead
+  size_t begun_ = 0;                                // batches
+  OwnedCudaStream side_;                            // runs the copies
+  WorkQueue queue_;                                 // destroyed first: its work uses the members above
 };
 
 // The batches of one epoch.

@@ -48,9 +48,9 @@ void OrderFingerprint::add_anchors(const Dataset& dataset, const AnchorIndex& an
       const int64_t episode = anchors.table[entry].episode;
       const int64_t rows = stream.rows_of(episode);
       if (rows == 0) return;
-      const int64_t at = (stream.first_row(episode) + rows / 2) * static_cast<int64_t>(bytes);
+      const int64_t offset = (stream.first_row(episode) + rows / 2) * static_cast<int64_t>(bytes);
       if (file.file.get() < 0) {
-        data_ = cache::crc32(static_cast<const char*>(stream.values) + at, row.size(), data_);
+        data_ = cache::crc32(static_cast<const char*>(stream.values) + offset, row.size(), data_);
         return;
       }
       try {

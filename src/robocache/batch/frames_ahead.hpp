@@ -51,9 +51,9 @@ class FramesAhead {
   }
 
   // Keeps the memory unchanged until the work that is now queued on `stream` is done.
-  void keep(const void* found, CudaStream stream) {
+  void keep(const void* files, CudaStream stream) {
     for (Slot& slot : slots_) {
-      if (slot.memory.data() == found) slot.read.record(stream);
+      if (slot.memory.data() == files) slot.read.record(stream);
     }
   }
 

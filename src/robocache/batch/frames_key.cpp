@@ -124,8 +124,8 @@ class DeviceFramesKey : public FramesKey {
 
   void check_damage() const override {
     if (options().on_bad_frame == BadFrame::kPad) return;
-    const int64_t found = bad_frames_on_device();
-    if (damage_reported_.exchange(found) == found) return;
+    const int64_t damaged = bad_frames_on_device();
+    if (damage_reported_.exchange(damaged) == damaged) return;
     const int64_t number = static_cast<const volatile JpegDamage*>(damage_.data())->row;
     const Camera::Source* const source = camera_.source_of(number);
     throw camera_.bad_frame(*source, number - source->first_number, "JPEG: its entropy-coded data is damaged");

@@ -341,10 +341,10 @@ std::string values_to_json(const BatchSpec& spec, size_t index) {
     for (const char* const field : fields) object.erase(field);
     return object;
   };
-  const auto values = [&](const KeySpec& of) {
-    Json object = without(json_of(of), {"key", "stream", "dtype", "one_step", "images", "has_intrinsics"});
-    if (of.convert) object["convert"] = without(object["convert"], {"dtype", "tolerance"});
-    if (of.rows) {
+  const auto values = [&](const KeySpec& key) {
+    Json object = without(json_of(key), {"key", "stream", "dtype", "one_step", "images", "has_intrinsics"});
+    if (key.convert) object["convert"] = without(object["convert"], {"dtype", "tolerance"});
+    if (key.rows) {
       object["rows"] = without(object["rows"], {"dtype", "names", "affine", "clip", "codec", "unit_m", "intrinsics"});
     }
     return object;

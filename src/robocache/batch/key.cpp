@@ -73,16 +73,16 @@ class NumbersKey final : public BatchKey {
   void add_window(Part part, const Moment& moment, size_t source, WindowStreams& windows,
                   DeviceTables& tables) const override {
     if (part != aligned() || moment != spec().moment) return;
-    WindowStream& own = windows.streams.emplace_back(window(source, features_, spec().dtype, out_offset_));
+    WindowStream& window_stream = windows.streams.emplace_back(window(source, features_, spec().dtype, out_offset_));
     const auto& stream = streams_.of(source, request_);
     if (stream) {
-      own.rows = stream->rows();
-      own.methods = spec(source).rows->methods;
-      const AffineTables affine = affine_tables(spec(source).rows->affine, own.rows.dtype, tables);
-      own.scale = affine.scale;
-      own.shift = affine.shift;
-      own.scale_per_step = std::ssize(spec(source).rows->affine) > own.rows.features;
-      own.clip = spec(source).rows->clip;
+      window_stream.rows = stream->rows();
+      window_stream.methods = spec(source).rows->methods;
+      const AffineTables affine = affine_tables(spec(source).rows->affine, window_stream.rows.dtype, tables);
+      window_stream.scale = affine.scale;
+      window_stream.shift = affine.shift;
+      window_stream.scale_per_step = std::ssize(spec(source).rows->affine) > window_stream.rows.features;
+      window_stream.clip = spec(source).rows->clip;
     }
     if (feature_pad_offset_ < 0) return;
     std::vector<uint8_t> mask(static_cast<size_t>(features_), 1);

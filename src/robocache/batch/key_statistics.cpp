@@ -64,8 +64,8 @@ void check_values(const BatchSpec& spec, size_t request, const NormStats& given,
 // Returns the given statistics of a key. If there are none and nothing is converted, returns those of the key whose
 // stream fills it: a goal is normalised like the state.
 auto given_of(const std::map<std::string, NormStats>& given, const StreamRequest& request) {
-  const auto own = given.find(request.stream);
-  return own == given.end() && request.convert.empty() ? given.find(request.rows_key()) : own;
+  const auto entry = given.find(request.stream);
+  return entry == given.end() && request.convert.empty() ? given.find(request.rows_key()) : entry;
 }
 
 // The statistics of a key, their name in errors, and whether the caller gave them.
@@ -80,8 +80,8 @@ NormStats stats_of_table(const std::vector<double>& table, std::span<const doubl
   NormStats stats;
   const size_t features = table.size() / (5 + quantiles.size());
   const auto set = [&](std::string_view field, size_t row) {
-    const auto from = table.begin() + static_cast<std::ptrdiff_t>(row * features);
-    stats.set(field, {from, from + static_cast<std::ptrdiff_t>(features)});
+    const auto begin = table.begin() + static_cast<std::ptrdiff_t>(row * features);
+    stats.set(field, {begin, begin + static_cast<std::ptrdiff_t>(features)});
   };
   constexpr std::string_view kFields[] = {"mean", "std", "min", "max"};
   for (size_t row = 0; row < std::size(kFields); ++row) set(kFields[row], row);
@@ -95,9 +95,10 @@ NormStats stats_of_table(const std::vector<double>& table, std::span<const doubl
 
 KeyStatistics statistics_of(const LoaderOptions& options, size_t source, size_t request, const BatchSpec& spec) {
   const std::string& key = options.streams[request].stream;
-  const SourceRequest& from = options.sources[source];
+  const SourceRequest& source_request = options.sources[source];
   const std::string name = "norm_stats['" + key + "']";
-  if (const auto given = given_of(from.norm_stats, options.streams[request]); given != from.norm_stats.end()) {
+  if (const auto given = given_of(source_request.norm_stats, options.streams[request]);
+      given != source_request.norm_stats.end()) {
     check_values(spec, request, given->second, source_name(options, source) + name);
     return {given->second, source_name(options, source) + name, true};
   }
@@ -113,12 +114,13 @@ KeyStatistics statistics_of(const LoaderOptions& options, size_t source, size_t 
   }
   std::ranges::sort(quantiles);
   if (!options.streams[request].convert.empty()) {
-    const auto table = window_statistics(options, source, request, from.selection, {.quantiles = quantiles});
+    const auto table = window_statistics(options, source, request, source_request.selection, {.quantiles = quantiles});
     return {stats_of_table(*table, quantiles, mode), "key '" + key + "'"};
   }
-  const int64_t stream = *from.streams[request];
-  const auto table = from.selection ? cache::selection_statistics(*from.dataset, stream, *from.selection, quantiles)
-                                    : cache::stream_statistics(*from.dataset, stream, quantiles);
+  const int64_t stream = *source_request.streams[request];
+  const auto table = source_request.selection ? cache::selection_statistics(*source_request.dataset, stream,
+                                                                            *source_request.selection, quantiles)
+                                              : cache::stream_statistics(*source_request.dataset, stream, quantiles);
   return {stats_of_table(*table, quantiles, mode), "stream '" + key + "'"};
 }
 
@@ -275,11 +277,11 @@ std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<
       const Scaling scaling{mode, dtype == DType::kFloat64, options.constant, options.min_spread};
       const bool recorded = options.streams[request].convert.empty();
       const auto steps = static_cast<size_t>(std::max<int64_t>(stats.steps, 1));
-      const size_t given = stats[mode.first()].size() / steps;
+      const size_t stats_width = stats[mode.first()].size() / steps;
       for (size_t number = 0; number < steps * static_cast<size_t>(width); ++number) {
         const size_t step = number / static_cast<size_t>(width);
         const size_t f = number % static_cast<size_t>(width);
-        const size_t index = step * given + f;
+        const size_t index = step * stats_width + f;
         const ScaledFeature scaled = scale_feature(stats, index, scaling);
         bool has_numbers = true;
         if (!by_caller) {

@@ -34,14 +34,11 @@ class BatchLayout {
  public:
   explicit BatchLayout(int64_t batch_size) : batch_size_(batch_size) {}
 
-  // Adds an array and returns its offset. Throws ArgumentError if another array has the name; `of` describes the array
-  // in that message.
-  int64_t add(std::string name, DType dtype, std::vector<int64_t> shape, const std::string& of);
+  // Adds an array and returns its offset. Throws ArgumentError with the description if another array has the name.
+  int64_t add(std::string name, DType dtype, std::vector<int64_t> shape, const std::string& description);
 
-  // Reserves `sample_bytes` of memory for each sample, which is no array, and returns its offset.
+  // Reserve memory that is no array, for each sample or for the whole batch. Return its offset.
   int64_t add_scratch(int64_t sample_bytes);
-
-  // The same, with `bytes` for the whole batch.
   int64_t add_room(int64_t bytes);
 
   const std::vector<BatchArray>& arrays() const { return arrays_; }

@@ -103,14 +103,14 @@ BatchSpec LoaderStreams::spec_of(size_t source) const {
       key.images = without_augmentation(*asked.images);
       key.has_intrinsics = camera->has_intrinsics();
     }
-    const Stream* const from = options_.sources[source].stream_of(request);
-    if (from == nullptr) continue;
-    RowsSpec& rows = key.rows.emplace(RowsSpec{.dtype = from->dtype, .shape = from->shape, .names = from->names});
-    rows.methods = feature_blocks(camera != nullptr ? 1 : from->features, *asked.method, asked.methods);
-    if (!from->frames) continue;
-    rows.codec = from->frames->codec;
-    rows.unit_m = from->frames->unit_m;
-    rows.intrinsics = from->frames->intrinsics;
+    const Stream* const stream = options_.sources[source].stream_of(request);
+    if (stream == nullptr) continue;
+    RowsSpec& rows = key.rows.emplace(RowsSpec{.dtype = stream->dtype, .shape = stream->shape, .names = stream->names});
+    rows.methods = feature_blocks(camera != nullptr ? 1 : stream->features, *asked.method, asked.methods);
+    if (!stream->frames) continue;
+    rows.codec = stream->frames->codec;
+    rows.unit_m = stream->frames->unit_m;
+    rows.intrinsics = stream->frames->intrinsics;
   }
   for (size_t request = 0; request < spec.keys.size(); ++request) {
     auto& rows = spec.keys[request].rows;

@@ -55,12 +55,12 @@ class LoaderStreams {
   // The numbers of a camera's rows in a source. Alignment chooses among them like among values.
   StreamRows row_numbers(size_t source, size_t request) const;
 
-  // Whether the next batch's frames are copied from pinned memory to the device ahead of time: if the budget has room
-  // for two batches of them. fetched_bytes(): those of one batch.
+  // Whether the next batch's frames are copied ahead of time from pinned memory to the device. This needs the memory of
+  // two batches of them, each of fetched_bytes().
   bool is_fetched(size_t request) const { return is_fetched_[request]; }
   int64_t fetched_bytes(size_t request) const { return cameras_[request]->fetched_stride() * frames_of_batch(request); }
 
-  // The bytes of the numbers of a sample's frames.
+  // Returns the bytes of the numbers of a sample's frames.
   int64_t number_bytes(size_t request) const {
     return static_cast<int64_t>(options_.streams[request].delta_timestamps.size() * sizeof(int64_t));
   }

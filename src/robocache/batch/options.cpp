@@ -96,12 +96,12 @@ void check_call(const LoaderOptions& options) {
 
 // Finds the stream of a request in each source. Refuses a request if no source has its stream.
 void find_streams(LoaderOptions& options, const StreamRequest& request) {
-  bool found = false;
+  bool is_found = false;
   for (SourceRequest& source : options.sources) {
     source.streams.push_back(index_of(source, request.rows_key()));
-    found = found || source.streams.back();
+    is_found = is_found || source.streams.back();
   }
-  if (found) return;
+  if (is_found) return;
   const std::string where = options.sources.size() > 1 ? "any source" : options.sources[0].dataset->path();
   std::vector<std::string> keys;
   for (const SourceRequest& source : options.sources) {
@@ -117,12 +117,12 @@ void find_streams(LoaderOptions& options, const StreamRequest& request) {
 std::string anchor_of(const LoaderOptions& options, size_t index) {
   const SourceRequest& source = options.sources[index];
   const auto streams = source.dataset->streams();
-  const bool own = !source.anchor.empty();
-  const std::string& asked = own ? source.anchor : options.anchor;
+  const bool has_own = !source.anchor.empty();
+  const std::string& asked = has_own ? source.anchor : options.anchor;
   if (!asked.empty()) {
-    if (const auto found = index_of(source, asked)) return streams[static_cast<size_t>(*found)].name;
-    refuse(own ? source_name(options, index) : "", own ? "anchor" : "anchors.stream", ": no stream '", asked, "' in ",
-           source.dataset->path(), "; there are ", listed(keys_of(source)));
+    if (const auto stream = index_of(source, asked)) return streams[static_cast<size_t>(*stream)].name;
+    refuse(has_own ? source_name(options, index) : "", has_own ? "anchor" : "anchors.stream", ": no stream '", asked,
+           "' in ", source.dataset->path(), "; there are ", listed(keys_of(source)));
   }
   // A stream with about one row an episode, such as a calibration, comes after all others. A rate of 0 with more rows,
   // most of whose stamps repeat, counts as the fastest.

@@ -118,7 +118,8 @@ struct SourceRequest {
   std::vector<int64_t> episodes_of_all_ranks() const {
     if (episodes_of_ranks.empty()) return *episodes;
     std::vector<int64_t> all;
-    for (const auto& own : episodes_of_ranks) all.insert(all.end(), own.begin(), own.end());
+    for (const auto& rank_episodes : episodes_of_ranks)
+      all.insert(all.end(), rank_episodes.begin(), rank_episodes.end());
     return all;
   }
 

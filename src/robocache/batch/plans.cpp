@@ -34,16 +34,16 @@ PartPlans::PartPlans(Part part, const BatchKeys& keys, const LoaderStreams& stre
   for (const GoalArrays& goal : goals) rules_.push_back(goal.rule);
   anchors_ = plan_of({}, anchors);
   for (const GoalArrays& goal : goals) {
-    GoalPlan& own = goals_.emplace_back(GoalPlan{goal, moment_batch(goal.rule), plan_of(goal.rule, {})});
-    own.moments.keys = std::ranges::count(keys, goal.rule, [](const auto& key) { return key->spec().moment; });
-    own.moments.key_stride = (streams.options().batch_size * 8 + 255) / 256 * 32;
-    own.moments.sources = draw_tables_.moments_of_parts;
+    GoalPlan& plan = goals_.emplace_back(GoalPlan{goal, moment_batch(goal.rule), plan_of(goal.rule, {})});
+    plan.moments.keys = std::ranges::count(keys, goal.rule, [](const auto& key) { return key->spec().moment; });
+    plan.moments.key_stride = (streams.options().batch_size * 8 + 255) / 256 * 32;
+    plan.moments.sources = draw_tables_.moments_of_parts;
   }
 }
 
 bool PartPlans::converts_at(const BatchKey& key, const Moment& moment) const {
-  const auto order_of = [&](const Moment& at) {  // the plan of the anchors runs first
-    return at ? std::ranges::find(rules_, *at) - rules_.begin() + 1 : 0;
+  const auto order_of = [&](const Moment& of_plan) {  // the plan of the anchors runs first
+    return of_plan ? std::ranges::find(rules_, *of_plan) - rules_.begin() + 1 : 0;
   };
   return order_of(moment) == std::max(order_of(key.spec().moment), order_of(key.base_moment()));
 }
@@ -52,9 +52,9 @@ PartPlans::Plan PartPlans::plan_of(const Moment& moment, const AnchorArrays& wri
   std::vector<WindowStreams> windows;
   std::vector<size_t> sources;  // the source of each window
   const auto add = [&](size_t source, const AnchorIndex& anchors) {
-    WindowStreams& own = windows.emplace_back(WindowStreams{anchors, {}, {}});
+    WindowStreams& window = windows.emplace_back(WindowStreams{anchors, {}, {}});
     sources.push_back(source);
-    for (const auto& key : keys_) key->add_window(part_, moment, source, own, tables_);
+    for (const auto& key : keys_) key->add_window(part_, moment, source, window, tables_);
   };
   const bool numbers_sources = writes.source >= 0 && draws_.has_weighted_parts();  // else the plan writes the numbers
   if (moment) {

@@ -163,8 +163,8 @@ std::vector<std::shared_ptr<const ResidentStream>> load_streams(std::span<const 
   for (;;) {
     try {
       std::vector<std::shared_ptr<const ResidentStream>> loaded;
-      for (const DatasetStream& from : streams) {
-        loaded.push_back(ResidentStream::get(from.dataset, from.stream, device, residency.tier, from.part));
+      for (const DatasetStream& stream : streams) {
+        loaded.push_back(ResidentStream::get(stream.dataset, stream.stream, device, residency.tier, stream.part));
       }
       return loaded;
     } catch (const OutOfMemory& refusal) {

@@ -80,12 +80,12 @@ std::atomic<int64_t>& promised() {
 void read_bytes(const StreamRows& rows, int64_t begin, int64_t bytes, void* to) {
   constexpr int64_t kPiece = int64_t{4} << 20;
   parallel_for(bytes, kPiece, [&](int64_t first, int64_t end) {
-    auto* const at = static_cast<char*>(to) + first;
+    auto* const piece = static_cast<char*>(to) + first;
     const auto size = static_cast<size_t>(end - first);
     if (rows.values == nullptr) {
-      read_rows(rows.file, begin + first, size, at);
+      read_rows(rows.file, begin + first, size, piece);
     } else {
-      std::memcpy(at, static_cast<const char*>(rows.values) + begin + first, size);
+      std::memcpy(piece, static_cast<const char*>(rows.values) + begin + first, size);
     }
   });
 }
@@ -151,9 +151,9 @@ class PieceDecoder {
                         workspace_.data(), wanted_.device, {},
                         {.found = static_cast<JpegDamage*>(damage_.on_device())});
     check_cuda(cuda_backend().synchronize(wanted_.device.index, nullptr), "decoding frames");
-    const auto* const found = static_cast<const volatile JpegDamage*>(damage_.data());
-    if (found->frames == 0) return;
-    throw FrameError(name_of(begin + found->row), ": JPEG: its entropy-coded data is damaged");
+    const auto* const damage = static_cast<const volatile JpegDamage*>(damage_.data());
+    if (damage->frames == 0) return;
+    throw FrameError(name_of(begin + damage->row), ": JPEG: its entropy-coded data is damaged");
   }
 
  private:

@@ -65,7 +65,7 @@ class ResidentFrames {
   // first asked for. Throws FrameError for a frame that does not decode, FileError, DeviceError, OutOfMemory.
   static std::shared_ptr<const ResidentFrames> get(const FramesWanted& wanted);
 
-  // The bytes of the frames in their tier. bytes_present(): the part of them that is already in memory.
+  // Returns the bytes of the frames in their tier, and how many of them are in memory already.
   static int64_t bytes(const FramesWanted& wanted);
   static int64_t bytes_present(const FramesWanted& wanted);
 

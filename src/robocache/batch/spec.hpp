@@ -81,10 +81,10 @@ struct KeySpec {
   // For a goal: how the loader draws the moment that replaces the anchor. Outside a loader the caller gives the moment.
   std::optional<MomentRule> moment = {};
   DType dtype = DType::kFloat32;  // in the batch
-  std::vector<int64_t> shape =
-      {};  // of a step in the batch: for numbers that of a row, with pad_features of the widest source
+  // Of a step in the batch. With pad_features the rows of numbers have the shape of the widest source.
+  std::vector<int64_t> shape = {};
   std::vector<int64_t> offsets_ns = {};    // of each step, from the moment; empty with offsets_rows
-  std::vector<int64_t> offsets_rows = {};  // instead: of each step, in rows from the last one at or before the moment
+  std::vector<int64_t> offsets_rows = {};  // of each step, in rows from the last row at or before the moment
   bool one_step = false;                   // there is one step, and arrays have no axis of steps
   int64_t offset_ns = 0;                   // the latency: a row stamped t was taken at t - offset_ns
   bool causal = false;                     // no row later than its target is used
@@ -97,7 +97,7 @@ struct KeySpec {
   std::optional<RowsSpec> rows = {};  // none: the source has no such stream, and every step is padding
 
   int64_t steps() const { return std::ssize(offsets_ns) + std::ssize(offsets_rows); }
-  // Returns each step's target stamp, relative to the moment. For a key in rows it is that of the row that they count from.
+  // Returns each step's target stamp, relative to the moment. For a key in rows: the stamp of the row that offsets count from.
   std::vector<int64_t> stamp_offsets_ns() const;
 
   static constexpr auto fields() {

@@ -1,13 +1,14 @@
 #include "robocache/batch/window_statistics.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
 #include <limits>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "robocache/batch/loader.hpp"
+#include "robocache/batch/option_checks.hpp"
 #include "robocache/batch/spec.hpp"
 #include "robocache/cache/device_statistics.hpp"
 #include "robocache/cache/selection_statistics.hpp"
@@ -27,35 +28,29 @@ constexpr int64_t kDeviceBatchBytes = int64_t{128} << 20;
 // source's other keys take part in the choice of anchors.
 LoaderOptions options_of(const LoaderOptions& options, size_t source, size_t request,
                          const std::optional<std::vector<int64_t>>& episodes) {
-  LoaderOptions own = options;
   const SourceRequest& from = options.sources[source];
-  own.sources = {SourceRequest{.dataset = from.dataset, .episodes = episodes, .rename = from.rename}};
-  own.sources[0].filter = from.filter;
-  own.sources[0].tasks = from.tasks;
+  LoaderOptions of_key;
+  SourceRequest& to =
+      of_key.sources.emplace_back(SourceRequest{.dataset = from.dataset, .episodes = episodes, .rename = from.rename});
+  to.filter = from.filter;
+  to.tasks = from.tasks;
   if (from.values && !from.balance) {
-    own.sources[0].values = [weigh = from.values](std::span<const int64_t> of, std::span<const int64_t> times,
-                                                  std::span<double> values) {
-      weigh(of, times, values);
+    to.values = [weigh = from.values](std::span<const int64_t> anchor_episodes, std::span<const int64_t> times,
+                                      std::span<double> values) {
+      weigh(anchor_episodes, times, values);
       for (double& value : values) {
         if (value > 0) value = 1;  // a weight of 0 excludes an anchor; others count alike
       }
     };
   }
-  if (!options.anchor_hz) {
-    own.sources[0].anchor = from.anchor;
-    for (const auto& [stream, key] : from.rename) {
-      if (stream == from.anchor) own.sources[0].anchor = key;
-    }
-    own.anchor.clear();
-  }
-  own.mixture = false;
-  own.streams.clear();
+  if (!options.anchor_hz) to.anchor = key_of(from, from.anchor);
   for (size_t i = 0; i < options.streams.size(); ++i) {
     if (!from.streams[i]) continue;
-    StreamRequest& asked = own.streams.emplace_back(options.streams[i]);
+    StreamRequest& asked = of_key.streams.emplace_back(options.streams[i]);
     asked.normalize = Normalize::kNone;
-    if (i == request) own.filled = {own.streams.size() - 1};
-    if (i != request) {
+    if (i == request) {
+      of_key.filled = {of_key.streams.size() - 1};
+    } else {
       asked.convert.clear();
       asked.base.clear();
       asked.base_features.clear();
@@ -64,18 +59,12 @@ LoaderOptions options_of(const LoaderOptions& options, size_t source, size_t req
     asked.mirror_horizontal = asked.mirror_vertical = {};  // statistics describe recorded values
     if (asked.images) asked.images = without_augmentation(*asked.images);
   }
-  own.normalize = Normalize::kNone;
-  own.norm_stats.clear();
-  own.return_age = own.pad_features = own.shuffle = own.drop_last = own.shard_episodes = false;
-  own.missing = Missing::kPad;
-  own.temperature.reset();
-  own.samples_per_epoch.reset();
-  own.rank = 0;
-  own.world_size = 1;
-  own.device = Device{};
-  own.memory_budget = {};
-  own.notes.clear();
-  return own;
+  of_key.anchor_hz = options.anchor_hz;
+  of_key.edges = options.edges;
+  of_key.drop_n_last = options.drop_n_last;
+  of_key.snap_s = options.snap_s;
+  of_key.shuffle = false;
+  return of_key;
 }
 
 const BatchArray& array_of(const Loader& loader, const std::string& name) {
@@ -101,9 +90,9 @@ void pass_batches(const Loader& loader, const KeySpec& key, int64_t features, co
     if (!is_floating(values.dtype)) {
       converted.resize(static_cast<size_t>(rows * features));
       with_type(values.dtype, [&]<class T>(T) {
-        const auto* const from = reinterpret_cast<const T*>(start + values.offset);
+        const auto* const numbers_in_batch = reinterpret_cast<const T*>(start + values.offset);
         if constexpr (!std::is_same_v<T, Float16> && !std::is_same_v<T, BFloat16>)
-          std::copy_n(from, rows * features, converted.begin());
+          std::copy_n(numbers_in_batch, rows * features, converted.begin());
       });
       numbers = converted.data();
     }
@@ -153,10 +142,10 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
                                                              const std::optional<std::vector<int64_t>>& episodes,
                                                              const WindowStatistics& asked,
                                                              const WindowProgress& progress) {
-  LoaderOptions own = options_of(options, source, request, episodes);
-  const size_t index = own.filled[0];
-  StreamRequest& window = own.streams[index];
-  const Dataset& dataset = *own.sources[0].dataset;
+  LoaderOptions of_key = options_of(options, source, request, episodes);
+  const size_t index = of_key.filled[0];
+  StreamRequest& window = of_key.streams[index];
+  const Dataset& dataset = *of_key.sources[0].dataset;
   const Stream& stream = dataset.stream(*options.sources[source].streams[request]);
   std::vector<int64_t> read = {*options.sources[source].streams[request]};
   bool wide = stream.dtype == DType::kFloat64 || !is_floating(stream.dtype);
@@ -180,8 +169,7 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
   }
   if (is_floating(stream.dtype)) window.dtype = wide ? DType::kFloat64 : DType::kFloat32;
 
-  own.batch_size = 1;
-  const Loader in_files(own);  // reads next to nothing
+  const Loader in_files(of_key);  // reads next to nothing
   const BatchSpec& spec = in_files.spec();
   const KeySpec& key = spec.keys[index];
   int64_t features = 1;
@@ -202,36 +190,32 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
   }
   for (const int64_t episode : *in_files.options().sources[0].episodes) hash.add(static_cast<uint64_t>(episode));
   hash.add(static_cast<uint64_t>(asked.per_step));
-  for (const double quantile : asked.quantiles) {
-    uint64_t bits = 0;
-    std::memcpy(&bits, &quantile, sizeof bits);
-    hash.add(bits);
-  }
+  for (const double quantile : asked.quantiles) hash.add(std::bit_cast<uint64_t>(quantile));
   return cache::kept_statistics(dataset, hash.text(), rows_of_table, shape, read, [&] {
     // A pass reads the rows of the key and of its base. On a device it reads them from the tier of the loader that asks.
     const auto prepare = [&](Device device, int64_t batch_bytes) {
-      own.device = device;
+      of_key.device = device;
       for (size_t i = 0, at = 0; i < options.streams.size(); ++i) {
         if (!options.sources[source].streams[i]) continue;
-        StreamRequest& reads = own.streams[at++];
+        StreamRequest& reads = of_key.streams[at++];
         if (&reads != &window && reads.stream != window.base) continue;
         reads.residency.emplace();
         if (device.is_cuda()) reads.residency = options.streams[i].residency;
       }
       const int64_t eights = batch_bytes / std::max<int64_t>(1, 8 * steps * features * (wide ? 8 : 4));
-      own.batch_size = 8 * std::clamp<int64_t>(eights, 1, int64_t{1} << 13);
+      of_key.batch_size = 8 * std::clamp<int64_t>(eights, 1, int64_t{1} << 13);
     };
     const int64_t all_rows = in_files.anchors() * (asked.per_step ? 1 : steps);
     if (options.device.is_cuda() && is_floating(stream.dtype) &&
         cache::fits_device(all_rows, asked.per_step ? steps * features : features)) {
       try {
         prepare(options.device, kDeviceBatchBytes);
-        return table_on_device(Loader(own), key, asked.per_step, features, asked.quantiles, progress);
+        return table_on_device(Loader(of_key), key, asked.per_step, features, asked.quantiles, progress);
       } catch (const OutOfMemory&) {  // the host gives the same bits
       }
     }
     prepare(Device{}, kBatchBytes);
-    const Loader loader(own);
+    const Loader loader(of_key);
     const int64_t rows_of_sample = asked.per_step ? 1 : steps;
     const int64_t width = asked.per_step ? steps * features : features;
     const auto table_on_host = [&]<class Real>(Real) {

@@ -198,13 +198,13 @@ std::string wraps_text(const StreamRequest& asked, const Stream& stream, const s
 
 void survey_windows(const LoaderStreams& streams, const Draws& draws, size_t source, WindowNotes& notes) {
   const LoaderOptions& options = streams.options();
-  const SourceRequest& from = options.sources[source];
+  const SourceRequest& source_request = options.sources[source];
   const std::string name = source_name(options, source);
   for (size_t request = 0; request < options.streams.size(); ++request) {
     const StreamRequest& asked = options.streams[request];
     const auto& resident = streams.of(source, request);
     if (!resident) continue;
-    const Stream& stream = *from.stream_of(request);
+    const Stream& stream = *source_request.stream_of(request);
     const BatchSpec& spec = streams.spec(source);
     const Survey survey = survey_key(spec.keys[request], *asked.method, spec.snap_ns, resident->clock().on_host(),
                                      draws.around(source, asked));
@@ -216,7 +216,7 @@ void survey_windows(const LoaderStreams& streams, const Draws& draws, size_t sou
       if (const std::string gaps = gaps_text(asked, spec.keys[request], stream); !gaps.empty()) {
         add_to_note(notes.gaps, name + gaps);
       }
-      if (const std::string wraps = wraps_text(asked, stream, *from.episodes); !wraps.empty()) {
+      if (const std::string wraps = wraps_text(asked, stream, *source_request.episodes); !wraps.empty()) {
         add_to_note(notes.wraps, name + wraps);
       }
       if (const std::string turns = turns_text(asked, stream); !turns.empty()) add_to_note(notes.turns, name + turns);
@@ -225,18 +225,18 @@ void survey_windows(const LoaderStreams& streams, const Draws& draws, size_t sou
     const double period_ns = period_ns_of(stream, survey.anchor.episode);
     const std::string ways = "ticks and offsets on its rows, or method=, such as 'previous' or " +
                              method_proposal(asked) + ", to say which values";
-    const Stream* const anchors = options.anchor_hz ? nullptr : &from.dataset->stream(from.anchor);
+    const Stream* const anchors = options.anchor_hz ? nullptr : &source_request.dataset->stream(source_request.anchor);
     if (anchors != nullptr && anchors->clock != Clock::kNominal) {
-      add_to_note(notes.made_up, name + "delta_timestamps['" + asked.stream +
-                                     "'].method: " + percent(survey.between, survey.valid) +
-                                     " of the values are made between rows, " + period_text(period_ns) +
-                                     " apart, of a clock that is nominal, for anchors of the recorded clock of '" +
-                                     from.anchor + "'; method= says which values are wanted, and ends this warning");
+      add_to_note(notes.made_up,
+                  name + "delta_timestamps['" + asked.stream + "'].method: " + percent(survey.between, survey.valid) +
+                      " of the values are made between rows, " + period_text(period_ns) +
+                      " apart, of a clock that is nominal, for anchors of the recorded clock of '" +
+                      source_request.anchor + "'; method= says which values are wanted, and ends this warning");
       continue;
     }
     refuse(name, anchors == nullptr ? "anchors.rate_hz: " : "anchors.stream: ",
            anchors == nullptr ? "ticks of " + number_text(*options.anchor_hz) + " Hz"
-                              : "the rows of '" + from.anchor + "', " +
+                              : "the rows of '" + source_request.anchor + "', " +
                                     period_text(period_ns_of(*anchors, survey.anchor.episode)) + " apart,",
            " are not on the rows of '", stream.name, "', ", period_text(period_ns),
            " apart, whose clock is nominal: nothing was recorded between them (such as ",

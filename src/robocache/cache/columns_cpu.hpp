@@ -62,7 +62,7 @@ struct ColumnKernels {
 
   // Count the numbers below each quantile, and those equal to it.
   void (*count_below)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& below);
-  void (*count_at)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& at);
+  void (*count_equal)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& equal);
 
   // Find the step to each number from its previous number, and whether it is not 0.
   ScanSteps<Real> (*find_steps)(const Real* numbers, int64_t count);

@@ -255,8 +255,8 @@ void count_below(const Real* numbers, int64_t count, const Real* quantiles, cach
 }
 
 template <class Real>
-void count_at(const Real* numbers, int64_t count, const Real* quantiles, cache::QuantileCounts& at) {
-  count_where(numbers, count, quantiles, at, [](Real x, Real quantile) { return x == quantile; });
+void count_equal(const Real* numbers, int64_t count, const Real* quantiles, cache::QuantileCounts& equal) {
+  count_where(numbers, count, quantiles, equal, [](Real x, Real quantile) { return x == quantile; });
 }
 
 template <class Real>
@@ -302,7 +302,7 @@ void mark_changes(const Real* __restrict numbers, int64_t count, uint8_t* __rest
 template <class Real>
 constexpr cache::ColumnKernels<Real> kKernels{copy_columns<Real>, count_infinite<Real>, sum<Real>,
                                               sum_squares<Real>,  make_keys<Real>,      keep_within<KeyOf<Real>>,
-                                              add_up<Real>,       count_below<Real>,    count_at<Real>,
+                                              add_up<Real>,       count_below<Real>,    count_equal<Real>,
                                               find_steps<Real>,   mark_changes<Real>};
 
 }  // namespace

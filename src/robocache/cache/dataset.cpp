@@ -296,8 +296,8 @@ void Dataset::Impl::verify(std::span<const int64_t> streams, bool for_append) co
     for (size_t e = 0; e + 1 < stream.row_offsets.size(); ++e) {
       for (int64_t row = stream.row_offsets[e] + 1; row < stream.row_offsets[e + 1]; ++row) {
         if (stream.time_ns[row] >= stream.time_ns[row - 1]) continue;
-        const int64_t at = reinterpret_cast<const std::byte*>(stream.time_ns + row) - file.bytes().data();
-        cache::refuse_bytes(file.path(), at,
+        const int64_t offset = reinterpret_cast<const std::byte*>(stream.time_ns + row) - file.bytes().data();
+        cache::refuse_bytes(file.path(), offset,
                             "a time of at least " + std::to_string(stream.time_ns[row - 1]) + " ns in row " +
                                 std::to_string(row) + " of episode " + std::to_string(e),
                             std::to_string(stream.time_ns[row]));

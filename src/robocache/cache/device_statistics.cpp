@@ -96,8 +96,8 @@ std::vector<double> device_statistics(const MadeOnDevice& rows, std::span<const 
     if (columns.pass == 1) squares = on_host(columns.sums, width, device, stream);
     check_cuda(find(&columns, device.index, stream.handle), "statistics");
   }
-  const uint64_t* const found = columns.keys + static_cast<size_t>(passes % 2) * ranks * width;
-  const std::vector<uint64_t> keys = on_host(found, ranks * width, device, stream);
+  const uint64_t* const keys_on_device = columns.keys + static_cast<size_t>(passes % 2) * ranks * width;
+  const std::vector<uint64_t> keys = on_host(keys_on_device, ranks * width, device, stream);
   std::vector<double> table((5 + quantiles.size()) * width);
   for (size_t c = 0; c < width; ++c) {
     const auto at = [&](int64_t rank) {

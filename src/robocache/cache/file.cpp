@@ -77,9 +77,9 @@ void make_durable(std::span<const std::string> paths) {
   std::mutex mutex;
   std::exception_ptr failure;
   const auto work = [&] {
-    for (size_t at = next++; at < paths.size(); at = next++) {
+    for (size_t i = next++; i < paths.size(); i = next++) {
       try {
-        make_durable(paths[at]);
+        make_durable(paths[i]);
       } catch (...) {
         const std::scoped_lock lock(mutex);
         if (failure == nullptr) failure = std::current_exception();

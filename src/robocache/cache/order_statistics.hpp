@@ -167,9 +167,9 @@ class OrderStatistics {
       return;
     }
     const auto& kernels = column_kernels<C>();
-    const int64_t found =
+    const int64_t count =
         kernels.keep_within(keys.data(), std::ssize(keys), lows_.data(), spans_.data(), std::ssize(lows_));
-    for (const Key key : keys.first(static_cast<size_t>(found))) {
+    for (const Key key : keys.first(static_cast<size_t>(count))) {
       size_t i = 0;
       while (key > intervals_[i].high) ++i;
       Interval& interval = intervals_[i];

@@ -89,18 +89,18 @@ std::optional<FrequentWraps> find_frequent_wraps(const std::vector<Real>& sizes)
     const size_t large = sizes.size() - rest.size();
     if (rest.empty() || large * 100 <= sizes.size()) continue;
     const FrequentWraps wraps{turn, percentile_of(rest)};
-    const auto found = std::ranges::count_if(sizes, [&](Real size) { return wraps.has(static_cast<double>(size)); });
-    if (static_cast<double>(found) >= kWrapShare * static_cast<double>(large)) return wraps;
+    const auto wrapping = std::ranges::count_if(sizes, [&](Real size) { return wraps.has(static_cast<double>(size)); });
+    if (static_cast<double>(wrapping) >= kWrapShare * static_cast<double>(large)) return wraps;
   }
   return std::nullopt;
 }
 
-void add_beyond(std::vector<Beyond>& found, const Beyond& more) {
+void add_beyond(std::vector<Beyond>& all, const Beyond& more) {
   if (more.count == 0) return;
   const auto same = std::ranges::find_if(
-      found, [&](const Beyond& one) { return one.kind == more.kind && one.feature == more.feature; });
-  if (same == found.end()) {
-    found.push_back(more);
+      all, [&](const Beyond& entry) { return entry.kind == more.kind && entry.feature == more.feature; });
+  if (same == all.end()) {
+    all.push_back(more);
   } else {
     same->count += more.count;
     same->worst = std::max(same->worst, more.worst);
@@ -110,7 +110,7 @@ void add_beyond(std::vector<Beyond>& found, const Beyond& more) {
 }  // namespace
 
 // The results for some columns of a chunk, before they are added to those of earlier chunks.
-struct ValueScan::Found {
+struct ValueScan::ChunkResults {
   struct Column {
     ColumnScan scan;
     int64_t first_change = -1;  // the first and the last row that differ from the row before
@@ -135,8 +135,8 @@ class ValueScan::Chunk {
       : scan_(scan), values_(static_cast<const T*>(scan.values_)), begin_(begin), end_(end) {}
 
   // Scans `width` columns, from `first` on.
-  Found scan(int64_t first, int64_t width) const {
-    Found found{first, std::vector<Found::Column>(static_cast<size_t>(width))};
+  ChunkResults scan(int64_t first, int64_t width) const {
+    ChunkResults results{first, std::vector<ChunkResults::Column>(static_cast<size_t>(width))};
     std::vector<Quantiles> quantiles;
     for (int64_t f = first; f < first + width; ++f)
       quantiles.emplace_back(scan_.reference_.stats, static_cast<size_t>(f));
@@ -149,26 +149,26 @@ class ValueScan::Chunk {
       copy_columns(values_ + row * scan_.features_ + first, scan_.features_, count, width, copies.get() + kAhead,
                    kApart);
       for (int64_t c = 0; c < width; ++c) {
-        const auto at = static_cast<size_t>(c);
+        const auto column = static_cast<size_t>(c);
         Real* const numbers = copies.get() + c * kApart + kAhead;
         numbers[-1] = row > 0 ? number(row - 1, first + c) : 0;
-        add_numbers(found, first + c, quantiles[at], row, {numbers, static_cast<size_t>(count)});
-        const ScanSteps<Real> more = add_steps(found, first + c, row, numbers, count, episodes);
-        steps[at].greatest = std::max(steps[at].greatest, more.greatest);
-        steps[at].moved += more.moved;
-        step_sums[at] += static_cast<double>(more.sum);
+        add_numbers(results, first + c, quantiles[column], row, {numbers, static_cast<size_t>(count)});
+        const ScanSteps<Real> more = add_steps(results, first + c, row, numbers, count, episodes);
+        steps[column].greatest = std::max(steps[column].greatest, more.greatest);
+        steps[column].moved += more.moved;
+        step_sums[column] += static_cast<double>(more.sum);
       }
     }
-    if (!is_floating(scan_.dtype_)) return found;
+    if (!is_floating(scan_.dtype_)) return results;
     for (int64_t c = 0; c < width; ++c) {
-      const auto at = static_cast<size_t>(c);
-      if (may_jump(steps[at], step_sums[at], found.columns[at].scan)) find_jumps(found, first + c);
+      const auto column = static_cast<size_t>(c);
+      if (may_jump(steps[column], step_sums[column], results.columns[column].scan)) find_jumps(results, first + c);
     }
-    return found;
+    return results;
   }
 
   // Scans the quaternion in four columns, from `first` on.
-  Found scan_quaternion(int64_t first) const {
+  ChunkResults scan_quaternion(int64_t first) const {
     Beyond off{BeyondKind::kNorm, first, 0, 0, 0};
     Beyond flip{BeyondKind::kFlip, first, 0, 0, 0};
     std::array<double, 4> before{};
@@ -189,9 +189,9 @@ class ValueScan::Chunk {
       }
       before = q;
     }
-    Found found{first};
-    for (const Beyond& one : {off, flip}) add_beyond(found.beyond, one);
-    return found;
+    ChunkResults results{first};
+    for (const Beyond& beyond : {off, flip}) add_beyond(results.beyond, beyond);
+    return results;
   }
 
  private:
@@ -231,24 +231,24 @@ class ValueScan::Chunk {
     return {low, std::lower_bound(low, scan_.row_offsets_.end(), end)};
   }
 
-  static void count_one(Beyond& found, int64_t row, double size) {
-    if (found.count++ == 0) found.first_row = row;
-    found.worst = std::max(found.worst, size);
+  static void count_one(Beyond& beyond, int64_t row, double size) {
+    if (beyond.count++ == 0) beyond.first_row = row;
+    beyond.worst = std::max(beyond.worst, size);
   }
 
-  static Found::Column& column_of(Found& found, int64_t feature) {
-    return found.columns[static_cast<size_t>(feature - found.first)];
+  static ChunkResults::Column& column_of(ChunkResults& results, int64_t feature) {
+    return results.columns[static_cast<size_t>(feature - results.first)];
   }
 
-  void add_numbers(Found& found, int64_t feature, const Quantiles& quantiles, int64_t row,
+  void add_numbers(ChunkResults& results, int64_t feature, const Quantiles& quantiles, int64_t row,
                    std::span<const Real> numbers) const {
     const auto& kernels = column_kernels<Real>();
-    ColumnScan& column = column_of(found, feature).scan;
+    ColumnScan& column = column_of(results, feature).scan;
     ScanSums<Real> sums = kernels.add_up(numbers.data(), std::ssize(numbers), quantiles.centre);
-    if (!scan_.reference_.low.empty()) compare_with_limits(found, feature, row, numbers, sums);
+    if (!scan_.reference_.low.empty()) compare_with_limits(results, feature, row, numbers, sums);
     std::array<Real, kScanBlock> kept;
     if (!std::isfinite(sums.sum)) {
-      note_not_finite(found, feature, row, numbers);
+      note_not_finite(results, feature, row, numbers);
       const auto end = std::ranges::copy_if(numbers, kept.begin(), [](Real x) { return std::isfinite(x); }).out;
       numbers = {kept.begin(), end};
       sums = kernels.add_up(numbers.data(), std::ssize(numbers), quantiles.centre);
@@ -259,10 +259,11 @@ class ValueScan::Chunk {
     column.least = std::min(column.least, static_cast<double>(sums.least));
     column.greatest = std::max(column.greatest, static_cast<double>(sums.greatest));
     kernels.count_below(numbers.data(), std::ssize(numbers), quantiles.up.data(), column.below);
-    if (quantiles.any_exact) kernels.count_at(numbers.data(), std::ssize(numbers), quantiles.exact.data(), column.at);
+    if (quantiles.any_exact)
+      kernels.count_equal(numbers.data(), std::ssize(numbers), quantiles.exact.data(), column.equal);
   }
 
-  void note_not_finite(Found& found, int64_t feature, int64_t row, std::span<const Real> numbers) const {
+  void note_not_finite(ChunkResults& results, int64_t feature, int64_t row, std::span<const Real> numbers) const {
     int64_t episode = -1;
     for (int64_t i = 0; i < std::ssize(numbers); ++i) {
       const Real x = numbers[static_cast<size_t>(i)];
@@ -273,19 +274,19 @@ class ValueScan::Chunk {
       }
       const bool is_nan = std::isnan(x);
       // If this episode has an entry, it is one of the last two.
-      const auto last = std::span(found.not_finite).last(std::min<size_t>(found.not_finite.size(), 2));
-      const auto same = std::ranges::find_if(last, [&](const NotFinite& one) {
-        return one.feature == feature && one.episode == episode && one.is_nan == is_nan;
+      const auto last = std::span(results.not_finite).last(std::min<size_t>(results.not_finite.size(), 2));
+      const auto same = std::ranges::find_if(last, [&](const NotFinite& entry) {
+        return entry.feature == feature && entry.episode == episode && entry.is_nan == is_nan;
       });
       if (same == last.end()) {
-        found.not_finite.push_back({feature, episode, is_nan, 1, row + i});
+        results.not_finite.push_back({feature, episode, is_nan, 1, row + i});
       } else {
         ++same->count;
       }
     }
   }
 
-  void compare_with_limits(Found& found, int64_t feature, int64_t row, std::span<const Real> numbers,
+  void compare_with_limits(ChunkResults& results, int64_t feature, int64_t row, std::span<const Real> numbers,
                            const ScanSums<Real>& sums) const {
     const double low = scan_.reference_.low[static_cast<size_t>(feature)];
     const double high = scan_.reference_.high[static_cast<size_t>(feature)];
@@ -299,18 +300,18 @@ class ValueScan::Chunk {
       if (std::isnan(below) || std::isnan(above)) continue;
       if (std::max(below, above) > 0) count_one(outside, row + i, std::max(below, above));
     }
-    add_beyond(found.beyond, outside);
+    add_beyond(results.beyond, outside);
   }
 
   // Adds the steps that lead to the rows from `row` on, without steps into another episode.
-  ScanSteps<Real> add_steps(Found& found, int64_t feature, int64_t row, const Real* numbers, int64_t count,
+  ScanSteps<Real> add_steps(ChunkResults& results, int64_t feature, int64_t row, const Real* numbers, int64_t count,
                             std::span<const int64_t> episodes) const {
     const auto& kernels = column_kernels<Real>();
     ScanSteps<Real> steps{};
-    int64_t at = 0;
+    int64_t begin = 0;
     const auto add_until = [&](int64_t end) {
-      if (at >= end) return;
-      const ScanSteps<Real> more = kernels.find_steps(numbers + at, end - at);
+      if (begin >= end) return;
+      const ScanSteps<Real> more = kernels.find_steps(numbers + begin, end - begin);
       steps.sum += more.sum;
       steps.greatest = std::max(steps.greatest, more.greatest);
       steps.moved += more.moved;
@@ -318,25 +319,25 @@ class ValueScan::Chunk {
     };
     for (const int64_t cut : episodes) {
       add_until(cut - row);
-      at = cut - row + 1;
+      begin = cut - row + 1;
     }
     add_until(count);
-    Found::Column& column = column_of(found, feature);
+    ChunkResults::Column& column = column_of(results, feature);
     column.scan.still += steps.still;
     if (steps.still == 0) {
-      end_run(found, column, feature, row);
+      end_run(results, column, feature, row);
       column.last_change = row + count - 1;
       return steps;
     }
     std::array<uint8_t, kScanBlock> changed;
     kernels.mark_changes(numbers, count, changed.data());
     for (const int64_t cut : episodes) changed[static_cast<size_t>(cut - row)] = 1;
-    add_changes(found, column, feature, row, {changed.data(), static_cast<size_t>(count)});
+    add_changes(results, column, feature, row, {changed.data(), static_cast<size_t>(count)});
     return steps;
   }
 
   // A run ends at a row that changes. Among eight rows only the first and the last change can end a run that is long enough.
-  static void add_changes(Found& found, Found::Column& column, int64_t feature, int64_t row,
+  static void add_changes(ChunkResults& results, ChunkResults::Column& column, int64_t feature, int64_t row,
                           std::span<const uint8_t> changed) {
     static_assert(kStuckRows >= 8 && std::endian::native == std::endian::little);
     for (size_t i = 0; i < changed.size(); i += 8) {
@@ -344,16 +345,16 @@ class ValueScan::Chunk {
       std::memcpy(&word, changed.data() + i, std::min<size_t>(8, changed.size() - i));
       if (word == 0) continue;
       const int64_t begin = row + static_cast<int64_t>(i);
-      end_run(found, column, feature, begin + std::countr_zero(word) / 8);
+      end_run(results, column, feature, begin + std::countr_zero(word) / 8);
       column.last_change = begin + (63 - std::countl_zero(word)) / 8;
     }
   }
 
-  static void end_run(Found& found, Found::Column& column, int64_t feature, int64_t row) {
+  static void end_run(ChunkResults& results, ChunkResults::Column& column, int64_t feature, int64_t row) {
     if (column.first_change < 0) {
       column.first_change = row;
     } else if (row - column.last_change >= kStuckRows) {
-      found.runs.push_back({feature, column.last_change, row});
+      results.runs.push_back({feature, column.last_change, row});
     }
   }
 
@@ -371,7 +372,7 @@ class ValueScan::Chunk {
     return !std::isfinite(sum) || !(most * 1.001 < sum);
   }
 
-  void find_jumps(Found& found, int64_t feature) const {
+  void find_jumps(ChunkResults& results, int64_t feature) const {
     std::vector<Real> steps;  // the step to each row; 0 if the row begins an episode or has no number before it
     const int64_t first = std::max<int64_t>(begin_, 1);
     for (int64_t row = first; row < end_; ++row) {
@@ -389,7 +390,7 @@ class ValueScan::Chunk {
       const int64_t row = first + static_cast<int64_t>(i);
       const auto step = static_cast<double>(steps[i]);
       if (wraps && wraps->has(step)) {
-        found.jumps.push_back({feature, row, JumpKind::kWrap, step});
+        results.jumps.push_back({feature, row, JumpKind::kWrap, step});
         continue;
       }
       if (!(std::abs(steps[i]) > bound)) continue;
@@ -398,7 +399,7 @@ class ValueScan::Chunk {
           std::abs(back) > bound && std::abs(step + back) < kSpikeReturn * std::abs(step) &&
           !passes_end(static_cast<double>(number(row - 1, feature)), static_cast<double>(number(row, feature)));
       const JumpKind kind = is_spike ? JumpKind::kSpike : is_wrap(step) ? JumpKind::kWrap : JumpKind::kStep;
-      found.jumps.push_back({feature, row, kind, step});
+      results.jumps.push_back({feature, row, kind, step});
       if (is_spike) ++i;  // skips the step back
     }
   }
@@ -431,60 +432,61 @@ int64_t ValueScan::add(int64_t bytes) {
   const int64_t group = std::clamp<int64_t>(features_, 1, kGroup);
   const int64_t groups = (features_ + group - 1) / group;
   const int64_t tasks = groups + std::ssize(reference_.quaternions);  // of a chunk
-  std::vector<Found> found(static_cast<size_t>(chunks * tasks));
+  std::vector<ChunkResults> results(static_cast<size_t>(chunks * tasks));
   const int64_t grain = std::max<int64_t>(1, kTask / (group * std::min(chunk_rows_, end - added_)));
-  parallel_for(std::ssize(found), grain, [&](int64_t from, int64_t to) {
+  parallel_for(std::ssize(results), grain, [&](int64_t from, int64_t to) {
     for (int64_t task = from; task < to; ++task) {
       const int64_t begin = added_ + task / tasks * chunk_rows_;
       const int64_t index = task % tasks;
       with_type(dtype_, [&]<class T>(T) {
         const Chunk<T> chunk(*this, begin, std::min(begin + chunk_rows_, end));
-        found[static_cast<size_t>(task)] =
+        results[static_cast<size_t>(task)] =
             index < groups ? chunk.scan(index * group, std::min(group, features_ - index * group))
                            : chunk.scan_quaternion(reference_.quaternions[static_cast<size_t>(index - groups)]);
       });
     }
   });
   added_ = end;
-  add_results(found);
+  add_results(results);
   for (int64_t f = 0; added_ == rows_ && f < features_; ++f) end_run(f, run_[static_cast<size_t>(f)], rows_);
   return added_;
 }
 
 // Adds results, in the order of the rows.
-void ValueScan::add_results(const std::vector<Found>& found) {
-  for (const Found& more : found) {
-    for (size_t c = 0; c < more.columns.size(); ++c) {
-      const int64_t feature = more.first + static_cast<int64_t>(c);
-      const ColumnScan& column = more.columns[c].scan;
-      ColumnScan& into = columns_[static_cast<size_t>(feature)];
-      into.count += column.count;
-      into.sum += column.sum;
-      into.squares += column.squares;
-      into.least = std::min(into.least, column.least);
-      into.greatest = std::max(into.greatest, column.greatest);
+void ValueScan::add_results(const std::vector<ChunkResults>& results) {
+  for (const ChunkResults& chunk : results) {
+    for (size_t c = 0; c < chunk.columns.size(); ++c) {
+      const int64_t feature = chunk.first + static_cast<int64_t>(c);
+      const ColumnScan& column = chunk.columns[c].scan;
+      ColumnScan& total = columns_[static_cast<size_t>(feature)];
+      total.count += column.count;
+      total.sum += column.sum;
+      total.squares += column.squares;
+      total.least = std::min(total.least, column.least);
+      total.greatest = std::max(total.greatest, column.greatest);
       for (size_t q = 0; q < kScanQuantiles; ++q) {
-        into.below[q] += column.below[q];
-        into.at[q] += column.at[q];
+        total.below[q] += column.below[q];
+        total.equal[q] += column.equal[q];
       }
-      into.still += column.still;
-      if (more.columns[c].first_change >= 0)
-        end_run(feature, run_[static_cast<size_t>(feature)], more.columns[c].first_change);
+      total.still += column.still;
+      if (chunk.columns[c].first_change >= 0)
+        end_run(feature, run_[static_cast<size_t>(feature)], chunk.columns[c].first_change);
     }
-    for (const StuckRun& run : more.runs) end_run(run.feature, run.begin, run.end);
-    for (size_t c = 0; c < more.columns.size(); ++c) {
-      if (more.columns[c].last_change >= 0) run_[static_cast<size_t>(more.first) + c] = more.columns[c].last_change;
+    for (const StuckRun& run : chunk.runs) end_run(run.feature, run.begin, run.end);
+    for (size_t c = 0; c < chunk.columns.size(); ++c) {
+      if (chunk.columns[c].last_change >= 0) run_[static_cast<size_t>(chunk.first) + c] = chunk.columns[c].last_change;
     }
-    for (auto jump = more.jumps.begin(); jump != more.jumps.end();) {
+    for (auto jump = chunk.jumps.begin(); jump != chunk.jumps.end();) {
       const int64_t feature = jump->feature;
-      const auto end = std::find_if(jump, more.jumps.end(), [&](const Jump& one) { return one.feature != feature; });
+      const auto end =
+          std::find_if(jump, chunk.jumps.end(), [&](const Jump& other) { return other.feature != feature; });
       int64_t& reported = reported_jumps_[static_cast<size_t>(feature)];
       if (reported <= kMostReported) jumps_.insert(jumps_.end(), jump, end);
       reported += end - jump;
       jump = end;
     }
-    not_finite_.insert(not_finite_.end(), more.not_finite.begin(), more.not_finite.end());
-    for (const Beyond& one : more.beyond) add_beyond(beyond_, one);
+    not_finite_.insert(not_finite_.end(), chunk.not_finite.begin(), chunk.not_finite.end());
+    for (const Beyond& beyond : chunk.beyond) add_beyond(beyond_, beyond);
   }
 }
 

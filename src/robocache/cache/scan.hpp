@@ -42,8 +42,8 @@ struct ColumnScan {
   double squares = 0;
   double least = std::numeric_limits<double>::infinity();
   double greatest = -std::numeric_limits<double>::infinity();
-  QuantileCounts below{};  // counts of the numbers below each quantile; `at` counts those equal to it
-  QuantileCounts at{};
+  QuantileCounts below{};  // counts of the numbers below each quantile; `equal` counts those equal to it
+  QuantileCounts equal{};
   int64_t still = 0;  // rows whose number equals that of the previous row
 };
 
@@ -108,9 +108,9 @@ class ValueScan {
  private:
   template <class T>
   class Chunk;
-  struct Found;
+  struct ChunkResults;
 
-  void add_results(const std::vector<Found>& found);
+  void add_results(const std::vector<ChunkResults>& results);
   void end_run(int64_t feature, int64_t begin, int64_t end);
 
   const void* values_;

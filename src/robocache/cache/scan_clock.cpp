@@ -33,13 +33,13 @@ class Histogram {
   size_t at_ = 0;
 };
 
-void end_burst(ClockScan& found, int64_t periods, int64_t row) {
+void end_burst(ClockScan& scan, int64_t periods, int64_t row) {
   if (periods < kBurstLength) return;
-  ++found.bursts;
-  found.burst_periods += periods;
-  if (periods > found.longest_burst) {
-    found.longest_burst = periods;
-    found.longest_burst_row = row - periods;
+  ++scan.bursts;
+  scan.burst_periods += periods;
+  if (periods > scan.longest_burst) {
+    scan.longest_burst = periods;
+    scan.longest_burst_row = row - periods;
   }
 }
 

@@ -41,9 +41,9 @@ using ColumnType = std::conditional_t<std::is_class_v<T>, float, T>;  // the hal
 // The rank below quantile q of n numbers, and the fraction to add towards the next rank, by numpy.quantile's method "linear".
 struct QuantileRank {
   QuantileRank(int64_t n, double q) {
-    const double at = static_cast<double>(n - 1) * q;
-    below = std::min(static_cast<int64_t>(std::floor(at)), n - 1);
-    share = at - static_cast<double>(below);
+    const double position = static_cast<double>(n - 1) * q;
+    below = std::min(static_cast<int64_t>(std::floor(position)), n - 1);
+    share = position - static_cast<double>(below);
   }
 
   int64_t below;
@@ -276,8 +276,8 @@ void pass_rows(const Pass& pass, int64_t features, int64_t begin, std::vector<Co
     std::vector<char> needs_pass(unfinished.size());
     parallel_for(width, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
-        const auto at = static_cast<size_t>(i);
-        needs_pass[at] = columns[static_cast<size_t>(unfinished[at])].end_pass() ? 1 : 0;
+        const auto column = static_cast<size_t>(i);
+        needs_pass[column] = columns[static_cast<size_t>(unfinished[column])].end_pass() ? 1 : 0;
       }
     });
     std::erase_if(unfinished, [&, i = size_t{0}](int64_t) mutable { return needs_pass[i++] == 0; });
@@ -322,8 +322,9 @@ ValueStatistics statistics_of_ranges(const void* values, DType dtype, std::span<
       int64_t skipped = 0;
       while (true) {
         std::vector<Run<T>> part;
-        for (const RowRange& of : next_part(rows, range, skipped, most)) {
-          part.push_back({static_cast<const T*>(values) + of.begin * features, of.end - of.begin});
+        for (const RowRange& rows_of_part : next_part(rows, range, skipped, most)) {
+          part.push_back(
+              {static_cast<const T*>(values) + rows_of_part.begin * features, rows_of_part.end - rows_of_part.begin});
         }
         if (part.empty()) break;
         take(std::span<const Run<T>>(part));

@@ -407,8 +407,8 @@ StreamFindings Writer::Impl::clock_findings(const cache::StreamFiles& files,
                                             const std::map<std::string, cache::FileRecord>& records,
                                             std::vector<FinishedClock>& clocks) const {
   const cache::FileDescriptor root = cache::open_directory(home);
-  const auto name_of = [](const cache::StreamFiles& of) {
-    return cache::stream_directory(of.name) + "/" + cache::kTimeFile;
+  const auto name_of = [](const cache::StreamFiles& stream) {
+    return cache::stream_directory(stream.name) + "/" + cache::kTimeFile;
   };
   const auto map = [&](const std::string& name) { return cache::MappedFile(root, name, in_home(name)); };
   const cache::MappedFile times = map(name_of(files));

@@ -51,8 +51,7 @@ const Version kVersion1{
     {"memory.limit_in_bytes"}, "memory.usage_in_bytes", {"total_active_file", "total_inactive_file"}};
 const Version kVersion2{{"memory.max", "memory.high"}, "memory.current", {"active_file", "inactive_file"}};
 
-// The mount point of a version's control groups, and the group that is mounted there. In a container that is not always
-// the outermost group.
+// The mount point of a version's control groups, and the group that is mounted there: in a container often an inner one.
 struct Mount {
   std::string point;
   std::string group;

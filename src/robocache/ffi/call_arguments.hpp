@@ -59,7 +59,7 @@ class Reader {
   template <class T>
   void operator()(const char* name, T& value) {
     if constexpr (HasFields<T>) {
-      for_each_field(value, [this](const char* field, auto& of) { (*this)(field, of); });
+      for_each_field(value, [this](const char* field, auto& member) { (*this)(field, member); });
     } else if constexpr (kIsOptional<T>) {
       value.reset();
       if (args_.is_none(at_)) {

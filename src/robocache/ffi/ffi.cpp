@@ -172,7 +172,7 @@ std::string described(const TVMFFIAny& arg) {
 
 std::shared_ptr<void> shared_object(TVMFFIObjectHandle object) {
   TVMFFIObjectIncRef(object);
-  return {object, [](void* one) { TVMFFIObjectDecRef(one); }};
+  return {object, [](void* pointer) { TVMFFIObjectDecRef(pointer); }};
 }
 
 // A DLPack tensor whose memory `owner` keeps alive; Managed is DLManagedTensor or DLManagedTensorVersioned.

@@ -208,7 +208,7 @@ ROBOCACHE_FFI(scan_found, args, result) {
                       row.begin());
     for (size_t q = 0; q < kScanQuantiles; ++q) {
       row[6 + q] = static_cast<double>(column.below[q]);
-      row[6 + kScanQuantiles + q] = static_cast<double>(column.below[q] + column.at[q]);
+      row[6 + kScanQuantiles + q] = static_cast<double>(column.below[q] + column.equal[q]);
     }
     return row;
   }));

@@ -456,10 +456,10 @@ struct Aligner::Impl {
       }
       if (key.spec->images) write_frames(key, memory);
       if (key.feature_pad_offset >= 0) {
-        const int64_t own = key.ring == nullptr ? 0
-                            : key.conversion    ? key.conversion->out_features
-                                                : key.spec->rows->shape[0];
-        for (int64_t i = 0; i < key.spec->shape[0]; ++i) memory[key.feature_pad_offset + i] = i >= own;
+        const int64_t features = key.ring == nullptr ? 0
+                                 : key.conversion    ? key.conversion->out_features
+                                                     : key.spec->rows->shape[0];
+        for (int64_t i = 0; i < key.spec->shape[0]; ++i) memory[key.feature_pad_offset + i] = i >= features;
       }
     }
     const int64_t age = newest == INT64_MIN ? 0 : newest - time_ns;
@@ -601,10 +601,10 @@ std::optional<Aligner::Stalest> Aligner::stalest() const {
   int64_t newest = INT64_MIN;
   for (const Impl::Key& key : impl_->keys) {
     if (key.ring == nullptr) continue;
-    const auto own = key.ring->newest_ns();
-    if (!own) return {};
-    newest = std::max(newest, *own);
-    if (!stalest || *own < stalest->behind_ns) stalest = {key.spec->key, *own};
+    const auto newest_here = key.ring->newest_ns();
+    if (!newest_here) return {};
+    newest = std::max(newest, *newest_here);
+    if (!stalest || *newest_here < stalest->behind_ns) stalest = {key.spec->key, *newest_here};
   }
   if (stalest) stalest->behind_ns = newest - stalest->behind_ns;
   return stalest;

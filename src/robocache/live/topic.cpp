@@ -246,18 +246,19 @@ struct Topic::Plan {
     }
   }
 
-  PlanField parse(const json& of) const {
-    PlanField field{.path = of.at("path"), .kind = value_of<Kind>(of.at("kind").get<std::string>(), "kind")};
-    field.use = value_of<Use>(of.value("use", ""), "use");
+  PlanField parse(const json& described) const {
+    PlanField field{.path = described.at("path"),
+                    .kind = value_of<Kind>(described.at("kind").get<std::string>(), "kind")};
+    field.use = value_of<Use>(described.value("use", ""), "use");
     if (field.kind == Kind::kNumber || field.kind == Kind::kNumbers) {
-      field.dtype = dtype_from_name(of.at("dtype").get<std::string>());
-      if (field.kind == Kind::kNumber) field.count = of.value("count", int64_t{1});
+      field.dtype = dtype_from_name(described.at("dtype").get<std::string>());
+      if (field.kind == Kind::kNumber) field.count = described.value("count", int64_t{1});
       if (field.count && (*field.count < 0 || *field.count > (1 << 30))) refuse("plan: expected a count of numbers");
     }
-    for (const json& inner : of.value("fields", json::array())) field.fields.push_back(parse(inner));
+    for (const json& inner : described.value("fields", json::array())) field.fields.push_back(parse(inner));
     if (field.kind == Kind::kRecords && field.fields.empty()) refuse("plan: expected fields of records");
     for (const char* name : {"to", "absent"}) {
-      for (const json& pair : of.value(name, json::array())) {
+      for (const json& pair : described.value(name, json::array())) {
         const Target target{pair.at(0), pair.at(1)};
         if (target.row >= rows.size()) refuse("plan: expected one of its rows");
         const Row& row = rows[target.row];

@@ -30,19 +30,19 @@ std::atomic<int32_t> announcements_left{kAnnouncements};
 }  // namespace
 
 void read_rows(const FileRows& file, int64_t begin, size_t bytes, void* to) {
-  auto* at = static_cast<char*>(to);
+  auto* destination = static_cast<char*>(to);
   int64_t offset = file.offset + begin;
   bool cached = true;  // until a read shows that it is not
   for (size_t left = bytes; left > 0;) {
     ssize_t got = 0;
     if (cached) {
-      const iovec rest{at, left};
+      const iovec rest{destination, left};
       got = ::preadv2(file.descriptor, &rest, 1, offset, RWF_NOWAIT);
       cached = got == static_cast<ssize_t>(left);
       if (!cached) announcements_left.store(kAnnouncements, std::memory_order_relaxed);
       if (got <= 0) continue;  // also at the end of the file: pread then reports it
     } else {
-      got = ::pread(file.descriptor, at, left, offset);
+      got = ::pread(file.descriptor, destination, left, offset);
     }
     if (got < 0) {
       if (errno == EINTR) continue;
@@ -55,7 +55,7 @@ void read_rows(const FileRows& file, int64_t begin, size_t bytes, void* to) {
       cache::refuse_bytes(path_of(file.descriptor), offset, std::to_string(left) + " more bytes",
                           "the end: it was cut short");
     }
-    at += got;
+    destination += got;
     offset += got;
     left -= static_cast<size_t>(got);
   }

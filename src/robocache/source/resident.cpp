@@ -43,12 +43,12 @@ void read(const StreamFile& from, const void* mapped, int64_t begin, int64_t byt
   constexpr int64_t kPiece = int64_t{16} << 20;
   const FileRows file{from.file.get(), from.offset};
   parallel_for(bytes, kPiece, [&](int64_t first, int64_t end) {
-    auto* const at = static_cast<char*>(to) + first;
+    auto* const destination = static_cast<char*>(to) + first;
     const auto size = static_cast<size_t>(end - first);
     if (file.descriptor >= 0) {
-      read_rows(file, begin + first, size, at);
+      read_rows(file, begin + first, size, destination);
     } else {
-      std::memcpy(at, static_cast<const char*>(mapped) + begin + first, size);
+      std::memcpy(destination, static_cast<const char*>(mapped) + begin + first, size);
     }
   });
 }
@@ -64,17 +64,17 @@ void copy_to_device(const StreamFile& from, const void* mapped, int64_t begin, D
   } pieces[2];
   const OwnedCudaStream stream(device);
   try {
-    for (int64_t at = 0; at < bytes; at += kPiece) {
-      Piece& piece = pieces[at / kPiece % 2];
-      const int64_t size = std::min(kPiece, bytes - at);
+    for (int64_t offset = 0; offset < bytes; offset += kPiece) {
+      Piece& piece = pieces[offset / kPiece % 2];
+      const int64_t size = std::min(kPiece, bytes - offset);
       if (piece.memory.data() == nullptr) {
         piece.memory = PinnedBuffer(device, static_cast<size_t>(size));
         piece.copied = CudaEvent(device);
       }
       piece.copied.wait();
-      read(from, mapped, begin + at, size, piece.memory.data());
-      check_cuda(cuda_backend().copy_from_host(device.index, static_cast<char*>(to.data()) + at, piece.memory.data(),
-                                               static_cast<size_t>(size), stream.get().handle),
+      read(from, mapped, begin + offset, size, piece.memory.data());
+      check_cuda(cuda_backend().copy_from_host(device.index, static_cast<char*>(to.data()) + offset,
+                                               piece.memory.data(), static_cast<size_t>(size), stream.get().handle),
                  "copying to the device");
       piece.copied.record(stream.get());
     }

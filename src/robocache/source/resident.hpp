@@ -36,7 +36,7 @@ class ResidentClock {
   // Returns the bytes that the clock takes in host memory, and again in a CUDA device's memory.
   static int64_t bytes(const Dataset& dataset, int64_t stream);
 
-  // The same, or 0 if no loader of this process has the clock in the device's memory (for the CPU, the host's).
+  // Returns these bytes if the clock is in the device's memory already (for the CPU, in the host's), else 0.
   static int64_t bytes_present(const Dataset& dataset, int64_t stream, Device device);
 
   StreamClock on_host() const { return host_ == nullptr ? on_device_ : host_->on_device_; }
@@ -92,8 +92,8 @@ class ResidentStream {
   // Returns the range of a row's bytes among the stream's bytes.
   RowSpan bytes_of(int64_t row) const {
     if (blob_offsets_.empty()) return {row * row_bytes_, (row + 1) * row_bytes_};
-    const auto at = static_cast<size_t>(row - first_blob_);
-    return {blob_offsets_[at], blob_offsets_[at + 1]};
+    const auto index = static_cast<size_t>(row - first_blob_);
+    return {blob_offsets_[index], blob_offsets_[index + 1]};
   }
 
   // Returns the most bytes of a row in memory.

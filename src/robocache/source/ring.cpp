@@ -282,20 +282,21 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
   }
   if (end - begin == rows->capacity()) grow(begin, end);
   Rows& to = *all_rows_.back();
-  int64_t at = end;
-  for (; at > begin && to.time(at - 1) > time_ns; --at) to.copy_row(to, at - 1, at);
-  if (at > begin && to.time(at - 1) == time_ns) duplicates_.fetch_add(1, std::memory_order_relaxed);
-  to.set_times(at, time_ns, arrival_ns);
+  int64_t position = end;
+  for (; position > begin && to.time(position - 1) > time_ns; --position) to.copy_row(to, position - 1, position);
+  if (position > begin && to.time(position - 1) == time_ns) duplicates_.fetch_add(1, std::memory_order_relaxed);
+  to.set_times(position, time_ns, arrival_ns);
   if (options_.codec) {
-    to.set_word(at, 0, id);
+    to.set_word(position, 0, id);
   } else {
     for (int64_t i = 0; i < words_; ++i) {
       uint64_t word = 0;
       std::memcpy(&word, row.data() + 8 * i, static_cast<size_t>(std::min<int64_t>(8, row_bytes_ - 8 * i)));
-      to.set_word(at, i, word);
+      to.set_word(position, i, word);
     }
   }
-  if (at == end && (at == begin || to.time(at - 1) < time_ns)) arrival_ns_.store(arrival_ns, std::memory_order_release);
+  if (position == end && (position == begin || to.time(position - 1) < time_ns))
+    arrival_ns_.store(arrival_ns, std::memory_order_release);
   if (end == segment_.load(std::memory_order_acquire) || time_ns < oldest_ns_.load(std::memory_order_acquire)) {
     oldest_ns_.store(time_ns, std::memory_order_release);
   }
@@ -307,15 +308,15 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
 }
 
 RingCounts Ring::counts() const {
-  const auto of = [this](Pushed outcome) {
+  const auto count_of = [this](Pushed outcome) {
     return counts_[static_cast<size_t>(outcome)].load(std::memory_order_relaxed);
   };
   RingCounts counts{.pushed = 0,
-                    .kept = of(Pushed::kKept),
-                    .reordered = of(Pushed::kReordered),
-                    .too_late = of(Pushed::kTooLate),
-                    .refused = of(Pushed::kRefused),
-                    .segments = of(Pushed::kSegment),
+                    .kept = count_of(Pushed::kKept),
+                    .reordered = count_of(Pushed::kReordered),
+                    .too_late = count_of(Pushed::kTooLate),
+                    .refused = count_of(Pushed::kRefused),
+                    .segments = count_of(Pushed::kSegment),
                     .duplicates = duplicates_.load(std::memory_order_relaxed)};
   counts.pushed = counts.kept + counts.reordered + counts.too_late + counts.refused + counts.segments;
   return counts;

@@ -176,7 +176,7 @@ void expect_column(const Table& table, int64_t f, const ColumnScan& column) {
   for (size_t q = 0; q < kScanQuantiles; ++q) {
     const double quantile = table.stats[q + 1][static_cast<size_t>(f)];
     EXPECT_EQ(column.below[q], std::ranges::count_if(finite, [&](double x) { return x < quantile; })) << q;
-    EXPECT_EQ(column.at[q], std::ranges::count(finite, quantile)) << q;
+    EXPECT_EQ(column.equal[q], std::ranges::count(finite, quantile)) << q;
   }
 }
 
