@@ -54,7 +54,7 @@ void OrderFingerprint::add_anchors(const Dataset& dataset, const AnchorIndex& an
         return;
       }
       try {
-        read_rows({file.file.get(), file.offset}, at, row.size(), row.data());
+        read_rows({file.file.get(), file.offset}, offset, row.size(), row.data());
         data_ = cache::crc32(row.data(), row.size(), data_);
       } catch (const FileError&) {
         // A loader that draws this row reports the error. Other loaders go on.

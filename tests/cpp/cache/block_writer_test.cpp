@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(, BlockWriterTest, testing::Bool(),
 
 TEST_P(BlockWriterTest, PiecesOfAnySizeAddUp) {
   const auto block = static_cast<size_t>(kBlockBytes);
-  for (const size_t piece : {size_t{1000003}, block - 1, block, block + 1, 3 * block + 7}) {
+  for (const size_t piece : {size_t{0}, size_t{1000003}, block - 1, block, block + 1, 3 * block + 7}) {
     BlockWriter writer(path(), "", behind());
     std::string expected;
     for (unsigned i = 0; i < 4; ++i) {
@@ -66,8 +66,6 @@ TEST_P(BlockWriterTest, PiecesOfAnySizeAddUp) {
     expect_file(writer, expected);
   }
 }
-
-TEST_P(BlockWriterTest, EmptyFile) { expect_file(BlockWriter(path(), "", behind()), ""); }
 
 TEST_P(BlockWriterTest, TruncateGoesBackAcrossBlocksAndGoesOn) {
   const std::string bytes = noise(3 * static_cast<size_t>(kBlockBytes) + 500, 1);
@@ -89,6 +87,7 @@ TEST_P(BlockWriterTest, TheHeaderIsReplacedBeforeAndAfterTheFirstBlockIsWritten)
     BlockWriter writer(path(), "rows: 0", behind());
     writer.append(bytes);
     expect_file(writer, "rows: 0" + bytes, 7);
+    expect_file(writer, "rows: 0" + bytes, 7);  // finish() may be repeated
     writer.replace_header("rows: 9");
     expect_file(writer, "rows: 9" + bytes, 7);
   }
@@ -100,13 +99,6 @@ TEST_P(BlockWriterTest, TruncateIntoTheFirstBlockKeepsTheHeaderOutOfItsChecksum)
   writer.append(bytes);
   writer.truncate(16);
   expect_file(writer, "header" + bytes.substr(0, 10), 6);
-}
-
-TEST_P(BlockWriterTest, FinishMayBeRepeated) {
-  BlockWriter writer(path(), "", behind());
-  writer.append("abc");
-  writer.finish();
-  expect_file(writer, "abc");
 }
 
 TEST_P(BlockWriterTest, ContinuesAFinishedFileAndKeepsItsContent) {

@@ -6,11 +6,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
 #include "robocache/core/error.hpp"
 #include "tests/cpp/device_array.hpp"
+#include "tests/cpp/expect_refused.hpp"
 
 namespace robocache {
 namespace {
@@ -40,29 +42,17 @@ class BackendDeathTest : public testing::Test {
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
-TEST_F(BackendDeathTest, AMissingPluginIsNamed) {
-  EXPECT_EXIT(exit_without_cuda("/nonexistent/librobocache_cuda.so"), testing::ExitedWithCode(0),
-              "/nonexistent/librobocache_cuda.so does not exist");
-}
-
-TEST_F(BackendDeathTest, AFileThatIsNoLibraryDoesNotOpen) {
-  EXPECT_EXIT(exit_without_cuda("/proc/self/status"), testing::ExitedWithCode(0), "does not open");
-}
-
-TEST_F(BackendDeathTest, ALibraryThatIsNoPluginIsRefused) {
-  EXPECT_EXIT(exit_without_cuda("libm.so.6"), testing::ExitedWithCode(0), "libm.so.6 is no CUDA plugin");
-}
-
-TEST_F(BackendDeathTest, APluginOfAnotherBuildIsRefusedByName) {
-  EXPECT_EXIT(
-      exit_without_cuda(OTHER_PLUGIN), testing::ExitedWithCode(0),
-      "/libother_plugin.so belongs to another build of RoboCache: its interface is 0123456789abcdef, this library's "
-      "is " ROBOCACHE_BACKEND_ABI);
-}
-
-TEST_F(BackendDeathTest, AMissingDriverIsNamed) {
-  EXPECT_EXIT(exit_without_cuda(DRIVERLESS_PLUGIN), testing::ExitedWithCode(0),
-              "^no NVIDIA driver; install version 580 or later ");
+TEST_F(BackendDeathTest, TheReasonNamesThePluginOrTheDriver) {
+  for (const auto& [library, reason] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"/nonexistent/librobocache_cuda.so", "/nonexistent/librobocache_cuda.so does not exist"},
+           {"/proc/self/status", "does not open"},
+           {"libm.so.6", "libm.so.6 is no CUDA plugin"},
+           {OTHER_PLUGIN,
+            "/libother_plugin.so belongs to another build of RoboCache: its interface is 0123456789abcdef, this "
+            "library's is " ROBOCACHE_BACKEND_ABI},
+           {DRIVERLESS_PLUGIN, "^no NVIDIA driver; install version 580 or later "}}) {
+    EXPECT_EXIT(exit_without_cuda(library), testing::ExitedWithCode(0), reason);
+  }
 }
 
 TEST(Backend, HasATableOrAReason) {
@@ -78,12 +68,7 @@ TEST(Backend, HasATableOrAReason) {
   EXPECT_GE(info.compute_major, 8);
   EXPECT_GT(info.multiprocessors, 0);
   EXPECT_LE(info.memory_free_bytes, info.memory_total_bytes);
-  try {
-    check_cuda(1, "what was done");
-    FAIL();
-  } catch (const DeviceError& error) {
-    EXPECT_TRUE(std::string(error.what()).starts_with("what was done: ")) << error.what();
-  }
+  test::expect_refused<DeviceError>([] { check_cuda(1, "copying"); }, "copying: ");
   EXPECT_THROW(cuda_symbol("robocache_cuda_nothing_of_this_name"), DeviceError);
   EXPECT_THROW(DeviceBuffer({DeviceType::kCuda, 0}, size_t{1} << 60), OutOfMemory);
   EXPECT_THROW(PinnedBuffer({DeviceType::kCuda, 0}, size_t{1} << 60), OutOfMemory);
@@ -124,12 +109,8 @@ TEST(DeviceBuffer, MovesWithItsMemory) {
 }
 
 TEST(DeviceBuffer, TooLargeIsOutOfMemory) {
-  try {
-    const DeviceBuffer buffer({}, size_t{1} << 60);
-    FAIL();
-  } catch (const OutOfMemory& error) {
-    EXPECT_STREQ(error.what(), "allocating 1152921504606846976 bytes of host memory: out of memory");
-  }
+  test::expect_refused<OutOfMemory>([] { DeviceBuffer({}, size_t{1} << 60); },
+                                    "allocating 1152921504606846976 bytes of host memory: out of memory");
 }
 
 // ---- The parts of a side stream. On the CPU each does nothing and reports that its work is done ----

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "robocache/core/error.hpp"
+#include "tests/cpp/expect_refused.hpp"
 
 namespace robocache {
 namespace {
@@ -24,13 +25,8 @@ TEST(Device, NamesAreParsedBack) {
 TEST(Device, AnUnknownNameIsRefused) {
   for (const char* name : {"", "gpu", "CPU", "cpu:0", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda: 1", "cuda:+1",
                            "cuda:99999999999999999999"}) {
-    try {
-      device_from_name(name);
-      FAIL() << name;
-    } catch (const ArgumentError& error) {
-      EXPECT_EQ(std::string(error.what()),
-                "device: expected 'cpu', 'cuda' or 'cuda:N', got '" + std::string(name) + "'");
-    }
+    test::expect_refused<ArgumentError>([&] { device_from_name(name); },
+                                        "device: expected 'cpu', 'cuda' or 'cuda:N', got '" + std::string(name) + "'");
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "robocache/core/error.hpp"
 #include "robocache/core/half.hpp"
+#include "tests/cpp/expect_refused.hpp"
 
 namespace robocache {
 namespace {
@@ -42,16 +43,9 @@ TEST(DType, EachHasItsNameSizeAndKind) {
 
 TEST(DType, AnUnknownNameIsRefusedWithTheKnownOnes) {
   for (const char* name : {"", "float8", "float", "Float32", "float32 ", "uint"}) {
-    try {
-      dtype_from_name(name, "batch_dtype");
-      FAIL() << name;
-    } catch (const ArgumentError& error) {
-      const std::string text = error.what();
-      EXPECT_TRUE(text.starts_with("batch_dtype: ")) << text;
-      EXPECT_NE(text.find("bool, int8, "), std::string::npos) << text;
-      EXPECT_NE(text.find("bfloat16, float32, float64"), std::string::npos) << text;
-      EXPECT_NE(text.find("'" + std::string(name) + "'"), std::string::npos) << text;
-    }
+    test::expect_refused<ArgumentError>([&] { dtype_from_name(name, "batch_dtype"); },
+                                        "batch_dtype: expected one of bool, int8, ",
+                                        "bfloat16, float32, float64, got '" + std::string(name) + "'");
   }
 }
 

@@ -67,15 +67,12 @@ TEST(HostMemory, IsPlausibleOnThisHost) {
 }
 
 TEST(HostMemory, WithoutGroupsIsThatOfTheMachine) {
+  const TemporaryFolder nothing;
+  expect_refused<FileError>([&] { host_memory(nothing.path()); }, nothing.path() + "/proc/meminfo: ");
   const FakeHost host;
   EXPECT_EQ(host.memory().limit_bytes, 1000 * 1024);
   EXPECT_EQ(host.memory().free_bytes, 600 * 1024);
   EXPECT_EQ(host.memory().limited_by, "the machine");
-}
-
-TEST(HostMemory, WithoutMeminfoIsRefused) {
-  const TemporaryFolder nothing;
-  expect_refused<FileError>([&] { host_memory(nothing.path()); }, nothing.path() + "/proc/meminfo: ");
 }
 
 TEST(HostMemory, TheTightestGroupOfVersion2Decides) {
@@ -108,15 +105,11 @@ TEST(HostMemory, PagesOfFilesCountAsFree) {
   EXPECT_EQ(host.memory().free_bytes, 60000);
 }
 
-TEST(HostMemory, AFullGroupHasNothingFree) {
+TEST(HostMemory, AGroupMayBeFullOrAllowMoreThanTheMachineHas) {
   const FakeHost host;
   host.version2("/");
   host.group("/sys/fs/cgroup", "1000", "2000");
   EXPECT_EQ(host.memory().free_bytes, 0);
-}
-
-TEST(HostMemory, AGroupThatAllowsMoreThanTheMachineHasChangesNothing) {
-  const FakeHost host;
   host.version1("/");
   host.group("/sys/fs/cgroup/memory", "9223372036854771712", "5000");  // version 1's "no limit"
   EXPECT_EQ(host.memory().limit_bytes, 1000 * 1024);
