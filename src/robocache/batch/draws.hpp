@@ -77,7 +77,7 @@ class Draws {
   // Throws ArgumentError if the weights changed for another seed.
   Mixture mixture_at(const BatchPosition& position, Device device) const;
 
-  // Loader::change_weights().
+  // See Loader::change_weights().
   const WeightChange* change_weights(const BatchPosition& from,
                                      const std::vector<std::pair<std::string, double>>& weights) const;
 

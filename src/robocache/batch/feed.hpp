@@ -71,8 +71,8 @@ class SpareMemory {
   std::vector<std::atomic<std::shared_ptr<void>*>> slots_;
 };
 
-// Use it from one thread at a time. It owns its thread, the memory of batches made ahead and, with reuse, that of all
-// batches. It shares the loader. After a fork parent and child continue independently.
+// Use it from one thread at a time. It owns its thread and the memory of batches made ahead; with reuse it owns the memory
+// of all batches. It shares the loader. After a fork, parent and child continue independently.
 class Feed {
  public:
   class Epoch;
@@ -85,11 +85,11 @@ class Feed {
   Feed(const Feed&) = delete;
   Feed& operator=(const Feed&) = delete;
 
-  // Returns the batch at a position, or none at the epoch's end. Work queued on `stream` afterwards sees the whole batch. The
-  // batch that follows the last one was made ahead; then the feed begins the next ones, also of the next epoch. Calls
+  // Returns the batch at a position, or none at the epoch's end. Work queued on `stream` afterwards sees the whole batch. A
+  // batch that follows the last one was made ahead. The call begins the next batches, also those of the next epoch. It calls
   // `allocate` for memory on the device (on the CPU only if no dropped batch left any), and `check` every 10 milliseconds while
-  // it waits. With reuse several loops may use this feed: `loop` is the caller's number, a small one, and each loop keeps its
-  // last batch until it asks again. Throws what Loader::fill, `allocate` and `check` throw; the feed can continue afterwards.
+  // it waits. With reuse several loops may use this feed, each with a small number `loop`; each keeps its last batch until its
+  // next call. Throws what Loader::fill, `allocate` and `check` throw; the feed can continue afterwards.
   std::optional<FedBatch> next(const BatchPosition& position, const Allocate& allocate, CudaStream stream,
                                const std::function<void()>& check = {}, int64_t loop = 0);
 
@@ -105,7 +105,7 @@ class Feed {
   std::shared_ptr<void> memory(int64_t slot) const { return memories_.at(static_cast<size_t>(slot)); }  // with reuse
 
  private:
-  // The host's part of a batch, before it is copied into the batch. A batch ahead uses it from begin() until it is given.
+  // The host's part of a batch, before it is copied into the batch. A batch ahead uses it from begin() until next() returns it.
   struct Staging {
     HostPart part;        // on the CPU only bad_frames
     PinnedBuffer memory;  // on CUDA

@@ -10,10 +10,9 @@
 namespace robocache {
 namespace {
 
-// The number of episodes whose stamps are read, and of those whose rows are read.
-constexpr int64_t kTimes = 1024;
-constexpr int64_t kRows = 4;
-constexpr size_t kRowBytes = 4096;
+constexpr int64_t kTimes = 1024;    // the most episodes whose stamps are read
+constexpr int64_t kRows = 4;        // the most episodes of which a row is read
+constexpr size_t kRowBytes = 4096;  // the most bytes of a row that are read
 
 // Calls visit(i) for at most `count` of the numbers below n: the first, the last, and others evenly between.
 template <class Visit>
@@ -57,7 +56,7 @@ void OrderFingerprint::add_anchors(const Dataset& dataset, const AnchorIndex& an
         read_rows({file.file.get(), file.offset}, offset, row.size(), row.data());
         data_ = cache::crc32(row.data(), row.size(), data_);
       } catch (const FileError&) {
-        // A loader that draws this row reports the error. Other loaders go on.
+        // A loader that draws this row reports the error. Other loaders may ignore it.
       }
     });
   }

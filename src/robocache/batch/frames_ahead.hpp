@@ -39,8 +39,7 @@ class FramesAhead {
   FramesAhead(FramesAhead&&) = delete;
   FramesAhead& operator=(FramesAhead&&) = delete;
 
-  // Returns the memory with the files of the batch at a position, for work that is queued on `stream` from now on; or
-  // null.
+  // Returns the memory with the files of the batch at a position, or null. Work queued on `stream` afterwards may read it.
   const void* find(const BatchPosition& position, CudaStream stream) const {
     for (const Slot& slot : slots_) {
       if (slot.position != position) continue;

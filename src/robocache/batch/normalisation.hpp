@@ -110,7 +110,7 @@ struct Scaling {
   double min_spread = kMinSpread;
 };
 
-// The affine of one feature, and how it differs from what the statistics ask for.
+// The affine of one feature, and where it departs from the statistics.
 struct ScaledFeature {
   Affine affine = {};
 

@@ -13,14 +13,13 @@
 
 namespace robocache {
 
-// Returns the name of a window's field in errors, "delta_timestamps['action'].method"; without a field, that of the window.
+// Returns the name of a window, or of its field, in errors: "delta_timestamps['action'].method".
 std::string of_stream(const StreamRequest& request, std::string_view field = "");
 
 // Returns the key that a stream of a source fills.
 std::string key_of(const SourceRequest& source, const std::string& stream);
 
-// Returns "feature 2 is 'left_0' and 'right_0'" for the first feature whose names differ. Returns "" if no names differ, or if one
-// list is empty.
+// Returns "feature 2 is 'left_0' and 'right_0'" for the first feature whose names differ, or "" if none do or a list is empty.
 std::string first_difference(const std::vector<std::string>& names, const std::vector<std::string>& others);
 bool are_reordered(std::vector<std::string> names, std::vector<std::string> others);
 
@@ -31,7 +30,7 @@ void complete_request(const LoaderOptions& options, const std::vector<const Stre
 // be a multiple of the period of each drawn episode. window_survey.hpp checks all other windows.
 void check_grid(const LoaderOptions& options, size_t request);
 
-// Returns the period of an episode's rows on a nominal clock, some of which may be missing; 0 if it has fewer than two.
+// Returns the period of an episode's rows on a nominal clock. Rows may be missing. Returns 0 for fewer than two rows.
 double period_ns_of(const Stream& stream, int64_t episode);
 
 // Returns a period as "0.05 s (20 Hz)".
@@ -47,9 +46,9 @@ void judge_missing(LoaderOptions& options, size_t source, std::string& note);
 // Checks a key's conversion, and which of its features change their signs with flipped images.
 void check_conversion(const LoaderOptions& options, size_t request);
 
-// Checks all stored rotations that conversions read: of poses, of their bases, and of rotations whose representation changes, in
-// the episodes of the sources. NaN marks padding and is no error. complete_options() leaves this to the loader, since it reads
-// all these rows.
+// Checks all stored rotations that conversions read in the episodes of the sources: of poses, of their bases, and of rotations
+// whose representation changes. NaN marks padding and is no error. The loader calls this after complete_options(), because it
+// reads all these rows.
 void check_stored_rotations(const LoaderOptions& options);
 
 }  // namespace robocache

@@ -46,8 +46,8 @@ BlockWriter::BlockWriter(std::string path, size_t header_bytes, const FileRecord
 
 // Returns the checksum of the next block.
 uint32_t BlockWriter::checksum(const std::byte* block, size_t size) const {
-  const size_t left_out = flushed_ == 0 ? header_bytes_ : 0;
-  return crc32(block + left_out, size - left_out);
+  const size_t begin = flushed_ == 0 ? header_bytes_ : 0;
+  return crc32(block + begin, size - begin);
 }
 
 void BlockWriter::append_blocks(const std::byte* data, size_t size) {

@@ -12,15 +12,14 @@ namespace robocache::cache {
 
 inline constexpr int64_t kCacheLine = 64;  // bytes
 
-// The most numbers of a call that scans.
+// The most numbers that one call of a scanning kernel takes.
 inline constexpr int64_t kScanBlock = 1024;
 
 // The number of quantiles that a scan compares numbers with.
 inline constexpr size_t kScanQuantiles = 5;
 using QuantileCounts = std::array<int64_t, kScanQuantiles>;
 
-// `sum` and `squares` are sums over (number - centre). If a number is NaN, these two are NaN; the other members ignore
-// it.
+// `sum` and `squares` are sums over (number - centre). A NaN makes these two NaN, and the other members ignore it.
 template <class Real>
 struct ScanSums {
   double sum, squares;
@@ -39,8 +38,7 @@ template <class Real>
 struct ColumnKernels {
   using Key = std::conditional_t<sizeof(Real) == 4, uint32_t, uint64_t>;
 
-  // Copies the first `width` numbers of each row into columns. The next row begins `row_size` numbers later; the next
-  // column begins `apart` numbers later.
+  // Copies the first `width` numbers of each row into columns. Rows begin `row_size` numbers apart, columns `apart`.
   void (*copy_columns)(const Real* rows, int64_t row_size, int64_t count, int64_t width, Real* copies, int64_t apart);
 
   int64_t (*count_infinite)(const Real* numbers, int64_t count);
@@ -64,7 +62,7 @@ struct ColumnKernels {
   void (*count_below)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& below);
   void (*count_equal)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& equal);
 
-  // Find the step to each number from its previous number, and whether it is not 0.
+  // Find the step from the number before to each number. mark_changes writes whether the step is not 0.
   ScanSteps<Real> (*find_steps)(const Real* numbers, int64_t count);
   void (*mark_changes)(const Real* numbers, int64_t count, uint8_t* changed);
 };

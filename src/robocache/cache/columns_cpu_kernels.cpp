@@ -18,24 +18,25 @@ using KeyOf = typename cache::ColumnKernels<Real>::Key;
 template <class Real>
 int64_t count_infinite(const Real* numbers, int64_t count) {
   constexpr Real kInfinity = std::numeric_limits<Real>::infinity();
-  int64_t found = 0;
-  for (int64_t i = 0; i < count; ++i) found += numbers[i] == kInfinity || numbers[i] == -kInfinity ? 1 : 0;
-  return found;
+  int64_t infinite = 0;
+  for (int64_t i = 0; i < count; ++i) infinite += numbers[i] == kInfinity || numbers[i] == -kInfinity ? 1 : 0;
+  return infinite;
 }
 
 template <class Real, class Term>
 int64_t sum_in_lanes(const Real* __restrict numbers, int64_t count, double* __restrict lanes, const Term& term) {
-  constexpr int64_t kTogether = 512;
+  constexpr int64_t kPiece = 512;
   double sums[kLanes];
   std::memcpy(sums, lanes, sizeof(sums));
   int64_t finite = count;
-  for (int64_t begin = 0; begin < count; begin += kTogether) {
-    const int64_t end = count - begin < kTogether ? count : begin + kTogether;
-    KeyOf<Real> others = 0;
-    for (int64_t i = begin; i < end; ++i) others += numbers[i] - numbers[i] != 0 ? 1 : 0;  // NaN for NaN and infinity
-    finite -= static_cast<int64_t>(others);
+  for (int64_t begin = 0; begin < count; begin += kPiece) {
+    const int64_t end = count - begin < kPiece ? count : begin + kPiece;
+    KeyOf<Real> not_finite = 0;
+    for (int64_t i = begin; i < end; ++i)
+      not_finite += numbers[i] - numbers[i] != 0 ? 1 : 0;  // NaN for NaN and infinity
+    finite -= static_cast<int64_t>(not_finite);
     for (int64_t i = begin; i < end; i += kLanes) {
-      if (others == 0) {
+      if (not_finite == 0) {
         for (int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += term(numbers[i + lane]);
       } else {
         for (int64_t lane = 0; lane < kLanes; ++lane) {
@@ -62,7 +63,7 @@ int64_t sum_squares(const Real* numbers, int64_t count, double mean, double* lan
   });
 }
 
-// Makes the keys of order_key(), which is compiled only once for all instruction sets.
+// Makes the same keys as order_key(), which is not compiled for each instruction set.
 template <class Real>
 void make_keys(const Real* __restrict numbers, int64_t count, KeyOf<Real>* __restrict keys, KeyOf<Real>& least,
                KeyOf<Real>& greatest) {
@@ -84,28 +85,28 @@ void make_keys(const Real* __restrict numbers, int64_t count, KeyOf<Real>* __res
 
 template <class Key>
 int64_t keep_within(Key* keys, int64_t count, const Key* lows, const Key* spans, int64_t ranges) {
-  constexpr int64_t kTogether = 64;
+  constexpr int64_t kPiece = 64;
   constexpr int64_t kGroup = sizeof(uint64_t);  // usually no key of a group is kept
   int64_t kept = 0;
-  for (int64_t begin = 0; begin < count; begin += kTogether) {
-    const int64_t some = count - begin < kTogether ? count - begin : kTogether;
-    uint8_t hits[kTogether] = {};
-    if (some == kTogether) {
+  for (int64_t begin = 0; begin < count; begin += kPiece) {
+    const int64_t piece = count - begin < kPiece ? count - begin : kPiece;
+    uint8_t hits[kPiece] = {};
+    if (piece == kPiece) {
       for (int64_t range = 0; range < ranges; ++range) {
         const Key low = lows[range];
         const Key span = spans[range];
-        for (int64_t i = 0; i < kTogether; ++i) hits[i] |= keys[begin + i] - low <= span ? 1 : 0;
+        for (int64_t i = 0; i < kPiece; ++i) hits[i] |= keys[begin + i] - low <= span ? 1 : 0;
       }
     } else {
       for (int64_t range = 0; range < ranges; ++range) {
-        for (int64_t i = 0; i < some; ++i) hits[i] |= keys[begin + i] - lows[range] <= spans[range] ? 1 : 0;
+        for (int64_t i = 0; i < piece; ++i) hits[i] |= keys[begin + i] - lows[range] <= spans[range] ? 1 : 0;
       }
     }
-    for (int64_t group = 0; group < some; group += kGroup) {
+    for (int64_t group = 0; group < piece; group += kGroup) {
       uint64_t any;
       std::memcpy(&any, hits + group, sizeof(any));
       if (any == 0) continue;
-      for (int64_t i = group; i < group + kGroup && i < some; ++i) {
+      for (int64_t i = group; i < group + kGroup && i < piece; ++i) {
         keys[kept] = keys[begin + i];
         kept += hits[i];
       }
@@ -231,21 +232,21 @@ void count_where(const Real* numbers, int64_t count, const Real* quantiles, cach
   constexpr int64_t kSide = kScanLanes<Real>;
   static_assert(cache::kScanQuantiles == 5);
   const Real quantile[5] = {quantiles[0], quantiles[1], quantiles[2], quantiles[3], quantiles[4]};
-  Count<Real> found[5][kSide] = {};
+  Count<Real> holding[5][kSide] = {};
   int64_t i = 0;
   for (; i + kSide <= count; i += kSide) {
     for (int64_t lane = 0; lane < kSide; ++lane) {
       const Real x = numbers[i + lane];
-      found[0][lane] += holds(x, quantile[0]) ? 1 : 0;
-      found[1][lane] += holds(x, quantile[1]) ? 1 : 0;
-      found[2][lane] += holds(x, quantile[2]) ? 1 : 0;
-      found[3][lane] += holds(x, quantile[3]) ? 1 : 0;
-      found[4][lane] += holds(x, quantile[4]) ? 1 : 0;
+      holding[0][lane] += holds(x, quantile[0]) ? 1 : 0;
+      holding[1][lane] += holds(x, quantile[1]) ? 1 : 0;
+      holding[2][lane] += holds(x, quantile[2]) ? 1 : 0;
+      holding[3][lane] += holds(x, quantile[3]) ? 1 : 0;
+      holding[4][lane] += holds(x, quantile[4]) ? 1 : 0;
     }
   }
   for (size_t q = 0; q < 5; ++q) {
     for (int64_t rest = i; rest < count; ++rest) counts[q] += holds(numbers[rest], quantile[q]) ? 1 : 0;
-    for (int64_t lane = 0; lane < kSide; ++lane) counts[q] += found[q][lane];
+    for (int64_t lane = 0; lane < kSide; ++lane) counts[q] += holding[q][lane];
   }
 }
 

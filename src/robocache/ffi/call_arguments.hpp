@@ -43,8 +43,8 @@ constexpr bool kIsArray<std::array<T, kCount>> = true;
 
 // ---- Reading ----
 
-// Reads arguments in order, by the type of the target. None leaves an optional target empty. An array is read from as
-// many arguments, a list from its length and its elements. For a list of streams each field is such a list.
+// Reads arguments in order, by the type of the target. None leaves an optional target empty. An array takes an argument
+// for each element, a list its length and its elements, and a list of streams such a list for each field.
 class Reader {
  public:
   explicit Reader(const Args& args) : args_(args) {}
@@ -89,9 +89,9 @@ class Reader {
   // Errors name the stream.
   template <class Part>
   void read_columns(std::vector<FuseStream>& streams, const Part& part) {
-    using Of = std::remove_reference_t<std::invoke_result_t<Part, FuseStream&>>;
+    using Struct = std::remove_reference_t<std::invoke_result_t<Part, FuseStream&>>;
     const auto read_column = [&](const auto& field) {
-      using T = std::remove_reference_t<decltype(std::declval<Of>().*field.member)>;
+      using T = std::remove_reference_t<decltype(std::declval<Struct>().*field.member)>;
       if constexpr (HasFields<T>) {
         read_columns(streams, [&](FuseStream& stream) -> T& { return part(stream).*field.member; });
       } else {
@@ -99,20 +99,20 @@ class Reader {
         if (count == 0) return;  // the default of every stream
         streams.resize(static_cast<size_t>(count));
         for (size_t i = 0; i < streams.size(); ++i) {
-          const auto named = [&](const char* text) {  // `text` begins with the argument's name
+          const auto with_stream = [&](const char* text) {  // `text` begins with the argument's name
             return ArgumentsOf{streams[i].name, static_cast<int64_t>(i)}(text);
           };
           try {
             (*this)(field.name, part(streams[i]).*field.member);
           } catch (const ArgumentTypeError& error) {
-            throw ArgumentTypeError(named(error.what()));
+            throw ArgumentTypeError(with_stream(error.what()));
           } catch (const ArgumentError& error) {
-            throw ArgumentError(named(error.what()));
+            throw ArgumentError(with_stream(error.what()));
           }
         }
       }
     };
-    std::apply([&](const auto&... field) { (read_column(field), ...); }, Of::fields());
+    std::apply([&](const auto&... field) { (read_column(field), ...); }, Struct::fields());
   }
 
   void take(const char* name, TensorView& value) { value = args_.tensor(at_++, name); }
@@ -171,19 +171,20 @@ class Results {
     std::optional<OwnedTensor>& created = created_.arrays.emplace_back();
     for (std::optional<OwnedTensor>& owned : memory_) {
       if (!view || !owned) continue;
-      const TensorView own = owned->view();
-      if (own.data == view->data && own.dtype == view->dtype && own.ndim == view->ndim && own.shape == view->shape) {
+      const TensorView memory = owned->view();
+      if (memory.data == view->data && memory.dtype == view->dtype && memory.ndim == view->ndim &&
+          memory.shape == view->shape) {
         created.emplace(*std::exchange(owned, std::nullopt));
         return;
       }
     }
   }
 
-  std::optional<TensorView> next(const TensorView& as) {
+  std::optional<TensorView> next(const TensorView& like) {
     const int at = at_++;
     if (args_.is_tensor(at)) return args_.tensor(at, "out");
     if (!args_.is_none(at)) return std::nullopt;
-    created_.arrays.emplace_back(OwnedTensor::allocate(as));
+    created_.arrays.emplace_back(OwnedTensor::allocate(like));
     return created_.arrays.back()->view();
   }
 

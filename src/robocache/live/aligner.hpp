@@ -7,16 +7,15 @@
 //
 // A target is settled when no row that may still come can change its value (Ring::settled_ns): a held value once the
 // lateness is over, an interpolated value once the row after it is final. The frontier is the newest moment at which
-// the targets of all keys are settled. There the batch has the same bytes as a Loader's batch of the recording. At
-// other moments too, except in targets that are not settled: these are padding, even if the recording will have a value
-// there (rule 53).
+// the targets of all keys are settled. At the frontier the batch has the same bytes as a Loader's batch of the recording.
+// At a later moment, targets that are not settled are padding, even if the recording will have values there (rule 53).
+// All other bytes are a Loader's.
 //
-// On a CUDA device frames are copied as pixels and resized on the device. The host computes all else, and copies it
-// together with the frames.
+// On a CUDA device frames are copied as pixels and resized on the device. The host computes everything else.
 //
-// The arrays are a Loader's, for one sample: <key>, <key>_is_pad, with return_age <key>_age, and so on; then "time_ns"
-// [1], the moment, and "anchor_age_ns" [1], the newest stamp of all rings minus the moment. A key in `outputs` has no
-// arrays, except <key>_base if its conversions use a base.
+// The arrays are a Loader's, for one sample: <key>, <key>_is_pad, with return_age <key>_age, and so on. Two more follow:
+// "time_ns" [1], the moment, and "anchor_age_ns" [1], the newest stamp of all rings minus the moment. A key in `outputs`
+// has no arrays, except <key>_base if its conversions use a base.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +37,9 @@ using Rings = std::map<std::string, std::shared_ptr<const Ring>>;  // by the spe
 // One thread at a time uses it; others push to the rings meanwhile.
 class Aligner {
  public:
-  // `outputs` are the keys that the policy computes: they need no ring. Throws ArgumentError that names the key: if
-  // another key has no ring, if a ring has no key, if its rows differ from the spec's in shape, dtype or codec, if its
-  // span is shorter than the window, if a base is in rows. Throws DeviceError, and OutOfMemory for the memory of a
-  // device.
+  // `outputs` are the keys that the policy computes: they need no ring. Throws ArgumentError that names the key if
+  // another key has no ring, if a ring has no key, if a ring's rows differ from the spec's in shape, dtype or codec, if a
+  // ring's span is shorter than the window, or if a base is in rows. Throws DeviceError, OutOfMemory.
   Aligner(BatchSpec spec, const Rings& rings, const std::vector<std::string>& outputs = {}, Device device = {});
   ~Aligner();
 
@@ -56,7 +54,7 @@ class Aligner {
   // Fills `memory` (batch_bytes() of the device, 64-byte aligned) with the batch at a moment; on CUDA it queues the
   // work on `stream`. Never waits for rows. Allocates only while rings grow. Returns the number of targets that are not
   // settled. Throws ArgumentError for a moment beyond +-2^62 ns. Throws StaleError if a ring has forgotten rows that
-  // the window needs: with padding instead, the batch would differ from a Loader's.
+  // the window needs, because a batch with padding in their place would differ from a Loader's.
   int64_t at(int64_t time_ns, void* memory, CudaStream stream = {});
 
   // Fills `memory` with the batch at the frontier. Returns false if there is no frontier.

@@ -176,7 +176,7 @@ TEST_F(WriterTest, AFailedWriteCostsOneEpisode) {
   }
 }
 
-// It throws although its own rows would fit.
+// The append throws although its rows would fit.
 TEST_F(WriterTest, TheNextAppendReportsAFailedWrite) {
   const test::Threads threads(2);
   Writer writer(path());

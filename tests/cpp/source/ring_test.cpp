@@ -175,7 +175,7 @@ TEST(Ring, TakesRowsOfSeveralThreads) {
   EXPECT_EQ(ring.counts().pushed, 2 * kEach);
 }
 
-// Two readers copy windows and one takes rows while the writer pushes rows in time, late, too far ahead and impossible.
+// Two readers copy windows and one takes rows while the writer pushes rows on time, late, too far ahead and impossible.
 // Each row they see must be whole. A row's stamp alone decides its outcome, so the counts do not depend on the readers.
 // The test takes ROBOCACHE_SOAK seconds, or one.
 TEST(Ring, ReadersSeeWholeRowsAndEachIsCountedOnce) {
