@@ -341,10 +341,10 @@ std::string values_to_json(const BatchSpec& spec, size_t index) {
     for (const char* const field : fields) object.erase(field);
     return object;
   };
-  const auto values = [&](const KeySpec& key) {
-    Json object = without(json_of(key), {"key", "stream", "dtype", "one_step", "images", "has_intrinsics"});
-    if (key.convert) object["convert"] = without(object["convert"], {"dtype", "tolerance"});
-    if (key.rows) {
+  const auto values = [&](const KeySpec& described) {
+    Json object = without(json_of(described), {"key", "stream", "dtype", "one_step", "images", "has_intrinsics"});
+    if (described.convert) object["convert"] = without(object["convert"], {"dtype", "tolerance"});
+    if (described.rows) {
       object["rows"] = without(object["rows"], {"dtype", "names", "affine", "clip", "codec", "unit_m", "intrinsics"});
     }
     return object;

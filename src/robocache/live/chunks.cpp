@@ -60,7 +60,7 @@ void Chunks::put(std::span<const int64_t> time_ns, std::span<const double> actio
   }
   features_ = features;
   const auto later =
-      std::ranges::upper_bound(chunks_, time_ns.front(), {}, [](const Chunk& chunk) { return chunk.time_ns.front(); });
+      std::ranges::upper_bound(chunks_, time_ns.front(), {}, [](const Chunk& other) { return other.time_ns.front(); });
   chunks_.insert(later, std::move(chunk));
 }
 
