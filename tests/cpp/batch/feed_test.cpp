@@ -236,7 +236,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Placements{"cuda_every_tier", DeviceType::kCuda, Tier::kMapped, Tier::kPinned, Tier::kDevice},
                     Placements{"cuda_one_mapped", DeviceType::kCuda, kInMemory, kInMemory, Tier::kMapped},
                     Placements{"cuda_mapped", DeviceType::kCuda, Tier::kMapped, Tier::kMapped, Tier::kMapped}),
-    [](const auto& info) { return std::string(info.param.name); });
+    [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(FeedTest, EqualsFillAcrossEpochs) {
   for (const bool drop_last : {false, true}) {

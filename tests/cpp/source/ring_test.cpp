@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <initializer_list>
 #include <optional>
 #include <random>
 #include <thread>
@@ -274,12 +275,12 @@ TEST(Ring, ReadersSeeWholeRowsAndEachIsCountedOnce) {
     const RingCounts counts = ring.counts();
     EXPECT_EQ(counts.pushed, expected.pushed);
     EXPECT_EQ(counts.duplicates, expected.duplicates);
-    const std::array counted{std::pair{Pushed::kKept, counts.kept},
-                             {Pushed::kReordered, counts.reordered},
-                             {Pushed::kTooLate, counts.too_late},
-                             {Pushed::kRefused, counts.refused},
-                             {Pushed::kSegment, counts.segments}};
-    for (const auto& [outcome, count] : counted) {
+    for (const auto& [outcome, count] :
+         std::initializer_list<std::pair<Pushed, int64_t>>{{Pushed::kKept, counts.kept},
+                                                           {Pushed::kReordered, counts.reordered},
+                                                           {Pushed::kTooLate, counts.too_late},
+                                                           {Pushed::kRefused, counts.refused},
+                                                           {Pushed::kSegment, counts.segments}}) {
       EXPECT_EQ(count, outcomes[static_cast<size_t>(outcome)]);
       EXPECT_EQ(count > 0, outcome != Pushed::kSegment || rewind == Rewind::kSegment);
     }
