@@ -21,21 +21,22 @@ def computed() -> list[np.ndarray]:
 
 
 def draw(plt, numbers: list[np.ndarray]):
-    figure, places = plt.subplots(1, len(KINDS), figsize=(11, 3.6), layout="constrained", sharey=True)
-    for place, (kind, text), made in zip(places, KINDS.items(), numbers, strict=True):
+    figure, panels = plt.subplots(1, len(KINDS), figsize=(11, 3.6), layout="constrained", sharey=True)
+    for panel, (kind, text), relative in zip(panels, KINDS.items(), numbers, strict=True):
         turn = STATE[5] if kind == "se3" else 0.0
         axes = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
-        at = STATE[:2]
+        corner = STATE[:2]
         for pose, name, colour in ((np.zeros(6), "world", "0.5"), (STATE, "state", "C0"), (ACTION[0], "action", "C1")):
             for angle in (pose[5], pose[5] + np.pi / 2):
                 end = pose[:2] + 0.4 * np.array([np.cos(angle), np.sin(angle)])
-                place.annotate("", end, pose[:2], arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.8})
-            place.text(pose[0] + 0.08, pose[1] - 0.22, name, color=colour, fontsize=9)
-        for part, axis in zip(made[:2], axes, strict=True):  # along the frame's own axes, one after the other
-            place.plot(*zip(at, at + part * axis, strict=True), "--", color="C2", linewidth=1.4)
-            at = at + part * axis
-        place.set_title(
-            f'"{kind}": {text}\n({made[0]:.2f}, {made[1]:.2f}), {np.degrees(made[5]):.0f} degrees', fontsize=9
+                panel.annotate("", end, pose[:2], arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.8})
+            panel.text(pose[0] + 0.08, pose[1] - 0.22, name, color=colour, fontsize=9)
+        for part, axis in zip(relative[:2], axes, strict=True):  # along the frame's own axes, one after the other
+            panel.plot(*zip(corner, corner + part * axis, strict=True), "--", color="C2", linewidth=1.4)
+            corner = corner + part * axis
+        panel.set_title(
+            f'"{kind}": {text}\n({relative[0]:.2f}, {relative[1]:.2f}), {np.degrees(relative[5]):.0f} degrees',
+            fontsize=9,
         )
-        place.set(xlim=(-0.3, 3.0), ylim=(-0.4, 2.2), aspect="equal", xticks=[], yticks=[])
+        panel.set(xlim=(-0.3, 3.0), ylim=(-0.4, 2.2), aspect="equal", xticks=[], yticks=[])
     return figure

@@ -42,21 +42,21 @@ def computed() -> list[np.ndarray]:
 
 
 def draw(plt, numbers: list[np.ndarray]):
-    figure, place = plt.subplots(figsize=(11, 3.9), layout="constrained")
+    figure, panel = plt.subplots(figsize=(11, 3.9), layout="constrained")
     for left, bottom, width, height, text in MEMORIES:
-        place.add_patch(plt.Rectangle((left, bottom), width, height, color="0.94", zorder=0))
-        place.text(left + 0.15, bottom + height - 0.15, text, va="top", fontsize=10, color="0.3")
+        panel.add_patch(plt.Rectangle((left, bottom), width, height, color="0.94", zorder=0))
+        panel.text(left + 0.15, bottom + height - 0.15, text, va="top", fontsize=10, color="0.3")
     for left, bottom, width, height, text, tier in BOXES:
-        place.add_patch(
+        panel.add_patch(
             plt.Rectangle((left, bottom), width, height, fc="white", ec=COLOURS[tier], linewidth=1.8, zorder=2)
         )
-        place.text(left + width / 2, bottom + height / 2, text, ha="center", va="center", fontsize=9, zorder=3)
-    for tier, corners, text, at in ARROWS:
+        panel.text(left + width / 2, bottom + height / 2, text, ha="center", va="center", fontsize=9, zorder=3)
+    for tier, corners, text, position in ARROWS:
         x, y = zip(*corners, strict=True)
-        place.plot(x, y, color=COLOURS[tier], linewidth=1.8, zorder=1)
+        panel.plot(x, y, color=COLOURS[tier], linewidth=1.8, zorder=1)
         arrow = {"arrowstyle": "-|>", "color": COLOURS[tier], "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0}
-        place.annotate("", corners[-1], corners[-2], arrowprops=arrow, zorder=4)
-        place.text(*at, text, fontsize=8, color=COLOURS[tier], va="bottom", zorder=3)
-    place.set(xlim=(-0.05, 14.25), ylim=(-0.05, 4.65), aspect="equal")
-    place.axis("off")
+        panel.annotate("", corners[-1], corners[-2], arrowprops=arrow, zorder=4)
+        panel.text(*position, text, fontsize=8, color=COLOURS[tier], va="bottom", zorder=3)
+    panel.set(xlim=(-0.05, 14.25), ylim=(-0.05, 4.65), aspect="equal")
+    panel.axis("off")
     return figure

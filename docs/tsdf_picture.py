@@ -64,15 +64,15 @@ def computed() -> list[np.ndarray] | None:
 
 def draw(plt, numbers: list[np.ndarray]):
     view, *slices = numbers
-    figure, places = plt.subplots(1, 3, figsize=(13, 4.4), layout="constrained", width_ratios=[1.05, 1, 1])
+    figure, panels = plt.subplots(1, 3, figsize=(13, 4.4), layout="constrained", width_ratios=[1.05, 1, 1])
     extent_x, extent_y, extent_z = (n * VOXEL_M / 2 for n in SHAPE)
-    places[0].imshow(view.T, cmap="bone", vmin=-0.1, vmax=1.05, extent=(-extent_x, extent_x, extent_y, -extent_y))
-    places[0].axhline((ROW + 0.5) * VOXEL_M - extent_y, color="C1", linewidth=0.8)
-    places[0].set_title("points: the zero crossing, seen along z", fontsize=10)
-    for place, distances, title in zip(
-        places[1:], slices, ("points: the row of the line", "depth image, space_carving=True"), strict=True
+    panels[0].imshow(view.T, cmap="bone", vmin=-0.1, vmax=1.05, extent=(-extent_x, extent_x, extent_y, -extent_y))
+    panels[0].axhline((ROW + 0.5) * VOXEL_M - extent_y, color="C1", linewidth=0.8)
+    panels[0].set_title("points: the zero crossing, seen along z", fontsize=10)
+    for panel, distances, title in zip(
+        panels[1:], slices, ("points: the row of the line", "depth image, space_carving=True"), strict=True
     ):
-        shown = place.imshow(
+        image = panel.imshow(
             distances.T,
             cmap="RdBu",
             vmin=-1e3 * TRUNCATION_M,
@@ -80,11 +80,11 @@ def draw(plt, numbers: list[np.ndarray]):
             extent=(-extent_x, extent_x, extent_z, -extent_z),
             interpolation="nearest",
         )
-        place.set_title(title, fontsize=10)
-    figure.colorbar(shown, ax=places[1:], label="mm along the ray", shrink=0.85)
-    for place in places:
-        place.set_facecolor("0.85")
-        place.set_xlabel("x, m")
-    places[0].set_ylabel("y, m")
-    places[1].set_ylabel("z, m")
+        panel.set_title(title, fontsize=10)
+    figure.colorbar(image, ax=panels[1:], label="mm along the ray", shrink=0.85)
+    for panel in panels:
+        panel.set_facecolor("0.85")
+        panel.set_xlabel("x, m")
+    panels[0].set_ylabel("y, m")
+    panels[1].set_ylabel("z, m")
     return figure

@@ -1,4 +1,4 @@
-// Defines the functions that GCC 12's runtime takes from a glibc newer than 2.28, for libraries that are linked for 2.28.
+// Defines, for libraries that run on glibc 2.28, the functions that GCC 12's runtime takes from a newer glibc.
 
 #include <dlfcn.h>
 #include <errno.h>

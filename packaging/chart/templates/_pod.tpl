@@ -1,4 +1,4 @@
-{{- /* What the pods of all steps share. */ -}}
+{{- /* Parts of the pods of several steps. */ -}}
 {{- define "robocache.security" -}}
 automountServiceAccountToken: false
 securityContext:
