@@ -61,14 +61,9 @@ def contest(
         main, copy_of = "wall_us", partial(copy_timers, device=device, sets=1)
     copies = copy_of(case["bytes"])
     for measure, timer_of in measures.items():
-        timers = {}
-        for name in [OURS] if measure == "host_us" else calls:
-            if measure in ("gpu_us", "host_us") and name in waiting:
-                continue
-            try:
-                timers[name] = timer_of(calls[name])
-            except Exception as error:
-                fail(case, f"{name}, {measure}", error)
+        names = [OURS] if measure == "host_us" else calls
+        names = [name for name in names if name not in waiting or measure not in ("gpu_us", "host_us")]
+        timers = make_timers(case, measure, timer_of, {name: calls[name] for name in names})
         if measure == main:
             timers |= copies
         taken = median_us(timers, rounds, seconds=SECONDS, apart=device == "cpu" and not quick)
@@ -84,6 +79,19 @@ def contest(
         del calls, copies, reference
         torch.cuda.empty_cache()
     compare_with_copies(case, case["contenders"][OURS][main], case["copies_us"])
+
+
+def make_timers(
+    case: dict, measure: str, timer_of: Callable, calls: dict[str, Sequence[Callable]]
+) -> dict[str, Callable[[], float]]:
+    """Returns a timer for each contender. If one cannot be made, that is a failure of the case."""
+    timers = {}
+    for name in calls:
+        try:
+            timers[name] = timer_of(calls[name])
+        except Exception as error:
+            fail(case, f"{name}, {measure}", error)
+    return timers
 
 
 def compare_with_copies(case: dict, ours_us: float, copies_us: dict[str, float]) -> None:

@@ -18,19 +18,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 
 import numpy as np
 import torch
 from contest import OURS, compare_with_copies, contest, largest_error_over_bound
 from measure import batch_us, copy_timers, endless, link_timers, median_us, queued_timer, rotations, shortest
-from peers import loader_images
+from peers import loader_images, loader_numpy
 from peers.libjpeg_turbo import Decoder
 from peers.read_frames import Reader
 from PIL import Image
 from record import Report, arguments, temporary_folder
-from residency import STEP_MS, Step, steps_us
+from residency import time_steps
 from robocache.ops.decode_jpeg import ResidentJpegs
 
 import robocache
@@ -423,7 +422,11 @@ def run_batches(
         OURS: statistics.median(batch_us(batches, ahead, 1 << 30, seconds, device) for _ in range(1 if quick else 3))
     }
     if (batch_size, cameras) not in known:
-        theirs = iter(loader_images.dataloader(recording.rows(cameras), batch_size, workers, device == "cuda"))
+        theirs = iter(
+            loader_numpy.dataloader(
+                recording.rows(cameras), batch_size, workers, device == "cuda", loader_images.collate
+            )
+        )
         known[batch_size, cameras] = batch_us(theirs, 4 * workers, 1 << 30, 2 * seconds, device)
         del theirs
     taken[peer] = known[batch_size, cameras]
@@ -445,17 +448,7 @@ def run_step(recording: Recording, tier: str, quick: bool, case: dict) -> None:
     """Times a training step with two cameras, with the same batch again and again, and with the loader's batches."""
     loader = recording.loader("cuda", tier, 4 if quick else FED_BATCH, 2)
     case["explained"] = str(loader.explain())
-    batches = ({"vision": batch["camera_0"]} for batch in endless(loader))
-    step = Step(1.0 if quick else STEP_MS)
-    again = repeat(next(batches))
-    taken: dict[str, list[float]] = {"alone": [], "fed": []}
-    for _ in range(2 if quick else 7):
-        taken["alone"].append(steps_us(step, again, 5 if quick else 40))
-        taken["fed"].append(steps_us(step, batches, 5 if quick else 40))
-    alone, fed = (statistics.median(taken[name]) for name in ("alone", "fed"))
-    case["taken_us"] = taken
-    case["figures"] = {"step_us": alone, "fed_step_us": fed, "grown_by": fed / alone - 1}
-    print(f"  {case['figures']}", flush=True)
+    time_steps(({"vision": batch["camera_0"]} for batch in endless(loader)), quick, case, 40)
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from contest import compare_with_copies, fail
+from contest import compare_with_copies, fail, make_timers
 from inputs import JITTER, write_cache
 from measure import batch_us, copy_timers, cpu_timer, endless, graph_timer, host_timer, median_us, wall_timer
 from peers import loader_numpy, loader_torch
@@ -162,12 +162,8 @@ def run_case(
     else:
         measures = {"wall_us": cpu_timer}
     for measure, timer_of in measures.items():
-        timers = {}
-        for name in ["robocache", MIXED] if measure == "host_us" else calls:
-            try:
-                timers[name] = timer_of(calls[name])
-            except Exception as error:
-                fail(case, f"{name}, {measure}", error)
+        names = ["robocache", MIXED] if measure == "host_us" else calls
+        timers = make_timers(case, measure, timer_of, {name: calls[name] for name in names})
         taken = median_us(timers, rounds, apart=device == "cpu" and not quick)
         for name in timers:
             case["contenders"][name][measure] = taken[name]

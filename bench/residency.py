@@ -345,26 +345,36 @@ def steps_us(step: Step, batches: Iterator, count: int) -> float:
     return (time.perf_counter() - start) * 1e6 / count
 
 
+def time_steps(
+    batches: Iterator, quick: bool, case: dict, count: int, prepare: Callable[[], None] = lambda: None
+) -> None:
+    """Fills in the time of a step with one batch again and again, and with the loader's batches, each time after `prepare`."""
+    step, again = Step(1.0 if quick else STEP_MS), itertools.repeat(next(batches))
+    case["taken_us"] = taken = {"alone": [], "fed": []}
+    for _ in range(2 if quick else 7):
+        taken["alone"].append(steps_us(step, again, 5 if quick else count))
+        prepare()
+        taken["fed"].append(steps_us(step, batches, 5 if quick else count))
+    alone, fed = (statistics.median(taken[name]) for name in ("alone", "fed"))
+    case["figures"] = {"step_us": alone, "fed_step_us": fed, "grown_by": fed / alone - 1}
+    print(f"  {case['figures']}", flush=True)
+
+
 def run_steps(files: Files, tier: str, batch_size: int, quick: bool, case: dict) -> None:
     if tier.startswith("mapped"):
         loader = files.over_budget("cuda", batch_size)
     else:
         loader = files.loader("cuda", batch_size=batch_size, memory=robocache.Memory(residency=tier))
-    batches, rounds, count = endless(loader), 2 if quick else 7, 5 if quick else 60
-    step = Step(1.0 if quick else STEP_MS)
-    again = itertools.repeat(next(batches))
-    before = files.drop if tier == "mapped, cold" else files.warm if tier == "mapped, warm" else (lambda: None)
-    taken: dict[str, list[float]] = {"alone": [], "fed": []}
     case["cached_before"] = []
-    for _ in range(rounds):
-        taken["alone"].append(steps_us(step, again, count))
-        before()
+
+    def prepare() -> None:
+        if tier == "mapped, cold":
+            files.drop()
+        elif tier == "mapped, warm":
+            files.warm()
         case["cached_before"].append(files.cached())
-        taken["fed"].append(steps_us(step, batches, count))
-    alone, fed = (statistics.median(taken[name]) for name in ("alone", "fed"))
-    case["taken_us"] = taken
-    case["figures"] = {"step_us": alone, "fed_step_us": fed, "grown_by": fed / alone - 1}
-    print(f"  {case['figures']}", flush=True)
+
+    time_steps(endless(loader), quick, case, 60, prepare)
 
 
 def main() -> int:

@@ -69,11 +69,12 @@ class Case:
 
 MILLIONS = 10_000_000
 LARGE = {"size": (256, 256, 256), "corner": (-6.4, -6.4, -6.4)}
+# Contains the yard of inputs.py.
 YARD = {
     "cloud": "lidar",
     "corner": (-32.6, -32.6, -0.5),
     "voxel_m": (0.51, 0.51, 0.1),
-}  # contains the yard of inputs.py
+}
 QUANTUM = 2.0**-20
 MEAN = {"job": "dense", "mode": "mean", "features": 8}
 HARD = Case(

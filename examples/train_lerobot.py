@@ -106,7 +106,7 @@ def validate(root, checkpoint, policy, episodes, device):
 
 def run(options, root, trained, held, policy, loader, seed):
     """Runs one training and its validation in a separate process."""
-    given = {
+    arguments = {
         "root": str(root),
         "out": str(options.folder / f"{policy}-{LOADERS.index(loader)}-{seed}"),
         "policy": policy,
@@ -120,7 +120,7 @@ def run(options, root, trained, held, policy, loader, seed):
     }
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "XDG_CACHE_HOME": str(options.folder)}
     done = subprocess.run(
-        [sys.executable, __file__, "--one", json.dumps(given)], capture_output=True, text=True, env=environment
+        [sys.executable, __file__, "--one", json.dumps(arguments)], capture_output=True, text=True, env=environment
     )
     if done.returncode:
         raise SystemExit(f"{policy}, {loader}, seed {seed}: {done.stderr[-3000:]}")
@@ -129,22 +129,27 @@ def run(options, root, trained, held, policy, loader, seed):
     return {"policy": policy, "loader": loader, "seed": seed, "validation_loss": loss}
 
 
-def one(given):
-    root, out, policy, device = Path(given["root"]), Path(given["out"]), given["policy"], given["device"]
+def one(arguments):
+    root, out, policy, device = (
+        Path(arguments["root"]),
+        Path(arguments["out"]),
+        arguments["policy"],
+        arguments["device"],
+    )
     checkpoint = out / "checkpoints/last/pretrained_model"
     if not checkpoint.exists():
         train(
             root,
             out,
             policy,
-            given["loader"],
-            given["seed"],
-            given["trained"],
-            given["steps"],
-            given["batch_size"],
+            arguments["loader"],
+            arguments["seed"],
+            arguments["trained"],
+            arguments["steps"],
+            arguments["batch_size"],
             device,
         )
-    print("validation loss", validate(root, checkpoint, policy, given["held"], device))
+    print("validation loss", validate(root, checkpoint, policy, arguments["held"], device))
 
 
 def main():
@@ -166,9 +171,9 @@ def main():
     root, trained, held = prepare(options.source, options.folder)
     os.environ["XDG_CACHE_HOME"] = str(options.folder)  # all processes share one cache
     open_cache(root)
-    asked = list(itertools.product(options.policies, LOADERS, options.seeds))
+    combinations = list(itertools.product(options.policies, LOADERS, options.seeds))
     with ThreadPoolExecutor(options.jobs) as pool:
-        runs = list(pool.map(lambda each: run(options, root, trained, held, *each), asked))
+        runs = list(pool.map(lambda each: run(options, root, trained, held, *each), combinations))
     content = {
         "machine": results.machine(),
         "commit": options.commit or results.checkout_commit(),

@@ -14,8 +14,6 @@ try:
 except ImportError:
     decode_jpeg = None
 
-from .loader_numpy import RandomBatches
-
 
 def decoder() -> str:
     return "Pillow" if decode_jpeg is None else "torchvision"
@@ -64,15 +62,3 @@ class Rows(torch.utils.data.Dataset):
 
 def collate(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     return {key: torch.stack([sample[key] for sample in samples]).to(torch.bfloat16) for key in samples[0]}
-
-
-def dataloader(rows: Rows, batch_size: int, workers: int, pin_memory: bool) -> torch.utils.data.DataLoader:
-    return torch.utils.data.DataLoader(
-        rows,
-        batch_sampler=RandomBatches(len(rows), batch_size),
-        collate_fn=collate,
-        num_workers=workers,
-        pin_memory=pin_memory,
-        prefetch_factor=2 if workers else None,
-        multiprocessing_context="fork" if workers else None,
-    )

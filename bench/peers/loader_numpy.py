@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -61,10 +61,12 @@ class RandomBatches(torch.utils.data.Sampler):
             yield rng.integers(0, self.samples, self.batch_size).tolist()
 
 
-def dataloader(windows: Windows, batch_size: int, workers: int, pin_memory: bool) -> torch.utils.data.DataLoader:
+def dataloader(
+    dataset: torch.utils.data.Dataset, batch_size: int, workers: int, pin_memory: bool, collate: Callable = collate
+) -> torch.utils.data.DataLoader:
     return torch.utils.data.DataLoader(
-        windows,
-        batch_sampler=RandomBatches(len(windows), batch_size),
+        dataset,
+        batch_sampler=RandomBatches(len(dataset), batch_size),
         collate_fn=collate,
         num_workers=workers,
         pin_memory=pin_memory,

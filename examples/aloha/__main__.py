@@ -38,66 +38,66 @@ WAYS = {
 # Each subcommand imports its own modules, since processes that it starts import this file again, and need no torch.
 
 
-def record(given):
+def record(options):
     from . import record as recording
 
     return recording.record(
-        given.folder / "demonstrations", given.episodes, camera=not given.no_camera, workers=given.workers
+        options.folder / "demonstrations", options.episodes, camera=not options.no_camera, workers=options.workers
     )
 
 
-def run_of(given, way, seed):
-    return given.folder / (f"{given.policy}-{seed}" if way == "absolute" else f"{given.policy}-{way}-{seed}")
+def run_of(options, way, seed):
+    return options.folder / (f"{options.policy}-{seed}" if way == "absolute" else f"{options.policy}-{way}-{seed}")
 
 
-def recorded(given):
-    path = given.folder / "demonstrations"
+def recorded(options):
+    path = options.folder / "demonstrations"
     if not path.exists():
         raise SystemExit(f"{path}: does not exist; run record first")
     return path
 
 
-def train(given):
+def train(options):
     from . import train as training
 
     loader = training.make_loader(
-        recorded(given),
-        camera=given.policy == "act",
-        batch_size=given.batch_size,
-        device=given.device,
-        seed=given.seed,
-        image_size=given.image_size,
-        shift=given.shift,
-        way=given.actions,
+        recorded(options),
+        camera=options.policy == "act",
+        batch_size=options.batch_size,
+        device=options.device,
+        seed=options.seed,
+        image_size=options.image_size,
+        shift=options.shift,
+        way=options.actions,
     )
     return training.train(
         loader,
-        run_of(given, given.actions, given.seed),
-        kind=given.policy,
-        steps=given.steps,
-        lr=given.lr,
-        seed=given.seed,
-        every=given.every,
-        image_size=given.image_size,
-        trained_with=f"--steps {given.steps} --batch-size {given.batch_size} --lr {given.lr:g} --image-size {given.image_size} "
-        f"--shift {given.shift}",
+        run_of(options, options.actions, options.seed),
+        kind=options.policy,
+        steps=options.steps,
+        lr=options.lr,
+        seed=options.seed,
+        every=options.every,
+        image_size=options.image_size,
+        trained_with=f"--steps {options.steps} --batch-size {options.batch_size} --lr {options.lr:g} --image-size {options.image_size} "
+        f"--shift {options.shift}",
     )
 
 
-def evaluate(given):
+def evaluate(options):
     """Rolls out the checkpoints that have no rollouts yet."""
     from . import evaluate as rolling
 
-    several = len(given.actions) > 1
+    several = len(options.actions) > 1
     arms = []
-    for way, seed in itertools.product(given.actions, given.seeds):
+    for way, seed in itertools.product(options.actions, options.seeds):
         arm = rolling.evaluate_run(
-            run_of(given, way, seed),
-            rollouts=given.rollouts,
-            execute=given.execute,
-            workers=given.workers,
-            device=given.device,
-            film=None if arms else given.film,
+            run_of(options, way, seed),
+            rollouts=options.rollouts,
+            execute=options.execute,
+            workers=options.workers,
+            device=options.device,
+            film=None if arms else options.film,
         )
         arms.append(arm | ({"name": way} if several else {}))
         low, high = arm["interval"]
@@ -106,47 +106,47 @@ def evaluate(given):
             f"a touch: {arm['touched']}",
             file=sys.stderr,
         )
-    if given.result:
-        expert = json.loads((given.folder / "demonstrations.json").read_text())
-        ways = f"--actions {' '.join(given.actions)} " if several else ""
-        title = "How commands become numbers" if several else TITLES[given.policy]
+    if options.result:
+        expert = json.loads((options.folder / "demonstrations.json").read_text())
+        ways = f"--actions {' '.join(options.actions)} " if several else ""
+        title = "How commands become numbers" if several else TITLES[options.policy]
         results.write(
-            given.result,
-            command=f"python -m examples.aloha record --episodes {expert['episodes']}; for each run train --policy {given.policy} "
-            f"{arms[0]['trained_with']}; evaluate --policy {given.policy} {ways}--seeds {' '.join(map(str, given.seeds))} "
-            f"--rollouts {given.rollouts} --execute {given.execute}",
-            seeds=given.seeds,
+            options.result,
+            command=f"python -m examples.aloha record --episodes {expert['episodes']}; for each run train --policy {options.policy} "
+            f"{arms[0]['trained_with']}; evaluate --policy {options.policy} {ways}--seeds {' '.join(map(str, options.seeds))} "
+            f"--rollouts {options.rollouts} --execute {options.execute}",
+            seeds=options.seeds,
             expert=expert,
             arms=arms,
-            predictions=PREDICTED["actions" if several else given.policy],
-            packages=["mujoco", "lerobot"] if given.policy == "act" else ["mujoco"],
-            commit=given.commit,
-            title=title + ("" if given.execute == EXECUTE else f", {given.execute} of 50 commands carried out"),
-            **({"explained": {way: WAYS[way] for way in given.actions}} if several else {}),
+            predictions=PREDICTED["actions" if several else options.policy],
+            packages=["mujoco", "lerobot"] if options.policy == "act" else ["mujoco"],
+            commit=options.commit,
+            title=title + ("" if options.execute == EXECUTE else f", {options.execute} of 50 commands carried out"),
+            **({"explained": {way: WAYS[way] for way in options.actions}} if several else {}),
         )
     return {"arms": arms}
 
 
-def compare(given):
+def compare(options):
     from . import compare as comparing
 
-    recorded(given)
+    recorded(options)
     return comparing.compare(
-        given.folder,
-        seeds=given.seeds,
-        steps=given.steps,
-        every=given.every,
-        batch_size=given.batch_size,
-        sweep=given.sweep,
-        frame_sizes=given.frame_sizes,
-        cores=given.cores,
-        rollouts=given.rollouts,
+        options.folder,
+        seeds=options.seeds,
+        steps=options.steps,
+        every=options.every,
+        batch_size=options.batch_size,
+        sweep=options.sweep,
+        frame_sizes=options.frame_sizes,
+        cores=options.cores,
+        rollouts=options.rollouts,
         execute=EXECUTE,
-        device=given.device,
-        workers=given.workers,
-        seconds=given.seconds,
-        result=given.result,
-        commit=given.commit,
+        device=options.device,
+        workers=options.workers,
+        seconds=options.seconds,
+        result=options.result,
+        commit=options.commit,
     )
 
 
@@ -224,8 +224,8 @@ def main(arguments=None):
     command.add_argument("--commit", help="for the result file, where the checkout has no git")
     command.set_defaults(run=compare)
 
-    given = parser.parse_args(arguments)
-    found = given.run(given)
+    options = parser.parse_args(arguments)
+    found = options.run(options)
     print(json.dumps(found))
     return found
 

@@ -146,7 +146,8 @@ class AsRecorded:
         self.batches, self.native, self.device = batches, native, native.device
         self.dataset, self.save_spec = native.dataset, native.save_spec
         self.mean, self.std = (
-            torch.tensor(of, device=self.device).view(3, 1, 1) for of in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+            torch.tensor(numbers, device=self.device).view(3, 1, 1)
+            for numbers in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
         )
 
     def __iter__(self):
@@ -161,13 +162,13 @@ class AsRecorded:
         return None
 
 
-def check_equal(of, batch_size, batches=4):
+def check_equal(data, batch_size, batches=4):
     """Checks that LeRobot's samples equal those of Loader.from_lerobot, bit for bit, frames as bytes. Returns the number of
     samples."""
-    order = of.order(batches, batch_size)
+    order = data.order(batches, batch_size)
     for decoder in decoders():
-        ours = iter(of.on_theirs(batch_size, None))
-        for theirs in of.theirs(order, 1, decoder, False):
+        ours = iter(data.on_theirs(batch_size, None))
+        for theirs in data.theirs(order, 1, decoder, False):
             batch = next(ours)
             for key in (*KEYS, "index", "timestamp", "episode_index", "task_index"):
                 if not torch.equal(theirs[key], batch[key].cpu()):
@@ -201,86 +202,86 @@ def step_ms(native, seconds):
     policy = build("act", keys, 128).to(native.device)
     calibrate(policy, batch)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    step_of = Step(policy.train(), native.device)
+    take_step = Step(policy.train(), native.device)
 
     def steps():
         while True:
-            step_of(batch, 0.0)
+            take_step(batch, 0.0)
             yield batch
 
     return batch_ms(steps(), seconds, ahead=12)
 
 
-def theirs_ms(of, order, native, workers, decoder, batch_size, seconds):
+def theirs_ms(data, order, native, workers, decoder, batch_size, seconds):
     pinned = str(native.device).startswith("cuda")
     # So many that each worker has opened most of the videos before the clock starts.
-    ahead = workers * max(6, math.ceil(1.5 * len(of.succeeded()) / batch_size))
+    ahead = workers * max(6, math.ceil(1.5 * len(data.succeeded()) / batch_size))
     endlessly = itertools.islice(itertools.cycle(order), 1_000_000)
-    return batch_ms(AsRecorded(of.theirs(endlessly, workers, decoder, pinned), native), seconds, ahead)
+    return batch_ms(AsRecorded(data.theirs(endlessly, workers, decoder, pinned), native), seconds, ahead)
 
 
-def measure_settings(of, device, batch_size, workers, seconds):
+def measure_settings(data, device, batch_size, workers, seconds):
     """Returns the time of LeRobot's batches by decoder and number of workers."""
-    native, order = of.ours(batch_size, device), of.order(64, batch_size)
+    native, order = data.ours(batch_size, device), data.order(64, batch_size)
     tried = [
         {
             "decoder": decoder,
             "workers": count,
-            "ms": theirs_ms(of, order, native, count, decoder, batch_size, seconds),
+            "ms": theirs_ms(data, order, native, count, decoder, batch_size, seconds),
         }
         for decoder, count in itertools.product(decoders(), workers)
     ]
     return {
         "best": min(tried, key=lambda one: one["ms"]),
         "tried": tried,
-        "equal_samples": check_equal(of, batch_size),
+        "equal_samples": check_equal(data, batch_size),
     }
 
 
-def measure_all(of, device, batch_size, workers, decoder, seconds):
+def measure_all(data, device, batch_size, workers, decoder, seconds):
     """Returns the time of batches alone, and of a step of the policy."""
-    native = of.ours(batch_size, device)
-    on_theirs = AsRecorded(endless(of.on_theirs(batch_size, device)), native)
+    native = data.ours(batch_size, device)
+    on_theirs = AsRecorded(endless(data.on_theirs(batch_size, device)), native)
     times = {
-        THEIRS: theirs_ms(of, of.order(64, batch_size), native, workers, decoder, batch_size, seconds),
+        THEIRS: theirs_ms(data, data.order(64, batch_size), native, workers, decoder, batch_size, seconds),
         ON_THEIRS: batch_ms(on_theirs, seconds),
         OURS: batch_ms(endless(native), seconds),
     }
     return {"batch_ms": times, "step_ms": step_ms(native, seconds)}
 
 
-def measure_frames(of, device, batch_size, workers, decoder, seconds):
+def measure_frames(data, device, batch_size, workers, decoder, seconds):
     """As measure_all, for a dataset whose frames are decoded for each batch, as if the pixels did not fit into memory."""
-    native = of.ours(batch_size, device, image_size=0, memory=robocache.Memory(residency={CAMERA: "device"}))
-    rows = json.loads((of.set / "meta/info.json").read_text())["total_frames"]
+    native = data.ours(batch_size, device, image_size=0, memory=robocache.Memory(residency={CAMERA: "device"}))
+    rows = json.loads((data.set / "meta/info.json").read_text())["total_frames"]
     generator = torch.Generator().manual_seed(0)
     order = [torch.randint(rows, (batch_size,), generator=generator).tolist() for _ in range(64)]
     times = {
-        THEIRS: theirs_ms(of, order, native, workers, decoder, batch_size, seconds),
+        THEIRS: theirs_ms(data, order, native, workers, decoder, batch_size, seconds),
         FROM_JPEGS: batch_ms(endless(native), seconds),
     }
     return {"batch_ms": times, "step_ms": step_ms(native, seconds)}
 
 
-def measure(of, folder, device, batch_size, workers, sweep, frame_sizes, cores, seconds):
+def measure(data, folder, device, batch_size, workers, sweep, frame_sizes, cores, seconds):
     """Measures the parts that `folder`/loading.json lacks, and returns all of it."""
-    kept = folder / "loading.json"
-    loading = json.loads(kept.read_text()) if kept.exists() else {}
+    file = folder / "loading.json"
+    loading = json.loads(file.read_text()) if file.exists() else {}
 
     def keep(part):
         print(part, file=sys.stderr, flush=True)
-        kept.write_text(json.dumps(loading))
+        file.write_text(json.dumps(loading))
 
     def lacking(part, field, values):
         entries = loading.setdefault(part, [])
         return [value for value in values if all(one[field] != value for one in entries)]
 
     if "best" not in loading:
-        loading |= apart(measure_settings, of, device, batch_size, workers, seconds)
+        loading |= apart(measure_settings, data, device, batch_size, workers, seconds)
         keep(loading["best"])
     best = loading["best"]["workers"], loading["best"]["decoder"]
     for size in lacking("sizes", "batch_size", sweep):
-        loading["sizes"].append({"batch_size": size} | apart(measure_all, of, device, size, *best, seconds))
+        loading["sizes"].append({"batch_size": size} | apart(measure_all, data, device, size, *best, seconds))
         keep(loading["sizes"][-1])
     for size in lacking("frames", "frame_size", frame_sizes):
         smaller = Demonstrations(folder / size)
@@ -292,22 +293,22 @@ def measure(of, folder, device, batch_size, workers, sweep, frame_sizes, cores, 
         keep(loading["frames"][-1])
     for count in lacking("cores", "cores", cores):
         entry = {"cores": count, "batch_size": batch_size}
-        measured = apart(measure_all, of, device, batch_size, count, best[1], seconds, cores=count)
+        measured = apart(measure_all, data, device, batch_size, count, best[1], seconds, cores=count)
         loading["cores"].append(entry | measured)
         keep(loading["cores"][-1])
     return loading
 
 
-def train_arm(of, folder, arm, seed, steps, every, batch_size, device, best):
-    native = of.ours(batch_size, device, seed)
+def train_arm(data, folder, arm, seed, steps, every, batch_size, device, best):
+    native = data.ours(batch_size, device, seed)
     first = next(native)
     if arm == OURS:
         loader = native
     elif arm == ON_THEIRS:
-        loader = AsRecorded(endless(of.on_theirs(batch_size, device, seed)), native)
+        loader = AsRecorded(endless(data.on_theirs(batch_size, device, seed)), native)
     else:
-        order, pinned = of.order(steps, batch_size, seed), str(native.device).startswith("cuda")
-        loader = AsRecorded(of.theirs(order, best["workers"], best["decoder"], pinned), native)
+        order, pinned = data.order(steps, batch_size, seed), str(native.device).startswith("cuda")
+        loader = AsRecorded(data.theirs(order, best["workers"], best["decoder"], pinned), native)
     return train(loader, folder, kind="act", steps=steps, seed=seed, every=every, calibration=first, shift=SHIFT)
 
 
@@ -342,15 +343,15 @@ def compare(
     """Trains and rolls out the policies that are missing, and writes the result file."""
     from .evaluate import evaluate_run
 
-    of = Demonstrations(folder)
-    of.prepare()
-    loading = measure(of, folder, device, batch_size, workers, sweep, frame_sizes, cores, seconds)
+    data = Demonstrations(folder)
+    data.prepare()
+    loading = measure(data, folder, device, batch_size, workers, sweep, frame_sizes, cores, seconds)
     arms = []
     for seed, (number, name) in itertools.product(seeds, enumerate(ARMS)):
         run = folder / f"compare-{number}-{seed}"
         if not (run / f"step_{steps}.pt").exists():
             shutil.rmtree(run, ignore_errors=True)
-            apart(train_arm, of, run, name, seed, steps, every, batch_size, device, loading["best"])
+            apart(train_arm, data, run, name, seed, steps, every, batch_size, device, loading["best"])
         arm = evaluate_run(run, rollouts=rollouts, execute=execute, device=device or "cpu")
         arms.append(arm | {"name": name})
     if not seeds:

@@ -20,7 +20,7 @@ DEVIATION_RAD = 0.01
 STEPS = (0, 12, 24)  # of a chunk
 
 
-def kept(path, run, way, seed=0, moments=2048):
+def kept_shares(path, run, way, seed=0, moments=2048):
     """Moves the joints of demonstrated moments at random. Returns the share by which commands move with them, for each of
     STEPS."""
     loader = make_loader(path, camera=False, batch_size=moments, device="cpu", seed=seed, way=way)
@@ -31,12 +31,12 @@ def kept(path, run, way, seed=0, moments=2048):
     moved = DEVIATION_RAD * torch.randn(state.shape, generator=torch.Generator().manual_seed(seed)) * arms
 
     def commands(state):
-        given = batch | {STATE: loader.normalize(STATE, state), f"{ACTION}_base": state}
+        moved_batch = batch | {STATE: loader.normalize(STATE, state), f"{ACTION}_base": state}
         with torch.no_grad():
-            numbers = policy.predict_action_chunk(given)
+            numbers = policy.predict_action_chunk(moved_batch)
         if way == "absolute":
             return loader.unnormalize(ACTION, numbers)
-        return loader.to_absolute(ACTION, numbers, given)
+        return loader.to_absolute(ACTION, numbers, moved_batch)
 
     difference = commands(state + moved) - commands(state)
     return [float((difference[:, step] * moved).sum() / moved.square().sum()) for step in STEPS]
@@ -46,12 +46,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default="aloha")
     parser.add_argument("--result", type=Path, required=True)
-    given = parser.parse_args()
-    demonstrations = given.folder / "demonstrations"
-    runs = {"per-step": given.folder / "mlp-per-step-0", "absolute": given.folder / "mlp-0"}
+    options = parser.parse_args()
+    demonstrations = options.folder / "demonstrations"
+    runs = {"per-step": options.folder / "mlp-per-step-0", "absolute": options.folder / "mlp-0"}
     trained = torch.load(checkpoints(runs["absolute"])[-1], weights_only=True)
-    expert = json.loads((given.folder / "demonstrations.json").read_text())
-    found = {
+    expert = json.loads((options.folder / "demonstrations.json").read_text())
+    content = {
         "machine": results.machine(),
         "commit": results.checkout_commit(),
         "versions": results.versions(["numpy", "torch", "mujoco"]),
@@ -59,10 +59,10 @@ def main():
         f"{trained['trained_with']} --actions absolute, then per-step; python -m examples.aloha.deviation",
         "deviation_rad": DEVIATION_RAD,
         "steps": STEPS,
-        "kept": {way: kept(demonstrations, run, way) for way, run in runs.items()},
+        "kept": {way: kept_shares(demonstrations, run, way) for way, run in runs.items()},
     }
-    given.result.write_text(json.dumps(found, indent=1) + "\n")
-    print(found["kept"])
+    options.result.write_text(json.dumps(content, indent=1) + "\n")
+    print(content["kept"])
 
 
 if __name__ == "__main__":

@@ -29,10 +29,10 @@ class Rollouts:
         context = multiprocessing.get_context("spawn")
         self._pipes = []
         for _ in self._groups:
-            here, there = context.Pipe()
-            context.Process(target=rollout.work, args=(there, str(spec_file), execute), daemon=True).start()
-            there.close()
-            self._pipes.append(here)
+            parent, child = context.Pipe()
+            context.Process(target=rollout.work, args=(child, str(spec_file), execute), daemon=True).start()
+            child.close()
+            self._pipes.append(parent)
 
     def __enter__(self):
         return self
@@ -51,18 +51,21 @@ class Rollouts:
         for pipe, group in zip(self._pipes, self._groups, strict=True):
             pipe.send((group, range(FIRST_START, FIRST_START + filmed)))
         progress = results.Progress(f"{self.count} rollouts, ticks", TICKS)
-        for asked in range(-(-TICKS // self.execute)):
-            seen = [pipe.recv() for pipe in self._pipes]
-            batch = {key: torch.from_numpy(np.concatenate([one[key] for one in seen])).to(device) for key in seen[0]}
+        for chunk in range(-(-TICKS // self.execute)):
+            observations = [pipe.recv() for pipe in self._pipes]
+            batch = {
+                key: torch.from_numpy(np.concatenate([part[key] for part in observations])).to(device)
+                for key in observations[0]
+            }
             with torch.no_grad():
                 chunks = policy.predict_action_chunk(batch).float().cpu().numpy()
             for pipe, share in zip(self._pipes, np.split(chunks, ends), strict=True):
                 pipe.send(share)
-            progress.show(min((asked + 1) * self.execute, TICKS))
+            progress.show(min((chunk + 1) * self.execute, TICKS))
         progress.end()
-        ended = sorted((one for pipe in self._pipes for one in pipe.recv()), key=lambda one: one[0]["seed"])
+        ended = sorted((part for pipe in self._pipes for part in pipe.recv()), key=lambda part: part[0]["seed"])
         outcomes = [result for result, _, _ in ended]
-        found = {
+        result = {
             "successes": sum(result["success"] for result in outcomes),
             "touched": sum(result["touched"] for result in outcomes),
             "rollouts": self.count,
@@ -70,7 +73,7 @@ class Rollouts:
             "age_s": float(np.mean([age for _, age, _ in ended])),
             "evaluate_s": time.perf_counter() - began,
         }
-        return found, [frames for _, _, frames in ended if frames]
+        return result, [frames for _, _, frames in ended if frames]
 
 
 def identity(file):

@@ -85,8 +85,8 @@ def work(pipe, spec_file, execute):
     """
     robocache.set_num_threads(1)
     spec = robocache.Spec.load(spec_file)
-    while (given := pipe.recv()) is not None:
-        seeds, filmed = given
+    while (request := pipe.recv()) is not None:
+        seeds, filmed = request
         rollouts = [Rollout(seed, spec, execute, seed in filmed) for seed in seeds]
         while rollouts[0].ticks < TICKS:
             seen = [rollout.observe() for rollout in rollouts]

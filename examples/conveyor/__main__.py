@@ -33,42 +33,49 @@ PREDICTIONS = (
 WITHIN_MM, NEAR_MM = range(1, 13), 1e3 * belt.NEAR_M
 
 
-def runs_of(given):
+def runs_of(options):
     """Yields (arm, delay, seed, folder) of the policies. The arm "clocks" has one policy for all delays."""
-    for arm in given.arms:
-        for delay in given.delays_ms[:1] if arm == "clocks" else given.delays_ms:
-            for seed in given.seeds:
+    for arm in options.arms:
+        for delay in options.delays_ms[:1] if arm == "clocks" else options.delays_ms:
+            for seed in options.seeds:
                 yield (
                     arm,
                     delay,
                     seed,
-                    given.folder / "runs" / (f"{arm}-{seed}" if arm == "clocks" else f"{arm}-{delay}ms-{seed}"),
+                    options.folder / "runs" / (f"{arm}-{seed}" if arm == "clocks" else f"{arm}-{delay}ms-{seed}"),
                 )
 
 
-def record(given):
-    done = given.folder / "recorded.json"
-    wanted = {"episodes": given.episodes, "delays_ms": given.delays_ms, "seed": given.seed}
-    if done.exists() and wanted.items() <= json.loads(done.read_text()).items():
-        print(f"{given.folder}: recorded already")
+def record(options):
+    done = options.folder / "recorded.json"
+    expected = {"episodes": options.episodes, "delays_ms": options.delays_ms, "seed": options.seed}
+    if done.exists() and expected.items() <= json.loads(done.read_text()).items():
+        print(f"{options.folder}: recorded already")
         return
-    given.folder.mkdir(parents=True, exist_ok=True)
+    options.folder.mkdir(parents=True, exist_ok=True)
     done.unlink(missing_ok=True)
-    reached = demonstrations.record(given.folder / "demonstrations", given.episodes, given.delays_ms, given.seed)
-    done.write_text(json.dumps(wanted | {"successes": reached}))
+    reached = demonstrations.record(
+        options.folder / "demonstrations", options.episodes, options.delays_ms, options.seed
+    )
+    done.write_text(json.dumps(expected | {"successes": reached}))
 
 
-def train(given):
-    for arm, delay, seed, folder in runs_of(given):
+def train(options):
+    for arm, delay, seed, folder in runs_of(options):
         loader = learn.make_loader(
-            given.folder / "demonstrations", arm, delay, batch_size=given.batch_size, seed=seed, device=given.device
+            options.folder / "demonstrations",
+            arm,
+            delay,
+            batch_size=options.batch_size,
+            seed=seed,
+            device=options.device,
         )
-        learn.train(loader, arm, folder, steps=given.steps, seed=seed, device=given.device)
+        learn.train(loader, arm, folder, steps=options.steps, seed=seed, device=options.device)
 
 
-def load(given, folder, step):
+def load(options, folder, step):
     policy = learn.Policy()
-    policy.load_state_dict(torch.load(folder / f"step_{step}.pt", weights_only=True, map_location=given.device))
+    policy.load_state_dict(torch.load(folder / f"step_{step}.pt", weights_only=True, map_location=options.device))
     return policy
 
 
@@ -76,38 +83,38 @@ def trained_in(folder):
     return torch.load(folder / "checkpoint.pt", weights_only=True, map_location="cpu")
 
 
-def film(given):
+def film(options):
     """Draws how the arms "rows" and "clocks" reach the first 8 parts, at the longest delay."""
-    delay, films, near = given.delays_ms[-1], [], []
+    delay, films, reached = options.delays_ms[-1], [], []
     for arm in ("rows", "clocks"):
         folder = (
-            given.folder
+            options.folder
             / "runs"
-            / (f"clocks-{given.seeds[0]}" if arm == "clocks" else f"{arm}-{delay}ms-{given.seeds[0]}")
+            / (f"clocks-{options.seeds[0]}" if arm == "clocks" else f"{arm}-{delay}ms-{options.seeds[0]}")
         )
         steps = trained_in(folder)["done"]
-        misses, _, made = drive.roll_out(
-            load(given, folder, steps), folder / "spec.json", arm, delay, rollouts=8, seed=given.rollouts_seed, device=given.device,
+        misses, _, frames = drive.roll_out(
+            load(options, folder, steps), folder / "spec.json", arm, delay, rollouts=8, seed=options.rollouts_seed, device=options.device,
             note=f"film of {folder.name}", filmed=8,
         )  # fmt: skip
-        films += made
-        near += [miss < NEAR_MM for miss in misses]
+        films += frames
+        reached += [miss < NEAR_MM for miss in misses]
     words = f"The same 8 parts, {delay} ms: rows above, clocks below, after {steps} steps of training; red where the tip missed"
-    results.film(given.film, films, near, fps=7.5, words=words)
+    results.film(options.film, films, reached, fps=7.5, words=words)
 
 
-def evaluate(given):
-    for arm, trained_delay, _, folder in runs_of(given):
-        for delay in given.delays_ms if arm == "clocks" else [trained_delay]:
+def evaluate(options):
+    for arm, trained_delay, _, folder in runs_of(options):
+        for delay in options.delays_ms if arm == "clocks" else [trained_delay]:
             file = folder / f"evaluated_{delay}ms.json"
             trained, curve = trained_in(folder), []
-            key = {"step": trained["done"], "rollouts": given.rollouts, "seed": given.rollouts_seed}
+            key = {"step": trained["done"], "rollouts": options.rollouts, "seed": options.rollouts_seed}
             if file.exists() and key.items() <= json.loads(file.read_text()).items():
                 continue
             for point in trained["curve"]:
                 misses, ages, _ = drive.roll_out(
-                    load(given, folder, point["step"]), folder / "spec.json", arm, delay, rollouts=given.rollouts,
-                    seed=given.rollouts_seed, device=given.device, note=f"rollouts of {folder.name} at {delay} ms",
+                    load(options, folder, point["step"]), folder / "spec.json", arm, delay, rollouts=options.rollouts,
+                    seed=options.rollouts_seed, device=options.device, note=f"rollouts of {folder.name} at {delay} ms",
                 )  # fmt: skip
                 curve.append(point | {"successes": sum(miss < NEAR_MM for miss in misses), "rollouts": len(misses)})
             counted = Counter(int(age // 5) * 5 for age in ages)
@@ -116,37 +123,39 @@ def evaluate(given):
                 "miss_mm": misses,
                 "ages_ms": {age: counted[age] for age in sorted(counted)},
             }))  # fmt: skip
-    if given.film:
-        film(given)
+    if options.film:
+        film(options)
 
 
-def compare(given):
-    recorded = json.loads((given.folder / "recorded.json").read_text())
-    for delay in given.delays_ms:
+def compare(options):
+    recorded = json.loads((options.folder / "recorded.json").read_text())
+    for delay in options.delays_ms:
         arms, ages = [], Counter()
-        for arm in given.arms:
-            for seed in given.seeds:
+        for arm in options.arms:
+            for seed in options.seeds:
                 name = f"{arm}-{seed}" if arm == "clocks" else f"{arm}-{delay}ms-{seed}"
-                run = json.loads((given.folder / "runs" / name / f"evaluated_{delay}ms.json").read_text())
+                run = json.loads((options.folder / "runs" / name / f"evaluated_{delay}ms.json").read_text())
                 misses = np.array(run["miss_mm"])
                 outcomes = misses < NEAR_MM
-                one = results.arm(arm, seed, outcomes, curve=run["curve"], wait_share=run["wait_share"])
-                one["miss_mm"] = {f"{q} %": float(np.percentile(misses, q)) for q in (10, 50, 90, 99)}
-                one["within_mm"] = {mm: int((misses < mm).sum()) for mm in WITHIN_MM}
-                arms.append(one)
+                arm_result = results.arm(arm, seed, outcomes, curve=run["curve"], wait_share=run["wait_share"])
+                arm_result["miss_mm"] = {f"{q} %": float(np.percentile(misses, q)) for q in (10, 50, 90, 99)}
+                arm_result["within_mm"] = {mm: int((misses < mm).sum()) for mm in WITHIN_MM}
+                arms.append(arm_result)
                 ages.update({int(age): count for age, count in run["ages_ms"].items()})
-            of_arm = [one for one in arms if one["name"] == arm]
-            successes, rollouts = (sum(one[field] for one in of_arm) for field in ("successes", "rollouts"))
+            of_arm = [arm_result for arm_result in arms if arm_result["name"] == arm]
+            successes, rollouts = (
+                sum(arm_result[field] for arm_result in of_arm) for field in ("successes", "rollouts")
+            )
             low, high = results.wilson(successes, rollouts)
-            each = ", ".join(f"{100 * one['successes'] / one['rollouts']:.1f}" for one in of_arm)
+            each = ", ".join(f"{100 * arm_result['successes'] / arm_result['rollouts']:.1f}" for arm_result in of_arm)
             print(
                 f"{delay} ms {arm:7} {100 * successes / rollouts:5.1f} % of {rollouts} [{100 * low:.1f}, {100 * high:.1f}]; seeds {each}; "
-                f"half of the misses below {np.mean([one['miss_mm']['50 %'] for one in of_arm]):.1f} mm"
+                f"half of the misses below {np.mean([arm_result['miss_mm']['50 %'] for arm_result in of_arm]):.1f} mm"
             )
         results.write(
-            given.out / f"training-conveyor-{delay}ms.json",
+            options.out / f"training-conveyor-{delay}ms.json",
             command=f"python -m examples.conveyor: record, train --steps {run['step']}, evaluate --rollouts {run['rollouts']}, compare",
-            seeds=given.seeds,
+            seeds=options.seeds,
             expert={"successes": recorded["successes"], "episodes": recorded["episodes"]},
             arms=arms,
             predictions=PREDICTIONS,
@@ -203,9 +212,9 @@ def main(arguments=None):
             command.add_argument(
                 "--film", type=Path, help="draw 8 rollouts each of rows and clocks: FILM.png and FILM.gif"
             )
-    given = parser.parse_args(arguments)
-    torch.set_num_threads(getattr(given, "threads", 1))
-    given.function(given)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(getattr(options, "threads", 1))
+    options.function(options)
 
 
 if __name__ == "__main__":

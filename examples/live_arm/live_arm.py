@@ -282,27 +282,27 @@ def main():
     parser.add_argument("--delay-ms", type=float, default=80.0, help="how late frames come (default 80)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--short", action="store_true", help="train and drive for a few seconds only")
-    given = parser.parse_args()
-    if given.out.exists():
-        parser.error(f"--out: {given.out} exists already")
-    episodes, steps = (20, 1500) if given.short else (60, 8000)
-    seconds = min(given.seconds, 3.0) if given.short else given.seconds
+    options = parser.parse_args()
+    if options.out.exists():
+        parser.error(f"--out: {options.out} exists already")
+    episodes, steps = (20, 1500) if options.short else (60, 8000)
+    seconds = min(options.seconds, 3.0) if options.short else options.seconds
     torch.set_num_threads(1)
-    given.out.mkdir(parents=True)
-    record_demonstrations(given.out / "demonstrations", episodes, 4.0, given.seed)
-    policy, spec, trained = train(given.out / "demonstrations", steps, given.seed)
-    spec.save(given.out / "spec.json")
+    options.out.mkdir(parents=True)
+    record_demonstrations(options.out / "demonstrations", episodes, 4.0, options.seed)
+    policy, spec, trained = train(options.out / "demonstrations", steps, options.seed)
+    spec.save(options.out / "spec.json")
     runs = {}
     for name, aligned in (("through the aligner", True), ("latest of everything", False)):
-        recorded = given.out / name.replace(" ", "_")
+        recorded = options.out / name.replace(" ", "_")
         apart, ages = drive(
             policy,
             spec,
             recorded,
             aligned=aligned,
             seconds=seconds,
-            delay_s=given.delay_ms / 1e3,
-            seed=given.seed + 1000,
+            delay_s=options.delay_ms / 1e3,
+            seed=options.seed + 1000,
         )
         settled = apart[len(apart) // 4 :]  # without the start
         runs[name] = {"apart": apart, "ages": ages, "success": float((settled < NEAR_M).mean())}
@@ -311,10 +311,10 @@ def main():
             f"apart (median); frames {np.median(ages):.0f} ms old (in training {np.median(trained):.0f} ms)"
         )
         print(live.skew(recorded, spec))
-    draw(given.out / "ages.png", trained, runs)
+    draw(options.out / "ages.png", trained, runs)
     numbers = {name: {"success": run["success"], "age_ms": float(np.median(run["ages"]))} for name, run in runs.items()}
-    (given.out / "numbers.json").write_text(json.dumps(numbers, indent=2))
-    print(f"picture: {given.out / 'ages.png'}")
+    (options.out / "numbers.json").write_text(json.dumps(numbers, indent=2))
+    print(f"picture: {options.out / 'ages.png'}")
 
 
 if __name__ == "__main__":

@@ -32,28 +32,28 @@ UNSEEN = 1  # the seed of the starts for evaluation; demonstrations have seed 0
 STREAMS = {"hand": robot.HAND, "tracker": robot.TRACKED, "action": robot.COMMAND}
 
 
-def record(given: argparse.Namespace) -> dict:
+def record(options: argparse.Namespace) -> dict:
     """Writes the expert's episodes. In half of them the arm is pushed, so that the policy learns to return."""
-    path = given.folder / given.task / "demonstrations"
+    path = options.folder / options.task / "demonstrations"
     found = len(robocache.open(path).episodes) if path.exists() else 0
-    progress = results.Progress(f"recording {given.task}", given.episodes, found)
-    if found < given.episodes:
-        arm = robot.Robot(given.task)
+    progress = results.Progress(f"recording {options.task}", options.episodes, found)
+    if found < options.episodes:
+        arm = robot.Robot(options.task)
         with robocache.Writer(path, append=path.exists()) as writer:
             for name, features in STREAMS.items():
                 writer.stream(name, names=features)
-            for number, start in enumerate(robot.starts(given.task, 0, given.episodes)):
+            for number, start in enumerate(robot.starts(options.task, 0, options.episodes)):
                 if number < found:
                     continue
                 rows, success = demonstrate(arm, start, number)
-                with writer.episode(task=given.task, success=success) as episode:
+                with writer.episode(task=options.task, success=success) as episode:
                     for stream, stamped in rows.items():
                         time_ns, values = zip(*stamped, strict=True)
                         episode.append(stream, np.array(time_ns), np.array(values, np.float32))
                 if number % 25 == 24:
                     writer.commit()  # a killed run resumes after these
                 progress.show(number + 1)
-    progress.done = given.episodes
+    progress.done = options.episodes
     progress.end()
     success = robocache.open(path).episodes["success"].to_pylist()
     return {"successes": sum(success), "episodes": len(success)}
@@ -77,26 +77,26 @@ def demonstrate(arm: robot.Robot, start, number: int) -> tuple[dict, bool]:
     return rows, arm.success
 
 
-def folder_of(given: argparse.Namespace, way: str, seed: int) -> Path:
-    return given.folder / given.task / f"{way}-{seed}"
+def folder_of(options: argparse.Namespace, way: str, seed: int) -> Path:
+    return options.folder / options.task / f"{way}-{seed}"
 
 
-def train(given: argparse.Namespace) -> dict:
-    torch.set_num_threads(given.threads)
-    folder = folder_of(given, given.way, given.seed)
-    demonstrations = given.folder / given.task / "demonstrations"
+def train(options: argparse.Namespace) -> dict:
+    torch.set_num_threads(options.threads)
+    folder = folder_of(options, options.way, options.seed)
+    demonstrations = options.folder / options.task / "demonstrations"
     if not demonstrations.exists():
         raise SystemExit(f"{demonstrations} does not exist: run record first")
     policy.train(
         demonstrations,
         folder,
-        given.way,
-        steps=given.steps,
-        checkpoints_at={max(1, given.steps >> halvings) for halvings in range(given.checkpoints)},
+        options.way,
+        steps=options.steps,
+        checkpoints_at={max(1, options.steps >> halvings) for halvings in range(options.checkpoints)},
         batch_size=256,
-        seed=given.seed,
-        device=given.device,
-        progress=results.Progress(f"training {given.task}, {given.way}, seed {given.seed}", given.steps),
+        seed=options.seed,
+        device=options.device,
+        progress=results.Progress(f"training {options.task}, {options.way}, seed {options.seed}", options.steps),
     )
     last = summary(policy.checkpoints(folder)[-1])
     return {"checkpoint": str(policy.checkpoints(folder)[-1]), **last}
@@ -107,17 +107,17 @@ def summary(checkpoint: Path) -> dict:
     return {name: saved[name] for name in ("step", "wall_s", "cpu_s", "waited_s", "loss")}
 
 
-def rollouts(pool, given: argparse.Namespace, checkpoint: Path, count: int) -> list[bool]:
+def rollouts(pool, options: argparse.Namespace, checkpoint: Path, count: int) -> list[bool]:
     """Returns the outcomes from the first `count` unseen starts. They are stored beside the checkpoint."""
     kept = checkpoint.with_suffix(".outcomes.json")
     is_of_it = kept.exists() and kept.stat().st_mtime >= checkpoint.stat().st_mtime
     outcomes = json.loads(kept.read_text()) if is_of_it else []
     if len(outcomes) < count:
         begin = len(outcomes)
-        todo = robot.starts(given.task, UNSEEN, count)[begin:]
-        progress = results.Progress(f"{given.task}, {checkpoint.stem}", count, begin)
+        todo = robot.starts(options.task, UNSEEN, count)[begin:]
+        progress = results.Progress(f"{options.task}, {checkpoint.stem}", count, begin)
         runs = pool.map(
-            functools.partial(policy.rollout, checkpoint, given.task), todo, range(begin, count), chunksize=5
+            functools.partial(policy.rollout, checkpoint, options.task), todo, range(begin, count), chunksize=5
         )
         for success, _ in runs:
             outcomes.append(success)
@@ -127,52 +127,52 @@ def rollouts(pool, given: argparse.Namespace, checkpoint: Path, count: int) -> l
     return outcomes[:count]
 
 
-def workers(given: argparse.Namespace) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(given.workers, multiprocessing.get_context("spawn"))
+def workers(options: argparse.Namespace) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn"))
 
 
-def evaluate(given: argparse.Namespace) -> dict:
-    checkpoints = policy.checkpoints(folder_of(given, given.way, given.seed))
+def evaluate(options: argparse.Namespace) -> dict:
+    checkpoints = policy.checkpoints(folder_of(options, options.way, options.seed))
     if not checkpoints:
-        raise SystemExit(f"{folder_of(given, given.way, given.seed)} has no checkpoint: run train first")
-    with workers(given) as pool:
-        outcomes = rollouts(pool, given, checkpoints[-1], given.rollouts)
-    if given.film:
-        film(given, checkpoints[-1], outcomes)
+        raise SystemExit(f"{folder_of(options, options.way, options.seed)} has no checkpoint: run train first")
+    with workers(options) as pool:
+        outcomes = rollouts(pool, options, checkpoints[-1], options.rollouts)
+    if options.film:
+        film(options, checkpoints[-1], outcomes)
     successes, interval = sum(outcomes), results.wilson(sum(outcomes), len(outcomes))
     return {"successes": successes, "rollouts": len(outcomes), "interval": interval}
 
 
-def film(given: argparse.Namespace, checkpoint: Path, outcomes: list[bool]) -> None:
+def film(options: argparse.Namespace, checkpoint: Path, outcomes: list[bool]) -> None:
     """Draws up to 8 failures, and the first successes, 16 rollouts in all."""
     failed = [number for number, success in enumerate(outcomes) if not success][:8]
     shown = failed + [number for number, success in enumerate(outcomes) if success][: 16 - len(failed)]
     progress = results.Progress("filming", len(shown))
     films = []
-    arm = robot.Robot(given.task, render_mode="rgb_array", camera_name="corner2", width=224, height=224)
-    for number, start in enumerate(robot.starts(given.task, UNSEEN, len(outcomes))):
+    arm = robot.Robot(options.task, render_mode="rgb_array", camera_name="corner2", width=224, height=224)
+    for number, start in enumerate(robot.starts(options.task, UNSEEN, len(outcomes))):
         if number in shown:
             films.append(policy.film(checkpoint, arm, start, number, every=4))
             progress.show(len(films))
     progress.end()
-    results.film(given.film, films, [outcomes[number] for number in sorted(shown)], fps=20)
+    results.film(options.film, films, [outcomes[number] for number in sorted(shown)], fps=20)
 
 
-def compare(given: argparse.Namespace) -> dict:
+def compare(options: argparse.Namespace) -> dict:
     """Trains and evaluates every way with every seed. Earlier checkpoints get fewer starts than the last one."""
     began, cpu_began = time.monotonic(), sum(os.times()[:4])
-    expert = record(given)
+    expert = record(options)
     arms = []
-    with workers(given) as pool:
-        for way, seed in itertools.product(given.ways, given.seeds):
-            given.way, given.seed = way, seed
-            train(given)
+    with workers(options) as pool:
+        for way, seed in itertools.product(options.ways, options.seeds):
+            options.way, options.seed = way, seed
+            train(options)
             curve = []
-            for checkpoint in policy.checkpoints(folder_of(given, given.way, given.seed)):
-                outcomes = rollouts(pool, given, checkpoint, given.curve_rollouts)
+            for checkpoint in policy.checkpoints(folder_of(options, options.way, options.seed)):
+                outcomes = rollouts(pool, options, checkpoint, options.curve_rollouts)
                 trained = summary(checkpoint)
                 curve.append({**trained, "successes": sum(outcomes), "rollouts": len(outcomes)})
-            outcomes = rollouts(pool, given, checkpoint, given.rollouts)
+            outcomes = rollouts(pool, options, checkpoint, options.rollouts)
             arms.append(
                 results.arm(
                     way,
@@ -183,17 +183,17 @@ def compare(given: argparse.Namespace) -> dict:
                 )
             )
     spent = {"wall_s": time.monotonic() - began, "cpu_s": sum(os.times()[:4]) - cpu_began}
-    if given.result:
+    if options.result:
         results.write(
-            given.result,
-            command=f"python -m examples.metaworld {given.line}",
-            seeds=given.seeds,
+            options.result,
+            command=f"python -m examples.metaworld {options.line}",
+            seeds=options.seeds,
             expert=expert,
             arms=arms,
-            predictions=given.predictions,
+            predictions=options.predictions,
             packages=["metaworld", "mujoco"],
-            task=given.task,
-            explained={way: policy.WAYS[way] for way in given.ways},
+            task=options.task,
+            explained={way: policy.WAYS[way] for way in options.ways},
             spent=spent,
         )
     shown = [{name: arm[name] for name in ("name", "seed", "successes", "rollouts", "interval")} for arm in arms]
@@ -246,10 +246,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments=None) -> None:
-    given = parser().parse_args(arguments)
-    given.line = command_line(sys.argv[1:] if arguments is None else arguments)
-    result = {"record": record, "train": train, "evaluate": evaluate, "compare": compare}[given.command](given)
-    if given.json:
+    options = parser().parse_args(arguments)
+    options.line = command_line(sys.argv[1:] if arguments is None else arguments)
+    result = {"record": record, "train": train, "evaluate": evaluate, "compare": compare}[options.command](options)
+    if options.json:
         print(json.dumps(result))
         return
     for name, value in result.items():

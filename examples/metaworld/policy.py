@@ -95,8 +95,8 @@ def train(
     progress,
 ) -> None:
     """Trains, from the newest checkpoint in `folder` if there is one. Writes the batches' spec to spec.json there."""
-    found = checkpoints(folder)
-    saved = torch.load(found[-1], map_location=device, weights_only=True) if found else {"step": 0}
+    saved_files = checkpoints(folder)
+    saved = torch.load(saved_files[-1], map_location=device, weights_only=True) if saved_files else {"step": 0}
     if saved["step"] >= steps:
         return
     loader = make_loader(path, way, batch_size=batch_size, seed=seed, device=device)
@@ -107,7 +107,7 @@ def train(
     optimizer = torch.optim.Adam(policy.parameters(), 2e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     step, wall_s, cpu_s, waited_s, losses = 0, 0.0, 0.0, 0.0, []
-    if found:
+    if saved_files:
         policy.load_state_dict(saved["policy"])
         optimizer.load_state_dict(saved["optimizer"])
         schedule.load_state_dict(saved["schedule"])

@@ -189,8 +189,8 @@ def _to_json(conversion: Conversion, features: int) -> dict[str, Any]:
     mask = feature_mask("mask", conversion.mask, features)
     angles = [] if conversion.angles is None else feature_mask("angles", conversion.angles, features)
     fields = {
-        "features": [i for i, taken in enumerate(mask) if taken],
-        "angles": [i for i, around in enumerate(angles) if around],
+        "features": [i for i, is_converted in enumerate(mask) if is_converted],
+        "angles": [i for i, is_angle in enumerate(angles) if is_angle],
     }
     if isinstance(conversion, StepDelta):
         return fields | {"step": "step_delta"}
@@ -202,20 +202,20 @@ def _to_json(conversion: Conversion, features: int) -> dict[str, Any]:
 def from_a_batch(described: Sequence[Mapping[str, Any]], features: int) -> list[Conversion]:
     """Returns the conversions from the JSON of :func:`in_a_batch`, for a key with this number of features."""
     conversions: list[Conversion] = []
-    for one in described:
-        mask = [i in one["features"] for i in range(features)]
-        angles = [i in one["angles"] for i in range(features)] if one["angles"] else None
-        if one["step"] == "rotate":
-            conversions.append(Rotate(one["begin"], one["rotation"], one["target"], one["normalize"]))
-        elif one["step"] == "rescale":
-            source, target = (one["from_first"], one["from_last"]), (one["to_first"], one["to_last"])
-            conversions.append(Rescale(slice(one["begin"], one["end"]), source, target, one["clip"]))
-        elif one["step"] == "step_delta":
+    for step in described:
+        mask = [i in step["features"] for i in range(features)]
+        angles = [i in step["angles"] for i in range(features)] if step["angles"] else None
+        if step["step"] == "rotate":
+            conversions.append(Rotate(step["begin"], step["rotation"], step["target"], step["normalize"]))
+        elif step["step"] == "rescale":
+            source, target = (step["from_first"], step["from_last"]), (step["to_first"], step["to_last"])
+            conversions.append(Rescale(slice(step["begin"], step["end"]), source, target, step["clip"]))
+        elif step["step"] == "step_delta":
             conversions.append(StepDelta(mask, angles))
         else:
-            scale = one["scale_metres"], one["scale_radians"]
+            scale = step["scale_metres"], step["scale_radians"]
             scaled = scale if scale != (1.0, 1.0) else None
-            conversions.append(Relative(one["step"], mask, one["rotation"], angles, scaled, one["normalize"]))
+            conversions.append(Relative(step["step"], mask, step["rotation"], angles, scaled, step["normalize"]))
     return conversions
 
 

@@ -228,15 +228,15 @@ def _rotations(conversion: Any, features: Sequence[int | None]) -> Iterator[tupl
         yield conversion.source, conversion.start, list(features[conversion.start : conversion.start + width])
     elif isinstance(conversion, Relative) and conversion.kind != "joints":
         width = rotation_width("rotation", conversion.rotation)
-        taken = _chosen("mask", conversion.mask, len(features))
-        for begin in range(3, len(taken), 3 + width):
-            block = taken[begin : begin + width]
+        chosen = _chosen("mask", conversion.mask, len(features))
+        for begin in range(3, len(chosen), 3 + width):
+            block = chosen[begin : begin + width]
             if block:
                 yield conversion.rotation, block[0], [features[i] for i in block]
 
 
-def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: FeatureFacts) -> None:
-    names = [declared.names[f] for f in own if f < len(declared.names)]
+def _check_rotation(name: str, rotation: str, features: Sequence[int], declared: FeatureFacts) -> None:
+    names = [declared.names[f] for f in features if f < len(declared.names)]
     expected = _expected_by_names(rotation, names)
     if expected:
         raise errors.ArgumentError(f"{name}: expected {expected}, as the features' names {names} say, got {rotation!r}")
@@ -248,23 +248,23 @@ def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: Feat
             f"{name}: expected {_written(by_stream)}, as the name of stream '{declared.stream}' says, got {rotation!r}; a "
             "mapping at ingest may correct it by the attribute rotation"
         )
-    for attribute, said in by_attribute.items():
+    for attribute, named in by_attribute.items():
         order = re.match(r"(?i)quat|euler", attribute)  # an attribute for quaternions does not apply to angles
-        if said not in (rotation.lower(), kind) and (order is None or kind.startswith(order[0].lower())):
+        if named not in (rotation.lower(), kind) and (order is None or kind.startswith(order[0].lower())):
             value = declared.attributes[attribute]
             raise errors.ArgumentError(
-                f"{name}: expected {_written(said)}, as the attribute {attribute} = {value!r} says, got {rotation!r}"
+                f"{name}: expected {_written(named)}, as the attribute {attribute} = {value!r} says, got {rotation!r}"
             )
     for start, stop, method in _blocks(declared.attributes):
-        shared = [f for f in own if start <= f < stop]
-        said = _TAKES_ROTATION.get(method, kind)
-        if shared and (said != kind or (method == "slerp" and (own[0] - start) % 4)):
+        shared = [f for f in features if start <= f < stop]
+        named = _TAKES_ROTATION.get(method, kind)
+        if shared and (named != kind or (method == "slerp" and (features[0] - start) % 4)):
             where = f"features {start} to {stop}"
             raise errors.ArgumentError(
-                f"{name}: expected {_written(said)} in {where}, as the stream's method {method!r} says, got {rotation!r} in "
-                f"features {own[0]} to {own[-1] + 1}"
+                f"{name}: expected {_written(named)} in {where}, as the stream's method {method!r} says, got {rotation!r} in "
+                f"features {features[0]} to {features[-1] + 1}"
             )
-    if (kind == "euler" or rotation == "rotvec") and (degrees := degrees_of(declared, own)):
+    if (kind == "euler" or rotation == "rotvec") and (degrees := degrees_of(declared, features)):
         raise errors.ArgumentError(
             f"{name}: expected angles in radians, got {degrees!r} by the stream's units or names; a Rescale before the Rotate "
             "converts them, or the recording before it is stored"
@@ -276,7 +276,7 @@ def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
     kind = rotation.partition("_")[0]
     turns = [feature_words.axes_of_turns(each) for each in names]
     turning = bool(turns) and all(len(turn) == 1 for turn in turns)
-    said = "".join(map(min, turns)) if turning else feature_words.letters_of(names)
+    letters = "".join(map(min, turns)) if turning else feature_words.letters_of(names)
     if entries := _entries(names):
         if kind not in ("rot6d", "matrix"):
             return "'matrix' or a 6D rotation"
@@ -291,23 +291,23 @@ def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
         return f"rotation {min(orders)!r}"
     kinds = {_kind_of(each) for each in names}
     by_word = "euler" if turning else min(kinds) if len(kinds) == 1 else ""
-    if kind == "quat" and sorted(said) == list("wxyz"):
-        if said == rotation.removeprefix("quat_"):
+    if kind == "quat" and sorted(letters) == list("wxyz"):
+        if letters == rotation.removeprefix("quat_"):
             return ""
-        return f"rotation 'quat_{said}'" if said in ("xyzw", "wxyz") else "the components in one of these orders"
+        return f"rotation 'quat_{letters}'" if letters in ("xyzw", "wxyz") else "the components in one of these orders"
     if by_word and by_word != kind:
         return _written(by_word)
-    if kind == "euler" and sorted(said) == list("xyz") and said != rotation.removeprefix("euler_").lower():
-        return f"angles about the axes {said} ('euler_{said}' or 'euler_{said.upper()}')"
+    if kind == "euler" and sorted(letters) == list("xyz") and letters != rotation.removeprefix("euler_").lower():
+        return f"angles about the axes {letters} ('euler_{letters}' or 'euler_{letters.upper()}')"
     return ""
 
 
 def _check_positions(name: str, conversion: Relative, declared: FeatureFacts, features: Sequence[int | None]) -> None:
     """Refuses a pose whose position is part of a rotation by the names or methods of its features."""
-    taken = _chosen("mask", conversion.mask, len(features))
+    chosen = _chosen("mask", conversion.mask, len(features))
     turning = _features_with(_TAKES_ROTATION, declared.attributes)
-    for begin in range(0, len(taken), 3 + rotation_width("rotation", conversion.rotation)):
-        position = taken[begin : begin + 3]
+    for begin in range(0, len(chosen), 3 + rotation_width("rotation", conversion.rotation)):
+        position = chosen[begin : begin + 3]
         names = [declared.names[f] for f in position if f < len(declared.names)]
         if turning.intersection(position) or any(_kind_of(each) or feature_words.axes_of_turns(each) for each in names):
             raise errors.ArgumentError(
@@ -361,10 +361,10 @@ def _blocks(attributes: Mapping[str, Any]) -> list[tuple[int, int, str]]:
 
 def rotations_said(attributes: Mapping[str, Any]) -> dict[str, str]:
     """Returns the rotation that each attribute names: its kind, or its representation if the order is known too."""
-    said = {
+    rotations = {
         key: _said(value) for key, value in attributes.items() if isinstance(value, str) and _ATTRIBUTE.fullmatch(key)
     }
-    return {key: rotation for key, rotation in said.items() if rotation}
+    return {key: rotation for key, rotation in rotations.items() if rotation}
 
 
 def _kind_of(name: str) -> str:
@@ -395,26 +395,26 @@ def _said_by_stream(stream: str) -> str:
 
 def _order_of(name: str) -> str:
     """Returns the quaternion's representation if a name has exactly one of the words wxyz and xyzw; else ""."""
-    found = {
+    orders = {
         f"quat_{order}" for order in re.findall(r"(?<![a-z])q?(wxyz|xyzw)(?![a-z])", feature_words.in_snake_case(name))
     }
-    return min(found) if len(found) == 1 else ""
+    return min(orders) if len(orders) == 1 else ""
 
 
 def _said(value: str) -> str:
     """Returns the rotation in an attribute's value: its kind, or its representation if the order is known; "" for none."""
-    said = feature_words.in_snake_case(value)
+    words = feature_words.in_snake_case(value)
     for order, rotation in _ORDERS.items():
-        if order in said:
+        if order in words:
             return rotation
-    kind = _kind_of(said)
+    kind = _kind_of(words)
     if kind == "euler":
-        axes = "xyz" if "rpy" in said else "zyx" if "ypr" in said else ""
-        if match := re.search(r"(?:^|_)([xyz]{3})(?:_|$)", said):
+        axes = "xyz" if "rpy" in words else "zyx" if "ypr" in words else ""
+        if match := re.search(r"(?:^|_)([xyz]{3})(?:_|$)", words):
             axes = match[1]
         return f"euler_{axes}" if axes else kind
     if kind == "rot6d":
-        return next((f"rot6d_{word}s" for word in ("row", "column") if word in said), kind)
+        return next((f"rot6d_{word}s" for word in ("row", "column") if word in words), kind)
     return kind
 
 

@@ -312,7 +312,7 @@ def _quaternion_of_matrix(xp: Any, m: Components) -> Components:
     ]
     q, most = by_component[3], squares[3]
     for other, square in zip(by_component[:3], squares[:3], strict=True):
-        q = [xp.where(square > most, theirs, ours) for theirs, ours in zip(other, q, strict=True)]
+        q = [xp.where(square > most, b, a) for b, a in zip(other, q, strict=True)]
         most = xp.maximum(most, square)
     q, _ = _unit(xp, q)
     return _with_positive_w(xp, q)
@@ -397,10 +397,8 @@ def _angles_of_quaternion(xp: Any, q: Components, target: str) -> Components:
         a, b, c, d = q[3] - q[j], q[i] + q[k] * sign, q[j] + q[3], q[k] * sign - q[i]
     low, high = c * c + d * d, a * a + b * b
     least = 2.0**-40 if q[0].dtype == xp.float32 else 2.0**-46
-    at_low, at_high = (
-        low < least,
-        high < least,
-    )  # at the middle angle's ends only the sum or only the difference is known
+    # At the middle angle's ends only the sum or only the difference is known.
+    at_low, at_high = low < least, high < least
     c, d = xp.where(at_low, 1.0, c), xp.where(at_low, 0.0, d)
     a, b = xp.where(at_high, 1.0, a), xp.where(at_high, 0.0, b)
     half_sum, half_difference = xp.arctan2(b, a), xp.arctan2(d, c)

@@ -140,11 +140,11 @@ def _converted(
     if angles is not None:
         raise errors.ArgumentError(f"angles: expected only with kind='joints', got it with {kind!r}")
     width = 3 + rotation_width("rotation", rotation)
-    of_poses = [i for i, named in enumerate(is_converted) if named]
-    if not of_poses or len(of_poses) % width:
+    pose_features = [i for i, is_chosen in enumerate(is_converted) if is_chosen]
+    if not pose_features or len(pose_features) % width:
         raise errors.ArgumentError(
             f"{'x' if mask is None else 'mask'}: expected poses of {width} features, x, y, z and {rotation!r},"
-            f" got {len(of_poses)} features; mask= selects the features of poses"
+            f" got {len(pose_features)} features; mask= selects the features of poses"
         )
     factors = (1.0, 1.0) if scale is None else _scale(scale)
     leading = tuple(x.shape[:-1])
@@ -154,13 +154,13 @@ def _converted(
     columns = [action[..., i] for i in range(features)]
     limits = roundoff(x), roundoff(base)
     with quietly(xp):
-        for start in range(0, len(of_poses), width):
-            at = of_poses[start : start + width]
-            pose = [columns[i] for i in at]
-            origin = [state[..., i] for i in at]
+        for start in range(0, len(pose_features), width):
+            pose_indices = pose_features[start : start + width]
+            pose = [columns[i] for i in pose_indices]
+            origin = [state[..., i] for i in pose_indices]
             rows = leading, leading[:-1]
             result = _pose(xp, pose, origin, kind, rotation, factors, normalize, back, limits, rows)
-            for i, column in zip(at, result, strict=True):
+            for i, column in zip(pose_indices, result, strict=True):
                 columns[i] = column
         out = xp.stack(columns, -1)
     return cast(out.reshape(*leading, features), x.dtype)
@@ -212,9 +212,9 @@ def _pose(
         m = product(m0 if back else transposed(m0), m)
     if back:
         p = turned(m0, p) if kind == "se3" else p
-        p = [ours + theirs for ours, theirs in zip(p, p0, strict=True)]
+        p = [x + x0 for x, x0 in zip(p, p0, strict=True)]
     else:
-        p = [ours - theirs for ours, theirs in zip(p, p0, strict=True)]
+        p = [x - x0 for x, x0 in zip(p, p0, strict=True)]
         p = turned(transposed(m0), p) if kind == "se3" else p
     result = [*p, *from_matrix(xp, m, rotation)]
     if not back and scale != (1.0, 1.0):

@@ -43,10 +43,10 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
                 continue
             if row in (0, camera.rows - 1):
                 ends += [float(pixels.min()), float(pixels.max())]
-            seen = pixels[np.isfinite(pixels)] if pixels.dtype.kind == "f" else pixels
-            spread = float(seen.max()) - float(seen.min()) if seen.size else 0.0
+            finite = pixels[np.isfinite(pixels)] if pixels.dtype.kind == "f" else pixels
+            spread = float(finite.max()) - float(finite.min()) if finite.size else 0.0
             if spread <= (BLANK_RANGE if pixels.dtype == np.uint8 else 0):
-                blank.append((row, float(seen.mean()) if seen.size else 0.0))
+                blank.append((row, float(finite.mean()) if finite.size else 0.0))
         if len(ends) == 2 * len({0, camera.rows - 1}) and ends[0] == ends[-1]:
             survey.blank.add(camera.name)
         if blank and not is_labels(camera.name, camera.attributes):  # a valid empty mask has one label
@@ -139,7 +139,7 @@ def _repeats(camera: Stream, clock: Clock) -> Iterator[tuple[int, int]]:
     # Only files of one size are compared, because long runs of one size are rare.
     for begin, end in _runs(is_repeat):
         files = [values.file(row) for row in range(begin, end)]
-        same = [np.array_equal(one, other) for one, other in pairwise(files)]
+        same = [np.array_equal(file, following) for file, following in pairwise(files)]
         yield from ((begin + first, begin + last) for first, last in _runs(np.array([False, *same, False])))
 
 

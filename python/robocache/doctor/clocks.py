@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._printable import count
 from ..episode_rates import rates_of_stamps
 from ..findings import Finding
 from ..provenance import ingests
@@ -69,8 +70,8 @@ def check_declared_rate(survey: Survey) -> Iterator[Finding]:
 def check_own_stamps(survey: Survey) -> Iterator[Finding]:
     """Compares a nominal clock with stamps that the recording keeps as a separate stream, in any unit."""
     for stream in survey.numbers:
-        called = re.split(r"[/.]", stream.name)[-1].lower()
-        if stream.clock != "nominal" or called not in OWN_STAMPS or int(np.prod(stream.shape)) != 1:
+        last_part = re.split(r"[/.]", stream.name)[-1].lower()
+        if stream.clock != "nominal" or last_part not in OWN_STAMPS or int(np.prod(stream.shape)) != 1:
             continue
         starts = stream.row_offsets
         for episode in range(min(len(starts) - 1, OWN_STAMPS_EPISODES)):
@@ -105,10 +106,10 @@ def check_rate_of_episodes(survey: Survey) -> Iterator[Finding]:
             time = clock.stream.time_ns[slice(*clock.stream.row_offsets[episode : episode + 2])]
             steps = np.diff(time).astype(np.float64)
             median = np.median(steps)
-            own = steps[np.abs(steps - median) <= median / 2]
+            regular = steps[np.abs(steps - median) <= median / 2]
             # Bursts have a small median too, but they cover little of the time.
-            if len(own) >= OWN_SHARE * len(steps) and own.sum() >= clock.span_ns[episode] / 2:
-                number[episode], total[episode] = len(own), own.sum()
+            if len(regular) >= OWN_SHARE * len(steps) and regular.sum() >= clock.span_ns[episode] / 2:
+                number[episode], total[episode] = len(regular), regular.sum()
         usable = np.flatnonzero((number >= 20) & (total > 0))
         if len(usable) < 2:
             continue
@@ -176,13 +177,13 @@ class _Gaps:
 
 def check_gaps(survey: Survey) -> Iterator[Finding]:
     """Finds gaps over 1.5 P (one finding per stream), gaps over 10 P (one per episode) and stalls of all streams (one each)."""
-    found = [
+    all_gaps = [
         _gaps(name, clock)
         for name, clock in survey.distinct.items()
         if clock.steady and clock.stream.findings["gaps"] and clock.stream.clock == "recorded"
     ]
-    yield from _stalls(survey, found)
-    for gaps in found:
+    yield from _stalls(survey, all_gaps)
+    for gaps in all_gaps:
         yield from _own_gaps(survey, gaps)
 
 
@@ -199,21 +200,21 @@ def _gaps(name: str, clock: Clock) -> _Gaps:
     return _Gaps(name, clock, after, clock.episode_of(after), begins, lengths, np.zeros(len(after), bool))
 
 
-def _stalls(survey: Survey, found: list[_Gaps]) -> Iterator[Finding]:
+def _stalls(survey: Survey, all_gaps: list[_Gaps]) -> Iterator[Finding]:
     """Finds times of over 10 P in which several streams have a gap and no stream has a row: the recorder stalled."""
-    if len(found) < 2:
+    if len(all_gaps) < 2:
         return
-    stream_indices = np.concatenate([np.full(len(gaps.rows), index) for index, gaps in enumerate(found)])
-    gap_indices = np.concatenate([np.arange(len(gaps.rows)) for gaps in found])
-    episodes, begins = (np.concatenate([getattr(gaps, name) for gaps in found]) for name in ("episodes", "begins"))
-    ends = begins + np.concatenate([gaps.lengths for gaps in found]).astype(np.int64)
+    stream_indices = np.concatenate([np.full(len(gaps.rows), index) for index, gaps in enumerate(all_gaps)])
+    gap_indices = np.concatenate([np.arange(len(gaps.rows)) for gaps in all_gaps])
+    episodes, begins = (np.concatenate([getattr(gaps, name) for gaps in all_gaps]) for name in ("episodes", "begins"))
+    ends = begins + np.concatenate([gaps.lengths for gaps in all_gaps]).astype(np.int64)
     order = np.lexsort((begins, episodes))
     group: list[int] = []
     for gap in [*order.tolist(), -1]:
         if group and (gap < 0 or episodes[gap] != episodes[group[0]] or begins[gap] >= ends[group].min()):
             yield from _stall(
                 survey,
-                found,
+                all_gaps,
                 stream_indices[group],
                 gap_indices[group],
                 int(begins[group].max()),
@@ -224,16 +225,21 @@ def _stalls(survey: Survey, found: list[_Gaps]) -> Iterator[Finding]:
 
 
 def _stall(
-    survey: Survey, found: list[_Gaps], stream_indices: np.ndarray, gap_indices: np.ndarray, begin: int, end: int
+    survey: Survey,
+    all_gaps: list[_Gaps],
+    stream_indices: np.ndarray,
+    gap_indices: np.ndarray,
+    begin: int,
+    end: int,
 ) -> Iterator[Finding]:
     """Yields a finding if the time that these gaps share, [begin, end), is a stall of the recorder."""
     # A gap that is much longer than the shared time has its own cause.
     same = [
-        found[w].lengths[a] - (end - begin) <= STALL_PERIODS * found[w].clock.period_ns
-        for w, a in zip(stream_indices.tolist(), gap_indices.tolist(), strict=True)
+        all_gaps[stream].lengths[gap] - (end - begin) <= STALL_PERIODS * all_gaps[stream].clock.period_ns
+        for stream, gap in zip(stream_indices.tolist(), gap_indices.tolist(), strict=True)
     ]
     stream_indices, gap_indices = stream_indices[same], gap_indices[same]
-    stalled = [found[stream] for stream in dict.fromkeys(stream_indices.tolist())]
+    stalled = [all_gaps[stream] for stream in dict.fromkeys(stream_indices.tolist())]
     if len(stalled) < 2 or end - begin <= LONG_GAP_PERIODS * min(gaps.clock.period_ns for gaps in stalled):
         return
     episode = int(stalled[0].episodes[gap_indices[0]])
@@ -247,7 +253,7 @@ def _stall(
         if ticks and end - begin > GAP_PERIODS * clock.period_ns and clock not in [gaps.clock for gaps in stalled]:
             return
     for stream, gap in zip(stream_indices.tolist(), gap_indices.tolist(), strict=True):
-        found[stream].stalls[gap] = True
+        all_gaps[stream].stalls[gap] = True
     names = [gaps.name for gaps in stalled]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     yield Finding(
@@ -263,8 +269,8 @@ def _stall(
 
 
 def _own_gaps(survey: Survey, gaps: _Gaps) -> Iterator[Finding]:
-    clock, own = gaps.clock, ~gaps.stalls
-    rows, episodes, lengths = gaps.rows[own], gaps.episodes[own], gaps.lengths[own]
+    clock, not_stalled = gaps.clock, ~gaps.stalls
+    rows, episodes, lengths = gaps.rows[not_stalled], gaps.episodes[not_stalled], gaps.lengths[not_stalled]
     long = lengths > LONG_GAP_PERIODS * clock.period_ns
     if not long.all():
         worst = int(np.argmax(np.where(long, 0, lengths)))
@@ -274,7 +280,7 @@ def _own_gaps(survey: Survey, gaps: _Gaps) -> Iterator[Finding]:
         yield Finding(
             "warning" if lost > LOST_WARNING else "note",
             "gap",
-            f"{_count(number, 'gap')} of 1.5 to 10 periods of {_ms(clock.period_ns)}, the longest {_ms(lengths[worst])}; all "
+            f"{count(number, 'gap')} of 1.5 to 10 periods of {_ms(clock.period_ns)}, the longest {_ms(lengths[worst])}; all "
             f"gaps together lose {lost_ns / 1e9:.3g} s, {lost:.2%} of the time{survey.also(gaps.name)}",
             **clock.locate(int(rows[worst])),
             count=number,
@@ -283,16 +289,16 @@ def _own_gaps(survey: Survey, gaps: _Gaps) -> Iterator[Finding]:
             advice="Set the loader's max_gap_s: values interpolated across longer gaps are then marked in is_pad.",
         )
     for episode in np.unique(episodes[long]).tolist():
-        those = np.flatnonzero(long & (episodes == episode))
-        worst = int(those[np.argmax(lengths[those])])
+        in_episode = np.flatnonzero(long & (episodes == episode))
+        worst = int(in_episode[np.argmax(lengths[in_episode])])
         location = clock.locate(int(rows[worst]))
         yield Finding(
             "warning",
             "long-gap",
-            f"{_count(len(those), 'gap')} of over 10 periods of {_ms(clock.period_ns)}, the longest {_ms(lengths[worst])} before "
+            f"{count(len(in_episode), 'gap')} of over 10 periods of {_ms(clock.period_ns)}, the longest {_ms(lengths[worst])} before "
             f"row {location['row']}{survey.also(gaps.name)}",
             **location,
-            count=len(those),
+            count=len(in_episode),
             value=float(lengths[worst]),
             expected=clock.period_ns,
             advice="Set the loader's max_gap_s, or split the recording there: no window should cross a gap.",
@@ -309,7 +315,7 @@ def check_duplicates(survey: Survey) -> Iterator[Finding]:
         yield Finding(
             "warning" if share > DUPLICATES_WARNING else "note",
             "repeated-stamp",
-            f"{_count(number, 'row')} with the stamp of the previous row, {share:.2%} of {name}{survey.also(name)}",
+            f"{count(number, 'row')} with the stamp of the previous row, {share:.2%} of {name}{survey.also(name)}",
             **clock.locate(clock.periods.first_zero_row),
             count=number,
             value=share,
@@ -329,7 +335,7 @@ def check_bursts(survey: Survey) -> Iterator[Finding]:
             yield Finding(
                 "warning" if rows > BURST_WARNING * clock.stream.rows else "note",
                 "burst",
-                f"{_count(bursts, 'burst')} of rows less than a quarter of {_ms(clock.period_ns)} apart, the longest of "
+                f"{count(bursts, 'burst')} of rows less than a quarter of {_ms(clock.period_ns)} apart, the longest of "
                 f"{longest + 1} rows{survey.also(name)}",
                 **location,
                 end_row=location["row"] + longest + 1,
@@ -351,7 +357,7 @@ def check_simulation_time(survey: Survey) -> Iterator[Finding]:
         yield Finding(
             "error",
             "simulation-time",
-            f"{_count(len(near), 'stream')} of simulation time, which begins near 0 (use_sim_time), beside {others} of wall time: "
+            f"{count(len(near), 'stream')} of simulation time, which begins near 0 (use_sim_time), beside {others} of wall time: "
             f"{', '.join(near[:4])}{f' and {len(near) - 4} more' * (len(near) > 4)}",
             stream=near[0] if len(near) == 1 else None,
             count=len(near),
@@ -366,13 +372,13 @@ def check_simulation_time(survey: Survey) -> Iterator[Finding]:
             count=len(near),
             advice="This is right for a simulation: rates and gaps are in simulation time, and rows of one stamp are its ticks.",
         )
-    reasons = [(what, reason) for ingest in ingests(survey.dataset.provenance) for what, reason in ingest.left_out]
-    topics = [what for what, reason in reasons if " as the clock" in what and _OFF_BY_A_DATE.search(reason)]
+    reasons = [(text, reason) for ingest in ingests(survey.dataset.provenance) for text, reason in ingest.left_out]
+    topics = [text for text, reason in reasons if " as the clock" in text and _OFF_BY_A_DATE.search(reason)]
     if topics and not near:
         yield Finding(
             "note",
             "simulation-time",
-            f"{_count(len(topics), 'topic')} whose own stamps begin near 0 while the bag's log times are dates, as of use_sim_time: the "
+            f"{count(len(topics), 'topic')} whose own stamps begin near 0 while the bag's log times are dates, as of use_sim_time: the "
             "log time is their clock",
             count=len(topics),
             advice="If a simulator recorded them, --stamp header uses the stamps of the simulation.",
@@ -421,27 +427,30 @@ def _coverage(survey: Survey, clocks: dict[str, Clock]) -> Iterator[Finding]:
                 expected=0.0,
                 advice="Their clocks start at different times: shift one at the source, or give the loader its offset.",
             )
-        kept = np.flatnonzero(~apart)
-        begin, end = int(begins[kept].min()), int(ends[kept].max())
-        for index in kept.tolist():
+        in_common = np.flatnonzero(~apart)
+        begin, end = int(begins[in_common].min()), int(ends[in_common].max())
+        for index in in_common.tolist():
             name = names[present[index]]
-            for code, lack, which in (
-                ("late-start", int(begins[index]) - begin, int(np.argmin(begins[kept]))),
-                ("early-end", end - int(ends[index]), int(np.argmax(ends[kept]))),
+            for code, missing, outermost in (
+                ("late-start", int(begins[index]) - begin, int(np.argmin(begins[in_common]))),
+                ("early-end", end - int(ends[index]), int(np.argmax(ends[in_common]))),
             ):
-                share = lack / max(end - begin, 1)
-                if lack > max(UNCOVERED_PERIODS * clocks[name].period_ns, UNCOVERED_S * 1e9) and share > UNCOVERED_NOTE:
-                    other = names[present[kept[which]]]
+                share = missing / max(end - begin, 1)
+                if (
+                    missing > max(UNCOVERED_PERIODS * clocks[name].period_ns, UNCOVERED_S * 1e9)
+                    and share > UNCOVERED_NOTE
+                ):
+                    other = names[present[in_common[outermost]]]
                     late = code == "late-start"
                     yield Finding(
                         "warning" if share > UNCOVERED_WARNING else "note",
                         code,
-                        f"{'begins' if late else 'ends'} {lack / 1e9:.4g} s {'after' if late else 'before'} {other}, "
+                        f"{'begins' if late else 'ends'} {missing / 1e9:.4g} s {'after' if late else 'before'} {other}, "
                         f"{share:.0%} of the episode{survey.also(name)}",
                         episode=episode,
                         stream=name,
                         row=0 if late else int(rows[present[index], episode]) - 1,
-                        value=lack / 1e9,
+                        value=missing / 1e9,
                         expected=0.0,
                         advice="Windows there are padded (is_pad), and edges='drop' skips them. If it is the same in every "
                         "episode, it is a latency: give the loader its offset.",
@@ -534,28 +543,28 @@ def check_missing_streams(survey: Survey) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "empty-episode",
-            f"{_count(len(numbers), 'episode')} without a row: {ranges(numbers)}",
+            f"{count(len(numbers), 'episode')} without a row: {ranges(numbers)}",
             episode=numbers[0],
             count=len(numbers),
             advice="Remove them at the source.",
         )
-    for name, count in zip(survey.clocks, rows, strict=True):
+    for name, counts in zip(survey.clocks, rows, strict=True):
         if name in survey.sensors and name not in survey.distinct:
             continue
-        numbers = np.flatnonzero((count == 0) & ~empty).tolist()
+        numbers = np.flatnonzero((counts == 0) & ~empty).tolist()
         if numbers:
             text = name not in survey.sensors
-            once = int(count.max()) <= 1  # a description, such as a camera's, that is sent once when it is known
+            once = int(counts.max()) <= 1  # a description, such as a camera's, that is sent once when it is known
             yield Finding(
                 "note" if text or once else "warning",
                 "missing-stream",
-                f"no rows in {len(numbers)} of {len(count)} episodes: {ranges(numbers)}"
+                f"no rows in {len(numbers)} of {len(counts)} episodes: {ranges(numbers)}"
                 + (survey.also(name) if name in survey.distinct else ""),
                 episode=numbers[0],
                 stream=name,
                 count=len(numbers),
-                value=len(count) - len(numbers),
-                expected=len(count),
+                value=len(counts) - len(numbers),
+                expected=len(counts),
                 advice="Nothing was said in these episodes, or it was lost: check whether they need it."
                 if text
                 else "Batches of these episodes have zeros and is_pad there; draw from the others with episodes=.",
@@ -564,10 +573,6 @@ def check_missing_streams(survey: Survey) -> Iterator[Finding]:
 
 def _ms(ns: float) -> str:
     return f"{ns / 1e9:.4g} s" if ns >= 1e9 else f"{ns / 1e6:.4g} ms"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 CHECKS = (

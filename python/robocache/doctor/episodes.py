@@ -10,18 +10,19 @@ from itertools import combinations
 
 import numpy as np
 
+from .._printable import count
 from ..dataset import Dataset, EncodedFrames, Stream
 from ..findings import Finding
 from ..tasks import MomentTexts, rows_without_text, task_streams, texts_of_numbers
 from .streams import Survey, is_action, ranges
 
 LENGTH_FACTOR, LENGTH_MADS, LENGTH_EPISODES = 4.0, 5.0, 8
-_BYTES = 1 << 24  # of two episodes, compared at once
+_BYTES = 1 << 24  # bytes of two episodes that are compared at once
 SHIFTS, SHIFT_SHARE, SHIFT_EPISODES = 3, 0.99, 20
 
 
 def check_lengths(survey: Survey) -> Iterator[Finding]:
-    """Finds episodes 4 times longer or shorter than the median. The logarithm must also differ by 5 scaled MADs."""
+    """Finds episodes 4 times longer or shorter than the median. The logarithms must also differ by 5 scaled MADs."""
     if not survey.sensors or len(survey.dataset) < LENGTH_EPISODES:
         return
     spans = np.max([clock.span_ns for clock in survey.sensors.values()], axis=0) / 1e9
@@ -45,7 +46,7 @@ def check_lengths(survey: Survey) -> Iterator[Finding]:
 
 
 def check_boundaries(survey: Survey) -> Iterator[Finding]:
-    """Finds rows within an episode that the recording marks as the first or the last of one."""
+    """Finds rows within an episode that the recording marks as the first or last row of one."""
     for stream in survey.numbers:
         called = re.split(r"[/.]", stream.name)[-1]
         if called not in ("is_first", "is_last") or int(np.prod(stream.shape)) != 1:
@@ -76,12 +77,15 @@ def check_repeated_episodes(survey: Survey) -> Iterator[Finding]:
     Candidates have the same numbers of rows and a few equal rows. They are then compared byte for byte.
     """
     streams = [s for s in survey.floats if s.rows]
-    found: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+    by_samples: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
     for episode, key in enumerate(zip(*(_samples(stream) for stream in streams), strict=True)):
         if any(key):
-            found[key].append(episode)
+            by_samples[key].append(episode)
     repeats = [
-        group for candidates in found.values() if len(candidates) > 1 for group in _equal(survey, streams, candidates)
+        group
+        for candidates in by_samples.values()
+        if len(candidates) > 1
+        for group in _equal(survey, streams, candidates)
     ]
     split_of = {episode: name for name, episodes in splits(survey).items() for episode in episodes}
     for group in sorted(repeats):
@@ -108,13 +112,13 @@ def check_repeated_episodes(survey: Survey) -> Iterator[Finding]:
 
 def check_splits(survey: Survey) -> Iterator[Finding]:
     """Finds splits that share episodes."""
-    for one, other in combinations(survey.splits, 2):
-        shared = sorted(set(survey.splits[one]) & set(survey.splits[other]))
+    for first, second in combinations(survey.splits, 2):
+        shared = sorted(set(survey.splits[first]) & set(survey.splits[second]))
         if shared:
             yield Finding(
                 "error",
                 "split-leak",
-                f"in both splits {one} and {other}: episodes {ranges(shared)}",
+                f"in both splits {first} and {second}: episodes {ranges(shared)}",
                 episode=shared[0],
                 count=len(shared),
                 advice="Validation data was used in training: Dataset.split() returns lists without a common episode.",
@@ -132,11 +136,11 @@ def check_actions(survey: Survey) -> Iterator[Finding]:
             for shift in range(SHIFTS):
                 share = share_of_same(survey, action, state, shift)
                 if share >= SHIFT_SHARE:
-                    which = "the same row" if shift == 0 else f"{shift} row{'s' * (shift > 1)} later"
+                    relation = "the same row" if shift == 0 else f"{count(shift, 'row')} later"
                     yield Finding(
                         "note",
                         "action-is-state",
-                        f"{share:.1%} of its rows are {state.name} of {which}",
+                        f"{share:.1%} of its rows are {state.name} of {relation}",
                         stream=action.name,
                         count=1,
                         value=shift,
@@ -154,26 +158,26 @@ def splits(survey: Survey) -> dict[str, list[int]]:
     """Returns the episodes of each split: from the caller, from the column `split`, or from LeRobot's "0:37"."""
     if survey.splits:
         return survey.splits
-    dataset, found = survey.dataset, defaultdict[str, list[int]](list)
+    dataset, splits = survey.dataset, defaultdict[str, list[int]](list)
     if "split" in dataset.episodes.column_names:
         for episode, name in enumerate(dataset.episodes["split"].to_pylist()):
             if name is not None:
-                found[str(name)].append(episode)
-        return dict(found)
+                splits[str(name)].append(episode)
+        return dict(splits)
     lerobot = dataset.provenance.get("lerobot")
     declared = lerobot.get("splits") if isinstance(lerobot, dict) else None
     for name, span in declared.items() if isinstance(declared, dict) else ():
-        part = re.fullmatch(r"(\d{1,18}):(\d{1,18})", span) if isinstance(span, str) else None
-        if part:
-            begin, end = int(part[1]), int(part[2])
-            found[name] = sorted(
+        bounds = re.fullmatch(r"(\d{1,18}):(\d{1,18})", span) if isinstance(span, str) else None
+        if bounds:
+            begin, end = int(bounds[1]), int(bounds[2])
+            splits[name] = sorted(
                 episode for number, episode in source_episodes(dataset).items() if begin <= number < end
             )
-    return dict(found)
+    return dict(splits)
 
 
 def source_episodes(dataset: Dataset) -> dict[int, int]:
-    """Maps the episodes' numbers in their source to episodes, if ingest kept those numbers."""
+    """Returns {number in the source: episode}, if ingest kept those numbers."""
     if "source_episode_index" not in dataset.episodes.column_names:
         return {}
     numbers = dataset.episodes["source_episode_index"].to_pylist()
@@ -185,7 +189,7 @@ def _rows(stream: Stream, episode: int) -> slice:
 
 
 def _samples(stream: Stream) -> Iterator[tuple[int, int] | None]:
-    """Yields a key for each episode that equal episodes share; None if all its rows are equal, so it shows nothing."""
+    """Yields a key for each episode. Equal episodes have equal keys. None: all rows of the episode are equal."""
     number = np.diff(stream.row_offsets)
     rows = stream.row_offsets[:-1, None] + np.arange(8) * np.maximum(number - 1, 0)[:, None] // 7
     rows = np.minimum(rows, stream.rows - 1)  # the last episodes may have no rows
@@ -212,8 +216,8 @@ def _equal(survey: Survey, streams: list[Stream], candidates: list[int]) -> list
     return [group for group in groups if len(group) > 1]
 
 
-def _same_values(survey: Survey, stream: Stream, one: int, other: int) -> bool:
-    a, b = _rows(stream, one), _rows(stream, other)
+def _same_values(survey: Survey, stream: Stream, first: int, second: int) -> bool:
+    a, b = _rows(stream, first), _rows(stream, second)
     if a.stop - a.start != b.stop - b.start:
         return False
     step = max(_BYTES // max(stream.dtype.itemsize * math.prod(stream.shape), 1), 1)
@@ -227,9 +231,9 @@ def _same_values(survey: Survey, stream: Stream, one: int, other: int) -> bool:
     return True
 
 
-def _same_frames(camera: Stream, one: int, other: int) -> bool:
+def _same_frames(camera: Stream, first: int, second: int) -> bool:
     """Compares the sizes of all files, and the bytes of three; for raw frames three frames. True if an episode has no frames."""
-    a, b = _rows(camera, one), _rows(camera, other)
+    a, b = _rows(camera, first), _rows(camera, second)
     if a.start == a.stop or b.start == b.stop:
         return True
     if a.stop - a.start != b.stop - b.start:
@@ -244,7 +248,7 @@ def _same_frames(camera: Stream, one: int, other: int) -> bool:
         [values.data[slice(*offsets[start + row : start + row + 2])] for row in compared]
         for start in (a.start, b.start)
     ]
-    return all(np.array_equal(one, other) for one, other in zip(*files, strict=True))
+    return all(np.array_equal(first, second) for first, second in zip(*files, strict=True))
 
 
 def share_of_same(survey: Survey, action: Stream, state: Stream, shift: int) -> float:
@@ -276,7 +280,7 @@ def check_texts(survey: Survey) -> Iterator[Finding]:
             continue
         values = stream.values.reshape(-1)
         of_rows = np.searchsorted(stream.row_offsets, rows, side="right") - 1
-        numbers, episodes = (np.unique(found).tolist() for found in (values[rows], of_rows))
+        numbers, episodes = (np.unique(array).tolist() for array in (values[rows], of_rows))
         yield Finding(
             "error" if stream.name in tasks else "warning",
             "unknown-task",

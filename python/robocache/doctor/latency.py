@@ -19,8 +19,8 @@ from .episodes import SHIFT_SHARE, SHIFTS, share_of_same
 from .streams import Clock, Survey
 
 LARGEST_LAG_S = 1.0
-CORRELATION = 0.5  # of the rates of change, at the peak
-# The largest correlation of opposite sign allowed, as a share of the peak. Periodic motion exceeds it, and a velocity with its position.
+CORRELATION = 0.5  # the least correlation of the rates of change, at the peak
+# The largest correlation of opposite sign allowed, as a share of the peak. Periodic motion exceeds it, and so does a velocity beside its position.
 OPPOSITE = 0.7
 PIECES, PIECES_LEAST, PIECE_S, PIECE_LEAST_S = 24, 5, 10.0, 4.0
 AGREEING = 0.8  # this share of the pieces must have the same lag, within a period or the share SAME_LAG of the lag
@@ -208,25 +208,25 @@ def _peak(curve: np.ndarray, step_s: float) -> tuple[float, float]:
 
 
 def _report(
-    survey: Survey, stream: Stream, reference: Stream, features: list[tuple[int, int]], found: Latency
+    survey: Survey, stream: Stream, reference: Stream, features: list[tuple[int, int]], latency: Latency
 ) -> Iterator[Finding]:
     period_s = max(float(s.findings["period_ns"]) for s in (stream, reference)) / 1e9
     part = f", by {len(features)} of its features" if len(features) < math.prod(stream.shape) else ""
-    spread = max(abs(found.high_s - found.lag_s), abs(found.low_s - found.lag_s))
-    lag_s = abs(found.lag_s)
+    spread = max(abs(latency.high_s - latency.lag_s), abs(latency.low_s - latency.lag_s))
+    lag_s = abs(latency.lag_s)
     if lag_s < max(period_s / 2, spread) or _is_copy(survey, stream, reference):
         return
-    later, earlier = (stream, reference) if found.lag_s > 0 else (reference, stream)
-    low, high = sorted(abs(bound) for bound in (found.low_s, found.high_s))
+    later, earlier = (stream, reference) if latency.lag_s > 0 else (reference, stream)
+    low, high = sorted(abs(bound) for bound in (latency.low_s, latency.high_s))
     backwards = _is_command(later) and not _is_command(earlier)
     yield Finding(
         "warning" if backwards or lag_s > LATENCY_WARNING_S else "note",
         "latency",
-        f"moves {1e3 * lag_s:.3g} ms after {earlier.name}: {1e3 * low:.3g} to {1e3 * high:.3g} ms in {found.agreeing} of {found.pieces} "
-        f"pieces; their rates of change correlate by {found.correlation:.2f}{part}"
+        f"moves {1e3 * lag_s:.3g} ms after {earlier.name}: {1e3 * low:.3g} to {1e3 * high:.3g} ms in {latency.agreeing} of {latency.pieces} "
+        f"pieces; their rates of change correlate by {latency.correlation:.2f}{part}"
         + ("; a command should come before the motion that it commands" if backwards else ""),
         stream=later.name,
-        count=found.agreeing,
+        count=latency.agreeing,
         value=1e3 * lag_s,
         expected=0.0,
         advice="A robot follows its commands with some delay. A longer delay comes from stamps set on arrival or from another clock: "

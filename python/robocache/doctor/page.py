@@ -89,7 +89,7 @@ def _counts(report: Report) -> str:
     facts += [(f"{rows:,}", "rows", "plain"), (_duration(seconds), "recorded", "plain")]
     return (
         '<ul class="counts">'
-        + "".join(f'<li class="{kind}"><b>{n}</b>{what}</li>' for n, what, kind in facts)
+        + "".join(f'<li class="{kind}"><b>{n}</b>{noun}</li>' for n, noun, kind in facts)
         + "</ul>"
     )
 
@@ -99,28 +99,28 @@ def _findings(report: Report) -> str:
     if not report.findings:
         parts.append("<p>None.</p>")
     for severity in SEVERITIES:
-        found = [finding for finding in report.findings if finding.severity == severity]
-        for code, group in groupby(found, key=lambda finding: finding.code):
+        findings = [finding for finding in report.findings if finding.severity == severity]
+        for code, group in groupby(findings, key=lambda finding: finding.code):
             parts.append(_group(code, severity, list(group), report.more.get(code, 0)))
     return "".join(parts) + "</section>"
 
 
-def _group(code: str, severity: str, found: list[Finding], more: int) -> str:
-    shown, folded = found[:_SHOWN], found[_SHOWN:]
-    advice = found[0].advice.partition("\n")[0]
-    lines = [_text(line) for finding in found for line in finding.advice.split("\n")[1:]]
+def _group(code: str, severity: str, findings: list[Finding], more: int) -> str:
+    shown, folded = findings[:_SHOWN], findings[_SHOWN:]
+    advice = findings[0].advice.partition("\n")[0]
+    lines = [_text(line) for finding in findings for line in finding.advice.split("\n")[1:]]
     copied = f"<pre>{chr(10).join(lines)}</pre>" if lines else ""
     rest = f"<p>and {more:,} more</p>" if more else ""
     if folded:
         rest = f"<details><summary>{len(folded):,} more</summary>{_table(folded)}</details>{rest}"
     return (
-        f'<article class="group {severity}"><h3>{_text(code)} <span>· {_many(len(found) + more, severity)}</span></h3>'
+        f'<article class="group {severity}"><h3>{_text(code)} <span>· {_many(len(findings) + more, severity)}</span></h3>'
         f'<p class="advice">{_text(advice)}</p>{_table(shown)}{rest}{copied}</article>'
     )
 
 
-def _table(found: list[Finding]) -> str:
-    rows = "".join(f"<tr><td>{_text(f.where) or 'all of it'}</td><td>{_text(f.message)}</td></tr>" for f in found)
+def _table(findings: list[Finding]) -> str:
+    rows = "".join(f"<tr><td>{_text(f.where) or 'all of it'}</td><td>{_text(f.message)}</td></tr>" for f in findings)
     return f'<table><colgroup><col class="where"/><col/></colgroup><thead><tr><th scope="col">where</th><th scope="col">what</th></tr></thead><tbody>{rows}</tbody></table>'
 
 
@@ -217,8 +217,8 @@ def _number(numeric: bool) -> str:
     return ' class="number"' if numeric else ""
 
 
-def _many(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
+def _many(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _duration(seconds: float) -> str:

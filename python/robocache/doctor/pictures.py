@@ -87,10 +87,10 @@ def draw(survey: Survey) -> Pictures:
             begins[episode] = min(int(clock.first_ns[episode]) for clock in present)
             lengths[episode] = max(int(clock.last_ns[episode]) for clock in present) - int(begins[episode])
     borders = np.concatenate([[0.0], np.cumsum(lengths)])
-    whole = max(float(borders[-1]), 1.0)
+    total = max(float(borders[-1]), 1.0)
 
     def position(time_ns: int, episode: int) -> float:
-        return (float(borders[episode]) + float(time_ns - int(begins[episode]))) / whole
+        return (float(borders[episode]) + float(time_ns - int(begins[episode]))) / total
 
     streams = []
     for clock in clocks:
@@ -105,11 +105,11 @@ def draw(survey: Survey) -> Pictures:
                 picture.gaps.append(position(int(clock.stream.time_ns[row]), episode))
         streams.append(picture)
     strips = [_strip(survey.clocks[camera.name]) for camera in survey.cameras[:_STRIPS] if camera.rows]
-    return Pictures(streams, (borders / whole).tolist(), whole / 1e9, episodes, strips)
+    return Pictures(streams, (borders / total).tolist(), total / 1e9, episodes, strips)
 
 
 def _strip(clock: Clock) -> Strip:
-    camera, found = clock.stream, []
+    camera, shown = clock.stream, []
     for row in np.unique(np.linspace(0, camera.rows - 1, _FRAMES).round().astype(np.int64)).tolist():
         try:
             frame = camera.frame(row)
@@ -118,8 +118,8 @@ def _strip(clock: Clock) -> Strip:
         small = as_picture(cast(FrameFormat, camera.frames).color_space, _smaller(frame))
         encoded = frames.encode(small[None], "jpeg", 80).data
         location = clock.locate(row)
-        found.append((location["episode"], location["row"], base64.b64encode(encoded.tobytes()).decode()))
-    return Strip(camera.name, found)
+        shown.append((location["episode"], location["row"], base64.b64encode(encoded.tobytes()).decode()))
+    return Strip(camera.name, shown)
 
 
 def _smaller(frame: np.ndarray) -> np.ndarray:

@@ -131,11 +131,11 @@ class _Plot:
         self.x0, self.x1, self.y0, self.y1 = x0, x1, y0, y1
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        across = (x - self.x0) / (self.x1 - self.x0)
-        up = (y - self.y0) / (self.y1 - self.y0)
+        x_share = (x - self.x0) / (self.x1 - self.x0)
+        y_share = (y - self.y0) / (self.y1 - self.y0)
         return (
-            round(_LEFT + (_WIDTH - _LEFT - _RIGHT) * across, 1),
-            round(self.bottom - (self.bottom - _TOP) * up, 1),
+            round(_LEFT + (_WIDTH - _LEFT - _RIGHT) * x_share, 1),
+            round(self.bottom - (self.bottom - _TOP) * y_share, 1),
         )
 
     def frame(self, y_label: str, x_label: str) -> str:

@@ -19,7 +19,7 @@ ROWS_LEAST = 20
 # Methods that do not interpolate the numbers of a rotation one by one.
 _WHOLE = {"slerp", "pose", "previous", "nearest", "next"}
 _NUMBERED = re.compile(r"(?i).*q\D*0\]?\n.*q\D*1\]?\n.*q\D*2\]?\n.*q\D*3\]?")
-_NUMBERS = 1 << 20  # checked at once
+_NUMBERS = 1 << 20  # numbers checked at once
 
 
 def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
@@ -109,7 +109,7 @@ def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int,
     kept = np.array(blocks, np.int64)
     turns = np.zeros(len(kept), np.int64)
     worst = np.zeros(len(kept))
-    mixed = np.zeros(len(kept), bool)  # some row is not one 1 and three 0
+    mixed = np.zeros(len(kept), bool)  # whether a row is more than one 1 and three 0
     step = max(_NUMBERS // math.prod(stream.shape), 2)
     first = np.zeros(stream.rows + 1, bool)
     first[stream.row_offsets] = True

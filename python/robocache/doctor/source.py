@@ -90,7 +90,7 @@ def _findings_of_ingest(record: Ingested) -> Iterator[Finding]:
         )
 
 
-def unreadable(what: str, reason: str) -> Finding:
+def unreadable(name: str, reason: str) -> Finding:
     """Returns a finding for something that could not be read."""
     code, advice = next(
         ((code, advice) for pattern, code, advice in _KINDS if re.search(pattern, reason)),
@@ -102,7 +102,7 @@ def unreadable(what: str, reason: str) -> Finding:
     return Finding(
         "warning" if code == "missing-file" else "error",
         code,
-        reason if what in reason else f"{what}: {reason}",
+        reason if name in reason else f"{name}: {reason}",
         stream=stream[1] if stream else None,
         row=int(row[1]) if row else None,
         file=file[1] if file else None,

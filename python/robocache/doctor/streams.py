@@ -87,10 +87,10 @@ class Clock:
         return self._at(self.stream.row_offsets[1:] - 1)
 
     def _at(self, rows: np.ndarray) -> np.ndarray:
-        found = np.zeros(len(rows), np.int64)
+        stamps = np.zeros(len(rows), np.int64)
         has_rows = self.rows > 0
-        found[has_rows] = self.stream.time_ns[rows[has_rows]]
-        return found
+        stamps[has_rows] = self.stream.time_ns[rows[has_rows]]
+        return stamps
 
     @cached_property
     def span_ns(self) -> np.ndarray:
@@ -145,11 +145,13 @@ class Survey:
 
     @cached_property
     def clocks(self) -> dict[str, Clock]:
-        found: dict[str, Clock] = {}
+        clocks: dict[str, Clock] = {}
         for name, stream in self.dataset.streams.items():
-            like = next((one for one in found.values() if not one.like and _same_clock(one.stream, stream)), None)
-            found[name] = Clock(stream, like)
-        return found
+            like = next(
+                (clock for clock in clocks.values() if not clock.like and _same_clock(clock.stream, stream)), None
+            )
+            clocks[name] = Clock(stream, like)
+        return clocks
 
     @cached_property
     def sensors(self) -> dict[str, Clock]:
@@ -210,12 +212,12 @@ class Survey:
         return None
 
 
-def _same_clock(one: Stream, other: Stream) -> bool:
+def _same_clock(first: Stream, second: Stream) -> bool:
     return (
-        one.rows == other.rows
-        and one.findings["period_ns"] == other.findings["period_ns"]
-        and np.array_equal(one.row_offsets, other.row_offsets)
-        and np.array_equal(one.time_ns, other.time_ns)
+        first.rows == second.rows
+        and first.findings["period_ns"] == second.findings["period_ns"]
+        and np.array_equal(first.row_offsets, second.row_offsets)
+        and np.array_equal(first.time_ns, second.time_ns)
     )
 
 

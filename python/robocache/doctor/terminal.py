@@ -33,8 +33,8 @@ def show(report: Report, console: Console, *, lines: int | None = None) -> None:
         if not counts[severity]:
             continue
         console.print(Text(f"\n{count(counts[severity], severity)}", _STYLES[severity]))
-        found = [finding for finding in report.findings if finding.severity == severity]
-        for code, group in groupby(found, key=lambda finding: finding.code):
+        findings = [finding for finding in report.findings if finding.severity == severity]
+        for code, group in groupby(findings, key=lambda finding: finding.code):
             group_findings = list(group)
             number = len(group_findings) + report.more.get(code, 0)
             title = code if number == 1 else f"{code} ({number})"
@@ -51,7 +51,7 @@ def show(report: Report, console: Console, *, lines: int | None = None) -> None:
                 table.add_row(Text(" →", "dim"), Text(advice.splitlines()[0], "dim"))
             console.print(Text(title, "bold"))
             console.print(table, width=width)
-        for finding in found:  # prints whole lines, for copying
+        for finding in findings:  # prints whole lines, for copying
             for line in finding.advice.split("\n")[1:]:
                 console.print(Text(printable(line)), soft_wrap=True)
     rows = sum(stream["rows"] for stream in report.streams)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import _lib
+from .._printable import count
 from ..dataset import Dataset, Stream
 from ..feature_words import rotations_of
 from ..findings import Finding
@@ -20,11 +21,11 @@ from ..norm_stats import MIN_SPREAD
 from .streams import Clock, Survey, feature_names, index_of, is_action
 
 # src/robocache/cache/scan.hpp has the thresholds of the pass itself.
-STUCK_S = 1.0  # a value is stuck if it repeats for this time and for 20 rows,
-# in a column that repeats in at most the first share of its other rows, and in at most the second share of the episodes
+STUCK_S = 1.0  # a value is stuck if it repeats for this time and for 20 rows
+# A column often repeats by its nature if it does so in more than these shares of its other rows, or of the episodes.
 STUCK_ELSEWHERE, STUCK_EPISODES = 0.05, 0.1
 MOVING = 0.5  # a stream moves if at least this share of its rows changes
-JUMPS_AN_EPISODE = 0.5  # jumps in an episode; a column with more jumps by its nature and is not reported
+JUMPS_AN_EPISODE = 0.5  # a column with more jumps in an episode jumps by its nature: not reported
 JUMP_RANGE = 0.2  # a jump is at least this share of the column's range
 QUATERNION_NORM = 0.01
 STATS_TOLERANCE = 1e-5
@@ -199,7 +200,7 @@ def _not_finite(scanned: Scan) -> Iterator[Finding]:
         yield Finding(
             "error",
             f"{code}-value" if code == "infinite" else "nan",
-            f"{number} {what} value{'s' * (number != 1)} from this row on: {feature_names(scanned.stream, affected)}",
+            f"{count(number, f'{what} value')} from this row on: {feature_names(scanned.stream, affected)}",
             **scanned.clock.locate(row),
             count=number,
             value=number,
@@ -268,7 +269,7 @@ def _outside(scanned: Scan) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "out-of-limits",
-            f"{number} value{'s' * (number != 1)} of {feature_names(scanned.stream, [f])} outside {bounds[0][f]:g} to "
+            f"{count(number, 'value')} of {feature_names(scanned.stream, [f])} outside {bounds[0][f]:g} to "
             f"{bounds[1][f]:g} from this row on, by up to {worst:g}",
             **scanned.clock.locate(row),
             count=number,
@@ -451,8 +452,8 @@ def _vectors_past_half_a_turn(scanned: Scan, survey: Survey) -> dict[int, tuple[
     left = np.array(starts) - first
     begins = np.zeros(scanned.stream.rows + 1, bool)
     begins[scanned.stream.row_offsets] = True
-    counts = np.zeros((2, len(starts)), np.int64)  # large steps, and those that turn a vector over
-    closeness = np.zeros(len(starts))  # sums over the latter; smaller if the three features are not exactly a vector's
+    counts = np.zeros((2, len(starts)), np.int64)  # steps longer than 5, and how many of them turn a vector over
+    closeness = np.zeros(len(starts))  # over the turns; the larger, the better v - 2 pi v / |v| matches
     rows_of = np.full(len(starts), -1)
     step = max(_NUMBERS // len(most), 2)
     for row in range(1, scanned.stream.rows, step):
@@ -475,12 +476,12 @@ def _vectors_past_half_a_turn(scanned: Scan, survey: Survey) -> dict[int, tuple[
         closeness += np.where(over, 0.35 - off, 0).sum(0)
         for i in np.flatnonzero(over.any(0) & (rows_of < 0)):
             rows_of[i] = index[over[:, i].argmax()] + row
-    found: dict[int, tuple[int, int]] = {}
+    vectors: dict[int, tuple[int, int]] = {}
     for i in np.argsort(-closeness, kind="stable"):
         start = starts[i]
-        if counts[1, i] and 10 * counts[1, i] >= 9 * counts[0, i] and all(abs(start - other) > 2 for other in found):
-            found[start] = (int(counts[1, i]), int(rows_of[i]))
-    return dict(sorted(found.items()))
+        if counts[1, i] and 10 * counts[1, i] >= 9 * counts[0, i] and all(abs(start - other) > 2 for other in vectors):
+            vectors[start] = (int(counts[1, i]), int(rows_of[i]))
+    return dict(sorted(vectors.items()))
 
 
 def _vectors(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Finding]:
@@ -489,8 +490,8 @@ def _vectors(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Fin
         yield Finding(
             "warning",
             "rotation-vector-wrap",
-            f"{feature_names(scanned.stream, list(range(start, start + 3)))}: a rotation vector that passes half a turn {number} "
-            f"time{'s' * (number != 1)}: v and v - 2 pi v / |v| are one rotation",
+            f"{feature_names(scanned.stream, list(range(start, start + 3)))}: a rotation vector that passes half a turn "
+            f"{count(number, 'time')}: v and v - 2 pi v / |v| are one rotation",
             **scanned.clock.locate(row),
             count=number,
             advice="Between such rows interpolation passes through rotations that were never there. Ingest with --mapping FILE, which "
@@ -530,7 +531,7 @@ def _rotations(scanned: Scan) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "quaternion-norm",
-            f"{number} quaternion{'s' * (number != 1)} whose length is not 1, by up to {worst:.3g}: "
+            f"{count(number, 'quaternion')} whose length is not 1, by up to {worst:.3g}: "
             f"{feature_names(scanned.stream, list(range(block, block + 4)))}",
             **scanned.clock.locate(row),
             count=number,
@@ -542,7 +543,7 @@ def _rotations(scanned: Scan) -> Iterator[Finding]:
         yield Finding(
             "note",
             "quaternion-flip",
-            f"the sign of all four components turns {number} time{'s' * (number != 1)}: "
+            f"the sign of all four components turns {count(number, 'time')}: "
             f"{feature_names(scanned.stream, list(range(block, block + 4)))}",
             **scanned.clock.locate(row),
             count=number,

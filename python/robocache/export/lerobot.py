@@ -42,8 +42,8 @@ _INDICES = {
     "index": "int64",
     "task_index": "int64",
 }
-# A row and a sample that are less than this apart have one stamp, as in a Loader: grids that are rounded differ by a nanosecond.
-_GAP_ROWS = 5  # a gap is longer than so many median periods
+_GAP_ROWS = 5  # a gap is longer than this many median periods
+# A row and a target that are less than this apart have one stamp, as in a Loader: rounded grids differ by a nanosecond.
 _SNAP_NS = 1000
 _STEPS = ("previous", "next", "nearest")
 _QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
@@ -69,9 +69,9 @@ def write(
     if fps is not None and (isinstance(fps, bool) or not isinstance(fps, int) or not 1 <= fps <= 10_000):
         raise ArgumentError(f"fps: expected a whole number of rows a second from 1 to 10000, got {fps!r}")
     tasks = _Tasks(dataset)
-    kept = dict(_keep(streams, report))
+    exported = dict(_keep(streams, report))
     problems = _Problems()
-    for name, stream in list(kept.items()):  # GR00T and robocache look up such numbers in the table of tasks
+    for name, stream in list(exported.items()):  # GR00T and robocache look up such numbers in the table of tasks
         texts = texts_of_numbers(dataset, stream)
         if texts and texts != dict(enumerate(tasks.texts)) and rename.get(name, name).startswith("annotation."):
             reason = "its numbers have texts that LeRobot's table of tasks does not have by these numbers"
@@ -79,24 +79,24 @@ def write(
                 problems.arguments.append(f"rename: {name}: {reason}, and '{rename[name]}' says that it has")
             else:
                 report.leave_out(name, reason)
-                del kept[name]
-    cameras = [name for name, stream in kept.items() if stream.frames is not None]
+                del exported[name]
+    cameras = [name for name, stream in exported.items() if stream.frames is not None]
     video = video and bool(cameras)
     if video and (bad := [name for name in cameras if "\0" in name or name in (".", "..")]):
         raise ArgumentError(f"video: expected cameras whose names can be folder names, got {bad[0]!r}")
     if methods is not None and not isinstance(methods, str | Mapping):
         raise ArgumentTypeError(f"methods: expected a method, or {{stream: method}}, got {methods!r}")
-    asked = dict(methods) if isinstance(methods, Mapping) else dict.fromkeys(kept, methods)
-    if unknown := asked.keys() - kept.keys():
-        raise ArgumentError(f"methods: no stream {', '.join(sorted(map(str, unknown)))} among {', '.join(kept)}")
-    for name, method in asked.items():
+    requested = dict(methods) if isinstance(methods, Mapping) else dict.fromkeys(exported, methods)
+    if unknown := requested.keys() - exported.keys():
+        raise ArgumentError(f"methods: no stream {', '.join(sorted(map(str, unknown)))} among {', '.join(exported)}")
+    for name, method in requested.items():
         if method is not None and method not in METHODS:
             raise ArgumentError(f"methods: stream '{name}': expected one of {', '.join(METHODS)}, got {method!r}")
-    features = _features(kept, rename, problems)
-    fps, planned = _plan(dataset, kept, fps, asked, problems)
+    features = _features(exported, rename, problems)
+    fps, planned = _plan(dataset, exported, fps, requested, problems)
     for name in cameras if video else ():
-        height, width, _ = kept[name].shape
-        if frames.is_labels(name, kept[name].attributes):
+        height, width, _ = exported[name].shape
+        if frames.is_labels(name, exported[name].attributes):
             problems.arguments.append(
                 f"video: {name}: its pixels are labels, which H.264 changes; export without video (--video), or other streams"
             )
@@ -110,33 +110,33 @@ def write(
     if tasks.several:
         reason = f"episodes {ranges(tasks.several, 10)} have several tasks, and no stream says when each one applies: rows have the first"
         report.leave_out("episodes.tasks", reason)
-    of_subtasks = features.get("subtask_index", [])
-    subtasks = table_of(dataset, kept[of_subtasks[0]]) if len(of_subtasks) == 1 else []
-    for name, stream in kept.items():
+    subtask_streams = features.get("subtask_index", [])
+    subtasks = table_of(dataset, exported[subtask_streams[0]]) if len(subtask_streams) == 1 else []
+    for name, stream in exported.items():
         texts = texts_of_numbers(dataset, stream)
-        if texts and texts != dict(enumerate(subtasks if name in of_subtasks else tasks.texts)):
+        if texts and texts != dict(enumerate(subtasks if name in subtask_streams else tasks.texts)):
             reason = "LeRobot only has tables for task_index and subtask_index, with different texts numbered from 0 on"
             report.leave_out(f"{name}: the texts of its numbers", reason)
     files = _Files(folder)
     episodes: list[dict[str, Any]] = []
     columns = dataset.episodes.to_pylist()
     first = 0
-    report.rows = dict.fromkeys(kept, 0)
+    report.rows = dict.fromkeys(exported, 0)
     rounded: dict[str, float] = {}
     filled: dict[str, tuple[int, float]] = {}
     with _Videos(folder, fps) as videos:
         for number in range(len(dataset)):
-            what = f"episode {number}"
-            tell(number, len(dataset), what)
+            title = f"episode {number}"
+            tell(number, len(dataset), title)
             rows = dataset.episode(number)
-            targets = _targets(what, {name: rows[name][0] for name in kept}, fps, planned is not None)
+            targets = _targets(title, {name: rows[name][0] for name in exported}, fps, planned is not None)
             count = len(targets)
             table: dict[str, pa.Array] = {}
             row = {"episode_index": number, "tasks": [], "length": count}
             for key, names in features.items():
                 parts = []
                 for name in names:
-                    stream, where = kept[name], f"{what}: {name}"
+                    stream, place = exported[name], f"{title}: {name}"
                     method = None if planned is None else planned[name]
                     report.rows[name] += count
                     in_gaps, longest_s = _rows_in_gaps(rows[name][0], targets, stream.rate_hz)
@@ -144,7 +144,7 @@ def write(
                         before, longest = filled.get(name, (0, 0.0))
                         filled[name] = before + in_gaps, max(longest, longest_s)
                     if stream.frames is None:
-                        parts.append(_values(stream, rows[name], targets, method, where))
+                        parts.append(_values(stream, rows[name], targets, method, place))
                         continue
                     clock, pictures = rows[name]
                     picked = _target_rows(clock, targets, method)
@@ -153,7 +153,7 @@ def write(
                     else:
                         table[key] = _images(stream, pictures, picked)
                 if parts:
-                    values = _joined(parts, names, rounded, what)
+                    values = _joined(parts, names, rounded, title)
                     table[key] = _arrow(values)
                     row |= {f"stats/{key}/{field}": value for field, value in _stats(values).items()}
             indices = tasks.of_rows(number, targets)
@@ -171,14 +171,15 @@ def write(
             episodes.append(row)
             first += count
     files.close()
-    _write_meta(folder, dataset, kept, features, fps, video, episodes, tasks.texts, files)
+    _write_meta(folder, dataset, exported, features, fps, video, episodes, tasks.texts, files)
     if subtasks:
         pq.write_table(_texts_table("subtask", subtasks), folder / "meta/subtasks.parquet")
     for name, (in_gaps, longest_s) in filled.items():
-        of = f"{in_gaps} of {report.rows[name]} rows"
-        how = f"{planned[name]!r}" if planned is not None else "its rows"
-        reason = f"they lie in gaps of up to {longest_s:.4g} s between its rows, which {how} fills: nothing was recorded there"
-        report.leave_out(f"{name}: recorded values of {of}", reason)
+        filler = "its rows" if planned is None else repr(planned[name])
+        report.leave_out(
+            f"{name}: recorded values of {in_gaps} of {report.rows[name]} rows",
+            f"they lie in gaps of up to {longest_s:.4g} s between its rows, which {filler} fills: nothing was recorded there",
+        )
     for name, most in rounded.items():
         if most > 0:
             report.leave_out(f"{name}: float64", f"float32, as LeRobot's policies take it: off by up to {most:.3g}")
@@ -192,7 +193,7 @@ def write(
 
 def _keep(streams: Mapping[str, Stream], report: ExportReport) -> Iterator[tuple[str, Stream]]:
     """Yields the streams that become features. The report names the others."""
-    found = False
+    any_left = False
     for name, stream in streams.items():
         if stream.ragged is not None:
             report.leave_out(name, f"{stream.kind}: LeRobot's rows are of one size")
@@ -206,9 +207,9 @@ def _keep(streams: Mapping[str, Stream], report: ExportReport) -> Iterator[tuple
         elif 0 in stream.shape or len(stream.shape) > 5:
             report.leave_out(name, f"shape {list(stream.shape)}: LeRobot has 1 to 5 dimensions")
         else:
-            found = True
+            any_left = True
             yield name, stream
-    if not found:
+    if not any_left:
         raise ArgumentError(
             "streams: expected at least one that LeRobot can hold, got none"
             + "".join(f"; {o.what}: {o.reason}" for o in report.left_out)
@@ -229,41 +230,42 @@ class _Problems:
 
     def check(self) -> None:
         """Raises ArgumentError if arguments have problems, or FileError if only the data have."""
-        found = list(dict.fromkeys([*self.arguments, *self.data]))
-        if not found:
+        problems = list(dict.fromkeys([*self.arguments, *self.data]))
+        if not problems:
             return
-        text = "; ".join(f"({number}) {problem}" for number, problem in enumerate(found, 1)) if found[1:] else found[0]
+        text = "; ".join(f"({number}) {problem}" for number, problem in enumerate(problems, 1))
+        text = text if len(problems) > 1 else problems[0]
         raise ArgumentError(text) if self.arguments else FileError(text)
 
 
 # ---- features ----
 
 
-def _features(kept: Mapping[str, Stream], rename: Mapping[str, str], problems: _Problems) -> dict[str, list[str]]:
+def _features(streams: Mapping[str, Stream], rename: Mapping[str, str], problems: _Problems) -> dict[str, list[str]]:
     """Returns the streams of each feature, in the order in which its rows hold them."""
     for name, feature in rename.items():
-        if name not in kept:
-            raise ArgumentError(f"rename: expected streams that are exported, {', '.join(kept)}, got {name!r}")
+        if name not in streams:
+            raise ArgumentError(f"rename: expected streams that are exported, {', '.join(streams)}, got {name!r}")
         if feature in _INDICES or not feature or "/" in feature or "\0" in feature:
             raise ArgumentError(
                 f"rename: expected a name that LeRobot allows for a feature, without '/', got {feature!r}"
             )
     features: dict[str, list[str]] = {}
-    for name in kept:  # the order of features is that of their first streams
+    for name in streams:  # the order of features is that of their first streams
         features.setdefault(rename.get(name, name.replace("/", ".")), []).append(name)
     for feature, names in features.items():
         if len(names) == 1:
             continue
-        if own := [name for name in names if name not in rename]:
-            others = ", ".join(repr(name) for name in names if name != own[0])
+        if not_renamed := [name for name in names if name not in rename]:
+            others = ", ".join(repr(name) for name in names if name != not_renamed[0])
             problems.arguments.append(
-                f"streams: {own[0]!r} and {others} would both become {feature!r}, because LeRobot allows no '/' in names; "
+                f"streams: {not_renamed[0]!r} and {others} would both become {feature!r}, because LeRobot allows no '/' in names; "
                 "give them other names, or join them into one feature, with rename"
             )
             continue
         names.sort(key=list(rename).index)
-        kinds = {name: kept[name].dtype for name in names}
-        if cameras := [name for name in names if kept[name].frames is not None]:
+        kinds = {name: streams[name].dtype for name in names}
+        if cameras := [name for name in names if streams[name].frames is not None]:
             problems.arguments.append(
                 f"rename: expected each camera as a feature by itself, got {cameras[0]!r} in {feature!r}"
             )
@@ -306,25 +308,25 @@ def _feature_names(streams: Mapping[str, Stream], names: list[str]) -> list[str]
     """Returns the names of a feature's numbers. If it has several streams, they begin with the stream's name."""
     if len(names) == 1:
         return list(streams[names[0]].names) or None
-    found = []
+    result = []
     for name in names:
         size = int(np.prod(streams[name].shape))
-        own = list(streams[name].names) or [str(number) for number in range(size)]
-        found += [name] if streams[name].shape == () else [f"{name}.{one}" for one in own]
-    return found
+        numbered = list(streams[name].names) or [str(number) for number in range(size)]
+        result += [name] if streams[name].shape == () else [f"{name}.{part}" for part in numbered]
+    return result
 
 
 # ---- rows on one clock ----
 
 
 def _plan(
-    dataset: Dataset, kept: Mapping[str, Stream], fps: int | None, asked: dict[str, Any], problems: _Problems
+    dataset: Dataset, streams: Mapping[str, Stream], fps: int | None, requested: dict[str, Any], problems: _Problems
 ) -> tuple[int, dict[str, str | None] | None]:
     """Returns the rate, and the method of each stream, or None if all streams have the rows' stamps.
 
     Missing arguments become problems. The rate is then a guess, so that other problems can still be found.
     """
-    without = {name: np.flatnonzero(np.diff(stream.row_offsets) == 0).tolist() for name, stream in kept.items()}
+    without = {name: np.flatnonzero(np.diff(stream.row_offsets) == 0).tolist() for name, stream in streams.items()}
     for name, missing_in in without.items():
         if missing_in:
             problems.data.append(
@@ -334,15 +336,15 @@ def _plan(
     incomplete = {number for missing_in in without.values() for number in missing_in}
     numbers = [number for number in range(len(dataset)) if number not in incomplete]
     if fps is None:
-        fps, reason = _common_rate(dataset, kept, numbers)
+        fps, reason = _common_rate(dataset, streams, numbers)
         if reason is None:
             return fps, None
         problems.arguments.append(f"fps: {reason}; give the rows per second with fps (--fps), such as {fps}")
-    methods = {name: asked.get(name) or _own_method(stream) for name, stream in kept.items()}
+    methods = {name: requested.get(name) or _own_method(stream) for name, stream in streams.items()}
     lacking: dict[str, str] = {}
     for number in numbers:
         rows = dataset.episode(number)
-        clocks = {name: rows[name][0] for name in kept}
+        clocks = {name: rows[name][0] for name in streams}
         try:
             targets = _targets(f"episode {number}", clocks, fps, True)
         except FileError as error:
@@ -351,10 +353,10 @@ def _plan(
         for name, clock in clocks.items():
             if name not in lacking and not _is_on(clock, targets):
                 if methods[name] is None:
-                    lacking[name] = _usual_method(kept[name])
-                elif methods[name] not in _methods_of(kept[name]):
-                    kind = "a camera" if kept[name].frames is not None else str(kept[name].dtype)
-                    expected = " or ".join(_methods_of(kept[name]))
+                    lacking[name] = _usual_method(streams[name])
+                elif methods[name] not in _methods_of(streams[name]):
+                    kind = "a camera" if streams[name].frames is not None else str(streams[name].dtype)
+                    expected = " or ".join(_methods_of(streams[name]))
                     lacking[name] = ""
                     problems.arguments.append(f"methods: {name}: expected {expected} for {kind}, got {methods[name]!r}")
     if usual := {name: method for name, method in lacking.items() if method}:
@@ -391,10 +393,10 @@ def _common_rate(dataset: Dataset, streams: Mapping[str, Stream], numbers: Seque
     """Returns the whole rate that all streams share in these episodes, and None. If there is none, returns a possible rate,
     the slowest camera's or else the slowest stream's, and the reason."""
     rates = {name: stream.rate_hz for name, stream in streams.items()}
-    whole = {name: max(1, round(rate)) for name, rate in rates.items() if np.isfinite(rate)}
-    cameras = [rate for name, rate in whole.items() if streams[name].frames is not None]
-    usual = min(cameras or whole.values(), default=1)
-    fps = whole.get(next(iter(rates)), 0)
+    rounded = {name: max(1, round(rate)) for name, rate in rates.items() if np.isfinite(rate)}
+    cameras = [rate for name, rate in rounded.items() if streams[name].frames is not None]
+    usual = min(cameras or rounded.values(), default=1)
+    fps = rounded.get(next(iter(rates)), 0)
     for number in numbers:
         rows = dataset.episode(number)
         clocks = {name: rows[name][0] for name in streams}
@@ -477,19 +479,21 @@ def _values(
     if method is None or np.array_equal(clock, targets):
         recorded: np.ndarray = values[_target_rows(clock, targets, None)]
         return recorded
-    whole = range(math.prod(stream.shape))
-    calls = {(method, 0): set(whole)}  # one for each method, which takes any number of runs, and one for each rotation
+    indices = range(math.prod(stream.shape))
+    # One call for each method, which takes any number of features, and one for each rotation.
+    calls = {(method, 0): set(indices)}
     for block, own in own_methods(stream.name, [stream]) if method not in _STEPS else ():
-        calls[method, 0] -= {*whole[block]}
-        calls.setdefault((own, whole[block].start if own in ("slerp", "pose") else 0), set()).update(whole[block])
+        calls[method, 0] -= {*indices[block]}
+        start = indices[block].start if own in ("slerp", "pose") else 0
+        calls.setdefault((own, start), set()).update(indices[block])
     flat = values.reshape(1, len(values), -1)
-    resampled = np.empty((len(targets), len(whole)), values.dtype)
+    resampled = np.empty((len(targets), len(indices)), values.dtype)
     try:
-        for (one, _), features in calls.items():
+        for (name, _), features in calls.items():
             columns = sorted(features)
             if columns:
-                found = resample_trajectories(flat[..., columns], clock[None], targets[None], method=one)
-                resampled[:, columns] = np.asarray(found)[0]
+                result = resample_trajectories(flat[..., columns], clock[None], targets[None], method=name)
+                resampled[:, columns] = np.asarray(result)[0]
     except Error as error:
         raise ArgumentError(f"methods: {where}: {error}") from error
     return resampled.reshape(len(targets), *stream.shape)
@@ -573,8 +577,8 @@ class _Tasks:
 
     def of_rows(self, episode: int, targets: np.ndarray) -> np.ndarray:
         """Returns the task of each row of an episode."""
-        found = self._moments.at(np.full(len(targets), episode), targets).tolist()
-        return np.array([self._number(text or "") for text in found], np.int64)
+        texts = self._moments.at(np.full(len(targets), episode), targets).tolist()
+        return np.array([self._number(text or "") for text in texts], np.int64)
 
     def _number(self, text: str) -> int:
         number = self._numbers.setdefault(text, len(self.texts))
@@ -585,8 +589,8 @@ class _Tasks:
 
 def table_of(dataset: Dataset, stream: Stream) -> list[str]:
     """Returns the texts of a stream's numbers for LeRobot's tables: numbered from 0 on, all different. Empty otherwise."""
-    known = texts_of_numbers(dataset, stream)
-    texts = [known.get(number) for number in range(len(known))]
+    by_number = texts_of_numbers(dataset, stream)
+    texts = [by_number.get(number) for number in range(len(by_number))]
     return [] if None in texts or len({*texts}) < len(texts) else [text for text in texts if text is not None]
 
 
@@ -643,22 +647,22 @@ def _stats(values: np.ndarray) -> dict[str, list[Any]]:
     shape = values.shape[1:] or (1,)
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # for features without a finite number
-        found = {
+        stats = {
             "min": np.nanmin(table, axis=0),
             "max": np.nanmax(table, axis=0),
             "mean": np.nanmean(table, axis=0),
             "std": np.nanstd(table, axis=0),
         }
-        found |= {name: np.nanquantile(table, share, axis=0) for name, share in _QUANTILES.items()}
-    return {name: array.reshape(shape).tolist() for name, array in found.items()} | {"count": [len(values)]}
+        stats |= {name: np.nanquantile(table, share, axis=0) for name, share in _QUANTILES.items()}
+    return {name: array.reshape(shape).tolist() for name, array in stats.items()} | {"count": [len(values)]}
 
 
 def _image_stats(stream: Stream) -> dict[str, Any]:
     """Returns the statistics of some frames' pixels, scaled to 0..1, per channel ``[C, 1, 1]``."""
     chosen = np.unique(np.linspace(0, stream.rows - 1, _SAMPLED_FRAMES).astype(int))
     pixels = np.concatenate([np.asarray(stream.frame(row)).reshape(-1, stream.shape[2]) for row in chosen.tolist()])
-    found = _stats(pixels.astype(np.float32) / 255)
-    return {name: np.reshape(value, (-1, 1, 1)).tolist() for name, value in found.items() if name != "count"} | {
+    stats = _stats(pixels.astype(np.float32) / 255)
+    return {name: np.reshape(value, (-1, 1, 1)).tolist() for name, value in stats.items() if name != "count"} | {
         "count": [len(chosen)]
     }
 
@@ -667,7 +671,7 @@ def _write_meta(
     folder: Path,
     dataset: Dataset,
     streams: Mapping[str, Stream],
-    of_features: Mapping[str, list[str]],
+    streams_of: Mapping[str, list[str]],
     fps: int,
     video: bool,
     episodes: list[dict[str, Any]],
@@ -676,7 +680,7 @@ def _write_meta(
 ) -> None:
     features: dict[str, Any] = {}
     stats: dict[str, Any] = {}
-    for key, names in of_features.items():
+    for key, names in streams_of.items():
         stream = streams[names[0]]
         if stream.frames is not None:
             height, width, channels = stream.shape
@@ -722,13 +726,14 @@ def _write_meta(
     pq.write_table(_texts_table("task", tasks), meta / "tasks.parquet")
 
 
-def _texts_table(what: str, texts: list[str]) -> pa.Table:
+def _texts_table(column: str, texts: list[str]) -> pa.Table:
     """Returns a table of task_index or subtask_index as pandas writes it, with the text as its index."""
-    kinds = ((f"{what}_index", "int64", "int64"), (what, "unicode", "object"))
+    kinds = ((f"{column}_index", "int64", "int64"), (column, "unicode", "object"))
     columns = [
         {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
         for name, kind, numpy in kinds
     ]
-    pandas = {"index_columns": [what], "column_indexes": [], "columns": columns, "pandas_version": "2.2.0"}
-    table = pa.table({f"{what}_index": pa.array(range(len(texts)), pa.int64()), what: pa.array(texts, pa.string())})
+    pandas = {"index_columns": [column], "column_indexes": [], "columns": columns, "pandas_version": "2.2.0"}
+    numbers = pa.array(range(len(texts)), pa.int64())
+    table = pa.table({f"{column}_index": numbers, column: pa.array(texts, pa.string())})
     return table.replace_schema_metadata({"pandas": json.dumps(pandas)})

@@ -65,8 +65,8 @@ def write(
 ) -> None:
     """Writes ``episode_000000.mcap`` and so on into `folder`."""
     if empty := [name for name, stream in streams.items() if stream.ragged is None and 0 in stream.shape]:
-        for one in empty:
-            report.leave_out(one, "rows of no numbers: ROS has no arrays of them")
+        for name in empty:
+            report.leave_out(name, "rows of no numbers: ROS has no arrays of them")
         streams = {name: stream for name, stream in streams.items() if name not in empty}
     kinds = {name: _kind(stream) for name, stream in streams.items()}
     report.rows = dict.fromkeys(streams, 0)
@@ -82,15 +82,15 @@ def write(
     if any(tables.values()):
         record["texts"] = json.dumps({name: texts for name, texts in tables.items() if texts})
     for number in range(len(dataset)):
-        what = f"episode_{number:06d}.mcap"
-        tell(number, len(dataset), what)
+        file_name = f"episode_{number:06d}.mcap"
+        tell(number, len(dataset), file_name)
         episode = dataset.episode(number)
         rows = {name: episode[name] for name in streams}
-        with (folder / what).open("wb") as opened:
+        with (folder / file_name).open("wb") as opened:
             writer: Any = Writer(opened, compression=CompressionType.ZSTD)
             writer.start(profile="ros2", library="robocache")
             writer.add_metadata("robocache", {"episode": json.dumps(columns[number]), **record})
-            _write_messages(writer, streams, kinds, rows, _frame_ids(streams, columns[number]), f"{what}: ")
+            _write_messages(writer, streams, kinds, rows, _frame_ids(streams, columns[number]), f"{file_name}: ")
             writer.finish()
         for name, (time_ns, _) in rows.items():
             report.rows[name] += len(time_ns)
@@ -121,8 +121,8 @@ def _write_messages(
     encoders = [kinds[name][2] for name in streams]
     frames = [frame_ids[name] for name in streams]
     values = [values.file if isinstance(values, EncodedFrames) else values.__getitem__ for _, values in rows.values()]
-    for at in np.argsort(times, kind="stable").tolist():
-        owner, row, stamp = int(owners[at]), int(numbers[at]), int(times[at])
+    for index in np.argsort(times, kind="stable").tolist():
+        owner, row, stamp = int(owners[index]), int(numbers[index]), int(times[index])
         data = encoders[owner](stamp, frames[owner], values[owner](row))
         writer.add_message(channels[owner], log_time=stamp, publish_time=stamp, data=data, sequence=row)
 
@@ -134,12 +134,12 @@ def _frame_ids(streams: Mapping[str, Stream], episode: Mapping[str, Any]) -> dic
     except (TypeError, ValueError):  # another program's column of that name
         declared = {}
     declared = declared if isinstance(declared, dict) else {}
-    found = {}
+    frame_ids = {}
     for name, stream in streams.items():
         keys = (f"{name}/{path}" for path in ("header.frame_id", "frame_id"))
         frame = stream.attributes.get("frame_id") or next((declared[key] for key in keys if key in declared), "")
-        found[name] = str(frame)
-    return found
+        frame_ids[name] = str(frame)
+    return frame_ids
 
 
 def _metadata(stream: Stream) -> dict[str, str]:

@@ -145,11 +145,8 @@ class Ring:
         if self.codec in (None, "raw"):
             try:
                 array = np.asarray(row)
-            except (
-                TypeError,
-                ValueError,
-                RuntimeError,
-            ) as error:  # torch raises these on a device, for bfloat16, and with a gradient
+            # torch raises these on a device, for bfloat16, and with a gradient.
+            except (TypeError, ValueError, RuntimeError) as error:
                 raise errors.ArgumentTypeError(
                     f"row: expected an array of numpy, got {type(row).__name__}: {error}"
                 ) from None
@@ -274,25 +271,21 @@ class Aligner:
         self._handle = _aligner_open(self.spec.to_json(), device, *handles)
         described = json.loads(_aligner_describe(self._handle))
         self._opened_ns = time.time_ns()
-        arrays = [
-            (array["name"], array["dtype"], [1, *array["shape"]], array["offset"]) for array in described["arrays"]
-        ]
-        self._batch: dict[str, Any] = {}
+        memory: Any  # begins at a multiple of 64 bytes
         if self._torch is None:
             memory = np.zeros(described["bytes"] + 63, np.uint8)
             memory = memory[-memory.ctypes.data % 64 :]
             self._memory: Any = _lib.from_numpy(memory)
-            for name, dtype, shape, offset in arrays:
-                size = int(np.prod(shape)) * _lib.numpy_dtype(dtype).itemsize
-                self._batch[name] = memory[offset : offset + size].view(_lib.numpy_dtype(dtype)).reshape(shape)
-            return
-        # Not zeros: they would be written on the stream that is current now, but batches on the stream of latest().
-        self._memory = self._torch.empty(described["bytes"] + 63, dtype=self._torch.uint8, device=device)
-        self._memory = self._memory[-self._memory.data_ptr() % 64 :]
-        for name, dtype, shape, offset in arrays:
-            kind = getattr(self._torch, dtype)
-            size = int(np.prod(shape)) * kind.itemsize
-            self._batch[name] = self._memory[offset : offset + size].view(kind).reshape(shape)
+        else:
+            # Not zeros: they would be written on the stream that is current now, but batches on the stream of latest().
+            memory = self._torch.empty(described["bytes"] + 63, dtype=self._torch.uint8, device=device)
+            self._memory = memory = memory[-memory.data_ptr() % 64 :]
+        self._batch: dict[str, Any] = {}
+        for array in described["arrays"]:
+            name, shape, offset = array["name"], [1, *array["shape"]], array["offset"]
+            dtype = _lib.numpy_dtype(array["dtype"]) if self._torch is None else getattr(self._torch, array["dtype"])
+            size = math.prod(shape) * dtype.itemsize
+            self._batch[name] = memory[offset : offset + size].view(dtype).reshape(shape)
 
     def frontier(self) -> int | None:
         """Returns the newest moment with all targets settled, in ns; None if a stream has none yet."""

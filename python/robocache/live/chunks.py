@@ -174,15 +174,14 @@ def _turns(fields: Mapping[str, Any]) -> list[tuple[int, int, str]]:
     for begin, end, method in fields["rows"]["methods"] if fields["rows"] else ():
         width = {"angle": 1, "slerp": 4}.get(method)
         if width is not None:
-            turns |= {(at, at + width, method) for at in range(begin, end, width)}
-    for step in (
-        fields["convert"]["steps"][:1] if fields["convert"] else ()
-    ):  # later conversions count converted features
-        turns |= {(at, at + 1, "angle") for at in step["angles"]}
+            turns |= {(feature, feature + width, method) for feature in range(begin, end, width)}
+    steps = fields["convert"]["steps"] if fields["convert"] else ()
+    for step in steps[:1]:  # later conversions count converted features
+        turns |= {(feature, feature + 1, "angle") for feature in step["angles"]}
         if not step["rotation"].startswith("quat"):
             continue
         begins = [step["begin"]] if step["step"] == "rotate" else []
         if step["step"] in ("se3", "mixed", "base_frame"):  # poses of 7 features
             begins = step["features"][3::7]
-        turns |= {(at, at + 4, "slerp") for at in begins}
+        turns |= {(feature, feature + 4, "slerp") for feature in begins}
     return sorted(turns)

@@ -361,13 +361,13 @@ def _compare(
         if frontier is None or moment > frontier:
             left_out += 1
             continue
-        expected, seen = training.at(moment), policy.at(moment)
+        expected, window = training.at(moment), policy.at(moment)
         differ, not_settled, older_ns = set(), set(), {}
         for key, stream in rows.items():
             is_pad = expected[key + "_is_pad"]
-            same = seen[key][~is_pad].tobytes() == expected[key][~is_pad].tobytes()
+            same = window[key][~is_pad].tobytes() == expected[key][~is_pad].tobytes()
             differ |= set() if same else {key}
-            not_settled |= {key} if (seen[key + "_is_pad"] & ~is_pad).any() else set()
+            not_settled |= {key} if (window[key + "_is_pad"] & ~is_pad).any() else set()
             newest = int(np.searchsorted(stream.time_ns, moment + last_ns[key], "right")) - 1
             come = newest
             while come >= 0 and stream.arrival_ns[come] > got:

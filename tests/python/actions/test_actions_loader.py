@@ -117,16 +117,16 @@ def test_batches_equal_the_functions_of_batches_without_conversions(tmp_path, rn
     )
     for _ in range(3):
         batch, plain = next(converting), next(raw)
-        want = convert(plain["action"], plain["state"], conversions)
+        expected = convert(plain["action"], plain["state"], conversions)
         off = ~plain["action_is_pad"]
         if name in ("robosuite", "euler") or dtype == "float64" or device == "cuda":
             bound = 1e-5 if dtype == "float32" else 1e-12
             made_so, wanted = (
-                comparable(x[off], "euler_ZYX" if name == "euler" else "") for x in (batch["action"], want)
+                comparable(x[off], "euler_ZYX" if name == "euler" else "") for x in (batch["action"], expected)
             )
             torch.testing.assert_close(made_so, wanted, atol=bound, rtol=bound)
         else:
-            assert torch.equal(batch["action"], want)
+            assert torch.equal(batch["action"], expected)
         if has_base:
             assert torch.equal(batch["action_base"], plain["state"])
             off = off & ~plain["state_is_pad"][:, None]
@@ -145,18 +145,20 @@ def test_poses_of_every_rotation(tmp_path, rng, device, kind, rotation):
     mask = [True] * (dataset.streams["action"].shape[0] - 1) + [False]
     conversions = [Relative(kind, mask=mask, rotation=rotation)]
     batch, plain = batches_of(dataset, conversions, device, window={"method": "nearest"}, state={"method": "nearest"})
-    want = convert(plain["action"], plain["state"], conversions)
-    torch.testing.assert_close(comparable(batch["action"], rotation), comparable(want, rotation), atol=2e-5, rtol=1e-5)
+    expected = convert(plain["action"], plain["state"], conversions)
+    torch.testing.assert_close(
+        comparable(batch["action"], rotation), comparable(expected, rotation), atol=2e-5, rtol=1e-5
+    )
     exact = not rotation.startswith(("rotvec", "euler")) and device == "cpu"
-    assert not exact or torch.equal(batch["action"], want)
+    assert not exact or torch.equal(batch["action"], expected)
 
 
 def test_a_scaled_base_frame(tmp_path, rng, device):
     dataset = record(tmp_path / "c", rng, rotation="rotvec")
     conversions = [Relative("base_frame", mask=[True] * 6 + [False], rotation="rotvec", scale=(0.05, 0.5))]
     batch, plain = batches_of(dataset, conversions, device, window={"method": "nearest"}, state={"method": "nearest"})
-    want = convert(plain["action"], plain["state"], conversions)
-    torch.testing.assert_close(batch["action"], want, atol=1e-4, rtol=1e-5)
+    expected = convert(plain["action"], plain["state"], conversions)
+    torch.testing.assert_close(batch["action"], expected, atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
@@ -165,9 +167,9 @@ def test_values_are_rounded_once_to_the_keys_dtype(tmp_path, rng, device, dtype)
     converting, _ = loaders(dataset, LISTS["6D"], device, window={"dtype": dtype})
     _, plain = loaders(dataset, LISTS["6D"], device)
     batch, plain = next(converting), next(plain)
-    want = convert(plain["action"], plain["state"], LISTS["6D"]).to(getattr(torch, dtype))
-    assert batch["action"].dtype == want.dtype and batch["action_base"].dtype == torch.float32
-    torch.testing.assert_close(batch["action"], want, atol=1e-5, rtol=1e-2 if dtype == "bfloat16" else 1e-3)
+    expected = convert(plain["action"], plain["state"], LISTS["6D"]).to(getattr(torch, dtype))
+    assert batch["action"].dtype == expected.dtype and batch["action_base"].dtype == torch.float32
+    torch.testing.assert_close(batch["action"], expected, atol=1e-5, rtol=1e-2 if dtype == "bfloat16" else 1e-3)
 
 
 def test_the_step_after_padding_is_padding(tmp_path, rng, device):
@@ -200,8 +202,8 @@ def test_the_base_is_the_state_at_the_anchor(tmp_path, rng, device):
     dataset = record(tmp_path / "c", rng)
     batch, plain = batches_of(dataset, LISTS["se3"], device, state={"offsets": [-0.1, 0.0]})
     assert torch.equal(batch["action_base"], plain["state"][:, 1])
-    want = convert(plain["action"], plain["state"][:, 1], LISTS["se3"])
-    torch.testing.assert_close(batch["action"], want, atol=1e-5, rtol=1e-5)
+    expected = convert(plain["action"], plain["state"][:, 1], LISTS["se3"])
+    torch.testing.assert_close(batch["action"], expected, atol=1e-5, rtol=1e-5)
 
 
 # ---- Missing rows and invalid quaternions ----
@@ -259,8 +261,8 @@ def test_quaternions_are_normalised_with_the_option(tmp_path, rng, device, name)
     base = "state" if name == "se3" else None
     converting, raw = loaders(dataset, conversions, device, window=window, base=base, **ODD_WORDS)
     batch, plain = next(converting), next(raw)
-    want = convert(plain["action"], plain["state"] if base else None, conversions)
-    assert torch.equal(torch.nan_to_num(batch["action"], 9.0), torch.nan_to_num(want, 9.0))
+    expected = convert(plain["action"], plain["state"] if base else None, conversions)
+    assert torch.equal(torch.nan_to_num(batch["action"], 9.0), torch.nan_to_num(expected, 9.0))
     assert (
         batch["action"].isnan().any()
         and robocache.Spec(converting.spec.to_json()).to_json() == converting.spec.to_json()
@@ -318,8 +320,8 @@ def test_to_absolute_inverts_the_conversions(tmp_path, rng, device, name, one_st
         window=window | {"normalize": "mean_std"},
     )
     batch = next(converting)
-    want = (numbers(seen) - stats["action"]["mean"]) / stats["action"]["std"]
-    np.testing.assert_allclose(numbers(batch["action"]), want[:, 0] if one_step else want, atol=1e-4)
+    expected = (numbers(seen) - stats["action"]["mean"]) / stats["action"]["std"]
+    np.testing.assert_allclose(numbers(batch["action"]), expected[:, 0] if one_step else expected, atol=1e-4)
     x = batch["action"].clone().requires_grad_()
     back = converting.to_absolute("action", x, batch)
     assert back.shape == plain["action"].shape and back.dtype == torch.float32
@@ -363,8 +365,8 @@ def test_sources_of_a_mixture_have_their_own_statistics_and_missing_streams(tmp_
     source_of = batch["dataset_index"]
     seen = convert(plain["action"], plain["state"], LISTS["joints"])
     for source in (0, 1):
-        want = (numbers(seen[source_of == source]) - stats[source]["mean"]) / stats[source]["std"]
-        np.testing.assert_allclose(numbers(batch["action"][source_of == source]), want, atol=1e-5)
+        expected = (numbers(seen[source_of == source]) - stats[source]["mean"]) / stats[source]["std"]
+        np.testing.assert_allclose(numbers(batch["action"][source_of == source]), expected, atol=1e-5)
     for source in (2, 3):
         assert batch["action_is_pad"][source_of == source].all() and (batch["action"][source_of == source] == 0).all()
     some = source_of < 2
@@ -394,11 +396,11 @@ def test_every_tier_gives_the_same(tmp_path, rng, device, residency):
     converting, _ = loaders(dataset, LISTS["6D"], device, memory=Memory(residency=residency))
     on_cpu, _ = loaders(dataset, LISTS["6D"], "cpu")
     for _ in range(3):
-        batch, want = next(converting), next(on_cpu)
-        assert batch.keys() == want.keys()
-        for key in want:
-            torch.testing.assert_close(batch[key].cpu(), want[key], atol=5e-5, rtol=1e-5)  # rule 8.1 for slerp
-            assert device == "cuda" or torch.equal(batch[key], want[key])
+        batch, expected = next(converting), next(on_cpu)
+        assert batch.keys() == expected.keys()
+        for key in expected:
+            torch.testing.assert_close(batch[key].cpu(), expected[key], atol=5e-5, rtol=1e-5)  # rule 8.1 for slerp
+            assert device == "cuda" or torch.equal(batch[key], expected[key])
 
 
 def test_threads_prefetch_buffers_gather_and_copies_give_the_same(tmp_path, rng, threads):
@@ -409,12 +411,12 @@ def test_threads_prefetch_buffers_gather_and_copies_give_the_same(tmp_path, rng,
     threads(1)
     copy = pickle.loads(pickle.dumps(plain))
     for number in range(3):
-        want = next(plain)
+        expected = next(plain)
         threads(1 + number)
         for loader in (ahead, as_numpy, copy):
             batch = next(loader)
             for key in ("action", "action_is_pad", "action_base", "state"):
-                assert (np.asarray(batch[key]) == want[key].numpy()).all()
+                assert (np.asarray(batch[key]) == expected[key].numpy()).all()
     age = batch_age = next(as_numpy)["action_age"]
     assert age.shape == (64, len(OFFSETS)) and (batch_age > np.iinfo(np.int64).min).all()
     some = plain.gather([5, 0, 77])
@@ -494,10 +496,10 @@ def test_joints_of_any_width_and_mask(tmp_path, rng, device, width, size, steps)
         assert torch.equal(own["action_is_pad"], is_pad)
         base = numbers(plain["state"])
         assert torch.equal(own["action_base"], plain["state"])
-        want = numbers(plain["action"]) - np.where(mask, base, 0)[:, None]
-        want = (want - stats["action"]["mean"]) / stats["action"]["std"]
+        expected = numbers(plain["action"]) - np.where(mask, base, 0)[:, None]
+        expected = (expected - stats["action"]["mean"]) / stats["action"]["std"]
         known = np.array([episode != 2 for episode in plain["episode_index"]])
-        np.testing.assert_allclose(numbers(own["action"])[known], want[known], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(numbers(own["action"])[known], expected[known], rtol=1e-5, atol=1e-5)
         assert not own["action"][~known].any()
 
 

@@ -27,12 +27,12 @@ def test_openpi(rng, dims):
     for features in (len(mask), len(mask) + 3):
         state, x = rng.standard_normal((4, features)), rng.standard_normal((4, 50, features))
         used = len(mask)
-        want = x.copy()
-        want[..., :used] -= np.expand_dims(np.where(mask, state[..., :used], 0), -2)
+        expected = x.copy()
+        expected[..., :used] -= np.expand_dims(np.where(mask, state[..., :used], 0), -2)
         conversions = presets.openpi(mask, features)
-        assert (convert(x, state, conversions) == want).all()
-        want[..., :used] += np.expand_dims(np.where(mask, state[..., :used], 0), -2)
-        assert (revert(convert(x, state, conversions), state, conversions) == want).all()
+        assert (convert(x, state, conversions) == expected).all()
+        expected[..., :used] += np.expand_dims(np.where(mask, state[..., :used], 0), -2)
+        assert (revert(convert(x, state, conversions), state, conversions) == expected).all()
     with pytest.raises(robocache.ArgumentError, match="mask: expected at most 5 bools"):
         presets.openpi(mask, 5)
 
@@ -117,12 +117,12 @@ def test_openvlas_bridge_gripper_and_movement(rng):
     for last in (0.0, 0.3):  # at an end, and in between
         x[-1, 6] = last
         is_open, is_closed = x[:, 6] > 0.95, x[:, 6] < 0.05
-        want, carry = np.empty(40), x[-1, 6]
+        expected, carry = np.empty(40), x[-1, 6]
         for i in reversed(range(40)):
             carry = carry if not (is_open[i] or is_closed[i]) else float(is_open[i])
-            want[i] = carry
+            expected[i] = carry
         result = convert(x, None, presets.openvla("bridge_orig"))
-        assert (result[:, 6] == want).all() and (result[:, :6] == x[:, :6]).all()
+        assert (result[:, 6] == expected).all() and (result[:, :6] == x[:, :6]).all()
     state = rng.standard_normal((40, 7))
     movement = state[1:, :6] - state[:-1, :6]
     result = actions.step_delta(actions.reached_state(state), state[0])

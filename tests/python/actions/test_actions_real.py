@@ -28,9 +28,9 @@ def test_joints_round_trip(tmp_path, real_data, conversion):
 def bodies(real_data):
     """[N, 24, 3] rotation vectors of a person's joints, and [N, 3] the person's positions."""
     file = sorted(real_data("motion/unitree_g1_lerobot").rglob("*.npz"))
-    found = [np.load(path) for path in file]
-    held = next(one for one in found if "pose_aa" in one)
-    return held["pose_aa"].reshape(-1, 24, 3).astype(np.float64), held["transl"].astype(np.float64)
+    files = [np.load(path) for path in file]
+    motion = next(candidate for candidate in files if "pose_aa" in candidate)
+    return motion["pose_aa"].reshape(-1, 24, 3).astype(np.float64), motion["transl"].astype(np.float64)
 
 
 NAMES = ["quat_xyzw", "quat_wxyz", "matrix", "rot6d_rows", "rot6d_columns", "rot6d_interleaved", "euler_ZYX"]
@@ -39,8 +39,8 @@ NAMES = ["quat_xyzw", "quat_wxyz", "matrix", "rot6d_rows", "rot6d_columns", "rot
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bodys_rotations_round_trip(bodies, name):
     turns, _ = bodies
-    there = convert_rotation(turns, "rotvec", name)
-    back = convert_rotation(there, name, "rotvec")
+    converted = convert_rotation(turns, "rotvec", name)
+    back = convert_rotation(converted, name, "rotvec")
     apart = Rotation.from_rotvec(turns.reshape(-1, 3)).inv() * Rotation.from_rotvec(back.reshape(-1, 3))
     assert apart.magnitude().max() < 1e-7
 
@@ -54,8 +54,8 @@ def test_a_bodys_poses_round_trip(bodies, kind):
     result = relative(x, base, kind, rotation="rotvec")
     # By scipy, in the base's frame or in the world.
     t, t0 = Rotation.from_rotvec(x[:, 7, 3:]), Rotation.from_rotvec(base[:, 3:])
-    want = t * t0.inv() if kind == "base_frame" else t0.inv() * t
-    assert (Rotation.from_rotvec(result[:, 7, 3:]).inv() * want).magnitude().max() < 1e-7
+    expected = t * t0.inv() if kind == "base_frame" else t0.inv() * t
+    assert (Rotation.from_rotvec(result[:, 7, 3:]).inv() * expected).magnitude().max() < 1e-7
     back = absolute(result, base, kind, rotation="rotvec")
     np.testing.assert_allclose(back[..., :3], x[..., :3], atol=1e-9)
     apart = Rotation.from_rotvec(back[..., 3:].reshape(-1, 3)).inv() * Rotation.from_rotvec(x[..., 3:].reshape(-1, 3))

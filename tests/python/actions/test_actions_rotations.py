@@ -63,8 +63,8 @@ def test_sums_and_products_have_the_same_bits_everywhere(arrays, rng):
     """All but rotation vectors and Euler angles: the formulas round alike on every device."""
     for source, target in itertools.product(PLAIN[:-1], PLAIN[:-1]):
         x = by_scipy(Rotation.random(500, rng=rng), source).astype(np.float32)
-        want = convert_rotation(x, source, target)
-        assert (arrays.numpy(convert_rotation(arrays(x, "float32"), source, target)) == want).all()
+        expected = convert_rotation(x, source, target)
+        assert (arrays.numpy(convert_rotation(arrays(x, "float32"), source, target)) == expected).all()
 
 
 # r00 to r22 of three turns by 90 degrees; the six orders below differ on each of them.
@@ -314,8 +314,8 @@ def test_compiled_and_mapped_calls_give_nan_where_others_refuse(device):
     def convert(q):
         return convert_rotation(q, "quat_xyzw", "rot6d_rows")
 
-    want = convert(q[:1])
+    expected = convert(q[:1])
     for call in (torch.compile(convert, backend="eager", fullgraph=True), torch.vmap(convert)):
         result = call(q)
-        torch.testing.assert_close(result[:1], want)
+        torch.testing.assert_close(result[:1], expected)
         assert result[1:].isnan().all()

@@ -45,8 +45,8 @@ def test_relative_poses_equal_products_of_matrices(arrays, rng, kind, rotation):
     x, base = random_poses(rng, (4, 6), rotation), random_poses(rng, (4,), rotation)
     for dtype, bound in (("float64", 1e-12), ("float32", 1e-5)):
         result = relative(arrays(x, dtype), arrays(base, dtype), kind, rotation=rotation)
-        want = by_matrices(kind, matrices(x, rotation), matrices(base, rotation))
-        np.testing.assert_allclose(matrices(arrays.numpy(result), rotation), want, atol=20 * bound)
+        expected = by_matrices(kind, matrices(x, rotation), matrices(base, rotation))
+        np.testing.assert_allclose(matrices(arrays.numpy(result), rotation), expected, atol=20 * bound)
         back = absolute(result, arrays(base, dtype), kind, rotation=rotation)
         np.testing.assert_allclose(
             matrices(arrays.numpy(back), rotation), matrices(x, rotation), atol=20 * bound, rtol=20 * bound
@@ -57,10 +57,10 @@ def test_relative_poses_equal_products_of_matrices(arrays, rng, kind, rotation):
 def test_se3_equals_scipys_rigid_transform(rng):
     RigidTransform = pytest.importorskip("scipy.spatial.transform").RigidTransform
     x, base = random_poses(rng, (1, 50), "quat_xyzw"), random_poses(rng, (1,), "quat_xyzw")
-    want = RigidTransform.from_matrix(matrices(base, "quat_xyzw")[0]).inv() * RigidTransform.from_matrix(
+    expected = RigidTransform.from_matrix(matrices(base, "quat_xyzw")[0]).inv() * RigidTransform.from_matrix(
         matrices(x, "quat_xyzw")[0]
     )
-    p, turn = want.as_components()
+    p, turn = expected.as_components()
     result = relative(x, base, "se3")[0]
     np.testing.assert_allclose(result[:, :3], p, atol=1e-13)
     np.testing.assert_allclose(result[:, 3:], turn.as_quat(canonical=True), atol=1e-13)
@@ -113,8 +113,8 @@ def test_two_arms_with_grippers_by_a_mask(arrays, rng, kind):
     mask = [True] * 9 + [False] + [True] * 9 + [False]
     result = arrays.numpy(relative(arrays(x), arrays(x[:, 0]), kind, mask=mask, rotation="rot6d_rows"))
     for part, at in ((left, slice(0, 9)), (right, slice(10, 19))):
-        want = relative(part, part[:, 0], kind, rotation="rot6d_rows")
-        np.testing.assert_allclose(result[..., at], want, atol=1e-14)
+        expected = relative(part, part[:, 0], kind, rotation="rot6d_rows")
+        np.testing.assert_allclose(result[..., at], expected, atol=1e-14)
     assert (result[..., [9, 19]] == grippers).all()
     back = absolute(arrays(result), arrays(x[:, 0]), kind, mask=mask, rotation="rot6d_rows")
     np.testing.assert_allclose(arrays.numpy(back), x, atol=1e-14)
@@ -141,9 +141,9 @@ def test_arithmetic_has_the_wider_dtype(arrays):
 def test_angles_go_the_shorter_way(a, b, turns):
     x, base = np.array([[a + 2 * math.pi * turns]]), np.array([b])
     result = relative(x, base, "joints", angles=[True])
-    want = math.remainder(a - b, 2 * math.pi)
+    expected = math.remainder(a - b, 2 * math.pi)
     assert -math.pi <= result[0, 0] < math.pi
-    assert abs(math.remainder(result[0, 0] - want, 2 * math.pi)) < 1e-14 * (1 + abs(turns) * 8)
+    assert abs(math.remainder(result[0, 0] - expected, 2 * math.pi)) < 1e-14 * (1 + abs(turns) * 8)
     back = absolute(result, base, "joints", angles=[True])
     assert abs(math.remainder(back[0, 0] - a, 2 * math.pi)) < 1e-13
     assert (relative(x, base, "joints") == x - base).all()
@@ -172,18 +172,18 @@ def test_steps_and_their_sum(arrays, rng):
         rows = np.concatenate([arrays.numpy(start)[:, None], arrays.numpy(ours)], 1).astype(work)
         result = step_delta(ours, start)
         assert (arrays.numpy(result) == np.diff(rows, axis=1).astype(dtype)).all()
-        want = np.cumsum(arrays.numpy(result), 1) + arrays.numpy(start)[:, None]
+        expected = np.cumsum(arrays.numpy(result), 1) + arrays.numpy(start)[:, None]
         back = arrays.numpy(cumulate(result, start))
-        np.testing.assert_allclose(back, want, rtol=np.finfo(dtype).eps)
+        np.testing.assert_allclose(back, expected, rtol=np.finfo(dtype).eps)
         assert np.abs(back - arrays.numpy(ours)).max() < 9 * 8 * np.finfo(dtype).eps
 
 
 def test_a_long_sum_in_float16_does_not_drift(arrays):
     steps = np.full((2000, 1), 0.01, np.float16)
     result = arrays.numpy(cumulate(arrays(steps, "float16"), arrays([0.0], "float16")))
-    want = np.arange(1, 2001)[:, None] * np.float64(np.float16(0.01))
-    assert (np.abs(result - want) <= np.spacing(want.astype(np.float16)) / 2).all()
-    assert np.cumsum(steps, 0, dtype=np.float16)[-1] < 0.98 * want[-1]  # a sum in float16 would drift
+    expected = np.arange(1, 2001)[:, None] * np.float64(np.float16(0.01))
+    assert (np.abs(result - expected) <= np.spacing(expected.astype(np.float16)) / 2).all()
+    assert np.cumsum(steps, 0, dtype=np.float16)[-1] < 0.98 * expected[-1]  # a sum in float16 would drift
 
 
 def test_steps_of_padding_masks_and_angles(arrays):
@@ -221,13 +221,13 @@ def hysteresis(g, low, high):
     at_end=st.sampled_from(["nan", "hold", "last_value"]),
 )
 def test_undecided_grippers_take_the_next_decided_value(g, at_end):
-    want = hysteresis(g, 0.05, 0.95)
-    known = [v for v in want if not math.isnan(v)]
+    expected = hysteresis(g, 0.05, 0.95)
+    known = [v for v in expected if not math.isnan(v)]
     end = {"nan": math.nan, "hold": known[-1] if known else math.nan, "last_value": g[-1]}[at_end]
-    want = [end if math.isnan(v) else v for v in want]
+    expected = [end if math.isnan(v) else v for v in expected]
     for x in (np.array(g)[:, None], torch.tensor(g, dtype=torch.float64)[:, None]):
         result = binarize_gripper(x, low=0.05, high=0.95, at_end=at_end)
-        np.testing.assert_array_equal(np.asarray(result)[:, 0], want)
+        np.testing.assert_array_equal(np.asarray(result)[:, 0], expected)
 
 
 def test_grippers_of_a_batch_and_padding(arrays):
@@ -240,8 +240,8 @@ def test_grippers_of_a_batch_and_padding(arrays):
 
 def test_rescale_inverts_and_clips(arrays):
     g = np.array([-0.5, 0.0, 0.25, 1.0, np.nan])
-    for x, want in ((rescale(arrays(g), (0, 1), (1, 0)), 1 - g), (rescale(arrays(g), (0, 1), (-1, 1)), 2 * g - 1)):
-        np.testing.assert_array_equal(arrays.numpy(x), want)
+    for x, expected in ((rescale(arrays(g), (0, 1), (1, 0)), 1 - g), (rescale(arrays(g), (0, 1), (-1, 1)), 2 * g - 1)):
+        np.testing.assert_array_equal(arrays.numpy(x), expected)
     clipped = arrays.numpy(rescale(arrays(g), (1, 0), (0, 1), clip=True))
     np.testing.assert_array_equal(clipped, [1, 1, 0.75, 0, np.nan])
     np.testing.assert_allclose(rescale(rescale(g, (0.1, 0.7), (5, -3)), (5, -3), (0.1, 0.7)), g, atol=1e-15)
@@ -273,9 +273,9 @@ def test_compiled_and_mapped_calls_agree(device, rng):
     def both(x, base):
         return absolute(relative(x, base, "se3"), base, "base_frame"), cumulate(step_delta(x, base), base)
 
-    want = both(x, x[:, 1])
+    expected = both(x, x[:, 1])
     for call in (torch.compile(both, backend="eager", fullgraph=True), torch.vmap(both)):
-        torch.testing.assert_close(call(x, x[:, 1]), want)
+        torch.testing.assert_close(call(x, x[:, 1]), expected)
 
 
 X, BASE = np.zeros((2, 3, 7)), np.zeros((2, 7))

@@ -54,6 +54,11 @@ def write(path, recordings, metadata=None, describe=None, provenance=None, **wri
     return path
 
 
+def examine(path, recordings, *arguments, **options):
+    """The doctor's report on a cache of the recordings."""
+    return robocache.doctor(write(path, recordings, *arguments, **options))
+
+
 def places(report):
     """(code, episode, stream, row) of each finding."""
     return [(f.code, f.episode, f.stream, f.row) for f in report.findings]

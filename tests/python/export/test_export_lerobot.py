@@ -4,6 +4,7 @@ import io
 import json
 import re
 import warnings
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,15 @@ def write_cache(path, rng, rate_hz=30, counts=(7, 5), start=10**18):
     return path
 
 
+def one_stream(path, name, times, values, **options):
+    with robocache.Writer(path) as writer, writer.episode() as episode:
+        episode.append(name, times, values, **options)
+    return path
+
+
+to_lerobot = partial(robocache.export, to="lerobot")
+
+
 def table(folder):
     return pq.read_table(folder / "data/chunk-000/file-000.parquet")
 
@@ -42,21 +52,16 @@ def values(column):
 
 def as_written(stream):
     """A stream's values as the export has them: float32 in place of float64."""
-    found = np.asarray(stream.values)
-    return found.astype(np.float32) if found.dtype == np.float64 else found
+    values = np.asarray(stream.values)
+    return values.astype(np.float32) if values.dtype == np.float64 else values
 
 
 def test_the_dataset_is_as_documented(rng, tmp_path):
     cache = robocache.open(write_cache(tmp_path / "cache", rng))
-    robocache.export(cache, tmp_path / "out", to="lerobot")
+    to_lerobot(cache, tmp_path / "out")
     info = json.loads((tmp_path / "out/meta/info.json").read_text())
-    assert {key: info[key] for key in ("codebase_version", "fps", "total_episodes", "total_frames", "total_tasks")} == {
-        "codebase_version": "v3.0",
-        "fps": 30,
-        "total_episodes": 2,
-        "total_frames": 12,
-        "total_tasks": 2,
-    }
+    expected = {"codebase_version": "v3.0", "fps": 30, "total_episodes": 2, "total_frames": 12, "total_tasks": 2}
+    assert expected.items() <= info.items()
     assert info["features"]["observation.state"] == {"dtype": "float32", "shape": [3], "names": None}
     assert info["features"]["action"] == {"dtype": "float32", "shape": [2], "names": ["a", "b"]}
     assert info["features"]["reward"] == {"dtype": "int64", "shape": [1], "names": None}
@@ -91,18 +96,18 @@ def test_float64_beyond_float32_is_refused(tmp_path):
             "state", np.arange(3) * 10**8, np.where(np.isfinite(values) & (abs(values) > 10), np.inf, values)
         )
     with pytest.raises(robocache.FileError, match=r"episode 0: action: .* got 2 beyond it, up to 1e\+300; .*--streams"):
-        robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot")
+        to_lerobot(tmp_path / "cache", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", streams=["state"])
+        to_lerobot(tmp_path / "cache", tmp_path / "out", streams=["state"])
     expected = [[1, np.inf], [np.inf, np.inf], [np.nan, 2]]
     assert np.array_equal(table(tmp_path / "out")["state"].to_pylist(), expected, equal_nan=True)
 
 
 def test_numbers_and_frames_equal_the_caches(rng, tmp_path):
     cache = robocache.open(write_cache(tmp_path / "cache", rng))
-    report = robocache.export(cache, tmp_path / "out", to="lerobot")
+    report = to_lerobot(cache, tmp_path / "out")
     rows = table(tmp_path / "out")
     for name in ("observation/state", "action", "reward", "touch", "done"):
         recorded = as_written(cache.streams[name])
@@ -125,7 +130,7 @@ def test_numbers_and_frames_equal_the_caches(rng, tmp_path):
             first = cache.streams["observation/state" if name == "observation.state" else name]
             assert np.array_equal(np.asarray(stream.values), as_written(first))
             assert np.array_equal(stream.time_ns, first.time_ns - 10**18)
-    robocache.export(second, tmp_path / "third", to="lerobot")
+    to_lerobot(second, tmp_path / "third")
     for file in ("data/chunk-000/file-000.parquet", "meta/tasks.parquet"):
         one, other = (pq.read_table(tmp_path / folder / file) for folder in ("out", "third"))
         assert one.equals(other.select(one.column_names))
@@ -135,7 +140,7 @@ def test_lerobots_own_reader_reads_it(rng, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     lerobot = pytest.importorskip("lerobot.datasets.lerobot_dataset")
     cache = robocache.open(write_cache(tmp_path / "cache", rng))
-    robocache.export(cache, tmp_path / "out", to="lerobot")
+    to_lerobot(cache, tmp_path / "out")
     found = lerobot.LeRobotDataset("robocache/export", root=tmp_path / "out")
     assert (len(found), found.num_episodes, found.fps) == (12, 2, 30)
     for row in range(12):
@@ -163,14 +168,14 @@ def test_lerobots_own_reader_reads_videos(tmp_path, monkeypatch):
             with writer.episode() as episode:
                 frames = np.broadcast_to(frames, (rows, 32, 48, 3)).copy()
                 episode.append("top", np.arange(rows) * 40_000_000, frames, codec="png")
-    robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", video=True)
+    to_lerobot(tmp_path / "cache", tmp_path / "out", video=True)
     found = lerobot.LeRobotDataset("robocache/export", root=tmp_path / "out", video_backend="pyav")
     assert np.allclose([255 * found[row]["top"].mean().item() for row in range(len(found))], shades, atol=3)
 
 
 def test_statistics_equal_those_of_the_rows(rng, tmp_path):
     cache = robocache.open(write_cache(tmp_path / "cache", rng))
-    robocache.export(cache, tmp_path / "out", to="lerobot")
+    to_lerobot(cache, tmp_path / "out")
     stats = json.loads((tmp_path / "out/meta/stats.json").read_text())
     state = cache.streams["observation/state"].values.astype(float)
     assert np.allclose(stats["observation.state"]["mean"], state.mean(axis=0), rtol=1e-12)
@@ -203,11 +208,11 @@ def mixed(path, rng):
 def test_different_clocks_are_refused_or_resampled(rng, tmp_path):
     cache = robocache.open(mixed(tmp_path / "cache", rng))
     with pytest.raises(robocache.ArgumentError, match=r"'mode' \(100 Hz, 90 rows\)|'pose' \(500 Hz, 500 rows\)"):
-        robocache.export(cache, tmp_path / "out", to="lerobot")
+        to_lerobot(cache, tmp_path / "out")
     with pytest.raises(robocache.ArgumentError, match=r"the stamps of top .* with methods .--method.,"):
-        robocache.export(cache, tmp_path / "out", to="lerobot", fps=20)
+        to_lerobot(cache, tmp_path / "out", fps=20)
     methods = {"mode": "previous", "top": "nearest"}  # the stream of poses declares its own method
-    report = robocache.export(cache, tmp_path / "out", to="lerobot", fps=20, methods=methods)
+    report = to_lerobot(cache, tmp_path / "out", fps=20, methods=methods)
     assert "words" in {omission.what for omission in report.left_out}
     rows = table(tmp_path / "out")
     targets = 5_000_000 + np.arange((895_000_000 - 5_000_000) // 50_000_000 + 1) * 50_000_000
@@ -219,18 +224,21 @@ def test_different_clocks_are_refused_or_resampled(rng, tmp_path):
     assert rows["mode"].to_pylist() == mode[np.searchsorted(slow, targets, side="right") - 1].tolist()
     nearest = np.abs(pictures[None] - targets[:, None]).argmin(axis=1)
     assert [cell["bytes"] for cell in rows["top"].to_pylist()] == [top.file(row).tobytes() for row in nearest]
-    with pytest.raises(robocache.ArgumentError, match="mode"):
-        robocache.export(cache, tmp_path / "b", to="lerobot", fps=20, methods=methods | {"mode": "linear"})
-    with pytest.raises(robocache.ArgumentError, match="expected previous or nearest for a camera"):
-        robocache.export(cache, tmp_path / "b", to="lerobot", fps=20, methods="linear", streams=["pose", "top"])
-    with pytest.raises(robocache.ArgumentError, match=r"stream 'mode': expected one of linear, .*, got 'nearst'"):
+    for options, words in (
+        ({"methods": methods | {"mode": "linear"}}, "mode"),
+        ({"methods": "linear", "streams": ["pose", "top"]}, "expected previous or nearest for a camera"),
+        ({"methods": {"nose": "linear"}}, "no stream nose"),
         # "mode" needs no method.
-        robocache.export(cache, tmp_path / "b", to="lerobot", streams=["mode"], methods="nearst")
-    with pytest.raises(robocache.ArgumentError, match="no stream nose"):
-        robocache.export(cache, tmp_path / "b", to="lerobot", fps=20, methods={"nose": "linear"})
+        (
+            {"streams": ["mode"], "methods": "nearst", "fps": None},
+            "stream 'mode': expected one of linear, .*, got 'nearst'",
+        ),
+    ):
+        with pytest.raises(robocache.ArgumentError, match=words):
+            to_lerobot(cache, tmp_path / "b", **{"fps": 20} | options)
     for fps in (0, 2.5, True):
         with pytest.raises(robocache.ArgumentError, match="fps"):
-            robocache.export(cache, tmp_path / "b", to="lerobot", fps=fps, methods=methods)
+            to_lerobot(cache, tmp_path / "b", fps=fps, methods=methods)
     assert not (tmp_path / "b").exists()
 
 
@@ -247,7 +255,7 @@ def test_rows_within_rounding_of_the_grid_are_copied(method, late, end, tmp_path
         episode.append("state", fast, (np.arange(len(fast)) / 4).astype(np.float32))
         episode.append("camera", stamps, shades, codec="png")
     methods = dict.fromkeys(("state", "action", "done"), method) | {"camera": "nearest" if method == "next" else method}
-    report = robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", fps=30, methods=methods)
+    report = to_lerobot(tmp_path / "cache", tmp_path / "out", fps=30, methods=methods)
     written = table(tmp_path / "out")
     for key in ("action", "state"):
         assert values(written[key]).tolist() == list(range(late, end)), key
@@ -263,40 +271,27 @@ def test_the_error_names_each_stream_without_rows_once(tmp_path):
                 for name, present in (("a", True), ("b", number != 2), ("c", number in (0, 5)), ("d", False)):
                     rows = 3 if present or (name == "d" and number == 0) else 0
                     episode.append(name, np.arange(rows) * 10**8, np.zeros(rows))
-    with pytest.raises(robocache.FileError) as error:
-        robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot")
-    text = str(error.value)
-    assert "b: no rows in 1 of 6 episodes (2)" in text and "d: no rows in 5 of 6 episodes (1-5)" in text
-    assert "c: no rows in 4 of 6 episodes (1-4)" in text and text.count("no rows") == 3
-
-
-def test_unfit_streams_are_refused_by_name(rng, tmp_path):
-    with robocache.Writer(tmp_path / "cache") as writer:
-        with writer.episode() as episode:
-            episode.append("a", [0, 100_000_000], [1.0, 2.0])
-            episode.append("b", [0, 100_000_000], [1.0, 2.0])
-        with writer.episode() as episode:
-            episode.append("a", [0, 100_000_000], [1.0, 2.0])
     for fps in (10, None):
-        with pytest.raises(robocache.FileError, match=r"b: no rows in 1 of 2 episodes \(1\); .* \(leave a stream"):
-            robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", fps=fps)
-    assert robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", streams=["a"]).rows == {"a": 4}
+        with pytest.raises(robocache.FileError) as error:
+            to_lerobot(tmp_path / "cache", tmp_path / "out", fps=fps)
+        text = str(error.value)
+        assert "b: no rows in 1 of 6 episodes (2)" in text and "d: no rows in 5 of 6 episodes (1-5)" in text
+        assert "c: no rows in 4 of 6 episodes (1-4)" in text and text.count("no rows") == 3
+    assert to_lerobot(tmp_path / "cache", tmp_path / "out", streams=["a"]).rows == {"a": 18}
+
+
+def test_unfit_streams_are_refused_by_name(tmp_path):
     with robocache.Writer(tmp_path / "uneven") as writer, writer.episode() as episode:
         episode.append("a/b", [0, 100_000_000, 150_000_000], [1.0, 2.0, 3.0])
         episode.append("a.b", [0, 100_000_000, 150_000_000], [1.0, 2.0, 3.0])
         episode.append("t", [0], ["x"])
-    with pytest.raises(robocache.ArgumentError, match="would both become"):
-        robocache.export(tmp_path / "uneven", tmp_path / "b", to="lerobot")
-    with pytest.raises(robocache.ArgumentError, match="not those of a whole number of rows a second"):
-        robocache.export(tmp_path / "uneven", tmp_path / "b", to="lerobot", streams=["a/b"])
-    with pytest.raises(robocache.ArgumentError, match="streams: expected"):
-        robocache.export(tmp_path / "uneven", tmp_path / "b", to="lerobot", streams=["t"])
-
-
-def one_stream(path, name, times, values, **options):
-    with robocache.Writer(path) as writer, writer.episode() as episode:
-        episode.append(name, times, values, **options)
-    return path
+    for streams, words in (
+        (None, "would both become"),
+        (["a/b"], "not those of a whole number of rows a second"),
+        (["t"], "streams: expected"),
+    ):
+        with pytest.raises(robocache.ArgumentError, match=words):
+            to_lerobot(tmp_path / "uneven", tmp_path / "b", streams=streams)
 
 
 def test_columns_with_the_name_of_a_lerobot_column_are_left_out_by_name(tmp_path):
@@ -306,7 +301,7 @@ def test_columns_with_the_name_of_a_lerobot_column_are_left_out_by_name(tmp_path
             with writer.episode(**fields, site="lab") as episode:
                 episode.append("state", times, values)
                 episode.append("task_index", times, np.arange(6))
-    report = robocache.export(tmp_path / "cache", tmp_path / "dataset", to="lerobot")
+    report = to_lerobot(tmp_path / "cache", tmp_path / "dataset")
     named = {omission.what: omission.reason for omission in report.left_out}
     assert named["episodes.tasks"] == named["episodes.length"] == "LeRobot's own column has that name"
     assert named["task_index"] == "the cache has no texts for its numbers"
@@ -322,42 +317,40 @@ def test_columns_with_the_name_of_a_lerobot_column_are_left_out_by_name(tmp_path
 def test_an_impossible_span_is_refused_before_resampling(tmp_path):
     cache = one_stream(tmp_path / "cache", "joint", np.array([0, 1, 2**62]), np.zeros((3, 2)))
     with pytest.raises(robocache.FileError, match=r"episode 0: 30 rows a second .* expected at most 1000 for each"):
-        robocache.export(cache, tmp_path / "out", to="lerobot", fps=30, methods="previous")
+        to_lerobot(cache, tmp_path / "out", fps=30, methods="previous")
     slow = one_stream(tmp_path / "slow", "joint", np.arange(3) * 10**9, np.zeros((3, 2)))
-    robocache.export(slow, tmp_path / "fast", to="lerobot", fps=1000, methods="previous")
+    to_lerobot(slow, tmp_path / "fast", fps=1000, methods="previous")
     assert table(tmp_path / "fast").num_rows == 2001
 
 
 def test_arguments_of_a_wrong_type_are_refused_and_leave_no_files(rng, tmp_path):
     cache = write_cache(tmp_path / "cache", rng)
-    with pytest.raises(robocache.ArgumentTypeError, match="methods: expected"):
-        robocache.export(cache, tmp_path / "out", to="lerobot", fps=30, methods=["linear"])
-    with pytest.raises(robocache.ArgumentTypeError, match="streams: expected a list"):
-        robocache.export(cache, tmp_path / "out", to="lerobot", streams="action")
     for arguments, words in (
+        ({"methods": ["linear"], "fps": 30}, "methods: expected"),
+        ({"streams": "action"}, "streams: expected a list"),
         ({"streams": 3}, "streams: expected a list of names, got 3"),
         ({"streams": [3]}, "streams: expected a str"),
         ({"video": "no"}, "video: expected True or False, got 'no'"),
         ({"to": 3}, "to: expected a str"),
     ):
         with pytest.raises(robocache.ArgumentTypeError, match=words):
-            robocache.export(cache, tmp_path / "out", **{"to": "lerobot", **arguments})
+            to_lerobot(cache, tmp_path / "out", **arguments)
     with pytest.raises(robocache.ArgumentError, match="methods: no stream 5 among"):
-        robocache.export(cache, tmp_path / "out", to="lerobot", fps=30, methods={5: "linear"})
+        to_lerobot(cache, tmp_path / "out", fps=30, methods={5: "linear"})
     frames = np.zeros((3, 6, 8, 3), np.uint8)
     for name in ("a\0b", ".."):
         odd = one_stream(tmp_path / f"odd{len(name)}", name, np.arange(3) * 10**8, frames, codec="png")
         with pytest.raises(robocache.ArgumentError, match="video: expected cameras whose names"):
-            robocache.export(odd, tmp_path / "out", to="lerobot", video=True)
+            to_lerobot(odd, tmp_path / "out", video=True)
     text = one_stream(tmp_path / "text", "notes", [0], ["text"])
     with pytest.raises(robocache.ArgumentError, match="LeRobot can hold, got none; notes: text"):
-        robocache.export(text, tmp_path / "out", to="lerobot")
+        to_lerobot(text, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "odd2", "odd3", "text"]
 
 
 def test_streams_left_out_are_named_in_order(rng, tmp_path):
     cache = write_cache(tmp_path / "cache", rng)
-    report = robocache.export(cache, tmp_path / "out", to="lerobot", streams=iter(["action"]), fps=np.int64(30))
+    report = to_lerobot(cache, tmp_path / "out", streams=iter(["action"]), fps=np.int64(30))
     unasked = [omission.what for omission in report.left_out if "not among" in omission.reason]
     assert unasked == ["observation/state", "reward", "touch", "done", "top", "wrist"]
 
@@ -380,7 +373,7 @@ def test_an_export_into_the_cache_is_refused(to, rng, tmp_path):
 @pytest.mark.filterwarnings("error")
 def test_statistics_of_features_with_only_nan_give_no_warning(tmp_path):
     cache = one_stream(tmp_path / "cache", "joint", np.arange(3) * 10**8, np.full((3, 2), np.nan))
-    robocache.export(cache, tmp_path / "out", to="lerobot")
+    to_lerobot(cache, tmp_path / "out")
     assert np.isnan(values(table(tmp_path / "out")["joint"])).all()
 
 
@@ -394,7 +387,7 @@ def test_cameras_as_video(rng, tmp_path):
                 episode.append("state", t, rng.normal(size=(count, 2)))
                 episode.append("top", t, np.broadcast_to(shades, (count, 32, 48, 3)).copy(), codec="png")
                 episode.append("grey", t, np.broadcast_to(shades, (count, 32, 48, 1)).copy(), codec="raw")
-    report = robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", video=True)
+    report = to_lerobot(tmp_path / "cache", tmp_path / "out", video=True)
     assert "frames as they are stored" in {omission.what for omission in report.left_out}
     info = json.loads((tmp_path / "out/meta/info.json").read_text())
     assert info["features"]["grey"]["dtype"] == "video" and info["features"]["grey"]["shape"] == [32, 48, 3]
@@ -419,14 +412,14 @@ def test_cameras_as_video(rng, tmp_path):
     first, second = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "again")
     difference = np.asarray(first.streams["top"].values).astype(int) - np.asarray(second.streams["top"].values)
     assert np.abs(difference).max() <= 4
-    with robocache.Writer(tmp_path / "odd.cache") as writer, writer.episode() as episode:
-        episode.append("top", [0, 10**8], np.zeros((2, 5, 4, 3), np.uint8), codec="png")
+    odd = one_stream(tmp_path / "odd.cache", "top", [0, 10**8], np.zeros((2, 5, 4, 3), np.uint8), codec="png")
     with pytest.raises(robocache.ArgumentError, match=r"even height and width, .* got 5x4"):
-        robocache.export(tmp_path / "odd.cache", tmp_path / "b", to="lerobot", video=True)
-    with robocache.Writer(tmp_path / "labels.cache") as writer, writer.episode() as episode:
-        episode.append("top_mask", [0, 10**8], np.zeros((2, 6, 4, 1), np.uint8), codec="png")
+        to_lerobot(odd, tmp_path / "b", video=True)
+    labels = one_stream(
+        tmp_path / "labels.cache", "top_mask", [0, 10**8], np.zeros((2, 6, 4, 1), np.uint8), codec="png"
+    )
     with pytest.raises(robocache.ArgumentError, match="video: top_mask: its pixels are labels"):
-        robocache.export(tmp_path / "labels.cache", tmp_path / "b", to="lerobot", video=True)
+        to_lerobot(labels, tmp_path / "b", video=True)
 
 
 def test_on_the_command_line(rng, tmp_path, capsys):
@@ -486,7 +479,7 @@ def test_streams_are_renamed_and_concatenated(rng, tmp_path):
         "arm.command": "action",
         "top": "observation.images.top",
     }
-    report = robocache.export(cache, tmp_path / "out", to="lerobot", rename=rename)
+    report = to_lerobot(cache, tmp_path / "out", rename=rename)
     assert report.rows == {**dict.fromkeys(cache.streams, 16)}
     info = json.loads((tmp_path / "out/meta/info.json").read_text())["features"]
     names = ["gripper/width", "arm.position.x", "arm.position.y", "arm.position.z", "contact"]
@@ -511,15 +504,13 @@ def test_streams_are_renamed_and_concatenated(rng, tmp_path):
 def test_statistics_ignore_nan_and_infinity(tmp_path, rng):
     values = rng.normal(size=(20, 3)).astype(np.float32)
     values[3, 0], values[4, 0], values[5, 0], values[:, 2] = np.inf, -np.inf, np.nan, np.inf
-    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
-        episode.append("action", np.arange(20) * 10**8, values)
-    robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot")
+    to_lerobot(one_stream(tmp_path / "cache", "action", np.arange(20) * 10**8, values), tmp_path / "out")
     of_set = json.loads((tmp_path / "out/meta/stats.json").read_text())["action"]
     (of_episode,) = pq.read_table(tmp_path / "out/meta/episodes/chunk-000/file-000.parquet").to_pylist()
     finite = np.where(np.isfinite(values), values, np.nan).astype(np.float64)[:, :2]
     for key, reduce in (("mean", np.nanmean), ("std", np.nanstd), ("min", np.nanmin), ("max", np.nanmax)):
-        for got in (of_set[key], of_episode[f"stats/action/{key}"]):
-            np.testing.assert_allclose(got, [*reduce(finite, axis=0), np.nan], rtol=1e-12)
+        for stats in (of_set[key], of_episode[f"stats/action/{key}"]):
+            np.testing.assert_allclose(stats, [*reduce(finite, axis=0), np.nan], rtol=1e-12)
     np.testing.assert_allclose(of_set["q90"][:2], np.nanquantile(finite, 0.9, axis=0), rtol=1e-12)
 
 
@@ -533,7 +524,7 @@ def test_concatenated_streams_of_one_type_keep_it(rng, tmp_path):
         writer.stream("turn", attributes={"methods": [[0, 4, "slerp"]]})
     rename = {"right": "code", "left": "code", "turn": "observation.state"}
     methods = {"left": "previous", "right": "previous"}
-    robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", fps=40, methods=methods, rename=rename)
+    to_lerobot(tmp_path / "cache", tmp_path / "out", fps=40, methods=methods, rename=rename)
     rows = table(tmp_path / "out")
     targets = np.arange(len(rows)) * 25 * 10**6
     assert str(rows.schema.field("code").type.value_type) == "int16"
@@ -565,7 +556,7 @@ def test_invalid_renames_are_refused(rng, tmp_path):
     refused("only for LeRobot", {"top": "action"}, to="mcap")
     for wrong in ("top=action", {"top": 3}, [("top", "action")]):
         with pytest.raises(robocache.ArgumentTypeError, match="rename"):
-            robocache.export(cache, tmp_path / "out", to="lerobot", rename=wrong)
+            to_lerobot(cache, tmp_path / "out", rename=wrong)
 
 
 def test_one_error_lists_everything_missing(tmp_path):
@@ -579,9 +570,7 @@ def test_one_error_lists_everything_missing(tmp_path):
                 if number == 0:
                     episode.append("reward", np.arange(50) * 10**7, np.zeros(50))
     with pytest.raises(robocache.ArgumentError) as error:
-        robocache.export(
-            tmp_path / "cache", tmp_path / "out", to="lerobot", video=True, rename={"top": "action", "arm": "action"}
-        )
+        to_lerobot(tmp_path / "cache", tmp_path / "out", video=True, rename={"top": "action", "arm": "action"})
     for words in (
         "(1) rename: expected each camera as a feature by itself, got 'top'",
         "have other stamps; give the rows per second with fps (--fps), such as 30",
@@ -591,9 +580,7 @@ def test_one_error_lists_everything_missing(tmp_path):
     ):
         assert words in str(error.value), words
     with pytest.raises(robocache.ArgumentError) as error:
-        robocache.export(
-            tmp_path / "cache", tmp_path / "out", to="lerobot", fps=30, methods="linear", streams=["arm", "mode", "top"]
-        )
+        to_lerobot(tmp_path / "cache", tmp_path / "out", fps=30, methods="linear", streams=["arm", "mode", "top"])
     assert "mode: expected previous or next or nearest for int8, got 'linear'" in str(error.value)
     assert "top: expected previous or nearest for a camera, got 'linear'" in str(error.value)
 
@@ -605,7 +592,7 @@ def test_uint64_beyond_int64_is_left_out_by_name(largest, tmp_path):
         t = np.arange(3) * 10**8
         episode.append("count", t, np.array([0, largest, 1], np.uint64))
         episode.append("x", t, np.ones((3, 1), np.float32))
-    report = robocache.export(robocache.open(tmp_path / "cache"), tmp_path / "out", to="lerobot")
+    report = to_lerobot(robocache.open(tmp_path / "cache"), tmp_path / "out")
     left_out = {omission.what: omission.reason for omission in report.left_out}
     if largest < 2**63:
         assert "count" not in left_out and table(tmp_path / "out")["count"].to_pylist() == [0, largest, 1]
@@ -624,7 +611,7 @@ def test_real_robots_round_trip(real_data, tmp_path):
             for name, stream in first.streams.items()
             if np.all(np.diff(stream.row_offsets)) and stream.frames is None
         ]
-        robocache.export(first, tmp_path / name, to="lerobot", streams=streams)
+        to_lerobot(first, tmp_path / name, streams=streams)
         robocache.ingest(tmp_path / name, tmp_path / f"{name}.again")
         second = robocache.open(tmp_path / f"{name}.again")
         assert len(second) == len(first)
@@ -678,7 +665,7 @@ def task_texts(dataset, **options):
 def test_rule_47_rows_have_the_current_text(with_table, tmp_path):
     dataset = write_moments(tmp_path / "cache", with_table)
     assert task_texts(dataset) == WANTED
-    robocache.export(dataset, tmp_path / "out", to="lerobot", streams=["action"])
+    to_lerobot(dataset, tmp_path / "out", streams=["action"])
     rows = pq.read_table(tmp_path / "out/data/chunk-000/file-000.parquet").to_pydict()
     tasks = pq.read_table(tmp_path / "out/meta/tasks.parquet").to_pylist()
     assert [row["task_index"] for row in tasks] == list(range(len(tasks)))
@@ -690,14 +677,14 @@ def test_rule_47_rows_have_the_current_text(with_table, tmp_path):
 
     robocache.ingest(tmp_path / "out", tmp_path / "again")
     assert task_texts(robocache.open(tmp_path / "again")) == WANTED
-    robocache.export(tmp_path / "again", tmp_path / "twice", to="lerobot")
+    to_lerobot(tmp_path / "again", tmp_path / "twice")
     for file in ("data/chunk-000/file-000.parquet", "meta/tasks.parquet"):
         assert pq.read_table(tmp_path / "twice" / file).equals(pq.read_table(tmp_path / "out" / file))
 
 
 def test_rule_47_texts_at_another_rate(tmp_path):
     dataset = write_moments(tmp_path / "cache", False)
-    robocache.export(dataset, tmp_path / "out", to="lerobot", streams=["action"], fps=30, methods="linear")
+    to_lerobot(dataset, tmp_path / "out", streams=["action"], fps=30, methods="linear")
     rows = pq.read_table(tmp_path / "out/data/chunk-000/file-000.parquet").to_pydict()
     tasks = pq.read_table(tmp_path / "out/meta/tasks.parquet")["task"].to_pylist()
     first = [
@@ -720,7 +707,7 @@ def test_subtasks_and_text_indices_without_a_table(tmp_path):
         writer.stream("annotation.gaps", attributes={"texts": "others"})
         writer.provenance["lerobot"] = {"tasks": {"0": "pick", "1": "pour"}, "subtasks": {"0": "reach", "1": "lift"}}
         writer.provenance["others"] = {"0": "yes", "7": "no"}
-    report = robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot")
+    report = to_lerobot(tmp_path / "cache", tmp_path / "out")
     # A reader of the dataset would look up these indices in the table of tasks.
     assert [omission.what for omission in report.left_out if "texts" in omission.reason] == ["annotation.gaps"]
     assert "annotation.gaps" not in json.loads((tmp_path / "out/meta/info.json").read_text())["features"]
@@ -728,13 +715,11 @@ def test_subtasks_and_text_indices_without_a_table(tmp_path):
     assert subtasks.to_pylist() == [{"subtask_index": 0, "subtask": "reach"}, {"subtask_index": 1, "subtask": "lift"}]
     assert json.loads(subtasks.schema.metadata[b"pandas"])["index_columns"] == ["subtask"]
     renamed = {"subtask_index": "part", "annotation.same": "subtask_index"}
-    robocache.export(tmp_path / "cache", tmp_path / "renamed", to="lerobot", rename=renamed)
+    to_lerobot(tmp_path / "cache", tmp_path / "renamed", rename=renamed)
     subtasks = pq.read_table(tmp_path / "renamed/meta/subtasks.parquet")["subtask"].to_pylist()
     assert subtasks == ["pick", "pour"]
     with pytest.raises(robocache.ArgumentError, match=r"rename: subtask_index: its numbers have texts that"):
-        robocache.export(
-            tmp_path / "cache", tmp_path / "annotated", to="lerobot", rename={"subtask_index": "annotation.part"}
-        )
+        to_lerobot(tmp_path / "cache", tmp_path / "annotated", rename={"subtask_index": "annotation.part"})
     robocache.ingest(tmp_path / "out", tmp_path / "again")
     again = robocache.open(tmp_path / "again")
     for name, texts in {
@@ -755,7 +740,7 @@ def test_rows_in_gaps_are_counted(tmp_path):
             with writer.episode() as episode:
                 episode.append("state", with_gap, np.arange(100.0)[:, None])
                 episode.append("whole", np.arange(700) * 10**8, np.arange(700.0)[:, None])
-    report = robocache.export(tmp_path / "cache", tmp_path / "set", to="lerobot", fps=10, methods="linear")
+    report = to_lerobot(tmp_path / "cache", tmp_path / "set", fps=10, methods="linear")
     reasons = {note.what: note.reason for note in report.left_out if "recorded values" in note.what}
     assert list(reasons) == ["state: recorded values of 1200 of 1400 rows"]
     assert "gaps of up to 60.1 s" in reasons["state: recorded values of 1200 of 1400 rows"]

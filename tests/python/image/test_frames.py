@@ -72,8 +72,8 @@ def test_raw_frames_are_their_pixels(rng, dtype):
 
 def test_encode_takes_lists_and_arrays_with_gaps(rng):
     wide = rng.integers(0, 255, (3, 20, 60, 3)).astype(np.uint8)
-    of_gaps = frames.encode(wide[::2, ::2, ::3])
-    assert of_gaps.data.tobytes() == frames.encode(list(wide[::2, ::2, ::3].copy())).data.tobytes()
+    encoded = frames.encode(wide[::2, ::2, ::3])
+    assert encoded.data.tobytes() == frames.encode(list(wide[::2, ::2, ::3].copy())).data.tobytes()
     assert frames.encode(np.zeros((0, 8, 8, 3), np.uint8)).offsets.tolist() == [0]
 
 
@@ -133,12 +133,12 @@ def test_taken_jpegs_keep_every_pixel(rng, height, width, options):
     taken = frames.take(files)
     assert (taken.codec, taken.color_space, taken.shape) == ("jpeg", "rgb", (height, width, 3))
     assert taken.reencoded == {}
-    for file, came, kept in zip(files, decoded(taken), files_of(taken), strict=True):
-        np.testing.assert_array_equal(came, pillow_pixels(file))
-        np.testing.assert_array_equal(came, pillow_pixels(kept))
+    for file, pixels, taken_file in zip(files, decoded(taken), files_of(taken), strict=True):
+        np.testing.assert_array_equal(pixels, pillow_pixels(file))
+        np.testing.assert_array_equal(pixels, pillow_pixels(taken_file))
         mcus = b"\x02" if "subsampling" in options else b"\x01"  # MCUs have 16 x 16 pixels with 4:2:0, else 8 x 8
-        assert b"\xff\xdd\x00\x04\x00" + mcus in kept
-        assert b"Exif" not in kept
+        assert b"\xff\xdd\x00\x04\x00" + mcus in taken_file
+        assert b"Exif" not in taken_file
 
 
 def test_jpegs_that_store_rgb_are_encoded_anew_and_counted(rng):
@@ -355,10 +355,10 @@ def jpegs_of_records(path):
 
 def test_real_jpegs_of_a_robot_keep_every_pixel(real_data):
     shards = sorted(real_data("rlds/octo_bridge_debug").rglob("*.tfrecord*"))
-    found = [file for file in jpegs_of_records(shards[0]) if len(file) > 1000][:40]
-    assert len(found) == 40
+    jpegs = [file for file in jpegs_of_records(shards[0]) if len(file) > 1000][:40]
+    assert len(jpegs) == 40
     by_shape = {}
-    for file in found:
+    for file in jpegs:
         by_shape.setdefault(pillow_pixels(file).shape, []).append(file)
     for shape, files in by_shape.items():
         taken = frames.take(files)
@@ -412,20 +412,20 @@ def blocks_of_any_range(rng, count=300):
 
 def test_jpegs_on_which_decoders_differ_are_refused(rng, tmp_path):
     files, exact = blocks_of_any_range(rng)
-    taken = []
+    accepted = []
     for number, file in enumerate(files):
         try:
             frames.take([file])
-            taken.append(number)
+            accepted.append(number)
         except robocache.errors.FrameError as error:
             assert "inverse DCT" in str(error)
-    assert len(files) // 5 < len(taken) < len(files) * 4 // 5
+    assert len(files) // 5 < len(accepted) < len(files) * 4 // 5
     largest = np.abs(exact).max(axis=(1, 2))
-    assert largest[taken].max() < 513
-    assert set(np.flatnonzero(largest < 500)) <= set(taken)
+    assert largest[accepted].max() < 513
+    assert set(np.flatnonzero(largest < 500)) <= set(accepted)
 
     # On accepted files libjpeg-turbo's C code, its vector code and the transform in float64 agree.
-    kept = frames.take([files[number] for number in taken])
+    kept = frames.take([files[number] for number in accepted])
     np.savez(tmp_path / "kept.npz", blobs=kept.data, offsets=kept.offsets)
     script = (
         "import sys; sys.modules['torch'] = None\n"
@@ -436,7 +436,7 @@ def test_jpegs_on_which_decoders_differ_are_refused(rng, tmp_path):
     subprocess.run(command, env=os.environ | {"JSIMD_FORCENONE": "1"}, check=True)
     pixels = decoded(kept)
     np.testing.assert_array_equal(pixels, np.load(tmp_path / "plain.npy"))
-    expected = np.clip(np.round(exact[taken] + 128), 0, 255)
+    expected = np.clip(np.round(exact[accepted] + 128), 0, 255)
     assert np.abs(pixels[..., 0] - expected).max() <= 1
 
 

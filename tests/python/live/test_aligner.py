@@ -183,14 +183,14 @@ def test_values_at_now_differ_from_training(tmp_path):
             if not arrival - 9_000_000 <= moment <= arrival:
                 continue
             batch = aligner.at(int(moment))
-            is_pad, got = batch["joint_is_pad"][0, 0], batch["joint"][0, 0]
+            is_pad, values = batch["joint_is_pad"][0, 0], batch["joint"][0, 0]
             frontier = aligner.frontier()
             assert is_pad == (frontier is None or moment > frontier)
             settled += not is_pad
             if is_pad:
-                wrong += bool(np.abs(got - value).max() > 1e-3)
+                wrong += bool(np.abs(values - value).max() > 1e-3)
             else:
-                np.testing.assert_allclose(got, value, atol=1e-5)
+                np.testing.assert_allclose(values, value, atol=1e-5)
     assert settled > 20 and wrong > 100
 
 
@@ -240,9 +240,9 @@ def test_features_in_another_order_than_the_spec(tmp_path):
         return Ring((2,), "float32", span_s=1, names=names)
 
     for same in (names, ["a", "b"], None):
-        one = ring(same)
-        Aligner(spec, {"joint": one})
-        assert one.names == (same or names)
+        own_ring = ring(same)
+        Aligner(spec, {"joint": own_ring})
+        assert own_ring.names == (same or names)
     for other in (["b", "a"], ["arm.b", "arm.a"], ["x", "y"]):
         with pytest.raises(robocache.ArgumentError, match=r"rings\['joint'\].*got \['arm.a', 'arm.b'\]"):
             Aligner(spec, {"joint": ring(other)})
@@ -477,13 +477,13 @@ def test_the_batch_of_each_framework(tmp_path, framework):
 def test_the_batch_on_a_device(tmp_path):
     spec = spec_of(tmp_path)
     ring = Ring((2,), "float32", span_s=1)
-    here = Aligner(spec, {"joint": ring})
-    present = Aligner(spec, {"joint": ring}, device=pytest.importorskip("torch").device("cuda"))
-    assert present.device.startswith("cuda:")
+    on_cpu = Aligner(spec, {"joint": ring})
+    on_device = Aligner(spec, {"joint": ring}, device=pytest.importorskip("torch").device("cuda"))
+    assert on_device.device.startswith("cuda:")
     for k in range(1, 90):
         ring.push(NS + k * 10_000_000, np.full(2, k, np.float32), arrival_ns=2 * NS)
         if k > 2:
-            a, b = here.latest(), present.latest()
+            a, b = on_cpu.latest(), on_device.latest()
             assert all(b[key].device.type == "cuda" and (b[key].cpu() == a[key]).all() for key in a)
 
 

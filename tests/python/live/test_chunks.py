@@ -18,34 +18,34 @@ FADE = 40 * MS
 def expected(chunks, moment, mode, decay, requested):
     """The rule: from each chunk the last step at or before the moment, unless the chunk is over. `requested` has the first moment
     at which each chunk was used, None if it was the only chunk then."""
-    found = []
+    used = []
     for chunk in sorted(chunks, key=lambda chunk: chunk[0] + chunk[1][0]):
         anchor, offsets, actions = chunk
         stamps = [anchor + offset for offset in offsets]
         ends = [*stamps[1:], stamps[-1] + (stamps[-1] - stamps[-2] if len(stamps) > 1 else 1)]
         for begin, end, action in zip(stamps, ends, actions, strict=True):
             if begin <= moment < end:
-                requested.setdefault(id(chunk), moment if found else None)
-                found.append((requested[id(chunk)], action))
-    if not found:
+                requested.setdefault(id(chunk), moment if used else None)
+                used.append((requested[id(chunk)], action))
+    if not used:
         return None
     if mode == "newest":
-        return found[-1][1]
+        return used[-1][1]
     if mode == "cross-fade":
-        result = found[0][1]
-        for since, action in found[1:]:
+        result = used[0][1]
+        for since, action in used[1:]:
             share = 1 if since is None else min(1, (moment - since) / FADE)
             result = (1 - share) * result + share * action
         return result
-    weights = [np.exp(-decay * i) for i in range(len(found))]
-    return sum(w * a for w, (_, a) in zip(weights, found, strict=True)) / sum(weights)
+    weights = [np.exp(-decay * i) for i in range(len(used))]
+    return sum(w * a for w, (_, a) in zip(weights, used, strict=True)) / sum(weights)
 
 
 @settings(max_examples=90, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), mode=st.sampled_from(["newest", "ensemble", "cross-fade"]))
 def test_the_action_follows_the_rule(seed, mode):
     rng = np.random.default_rng(seed)
-    chunks, put, requested = Chunks(mode, decay=0.3, fade_s=FADE / 1e9), [], {}
+    chunks, all_chunks, requested = Chunks(mode, decay=0.3, fade_s=FADE / 1e9), [], {}
     moment = 10**9
     starved = 0
     for _ in range(40):
@@ -54,15 +54,15 @@ def test_the_action_follows_the_rule(seed, mode):
             offsets = np.cumsum(rng.integers(1, 30, steps)) * MS - 10 * MS
             anchor = moment - int(rng.integers(0, 60)) * MS
             actions = rng.standard_normal((steps, 2))
-            put.append((anchor, offsets.tolist(), actions))
+            all_chunks.append((anchor, offsets.tolist(), actions))
             chunks.put(anchor, offsets / 1e9, actions)
         moment += int(rng.integers(0, 20)) * MS
-        got, wanted = chunks.at(moment), expected(put, moment, mode, 0.3, requested)
-        assert (got is None) == (wanted is None)
-        if wanted is None:
+        result, action = chunks.at(moment), expected(all_chunks, moment, mode, 0.3, requested)
+        assert (result is None) == (action is None)
+        if action is None:
             starved += 1
         else:
-            np.testing.assert_allclose(got, wanted, rtol=1e-11, atol=1e-13)
+            np.testing.assert_allclose(result, action, rtol=1e-11, atol=1e-13)
         assert chunks.starved == starved
 
 

@@ -28,10 +28,10 @@ def pushed(rng, ring, seconds, hz, late_s):
     return stamps, arrivals, rows
 
 
-def wait_until(what, seconds=20):
-    ends = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < ends
+def wait_until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
@@ -135,9 +135,9 @@ while True:
 def test_a_killed_process_leaves_the_committed_rows(tmp_path):
     path = tmp_path / "cache"
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True)
-    seen = []
+    printed = []
     try:
-        drain = threading.Thread(target=lambda: seen.extend(int(line) for line in process.stdout))
+        drain = threading.Thread(target=lambda: printed.extend(int(line) for line in process.stdout))
         drain.start()
 
         def grown():
@@ -157,7 +157,7 @@ def test_a_killed_process_leaves_the_committed_rows(tmp_path):
         drain.join()
     dataset = robocache.open(path, verify=True)
     stored = dataset["joint"].values
-    assert len(rows) + 50 < len(stored) <= len(seen)
+    assert len(rows) + 50 < len(stored) <= len(printed)
     np.testing.assert_array_equal(stored[:, 0], np.arange(1, len(stored) + 1))
     np.testing.assert_array_equal(before["joint"].values, rows)  # an open dataset does not change
     episodes = dataset.episodes.to_pydict()
@@ -302,16 +302,16 @@ def test_an_aligners_batches_equal_a_loaders_of_the_recording(tmp_path):
         "camera": live.Ring((8, 8, 3), "uint8", span_s=20, lateness_s=0.01, codec="png", on_rewind="segment"),
     }
     aligner = live.Aligner(spec, rings, framework="numpy")
-    gave = {}
+    served = {}
     path = tmp_path / "recorded"
     with live.Recorder(rings, path, episode={"number": 0}, commit_s=0.05) as recorder:
         for begin in (40 * NS, 2 * NS):  # every clock is set back
             events = []
             for name, hz, late_s in (("joint", 200, 0.006), ("force", 90, 0.0015), ("camera", 40, 0.02)):
-                at = begin + (1e9 * np.arange(1, 3 * hz) / hz + rng.uniform(0, 2e6, 3 * hz - 1)).astype(np.int64)
-                at = at[rng.random(len(at)) > 0.1]
-                at = np.concatenate([at, at[rng.random(len(at)) < 0.05]])
-                events += [(int(t + 1e9 * rng.uniform(0, late_s)), name, int(t)) for t in at]
+                stamps = begin + (1e9 * np.arange(1, 3 * hz) / hz + rng.uniform(0, 2e6, 3 * hz - 1)).astype(np.int64)
+                stamps = stamps[rng.random(len(stamps)) > 0.1]
+                stamps = np.concatenate([stamps, stamps[rng.random(len(stamps)) < 0.05]])
+                events += [(int(t + 1e9 * rng.uniform(0, late_s)), name, int(t)) for t in stamps]
             for n, (arrival, name, stamp) in enumerate(sorted(events)):
                 row = files[n % len(files)] if name == "camera" else rng.standard_normal(rings[name].shape)
                 row = row if name == "camera" else row.astype(rings[name].dtype)
@@ -323,7 +323,9 @@ def test_an_aligners_batches_equal_a_loaders_of_the_recording(tmp_path):
                     moments = [m for _, key, m in events if key == "joint" and frontier - 8_000_000 < m <= frontier]
                     for moment in moments:
                         batch = aligner.at(moment, settled=True)
-                        gave[moment] = {key: array.tobytes() for key, array in batch.items() if key != "anchor_age_ns"}
+                        served[moment] = {
+                            key: array.tobytes() for key, array in batch.items() if key != "anchor_age_ns"
+                        }
                 if n % 50 == 0:
                     time.sleep(0.01)
             recorder.stop()
@@ -335,10 +337,10 @@ def test_an_aligners_batches_equal_a_loaders_of_the_recording(tmp_path):
     compared = [0, 0]  # a count for each episode
     for i in range(loader.num_anchors):
         expected = loader.gather([i])
-        for_it = gave.get(int(expected["time_ns"][0]))
-        if for_it is None:
+        batch = served.get(int(expected["time_ns"][0]))
+        if batch is None:
             continue
         compared[int(expected["episode_index"][0])] += 1
-        for key, given in for_it.items():
-            assert given == expected[key].tobytes(), (key, i)
+        for key, content in batch.items():
+            assert content == expected[key].tobytes(), (key, i)
     assert min(compared) > 80

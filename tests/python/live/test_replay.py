@@ -216,7 +216,7 @@ def play(requested, network=None):
 def ask(aligner, loader, thread, planted):
     """Asks for every moment when it is settled. Returns copies of these batches, and of batches halfway between moments and of `latest()`."""
     moments = np.array([loader.gather([i])["time_ns"][0] for i in range(loader.num_anchors)])
-    batches, latest, at, is_playing = {}, {}, 0, True
+    batches, latest, next_index, is_playing = {}, {}, 0, True
     while is_playing:
         is_playing = thread.is_alive()  # asks once more after the last message
         frontier = aligner.frontier()
@@ -226,12 +226,12 @@ def ask(aligner, loader, thread, planted):
         if planted == "now":  # like a policy that ignores the frontier
             frontier = max(ring.newest_ns for ring in aligner.rings.values())
         end = int(np.searchsorted(moments, frontier, side="right"))
-        for moment in moments[max(at, end - 1) if planted == "now" else at : end].tolist():
+        for moment in moments[max(next_index, end - 1) if planted == "now" else next_index : end].tolist():
             batch = aligner.at(moment, settled=planted != "now")
             batches[moment] = {key: array.copy() for key, array in batch.items() if key != "anchor_age_ns"}
-        for between in (moments[at : end - 1] + moments[at + 1 : end]) // 2 if planted is None else ():
+        for between in (moments[next_index : end - 1] + moments[next_index + 1 : end]) // 2 if planted is None else ():
             latest[int(between)] = {key: array.copy() for key, array in aligner.at(int(between)).items()}
-        at = max(at, end)
+        next_index = max(next_index, end)
         newest = aligner.latest()
         latest[int(newest["time_ns"][0])] = {key: array.copy() for key, array in newest.items()}
         time.sleep(0.001)
@@ -248,16 +248,16 @@ def gathered(loader):
 
 def differences(batches, expected, moments):
     """Returns the moments at which a byte differs, with the names of the arrays."""
-    found = {
+    keys_by_moment = {
         moment: [key for key, array in batches[moment].items() if array.tobytes() != expected[moment][key].tobytes()]
         for moment in moments
     }
-    return {moment: keys for moment, keys in found.items() if keys}
+    return {moment: keys for moment, keys in keys_by_moment.items() if keys}
 
 
 def without_gaps(recording, recorded, moments):
     """Returns the moments whose windows read no lost row: two rows on each side of every target were received."""
-    whole = np.ones(len(moments), bool)
+    is_complete = np.ones(len(moments), bool)
     for stream, window in recording.streams.items():
         original = np.unique(np.asarray(recording.dataset[stream].time_ns))
         is_recorded = np.isin(original, np.asarray(recorded[stream].time_ns))
@@ -265,8 +265,8 @@ def without_gaps(recording, recorded, moments):
             target = np.asarray(moments) + round(1e9 * delta)
             after = np.searchsorted(original, target)
             for near in (after - 2, after - 1, after, after + 1, after + 2):
-                whole &= is_recorded[np.clip(near, 0, len(original) - 1)]
-    return [moment for moment, kept in zip(moments, whole, strict=True) if kept]
+                is_complete &= is_recorded[np.clip(near, 0, len(original) - 1)]
+    return [moment for moment, complete in zip(moments, is_complete, strict=True) if complete]
 
 
 def check_counts(played, recording):
@@ -298,9 +298,9 @@ def check_windows(played, recording, *, least, least_whole):
     moments = [moment for moment in played.batches if moment in expected]  # the anchor's row may be lost
     assert len(moments) > least, len(moments)
     assert differences(played.batches, expected, moments) == {}
-    whole = without_gaps(recording, played.recorded, moments)
-    assert least_whole < len(whole) < len(moments)
-    assert differences(played.batches, gathered(recording.loader), whole) == {}
+    complete = without_gaps(recording, played.recorded, moments)
+    assert least_whole < len(complete) < len(moments)
+    assert differences(played.batches, gathered(recording.loader), complete) == {}
 
 
 def compare_latest(played, recording):
@@ -386,8 +386,8 @@ def sorted_by_arrival(stamps, rows, arrivals):
 def without_late_rows(stamps, rows, arrivals):
     in_order = np.argsort(arrivals, kind="stable")
     newest = np.maximum.accumulate(stamps[in_order])
-    kept = np.sort(in_order[stamps[in_order] == newest])
-    return stamps[kept], rows[kept]
+    in_time = np.sort(in_order[stamps[in_order] == newest])
+    return stamps[in_time], rows[in_time]
 
 
 def of_one_bit(stamps, rows, arrivals):
@@ -404,8 +404,8 @@ def test_the_comparison_finds_planted_faults(recordings, tmp_path):
     check_windows(played, recording, least=1000, least_whole=200)
     for change, least in ((sorted_by_arrival, 500), (without_late_rows, 500), (of_one_bit, 1)):
         expected = rewritten(tmp_path / change.__name__, played, recording, change)
-        found = differences(played.batches, expected, [moment for moment in played.batches if moment in expected])
-        assert len(found) >= least, (change.__name__, len(found))
+        different = differences(played.batches, expected, [moment for moment in played.batches if moment in expected])
+        assert len(different) >= least, (change.__name__, len(different))
     same = rewritten(tmp_path / "same", played, recording, lambda stamps, rows, arrivals: (stamps, rows))
     assert differences(played.batches, same, [moment for moment in played.batches if moment in same]) == {}
     for_now = Played(tmp_path / "now", recording, speed=4, begin_s=2.0, seconds=10.0, planted="now")

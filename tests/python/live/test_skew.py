@@ -52,7 +52,7 @@ def run(
     *,
     delay_ms,
     joint_ms=0,
-    kept=None,
+    is_sent=None,
     joint_late_ms=1.0,
     lateness_ms=3.0,
     episodes=1,
@@ -70,7 +70,7 @@ def run(
         events = [
             (int(stamp + joint_ms * MS + rng.uniform(0, joint_late_ms * MS)), 0, i) for i, stamp in enumerate(JOINT)
         ]
-        events += [(int(stamp + delay_ms * MS), 1, i) for i, stamp in enumerate(FRONT) if kept is None or kept[i]]
+        events += [(int(stamp + delay_ms * MS), 1, i) for i, stamp in enumerate(FRONT) if is_sent is None or is_sent[i]]
         events += [(int(now), 2, 0) for now in np.arange(NS + 200 * MS, JOINT[-1], 17 * MS)]
         state = joints(JOINT)
         with live.Recorder(rings, path, episode={"number": name}, append=name > 0) as recorder:
@@ -95,19 +95,19 @@ def for_the_frontier(aligner, now):
 def test_a_planted_delay_of_a_camera_is_named(tmp_path, spec, saw, capsys):
     path = tmp_path / "recorded"
     run(path, spec, for_now, delay_ms=30, episodes=2, saw=saw)
-    found = live.skew(path, spec)
-    assert next(iter(found.keys)) == "front" and found.outputs == ["action"]
-    front, joint = found.keys["front"], found.keys["joint"]
+    report = live.skew(path, spec)
+    assert next(iter(report.keys)) == "front" and report.outputs == ["action"]
+    front, joint = report.keys["front"], report.keys["joint"]
     assert front.camera and front.delay_ms == front.longest_delay_ms == 30
     assert abs(front.older_ms - 30) < 1.5 and abs(front.oldest_ms - 33.3) < 0.1
-    assert found.moments == ("recorded" if saw else "now") and found.behind_ms == 0
+    assert report.moments == ("recorded" if saw else "now") and report.behind_ms == 0
     assert 0 < joint.older_ms < 1.5 and joint.delay_ms < 1
     # The oracle, from stamps: the number of moments with a frame that training has and the policy had not.
     moments = robocache.open(path)["policy.moment_ns"].values if saw else None
     if saw:
         moments = moments[moments <= min(JOINT[-2], FRONT[-1] - 1)]
-        had = np.searchsorted(FRONT + 30 * MS, moments, "right")
-        differ = (np.searchsorted(FRONT, moments, "right") != had).sum()
+        arrived = np.searchsorted(FRONT + 30 * MS, moments, "right")
+        differ = (np.searchsorted(FRONT, moments, "right") != arrived).sum()
         assert front.windows == len(moments) and abs(front.differ - differ) <= differ // 50
         assert sum(span.windows for span in front.spans) == front.differ
         assert {span.episode for span in front.spans} == {0, 1}
@@ -119,53 +119,53 @@ def test_a_planted_delay_of_a_camera_is_named(tmp_path, spec, saw, capsys):
     )
     assert text.index("camera front") < text.index("stream joint")
     assert main(["skew", str(path), str(spec), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found.to_dict()))
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(report.to_dict()))
 
 
 def test_at_the_frontier_windows_agree_and_the_delay_is_named(tmp_path, spec):
     run(tmp_path / "recorded", spec, for_the_frontier, delay_ms=30)
-    found = live.skew(tmp_path / "recorded", spec)
-    assert found.compared > 150 and found.left_out == 0 and 31 < found.behind_ms < 70
-    assert [key.differ for key in found.keys.values()] == [0, 0] and list(found.keys) == ["front", "joint"]
-    assert "camera front" in str(found) and "its rows come 30.0 ms" in str(found) and "none differs" in str(found)
+    report = live.skew(tmp_path / "recorded", spec)
+    assert report.compared > 150 and report.left_out == 0 and 31 < report.behind_ms < 70
+    assert [key.differ for key in report.keys.values()] == [0, 0] and list(report.keys) == ["front", "joint"]
+    assert "camera front" in str(report) and "its rows come 30.0 ms" in str(report) and "none differs" in str(report)
 
 
 def test_without_a_delay_frames_equal_trainings(tmp_path, spec):
     """The comparison finds no delay."""
     run(tmp_path / "recorded", spec, for_now, delay_ms=0)
-    found = live.skew(tmp_path / "recorded", spec)
-    assert found.keys["front"].differ == 0 and found.keys["front"].older_ms == 0
-    assert found.keys["joint"].differ > 150 and "stream joint: what the policy saw" in str(found)
+    report = live.skew(tmp_path / "recorded", spec)
+    assert report.keys["front"].differ == 0 and report.keys["front"].older_ms == 0
+    assert report.keys["joint"].differ > 150 and "stream joint: what the policy saw" in str(report)
 
 
 def test_stamps_ahead_of_their_rows_are_named(tmp_path, spec):
     run(tmp_path / "recorded", spec, for_now, delay_ms=-30)
-    found = live.skew(tmp_path / "recorded", spec)
-    assert found.keys["front"].delay_ms == -30 and found.keys["front"].differ == 0
-    assert "its rows come 30.0 ms before their stamps, which are ahead (median; -30.0 ms at 99 %)" in str(found)
+    report = live.skew(tmp_path / "recorded", spec)
+    assert report.keys["front"].delay_ms == -30 and report.keys["front"].differ == 0
+    assert "its rows come 30.0 ms before their stamps, which are ahead (median; -30.0 ms at 99 %)" in str(report)
 
 
 def test_dropped_frames_are_no_delay(tmp_path, spec):
     """Training on the recording lacks them too."""
-    kept = np.random.default_rng(1).random(len(FRONT)) < 0.6
-    run(tmp_path / "recorded", spec, for_now, delay_ms=0, kept=kept)
+    is_sent = np.random.default_rng(1).random(len(FRONT)) < 0.6
+    run(tmp_path / "recorded", spec, for_now, delay_ms=0, is_sent=is_sent)
     front = live.skew(tmp_path / "recorded", spec).keys["front"]
     assert (front.differ, front.older_ms, front.delay_ms) == (0, 0, 0) and front.windows > 100
 
 
 def test_two_delays_are_named(tmp_path, spec):
     run(tmp_path / "recorded", spec, for_now, delay_ms=30, joint_ms=50)
-    found = live.skew(tmp_path / "recorded", spec)
-    assert list(found.keys) == ["joint", "front"]
-    assert 50 < found.keys["joint"].older_ms < 52 and abs(found.keys["front"].older_ms - 30) < 1.5
-    assert abs(found.keys["joint"].delay_ms - 50.5) < 0.5 and found.keys["front"].delay_ms == 30
+    report = live.skew(tmp_path / "recorded", spec)
+    assert list(report.keys) == ["joint", "front"]
+    assert 50 < report.keys["joint"].older_ms < 52 and abs(report.keys["front"].older_ms - 30) < 1.5
+    assert abs(report.keys["joint"].delay_ms - 50.5) < 0.5 and report.keys["front"].delay_ms == 30
 
 
 def test_rows_that_arrive_too_late_are_named(tmp_path, spec):
     run(tmp_path / "recorded", spec, for_the_frontier, delay_ms=5, joint_late_ms=9.0, lateness_ms=3.0)
-    found = live.skew(tmp_path / "recorded", spec)
-    assert found.keys["joint"].too_late > 100
-    assert f"{found.keys['joint'].too_late} rows came later than the ring's lateness_s" in str(found)
+    report = live.skew(tmp_path / "recorded", spec)
+    assert report.keys["joint"].too_late > 100
+    assert f"{report.keys['joint'].too_late} rows came later than the ring's lateness_s" in str(report)
 
 
 @pytest.mark.parametrize("ahead_s", [3600, -3600])
