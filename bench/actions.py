@@ -74,8 +74,8 @@ def matrices(pose: np.ndarray) -> np.ndarray:
 def end_effectors(state: np.ndarray, chunk: np.ndarray) -> np.ndarray:
     """GR00T's relative end effectors, pose by pose: inv(T0) T."""
     base = np.linalg.inv(matrices(state))
-    near = [base @ matrices(pose) for pose in chunk]
-    return np.stack([np.concatenate([m[:3, 3], m[:2, :3].reshape(6)]) for m in near])
+    relative = [base @ matrices(pose) for pose in chunk]
+    return np.stack([np.concatenate([m[:3, 3], m[:2, :3].reshape(6)]) for m in relative])
 
 
 def poses(rng: np.random.Generator, rows: int) -> np.ndarray:

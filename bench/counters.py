@@ -91,11 +91,11 @@ def kernels(path: Path) -> Iterator[list[dict]]:
         lines = [row for row in csv.reader(file) if len(row) > len(METRICS)]
     rows = [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]  # lines[1] holds units
     names = [row["Kernel Name"] for row in rows]
-    at = 0
-    while at < len(rows):
-        count = next(n for n in range(1, len(rows)) if names[at : at + n] == names[at + n : at + 2 * n])
-        yield rows[at + count : at + 2 * count]
-        at += 2 * count
+    index = 0
+    while index < len(rows):
+        count = next(n for n in range(1, len(rows)) if names[index : index + n] == names[index + n : index + 2 * n])
+        yield rows[index + count : index + 2 * count]
+        index += 2 * count
 
 
 def read(options: argparse.Namespace) -> None:

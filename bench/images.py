@@ -201,12 +201,12 @@ def by_turbo(decoder: Decoder, files: Files) -> torch.Tensor:
 def same_pixels(ours: torch.Tensor, theirs: torch.Tensor | list[torch.Tensor]) -> dict:
     """Refuses a peer with different pixels. nvJPEG upsamples chroma in its own way, and may be off by 8 in the mean."""
     if isinstance(theirs, list):
-        apart = (
+        difference = (
             (torch.stack(theirs).permute(0, 2, 3, 1).float() - ours.to(theirs[0].device).float()).abs().mean().item()
         )
-        if apart > 8:
-            raise AssertionError(f"pixels differ from robocache's by {apart:.2f} in the mean")
-        return {"largest_error_over_bound": apart / 8, "mean_difference": apart}
+        if difference > 8:
+            raise AssertionError(f"pixels differ from robocache's by {difference:.2f} in the mean")
+        return {"largest_error_over_bound": difference / 8, "mean_difference": difference}
     if ours.dtype.is_floating_point:
         ours = (ours * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
     if not torch.equal(ours.cpu(), theirs):
@@ -405,7 +405,7 @@ def verify(ours: dict[str, torch.Tensor], recording: Recording, cameras: int) ->
 
 
 def run_batches(
-    recording: Recording, tier: str, batch_size: int, cameras: int, options, known: dict, case: dict
+    recording: Recording, tier: str, batch_size: int, cameras: int, options, peer_us: dict, case: dict
 ) -> None:
     device, workers, quick = options.device, options.workers, options.quick
     loader = recording.loader(device, tier, batch_size, cameras)
@@ -421,15 +421,15 @@ def run_batches(
     taken = {
         OURS: statistics.median(batch_us(batches, ahead, 1 << 30, seconds, device) for _ in range(1 if quick else 3))
     }
-    if (batch_size, cameras) not in known:
+    if (batch_size, cameras) not in peer_us:
         theirs = iter(
             loader_numpy.dataloader(
                 recording.rows(cameras), batch_size, workers, device == "cuda", loader_images.collate
             )
         )
-        known[batch_size, cameras] = batch_us(theirs, 4 * workers, 1 << 30, 2 * seconds, device)
+        peer_us[batch_size, cameras] = batch_us(theirs, 4 * workers, 1 << 30, 2 * seconds, device)
         del theirs
-    taken[peer] = known[batch_size, cameras]
+    taken[peer] = peer_us[batch_size, cameras]
     case["decoder_of_the_peer"] = loader_images.decoder()
     case["contenders"], case["failures"] = {}, {}
     for name, us in taken.items():
@@ -474,11 +474,11 @@ def main() -> int:
             for tier in ("decoded", "device", "pinned", "mapped, warm", "mapped, cold"):
                 work = partial(run_to_batch, recording, tier, options.threads, quick, report)
                 report.run(f"to a batch of 256, {tier}", {**parameters, "batch": 256}, work)
-        known: dict = {}
+        peer_us: dict = {}
         for batch_size in (4,) if quick else (64, 256):
             for cameras in (1, 2):
                 for tier in TIERS if cuda else ("decoded", "device", "mapped"):
-                    work = partial(run_batches, recording, tier, batch_size, cameras, options, known)
+                    work = partial(run_batches, recording, tier, batch_size, cameras, options, peer_us)
                     name = f"batches of {batch_size}, {cameras} camera{'s' * (cameras > 1)}, {tier}"
                     report.run(name, {**parameters, "batch": batch_size, "workers": options.workers}, work)
         if cuda:

@@ -170,8 +170,8 @@ def spinning_lidar(points: int, generator: torch.Generator, device: str) -> torc
         angle, distance = 2 * math.pi * angle, 9 + 18 * distance
         sides = torch.tensor([0.3 + 1.7 * size[0], 0.3 + 1.7 * size[1], 0.5 + 3 * size[2]], device=device)
         foot = torch.tensor([distance * math.cos(angle), distance * math.sin(angle), 0.0], device=device)
-        one, other = (foot - sides - eye) / ray, (foot + sides - eye) / ray
-        enter, leave = torch.minimum(one, other).amax(1), torch.maximum(one, other).amin(1)
+        low, high = (foot - sides - eye) / ray, (foot + sides - eye) / ray
+        enter, leave = torch.minimum(low, high).amax(1), torch.maximum(low, high).amin(1)
         hit = torch.where((enter > 0) & (enter < leave), torch.minimum(hit, enter), hit)
     hit += 0.02 * torch.randn(points, generator=generator, device=device)
     return eye + hit[:, None] * ray

@@ -118,9 +118,7 @@ def arrays(batches):
         yield {key: value for key, value in batch.items() if isinstance(value, torch.Tensor)}
 
 
-def run_batches(
-    source: Source, tier: str, batch_size: int, cameras: int, options, known: dict, backends: list[str], case: dict
-) -> None:
+def run_batches(source: Source, tier: str, batch_size: int, cameras: int, options, peers: dict, case: dict) -> None:
     device, quick = options.device, options.quick
     loader = source.ours(device, tier, batch_size, cameras)
     case["explained"] = str(loader.explain())
@@ -133,17 +131,17 @@ def run_batches(
         batch_us(batches, ahead, 1 << 30, seconds, device) for _ in range(1 if quick else 3)
     )
     verified = {}
-    for backend in backends:
+    for backend in options.backends:
         name = f"LeRobot, {backend}, {options.workers} workers"
-        if name not in known.setdefault((batch_size, cameras), {}):
+        if name not in peers.setdefault((batch_size, cameras), {}):
             dataset = source.theirs(backend, cameras)
             verified[name] = source.verify(ours, dataset, cameras)
             peer = arrays(endless(loading(dataset, batch_size, options.workers, device == "cuda")))
             # Workers begin and end together, so the time covers whole cycles of all workers.
             most = 6 if quick else max(6, options.workers)
-            known[batch_size, cameras][name] = verified[name], batch_us(peer, options.workers, most, 60, device)
+            peers[batch_size, cameras][name] = verified[name], batch_us(peer, options.workers, most, 60, device)
             del peer
-        verified[name], taken[name] = known[batch_size, cameras][name]
+        verified[name], taken[name] = peers[batch_size, cameras][name]
     for name, us in taken.items():
         case["contenders"][name] = {
             **verified.get(name, {}),
@@ -186,9 +184,9 @@ def main() -> int:
     with temporary_folder() as folder:
         source = Source(folder, options.source, max(1, options.threads))
         report.content["source"] = options.source.name
-        known: dict = {}
+        peers: dict = {}
         for name, (tier, batch, cameras) in names.items():
-            work = partial(run_batches, source, tier, batch, cameras, options, known, options.backends)
+            work = partial(run_batches, source, tier, batch, cameras, options, peers)
             report.run(name, {"batch": batch, "cameras": cameras, "workers": options.workers}, work)
     return int(report.failed)
 

@@ -67,11 +67,11 @@ def train(root: str, ours: str, batch_size: str, workers: str, steps: str, threa
     policy = "type=act device=cpu push_to_hub=false dim_model=32 n_heads=2 dim_feedforward=32 n_encoder_layers=1 "
     policy += "n_vae_encoder_layers=1 chunk_size=100 n_action_steps=100"
     with tempfile.TemporaryDirectory() as out:
-        own = (
+        trainer_options = (
             f"--dataset.root={root} --dataset.repo_id=bench/low --output_dir={out}/train --wandb.enable=false --seed=0 "
         )
-        own += f"--steps={steps} --batch_size={batch_size} --num_workers={workers} --save_checkpoint=false --log_freq={steps}"
-        sys.argv = ["lerobot-train", *own.split(), *(f"--policy.{option}" for option in policy.split())]
+        trainer_options += f"--steps={steps} --batch_size={batch_size} --num_workers={workers} --save_checkpoint=false --log_freq={steps}"
+        sys.argv = ["lerobot-train", *trainer_options.split(), *(f"--policy.{option}" for option in policy.split())]
         trainer.main()
     print("taken", json.dumps(np.diff(began).tolist()))
 

@@ -147,7 +147,9 @@ def run_case(
         except Exception as error:
             fail(case, name, error)
     few = {key: x[:64] for key, x in batch.items()}
-    samples = [windows.window(*at) for at in zip(few["episode_index"].tolist(), few["time_ns"].tolist(), strict=True)]
+    samples = [
+        windows.window(*anchor) for anchor in zip(few["episode_index"].tolist(), few["time_ns"].tolist(), strict=True)
+    ]
     verified = verify(few, loader_numpy.collate(samples), windows.streams, windows.affine)
 
     rounds = 3 if quick else 31 if device == "cuda" else 301

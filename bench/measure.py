@@ -113,13 +113,13 @@ def graph_timer(calls: Sequence[Callable[[], object]], least_calls: int = 40) ->
 
 def wall_timer(calls: Sequence[Callable[[], object]], count: int = 100) -> Callable[[], float]:
     """Returns a timer of the wall time of one call in a program: many calls in a row, then one wait for the device."""
-    return _row_timer(calls, count, wait=True)
+    return _loop_timer(calls, count, wait=True)
 
 
 def host_timer(calls: Sequence[Callable[[], object]], count: int = 100) -> Callable[[], float]:
     """Returns a timer of the CPU time of one call that only queues work: many calls in a row, without the wait for the
     device."""
-    return _row_timer(calls, count, wait=False)
+    return _loop_timer(calls, count, wait=False)
 
 
 def wait_for_device() -> None:
@@ -127,7 +127,7 @@ def wait_for_device() -> None:
         torch.cuda.synchronize()
 
 
-def _row_timer(calls: Sequence[Callable[[], object]], count: int, wait: bool) -> Callable[[], float]:
+def _loop_timer(calls: Sequence[Callable[[], object]], count: int, wait: bool) -> Callable[[], float]:
     rotation = itertools.cycle(calls)
 
     def timer() -> float:
@@ -285,7 +285,7 @@ def batch_us(batches: Iterator, ahead: int, most: int, seconds: float, device: s
 
 
 def shortest(taken: dict[str, float], kind: str) -> float:
-    found = [us for name, us in taken.items() if name.startswith(kind)]
-    if not found:
+    matching = [us for name, us in taken.items() if name.startswith(kind)]
+    if not matching:
         raise ValueError(f"no way to {kind} has run")
-    return min(found)
+    return min(matching)

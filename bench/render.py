@@ -18,7 +18,7 @@ from pathlib import Path
 from sweep_picture import PICTURED, draw, is_current, picture_of
 
 ROOT = Path(__file__).resolve().parents[1]
-SOONER = ROOT / "bench/results/training-aloha-loaders.json"  # by examples.aloha compare
+TRAINING = ROOT / "bench/results/training-aloha-loaders.json"  # by examples.aloha compare
 OURS = "robocache"
 Results = dict[str, dict]  # by the file's name without .json
 
@@ -204,8 +204,8 @@ def readme(results: Results) -> str:
             raise SystemExit(f"{file}.json: expected {measure} of the case '{name}', which the README shows")
         faster = "; ".join(f"{times(ratio)} {peer}" for peer, ratio in case["faster_than"].items())
         ours = case["contenders"][OURS][measure]
-        counted = next(f" {what}" for what in ("samples", "frames", "points") if what in measure or what == "points")
-        speed = rate(ours, counted) if measure.endswith("_per_s") else duration(ours)
+        unit = next(f" {unit}" for unit in ("samples", "frames", "points") if unit in measure or unit == "points")
+        speed = rate(ours, unit) if measure.endswith("_per_s") else duration(ours)
         rows.append([words, hardware(results[file]), speed, number(case["times_the_copy"]), faster])
     return table(["what", "on", "speed", "time over a copy", "times as fast as"], rows)
 
@@ -237,7 +237,7 @@ def three(results: Results) -> str:
     ):
         speed, on, peer = headline(results, file, "batch 1024")
         lines.append(f"- **{speed}**: {what}, on {on}; {peer}\n")
-    content = json.loads(SOONER.read_text())
+    content = json.loads(TRAINING.read_text())
     policies = [
         [point["policy"] for arm in content["arms"] if arm["name"] == name for point in arm["curve"]]
         for name in ("LeRobot's loader", "ours, the same dataset")

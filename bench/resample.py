@@ -139,7 +139,7 @@ def scipy_interp1d(*tensors: torch.Tensor) -> torch.Tensor:
 
 
 def run_case(case: Case, device: str, quick: bool, float32: dict, filled: dict) -> None:
-    """`float32` is the case with float32 values, with which a case of 16-bit values is compared on the CPU, if it ran."""
+    """`float32` is the same case with float32 values, empty if it has not run. On the CPU, 16-bit values are compared with it."""
     torch._dynamo.reset()
     inputs = [make_inputs(case, device, seed=0)]
     filled["bytes"] = bytes_moved(*inputs[0], case.method)

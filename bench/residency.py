@@ -204,13 +204,13 @@ def verify(batch: dict[str, torch.Tensor], windows: loader_numpy.Windows) -> dic
     few = {key: x[:64].cpu() for key, x in batch.items()}
     anchors = zip(few["episode_index"].tolist(), few["time_ns"].tolist(), strict=True)
     theirs = loader_numpy.collate([windows.window(*anchor) for anchor in anchors])
-    found = {}
+    errors = {}
     for name in STREAMS:
         if not torch.equal(few[f"{name}_is_pad"], theirs[f"{name}_is_pad"]):
             raise AssertionError(f"{name}_is_pad differs")
         largest = 8.0  # above all of these normally distributed numbers
-        found[name] = largest_error_over_bound(few[name], theirs[name], largest)["largest_error_over_bound"]
-    return {"largest_error_over_bound": max(found.values())}
+        errors[name] = largest_error_over_bound(few[name], theirs[name], largest)["largest_error_over_bound"]
+    return {"largest_error_over_bound": max(errors.values())}
 
 
 # ---- The wide stream, tier by tier, on a GPU ----

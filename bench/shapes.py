@@ -122,10 +122,10 @@ def run_shape(operation: str, shape: Shape, device: str, peer: bool, copy_of: Ca
     return result | ({"faster_than": taken[COMPILED] / us} if peer else {})
 
 
-# ---- Operations with their own benchmarks: its cases, at other sizes ----
+# ---- Operations with benchmarks of their own: cases of those, at other sizes ----
 
 
-def of_benchmark(work: Callable[[dict], None]) -> dict:
+def run_benchmark(work: Callable[[dict], None]) -> dict:
     """Runs a case of another benchmark; returns what run_shape returns."""
     filled: dict = {}
     work(filled)
@@ -157,8 +157,8 @@ def batches(generator: random.Random, count: int, device: str, quick: bool) -> I
     with temporary_folder() as folder:
         write_cache(folder / "cache", loader.STREAMS, 8 if quick else 200, 20.0)
         dataset = robocache.open(folder / "cache")
-        known = loader.peer_arguments(dataset)
-        windows, resident = loader_numpy.Windows(*known), loader_torch.ResidentWindows(*known, device=device)
+        peers = loader.peer_arguments(dataset)
+        windows, resident = loader_numpy.Windows(*peers), loader_torch.ResidentWindows(*peers, device=device)
         for _ in range(count):
             batch = size(generator, 8, 16384 if device == "cuda" else 1024)
             yield f"batch {batch}", partial(loader.run_case, dataset, windows, resident, batch, [], device, quick)
@@ -213,7 +213,7 @@ def main() -> int:
             jobs = ((x.name(), partial(run_shape, operation, x, device, not quick, copy_of)) for x in drawn)
         else:
             named = BENCHMARKS[operation](generator, few, device, quick)
-            jobs = ((name, partial(of_benchmark, work)) for name, work in named)
+            jobs = ((name, partial(run_benchmark, work)) for name, work in named)
         report.run(f"{operation}, seed {options.seed}", {}, partial(run, jobs, device))
     return int(report.failed)
 

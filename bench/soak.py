@@ -73,7 +73,7 @@ def measure(folder: Path, device: str, identities: set[str]) -> dict[str, int]:
         free, total = torch.cuda.mem_get_info()
         gpu = total - free
     files = [os.path.join(root, name) for root, _, names in os.walk(folder) for name in names]
-    identities.update(f"robocache-{os.geteuid()}-{one.st_dev}-{one.st_ino}-" for one in map(os.stat, files))
+    identities.update(f"robocache-{os.geteuid()}-{file.st_dev}-{file.st_ino}-" for file in map(os.stat, files))
     return {
         "memory_bytes": own_memory(),
         "descriptors": len(os.listdir("/proc/self/fd")) - 1,  # one is open only for listing them
@@ -167,7 +167,7 @@ def digest(batches: Any) -> str:
     return result.hexdigest()
 
 
-def some(loader: Any, count: int) -> list[Any]:
+def first_batches(loader: Any, count: int) -> list[Any]:
     """Returns the first `count` batches, over several epochs if one has fewer."""
     return list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), count))
 
@@ -200,7 +200,7 @@ def loaders(stage: Stage) -> list[str]:
         results.append(digest([next(loader)]))
     memory = Memory(residency="decoded" if stage.device == "cuda" else "auto")
     anchors = Anchors(stream="state", edges="drop")
-    return [*results, digest(some(stage.loader(windows={"camera": None}, memory=memory, anchors=anchors), 6))]
+    return [*results, digest(first_batches(stage.loader(windows={"camera": None}, memory=memory, anchors=anchors), 6))]
 
 
 def mixtures(stage: Stage) -> str:
@@ -209,9 +209,9 @@ def mixtures(stage: Stage) -> str:
         Source(stage.folder / "cache", weight=weight, episodes=episodes, name=name) for name, weight, episodes in shares
     ]
     loader = stage.loader(Mixture(sources, samples_per_epoch=500))
-    batches = some(loader, 4)
+    batches = first_batches(loader, 4)
     loader.set_weights({"first": 1, "second": 2})
-    return digest([*batches, *some(loader, 4)])
+    return digest([*batches, *first_batches(loader, 4)])
 
 
 RANK = """
@@ -420,9 +420,9 @@ def run(parts: Mapping[str, Part], minutes: float, device: str, least_rounds: in
                 break
     grown, seconds = soak.growth(), round(time.monotonic() - began, 1)
     failures = soak.failures + [
-        f"{one['steepest']}: {what} grows by {one['a_round']} a round, from {one['first']} to {one['last']}"
-        for what, one in grown.items()
-        if one["grows"]
+        f"{growth['steepest']}: {measure} grows by {growth['a_round']} a round, from {growth['first']} to {growth['last']}"
+        for measure, growth in grown.items()
+        if growth["grows"]
     ]
     return {"rounds": soak.stage.round, "seconds": seconds, "parts": list(parts), "growth": grown, "failures": failures}
 
@@ -442,8 +442,8 @@ def main() -> int:
     }
     about |= {"date": time.strftime("%Y-%m-%d", time.gmtime()), "device": options.device}
     result = run({name: PARTS[name] for name in options.parts}, options.minutes, options.device)
-    for what, one in result["growth"].items():
-        print(f"{what:20s} {one['first']:>12,} -> {one['last']:>12,}   {one['a_round']:+,.3f} a round")
+    for measure, growth in result["growth"].items():
+        print(f"{measure:20s} {growth['first']:>12,} -> {growth['last']:>12,}   {growth['a_round']:+,.3f} a round")
     print(f"{result['rounds']} rounds of {len(result['parts'])} parts in {result['seconds']:.0f} s on {options.device}")
     for failure in result["failures"]:
         print(f"FAILED {failure}")

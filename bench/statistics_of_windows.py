@@ -54,10 +54,10 @@ def run_case(dataset: robocache.Dataset, episodes: int, per_step: bool, options,
             findings=None,
         )
         start, processor = time.perf_counter(), time.process_time()
-        statistics_of = dataset.statistics(loader, per_step=per_step)["action"]
+        computed = dataset.statistics(loader, per_step=per_step)["action"]
         seconds.append(time.perf_counter() - start)
         processor_s.append(time.process_time() - processor)
-        assert statistics_of.count.sum() <= episodes * ROWS * STEPS * JOINTS
+        assert computed.count.sum() <= episodes * ROWS * STEPS * JOINTS
     case["figures"] = {
         "statistics_s": statistics.median(seconds[1:]),
         "processor_s": statistics.median(processor_s[1:]),

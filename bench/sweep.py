@@ -133,9 +133,9 @@ def sweep(rows: Axis, columns: Axis, device: str, quick: bool, copy_of: Callable
     if device == "cuda":
         torch.cuda.empty_cache()
     plane["cliffs"] = cliffs(rows, columns, plane)
-    known = [ratio for line in plane["ratios"] for ratio in line if ratio is not None]
-    if known:
-        print(f"  {min(known):.2f} to {max(known):.2f} times the copy, {len(plane['cliffs'])} cliffs", flush=True)
+    measured = [ratio for line in plane["ratios"] for ratio in line if ratio is not None]
+    if measured:
+        print(f"  {min(measured):.2f} to {max(measured):.2f} times the copy, {len(plane['cliffs'])} cliffs", flush=True)
 
 
 def cliffs(rows: Axis, columns: Axis, plane: dict) -> list[dict]:
@@ -149,12 +149,12 @@ def cliffs(rows: Axis, columns: Axis, plane: dict) -> list[dict]:
         for down, right, axis in ((1, 0, rows), (0, 1, columns)):
             if not axis.alike or i + down == len(plane["rows"]) or j + right == len(plane["columns"]):
                 continue
-            here, there = plane["ratios"][i][j], plane["ratios"][i + down][j + right]
-            if here is None or there is None or max(here, there) <= CLIFF * min(here, there):
+            ratio, neighbour = plane["ratios"][i][j], plane["ratios"][i + down][j + right]
+            if ratio is None or neighbour is None or max(ratio, neighbour) <= CLIFF * min(ratio, neighbour):
                 continue
             pair = [name(i, j), name(i + down, j + right)]
-            slow, fast = pair if here > there else reversed(pair)
-            pairs.append({"at": slow, "beside": fast, "factor": max(here, there) / min(here, there)})
+            slow, fast = pair if ratio > neighbour else reversed(pair)
+            pairs.append({"at": slow, "beside": fast, "factor": max(ratio, neighbour) / min(ratio, neighbour)})
     return sorted(pairs, key=lambda cliff: -cliff["factor"])
 
 
@@ -165,9 +165,9 @@ def main() -> int:
     copy_of = copy_us(device, quick)
     for rows, columns in PLANES:
         varied = {key for axis in (rows, columns) for changes in axis.ticks.values() for key in changes}
-        held = {key: value for key, value in CENTRE.items() if key not in varied}
+        constants = {key: value for key, value in CENTRE.items() if key not in varied}
         work = partial(sweep, rows, columns, device, quick, copy_of)
-        report.run(f"{rows.name} by {columns.name}", held, work)
+        report.run(f"{rows.name} by {columns.name}", constants, work)
     return int(report.failed)
 
 

@@ -99,7 +99,7 @@ class Scene:
             measured = np.stack([x, y, measured], -1).reshape(-1, 3)
         self.array = measured.astype(np.float32)
         self.measured = torch.from_numpy(self.array).to(device)
-        self.pose_there = torch.from_numpy(self.pose).float().to(device)
+        self.pose_on_device = torch.from_numpy(self.pose).float().to(device)
 
     def volume(self, contender: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the contender's (grid, weights)."""
@@ -141,7 +141,7 @@ def integrate(scene: Scene) -> torch.Tensor:
 
 def by_torch(name: str, call: Callable, scene: Scene) -> torch.Tensor:
     case = scene.case
-    return call(*scene.volume(name), scene.measured, scene.pose_there, CAMERA, case.carving, *case.options.values())
+    return call(*scene.volume(name), scene.measured, scene.pose_on_device, CAMERA, case.carving, *case.options.values())
 
 
 def by_open3d(scene: Scene) -> torch.Tensor:
@@ -196,11 +196,11 @@ def largest_errors(case: Case, ours: torch.Tensor, theirs: object) -> dict:
 def run_case(case: Case, device: str, quick: bool, filled: dict) -> None:
     torch._dynamo.reset()
     scenes = [Scene(case, device, seed=0)]
-    # Grid and weights, read and written. Most of the unseen part need not be.
+    # The grid and the weights are read and written, although most unseen voxels would not need it.
     filled["bytes"] = 4 * 4 * case.cells**3
     scenes += [Scene(case, device, seed) for seed in range(1, rotations(filled["bytes"], device, quick=quick))]
     verify, others = partial(largest_errors, case), peers(case, device, quick)
-    for scene in scenes:  # if made within a graph, they would be cleared in every timed replay
+    for scene in scenes:  # if they were created within a graph, every timed replay would clear them
         for name in {"robocache", *others} - {"open3d"}:
             scene.volume(name)
     contest(filled, [(scene,) for scene in scenes], integrate, others, verify, device, quick)

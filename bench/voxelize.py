@@ -177,9 +177,9 @@ EARLIER_US = {"count, 500k spread, 128^3": 7.0, "occupancy, 500k spread, 128^3":
 
 def aims(device: str) -> dict[str, dict]:
     if device == "cpu":
-        found = {case.name: {"faster_than": {"numpy add.at": 4.0}} for case in CASES["cpu"] if case.mode == "count"}
-        found = {name: aim for name, aim in found.items() if name.startswith("count")}
-        return found | {
+        result = {case.name: {"faster_than": {"numpy add.at": 4.0}} for case in CASES["cpu"] if case.mode == "count"}
+        result = {name: aim for name, aim in result.items() if name.startswith("count")}
+        return result | {
             case.name: {"faster_than": {"Open3D": 1.0}} for case in CASES["cpu"] if case.job == "downsample"
         }
     billions = {
@@ -194,7 +194,7 @@ def aims(device: str) -> dict[str, dict]:
         "mean of 8, 10M lidar, 128^3": 25,
     }
     us = {"occupancy, 500k uniform, 128^3": 7.0, "count, 500k uniform, 128^3": 8.0, HARD.name: 100.0}
-    found = {}
+    result = {}
     for case in CASES["cuda"]:
         aim = {"gpu_points_per_s": billions[case.name] * 1e9} if case.name in billions else {}
         aim |= {"gpu_us": us[case.name]} if case.name in us else {}
@@ -203,8 +203,8 @@ def aims(device: str) -> dict[str, dict]:
             aim["faster_than"] |= {EARLIER: 1.0} if case.name in EARLIER_US else {}
         else:
             aim["faster_than"] = {"torch eager": 5.0}
-        found[case.name] = aim
-    return found
+        result[case.name] = aim
+    return result
 
 
 class Cloud:
@@ -281,33 +281,33 @@ def ours(case: Case) -> Callable[[Cloud], object]:
 
 def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Cloud], object]]:
     if case.job == "hard":
-        found = {"torch eager": lambda cloud: voxelize_torch.hard(cloud.points, cloud.grid, case.most)}
+        result = {"torch eager": lambda cloud: voxelize_torch.hard(cloud.points, cloud.grid, case.most)}
         if device == "cpu":
-            found["numpy"] = lambda cloud: voxelize_numpy.hard(cloud.array, *case.grid.values(), case.most)
-        return found
+            result["numpy"] = lambda cloud: voxelize_numpy.hard(cloud.array, *case.grid.values(), case.most)
+        return result
     if case.job == "downsample":
-        found = {"torch eager": lambda cloud: voxelize_torch.centroids(cloud.points, *cloud.bounds)}
+        result = {"torch eager": lambda cloud: voxelize_torch.centroids(cloud.points, *cloud.bounds)}
         if device == "cpu":
-            found["numpy"] = lambda cloud: voxelize_numpy.centroids(cloud.array, cloud.origin, case.voxel_m[0])
+            result["numpy"] = lambda cloud: voxelize_numpy.centroids(cloud.array, cloud.origin, case.voxel_m[0])
             if importlib.util.find_spec("open3d"):
-                found["Open3D"] = open3d_centroids
+                result["Open3D"] = open3d_centroids
             else:
                 print("  OPEN3D IS NOT INSTALLED (pip install open3d), so it is not compared", flush=True)
-        return found
+        return result
 
     def reduced(points: torch.Tensor, features: torch.Tensor, grid: voxelize_torch.Grid) -> dict[str, torch.Tensor]:
         cell = voxelize_torch.cells(points, grid)
         return {mode: TORCH[mode](cell, features, grid.shape) for mode in case.modes}
 
-    found = {"torch eager": lambda cloud: reduced(cloud.points, cloud.features, cloud.grid)}
+    result = {"torch eager": lambda cloud: reduced(cloud.points, cloud.features, cloud.grid)}
     if not quick:
         compiled = torch.compile(reduced, dynamic=False)
-        found["torch.compile"] = lambda cloud: compiled(cloud.points, cloud.features, cloud.grid)
+        result["torch.compile"] = lambda cloud: compiled(cloud.points, cloud.features, cloud.grid)
     if case.modes == ("count",):
-        found[CELLS_KNOWN] = lambda cloud: voxelize_torch.count(cloud.cell, case.size)
+        result[CELLS_KNOWN] = lambda cloud: voxelize_torch.count(cloud.cell, case.size)
     if device == "cpu":
-        found |= {name: partial(on_numpy, case, by) for name, by in NUMPY.get(case.mode, {}).items()}
-    return found
+        result |= {name: partial(on_numpy, case, by) for name, by in NUMPY.get(case.mode, {}).items()}
+    return result
 
 
 # For each mode: (cells, features, grid's size) -> grid.

@@ -138,17 +138,8 @@ def one(arguments):
     )
     checkpoint = out / "checkpoints/last/pretrained_model"
     if not checkpoint.exists():
-        train(
-            root,
-            out,
-            policy,
-            arguments["loader"],
-            arguments["seed"],
-            arguments["trained"],
-            arguments["steps"],
-            arguments["batch_size"],
-            device,
-        )
+        settings = (arguments[name] for name in ("loader", "seed", "trained", "steps", "batch_size"))
+        train(root, out, policy, *settings, device)
     print("validation loss", validate(root, checkpoint, policy, arguments["held"], device))
 
 

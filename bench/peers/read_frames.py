@@ -38,9 +38,9 @@ class Reader:
         shares = np.linspace(0, len(rows), self._threads + 1).astype(int)
 
         def share(i: int) -> int:
-            places = self._offsets.ctypes.data, rows.ctypes.data
+            pointers = self._offsets.ctypes.data, rows.ctypes.data
             begin, end = int(shares[i]), int(shares[i + 1])
             to = self._memory[i].ctypes.data
-            return self._read(self._descriptor, self._header, *places, begin, end, self._largest, to)
+            return self._read(self._descriptor, self._header, *pointers, begin, end, self._largest, to)
 
         return sum(self._pool.map(share, range(self._threads)))

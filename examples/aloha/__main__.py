@@ -131,23 +131,7 @@ def compare(options):
     from . import compare as comparing
 
     recorded(options)
-    return comparing.compare(
-        options.folder,
-        seeds=options.seeds,
-        steps=options.steps,
-        every=options.every,
-        batch_size=options.batch_size,
-        sweep=options.sweep,
-        frame_sizes=options.frame_sizes,
-        cores=options.cores,
-        rollouts=options.rollouts,
-        execute=EXECUTE,
-        device=options.device,
-        workers=options.workers,
-        seconds=options.seconds,
-        result=options.result,
-        commit=options.commit,
-    )
+    return comparing.compare(options, EXECUTE)
 
 
 def main(arguments=None):
@@ -225,9 +209,9 @@ def main(arguments=None):
     command.set_defaults(run=compare)
 
     options = parser.parse_args(arguments)
-    found = options.run(options)
-    print(json.dumps(found))
-    return found
+    result = options.run(options)
+    print(json.dumps(result))
+    return result
 
 
 if __name__ == "__main__":

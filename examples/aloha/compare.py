@@ -263,39 +263,39 @@ def measure_frames(data, device, batch_size, workers, decoder, seconds):
     return {"batch_ms": times, "step_ms": step_ms(native, seconds)}
 
 
-def measure(data, folder, device, batch_size, workers, sweep, frame_sizes, cores, seconds):
-    """Measures the parts that `folder`/loading.json lacks, and returns all of it."""
-    file = folder / "loading.json"
+def measure(data, options):
+    """Measures the parts that loading.json in the folder lacks, and returns all of it."""
+    file, device, seconds = options.folder / "loading.json", options.device, options.seconds
     loading = json.loads(file.read_text()) if file.exists() else {}
 
-    def keep(part):
-        print(part, file=sys.stderr, flush=True)
+    def keep(entry):
+        print(entry, file=sys.stderr, flush=True)
         file.write_text(json.dumps(loading))
+
+    def keep_in(part, entry):
+        loading[part].append(entry)
+        keep(entry)
 
     def lacking(part, field, values):
         entries = loading.setdefault(part, [])
-        return [value for value in values if all(one[field] != value for one in entries)]
+        return [value for value in values if all(entry[field] != value for entry in entries)]
 
     if "best" not in loading:
-        loading |= apart(measure_settings, data, device, batch_size, workers, seconds)
+        loading |= apart(measure_settings, data, device, options.batch_size, options.workers, seconds)
         keep(loading["best"])
     best = loading["best"]["workers"], loading["best"]["decoder"]
-    for size in lacking("sizes", "batch_size", sweep):
-        loading["sizes"].append({"batch_size": size} | apart(measure_all, data, device, size, *best, seconds))
-        keep(loading["sizes"][-1])
-    for size in lacking("frames", "frame_size", frame_sizes):
-        smaller = Demonstrations(folder / size)
+    for size in lacking("sizes", "batch_size", options.sweep):
+        keep_in("sizes", {"batch_size": size} | apart(measure_all, data, device, size, *best, seconds))
+    for size in lacking("frames", "frame_size", options.frame_sizes):
+        smaller = Demonstrations(options.folder / size)
         height, width = map(int, size.split("x"))
         record(smaller.recorded, EPISODES_OF_A_SIZE, frame_size=(height, width))
         smaller.export()
-        entry = {"frame_size": size, "batch_size": batch_size}
-        loading["frames"].append(entry | apart(measure_frames, smaller, device, batch_size, *best, seconds))
-        keep(loading["frames"][-1])
-    for count in lacking("cores", "cores", cores):
-        entry = {"cores": count, "batch_size": batch_size}
-        measured = apart(measure_all, data, device, batch_size, count, best[1], seconds, cores=count)
-        loading["cores"].append(entry | measured)
-        keep(loading["cores"][-1])
+        measured = apart(measure_frames, smaller, device, options.batch_size, *best, seconds)
+        keep_in("frames", {"frame_size": size, "batch_size": options.batch_size} | measured)
+    for count in lacking("cores", "cores", options.cores):
+        measured = apart(measure_all, data, device, options.batch_size, count, best[1], seconds, cores=count)
+        keep_in("cores", {"cores": count, "batch_size": options.batch_size} | measured)
     return loading
 
 
@@ -322,51 +322,36 @@ def explained(arms):
     return {"all": SHARED} | ARMS | (words if same else {})
 
 
-def compare(
-    folder,
-    *,
-    seeds,
-    steps,
-    every,
-    batch_size,
-    sweep,
-    frame_sizes,
-    cores,
-    rollouts,
-    execute,
-    device,
-    workers,
-    seconds,
-    result,
-    commit,
-):
+def compare(options, execute):
     """Trains and rolls out the policies that are missing, and writes the result file."""
     from .evaluate import evaluate_run
 
-    data = Demonstrations(folder)
+    data = Demonstrations(options.folder)
     data.prepare()
-    loading = measure(data, folder, device, batch_size, workers, sweep, frame_sizes, cores, seconds)
+    loading = measure(data, options)
+    settings = options.steps, options.every, options.batch_size, options.device
     arms = []
-    for seed, (number, name) in itertools.product(seeds, enumerate(ARMS)):
-        run = folder / f"compare-{number}-{seed}"
-        if not (run / f"step_{steps}.pt").exists():
+    for seed, (number, name) in itertools.product(options.seeds, enumerate(ARMS)):
+        run = options.folder / f"compare-{number}-{seed}"
+        if not (run / f"step_{options.steps}.pt").exists():
             shutil.rmtree(run, ignore_errors=True)
-            apart(train_arm, data, run, name, seed, steps, every, batch_size, device, loading["best"])
-        arm = evaluate_run(run, rollouts=rollouts, execute=execute, device=device or "cpu")
+            apart(train_arm, data, run, name, seed, *settings, loading["best"])
+        arm = evaluate_run(run, rollouts=options.rollouts, execute=execute, device=options.device or "cpu")
         arms.append(arm | {"name": name})
-    if not seeds:
+    if not options.seeds:
         return {"loading": loading}
-    expert = json.loads((folder / "demonstrations.json").read_text())
+    expert = json.loads((options.folder / "demonstrations.json").read_text())
     results.write(
-        result,
+        options.result,
         command=f"python -m examples.aloha record --episodes {expert['episodes']}; compare --seeds "
-        f"{' '.join(map(str, seeds))} --steps {steps} --every {every} --batch-size {batch_size} --rollouts {rollouts}",
-        seeds=seeds,
+        f"{' '.join(map(str, options.seeds))} --steps {options.steps} --every {options.every} "
+        f"--batch-size {options.batch_size} --rollouts {options.rollouts}",
+        seeds=options.seeds,
         expert=expert,
         arms=arms,
         predictions=PREDICTED,
         packages=["mujoco", "lerobot", "torchcodec", "av"],
-        commit=commit,
+        commit=options.commit,
         title="Against LeRobot's loader on the same machine",
         explained=explained(arms),
         loading=loading,

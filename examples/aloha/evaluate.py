@@ -102,25 +102,27 @@ def evaluate_run(folder, *, rollouts, execute, workers=None, device="cpu", film=
     state = torch.load(files[-1], map_location="cpu", weights_only=True)
     logged = {entry["step"]: entry for entry in state["log"]}
     options = {file: [identity(file), rollouts, execute] for file in files}
-    known = [json.loads(kept.read_text()) for kept in folder.parent.glob("*/step_*.rollouts.json")]
-    found = {file: one for file in files for one in known if one["options"] == options[file]}
-    if lacking := [file for file in reversed(files) if file not in found]:
+    stored = [json.loads(path.read_text()) for path in folder.parent.glob("*/step_*.rollouts.json")]
+    rolled_out = {file: content for file in files for content in stored if content["options"] == options[file]}
+    if lacking := [file for file in reversed(files) if file not in rolled_out]:
         with Rollouts(folder / "spec.json", rollouts, execute, workers) as runner:
             for file in lacking:
                 filmed = 16 if film and file == files[-1] else 0
-                made, films = runner.run(load(file, device), device, filmed)
+                content, films = runner.run(load(file, device), device, filmed)
                 if films:
-                    results.film(film, films, [one["success"] for one in made["results"][: len(films)]], fps=7.5)
-                found[file] = {**made, "options": options[file]}
-                file.with_suffix(".rollouts.json").write_text(json.dumps(found[file]))
-    last = found[files[-1]]
+                    results.film(
+                        film, films, [result["success"] for result in content["results"][: len(films)]], fps=7.5
+                    )
+                rolled_out[file] = {**content, "options": options[file]}
+                file.with_suffix(".rollouts.json").write_text(json.dumps(rolled_out[file]))
+    last = rolled_out[files[-1]]
     curve = [
         logged[int(file.stem.split("_")[1])]
-        | {key: found[file][key] for key in ("successes", "touched", "rollouts")}
+        | {key: rolled_out[file][key] for key in ("successes", "touched", "rollouts")}
         | {"policy": options[file][0]}
         for file in files
     ]
-    outcomes = [one["success"] for one in last["results"]]
+    outcomes = [result["success"] for result in last["results"]]
     measured = ("steps_per_s", "wait_share", "gpu_busy", "saving_s")
     pace = state["pace"] or dict.fromkeys(measured)  # None: training was stopped
     arm = results.arm(state["kind"], state["seed"], outcomes, curve=curve, wait_share=pace["wait_share"])

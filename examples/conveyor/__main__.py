@@ -38,12 +38,11 @@ def runs_of(options):
     for arm in options.arms:
         for delay in options.delays_ms[:1] if arm == "clocks" else options.delays_ms:
             for seed in options.seeds:
-                yield (
-                    arm,
-                    delay,
-                    seed,
-                    options.folder / "runs" / (f"{arm}-{seed}" if arm == "clocks" else f"{arm}-{delay}ms-{seed}"),
-                )
+                yield arm, delay, seed, run_folder(options, arm, delay, seed)
+
+
+def run_folder(options, arm, delay, seed):
+    return options.folder / "runs" / (f"{arm}-{seed}" if arm == "clocks" else f"{arm}-{delay}ms-{seed}")
 
 
 def record(options):
@@ -87,11 +86,7 @@ def film(options):
     """Draws how the arms "rows" and "clocks" reach the first 8 parts, at the longest delay."""
     delay, films, reached = options.delays_ms[-1], [], []
     for arm in ("rows", "clocks"):
-        folder = (
-            options.folder
-            / "runs"
-            / (f"clocks-{options.seeds[0]}" if arm == "clocks" else f"{arm}-{delay}ms-{options.seeds[0]}")
-        )
+        folder = run_folder(options, arm, delay, options.seeds[0])
         steps = trained_in(folder)["done"]
         misses, _, frames = drive.roll_out(
             load(options, folder, steps), folder / "spec.json", arm, delay, rollouts=8, seed=options.rollouts_seed, device=options.device,
@@ -133,24 +128,22 @@ def compare(options):
         arms, ages = [], Counter()
         for arm in options.arms:
             for seed in options.seeds:
-                name = f"{arm}-{seed}" if arm == "clocks" else f"{arm}-{delay}ms-{seed}"
-                run = json.loads((options.folder / "runs" / name / f"evaluated_{delay}ms.json").read_text())
+                evaluated = run_folder(options, arm, delay, seed) / f"evaluated_{delay}ms.json"
+                run = json.loads(evaluated.read_text())
                 misses = np.array(run["miss_mm"])
                 outcomes = misses < NEAR_MM
-                arm_result = results.arm(arm, seed, outcomes, curve=run["curve"], wait_share=run["wait_share"])
-                arm_result["miss_mm"] = {f"{q} %": float(np.percentile(misses, q)) for q in (10, 50, 90, 99)}
-                arm_result["within_mm"] = {mm: int((misses < mm).sum()) for mm in WITHIN_MM}
-                arms.append(arm_result)
+                result = results.arm(arm, seed, outcomes, curve=run["curve"], wait_share=run["wait_share"])
+                result["miss_mm"] = {f"{q} %": float(np.percentile(misses, q)) for q in (10, 50, 90, 99)}
+                result["within_mm"] = {mm: int((misses < mm).sum()) for mm in WITHIN_MM}
+                arms.append(result)
                 ages.update({int(age): count for age, count in run["ages_ms"].items()})
-            of_arm = [arm_result for arm_result in arms if arm_result["name"] == arm]
-            successes, rollouts = (
-                sum(arm_result[field] for arm_result in of_arm) for field in ("successes", "rollouts")
-            )
+            of_arm = [result for result in arms if result["name"] == arm]
+            successes, rollouts = (sum(result[field] for result in of_arm) for field in ("successes", "rollouts"))
             low, high = results.wilson(successes, rollouts)
-            each = ", ".join(f"{100 * arm_result['successes'] / arm_result['rollouts']:.1f}" for arm_result in of_arm)
+            each = ", ".join(f"{100 * result['successes'] / result['rollouts']:.1f}" for result in of_arm)
             print(
                 f"{delay} ms {arm:7} {100 * successes / rollouts:5.1f} % of {rollouts} [{100 * low:.1f}, {100 * high:.1f}]; seeds {each}; "
-                f"half of the misses below {np.mean([arm_result['miss_mm']['50 %'] for arm_result in of_arm]):.1f} mm"
+                f"half of the misses below {np.mean([result['miss_mm']['50 %'] for result in of_arm]):.1f} mm"
             )
         results.write(
             options.out / f"training-conveyor-{delay}ms.json",

@@ -35,15 +35,15 @@ STREAMS = {"hand": robot.HAND, "tracker": robot.TRACKED, "action": robot.COMMAND
 def record(options: argparse.Namespace) -> dict:
     """Writes the expert's episodes. In half of them the arm is pushed, so that the policy learns to return."""
     path = options.folder / options.task / "demonstrations"
-    found = len(robocache.open(path).episodes) if path.exists() else 0
-    progress = results.Progress(f"recording {options.task}", options.episodes, found)
-    if found < options.episodes:
+    recorded = len(robocache.open(path).episodes) if path.exists() else 0
+    progress = results.Progress(f"recording {options.task}", options.episodes, recorded)
+    if recorded < options.episodes:
         arm = robot.Robot(options.task)
         with robocache.Writer(path, append=path.exists()) as writer:
             for name, features in STREAMS.items():
                 writer.stream(name, names=features)
             for number, start in enumerate(robot.starts(options.task, 0, options.episodes)):
-                if number < found:
+                if number < recorded:
                     continue
                 rows, success = demonstrate(arm, start, number)
                 with writer.episode(task=options.task, success=success) as episode:
@@ -109,9 +109,9 @@ def summary(checkpoint: Path) -> dict:
 
 def rollouts(pool, options: argparse.Namespace, checkpoint: Path, count: int) -> list[bool]:
     """Returns the outcomes from the first `count` unseen starts. They are stored beside the checkpoint."""
-    kept = checkpoint.with_suffix(".outcomes.json")
-    is_of_it = kept.exists() and kept.stat().st_mtime >= checkpoint.stat().st_mtime
-    outcomes = json.loads(kept.read_text()) if is_of_it else []
+    file = checkpoint.with_suffix(".outcomes.json")
+    is_current = file.exists() and file.stat().st_mtime >= checkpoint.stat().st_mtime
+    outcomes = json.loads(file.read_text()) if is_current else []
     if len(outcomes) < count:
         begin = len(outcomes)
         todo = robot.starts(options.task, UNSEEN, count)[begin:]
@@ -123,7 +123,7 @@ def rollouts(pool, options: argparse.Namespace, checkpoint: Path, count: int) ->
             outcomes.append(success)
             progress.show(len(outcomes), f"{sum(outcomes)} succeeded")
         progress.end(f"{sum(outcomes)} succeeded")
-        kept.write_text(json.dumps(outcomes))
+        file.write_text(json.dumps(outcomes))
     return outcomes[:count]
 
 
@@ -173,15 +173,8 @@ def compare(options: argparse.Namespace) -> dict:
                 trained = summary(checkpoint)
                 curve.append({**trained, "successes": sum(outcomes), "rollouts": len(outcomes)})
             outcomes = rollouts(pool, options, checkpoint, options.rollouts)
-            arms.append(
-                results.arm(
-                    way,
-                    seed,
-                    outcomes,
-                    curve=curve,
-                    wait_share=trained["waited_s"] / trained["wall_s"],
-                )
-            )
+            wait_share = trained["waited_s"] / trained["wall_s"]
+            arms.append(results.arm(way, seed, outcomes, curve=curve, wait_share=wait_share))
     spent = {"wall_s": time.monotonic() - began, "cpu_s": sum(os.times()[:4]) - cpu_began}
     if options.result:
         results.write(
