@@ -42,8 +42,8 @@ def demonstrate(seed, camera, frame_size=(FRAME_SIZE, FRAME_SIZE)):
     return streams, {"seed": seed, "success": bool(scene.success), "touched": bool(scene.touched)}
 
 
-def _demonstrate(given):
-    return demonstrate(*given)
+def _demonstrate(arguments):
+    return demonstrate(*arguments)
 
 
 def record(path, episodes, *, camera=True, seed=0, workers=None, commit_every=100, frame_size=(FRAME_SIZE, FRAME_SIZE)):
@@ -57,7 +57,7 @@ def record(path, episodes, *, camera=True, seed=0, workers=None, commit_every=10
     seeds = [s for s in range(seed, seed + episodes) if s not in done]
     if seeds:
         progress = results.Progress("recording", episodes, len(done))
-        model_path()  # a worker that ends because it is missing would be started again and again
+        model_path()  # raises here if the model is missing; the pool would start dying workers again and again
         workers = min(workers or results.cores(), len(seeds))
         context = multiprocessing.get_context("spawn")
         with robocache.Writer(path, append=bool(done)) as writer, context.Pool(workers) as pool:

@@ -27,11 +27,11 @@ class Rollout:
         self.ages_s = []
         rings = {STATE: live.Ring((14,), "float32", span_s=1.0)}
         self._camera = CAMERA in spec.keys
-        self._wanted = set()
+        self._observed = set()
         if self._camera:
             rings[CAMERA] = live.Ring((FRAME_SIZE, FRAME_SIZE, 3), "uint8", span_s=1.0, codec="jpeg")
-            asked = (WAIT_TICKS + np.arange(0, TICKS, execute)) * TICK_S
-            self._wanted = set((np.searchsorted(self._episode.arrived_s, asked, side="right") - 1).tolist())
+            observed_s = (WAIT_TICKS + np.arange(0, TICKS, execute)) * TICK_S
+            self._observed = set((np.searchsorted(self._episode.arrived_s, observed_s, side="right") - 1).tolist())
         filmed = set(range(0, len(self._episode.exposed_s), 4)) if film else set()
         if CUBE in spec.keys:
             rings[CUBE] = live.Ring((3,), "float32", span_s=1.0)
@@ -39,7 +39,7 @@ class Rollout:
         self._filmed = filmed
         self._aligner = live.Aligner(spec, rings, outputs=[ACTION], framework="numpy")
         self._chunks = live.Chunks("newest", spec=spec, key=ACTION)
-        self._sensors = {"on_joints": self._on_joints, "on_frame": self._on_frame, "frames": self._wanted | filmed}
+        self._sensors = {"on_joints": self._on_joints, "on_frame": self._on_frame, "frames": self._observed | filmed}
         self._episode.stand_still(**self._sensors)
 
     def observe(self):
@@ -68,7 +68,7 @@ class Rollout:
             self._rings[CUBE].push(int(to_ns(t_s)), cube)
 
     def _on_frame(self, index, picture):
-        if index in self._wanted:
+        if index in self._observed:
             encoded = robocache.frames.encode(picture[None], "jpeg")
             stamp, arrival = to_ns(self._episode.exposed_s[index]), to_ns(self._episode.arrived_s[index])
             # A later row settles a frame. The next frame is a period away, so this one is pushed again.
@@ -89,8 +89,8 @@ def work(pipe, spec_file, execute):
         seeds, filmed = request
         rollouts = [Rollout(seed, spec, execute, seed in filmed) for seed in seeds]
         while rollouts[0].ticks < TICKS:
-            seen = [rollout.observe() for rollout in rollouts]
-            pipe.send({key: np.concatenate([one[key] for one in seen]) for key in seen[0]})
+            inputs = [rollout.observe() for rollout in rollouts]
+            pipe.send({key: np.concatenate([each[key] for each in inputs]) for key in inputs[0]})
             for rollout, actions in zip(rollouts, pipe.recv(), strict=True):
                 rollout.advance(actions)
         pipe.send([(rollout.result(), float(np.mean(rollout.ages_s)), rollout.frames) for rollout in rollouts])

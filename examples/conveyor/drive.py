@@ -77,14 +77,14 @@ def roll_out(policy, spec_path, arm, delay_ms, *, rollouts, seed, device, note, 
     policy = policy.to(device).eval()
     for step in range(0, int(SECONDS * STEPS_HZ), COMMAND_STEPS):
         if step % ROW_STEPS == 0:
-            seen = {robot: window for robot in robots if (window := robot.window())}
-            if seen:
+            windows = {robot: window for robot in robots if (window := robot.window())}
+            if windows:
                 inputs = [
-                    torch.stack([w[name] for w in seen.values()]).to(device) for name in ("frames", "ages", "is_pad")
+                    torch.stack([w[name] for w in windows.values()]).to(device) for name in ("frames", "ages", "is_pad")
                 ]
                 with torch.no_grad():
                     chunks = spec.unnormalize(ACTION, policy(*inputs).cpu().double()).numpy()
-                for robot, window, chunk in zip(seen, seen.values(), chunks, strict=True):
+                for robot, window, chunk in zip(windows, windows.values(), chunks, strict=True):
                     robot.take(window["time_ns"], chunk)
         for robot in robots:
             robot.advance()

@@ -64,15 +64,15 @@ class Policy(nn.Module):
         )
 
     def forward(self, frames, ages, is_pad):
-        seen = self.eye(frames.flatten(0, 1) - 0.15).flatten(2) * self.sharpness
-        points = torch.softmax(seen, 2) @ self.at
+        heat = self.eye(frames.flatten(0, 1) - 0.15).flatten(2) * self.sharpness
+        points = torch.softmax(heat, 2) @ self.at
         inputs = torch.cat([points.reshape(len(frames), -1), ages, is_pad[:, :-1].float()], 1)
         return self.head(inputs).unflatten(1, (len(ACTIONS_S), 2))
 
 
 def train(loader, arm, folder, *, steps, seed, device, every=500):
-    """Trains until `steps`, from the last checkpoint in the folder if there is one. Writes the spec, what training
-    goes on from, and the policy of each `every` steps."""
+    """Trains until `steps`, from the last checkpoint in the folder if there is one. Writes the spec, a
+    checkpoint to continue from, and the policy after each `every` steps."""
     torch.manual_seed(seed)
     policy = Policy().to(device)
     optimizer = torch.optim.Adam(policy.parameters(), 3e-3)

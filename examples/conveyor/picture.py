@@ -1,5 +1,7 @@
 """Draws the result files of the belt."""
 
+import numpy as np
+
 
 def draw(plt, contents):
     """Draws the contents of the result files, a file for each delay, and returns the figure.
@@ -26,13 +28,13 @@ def draw(plt, contents):
     )
     ages.legend(frameon=False)
     for axes, content in zip(panels, contents, strict=True):
-        for color, name in enumerate(dict.fromkeys(one["name"] for one in content["arms"])):
-            runs = [one for one in content["arms"] if one["name"] == name]
+        for color, name in enumerate(dict.fromkeys(arm["name"] for arm in content["arms"])):
+            runs = [arm for arm in content["arms"] if arm["name"] == name]
             distances = [int(mm) for mm in runs[0]["within_mm"]]
-            shares = [[100 * count / one["rollouts"] for count in one["within_mm"].values()] for one in runs]
-            lowest, highest = zip(*((min(at), max(at)) for at in zip(*shares, strict=True)), strict=True)
+            shares = [[100 * count / run["rollouts"] for count in run["within_mm"].values()] for run in runs]
+            lowest, highest = zip(*((min(column), max(column)) for column in zip(*shares, strict=True)), strict=True)
             axes.fill_between(distances, lowest, highest, color=f"C{color}", alpha=0.2, linewidth=0)
-            axes.plot(distances, [sum(at) / len(at) for at in zip(*shares, strict=True)], color=f"C{color}", label=name)
+            axes.plot(distances, np.mean(shares, 0), color=f"C{color}", label=name)
         axes.axvline(content["near_mm"], color="0.6", linestyle=":")
         axes.set(
             xlabel=f"tip to part, mm, at {content['delay_ms']} ms",

@@ -59,7 +59,7 @@ def examine(path, recordings, *arguments, **options):
     return robocache.doctor(write(path, recordings, *arguments, **options))
 
 
-def places(report):
+def locations(report):
     """(code, episode, stream, row) of each finding."""
     return [(f.code, f.episode, f.stream, f.row) for f in report.findings]
 

@@ -124,7 +124,7 @@ def clean(rng):
 
 def test_clean_recordings_have_no_findings(clean, tmp_path):
     report = robots.examine(tmp_path / "cache", clean)
-    assert robots.places(report) == []
+    assert robots.locations(report) == []
     assert report.summary == "no findings"
     assert [stream["true_rate_hz"] for stream in report.streams] == pytest.approx([50, 50, 200, 10], rel=2e-3)
 
@@ -135,7 +135,7 @@ def test_empty_and_constant_masks_are_no_findings(clean, tmp_path):
         masks = np.zeros((*frames.shape[:3], 1), np.uint8)
         masks[40:, 4:9, 4:9] = 1
         streams["top_mask"] = time, masks
-    assert robots.places(robots.examine(tmp_path / "cache", clean)) == []
+    assert robots.locations(robots.examine(tmp_path / "cache", clean)) == []
 
 
 @settings(max_examples=25)
@@ -145,14 +145,14 @@ def test_random_clean_recordings_have_no_findings(tmp_path_factory, seed, episod
         np.random.default_rng(seed), episodes, jitter=jitter, features=features, camera=seed % 3 == 0
     )
     report = robots.examine(tmp_path_factory.mktemp("clean") / "cache", recordings)
-    assert robots.places(report) == []
+    assert robots.locations(report) == []
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_fault_gives_one_finding(fault, clean, tmp_path):
     plant, expected = FAULTS[fault]
     report = robots.examine(tmp_path / "cache", robots.planted(clean, plant))
-    found = robots.places(report)
+    found = robots.locations(report)
     if isinstance(expected, str):
         assert {code for code, *_ in found} >= {expected}
         assert {episode for _, episode, _, _ in found} == {FAULT_EPISODES[fault]}
@@ -211,7 +211,7 @@ def test_a_step_a_wrap_and_a_sign_flip(clean, tmp_path):
     clean[2]["imu"][1][:, 1] = degrees
     turned = int(np.argmax(np.abs(np.diff(degrees)))) + 1
     report = robots.examine(tmp_path / "cache", clean)
-    found = robots.places(report)
+    found = robots.locations(report)
     assert ("step", 1, "observation.state", 150) in found
     assert ("angle-wrap", 2, "imu", wrapped) in found
     assert ("angle-wrap", 2, "imu", turned) in found
@@ -227,7 +227,7 @@ def test_a_wrap_of_a_declared_angle_is_no_finding(clean, tmp_path):
     clean[2]["imu"][1][:, 0] = (angle + np.pi) % (2 * np.pi) - np.pi
     described = {"imu": {"attributes": {"methods": [[0, 1, "angle"]]}}}
     report = robots.examine(tmp_path / "cache", clean, describe=described)
-    assert robots.places(report) == []
+    assert robots.locations(report) == []
 
 
 @pytest.mark.parametrize("turn", [2 * math.pi, 360.0], ids=["radians", "degrees"])
@@ -307,7 +307,7 @@ def test_numbers_that_span_a_turn_steadily_have_no_wraps(tmp_path, span):
 def test_jumps_in_every_episode_are_no_finding(clean, tmp_path):
     for streams in clean:
         streams["observation.state"][1][150:, 2] += 10
-    assert robots.places(robots.examine(tmp_path / "cache", clean)) == []
+    assert robots.locations(robots.examine(tmp_path / "cache", clean)) == []
 
 
 def test_a_sign_flip_of_a_quaternion_for_one_row_is_no_spike(tmp_path):
@@ -316,12 +316,12 @@ def test_a_sign_flip_of_a_quaternion_for_one_row_is_no_spike(tmp_path):
     values[300] *= -1
     time = np.arange(2000) * 20_000_000
     description = {"names": ["qx", "qy", "qz", "qw"]}
-    cache = robots.write(tmp_path / "a", [{"turn": (time, values)}], describe={"turn": description})
-    found = {place[0] for place in robots.places(robocache.doctor(cache))}
-    assert "quaternion-flip" in found and "spike" not in found
+    report = robots.examine(tmp_path / "a", [{"turn": (time, values)}], describe={"turn": description})
+    codes = {finding.code for finding in report.findings}
+    assert "quaternion-flip" in codes and "spike" not in codes
     values[900] = values[900, [1, 0, 3, 2]] * [1, -1, 1, -1]  # another rotation, of the same length
-    cache = robots.write(tmp_path / "b", [{"turn": (time, values)}], describe={"turn": description})
-    assert "spike" in {place[0] for place in robots.places(robocache.doctor(cache))}
+    report = robots.examine(tmp_path / "b", [{"turn": (time, values)}], describe={"turn": description})
+    assert "spike" in {finding.code for finding in report.findings}
 
 
 def test_quaternions(rng, tmp_path):
@@ -333,8 +333,8 @@ def test_quaternions(rng, tmp_path):
     values = np.concatenate([rng.normal(size=(400, 3)), q], 1)
     values[300:, 3:] *= -1
     values[123, 3:] *= 1.2
-    cache = robots.write(tmp_path / "cache", [{"pose": (time, values)}], describe={"pose": {"names": names}})
-    found = [place for place in robots.places(robocache.doctor(cache)) if place[0].startswith("q")]
+    report = robots.examine(tmp_path / "cache", [{"pose": (time, values)}], describe={"pose": {"names": names}})
+    found = [location for location in robots.locations(report) if location[0].startswith("q")]
     assert found == [("quaternion-norm", 0, "pose", 123), ("quaternion-flip", 0, "pose", 300)]
 
 
@@ -443,7 +443,7 @@ def test_frames_against_rows(rng, tmp_path):
         streams["state10"] = (time + 3_000_000, rng.normal(size=(len(time), 3)))
     time, values = recordings[2]["top"]
     recordings[2]["top"] = (np.delete(time, [20, 21, 40]), np.delete(values, [20, 21, 40], axis=0))
-    found = robots.places(robots.examine(tmp_path / "cache", recordings))
+    found = robots.locations(robots.examine(tmp_path / "cache", recordings))
     assert ("frame-count", 2, "top", None) in found
     assert {code for code, *_ in found} == {"frame-count", "gap"}
 
@@ -465,7 +465,7 @@ def test_episodes_that_differ_only_in_a_camera_are_no_copies(clean, tmp_path, rn
     recordings = robots.planted(clean, copied)
     time, values = recordings[3]["top"]
     recordings[3]["top"] = (time, rng.integers(0, 128, values.shape, np.uint8))
-    assert robots.places(robots.examine(tmp_path / "cache", recordings)) == []
+    assert robots.locations(robots.examine(tmp_path / "cache", recordings)) == []
 
 
 def test_actions_equal_to_the_state(clean, tmp_path):
@@ -587,7 +587,7 @@ def test_out_of_limits(limits, clean, tmp_path):
         (2, "observation.state", 33, 2, pytest.approx(0.5))
     ]
     clean[2]["observation.state"][1][33:35, 1] = -8
-    assert "out-of-limits" not in str(robots.places(robots.examine(tmp_path / "b", clean, describe=describe)))
+    assert "out-of-limits" not in str(robots.locations(robots.examine(tmp_path / "b", clean, describe=describe)))
 
 
 @pytest.mark.parametrize("limits", ["none", [[-9, -9], [9, 9]], [1, 2, 3], {"low": -9, "high": 9}, []])
@@ -608,7 +608,7 @@ def test_declared_methods_mark_quaternions(rng, tmp_path):
         result = values.copy()
         result[200] *= 0.9
         cache = robots.write(tmp_path / method, [{"tool": (time, result)}], describe={"tool": methods})
-        assert ("quaternion-norm", 0, "tool", 200) in robots.places(robocache.doctor(cache))
+        assert ("quaternion-norm", 0, "tool", 200) in robots.locations(robocache.doctor(cache))
 
 
 def test_text_and_clouds_are_not_checked_for_delays(rng, clean, tmp_path):
@@ -627,7 +627,7 @@ def test_text_and_clouds_are_not_checked_for_delays(rng, clean, tmp_path):
                     sizes[20] = 0
                 offsets = np.concatenate([[0], np.cumsum(sizes)])
                 episode.append("cloud", time, rng.normal(size=(offsets[-1], 3)), offsets=offsets)
-    assert robots.places(robocache.doctor(cache)) == [("empty-rows", 2, "cloud", 20)]
+    assert robots.locations(robocache.doctor(cache)) == [("empty-rows", 2, "cloud", 20)]
 
 
 def test_a_frame_that_does_not_decode(clean, tmp_path):
@@ -640,7 +640,7 @@ def test_a_frame_that_does_not_decode(clean, tmp_path):
         file.write(b"\0" * 20)
     report = robocache.doctor(cache)
     (finding,) = report.findings
-    assert (finding.severity, *robots.places(report)[0]) == ("error", "undecodable-frame", 0, "top", 0)
+    assert (finding.severity, *robots.locations(report)[0]) == ("error", "undecodable-frame", 0, "top", 0)
 
 
 def test_equal_rows_at_an_end_and_the_next_begin_are_no_repetition(clean, tmp_path):
@@ -650,7 +650,7 @@ def test_equal_rows_at_an_end_and_the_next_begin_are_no_repetition(clean, tmp_pa
     row, frame = clean[1]["imu"][1][-1].copy(), clean[1]["top"][1][-1].copy()
     clean[1]["imu"][1][-15:], clean[2]["imu"][1][:15] = row, row
     clean[1]["top"][1][-6:], clean[2]["top"][1][:6] = frame, frame
-    found = {code for code, *_ in robots.places(robots.examine(tmp_path / "cache", clean))}
+    found = {code for code, *_ in robots.locations(robots.examine(tmp_path / "cache", clean))}
     assert found <= {"step"}  # the step to that row
 
 
@@ -663,7 +663,7 @@ def test_one_frame_less(clock, found, rng, tmp_path):
         "top": (time[:-1], rng.integers(0, 256, (59, 8, 8, 3), np.uint8)),
     }
     cache = robots.write(tmp_path / "cache", [result], describe={name: {"clock": clock} for name in result})
-    assert [place for place in robots.places(robocache.doctor(cache)) if place[0] != "nominal-clock"] == found
+    assert [at for at in robots.locations(robocache.doctor(cache)) if at[0] != "nominal-clock"] == found
 
 
 @pytest.mark.parametrize("declared", [False, True])
@@ -724,7 +724,7 @@ def test_gaps_of_some_streams_are_findings_of_each_stream(clean, tmp_path):
     paused(clean, 2, 2.0, 1.0, ["imu"])
     paused(clean, 3, 2.0, 0.5, ["imu", "action"])  # other streams have rows meanwhile
     found = {
-        (code, episode, stream) for code, episode, stream, _ in robots.places(robots.examine(tmp_path / "c", clean))
+        (code, episode, stream) for code, episode, stream, _ in robots.locations(robots.examine(tmp_path / "c", clean))
     }
     assert found == {("stall", 1, None), ("long-gap", 2, "imu"), ("long-gap", 3, "imu"), ("long-gap", 3, "action")}
 

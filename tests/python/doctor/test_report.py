@@ -279,7 +279,7 @@ def test_a_page_of_a_nearly_empty_cache(tmp_path):
         pass
     for name, expected in (("none", []), ("one", []), ("empty", [])):
         report = robocache.doctor(tmp_path / name)
-        assert robots.places(report) == expected
+        assert robots.locations(report) == expected
         assert not Page(report.html()).open
 
 

@@ -48,25 +48,25 @@ def events(requested):
     rng = np.random.default_rng(requested["seed"])
     messages = list((from_bag if "bag" in requested else from_rows)(requested))
     begin = min(time_ns for time_ns, _, _ in messages) + round(1e9 * requested["begin_s"])
-    messages = [one for one in messages if begin <= one[0] < begin + 1e9 * requested["seconds"]]
-    msgs = []
+    messages = [message for message in messages if begin <= message[0] < begin + 1e9 * requested["seconds"]]
+    arrivals = []
     for time_ns, topic, message in messages:
         late = requested["late_s"] * (8 if rng.random() < requested["much_late"] else rng.random())
         arrival = time_ns + round(1e9 * late)
-        msgs.append((arrival, topic, message))
+        arrivals.append((arrival, topic, message))
         if rng.random() < requested["doubled"]:
-            msgs.append((arrival + round(1e9 * requested["late_s"] * rng.random() / 4), topic, message))
+            arrivals.append((arrival + round(1e9 * requested["late_s"] * rng.random() / 4), topic, message))
     for time_ns, topic, message in [messages[i] for i in rng.integers(0, len(messages), requested["set_back"])]:
-        msgs.append((time_ns, topic, set_back(message, "bag" in requested)))
-    return sorted(msgs, key=lambda event: event[0]), begin
+        arrivals.append((time_ns, topic, set_back(message, "bag" in requested)))
+    return sorted(arrivals, key=lambda event: event[0]), begin
 
 
 def play(requested, send):
     """Calls send(topic's index, message) at each message's arrival, at `speed`."""
     messages, begin = events(requested)
     started = time.monotonic()
-    for came, topic, message in messages:
-        wait = started + (came - begin) / 1e9 / requested["speed"] - time.monotonic()
+    for arrival, topic, message in messages:
+        wait = started + (arrival - begin) / 1e9 / requested["speed"] - time.monotonic()
         if wait > 0:
             time.sleep(wait)
         send(topic, message)
@@ -74,16 +74,16 @@ def play(requested, send):
 
 def main():
     request = json.loads(sys.argv[1])
-    lost = np.random.default_rng(request["seed"] + 1)
+    rng = np.random.default_rng(request["seed"] + 1)
     numbers = [0] * len(request["topics"])
-    to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    to.connect(("127.0.0.1", request["port"]))
+    sending = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sending.connect(("127.0.0.1", request["port"]))
 
     def send(topic, message):
         number = numbers[topic]
         numbers[topic] += 1
-        if lost.random() >= request["lost"]:
-            to.send(struct.pack("<IQ", topic, number) + message)
+        if rng.random() >= request["lost"]:
+            sending.send(struct.pack("<IQ", topic, number) + message)
 
     play(request, send)
     print(json.dumps(numbers), flush=True)

@@ -66,13 +66,15 @@ class Recording:
             return [row_of(stream) for stream in self.streams], None
         topics = []
         for topic, schema in self.topics.items():
-            mine = {stream: ring for stream, ring in rings.items() if stream == topic or stream.startswith(f"{topic}/")}
-            names = {key: self.loader.spec.keys[key]["rows"]["names"] for key in mine}
+            own_rings = {
+                stream: ring for stream, ring in rings.items() if stream == topic or stream.startswith(f"{topic}/")
+            }
+            names = {key: self.loader.spec.keys[key]["rows"]["names"] for key in own_rings}
             topics.append(
                 live.Topic(
                     topic,
                     schema,
-                    mine,
+                    own_rings,
                     names={key: own_names for key, own_names in names.items() if own_names},
                     definition=self.definition,
                 )
@@ -104,7 +106,7 @@ def recordings(tmp_path_factory):
             warnings.warn(f"NOT RUN: {reason}", stacklevel=1)
             pytest.skip(reason)
         if name not in result:
-            result[name] = MADE[name](tmp_path_factory.mktemp(name), Path(root))
+            result[name] = RECORDINGS[name](tmp_path_factory.mktemp(name), Path(root))
         return result[name]
 
     return get
@@ -149,7 +151,7 @@ def video(path, root):
     )
 
 
-MADE = {"imu and pose": imu_and_pose, "vicon": vicon, "video": video}
+RECORDINGS = {"imu and pose": imu_and_pose, "vicon": vicon, "video": video}
 
 
 class Played:
