@@ -65,8 +65,8 @@ def write(
 ) -> None:
     """Writes ``episode_000000.mcap`` and so on into `folder`."""
     if empty := [name for name, stream in streams.items() if stream.ragged is None and 0 in stream.shape]:
-        for name in empty:
-            report.leave_out(name, "rows of no numbers: ROS has no arrays of them")
+        for empty_name in empty:
+            report.leave_out(empty_name, "rows of no numbers: ROS has no arrays of them")
         streams = {name: stream for name, stream in streams.items() if name not in empty}
     kinds = {name: _kind(stream) for name, stream in streams.items()}
     report.rows = dict.fromkeys(streams, 0)
