@@ -2,8 +2,8 @@
 
     python bench/soak.py --minutes 60 --device cuda
 
-After each part of a round: memory, descriptors, mappings, threads, child processes, shared memory, files and GPU memory. At the
-end a line is fitted to each measure over the rounds. A measure that still grows in both halves of the run fails it, and the
+After each part of a round it measures memory, descriptors, mappings, threads, child processes, shared memory, files and GPU
+memory. At the end a line is fitted to each measure over the rounds. A measure that still grows in both halves of the run fails it, and the
 part with the most growth is named. A part also fails if its result differs from the first round's.
 """
 

@@ -98,8 +98,8 @@ def main() -> int:
     options.device = "cpu"  # no GPU is used
     data = Path(os.environ.get("ROBOCACHE_TEST_DATA", ""))
     report = Report("videos", options, PREDICTED, AIMS)
-    for name, where in VIDEOS.items():
-        report.run(name, {}, partial(run_stored, data / where, options.quick))
+    for name, folder in VIDEOS.items():
+        report.run(name, {}, partial(run_stored, data / folder, options.quick))
     work = partial(run_ingest, data, 1 if options.quick else 6, 1 if options.quick else 3, options.threads)
     report.run(INGEST, {}, work)
     return int(report.failed)

@@ -366,7 +366,7 @@ def run_case(case: Case, device: str, quick: bool, filled: dict) -> None:
     filled["check"] = check(output)
     del output
     clouds += [Cloud(case, device, seed) for seed in range(1, rotations(filled["bytes"], device, quick=quick))]
-    # These calls read a number of voxels from the device.
+    # These calls wait for the device, because they read the number of voxels from it.
     waiting = {"dense": set(), "hard": {"torch eager"}, "downsample": {"torch eager", "robocache"}}[case.job]
     contest(filled, [(cloud,) for cloud in clouds], call, peers(case, device, quick), verify, device, quick, waiting)
     measured = filled["contenders"]["robocache"]

@@ -48,20 +48,20 @@ def check_lengths(survey: Survey) -> Iterator[Finding]:
 def check_boundaries(survey: Survey) -> Iterator[Finding]:
     """Finds rows within an episode that the recording marks as the first or last row of one."""
     for stream in survey.numbers:
-        called = re.split(r"[/.]", stream.name)[-1]
-        if called not in ("is_first", "is_last") or int(np.prod(stream.shape)) != 1:
+        last_part = re.split(r"[/.]", stream.name)[-1]
+        if last_part not in ("is_first", "is_last") or int(np.prod(stream.shape)) != 1:
             continue
         rows = np.flatnonzero(stream.values[:].reshape(-1))
         starts = stream.row_offsets.astype(np.int64)
         episodes = np.searchsorted(starts, rows, side="right") - 1
-        ends = starts[episodes] if called == "is_first" else starts[episodes + 1] - 1
+        ends = starts[episodes] if last_part == "is_first" else starts[episodes + 1] - 1
         inside = np.flatnonzero(rows != ends)
         if len(inside):
             episode, row = int(episodes[inside[0]]), int(rows[inside[0]])
             yield Finding(
                 "error",
                 "episode-within",
-                f"{len(inside)} rows in {len({*episodes[inside].tolist()})} episodes are the {called[3:]} of an episode by this stream, "
+                f"{len(inside)} rows in {len({*episodes[inside].tolist()})} episodes are the {last_part[3:]} of an episode by this stream, "
                 "and lie within one",
                 episode=episode,
                 stream=stream.name,
@@ -158,22 +158,22 @@ def splits(survey: Survey) -> dict[str, list[int]]:
     """Returns the episodes of each split: from the caller, from the column `split`, or from LeRobot's "0:37"."""
     if survey.splits:
         return survey.splits
-    dataset, splits = survey.dataset, defaultdict[str, list[int]](list)
+    dataset, episodes_of = survey.dataset, defaultdict[str, list[int]](list)
     if "split" in dataset.episodes.column_names:
         for episode, name in enumerate(dataset.episodes["split"].to_pylist()):
             if name is not None:
-                splits[str(name)].append(episode)
-        return dict(splits)
+                episodes_of[str(name)].append(episode)
+        return dict(episodes_of)
     lerobot = dataset.provenance.get("lerobot")
     declared = lerobot.get("splits") if isinstance(lerobot, dict) else None
     for name, span in declared.items() if isinstance(declared, dict) else ():
         bounds = re.fullmatch(r"(\d{1,18}):(\d{1,18})", span) if isinstance(span, str) else None
         if bounds:
             begin, end = int(bounds[1]), int(bounds[2])
-            splits[name] = sorted(
+            episodes_of[name] = sorted(
                 episode for number, episode in source_episodes(dataset).items() if begin <= number < end
             )
-    return dict(splits)
+    return dict(episodes_of)
 
 
 def source_episodes(dataset: Dataset) -> dict[int, int]:
@@ -257,11 +257,8 @@ def share_of_same(survey: Survey, action: Stream, state: Stream, shift: int) -> 
         (survey.clocks[action.name].rows == survey.clocks[state.name].rows) & (survey.clocks[action.name].rows > SHIFTS)
     )
     same = rows = 0
-    for episode in (
-        both[np.unique(np.linspace(0, len(both) - 1, min(len(both), SHIFT_EPISODES)).astype(int))].tolist()
-        if len(both)
-        else []
-    ):
+    compared = np.unique(np.linspace(0, len(both) - 1, min(len(both), SHIFT_EPISODES)).astype(int))
+    for episode in both[compared].tolist():
         a, s = (stream.values[_rows(stream, episode)][:4096].astype(np.float64) for stream in (action, state))
         a, s = a[: len(a) - shift].reshape(len(a) - shift, -1), s[shift:].reshape(len(s) - shift, -1)
         changes = (np.diff(s, axis=0) != 0).any(1)

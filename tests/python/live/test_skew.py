@@ -102,7 +102,7 @@ def test_a_planted_delay_of_a_camera_is_named(tmp_path, spec, saw, capsys):
     assert abs(front.older_ms - 30) < 1.5 and abs(front.oldest_ms - 33.3) < 0.1
     assert report.moments == ("recorded" if saw else "now") and report.behind_ms == 0
     assert 0 < joint.older_ms < 1.5 and joint.delay_ms < 1
-    # The oracle, from stamps: the number of moments with a frame that training has and the policy had not.
+    # The expected number, from stamps: the moments at which training has a frame that had not reached the policy.
     moments = robocache.open(path)["policy.moment_ns"].values if saw else None
     if saw:
         moments = moments[moments <= min(JOINT[-2], FRONT[-1] - 1)]
