@@ -224,7 +224,9 @@ def test_a_constant_policy_keeps_deviations_or_not(folder, tmp_path, way, share)
     for value in state["weights"].values():
         value.zero_()
     torch.save(state, file)
-    assert deviation.kept_shares(folder / "demonstrations", tmp_path, way, moments=64) == pytest.approx([share] * 3, abs=1e-4)
+    assert deviation.kept_shares(folder / "demonstrations", tmp_path, way, moments=64) == pytest.approx(
+        [share] * 3, abs=1e-4
+    )
 
 
 def test_saving_checkpoints_does_not_count_in_the_pace(folder, tmp_path, monkeypatch):
