@@ -23,10 +23,10 @@ def recording(rng, seconds=6.0, jitter=0.02, features=4, camera=True):
                 streams[name] = (time, rng.integers(0, 256, (n, 16, 16, 3), np.uint8))
             continue
         width = 6 if name == "imu" else features
-        at = np.arange(n)[:, None] / rate
+        seconds_of_rows = np.arange(n)[:, None] / rate
         waves = sum(
             rng.uniform(0.2, 1, width)
-            * np.sin(2 * np.pi * rng.uniform(0.1, 1.5, width) * at + rng.uniform(0, 7, width))
+            * np.sin(2 * np.pi * rng.uniform(0.1, 1.5, width) * seconds_of_rows + rng.uniform(0, 7, width))
             for _ in range(3)
         )
         streams[name] = (time, (waves + rng.normal(0, 0.01, waves.shape)).astype(np.float32))
@@ -57,6 +57,10 @@ def write(path, recordings, metadata=None, describe=None, provenance=None, **wri
 def examine(path, recordings, *arguments, **options):
     """The doctor's report on a cache of the recordings."""
     return robocache.doctor(write(path, recordings, *arguments, **options))
+
+
+def findings(report, *codes):
+    return [finding for finding in report.findings if finding.code in codes]
 
 
 def locations(report):

@@ -12,14 +12,14 @@ import robocache
 
 
 def motion(rng, features, seconds):
-    """A smooth movement that never repeats, as a function of seconds: ``[n, features]``."""
+    """A smooth movement that never repeats: a function from seconds to values ``[n, features]``."""
     grid = np.arange(-5, seconds + 5, 0.01)
     kernel = np.exp(-0.5 * (np.arange(-60, 61) * 0.01 / rng.uniform(0.08, 0.2)) ** 2)
     steps = rng.normal(size=(len(grid), features))
     speed = np.stack([np.convolve(column, kernel / kernel.sum(), "same") for column in steps.T], axis=1)
     path = np.cumsum(speed, axis=0) * 0.01
     path /= path.std(0)
-    return lambda at: np.stack([np.interp(at, grid, column) for column in path.T], axis=1)
+    return lambda seconds: np.stack([np.interp(seconds, grid, column) for column in path.T], axis=1)
 
 
 def clock(rng, rate, seconds, jitter=0.02):
@@ -48,9 +48,8 @@ def pair(
     return result
 
 
-def found(result, path):
-    report = robocache.doctor(robots.write(path, result))
-    return [finding for finding in report.findings if finding.code == "latency"]
+def latencies(path, recordings):
+    return robots.findings(robots.examine(path, recordings), "latency")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def found(result, path):
     ],
 )
 def test_a_lag_is_found(lag_s, rates, severity, rng, tmp_path):
-    findings = found(pair(rng, lag_s, rates), tmp_path / "cache")
+    findings = latencies(tmp_path / "cache", pair(rng, lag_s, rates))
     if severity is None:
         assert findings == []
         return
@@ -84,7 +83,7 @@ def test_the_finding_has_the_lag(tmp_path_factory, seed):
     rng = np.random.default_rng(seed)
     lag_s, rates = rng.uniform(0.03, 0.4), rng.choice([30, 50, 100], 2)
     noise = rng.uniform(0, 0.01)
-    (finding,) = found(pair(rng, lag_s, rates, noise=noise), tmp_path_factory.mktemp("pair") / "cache")
+    (finding,) = latencies(tmp_path_factory.mktemp("pair") / "cache", pair(rng, lag_s, rates, noise=noise))
     assert finding.value == pytest.approx(lag_s * 1e3, abs=300 / min(rates))
     assert finding.severity == ("note" if finding.value <= 100 else "warning")
 
@@ -100,7 +99,7 @@ def test_unrelated_streams_have_no_lag(tmp_path_factory, seed):
         time, values = recording["observation.state"]
         other = motion(rng, values.shape[1], seconds_of(time)[-1])
         recording["observation.state"] = (time, other(seconds_of(time)).astype(np.float32))
-    assert found(recordings, tmp_path_factory.mktemp("pair") / "cache") == []
+    assert latencies(tmp_path_factory.mktemp("pair") / "cache", recordings) == []
 
 
 def test_similar_streams_without_a_latency(rng, tmp_path):
@@ -110,27 +109,27 @@ def test_similar_streams_without_a_latency(rng, tmp_path):
     for recording in positions:
         time, values = recording["a"]
         recording["b"] = (time, np.gradient(values, axis=0))
-    assert found(positions, tmp_path / "derived") == []
+    assert latencies(tmp_path / "derived", positions) == []
     swinging = pair(rng, 0.0)
     for recording in swinging:
         for name, late in (("action", 0), ("observation.state", 0.1)):
             time, values = recording[name]
             seconds = seconds_of(time)[:, None] - late
             recording[name] = (time, np.sin(2 * np.pi * 1.3 * seconds + np.arange(values.shape[1])).astype(np.float32))
-    assert found(swinging, tmp_path / "swinging") == []
+    assert latencies(tmp_path / "swinging", swinging) == []
     resting = pair(rng, 0.08)
     for recording in resting:
         for name in recording:
             time, values = recording[name]
             recording[name] = (time, rng.normal(size=values.shape).astype(np.float32) * 1e-3)
-    assert found(resting, tmp_path / "resting") == []
+    assert latencies(tmp_path / "resting", resting) == []
     few = pair(rng, 0.08, features=8)
     for recording in few:
         time, values = recording["observation.state"]
         values[:, 3:] = motion(rng, 5, 13.0)(seconds_of(time))
-    assert found(few, tmp_path / "few") == []
-    scattered = [one for lag_s in (0.05, 0.15, 0.25, 0.35, 0.45, 0.55) for one in pair(rng, lag_s, episodes=1)]
-    assert found(scattered, tmp_path / "scattered") == []
+    assert latencies(tmp_path / "few", few) == []
+    scattered = [pair(rng, lag_s, episodes=1)[0] for lag_s in (0.05, 0.15, 0.25, 0.35, 0.45, 0.55)]
+    assert latencies(tmp_path / "scattered", scattered) == []
 
 
 def test_features_are_matched_by_name_and_still_ones_are_ignored(rng, tmp_path):
@@ -147,7 +146,7 @@ def test_features_are_matched_by_name_and_still_ones_are_ignored(rng, tmp_path):
         recordings,
         describe={"action": {"names": joints}, "observation.state": {"names": joints[::-1]}},
     )
-    (finding,) = [finding for finding in robocache.doctor(cache).findings if finding.code == "latency"]
+    (finding,) = robots.findings(robocache.doctor(cache), "latency")
     assert finding.value == pytest.approx(80, abs=5)
 
 
@@ -156,18 +155,18 @@ def test_each_stream_is_compared_with_the_first_similar_one(rng, tmp_path):
     for recording in recordings:
         time, values = recording["observation.state"]
         recording["copy"] = (time + 60_000_000, values)
-    findings = found(recordings, tmp_path / "cache")
+    findings = latencies(tmp_path / "cache", recordings)
     assert sorted((f.stream, round(f.value, -1)) for f in findings) == [("copy", 140), ("observation.state", 80)]
 
 
 def test_only_a_part_of_the_numbers_is_read(rng, tmp_path, monkeypatch):
     """With any number of streams: a 64th of the numbers, or a small fixed number."""
-    looked = []
+    sizes_read = []
     rates = latency._rates
     monkeypatch.setattr(
         latency,
         "_rates",
-        lambda s, rows, f, *rest: looked.append((rows.stop - rows.start) * len(f)) or rates(s, rows, f, *rest),
+        lambda s, rows, f, *rest: sizes_read.append((rows.stop - rows.start) * len(f)) or rates(s, rows, f, *rest),
     )
     result = [
         {f"stream {k}": one["action"] for k, one in enumerate(pair(rng, 0, episodes=24, seconds=30.0))}
@@ -176,4 +175,4 @@ def test_only_a_part_of_the_numbers_is_read(rng, tmp_path, monkeypatch):
     dataset = robocache.open(robots.write(tmp_path / "cache", result))
     numbers = sum(stream.rows * 5 for stream in dataset.streams.values())
     assert list(latency.check_latency(Survey(dataset, {}))) == []
-    assert 0 < sum(looked) <= max(numbers / 64, 1 << 18)
+    assert 0 < sum(sizes_read) <= max(numbers / 64, 1 << 18)

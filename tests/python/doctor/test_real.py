@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import robots
 
 import robocache
 
@@ -35,9 +36,9 @@ def test_unitree_g1(real_data, tmp_path):
         ("note", "left-out"): 1,
         ("note", "nominal-clock"): 1,
     }
-    assert sorted(f.count for f in report.findings if f.code == "missing-file") == [1, 19]
-    assert [f.count for f in report.findings if f.code == "missing-stream"] == [19]
-    (latency,) = [f for f in report.findings if f.code == "latency"]
+    assert sorted(f.count for f in robots.findings(report, "missing-file")) == [1, 19]
+    assert [f.count for f in robots.findings(report, "missing-stream")] == [19]
+    (latency,) = robots.findings(report, "latency")
     assert (latency.stream, latency.count) == ("observation.state", 22)
     assert 3 * 1000 / 30 < latency.value < 4 * 1000 / 30
     # The oracle in numpy: the lag in whole rows at which changes of the action and of the arms' state agree best.
@@ -47,12 +48,12 @@ def test_unitree_g1(real_data, tmp_path):
         name: [np.diff(dataset.episode(e)[name][1][:, :12].astype(np.float64), axis=0) for e in range(22)]
         for name in ("observation.state", "action")
     }
-    by_rows = []
+    correlations = []
     for lag in range(8):
-        later = np.concatenate([one[lag:] for one in changes["observation.state"]])
-        earlier = np.concatenate([one[: len(one) - lag] for one in changes["action"]])
-        by_rows.append(np.corrcoef(later.ravel(), earlier.ravel())[0, 1])
-    assert sorted(np.argsort(by_rows)[-2:].tolist()) == [3, 4]
+        later = np.concatenate([episode[lag:] for episode in changes["observation.state"]])
+        earlier = np.concatenate([episode[: len(episode) - lag] for episode in changes["action"]])
+        correlations.append(np.corrcoef(later.ravel(), earlier.ravel())[0, 1])
+    assert sorted(np.argsort(correlations)[-2:].tolist()) == [3, 4]
 
 
 def test_pointers_only(real_data, tmp_path):
@@ -143,6 +144,6 @@ def test_bridge(real_data, tmp_path):
     """The splits have the same 25 episodes, and one camera has only a placeholder."""
     source = real_data("rlds/octo_bridge_debug")
     report = examine(source, tmp_path, format="rlds", rate_hz=5)
-    leaks = [f for f in report.findings if f.code in ("split-leak", "repeated-episode")]
+    leaks = robots.findings(report, "split-leak", "repeated-episode")
     assert len(leaks) == 25
     assert "blank-frames" in {f.code for f in report.findings}
