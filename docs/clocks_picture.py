@@ -33,8 +33,7 @@ def draw(plt, numbers: list[np.ndarray]):
         for stamp in numbers[1]:
             axis.axvline(stamp, color="0.9", linewidth=1, zorder=0)
         axis.plot(seconds, np.zeros(len(seconds)), "|", markersize=26, color=colour, markeredgewidth=2)
-        wide = np.flatnonzero(np.diff(seconds) > 2 / RATE_HZ)
-        for row in wide:
+        for row in np.flatnonzero(np.diff(seconds) > 2 / RATE_HZ):
             axis.annotate("", (seconds[row], 0), (seconds[row + 1], 0), arrowprops={"arrowstyle": "<->", "color": "C3"})
             axis.text(seconds[row : row + 2].mean(), 0.25, "a gap", color="C3", ha="center", fontsize=9)
         axis.set_title(title, fontsize=10, loc="left")

@@ -25,7 +25,7 @@ MARGIN = 24  # pixels below the last line
 
 @dataclass(frozen=True)
 class Page:
-    """A report of `source`, which it calls `name`, with `file` as the name of a file in it; and the rows of pixels to show,
+    """A report of `source` under the name `name`; a source of one file is copied as `file`. The picture shows the rows of pixels
     from `top` to `bottom`."""
 
     source: str

@@ -1,6 +1,6 @@
 """The self-test in a new environment of each Python, with the oldest allowed packages or the newest.
 
-`./dev release` runs it: each environment takes a minute and PyPI. The library is the same for all Pythons.
+`./dev release` runs it: each environment takes a minute and needs PyPI. The library is the same for all Pythons.
 """
 
 import json
@@ -44,7 +44,7 @@ def test_self_test(version, packages, tmp_path):
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
     subprocess.run([*pip, "install", "-q", "--upgrade", *wanted], check=True)
     found = robocache.check_installation()
-    (tmp_path / "robocache-alone").mkdir()  # its site-packages may have packages of another Python
+    (tmp_path / "robocache-alone").mkdir()  # the package's own folder may have packages for another Python beside it
     (tmp_path / "robocache-alone/robocache").symlink_to(Path(robocache.__file__).parent)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "robocache-alone"), "ROBOCACHE_LIBRARY": found["library"]}
 
