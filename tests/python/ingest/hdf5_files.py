@@ -15,6 +15,17 @@ IMAGE = (24, 32)
 SERIALS = {"wrist": "13062452", "ext1": "20036094", "ext2": "25455306"}
 
 
+def write_hdf5(path, datasets, attributes=None):
+    """Writes {path: values} and the attributes {path of a group or dataset: {name: value}}."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w") as file:
+        for key, values in datasets.items():
+            file[key] = values
+        for key, own in (attributes or {}).items():
+            file[key].attrs.update(own)
+    return path
+
+
 def make_demo(rng, rows, image=IMAGE):
     return {
         "actions": rng.normal(size=(rows, 7)),

@@ -165,5 +165,23 @@ def rewrite(file, change):
     write_table(file, change(pq.read_table(file)))
 
 
+def data_files(root):
+    return sorted((root / "data").rglob("*.parquet"))
+
+
+def append_column(root, name, values, kind=None):
+    """Appends a column to the only data file."""
+    (file,) = data_files(root)
+    rewrite(file, lambda table: table.append_column(name, pa.array(values, kind)))
+
+
+def declare(root, features, **info):
+    """Adds features and other fields to info.json."""
+    path = root / "meta/info.json"
+    written = json.loads(path.read_text()) | info
+    written["features"] |= features
+    path.write_text(json.dumps(written))
+
+
 def with_column(name, values):
     return lambda table: table.set_column(table.schema.get_field_index(name), name, pa.array(values))

@@ -17,11 +17,22 @@ def refused(source, cache, *words, **options):
     return caught.value
 
 
+def ingested(source, cache, **options):
+    """Ingests a source. Returns the cache, opened, and the report."""
+    report = robocache.ingest(source, cache, **options)
+    return robocache.open(cache), report
+
+
 def unread(format, source, *words, **options):
     """Asserts that the reader raises a FileError with these words."""
     with pytest.raises(robocache.FileError) as caught:
         Yields(format, source, **options)
     assert_words(caught, words)
+
+
+def reasons(notes):
+    """Returns the reasons of left out, skipped or assumed things by their names."""
+    return {note.what: note.reason for note in notes}
 
 
 def assert_words(caught, words):

@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 from hdf5_files import read_all, refused, skipped
+from outcomes import ingested, reasons
 
 import robocache
 
@@ -72,8 +73,7 @@ def test_two_episodes(rng, tmp_path):
     wrote = write(root, rng, 327, {648642: 8, 648649: 9})
     (root / "parameters/327").mkdir(parents=True)
     (root / "parameters/327/camera.json").write_text("{}")
-    report = robocache.ingest(root, tmp_path / "cache", jobs=1)
-    dataset = robocache.open(tmp_path / "cache")
+    dataset, report = ingested(root, tmp_path / "cache", jobs=1)
     assert (report.format, report.skipped) == ("agibot", [])
     assert dataset.episodes["name"].to_pylist() == ["327/648642", "327/648649"]
     assert dataset.episodes["task"].to_pylist() == ["Tidy the table"] * 2
@@ -113,8 +113,7 @@ def test_the_latest_of_overlapping_steps_holds(rng, tmp_path):
         {"start_frame": 0, "end_frame": 7, "action_text": "Tidy.", "skill": "Place"},
     ]
     info.write_text(json.dumps(labels))
-    robocache.ingest(tmp_path / "a", tmp_path / "cache", video=False)
-    time_ns, texts = robocache.open(tmp_path / "cache").episode(0)["task"]
+    time_ns, texts = ingested(tmp_path / "a", tmp_path / "cache", video=False)[0].episode(0)["task"]
     assert list(texts) == ["Tidy.", "Open the lid.", "Tidy.", ""]
     assert time_ns.tolist() == stamps[[0, 3, 5, 7]].tolist()
 
@@ -170,8 +169,8 @@ def test_rows_at_gaps_of_a_video_have_no_frame(rng, tmp_path):
         write_video(tmp_path / f"a/observations/1/2/videos/{camera}.mp4", kept, times=[k / 30 for k in kept])
     report = robocache.ingest(tmp_path / "a", tmp_path / "cache", on_error="skip", jobs=1)
     assert [omission.what for omission in report.skipped] == ["1/2: videos/head_color: rows 4"]
-    reasons = {note.what: note.reason for note in report.assumed}
-    assert "hand_left_color.mp4 have holes (1, the first after frame 3)" in reasons["1/2: videos/hand_left_color"]
+    why = reasons(report.assumed)
+    assert "hand_left_color.mp4 have holes (1, the first after frame 3)" in why["1/2: videos/hand_left_color"]
     episode = robocache.open(tmp_path / "cache").episode(0)
     for camera, kept, rows in (("head_color", fewer, fewer), ("hand_left_color", as_many, range(9))):
         time_ns, frames = episode[f"videos/{camera}"]

@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 from hdf5_files import image_file, make_aloha, read_all, refused, skipped, write_aloha
+from outcomes import ingested, reasons
 from PIL import Image
 
 import robocache
@@ -17,8 +18,7 @@ def test_aloha_episodes(rng, tmp_path):
         write_aloha(tmp_path / f"set/episode_{number}.hdf5", episode, sim=number == 0)
     message = refused(tmp_path / "set", "no clock", "rate_hz", "50 Hz")
     assert message.startswith(str(tmp_path / "set"))
-    report = robocache.ingest(tmp_path / "set", tmp_path / "cache", rate_hz=50, image_codec="png")
-    dataset = robocache.open(tmp_path / "cache")
+    dataset, report = ingested(tmp_path / "set", tmp_path / "cache", rate_hz=50, image_codec="png")
     assert dataset.episodes["name"].to_pylist() == ["episode_0", "episode_2", "episode_10"]
     assert dataset.episodes["sim"].to_pylist() == [True, False, False]
     assert (report.format, report.left_out, report.skipped) == ("aloha", [], [])
@@ -51,8 +51,7 @@ def test_image_files_keep_their_bytes(how, rng, tmp_path):
             else:
                 cam = file.create_dataset("observations/images/cam", (40,), h5py.vlen_dtype(np.uint8))
                 cam[:] = [np.frombuffer(file, np.uint8) for file in files]
-    report = robocache.ingest(path, tmp_path / "cache", rate_hz=50)
-    dataset = robocache.open(tmp_path / "cache")
+    dataset, report = ingested(path, tmp_path / "cache", rate_hz=50)
     kept = dataset.episode(0)["observations/images/cam"][1]
     expected = np.stack([np.asarray(Image.open(io.BytesIO(file))) for file in files])
     np.testing.assert_array_equal(kept[:], expected)
@@ -110,8 +109,8 @@ def test_most_datasets_decide_the_number_of_rows(tmp_path):
     assert recording.metadata["camera/shape"] == [480, 640, 3]
     assert recording.metadata["camera/offsets"] == np.arange(40.0).tolist()
     assert recording.metadata["label"] == ["left", "right"] and recording.metadata["settled_at"] == [0.25, 0.5]
-    reasons = {omission.what: omission.reason for omission in notes.left_out}
-    assert set(reasons) == {"a_first", "camera/intrinsics"} and "[1, 1, 768]" in reasons["a_first"]
+    why = reasons(notes.left_out)
+    assert set(why) == {"a_first", "camera/intrinsics"} and "[1, 1, 768]" in why["a_first"]
     assert not notes.skipped
 
 

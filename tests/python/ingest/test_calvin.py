@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from damage import damage
-from outcomes import unread
+from outcomes import ingested, unread
 from soak import rounds
 from yields import Yields, pixels
 
@@ -181,8 +181,7 @@ def test_rule_47_an_annotation_holds_in_its_window(tmp_path):
         "info": {"indx": [*windows.values()], "episodes": []},
     }
     np.save(tmp_path / "d/lang_annotations/auto_lang_ann.npy", content)
-    robocache.ingest(tmp_path / "d", tmp_path / "cache", trust_pickle=True)
-    dataset = robocache.open(tmp_path / "cache")
+    dataset, _ = ingested(tmp_path / "d", tmp_path / "cache", trust_pickle=True)
     loader = robocache.Loader(
         dataset, batch_size=22, delta_timestamps={"actions": None}, task_text=True, shuffle=False, device="cpu"
     )

@@ -3,10 +3,12 @@
 import h5py
 import numpy as np
 import pytest
-from hdf5_files import image_file
+from hdf5_files import image_file, write_hdf5
 from lerobot_files import Episode, write_lerobot
+from outcomes import ingested, reasons
 from robocache.ingest.declared import EpisodeFacts
 from robocache.ingest.recording import Notes, Rows
+from zarr_files import write_zarr
 
 import robocache
 
@@ -22,8 +24,25 @@ def write_npz(folder, count=1, **arrays):
     return folder
 
 
+def ingest_npz(source, cache, **options):
+    return robocache.ingest(source, cache, format="npz", rate_hz=10, **options)
+
+
 def notes_of(report):
-    return {note.what: note.reason for note in report.assumed if "rate" not in note.what}
+    return {what: reason for what, reason in reasons(report.assumed).items() if "rate" not in what}
+
+
+def ingest_array(form, name, values, attributes, tmp_path):
+    """Ingests an array with these attributes from HDF5 or zarr. Returns its stream and the report."""
+    if form == "hdf5":
+        stream = f"observations/{name}"
+        datasets = {"action": np.zeros((len(values), 2)), stream: values}
+        source = write_hdf5(tmp_path / "episode_0.hdf5", datasets, {stream: attributes})
+    else:
+        stream = name
+        source = write_zarr(tmp_path / "z.zarr", {name: values}, attributes={f"data/{name}": attributes})
+    report = robocache.ingest(source, tmp_path / "cache", rate_hz=10)
+    return robocache.open(tmp_path / "cache")[stream], report
 
 
 MARKS = np.arange(ROWS) % 20 == 19
@@ -64,7 +83,7 @@ COUNTS = np.r_[:25, :15]
     ],
 )
 def test_declared_episodes_and_lengths_are_noted(name, values, words, tmp_path):
-    report = robocache.ingest(write_npz(tmp_path / "s", **{name: values}), tmp_path / "cache", rate_hz=10, format="npz")
+    report = ingest_npz(write_npz(tmp_path / "s", **{name: values}), tmp_path / "cache")
     ((subject, reason),) = notes_of(report).items()
     assert repr(name) in subject and words in reason
 
@@ -89,16 +108,13 @@ def test_declared_episodes_and_lengths_are_noted(name, values, words, tmp_path):
     ],
 )
 def test_agreeing_declarations_have_no_note(name, values, tmp_path):
-    report = robocache.ingest(write_npz(tmp_path / "s", **{name: values}), tmp_path / "cache", rate_hz=10, format="npz")
-    assert not notes_of(report)
+    assert not notes_of(ingest_npz(write_npz(tmp_path / "s", **{name: values}), tmp_path / "cache"))
 
 
 def test_columns_of_a_log_declare_episodes(tmp_path):
-    (tmp_path / "logs").mkdir()
     lines = [f"{k / 10},{'ab'[k // 20]},{int(k % 20 == 19)},{k}" for k in range(ROWS)]
-    (tmp_path / "logs/log.csv").write_text("\n".join(["time_s,episode,done,x", *lines, ""]))
-    report = robocache.ingest(tmp_path / "logs", tmp_path / "cache")
-    found = notes_of(report)
+    (tmp_path / "log.csv").write_text("\n".join(["time_s,episode,done,x", *lines, ""]))
+    found = notes_of(robocache.ingest(tmp_path / "log.csv", tmp_path / "cache"))
     assert "2 values, and changes first at row 20" in found["episodes of 'log.episode'"]
     assert "set in 1 rows before others (row 19)" in found["episodes of 'done'"]
 
@@ -107,17 +123,15 @@ def test_columns_of_a_log_declare_episodes(tmp_path):
 def test_other_joints_in_a_later_file_are_refused_or_skipped(second, tmp_path):
     source = write_npz(tmp_path / "s", 2, joint_names=[np.array(["a", "b"]), np.array(second)])
     with pytest.raises(robocache.FileError, match=r"e1.npz: joint_names is .*, but \['a', 'b'\] in the recordings"):
-        robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="npz")
-    report = robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="npz", on_error="skip")
+        ingest_npz(source, tmp_path / "cache")
+    report = ingest_npz(source, tmp_path / "cache", on_error="skip")
     assert (report.episodes, len(report.skipped)) == (1, 1)
 
 
 def test_other_joints_in_a_later_demo_are_refused(tmp_path):
-    with h5py.File(tmp_path / "d.hdf5", "w") as file:
-        for number, names in enumerate((["a", "b"], ["b", "a"])):
-            demo = file.create_group(f"data/demo_{number}")
-            demo["actions"] = demo["obs/joint_pos"] = np.zeros((5, 2))
-            demo.attrs["joint_names"] = names
+    demos = {"data/demo_0": ["a", "b"], "data/demo_1": ["b", "a"]}
+    datasets = {f"{demo}/{name}": np.zeros((5, 2)) for demo in demos for name in ("actions", "obs/joint_pos")}
+    write_hdf5(tmp_path / "d.hdf5", datasets, {demo: {"joint_names": names} for demo, names in demos.items()})
     with pytest.raises(robocache.FileError, match="demo_1: joint_names is"):
         robocache.ingest(tmp_path / "d.hdf5", tmp_path / "cache", rate_hz=10)
 
@@ -126,15 +140,15 @@ def test_other_joints_in_a_later_demo_are_refused(tmp_path):
 def test_other_joints_in_an_appended_source_are_refused(column, tmp_path):
     for folder, names in (("a", ["a", "b"]), ("b", ["b", "a"])):
         write_npz(tmp_path / folder, **{column: np.array(names)})
-    robocache.ingest(tmp_path / "a", tmp_path / "cache", rate_hz=10, format="npz")
+    ingest_npz(tmp_path / "a", tmp_path / "cache")
     with pytest.raises(robocache.FileError, match=f"{column} is .*'b', 'a'"):
-        robocache.ingest(tmp_path / "b", tmp_path / "cache", rate_hz=10, format="npz", append=True)
+        ingest_npz(tmp_path / "b", tmp_path / "cache", append=True)
     assert len(robocache.open(tmp_path / "cache").episodes) == 1
 
 
 def test_other_objects_in_a_later_file_are_accepted(tmp_path):
     source = write_npz(tmp_path / "s", 2, object_names=[np.array(["cup", "box"]), np.array(["box", "cup"])])
-    assert robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="npz").episodes == 2
+    assert ingest_npz(source, tmp_path / "cache").episodes == 2
 
 
 # ---- stamps beside a rate ----
@@ -144,27 +158,18 @@ STAMPS = np.arange(ROWS) / 10.0
 
 def write_beside(folder, form, name, stamps, fps):
     """Writes a recording with a declared rate and stamps."""
-    folder.mkdir()
+    rows = np.zeros((ROWS, 2))
     if form == "npz":
-        np.savez(folder / "e.npz", state=np.zeros((ROWS, 2)), action=np.zeros((ROWS, 2)), fps=fps, **{name: stamps})
+        folder.mkdir()
+        np.savez(folder / "e.npz", state=rows, action=rows, fps=fps, **{name: stamps})
     elif form == "aloha":
-        with h5py.File(folder / "episode_0.hdf5", "w") as file:
-            file.attrs["control_freq"] = fps
-            file["observations/qpos"] = file["action"] = np.zeros((ROWS, 2))
-            file[f"observations/{name}"] = stamps
+        datasets = {"observations/qpos": rows, "action": rows, f"observations/{name}": stamps}
+        write_hdf5(folder / "episode_0.hdf5", datasets, {"/": {"control_freq": fps}})
     elif form == "robomimic":
-        with h5py.File(folder / "d.hdf5", "w") as file:
-            file.create_group("data").attrs["fps"] = fps
-            file["data/demo_0/actions"], file[f"data/demo_0/obs/{name}"] = np.zeros((ROWS, 2)), stamps
+        datasets = {"data/demo_0/actions": rows, f"data/demo_0/obs/{name}": stamps}
+        write_hdf5(folder / "d.hdf5", datasets, {"data": {"fps": fps}})
     else:
-        zarr = pytest.importorskip("zarr")
-        root = zarr.group(store=zarr.storage.LocalStore(folder / "z.zarr"), zarr_format=2, attributes={"fps": fps})
-        for key, values in (
-            ("data/state", np.ones((ROWS, 2))),
-            (f"data/{name}", 1 + stamps),
-            ("meta/episode_ends", np.array([ROWS])),
-        ):
-            root.create_array(key, shape=values.shape, dtype=values.dtype, chunks=values.shape)[:] = values
+        write_zarr(folder / "z.zarr", {"state": rows + 1, name: 1 + stamps}, attributes={"": {"fps": fps}})
     return folder
 
 
@@ -216,15 +221,14 @@ def test_stamps_with_a_pause_are_noted(tmp_path):
 
 def write_aloha(path, names, at="file", word="joint_names", count=2):
     """Writes ALOHA's layout. The names are an attribute of the file, a group or the dataset, or a dataset."""
-    with h5py.File(path, "w") as file:
-        file.attrs["fps"] = 50
-        file["observations/qpos"] = np.arange(10.0 * count).reshape(10, count)
-        file["observations/eef_pose"] = file["action"] = np.zeros((10, count))
-        nodes = {"file": file, "group": file["observations"], "dataset": file["observations/qpos"]}
-        if at == "a dataset beside":
-            file[word] = names
-        else:
-            nodes[at].attrs[word] = names
+    qpos, zeros = np.arange(10.0 * count).reshape(10, count), np.zeros((10, count))
+    datasets = {"observations/qpos": qpos, "observations/eef_pose": zeros, "action": zeros}
+    attributes = {"/": {"fps": 50}, "observations": {}, "observations/qpos": {}}
+    if at == "a dataset beside":
+        datasets[word] = names
+    else:
+        attributes[{"file": "/", "group": "observations", "dataset": "observations/qpos"}[at]][word] = names
+    return write_hdf5(path, datasets, attributes)
 
 
 TEXTS = [
@@ -243,9 +247,7 @@ TEXTS = [
 @pytest.mark.parametrize("names", TEXTS, ids=map(str, range(len(TEXTS))))
 @pytest.mark.parametrize("at", ["file", "group", "dataset", "a dataset beside"])
 def test_names_in_attributes_become_feature_names(at, names, tmp_path):
-    write_aloha(tmp_path / "episode_0.hdf5", names, at)
-    robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache")
-    streams = robocache.open(tmp_path / "cache").streams
+    streams = ingested(write_aloha(tmp_path / "episode_0.hdf5", names, at), tmp_path / "cache")[0].streams
     assert streams["observations/qpos"].names == ["a", "b"]
     assert streams["observations/eef_pose"].names == []
 
@@ -254,8 +256,8 @@ def test_names_in_attributes_become_feature_names(at, names, tmp_path):
     "word", ["labels", "names", "columns", "keys", "fields", "joints", "motor_names", "qpos_names", "Feature_Names"]
 )
 def test_other_attributes_with_names(word, tmp_path):
-    write_aloha(tmp_path / "episode_0.hdf5", ["a", "b"], "file", word)
-    report = robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache")
+    source = write_aloha(tmp_path / "episode_0.hdf5", ["a", "b"], "file", word)
+    report = robocache.ingest(source, tmp_path / "cache")
     assert robocache.open(tmp_path / "cache")["observations/qpos"].names == ["a", "b"]
     assert any("observations/qpos" in note.streams for note in report.assumed if repr(word) in note.what)
 
@@ -266,7 +268,6 @@ def test_other_attributes_with_names(word, tmp_path):
 @pytest.mark.parametrize("append", [False, True])
 def test_files_with_differently_ordered_names_are_refused(append, names, word, at, tmp_path):
     for number, own in enumerate(names):
-        (tmp_path / f"s{number * append}").mkdir(exist_ok=True)
         write_aloha(tmp_path / f"s{number * append}/episode_{number}.hdf5", own, at, word)
     with pytest.raises(robocache.Error, match=r"episode_1.hdf5|expected the names that it has"):
         robocache.ingest(tmp_path / "s0", tmp_path / "cache")
@@ -276,7 +277,6 @@ def test_files_with_differently_ordered_names_are_refused(append, names, word, a
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_files_with_and_without_names_go_together(first, tmp_path):
-    (tmp_path / "s").mkdir()
     write_aloha(tmp_path / f"s/episode_{first}.hdf5", ["a", "b"])
     write_aloha(tmp_path / f"s/episode_{1 - first}.hdf5", ["x"])
     report = robocache.ingest(tmp_path / "s", tmp_path / "cache", format="aloha")
@@ -286,38 +286,30 @@ def test_files_with_and_without_names_go_together(first, tmp_path):
 
 
 def test_names_of_components_declare_a_rotation(tmp_path):
-    write_aloha(tmp_path / "episode_0.hdf5", "x y z qx qy qz qw", "dataset", "columns", 7)
-    robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache")
-    assert robocache.open(tmp_path / "cache")["observations/qpos"].attributes["methods"] == [[3, 7, "slerp"]]
+    source = write_aloha(tmp_path / "episode_0.hdf5", "x y z qx qy qz qw", "dataset", "columns", 7)
+    assert ingested(source, tmp_path / "cache")[0]["observations/qpos"].attributes["methods"] == [[3, 7, "slerp"]]
 
 
 @pytest.mark.parametrize("names", ["a,b", np.array(["a b"]), np.array(["a", "b"])])
 def test_npz_names_its_features(names, tmp_path):
-    robocache.ingest(write_npz(tmp_path / "s", labels=names), tmp_path / "cache", rate_hz=10, format="npz")
+    ingest_npz(write_npz(tmp_path / "s", labels=names), tmp_path / "cache")
     assert robocache.open(tmp_path / "cache")["state"].names == ["a", "b"]
 
 
-@pytest.mark.parametrize("at", [".zattrs", "data/.zattrs", "data/state/.zattrs"])
-def test_zarr_names_its_features(at, tmp_path):
-    zarr = pytest.importorskip("zarr")
-    root = zarr.group(store=zarr.storage.LocalStore(tmp_path / "z.zarr"), zarr_format=2)
-    for key, values in (("data/state", np.ones((10, 2))), ("meta/episode_ends", np.array([5, 10]))):
-        root.create_array(key, shape=values.shape, dtype=values.dtype, chunks=values.shape)[:] = values
-    (tmp_path / "z.zarr" / at).write_text('{"joint_names": "a b", "units": "deg", "note": "x"}')
-    robocache.ingest(tmp_path / "z.zarr", tmp_path / "cache", rate_hz=10)
-    dataset = robocache.open(tmp_path / "cache")
-    assert dataset["state"].names == ["a", "b"]
-    assert (dataset["state"].attributes.get("units") == "deg") == ("state" in at)
+@pytest.mark.parametrize("key", ["", "data", "data/state"])
+def test_zarr_names_its_features(key, tmp_path):
+    own = {"joint_names": "a b", "units": "deg", "note": "x"}
+    write_zarr(tmp_path / "z.zarr", {"state": np.ones((10, 2))}, [5, 10], {key: own})
+    stream = ingested(tmp_path / "z.zarr", tmp_path / "cache", rate_hz=10)[0]["state"]
+    assert stream.names == ["a", "b"]
+    assert (stream.attributes.get("units") == "deg") == ("state" in key)
 
 
 @pytest.mark.parametrize("word", ["name", "label", "order", "task", "object_names", "state_name"])
 def test_texts_about_other_things_are_no_feature_names(word, tmp_path):
     """For example an episode's name of two words beside two features."""
-    (tmp_path / "s").mkdir()
-    for text in ("run 1", "1 run"):
-        rows = np.zeros((ROWS, 2))
-        np.savez(tmp_path / f"s/{text}.npz", state=rows, action=rows, **{word: np.array(text)})
-    robocache.ingest(tmp_path / "s", tmp_path / "cache", rate_hz=10, format="npz")
+    source = write_npz(tmp_path / "s", 2, **{word: [np.array("run 1"), np.array("1 run")]})
+    ingest_npz(source, tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
     assert dataset["state"].names == []
     robocache.Loader(dataset, delta_timestamps={"state": None}, batch_size=4)
@@ -325,42 +317,43 @@ def test_texts_about_other_things_are_no_feature_names(word, tmp_path):
 
 def test_an_excluded_column_gives_no_feature_names(tmp_path):
     source = write_npz(tmp_path / "s", 2, joint_names=[np.array(["a", "b"]), np.array(["b", "a"])])
-    mapping = {"episodes": {"exclude": ["joint_names"]}}
-    robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="npz", mapping=mapping)
+    ingest_npz(source, tmp_path / "cache", mapping={"episodes": {"exclude": ["joint_names"]}})
     assert robocache.open(tmp_path / "cache")["state"].names == []
 
 
 def test_differently_ordered_joints_in_another_shard_are_refused(tmp_path):
     source = write_npz(tmp_path / "s", 2, joint_names=[np.array(["a", "b", "c"]), np.array(["c", "b", "a"])])
     with pytest.raises(robocache.FileError, match=r"e1.npz: joint_names is"):
-        robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="npz", workers=2)
+        ingest_npz(source, tmp_path / "cache", workers=2)
 
 
-@pytest.mark.parametrize("word", ["units", "angle_unit", "use_degrees", "meta"])
 @pytest.mark.parametrize("append", [False, True])
-def test_another_unit_than_before_is_refused(append, word, tmp_path):
-    values = {"use_degrees": (False, True), "meta": ('{"unit": "rad"}', '{"unit": "degrees"}')}.get(
-        word, ("rad", "deg")
-    )
+@pytest.mark.parametrize(
+    ("word", "values"),
+    [
+        ("units", ("rad", "deg")),
+        ("angle_unit", ("rad", "deg")),
+        ("use_degrees", (False, True)),
+        ("meta", ('{"unit": "rad"}', '{"unit": "degrees"}')),
+    ],
+)
+def test_another_unit_than_before_is_refused(word, values, append, tmp_path):
     for number, value in enumerate(values):
         (tmp_path / f"s{number * append}").mkdir(exist_ok=True)
         rows = np.zeros((ROWS, 2))
         np.savez(tmp_path / f"s{number * append}/e{number}.npz", state=rows, action=rows, **{word: np.array(value)})
     with pytest.raises(robocache.FileError, match=r"e1.npz: .*'deg', but 'rad' in"):
-        robocache.ingest(tmp_path / "s0", tmp_path / "cache", rate_hz=10, format="npz")
+        ingest_npz(tmp_path / "s0", tmp_path / "cache")
         assert append
-        robocache.ingest(tmp_path / "s1", tmp_path / "cache", rate_hz=10, format="npz", append=True)
+        ingest_npz(tmp_path / "s1", tmp_path / "cache", append=True)
 
 
 @pytest.mark.parametrize("at", ["dataset", "file"])
 def test_units_of_hdf5_become_attributes_and_others_are_refused(at, tmp_path):
     for number, unit in enumerate(("rad", "deg")):
-        (tmp_path / f"s{number}").mkdir()
         write_aloha(tmp_path / f"s{number}/episode_0.hdf5", unit, at, "units")
-    robocache.ingest(tmp_path / "s0", tmp_path / "cache")
-    assert robocache.open(tmp_path / "cache")["observations/qpos"].attributes == (
-        {"units": "rad"} if at == "dataset" else {}
-    )
+    attributes = ingested(tmp_path / "s0", tmp_path / "cache")[0]["observations/qpos"].attributes
+    assert attributes == ({"units": "rad"} if at == "dataset" else {})
     with pytest.raises(robocache.Error, match="rad"):
         robocache.ingest(tmp_path / "s1", tmp_path / "cache", append=True)
 
@@ -377,32 +370,24 @@ def test_units_of_hdf5_become_attributes_and_others_are_refused(at, tmp_path):
     ],
 )
 def test_units_and_names_in_attributes_are_used_or_noted(name, value, units, form, tmp_path):
-    if form == "hdf5":
-        with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
-            file["action"] = np.zeros((3, 2))
-            file.create_dataset("observations/qpos", data=np.zeros((3, 6))).attrs[name] = value
-            file["observations"].attrs["joint_units"] = "rad"
-        report = robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache", rate_hz=10)
-        stream = "observations/qpos"
-    else:
-        zarr = pytest.importorskip("zarr")
-        root = zarr.group(store=zarr.storage.LocalStore(tmp_path / "z.zarr"), zarr_format=2)
-        for key, values in (("data/qpos", np.ones((3, 6))), ("meta/episode_ends", np.array([3]))):
-            root.create_array(key, shape=values.shape, dtype=values.dtype, chunks=values.shape)[:] = values
-        root["data/qpos"].attrs[name] = value
-        report = robocache.ingest(tmp_path / "z.zarr", tmp_path / "cache", rate_hz=10)
-        stream = "qpos"
-    assert robocache.open(tmp_path / "cache")[stream].attributes.get("units") == units
-    left = {note.what: note.reason for note in report.left_out}
-    assert (f"{stream}: attribute {name}" in left) == (units is None)
-    assert ("attribute joint_units of a group" in left) == (form == "hdf5" and units is None)
+    stream, report = ingest_array(form, "qpos", np.ones((3, 6)), {name: value}, tmp_path)
+    assert stream.attributes.get("units") == units
+    assert (f"{stream.name}: attribute {name}" in reasons(report.left_out)) == (units is None)
+
+
+@pytest.mark.parametrize("own", [{}, {"units": "rad"}])
+def test_units_of_a_group_are_noted_unless_its_streams_have_their_own(own, tmp_path):
+    datasets = {"action": np.zeros((3, 2)), "observations/qpos": np.zeros((3, 6))}
+    attributes = {"observations": {"joint_units": "rad"}, "observations/qpos": own}
+    source = write_hdf5(tmp_path / "episode_0.hdf5", datasets, attributes)
+    report = robocache.ingest(source, tmp_path / "cache", rate_hz=10)
+    assert ("attribute joint_units of a group" in reasons(report.left_out)) == (not own)
 
 
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("append", [False, True])
 def test_files_with_and_without_units_go_together(append, first, tmp_path):
     for number, word in enumerate(("units", "note") if first == 0 else ("note", "units")):
-        (tmp_path / f"s{number * append}").mkdir(exist_ok=True)
         write_aloha(tmp_path / f"s{number * append}/episode_{number}.hdf5", "rad", "dataset", word)
     report = robocache.ingest(tmp_path / "s0", tmp_path / "cache")
     if append:
@@ -429,23 +414,6 @@ def test_a_rate_in_a_column_that_no_stream_has_is_noted():
 # ---- packed numbers, colours, dimensions ----
 
 
-def stream_of(form, stored, attributes, tmp_path):
-    """The stream of an HDF5 or zarr array with these attributes, and the report of the ingest."""
-    if form == "hdf5":
-        with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
-            file["action"] = np.zeros((len(stored), 2))
-            file.create_dataset("observations/qpos", data=stored).attrs.update(attributes)
-        report = robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache", rate_hz=10)
-        return robocache.open(tmp_path / "cache")["observations/qpos"], report
-    zarr = pytest.importorskip("zarr")
-    root = zarr.group(store=zarr.storage.LocalStore(tmp_path / "z.zarr"), zarr_format=2)
-    for key, values in (("data/state", stored), ("meta/episode_ends", np.array([len(stored)]))):
-        root.create_array(key, shape=values.shape, dtype=values.dtype, chunks=values.shape)[:] = values
-    root["data/state"].attrs.update(attributes)
-    report = robocache.ingest(tmp_path / "z.zarr", tmp_path / "cache", rate_hz=10)
-    return robocache.open(tmp_path / "cache")["state"], report
-
-
 @pytest.mark.parametrize(
     "attributes",
     [
@@ -463,33 +431,34 @@ def stream_of(form, stored, attributes, tmp_path):
 def test_scale_and_offset_attributes_are_applied(form, attributes, tmp_path):
     """The CF conventions: stored * scale_factor + add_offset; NaN for fill values and beyond the limits."""
     stored = np.array([[100, 200], [-999, 300], [400, 500]], np.int16)
-    stream, _ = stream_of(form, stored, attributes, tmp_path)
+    stream, _ = ingest_array(form, "qpos", stored, attributes, tmp_path)
     is_scaled = "scale_factor" in attributes
     expected = np.where(stored == -999, np.nan, stored * 0.5 + 10 if is_scaled else stored)
-    np.testing.assert_array_equal(np.asarray(stream.values), expected)
+    np.testing.assert_array_equal(stream.values, expected)
     # Integers are held between rows, although NaN needs floats.
     assert stream.attributes.get("methods") == (None if is_scaled else [[0, 2, "previous"]])
 
 
 @pytest.mark.parametrize(
-    ("more", "expected"),
+    ("stored", "more", "expected"),
     [
-        ({}, [0, 127, 128, 255]),
-        ({"_FillValue": -1}, [0, 127, 128, np.nan]),
-        ({"scale_factor": 0.5}, [0, 63.5, 64, 127.5]),
-        ({"valid_max": 200}, [0, 127, 128, np.nan]),
+        *(
+            (np.array([0, 127, -128, -1], np.int8), more, expected)
+            for more, expected in (
+                ({}, [0, 127, 128, 255]),
+                ({"_FillValue": -1}, [0, 127, 128, np.nan]),
+                ({"scale_factor": 0.5}, [0, 63.5, 64, 127.5]),
+                ({"valid_max": 200}, [0, 127, 128, np.nan]),
+            )
+        ),
+        (np.array([-2, 300], ">i2"), {}, [65534, 300]),
     ],
 )
 @pytest.mark.parametrize("form", ["hdf5", "zarr"])
-def test_signed_integers_that_are_declared_unsigned(form, more, expected, tmp_path):
+def test_signed_integers_that_are_declared_unsigned(form, stored, more, expected, tmp_path):
     """netCDF's convention: -1 of 8 bits is 255, also as a fill value."""
-    stream, _ = stream_of(form, np.array([0, 127, -128, -1], np.int8), {"_Unsigned": "true", **more}, tmp_path)
-    np.testing.assert_array_equal(np.asarray(stream.values), expected)
-
-
-def test_big_endian_integers_that_are_declared_unsigned(tmp_path):
-    stream, _ = stream_of("hdf5", np.array([-2, 300], ">i2"), {"_Unsigned": "true"}, tmp_path)
-    np.testing.assert_array_equal(np.asarray(stream.values), [65534, 300])
+    stream, _ = ingest_array(form, "qpos", stored, {"_Unsigned": "true", **more}, tmp_path)
+    np.testing.assert_array_equal(stream.values, expected)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.float32])
@@ -497,7 +466,7 @@ def test_big_endian_integers_that_are_declared_unsigned(tmp_path):
 def test_values_with_declared_meanings_are_held_and_keep_their_words(form, dtype, tmp_path):
     """The CF conventions' flags: between OK and ERROR there is no WARNING."""
     attributes = {"flag_values": [0, 1, 2], "flag_meanings": "OK WARNING ERROR"}
-    stream, report = stream_of(form, np.array([0, 2, 1], dtype), attributes, tmp_path)
+    stream, report = ingest_array(form, "qpos", np.array([0, 2, 1], dtype), attributes, tmp_path)
     assert stream.attributes["words"] == {"OK": 0, "WARNING": 1, "ERROR": 2}
     assert stream.attributes.get("methods") == (None if dtype is np.int8 else [[0, 1, "previous"]])
     assert not any("flag" in note.reason for note in report.left_out)
@@ -514,17 +483,15 @@ def test_values_with_declared_meanings_are_held_and_keep_their_words(form, dtype
 )
 @pytest.mark.parametrize("form", ["hdf5", "zarr"])
 def test_meanings_that_do_not_match_their_values_are_named(form, attributes, tmp_path):
-    stream, report = stream_of(form, np.array([0, 2, 1], np.float32), attributes, tmp_path)
+    stream, report = ingest_array(form, "qpos", np.array([0, 2, 1], np.float32), attributes, tmp_path)
     assert "words" not in stream.attributes and stream.attributes["methods"] == [[0, 1, "previous"]]
     assert any("a word a whole number" in note.reason for note in report.left_out)
 
 
 def test_matlabs_order_of_dimensions_is_noted(tmp_path):
     """MATLAB's .mat files of version 7.3 are HDF5 with reversed dimensions: [steps, features] is stored as [features, steps]."""
-    with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
-        for name in ("action", "observations/qpos"):
-            file[name] = np.zeros((14, 50))
-        file["action"].attrs["MATLAB_class"] = np.bytes_("double")
+    datasets = dict.fromkeys(("action", "observations/qpos"), np.zeros((14, 50)))
+    write_hdf5(tmp_path / "episode_0.hdf5", datasets, {"action": {"MATLAB_class": np.bytes_("double")}})
     report = robocache.ingest(tmp_path, tmp_path / "cache", rate_hz=10)
     assert [(note.what, note.streams) for note in report.assumed] == [("steps of action", ["action"])]
 
@@ -533,23 +500,21 @@ def test_matlabs_order_of_dimensions_is_noted(tmp_path):
 def test_declarations_of_a_later_recording_alone(later, tmp_path):
     """Modes of the first episode stay integers; a number with two scales is noted."""
     stored = [np.array([[1, 5], [3, 9], [1, 5]], np.int16), np.array([[2, -999], [4, 6], [2, 8]], np.int16)]
-    for number, values in enumerate(stored):
-        with h5py.File(tmp_path / f"episode_{number}.hdf5", "w") as file:
-            file["action"] = np.zeros((3, 2))
-            modes = file.create_dataset("observations/mode", data=values)
-            if number:
-                modes.attrs[later] = {"_FillValue": -999, "scale_factor": 0.5}[later]
+    declared = {later: {"_FillValue": -999, "scale_factor": 0.5}[later]}
+    for number, (values, own) in enumerate(zip(stored, ({}, declared), strict=True)):
+        datasets = {"action": np.zeros((3, 2)), "observations/mode": values}
+        write_hdf5(tmp_path / f"episode_{number}.hdf5", datasets, {"observations/mode": own})
     report = robocache.ingest(tmp_path, tmp_path / "cache", rate_hz=10)
-    dataset = robocache.open(tmp_path / "cache")
-    reasons = [note.reason for note in report.assumed if note.what == "values of observations/mode"]
+    stream = robocache.open(tmp_path / "cache")["observations/mode"]
+    why = [note.reason for note in report.assumed if note.what == "values of observations/mode"]
     if later == "scale_factor":
-        assert any("none in others, whose numbers are kept as they are stored" in reason for reason in reasons)
+        assert any("none in others, whose numbers are kept as they are stored" in reason for reason in why)
         return
     expected = np.concatenate(stored).astype(float)
     expected[3, 1] = np.nan
-    np.testing.assert_array_equal(dataset["observations/mode"].values, expected)
-    assert dataset["observations/mode"].attributes["methods"] == [[0, 2, "previous"]]
-    assert reasons == ["_FillValue -999: NaN, so float64"]
+    np.testing.assert_array_equal(stream.values, expected)
+    assert stream.attributes["methods"] == [[0, 2, "previous"]]
+    assert why == ["_FillValue -999: NaN, so float64"]
     assert not any("its methods" in note.what for note in report.left_out)
 
 
@@ -575,26 +540,22 @@ def test_the_words_of_an_enumeration_are_kept(second, tmp_path):
     assert robocache.open(tmp_path / "cache")["observations/lists"].attributes == {"words": words}
     assert stream.attributes == {"words": words} and stream.values.reshape(-1).tolist() == [0, 1, 0] * 2
     assert any("its words" in note.what for note in report.assumed) == (second == "without")
-    left = {note.what: note.reason for note in report.left_out}
+    left = reasons(report.left_out)
     assert left["first: words"] == left["attribute last: words"] == "its number is kept: 0 OPEN, 1 CLOSED"
 
 
 def test_integers_beyond_float64_are_refused_with_a_fill_value(tmp_path):
-    with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
-        file["action"] = np.zeros((3, 2))
-        file.create_dataset("observations/serial", data=np.arange(3) + 2**53 + 1).attrs["_FillValue"] = -1
     with pytest.raises(robocache.FileError, match="observations/serial: expected whole numbers that float64 holds"):
-        robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache", rate_hz=10)
+        ingest_array("hdf5", "serial", np.arange(3) + 2**53 + 1, {"_FillValue": -1}, tmp_path)
 
 
-@pytest.mark.parametrize("at", ["file", "group", "dataset"])
+@pytest.mark.parametrize("at", ["/", "observations", "observations/images/top"])
 @pytest.mark.parametrize("word", ["encoding", "color_space", "channel_order", "image_format"])
 def test_pictures_declared_bgr_are_noted(word, at, rng, tmp_path):
-    with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
-        file["action"] = np.zeros((3, 2))
-        image = file.create_dataset("observations/images/top", data=rng.integers(0, 255, (3, 32, 32, 3), np.uint8))
-        {"file": file, "group": file["observations"], "dataset": image}[at].attrs[word] = "BGR8"
-    report = robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache", rate_hz=10)
+    pixels = rng.integers(0, 255, (3, 32, 32, 3), np.uint8)
+    datasets = {"action": np.zeros((3, 2)), "observations/images/top": pixels}
+    source = write_hdf5(tmp_path / "episode_0.hdf5", datasets, {at: {word: "BGR8"}})
+    report = robocache.ingest(source, tmp_path / "cache", rate_hz=10)
     (note_of_word,) = [note for note in report.assumed if word in note.what]
     assert note_of_word.streams == ["observations/images/top"] and 'channels = "bgr"' in note_of_word.reason
 
@@ -608,21 +569,8 @@ def test_pictures_declared_bgr_are_noted(word, at, rng, tmp_path):
     ],
 )
 def test_pictures_declared_in_another_colour_space_are_noted(attribute, is_noted, form, tmp_path):
-    pixels = np.zeros((3, 32, 32, 3), np.uint8)
-    if form == "hdf5":
-        with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
-            file["action"] = np.zeros((3, 2))
-            file.create_dataset("observations/images/top", data=pixels).attrs["encoding"] = attribute
-        report = robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache", rate_hz=10)
-    else:
-        zarr = pytest.importorskip("zarr")
-        root = zarr.group(store=zarr.storage.LocalStore(tmp_path / "z.zarr"), zarr_format=2)
-        for key, values in (("data/top", pixels), ("meta/episode_ends", np.array([3]))):
-            root.create_array(key, shape=values.shape, dtype=values.dtype, chunks=values.shape, fill_value=9)[:] = (
-                values
-            )
-        root["data/top"].attrs["layout"] = attribute
-        report = robocache.ingest(tmp_path / "z.zarr", tmp_path / "cache", rate_hz=10)
+    word = {"hdf5": "encoding", "zarr": "layout"}[form]
+    _, report = ingest_array(form, "top", np.zeros((3, 32, 32, 3), np.uint8), {word: attribute}, tmp_path)
     assert is_noted == any(f"though it says {attribute!r}" in note.reason for note in report.assumed)
 
 
@@ -649,33 +597,30 @@ def test_arrays_whose_second_dimension_may_be_steps_are_noted(shape, is_said, tm
     ],
 )
 def test_16_bit_arrays_are_depth_by_name_else_images_or_numbers(form, name, side, kind, words, rng, tmp_path):
-    pixels = rng.integers(0, 65535, (12, side, side, 1), np.uint16)
+    pixels, rows = rng.integers(0, 65535, (12, side, side, 1), np.uint16), np.zeros((12, 2))
     if form == "npz":
-        (tmp_path / "s").mkdir()
-        np.savez(tmp_path / "s/e.npz", state=np.zeros((12, 2)), action=np.zeros((12, 2)), **{name: pixels})
-        report = robocache.ingest(tmp_path / "s", tmp_path / "cache", format="npz", rate_hz=10)
+        np.savez(tmp_path / "e.npz", state=rows, action=rows, **{name: pixels})
+        report = ingest_npz(tmp_path / "e.npz", tmp_path / "cache")
     else:
-        with h5py.File(tmp_path / "d.hdf5", "w") as file:
-            demo = file.create_group("data/demo_0")
-            demo["actions"], demo[f"obs/{name}"] = np.zeros((12, 2)), pixels
-        report = robocache.ingest(tmp_path / "d.hdf5", tmp_path / "cache", rate_hz=10)
+        datasets = {"data/demo_0/actions": rows, f"data/demo_0/obs/{name}": pixels}
+        report = robocache.ingest(write_hdf5(tmp_path / "d.hdf5", datasets), tmp_path / "cache", rate_hz=10)
     dataset = robocache.open(tmp_path / "cache")
     (stream,) = [stream for stream in dataset.streams.values() if stream.name.endswith(name)]
     assert stream.kind == kind
     if kind == "numbers":
-        np.testing.assert_array_equal(np.asarray(stream.values), pixels)
-    reasons = [note.reason for note in report.assumed if note.what == stream.name]
-    assert len(reasons) == (words is not None) and all(words in one for one in reasons)
+        np.testing.assert_array_equal(stream.values, pixels)
+    why = [note.reason for note in report.assumed if note.what == stream.name]
+    assert len(why) == (words is not None) and all(words in one for one in why)
 
 
 def test_signed_numbers_of_a_small_array_are_kept(rng, tmp_path):
     """They are no depth, so negative numbers are accepted."""
     values = rng.integers(-500, 500, (12, 8, 8, 1), np.int16)
-    with h5py.File(tmp_path / "d.hdf5", "w") as file:
-        demo = file.create_group("data/demo_0")
-        demo["actions"], demo["obs/taxels"] = np.zeros((12, 2)), values
-    robocache.ingest(tmp_path / "d.hdf5", tmp_path / "cache", rate_hz=10)
-    np.testing.assert_array_equal(np.asarray(robocache.open(tmp_path / "cache")["obs/taxels"].values), values)
+    datasets = {"data/demo_0/actions": np.zeros((12, 2)), "data/demo_0/obs/taxels": values}
+    np.testing.assert_array_equal(
+        ingested(write_hdf5(tmp_path / "d.hdf5", datasets), tmp_path / "cache", rate_hz=10)[0]["obs/taxels"].values,
+        values,
+    )
 
 
 # ---- a name with another meaning in another dataset ----
@@ -698,20 +643,14 @@ def test_six_numbers_with_droids_name_are_angles_within_a_turn(degrees, tmp_path
 @pytest.mark.parametrize("form", ["hdf5", "npz"])
 @pytest.mark.parametrize("kind", ["GIF", "WebP", "TIFF", "BMP", "JPEG2000", "PNG", "JPEG"])
 def test_picture_files_that_become_no_camera_are_noted(kind, form, tmp_path):
-    file = image_file(np.zeros((32, 32, 3), np.uint8), kind)
-    rows = np.tile(np.frombuffer(file, np.uint8), (3, 1))
+    rows = np.tile(np.frombuffer(image_file(np.zeros((32, 32, 3), np.uint8), kind), np.uint8), (3, 1))
     if form == "hdf5":
-        with h5py.File(tmp_path / "episode_0.hdf5", "w") as opened:
-            opened["action"] = np.zeros((3, 2))
-            opened["observations/images/top"] = rows
-        source, stream = tmp_path / "episode_0.hdf5", "observations/images/top"
+        stream, report = ingest_array("hdf5", "images/top", rows, {}, tmp_path)
     else:
         np.savez(tmp_path / "a.npz", top=rows, state=np.zeros((3, 2)))
-        source, stream = tmp_path / "a.npz", "top"
-    report = robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="aloha" if form == "hdf5" else "npz")
-    reasons = [
-        note.reason for note in report.assumed if note.what == stream and "kept as bytes and no camera" in note.reason
-    ]
-    is_camera = robocache.open(tmp_path / "cache").streams[stream].kind == "frames"
-    assert len(reasons) == (not is_camera) and is_camera == (form == "hdf5" and kind in ("PNG", "JPEG"))
-    assert not robocache.open(tmp_path / "cache")[stream].attributes.get("methods")
+        report = ingest_npz(tmp_path / "a.npz", tmp_path / "cache")
+        stream = robocache.open(tmp_path / "cache")["top"]
+    is_noted = any(note.what == stream.name and "kept as bytes" in note.reason for note in report.assumed)
+    is_camera = stream.kind == "frames"
+    assert is_noted != is_camera and is_camera == (form == "hdf5" and kind in ("PNG", "JPEG"))
+    assert not stream.attributes.get("methods")

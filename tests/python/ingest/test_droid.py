@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from hdf5_files import SERIALS, left_out, make_droid, read_all, refused, skipped, write_droid
+from outcomes import ingested, reasons
 from video_files import number_of, write_video
 
 import robocache
@@ -48,8 +49,7 @@ def test_droid_has_real_clocks(rng, tmp_path):
     assert (metadata["building"], metadata["wrist_cam_serial"]) == ("lab", SERIALS["wrist"])
     assert metadata["wrist_cam_extrinsics"] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
     assert not notes.left_out and not notes.skipped
-    robocache.ingest(folder, tmp_path / "cache")
-    dataset = robocache.open(tmp_path / "cache")
+    dataset, _ = ingested(folder, tmp_path / "cache")
     action = dataset.streams["action/gripper_position"]
     assert action.clock == "recorded"
     assert action.attributes == {"clock_source": "observation/timestamp/control/control_start"}
@@ -125,8 +125,8 @@ def test_droid_rows_at_gaps_of_the_video_have_no_frame(rng, tmp_path):
     assert list(skipped(notes)) == ["a: observation/image/ext1: rows 2"] and not notes.left_out
     streams, notes, captured = droid_video(rng, tmp_path / "b", all_but_2, times=[k / 60 for k in all_but_2])
     assert shown(streams["observation/image/ext1"]) == (captured, all_but_2)
-    reasons = {note.what: note.reason for note in notes.assumed}
-    assert "holes (1, the first after frame 1)" in reasons["a: observation/image/ext1"]
+    why = reasons(notes.assumed)
+    assert "holes (1, the first after frame 1)" in why["a: observation/image/ext1"]
 
 
 def test_droid_a_list_of_stamps_matches_frames_and_rows(rng, tmp_path):

@@ -28,6 +28,7 @@ from hdf5_files import (
     write_droid,
     write_robomimic,
 )
+from outcomes import ingested
 from PIL import Image
 from robocache.ingest import reader_process
 from robocache.ingest.hdf5 import columns, datasets
@@ -127,8 +128,7 @@ def test_pixels_are_kept(dtype, shape, name, codec, first, rng, tmp_path, monkey
     monkeypatch.setattr(columns, "_PART_BYTES", 5000)
     values = (rng.random((4, *shape)) * 255).astype(dtype)
     path = one_demo(tmp_path, lambda demo: demo.create_dataset(name, data=values))
-    robocache.ingest(path, tmp_path / "cache", **({"image_codec": codec} if codec else {}))
-    stream = robocache.open(tmp_path / "cache").streams[name]
+    stream = ingested(path, tmp_path / "cache", **({"image_codec": codec} if codec else {}))[0].streams[name]
     expected = np.moveaxis(values, 1, -1) if first else values.reshape(*values.shape[:3], -1)
     kept = stream.values[:]
     assert kept.dtype == dtype and stream.frames.codec == ("raw" if dtype == np.float32 else "png")
@@ -142,8 +142,7 @@ def test_colour_becomes_jpeg_and_is_resized_on_request(rng, tmp_path):
     kept = robocache.open(tmp_path / "a").streams["obs/image"].values[:]
     as_pillow = np.asarray(Image.open(io.BytesIO(image_file(smooth, quality=95)))).astype(int)
     assert np.abs(kept[0] - as_pillow).max() <= 1
-    robocache.ingest(path, tmp_path / "b", image_size="20x16", image_codec="png")
-    stream = robocache.open(tmp_path / "b").streams["obs/image"]
+    stream = ingested(path, tmp_path / "b", image_size="20x16", image_codec="png")[0].streams["obs/image"]
     assert stream.frames.resized == {"size": [16, 20], "fit": "stretch", "from": [32, 40]}
     expected = np.asarray(Image.fromarray(smooth).resize((20, 16), Image.BILINEAR)).astype(int)
     assert np.abs(stream.values[:][0] - expected).max() <= 1
@@ -494,8 +493,9 @@ def test_random_damage(kind, rng, tmp_path):
                 _, notes = read_all(path, format=format, on_error=on_error, **options)
                 assert number % 2 or not notes.skipped
             else:
-                robocache.ingest(path, tmp_path / "cache", format=format, on_error=on_error, overwrite=True, **options)
-                robocache.open(tmp_path / "cache").verify()
+                ingested(path, tmp_path / "cache", format=format, on_error=on_error, overwrite=True, **options)[
+                    0
+                ].verify()
         except robocache.Error as error:
             assert str(tmp_path) in str(error)
         assert time.process_time() - started < 2

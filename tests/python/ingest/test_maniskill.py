@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 from hdf5_files import read_all, refused, skipped
+from outcomes import ingested
 
 import robocache
 
@@ -58,8 +59,7 @@ def write(path, trajectories, kwargs=None, json_too=True, control_mode="pd_joint
 @pytest.mark.parametrize(("mode", "is_relative"), [("pd_ee_delta_pose", True), ("pd_joint_pos", False)])
 def test_actions_are_declared_relative_by_the_control_mode(mode, is_relative, rng, tmp_path):
     write(tmp_path / "t.h5", {0: make(rng, 6)}, {"sim_config": {"control_freq": 20}}, control_mode=mode)
-    robocache.ingest(tmp_path / "t.h5", tmp_path / "cache")
-    attributes = robocache.open(tmp_path / "cache").streams["actions"].attributes
+    attributes = ingested(tmp_path / "t.h5", tmp_path / "cache")[0].streams["actions"].attributes
     assert attributes.get("absolute") == (False if is_relative else None)
 
 
@@ -71,8 +71,7 @@ def test_two_files_of_trajectories(rng, tmp_path):
     kwargs = {"sim_config": {"sim_freq": 100, "control_freq": 20}}
     for name, trajectories in files.items():
         write(tmp_path / "demos" / name, trajectories, kwargs)
-    report = robocache.ingest(tmp_path / "demos", tmp_path / "cache", image_codec="png")
-    dataset = robocache.open(tmp_path / "cache")
+    dataset, report = ingested(tmp_path / "demos", tmp_path / "cache", image_codec="png")
     assert (report.format, report.episodes, report.skipped) == ("maniskill", 4, [])
     expected = [trajectory for trajectories in files.values() for trajectory in trajectories.values()]
     assert dataset.episodes["name"].to_pylist() == ["traj_0", "traj_2", "traj_10", "traj_1"]

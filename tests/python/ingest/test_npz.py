@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from damage import damage
+from outcomes import ingested
 from robocache.ingest import convert, merge, npz, plan
 from robocache.ingest.npz import read_npz
 from soak import rounds
@@ -69,8 +70,7 @@ def test_every_array_of_every_file(save, small, rng, tmp_path, monkeypatch):
 def test_real_motions_equal_numpys(real_data, tmp_path):
     """Files of two kinds in one folder: their keys are ordered differently, and a rate is a scalar or a list of one."""
     source = Path(real_data("motion/unitree_g1_lerobot"))
-    robocache.ingest(source, tmp_path / "cache")
-    dataset = robocache.open(tmp_path / "cache")
+    dataset, _ = ingested(source, tmp_path / "cache")
     files = {file.name: file for file in source.glob("*.npz")}
     assert sorted(dataset.episodes["source_file"].to_pylist()) == sorted(files) and len(files) == 14
     for episode, name in enumerate(dataset.episodes["source_file"].to_pylist()):

@@ -11,7 +11,7 @@ import pytest
 from damage import damage
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outcomes import unread
+from outcomes import ingested, unread
 from PIL import Image
 from rlds_files import (
     crc,
@@ -232,8 +232,7 @@ def test_rule_47_each_step_has_its_instruction(name, tmp_path):
     texts = ["push", "push", "", "pull"]
     write_toy(tmp_path / "toy", toy_example(1, steps__language_instruction=texts))
     mapping = {"streams": {"language_instruction": {"name": name}}}
-    robocache.ingest(tmp_path / "toy", tmp_path / "cache", rate_hz=1, mapping=mapping)
-    dataset = robocache.open(tmp_path / "cache")
+    dataset, _ = ingested(tmp_path / "toy", tmp_path / "cache", rate_hz=1, mapping=mapping)
     loader = robocache.Loader(
         dataset, batch_size=4, delta_timestamps={"action": None}, task_text=True, shuffle=False, device="cpu"
     )
@@ -469,8 +468,7 @@ def test_an_odd_field_of_an_episode_costs_that_field_alone(key, odd, words, tmp_
     )
     shard = "toy-train.tfrecord-00000-of-00001"
     refused(folder, f"{shard}: record 0", key, words)
-    robocache.ingest(folder, tmp_path / "cache", rate_hz=5, on_error="skip", progress=None)
-    dataset = robocache.open(tmp_path / "cache")
+    dataset, _ = ingested(folder, tmp_path / "cache", rate_hz=5, on_error="skip", progress=None)
     found = Yields("rlds", folder, on_error="skip", rate_hz=5)
     assert list(found.skipped) == [f"{shard}: record {number}: {key}" for number in (0, 1)]
     assert all(words in reason for reason in found.skipped.values())

@@ -15,6 +15,7 @@ from hdf5_files import (
     skipped,
     write_robomimic,
 )
+from outcomes import ingested, reasons
 
 import robocache
 
@@ -22,8 +23,7 @@ import robocache
 def test_demos_become_episodes(rng, tmp_path):
     demos = {f"demo_{number}": make_demo(rng, 5 + number) for number in (10, 0, 2)}
     path = write_robomimic(tmp_path / "low.hdf5", demos, masks={"train": ["demo_0", "demo_10"], "valid": ["demo_7"]})
-    report = robocache.ingest(path, tmp_path / "cache", image_codec="png")
-    dataset = robocache.open(tmp_path / "cache")
+    dataset, report = ingested(path, tmp_path / "cache", image_codec="png")
     assert report.format == "robomimic"
     assert dataset.episodes["name"].to_pylist() == ["demo_0", "demo_2", "demo_10"]
     assert dataset.episodes["filters"].to_pylist() == [["train"], [], ["train"]]
@@ -59,8 +59,7 @@ def test_demos_become_episodes(rng, tmp_path):
 def test_the_controllers_decide_whether_actions_are_relative(controllers, absolute, rng, tmp_path):
     args = {"env_kwargs": {"control_freq": 20, "controller_configs": controllers}}
     path = write_robomimic(tmp_path / "low.hdf5", {"demo_0": make_demo(rng, 5)}, env_args=args)
-    robocache.ingest(path, tmp_path / "cache")
-    streams = robocache.open(tmp_path / "cache").streams
+    streams = ingested(path, tmp_path / "cache")[0].streams
     assert streams["actions"].attributes.get("absolute") == absolute
     assert all("absolute" not in streams[name].attributes for name in streams if name != "actions")
 
@@ -88,8 +87,7 @@ def test_the_language_instruction_is_the_column_task(of_data, of_demo, task, rng
     with h5py.File(path, "a") as file:
         file["data"].attrs.update(of_data)
         file["data/demo_0"].attrs.update(of_demo)
-    robocache.ingest(path, tmp_path / "cache")
-    dataset = robocache.open(tmp_path / "cache")
+    dataset, _ = ingested(path, tmp_path / "cache")
     (episode,) = dataset.episodes.to_pylist()
     assert (
         next((episode[key] for key in ("task", "language_instruction", "instruction") if key in episode), None) == task
@@ -314,10 +312,10 @@ def test_a_demo_without_rows_and_groups_beside_demos(rng, tmp_path):
         file["data"].attrs["total"] = 7
         file["data/demo_1/actions"].attrs["origin"] = "m"
     report = robocache.ingest(path, tmp_path / "cache")
-    reasons = {omission.what: omission.reason for omission in report.left_out}
-    assert report.episodes == 1 and reasons["demo_0"] == "nothing in it to keep"
-    assert "says 7, the demos have 3 rows" in reasons["a.hdf5: data: attribute total"]
-    assert {"notes", "data/readme", "actions: attributes"} < set(reasons)
+    why = reasons(report.left_out)
+    assert report.episodes == 1 and why["demo_0"] == "nothing in it to keep"
+    assert "says 7, the demos have 3 rows" in why["a.hdf5: data: attribute total"]
+    assert {"notes", "data/readme", "actions: attributes"} < set(why)
 
 
 def test_several_files_are_one_dataset(rng, tmp_path):
@@ -338,8 +336,7 @@ def test_streams_and_attributes_are_in_order_of_creation(tmp_path):
             demo.attrs["zeal"], demo.attrs["age"] = 1, 2
             for name in ("obs", "actions", "also"):
                 demo[name] = np.arange(6.0).reshape(3, 2)
-        robocache.ingest(path, tmp_path / "cache", rate_hz=20, overwrite=True)
-        dataset = robocache.open(tmp_path / "cache")
+        dataset, _ = ingested(path, tmp_path / "cache", rate_hz=20, overwrite=True)
         names = ["obs", "actions", "also"]
         assert list(dataset.streams) == (names if ordered else sorted(names))
         columns = [name for name in dataset.episodes.column_names if name in ("zeal", "age")]
@@ -375,8 +372,7 @@ def test_depth_has_its_declared_unit(dtype, units, unit_m, metres, tmp_path):
         if units is not None:
             depth.attrs["units"] = units
 
-    report = robocache.ingest(one_demo(tmp_path, write), tmp_path / "cache")
-    dataset = robocache.open(tmp_path / "cache")
+    dataset, report = ingested(one_demo(tmp_path, write), tmp_path / "cache")
     assert dataset.streams["obs/cam_depth"].frames.unit_m == unit_m
     batch = next(robocache.Loader(dataset, batch_size=2, delta_timestamps={"obs/cam_depth": None}, device="cpu"))
     np.testing.assert_allclose(np.asarray(batch["obs/cam_depth"]), metres, rtol=1e-6)

@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 from hdf5_files import image_file, read_all, refused, skipped
+from outcomes import ingested, reasons
 from PIL import Image
 
 import robocache
@@ -56,8 +57,7 @@ def test_two_episodes(rng, tmp_path):
     (root / "seed.txt").write_text("1 2")
     message = refused(root, "no clock", "save_freq", "rate_hz")
     assert "episode2.hdf5" in message
-    report = robocache.ingest(root, tmp_path / "cache", rate_hz=25)
-    dataset = robocache.open(tmp_path / "cache")
+    dataset, report = ingested(root, tmp_path / "cache", rate_hz=25)
     assert (report.format, report.skipped) == ("robotwin", [])
     columns = {name: dataset.episodes[name].to_pylist() for name in ("name", "task", "task_name", "task_config")}
     assert columns == {
@@ -77,7 +77,7 @@ def test_two_episodes(rng, tmp_path):
         for camera, blobs in files.items():
             kept = episode[f"observation/{camera}/rgb"][1][:]
             np.testing.assert_array_equal(kept, [np.asarray(Image.open(io.BytesIO(blob))) for blob in blobs])
-    texts = {omission.what: omission.reason for omission in report.left_out}
+    texts = reasons(report.left_out)
     assert "no values" in texts["pointcloud"] and 'channels = "bgr"' in texts["red and blue"]
     assert {"*.json", "*.txt"} < texts.keys()
     assert dataset.provenance["robotwin"] == {"rate_hz": 25, "rate_from": "rate_hz"}

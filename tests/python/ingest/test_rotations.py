@@ -1,14 +1,14 @@
 """Values declared a rotation or an angle by a type, a name or a schema are interpolated as one in every format. The oracle is scipy's Slerp."""
 
 import json
-import struct
+from functools import partial
 
 import numpy as np
 import pytest
 import test_ulog as ulog
-from flat_options import flat_loader
 from hdf5_files import make_droid, write_droid, write_robomimic
 from lerobot_files import Episode, write_lerobot
+from outcomes import reasons
 from rlds_files import example, group, sequence, tensor, write_rlds
 from robocache.feature_words import rotations_of
 from robocache.ingest.methods import with_rotations
@@ -16,10 +16,14 @@ from robocache.ingest.recording import Notes, Rows
 from ros_files import ROS1, START, header, message, write_bag1, write_channel, write_mcap
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from scipy.spatial.transform import Rotation, Slerp
+from zarr_files import write_zarr
 
 import robocache
 
 ROWS, STEP = 9, 100_000_000
+# A recorded clock of N rows.
+N, FPS = 40, 20
+TIMES_S = np.arange(N) / FPS + 0.001 * (np.arange(N) % 2)
 
 
 @pytest.fixture
@@ -48,12 +52,9 @@ def pose(q, k=0):
 
 def check(dataset, turns, stream, starts, order=(0, 1, 2, 3)):
     """Asserts that the stream declares blocks at `starts` and the loader interpolates them like scipy. `order`: of x, y, z, w."""
-    assert dataset.streams[stream].attributes["methods"] == [[start, start + 4, "slerp"] for start in starts]
+    assert dataset[stream].attributes["methods"] == [[start, start + 4, "slerp"] for start in starts]
     offsets = [0.0, 0.031, 0.077]
-    loader = flat_loader(
-        dataset, delta_timestamps={stream: offsets}, anchor=stream, batch_size=ROWS - 1, shuffle=False, dtype="float64"
-    )
-    values = np.asarray(next(iter(loader))[stream])[: ROWS - 1].reshape(ROWS - 1, 3, -1)
+    values = values_between(dataset, stream, offsets, ROWS)
     exact = Slerp(np.arange(ROWS) * STEP / 1e9, Rotation.from_quat(turns))
     for start in starts:
         got = values[..., start : start + 4][..., list(order)]
@@ -64,21 +65,26 @@ def check(dataset, turns, stream, starts, order=(0, 1, 2, 3)):
     return values
 
 
+def values_between(dataset, stream, offsets_s, n, **window):
+    """Returns the loader's values at these times after each row but the last: ``[n - 1, offsets, features]``."""
+    windows = {stream: robocache.Window(offsets_s, dtype="float64", **window)}
+    loader = robocache.Loader(dataset, delta_timestamps=windows, anchors=stream, batch_size=n, shuffle=False)
+    return np.asarray(next(loader)[stream])[: n - 1].reshape(n - 1, len(offsets_s), -1)
+
+
 def ingested(source, tmp_path, **options):
     robocache.ingest(source, tmp_path / "cache", **options)
     return robocache.open(tmp_path / "cache")
 
 
 def test_quaternions_in_messages_alone_and_in_poses(turns, tmp_path):
-    def moved(q):
-        return message("geometry_msgs/msg/Transform", rotation=quaternion(q))
-
     def frames(k, q):
         name = "geometry_msgs/msg/TransformStamped"
-        one = message(name, header=header(stamp(k), "map"), child_frame_id="base", transform=moved(q))
+        moved = message("geometry_msgs/msg/Transform", rotation=quaternion(q))
+        one = message(name, header=header(stamp(k), "map"), child_frame_id="base", transform=moved)
         return message("tf2_msgs/msg/TFMessage", transforms=[one])
 
-    result = {
+    fields = {
         "/imu": ("sensor_msgs/msg/Imu", lambda k, q: {"orientation": quaternion(q)}),
         "/pose": ("geometry_msgs/msg/PoseStamped", lambda k, q: {"pose": pose(q, k)}),
         "/turn": ("geometry_msgs/msg/QuaternionStamped", lambda k, q: {"quaternion": quaternion(q)}),
@@ -89,29 +95,23 @@ def test_quaternions_in_messages_alone_and_in_poses(turns, tmp_path):
         "/poses": ("geometry_msgs/msg/PoseArray", lambda k, q: {"poses": [pose(q, k), pose(q, -k)]}),
     }
     topics = {
-        topic: (
-            kind,
-            [(stamp(k), message(kind, header=header(stamp(k)), **messages(k, q))) for k, q in enumerate(turns)],
-        )
-        for topic, (kind, messages) in result.items()
+        topic: (kind, [(stamp(k), message(kind, header=header(stamp(k)), **of(k, q))) for k, q in enumerate(turns)])
+        for topic, (kind, of) in fields.items()
     }
     topics["/tf"] = ("tf2_msgs/msg/TFMessage", [(stamp(k), frames(k, q)) for k, q in enumerate(turns)])
     topics["/robot/tf_static"] = topics["/tf"]
     bare = "geometry_msgs/msg/Quaternion"
     topics["/bare"] = (bare, [(stamp(k), quaternion(q)) for k, q in enumerate(turns)])
     dataset = ingested(write_mcap(tmp_path / "a.mcap", topics), tmp_path)
-    check(dataset, turns, "/imu", [0])
-    values = check(dataset, turns, "/pose", [3])
-    np.testing.assert_allclose(values[:, 1, 0], np.arange(ROWS - 1) + 0.31)  # positions are linear
-    check(dataset, turns, "/turn", [0])
-    check(dataset, turns, "/odom", [3])
-    check(dataset, turns, "/tf/map/base", [3])
-    check(dataset, turns, "/bare", [0])
-    static = dataset.streams["/robot/tf_static/map/base"]
+    for stream, start in {"/imu": 0, "/pose": 3, "/turn": 0, "/odom": 3, "/tf/map/base": 3, "/bare": 0}.items():
+        values = check(dataset, turns, stream, [start])
+        if stream == "/pose":
+            np.testing.assert_allclose(values[:, 1, 0], np.arange(ROWS - 1) + 0.31)  # positions are linear
+    static = dataset["/robot/tf_static/map/base"]
     assert static.attributes["methods"] == [[0, 7, "previous"]]  # valid until it is sent again
-    assert dataset.streams["/poses"].attributes["methods"] == [[3, 7, "slerp"]]  # in each element
+    assert dataset["/poses"].attributes["methods"] == [[3, 7, "slerp"]]  # in each element
     for stream in ("/imu/orientation_covariance", "/odom/pose.covariance", "/odom/twist.covariance"):
-        assert "methods" not in dataset.streams[stream].attributes
+        assert "methods" not in dataset[stream].attributes
 
 
 def test_quaternions_in_ros_1(turns, tmp_path):
@@ -125,44 +125,44 @@ def test_quaternions_in_ros_1(turns, tmp_path):
     check(dataset, turns, "/imu", [0])
 
 
-OWN = (
-    "geometry_msgs/Quaternion goal\ngeometry_msgs/Pose[2] pair\nVector4 gains\nfloat64 last\n"
-    + "=" * 80
-    + "\nMSG: geometry_msgs/Quaternion\nfloat64 x\nfloat64 y\nfloat64 z\nfloat64 w\n"
-    + "=" * 80
-    + "\nMSG: geometry_msgs/Pose\nPoint position\nQuaternion orientation\n"
-    + "=" * 80
-    + "\nMSG: geometry_msgs/Point\nfloat64 x\nfloat64 y\nfloat64 z\n"
-    + "=" * 80
-    + "\nMSG: own_msgs/Vector4\nfloat64 x\nfloat64 y\nfloat64 z\nfloat64 w\n"
+OWN = f"\n{'=' * 80}\nMSG: ".join(
+    [
+        "geometry_msgs/Quaternion goal\ngeometry_msgs/Pose[2] pair\nVector4 gains\nfloat64 last",
+        "geometry_msgs/Quaternion\nfloat64 x\nfloat64 y\nfloat64 z\nfloat64 w",
+        "geometry_msgs/Pose\nPoint position\nQuaternion orientation",
+        "geometry_msgs/Point\nfloat64 x\nfloat64 y\nfloat64 z",
+        "own_msgs/Vector4\nfloat64 x\nfloat64 y\nfloat64 z\nfloat64 w\n",
+    ]
 )
+
+
+def write_messages(tmp_path, kind, text, rows):
+    """Writes an MCAP file of messages of a type of its own: `text` is its definition, `rows` the fields of each message."""
+    store = get_typestore(Stores.EMPTY)
+    store.register(get_types_from_msg(text, kind))
+    payloads = [(stamp(k), bytes(store.serialize_cdr(row(store.types), kind))) for k, row in enumerate(rows)]
+    tmp_path.mkdir(exist_ok=True)
+    return write_channel(tmp_path / "a.mcap", "cdr", (kind, "ros2msg", text.encode()), payloads)
 
 
 def test_quaternions_in_custom_types(turns, tmp_path):
     """A field of any name with a quaternion's type, and poses in a fixed-length array. Four numbers of another type are no rotation."""
-    store = get_typestore(Stores.EMPTY)
-    store.register(get_types_from_msg(OWN, "own_msgs/msg/Own"))
-    types = store.types
 
-    def one(q):
+    def own(q, types):
         turn = types["geometry_msgs/msg/Quaternion"](*q)
         pose = types["geometry_msgs/msg/Pose"](types["geometry_msgs/msg/Point"](1.0, 2.0, 3.0), turn)
         return types["own_msgs/msg/Own"](turn, [pose, pose], types["own_msgs/msg/Vector4"](*q), 1.0)
 
-    payloads = [(stamp(k), bytes(store.serialize_cdr(one(q), "own_msgs/msg/Own"))) for k, q in enumerate(turns)]
-    path = write_channel(tmp_path / "a.mcap", "cdr", ("own_msgs/msg/Own", "ros2msg", OWN.encode()), payloads)
-    dataset = ingested(path, tmp_path)
-    values = check(dataset, turns, "data", [0, 7, 14])
+    path = write_messages(tmp_path, "own_msgs/msg/Own", OWN, [partial(own, q) for q in turns])
+    values = check(ingested(path, tmp_path), turns, "data", [0, 7, 14])
     linear = turns[:-1] + 0.31 * (turns[1:] - turns[:-1])
     np.testing.assert_allclose(values[:, 1, 18:22], linear)
 
 
 def test_a_message_of_one_array_has_its_fields_name(turns, tmp_path):
-    text, name = "float64[] quaternion\n", "own_msgs/msg/One"
-    store = get_typestore(Stores.EMPTY)
-    store.register(get_types_from_msg(text, name))
-    payloads = [(stamp(k), bytes(store.serialize_cdr(store.types[name](q), name))) for k, q in enumerate(turns)]
-    path = write_channel(tmp_path / "a.mcap", "cdr", (name, "ros2msg", text.encode()), payloads)
+    kind = "own_msgs/msg/One"
+    rows = [lambda types, q=q: types[kind](q) for q in turns]
+    path = write_messages(tmp_path, kind, "float64[] quaternion\n", rows)
     check(ingested(path, tmp_path), turns, "data", [0])
 
 
@@ -170,15 +170,15 @@ def test_components_that_json_writes_as_integers(tmp_path):
     """A turn in the plane: x and y are 0 in all messages, but are no integers beside z and w."""
     half = np.linspace(0.1, 2.8, ROWS)
     turns = np.stack([np.zeros(ROWS), np.zeros(ROWS), np.sin(half), np.cos(half)], axis=1)
-    reasons = [
+    rows = [
         {"position": {"x": k, "y": 0, "z": 0}, "orientation": {"x": 0, "y": 0, "z": q[2], "w": q[3]}, "count": k}
         for k, q in enumerate(turns.tolist())
     ]
-    payloads = [(stamp(k), json.dumps(one).encode()) for k, one in enumerate(reasons)]
+    payloads = [(stamp(k), json.dumps(row).encode()) for k, row in enumerate(rows)]
     dataset = ingested(write_channel(tmp_path / "a.mcap", "json", ("own", "jsonschema", b"{}"), payloads), tmp_path)
     values = check(dataset, turns, "data", [3])
     np.testing.assert_allclose(values[:, 1, 0], np.arange(ROWS - 1) + 0.31)
-    assert dataset.streams["data/count"].dtype == np.int64
+    assert dataset["data/count"].dtype == np.int64
 
 
 def test_a_sensor_without_a_rotation_gives_zeros(tmp_path):
@@ -191,32 +191,18 @@ def test_a_sensor_without_a_rotation_gives_zeros(tmp_path):
 def test_quaternions_of_px4_in_logs_and_messages(turns, tmp_path):
     """`q` has w first, and so have fields with q and a prefix or suffix; four numbers of a sensor are no rotation."""
     wxyz = np.ascontiguousarray(turns[:, [3, 0, 1, 2]], np.float32)
-    form = "vehicle_attitude:uint64_t timestamp;float[4] q;float[4] delta_q_reset;float[4] other;"
-    parts = [struct.pack("<HB", len(form), ord("F")) + form.encode()]
-    name = b"vehicle_attitude"
-    parts.append(struct.pack("<HBBH", 3 + len(name), ord("A"), 0, 0) + name)
-    for k, q in enumerate(wxyz):
-        row = struct.pack("<HQ12f", 0, 1000 + k * STEP // 1000, *q, *q, *q)
-        parts.append(struct.pack("<HB", len(row), ord("D")) + row)
-    flags = struct.pack("<HB", 40, ord("B")) + bytes(40)
-    log = tmp_path / "log.ulg"
-    log.write_bytes(b"ULog\x01\x12\x35\x01" + struct.pack("<Q", 1000) + flags + b"".join(parts))
-    dataset = ingested(log, tmp_path)
     rounded = wxyz.astype(np.float64)[:, [1, 2, 3, 0]]
-    check(dataset, rounded, "vehicle_attitude", [0, 4], order=(1, 2, 3, 0))
+    topic = "vehicle_attitude"
+    rows = [ulog.data(0, 1000 + k * STEP // 1000, "12f", *q, *q, *q) for k, q in enumerate(wxyz)]
+    form = ulog.form(f"{topic}:uint64_t timestamp;float[4] q;float[4] delta_q_reset;float[4] other;")
+    dataset = ingested(ulog.write(tmp_path, form, ulog.announce(0, topic), *rows), tmp_path)
+    check(dataset, rounded, topic, [0, 4], order=(1, 2, 3, 0))
+    kind = "px4_msgs/msg/VehicleAttitude"
     text = "uint64 timestamp\nfloat32[4] q\nfloat32[4] gains\n"
-    store = get_typestore(Stores.EMPTY)
-    store.register(get_types_from_msg(text, "px4_msgs/msg/VehicleAttitude"))
-    kind = store.types["px4_msgs/msg/VehicleAttitude"]
-    payloads = [
-        (stamp(k), bytes(store.serialize_cdr(kind(k, q, q), "px4_msgs/msg/VehicleAttitude")))
-        for k, q in enumerate(wxyz)
-    ]
-    schema = ("px4_msgs/msg/VehicleAttitude", "ros2msg", text.encode())
-    (tmp_path / "ros").mkdir()
-    dataset = ingested(write_channel(tmp_path / "a.mcap", "cdr", schema, payloads), tmp_path / "ros")
+    messages = [lambda types, k=k, q=q: types[kind](k, q, q) for k, q in enumerate(wxyz)]
+    dataset = ingested(write_messages(tmp_path / "ros", kind, text, messages), tmp_path / "ros")
     check(dataset, rounded, "data/q", [0], order=(1, 2, 3, 0))
-    assert "methods" not in dataset.streams["data/gains"].attributes
+    assert "methods" not in dataset["data/gains"].attributes
 
 
 @pytest.mark.parametrize(
@@ -238,10 +224,8 @@ def test_quaternions_of_px4_in_logs_and_messages(turns, tmp_path):
 def test_columns_of_a_csv_log(head, starts, order, turns, tmp_path):
     columns = np.empty((ROWS, 4))
     columns[:, list(order)] = turns
-    lines = [head]
-    for k, q in enumerate(columns):
-        lines.append(",".join([f"{k / 10:.1f}", "1", "2", "3", *(repr(float(x)) for x in q)]))
-    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    lines = [f"{k / 10:.1f},1,2,3,{','.join(map(repr, q))}" for k, q in enumerate(columns.tolist())]
+    (tmp_path / "log.csv").write_text("\n".join([head, *lines, ""]))
     dataset = ingested(tmp_path / "log.csv", tmp_path, time_unit="s")
     check(dataset, turns, "log", starts, order)
 
@@ -267,29 +251,25 @@ def test_columns_of_a_csv_log(head, starts, order, turns, tmp_path):
         ("joint_pos", "", (9,), []),
         ("action_t", "", (16,), []),
         ("action_t", "", (4, 4), []),
+        ("observation/head_camera/cam2world_gl", "", (4, 4), [(0, 16)]),  # ManiSkill and RoboTwin
+        ("extrinsic_cv", "", (3, 4), [(0, 12)]),
+        ("rotation", "", (3, 3), [(0, 9)]),
+        ("datagen_info/object_poses/cube", "", (4, 4), [(0, 16)]),  # MimicGen and Isaac Lab
+        ("object_poses/mask", "", (4, 5), []),
+        ("rotation_covariance", "", (3, 3), []),
+        ("tactile", "", (4, 4), []),
     ],
 )
 def test_matrices_and_6d_rotations_are_held_by_their_names(stream, names, shape, held):
     names = names.split()
-    shape = shape or (len(names),)
+    assert methods_of("npz", stream, names, shape or (len(names),)) == [[a, b, "previous"] for a, b in held]
+
+
+def methods_of(format, stream, names, shape):
+    """Returns the methods that ingest finds for a stream."""
     rows = Rows(np.arange(2), np.zeros((2, *shape)), names or None)
-    ((_, found),) = with_rotations([(stream, rows)], Notes("npz", {}, "stop"))
-    assert found.attributes.get("methods", []) == [[a, b, "previous"] for a, b in held]
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        "x y z l h w rx ry rz",  # a box and its three angles
-        "x y z w vx vy vz",
-        "qr qi qj",
-        "w left.rx left.ry left.rz",
-        "x y z w",
-    ],
-)
-def test_a_w_that_is_no_scalar(names):
-    names = names.split()
-    assert rotations_of("data", names, (len(names),)) == []
+    ((_, samples),) = with_rotations([(stream, rows)], Notes(format, {}, "stop"))
+    return samples.attributes.get("methods", [])
 
 
 @pytest.mark.parametrize(
@@ -304,20 +284,16 @@ def test_a_w_that_is_no_scalar(names):
 def test_scattered_columns_of_a_rotation_are_put_side_by_side(head, order, turns, tmp_path):
     names = head.split(",")[1:]
     components = dict(zip("xyzw", turns.T, strict=True))
-    columns = [
-        components[name[1] if name[0] == "q" else name[-1]]
-        if name[0] == "q" or "." in name
-        else np.full(ROWS, float(k))
-        for k, name in enumerate(names)
-    ]
-    rows = [",".join([f"{k / 10:.1f}", *(repr(float(column[k])) for column in columns)]) for k in range(ROWS)]
-    (tmp_path / "log.csv").write_text("\n".join([head, *rows]) + "\n")
+    columns = []
+    for k, name in enumerate(names):
+        letter = name[1] if name[0] == "q" else name[-1] if "." in name else ""
+        columns.append(components.get(letter, np.full(ROWS, float(k))))
+    rows = [f"{k / 10:.1f},{','.join(map(repr, row))}" for k, row in enumerate(np.transpose(columns).tolist())]
+    (tmp_path / "log.csv").write_text("\n".join([head, *rows, ""]))
     report = robocache.ingest(tmp_path / "log.csv", tmp_path / "cache", time_unit="s")
-    assert (
-        "side by side" in {omission.what: omission.reason for omission in report.left_out}["log: the order of columns"]
-    )
+    assert "side by side" in reasons(report.left_out)["log: the order of columns"]
     dataset = robocache.open(tmp_path / "cache")
-    stream = dataset.streams["log"]
+    stream = dataset["log"]
     first = next(k for k, name in enumerate(names) if "q" in name or "." in name)
     assert [name.removesuffix("_body")[-1] for name in stream.names[first : first + 4]] == list(order)
     for k, name in enumerate(names):
@@ -325,64 +301,52 @@ def test_scattered_columns_of_a_rotation_are_put_side_by_side(head, order, turns
     check(dataset, turns, "log", [first], [order.index(letter) for letter in "xyzw"])
 
 
+def write_state(root, state, names):
+    """Writes a LeRobot dataset of one episode with named features."""
+    features = {"observation.state": {"dtype": "float32", "shape": [len(names)], "names": names}}
+    return write_lerobot(root, [Episode({"observation.state": state.astype(np.float32)})], features=features)
+
+
 def test_a_rotation_of_scattered_features_is_noted(turns, tmp_path):
     names = ["qx", "qy", "gripper", "qz", "qw"]
-    state = np.insert(turns, 2, 0.5, axis=1).astype(np.float32)
-    features = {"observation.state": {"dtype": "float32", "shape": [5], "names": names}}
-    write_lerobot(tmp_path / "set", [Episode({"observation.state": state})], features=features)
-    report = robocache.ingest(tmp_path / "set", tmp_path / "cache")
-    reasons = {omission.what: omission.reason for omission in report.left_out}["observation.state: a rotation"]
-    assert "qx [0], qy [1], qz [3], qw [4] are not adjacent" in reasons
-    assert robocache.open(tmp_path / "cache").streams["observation.state"].names == names
+    source = write_state(tmp_path / "set", np.insert(turns, 2, 0.5, axis=1), names)
+    report = robocache.ingest(source, tmp_path / "cache")
+    reason = reasons(report.left_out)["observation.state: a rotation"]
+    assert "qx [0], qy [1], qz [3], qw [4] are not adjacent" in reason
+    assert robocache.open(tmp_path / "cache")["observation.state"].names == names
 
 
 def test_declared_names_in_other_formats(turns, rng, tmp_path):
     demo = {"actions": rng.normal(size=(ROWS, 7)), "obs/robot0_eef_quat": turns, "obs/object": turns}
-    dataset = ingested(write_robomimic(tmp_path / "a.hdf5", {"demo_0": demo}), tmp_path)
-    assert dataset.streams["obs/robot0_eef_quat"].attributes["methods"] == [[0, 4, "slerp"]]
-    assert "methods" not in dataset.streams["obs/object"].attributes
+    dataset = ingested(write_robomimic(tmp_path / "hdf5/a.hdf5", {"demo_0": demo}), tmp_path / "hdf5")
+    assert dataset["obs/robot0_eef_quat"].attributes["methods"] == [[0, 4, "slerp"]]
+    assert "methods" not in dataset["obs/object"].attributes
 
     bodies = np.stack([turns, turns, turns], axis=1).astype(np.float32)
-    (tmp_path / "npz").mkdir()
-    np.savez(tmp_path / "npz/motion.npz", fps=50, body_quat_w=bodies, joint_pos=turns, body_ang_vel_w=bodies[..., :3])
-    dataset = ingested(tmp_path / "npz/motion.npz", tmp_path / "npz")
-    assert dataset.streams["body_quat_w"].attributes["methods"] == [[a, a + 4, "slerp"] for a in (0, 4, 8)]
-    assert "methods" not in dataset.streams["joint_pos"].attributes
+    np.savez(tmp_path / "motion.npz", fps=50, body_quat_w=bodies, joint_pos=turns, body_ang_vel_w=bodies[..., :3])
+    dataset = ingested(tmp_path / "motion.npz", tmp_path / "npz")
+    assert dataset["body_quat_w"].attributes["methods"] == [[a, a + 4, "slerp"] for a in (0, 4, 8)]
+    assert "methods" not in dataset["joint_pos"].attributes
     with pytest.raises(robocache.ArgumentError, match="clock is nominal"):  # values between rows were not requested
         robocache.Loader(dataset, delta_timestamps={"body_quat_w": [0.01]}, batch_size=4)
 
-    state = np.concatenate([np.zeros((ROWS, 3)), turns], axis=1).astype(np.float32)
-    features = {
-        "observation.state": {"dtype": "float32", "shape": [7], "names": ["x", "y", "z", "qx", "qy", "qz", "qw"]}
-    }
-    (tmp_path / "lerobot").mkdir()
-    write_lerobot(tmp_path / "lerobot/set", [Episode({"observation.state": state})], features=features)
-    dataset = ingested(tmp_path / "lerobot/set", tmp_path / "lerobot")
-    assert dataset.streams["observation.state"].attributes["methods"] == [[3, 7, "slerp"]]
+    state = np.concatenate([np.zeros((ROWS, 3)), turns], axis=1)
+    source = write_state(tmp_path / "set", state, ["x", "y", "z", "qx", "qy", "qz", "qw"])
+    assert ingested(source, tmp_path)["observation.state"].attributes["methods"] == [[3, 7, "slerp"]]
 
 
 def test_a_mapping_and_the_loader_precede_declarations(turns, tmp_path):
-    result = [
+    messages = [
         (stamp(k), message("sensor_msgs/msg/Imu", header=header(stamp(k)), orientation=quaternion(q)))
         for k, q in enumerate(turns)
     ]
-    path = write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", result)})
+    path = write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", messages)})
     mapping = tmp_path / "m.toml"
     mapping.write_text('[streams."/imu"]\nmethods = [[0, 4, "previous"]]\n')
     dataset = ingested(path, tmp_path, mapping=mapping)
-    assert dataset.streams["/imu"].attributes["methods"] == [[0, 4, "previous"]]
-    (tmp_path / "plain").mkdir()
-    dataset = ingested(path, tmp_path / "plain")
-    loader = flat_loader(
-        dataset,
-        delta_timestamps={"/imu": [0.05]},
-        method={"/imu": "linear"},
-        anchor="/imu",
-        batch_size=8,
-        shuffle=False,
-    )
-    mean = (turns[:-1] + turns[1:]) / 2
-    np.testing.assert_allclose(np.asarray(next(iter(loader))["/imu"])[:, 0, :4], mean, atol=1e-6)
+    assert dataset["/imu"].attributes["methods"] == [[0, 4, "previous"]]
+    values = values_between(ingested(path, tmp_path / "plain"), "/imu", [0.05], ROWS, method="linear")
+    np.testing.assert_allclose(values[:, 0, :4], (turns[:-1] + turns[1:]) / 2, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -441,6 +405,10 @@ def test_a_mapping_and_the_loader_precede_declarations(turns, tmp_path):
         ("log", [f"imu.orientation[{i}]" for i in range(4)], (4,), [0]),
         ("orientation_error", [], (4,), []),
         ("rotation_speed", [], (4,), []),
+        ("data", ["x", "y", "z", "l", "h", "w", "rx", "ry", "rz"], (9,), []),  # a box and its three angles
+        ("data", ["x", "y", "z", "w", "vx", "vy", "vz"], (7,), []),
+        ("data", ["qr", "qi", "qj"], (3,), []),
+        ("data", ["w", "left.rx", "left.ry", "left.rz"], (4,), []),
     ],
 )
 def test_names(stream, names, shape, starts):
@@ -462,50 +430,35 @@ def test_names(stream, names, shape, starts):
 )
 def test_rotation_vectors_after_a_position_are_held(names, methods, rng, tmp_path):
     """Names in LeRobot's LIBERO datasets, its kinematics, and other converters."""
-    state = rng.normal(size=(8, 7)).astype(np.float32)
-    names = ["x", "y", "z", *names, "gripper2"]
-    features = {"observation.state": {"dtype": "float32", "shape": [7], "names": names}}
-    write_lerobot(tmp_path / "set", [Episode({"observation.state": state})], features=features)
-    robocache.ingest(tmp_path / "set", tmp_path / "cache")
-    stream = robocache.open(tmp_path / "cache").streams["observation.state"]
-    assert (stream.attributes or {}).get("methods") == methods
+    source = write_state(tmp_path / "set", rng.normal(size=(8, 7)), ["x", "y", "z", *names, "gripper2"])
+    assert ingested(source, tmp_path)["observation.state"].attributes.get("methods") == methods
 
 
 @pytest.mark.parametrize("prefix", ["ee.", "left_ee."])
 @pytest.mark.parametrize("speeds", [False, True])
 def test_wx_beside_a_position_is_a_rotation_vector_and_beside_a_velocity_a_speed(prefix, speeds, rng, tmp_path):
     names = [f"{prefix}{part}" for part in (*"xyz", "wx", "wy", "wz", *(("vx", "vy", "vz") if speeds else ()))]
-    state = rng.normal(size=(8, len(names))).astype(np.float32)
-    features = {"observation.state": {"dtype": "float32", "shape": [len(names)], "names": names}}
-    write_lerobot(tmp_path / "set", [Episode({"observation.state": state})], features=features)
-    report = robocache.ingest(tmp_path / "set", tmp_path / "cache")
-    stream = robocache.open(tmp_path / "cache").streams["observation.state"]
-    assert (stream.attributes or {}).get("methods") == (None if speeds else [[3, 6, "previous"]])
+    source = write_state(tmp_path / "set", rng.normal(size=(8, len(names))), names)
+    report = robocache.ingest(source, tmp_path / "cache")
+    stream = robocache.open(tmp_path / "cache")["observation.state"]
+    assert stream.attributes.get("methods") == (None if speeds else [[3, 6, "previous"]])
     assert len([note for note in report.assumed if "rotation vector" in note.reason]) == (not speeds)
 
 
-def write_zarr(store, arrays, rows):
-    described = {"zarr_format": 2, "compressor": None, "fill_value": 0, "order": "C", "filters": None}
-    stored = {f"data/{name}": values for name, values in arrays.items()}
-    stored |= {"data/timestamp": np.arange(rows) * STEP / 1e9, "meta/episode_ends": np.array([rows])}
-    for key, values in stored.items():
-        (store / key).mkdir(parents=True)
-        facts = {"shape": list(values.shape), "chunks": list(values.shape), "dtype": values.dtype.str}
-        (store / key / ".zarray").write_text(json.dumps(described | facts))
-        (store / key / ".".join("0" * values.ndim)).write_bytes(values.tobytes())
+def write_timed_zarr(store, arrays):
+    """Writes a store whose rows have a clock."""
+    rows = len(next(iter(arrays.values())))
+    return write_zarr(store, arrays | {"timestamp": np.arange(rows) * STEP / 1e9})
 
 
 def test_npz_and_zarr(turns, tmp_path):
     arrays = {"action": np.arange(2.0 * ROWS).reshape(ROWS, 2), "robot0_eef_quat": turns}
     np.savez(tmp_path / "run.npz", fps=10, **arrays)
-    robocache.ingest(tmp_path / "run.npz", tmp_path / "npz")
-    write_zarr(tmp_path / "store.zarr", arrays, ROWS)
-    robocache.ingest(tmp_path / "store.zarr", tmp_path / "zarr")
-    check(robocache.open(tmp_path / "zarr"), turns, "robot0_eef_quat", [0])
-    for cache in ("npz", "zarr"):
-        streams = robocache.open(tmp_path / cache).streams
-        assert streams["robot0_eef_quat"].attributes["methods"] == [[0, 4, "slerp"]]
-        assert "methods" not in streams["action"].attributes
+    from_zarr = ingested(write_timed_zarr(tmp_path / "store.zarr", arrays), tmp_path / "zarr")
+    check(from_zarr, turns, "robot0_eef_quat", [0])
+    for dataset in (from_zarr, ingested(tmp_path / "run.npz", tmp_path / "npz")):
+        assert dataset["robot0_eef_quat"].attributes["methods"] == [[0, 4, "slerp"]]
+        assert "methods" not in dataset["action"].attributes
 
 
 def test_rlds(turns, tmp_path):
@@ -524,21 +477,15 @@ def test_rlds(turns, tmp_path):
     write_rlds(tmp_path / "toy", {"train": [[example(lists)]]}, features)
     dataset = ingested(tmp_path / "toy", tmp_path, rate_hz=10)
     for name in ("observation/eef_quat", "observation/arm/pose_quaternion"):
-        assert dataset.streams[name].attributes["methods"] == [[0, 4, "slerp"]]
-        np.testing.assert_allclose(dataset.streams[name].values, turns, rtol=1e-6)
+        assert dataset[name].attributes["methods"] == [[0, 4, "slerp"]]
+        np.testing.assert_allclose(dataset[name].values, turns, rtol=1e-6)
     for name in ("observation/joints", "observation/state", "action"):
-        assert "methods" not in dataset.streams[name].attributes
-    offsets = np.array([0.0, 0.031, 0.077])
-    loader = robocache.Loader(
-        dataset,
-        delta_timestamps={"observation/eef_quat": robocache.Window(offsets.tolist(), method="slerp")},
-        batch_size=ROWS - 1,
-        shuffle=False,
-    )
-    got = np.asarray(next(iter(loader))["observation/eef_quat"])[: ROWS - 1]
+        assert "methods" not in dataset[name].attributes
+    offsets = [0.0, 0.031, 0.077]
+    got = values_between(dataset, "observation/eef_quat", offsets, ROWS, method="slerp")
     exact = Slerp(np.arange(ROWS) / 10, Rotation.from_quat(turns))
     for k in range(ROWS - 1):
-        away = Rotation.from_quat(got[k]) * exact(k / 10 + offsets).inv()
+        away = Rotation.from_quat(got[k]) * exact(k / 10 + np.array(offsets)).inv()
         assert away.magnitude().max() < 1e-5
 
 
@@ -549,20 +496,13 @@ def wrapped(angles):
     return (angles + np.pi) % (2 * np.pi) - np.pi
 
 
-def turning(n=40):
+def turning(n=N):
     """Angles ``[n]`` that cross half a turn twice, 0.2 rad a row."""
     return wrapped(2.0 + 0.2 * np.arange(n))
 
 
 def between(dataset, stream, offset_s, feature, n):
-    loader = robocache.Loader(
-        dataset,
-        delta_timestamps={stream: robocache.Window([offset_s], dtype="float64")},
-        anchors=stream,
-        batch_size=n,
-        shuffle=False,
-    )
-    return np.asarray(next(iter(loader))[stream])[: n - 1, 0].reshape(n - 1, -1)[:, feature]
+    return values_between(dataset, stream, [offset_s], n)[:, 0, feature]
 
 
 def check_angle(dataset, stream, feature, angles, step_s):
@@ -580,190 +520,139 @@ def check_held(dataset, stream, features, values, step_s):
 
 
 def test_euler_poses_of_droid(rng, tmp_path):
-    result = make_droid(rng, 40)
-    pose = np.stack([rng.random(40), rng.random(40), rng.random(40), turning(), turning() / 3, turning()], axis=1)
-    result["observation/robot_state/cartesian_position"] = pose
-    result["action/cartesian_position"] = result["action/target_cartesian_position"] = pose
-    for stamps in [key for key in result if key.startswith("observation/timestamp/")]:
-        result[stamps] = result[stamps][0] + 60 * np.arange(40)
-    write_droid(tmp_path / "source", result)
-    dataset = ingested(tmp_path / "source", tmp_path, video=False)
+    trajectory = make_droid(rng, N)
+    pose = np.stack([*rng.random((3, N)), turning(), turning() / 3, turning()], axis=1)
+    trajectory["observation/robot_state/cartesian_position"] = pose
+    trajectory["action/cartesian_position"] = trajectory["action/target_cartesian_position"] = pose
+    for stamps in [key for key in trajectory if key.startswith("observation/timestamp/")]:
+        trajectory[stamps] = trajectory[stamps][0] + 60 * np.arange(N)
+    dataset = ingested(write_droid(tmp_path / "source", trajectory), tmp_path, video=False)
     for stream in ("observation/robot_state/cartesian_position", "action/cartesian_position"):
-        assert dataset.streams[stream].attributes["methods"] == [[3, 6, "angle"]]
+        assert dataset[stream].attributes["methods"] == [[3, 6, "angle"]]
         check_angle(dataset, stream, 3, pose[:, 3], 0.06)
         check_angle(dataset, stream, 5, pose[:, 5], 0.06)
-        np.testing.assert_allclose(between(dataset, stream, 0.03, 0, 40), (pose[1:, 0] + pose[:-1, 0]) / 2)
+        np.testing.assert_allclose(between(dataset, stream, 0.03, 0, N), (pose[1:, 0] + pose[:-1, 0]) / 2)
     extrinsics = [name for name in dataset.streams if name.startswith("observation/camera_extrinsics/")]
-    assert extrinsics
-    assert all(dataset.streams[name].attributes["methods"] == [[3, 6, "angle"]] for name in extrinsics)
+    assert extrinsics and all(dataset[name].attributes["methods"] == [[3, 6, "angle"]] for name in extrinsics)
+
+
+def write_jittered(root, *states, name="observation.state", **more):
+    """Writes a LeRobot dataset with an episode for each state, and a recorded clock."""
+    episodes = [Episode({name: state.astype(np.float32)} | more, timestamp=TIMES_S) for state in states]
+    return write_lerobot(root, episodes, fps=FPS)
 
 
 def test_gr00ts_declared_rotations(tmp_path):
-    n, fps = 40, 20
-    vectors = Rotation.from_euler("z", turning(n)[:, None]).as_rotvec()
-    matrices = Rotation.from_rotvec(vectors).as_matrix().reshape(n, 9)[:, :6]
-    euler = np.stack([turning(n), turning(n) / 3, turning(n)], axis=1)
-    state = np.concatenate([euler, vectors, matrices], axis=1).astype(np.float32)
-    episode = Episode(
-        {"observation.state": state, "action": state}, timestamp=np.arange(n) / fps + 0.001 * (np.arange(n) % 2)
-    )
-    write_lerobot(tmp_path / "source", [episode], fps=fps)
+    vectors = Rotation.from_euler("z", turning()[:, None]).as_rotvec()
+    matrices = Rotation.from_rotvec(vectors).as_matrix().reshape(N, 9)[:, :6]
+    euler = np.stack([turning(), turning() / 3, turning()], axis=1)
+    state = np.concatenate([euler, vectors, matrices], axis=1)
+    source = write_jittered(tmp_path / "source", state, action=state.astype(np.float32))
     kinds = {"euler": (0, 3, "euler_angles_rpy"), "vector": (3, 6, "axis_angle"), "six": (6, 12, "rotation_6d")}
     cut = {name: {"start": a, "end": b, "rotation_type": kind} for name, (a, b, kind) in kinds.items()}
-    report = robocache.ingest(tmp_path / "source", tmp_path / "cache", mapping={"state": cut, "action": cut})
+    report = robocache.ingest(source, tmp_path / "cache", mapping={"state": cut, "action": cut})
     dataset = robocache.open(tmp_path / "cache")
-    methods = {name: dataset.streams[f"state.{name}"].attributes["methods"] for name in cut}
+    methods = {name: dataset[f"state.{name}"].attributes["methods"] for name in cut}
     assert methods == {"euler": [[0, 3, "angle"]], "vector": [[0, 3, "previous"]], "six": [[0, 6, "previous"]]}
     held = {omission.what for omission in report.left_out if "no method" in omission.reason}
     assert held == {f"{part}.{name}: values between rows" for part in ("state", "action") for name in ("vector", "six")}
-    time_s = np.arange(n) / fps + 0.001 * (np.arange(n) % 2)
-    got = between(dataset, "state.euler", 0.02, 0, n)
-    exact = np.interp(time_s[:-1] + 0.02, time_s, np.unwrap(euler[:, 0]))
+    got = between(dataset, "state.euler", 0.02, 0, N)
+    exact = np.interp(TIMES_S[:-1] + 0.02, TIMES_S, np.unwrap(euler[:, 0]))
     np.testing.assert_allclose(wrapped(got - exact), 0, atol=1e-5)
 
 
-def test_gr00ts_rotation_types_in_any_case(tmp_path):
-    n, fps = 40, 20
-    turns = turning(n)
-    quaternions = Rotation.from_euler("z", turns[:, None]).as_quat()
-    state = np.concatenate([quaternions, np.stack([turns] * 3, axis=1), quaternions[:, :3]], axis=1).astype(np.float32)
-    time_s = np.arange(n) / fps + 0.001 * (np.arange(n) % 2)
-    write_lerobot(tmp_path / "source", [Episode({"observation.state": state}, timestamp=time_s)], fps=fps)
-    cut = {
-        "quat": {"start": 0, "end": 4, "rotation_type": "QUATERNION"},
-        "euler": {"start": 4, "end": 7, "rotation_type": "Euler_Angles_RPY"},
-        "other": {"start": 7, "end": 10, "rotation_type": "gibbs"},
-        "none": {"start": 4, "end": 5, "rotation_type": None},
-    }
-    parts = {name: {name: cut[name]} for name in cut}
-    held = {}
-    for name, part in parts.items():
-        report = robocache.ingest(tmp_path / "source", tmp_path / name, mapping={"state": part})
-        stream = robocache.open(tmp_path / name).streams[f"state.{name}"]
-        held[name] = (
-            stream.attributes.get("methods"),
-            [note.reason for note in report.left_out if "held" in note.reason],
-        )
-    assert held["quat"] == ([[0, 4, "slerp"]], [])
-    assert held["euler"] == ([[0, 3, "angle"]], [])
-    assert held["other"][0] == [[0, 3, "previous"]]
-    assert "rotation_type 'gibbs' is none of quaternion, euler_angles_rpy" in held["other"][1][0]
-    assert held["none"] == (None, [])
-    exact = Rotation.from_euler("z", np.interp(time_s[:-1] + 0.02, time_s, np.unwrap(turns))[:, None]).as_quat()
-    for i in range(4):
-        got = between(robocache.open(tmp_path / "quat"), "state.quat", 0.02, i, n)
-        np.testing.assert_allclose(np.abs(got), np.abs(exact[:, i]), atol=1e-4)
+@pytest.mark.parametrize(
+    ("start", "end", "rotation_type", "methods", "reason"),
+    [
+        (0, 4, "QUATERNION", [[0, 4, "slerp"]], None),
+        (4, 7, "Euler_Angles_RPY", [[0, 3, "angle"]], None),
+        (7, 10, "gibbs", [[0, 3, "previous"]], "rotation_type 'gibbs' is none of quaternion, euler_angles_rpy"),
+        (4, 5, None, None, None),
+    ],
+)
+def test_gr00ts_rotation_types_in_any_case(start, end, rotation_type, methods, reason, tmp_path):
+    quaternions = Rotation.from_euler("z", turning()[:, None]).as_quat()
+    state = np.concatenate([quaternions, np.stack([turning()] * 3, axis=1), quaternions[:, :3]], axis=1)
+    source = write_jittered(tmp_path / "source", state)
+    mapping = {"state": {"part": {"start": start, "end": end, "rotation_type": rotation_type}}}
+    report = robocache.ingest(source, tmp_path / "cache", mapping=mapping)
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset["state.part"].attributes.get("methods") == methods
+    held = [note.reason for note in report.left_out if "held" in note.reason]
+    assert len(held) == (reason is not None) and all(reason in one for one in held)
+    if rotation_type == "QUATERNION":
+        turned = np.interp(TIMES_S[:-1] + 0.02, TIMES_S, np.unwrap(turning()))
+        exact = Rotation.from_euler("z", turned[:, None]).as_quat()
+        got = values_between(dataset, "state.part", [0.02], N)[:, 0]
+        np.testing.assert_allclose(np.abs(got), np.abs(exact), atol=1e-4)
 
 
 @pytest.mark.parametrize("units", [None, "deg"])
 def test_euler_angles_of_gr00t_in_degrees_are_held(tmp_path, units):
     """angle interpolation is in radians, so degrees would pass through wrong angles."""
-    n, fps = 40, 20
-    degrees = np.rad2deg(turning(n)) if units is None else np.linspace(0, 5, n)
-    state = np.stack([degrees] * 3, axis=1).astype(np.float32)
-    time_s = np.arange(n) / fps + 0.001 * (np.arange(n) % 2)
-    write_lerobot(tmp_path / "source", [Episode({"observation.state": state}, timestamp=time_s)], fps=fps)
+    degrees = np.rad2deg(turning()) if units is None else np.linspace(0, 5, N)
+    source = write_jittered(tmp_path / "source", np.stack([degrees] * 3, axis=1))
     field = {"start": 0, "end": 3, "rotation_type": "euler_angles_rpy"} | ({"units": units} if units else {})
-    report = robocache.ingest(tmp_path / "source", tmp_path / "cache", mapping={"state": {"rpy": field}})
+    report = robocache.ingest(source, tmp_path / "cache", mapping={"state": {"rpy": field}})
     dataset = robocache.open(tmp_path / "cache")
-    assert dataset.streams["state.rpy"].attributes["methods"] == [[0, 3, "previous"]]
-    np.testing.assert_array_equal(between(dataset, "state.rpy", 0.02, 0, n), state[:-1, 0])
+    assert dataset["state.rpy"].attributes["methods"] == [[0, 3, "previous"]]
+    np.testing.assert_array_equal(between(dataset, "state.rpy", 0.02, 0, N), degrees[:-1].astype(np.float32))
     assert [note for note in report.assumed if "degrees have no method" in note.reason]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("by", ["modality.json", "DROID"])
 def test_angles_are_decided_by_all_episodes(by, workers, tmp_path):
-    n, fps = 40, 20
-    time_s = np.arange(n) / fps + 0.001 * (np.arange(n) % 2)
-    episodes = []
-    for most in (3.0, 170.0, 2.0):
-        state = np.tile(np.linspace(0, most, n)[:, None], (1, 6)).astype(np.float32)
-        episodes.append(Episode({"observation.state.cartesian_position": state}, timestamp=time_s))
-    write_lerobot(tmp_path / "source", episodes, fps=fps)
     name = "observation.state.cartesian_position"
+    states = [np.tile(np.linspace(0, most, N)[:, None], (1, 6)) for most in (3.0, 170.0, 2.0)]
+    source = write_jittered(tmp_path / "source", *states, name=name)
     options = {"workers": workers}
     if by == "modality.json":
         field = {"start": 3, "end": 6, "rotation_type": "euler_angles_rpy", "original_key": name}
         options["mapping"], name = {"state": {"rpy": field}}, "state.rpy"
-    report = robocache.ingest(tmp_path / "source", tmp_path / "cache", **options)
-    attributes = robocache.open(tmp_path / "cache").streams[name].attributes
-    assert attributes.get("methods") == ([[0, 3, "previous"]] if by == "modality.json" else None)
+    report = robocache.ingest(source, tmp_path / "cache", **options)
+    methods = robocache.open(tmp_path / "cache")[name].attributes.get("methods")
+    assert methods == ([[0, 3, "previous"]] if by == "modality.json" else None)
     assert not any("which stays" in note.reason for note in report.left_out)
     assert [note for note in report.assumed if "up to 170" in note.reason]
 
 
 def test_degrees_are_refused_as_angles(tmp_path):
     (tmp_path / "log.csv").write_text("t,yaw_deg\n" + "".join(f"{k / 10},{350 + k}\n" for k in range(20)))
+    mapping = {"streams": {"log": {"units": "deg", "methods": "angle"}}}
     with pytest.raises(robocache.Error, match="angle takes radians, got units 'deg'"):
-        mapping = {"streams": {"log": {"units": "deg", "methods": "angle"}}}
-        robocache.ingest(tmp_path / "log.csv", tmp_path / "cache", time_unit="s", mapping=mapping)
+        ingested(tmp_path / "log.csv", tmp_path, time_unit="s", mapping=mapping)
     dataset = ingested(tmp_path / "log.csv", tmp_path, time_unit="s")
     for method in ("angle", [(slice(0, 1), "angle")]):
+        windows = {"log": robocache.Window([0.01], method=method)}
         with pytest.raises(robocache.ArgumentError, match=r"method: expected radians for 'angle', got 'yaw_deg'"):
-            robocache.Loader(
-                dataset, batch_size=4, delta_timestamps={"log": robocache.Window([0.01], method=method)}, findings=None
-            )
+            robocache.Loader(dataset, batch_size=4, delta_timestamps=windows, findings=None)
 
 
 def test_rotation_vectors_of_umi_and_diffusion_policy_are_held(rng, tmp_path):
     vectors = Rotation.from_euler("z", turning()[:, None]).as_rotvec()
-    pose = np.concatenate([rng.random((40, 3)), vectors], axis=1)
-    arrays = {
-        "robot_eef_pose": pose,
-        "action": pose,
-        "robot0_eef_rot_axis_angle": vectors,
-        "robot0_eef_pos": pose[:, :3],
-    }
-    write_zarr(tmp_path / "store.zarr", arrays, 40)
-    report = robocache.ingest(tmp_path / "store.zarr", tmp_path / "cache")
+    pose = np.concatenate([rng.random((N, 3)), vectors], axis=1)
+    alone = "robot0_eef_rot_axis_angle"
+    arrays = {"robot_eef_pose": pose, "action": pose, alone: vectors, "robot0_eef_pos": pose[:, :3]}
+    report = robocache.ingest(write_timed_zarr(tmp_path / "store.zarr", arrays), tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
     for stream in ("robot_eef_pose", "action"):
         check_held(dataset, stream, (3, 4, 5), vectors, 0.1)
-        np.testing.assert_allclose(between(dataset, stream, 0.05, 0, 40), (pose[1:, 0] + pose[:-1, 0]) / 2)
-    check_held(dataset, "robot0_eef_rot_axis_angle", (0, 1, 2), vectors, 0.1)
-    assert "methods" not in dataset.streams["robot0_eef_pos"].attributes
-    assert {o.what for o in report.left_out} >= {
-        "robot_eef_pose: values between rows",
-        "robot0_eef_rot_axis_angle: values between rows",
-    }
+        np.testing.assert_allclose(between(dataset, stream, 0.05, 0, N), (pose[1:, 0] + pose[:-1, 0]) / 2)
+    check_held(dataset, alone, (0, 1, 2), vectors, 0.1)
+    assert "methods" not in dataset["robot0_eef_pos"].attributes
+    assert reasons(report.left_out).keys() >= {f"{name}: values between rows" for name in ("robot_eef_pose", alone)}
 
 
 def test_actions_without_a_pose_are_numbers(rng, tmp_path):
-    write_zarr(tmp_path / "store.zarr", {"action": rng.random((40, 6))}, 40)
-    assert "methods" not in ingested(tmp_path / "store.zarr", tmp_path).streams["action"].attributes
-
-
-@pytest.mark.parametrize(
-    ("stream", "shape", "is_held"),
-    [
-        ("observation/head_camera/cam2world_gl", (4, 4), True),  # ManiSkill and RoboTwin
-        ("extrinsic_cv", (3, 4), True),
-        ("rotation", (3, 3), True),
-        ("datagen_info/object_poses/cube", (4, 4), True),  # MimicGen and Isaac Lab
-        ("object_poses/mask", (4, 5), False),
-        ("rotation_covariance", (3, 3), False),
-        ("tactile", (4, 4), False),
-    ],
-)
-def test_matrices_of_rotations_by_name_and_shape_are_held(stream, shape, is_held):
-    rows = Rows(np.arange(2), np.zeros((2, *shape)))
-    ((_, samples),) = with_rotations([(stream, rows)], Notes("npz", {}, "stop"))
-    assert samples.attributes.get("methods") == ([[0, np.prod(shape), "previous"]] if is_held else None)
+    source = write_timed_zarr(tmp_path / "store.zarr", {"action": rng.random((40, 6))})
+    assert "methods" not in ingested(source, tmp_path)["action"].attributes
 
 
 def test_arrays_named_as_position_and_quaternion_are_interpolated_as_poses(turns, tmp_path):
     poses = np.concatenate([np.zeros((ROWS, 3)), turns[:, [3, 0, 1, 2]]], 1)
-    seconds = np.arange(ROWS) * STEP / 1e9
-    write_zarr(tmp_path / "a.zarr", {"tcp_xyz_wxyz": poses, "timestamp": seconds}, ROWS)
-    check(ingested(tmp_path / "a.zarr", tmp_path), turns, "tcp_xyz_wxyz", [3], (1, 2, 3, 0))
-
-
-@pytest.mark.parametrize("bodies", [3, 4])
-def test_quaternions_of_4_bodies_are_no_matrix(bodies):
-    rows = Rows(np.arange(2), np.zeros((2, bodies, 4)))
-    ((_, samples),) = with_rotations([("body_rotations", rows)], Notes("npz", {}, "stop"))
-    assert samples.attributes["methods"] == [[4 * i, 4 * i + 4, "slerp"] for i in range(bodies)]
+    source = write_timed_zarr(tmp_path / "a.zarr", {"tcp_xyz_wxyz": poses})
+    check(ingested(source, tmp_path), turns, "tcp_xyz_wxyz", [3], (1, 2, 3, 0))
 
 
 def test_rotations_declared_only_by_names_are_noted():
@@ -839,29 +728,15 @@ def test_px4_topics_of_several_subjects_are_held(tmp_path):
 def test_angles_in_ros_messages(tmp_path):
     angles = turning()
     pose2d, own = "geometry_msgs/msg/Pose2D", "px4_msgs/msg/VehicleLocalPosition"
-    text = "uint64 timestamp\nfloat32 x\nfloat32 heading\nbool heading_good_for_control\n"
-    store = get_typestore(Stores.ROS2_HUMBLE)
-    store.register(get_types_from_msg(text, own))
     poses = [(stamp(k), message(pose2d, x=1.0 * k, y=0.0, theta=a)) for k, a in enumerate(angles)]
-    payloads = [
-        (
-            stamp(k),
-            bytes(
-                store.serialize_cdr(store.types[own](timestamp=k, x=0.0, heading=a, heading_good_for_control=True), own)
-            ),
-        )
-        for k, a in enumerate(angles)
-    ]
-    robocache.ingest(write_mcap(tmp_path / "a.mcap", {"/pose": (pose2d, poses)}), tmp_path / "one")
-    one = robocache.open(tmp_path / "one")
-    check_angle(one, "/pose", 2, angles, 0.1)
-    np.testing.assert_allclose(between(one, "/pose", 0.05, 0, 40), np.arange(39) + 0.5)
-    robocache.ingest(
-        write_channel(tmp_path / "b.mcap", "cdr", (own, "ros2msg", text.encode()), payloads), tmp_path / "two"
-    )
-    two = robocache.open(tmp_path / "two")
-    (stream,) = [name for name, found in two.streams.items() if "heading" in found.names]
-    check_angle(two, stream, two.streams[stream].names.index("heading"), angles, 0.1)
+    dataset = ingested(write_mcap(tmp_path / "b.mcap", {"/pose": (pose2d, poses)}), tmp_path)
+    check_angle(dataset, "/pose", 2, angles, 0.1)
+    np.testing.assert_allclose(between(dataset, "/pose", 0.05, 0, N), np.arange(N - 1) + 0.5)
+    text = "uint64 timestamp\nfloat32 x\nfloat32 heading\nbool heading_good_for_control\n"
+    rows = [lambda types, k=k, a=a: types[own](k, 0.0, a, True) for k, a in enumerate(angles)]
+    dataset = ingested(write_messages(tmp_path / "px4", own, text, rows), tmp_path / "px4")
+    (stream,) = [name for name, found in dataset.streams.items() if "heading" in found.names]
+    check_angle(dataset, stream, dataset[stream].names.index("heading"), angles, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -903,12 +778,14 @@ def test_angles_in_ros_messages(tmp_path):
         ("csv", "log", ["ax", "/imu/header/stamp/nanosec", "/imu/header/stamp/sec"], (3,), [[1, 3, "previous"]]),
         ("hdf5", "log", ["stamp.secs", "stamp.nsecs", "ax"], (3,), [[0, 2, "previous"]]),
         ("csv", "log", ["run_sec", "other_nsec"], (2,), []),
+        *(
+            ("npz", "body_rotations", [], (bodies, 4), [[4 * i, 4 * i + 4, "slerp"] for i in range(bodies)])
+            for bodies in (3, 4)
+        ),
     ],
 )
 def test_schemas_and_names(format, stream, names, shape, methods):
-    rows = Rows(np.arange(2), np.zeros((2, *shape)), names or None)
-    ((_, found),) = with_rotations([(stream, rows)], Notes(format, {}, "stop"))
-    assert found.attributes.get("methods", []) == methods
+    assert methods_of(format, stream, names, shape) == methods
 
 
 @pytest.mark.parametrize(
@@ -917,9 +794,8 @@ def test_schemas_and_names(format, stream, names, shape, methods):
 )
 def test_undeclared_wrapping_euler_angles_are_noted_with_a_mapping(unit, method, tmp_path):
     turned = np.linspace(0, 5 * unit, 60)
-    angles = np.stack(
-        [wrapped(turned / unit * np.pi) / np.pi * unit, turned / 6, wrapped(-turned / unit * np.pi) / np.pi * unit], 1
-    )
+    wrapping = [wrapped(sign * turned / unit * np.pi) / np.pi * unit for sign in (1, -1)]
+    angles = np.stack([wrapping[0], turned / 6, wrapping[1]], 1)
     rows = [f"{k / 10},{','.join(map(repr, row))}" for k, row in enumerate(angles.tolist())]
     (tmp_path / "euler.csv").write_text("\n".join(["time_s,a,b,c", *rows]))
     report = robocache.ingest(tmp_path / "euler.csv", tmp_path / "cache")

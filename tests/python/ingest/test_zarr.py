@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from damage import damage
-from outcomes import unread
+from outcomes import ingested, unread
 from soak import rounds
 from yields import Yields, pixels
 
@@ -267,8 +267,7 @@ def test_a_chunk_linked_from_outside_is_not_taken_as_missing(separator, name, tm
     for options in ({}, {"missing_chunks": "fill"}):
         with pytest.raises(robocache.FileError, match=r"/data/x/1.*out of the source .--follow-links.$"):
             robocache.ingest(store, tmp_path / "cache", rate_hz=10, **options)
-    robocache.ingest(store, tmp_path / "cache", rate_hz=10, follow_links=True)
-    assert (robocache.open(tmp_path / "cache").streams["x"].values == 7).all()
+    assert (ingested(store, tmp_path / "cache", rate_hz=10, follow_links=True)[0].streams["x"].values == 7).all()
 
 
 def change(store, key, **facts):

@@ -1,6 +1,5 @@
 """Batches and items follow LeRobot's rules, bit for bit."""
 
-import json
 import multiprocessing
 import pickle
 import warnings
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from flat_options import from_lerobot, lerobot_dataset
-from lerobot_files import Episode, write_json_lines, write_lerobot
+from lerobot_files import Episode, declare, write_json_lines, write_lerobot
 from reference.lerobot import Items, assert_same_item
 from robocache.lerobot import LeRobotLoader, open_cache
 from sets import FPS, windows, write
@@ -22,13 +21,13 @@ import robocache
 pytestmark = pytest.mark.filterwarnings("ignore:cameras without frames")
 
 
-def assert_batch(batch, items, places=None):
-    """Compares the batch with items, sample by sample. The items' indices are `places`, or else the batch's `index`."""
-    if places is None:
-        index = {row["index"]: at for at, row in enumerate(items.rows)}
-        places = [index[number] for number in batch["index"].tolist()]
-    for at, index in enumerate(places):
-        assert_same_item({key: values[at] for key, values in batch.items()}, items[index])
+def assert_batch(batch, items, indices=None):
+    """Compares the batch with items, sample by sample. `indices` are the items'; by default those of the batch's `index`."""
+    if indices is None:
+        by_number = {row["index"]: index for index, row in enumerate(items.rows)}
+        indices = [by_number[number] for number in batch["index"].tolist()]
+    for sample, index in enumerate(indices):
+        assert_same_item({key: values[sample] for key, values in batch.items()}, items[index])
 
 
 def loader_of(source, **options):
@@ -316,9 +315,7 @@ def test_default_options_do_not_change_index_columns(source):
 
 def test_a_dataset_whose_cameras_have_no_files(rng, tmp_path):
     source = write(tmp_path / "source", rng)
-    info = json.loads((source / "meta/info.json").read_text())
-    info["features"]["observation.images.top"] = {"dtype": "video", "shape": [3, 8, 8], "names": None}
-    (source / "meta/info.json").write_text(json.dumps(info))
+    declare(source, {"observation.images.top": {"dtype": "video", "shape": [3, 8, 8], "names": None}})
     for make in (robocache.LeRobotDataset, lambda source: from_lerobot(source, batch_size=4)):
         with pytest.raises(robocache.FileError, match=r"of its camera observation\.images\.top .*; video=False"):
             make(source)
@@ -357,10 +354,10 @@ def test_items_of_the_dataset(any_source):
 
 def test_many_items_are_in_the_requested_order(source):
     items, dataset = Items(source, windows(source)), dataset_of(source, windows(source))
-    for places in ([], [7], [3, 3, 60, 0], list(range(len(items))) * 5, np.array([5, 2])):
-        found = dataset.__getitems__(places)
-        assert len(found) == len(places)
-        for item, index in zip(found, places, strict=True):
+    for indices in ([], [7], [3, 3, 60, 0], list(range(len(items))) * 5, np.array([5, 2])):
+        found = dataset.__getitems__(indices)
+        assert len(found) == len(indices)
+        for item, index in zip(found, indices, strict=True):
             assert_same_item(item, items[index])
 
 
@@ -374,19 +371,19 @@ def test_an_item_keeps_only_its_own_memory(source):
 @pytest.mark.parametrize("episodes", [None, [2], [3, 0]])
 def test_selected_episodes(any_source, episodes):
     numbers = sorted({row["episode_index"] for row in Items(any_source).rows})
-    chosen = None if episodes is None else [numbers[at] for at in episodes]
+    chosen = None if episodes is None else [numbers[index] for index in episodes]
     items = Items(any_source, windows(any_source), chosen)
     dataset = dataset_of(any_source, windows(any_source), chosen)
     assert dataset.num_frames == len(items)
     assert dataset.num_episodes == (len(numbers) if episodes is None else len(episodes))
     for index in (0, len(items) - 1):
         assert_same_item(dataset[index], items[index])
-    place_of = {row["index"]: at for at, row in enumerate(items.rows)}
+    relative = {row["index"]: index for index, row in enumerate(items.rows)}
     if dataset.episodes is None:
         assert dataset.absolute_to_relative_idx is None
-        assert place_of == {at: at for at in range(len(items))}
+        assert relative == {index: index for index in range(len(items))}
     else:
-        assert dataset.absolute_to_relative_idx == place_of
+        assert dataset.absolute_to_relative_idx == relative
 
 
 def test_an_empty_list_of_episodes_is_refused(source):

@@ -1,6 +1,5 @@
 """The cache of a LeRobot dataset is made once, by one process, and again when the dataset's files change."""
 
-import json
 import multiprocessing
 import re
 import shutil
@@ -10,10 +9,9 @@ from pathlib import Path
 import flat_options
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from flat_options import from_lerobot, lerobot_dataset
-from lerobot_files import BOOKKEEPING, Episode, write_lerobot
+from lerobot_files import BOOKKEEPING, Episode, append_column, data_files, declare, rewrite, with_column, write_lerobot
 from robocache.lerobot import open_cache
 from sets import made_at, open_together, write
 
@@ -23,15 +21,17 @@ pytest.importorskip("av", reason="no PyAV: pip install av")
 from video_files import image_bytes, number_of, picture
 
 
-def rewrite(source):
+def change_actions(source):
     """Adds one to every action."""
-    for file in source.glob("data/*/*.parquet"):
-        table = pq.read_table(file)
-        index = table.schema.get_field_index("action")
-        more = [[x + 1 for x in row] for row in table["action"].to_pylist()]
-        pq.write_table(
-            table.set_column(index, table.schema.field(index), [pa.array(more, table.schema.field(index).type)]), file
+
+    def change(table):
+        kind = table["action"].type
+        return with_column("action", pa.array([[x + 1 for x in row] for row in table["action"].to_pylist()], kind))(
+            table
         )
+
+    for file in data_files(source):
+        rewrite(file, change)
 
 
 def test_the_cache_is_in_the_users_folder_and_made_once(source, caches, monkeypatch):
@@ -58,7 +58,7 @@ def test_two_datasets_of_one_name_have_two_caches(source, rng, tmp_path):
 def test_the_cache_is_made_again_when_files_change(source):
     before = open_cache(source)
     action = before.streams["action"].values[:].copy()
-    rewrite(source)
+    change_actions(source)
     after = open_cache(source)
     assert after.path == before.path
     np.testing.assert_array_equal(after.streams["action"].values, action + 1)
@@ -78,8 +78,7 @@ def test_the_cache_is_made_again_when_an_image_file_changes(tmp_path):
     cells = [{"bytes": None, "path": f"images/{name}/frame_{k}.png"} for k in range(3)]
     features = {name: {"dtype": "image", "shape": [48, 64, 3], "names": None}, **BOOKKEEPING}
     source = write_lerobot(tmp_path / "source", [Episode({"action": np.zeros((3, 2), np.float32)})], features=features)
-    (file,) = source.glob("data/*/*.parquet")
-    pq.write_table(pq.read_table(file).append_column(name, pa.array(cells)), file)
+    append_column(source, name, cells)
     for shown in (0, 7):
         for k, cell in enumerate(cells):
             (source / cell["path"]).parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +160,7 @@ def test_a_cache_without_index_columns_warns_of_missing_keys(source, tmp_path):
 def test_files_of_others_are_never_replaced(source, tmp_path, options):
     robocache.ingest(source, tmp_path / "cache", **options)
     result = made_at(open_cache(source, cache=tmp_path / "cache"))
-    rewrite(source)
+    change_actions(source)
     words = (
         r"cache: files of .*source have changed since; it was not made here, and stays as it is: `robocache ingest .*`"
     )
@@ -174,13 +173,13 @@ def test_files_that_replaced_our_cache_are_not_replaced(source, tmp_path):
     open_cache(source, cache=tmp_path / "cache")
     robocache.ingest(source, tmp_path / "cache", overwrite=True, index_columns=True)
     result = made_at(open_cache(source, cache=tmp_path / "cache"))
-    rewrite(source)
+    change_actions(source)
     with pytest.raises(robocache.FileError, match="it was not made here"):
         open_cache(source, cache=tmp_path / "cache")
     assert made_at(robocache.open(tmp_path / "cache")) == result
     default = Path(open_cache(source).path)
     shutil.copytree(default, tmp_path / "copy")
-    rewrite(source)
+    change_actions(source)
     with pytest.raises(robocache.FileError, match="it was not made here"):
         open_cache(source, cache=tmp_path / "copy")
     assert len(open_cache(source)) == 4  # our own cache is made again
@@ -197,9 +196,7 @@ def test_an_appended_cache_is_not_replaced(source, rng, tmp_path):
 
 def test_one_error_has_all_differences_of_an_existing_cache(source, tmp_path):
     (source / "data/chunk-000/file-001.parquet").unlink()
-    info = json.loads((source / "meta/info.json").read_text())
-    info["features"]["observation.images.top"] = {"dtype": "video", "shape": [8, 8, 3], "names": None}
-    (source / "meta/info.json").write_text(json.dumps(info))
+    declare(source, {"observation.images.top": {"dtype": "video", "shape": [8, 8, 3], "names": None}})
     robocache.ingest(source, tmp_path / "cache", on_error="skip", video=False)
     with pytest.raises(robocache.FileError) as error:
         open_cache(source, cache=tmp_path / "cache")

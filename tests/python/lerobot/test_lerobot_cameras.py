@@ -1,16 +1,15 @@
 """Batches with cameras: the frame of each row equals LeRobot's."""
 
-import io
 import itertools
 import json
 
 import flat_options
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from flat_options import from_lerobot, lerobot_dataset
-from lerobot_files import BOOKKEEPING, Episode, write_lerobot
+from hdf5_files import image_file
+from lerobot_files import BOOKKEEPING, Episode, data_files, declare, rewrite, write_lerobot
 
 import robocache
 
@@ -25,19 +24,21 @@ LENGTHS = (7, 5, 9)
 
 def _written(root, width):
     """A dataset whose actions have `width` features."""
-    episodes = [
-        Episode({"action": np.arange(n * width, dtype=np.float32).reshape(n, *[width][: width > 1])}, tasks=["stack"])
-        for n in LENGTHS
-    ]
+    shapes = [(n, width) if width > 1 else (n,) for n in LENGTHS]
+    actions = [np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for shape in shapes]
     features = {
         "action": {"dtype": "float32", "shape": [width], "names": None},
         TOP: {"dtype": "video", "shape": [HEIGHT, WIDTH, 3], "names": ["height", "width", "channels"]},
         **BOOKKEEPING,
     }
-    write_lerobot(root, episodes, "v2.1", fps=30, features=features)
+    write_lerobot(root, [Episode({"action": action}, tasks=["stack"]) for action in actions], features=features)
     for e, n in enumerate(LENGTHS):
-        write_video(root / f"videos/chunk-000/{TOP}/episode_{e:06d}.mp4", [100 * e + k for k in range(n)])
+        write_video(root / video_of(e), [100 * e + k for k in range(n)])
     return root
+
+
+def video_of(episode, camera=TOP):
+    return f"videos/chunk-000/{camera}/episode_{episode:06d}.mp4"
 
 
 @pytest.fixture
@@ -96,13 +97,9 @@ def test_a_loader_gives_each_rows_frame(source, tmp_path, device):
 
 
 def test_windows_and_image_options(source, tmp_path):
-    dataset = lerobot_dataset(
-        source,
-        {TOP: [-2 / 30, 0.0], "action": [0.0, 1 / 30]},
-        cache=tmp_path / "cache",
-        images=robocache.ImageOptions(size=(HEIGHT // 2, WIDTH // 2)),
-        dtype="float16",
-    )
+    images = robocache.ImageOptions(size=(HEIGHT // 2, WIDTH // 2))
+    windows = {TOP: [-2 / 30, 0.0], "action": [0.0, 1 / 30]}
+    dataset = lerobot_dataset(source, windows, cache=tmp_path / "cache", images=images, dtype="float16")
     item = dataset[8]  # row 1 of episode 1
     assert item[TOP].shape == (2, 3, HEIGHT // 2, WIDTH // 2) and item[TOP].dtype == torch.float16
     assert item[f"{TOP}_is_pad"].tolist() == [True, False]
@@ -115,15 +112,11 @@ def test_windows_and_image_options(source, tmp_path):
 
 def test_left_out_cameras_can_be_fetched_later(source, tmp_path):
     cache = tmp_path / "cache"
-    without = from_lerobot(source, cache=cache, batch_size=4, video=False)
-    assert TOP not in next(without)
-    with_them = from_lerobot(source, cache=cache, batch_size=4)
-    assert TOP in next(with_them)
+    assert TOP not in next(from_lerobot(source, cache=cache, batch_size=4, video=False))
+    assert TOP in next(from_lerobot(source, cache=cache, batch_size=4))
     result = cache.stat().st_mtime_ns
-    again = from_lerobot(source, cache=cache, batch_size=4)
-    assert TOP in next(again) and cache.stat().st_mtime_ns == result
-    video = next(iter(sorted((source / "videos").rglob("*.mp4"))))
-    write_video(video, [500 + k for k in range(LENGTHS[0])])
+    assert TOP in next(from_lerobot(source, cache=cache, batch_size=4)) and cache.stat().st_mtime_ns == result
+    write_video(source / video_of(0), [500 + k for k in range(LENGTHS[0])])
     changed = from_lerobot(source, cache=cache, batch_size=7, shuffle=False)
     assert [_shown(frame) for frame in next(changed)[TOP]] == [500 + k for k in range(7)]
 
@@ -184,14 +177,8 @@ def test_random_crops_of_a_dataloader_change_every_epoch(source, tmp_path, optio
         same = [torch.equal(a, b) for a, b in zip(one, other, strict=True)]
         assert sum(same) < 7  # of 21; a frame has about a hundred crops
     assert all(map(torch.equal, frames, again))
-    full = whole[3][TOP]
-    places = [
-        (y, x)
-        for y in range(HEIGHT - 15)
-        for x in range(WIDTH - 15)
-        if torch.equal(full[:, y : y + 16, x : x + 16], frames[0][3])
-    ]
-    assert places  # the crop is a part of the frame
+    crops = whole[3][TOP].unfold(1, 16, 1).unfold(2, 16, 1)  # of all positions
+    assert (crops == frames[0][3][:, None, None]).all(-1).all(-1).all(0).any()  # the crop is a part of the frame
 
 
 def test_errors_keep_their_type_through_workers(source, tmp_path):
@@ -230,8 +217,7 @@ def test_keys_without_offsets_have_a_mask_if_an_option_can_pad(source, tmp_path)
 
 def test_the_frame_of_a_row(source, tmp_path):
     """A video that drifts is refused, with an option that accepts it. The option also applies when the cache is made again."""
-    drifting = source / f"videos/chunk-000/{TOP}/episode_000002.mp4"
-    write_video(drifting, [200 + k for k in range(9)], fps=20)
+    write_video(source / video_of(2), [200 + k for k in range(9)], fps=20)
     cache = tmp_path / "cache"
     with pytest.raises(robocache.FileError, match=r"drift.*frames='by-index'.*; on_error='skip'"):
         from_lerobot(source, cache=cache, batch_size=21)
@@ -270,9 +256,7 @@ def test_random_crops_of_items_depend_on_the_epoch(source, tmp_path):
 
 def test_a_camera_without_files_is_left_out_with_a_warning(source, tmp_path):
     planned = "observation.images.planned"
-    info = json.loads((source / "meta/info.json").read_text())
-    info["features"][planned] = info["features"][TOP]
-    (source / "meta/info.json").write_text(json.dumps(info))
+    declare(source, {planned: {"dtype": "video", "shape": [HEIGHT, WIDTH, 3]}})
     with pytest.warns(UserWarning, match=f"in the cache are left out, all else is read: {planned}") as error:
         dataset = lerobot_dataset(source, {"action": [0.0]}, cache=tmp_path / "cache")
     assert [warning.filename for warning in error] == [flat_options.__file__]
@@ -285,30 +269,24 @@ def test_a_camera_without_files_is_left_out_with_a_warning(source, tmp_path):
 
 
 def test_depth_is_in_metres(source, tmp_path):
-    from PIL import Image
-
-    info = json.loads((source / "meta/info.json").read_text())
-    info["features"]["depth"] = {"dtype": "image", "shape": [8, 6, 1], "names": None}
-    info["features"]["depth"]["info"] = {"is_depth_map": True, "depth_unit": "mm"}
-    (source / "meta/info.json").write_text(json.dumps(info))
+    depth = {"dtype": "image", "shape": [8, 6, 1], "names": None}
+    declare(source, {"depth": depth | {"info": {"is_depth_map": True, "depth_unit": "mm"}}})
     stats = {"depth": {"mean": [[[500.0]]], "count": [21]}}
     (source / "meta/stats.json").write_text(json.dumps(stats))
-    for file in source.glob("data/*/*.parquet"):
-        table = pq.read_table(file)
-        cells = []
-        for index in table["index"].to_pylist():
-            out = io.BytesIO()
-            Image.fromarray(np.full((8, 6), 100 * index, np.uint16)).save(out, "TIFF")
-            cells.append({"bytes": out.getvalue(), "path": None})
-        kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-        pq.write_table(table.append_column("depth", pa.array(cells, kind)), file)
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+
+    def with_depth(table):
+        files = [image_file(np.full((8, 6), 100 * index, np.uint16), "TIFF") for index in table["index"].to_pylist()]
+        return table.append_column("depth", pa.array([{"bytes": file, "path": None} for file in files], kind))
+
+    for file in data_files(source):
+        rewrite(file, with_depth)
     dataset = lerobot_dataset(source, cache=tmp_path / "cache")
     assert dataset.meta.depth_keys == ["depth"] and set(dataset.meta.camera_keys) == {TOP, "depth"}
     assert dataset[13]["depth"].shape == (1, 8, 6)
     np.testing.assert_allclose(dataset[13]["depth"], 1.3, rtol=1e-6)
     np.testing.assert_allclose(dataset.meta.stats["depth"]["mean"], [[[0.5]]])
-    del info["features"]["depth"]["info"]["depth_unit"]
-    (source / "meta/info.json").write_text(json.dumps(info))
+    declare(source, {"depth": depth | {"info": {"is_depth_map": True}}})
     with pytest.warns(UserWarning, match="depth has none, since info.json does not say the depth_unit"):
         assert "depth" not in lerobot_dataset(source, cache=tmp_path / "cache").meta.stats
 
@@ -319,22 +297,8 @@ def test_depth_is_in_metres(source, tmp_path):
 @pytest.fixture
 def lacking(source):
     """The dataset without the video of episode 0."""
-    (source / f"videos/chunk-000/{TOP}/episode_000000.mp4").unlink()
+    (source / video_of(0)).unlink()
     return source
-
-
-def shorten(source, episode, kept, rows):
-    write_video(
-        source / f"videos/chunk-000/{TOP}/episode_{episode:06d}.mp4",
-        [100 * episode + k for k in kept],
-        times=[k / 30 for k in kept],
-    )
-    assert len(kept) < rows == LENGTHS[episode]
-
-
-def assert_no_made_up_frame(batch):
-    for index, (e, k) in enumerate(zip(batch["episode_index"].tolist(), batch["frame_index"].tolist(), strict=True)):
-        assert _shown(batch[TOP][index]) == 100 * e + k or batch[f"{TOP}_is_pad"][index]
 
 
 def test_episodes_without_a_video_are_not_drawn(lacking, tmp_path, device):
@@ -388,12 +352,13 @@ def test_items_are_from_episodes_with_every_camera(lacking, tmp_path):
 )
 def test_rows_without_a_frame_are_masked(kept, source, tmp_path, device):
     """Such a row never has the frame of another row."""
-    shorten(source, 2, kept, 9)
+    write_video(source / video_of(2), [200 + k for k in kept], times=[k / 30 for k in kept])
     options = {"cache": tmp_path / "cache", "on_error": "skip"}
     with pytest.warns(UserWarning, match=rf"{TOP}: {9 - len(kept)} rows of episodes 2 have no frame; {TOP}_is_pad"):
         loader = from_lerobot(source, batch_size=21, shuffle=False, device=device, **options)
     (batch,) = loader
-    assert_no_made_up_frame(batch)
+    for index, (e, k) in enumerate(zip(batch["episode_index"].tolist(), batch["frame_index"].tolist(), strict=True)):
+        assert _shown(batch[TOP][index]) == 100 * e + k or batch[f"{TOP}_is_pad"][index]
     assert batch[f"{TOP}_is_pad"].tolist() == [False] * 12 + [k not in kept for k in range(9)]
     with pytest.warns(UserWarning, match="have no frame"):
         dataset = lerobot_dataset(source, {TOP: [-1 / 30, 0.0]}, **options)
@@ -417,11 +382,9 @@ def test_rows_without_a_frame_are_masked(kept, source, tmp_path, device):
 def test_no_episode_with_all_cameras(source, tmp_path):
     """Each camera has some episodes, and no episode has both."""
     other = "observation.images.wrist"
-    info = json.loads((source / "meta/info.json").read_text())
-    info["features"][other] = info["features"][TOP]
-    (source / "meta/info.json").write_text(json.dumps(info))
-    write_video(source / f"videos/chunk-000/{other}/episode_000000.mp4", range(7))
-    (source / f"videos/chunk-000/{TOP}/episode_000000.mp4").unlink()
+    declare(source, {other: {"dtype": "video", "shape": [HEIGHT, WIDTH, 3]}})
+    write_video(source / video_of(0, other), range(7))
+    (source / video_of(0)).unlink()
     words = rf"got none among 3: {other} has none in 2: 1-2; {TOP} has none in 1: 0;"
     with pytest.raises(robocache.ArgumentError, match=words):
         from_lerobot(source, batch_size=1, cache=tmp_path / "cache", on_error="skip")

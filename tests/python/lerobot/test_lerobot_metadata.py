@@ -4,13 +4,24 @@ import json
 import pickle
 import sys
 import warnings
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from flat_options import from_lerobot, lerobot_dataset
-from lerobot_files import BOOKKEEPING, Episode, write_json_lines, write_lerobot
+from lerobot_files import (
+    BOOKKEEPING,
+    Episode,
+    append_column,
+    data_files,
+    declare,
+    rewrite,
+    with_column,
+    write_json_lines,
+    write_lerobot,
+)
 from reference.lerobot import Items
 from sets import write
 
@@ -60,13 +71,8 @@ def test_episodes(rng, tmp_path, version):
     assert episodes["dataset_from_index"] == [0, 23, 24, 64]
     assert episodes["dataset_to_index"] == [23, 24, 64, 76]
     assert episodes["tasks"] == [["task 0"], ["task 1"], ["task 0"], ["task 1"]]
-    assert episodes[2] == {
-        "episode_index": 2,
-        "tasks": ["task 0"],
-        "length": 40,
-        "dataset_from_index": 24,
-        "dataset_to_index": 64,
-    }
+    bounds = {"dataset_from_index": 24, "dataset_to_index": 64}
+    assert episodes[2] == {"episode_index": 2, "tasks": ["task 0"], "length": 40} | bounds
     assert [episode["length"] for episode in episodes] == list(LENGTHS)
     assert episodes.column_names == list(episodes[0])
 
@@ -85,13 +91,13 @@ def test_a_missing_episode_has_no_frames(source):
 
 def reindex(source, index_of):
     """Rewrites the column index by index_of(episode, frame, index)."""
-    import pyarrow.parquet as pq
 
-    for file in source.glob("data/*/*.parquet"):
-        table = pq.read_table(file)
-        column = table.schema.get_field_index("index")
+    def change(table):
         rows = zip(*(table[name].to_pylist() for name in ("episode_index", "frame_index", "index")), strict=True)
-        pq.write_table(table.set_column(column, "index", pa.array([index_of(*row) for row in rows], pa.int64())), file)
+        return with_column("index", pa.array([index_of(*row) for row in rows], pa.int64()))(table)
+
+    for file in data_files(source):
+        rewrite(file, change)
 
 
 def test_an_index_that_does_not_count_the_rows_is_refused(source):
@@ -117,40 +123,53 @@ def test_an_index_that_does_not_begin_at_0(source):
 
 
 def test_stats_are_those_of_the_dataset(source):
-    given = {"action": {"mean": [1.0, 2.0], "std": [0.5, 0.25], "count": [76]}, "next.reward": {"mean": 3.5}}
-    (source / "meta/stats.json").write_text(json.dumps(given))
+    write_stats(
+        source, {"action": {"mean": [1.0, 2.0], "std": [0.5, 0.25], "count": [76]}, "next.reward": {"mean": 3.5}}
+    )
     stats = lerobot_dataset(source).meta.stats
     assert stats["action"]["mean"].tolist() == [1.0, 2.0]
     assert stats["action"]["std"].dtype == np.float64
     assert stats["next.reward"]["mean"].shape == (1,)
 
 
+def write_stats(source, stats):
+    (source / "meta/stats.json").write_text(json.dumps(stats))
+
+
+def stats_of(rows):
+    return {name: getattr(np, name)(rows, axis=0).tolist() for name in ("min", "max", "mean", "std")}
+
+
+@contextmanager
+def no_warning_of_stats():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", robocache.NormStatsWarning)
+        yield
+
+
 def test_stats_that_contradict_the_rows_are_warned_of(source):
     action = np.array([row["action"] for row in Items(source).rows], np.float64)
-    fitting = {name: getattr(np, name)(action, axis=0).tolist() for name in ("mean", "std", "min", "max")}
+    fitting = stats_of(action)
     for off, message in (
         ({"max": [0.0, 0.0], "min": [-1e-3, -1e-3]}, "min and max are -0.001 and 0"),
         ({"mean": (action.mean(0) + 2 * action.std(0)).tolist()}, "mean is"),
     ):
-        (source / "meta/stats.json").write_text(json.dumps({"action": fitting | off}))
+        write_stats(source, {"action": fitting | off})
         with pytest.warns(robocache.NormStatsWarning, match=f"action: .*{message}.*compute them anew") as warned:
             assert lerobot_dataset(source).meta.stats["action"]["std"].tolist() == fitting["std"]
         assert len(warned) == 1
-    (source / "meta/stats.json").write_text(json.dumps({"action": fitting, "index": {"min": [5], "max": [6]}}))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", robocache.NormStatsWarning)
+    write_stats(source, {"action": fitting, "index": {"min": [5], "max": [6]}})
+    with no_warning_of_stats():
         assert lerobot_dataset(source).meta.stats["action"]["max"].tolist() == fitting["max"]
 
 
 def test_the_doctor_compares_stats_with_the_rows(rng, tmp_path):
     table = rng.normal(size=(20, 2)).astype(np.float32)
     root = write_lerobot(tmp_path / "set", [Episode({"action": table})], "v3.0")
-    stats = {name: getattr(np, name)(table, axis=0).tolist() for name in ("mean", "std", "min", "max")}
-    for of_set, count in ((stats, 0), (stats | {"max": [100.0, 100.0]}, 1)):
-        (root / "meta/stats.json").write_text(json.dumps({"action": of_set}))
+    for changed, count in (({}, 0), ({"max": [100.0, 100.0]}, 1)):
+        write_stats(root, {"action": stats_of(table) | changed})
         assert [f.code for f in robocache.doctor(root).findings].count("source-statistics") == count
-    info = json.loads((root / "meta/info.json").read_text())
-    (root / "meta/info.json").write_text(json.dumps(info | {"total_frames": 1000, "total_episodes": 50}))
+    declare(root, {}, total_frames=1000, total_episodes=50)
     robocache.ingest(root, tmp_path / "part", on_error="skip")
     assert "source-statistics" not in {f.code for f in robocache.doctor(tmp_path / "part").findings}
 
@@ -163,23 +182,14 @@ def test_stats_of_the_cache(source):
     assert stats["action"]["count"].tolist() == [76]
 
 
-def of_episodes(rng, count=4):
+def of_episodes(rng):
     """Statistics of a camera and of actions for each episode, and their rows."""
-    rows = [
-        {"observation.images.top": rng.normal(size=(n, 3)), "action": rng.normal(size=(n, 2))} for n in LENGTHS[:count]
-    ]
-    stats = [
-        {
-            key: {name: getattr(x, name)(0) for name in ("min", "max", "mean", "std")} | {"count": np.array([len(x)])}
-            for key, x in episode.items()
-        }
-        for episode in rows
-    ]
+    rows = [{"observation.images.top": rng.normal(size=(n, 3)), "action": rng.normal(size=(n, 2))} for n in LENGTHS]
+    stats = [{key: stats_of(x) | {"count": [len(x)]} for key, x in episode.items()} for episode in rows]
     for episode in stats:
         camera = episode["observation.images.top"]
-        camera.update({name: x.reshape(3, 1, 1) for name, x in camera.items() if name != "count"})
-    plain = [{key: {name: x.tolist() for name, x in own.items()} for key, own in episode.items()} for episode in stats]
-    return plain, {key: np.concatenate([episode[key] for episode in rows]) for key in rows[0]}
+        camera.update({name: [[[x]] for x in values] for name, values in camera.items() if name != "count"})
+    return stats, {key: np.concatenate([episode[key] for episode in rows]) for key in rows[0]}
 
 
 def assert_stats_of(stats, rows):
@@ -193,17 +203,16 @@ def assert_stats_of(stats, rows):
 def test_stats_are_aggregated_over_episodes_in_version_2_1(rng, tmp_path):
     source = write(tmp_path / "source", rng, "v2.1")
     plain, rows = of_episodes(rng)
-    lines = [json.dumps({"episode_index": number, "stats": stats}) for number, stats in enumerate(plain)]
-    before = json.dumps({"episode_index": 1, "stats": plain[0]})  # episode 1 was recorded again
-    (source / "meta/episodes_stats.jsonl").write_text("\n".join([before, *lines]))
-    (source / "meta/stats.json").write_text("{}")  # version 2.1 ignores this file
+    lines = [{"episode_index": number, "stats": stats} for number, stats in enumerate(plain)]
+    before = {"episode_index": 1, "stats": plain[0]}  # episode 1 was recorded again
+    write_json_lines(source / "meta/episodes_stats.jsonl", [before, *lines])
+    write_stats(source, {})  # version 2.1 ignores this file
     stats = lerobot_dataset(source).meta.stats
     assert_stats_of(stats, rows)
     action = np.array([row["action"] for row in Items(source).rows])
     np.testing.assert_allclose(stats["action"]["q99"], np.quantile(action, 0.99, axis=0))
     assert "q99" not in stats["observation.images.top"]
-    lines[0] = "{"
-    (source / "meta/episodes_stats.jsonl").write_text("\n".join(lines))
+    (source / "meta/episodes_stats.jsonl").write_text("{\n")
     with pytest.raises(robocache.FileError, match=r"episodes_stats\.jsonl: line 1"):
         _ = lerobot_dataset(source).meta.stats
 
@@ -212,19 +221,18 @@ def test_stats_are_aggregated_over_episodes_in_version_2_1(rng, tmp_path):
 def test_statistics_of_pixels_from_0_to_255_are_warned_of(version, tmp_path):
     """A batch has pixels from 0 to 1; lerobot-train would normalise them by these."""
     png = bytes(frames.encode(np.full((1, 6, 8, 3), 99, np.uint8), codec="png").data)
-    cell = pa.array([{"bytes": png, "path": None}] * 4, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
     camera = {"dtype": "image", "shape": [6, 8, 3], "names": ["height", "width", "channels"]}
     features = {"action": {"dtype": "float64", "shape": [2], "names": None}, "top": camera} | BOOKKEEPING
     source = write_lerobot(tmp_path / "set", [Episode({"action": np.zeros((4, 2))})], version, features=features)
-    (file,) = (source / "data").rglob("*.parquet")
-    pq.write_table(pq.read_table(file).append_column("top", cell), file)
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    append_column(source, "top", [{"bytes": png, "path": None}] * 4, kind)
     for most in (255, 1):
-        of = {"min": 0, "max": most, "mean": most / 2, "std": most / 4}
-        own = {name: [[[x]]] * 3 for name, x in of.items()} | {"count": [4]}
+        own = {"min": 0, "max": most, "mean": most / 2, "std": most / 4}
+        own = {name: [[[x]]] * 3 for name, x in own.items()} | {"count": [4]}
         if version == "v2.1":
             write_json_lines(source / "meta/episodes_stats.jsonl", [{"episode_index": 0, "stats": {"top": own}}])
         else:
-            (source / "meta/stats.json").write_text(json.dumps({"top": own}))
+            write_stats(source, {"top": own})
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             assert np.all(lerobot_dataset(source).meta.stats["top"]["max"] == most)
@@ -238,22 +246,18 @@ def test_statistics_of_a_deleted_episode_are_warned_of(rng, tmp_path):
     """They stay in episodes_stats.jsonl, and LeRobot includes them."""
     source = write(tmp_path / "source", rng, "v2.1")
     lines = []
-    for number, file in enumerate(sorted((source / "data").rglob("*.parquet"))):
+    for number, file in enumerate(data_files(source)):
         action = np.array(pq.read_table(file)["action"].to_pylist())
-        stats = {name: getattr(action, name)(0).tolist() for name in ("min", "max", "mean", "std")}
-        lines.append({"episode_index": number, "stats": {"action": stats | {"count": [len(action)]}}})
+        lines.append({"episode_index": number, "stats": {"action": stats_of(action) | {"count": [len(action)]}}})
     write_json_lines(source / "meta/episodes_stats.jsonl", [*lines, lines[0] | {"episode_index": 4}])
     with pytest.warns(robocache.NormStatsWarning, match="action: they are of 99 rows, the set has 76"):
         assert lerobot_dataset(source).meta.stats["action"]["count"].tolist() == [99]
     write_json_lines(source / "meta/episodes_stats.jsonl", lines)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", robocache.NormStatsWarning)
+    with no_warning_of_stats():
         assert lerobot_dataset(source).meta.stats["action"]["count"].tolist() == [76]
 
 
 def test_stats_are_aggregated_over_episodes_in_version_3(source, rng):
-    import pyarrow.parquet as pq
-
     plain, rows = of_episodes(rng)
     file = source / "meta/episodes/chunk-000/file-000.parquet"
     table = pq.read_table(file).to_pylist()
@@ -293,12 +297,9 @@ def test_meta_pickles(source):
     assert meta.episodes["length"] == list(LENGTHS)
 
 
-def test_a_dataset_without_index_columns(rng, tmp_path, real_data):
-    import pyarrow.parquet as pq
-
-    source = write(tmp_path / "source", rng)
-    for file in source.glob("data/*/*.parquet"):
-        pq.write_table(pq.read_table(file).drop_columns(["index"]), file)
+def test_a_dataset_without_index_columns(source):
+    for file in data_files(source):
+        rewrite(file, lambda table: table.drop_columns(["index"]))
     with pytest.raises(robocache.FileError, match="column index"):
         lerobot_dataset(source)
     assert "index" not in next(from_lerobot(source, batch_size=4))
