@@ -26,11 +26,12 @@ from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, nami
 
 _STEP = re.compile(r"episode_(\d{1,18})\.npz")
 _SETTINGS = Path(".hydra") / "merged_config.yaml"
+_SCENES = "scene_info.npy"
 _LANGUAGE = Path("lang_annotations") / "auto_lang_ann.npy"
 _RATE = re.compile(r"^\s*control_freq:\s*([0-9.]+)\s*$", re.MULTILINE)
 # The most steps and bytes that are read and written at once.
 _STEPS, _BYTES = 64, 2**25
-# Steps that are compared: the layout of most of them is that of all.
+# How many steps are compared: all steps must have the layout of most of these.
 _COMPARED = 5
 # More than any pickle of CALVIN.
 _LARGEST_PICKLE = 2**29
@@ -53,13 +54,8 @@ def read(source: Path, options: CalvinOptions, notes: Notes) -> Generator[Record
     for split in splits:
         for number, (start, stop) in enumerate(split.episodes):
             what, where = f"{split.name}: episode {number}", f"{split.folder}: episode {number}"
-            metadata = {
-                "split": split.name,
-                "source_episode_index": number,
-                "first_step": start,
-                "last_step": stop - 1,
-                **split.metadata(start, stop),
-            }
+            metadata = {"split": split.name, "source_episode_index": number, "first_step": start, "last_step": stop - 1}
+            metadata |= split.metadata(start, stop)
             yield Recording(what, where, metadata, _read_episode(split, what, start, stop, layout, options, notes))
 
 
@@ -68,9 +64,9 @@ def read(source: Path, options: CalvinOptions, notes: Notes) -> Generator[Record
 
 @dataclass(frozen=True)
 class _Language:
-    """The annotations, sorted by their starts.
+    """The annotations of spans of steps, sorted by their starts.
 
-    starts, stops: int64 ``[n]``, in steps.
+    starts, stops: int64 ``[n]``: the first step, and the step after the last.
     """
 
     starts: np.ndarray
@@ -80,8 +76,8 @@ class _Language:
     embeddings: np.ndarray
 
     def texts_in(self, start: int, stop: int) -> tuple[np.ndarray, list[str]]:
-        """Returns the steps, counted from `start`, at which another text becomes valid, and these texts. If several are valid, the one
-        that began last counts; "" if none is valid."""
+        """Returns the steps, counted from `start`, at which another text becomes valid, and these texts: "" if none is valid; if several
+        are, the text that began last."""
         valid = np.full(stop - start, -1)
         for number in np.flatnonzero((self.starts < stop) & (self.stops > start)).tolist():
             valid[max(self.starts[number] - start, 0) : self.stops[number] - start] = number
@@ -98,9 +94,9 @@ class _Language:
 class _Split:
     """A folder of steps.
 
-    episodes: (first, last + 1) step of each.
-    digits: the digits of a step's number in its file's name.
-    scenes: (name, first, last + 1) step.
+    episodes: the first step of each, and the step after its last.
+    digits: the number of digits of a step in its file's name.
+    scenes: the name of each, its first step, and the step after its last.
     """
 
     folder: Path
@@ -128,25 +124,22 @@ class _Split:
 
 
 def _name(folder: Path) -> str:
-    """Returns the name of a split, "training", also if the folder is "."."""
+    """Returns the name of a split, such as "training", also if the folder is "."."""
     return os.path.basename(os.path.abspath(folder))
 
 
 def _find_rate(folder: Path, options: CalvinOptions, notes: Notes) -> tuple[float, str]:
     """Returns the steps per second, and the origin of that rate."""
     file = folder / _SETTINGS
-    rates_found: set[float] = set()
+    numbers: list[float] = []
     if os.path.lexists(file):
         try:
             check_file(file)
-            rates_found = {float(number) for number in _RATE.findall(file.read_text(errors="replace"))}
+            numbers = sorted({float(number) for number in _RATE.findall(file.read_text(errors="replace"))})
         except (SourceError, ValueError) as error:
             raise FileError(str(error)) from error
     by = f"control_freq in {_SETTINGS}"
-    rates = {
-        by if len(rates_found) == 1 else f"{by} (number {number})": rate
-        for number, rate in enumerate(sorted(rates_found), 1)
-    }
+    rates = {by if len(numbers) == 1 else f"{by} (number {k})": rate for k, rate in enumerate(numbers, 1)}
     return find_rate(options.rate_hz, folder, f"no {by} says at what rate it was recorded", rates, notes)
 
 
@@ -168,19 +161,20 @@ def _read_split(folder: Path, rate_hz: float, options: CalvinOptions, notes: Not
         row = int(shared[0])
         error = SourceError(f"{table}: steps {ordered[row].tolist()} and {ordered[row + 1].tolist()} overlap")
         notes.skip(f"{_name(folder)}: that episodes share no steps", error)
-    digits = _count_steps(folder, ordered, notes)
+    digits = _count_digits(folder, ordered, notes)
     scenes: list[tuple[str, int, int]] = []
     language = None
-    for name in ("scene_info.npy", str(_LANGUAGE)):
-        if os.path.lexists(folder / name) and not options.trust_pickle:
+    pickles = [name for name in (_SCENES, str(_LANGUAGE)) if os.path.lexists(folder / name)]
+    for name in pickles:
+        if not options.trust_pickle:
             notes.leave_out(name, "a pickle, which runs whatever code is in it; trust_pickle loads it")
-    if options.trust_pickle and os.path.lexists(folder / "scene_info.npy"):
-        with notes.reading(f"{_name(folder)}/scene_info.npy", folder / "scene_info.npy"):
-            found = _unpickle(folder / "scene_info.npy")
-            scenes = [(str(name), int(first), int(last) + 1) for name, (first, last) in found.items()]
-    if options.trust_pickle and os.path.lexists(folder / _LANGUAGE):
-        with notes.reading(f"{_name(folder)}/{_LANGUAGE}", folder / _LANGUAGE):
-            language = _read_language(folder / _LANGUAGE)
+            continue
+        with notes.reading(f"{_name(folder)}/{name}", folder / name):
+            if name == _SCENES:
+                content = _unpickle(folder / name)
+                scenes = [(str(scene), int(first), int(last) + 1) for scene, (first, last) in content.items()]
+                continue
+            language = _read_language(folder / name)
             inside = np.searchsorted(language.starts, [spans[:, 0], spans[:, 1] + 1])
             outside = len(language.starts) - int(np.diff(inside, axis=0).sum())
             if outside > 0:
@@ -188,8 +182,8 @@ def _read_split(folder: Path, rate_hz: float, options: CalvinOptions, notes: Not
     return _Split(folder, rate_hz, episodes, digits, scenes, language)
 
 
-def _count_steps(folder: Path, spans: np.ndarray, notes: Notes) -> int:
-    """Returns the number of digits of a step's number in file names. Notes steps in no episode, and files that are no step."""
+def _count_digits(folder: Path, spans: np.ndarray, notes: Notes) -> int:
+    """Returns the number of digits of a step in file names. Reports steps in no episode, and files that are no step."""
     steps: list[int] = []
     digits: set[int] = set()
     with os.scandir(folder) as entries:
@@ -198,13 +192,13 @@ def _count_steps(folder: Path, spans: np.ndarray, notes: Notes) -> int:
             if match is not None:
                 steps.append(int(match[1]))
                 digits.add(len(match[1]))
-            elif entry.name not in (EPISODES, "scene_info.npy", _LANGUAGE.parent.name, _SETTINGS.parent.name):
+            elif entry.name not in (EPISODES, _SCENES, _LANGUAGE.parent.name, _SETTINGS.parent.name):
                 notes.leave_out(f"{_name(folder)}/{entry.name}", "no step")
     if not steps:
         raise SourceError(f"{folder}: expected a file a step (episode_0000000.npz), found none")
-    found = np.array(steps)
-    index = np.searchsorted(spans[:, 0], found, side="right") - 1
-    orphans = int(np.count_nonzero((index < 0) | (found > spans[np.maximum(index, 0), 1])))
+    numbers = np.array(steps)
+    index = np.searchsorted(spans[:, 0], numbers, side="right") - 1
+    orphans = int(np.count_nonzero((index < 0) | (numbers > spans[np.maximum(index, 0), 1])))
     if orphans:
         notes.leave_out(f"{_name(folder)}: {orphans} steps", f"in no episode of {EPISODES}")
     return min(digits)
@@ -215,8 +209,8 @@ def _unpickle(file: Path) -> dict[str, Any]:
     check_file(file)
     if file.stat().st_size > _LARGEST_PICKLE:
         raise SourceError(f"{file}: expected at most {_LARGEST_PICKLE} bytes")
-    found = np.load(file, allow_pickle=True)
-    content = found.item() if found.ndim == 0 else found
+    array = np.load(file, allow_pickle=True)
+    content = array.item() if array.ndim == 0 else array
     if not isinstance(content, dict):
         raise SourceError(f"{file}: expected a dict, got {type(content).__name__}")
     return content
@@ -244,9 +238,9 @@ def _read_language(file: Path) -> _Language:
 
 @dataclass
 class _Layout:
-    """The layout of most of a few steps, which all steps must have.
+    """The arrays that all steps must have: those of most of a few steps.
 
-    arrays: dtype and shape of each array.
+    arrays: the dtype and the shape of each.
     file: a step that has them.
     """
 
@@ -256,15 +250,15 @@ class _Layout:
     @classmethod
     def of(cls, splits: list[_Split]) -> _Layout:
         """Compares steps from all over the splits, since the first may be odd or damaged."""
-        found: dict[str, list[_Layout]] = {}
+        alike: dict[str, list[_Layout]] = {}
         episodes = [(split, start, stop) for split in splits for start, stop in split.episodes]
         for part in range(_COMPARED):
             split, start, stop = episodes[len(episodes) * part // _COMPARED]
             file = split.file(start + (stop - start) * part // _COMPARED)
             with suppress(SourceError), naming(file):  # reported when the step is read
                 layout = cls({name: (array.dtype, array.shape) for name, array in read_npz(file).items()}, file)
-                found.setdefault(str(layout.arrays), []).append(layout)
-        return max(found.values(), key=len)[0] if found else cls()
+                alike.setdefault(str(layout.arrays), []).append(layout)
+        return max(alike.values(), key=len)[0] if alike else cls()
 
     def odd(self, arrays: dict[str, np.ndarray], file: Path) -> dict[str, SourceError]:
         """Returns the arrays that differ from those of most steps, or are missing, each with its error."""
@@ -287,10 +281,10 @@ def _shown(array: tuple[np.dtype[Any], tuple[int, ...]] | None) -> str:
 def _read_episode(
     split: _Split, what: str, start: int, stop: int, layout: _Layout, options: CalvinOptions, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    """Yields each step at its own stamp, even if steps before it cannot be read."""
+    """Yields an episode's streams. Each step keeps its stamp, even if steps before it cannot be read."""
     yield from _language_streams(split, start, stop)
     chunk: dict[int, dict[str, np.ndarray]] = {}
-    lost: dict[str, dict[int, SourceError]] = {}  # by array; "" for steps of which nothing can be read
+    lost: dict[str, dict[int, SourceError]] = {}  # by array; "" for steps that cannot be read at all
     size = 0
     for step in range(start, stop):
         file = split.file(step)

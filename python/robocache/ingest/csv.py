@@ -133,8 +133,9 @@ def _read_folder(
                 raise SourceError(
                     f"{file}: its stream {file.stem!r} has the name of {first.name}'s; rename one of the files"
                 )
-            log = try_log(read_logs.read, file, options, alike[file.stem], what, file.stem, notes)
-            layout, rows, time_ns, images, others, assumed = log
+            layout, rows, time_ns, images, others, assumed = try_log(
+                read_logs.read, file, options, alike[file.stem], what, file.stem, notes
+            )
             for thing, reason in assumed:
                 notes.assume(thing, reason, file.stem)
             known = seen.layouts.setdefault(file.stem, layout)
@@ -150,22 +151,21 @@ def _read_folder(
                     f"{file.stem}: comments", "lines that begin with '#', before the header or the first row"
                 )
             attributes = layout.attributes
-            for name, one in {
-                file.stem: rows,
-                **{f"{file.stem}.{column}": other for column, other in others.items()},
-            }.items():
-                if isinstance(one, Rows) and "subjects" in one.attributes and not notes.gives_methods(name, 0, None):
-                    subjects = one.attributes["subjects"]
+            streams: dict[str, Rows | Texts] = {}
+            if rows is not None:
+                streams[file.stem] = replace(rows, attributes={**rows.attributes, **attributes})
+            for column, other in others.items():
+                streams[f"{file.stem}.{column}"] = replace(other, attributes={**attributes, **other.attributes})
+            for name, samples in streams.items():
+                subjects = samples.attributes.get("subjects")
+                if subjects is not None and not notes.gives_methods(name, 0, None):
                     why = (
                         f"{subjects} says that rows are of several subjects, so values are held between rows; write a file for "
                         "each subject to get a stream for each"
                     )
                     notes.leave_out(f"{name}: values between rows", why)
                     notes.assume(f"column {subjects!r}", "the subject of each row, by its name and its turns", name)
-            if rows is not None:
-                yield file.stem, replace(rows, attributes={**rows.attributes, **attributes})
-            for column, other in others.items():
-                yield f"{file.stem}.{column}", replace(other, attributes={**attributes, **other.attributes})
+            yield from streams.items()
             if images:
                 see_images(images, notes)
                 camera = f"{file.stem}.{layout.images}"
@@ -173,12 +173,12 @@ def _read_folder(
                 frames = Images(camera, what, file, time_ns, "recorded", read).stored(options, seen.kinds, notes)
                 if frames is not None:
                     yield camera, replace(frames, attributes=attributes)
-            elif rows is None and not others:
+            elif not streams:
                 notes.leave_out(file.stem, "no column beside the clock")
 
 
 def see_images(images: list[Image], notes: Notes) -> None:
-    """Records which files belong to a camera."""
+    """Records the files of a camera, so that they are not reported as unread."""
     for image in images:
         if isinstance(image, Path) and os.path.lexists(image):
             notes.see("images", as_utf8(str(image)), image.suffix)
@@ -249,7 +249,7 @@ def try_log(
     stream: str,
     notes: Notes,
 ) -> _Log:
-    """Reads a file. If some rows cannot be read and the others can, reports those by their lines and skips them."""
+    """Reads a file. If only some rows cannot be read, skips them and reports their lines."""
     lost: dict[int, str] = {}
     try:
         log = read(file)
@@ -269,7 +269,7 @@ def try_log(
 
 
 def _check_utf8(file: Path) -> None:
-    """Refuses bytes that are no UTF-8 before pyarrow passes rows to Python as texts: there the error would be lost."""
+    """Refuses bytes that are no UTF-8. Must come before pyarrow passes bad rows to Python as texts, where the error would be lost."""
     check_file(file)
     decode = codecs.getincrementaldecoder("utf-8")().decode
     with naming(file), file.open("rb") as content:
@@ -299,37 +299,38 @@ def note_cut(notes: Notes) -> None:
 
 def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str] | None = None) -> _Log:
     """Reads a file. Returns its layout; its rows, float64 [rows, columns], or None if only the clock is numeric; its stamps; the
-    images that a column names; the columns of text without empty cells, and streams of further clocks; and the assumptions.
+    images that a column names; streams of texts, without empty cells, and of further clocks; and the assumptions.
 
     lost: receives the lines that cannot be read, with reasons, if they are at most half of all; None: such lines are errors.
     """
-    kept: list[str] = []
+    kept: list[str] = []  # the columns of numbers
     texts: list[str] = []
     left_out: dict[str, str] = {}
     images, folder = None, None
     try:
         begin = read_begin(file, options, lost)
-        names, header, numbers = begin.names, begin.header, begin.numbers
+        header, numbers = begin.header, begin.numbers
         clock = [numbers[number] for number in begin.clock]
         types: dict[str, Any] = dict.fromkeys(clock, pa.string())
         for number in numbers:
             if number in clock:
                 continue
             cells = begin.block[number]
-            found = type_or_why_not(cells)
-            if found is None:
+            kind = type_or_why_not(cells)
+            if kind is None:
                 with alike.looking:
-                    found = find_kinds(begin, options, alike)[begin.keys[int(number)]]
+                    kind = find_kinds(begin, options, alike)[begin.keys[int(number)]]
             refuse_decimal_commas(begin, number)
-            if found == "text" and folder is None and (folder := _find_images(file, cells)):
-                images, types[number] = number, pa.string()
-            elif found == "text":
-                texts.append(number)
+            if kind == "text":
                 types[number] = pa.string()
-            elif isinstance(found, str):
-                left_out[begin.label(number)] = found
+                if folder is None and (folder := _find_images(file, cells)):
+                    images = number
+                else:
+                    texts.append(number)
+            elif isinstance(kind, str):
+                left_out[begin.label(number)] = kind
             else:
-                types[number] = found
+                types[number] = kind
                 kept.append(number)
         assumed: list[tuple[str, str]] = []
         table = _read_table(begin, types, assumed) if lost is None else _read_good_rows(begin, types, lost, assumed)
@@ -349,75 +350,75 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     main = min(clock, key=int)
     if further:
         clock_of = {n: _clock_of(n, main, further) for n in (*kept, *texts) if n not in further}
-        for own, stamps in further.items():
-            own_numbers, own_texts = ([n for n in numbers if clock_of.get(n) == own] for numbers in (kept, texts))
-            others |= _read_further(begin, table, stamps, own, own_numbers, own_texts, types)
-        kept, texts = ([n for n in numbers if clock_of.get(n) == main] for numbers in (kept, texts))
-        filled = pc.not_equal(pc.utf8_trim_whitespace(table[main]), "")
-        table = table.filter(filled)
+        for other, stamps in further.items():
+            own_numbers, own_texts = ([n for n in columns if clock_of.get(n) == other] for columns in (kept, texts))
+            others |= _read_further(begin, table, stamps, other, own_numbers, own_texts, types)
+        kept, texts = ([n for n in columns if clock_of.get(n) == main] for columns in (kept, texts))
+        table = table.filter(pc.not_equal(pc.utf8_trim_whitespace(table[main]), ""))
     time_ns, unit = _read_clock(begin, table, options)
     assumed += _assumed_of_clock(begin, time_ns, unit, options)
-    columns = [names[int(number)] if header else number for number in kept]
-    text_names = [names[int(number)] if header else number for number in texts]
+    text_names = [begin.name(number) for number in texts]
     if len({*text_names}) < len(text_names):
         text_names = texts
-    named = None if images is None else names[int(images)] if header else images
     layout = _Layout(
         header,
         begin.clock[0] if options.time_column is None else options.time_column,
         unit,
-        columns,
+        [begin.name(number) for number in kept],
         left_out,
-        named,
+        None if images is None else begin.name(images),
         text_names,
         " and ".join(map(begin.label, clock)),
         {name: rows.names or [] for name, rows in others.items() if isinstance(rows, Rows)},
         begin.comments,
     )
-    of_main = {name: _read_texts(table[number], time_ns) for name, number in zip(text_names, texts, strict=True)}
-    others = {**of_main, **others}
+    texts_of_main = {name: _read_texts(table[number], time_ns) for name, number in zip(text_names, texts, strict=True)}
     paths = [_beside(file, folder, cell) for cell in table[images].to_pylist()] if folder and images else []
-    if not kept:
-        return layout, None, time_ns, paths, others, assumed
-    values = np.empty((len(table), len(kept)))
-    parts = [table[number].cast(pa.float64()).to_numpy() for number in kept]
+    rows = None
+    if kept:
+        rows = _read_rows(begin, table, time_ns, kept, texts, types)
+        if unit == "s" and options.time_unit is None:
+            _refuse_seconds_alone(begin, kept, time_ns, rows.values)
+    return layout, rows, time_ns, paths, {**texts_of_main, **others}, assumed
+
+
+def _read_rows(
+    begin: Begin, table: pa.Table, time_ns: np.ndarray, numbers: list[str], texts: list[str], types: dict[str, Any]
+) -> Rows:
+    """Returns columns of numbers as float64 rows. `texts`: the columns of text that have the same clock."""
+    values = np.empty((len(table), len(numbers)))
+    columns = [table[number].cast(pa.float64()).to_numpy() for number in numbers]
     for first in range(0, len(values), _ROWS_AT_ONCE):
         part = slice(first, first + _ROWS_AT_ONCE)
-        for feature, column in enumerate(parts):
+        for feature, column in enumerate(columns):
             values[part, feature] = column[part]
-    for number, name, column in zip(kept, columns, parts, strict=True):
+    for number, column in zip(numbers, columns, strict=True):
         if max(np.fmax.reduce(column), -np.fmin.reduce(column)) >= 2**53:
-            refuse_rounded_numbers(begin, number, name)
-    if unit == "s" and options.time_unit is None:
-        _refuse_seconds_alone(begin, kept, time_ns, values)
+            refuse_rounded_numbers(begin, number)
     attributes = _methods(
         values,
-        [begin.label(number) for number in kept],
-        [types[number] for number in kept],
+        [begin.label(number) for number in numbers],
+        [types[number] for number in numbers],
         {begin.label(number): table[number] for number in texts},
     )
-    attributes |= begin.units_of(kept)
-    rows = Rows(time_ns, values, columns if header else None, attributes=attributes)
-    return layout, rows, time_ns, paths, others, assumed
+    names = [begin.name(number) for number in numbers] if begin.header else None
+    return Rows(time_ns, values, names, attributes=attributes | begin.units_of(numbers))
 
 
 def _methods(
     values: np.ndarray, names: list[str], types: list[Any], texts: Mapping[str, pa.ChunkedArray]
 ) -> dict[str, Any]:
-    """Returns methods that hold values: of bools, or of all columns if a column or a text distinguishes several subjects."""
+    """Returns the attributes `methods` and `subjects`: bools are held, and all columns if one distinguishes several subjects."""
     columns = dict(zip(names, values.T, strict=True))
     is_bool = [pa.types.is_boolean(type) for type in types]
-    found: dict[str, np.ndarray] = {name: _codes_of_text(column) for name, column in texts.items()}
+    candidates: dict[str, np.ndarray] = {name: _codes_of_text(column) for name, column in texts.items()}
     if len(names) > 1:
-        found |= {
-            name: _codes_of_whole(column)
-            for (name, column), no_number in zip(columns.items(), is_bool, strict=False)
-            if not no_number
-        }
-    for name, codes in sorted(found.items(), key=lambda one: words_of(one[0]).isdisjoint(WORDS_OF_IDS)):
+        numbers = zip(columns.items(), is_bool, strict=False)
+        candidates |= {name: _codes_of_whole(column) for (name, column), no_number in numbers if not no_number}
+    for name, codes in sorted(candidates.items(), key=lambda one: words_of(one[0]).isdisjoint(WORDS_OF_IDS)):
         ids, words = Ids.of(codes), words_of(name)
         is_other = any(map(NO_SUBJECT.fullmatch, words))
-        if ids.return_ and not is_other and not words.isdisjoint(WORDS_OF_IDS):
+        if ids.recur and not is_other and not words.isdisjoint(WORDS_OF_IDS):
             return {"methods": [[0, len(names), "previous"]], "subjects": name}
         if name in texts:
             takes_turns = ids.take_strict_turns or (not is_other and ids.is_few and 10 * ids.changes >= len(codes))
@@ -469,10 +470,10 @@ def _jumps(column: np.ndarray, subjects: np.ndarray) -> bool:
 def _find_further_clocks(
     begin: Begin, table: pa.Table, numbers: list[str], options: CsvOptions, assumed: list[tuple[str, str]]
 ) -> dict[str, tuple[pa.Array, np.ndarray, str]]:
-    """Returns the further clocks by column: the rows that have its stamps, the stamps and their unit.
+    """Returns for each column that is a further clock the rows that have its stamps, the stamps and their unit.
 
-    A further clock is named as a time and rises. Either it fills other rows than the first clock, or it has another rate and shares
-    its name with a column after it.
+    A further clock has the name of a time, and rises. It fills other rows than the first clock, or has another rate and shares its
+    name with a column after it.
 
     assumed: receives a note for each column that is such a clock, or could be one.
     """
@@ -510,8 +511,8 @@ def _find_further_clocks(
 def _has_own_rows(
     begin: Begin, table: pa.Table, rows: np.ndarray, main: np.ndarray, time_ns: np.ndarray, options: CsvOptions
 ) -> bool:
-    """Whether a column of times is a clock, by the rows that it fills: some that the main clock does not fill, the first rows only,
-    or others in which it differs from the main clock by a constant delay."""
+    """Whether a column of times is a clock, by the rows that it fills: rows without the main clock, or the first rows only, or
+    other rows if there its delay to the main clock is constant."""
     if (rows & ~main).any() or not rows[: int(rows.sum())].sum() < rows.sum():
         return True
     main_ns, _ = _read_clock(begin, table.filter(pa.array(rows)), options)
@@ -543,33 +544,26 @@ def _read_further(
     begin: Begin,
     table: pa.Table,
     clock: tuple[pa.Array, np.ndarray, str],
-    own: str,
+    column: str,
     numbers: list[str],
     texts: list[str],
     types: dict[str, Any],
 ) -> dict[str, Texts | Rows]:
-    """Returns the streams of a further clock: the columns after it up to the next clock. Numbers take the clock's name."""
+    """Returns the streams of a further clock in `column`: the columns after it up to the next clock. Numbers take the clock's name."""
     filled, time_ns, unit = clock
-    rows = table.filter(filled)
-    source = {"clock_source": f"{begin.label(own)}, {unit}"}
+    table = table.filter(filled)
+    source = {"clock_source": f"{begin.label(column)}, {unit}"}
     streams: dict[str, Texts | Rows] = {
-        begin.names[int(number)]: replace(_read_texts(rows[number], time_ns), attributes=source) for number in texts
+        begin.name(number): replace(_read_texts(table[number], time_ns), attributes=source) for number in texts
     }
-    if not numbers:
-        return streams
-    names = [begin.names[int(number)] for number in numbers]
-    values = np.stack([rows[number].cast(pa.float64()).to_numpy() for number in numbers], axis=1)
-    for number, name, column in zip(numbers, names, values.T, strict=True):
-        if max(np.fmax.reduce(column), -np.fmin.reduce(column)) >= 2**53:
-            refuse_rounded_numbers(begin, number, name)
-    of_text = {begin.names[int(number)]: rows[number] for number in texts}
-    methods = _methods(values, names, [types[number] for number in numbers], of_text)
-    attributes = source | methods | begin.units_of(numbers)
-    return streams | {begin.names[int(own)]: Rows(time_ns, values, names, attributes=attributes)}
+    if numbers:
+        rows = _read_rows(begin, table, time_ns, numbers, texts, types)
+        streams[begin.name(column)] = replace(rows, attributes=source | dict(rows.attributes))
+    return streams
 
 
 def _with_rotations_together(kept: list[str], begin: Begin, left_out: dict[str, str]) -> list[str]:
-    """Returns the columns, with those of a quaternion moved next to its first, so that it is interpolated as a rotation."""
+    """Returns the columns. Those of a quaternion come after its first one, so that it is interpolated as a rotation."""
     labels = [begin.label(number) for number in kept]
     followers: dict[int, list[int]] = {}
     for four in scattered(labels):
@@ -641,8 +635,8 @@ def _read_texts(column: pa.ChunkedArray, time_ns: np.ndarray) -> Texts:
 
 
 def _read_table(begin: Begin, types: dict[str, Any], assumed: list[tuple[str, str]]) -> pa.Table:
-    """Reads the whole file with all threads. If that fails, reads it as texts, some of which may mean that there is no value. If that
-    fails too, reads it with one thread, whose error names the row."""
+    """Reads the whole file with all threads. If that fails, reads it as texts, where some words mean no value. If that fails too,
+    reads it with one thread, so that the error names the row."""
     convert = pa_csv.ConvertOptions(column_types=types, include_columns=list(types))
     with suppress(pa.ArrowInvalid):
         return begin.read(convert, use_threads=True)
@@ -664,14 +658,12 @@ def _read_table(begin: Begin, types: dict[str, Any], assumed: list[tuple[str, st
 
 
 def _absent_words(begin: Begin, number: str, cells: pa.ChunkedArray) -> Iterator[tuple[str, str]]:
-    """Yields a note on a column's words that are taken as NaN, except for those that always are."""
+    """Yields a note on a column's words that are taken as NaN, except for pyarrow's own."""
     words = cells.filter(pc.invert(is_empty(cells)))
     if len(words):
         counts = sorted(pc.value_counts(words).to_pylist(), key=lambda count: -count["counts"])
-        said = ", ".join(f"{count['values']!r} ({count['counts']})" for count in counts[:4]) + ", ..." * (
-            len(counts) > 4
-        )
-        yield f"column {begin.label(number)!r}", f"NaN in {len(words)} rows: {said}"
+        shown = [f"{count['values']!r} ({count['counts']})" for count in counts[:4]] + ["..."] * (len(counts) > 4)
+        yield f"column {begin.label(number)!r}", f"NaN in {len(words)} rows: {', '.join(shown)}"
 
 
 def _read_good_rows(
@@ -684,7 +676,9 @@ def _read_good_rows(
     _check_quotes(begin, len(cells) + len(begin.lost))
     lost |= begin.lost
     rows = np.arange(len(cells))
-    before = np.sort([*lost]).astype(np.int64) - 1 - begin.skipped - np.arange(len(lost))  # lines before each lost one
+    before = (
+        np.sort([*lost]).astype(np.int64) - 1 - begin.skipped - np.arange(len(lost))
+    )  # rows kept before each lost line
     lines = 1 + begin.skipped + rows + np.searchsorted(before, rows, "right")
     good = np.ones(len(cells), bool)
     columns: dict[str, Any] = {}
@@ -709,10 +703,12 @@ def _read_good_rows(
 
 
 def _check_quotes(begin: Begin, rows: int) -> None:
-    """Raises if a quote that is not closed has joined several lines to one row."""
+    """Raises if an unclosed quote has joined several lines to one row."""
     file = begin.file
     with file.open("rb") as content:
-        if not _WHOLE_LINE.fullmatch(content.readline(1 << 16)):  # often only the names are quoted
+        if not _WHOLE_LINE.fullmatch(
+            content.readline(1 << 16)
+        ):  # a whole first line may have quotes: often only the names do
             content.seek(0)
         chunks = iter(partial(content.read, 1 << 20), b"")
         if not any(b'"' in chunk for chunk in chunks):

@@ -41,31 +41,18 @@ _DECIMAL_COMMA = r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d{1,5})?"
 _VALUE = f"{NUMBER}|{DATE}{ZONE}?|{DAY}|{_DECIMAL_COMMA}"
 # The longest line that is read: Arrow reads blocks of this size.
 LONGEST_LINE = 1 << 20
-# Cells that mean no value, in lower case: pyarrow's, and others that spreadsheets, Python and more write, which in a column of texts
-# are texts.
+# Cells that mean no value, in lower case: pyarrow's, and others that spreadsheets, Python and more write. These are texts in a column
+# of texts.
 _ABSENT = {text.lower() for text in pa_csv.ConvertOptions().null_values}
 _WORDS = {
-    "-",
-    "--",
-    "---",
-    "?",
-    ".",
-    "none",
-    "nil",
-    "n.a.",
-    "n.a",
-    "<na>",
-    "<null>",
-    "nat",
-    "undefined",
-    "missing",
-    "\\n",
-} | {f"#{error}" for error in ("div/0!", "value!", "ref!", "num!", "name?", "null!")}
+    *("-", "--", "---", "?", ".", "\\n", "none", "nil", "n.a.", "n.a", "<na>", "<null>", "nat", "undefined", "missing"),
+    *("#div/0!", "#value!", "#ref!", "#num!", "#name?", "#null!"),
+}
 
 
 @dataclass
 class Alike:
-    """The files of one stream, and the kinds of their columns, which are found in all files together when they are needed."""
+    """The files of one stream, and the kinds of their columns, which :func:`find_kinds` fills in."""
 
     files: list[Path] = field(default_factory=list)
     kinds: dict[str, Any] = field(default_factory=dict)
@@ -85,15 +72,14 @@ class Begin:
     """The beginning of a file.
 
     names: of the columns; a column without a name, as after a comma at the end of each line, is named by its index.
-    clock: the index of the clock's column; two for days and times of day, or for seconds and their fraction.
+    clock: the indices of the clock's column: one, or two for days and times of day, or for seconds and their fraction.
     fraction: the unit of that fraction; "" for other clocks.
     header: whether the file has one.
     skipped: the number of lines before the rows.
-    separator: between cells.
-    units: of each column, from the line below the header; empty without such a line. The clock's is also part of its name.
-    lost: lines with another number of cells than the first, and the reason; None: they are errors.
+    units: the unit of each column, from the line below the header; empty without such a line. The clock's is also part of its name.
+    lost: receives the lines that have another number of cells than the first, with the reason; None: such lines are errors.
     why: why this column is the clock, if neither its name nor the user says so.
-    block: the first rows; columns are named by index since a header may name two alike.
+    block: the first rows. Columns are named by index, since two names in a header may be equal.
     """
 
     file: Path
@@ -127,6 +113,10 @@ class Begin:
         """Returns the columns' names as all files of a stream have them; their indices if names are not unique."""
         apart = self.header and len({*self.names}) == len(self.names)
         return self.names if apart else self.numbers
+
+    def name(self, number: str) -> str:
+        """Returns a column's name, without a header its index."""
+        return self.names[int(number)] if self.header else number
 
     def label(self, number: str) -> str:
         """Returns a column's name in messages."""
@@ -168,9 +158,8 @@ def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = No
     try:
         separator = _find_separator([line for _, line in rows if line.strip()])
         cells = _split(rows[0][1], separator) if rows else []
-        if comment and any(
-            map(_is_value, cells)
-        ):  # a row: either the comment before it is the header, or there is none
+        # If this line is a row, the comment before it is the header, or there is none.
+        if comment and any(map(_is_value, cells)):
             commented = _split(comment[1], separator)
             if len(commented) > 1 or len(cells) == 1:
                 number, cells = comment[0], commented
@@ -181,9 +170,8 @@ def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = No
     text = separator.join(cells)
     if "\0" in text or text.encode(errors="ignore").decode() != text:
         got = text.encode(errors="surrogateescape")
-        raise SourceError(
-            f"{file}: line {number}: expected UTF-8, got {got!r:.60}; `iconv -t UTF-8 -f ...` converts a file"
-        )
+        hint = "`iconv -t UTF-8 -f ...` converts a file"
+        raise SourceError(f"{file}: line {number}: expected UTF-8, got {got!r:.60}; {hint}")
     names = [cells[0].lstrip("#% "), *cells[1:]]
     why = ""
     if time_column is None:
@@ -195,9 +183,8 @@ def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = No
     header = not re.fullmatch(_VALUE, cells[clocks[0]])
     names = [name or str(i) for i, name in enumerate(names)]
     below = _split(rows[1][1], separator) if header and len(rows) == 2 and rows[1][0] == number + 1 else []
-    has_units = (
-        len(below) == len(names) and is_unit(below[clocks[0]]) and not any(re.fullmatch(_VALUE, cell) for cell in below)
-    )
+    is_like_header = len(below) == len(names) and not any(re.fullmatch(_VALUE, cell) for cell in below)
+    has_units = is_like_header and is_unit(below[clocks[0]])
     if has_units:
         names[clocks[0]] += f" [{below[clocks[0]].strip('[]()')}]"
     skipped = number - 1 + header + has_units
@@ -214,7 +201,7 @@ def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = No
 
 
 def _find_column(file: Path, names: list[str], below: list[str], options: CsvOptions) -> tuple[int, str]:
-    """Returns the number of the clock's column, and why it is this one; "" if its name says so.
+    """Returns the index of the clock's column, and why it is this column; "" if its name says so.
 
     Raises:
         SourceError: the first column counts rows or is another quantity by its name, and no single other column is named a time.
@@ -225,7 +212,7 @@ def _find_column(file: Path, names: list[str], below: list[str], options: CsvOpt
     if len(named) == 1:
         return named[0], f"the column that is named a time; the first, {names[0]!r}, is not"
     if (counts_rows(names[0]) or measures(names[0])) and options.time_unit is None:
-        others = f"{', '.join(names[i] for i in named)} are all" if named else "no other one is"
+        others = f"{', '.join(names[i] for i in named)} are all" if named else "no other is"
         what = "counts rows" if counts_rows(names[0]) else "is no time"
         raise SourceError(
             f"{file}: the first column, {names[0]!r}, {what} by its name, and {others} named a time; name the clock's column "
@@ -244,22 +231,21 @@ def _find_pair(begin: Begin, asked: bool) -> None:
     """
     index = begin.clock[0]
     stem, unit = split_unit(begin.names[index])
-    units = {number: split_unit(name) for number, name in enumerate(begin.names) if number != index}
-    alike = {number: other for number, (name, other) in units.items() if name == stem and other and unit}
-    pairs = [
-        (index, number) if unit == "s" else (number, index) for number, other in alike.items() if "s" in (unit, other)
-    ]
+    pairs = []
+    for number, (other_stem, other) in enumerate(map(split_unit, begin.names)):
+        if number != index and other_stem == stem and unit and other and "s" in (unit, other):
+            pairs.append((index, number) if unit == "s" else (number, index))
     found = []
     for pair in pairs:
-        first, second = (_whole(begin.block[begin.numbers[number]]) for number in pair)
-        if first is None or second is None:  # one of them is the whole stamp
+        seconds, fraction = (_whole(begin.block[begin.numbers[number]]) for number in pair)
+        if seconds is None or fraction is None:  # one of them is the whole stamp
             continue
-        (seconds, beyond), in_a_second = (first, second), IN_A_SECOND[split_unit(begin.names[pair[1]])[1]]
-        if (beyond >= 0).all() and (beyond < in_a_second).all():
+        in_a_second = IN_A_SECOND[split_unit(begin.names[pair[1]])[1]]
+        if (fraction >= 0).all() and (fraction < in_a_second).all():
             found.append(pair)
-        elif index == pair[0] and not asked and not np.array_equal(seconds * in_a_second, beyond):
+        elif index == pair[0] and not asked and not np.array_equal(seconds * in_a_second, fraction):
             names = " and ".join(repr(begin.names[number]) for number in pair)
-            low, high = beyond.min(), beyond.max()
+            low, high = fraction.min(), fraction.max()
             what = f"{low:.0f}, below 0" if low < 0 else f"{high:.0f}, more than a second"
             raise SourceError(
                 f"{begin.file}: {names} look like one stamp, but the latter has {what}; say which is the clock with time_column (--time-column)"
@@ -293,13 +279,13 @@ def _split(line: str, separator: str) -> list[str]:
 
 
 def _is_value(cell: str) -> bool:
-    """Whether a cell can be one of a row of numbers, and not of a header."""
+    """Whether a cell belongs to a row of numbers, and not to a header."""
     return cell.lower() in {*_ABSENT, *_WORDS} or bool(re.fullmatch(_VALUE, cell))
 
 
 def _find_separator(lines: list[str]) -> str:
-    """Returns the separator that splits all first lines into equally many cells. Among several, the comma is taken unless another one
-    leaves numbers with decimal commas."""
+    """Returns the separator that splits all first lines into equally many cells. If several do, the comma is taken, unless the cells
+    of another one are all numbers, with decimal commas."""
     split = {separator: [_split(line, separator) for line in lines] for separator in ",;\t"}
     found = [separator for separator, rows in split.items() if rows and len(rows[0]) > 1]
     found = [separator for separator in found if len({*map(len, split[separator])}) == 1] or found
@@ -308,8 +294,8 @@ def _find_separator(lines: list[str]) -> str:
 
 
 def find_kinds(begin: Begin, options: CsvOptions, alike: Alike) -> dict[str, Any]:
-    """Returns the type of each column: its type in the first file of the stream in which it is not empty, in whatever row; numbers if it
-    is empty in all files. Reads each file once, for all columns together."""
+    """Returns the type of each column: its type in the first file of the stream where any row has a value; numbers if it is empty in all
+    files. Reads each file once, for all columns together."""
     missing = {*begin.keys} - alike.kinds.keys()
     texts: set[str] = set()
     for file in alike.files if missing else ():
@@ -320,11 +306,9 @@ def find_kinds(begin: Begin, options: CsvOptions, alike: Alike) -> dict[str, Any
             if late := {key: columns[key] for key, kind in kinds.items() if kind is None}:
                 cells = read_cells(other, [*late.values()])
                 kinds |= {key: type_or_why_not(cells[number]) for key, number in late.items()}
-                texts |= {
-                    key
-                    for key, number in late.items()
-                    if kinds[key] is None and not pc.all(is_empty(cells[number])).as_py()
-                }
+                for key, number in late.items():
+                    if kinds[key] is None and not pc.all(is_empty(cells[number])).as_py():
+                        texts.add(key)
             alike.kinds |= {key: kind for key, kind in kinds.items() if kind is not None}
             missing -= alike.kinds.keys()
         if not missing:
@@ -352,17 +336,17 @@ def refuse_decimal_commas(begin: Begin, number: str) -> None:
 
 
 def is_empty(cells: pa.Array) -> pa.Array:
-    """Whether each cell, without blanks around it, is empty or one of pyarrow's words for no value."""
+    """Whether each cell is empty or one of pyarrow's words for no value. Blanks around it are not stripped."""
     return pc.is_in(pc.utf8_lower(cells), pa.array([*_ABSENT]))
 
 
 def is_absent(cells: pa.Array) -> pa.Array:
-    """Whether each cell, without blanks around it, means no value in a column of numbers."""
+    """Whether each cell means no value in a column of numbers. Blanks around it are not stripped."""
     return pc.is_in(pc.utf8_lower(cells), pa.array([*_ABSENT, *_WORDS]))
 
 
 def type_or_why_not(column: pa.Array) -> Any:
-    """Returns the type by which a column is read, float64 or bool; or why it cannot be numbers, "text" for example; None if it is empty."""
+    """Returns the type of a column, float64 or bool; or why it cannot be numbers, such as "text"; None if it is empty."""
     if pa.types.is_null(column.type):
         return None
     if pa.types.is_boolean(column.type):
@@ -393,8 +377,8 @@ def read_cells(begin: Begin, numbers: list[str]) -> pa.Table:
     return begin.read(pa_csv.ConvertOptions(column_types=types, include_columns=numbers)).combine_chunks()
 
 
-def refuse_rounded_numbers(begin: Begin, number: str, name: str) -> None:
-    """Raises if a column has whole numbers that float64 does not hold, which only the whole file shows."""
+def refuse_rounded_numbers(begin: Begin, number: str) -> None:
+    """Raises if a column of whole numbers has some that float64 does not hold. Only the whole file shows that."""
     cells = pc.utf8_trim_whitespace(read_cells(begin, [number])[number])
     absent = is_absent(cells)
     if not pc.all(pc.match_substring_regex(cells.filter(pc.invert(absent)), r"^[+-]?\d+$")).as_py():
@@ -402,5 +386,6 @@ def refuse_rounded_numbers(begin: Begin, number: str, name: str) -> None:
     for row, (cell, no_value) in enumerate(zip(cells.to_pylist(), absent.to_pylist(), strict=True)):
         if not no_value and Decimal(cell) != Decimal(float(cell)):
             raise SourceError(
-                f"{begin.file}: line {row + 1 + begin.skipped}: column {name}: whole numbers beyond 2^53 do not fit float64, got {cell}"
+                f"{begin.file}: line {row + 1 + begin.skipped}: column {begin.name(number)}: whole numbers beyond 2^53 do not fit "
+                f"float64, got {cell}"
             )

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -58,18 +58,9 @@ _TIME = re.compile(
     r"((sim|simulation|elapsed|episode|ep|relative|rel|ros|unix|host|system)_?)?(times?|time_?stamps?|stamps?)"
     r"(_?(s|sec|secs|seconds|ms|us|ns|nsec|nanoseconds))?|t"
 )
-_UNITS_NS = {
-    "s": 1e9,
-    "sec": 1e9,
-    "secs": 1e9,
-    "seconds": 1e9,
-    "ms": 1e6,
-    "us": 1e3,
-    "ns": 1.0,
-    "nsec": 1.0,
-    "nanoseconds": 1.0,
-}
-# Columns of an episode.
+_UNITS_NS = {"s": 1e9, "sec": 1e9, "secs": 1e9, "seconds": 1e9, "ms": 1e6, "us": 1e3}
+_UNITS_NS |= dict.fromkeys(("ns", "nsec", "nanoseconds"), 1.0)
+# Columns of the episodes table: an episode's number of rows, the numbers of several episodes, and the rows where episodes begin or end.
 _LENGTH = re.compile(
     r"((true|real|valid|actual|orig|original|unpadded)_?)?((episode|traj|trajectory|ep|demo|seq|sequence)_?)?(len|length)"
     r"|n(um)?_?(valid_?)?(steps|samples|frames|timesteps|rows)|(valid|true|real|actual)_?(steps|samples|frames|rows)|t|horizon"
@@ -83,19 +74,19 @@ _COLORS = re.compile(
     r"((image|img|camera|cam|rgb|pixel|frame|video)s?_?)?(colou?rs?|channels?|pixels?|image|img|rgb)?_?(space|order|format|mode|encoding|layout|convention)"
     r"|encoding|colou?r|channels?|bgr"
 )
-# Values of such columns: other colour spaces, and pictures whose width comes before their height.
+# Columns that name the order of colours, and values that mean no RGB: other colour spaces, and pictures whose width precedes their height.
 _NO_RGB = re.compile(
     r"(cie)?[ _-]?(hs[vli]|hls|l[*]?a[*]?b[*]?|luv|yuv|ycc|ycbcr|ycrcb|xyz|cmyk)[ _-]?(\d{2,4}p?)?|[ntb]?whc"
 )
 _MOST_FEATURES = 256
-# The depth buffer of a simulator's camera is near 1 nearly everywhere.
+# A simulator's depth buffer is above this nearly everywhere.
 _BUFFER = 0.9
-# The median depth of an indoor camera is less.
+# More than the median depth of an indoor camera.
 _FAR_M = 100
 # The least height and width of rows that may be images.
 _LEAST_SIDE = 8
 
-_CUT = "windows run across them; an episode for each needs a source that is cut there"
+_CUT = "windows run across them; to make each an episode, cut the source there"
 
 
 class EpisodeFacts:
@@ -104,7 +95,7 @@ class EpisodeFacts:
     def __init__(self, what: str, notes: Notes) -> None:
         self._what = what
         self._notes = notes
-        self._found: dict[tuple[str, str], list[np.ndarray]] = {}
+        self._markers: dict[tuple[str, str], list[np.ndarray]] = {}  # the parts of (stream, feature)
         self._rows: dict[str, int] = {}
         self._nominal_ns: dict[tuple[str, str], list[np.ndarray]] = {}
         self._periods_ns: dict[str, float] = {}
@@ -127,12 +118,12 @@ class EpisodeFacts:
         elif isinstance(samples, Frames):
             self._cameras += [stream] if stream not in self._cameras else []
         elif isinstance(samples, Texts) and len(samples.texts) and _EPISODE.fullmatch(_word(stream)):
-            self._found.setdefault((stream, stream), []).append(np.array(samples.texts, object))
+            self._markers.setdefault((stream, stream), []).append(np.array(samples.texts, object))
 
-    def _take(self, found: tuple[str, str], values: np.ndarray, samples: Rows) -> None:
-        self._found.setdefault(found, []).append(values)
-        if samples.clock == "nominal" and _TIME.fullmatch(_word(found[1])):
-            self._nominal_ns.setdefault(found, []).append(samples.time_ns)
+    def _take(self, key: tuple[str, str], values: np.ndarray, samples: Rows) -> None:
+        self._markers.setdefault(key, []).append(values)
+        if samples.clock == "nominal" and _TIME.fullmatch(_word(key[1])):
+            self._nominal_ns.setdefault(key, []).append(samples.time_ns)
 
     def say(self, metadata: Mapping[str, Any], where: str, asked_hz: float | None) -> None:
         """Reports what the whole recording declares.
@@ -143,7 +134,7 @@ class EpisodeFacts:
         Raises:
             SourceError: the rate of the rows and stamps among the values contradict each other.
         """
-        for (stream, name), parts in self._found.items():
+        for (stream, name), parts in self._markers.items():
             values = np.concatenate(parts)
             if why := _contradiction(_word(name), values):
                 self._notes.assume(f"episodes of {name!r}", f"{self._what} as one: {why}", stream)
@@ -159,18 +150,16 @@ class EpisodeFacts:
             if values.dtype.kind not in "iuf" or not (values == np.rint(values)).all():
                 continue
             if values.ndim == 0 and _LENGTH.fullmatch(word) and 2 <= values < min(self._rows.values(), default=0):
-                are = (
-                    "are padding if it is a length and no setting of a policy or simulator"
-                    if word == "horizon"
-                    else "may be padding"
-                )
-                why = f"says {value:g}, but {self._what} has {rows} rows: those behind {are}, and are read"
+                may = "may be padding"
+                if word == "horizon":
+                    may = "are padding if it is a length and no setting of a policy or simulator"
+                why = f"says {value:g}, but {self._what} has {rows} rows: those behind {may}, and are read"
                 self._notes.assume(f"length {column!r}", why)
             elif values.ndim == 1 and (count := _count_episodes(word, values, rows)) > 1:
                 self._notes.assume(f"episodes of {column!r}", f"{self._what} as one, but it tells of {count}: {_CUT}")
 
     def _say_rates(self, metadata: Mapping[str, Any]) -> None:
-        """Reports a rate that a column declares if no stream with a clock of its own has it."""
+        """Reports a rate that a column declares but no stream with recorded stamps has."""
         rates = {stream: 1e9 / ns for stream, ns in self._periods_ns.items() if ns == ns}
         for by, rate_hz in said_rates(metadata, "column "):
             if rates and all(abs(rows_hz / rate_hz - 1) > OTHER_RATE for rows_hz in rates.values()):
@@ -184,7 +173,7 @@ class EpisodeFacts:
         """Compares the rate of the rows with stamps among the values."""
         match = _TIME.fullmatch(_word(name))
         rates = rates_of_stamps(values, time_ns, _UNITS_NS.get(match[5] or "") if match else None)
-        if rates is None or (match and match[3] is None and (values == np.rint(values)).all()):  # t may count steps
+        if rates is None or (match and match[3] is None and (values == np.rint(values)).all()):  # t: it may count steps
             return
         mean_hz, median_hz, clock_hz = rates
         both = f"{median_hz:.4g} rows a second by {name!r} (median; mean {mean_hz:.4g}), and {clock_hz:.4g} by the rate"
@@ -209,8 +198,9 @@ class Features:
         self._who = "the recordings before it" if held is None else "the cache"
         self._names = {column: names for column, names in declared_names(held or {}).items() if names_joints(column)}
         self._units = declared_units(held or {})
-        self._of_streams: dict[str, tuple[list[str] | None, int]] = {
-            name: (own or None, len(own)) for name, own in names.items()
+        # For each stream its first names, or None, and the number of features that they name.
+        self._first: dict[str, tuple[list[str] | None, int]] = {
+            stream: (own or None, len(own)) for stream, own in names.items()
         }
 
     def check(self, where: str, metadata: Mapping[str, Any]) -> None:
@@ -238,8 +228,8 @@ class Features:
     def named(
         self, recording: Recording, columns: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> Iterator[tuple[str, Samples]]:
-        """Yields the streams of a recording. A stream without feature names takes those that columns declare for it, a stream
-        without units the units that its feature names declare.
+        """Yields the streams of a recording. If a stream has no feature names, it takes those that columns declare for it. If it has no
+        units, it takes those that its feature names declare.
 
         columns: turns the recording's columns into those of the episodes table.
 
@@ -250,10 +240,10 @@ class Features:
         known: dict[str, list[str] | None] = {}
         units: dict[str, list[str]] = {}
         for stream, samples in recording.streams:
-            if declared is None:  # when the first stream is there, the columns are complete
-                kept = columns(recording.metadata)
-                self.check(recording.where, kept)
-                declared = declared_names(kept)
+            if declared is None:  # once a reader yields its first stream, the columns are complete
+                table = columns(recording.metadata)
+                self.check(recording.where, table)
+                declared = declared_names(table)
             if isinstance(samples, Rows) and len(samples.values.shape) > 1:
                 if stream not in known:
                     known[stream] = self._names_of(stream, samples, declared)
@@ -273,7 +263,7 @@ class Features:
             names = declared[column]
             why = "their names are those that it lists, as they are as many and its name is no other's"
             self._notes.assume(f"features by {column!r}", why, stream)
-        first, count = self._of_streams.setdefault(stream, (names, len(names or ())))
+        first, count = self._first.setdefault(stream, (names, len(names or ())))
         if first is None and names and (column or not count):
             self._notes.leave_out(f"{stream}: names of its features", f"there are none in {self._who}")
             return None
@@ -286,17 +276,15 @@ def _word(name: str) -> str:
 
 
 def _count_episodes(word: str, values: np.ndarray, rows: int) -> int:
-    """Returns the number of episodes by a list of their lengths, or of the rows where they begin or end; 0 if it is none."""
+    """Returns the number of episodes in a list of their lengths, or of the rows where they begin or end; 0 if it is no such list."""
     if _LENGTHS.fullmatch(word):
         return len(values) if values.sum() == rows and values.min(initial=1) > 0 else 0
     rises = (np.diff(values) > 0).all() and values.min(initial=0) >= 0
-    if (
-        not _CUTS.fullmatch(word)
-        or not rises
-        or (rows - 1 not in values[-1:] and not {0, rows}.intersection(values[[0, -1]]))
-    ):
+    if not _CUTS.fullmatch(word) or not len(values) or not rises or values[-1] > rows:
         return 0
-    return 1 + int(np.count_nonzero((values > 0) & (values < rows - 1))) if values[-1] <= rows else 0
+    if rows - 1 not in values[-1:] and not {0, rows}.intersection(values[[0, -1]]):
+        return 0
+    return 1 + int(np.count_nonzero((values > 0) & (values < rows - 1)))
 
 
 def _is_marker(name: str) -> bool:
@@ -314,13 +302,11 @@ def _contradiction(word: str, values: np.ndarray) -> str | None:
     if _COUNTER.fullmatch(word) or _TIME.fullmatch(word):
         rows = _restarts(values, bool(_TIME.fullmatch(word)))
         return f"it begins again in {len(rows)} rows (row {rows[0]}): {_CUT}" if len(rows) else None
-    if (
-        values.dtype.kind not in "biuf"
-        or not np.isin(values, (0, values.max(initial=0) if _PADDING.fullmatch(word) else 1)).all()
-    ):
+    is_padding = _PADDING.fullmatch(word) is not None
+    if values.dtype.kind not in "biuf" or not np.isin(values, (0, values.max(initial=0) if is_padding else 1)).all():
         return None
     flags = values.astype(bool)
-    if _PADDING.fullmatch(word):
+    if is_padding:
         changes = np.flatnonzero(flags[1:] != flags[:-1]) + 1
         if len(changes) != 1:
             return None
@@ -344,8 +330,8 @@ def _restarts(values: np.ndarray, is_time: bool) -> np.ndarray:
     step = float(np.median(rises))
     if (values[falls] > values[0] + step).any() or (values[falls] < values[0] - step).any():
         return falls[:0]
-    # A counter of few bits overflows and begins again too.
-    if (not is_time and (np.log2(values[falls - 1] + 1) % 8 == 0).all()) or (not is_time and rises.max() > 1.5 * step):
+    # A counter of 8 or 16 bits begins again when it overflows.
+    if not is_time and ((np.log2(values[falls - 1] + 1) % 8 == 0).all() or rises.max() > 1.5 * step):
         return falls[:0]
     return falls
 
@@ -356,8 +342,12 @@ def _restarts(values: np.ndarray, is_time: bool) -> np.ndarray:
 def features_of(
     stream: str, shape: Sequence[int], own: Mapping[str, Any], above: Sequence[Mapping[str, Any]], notes: Notes
 ) -> tuple[list[str] | None, dict[str, Any]]:
-    """Returns the names of a stream's features and its attribute `units`, from its own attributes or those of the groups above it,
-    the nearest first. Reports a wrong number of names, and units that cannot be matched to features."""
+    """Returns the names of a stream's features, and its attribute `units` if it has one.
+
+    Reports a wrong number of names, and units that cannot be matched to features.
+
+    own: the stream's own attributes. above: those of the groups above it, the nearest first.
+    """
     features = math.prod(shape)
     names, units = own_names(stream, shape, own, above), own_units(own, features)
     for name, listed in declared_names(own).items() if names is None else ():
@@ -405,25 +395,21 @@ def unpacked(
         return values, more
     if values.dtype.kind == "f":
         more["methods"] = [[0, math.prod(values.shape[1:]), "previous"]]
-    given, meanings = (attributes.get(name) for name in FLAGS)
-    numbers: list[Any] = given if isinstance(given, list) else [given]
+    numbers, meanings = _as_list(attributes.get(FLAGS[0])), attributes.get(FLAGS[1])
     words = str(meanings or "").split()
-    if len(numbers) != len({*words}) or not all(
-        _is_number(number) and float(number).is_integer() for number in numbers
-    ):
-        notes.leave_out(
-            f"{stream}: {', '.join(FLAGS)}", f"expected a word a whole number, got {given!r:.60}, {meanings!r:.60}"
-        )
+    is_whole = all(_is_number(number) and float(number).is_integer() for number in numbers)
+    if len(numbers) != len({*words}) or not is_whole:
+        why = f"expected a word a whole number, got {attributes.get(FLAGS[0])!r:.60}, {meanings!r:.60}"
+        notes.leave_out(f"{stream}: {', '.join(FLAGS)}", why)
         return values, more
-    return values, more | {"words": {word: int(number) for word, number in zip(words, numbers, strict=True)}}
+    return values, more | {"words": dict(zip(words, map(int, numbers), strict=True))}
 
 
 def _unsigned(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
     """Returns the attributes with fill values and limits as the unsigned numbers of the same bits."""
     unsigned = dict(attributes)
     for name in (*_FILLS, *_LIMITS):
-        given = attributes.get(name)
-        numbers: list[Any] = given if isinstance(given, list) else [given]
+        numbers = _as_list(attributes.get(name))
         if all(isinstance(number, int) for number in numbers):
             unsigned[name] = [number % 2 ** (8 * dtype.itemsize) for number in numbers]
     return unsigned
@@ -485,11 +471,9 @@ class _Packing:
     def of(cls, dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> _Packing:
         declared: dict[str, list[float]] = {}
         for name in PACKING:
-            given = attributes.get(name)
-            numbers: list[Any] = given if isinstance(given, list) else [given]
-            if len(numbers) == {"valid_range": 2, "missing_value": len(numbers)}.get(name, 1) and all(
-                map(_is_number, numbers)
-            ):
+            numbers = _as_list(attributes.get(name))
+            count = {"valid_range": 2, "missing_value": len(numbers)}.get(name, 1)
+            if len(numbers) == count and all(map(_is_number, numbers)):
                 declared[name] = numbers
         limits = {name: declared[name] for name in _LIMITS if name in declared}
         low, high = limits.get("valid_range", [-math.inf, math.inf])
@@ -519,11 +503,9 @@ class _Packing:
         return bool(self.fills) or math.isfinite(self.low) or math.isfinite(self.high)
 
     def scaled(self, stored: np.ndarray) -> np.ndarray:
-        return (
-            stored * float(1 if self.scale is None else self.scale) + float(self.offset or 0)
-            if self.is_scaled
-            else stored
-        )
+        if not self.is_scaled:
+            return stored
+        return stored * float(1 if self.scale is None else self.scale) + float(self.offset or 0)
 
     def absent(self, stored: np.ndarray) -> np.ndarray:
         """Returns which stored values are missing."""
@@ -536,6 +518,10 @@ class _Packing:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _holds(dtype: np.dtype[Any], value: float) -> bool:
@@ -554,17 +540,16 @@ def may_say_colors(column: str) -> bool:
 
 
 def say_colors(cameras: Sequence[str], attributes: Mapping[str, Any], notes: Notes) -> None:
-    """Reports columns or attributes by which pictures are BGR, or no RGB at all: their pixels are stored unchanged."""
+    """Reports columns or attributes that declare pictures as BGR, or as no RGB at all: their pixels are stored unchanged."""
     for name, value in attributes.items():
         if not isinstance(value, str) or not may_say_colors(name):
             continue
         if "bgr" in value.lower():
-            why = f'as they lie, though it says {value!r}; channels = "bgr" in a mapping exchanges red and blue'
+            how = 'channels = "bgr" in a mapping exchanges red and blue'
+            notes.assume(f"pictures beside {name!r}", f"as they lie, though it says {value!r}; {how}", *cameras)
         elif _NO_RGB.fullmatch(value.strip().lower()):
             why = f"as they lie, as RGB of rows of pixels, though it says {value!r}; convert them in the source"
-        else:
-            continue
-        notes.assume(f"pictures beside {name!r}", why, *cameras)
+            notes.assume(f"pictures beside {name!r}", why, *cameras)
 
 
 # ---- depth ----
@@ -575,28 +560,24 @@ _METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001}
 _MOST_METRES = 0.01
 
 
-def depth_unit_m(camera: str, said: Mapping[str, Any], notes: Notes) -> float | None:
-    """Returns the metres per unit of a camera's depth, as columns or attributes declare it: a word (mm) or a number (0.001).
+def depth_unit_m(camera: str, declared: Mapping[str, Any], notes: Notes) -> float | None:
+    """Returns the metres per unit of a camera's depth that columns or attributes declare, as a word (mm) or a number (0.001).
 
-    A column that begins with another camera's name is not its own. Other words and numbers are reported.
+    A column that begins with another camera's name does not count. Other words and numbers are reported.
     """
-    found = None
-    for name, value in said.items():
-        whose = depth_unit_of(name)
-        if whose is None or whose not in camera.lower():
+    unit_m = None
+    for name, value in declared.items():
+        prefix = depth_unit_of(name)
+        if prefix is None or prefix not in camera.lower():
             continue
         (value,) = value if isinstance(value, list) and len(value) == 1 else (value,)
         metres = _METRES.get(known_unit(value) or "") if isinstance(value, str) else value
-        if (
-            isinstance(metres, int | float)
-            and not isinstance(metres, bool)
-            and (0 < metres <= _MOST_METRES or isinstance(value, str))
-        ):
-            found = found or float(metres)
+        if _is_number(metres) and (0 < metres <= _MOST_METRES or isinstance(value, str)):
+            unit_m = unit_m or float(metres)
         else:
             why = f"not applied, as it is {value!r}: expected metres a unit, such as 0.001, or m, cm or mm; units in a mapping says it"
             notes.assume(f"depth beside {name!r}", why, camera)
-    return found
+    return unit_m
 
 
 @dataclass(frozen=True)
@@ -629,22 +610,22 @@ class Depth:
         """
         packing = {name: own[name] for name in PACKING if name in own}
         is_scaled = "scale_factor" in packing or "add_offset" in packing
-        says = says_depth(camera)
+        is_depth = says_depth(camera)  # None: the name does not show it
         unit_m = None
-        if says is not False and not is_labels(camera):
+        if is_depth is not False and not is_labels(camera):
             units = str(own_units(own, 1).get("units", "")).strip()
             if units and (unit_m := _METRES.get(known_unit(units) or "")) is None:
                 raise SourceError(f"{where}: attribute units: expected m, cm or mm of depth, got {units!r}")
-            for attributes in (own, *above) if says else (own,):
+            for attributes in (own, *above) if is_depth else (own,):
                 unit_m = depth_unit_m(camera, attributes, notes) if unit_m is None else unit_m
-        if is_scaled and unit_m is None and not says:
+        if is_scaled and unit_m is None and not is_depth:
             notes.leave_out(f"{camera}: {', '.join(packing)}", "not applied to images that may be no depth")
             return cls(None, {}, False)
         to_metres = is_scaled or dtype.kind == "f"
         if to_metres and unit_m is None:
             why = "taken as metres, since no attribute units says another unit; a simulator's normalised depth buffer is none"
             notes.assume(f"{camera}: depth in {'scaled numbers' if is_scaled else dtype}", why, camera)
-        return cls(unit_m, packing if says or to_metres else {}, to_metres)
+        return cls(unit_m, packing if is_depth or to_metres else {}, to_metres)
 
     def pixels(self, camera: str, stored: np.ndarray, notes: Notes) -> np.ndarray:
         """Returns stored pixels as float32 metres, or unchanged as integers, with 0 for missing ones."""
@@ -660,18 +641,18 @@ class Depth:
 
 
 def with_unit(name: str, samples: Frames, metadata: Mapping[str, Any], notes: Notes) -> Frames:
-    """Returns a camera. One of 16 bits without a unit of depth takes the unit that the columns or a mapping declare."""
+    """Returns a camera. If it has 16 bits and no unit of depth, it takes the unit that the columns or a mapping declare."""
     units = samples.attributes.get("units")
-    said = {**({"depth_units": units} if units else {}), **metadata}
-    if samples.unit_m is not None or all(depth_unit_of(column) is None for column in said):
+    declared = {**({"depth_units": units} if units else {}), **metadata}
+    if samples.unit_m is not None or all(depth_unit_of(column) is None for column in declared):
         return samples
     if is_labels(name, samples.attributes) or (not units and not says_depth(name)):
         return samples
     chunks = iter(samples.chunks)
-    first = next(chunks, None)
-    if first is None or getattr(first[1], "dtype", None) != np.uint16:
-        return replace(samples, chunks=chunks if first is None else chain([first], chunks))
-    return replace(samples, chunks=chain([first], chunks), unit_m=depth_unit_m(name, said, notes))
+    first = list(islice(chunks, 1))
+    has_16_bits = first and getattr(first[0][1], "dtype", None) == np.uint16
+    unit_m = depth_unit_m(name, declared, notes) if has_16_bits else None
+    return replace(samples, chunks=chain(first, chunks), unit_m=unit_m)
 
 
 def say_depth_numbers(name: str, samples: Rows, notes: Notes) -> None:
@@ -680,9 +661,10 @@ def say_depth_numbers(name: str, samples: Rows, notes: Notes) -> None:
     is_image = values.ndim > 2 and min(values.shape[1:3]) >= _LEAST_SIDE and values.dtype.kind in "iuf"
     if not is_image or not says_depth(name) or "units" in samples.attributes:
         return
-    seen = values[np.isfinite(values) & (values != 0)]
-    if len(seen):
-        why = f"numbers, no camera, in no declared unit: the middle one is {np.median(seen):.4g}, the largest {seen.max():.4g}"
+    measured = values[np.isfinite(values) & (values != 0)]
+    if len(measured):
+        middle, largest = np.median(measured), measured.max()
+        why = f"numbers, no camera, in no declared unit: the middle one is {middle:.4g}, the largest {largest:.4g}"
         notes.assume(f"{name}: depth by its name", f"{why}; units in a mapping says it", name)
 
 
@@ -722,11 +704,11 @@ def say_no_metres(camera: str, chunk: Any, notes: Notes) -> None:
     pixels = (chunk if isinstance(chunk, np.ndarray) else chunk.data).reshape(-1).view(np.float32)
     if (pixels < 0).any():
         notes.assume(camera, "depth in metres, but pixels are negative, as along a camera's -z: they are kept", camera)
-    seen = pixels[np.isfinite(pixels) & (pixels != 0)]
-    if len(seen) and (middle := float(np.median(seen))) > _FAR_M:
+    measured = pixels[np.isfinite(pixels) & (pixels != 0)]
+    if len(measured) and (middle := float(np.median(measured))) > _FAR_M:
         why = f"depth in metres, but the middle pixel is at {middle:.4g}, as in millimetres: they are kept"
         notes.assume(camera, f"{why}; a source that declares its unit is converted", camera)
-    if len(seen) and seen.min() > _BUFFER and seen.max() <= 1:
+    if len(measured) and measured.min() > _BUFFER and measured.max() <= 1:
         why = (
             f"depth in metres, but all pixels are in ({_BUFFER}, 1], as in OpenGL's depth buffer, which is no distance: they are kept; "
             "near and far of the simulator's camera make it metres"
@@ -736,28 +718,22 @@ def say_no_metres(camera: str, chunk: Any, notes: Notes) -> None:
 
 def say_frames(written: Dataset, notes: Notes) -> None:
     """Reports streams whose frame of reference differs between episodes, by the column `frame_ids` of recorded messages."""
-    if notes.format not in (
-        "mcap",
-        "rosbag1",
-        "rosbag2",
-    ):  # others have no such column, and reading episodes starts a thread
-        return
-    episodes = written.episodes
-    if "frame_ids" not in episodes.column_names:
+    # Other formats have no such column, and reading the episodes starts a thread.
+    if notes.format not in ("mcap", "rosbag1", "rosbag2") or "frame_ids" not in written.episodes.column_names:
         return
     found: dict[str, set[str]] = {}
-    for text in set(episodes["frame_ids"].to_pylist()) - {None}:
+    for text in set(written.episodes["frame_ids"].to_pylist()) - {None}:
         for path, frame in json.loads(text).items():
             found.setdefault(path.rpartition("/")[0], set()).add(frame.strip("/"))
     differ = {stream: frames for stream, frames in found.items() if len(frames) > 1}
     if differ:
         shown = [f"{stream} {' and '.join(sorted(frames)[:3])}" for stream, frames in sorted(differ.items())]
-        said = "; ".join(shown[:3]) + f"; {len(shown) - 3} more" * (len(shown) > 3)
-        notes.assume("frames of reference", f"differ between episodes, as the column frame_ids says: {said}", *differ)
+        first = "; ".join(shown[:3]) + f"; {len(shown) - 3} more" * (len(shown) > 3)
+        notes.assume("frames of reference", f"differ between episodes, as the column frame_ids says: {first}", *differ)
 
 
 def say_wraps(stream: Stream, notes: Notes) -> None:
-    """Reports features of a written stream that jump by a turn between rows and are interpolated as numbers."""
+    """Reports features of a written stream that jump by a turn between rows but are interpolated as numbers."""
     if stream.dtype.kind != "f":
         return
     handle = stream._opened.handle

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -52,7 +52,7 @@ from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, Wider
 if TYPE_CHECKING:
     from .lerobot_videos import Videos
 
-# Columns that the cache holds in another form, and that form.
+# Columns that are no streams, and where the cache has their content.
 _BOOKKEEPING = {
     "timestamp": "the clock, time_ns of every stream",
     "frame_index": "the row's number in its episode",
@@ -64,15 +64,15 @@ _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64
 _FLOATS = {"halffloat", "float", "double"}
 _NUMERIC = {"bool", *_FLOATS, *_INTEGERS}
 _TEXT = {"string", "large_string"}
-# The tables in meta/ that have the texts of columns of whole numbers. GR00T's columns of annotations hold numbers of tasks.
+# Columns of whole numbers, and the tables in meta/ with their texts. GR00T's columns of annotations have numbers of tasks.
 _NUMBERED = {"task_index": "tasks", "subtask_index": "subtasks"}
 _ANNOTATIONS = "annotation."
-# Lists of texts that were said or annotated: each row has those of the whole episode with their stamps, or its own events.
+# Columns of lists of texts: in each row those of the whole episode with their stamps, or the row's own events.
 _LANGUAGE = ("language_persistent", "language_events")
-# Relative to the nominal time. Rounding to float32 makes an error of 6e-8; a step of 1/fps that was truncated before it was summed,
-# up to 9.6e-7; a real clock jitters by more than this in an episode's first frames.
+# Relative to the nominal time. Rounding to float32 makes an error of 6e-8, a truncated step of 1/fps that was summed up to 9.6e-7.
+# A real clock jitters by more than this in an episode's first frames.
 _NOMINAL_TOLERANCE = 2e-6
-# The prefix of tables of notes that count rows by "NUMBER EPISODE".
+# The prefix of the counts of rows whose number has no text, by "NUMBER EPISODE".
 _WITHOUT_TEXT = "without text: "
 # Less than int64 nanoseconds can hold.
 _LARGEST_S = 9.2e9
@@ -95,8 +95,8 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
     )
     tables, episodes = load_meta(source, notes)
     columns, spans = _survey(source, notes, episodes)
-    kept = [name for name in INDEX_COLUMNS if name in columns and options.index_columns]
-    streams = [name for name, kind in columns.items() if kind in _NUMERIC and name not in _BOOKKEEPING] + kept
+    index_columns = [name for name in INDEX_COLUMNS if name in columns and options.index_columns]
+    numbers = [name for name, kind in columns.items() if kind in _NUMERIC and name not in _BOOKKEEPING] + index_columns
     texts = [name for name, kind in columns.items() if kind in _TEXT and name not in _BOOKKEEPING]
     language = [name for name in _LANGUAGE if columns.get(name, "").startswith("struct")]
     cameras = _find_cameras(source, features, {span.episode: episodes.get(span.episode, {}) for span in spans})
@@ -107,32 +107,18 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
     }
     depth = {name: _camera_info(features[name]) for name in (*images, *videos) if _is_depth(features[name])}
     not_depth = _find_codes(source, {name: facts for name, facts in depth.items() if name in videos}, videos, notes)
-    _leave_out(notes, features, columns, cameras, [*kept, *texts, *language, *images, *videos], not_depth)
-    for name in videos:
-        pointed = {
-            video_name(name, number, episodes.get(number, {}))
-            for number in (*episodes, *(span.episode for span in spans))
-        }
-        if unused := [
-            str(path.relative_to(source))
-            for file, paths in find_videos(source, name).items()
-            for path in paths
-            if file not in pointed
-        ]:
-            notes.leave_out(f"{name}: video files", f"no episode points to {', '.join(sorted(unused))}")
+    _leave_out(notes, features, columns, cameras, [*index_columns, *texts, *language, *images, *videos], not_depth)
+    _name_unused(source, videos, {span.episode: {} for span in spans} | episodes, notes)
     if options.video:
         _name_undeclared(source, cameras, notes)
     notes.tell(source / "meta", **tables, cameras=cameras)
     numbered = _find_numbered(columns, features, tables)
     notes.total = len(spans)
-    found = _read_rows(source, spans, episodes, [*streams, *texts, *language, *images], info["fps"], notes)
+    read_episodes = _read_rows(source, spans, episodes, [*numbers, *texts, *language, *images], info["fps"], notes)
     kinds = Kinds()
-    with (
-        _open_videos(source, videos, episodes, info["fps"], options, kinds, notes)
-        if videos
-        else nullcontext() as opened
-    ):
-        for episode in opened.ahead(found) if opened else found:
+    opening = _open_videos(source, videos, episodes, info["fps"], options, kinds, notes) if videos else nullcontext()
+    with opening as opened:
+        for episode in opened.ahead(read_episodes) if opened else read_episodes:
             if isinstance(episode, Lost):
                 notes.skip(episode.what, episode.error)
                 notes.position += episode.count
@@ -142,7 +128,7 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
                 episode.where,
                 episode.metadata,
                 chain(
-                    _read_streams(episode, streams, features, numbered, notes),
+                    _read_numbers(episode, numbers, features, numbered, notes),
                     _read_texts(episode, texts),
                     _read_language(episode, language, notes),
                     _read_images(source, episode, images, depth, options, kinds, notes),
@@ -152,7 +138,7 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
 
 
 def finish(source: Path, options: LeRobotOptions, notes: Notes) -> None:
-    """Reports the clocks, numbers that have no text, and frames that belong to no row."""
+    """Reports the clocks, numbers without a text, nulls, and frames that belong to no row."""
     clocks = notes.counts.get("clocks", {})
     notes.tell(source, episodes_by_clock=clocks)
     if rounded := clocks.get("nominal_of_rounded"):
@@ -179,9 +165,9 @@ def finish(source: Path, options: LeRobotOptions, notes: Notes) -> None:
 
 
 class _Table:
-    """A file's rows. Each column becomes an array once, for all episodes in the file.
+    """The rows of a file. Each column becomes an array once, for all episodes in the file.
 
-    rows: the table; empty if another process reads it.
+    rows: the table; empty if another process reads the file.
     """
 
     def __init__(self, rows: pa.Table | None = None) -> None:
@@ -189,7 +175,7 @@ class _Table:
         self._arrays: dict[str, np.ndarray | None] = {}
 
     def array(self, name: str) -> np.ndarray | None:
-        """Returns the whole column as [rows, ...]; None if its rows differ in shape, which reading an episode reports."""
+        """Returns the whole column as [rows, ...]; None if that fails. Then reading an episode reports the error."""
         if name not in self._arrays:
             try:
                 self._arrays[name] = to_numpy(self.rows, name, name)
@@ -227,11 +213,9 @@ class Episode:
     def array(self, name: str) -> np.ndarray:
         """Returns a column as [rows, ...]; raises SourceError."""
         all_rows = self.table.array(name)
-        return (
-            to_numpy(self.rows, name, self.where)
-            if all_rows is None
-            else all_rows[self.start : self.start + self.length]
-        )
+        if all_rows is None:
+            return to_numpy(self.rows, name, self.where)
+        return all_rows[self.start : self.start + self.length]
 
     def scalars(self, name: str) -> np.ndarray:
         """Returns a column of one number a row as [rows]; raises SourceError."""
@@ -239,9 +223,9 @@ class Episode:
 
     @cached_property
     def _clock(self) -> tuple[np.ndarray, str]:
-        found = self.table.rows.column_names
-        frame = self.scalars("frame_index") if "frame_index" in found else np.arange(len(self))
-        return _read_clock(frame, self.scalars("timestamp") if "timestamp" in found else None, self.fps, self.where)
+        columns = self.table.rows.column_names
+        frame = self.scalars("frame_index") if "frame_index" in columns else np.arange(len(self))
+        return _read_clock(frame, self.scalars("timestamp") if "timestamp" in columns else None, self.fps, self.where)
 
     @property
     def time_ns(self) -> np.ndarray:
@@ -266,34 +250,27 @@ def _read_rows(
     fps: float,
     notes: Notes,
 ) -> Iterator[Episode | Lost]:
-    files = [(file, list(found)) for file, found in groupby(spans, key=lambda span: span.file)]
-    starts = list(accumulate((len(found) for _, found in files), initial=0))
-    wanted = [file for start, (file, found) in zip(starts, files, strict=False) if notes.wants(start, len(found))]
+    files = [(file, list(of_file)) for file, of_file in groupby(spans, key=lambda span: span.file)]
+    starts = list(accumulate((len(of_file) for _, of_file in files), initial=0))
+    wanted = [file for start, (file, of_file) in zip(starts, files, strict=False) if notes.wants(start, len(of_file))]
     with Ahead(partial(_read_table, columns=columns), wanted) as tables:
-        for start, (file, found) in zip(starts, files, strict=False):
+        for start, (file, of_file) in zip(starts, files, strict=False):
             name_of_file, table = str(file.relative_to(source)), _Table()
             try:
-                if notes.wants(start, len(found)):
+                if notes.wants(start, len(of_file)):
                     table = tables.read(file)
             except SourceError as error:
-                yield Lost(name_of_file, error, len(found))
-            else:
-                for position, span in enumerate(found, start):
-                    yield Episode(
-                        position,
-                        span.episode,
-                        f"episode {span.episode}",
-                        f"{file}: episode {span.episode}",
-                        {
-                            **episodes.get(span.episode, {}),
-                            "source_episode_index": span.episode,
-                            "source_file": name_of_file,
-                        },
-                        table,
-                        span.start,
-                        span.length,
-                        fps,
-                    )
+                yield Lost(name_of_file, error, len(of_file))
+                continue
+            for position, span in enumerate(of_file, start):
+                number, what = span.episode, f"episode {span.episode}"
+                metadata = {
+                    **episodes.get(number, {}),
+                    "source_episode_index": number,
+                    "source_file": name_of_file,
+                }
+                where = f"{file}: {what}"
+                yield Episode(position, number, what, where, metadata, table, span.start, span.length, fps)
 
 
 def _read_table(file: Path, columns: list[str]) -> _Table:
@@ -301,17 +278,19 @@ def _read_table(file: Path, columns: list[str]) -> _Table:
         return _Table(read_columns(open_parquet(file), file, list({*columns, *_BOOKKEEPING})))
 
 
-def _read_streams(
+def _read_numbers(
     episode: Episode,
-    streams: list[str],
+    columns: list[str],
     features: dict[str, Any],
     numbered: dict[str, tuple[dict[str, Any], np.ndarray]],
     notes: Notes,
 ) -> Iterator[tuple[str, Rows]]:
-    """Yields an episode's streams of numbers; counts its clock when all are read."""
-    for name in streams:
-        values = episode.scalars(name).astype(INDEX_COLUMNS[name]) if name in INDEX_COLUMNS else None
-        if values is None:
+    """Yields an episode's streams of numbers. Counts its clock when all are read."""
+    for name in columns:
+        values: np.ndarray | None
+        if name in INDEX_COLUMNS:
+            values = episode.scalars(name).astype(INDEX_COLUMNS[name])
+        else:
             values = _read_values(episode, name, name in numbered, notes)
         if values is None:
             continue
@@ -319,10 +298,8 @@ def _read_streams(
         attributes, known = numbered.get(name, ({}, None))
         if known is not None and values.dtype.kind == "f":
             values = _whole(values, name, episode.where)
-        is_whole = (
-            declares_whole(features.get(name, {}).get("dtype")) or notes.wider.get("nulls", {}).get(name) == "float"
-        )
-        if values.dtype.kind == "f" and is_whole:
+        had_nulls = notes.wider.get("nulls", {}).get(name) == "float"
+        if values.dtype.kind == "f" and (had_nulls or declares_whole(features.get(name, {}).get("dtype"))):
             attributes = {**attributes, "methods": [[0, values[0].size, "previous"]]}
         if known is not None:
             unknown = values[~np.isin(values, known) & (values != NO_TEXT)]
@@ -345,9 +322,10 @@ def _whole(values: np.ndarray, name: str, where: object) -> np.ndarray:
 
 
 def _read_values(episode: Episode, name: str, is_numbered: bool, notes: Notes) -> np.ndarray | None:
-    """Returns a column of an episode. A null becomes NaN, in a column of numbers of texts NO_TEXT. The column has one type in all episodes:
-    float64 if whole numbers or bools have a null in any episode. If float64 does not hold its numbers, episodes with a null lack
-    the column: None.
+    """Returns a column of an episode; None if the episode lacks it. A null becomes NaN, in a column of numbers of texts NO_TEXT.
+
+    The column has one type in all episodes: if whole numbers or bools have a null in any episode, float64. If float64 does not hold the
+    numbers, it keeps its type, and episodes with a null lack it.
 
     Raises:
         WiderError: earlier episodes had another type: the ingest begins anew.
@@ -384,14 +362,22 @@ def _is_of_floats(type: pa.DataType) -> bool:
     return bool(pa.types.is_floating(type))
 
 
+def _name_unused(source: Path, cameras: Iterable[str], episodes: Mapping[int, Mapping[str, Any]], notes: Notes) -> None:
+    """Reports the video files of cameras that no episode has."""
+    for camera in cameras:
+        used = {video_name(camera, number, metadata) for number, metadata in episodes.items()}
+        unused = [paths for name, paths in find_videos(source, camera).items() if name not in used]
+        if names := sorted(str(path.relative_to(source)) for path in chain(*unused)):
+            notes.leave_out(f"{camera}: video files", f"no episode points to {', '.join(names)}")
+
+
 def _name_undeclared(source: Path, cameras: dict[str, Any], notes: Notes) -> None:
     """Reports video files that belong to no camera of info.json."""
     known = {path for name in cameras for paths in find_videos(source, name).values() for path in paths}
     listed = [file for folder in ("videos", "video") for file in list_files(source / folder).files]
     if others := [str(file.relative_to(source)) for file in listed if file.suffix == ".mp4" and file not in known]:
-        notes.leave_out(
-            "video files of no feature", f"{len(others)}, such as {others[0]}: info.json names no such camera"
-        )
+        why = f"{len(others)}, such as {others[0]}: info.json names no such camera"
+        notes.leave_out("video files of no feature", why)
 
 
 def _find_numbered(
@@ -462,14 +448,13 @@ def _read_images(
     """Yields an episode's cameras whose images are in its rows, or in files named there."""
     for name in images:
         read = partial(_read_image, source, episode.rows[name])
+        facts = name, episode.what, episode.where, episode.time_ns, episode.clock, read
         if name in depth:
-            found = DepthImages(name, episode.what, episode.where, episode.time_ns, episode.clock, read, depth[name])
-            frames = found.stored(kinds, notes)
+            frames = DepthImages(*facts, depth[name]).stored(kinds, notes)
             if frames is not None and options.image_size != "keep":
                 notes.leave_out(name, "depth is not resized; image_size='keep' (--image-size keep) takes it as it is")
         else:
-            images_of_colour = Images(name, episode.what, episode.where, episode.time_ns, episode.clock, read)
-            frames = images_of_colour.stored(options, kinds, notes)
+            frames = Images(*facts).stored(options, kinds, notes)
         if frames is not None:
             yield name, frames
 
@@ -509,9 +494,9 @@ def _find_codes(
     for name, info in depth.items():
         try:
             videos[name], unsaid = DepthCodes.of(info)
-            found = _find_pixels(source, name)
-            if found is not None and found[1] != DepthCodes.BITS:
-                raise Error(f"its frames are in {found[0]}: expected codes of {DepthCodes.BITS} bits")
+            format, bits = _find_pixels(source, name) or ("", DepthCodes.BITS)
+            if bits != DepthCodes.BITS:
+                raise Error(f"its frames are in {format}: expected codes of {DepthCodes.BITS} bits")
         except Error as error:
             reasons[name] = f"depth, as info.json says; {error}"
             del videos[name]
@@ -550,7 +535,7 @@ def _open_videos(
 
 
 def _feature_names(stream: str, names: Any, features: int, notes: Notes) -> list[str] | None:
-    """Returns the names of a stream's features as the cache takes them; other names are reported as left out."""
+    """Returns the names of a stream's features; None, with a report, if they are not one for each feature."""
     if isinstance(names, dict) and len(names) == 1:  # {"motors": [...]}
         (names,) = names.values()
     if isinstance(names, list) and len(names) == 1 and isinstance(names[0], list):  # [["shoulder", "elbow"]]
@@ -577,9 +562,9 @@ class _Span:
 
 
 def _survey(source: Path, notes: Notes, episodes: dict[int, dict[str, Any]]) -> tuple[dict[str, str], list[_Span]]:
-    """Finds every episode's rows, and compares them with meta/ before anything is written.
+    """Finds the rows of every episode, and compares them with meta/ before anything is written.
 
-    Returns the kind of each column (see :func:`read_kinds`), which is the same in all files, and the spans in the files' order.
+    Returns the kind of each column (see :func:`read_kinds`), which must be the same in all files, and the spans in the files' order.
     """
     columns: dict[str, str] = {}
     spans: dict[int, _Span] = {}
@@ -598,11 +583,10 @@ def _survey(source: Path, notes: Notes, episodes: dict[int, dict[str, Any]]) -> 
                     raise SourceError(f"{file}: column {name} is {here}, expected numbers")
                 if name not in _BOOKKEEPING and here != there:
                     raise SourceError(f"{file}: column {name} is {here}, but {there} in {first}")
-            found = _find_spans(parquet, file)
+            of_file = _find_spans(parquet, file)
             if first is None:
                 first, columns = file, kinds
-            for span in found:
-                problem = None
+            for span in of_file:
                 length = episodes.get(span.episode, {}).get("length", span.length)
                 if span.episode in spans:
                     problem = f"is in {spans[span.episode].file} too"
@@ -610,11 +594,11 @@ def _survey(source: Path, notes: Notes, episodes: dict[int, dict[str, Any]]) -> 
                     problem = f"is not listed in {source}/meta"
                 elif length != span.length:
                     problem = f"has {span.length} rows, {source}/meta says {length}"
-                if problem is None:
-                    spans[span.episode] = span
                 else:
-                    refused.add(span.episode)
-                    notes.skip(f"episode {span.episode}", SourceError(f"{file}: episode {span.episode} {problem}"))
+                    spans[span.episode] = span
+                    continue
+                refused.add(span.episode)
+                notes.skip(f"episode {span.episode}", SourceError(f"{file}: episode {span.episode} {problem}"))
     missing = sorted(episodes.keys() - spans.keys() - refused)
     if missing:
         counted = f"{len(missing)} of the {len(episodes)} episodes that {source}/meta lists have no rows in data/"
@@ -623,7 +607,7 @@ def _survey(source: Path, notes: Notes, episodes: dict[int, dict[str, Any]]) -> 
 
 
 def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
-    """Returns the runs of one episode_index. In v2, where a file is an episode, its name must agree."""
+    """Returns the runs of rows with one episode_index. In v2, where a file is an episode, the file's name must agree."""
     count = parquet.metadata.num_rows
     if count == 0:
         raise SourceError(f"{file}: no rows")
@@ -645,12 +629,12 @@ def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
 def _read_clock(
     frame_index: np.ndarray, timestamp: np.ndarray | None, fps: float, where: object
 ) -> tuple[np.ndarray, str]:
-    """Returns time_ns of an episode's rows, and the kind of clock.
+    """Returns time_ns of an episode's rows, and the kind of clock:
 
-    If `timestamp` is only frame_index / fps ("nominal"), the clock is the exact round(frame_index * 1e9 / fps). So it is if
-    `timestamp` is (frame_index + 1) / fps, which some exporters write though the video starts at 0 ("nominal_from_1"), and if its
-    numbers are too large for its type to distinguish two rows, such as float32 seconds since 1970 ("nominal_of_rounded").
-    Otherwise it is `timestamp` rounded to the nanosecond ("recorded").
+    - "nominal": `timestamp` is only frame_index / fps, or missing. The clock is the exact round(frame_index * 1e9 / fps).
+    - "nominal_from_1": `timestamp` is (frame_index + 1) / fps, which some exporters write though the video starts at 0. Same clock.
+    - "nominal_of_rounded": its type cannot distinguish two rows, such as float32 seconds since 1970. Same clock.
+    - "recorded": the clock is `timestamp`, rounded to the nanosecond.
     """
     frame = frame_index.astype(np.int64)
     back = np.flatnonzero(np.diff(frame) <= 0)
@@ -694,7 +678,7 @@ def _read_clock(
 
 
 def _find_cameras(source: Path, features: dict[str, Any], episodes: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Returns for each video or image feature what the source has of it for `episodes`."""
+    """Returns each video or image feature, for the provenance: its type, its shape, and how many `episodes` have a video."""
     cameras = {}
     for key, feature in features.items():
         if feature.get("dtype") not in ("video", "image"):

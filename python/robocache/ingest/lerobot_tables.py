@@ -53,7 +53,7 @@ def load_info(source: Path) -> dict[str, Any]:
 
 
 def load_meta(source: Path, notes: Notes) -> tuple[dict[str, dict[str, str | None]], dict[int, dict[str, Any]]]:
-    """Returns the tables of texts, "tasks" and perhaps "subtasks", and the metadata of each episode; empty ones if they are skipped."""
+    """Returns the tables of texts, "tasks" and perhaps "subtasks", and the metadata of each episode. Skipped tables are empty."""
     tables: dict[str, dict[str, str | None]] = {"tasks": {}}
     episodes: dict[int, dict[str, Any]] = {}
     with notes.reading("meta/tasks", source / "meta"):
@@ -75,7 +75,7 @@ def load_meta(source: Path, notes: Notes) -> tuple[dict[str, dict[str, str | Non
 
 
 def _load_texts(source: Path, name: str, notes: Notes) -> dict[str, str | None]:
-    """Returns the text of each number in meta/tasks or meta/subtasks. In v3.0 texts are an index, whose name may be missing or another."""
+    """Returns the text of each number in meta/tasks or meta/subtasks. In v3.0 the texts are pandas' index, which may have any name."""
     rows = _load_table(source, f"{name}s", f"{name}_index")
     column = next((known for known in (name, "__index_level_0__") if any(known in row for row in rows)), None)
     if column is None:
@@ -89,17 +89,17 @@ def _load_texts(source: Path, name: str, notes: Notes) -> dict[str, str | None]:
         index, text = str(row[f"{name}_index"]), row.get(column)
         if not isinstance(text, str | None):
             raise SourceError(f"{source}/meta: expected text for {name} {index}, got {text!r:.60}")
-        if texts.setdefault(index, text) != text:
+        if (first := texts.setdefault(index, text)) != text:
             raise SourceError(
-                f"{source}/meta: expected one text for {name} {index}, got {texts[index]!r:.60} and {text!r:.60}"
+                f"{source}/meta: expected one text for {name} {index}, got {first!r:.60} and {text!r:.60}"
             )
     return texts
 
 
 def load_stats(source: Path, version: str) -> tuple[dict[str, dict[str, np.ndarray]], bool]:
-    """Returns a dataset's own statistics by feature, as LeRobot of that version reads them; empty if it has none.
+    """Returns a dataset's own statistics by feature, as LeRobot of that version reads them; {} without any.
 
-    Returns also whether they were merged from those of episodes: then they have no quantiles, which cannot be merged.
+    Also returns whether they were merged from those of episodes. Then they have no quantiles, which cannot be merged.
 
     Raises:
         FileError: the statistics cannot be read.
@@ -138,17 +138,17 @@ def _read_stats(file: Path) -> list[dict[str, dict[str, Any]]]:
 
 
 def _merge_stats(episodes: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, np.ndarray]]:
-    """Merges min, max, mean, std and count of each episode into those of all rows, for features that every episode has them for."""
+    """Merges min, max, mean, std and count of each episode into those of all rows. Leaves out features that some episode lacks."""
     merged = {}
     for key in dict.fromkeys(key for stats in episodes for key in stats):
-        found = [stats[key] for stats in episodes if key in stats]
-        if len(found) < len(episodes) or not all({"min", "max", "mean", "std", "count"} <= one.keys() for one in found):
-            continue  # some rows have no statistics
+        parts = [stats.get(key, {}) for stats in episodes]
+        if not all({"min", "max", "mean", "std", "count"} <= part.keys() for part in parts):
+            continue
         least, most, mean, std = (
-            np.stack([_as_array(one[name]).astype(np.float64) for one in found])
+            np.stack([_as_array(part[name]).astype(np.float64) for part in parts])
             for name in ("min", "max", "mean", "std")
         )
-        counts = np.array([np.ravel(one["count"])[0] for one in found])
+        counts = np.array([np.ravel(part["count"])[0] for part in parts])
         weights = counts.reshape(-1, *[1] * (mean.ndim - 1)) / counts.sum()
         total = (weights * mean).sum(0)
         spread = np.sqrt((weights * (std**2 + (mean - total) ** 2)).sum(0))
@@ -258,10 +258,10 @@ def open_parquet(file: Path) -> pq.ParquetFile:
 
 
 def read_columns(parquet: pq.ParquetFile, file: Path, columns: list[str]) -> pa.Table:
-    """Some columns of a file.
+    """Returns columns of a file.
 
     Raises:
-        SourceError: it is damaged, or a few bytes of it would take far more memory.
+        SourceError: the file is damaged, or a few of its bytes would take far more memory.
     """
     size, texts, longest = 0, 0, 1
     for chunk in _column_chunks(parquet, columns):
@@ -291,14 +291,12 @@ def read_columns(parquet: pq.ParquetFile, file: Path, columns: list[str]) -> pa.
 
 
 def _column_chunks(parquet: pq.ParquetFile, columns: list[str]) -> Iterator[Any]:
-    """The metadata of these columns' chunks, nested ones too."""
+    """Yields the metadata of the chunks of these columns and the columns nested in them."""
     metadata = parquet.metadata
-    paths = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
-    wanted = [
-        at for at, path in enumerate(paths) if any(path == name or path.startswith(f"{name}.") for name in columns)
-    ]
-    for group in range(metadata.num_row_groups):
-        yield from (metadata.row_group(group).column(at) for at in wanted)
+    for index in range(metadata.num_columns):
+        path = metadata.schema.column(index).path
+        if any(path == name or path.startswith(f"{name}.") for name in columns):
+            yield from (metadata.row_group(group).column(index) for group in range(metadata.num_row_groups))
 
 
 def read_kinds(parquet: pq.ParquetFile, file: Path) -> dict[str, str]:
@@ -316,7 +314,7 @@ def _decoded(dtype: pa.DataType) -> pa.DataType:
 
 
 def _kind(dtype: pa.DataType) -> str:
-    """Returns the name of Arrow's type of the elements of a column's rows."""
+    """Returns the name of a column's Arrow type, of lists that of their elements."""
     while True:
         if isinstance(dtype, pa.BaseExtensionType):
             dtype = dtype.storage_type
@@ -333,7 +331,7 @@ def _is_list(dtype: pa.DataType) -> bool:
 
 
 class NullError(SourceError):
-    """A row without a value, in a column whose type has no NaN."""
+    """A column whose type has no NaN has a row without a value."""
 
 
 def with_nan(table: pa.Table, name: str, where: object) -> np.ndarray:
@@ -385,7 +383,7 @@ def one_a_row(values: np.ndarray, name: str, where: object) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Lost:
-    """A file that cannot be read, and the number of episodes in it."""
+    """A file that cannot be read, and the number of its episodes."""
 
     what: str
     error: SourceError

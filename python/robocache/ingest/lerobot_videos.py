@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -27,8 +27,8 @@ from .video import Cut, Index, Ticket, VideoFrames, cut_up, index_video, match
 if TYPE_CHECKING:
     from .lerobot import Episode
 
-# Frames of episodes that are read before their turn: enough for the processes of a large machine. The number is constant, so that
-# the report does not depend on the number of processes.
+# The frames of episodes that are read ahead: enough for the processes of a large machine. The number is constant, so that the report
+# does not depend on the number of processes.
 _FRAMES_AHEAD = 8192
 
 
@@ -52,14 +52,14 @@ class _Shared:
 
 def _find_shared(camera: str, episodes: Mapping[int, Mapping[str, Any]]) -> dict[str | None, _Shared]:
     """Returns the episodes in each of a camera's files, by the file's name."""
-    found: dict[str | None, list[tuple[float, int]]] = {}
+    by_file: dict[str | None, list[tuple[float, int]]] = {}
     for number, metadata in episodes.items():
         start_s, length = metadata.get(f"videos/{camera}/from_timestamp"), metadata.get("length")
         if _is_time(start_s) and length != 0:
             name = video_name(camera, number, metadata)
-            found.setdefault(name, []).append((start_s, length if isinstance(length, int) else -1))
+            by_file.setdefault(name, []).append((start_s, length if isinstance(length, int) else -1))
     shared = {}
-    for name, begins in found.items():
+    for name, begins in by_file.items():
         begins.sort()
         starts, lengths = [start_s for start_s, _ in begins], [length for _, length in begins]
         closest = min(((later - start_s, start_s) for start_s, later in pairwise(starts)), default=(np.inf, 0.0))
@@ -76,10 +76,11 @@ class _View:
     """A camera in one episode.
 
     error: why it has no frames at all.
-    path: its file, which has `frames` frames; `used` of them belong to these rows.
+    path: its file.
+    frames, used: the number of frames in the file, and of those that belong to this episode's rows.
     rows: int64 ``[n]``: the rows that have a frame.
-    lacking: the rows without a frame, and the reason.
-    tickets: the requests for the rows' frames, cut by cut.
+    lacking: a name of the rows without a frame, and the reason.
+    tickets: the requests for the rows' frames.
     """
 
     camera: str
@@ -162,31 +163,25 @@ class Videos(VideoFrames):
                     raise view.error
                 if view.lacking is not None:
                     self._notes.skip(*view.lacking)
-                depth = self._depth[view.camera]
                 storage = self._storage(view.camera)
-                resized = None if depth is not None else storage.resized(view.height, view.width)
-                if depth is not None and storage.size is not None:
-                    self._notes.leave_out(
-                        view.camera, "depth is not resized; image_size='keep' (--image-size keep) takes it as it is"
-                    )
-                chunks = (
-                    self.chunks(f"{episode.what}: {view.camera}", view.path, view.tickets, episode.time_ns[view.rows])
-                    if view.path is not None
-                    else []
-                )
-                unit_m = None if depth is None else 0.001
+                if self._depth[view.camera] is None:
+                    unit_m, resized = None, storage.resized(view.height, view.width)
+                else:
+                    unit_m, resized = 0.001, None
+                    if storage.size is not None:
+                        why = "depth is not resized; image_size='keep' (--image-size keep) takes it as it is"
+                        self._notes.leave_out(view.camera, why)
+                chunks: Iterable[Any] = []
+                if view.path is not None:
+                    time_ns = episode.time_ns[view.rows]
+                    chunks = self.chunks(f"{episode.what}: {view.camera}", view.path, view.tickets, time_ns)
                 yield view.camera, Frames(chunks, unit_m=unit_m, resized=resized, clock=episode.clock)
 
     def _begin(self, camera: str, episode: Episode) -> _View:
         view = _View(camera)
         try:
             with naming(episode.where):
-                time_ns = episode.time_ns
-        except SourceError:  # reported when the episode's turn comes
-            return view
-        try:
-            with naming(episode.where):
-                self._find_frames(view, episode, time_ns)
+                self._find_frames(view, episode, episode.time_ns)
         except SourceError as error:
             view.error = error
         return view
@@ -197,9 +192,8 @@ class Videos(VideoFrames):
         if name is None:
             raise SourceError(f"{episode.where}: {self._source}/meta does not say which file of {camera} has it")
         if name not in self._files[camera]:
-            raise SourceError(
-                f"{self._source}: no {name}.mp4 of {camera} in videos/; video=False (--no-video) leaves cameras out"
-            )
+            hint = "video=False (--no-video) leaves cameras out"
+            raise SourceError(f"{self._source}: no {name}.mp4 of {camera} in videos/; {hint}")
         path, *others = self._files[camera][name]
         if others:
             files = ", ".join(str(file.relative_to(self._source)) for file in (path, *others))
@@ -211,23 +205,20 @@ class Videos(VideoFrames):
         self._kinds.check(camera, f"{index.width}x{index.height}", index.path)
         depth = self._depth[camera]
         if depth is not None and index.bits != depth.BITS:
-            raise SourceError(
-                f"{index.path}: frames in {index.pixels}: expected depth in {depth.BITS} bits, as info.json says"
-            )
+            bits = f"expected depth in {depth.BITS} bits, as info.json says"
+            raise SourceError(f"{index.path}: frames in {index.pixels}: {bits}")
         if depth is None and index.bits > 8:
-            self._notes.leave_out(
-                f"{camera}: bits",
-                f"8 of {index.bits} of {index.pixels} are kept: info.json does not say that it is depth",
-            )
+            why = f"8 of {index.bits} of {index.pixels} are kept: info.json does not say that it is depth"
+            self._notes.leave_out(f"{camera}: bits", why)
         view.height, view.width = index.height, index.width
 
-        # Finds this episode's frames: all of a file, or in v3.0 those from its start to the next episode's start.
+        # This episode's frames are [begin, end): all of a file, or in v3.0 those from its start to the next episode's start.
         begin, end = 0, len(index)
         if f"videos/{camera}/file_index" in metadata:
             start_s = metadata.get(f"videos/{camera}/from_timestamp")
             if not _is_time(start_s):
                 raise SourceError(f"{episode.where}: {self._source}/meta does not say from when on {camera} has it")
-            # The next episode's frames end this one's. to_timestamp does not: some converters write the last frame's own time.
+            # to_timestamp is not used, since some converters write the time of the last frame itself.
             half_s = self._period_ns / 2e9
             shared = self._shared[camera].get(name, _Shared([], []))
             starts = shared.starts
@@ -236,7 +227,7 @@ class Videos(VideoFrames):
             bounds = (np.array([start_s, following[0] if following else np.inf]) - half_s) * 1e9
             begin, end = np.searchsorted(index.time_ns, bounds).tolist()
             time_ns = time_ns + round(start_s * 1e9)
-            if shared.rows and shared.rows[-1] == len(index):  # each frame is a row's
+            if shared.rows and shared.rows[-1] == len(index):  # as many frames as rows: each frame belongs to a row
                 index_in_file = bisect_left(starts, start_s)
                 first, end_row = shared.rows[index_in_file : index_in_file + 2]
                 if begin != first and not self._by_index:
@@ -248,13 +239,11 @@ class Videos(VideoFrames):
                     )
                 begin, end = first, end_row
         if self._by_index:
-            own_ns = index.time_ns[begin:end]
-            frames = self.match_by_index(
-                camera, episode.what, index, time_ns, own_ns, int(time_ns[0]) if len(time_ns) else 0
-            )
+            first_ns = int(time_ns[0]) if len(time_ns) else 0
+            frames = self.match_by_index(camera, episode.what, index, time_ns, index.time_ns[begin:end], first_ns)
         else:
             if episode.kind_of_clock == "nominal_from_1" and end - begin > len(time_ns):
-                # The stamps count from 1, and the video has a frame more: rows were cut off, and the stamps are right.
+                # Stamps from 1, and more frames than rows: the first row was cut off, and its stamp is right.
                 time_ns = time_ns + round(self._period_ns)
             frames = match(time_ns, index.time_ns[begin:end], self._period_ns / 2)  # excludes the next episode's frames
         frames[frames >= 0] += begin
@@ -269,13 +258,11 @@ class Videos(VideoFrames):
         view.tickets = [self._decoders.ask(cut) for cut in self._cut_up(camera, index, frames[view.rows])]
 
     def _check_shared(self, camera: str, index: Index, shared: _Shared) -> None:
-        """Refuses a file for all its episodes if one of them cannot be in it. A faulty merge makes all of them point to one file."""
+        """Refuses a file for all its episodes if one of them cannot be in it: after a faulty merge all may point to one file."""
         starts, half_s = shared.starts, self._period_ns / 2e9
         gap_s, start_s = shared.closest
         by_meta = f"by videos/{camera}/from_timestamp in {self._source}/meta"
-        advice = (
-            "no episode of this file has frames that are surely its own; video=False (--no-video) leaves cameras out"
-        )
+        advice = "so any episode may have frames of another; video=False (--no-video) leaves cameras out"
         if gap_s <= half_s:
             here = bisect_right(starts, start_s + half_s) - bisect_left(starts, start_s - half_s)
             raise SourceError(f"{index.path}: {here} episodes begin at {start_s:g} s {by_meta}: {advice}")
@@ -307,9 +294,8 @@ class Videos(VideoFrames):
         if index.declared > len(index):
             counts += f", of {index.declared} that the file's header names"
         if self._by_index:
-            return SourceError(
-                f"{index.path}: {counts}: none for {len(lacking)} of the rows, by the frames' order and holes in their times"
-            )
+            why = "by the frames' order and holes in their times"
+            return SourceError(f"{index.path}: {counts}: none for {len(lacking)} of the rows, {why}")
         return SourceError(
             f"{index.path}: {counts}: no frame within {self._period_ns / 2e6:.4g} ms of {len(lacking)} of the rows, "
             f"the first row {lacking[0]} at {time_ns[lacking[0]] / 1e9:.4f} s"

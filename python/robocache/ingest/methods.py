@@ -38,12 +38,7 @@ _PX4_OTHER = {
 }
 # PX4's topics whose rows belong to several subjects in turn, distinguished by a key, an index or an address.
 _PX4_OF_SEVERAL = {
-    "collisionreport",
-    "debugkeyvalue",
-    "debugvalue",
-    "debugvect",
-    "rangingbeacon",
-    "transponderreport",
+    *("collisionreport", "debugkeyvalue", "debugvalue", "debugvect", "rangingbeacon", "transponderreport"),
 }
 # Fields of ROS messages that are angles in radians by their types' descriptions.
 _ROS_ANGLES = {
@@ -60,7 +55,7 @@ _ROS_ANGLES = {
 }
 # Matches a part of a stamp, such as sec or nanosec in /imu/header/stamp: its stem, the seconds, the fraction.
 _STAMP_PART = re.compile(r"(?i)(.*?)(?:(secs?|seconds)|((?:n|nano|u|micro)_?(?:secs?|seconds)))")
-# Distances, and the fields beside them with the limits of the measurement: of LaserScan, Range and PX4's distance_sensor.
+# Fields of distances, and the fields with the limits of their measurement: of LaserScan, Range and PX4's distance_sensor.
 _LIMITS = {
     "ranges": ("range_min", "range_max"),
     "range": ("min_range", "max_range"),
@@ -69,7 +64,7 @@ _LIMITS = {
 BEYOND_LIMITS = "held: beyond the limits beside them there is no measurement"
 HELD = "rotations as vectors or matrices have no method between rows: the row before is held"
 
-# Rotations and angles by the schemas of formats: for each format, patterns of streams, the shape of a row, and methods.
+# Rotations and angles that the schemas of formats declare: for each format, a pattern of streams, the shape of a row, and methods.
 _EULER_POSE = [[3, 6, "angle"]]
 _POSE = [[3, 7, "slerp"]]
 VECTOR_POSE = [[3, 6, "previous"]]
@@ -187,8 +182,8 @@ class Ids:
         return self.take_turns and 10 * self.changes >= 9 * self.seen.total() and 10 * min(counts) >= 9 * max(counts)
 
     @property
-    def return_(self) -> bool:
-        """Whether a value comes again after another one, which the values of a counter of phases do not."""
+    def recur(self) -> bool:
+        """Whether values come again after others; those of a counter of phases do not."""
         return self.is_few and self.changes >= len(self.seen)
 
 
@@ -198,40 +193,39 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
     known: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[Block]] = {}
     for stream, samples in streams:
         if isinstance(samples, Rows | Ragged) and samples.values.dtype.kind not in "biu":
-            key = stream, tuple(samples.names or ()), samples.values.shape[1:]
-            of_schema = _of_schema(stream, samples, notes)  # for each part, since its values may exclude angles
+            names = samples.names or []
+            key = stream, tuple(names), samples.values.shape[1:]
+            by_schema = _methods_of_schema(stream, samples, notes)  # for each part, since its values may exclude angles
             if key not in known:
                 by_names = with_others(rotations_of(*key), rotation_vectors(*key))
-                known[key] = with_others(of_schema, by_names)
+                known[key] = with_others(by_schema, by_names)
                 _say_assumed(stream, samples, [block for block in by_names if block in known[key]], notes)
-                if any(how == "previous" and not notes.gives_methods(stream, a, b) for a, b, how in known[key]):
+                if any(
+                    method == "previous" and not notes.gives_methods(stream, start, stop)
+                    for start, stop, method in known[key]
+                ):
                     notes.leave_out(f"{stream}: values between rows", HELD)
-                for four in scattered(samples.names or ()):
-                    features = ", ".join(f"{samples.names[i]} [{i}]" for i in four)  # type: ignore[index]
+                for four in scattered(names):
+                    features = ", ".join(f"{names[i]} [{i}]" for i in four)
                     why = f"{features} are not adjacent: they are interpolated number by number"
                     notes.leave_out(f"{stream}: a rotation", why)
-                known[key] = with_others(known[key], _stamps_in_parts(samples.names or ()))
+                known[key] = with_others(known[key], _stamps_in_parts(names))
             if known[key]:
                 methods = with_others(samples.attributes.get("methods", []), known[key])
                 samples = replace(samples, attributes={**samples.attributes, "methods": methods})
         yield stream, samples
 
 
-def _of_schema(stream: str, samples: Rows | Ragged, notes: Notes) -> list[Block]:
-    """Returns the methods that the format's schema has for a stream. Other robots use DROID's name for a pose too, so that is
-    reported, and values beyond a turn are not taken for angles."""
+def _methods_of_schema(stream: str, samples: Rows | Ragged, notes: Notes) -> list[Block]:
+    """Returns the methods that the format's schema has for a stream. Other robots than DROID use its name of a pose too. So the
+    methods of that name are reported, and values beyond a turn are not taken as angles."""
     shape = samples.values.shape[1:]
-    methods: list[Block] = next(
-        (
-            methods
-            for pattern, row, methods in _SCHEMAS.get(notes.format, ())
-            if re.fullmatch(pattern, stream) and (shape == row or (not row and prod(shape) >= 7))
-        ),
-        [],
-    )
-    if not methods or notes.format not in ("lerobot", "rlds") or not re.fullmatch(_DROID[0], stream):
-        return methods
-    if notes.gives_methods(stream, 3, 6):
+    methods: list[Block] = []
+    for pattern, row, methods_of_pattern in reversed(_SCHEMAS.get(notes.format, ())):
+        if re.fullmatch(pattern, stream) and (shape == row or (not row and prod(shape) >= 7)):
+            methods = methods_of_pattern
+    is_droids = notes.format in ("lerobot", "rlds") and re.fullmatch(_DROID[0], stream)
+    if not methods or not is_droids or notes.gives_methods(stream, 3, 6):
         return methods
     if (most := notes.beyond_a_turn(stream, samples.values.reshape(-1, 6)[:, 3:])) is not None:
         why = f"values up to {most:.4g} are no Euler angles in radians, as DROID's stream of this name has: interpolated as numbers"
@@ -244,13 +238,14 @@ def _of_schema(stream: str, samples: Rows | Ragged, notes: Notes) -> list[Block]
 def _say_assumed(stream: str, samples: Rows | Ragged, by_names: list[Block], notes: Notes) -> None:
     """Reports rotations and angles that only a name declares, no ROS type and no schema."""
     attributes = samples.attributes
-    given = attributes.get("methods", [])
-    found = [block for block in by_names if block in with_others(given, by_names) and block not in given]
+    before = attributes.get("methods", [])
+    blocks = [block for block in by_names if block in with_others(before, by_names) and block not in before]
     if notes.format == "ulog" or str(attributes.get("schema")).startswith("px4_msgs/"):
-        found += [block for block in given if block[2] == "angle"]
+        blocks += [block for block in before if block[2] == "angle"]
     names = samples.names or []
-    found = [block for block in found if not notes.gives_methods(stream, block[0], block[1])]
-    for start, stop, method in found:
+    for start, stop, method in blocks:
+        if notes.gives_methods(stream, start, stop):
+            continue
         what = stream
         if len(names) >= stop:
             what = names[start] if stop - start == 1 else f"{names[start]} to {names[stop - 1]}"
@@ -271,7 +266,7 @@ def _stamps_in_parts(names: Sequence[str]) -> list[Block]:
 
 
 def has_limits(path: str, paths: Container[str]) -> bool:
-    """Whether a type has limits of the measurement beside the distances in the field at `path`; `paths` are all its fields."""
+    """Whether the field `path` has distances, and fields beside it have the limits of their measurement. `paths` are all fields."""
     stem, dot, name = path.rpartition(".")
     return name in _LIMITS and all(f"{stem}{dot}{limit}" in paths for limit in _LIMITS[name])
 
@@ -286,7 +281,7 @@ def ros_angles(type: str, field: str) -> bool:
 
 
 def px4_of_several(topic: str) -> bool:
-    """Whether a PX4 topic, named as in a log or as a ROS type, has rows of several subjects, which must not be mixed."""
+    """Whether rows of a PX4 topic belong to several subjects, so that they must not be mixed. `topic` is a log's name or a ROS type."""
     return topic.replace("_", "").lower() in _PX4_OF_SEVERAL
 
 
@@ -299,13 +294,13 @@ def px4_angles(topic: str, names: Sequence[str]) -> list[Block]:
 
 
 def method_of_rotation(word: str) -> str:
-    """Returns the method for a rotation as a word names it, such as those in GR00T's modality.json: Euler angles are in radians;
-    rotation vectors, matrices and unknown words have no method between rows, so the row before is held."""
+    """Returns the method of a rotation by its word, such as GR00T's in modality.json. Euler angles are in radians. Rotation vectors,
+    matrices and unknown words have no method between rows, so the row before is held."""
     return {"quat": "slerp", "euler": "angle"}.get(next(iter(kinds_of(word)), ""), "previous")
 
 
 def why_held(word: str) -> str:
-    """Returns why a rotation as a word names it is held."""
+    """Returns why the rotation with this word is held."""
     if kinds_of(word):
         return HELD
     known = "quaternion, euler_angles_rpy, axis_angle, rotation_6d, matrix"
@@ -313,9 +308,8 @@ def why_held(word: str) -> str:
 
 
 def with_held(methods: Sequence[Block], is_whole: Sequence[bool]) -> list[Block]:
-    """Returns the methods of a stream of floats, with "previous" for the other features that are whole numbers by their types.
-
-    There is no value between two modes, flags or counts. Streams of integers need no method to be held.
+    """Returns the methods of a stream of floats, with "previous" for the other features that are whole numbers by their types:
+    there is no value between two modes, flags or counts. Streams of integers are held without a method.
 
     is_whole: for each feature, whether its type is bool, enum or integer.
     """

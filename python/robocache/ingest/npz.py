@@ -23,19 +23,19 @@ from .files import check_file
 
 # The bytes of rows that are read together.
 _AT_ONCE = 2**24
-# The most bytes of an array that is kept when its header is read, and of all kept arrays of a file.
+# The most bytes of an array that is held in memory once its header is read, and of all held arrays of a file.
 _SMALL, _HELD = 2**22, 2**25
-# By the version of .npy: how many bytes the header's length has, and the function that reads the header. NumPy refuses a header
-# that is too long only after reading it.
+# By the version of .npy: the bytes of the header's length, and the function that reads the header. The length is checked first: NumPy
+# refuses too long a header only after reading it.
 _HEADERS = {(1, 0): (2, np.lib.format.read_array_header_1_0), (2, 0): (4, np.lib.format.read_array_header_2_0)}
 _LONGEST_HEADER = 10_000
-# The bytes before the header: magic, version and the header's length.
+# The most bytes before the header: magic, version and the header's length.
 _PREFIX = 12
-# The head of a zip file's member: signature, flags, and the lengths of the name and of the extra field. The plain flags mean that
-# sizes follow the member, and that names are in UTF-8.
+# The head of a zip file's member: signature, flags, and the lengths of the name and of the extra field. The plain flags say that the
+# sizes follow the member, and that the name is in UTF-8.
 _LOCAL_HEADER = struct.Struct("<4s2xH18xHH")
 _PLAIN_FLAGS = 0x808
-# Matches the header of plain numbers as NumPy writes it: reading it by NumPy takes as long as a small array.
+# Matches the header of plain numbers as NumPy writes it. NumPy needs as long for it as for a small array.
 _SIDE = rb"(?:0|[1-9]\d{0,17})"
 _PLAIN_HEADER = re.compile(
     rb"\{'descr': '([<>][fiu][248]|\|[iub]1)', 'fortran_order': (False|True), 'shape': \((|%b,|%b(?:, %b)+)\), \} *\n"
@@ -50,19 +50,15 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
         Error: an array has objects, is larger than an item may be (`budget`), or differs in size from its header.
         OSError, zipfile.BadZipFile, zlib.error, ValueError: the file does not exist or is damaged.
     """
-    check_file(file)
-    arrays: dict[str, np.ndarray] = {}
     with open_npz(file) as archive:
         for error in archive.lost.values():
             raise error
-        for name in archive.entries:
-            arrays[name] = archive.read(name)
-    return arrays
+        return {name: archive.read(name) for name in archive.entries}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An array's header, whose claims are unchecked, and its length in bytes."""
+    """An array's header, whose claims are not checked yet, and the header's length in bytes."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -102,22 +98,18 @@ class Npz:
             self.entries[name] = _read_header(stream, entry.filename)
 
     def _hold(self, name: str) -> None:
-        """Reads a small array whole, so that it is opened once. Errors are raised when its rows are read."""
+        """Holds a small array in memory, so that it is opened once. Errors are raised when its rows are read."""
         entry = self._files[name]
         size = entry.file_size
         if self._held_bytes + size > _HELD:
             return
-        if self._content is not None and (stored := _find_stored(self._content, entry)) is not None:
-            self._held[name] = stored
+        held: bytes | memoryview | None = _find_stored(self._content, entry) if self._content is not None else None
+        if held is None and size <= _SMALL:
+            with suppress(Exception), self._open(name) as stream:
+                held = stream.read(size + 1)
+        if held is not None and len(held) == size:
+            self._held[name] = held
             self._held_bytes += size
-            return
-        if size > _SMALL:
-            return
-        with suppress(Exception), self._open(name) as stream:
-            content = stream.read(size + 1)
-            if len(content) == size:
-                self._held[name] = content
-                self._held_bytes += size
 
     def _open(self, name: str) -> BinaryIO:
         return cast(BinaryIO, self._archive.open(self._files[name]))
@@ -135,11 +127,11 @@ class Npz:
         return array if array.flags.aligned else array.copy()
 
     def parts(self, name: str, at_once: int = _AT_ONCE) -> Iterator[np.ndarray]:
-        """Yields an array in parts of `at_once` bytes of rows, at least one part. Unless the order is Fortran's, a part is at its address
-        in the file, which may not be aligned.
+        """Yields an array in parts of `at_once` bytes of rows, at least one part. In C order a part is at its address in the file, which
+        may not be aligned.
 
         Raises:
-            Error: the array differs in size from its header; or a row, in Fortran's order the whole array, is larger than an item may be.
+            Error: the array differs in size from its header; or a row, in Fortran order the whole array, is larger than an item may be.
         """
         entry = self.entries[name]
         rows = entry.shape[0] if entry.shape else 1
@@ -193,8 +185,8 @@ def open_npz(file: Path) -> Iterator[Npz]:
 
 
 def _find_stored(content: bytes, entry: zipfile.ZipInfo) -> memoryview | None:
-    """Returns the bytes of a member of an archive in memory, if it is not compressed and its checksum is right; else None:
-    :mod:`zipfile` then reads it, or reports its fault."""
+    """Returns the bytes of a member of an archive in memory, if it is not compressed and its checksum is right; else None. Then
+    :mod:`zipfile` reads it, or reports its fault."""
     begin = entry.header_offset
     head = content[begin : begin + _LOCAL_HEADER.size]
     if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & ~_PLAIN_FLAGS or len(head) < _LOCAL_HEADER.size:
@@ -205,10 +197,9 @@ def _find_stored(content: bytes, entry: zipfile.ZipInfo) -> memoryview | None:
     if signature != b"PK\3\4" or flags & ~_PLAIN_FLAGS or name != entry.orig_filename.encode(errors="replace"):
         return None
     begin += name_size + extra_size
-    found = memoryview(content)[begin : begin + entry.file_size]
-    if not len(found) == entry.file_size == entry.compress_size or zlib.crc32(found) != entry.CRC:
-        return None
-    return found
+    stored = memoryview(content)[begin : begin + entry.file_size]
+    is_whole = len(stored) == entry.file_size == entry.compress_size and zlib.crc32(stored) == entry.CRC
+    return stored if is_whole else None
 
 
 def _read_header(stream: BinaryIO, name: str) -> Entry:

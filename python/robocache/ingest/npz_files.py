@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FileError
-from .files import list_files, natural
+from .files import look_through, natural
 from .formats import RateOptions
 from .formats.npz import PERIODS, RATES, is_npz
 from .images import is_image_of_16_bits, store_pixels
@@ -28,9 +28,7 @@ _LEAST_PIXELS = 8
 
 def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every file."""
-    root = source if source.is_dir() else source.parent
-    listing = list_files(source)
-    listing.note(root, notes)
+    root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or is_npz(file)]
     if not files:
         raise FileError(f"{source}: expected *.npz, found none")
@@ -45,7 +43,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
 def _read_streams(
     path: Path, what: str, metadata: dict[str, Any], options: RateOptions, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    """Yields an episode's streams; opens the file only when the first is read, and adds to the metadata."""
+    """Yields an episode's streams. Opens the file only when the first is read; adds to the metadata."""
     with naming(path), open_npz(path) as archive:
         for name, error in archive.lost.items():
             with notes.reading(f"{what}: {name}", path):
@@ -53,10 +51,8 @@ def _read_streams(
         for name in (*RATES, *PERIODS, *STEPS):
             if f"{name}.npy" in archive.lost and options.rate_hz is None:
                 raise SourceError(f"{path}: {name}: damaged, and it says the rate")
-        rates = _read_rates(archive)
-        rate_hz, _ = find_rate(
-            options.rate_hz, path, f"it has no array {RATES[0]} or {PERIODS[0]} (in seconds, at most 1)", rates, notes
-        )
+        why = f"it has no array {RATES[0]} or {PERIODS[0]} (in seconds, at most 1)"
+        rate_hz, _ = find_rate(options.rate_hz, path, why, _read_rates(archive), notes)
         rows = _count_rows(path, archive.entries)
         streams = {}
         for name, entry in archive.entries.items():
@@ -105,8 +101,8 @@ def _say_other_axis(rows: int, streams: Mapping[str, Entry], notes: Notes) -> No
     named = [name for name, entry in streams.items() if len(entry.shape) > 1]
     if len(seconds) == 1 and len(named) > 1 and (steps := max(seconds)) > rows:
         why = (
-            f"the first dimension, {rows}, though the second is {steps} in each of {len(named)} arrays: where it counts the steps, "
-            "exchange the two, or write a file for each episode of a batch"
+            f"the first dimension, {rows}, though the second is {steps} in each of {len(named)} arrays: if the second counts the "
+            "steps, exchange the two, or write a file for each episode of a batch"
         )
         notes.assume("rows of arrays", why, *named)
 
@@ -119,13 +115,12 @@ def _read_stream(
     if not is_value or 0 in entry.shape[1:]:
         notes.leave_out(name, f"{entry.dtype} {list(entry.shape[1:])} a row")
         return
-    is_camera = (
-        len(entry.shape) == 4
-        and min(entry.shape[1:3]) >= _LEAST_PIXELS
-        and (entry.dtype.name, entry.shape[3]) in (("uint8", 3), ("uint8", 1), ("uint16", 1))
-    )
-    if is_camera and entry.dtype.itemsize == 2:
-        is_camera = is_image_of_16_bits(name, entry.shape[1:3])
+    is_camera = False
+    if len(entry.shape) == 4 and min(entry.shape[1:3]) >= _LEAST_PIXELS:
+        pixel = entry.dtype.name, entry.shape[3]
+        is_camera = pixel in (("uint8", 3), ("uint8", 1)) or (
+            pixel == ("uint16", 1) and is_image_of_16_bits(name, entry.shape[1:3])
+        )
     first = 0
     for values in archive.parts(name):
         time_ns = nominal_time_ns(first, first + len(values), rate_hz)
@@ -140,7 +135,7 @@ def _read_stream(
 
 
 def _add_column(name: str, entry: Entry, rows: int, archive: Npz, metadata: dict[str, Any], notes: Notes) -> None:
-    """Adds an array that holds for the whole episode as a column of the episodes table, if it is small enough."""
+    """Adds an array without rows as a column of the episodes table, if it is small enough."""
     if name in (*RATES, *PERIODS) or name in metadata:
         return
     size = int(np.prod(entry.shape))
@@ -148,9 +143,8 @@ def _add_column(name: str, entry: Entry, rows: int, archive: Npz, metadata: dict
         notes.leave_out(name, f"{entry.dtype} {list(entry.shape)}: neither a row a step nor a few values")
         return
     if size > 1 and abs(size - rows) == 1:
-        notes.leave_out(
-            f"{name}: rows", f"{size} values beside {rows} rows: kept as a column, since no step is said of each"
-        )
+        why = f"{size} values beside {rows} rows: kept as a column, since the step of each is unknown"
+        notes.leave_out(f"{name}: rows", why)
     with notes.reading(name, name):
         values = archive.read(name).reshape(-1)
         if entry.dtype.kind == "f":

@@ -116,6 +116,13 @@ def compare_rates(
             notes.assume(what, f"its stamps, {both}")
 
 
+def exact_ns(stamps: np.ndarray, unit_ns: int) -> np.ndarray:
+    """Returns stamps in a unit as int64 nanoseconds. Their product alone would be rounded, for seconds since 1970 to 256 ns."""
+    whole = np.floor(stamps).astype(np.int64)
+    fraction_ns: np.ndarray = np.rint((stamps - whole).astype(np.float64) * unit_ns).astype(np.int64)
+    return whole * unit_ns + fraction_ns
+
+
 @lru_cache(maxsize=1)  # the streams of a recording need the same stamps
 def nominal_time_ns(start: int, stop: int, rate_hz: float) -> np.ndarray:
     """Returns int64 nanoseconds of the rows ``start`` to ``stop - 1``, row 0 at 0; read-only."""

@@ -21,7 +21,7 @@ from .files import list_files
 from .formats.zarr import ZarrOptions, is_store
 from .images import is_image_of_16_bits, store_pixels
 from .methods import VECTOR_POSE
-from .rate import compare_rates, find_rate, nominal_time_ns, refuse_no_seconds, said_rates
+from .rate import compare_rates, exact_ns, find_rate, nominal_time_ns, refuse_no_seconds, said_rates
 from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, naming
 from .zarr_store import Array, Contents, Store, Zip, find_contents, open_array, open_store, parts, read_json
 
@@ -31,11 +31,13 @@ _ENDS = "meta/episode_ends"
 _COLUMNS = {"source_episode_index", "episode_index", "start_ns", "end_ns"}
 # The most bytes that are read and written at once.
 _AT_ONCE = 2**25
+# The most feature names in a list of `meta`.
 _MOST_NAMES = 4096
-# The first rows, by which a rate of the clock is compared.
+# The first rows, whose rate is compared with the declared one.
 _CLOCK_ROWS = 1000
 _SECONDS = re.compile(r"(?i)\W*(s|secs?|seconds?)\b")
-_CAMERA_ROWS = 16  # the first rows, which decide whether an array of floats is a camera
+# The first rows, which decide whether an array of floats is a camera.
+_CAMERA_ROWS = 16
 # Less than int64 nanoseconds can hold.
 _LARGEST_S = 9.2e9
 
@@ -46,22 +48,13 @@ def read(source: Path, options: ZarrOptions, notes: Notes) -> Generator[Recordin
     with closing(open_store(root)) as store:
         ends = _read_ends(store)
         episodes = list(zip([0, *ends.tolist()[:-1]], ends.tolist(), strict=True))
-        attributes: dict[str, Any] = {}
-        with notes.reading(".zattrs", store.where(".zattrs")):
-            attributes = read_json(store, ".zattrs") or {}
-        listed: dict[str, Any] = {}
-        with notes.reading(".zmetadata", store.where(".zmetadata")):
-            listed = read_json(store, ".zmetadata") or {}
-        contents = find_contents(store, listed)
+        attributes = _try_json(store, ".zattrs", notes)
+        contents = find_contents(store, _try_json(store, ".zmetadata", notes))
         _note_losses(store, contents, notes)
         arrays = _open_arrays(store, contents.arrays, int(ends[-1]), options, notes)
         columns = _read_columns(store, contents.arrays, len(ends), notes)
-        data_attributes: dict[str, Any] = {}
-        with notes.reading("data/.zattrs", store.where("data/.zattrs")):
-            data_attributes = read_json(store, "data/.zattrs") or {}
-        shared_columns = declaring({**attributes, **data_attributes}) | _read_names(
-            store, contents.arrays, len(ends), notes
-        )
+        shared_columns = declaring({**attributes, **_try_json(store, "data/.zattrs", notes)})
+        shared_columns |= _read_names(store, contents.arrays, len(ends), notes)
         clock = _find_clock(arrays, root, attributes, options, notes)
         if clock.stamps is not None:
             arrays.remove(clock.stamps)
@@ -80,6 +73,14 @@ def read(source: Path, options: ZarrOptions, notes: Notes) -> Generator[Recordin
             }
             streams = _read_episode(what, arrays, start, stop, clock, cameras, options, notes)
             yield Recording(what, where, metadata, streams)
+
+
+def _try_json(store: Store, key: str, notes: Notes) -> dict[str, Any]:
+    """Reads a JSON object; {} if the file is missing or skipped."""
+    parsed: dict[str, Any] = {}
+    with notes.reading(key, store.where(key)):
+        parsed = read_json(store, key) or {}
+    return parsed
 
 
 def _find_root(source: Path, notes: Notes) -> Path:
@@ -175,10 +176,10 @@ def _read_columns(store: Store, keys: list[str], episodes: int, notes: Notes) ->
             array = open_array(store, key, fills=False)
             if _lists_names(key, array, episodes):
                 continue
-            if isinstance(array, str) or array.shape != (episodes,):
-                notes.leave_out(
-                    key, array if isinstance(array, str) else f"expected one a episode, got {list(array.shape)}"
-                )
+            if not isinstance(array, str) and array.shape != (episodes,):
+                array = f"expected one a episode, got {list(array.shape)}"
+            if isinstance(array, str):
+                notes.leave_out(key, array)
                 continue
             if key.removeprefix(_META) in _COLUMNS:
                 notes.leave_out(key, "the episodes table has a column of that name")
@@ -234,9 +235,7 @@ class _Clock:
         if len(bad):
             raise SourceError(f"{self.stamps.where}: row {start + bad[0]} is {seconds[bad[0]]}, expected seconds")
         refuse_no_seconds(seconds, self.stamps.where)
-        whole = np.floor(seconds)  # the product alone would be rounded to 256 ns
-        time_ns: np.ndarray = whole.astype(np.int64) * 10**9 + np.rint((seconds - whole) * 1e9).astype(np.int64)
-        return time_ns
+        return exact_ns(seconds, 10**9)
 
 
 def _find_clock(
@@ -248,9 +247,8 @@ def _find_clock(
             if array.key == "data/timestamp" and array.dtype == np.float64 and array.shape[1:] in ((), (1,)):
                 units = own_units(array.attributes, 1).get("units")
                 if units and not _SECONDS.match(str(units)):
-                    raise FileError(
-                        f"{array.where}: attribute units: expected seconds, got {units!r}; rate_hz (--rate-hz) takes rows at a rate instead"
-                    )
+                    hint = "rate_hz (--rate-hz) takes rows at a rate instead"
+                    raise FileError(f"{array.where}: attribute units: expected seconds, got {units!r}; {hint}")
                 notes.assume("clock 'data/timestamp'", f"seconds, by its {'units' if units else 'name'}")
                 seconds = array.rows(0, min(_CLOCK_ROWS, array.shape[0])).reshape(-1)
                 rates = dict(said_rates(attributes, "attribute "))
@@ -280,7 +278,7 @@ def _read_episode(
     notes: Notes,
 ) -> Iterator[tuple[str, Samples]]:
     """Yields an episode's streams, large ones in parts. A part that cannot be read loses its rows."""
-    for first, last in parts(start, stop, 8, _AT_ONCE):  # stamps that cannot be read lose the episode
+    for first, last in parts(start, stop, 8, _AT_ONCE):  # raises before any stream is written if a stamp cannot be read
         clock.time_ns(first, last, start)
     # Actions of diffusion_policy's real robots are poses like robot_eef_pose, with a rotation vector.
     has_poses = any(array.key == "data/robot_eef_pose" for array in arrays)
@@ -310,22 +308,20 @@ def _samples(
     if array.key in cameras:
         pixels = _whole_pixels(rows)
         if pixels is None:
-            bad = next(row for row in range(len(rows)) if _whole_pixels(rows[row]) is None)
-            raise SourceError(
-                f"{array.where}: row {first + bad}: expected whole numbers 0 to 255, as in the first rows"
-            )
+            bad = first + next(row for row in range(len(rows)) if _whole_pixels(rows[row]) is None)
+            raise SourceError(f"{array.where}: row {bad}: expected whole numbers 0 to 255, as in the first rows")
         rows = pixels
+    name = _name(array)
     is_image = rows.ndim == 4 and (rows.dtype.name, rows.shape[3]) in (("uint8", 3), ("uint16", 1))
-    if is_image and (rows.dtype == np.uint8 or is_image_of_16_bits(_name(array), rows.shape[1:3])):
-        name = _name(array)
+    if is_image and (rows.dtype == np.uint8 or is_image_of_16_bits(name, rows.shape[1:3])):
         say_colors([name], array.attributes, notes)
         if rows.dtype == np.uint8:
             return store_pixels(name, time_ns, rows, options, clock, notes)
         depth = Depth.of(name, rows.dtype, array.attributes, (), array.where, notes)
         images = store_pixels(name, time_ns, depth.pixels(name, rows, notes), options, clock, notes)
         return images if depth.to_metres else replace(images, unit_m=depth.unit_m)
-    names, units = features_of(_name(array), rows.shape[1:], array.attributes, (), notes)
-    values, more = unpacked(_name(array), rows, array.attributes, notes)
+    names, units = features_of(name, rows.shape[1:], array.attributes, (), notes)
+    values, more = unpacked(name, rows, array.attributes, notes)
     return Rows(time_ns, values, names, clock, units | more)
 
 

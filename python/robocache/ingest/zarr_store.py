@@ -37,15 +37,10 @@ from .files import check_file, list_files
 from .formats.zarr import EPISODE_ENDS
 from .recording import SourceError
 
-# The largest size of a description.
-_LARGEST_JSON = 2**24
-# The largest size of a chunk, since chunks are read whole.
-_LARGEST_CHUNK = 2**28
-# The next chunk is decoded ahead if it is at most this large.
-_AHEAD_BYTES = 2**24
+# The largest sizes of a description, of a chunk, which is read whole, and of a chunk that is decoded ahead.
+_LARGEST_JSON, _LARGEST_CHUNK, _AHEAD_BYTES = 2**24, 2**28, 2**24
 # The most chunks of a row, since each is a file.
 _MOST_PIECES = 2**12
-
 
 # The names of files that describe a store, its groups and its arrays.
 _DESCRIPTIONS = {".zarray", ".zattrs", ".zgroup", ".zmetadata"}
@@ -164,7 +159,7 @@ class Zip:
 
 
 def read_json(store: Store, key: str) -> dict[str, Any] | None:
-    """Reads a JSON object; None if there is no such file.
+    """Reads a JSON object; None if there is no such file. NaN becomes None, since metadata of a cache hold no NaN.
 
     Raises:
         SourceError: the file is not a JSON object.
@@ -173,9 +168,7 @@ def read_json(store: Store, key: str) -> dict[str, Any] | None:
     if content is None:
         return None
     try:
-        parsed = json.loads(
-            content, parse_constant=lambda _: None
-        )  # NaN becomes None, because a cache holds no NaN in metadata
+        parsed = json.loads(content, parse_constant=lambda _: None)
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{store.where(key)}: {error}") from error
     if not isinstance(parsed, dict):
@@ -191,8 +184,8 @@ class Contents:
     """The contents of a store, as the names of its files show them.
 
     arrays: the keys of all arrays with a description.
-    lost: for each array without a description, of which there are chunks or an entry in .zmetadata, the reason.
-    others: for each folder, the number of files that belong to no array.
+    lost: arrays without a description that have chunks or an entry in .zmetadata, {key: reason}.
+    others: the number of files that belong to no array, {folder: number}.
     """
 
     arrays: list[str]
@@ -201,7 +194,7 @@ class Contents:
 
 
 def find_contents(store: Store, listed: dict[str, Any]) -> Contents:
-    """Sorts all files by their names, because a damaged zip or copy may lack any of them.
+    """Finds arrays by the names of all files, since a damaged zip or copy may lack any file.
 
     listed: the content of the store's .zmetadata.
     """
@@ -278,9 +271,8 @@ class Array:
         for number in range(start // length, -(-stop // length)):
             first, last = max(start, number * length), min(stop, (number + 1) * length)
             inside = slice(first - number * length, last - number * length)
-            out[first - start : last - start] = self._chunk_of_rows(number)[
-                inside
-            ]  # no variable keeps the chunk, so only one is in memory
+            # No variable keeps the chunk, so only one is in memory.
+            out[first - start : last - start] = self._chunk_of_rows(number)[inside]
         return out
 
     def _chunk_of_rows(self, number: int) -> np.ndarray:
@@ -288,7 +280,7 @@ class Array:
         if self._held is not None and self._held[0] == number:
             return self._held[1]
         is_next = number == (0 if self._held is None else self._held[0] + 1)
-        self._held = None  # frees the old chunk first, so only one is in memory
+        self._held = None  # frees the old chunk, so that only one is in memory
         ahead, self._ahead = self._ahead, None
         chunk = ahead[1].result() if ahead is not None and ahead[0] == number else self._row_of_chunks(number)
         self._held = number, chunk
@@ -320,8 +312,8 @@ class Array:
         if content is None:
             if self.fill is None:
                 raise SourceError(
-                    f"{self.store.where(key)}: no such chunk; where the writer left out those that have the fill value "
-                    "alone, missing_chunks='fill' (--missing-chunks fill) reads them so"
+                    f"{self.store.where(key)}: no such chunk; if the writer left out chunks full of the fill value, "
+                    "missing_chunks='fill' (--missing-chunks fill) reads them"
                 )
             return np.full(self.chunks, self.fill, self.dtype)
         out = np.empty(self.chunks if self.order == "C" else self.chunks[::-1], self.dtype)
@@ -345,11 +337,10 @@ def open_array(store: Store, key: str, fills: bool) -> Array | str:
         raise SourceError(f"{where}: no such file")
     if description.get("zarr_format") != 2:
         raise SourceError(f"{where}: expected zarr_format 2, got {description.get('zarr_format')!r}")
-    shape, chunks = (_sizes(description.get(name), lowest) for name, lowest in (("shape", 0), ("chunks", 1)))
+    sides = [description.get(name) for name in ("shape", "chunks")]
+    shape, chunks = _sizes(sides[0], 0), _sizes(sides[1], 1)
     if shape is None or chunks is None or len(shape) != len(chunks):
-        raise SourceError(
-            f"{where}: expected shape and chunks, got {description.get('shape')!r:.60}, {description.get('chunks')!r:.60}"
-        )
+        raise SourceError(f"{where}: expected shape and chunks, got {sides[0]!r:.60}, {sides[1]!r:.60}")
     kind, filters = description.get("dtype"), description.get("filters")
     if not shape:
         return "a single number"
@@ -365,19 +356,16 @@ def open_array(store: Store, key: str, fills: bool) -> Array | str:
         return f"texts {list(shape[1:])} a row"
     if filters:
         return f"filters: {filters!r:.60}"
-    largest = max(math.prod(chunks), chunks[0] * math.prod(shape[1:])) * dtype.itemsize
-    if largest > _LARGEST_CHUNK:
-        raise SourceError(
-            f"{where}: expected chunks of at most {_LARGEST_CHUNK} bytes, got {largest} in {list(chunks)}"
-        )
+    size = max(math.prod(chunks), chunks[0] * math.prod(shape[1:])) * dtype.itemsize
+    if size > _LARGEST_CHUNK:
+        raise SourceError(f"{where}: expected chunks of at most {_LARGEST_CHUNK} bytes, got {size} in {list(chunks)}")
     pieces = math.prod(-(-side // chunk) for side, chunk in zip(shape[1:], chunks[1:], strict=True))
     if pieces > _MOST_PIECES:
         raise SourceError(f"{where}: expected rows in at most {_MOST_PIECES} chunks, got {pieces} of {list(chunks)}")
     order, separator = description.get("order"), description.get("dimension_separator", ".")
     if order not in ("C", "F") or separator not in (".", "/"):
-        raise SourceError(
-            f"{where}: expected order C or F and dimension_separator . or /, got {order!r}, {separator!r}"
-        )
+        expected = "order C or F and dimension_separator . or /"
+        raise SourceError(f"{where}: expected {expected}, got {order!r}, {separator!r}")
     compressor = description.get("compressor")
     try:
         decode = find_decoder(compressor)
@@ -391,10 +379,9 @@ def open_array(store: Store, key: str, fills: bool) -> Array | str:
 
 def _sizes(sizes: Any, lowest: int) -> tuple[int, ...] | None:
     """Returns the sizes of an array's dimensions; None if they are invalid."""
-    whole = isinstance(sizes, list) and all(
-        isinstance(size, int) and not isinstance(size, bool) and lowest <= size < 2**62 for size in sizes
-    )
-    return tuple(sizes) if whole and len(sizes) <= 32 else None
+    if not isinstance(sizes, list) or len(sizes) > 32 or not all(type(size) is int for size in sizes):
+        return None
+    return tuple(sizes) if all(lowest <= size < 2**62 for size in sizes) else None
 
 
 # ---- codecs ----
@@ -450,7 +437,7 @@ def _decode_lz4(content: bytes, out: np.ndarray) -> None:
 
 
 def _decode_zstd(content: bytes, out: np.ndarray) -> None:
-    """Decodes only frames that declare their size; numcodecs writes such frames."""
+    """Decodes frames that declare their size, as numcodecs writes them; refuses others."""
     if len(content) < 5 or content[:4] != b"\x28\xb5\x2f\xfd":
         raise Error("expected a frame of Zstandard")
     flags = content[4]
@@ -466,10 +453,10 @@ def _decode_zstd(content: bytes, out: np.ndarray) -> None:
 
 def _decode_stream(make: Callable[[], Any], content: bytes, out: np.ndarray) -> None:
     stream = make()
-    found = stream.decompress(content, out.nbytes + 1)
+    decoded = stream.decompress(content, out.nbytes + 1)
     if not stream.eof:
         raise Error(f"expected {out.nbytes} bytes in the chunk, it has more or lacks its end")
-    _copy(found, out)
+    _copy(decoded, out)
 
 
 def _decode_image(decode: Callable[..., Any], content: bytes, out: np.ndarray) -> None:

@@ -405,7 +405,7 @@ def test_a_rate_in_a_column_that_no_stream_has_is_noted():
         facts = EpisodeFacts("a", notes)
         facts.see("arm", Rows(np.arange(5) * 10**8, np.zeros((5, 1))))
         facts.see("counted", Rows(np.arange(5) * 10**7, np.zeros((5, 1)), clock="nominal"))
-        facts.say({"fps": fps, "frequency of what": 3}, "a", None)
+        facts.say({"fps": fps, "frequency of what": 3, "ends": []}, "a", None)
     assert [(note.what, note.reason) for note in notes.assumed] == [
         ("rate by column fps", "30, but no stream comes at it; the nearest, arm, has 10 rows a second (median)")
     ]

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from ...errors import FileError
-from ..files import check_file, list_files, natural
+from ..files import check_file, list_files, look_through, natural
 from ..formats.hdf5 import PROPRIO, AgibotOptions
 from ..images import Images, Kinds
-from ..rate import find_rate, nominal_time_ns, refuse_no_seconds, said_rates
+from ..rate import exact_ns, find_rate, refuse_no_seconds, said_rates
 from ..recording import Frames, Notes, Recording, Samples, SourceError, Texts, as_utf8
 from .beside import read_json
-from .columns import Clock, Column, count_rows, take_constants
+from .columns import Clock, Column, count_rows, nominal, take_constants
 from .datasets import Dataset, Tree, another_layout, attributes, open_file, walk
 from .droid import open_videos
 
@@ -36,9 +36,7 @@ _DEPTH = re.compile(r"(.+?)_?(\d+)\.png")
 
 def read(source: Path, options: AgibotOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every episode."""
-    root = source if source.is_dir() else source.parent
-    listing = list_files(source)
-    listing.note(root, notes)
+    root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or file.name == PROPRIO]
     if not files:
         raise FileError(f"{source}: expected AgiBot's episodes ({PROPRIO}), found none")
@@ -95,7 +93,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 class _Infos:
-    """The episodes' entries in the files of their tasks; each file is read once."""
+    """The entries of episodes in the files of their tasks. Reads each file once."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -185,11 +183,8 @@ def _find_clock(
         if values.dtype.kind in "iu" and rows and _EPOCH_NS[0] <= np.median(values) <= _EPOCH_NS[1]:
             time_ns, unit = values.astype(np.int64), "ns"
         elif values.dtype.kind == "f" and np.isfinite(values).all() and (not rows or np.abs(values).max() < 5e9):
-            seconds = values.astype(np.float64)
-            whole = np.floor(seconds)
-            time_ns = whole.astype(np.int64) * 10**9 + np.rint((seconds - whole) * 1e9).astype(np.int64)
-            unit = "s"
-            refuse_no_seconds(seconds, where)
+            time_ns, unit = exact_ns(values.astype(np.float64), 10**9), "s"
+            refuse_no_seconds(values.astype(np.float64), where)
         else:
             raise SourceError(
                 f"{where}: expected nanoseconds since 1970 or seconds, got {values[:1].tolist()} of {values.dtype}; "
@@ -199,7 +194,7 @@ def _find_clock(
         return Clock(rows, lambda start, stop: time_ns[start:stop], "recorded", {"clock_source": f"timestamp, {unit}"})
     why = "it has no timestamp, and names no rate"
     rate_hz, _ = find_rate(options.rate_hz, path, why, dict(said_rates(facts, "")), notes)
-    return Clock(rows, partial(nominal_time_ns, rate_hz=rate_hz), "nominal")
+    return nominal(rows, rate_hz)
 
 
 def _clock_of_rows(tree: Tree, key: str, dataset: Dataset, clock: Clock) -> Clock:
@@ -234,7 +229,7 @@ def _columns(info: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
 def _read_actions(
     info: Mapping[str, Any], clock: Clock, what: str, episode: _Episode, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    """Yields the texts of the steps, each from its first frame to its last; "" between the steps."""
+    """Yields the texts of the steps, each at its first frame, and "" after its last frame."""
     label = info.get("label_info")
     steps = label.get("action_config") if isinstance(label, dict) else None
     for key, stream in (("action_text", "task"), ("skill", "skill")):
@@ -245,14 +240,12 @@ def _read_actions(
                 start, stop, text = (step.get(name) for name in ("start_frame", "end_frame", key))
                 if text is None:
                     continue
-                if not (
-                    isinstance(start, int) and isinstance(stop, int) and isinstance(text, str) and 0 <= start < stop
-                ):
+                is_span = isinstance(start, int) and isinstance(stop, int) and 0 <= start < stop
+                if not is_span or not isinstance(text, str):
                     raise SourceError(f"{episode.info}: episode {episode.number}: step {number}: {step!s:.80}")
                 spans.append((start, stop, as_utf8(text)))
-            for start, stop, text in sorted(
-                spans, key=lambda span: span[0]
-            ):  # where steps overlap, the one that began last counts
+            spans.sort(key=lambda span: span[0])  # where steps overlap, the step that began last counts
+            for start, stop, text in spans:
                 texts[start:stop] = [text] * len(texts[start:stop])
             begins = [row for row, text in enumerate(texts) if text != (texts[row - 1] if row else "")]
             if begins:
@@ -278,17 +271,11 @@ def _read_depth(
             if rows[-1] >= clock.rows:
                 raise SourceError(f"{files[rows[-1]]}: expected a row number below {clock.rows} in the name")
             time_ns = clock.time_ns(0, clock.rows)[rows]
-            images = Images(
-                camera,
-                what,
-                episode.path,
-                time_ns,
-                clock.kind,
-                partial(_read_row, [files[row] for row in rows]),
-                rows,
-            ).stored(options, kinds, notes)
-            if images is not None:
-                yield camera, images
+            read = partial(_read_row, [files[row] for row in rows])
+            images = Images(camera, what, episode.path, time_ns, clock.kind, read, rows)
+            frames = images.stored(options, kinds, notes)
+            if frames is not None:
+                yield camera, frames
 
 
 def _read_row(files: list[Path], row: int) -> bytes:

@@ -10,12 +10,11 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..files import natural
 from ..formats import RateOptions
 from ..images import Kinds
 from ..rate import tell_rates
 from ..recording import Notes, Recording, Samples
-from .datasets import another_layout, find_files, open_file, other_layout
+from .datasets import another_layout, find_files, hint_of_layout, open_file
 from .episodes import read_episode
 
 finish = tell_rates
@@ -26,12 +25,11 @@ _LEFT_OUT = {"compress_len": _LENGTHS, "depth_compress_len": _LENGTHS}
 
 def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every file."""
-    root, listing, files = find_files(source, notes)
+    listing, files = find_files(source, notes)
     listing.leave_out_others(files, "not read", notes)
     kinds = Kinds()
     notes.total = len(files)
-    for path in sorted(files, key=natural):
-        name = str(path.relative_to(root))
+    for path, name in files.items():
         metadata: dict[str, Any] = {"name": path.stem, "source_file": name}
         yield Recording(name, str(path), metadata, _read_streams(path, name, metadata, options, kinds, notes))
 
@@ -42,7 +40,7 @@ def _read_streams(
     """Opens the file only when the first stream is read, so that other shards' files stay closed. Adds to `metadata`."""
     with open_file(path) as file:
         names = list(file)
-        if "observations" not in names and "action" not in names and other_layout(path, file, "aloha"):
+        if "observations" not in names and "action" not in names and hint_of_layout(path, file, "aloha"):
             raise another_layout(path, file, "aloha", "observations and action")
         yield from read_episode(
             path,

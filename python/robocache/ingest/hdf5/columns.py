@@ -25,14 +25,14 @@ from .datasets import Dataset, Tree, enum_words, memory_type, plain, say_words
 
 # The bytes that are read at once.
 _PART_BYTES = 32 << 20
-# The rows that are read at once if each row has its own size.
+# The rows that are read at once if their sizes vary.
 _ROWS_AT_ONCE = 64
-# HDF5 decodes whole chunks. These are the largest chunks that are read, of small files and of any file.
+# The largest chunks that are read, of small files and of any file: HDF5 decodes chunks whole.
 _CHUNK_BYTES = 64 << 20
 _MOST_CHUNK_BYTES = 512 << 20
 # The most numbers of a row, since a cache keeps statistics of each.
 _MOST_FEATURES = 1 << 14
-# The most numbers of a value that a recording has once, to become a column of the episodes table.
+# The most numbers of a dataset without rows that becomes a column of the episodes table.
 _MOST_VALUES = 64
 # The most images of a camera in a recording.
 _MOST_IMAGES = 1 << 22
@@ -49,8 +49,8 @@ class Clock:
     """The stamps of a recording's rows.
 
     rows: the number of rows.
-    time_ns: returns the stamps of the rows from one up to another, int64.
-    kind, attributes: as in :class:`Rows`.
+    time_ns: returns the stamps of rows [start, stop), int64.
+    kind, attributes: as `clock` and `attributes` of :class:`Rows`.
     """
 
     rows: int
@@ -68,10 +68,10 @@ def nominal(rows: int, rate_hz: float) -> Clock:
 
 
 def count_rows(tree: Tree, comes_first: Callable[[str], bool], beside: Sequence[str] = ()) -> tuple[int, str]:
-    """Returns the number of rows of a recording, which most datasets have, and the name of a dataset that has it.
+    """Returns the number of rows that most datasets of a recording have, and the name of a dataset that has it.
 
     comes_first: whether a dataset decides between numbers of rows that are equally frequent.
-    beside: groups whose datasets have their own rows.
+    beside: groups whose datasets have other numbers of rows.
     """
     counted = {key: dataset.shape[0] for key, dataset in tree.datasets.items() if key.split("/")[0] not in beside}
     counts = Counter(counted.values())
@@ -84,9 +84,9 @@ def count_rows(tree: Tree, comes_first: Callable[[str], bool], beside: Sequence[
 
 
 def take_constants(tree: Tree, rows: int, notes: Notes, beside: Sequence[str] = ()) -> dict[str, Any]:
-    """Takes the datasets out of the tree that hold for the whole recording. Returns those of a few values as columns.
+    """Removes the datasets from the tree that hold for the whole recording. Returns those of a few values as columns.
 
-    A dataset with nearly as many rows as the recording is no such dataset, but damaged: it stays, and is refused by its name.
+    A dataset with nearly as many rows as the recording is damaged: it stays, and is refused later.
     """
     columns: dict[str, Any] = {}
     for key, dataset in list(tree.datasets.items()):
@@ -160,7 +160,7 @@ class Column:
                 yield stream, samples
 
     def _read(self, start: int, stop: int) -> np.ndarray:
-        """Returns rows as h5py does. If they are all rows, of plain numbers, it avoids h5py's slower way for other types."""
+        """Returns rows as h5py does. Plain numbers of all rows are read at once, which is faster than by h5py."""
         dtype, dataset = self._type, self.dataset
         if start > 0 or stop < dataset.shape[0] or dtype.kind not in "iuf" or dtype.metadata:
             rows: np.ndarray = dataset[start:stop]
@@ -216,13 +216,8 @@ class Column:
             attributes = {**self.clock.attributes, **units}
             for start, stop, stored in self._parts():
                 values, more = unpacked(self.stream, stored, self.dataset.attributes, self.notes)
-                yield (
-                    self.stream,
-                    Rows(self._time_ns(start, stop), values, names, self.clock.kind, {**attributes, **more}),
-                )
-
-    def _time_ns(self, start: int, stop: int) -> np.ndarray:
-        return self.clock.time_ns(start, stop)
+                time_ns = self.clock.time_ns(start, stop)
+                yield self.stream, Rows(time_ns, values, names, self.clock.kind, {**attributes, **more})
 
     def _parts(self, most: int = 1 << 62) -> Iterator[tuple[int, int, np.ndarray]]:
         """Yields the range and the values of each part; a part that cannot be read is skipped by its rows."""
@@ -251,7 +246,7 @@ class Column:
             decoded = [text.decode(errors="backslashreplace") for text in texts]
             if any(text.encode() != raw for text, raw in zip(decoded, texts, strict=True)):
                 self.notes.leave_out(f"{self.stream}: bytes that are no UTF-8", "shown escaped")
-            yield self.stream, Texts(self._time_ns(start, stop), decoded, self.clock.kind, self.clock.attributes)
+            yield self.stream, Texts(self.clock.time_ns(start, stop), decoded, self.clock.kind, self.clock.attributes)
 
     def _ragged(self) -> Iterator[tuple[str, Samples]]:
         element = np.dtype(h5py.check_vlen_dtype(self._type))
@@ -265,24 +260,20 @@ class Column:
             rows = [np.asarray(row, element) for row in values]
             offsets = np.zeros(len(rows) + 1, np.int64)
             np.cumsum([len(row) for row in rows], out=offsets[1:])
-            time_ns = self._time_ns(start, stop)
+            time_ns = self.clock.time_ns(start, stop)
             elements = np.concatenate(rows)
             yield self.stream, Ragged(time_ns, elements, offsets, None, self.clock.kind, self.clock.attributes)
 
     # ---- cameras ----
 
     def _has_images(self) -> bool:
-        """Whether rows are JPEG or PNG files. It examines several rows, since the first may be empty or damaged. Files may be padded with
-        zeros to one length."""
-        if self._shape and not (
-            len(self._shape) == 1 and self._shape[0] > len(_IMAGE_MAGIC[1]) and self._dtype == np.uint8
-        ):
-            return False
-        if (not self._shape and self._dtype.kind not in "OSV") or h5py.check_ref_dtype(self._type):
-            return False
-        if self._dtype.kind == "V" and self._dtype.names:
-            return False
-        if math.prod(self._shape) * self._dtype.itemsize > _PART_BYTES:
+        """Whether rows are JPEG or PNG files, which may be padded with zeros to one length. Examines several rows, since the first may be
+        empty or damaged."""
+        if self._shape:
+            can_be_files = len(self._shape) == 1 and self._shape[0] > len(_IMAGE_MAGIC[1]) and self._dtype == np.uint8
+        else:
+            can_be_files = self._dtype.kind in "OSV" and not self._dtype.names and not h5py.check_ref_dtype(self._type)
+        if not can_be_files or math.prod(self._shape) * self._dtype.itemsize > _PART_BYTES:
             return False
         rows = self.dataset.shape[0]
         examined = sorted({rows * part // _EXAMINED for part in range(_EXAMINED)})
@@ -291,12 +282,11 @@ class Column:
     def _images(self, options: CameraOptions, kinds: Kinds) -> Iterator[tuple[str, Samples]]:
         if self.clock.rows > _MOST_IMAGES:
             raise SourceError(f"{self.where}: {self.clock.rows} images, expected at most {_MOST_IMAGES}")
-        time_ns = self._time_ns(0, self.clock.rows)
-        images = Images(self.stream, self.what, self.where, time_ns, self.clock.kind, _Blobs(self.dataset).read).stored(
-            options, kinds, self.notes
-        )
-        if images is not None:
-            yield self.stream, replace(images, attributes=self.clock.attributes)
+        time_ns = self.clock.time_ns(0, self.clock.rows)
+        images = Images(self.stream, self.what, self.where, time_ns, self.clock.kind, _Blobs(self.dataset).read)
+        frames = images.stored(options, kinds, self.notes)
+        if frames is not None:
+            yield self.stream, replace(frames, attributes=self.clock.attributes)
 
     def _frames(self, depth: bool, channels_first: bool, options: CameraOptions, kinds: Kinds) -> Frames | None:
         """Returns the frames as they are stored; None if none can be read."""
@@ -327,14 +317,12 @@ class Column:
                     pixels = pixels.view(np.uint16)
                     if (pixels >= 1 << 15).any():
                         span = f"rows {start}-{stop - 1}"
-                        negative = SourceError(
-                            f"{self.where}: {span}: expected pixels of 0 and more, got negative ones"
-                        )
-                        self.notes.skip(f"{self.what}: {self.stream}: {span}", negative)
+                        why = f"{self.where}: {span}: expected pixels of 0 and more, got negative ones"
+                        self.notes.skip(f"{self.what}: {self.stream}: {span}", SourceError(why))
                         continue
                 if declared is not None:
                     pixels = declared.pixels(self.stream, pixels, self.notes)
-                yield self._time_ns(start, stop), encode(np.ascontiguousarray(pixels), storage)
+                yield self.clock.time_ns(start, stop), encode(np.ascontiguousarray(pixels), storage)
 
         found = chunks()
         first = next(found, None)
@@ -381,14 +369,14 @@ def _type_name(dtype: np.dtype[Any]) -> str:
 
 
 def _to_bytes(row: Any) -> bytes:
-    """Returns an image's file without its padding: no JPEG or PNG ends with zeros."""
+    """Returns an image's file without its padding of zeros, with which no JPEG or PNG ends."""
     if isinstance(row, str):
         row = row.encode(errors="surrogateescape")
     return bytes(row if isinstance(row, bytes) else np.asarray(row).tobytes()).rstrip(b"\0")
 
 
 class _Blobs:
-    """Rows that are files; some are read at once."""
+    """Reads rows that are files, several at once."""
 
     _AT_ONCE = 16
 
@@ -402,6 +390,6 @@ class _Blobs:
             self._start, self._rows = row, []
             try:
                 self._rows = [_to_bytes(blob) for blob in self._dataset[row : row + self._AT_ONCE]]
-            except OSError:  # reading it alone shows whether this one is damaged
+            except OSError:  # one of them is damaged: reading this one alone shows whether it is
                 return _to_bytes(self._dataset[row])
         return self._rows[row - self._start]

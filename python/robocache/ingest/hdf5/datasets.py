@@ -21,29 +21,31 @@ import numpy as np
 from ...errors import FileError
 from ...feature_names import declares
 from ..declared import FLAGS, PACKING, UNSIGNED, may_say_colors
-from ..files import Listing, check_file, look_through
+from ..files import Listing, check_file, look_through, natural
 from ..formats.hdf5 import PROPRIO, TRAJECTORY, is_hdf5
 from ..reader_process import ReaderProcess, reader_process
 from ..recording import Notes, SourceError
 
 # The most bytes of an attribute or scalar that becomes a column of the episodes table.
 _FACT_BYTES = 1 << 16
+# The most parts of the paths in soft links that lead to an object.
 _MOST_HOPS = 16
 # The most groups and datasets of a recording: each dataset becomes a stream.
 _MOST_OBJECTS = 1 << 16
+# Columns that the cache itself adds to the episodes table.
 _RESERVED = ("episode_index", "start_ns", "end_ns")
 
 
 # ---- files ----
 
 
-def find_files(source: Path, notes: Notes) -> tuple[Path, Listing, list[Path]]:
-    """Returns the folder that names are relative to, all files, and the files named as HDF5, or `source` if it is a file."""
+def find_files(source: Path, notes: Notes) -> tuple[Listing, dict[Path, str]]:
+    """Returns all files, and the names of those that are HDF5 by name, in natural order. If `source` is a file, it is the only one."""
     root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or is_hdf5(file)]
     if not files:
         raise FileError(f"{source}: expected HDF5 files (*.hdf5, *.h5), found none")
-    return root, listing, files
+    return listing, {file: str(file.relative_to(root)) for file in sorted(files, key=natural)}
 
 
 @contextmanager
@@ -77,8 +79,8 @@ def open_file(path: Path) -> Iterator[h5py.File]:
                     del _processes[name]
 
 
-# By file name: the processes that open each object of a file first, and read attributes and rows of varying length. These lie in heaps,
-# and HDF5 (1.x and 2.0) never returns from some damaged heaps.
+# The reader processes of each open file, by its name. They open each object first, and read attributes and rows of varying length, which
+# are in heaps: HDF5 (1.x and 2.0) never returns from some damaged heaps.
 _processes: dict[bytes, list[ReaderProcess]] = {}
 
 
@@ -90,14 +92,14 @@ def _ask(node: Any, function: str, *arguments: Any, what: str = "") -> Any:
 
 
 def check_links(file: Path, group: h5py.Group, before: int = 0, most: int = _MOST_OBJECTS) -> int:
-    """Counts groups and datasets: `before`, and those of this group, before h5py loads all their names.
+    """Returns the number of groups and datasets in this group and `before`. Must come before h5py loads all their names.
 
     Raises:
         SourceError: there are more than `most`.
     """
     count = before + len(group)
     if count > most:
-        raise SourceError(f"{place(file, group)}: expected at most {most} groups and datasets, got {count}")
+        raise SourceError(f"{location(file, group)}: expected at most {most} groups and datasets, got {count}")
     return count
 
 
@@ -110,12 +112,12 @@ def describe(group: h5py.Group) -> str:
 
 def another_layout(path: Path, file: h5py.File, requested: str, expected: str) -> SourceError:
     """Returns the error about a file that does not have the requested layout."""
-    way_out = other_layout(path, file, requested) or "; robocache.Writer makes a cache of the arrays of any file"
-    return SourceError(f"{path}: expected {expected}, found {describe(file)}{way_out}")
+    hint = hint_of_layout(path, file, requested) or "; robocache.Writer makes a cache of the arrays of any file"
+    return SourceError(f"{path}: expected {expected}, found {describe(file)}{hint}")
 
 
-def other_layout(path: Path, file: h5py.File, requested: str) -> str:
-    """Returns the end of such an error: the format that reads the file, or ""."""
+def hint_of_layout(path: Path, file: h5py.File, requested: str) -> str:
+    """Returns a hint at the other format that reads the file; "" if none does."""
     names = set(file)
     if any(name.startswith("demo_") for name in _names_in(file, "data")):
         found = "robomimic"
@@ -139,8 +141,8 @@ def _names_in(file: h5py.File, name: str) -> list[str]:
     return list(node) if isinstance(node, h5py.Group) else []
 
 
-def place(file: Path, node: h5py.Group | h5py.Dataset) -> str:
-    """Returns the beginning of errors about an object."""
+def location(file: Path, node: h5py.Group | h5py.Dataset) -> str:
+    """Returns an object's file and path, which begin errors about it."""
     return f"{file}: {(h5py.h5i.get_name(node.id) or b'?').decode(errors='backslashreplace')}"
 
 
@@ -156,7 +158,7 @@ Link = tuple[int, int]
 
 
 def child(group: h5py.Group, name: str, link: Link | None = None) -> h5py.Group | Dataset | h5py.Datatype:
-    """Returns the object that a link leads to, within this file.
+    """Returns the object of this name in a group; a link is followed within this file.
 
     link: as in :func:`links`, if it is known.
 
@@ -167,16 +169,16 @@ def child(group: h5py.Group, name: str, link: Link | None = None) -> h5py.Group 
 
 
 def _child_at(group: h5py.Group, name: bytes, link: Link | None = None) -> tuple[Any, int]:
-    """Returns the same, and the object's address in the file."""
+    """Returns what :func:`child` returns, and the object's address in the file."""
     try:
         return _follow(group, name, [_MOST_HOPS], link)
     except SourceError as error:
-        where = place(Path(group.file.filename), group).rstrip("/")
+        where = location(Path(group.file.filename), group).rstrip("/")
         raise SourceError(f"{where}/{name.decode(errors='backslashreplace')}: {error}") from error
 
 
 def links(group: h5py.Group) -> dict[str, Link]:
-    """Returns the names in a group, in its order, each with its link's kind and address, so that :func:`child` need not read it."""
+    """Returns the names in a group, in its order, and for each the kind and the address of its link, which :func:`child` can take."""
     return {name.decode(errors="surrogateescape"): link for name, link in _links(group)}
 
 
@@ -186,7 +188,7 @@ def _links(group: h5py.Group) -> list[tuple[bytes, Link]]:
 
 
 class Dataset:
-    """A dataset that keeps the properties which h5py would ask HDF5 for each time.
+    """A dataset that keeps its properties. h5py would read them from HDF5 each time.
 
     attributes: the attributes that name or measure its features.
     above: these attributes of the groups above it, the nearest first.
@@ -237,12 +239,12 @@ def _follow(group: h5py.Group, name: bytes, hops: list[int], link: Link | None =
     if link is None:
         info = group.id.links.get_info(name)
         link = info.type, info.u
-    kind, says = link
+    kind, address = link
     if kind == h5py.h5l.TYPE_HARD:
         opened = h5py.h5o.open(group.id, name)
         if isinstance(opened, h5py.h5d.DatasetID):
-            return Dataset(opened), says
-        return (h5py.Group(opened) if isinstance(opened, h5py.h5g.GroupID) else h5py.Datatype(opened)), says
+            return Dataset(opened), address
+        return (h5py.Group(opened) if isinstance(opened, h5py.h5g.GroupID) else h5py.Datatype(opened)), address
     if kind != h5py.h5l.TYPE_SOFT:
         raise SourceError(f"/{name.decode(errors='backslashreplace')} is a link out of the file, which is not followed")
     # Step by step: HDF5 itself would follow an external link on the way.
@@ -278,7 +280,7 @@ class Tree:
 
 
 def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapping[str, str] | None = None) -> Tree:
-    """Returns everything below `group`, each object once; names everything that it leaves out.
+    """Returns the objects below `group`, each once, and reports all that it leaves out.
 
     what: the recording's name.
     leave_out: for groups and datasets directly in `group` that are not wanted, the reason.
@@ -286,7 +288,7 @@ def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapp
     Raises:
         SourceError: there are more groups and datasets than any recording has.
     """
-    tree = Tree(place(file, group).rstrip("/"))
+    tree = Tree(location(file, group).rstrip("/"))
     paths: dict[int, str] = {_address(group): "itself"}
     stack: list[tuple[Any, str, tuple[dict[str, Any], ...]]] = [(group, "", ())]
     objects = 0
@@ -324,7 +326,7 @@ def _address(node: Any) -> int:
 
 
 def _add_dataset(tree: Tree, path: str, dataset: Dataset, notes: Notes) -> None:
-    # Check this before any property is read: to find a virtual dataset's size, HDF5 opens the files that it names.
+    # This comes before any property is read: to find a virtual dataset's size, HDF5 opens the files that it names.
     if not dataset.is_one_piece:
         properties = dataset.properties
         if properties.get_layout() == h5py.h5d.VIRTUAL:
@@ -347,7 +349,7 @@ def _add_dataset(tree: Tree, path: str, dataset: Dataset, notes: Notes) -> None:
             notes.leave_out(path, f"{dtype.itemsize} bytes that are no rows")
         else:
             say_words(path, dtype, notes)
-            _take_fact(tree.facts, path, dataset[0] if shape else dataset[()], notes)
+            _add_fact(tree.facts, path, dataset[0] if shape else dataset[()], notes)
     else:
         tree.datasets[path] = dataset
 
@@ -356,29 +358,26 @@ def _add_dataset(tree: Tree, path: str, dataset: Dataset, notes: Notes) -> None:
 
 
 def attributes(node: h5py.Group, notes: Notes, leave_out: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Returns the attributes that the episodes table or the provenance can hold; names the others."""
+    """Returns the attributes that the episodes table or the provenance can hold; reports the others."""
     facts: dict[str, Any] = {}
     for name in _attribute_names(node):
         shown = name.decode(errors="backslashreplace")
         if leave_out and shown in leave_out:
             notes.leave_out(f"attribute {shown}", leave_out[shown])
         else:
-            _take_attribute(facts, node, name, f"attribute {shown}", notes)
+            _add_attribute(facts, node, name, f"attribute {shown}", notes)
     return facts
 
 
 def _declaring_attributes(path: str, node: h5py.Group | Dataset, notes: Notes) -> dict[str, Any]:
-    """Returns the attributes of a group or dataset that name or measure features; names the others."""
+    """Returns the attributes of a group or dataset that name or measure features; reports the others."""
     facts: dict[str, Any] = {}
     others = []
+    of_values = (*PACKING, *FLAGS, UNSIGNED) if isinstance(node, Dataset) else ()
     for name in _attribute_names(node):
         shown = name.decode(errors="backslashreplace")
-        if (
-            declares(shown)
-            or may_say_colors(shown)
-            or (shown in (*PACKING, *FLAGS, UNSIGNED) and isinstance(node, Dataset))
-        ):
-            _take_attribute(facts, node, name, f"{path}: attribute {shown}", notes)
+        if declares(shown) or may_say_colors(shown) or shown in of_values:
+            _add_attribute(facts, node, name, f"{path}: attribute {shown}", notes)
         else:
             others.append(shown)
     if "MATLAB_class" in others:
@@ -389,7 +388,7 @@ def _declaring_attributes(path: str, node: h5py.Group | Dataset, notes: Notes) -
     return facts
 
 
-def _take_attribute(facts: dict[str, Any], node: h5py.Group | Dataset, name: bytes, what: str, notes: Notes) -> None:
+def _add_attribute(facts: dict[str, Any], node: h5py.Group | Dataset, name: bytes, what: str, notes: Notes) -> None:
     attribute = h5py.h5a.open(node.id, name)
     kind = attribute.get_type()
     if kind.get_class() == h5py.h5t.VLEN:  # not needed, and HDF5 dies of a damaged one
@@ -405,15 +404,14 @@ def _take_attribute(facts: dict[str, Any], node: h5py.Group | Dataset, name: byt
         except SourceError:
             raise
         except Exception as error:
-            where = (h5py.h5i.get_name(node.id) or b"?").decode(errors="backslashreplace")
-            file = os.fsdecode(h5py.h5f.get_name(node.id))
-            raise SourceError(f"{file}: {where}: attribute {shown}: {error}") from error
+            file = Path(os.fsdecode(h5py.h5f.get_name(node.id)))
+            raise SourceError(f"{location(file, node)}: attribute {shown}: {error}") from error
         say_words(what, kind.dtype, notes)
-        _take_fact(facts, shown, value, notes)
+        _add_fact(facts, shown, value, notes)
 
 
 def _attribute_names(node: h5py.Group | Dataset) -> list[bytes]:
-    """Returns the names in h5py's order. That takes long in h5py, so it is only used for several attributes."""
+    """Returns the names in h5py's order. h5py needs long for that, so it is asked only if there are several."""
     count = h5py.h5a.get_num_attrs(node.id)
     if count > 1:
         return [name.encode(errors="surrogateescape") for name in h5py.AttributeManager(node)]
@@ -442,13 +440,12 @@ def memory_type(dtype: np.dtype[Any]) -> h5py.h5t.TypeID:
     return h5py.h5t.py_create(dtype)
 
 
-def _take_fact(facts: dict[str, Any], name: str, value: Any, notes: Notes) -> None:
+def _add_fact(facts: dict[str, Any], name: str, value: Any, notes: Notes) -> None:
     fact = plain(value)
+    is_missing = isinstance(value, h5py.Empty) or (isinstance(value, float | np.floating) and not math.isfinite(value))
     if fact is not None:
         facts[f"source_{name}" if name in _RESERVED else name] = fact
-    elif not isinstance(value, h5py.Empty) and not (
-        isinstance(value, float | np.floating) and not math.isfinite(value)
-    ):
+    elif not is_missing:
         notes.leave_out(name, f"neither a scalar nor a list of scalars: {type(value).__name__}")
 
 
@@ -471,14 +468,9 @@ def plain(value: Any) -> Any:
         return value.decode(errors="backslashreplace")
     if isinstance(value, str):
         return escaped(value)
-    if (
-        isinstance(value, np.ndarray)
-        and value.ndim == 1
-        and value.nbytes <= _FACT_BYTES
-        and value.dtype.kind in "iufSO"
-    ):
-        items = [plain(item) for item in value.tolist()]
-        return items if items and len({type(item) for item in items}) == 1 and items[0] is not None else None
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iufSO":
+        items = [plain(item) for item in value.tolist()] if value.nbytes <= _FACT_BYTES else []
+        return items if len({type(item) for item in items}) == 1 and items[0] is not None else None
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bool) or (isinstance(value, int) and -(2**63) <= value < 2**63):

@@ -25,6 +25,7 @@ from ..files import list_files, natural
 from ..formats import VideoOptions
 from ..formats.hdf5 import TRAJECTORY
 from ..images import Kinds
+from ..rate import exact_ns
 from ..recording import Frames, Notes, Recording, Samples, SourceError
 from .beside import find_stamps, read_json
 from .columns import Clock, Column, take_constants
@@ -64,15 +65,14 @@ def read(source: Path, options: VideoOptions, notes: Notes) -> Generator[Recordi
             name = path.parent.relative_to(root).as_posix()
             what = os.path.basename(os.path.abspath(root)) if name == "." else name
             metadata: dict[str, Any] = {"name": what, "source_file": str(path.relative_to(root))}
-            yield Recording(
-                what, str(path), metadata, _read_streams(path, what, metadata, videos, options, kinds, notes)
-            )
+            streams = _read_streams(path, what, metadata, videos, options, kinds, notes)
+            yield Recording(what, str(path), metadata, streams)
 
 
 def open_videos(
     root: Path, has_videos: bool, options: VideoOptions, kinds: Kinds, notes: Notes
 ) -> AbstractContextManager[Any]:
-    """Returns a decoder of the videos; None if there are none, or they are not wanted."""
+    """Returns a context manager of the videos' decoder; it yields None if there are no videos, or they are not wanted."""
     if not options.video or not has_videos:
         return nullcontext()
     try:
@@ -112,11 +112,10 @@ class _Episode:
     def clock(self, stamps: str) -> Clock:
         """Returns the clock of these stamps; its attributes name them."""
         time_ns = self.clocks[stamps]
-        named = stamps
+        name = f"{_STAMPS}/{stamps}"
         for serial, role in self.roles.items():
-            named = named.replace(serial, role)
-        source = {"clock_source": f"{_STAMPS}/{named}"}
-        return Clock(self.rows, lambda start, stop: time_ns[start:stop], "recorded", source)
+            name = name.replace(serial, role)
+        return Clock(self.rows, lambda start, stop: time_ns[start:stop], "recorded", {"clock_source": name})
 
     def clock_of(self, path: str) -> Clock:
         """Returns the clock of a dataset, by its path."""
@@ -127,7 +126,7 @@ class _Episode:
         raise SourceError(f"{self.path}: no stamps for {path}: expected one of {', '.join(wanted)} in {_STAMPS}")
 
     def stream(self, path: str) -> str:
-        """Returns a dataset's path with cameras' serial numbers replaced by their roles, so that all robots' streams have one name."""
+        """Returns a dataset's path with the roles of cameras in place of their serial numbers: one name for all robots."""
         *folders, name = path.split("/")
         serial, _, rest = name.partition("_")
         if serial in self.roles:
@@ -141,7 +140,7 @@ def _open_episode(path: Path, file: h5py.File, what: str, metadata: dict[str, An
     if ("observation" not in names and "action" not in names) or "joint_action" in names:
         raise another_layout(path, file, "droid", "observation and action")
     tree = walk(path, file, what, notes)
-    # The writer makes metadata_*.json from the file's attributes, so it may overwrite them.
+    # metadata_*.json may overwrite the file's attributes, from which the writer makes it.
     metadata |= {**attributes(file, notes), **tree.facts, **_read_metadata(path, what, notes), **metadata}
     counts = Counter(int(dataset.shape[0]) for dataset in tree.datasets.values())
     if not counts:
@@ -172,8 +171,7 @@ def _read_stamps(where: str, dataset: Dataset, rows: int) -> np.ndarray:
     bad = np.flatnonzero(~(np.abs(stamps.astype(np.float64)) < 9e12))
     if len(bad):
         raise SourceError(f"{where}: row {bad[0]} is {stamps[bad[0]]}, expected milliseconds since 1970")
-    whole = np.floor(stamps).astype(np.int64)
-    return np.asarray(whole * 1_000_000 + np.rint((stamps - whole).astype(np.float64) * 1e6).astype(np.int64))
+    return exact_ns(stamps, 10**6)
 
 
 def _find_roles(tree: Tree, metadata: Mapping[str, Any], what: str, notes: Notes) -> dict[str, str]:
@@ -211,9 +209,8 @@ def _read_streams(
                 yield from column.samples(options, kinds)
         if not options.video:
             for name in recordings:
-                notes.leave_out(
-                    episode.stream(f"observation/image/{name}"), "video; left out with video=False (--no-video)"
-                )
+                stream = episode.stream(f"observation/image/{name}")
+                notes.leave_out(stream, "video; left out with video=False (--no-video)")
         elif videos is not None:
             yield from _read_cameras(episode, recordings, videos, notes)
 
@@ -232,9 +229,8 @@ def _read_metadata(path: Path, what: str, notes: Notes) -> dict[str, Any]:
         notes.leave_out(f"{what}: metadata", "no metadata_*.json, which DROID gives to episodes that are complete")
         return {}
     if len(found) > 1:
-        raise SourceError(
-            f"{path.parent}: expected one metadata_*.json, found {', '.join(file.name for file in found)}"
-        )
+        names = ", ".join(file.name for file in found)
+        raise SourceError(f"{path.parent}: expected one metadata_*.json, found {names}")
     facts: dict[str, Any] = {}
     with notes.reading(f"{what}: metadata", found[0]):
         parsed = read_json(found[0])
@@ -277,14 +273,10 @@ def _read_cameras(
         serial = name.removesuffix("_stereo")
         stream = episode.stream(f"observation/image/{name}")
         with notes.reading(f"{episode.what}: {stream}", path):
-            stamps = next(
-                (f"cameras/{serial}_{kind}" for kind in _CAMERA_CLOCKS if f"cameras/{serial}_{kind}" in episode.clocks),
-                None,
-            )
+            candidates = [f"cameras/{serial}_{kind}" for kind in _CAMERA_CLOCKS]
+            stamps = next(filter(episode.clocks.__contains__, candidates), None)
             if stamps is None:
                 raise SourceError(f"{path}: no stamps of camera {serial} in {episode.path}: {_STAMPS}/cameras")
-            clock = episode.clock(stamps)
-            begun.append(
-                videos.begin(stream, episode.what, path, episode.clocks.get(f"cameras/{serial}_frame_received"), clock)
-            )
+            received_ns = episode.clocks.get(f"cameras/{serial}_frame_received")
+            begun.append(videos.begin(stream, episode.what, path, received_ns, episode.clock(stamps)))
     yield from videos.streams(begun)

@@ -40,7 +40,7 @@ class Videos(VideoFrames):
     def begin(self, stream: str, what: str, path: Path, received_ns: np.ndarray | None, clock: Clock) -> _Camera:
         """Finds a file's frames and begins to decode them.
 
-        received_ns: int64 ``[rows]``: the arrival of each row's frame. It is compared with the file's list of stamps, if there is one.
+        received_ns: int64 ``[rows]``: when each row's frame arrived, to compare with the list of stamps beside the file, if there is one.
         """
         index = self.index(stream, path)
         self._kinds.check(stream, f"{index.width}x{index.height}", path)
@@ -56,11 +56,9 @@ class Videos(VideoFrames):
         try:
             for camera in cameras:
                 resized = self._storage(camera.stream).resized(camera.height, camera.width)
-                clock = camera.clock
-                yield (
-                    camera.stream,
-                    Frames(self._chunks(camera), resized=resized, clock=clock.kind, attributes=clock.attributes),
-                )
+                kind, attributes = camera.clock.kind, camera.clock.attributes
+                frames = Frames(self._chunks(camera), resized=resized, clock=kind, attributes=attributes)
+                yield camera.stream, frames
         finally:
             for camera in cameras:
                 for ticket in camera.tickets:
@@ -81,17 +79,14 @@ class Videos(VideoFrames):
         else:
             frames = self.match_by_index(stream, what, index, clock.time_ns(0, rows), index.time_ns)
             by = "their order, and holes in the video's times"
-        lacking = np.flatnonzero(frames < 0)
+        lacking = np.flatnonzero(frames < 0).tolist()
         counts = f"{rows} rows and {count} frames, matched by {by}"
-        # The export to MP4 ends a frame early.
-        if len(lacking) == 1 and lacking[0] == rows - 1:
-            self._notes.leave_out(
-                f"{stream}: last rows", "no frame, where the video has one less than the episode rows"
-            )
-        elif len(lacking):
-            self._notes.skip(
-                f"{what}: {stream}: rows {ranges(lacking.tolist())}", SourceError(f"{path}: no frame: {counts}")
-            )
+        if lacking == [rows - 1]:  # the export to MP4 ends a frame early
+            why = "no frame, where the video has one less than the episode rows"
+            self._notes.leave_out(f"{stream}: last rows", why)
+        elif lacking:
+            error = SourceError(f"{path}: no frame: {counts}")
+            self._notes.skip(f"{what}: {stream}: rows {ranges(lacking)}", error)
         unused = count - len(np.unique(frames[frames >= 0]))
         if unused:
             self._notes.leave_out(f"{what}: {stream}: frames", f"{unused} are no row's: {counts}")
@@ -103,7 +98,7 @@ class Videos(VideoFrames):
 
 
 def _find(received_ns: np.ndarray, listed_ns: np.ndarray) -> np.ndarray:
-    """Returns the index of each row's stamp in the list, -1 if it is not there. Frames do not go back."""
+    """Returns the index of each row's stamp in the list; -1 if the list lacks it, or an earlier row has a later frame."""
     indices = {stamp: index for index, stamp in reversed(list(enumerate(listed_ns.tolist())))}
     found = np.array([indices.get(stamp, -1) for stamp in received_ns.tolist()], np.int64)
     latest = np.maximum.accumulate(found)

@@ -32,8 +32,8 @@ from .datasets import (
     escaped,
     find_files,
     links,
+    location,
     open_file,
-    place,
     walk,
 )
 from .episodes import tell_files
@@ -49,12 +49,11 @@ _WHY = "no clock, and its JSON names no rate (control_freq in env_kwargs or sim_
 
 def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every trajectory of every file."""
-    root, listing, files = find_files(source, notes)
+    listing, files = find_files(source, notes)
     beside = {path: path.with_suffix(".json") for path in files}
     listing.leave_out_others([*files, *beside.values()], "not read", notes)
     kinds = Kinds()
-    for path in sorted(files, key=natural):
-        name = str(path.relative_to(root))
+    for path, name in files.items():
         with notes.reading(name, path), open_file(path) as file:
             trajectory_links = links(file)
             trajectories = [key for key in sorted(trajectory_links, key=natural) if key.startswith("traj_")]
@@ -68,19 +67,18 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                 description = _read_json(beside[path])
             file_facts, episodes = _describe(description)
             env_info = description.get("env_info")
+            env_info = env_info if isinstance(env_info, dict) else {}
             file_attributes = attributes(file, notes)
-            rates = described_rates(env_info if isinstance(env_info, dict) else {}, "env_info.") | dict(
-                said_rates(file_attributes, "attribute ")
-            )
+            rates = described_rates(env_info, "env_info.") | dict(said_rates(file_attributes, "attribute "))
             file_facts |= declaring(file_attributes)
-            env_kwargs = env_info.get("env_kwargs") if isinstance(env_info, dict) else None
-            file_facts |= {key: value for key, value in _scalars(env_kwargs).items() if key == "control_mode"}
+            env_kwargs = _scalars(env_info.get("env_kwargs"))
+            file_facts |= {key: value for key, value in env_kwargs.items() if key == "control_mode"}
             rate_hz, by = find_rate(options.rate_hz, path, _WHY, rates, notes)
             notes.see("files", name, {**file_facts, "rate_hz": rate_hz, "rate_from": by})
             prefix = "" if len(files) == 1 else f"{name}: "
             for key in trajectories:
                 what = prefix + escaped(key)
-                with notes.reading(what, place(path, file)):
+                with notes.reading(what, location(path, file)):
                     group = child(file, key, trajectory_links[key])
                     if not isinstance(group, h5py.Group):
                         notes.leave_out(escaped(key), "no group, so no trajectory")
@@ -96,12 +94,8 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                     declared_steps = metadata.get("elapsed_steps")
                     if isinstance(declared_steps, int) and declared_steps != steps:
                         raise SourceError(f"{tree.base}: {beside[path].name} says {declared_steps} steps, got {steps}")
-                    yield Recording(
-                        what,
-                        tree.base,
-                        metadata,
-                        _read_streams(tree, what, steps, rate_hz, metadata, options, kinds, notes),
-                    )
+                    streams = _read_streams(tree, what, steps, rate_hz, metadata, options, kinds, notes)
+                    yield Recording(what, tree.base, metadata, streams)
 
 
 # ---- the JSON file ----
@@ -128,25 +122,22 @@ def _describe(description: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     for episode in listed if isinstance(listed, list) else []:
         if not isinstance(episode, dict) or not isinstance(episode.get("episode_id"), int):
             continue
-        inner = episode.get("info")
-        # The environment's success and failure at the episode's end, if it has them.
-        facts = {
-            f"info_{key}" if key not in ("success", "fail") else key: value for key, value in _scalars(inner).items()
-        }
-        episodes[f"traj_{episode['episode_id']}"] = {**facts, **_scalars(episode)}
+        facts = _scalars(episode.get("info"))  # from the episode's end; its success and failure are the episode's
+        columns = {key if key in ("success", "fail") else f"info_{key}": value for key, value in facts.items()}
+        episodes[f"traj_{episode['episode_id']}"] = {**columns, **_scalars(episode)}
     return file_facts, episodes
 
 
 def _scalars(value: Any) -> dict[str, Any]:
     """Returns the values that columns can hold."""
-    found: dict[str, Any] = {}
+    scalars: dict[str, Any] = {}
     for key, item in value.items() if isinstance(value, dict) else ():
         if isinstance(item, list) and len(item) == 1:  # a list of one environment
             (item,) = item
         is_number = isinstance(item, float) and math.isfinite(item)
         if isinstance(item, bool | str) or is_number or (isinstance(item, int) and abs(item) < 2**63):
-            found[key] = item
-    return found
+            scalars[key] = item
+    return scalars
 
 
 # ---- a trajectory ----
@@ -157,7 +148,7 @@ def _is_state(key: str) -> bool:
 
 
 def _count_steps(tree: Tree) -> int:
-    """Returns the number of steps of a trajectory, by most of its datasets."""
+    """Returns the number of steps that most datasets of a trajectory have."""
     counts = Counter(dataset.shape[0] - _is_state(key) for key, dataset in tree.datasets.items())
     if not counts:
         return 0
@@ -177,7 +168,7 @@ def _read_streams(
     kinds: Kinds,
     notes: Notes,
 ) -> Iterator[tuple[str, Samples]]:
-    """Yields the streams. Observation k is at k / rate, and so are the action taken on it and that action's results."""
+    """Yields the streams. At k / rate are observation k, the action taken on it, and the results of that action."""
     metadata |= take_constants(tree, steps, notes)
     # Some recorders omit the row after the last step, for all observations or for none.
     followed = {stream.split("/")[0] for stream, dataset in tree.datasets.items() if dataset.shape[0] == steps + 1}

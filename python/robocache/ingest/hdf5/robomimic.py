@@ -36,8 +36,8 @@ from .datasets import (
     escaped,
     find_files,
     links,
+    location,
     open_file,
-    place,
     read_attribute,
     walk,
 )
@@ -52,17 +52,16 @@ _LISTS = ("src_demo_inds",)
 _MOST_DEMOS = 1 << 20
 _INITIAL = "initial_state"
 # LIBERO's writer stores robosuite's macros.IMAGE_CONVENTION in this attribute. The simulator's pictures follow the same convention.
-_CONVENTION, _UPSIDE_DOWN = "macros_image_convention", "opengl"
+_CONVENTION = "macros_image_convention"
 _MODEL = {"model_file": "the simulator's XML; its SHA-256 is in the column model_sha256"}
 
 
 def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every demo of every file."""
-    root, listing, files = find_files(source, notes)
+    listing, files = find_files(source, notes)
     listing.leave_out_others(files, "not read", notes)
     kinds = Kinds()
-    for path in sorted(files, key=natural):
-        name = str(path.relative_to(root))
+    for path, name in files.items():
         with notes.reading(name, path), open_file(path) as file:
             data = _find_data(path, file)
             facts = attributes(data, notes)
@@ -74,11 +73,10 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             is_relative = set(_says_relative(env_args))
             action_attributes = {"absolute": not min(is_relative)} if len(is_relative) == 1 else {}
             shared_columns = declaring({**file_attributes, **facts})
-            provenance = {**facts, **_rate_facts(path, rates, facts, options.rate_hz)}
-            of_all = (of[key] for of in (facts, file_attributes) for key in NAMES if isinstance(of.get(key), str))
-            instruction = _read_instruction(data, "problem_info", "language_instruction") or next(of_all, None)
-            notes.see("files", name, provenance)
-            if facts.get(_CONVENTION) == _UPSIDE_DOWN:
+            tasks = (own[key] for own in (facts, file_attributes) for key in NAMES if isinstance(own.get(key), str))
+            instruction = _read_instruction(data, "problem_info", "language_instruction") or next(tasks, None)
+            notes.see("files", name, {**facts, **_rate_facts(path, rates, facts, options.rate_hz)})
+            if facts.get(_CONVENTION) == "opengl":
                 why = (
                     f"they lie bottom up, as {_CONVENTION} 'opengl' says, and as this simulator gives them to a policy"
                 )
@@ -89,7 +87,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             notes.total += len(demos)
             prefix = "" if len(files) == 1 else f"{name}: "
             rows = 0
-            where = place(path, data)
+            where = location(path, data)
             for demo in demos:
                 what = prefix + escaped(demo)
                 with notes.reading(what, where):
@@ -100,23 +98,19 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                     metadata = {"name": escaped(demo), "source_file": name, "filters": masks.get(demo, [])}
                     metadata |= shared_columns | attributes(group, notes, _MODEL) | _model_hash(group)
                     task = _read_instruction(group, "ep_meta", "lang") or instruction
-                    if task and not any(metadata.get(key) for key in NAMES):  # its own comes first
+                    if task and not any(metadata.get(key) for key in NAMES):  # the demo's own attribute precedes
                         metadata["task"] = task
                     tree = walk(path, group, what, notes, _LEFT_OUT)
                     lists = {key: _read_list(tree, key) for key in _LISTS if key in tree.datasets}
                     rows_here = _count_rows(tree, metadata)
                     metadata |= take_constants(tree, rows_here, notes, (_INITIAL,))
-                    own = dict(said_rates({**metadata, **tree.facts}, f"{what}: "))
-                    rate_hz, _ = _find_rate(path, rates | own, facts, options.rate_hz, notes)
-                    clock = nominal(rows_here, rate_hz)
-                    rows += clock.rows
+                    rates_here = rates | dict(said_rates({**metadata, **tree.facts}, f"{what}: "))
+                    rate_hz, _ = _find_rate(path, rates_here, facts, options.rate_hz, notes)
+                    rows += rows_here
                     metadata |= tree.facts | lists
-                    yield Recording(
-                        what,
-                        tree.base,
-                        metadata,
-                        _read_streams(tree, what, clock, action_attributes, options, kinds, notes),
-                    )
+                    clock = nominal(rows_here, rate_hz)
+                    streams = _read_streams(tree, what, clock, action_attributes, options, kinds, notes)
+                    yield Recording(what, tree.base, metadata, streams)
             total = facts.get("total")
             if isinstance(total, int) and total != rows:
                 notes.leave_out(f"{name}: data: attribute total", f"says {total}, the demos have {rows} rows")
@@ -156,7 +150,7 @@ def _find_rate(
 def _rate_facts(
     path: Path, rates: Mapping[str, float], facts: Mapping[str, Any], asked_hz: float | None
 ) -> dict[str, Any]:
-    """Returns the file's rate for the provenance; {} if the file gives none, since each demo may give its own."""
+    """Returns the file's rate for the provenance; {} if only the demos have rates."""
     if not rates and asked_hz is None:
         return {}
     rate_hz, by = _find_rate(path, rates, facts, asked_hz)
@@ -182,7 +176,7 @@ def _env_args(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _says_relative(described: Any) -> Iterator[bool]:
-    """Yields for each of robosuite's controllers whether its actions are relative to the state, which is robosuite's default."""
+    """Yields for each of robosuite's controllers whether its actions are relative to the state, which is its default."""
     if isinstance(described, dict):
         if isinstance(described.get("control_delta"), bool):
             yield described["control_delta"]
@@ -236,13 +230,13 @@ def _model_hash(group: h5py.Group) -> dict[str, str]:
 
 
 def _read_instruction(group: h5py.Group, attribute: str, key: str) -> str | None:
-    """Returns the instruction in the JSON of RoboCasa's demos or of LIBERO's data; None without one."""
+    """Returns the instruction `key` of a JSON attribute, as RoboCasa's demos and LIBERO's data have; None without an instruction."""
     if not h5py.h5a.exists(group.id, attribute.encode()):
         return None
     with naming(f"{group.file.filename}: {escaped(group.name)}: attribute {attribute}"):
-        text_of_attribute = read_attribute(group, attribute)
+        value = read_attribute(group, attribute)
         try:
-            parsed = json.loads(text_of_attribute) if isinstance(text_of_attribute, str | bytes) else None
+            parsed = json.loads(value) if isinstance(value, str | bytes) else None
         except (ValueError, RecursionError):  # no JSON: the attribute itself becomes a column
             return None
         text = parsed.get(key) if isinstance(parsed, dict) else None
@@ -254,15 +248,14 @@ def _read_instruction(group: h5py.Group, attribute: str, key: str) -> str | None
 def _read_list(tree: Tree, key: str) -> list[Any]:
     dataset = tree.datasets.pop(key)
     if len(dataset.shape) != 1 or dataset.dtype.kind not in "iuf" or dataset.shape[0] > 4096:
-        raise SourceError(
-            f"{tree.where(key)}: expected a list of numbers, got {list(dataset.shape)} of {dataset.dtype}"
-        )
+        got = f"{list(dataset.shape)} of {dataset.dtype}"
+        raise SourceError(f"{tree.where(key)}: expected a list of numbers, got {got}")
     values: list[Any] = np.asarray(dataset[:]).tolist()
     return values
 
 
 def _count_rows(tree: Tree, metadata: Mapping[str, Any]) -> int:
-    """Returns the number of rows of a demo, which most of its datasets have."""
+    """Returns the number of rows that most datasets of a demo have."""
     rows, by = count_rows(tree, _is_action, (_INITIAL,))
     declared = metadata.get("num_samples")
     # Isaac Lab writes 0 if there are no actions.
@@ -288,8 +281,9 @@ def _read_streams(
         return
     for stream, dataset in tree.datasets.items():
         # Isaac Lab's state after the reset is a single row, at the start.
-        own = Clock(1, clock.time_ns, clock.kind) if stream.startswith(f"{_INITIAL}/") else clock
-        for name, samples in Column(stream, what, tree.where(stream), dataset, own, notes).samples(options, kinds):
+        clock_here = Clock(1, clock.time_ns, clock.kind) if stream.startswith(f"{_INITIAL}/") else clock
+        column = Column(stream, what, tree.where(stream), dataset, clock_here, notes)
+        for name, samples in column.samples(options, kinds):
             if name == "actions" and action_attributes:
                 samples = replace(samples, attributes={**action_attributes, **samples.attributes})
             yield name, samples

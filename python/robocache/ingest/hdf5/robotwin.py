@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..files import natural
 from ..formats import RateOptions
 from ..images import Kinds
 from ..rate import tell_rates
@@ -27,13 +26,12 @@ _WHY = "RoboTwin's files have no clock, and this one names no rate; save_freq of
 
 def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every file."""
-    root, listing, files = find_files(source, notes)
+    listing, files = find_files(source, notes)
     instructions = {path: _find_instructions(path) for path in files}
     listing.leave_out_others([*files, *filter(None, instructions.values())], "not read", notes)
     kinds = Kinds()
     notes.total = len(files)
-    for path in sorted(files, key=natural):
-        name = str(path.relative_to(root))
+    for path, name in files.items():
         metadata: dict[str, Any] = {"name": path.stem, "source_file": name}
         folders = path.resolve().parts[:-1]
         if len(folders) > 3 and folders[-1] == "data":

@@ -162,7 +162,7 @@ class Subjects:
         for named in list(self._named):
             self._doubt(named)
         self._together = True
-        self._origin.is_held = any(ids.return_ for ids in (self._ids or {}).values())
+        self._origin.is_held = any(ids.recur for ids in (self._ids or {}).values())
         next(iter(self._topics.values())).origin.is_held = self._origin.is_held
         (key, topic), *others = self._topics.items()
         for _, other in others:
@@ -289,7 +289,7 @@ class Subjects:
         another."""
         if not self._ids or self._together:
             return
-        held = [path for path, ids in self._ids.items() if _is_id(path) and ids.return_ and not ids.take_turns]
+        held = [path for path, ids in self._ids.items() if _is_id(path) and ids.recur and not ids.take_turns]
         kept = [
             path for path, ids in self._ids.items() if (ids.take_turns if _is_known(path) else ids.take_strict_turns)
         ]
@@ -329,7 +329,7 @@ class Subjects:
     def _settle_orders(self) -> None:
         """Holds the rows of joints if an order of them comes again after another: each publisher has its own order."""
         for joints, ids in self._orders.items():
-            if ids.return_ and joints in self._topics:
+            if ids.recur and joints in self._topics:
                 self._topics[joints].origin.is_held = True
                 self._origin.notes.assume(
                     f"one stream of {self._origin.topic}",

@@ -9,6 +9,7 @@ import contextlib
 import json
 import math
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -47,25 +48,25 @@ def read(source: Path, options: RldsOptions, notes: Notes) -> Generator[Recordin
     """Yields every record of every shard, split by split."""
     files = list_files(source)
     files.note(source if source.is_dir() else source.parent, notes)
-    found = [file for file in files.files if SHARD.fullmatch(file.name)]
-    folders = sorted({file.parent for file in found})
+    shard_files = [file for file in files.files if SHARD.fullmatch(file.name)]
+    folders = sorted({file.parent for file in shard_files})
     if len(folders) != 1:
         these = "; ingest one of them: " + ", ".join(map(str, folders)) if folders else ""
         raise FileError(f"{source}: expected the shards (*.tfrecord-00000-of-00001) of one dataset{these}")
     info = _read_info(folders[0], notes)
-    shards = [shard for file in found if (shard := _scan(file, notes)) is not None]
+    shards = [shard for file in shard_files if (shard := _scan(file, notes)) is not None]
     if source.is_dir():
-        _check_shards(folders[0], found, info, notes)
+        _check_shards(folders[0], shard_files, info, notes)
     _check_counts(shards, info, notes)
     notes.total = sum(len(shard.offsets) for shard in shards)
     records: Counter[str] = Counter()
     for shard in shards:
-        records[_split(shard.file)] += len(shard.offsets)
+        records[_name_of(shard.file)["split"]] += len(shard.offsets)
     notes.tell(source, **info.facts, splits=dict(records))
     features = _read_features(folders[0], shards, notes)
-    read = {"features.json", "dataset_info.json", *(_labels_of(one) for one in features if one.words)}
+    read = {"features.json", "dataset_info.json", *(_labels_of(feature) for feature in features if feature.words)}
     for file in files.files:
-        if file not in found and file.name not in read:
+        if file not in shard_files and file.name not in read:
             notes.leave_out(file.name, "not a shard of the dataset")
     dataset = _Dataset(options, notes, features)
     for shard in shards:
@@ -87,14 +88,15 @@ def _read_record(shard: Shard, number: int, dataset: _Dataset, what: str, where:
     example = parse_example(read_record(shard, number))
     metadata = dataset.metadata(example, what, where)
     rate_hz = dataset.rate_hz(metadata, where)
-    facts = {"split": _split(shard.file), "source_file": shard.file.name, "source_record": number}
+    facts = {"split": _name_of(shard.file)["split"], "source_file": shard.file.name, "source_record": number}
     return Recording(what, where, metadata | facts, dataset.streams(example, what, where, rate_hz))
 
 
-def _split(shard: Path) -> str:
+def _name_of(shard: Path) -> re.Match[str]:
+    """Returns the parts of a shard's name: name, split, number, count."""
     parts = SHARD.fullmatch(shard.name)
     assert parts is not None
-    return parts["split"]
+    return parts
 
 
 # ---- the files ----
@@ -112,10 +114,6 @@ class _Info:
     lengths: dict[str, list[int]] = field(default_factory=dict)
 
 
-def _read_json(file: Path) -> Any:
-    return json.loads(_read_file(file))
-
-
 def _read_file(file: Path) -> bytes:
     check_file(file)
     size = file.stat().st_size
@@ -131,7 +129,7 @@ def _read_info(folder: Path, notes: Notes) -> _Info:
         notes.leave_out("dataset_info.json", "not there: the number of records is not checked")
         return _Info()
     with notes.reading(file.name, file):
-        content = _read_json(file)
+        content = json.loads(_read_file(file))
         if not isinstance(content, dict):
             raise SourceError(f"{file}: expected an object, got {content!r:.60}")
         texts = ("name", "version", "description", "citation", "moduleName")
@@ -148,7 +146,7 @@ def _read_features(folder: Path, shards: list[Shard], notes: Notes) -> list[Feat
     try:
         if os.path.lexists(file):
             with naming(file):
-                features, left_out = parse_features(_read_json(file))
+                features, left_out = parse_features(json.loads(_read_file(file)))
         else:
             notes.leave_out("features.json", "not there: shapes are flat, and whole numbers int64")
             features, left_out = _infer_features(folder, shards)
@@ -169,10 +167,8 @@ def _with_words(feature: Feature, file: Path, notes: Notes) -> Feature:
         with notes.reading(file.name, file):
             words = _read_file(file).decode(errors="backslashreplace").splitlines()
             if not feature.in_steps:
-                shown = ", ".join(f"{number} {word}" for number, word in enumerate(words[:32])) + ", ..." * (
-                    len(words) > 32
-                )
-                notes.leave_out(f"{feature.name}: words", f"its number is kept: {shown}")
+                shown = [f"{number} {word}" for number, word in enumerate(words[:32])] + ["..."] * (len(words) > 32)
+                notes.leave_out(f"{feature.name}: words", f"its number is kept: {', '.join(shown)}")
             return replace(feature, words={word: number for number, word in enumerate(words)})
     return feature
 
@@ -208,12 +204,11 @@ def _scan(file: Path, notes: Notes) -> Shard | None:
     return shard
 
 
-def _check_shards(folder: Path, found: list[Path], info: _Info, notes: Notes) -> None:
-    """Names the missing shards."""
+def _check_shards(folder: Path, files: list[Path], info: _Info, notes: Notes) -> None:
+    """Reports the missing shards."""
     numbers: defaultdict[tuple[str, str, int], set[int]] = defaultdict(set)
-    for file in found:
-        parts = SHARD.fullmatch(file.name)
-        assert parts is not None
+    for file in files:
+        parts = _name_of(file)
         numbers[parts["name"], parts["split"], int(parts["count"])].add(int(parts["number"]))
     for (name, split, count), present in numbers.items():
         if len(present) != count or max(present) >= count:
@@ -227,33 +222,29 @@ def _check_shards(folder: Path, found: list[Path], info: _Info, notes: Notes) ->
 
 
 def _gaps(present: list[int], count: int) -> str:
-    """Returns the missing numbers below `count`, such as "3-5, 7"."""
+    """Returns the missing numbers below `count`, such as "3-5, 7"; if there are none, the numbers beyond it."""
     bounds = [-1, *(number for number in present if number < count), count]
     runs = [(low + 1, high - 1) for low, high in pairwise(bounds) if high - low > 1]
-    return ", ".join(f"{low}-{high}" if low < high else str(low) for low, high in runs) or ranges(
-        [number for number in present if number >= count]
-    )
+    gaps = ", ".join(f"{low}-{high}" if low < high else str(low) for low, high in runs)
+    return gaps or ranges([number for number in present if number >= count])
 
 
 def _check_counts(shards: list[Shard], info: _Info, notes: Notes) -> None:
     """Compares the number of records with that in dataset_info.json."""
     for shard in shards:
-        parts = SHARD.fullmatch(shard.file.name)
-        assert parts is not None
+        parts = _name_of(shard.file)
         lengths = info.lengths.get(parts["split"], [])
-        number = int(parts["number"])
-        if shard.damage is None and len(lengths) == int(parts["count"]) > number:
-            expected, got = lengths[number], len(shard.offsets)
-            if expected != got:
-                message = f"{shard.file}: expected {expected} records, by dataset_info.json, got {got}"
-                notes.skip(f"{shard.file.name}: number of records", SourceError(message))
+        number, got = int(parts["number"]), len(shard.offsets)
+        if shard.damage is None and len(lengths) == int(parts["count"]) > number and lengths[number] != got:
+            message = f"{shard.file}: expected {lengths[number]} records, by dataset_info.json, got {got}"
+            notes.skip(f"{shard.file.name}: number of records", SourceError(message))
 
 
 # ---- an episode ----
 
 
 def _count_steps(feature: Feature, values: Values) -> int | None:
-    """Returns the number of steps in these values of a record; None if the shape does not determine it."""
+    """Returns the number of steps of which these are the values; None if the shape does not determine it."""
     size = feature.row_size
     if size is None:
         return None
@@ -271,12 +262,10 @@ class _Dataset:
         self._features = features
         self._kinds = Kinds()
         self._files: set[str] = set()  # text features that are cameras
-        texts = {
-            feature.key.rpartition("/")[2]: feature
-            for feature in features
-            if feature.in_steps and feature.kind == "text"
-        }
-        self._task = next((texts[name] for name in _INSTRUCTIONS if name in texts), None)
+        texts = [feature for feature in features if feature.in_steps and feature.kind == "text"]
+        by_name = {feature.key.rpartition("/")[2]: feature for feature in texts}
+        self._task = next((by_name[name] for name in _INSTRUCTIONS if name in by_name), None)
+        self._instructions = [feature for feature in texts if feature.key.endswith(_INSTRUCTIONS)]
 
     def metadata(self, example: Mapping[str, Values | None], what: str, where: str) -> dict[str, Any]:
         """Returns the columns of the episodes table: the features outside the steps, and the steps' instructions as `tasks`."""
@@ -295,10 +284,10 @@ class _Dataset:
                     cell = self._cell(feature, example)
                     if cell is not ...:
                         columns[feature.name] = cell
-            elif feature.kind == "text" and feature.key.endswith(_INSTRUCTIONS):
-                with contextlib.suppress(Error):  # streams() names it
-                    tasks.update(dict.fromkeys(self._texts(feature, take_values(feature, example))))
-        if any(feature.kind == "text" and feature.key.endswith(_INSTRUCTIONS) for feature in self._features):
+        for feature in self._instructions:
+            with contextlib.suppress(Error):  # streams() reports it
+                tasks.update(dict.fromkeys(self._texts(feature, take_values(feature, example))))
+        if self._instructions:
             columns["tasks"] = [task for task in tasks if task]
         return columns
 
@@ -326,10 +315,8 @@ class _Dataset:
 
     def rate_hz(self, metadata: Mapping[str, Any], where: str) -> float:
         """Returns the steps per second: the user's rate, or the episode's own, which must agree."""
-        rates = dict(said_rates(metadata, ""))
-        rate_hz, by = find_rate(
-            self._options.rate_hz, where, "it does not say at what rate it was recorded", rates, self._notes
-        )
+        rates, why = dict(said_rates(metadata, "")), "it does not say at what rate it was recorded"
+        rate_hz, by = find_rate(self._options.rate_hz, where, why, rates, self._notes)
         self._notes.count("rates", f"{rate_hz:g} Hz, {by}")
         return rate_hz
 
@@ -343,16 +330,15 @@ class _Dataset:
         for feature in (feature for feature in self._features if feature.in_steps):
             try:
                 with naming(where):
-                    own = take_values(feature, example)
-                    if (steps := _count_steps(feature, own)) is not None:
+                    of_feature = take_values(feature, example)
+                    if (steps := _count_steps(feature, of_feature)) is not None:
                         counted[feature.key] = steps
-                    values[feature.key] = own
+                    values[feature.key] = of_feature
             except SourceError as error:
                 lost[feature.key] = error
         if not counted:
-            raise next(
-                iter(lost.values()), Error("expected a feature of a known shape, to tell how many steps there are")
-            )
+            unknown = Error("expected a feature of a known shape, to tell how many steps there are")
+            raise next(iter(lost.values()), unknown)
         for key, wrong in lost.items():
             self._notes.skip(f"{what}: {key}", wrong)
         steps = Counter(counted.values()).most_common(1)[0][0]
@@ -378,7 +364,7 @@ class _Dataset:
                     yield from self._numbers(feature, example, values[feature.key], time_ns)
 
     def _name_last_actions(self, values: Mapping[str, Values], steps: int) -> None:
-        """Reports actions that are 0 in the step with is_last: by RLDS that step's action does not count."""
+        """Reports actions that are 0 in the step with is_last alone: by RLDS that step's action does not count."""
         marks = values.get(f"{STEPS}is_last")
         if not isinstance(marks, np.ndarray) or len(marks) != steps or steps < 2 or not marks[-1]:
             return
@@ -401,20 +387,12 @@ class _Dataset:
     def _images(
         self, feature: Feature, values: Values, time_ns: np.ndarray, what: str, where: str
     ) -> Iterator[tuple[str, Samples]]:
-        """Yields a camera without its empty images: TFDS writes an empty image if there is none."""
-        rows_with_image = [row for row, value in enumerate(values) if len(value)]
-        if len(rows_with_image) < len(values):
+        """Yields a camera without its empty images, which TFDS writes if there is no image."""
+        rows = [row for row, value in enumerate(values) if len(value)]
+        if len(rows) < len(values):
             self._notes.leave_out(f"{feature.name}: rows whose image is empty", "TFDS writes so that there is none")
-        images = [values[row] for row in rows_with_image]
-        camera = Images(
-            feature.name,
-            what,
-            where,
-            time_ns[rows_with_image],
-            "nominal",
-            lambda row: bytes(images[row]),
-            rows_with_image,
-        )
+        images = [values[row] for row in rows]
+        camera = Images(feature.name, what, where, time_ns[rows], "nominal", lambda row: bytes(images[row]), rows)
         frames = camera.stored(self._options, self._kinds, self._notes)
         if frames is not None:
             yield feature.name, frames
@@ -429,7 +407,8 @@ class _Dataset:
             return
         numbers = to_dtype(feature, values)
         if feature.ragged or None in feature.shape:
-            size = math.prod(size for size in feature.shape if size is not None)
+            sides = [side for side in feature.shape if side is not None]
+            size = math.prod(sides)
             elements, odd = divmod(len(numbers), size)
             if feature.ragged:
                 lengths = np.asarray(take_values(feature, example, feature.keys[1]))
@@ -440,9 +419,9 @@ class _Dataset:
                     f"{feature.key}: {len(numbers)} values in {len(lengths)} lists of {int(lengths.sum())} elements of "
                     f"{size}, expected {steps} lists"
                 )
-            shape = (elements, *(size for size in feature.shape if size is not None))
             offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-            yield feature.name, Ragged(time_ns, numbers.reshape(shape), offsets, None, "nominal", attributes)
+            rows = numbers.reshape(elements, *sides)
+            yield feature.name, Ragged(time_ns, rows, offsets, None, "nominal", attributes)
             return
         rows = numbers.reshape(steps, *(size or 0 for size in feature.shape))
         if feature.dtype == np.uint8 and rows.ndim == 4 and rows.shape[3] == 3:
@@ -454,7 +433,7 @@ class _Dataset:
         self, feature: Feature, values: list[memoryview], time_ns: np.ndarray
     ) -> Iterator[tuple[str, Samples]]:
         """Yields rows whose tensors are encoded as strings, in parts."""
-        picture = feature.dtype == np.uint8 and len(feature.shape) == 3 and feature.shape[2] == 3
+        is_picture = feature.dtype == np.uint8 and len(feature.shape) == 3 and feature.shape[2] == 3
         tensors: list[np.ndarray] = []
         start = size = 0
         for row, value in enumerate(values, 1):
@@ -467,11 +446,9 @@ class _Dataset:
                 offsets = np.concatenate([[0], np.cumsum([len(tensor) for tensor in tensors])]).astype(np.int64)
                 elements = np.concatenate(tensors)
                 yield feature.name, Ragged(part, elements, offsets, None, "nominal", _attributes(feature))
-            elif picture:
-                yield (
-                    feature.name,
-                    store_pixels(feature.name, part, np.stack(tensors), self._options, "nominal", self._notes),
-                )
+            elif is_picture:
+                pixels = np.stack(tensors)
+                yield feature.name, store_pixels(feature.name, part, pixels, self._options, "nominal", self._notes)
             else:
                 yield feature.name, Rows(part, np.stack(tensors), None, "nominal", _attributes(feature))
             tensors, start, size = [], row, 0

@@ -28,7 +28,7 @@ class Feature:
 
     key: the list's name in an Example.
     kind: "numbers", "text", or "image": JPEGs and PNGs.
-    dtype, shape: of a step's numbers; the first size is None if it differs between steps, or between episodes.
+    dtype, shape: those of a step's numbers. The first size is None if it differs between steps, or between episodes.
     encoding: "none", or "bytes" or "zlib" if each step's tensor is a string of bytes.
     ragged: whether a second list has the number of values of each step.
     description: by the dataset's author.
@@ -90,7 +90,7 @@ def parse_features(tree: Any) -> tuple[list[Feature], dict[str, str]]:
 
 
 def _leaves(node: Any, key: str, levels: int) -> Iterator[tuple[str, Mapping[str, Any], int]]:
-    """Yields (key, node, number of sequences around it) of every leaf."""
+    """Yields the key and the node of every leaf, and how many sequences it is in."""
     if not isinstance(node, dict) or "pythonClassName" not in node:
         raise Error(f"feature {key!r}: expected an object with pythonClassName, as TFDS 4 writes it, got {node!r:.60}")
     if "featuresDict" in node:
@@ -105,7 +105,7 @@ def _leaves(node: Any, key: str, levels: int) -> Iterator[tuple[str, Mapping[str
 def _parse_leaf(key: str, node: Mapping[str, Any], sequences: int) -> Feature | str:
     """Returns the feature, or why it is left out.
 
-    sequences: the number of sequences around it, within a step or within the episode's metadata.
+    sequences: how many sequences it is in, not counting that of the steps.
     """
     in_steps = key.startswith(STEPS)
     if sequences > 1:
@@ -193,7 +193,7 @@ def infer_features(example: Mapping[str, Values | None]) -> tuple[list[Feature],
 
 
 def holds_files(strings: Values) -> bool:
-    """Whether the first string that is not empty begins like a JPEG or PNG, as no text in UTF-8 does."""
+    """Whether the first string that is not empty begins like a JPEG or PNG, which no text in UTF-8 does."""
     return isinstance(strings, list) and next((bytes(one[:8]) for one in strings if len(one)), b"").startswith(_MAGIC)
 
 

@@ -65,14 +65,14 @@ def scan_shard(file: Path) -> Shard:
     return Shard(file, np.array(offsets, np.int64), np.array(lengths, np.int64), damage)
 
 
-def _read_length(file: int, at: int, size: int) -> int:
-    header = os.pread(file, _HEADER.size, at)
+def _read_length(file: int, offset: int, size: int) -> int:
+    header = os.pread(file, _HEADER.size, offset)
     if len(header) < _HEADER.size:
         raise Error(f"expected a header of {_HEADER.size} bytes, the file ends after {len(header)}")
     length, checksum = _HEADER.unpack(header)
     if _masked_crc(header[:8]) != checksum:
         raise Error("the checksum of its length is wrong: damaged, compressed or no TFRecord")
-    left = size - at - _HEADER.size - _CRC.size
+    left = size - offset - _HEADER.size - _CRC.size
     if length > left:
         raise Error(f"expected {length} bytes, the file has {max(0, left)} more")
     return int(length)
@@ -116,10 +116,10 @@ def parse_example(record: bytes) -> dict[str, Values | None]:
     return features
 
 
-def _parse_entry(record: memoryview, at: int, stop: int) -> tuple[str, Values | None]:
+def _parse_entry(record: memoryview, offset: int, stop: int) -> tuple[str, Values | None]:
     """Parses an entry of the map: field 1 is the name, field 2 the values."""
     name, values = "", None
-    for number, kind, start, end in _fields(record, at, stop):
+    for number, kind, start, end in _fields(record, offset, stop):
         if kind != _BYTES or number not in (1, 2):
             raise Error(f"byte {start}: expected a feature's name or values, got field {number} of kind {kind}")
         if number == 1:
@@ -129,9 +129,9 @@ def _parse_entry(record: memoryview, at: int, stop: int) -> tuple[str, Values | 
     return name, values
 
 
-def _parse_feature(record: memoryview, at: int, stop: int) -> Values | None:
+def _parse_feature(record: memoryview, offset: int, stop: int) -> Values | None:
     values: Values | None = None
-    for number, kind, start, end in _fields(record, at, stop):
+    for number, kind, start, end in _fields(record, offset, stop):
         if kind != _BYTES or not 1 <= number <= 3 or values is not None:
             raise Error(f"byte {start}: expected one list of bytes, floats or int64s, got field {number}")
         if number == 1:
@@ -141,90 +141,92 @@ def _parse_feature(record: memoryview, at: int, stop: int) -> Values | None:
     return values
 
 
-def _parse_bytes(record: memoryview, at: int, stop: int) -> list[memoryview]:
+def _parse_bytes(record: memoryview, offset: int, stop: int) -> list[memoryview]:
     values: list[memoryview] = []
-    while at < stop:
-        if record[at] != 1 << 3 | _BYTES:
-            raise Error(f"byte {at}: expected a string of bytes, got field {record[at] >> 3} of kind {record[at] & 7}")
-        length, start = _varint(record, at + 1, stop)
-        at = start + length
-        if at > stop:
+    while offset < stop:
+        if record[offset] != 1 << 3 | _BYTES:
+            raise Error(
+                f"byte {offset}: expected a string of bytes, got field {record[offset] >> 3} of kind {record[offset] & 7}"
+            )
+        length, start = _varint(record, offset + 1, stop)
+        offset = start + length
+        if offset > stop:
             raise Error(f"byte {start}: expected {length} bytes, {stop - start} are left")
         if len(values) == _MOST_STRINGS:
             raise Error(f"byte {start}: more than {_MOST_STRINGS} strings in one feature")
-        values.append(record[start:at])
+        values.append(record[start:offset])
     return values
 
 
-def _parse_floats(record: memoryview, at: int, stop: int) -> np.ndarray:
+def _parse_floats(record: memoryview, offset: int, stop: int) -> np.ndarray:
     parts = []
-    for number, kind, start, end in _fields(record, at, stop):
+    for number, kind, start, end in _fields(record, offset, stop):
         if number != 1 or kind not in (_BYTES, _FIXED32) or (end - start) % 4:
             raise Error(f"byte {start}: expected float32s, got field {number} of kind {kind}, {end - start} bytes")
         parts.append(np.frombuffer(record[start:end], "<f4"))
     return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.float32), *parts])
 
 
-def _parse_ints(record: memoryview, at: int, stop: int) -> np.ndarray:
+def _parse_ints(record: memoryview, offset: int, stop: int) -> np.ndarray:
     parts = []
-    for number, kind, start, end in _fields(record, at, stop):
+    for number, kind, start, end in _fields(record, offset, stop):
         if number != 1 or kind not in (_BYTES, _VARINT):
             raise Error(f"byte {start}: expected int64s, got field {number} of kind {kind}")
         parts.append(_parse_varints(record[start:end], start))
     return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
 
 
-def _parse_varints(packed: memoryview, at: int) -> np.ndarray:
+def _parse_varints(packed: memoryview, offset: int) -> np.ndarray:
     """Parses int64s with 7 bits in each byte, lowest first. A byte of 128 or more continues its number."""
     content = np.frombuffer(packed, np.uint8)
     last = content < 128
     if last.all():
         return content.astype(np.int64)
     if not last[-1]:
-        raise Error(f"byte {at + len(content)}: a number without its end")
+        raise Error(f"byte {offset + len(content)}: a number without its end")
     starts = np.concatenate([[0], np.flatnonzero(last)[:-1] + 1])
     index = np.arange(len(content)) - np.repeat(starts, np.diff(np.append(starts, len(content))))
     if index.max() > 9:
-        raise Error(f"byte {at + int(index.argmax())}: a number of more than 64 bits")
+        raise Error(f"byte {offset + int(index.argmax())}: a number of more than 64 bits")
     bits = (content & 127).astype(np.uint64) << (7 * index).astype(np.uint64)
     return np.bitwise_or.reduceat(bits, starts).view(np.int64)
 
 
-def _messages(record: memoryview, at: int, stop: int, expected: int, message: str) -> Iterator[tuple[int, int]]:
+def _messages(record: memoryview, offset: int, stop: int, expected: int, message: str) -> Iterator[tuple[int, int]]:
     """Yields the begin and end of each field `expected`, in a message that has no other fields."""
-    for number, kind, start, end in _fields(record, at, stop):
+    for number, kind, start, end in _fields(record, offset, stop):
         if number != expected or kind != _BYTES:
             raise Error(f"byte {start}: expected {message} of tf.train.Example, got field {number} of kind {kind}")
         yield start, end
 
 
-def _fields(record: memoryview, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+def _fields(record: memoryview, offset: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
     """Yields (number, kind, begin of the content, end) of each field."""
-    while at < stop:
-        key, at = _varint(record, at, stop)
-        kind, start = key & 7, at
+    while offset < stop:
+        key, offset = _varint(record, offset, stop)
+        kind, start = key & 7, offset
         if kind == _BYTES:
-            length, start = _varint(record, at, stop)
-            at = start + length
+            length, start = _varint(record, offset, stop)
+            offset = start + length
         elif kind == _VARINT:
-            _, at = _varint(record, at, stop)
+            _, offset = _varint(record, offset, stop)
         elif kind in (_FIXED32, _FIXED64):
-            at += 4 if kind == _FIXED32 else 8
+            offset += 4 if kind == _FIXED32 else 8
         else:
             raise Error(f"byte {start}: no field is of kind {kind}")
-        if at > stop:
-            raise Error(f"byte {start}: expected {at - start} bytes, {stop - start} are left")
-        yield key >> 3, kind, start, at
+        if offset > stop:
+            raise Error(f"byte {start}: expected {offset - start} bytes, {stop - start} are left")
+        yield key >> 3, kind, start, offset
 
 
-def _varint(record: memoryview, at: int, stop: int) -> tuple[int, int]:
+def _varint(record: memoryview, offset: int, stop: int) -> tuple[int, int]:
     """Reads a varint. Returns the number and its end."""
     value = shift = 0
-    while at < stop and shift < 64:
-        byte = record[at]
-        at += 1
+    while offset < stop and shift < 64:
+        byte = record[offset]
+        offset += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return value, at
+            return value, offset
         shift += 7
-    raise Error(f"byte {at}: a number without its end")
+    raise Error(f"byte {offset}: a number without its end")
