@@ -571,7 +571,7 @@ def depth_unit_m(camera: str, declared: Mapping[str, Any], notes: Notes) -> floa
         if prefix is None or prefix not in camera.lower():
             continue
         (value,) = value if isinstance(value, list) and len(value) == 1 else (value,)
-        metres = _METRES.get(known_unit(value) or "") if isinstance(value, str) else value
+        metres: Any = _METRES.get(known_unit(value) or "") if isinstance(value, str) else value
         if _is_number(metres) and (0 < metres <= _MOST_METRES or isinstance(value, str)):
             unit_m = unit_m or float(metres)
         else:

@@ -119,8 +119,9 @@ def compare_rates(
 def exact_ns(stamps: np.ndarray, unit_ns: int) -> np.ndarray:
     """Returns stamps in a unit as int64 nanoseconds. Their product alone would be rounded, for seconds since 1970 to 256 ns."""
     whole = np.floor(stamps).astype(np.int64)
-    fraction_ns: np.ndarray = np.rint((stamps - whole).astype(np.float64) * unit_ns).astype(np.int64)
-    return whole * unit_ns + fraction_ns
+    fraction_ns = np.rint((stamps - whole).astype(np.float64) * unit_ns).astype(np.int64)
+    time_ns: np.ndarray = whole * unit_ns + fraction_ns
+    return time_ns
 
 
 @lru_cache(maxsize=1)  # the streams of a recording need the same stamps

@@ -38,8 +38,8 @@ def make_demo(rng, rows, image=IMAGE):
     }
 
 
-def write_robomimic(path, demos, control_freq=20, masks=None, env_args=None, **options):
-    """demos: {name: {path in the demo: array}}. `options` apply to the datasets."""
+def write_robomimic(path, demos, control_freq=20, masks=None, env_args=None, attributes=None, **options):
+    """demos: {name: {path in the demo: array}}. attributes: {path of a group: {name: value}}. `options` apply to the datasets."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w") as file:
         data = file.create_group("data")
@@ -57,6 +57,8 @@ def write_robomimic(path, demos, control_freq=20, masks=None, env_args=None, **o
                     group.create_dataset(f"next_{key}", data=np.roll(values, -1, axis=0))
         for name, named in (masks or {}).items():
             file[f"mask/{name}"] = np.array(named, dtype="S")
+        for key, own in (attributes or {}).items():
+            file[key].attrs.update(own)
     return path
 
 

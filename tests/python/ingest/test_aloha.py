@@ -5,7 +5,7 @@ import io
 import h5py
 import numpy as np
 import pytest
-from hdf5_files import image_file, make_aloha, read_all, refused, skipped, write_aloha
+from hdf5_files import image_file, make_aloha, read_all, refused, skipped, write_aloha, write_hdf5
 from outcomes import ingested, reasons
 from PIL import Image
 
@@ -79,17 +79,9 @@ def test_a_damaged_image_is_named_by_its_row(rng, tmp_path):
 # ---- the number of rows ----
 
 
-def write(path, datasets, **attributes):
-    with h5py.File(path, "w") as file:
-        file.attrs.update(attributes)
-        for key, values in datasets.items():
-            file[key] = values
-    return path
-
-
 def test_most_datasets_decide_the_number_of_rows(tmp_path):
     """RoboMIND's layout: no actions or joint positions under ALOHA's names, but datasets of the episode beside them."""
-    path = write(
+    path = write_hdf5(
         tmp_path / "episode_0.hdf5",
         {
             "a_first": np.zeros((1, 1, 768), np.float32),
@@ -118,9 +110,8 @@ def test_most_datasets_decide_the_number_of_rows(tmp_path):
 @pytest.mark.parametrize("cut", ["action", "observations/qpos", "z"])
 def test_a_cut_dataset_is_named_and_decides_nothing(cut, rows, rng, tmp_path):
     names = ("action", "observations/qpos", "observations/qvel", "z")
-    path = write(
-        tmp_path / "episode_0.hdf5", {name: rng.normal(size=(rows if name == cut else 20, 4)) for name in names}
-    )
+    datasets = {name: rng.normal(size=(rows if name == cut else 20, 4)) for name in names}
+    path = write_hdf5(tmp_path / "episode_0.hdf5", datasets)
     refused(path, f"/{cut}: {rows} rows, expected 20", format="aloha", rate_hz=20)
     [(_, streams)], notes = read_all(path, format="aloha", on_error="skip", rate_hz=20)
     assert set(streams) == {*names} - {cut}
@@ -161,7 +152,7 @@ def test_one_dataset_of_another_length_hides_no_other(odd, tmp_path):
     ],
 )
 def test_a_declared_rate_is_used(attributes, rate_hz, rng, tmp_path):
-    path = write(tmp_path / "episode_0.hdf5", {"action": np.zeros((4, 2)), "observations/qpos": np.zeros((4, 2))})
+    path = write_hdf5(tmp_path / "episode_0.hdf5", {"action": np.zeros((4, 2)), "observations/qpos": np.zeros((4, 2))})
     for where in ("attributes", "dataset"):
         with h5py.File(path, "a") as file:
             file.attrs.clear()
@@ -177,12 +168,9 @@ def test_a_declared_rate_is_used(attributes, rate_hz, rng, tmp_path):
 
 def test_rates_that_disagree_are_refused_by_name(tmp_path):
     datasets = {"action": np.zeros((4, 2)), "observations/qpos": np.zeros((4, 2))}
-    (tmp_path / "set").mkdir()
-    write(tmp_path / "set/episode_0.hdf5", datasets, fps=30, control_freq=20)
-    message = refused(tmp_path / "set", "fps says 30 Hz", "control_freq says 20 Hz", "contradict")
-    assert "episode_0.hdf5" in message
-    write(tmp_path / "set/episode_1.hdf5", datasets, fps=30)
-    write(tmp_path / "set/episode_2.hdf5", datasets, fps=15)
+    for number, rates in enumerate(({"fps": 30, "control_freq": 20}, {"fps": 30}, {"fps": 15})):
+        write_hdf5(tmp_path / f"set/episode_{number}.hdf5", datasets, {"/": rates})
+    refused(tmp_path / "set", "episode_0.hdf5", "fps says 30 Hz", "control_freq says 20 Hz", "contradict")
     report = robocache.ingest(tmp_path / "set", tmp_path / "cache", on_error="skip")
     assert [omission.what for omission in report.skipped] == ["episode_0.hdf5"]
     dataset = robocache.open(tmp_path / "cache")

@@ -481,44 +481,11 @@ def test_file_names_that_are_no_utf_8(tmp_path):
 # ---- LeRobot ----
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda t: t.append_column("action", t["action"]), ["two columns", "action"]),
-        (lambda t: t.append_column("timestamp", t["timestamp"]), ["two columns", "timestamp"]),
-        (with_column("episode_index", [[1, 1]] * 4), ["episode_index", "one number a row"]),
-        (with_column("episode_index", [[1], [1, 1], [1], [1]]), ["episode_index", "row 1 has 2 values"]),
-    ],
-)
-def test_malformed_tables(change, words, rng, tmp_path):
-    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
-    name = "data/chunk-000/episode_000001.parquet"
-    rewrite(source / name, change)
-    refused(source, tmp_path / "cache", name, *words)
-    assert skipped(source, tmp_path / "cache", name, "episodes 1").rows["action"] == 8
-
-
 def test_an_unreadable_first_file_decides_nothing(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
     name = "data/chunk-000/episode_000000.parquet"
     rewrite(source / name, lambda t: t.slice(0, 0).drop_columns(["action"]))
     assert skipped(source, tmp_path / "cache", name, "episodes 0").rows["action"] == 9
-
-
-@pytest.mark.parametrize(
-    ("column", "values", "words"),
-    [
-        ("timestamp", [[0.0, 1.0]] * 4, ["timestamp", "one number a row"]),
-        ("frame_index", [[0, 1]] * 4, ["frame_index", "one number a row"]),
-        ("frame_index", [0, 1, 2, 2**62], ["int64 nanoseconds"]),
-    ],
-)
-def test_malformed_clocks(column, values, words, rng, tmp_path):
-    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
-    name = "data/chunk-000/episode_000001.parquet"
-    rewrite(source / name, with_column(column, values))
-    refused(source, tmp_path / "cache", name, *words)
-    assert skipped(source, tmp_path / "cache", "episode 1").rows["action"] == 8
 
 
 def test_lists_of_one_number_are_numbers(rng, tmp_path):

@@ -26,6 +26,7 @@ from hdf5_files import (
     skipped,
     write_aloha,
     write_droid,
+    write_hdf5,
     write_robomimic,
 )
 from outcomes import ingested
@@ -90,23 +91,12 @@ def test_other_types_are_left_out_by_name(tmp_path):
         demo.create_dataset("swapped", (4,), h5py.vlen_dtype(">f4"))[0] = np.ones(2, np.float32)
 
     [(_, streams)], notes = read_all(one_demo(tmp_path, write))
-    reasons = left_out(notes)
+    why = left_out(notes)
     assert set(streams) == {"actions"}
-    assert set(reasons) == {
-        "compound",
-        "complex",
-        "opaque",
-        "long",
-        "reference",
-        "empty",
-        "type",
-        "wide",
-        "unwritten",
-        "same",
-        "swapped",
-    }
-    assert reasons["compound"] == "of type compounds of x, y" and reasons["same"] == "the same as actions"
-    assert reasons["reference"] == "of type references to other objects" and "never written" in reasons["unwritten"]
+    names = "compound complex opaque long reference empty type wide unwritten same swapped"
+    assert set(why) == {*names.split()}
+    assert why["compound"] == "of type compounds of x, y" and why["same"] == "the same as actions"
+    assert why["reference"] == "of type references to other objects" and "never written" in why["unwritten"]
     assert not notes.skipped
 
 
@@ -159,12 +149,6 @@ def test_a_camera_of_another_size_is_named(rng, tmp_path):
 # ---- nothing outside the file, and no declared size ----
 
 
-def outside(tmp_path):
-    with h5py.File(tmp_path / "secret.dat", "w") as file:
-        file["x"] = np.full((4, 2), 7.0)
-    return tmp_path / "secret.dat"
-
-
 def external_link(demo, secret):
     demo["obs/bad"] = h5py.ExternalLink(str(secret), "/x")
 
@@ -205,7 +189,7 @@ def circle_of_links(demo, secret):
     ],
 )
 def test_links_out_of_the_file_are_not_followed(write, rng, tmp_path):
-    secret = outside(tmp_path)
+    secret = write_hdf5(tmp_path / "secret.dat", {"x": np.full((4, 2), 7.0)})
     path = one_demo(
         tmp_path, lambda demo: (write(demo, secret), demo.create_dataset("obs/good", data=np.zeros((4, 1))))
     )
@@ -406,11 +390,8 @@ def test_another_layout_than_the_requested_one(rng, tmp_path):
     refused(robomimic, "found data", "format='robomimic'", format="droid")
     refused(droid, "format='droid'", format="robomimic")
     refused(tmp_path, "robomimic", "aloha", "droid", "say which with format")
-    with h5py.File(tmp_path / "other.hdf5", "w") as file:
-        file["weights/layer"] = [1.0]
-    refused(
-        tmp_path / "other.hdf5", "expected a group data with demos in it, found weights; robocache.Writer makes a cache"
-    )
+    other = write_hdf5(tmp_path / "other.hdf5", {"weights/layer": [1.0]})
+    refused(other, "expected a group data with demos in it, found weights; robocache.Writer makes a cache")
 
 
 def test_hints_name_a_format_that_reads_the_file(tmp_path):
@@ -423,10 +404,7 @@ def test_hints_name_a_format_that_reads_the_file(tmp_path):
     }
     hints = set()
     for name, contents in layouts.items():
-        path = tmp_path / f"{name}.hdf5"
-        with h5py.File(path, "w") as file:
-            for key, values in contents.items():
-                file[key] = values
+        path = write_hdf5(tmp_path / f"{name}.hdf5", contents)
         for requested in ("robomimic", "aloha"):
             try:
                 read_all(path, format=requested, rate_hz=10)

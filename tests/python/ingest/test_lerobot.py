@@ -560,6 +560,10 @@ def test_missing_episodes(version, rng, tmp_path):
         (lambda file: rewrite(file, lambda table: table.drop_columns(["next.reward"])), "next.reward"),
         (lambda file: rewrite(file, with_column("timestamp", ["noon"] * 4)), "timestamp is string"),
         (lambda file: rewrite(file, lambda table: table.slice(0, 0)), "no rows"),
+        (lambda file: rewrite(file, lambda table: table.append_column("action", table["action"])), "named action"),
+        (lambda file: rewrite(file, lambda table: table.append_column("timestamp", table["timestamp"])), "timestamp"),
+        (lambda file: rewrite(file, with_column("episode_index", [[1, 1]] * 4)), "one number a row"),
+        (lambda file: rewrite(file, with_column("episode_index", [[1], [1, 1], [1], [1]])), "row 1 has 2 values"),
     ],
 )
 def test_a_data_file_that_cannot_be_read(damage, word, rng, tmp_path):
@@ -584,6 +588,9 @@ def test_a_data_file_that_cannot_be_read(damage, word, rng, tmp_path):
         ("timestamp", [0.0, 1e9 / 30, 2e9 / 30, 0.1e9], ["timestamp", "look like nanoseconds"]),
         ("timestamp", [0.0, 1.0, 2.0, 3.0], ["timestamp", "look like numbers of frames"]),
         ("action", [[1.0], [1.0], [1.0], [1.0]], ["action"]),
+        ("timestamp", [[0.0, 1.0]] * 4, ["timestamp", "one number a row"]),
+        ("frame_index", [[0, 1]] * 4, ["frame_index", "one number a row"]),
+        ("frame_index", [0, 1, 2, 2**62], ["int64 nanoseconds"]),
     ],
 )
 def test_an_episode_that_cannot_be_read(column, values, words, rng, tmp_path):

@@ -83,31 +83,25 @@ def test_the_controllers_decide_whether_actions_are_relative(controllers, absolu
 )
 def test_the_language_instruction_is_the_column_task(of_data, of_demo, task, rng, tmp_path):
     """LIBERO declares it for all demos of a file, RoboCasa for each demo."""
-    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)})
-    with h5py.File(path, "a") as file:
-        file["data"].attrs.update(of_data)
-        file["data/demo_0"].attrs.update(of_demo)
+    attributes = {"data": of_data, "data/demo_0": of_demo}
+    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, attributes=attributes)
     dataset, _ = ingested(path, tmp_path / "cache")
     (episode,) = dataset.episodes.to_pylist()
-    assert (
-        next((episode[key] for key in ("task", "language_instruction", "instruction") if key in episode), None) == task
-    )
+    names = ("task", "language_instruction", "instruction")
+    assert next((episode[key] for key in names if key in episode), None) == task
     robocache.export(dataset, tmp_path / "out", to="lerobot", streams=["actions"])
     assert pq.read_table(tmp_path / "out/meta/tasks.parquet")["task"].to_pylist() == [task or ""]
 
 
 def test_a_damaged_env_args_costs_what_it_says_alone(rng, tmp_path):
     demos = {f"demo_{number}": make_demo(rng, 4 + number) for number in (0, 1)}
-    path = write_robomimic(tmp_path / "a.hdf5", demos, control_freq=None)
-    with h5py.File(path, "a") as file:
-        file["data"].attrs["env_args"] = '{"env_name": "Lift", "env_kw'
+    damaged = {"data": {"env_args": '{"env_name": "Lift", "env_kw'}}
+    path = write_robomimic(tmp_path / "a.hdf5", demos, attributes=damaged)
     refused(path, "attribute env_args: expected JSON", rate_hz=20)
     refused(path, "name no rate", on_error="skip")
-    report = robocache.ingest(path, tmp_path / "cache", rate_hz=20, on_error="skip")
-    assert [(one.what, "expected JSON" in one.reason) for one in report.skipped] == [
-        ("a.hdf5: data: attribute env_args", True)
-    ]
-    dataset = robocache.open(tmp_path / "cache")
+    dataset, report = ingested(path, tmp_path / "cache", rate_hz=20, on_error="skip")
+    ((what, why),) = reasons(report.skipped).items()
+    assert what == "a.hdf5: data: attribute env_args" and "expected JSON" in why
     for number, demo in enumerate(demos.values()):
         time_ns, rows = dataset.episode(number)["actions"]
         assert time_ns.tolist() == [k * 50_000_000 for k in range(4 + number)]
@@ -131,21 +125,23 @@ def test_a_damaged_env_args_costs_what_it_says_alone(rng, tmp_path):
     ],
 )
 def test_the_rate_comes_from_the_file_or_the_user(env_args, fps, rate_hz, period_ns, rng, tmp_path):
-    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, env_args=env_args)
-    if fps is not None:
-        with h5py.File(path, "a") as file:
-            file["data"].attrs["fps"] = fps
+    attributes = {} if fps is None else {"data": {"fps": fps}}
+    demos = {"demo_0": make_demo(rng, 3)}
+    path = write_robomimic(tmp_path / "a.hdf5", demos, env_args=env_args, attributes=attributes)
     [(_, streams)], _ = read_all(path, rate_hz=rate_hz)
     time_ns = streams["actions"][0].tolist()
     assert time_ns[:2] == [0, period_ns] and abs(time_ns[2] - 2 * period_ns) <= 1
 
 
+def write_without_rate(tmp_path, rng, attributes):
+    """Writes a demo of 3 rows whose env_args declare no rate."""
+    return write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, None, attributes=attributes)
+
+
 @pytest.mark.parametrize("where", ["/", "data", "data/demo_0"])
 @pytest.mark.parametrize(("name", "value", "rate_hz"), [("control_freq", 20, 20), ("hz", 15.0, 15), ("dt", 0.1, 10)])
 def test_the_rate_is_declared_anywhere(name, value, rate_hz, where, rng, tmp_path):
-    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, control_freq=None)
-    with h5py.File(path, "a") as file:
-        file[where].attrs[name] = value
+    path = write_without_rate(tmp_path, rng, {where: {name: value}})
     [(_, streams)], _ = read_all(path)
     assert streams["actions"][0].tolist() == [round(k * 1e9 / rate_hz) for k in range(3)]
     with h5py.File(path, "a") as file:
@@ -173,9 +169,7 @@ def test_the_rate_is_declared_anywhere(name, value, rate_hz, where, rng, tmp_pat
     ],
 )
 def test_the_rate_is_declared_by_any_name(name, value, where, rng, tmp_path):
-    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, control_freq=None)
-    with h5py.File(path, "a") as file:
-        file[where].attrs[name] = value
+    path = write_without_rate(tmp_path, rng, {where: {name: value}})
     [(_, streams)], _ = read_all(path)
     assert streams["actions"][0].tolist() == [0, 50_000_000, 100_000_000]
     refused(path, "20 Hz", "rate_hz 30", rate_hz=30)
@@ -183,7 +177,7 @@ def test_the_rate_is_declared_by_any_name(name, value, where, rng, tmp_path):
 
 @pytest.mark.parametrize("value", [20, [20]])
 def test_a_scalar_dataset_declares_the_rate(value, rng, tmp_path):
-    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, control_freq=None)
+    path = write_without_rate(tmp_path, rng, {})
     with h5py.File(path, "a") as file:
         file["data/demo_0/fps"] = value
     [(_, streams)], _ = read_all(path)
@@ -215,19 +209,14 @@ def test_a_scalar_dataset_declares_the_rate(value, rng, tmp_path):
     ],
 )
 def test_other_numbers_are_not_taken_as_a_rate(name, value, rng, tmp_path):
-    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, control_freq=None)
-    with h5py.File(path, "a") as file:
-        file["data"].attrs[name] = value
-    refused(path, "rate_hz (--rate-hz)")
+    refused(write_without_rate(tmp_path, rng, {"data": {name: value}}), "rate_hz (--rate-hz)")
 
 
 def test_demos_may_have_different_rates(rng, tmp_path):
     demos = {f"demo_{k}": make_demo(rng, 3) for k in range(3)}
-    path = write_robomimic(tmp_path / "a.hdf5", demos, control_freq=None)
-    with h5py.File(path, "a") as file:
-        for number, rate_hz in enumerate((10, 20, 30)):
-            file[f"data/demo_{number}"].attrs["fps"] = rate_hz
-        file["data/demo_1"].attrs["frequency"] = 25
+    rates = {f"data/demo_{number}": {"fps": rate_hz} for number, rate_hz in enumerate((10, 20, 30))}
+    rates["data/demo_1"]["frequency"] = 25
+    path = write_robomimic(tmp_path / "a.hdf5", demos, control_freq=None, attributes=rates)
     found, notes = read_all(path, on_error="skip")
     assert [streams["actions"][0][1] for _, streams in found] == [100_000_000, 33_333_333]
     assert list(skipped(notes)) == ["demo_1"]
@@ -242,7 +231,7 @@ def test_scalars_of_a_demo_are_columns(rng, tmp_path):
 
 
 def test_a_rate_is_never_guessed(rng, tmp_path):
-    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, control_freq=None)
+    path = write_without_rate(tmp_path, rng, {})
     refused(path, str(path), "no clock", "rate_hz", '"env_name": "Lift"')
     args = {"env_kwargs": {"control_freq": 20}, "sim_args": {"dt": 0.005, "decimation": 4}}
     path = write_robomimic(tmp_path / "b.hdf5", {"demo_0": make_demo(rng, 3)}, env_args=args)
@@ -263,10 +252,8 @@ def test_isaac_lab_nests_its_groups(rng, tmp_path):
         "states/rigid_object/cube_1/root_pose": rng.normal(size=(rows, 7)).astype(np.float32),
     }
     args = {"env_name": "Isaac-Stack-Cube-Franka-v0", "type": 2, "sim_args": {"dt": 0.01, "decimation": 5}}
-    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": demo}, env_args=args, compression="gzip")
-    with h5py.File(path, "a") as file:
-        file["data/demo_0"].attrs["success"] = True
-        file["data/demo_0"].attrs["seed"] = 42
+    own = {"data/demo_0": {"success": True, "seed": 42}}
+    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": demo}, env_args=args, attributes=own, compression="gzip")
     [(recording, streams)], notes = read_all(path)
     assert recording.metadata["success"] is True and recording.metadata["seed"] == 42
     assert set(streams) == set(demo)
@@ -345,14 +332,10 @@ def test_streams_and_attributes_are_in_order_of_creation(tmp_path):
 
 @pytest.mark.parametrize("convention", ["opengl", "opencv", None])
 def test_bottom_up_pictures_are_noted(convention, rng, tmp_path):
-    demos = {"demo_0": make_demo(rng, 5)}
-    path = write_robomimic(tmp_path / "a.hdf5", demos)
-    if convention:
-        with h5py.File(path, "r+") as file:
-            file["data"].attrs["macros_image_convention"] = convention
+    attributes = {"data": {"macros_image_convention": convention} if convention else {}}
+    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 5)}, attributes=attributes)
     _, notes = read_all(path)
-    named = [what for what in left_out(notes) if what == "cameras: pictures the right way up"]
-    assert bool(named) == (convention == "opengl")
+    assert ("cameras: pictures the right way up" in left_out(notes)) == (convention == "opengl")
 
 
 @pytest.mark.parametrize(

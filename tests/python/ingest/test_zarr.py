@@ -3,7 +3,6 @@
 import json
 import lzma
 import os
-import shutil
 import stat
 import struct
 import threading
@@ -27,13 +26,14 @@ numcodecs = pytest.importorskip("numcodecs")
 imagecodecs = pytest.importorskip("imagecodecs")
 
 ENDS = [3, 10, 10, 17]
+NUMBERS = {"action": np.arange(34, dtype=np.float32).reshape(17, 2), "state": np.arange(17.0)}
 
 
 def write_store(
     path, arrays=None, ends=ENDS, *, chunks=4, compressor="default", order="C", separator=".", attributes=None
 ):
     """Writes a store of zarr v2, as a zip file if `path` ends in .zip, with `arrays` and two arrays of numbers."""
-    arrays = {"action": np.arange(34, dtype=np.float32).reshape(17, 2), "state": np.arange(17.0)} | (arrays or {})
+    arrays = NUMBERS | (arrays or {})
     store = zarr.storage.ZipStore(path, mode="w") if path.suffix == ".zip" else zarr.storage.LocalStore(path)
     root = zarr.group(store=store, zarr_format=2, attributes=attributes or {})
     how = {} if compressor == "default" else {"compressors": compressor}
@@ -107,9 +107,8 @@ COMPRESSORS = [
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
 @pytest.mark.parametrize("kind", ["folder.zarr", "file.zarr.zip"])
 def test_every_compressor(compressor, kind, tmp_path):
-    wanted = {"action": np.arange(34, dtype=np.float32).reshape(17, 2), "state": np.arange(17.0)}
     found = Yields("zarr", write_store(tmp_path / kind, compressor=compressor), rate_hz=10)
-    check(found, wanted)
+    check(found, NUMBERS)
     assert found[1]["state"][0].tolist() == [row * 100_000_000 for row in range(7)]
     assert set(found.clocks.values()) == {"nominal"} and not found.left_out and not found.skipped
 
@@ -129,19 +128,13 @@ def test_every_layout(dtype, chunks, order, separator, tmp_path):
 def test_images_of_imagecodecs(kind, tmp_path):
     values = images()
     store = write_store(tmp_path / "s")
-    write_images(store, values, getattr(imagecodecs, f"{kind}_encode"), f"imagecodecs_{kind}")
     options = {"jpegxl": {"lossless": True}, "jpeg2k": {"level": 0}}.get(kind, {})
-    if options:
-        for row, frame in enumerate(values):
-            encoded = getattr(imagecodecs, f"{kind}_encode")(frame, **options)
-            (store / "data" / "camera0_rgb" / f"{row}.0.0.0").write_bytes(encoded)
+    encode = partial(getattr(imagecodecs, f"{kind}_encode"), **options)
+    write_images(store, values, encode, f"imagecodecs_{kind}")
     first = getattr(imagecodecs, f"{kind}_decode")((store / "data" / "camera0_rgb" / "3.0.0.0").read_bytes())
     np.testing.assert_array_equal(np.asarray(first), values[3])
-    for source in (
-        store,
-        zip_tree(store, tmp_path / "dataset.zarr.zip"),
-        zip_tree(store, tmp_path / "x.zarr.zip", "a/b/"),
-    ):
+    zips = [zip_tree(store, tmp_path / "dataset.zarr.zip"), zip_tree(store, tmp_path / "x.zarr.zip", "a/b/")]
+    for source in (store, *zips):
         check(Yields("zarr", source, rate_hz=10, image_codec="png"), {"camera0_rgb": values})
 
 
@@ -155,18 +148,13 @@ def test_streams_of_arrays(tmp_path):
         "prompt": np.array(["lift", "ça"] * 8 + ["x"]),
         "float": floats / 255,
     }
-    found = Yields(
-        "zarr",
-        write_store(tmp_path / "s", arrays, attributes={"robot": "ur5", "gain": np.nan}),
-        rate_hz=10,
-        image_codec="png",
-    )
+    store = write_store(tmp_path / "s", arrays, attributes={"robot": "ur5", "gain": np.nan})
+    found = Yields("zarr", store, rate_hz=10, image_codec="png")
     streams = found[1]
-    np.testing.assert_array_equal(pixels(streams["img"][1]), images()[3:10])
-    np.testing.assert_array_equal(pixels(streams["rgb"][1]), images()[3:10])
-    np.testing.assert_array_equal(pixels(streams["depth"][1]), arrays["depth"][3:10])
-    np.testing.assert_array_equal(streams["mask"][1], arrays["mask"][3:10])
-    np.testing.assert_array_equal(streams["float"][1], arrays["float"][3:10])
+    for name in ("img", "rgb", "depth"):
+        np.testing.assert_array_equal(pixels(streams[name][1]), arrays[name][3:10])
+    for name in ("mask", "float"):
+        np.testing.assert_array_equal(streams[name][1], arrays[name][3:10])
     assert streams["prompt"][1] == arrays["prompt"][3:10].tolist()
     assert found.provenance["zarr"]["attributes"] == {"robot": "ur5", "gain": None}
 
@@ -303,14 +291,14 @@ def test_wrong_descriptions(facts, words, tmp_path):
     store = write_store(tmp_path / "s", compressor=numcodecs.Blosc())
     change(store, "data/action", **facts)
     refused(store, "data/action", words)
-    skipping = Yields("zarr", store, on_error="skip", rate_hz=10)
-    assert skipping.skipped
+    assert Yields("zarr", store, on_error="skip", rate_hz=10).skipped
 
 
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
         ({"dtype": "|O"}, "objects: |O"),
+        ({"dtype": "<f16"}, "not numeric: <f16"),
         ({"dtype": "<M8[ns]"}, "not numeric: <M8[ns]"),
         ({"dtype": [["a", "<f4"]]}, "a structure"),
         ({"filters": [{"id": "delta", "dtype": "<f4"}]}, "filters"),
@@ -555,7 +543,7 @@ def test_damaged_metadata_or_attributes_skip_nothing_else(content, name, kind, t
     refused(store, name, rate_hz=10)
     found = Yields("zarr", store, "skip", rate_hz=10)
     assert [omission.what for omission in found.notes.skipped] == [name]
-    check(found, {"action": np.arange(34, dtype=np.float32).reshape(17, 2), "state": np.arange(17.0)})
+    check(found, NUMBERS)
 
 
 def test_attributes_may_declare_the_rate(tmp_path):
@@ -565,34 +553,24 @@ def test_attributes_may_declare_the_rate(tmp_path):
     refused(store, "attribute fps says 20 Hz, rate_hz 10", rate_hz=10)
 
 
-def test_dtypes_without_a_cache_type_are_left_out_by_name(tmp_path):
-    store = write_store(tmp_path / "store.zarr")
-    change(store, "data/state", dtype="<f16")
-    found = Yields("zarr", store, rate_hz=10)
-    assert "data/state" in [omission.what for omission in found.notes.left_out]
-    assert list(found.episodes["episode 0"]) == ["action"]
-
-
 @pytest.mark.parametrize("name", ["store.zarr", "store.zarr.zip"])
 def test_attributes_of_an_array_are_named(name, tmp_path):
     """Attributes with scales or units are used, and not named."""
-    folder = write_store(tmp_path / "store.zarr", {"depth": np.arange(17)})
-    (folder / "data/depth/.zattrs").write_text('{"scale_factor": 0.001, "units": "m", "title": "z", "note": 1}')
+    source = write_store(tmp_path / "store.zarr", {"depth": np.arange(17)})
+    (source / "data/depth/.zattrs").write_text('{"scale_factor": 0.001, "units": "m", "title": "z", "note": 1}')
     if name.endswith(".zip"):
-        zip_tree(folder, tmp_path / name)
-        shutil.rmtree(folder)
-    found = Yields("zarr", tmp_path / name, rate_hz=10)
+        source = zip_tree(source, tmp_path / name)
+    found = Yields("zarr", source, rate_hz=10)
     assert found.left_out["data/depth: attributes"] == "note, title"
     assert [what for what in found.left_out if what.endswith("attributes")] == ["data/depth: attributes"]
 
 
-@pytest.mark.parametrize(("fps", "refused_"), [(10, False), (11.5, False), (30, True), (1000, True)])
-def test_stamps_that_contradict_the_rate_of_an_attribute(fps, refused_, tmp_path):
+@pytest.mark.parametrize(("fps", "is_refused"), [(10, False), (11.5, False), (30, True), (1000, True)])
+def test_stamps_that_contradict_the_rate_of_an_attribute(fps, is_refused, tmp_path):
     stamps = np.arange(17) / 10
     store = write_store(tmp_path / "store.zarr", {"timestamp": stamps}, attributes={"fps": fps})
-    if refused_:
+    if is_refused:
         refused(store, f"'data/timestamp': 10 rows a second (median), though attribute fps says {fps}", rate_hz=None)
         return
     report = robocache.ingest(store, tmp_path / "cache")
-    reasons = [note.reason for note in report.assumed if "rows a second" in note.reason]
-    assert len(reasons) == (fps != 10)
+    assert any("rows a second" in note.reason for note in report.assumed) == (fps != 10)
