@@ -343,12 +343,12 @@ def _language_streams(split: _Split, start: int, stop: int) -> Iterator[tuple[st
     steps, texts = language.texts_in(start, stop)
     if len(steps):
         yield "task", Texts(clock[steps], texts, "nominal", {"task": True})
-    these = language.within(start, stop)
-    starts = language.starts[these]
+    inside = language.within(start, stop)
+    starts = language.starts[inside]
     if not len(starts):
         return
     time_ns = clock[starts - start]
-    yield "language", Texts(time_ns, language.texts[these], "nominal")
-    yield "language/task", Texts(time_ns, language.tasks[these], "nominal")
-    yield "language/steps", Rows(time_ns, language.stops[these] - starts, None, "nominal", {"units": "steps"})
-    yield "language/embedding", Rows(time_ns, language.embeddings[these], None, "nominal")
+    yield "language", Texts(time_ns, language.texts[inside], "nominal")
+    yield "language/task", Texts(time_ns, language.tasks[inside], "nominal")
+    yield "language/steps", Rows(time_ns, language.stops[inside] - starts, None, "nominal", {"units": "steps"})
+    yield "language/embedding", Rows(time_ns, language.embeddings[inside], None, "nominal")

@@ -87,7 +87,7 @@ def read(source: Path, options: CsvOptions, notes: Notes) -> Generator[Recording
     for file in {*listing.files} - {*files}:
         notes.count("others", file.suffix or file.name)
     seen = _Seen()
-    folders = [(folder, list(found)) for folder, found in groupby(files, key=lambda file: file.parent)]
+    folders = [(folder, list(logs)) for folder, logs in groupby(files, key=lambda file: file.parent)]
     notes.total = len(folders)
     alike = find_alike(files, lambda file: file.stem)
     with Ahead(lambda file: read_log(file, options, alike[file.stem]), files) as read_logs:
@@ -448,8 +448,8 @@ def _codes_of_whole(column: np.ndarray) -> np.ndarray:
     for part in (column[:_FIRST_ROWS], column):
         if not (np.isfinite(part).all() and (part == np.floor(part)).all()):
             return np.empty(0, np.int64)
-        seen, codes = np.unique(part, return_inverse=True)
-        if len(seen) > MOST_SUBJECTS:
+        distinct, codes = np.unique(part, return_inverse=True)
+        if len(distinct) > MOST_SUBJECTS:
             return np.empty(0, np.int64)
     return codes
 
@@ -477,14 +477,14 @@ def _find_further_clocks(
 
     assumed: receives a note for each column that is such a clock, or could be one.
     """
-    named = [number for number in numbers if begin.header and names_a_time(begin.names[int(number)])]
-    if not named:
+    times = [number for number in numbers if begin.header and names_a_time(begin.names[int(number)])]
+    if not times:
         return {}
     first = begin.numbers[min(begin.clock)]
-    cells = read_cells(begin, [first, *named])
+    cells = read_cells(begin, [first, *times])
     filled = {number: ~is_absent(pc.utf8_trim_whitespace(cells[number])).to_numpy() for number in cells.column_names}
-    found = {}
-    for index, number in enumerate(named):
+    clocks = {}
+    for index, number in enumerate(times):
         rows, name = filled[number], begin.names[int(number)]
         if len(cells) != len(table) or rows.sum() < 2:
             continue
@@ -492,7 +492,7 @@ def _find_further_clocks(
             time_ns, unit = _stamps_of(begin, cells, number, rows, options)
             if (np.diff(time_ns) < 0).any() or time_ns[-1] == time_ns[0]:
                 continue
-            end = named[index + 1] if index + 1 < len(named) else begin.numbers[-1]
+            end = times[index + 1] if index + 1 < len(times) else begin.numbers[-1]
             followers = [begin.names[int(other)] for other in numbers if int(number) < int(other) <= int(end)]
             if not np.array_equal(rows, filled[first]):
                 is_clock = _has_own_rows(begin, table, rows, filled[first], time_ns, options)
@@ -501,11 +501,11 @@ def _find_further_clocks(
             else:
                 continue
             if is_clock:
-                found[number] = pa.array(rows), time_ns, unit
+                clocks[number] = pa.array(rows), time_ns, unit
                 assumed.append((f"clock {name!r}", f"of the columns behind it, by its name and its times, in {unit}"))
             else:
                 assumed.append((f"column {name!r}", "a value, not a clock of the columns behind it"))
-    return found
+    return clocks
 
 
 def _has_own_rows(

@@ -100,8 +100,8 @@ class Begin:
 
     def units_of(self, numbers: Sequence[str]) -> dict[str, list[str]]:
         """Returns the attribute `units` of these columns, if the file has units for them."""
-        found = [self.units[int(number)] for number in numbers] if self.units else []
-        return {"units": found} if any(found) else {}
+        units = [self.units[int(number)] for number in numbers] if self.units else []
+        return {"units": units} if any(units) else {}
 
     @property
     def numbers(self) -> list[str]:
@@ -208,11 +208,11 @@ def _find_column(file: Path, names: list[str], below: list[str], options: CsvOpt
     """
     if re.fullmatch(_VALUE, names[0]) or says_time(names[0], below[0] if below else ""):
         return 0, ""
-    named = find_clock(names)
-    if len(named) == 1:
-        return named[0], f"the column that is named a time; the first, {names[0]!r}, is not"
+    times = find_clock(names)
+    if len(times) == 1:
+        return times[0], f"the column that is named a time; the first, {names[0]!r}, is not"
     if (counts_rows(names[0]) or measures(names[0])) and options.time_unit is None:
-        others = f"{', '.join(names[i] for i in named)} are all" if named else "no other is"
+        others = f"{', '.join(names[i] for i in times)} are all" if times else "no other is"
         what = "counts rows" if counts_rows(names[0]) else "is no time"
         raise SourceError(
             f"{file}: the first column, {names[0]!r}, {what} by its name, and {others} named a time; name the clock's column "
@@ -235,14 +235,14 @@ def _find_pair(begin: Begin, asked: bool) -> None:
     for number, (other_stem, other) in enumerate(map(split_unit, begin.names)):
         if number != index and other_stem == stem and unit and other and "s" in (unit, other):
             pairs.append((index, number) if unit == "s" else (number, index))
-    found = []
+    fitting = []
     for pair in pairs:
         seconds, fraction = (_whole(begin.block[begin.numbers[number]]) for number in pair)
         if seconds is None or fraction is None:  # one of them is the whole stamp
             continue
         in_a_second = IN_A_SECOND[split_unit(begin.names[pair[1]])[1]]
         if (fraction >= 0).all() and (fraction < in_a_second).all():
-            found.append(pair)
+            fitting.append(pair)
         elif index == pair[0] and not asked and not np.array_equal(seconds * in_a_second, fraction):
             names = " and ".join(repr(begin.names[number]) for number in pair)
             low, high = fraction.min(), fraction.max()
@@ -250,12 +250,12 @@ def _find_pair(begin: Begin, asked: bool) -> None:
             raise SourceError(
                 f"{begin.file}: {names} look like one stamp, but the latter has {what}; say which is the clock with time_column (--time-column)"
             )
-    if len(found) > 1:
-        names = ", ".join(sorted({begin.names[number] for pair in found for number in pair}))
+    if len(fitting) > 1:
+        names = ", ".join(sorted({begin.names[number] for pair in fitting for number in pair}))
         raise SourceError(f"{begin.file}: {names} could be one stamp in several ways; keep two of these columns")
-    if found:
-        begin.clock = [*found[0]]
-        begin.fraction = split_unit(begin.names[found[0][1]])[1]
+    if fitting:
+        begin.clock = [*fitting[0]]
+        begin.fraction = split_unit(begin.names[fitting[0][1]])[1]
 
 
 def _whole(column: pa.Array) -> np.ndarray | None:
@@ -287,10 +287,10 @@ def _find_separator(lines: list[str]) -> str:
     """Returns the separator that splits all first lines into equally many cells. If several do, the comma is taken, unless the cells
     of another one are all numbers, with decimal commas."""
     split = {separator: [_split(line, separator) for line in lines] for separator in ",;\t"}
-    found = [separator for separator, rows in split.items() if rows and len(rows[0]) > 1]
-    found = [separator for separator in found if len({*map(len, split[separator])}) == 1] or found
-    decimal = [separator for separator in found if separator != "," and all(map(_is_value, split[separator][-1]))]
-    return (decimal or found or [","])[0]
+    candidates = [separator for separator, rows in split.items() if rows and len(rows[0]) > 1]
+    candidates = [separator for separator in candidates if len({*map(len, split[separator])}) == 1] or candidates
+    decimal = [separator for separator in candidates if separator != "," and all(map(_is_value, split[separator][-1]))]
+    return (decimal or candidates or [","])[0]
 
 
 def find_kinds(begin: Begin, options: CsvOptions, alike: Alike) -> dict[str, Any]:

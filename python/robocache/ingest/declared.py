@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -397,7 +397,7 @@ def unpacked(
         more["methods"] = [[0, math.prod(values.shape[1:]), "previous"]]
     numbers, meanings = _as_list(attributes.get(FLAGS[0])), attributes.get(FLAGS[1])
     words = str(meanings or "").split()
-    is_whole = all(_is_number(number) and float(number).is_integer() for number in numbers)
+    is_whole = all(is_number(number) and float(number).is_integer() for number in numbers)
     if len(numbers) != len({*words}) or not is_whole:
         why = f"expected a word a whole number, got {attributes.get(FLAGS[0])!r:.60}, {meanings!r:.60}"
         notes.leave_out(f"{stream}: {', '.join(FLAGS)}", why)
@@ -473,7 +473,7 @@ class _Packing:
         for name in PACKING:
             numbers = _as_list(attributes.get(name))
             count = {"valid_range": 2, "missing_value": len(numbers)}.get(name, 1)
-            if len(numbers) == count and all(map(_is_number, numbers)):
+            if len(numbers) == count and all(map(is_number, numbers)):
                 declared[name] = numbers
         limits = {name: declared[name] for name in _LIMITS if name in declared}
         low, high = limits.get("valid_range", [-math.inf, math.inf])
@@ -516,7 +516,7 @@ class _Packing:
         return absent
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -571,8 +571,8 @@ def depth_unit_m(camera: str, declared: Mapping[str, Any], notes: Notes) -> floa
         if prefix is None or prefix not in camera.lower():
             continue
         (value,) = value if isinstance(value, list) and len(value) == 1 else (value,)
-        metres: Any = _METRES.get(known_unit(value) or "") if isinstance(value, str) else value
-        if _is_number(metres) and (0 < metres <= _MOST_METRES or isinstance(value, str)):
+        metres = _METRES.get(known_unit(value) or "") if isinstance(value, str) else value
+        if is_number(metres) and (0 < metres <= _MOST_METRES or isinstance(value, str)):
             unit_m = unit_m or float(metres)
         else:
             why = f"not applied, as it is {value!r}: expected metres a unit, such as 0.001, or m, cm or mm; units in a mapping says it"
@@ -721,11 +721,11 @@ def say_frames(written: Dataset, notes: Notes) -> None:
     # Other formats have no such column, and reading the episodes starts a thread.
     if notes.format not in ("mcap", "rosbag1", "rosbag2") or "frame_ids" not in written.episodes.column_names:
         return
-    found: dict[str, set[str]] = {}
+    frames_of: dict[str, set[str]] = {}
     for text in set(written.episodes["frame_ids"].to_pylist()) - {None}:
         for path, frame in json.loads(text).items():
-            found.setdefault(path.rpartition("/")[0], set()).add(frame.strip("/"))
-    differ = {stream: frames for stream, frames in found.items() if len(frames) > 1}
+            frames_of.setdefault(path.rpartition("/")[0], set()).add(frame.strip("/"))
+    differ = {stream: frames for stream, frames in frames_of.items() if len(frames) > 1}
     if differ:
         shown = [f"{stream} {' and '.join(sorted(frames)[:3])}" for stream, frames in sorted(differ.items())]
         first = "; ".join(shown[:3]) + f"; {len(shown) - 3} more" * (len(shown) > 3)
@@ -740,12 +740,12 @@ def say_wraps(stream: Stream, notes: Notes) -> None:
     table = _lib.to_numpy(_array_of(_find_wraps(handle, _index_of(handle, stream.name)), None, 0))
     methods = stream.attributes.get("methods", [])
     declared = {feature for start, stop, _ in methods for feature in range(start, stop)}
-    found = [wraps for wraps in table.tolist() if wraps[0] not in declared]
-    if not found:
+    jumps = [wraps for wraps in table.tolist() if wraps[0] not in declared]
+    if not jumps:
         return
-    names = [stream.names[int(wraps[0])] if stream.names else f"[{wraps[0]:.0f}]" for wraps in found]
-    blocks = [[int(feature), int(feature) + 1, "previous" if turn == 360 else "angle"] for feature, *_, turn in found]
-    _, _, episode, row, before, behind, _ = found[0]
+    names = [stream.names[int(wraps[0])] if stream.names else f"[{wraps[0]:.0f}]" for wraps in jumps]
+    blocks = [[int(feature), int(feature) + 1, "previous" if turn == 360 else "angle"] for feature, *_, turn in jumps]
+    _, _, episode, row, before, behind, _ = jumps[0]
     why = (
         f"{names[0]} goes from {before:.4g} to {behind:.4g} at row {row:.0f} of episode {episode:.0f}: interpolated as numbers, "
         f"through all angles between, unless a mapping has streams.{toml(stream.name)}.methods = {toml(sorted([*methods, *blocks]))}"

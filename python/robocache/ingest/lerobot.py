@@ -99,7 +99,8 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
     numbers = [name for name, kind in columns.items() if kind in _NUMERIC and name not in _BOOKKEEPING] + index_columns
     texts = [name for name, kind in columns.items() if kind in _TEXT and name not in _BOOKKEEPING]
     language = [name for name in _LANGUAGE if columns.get(name, "").startswith("struct")]
-    cameras = _find_cameras(source, features, {span.episode: episodes.get(span.episode, {}) for span in spans})
+    metadata_of_rows = {span.episode: episodes.get(span.episode, {}) for span in spans}
+    cameras = _find_cameras(source, features, metadata_of_rows)
     wanted = {name: camera["dtype"] for name, camera in cameras.items() if options.video}
     images = [name for name, kind in wanted.items() if kind == "image" and columns.get(name, "").startswith("struct")]
     videos: dict[str, DepthCodes | None] = {
@@ -108,7 +109,7 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
     depth = {name: _camera_info(features[name]) for name in (*images, *videos) if _is_depth(features[name])}
     not_depth = _find_codes(source, {name: facts for name, facts in depth.items() if name in videos}, videos, notes)
     _leave_out(notes, features, columns, cameras, [*index_columns, *texts, *language, *images, *videos], not_depth)
-    _name_unused(source, videos, {span.episode: {} for span in spans} | episodes, notes)
+    _name_unused(source, videos, metadata_of_rows | episodes, notes)
     if options.video:
         _name_undeclared(source, cameras, notes)
     notes.tell(source / "meta", **tables, cameras=cameras)
@@ -384,15 +385,15 @@ def _find_numbered(
     columns: dict[str, str], features: dict[str, Any], tables: dict[str, dict[str, str | None]]
 ) -> dict[str, tuple[dict[str, Any], np.ndarray]]:
     """Returns the columns whose numbers have texts, each with its stream's attributes and the numbers that have a text."""
-    found: dict[str, tuple[dict[str, Any], np.ndarray]] = {}
+    numbered: dict[str, tuple[dict[str, Any], np.ndarray]] = {}
     for name, kind in columns.items():
         table = "tasks" if name.startswith(_ANNOTATIONS) else _NUMBERED.get(name, "")
         # pandas stores whole numbers as floats if one is missing.
         is_whole = name in _NUMBERED or declares_whole(features.get(name, {}).get("dtype"))
         if (kind in _INTEGERS or (kind in _FLOATS and is_whole)) and tables.get(table):
             attributes = {"texts": f"lerobot.{table}"} | ({"task": True} if name == "task_index" else {})
-            found[name] = attributes, np.array([int(number) for number in tables[table]])
-    return found
+            numbered[name] = attributes, np.array([int(number) for number in tables[table]])
+    return numbered
 
 
 def _read_texts(episode: Episode, texts: list[str]) -> Iterator[tuple[str, Texts]]:
@@ -412,7 +413,7 @@ def _read_language(episode: Episode, columns: list[str], notes: Notes) -> Iterat
     stamp; an event only in its own row. If a row has several texts of a stream, the last is kept and the others are counted."""
     stamps = episode.scalars("timestamp").astype(np.float32) if columns else np.zeros(0)
     for column in columns:
-        found: dict[tuple[str | None, str | None, str | None], dict[tuple[int, str], None]] = {}
+        texts_by_kind: dict[tuple[str | None, str | None, str | None], dict[tuple[int, str], None]] = {}
         for row, entries in enumerate(episode.rows[column].to_pylist()):
             for entry in entries or ():
                 text = entry.get("content")
@@ -422,9 +423,9 @@ def _read_language(episode: Episode, columns: list[str], notes: Notes) -> Iterat
                 at_row = row if seconds is None else int(np.searchsorted(stamps, np.float32(seconds)))
                 kind = entry.get("style"), entry.get("role"), entry.get("camera")
                 if at_row < len(episode):
-                    found.setdefault(kind, {})[at_row, text] = None
-        roles = Counter((style, camera) for style, _, camera in found)
-        for (style, role, camera), texts in found.items():
+                    texts_by_kind.setdefault(kind, {})[at_row, text] = None
+        roles = Counter((style, camera) for style, _, camera in texts_by_kind)
+        for (style, role, camera), texts in texts_by_kind.items():
             both = roles[style, camera] > 1
             name = "/".join(filter(None, (column, style, role if both or not style else None, camera)))
             by_row = dict(sorted(texts, key=lambda text: text[0]))
@@ -611,17 +612,17 @@ def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
     count = parquet.metadata.num_rows
     if count == 0:
         raise SourceError(f"{file}: no rows")
-    named = re.fullmatch(r"episode_(\d+)", file.stem)
+    in_name = re.fullmatch(r"episode_(\d+)", file.stem)
     if "episode_index" in parquet.schema_arrow.names:
         column = to_numpy(read_columns(parquet, file, ["episode_index"]), "episode_index", file)
         index = one_a_row(column, "episode_index", file).astype(np.int64)
-    elif named:
-        index = np.full(count, int(named[1]))
+    elif in_name:
+        index = np.full(count, int(in_name[1]))
     else:
         raise SourceError(f"{file}: no column episode_index")
     starts = np.flatnonzero(np.concatenate([[True], index[1:] != index[:-1]]))
     lengths = np.diff(starts, append=count)
-    if named and (len(starts) > 1 or index[0] != int(named[1])):
+    if in_name and (len(starts) > 1 or index[0] != int(in_name[1])):
         raise SourceError(f"{file}: episode_index says {ranges(sorted(set(index.tolist())))}, the file's name does not")
     return [_Span(int(index[s]), file, int(s), int(n)) for s, n in zip(starts, lengths, strict=True)]
 
@@ -686,9 +687,11 @@ def _find_cameras(source: Path, features: dict[str, Any], episodes: dict[int, di
         cameras[key] = {"dtype": feature["dtype"], "shape": feature.get("shape")}
         if feature["dtype"] == "video":
             files = {name: list(filter(is_readable, paths)) for name, paths in find_videos(source, key).items()}
-            found = sum(bool(files.get(video_name(key, index, row) or "")) for index, row in episodes.items())
+            with_video = sum(bool(files.get(video_name(key, index, row) or "")) for index, row in episodes.items())
             cameras[key].update(
-                files=sum(map(len, files.values())), episodes_found=found, episodes_missing=len(episodes) - found
+                files=sum(map(len, files.values())),
+                episodes_found=with_video,
+                episodes_missing=len(episodes) - with_video,
             )
     return cameras
 

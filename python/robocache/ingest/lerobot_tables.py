@@ -393,14 +393,14 @@ class Lost:
 def find_videos(source: Path, camera: str) -> dict[str, list[Path]]:
     """Returns a camera's files by their names of :func:`video_name`, unreadable ones too. Several files, such as a backup in another
     folder, may have the same name."""
-    found: dict[str, list[Path]] = {}
+    videos: dict[str, list[Path]] = {}
     for folder in ("videos", "video"):
         for file in list_files(source / folder).files:
             # Folders above the source may have a camera's name.
             if file.suffix == ".mp4" and camera in file.relative_to(source).parts[1:-1]:
                 name = file.stem if file.stem.startswith("episode_") else f"{file.parent.name}/{file.stem}"
-                found.setdefault(name, []).append(file)
-    return found
+                videos.setdefault(name, []).append(file)
+    return videos
 
 
 def video_name(camera: str, episode: int, metadata: Mapping[str, Any]) -> str | None:

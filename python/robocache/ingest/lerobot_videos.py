@@ -12,11 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._printable import ranges
+from .declared import is_number
 from .depth import DepthCodes
 from .formats.lerobot import LeRobotOptions
 from .images import Kinds
@@ -32,17 +33,13 @@ if TYPE_CHECKING:
 _FRAMES_AHEAD = 8192
 
 
-def _is_time(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 @dataclass
 class _Shared:
     """The episodes in one file of v3.0, in the order of their frames, without episodes that have no rows.
 
     starts: the start of each, in seconds.
     rows: the number of rows before each, then of all; empty if an episode does not declare its length.
-    closest: the least time between two starts, and the earlier of these starts.
+    closest: the least time between two starts, and the earlier of these two.
     """
 
     starts: list[float]
@@ -55,7 +52,7 @@ def _find_shared(camera: str, episodes: Mapping[int, Mapping[str, Any]]) -> dict
     by_file: dict[str | None, list[tuple[float, int]]] = {}
     for number, metadata in episodes.items():
         start_s, length = metadata.get(f"videos/{camera}/from_timestamp"), metadata.get("length")
-        if _is_time(start_s) and length != 0:
+        if is_number(start_s) and length != 0:
             name = video_name(camera, number, metadata)
             by_file.setdefault(name, []).append((start_s, length if isinstance(length, int) else -1))
     shared = {}
@@ -96,7 +93,7 @@ class _View:
 
 
 def find_pixels(source: Path, camera: str) -> tuple[str, int] | None:
-    """Returns the name and the bits of the pixel format of a camera's first readable file; None if it has none."""
+    """Returns the pixel format of a camera's first readable file, and its bits; None if no file is readable."""
     for path, *_ in find_videos(source, camera).values():
         with suppress(SourceError):
             index = index_video(path, deep_gray=True)
@@ -128,7 +125,7 @@ class Videos(VideoFrames):
         self._views: dict[int, list[_View]] = {}
 
     def ahead(self, episodes: Iterator[Episode | Lost]) -> Iterator[Episode | Lost]:
-        """Yields the same episodes. Begins to decode their frames before their turn, and drops frames that were not taken in it."""
+        """Yields these episodes. Begins to decode their frames before their turn, and drops those that were not taken in their turn."""
         begun: deque[Episode | Lost] = deque()
         frames = 0
         for episode in episodes:
@@ -216,7 +213,7 @@ class Videos(VideoFrames):
         begin, end = 0, len(index)
         if f"videos/{camera}/file_index" in metadata:
             start_s = metadata.get(f"videos/{camera}/from_timestamp")
-            if not _is_time(start_s):
+            if not is_number(start_s):
                 raise SourceError(f"{episode.where}: {self._source}/meta does not say from when on {camera} has it")
             # to_timestamp is not used, since some converters write the time of the last frame itself.
             half_s = self._period_ns / 2e9

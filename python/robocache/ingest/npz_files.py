@@ -98,13 +98,13 @@ def _count_rows(path: Path, entries: Mapping[str, Entry]) -> int:
 def _say_other_axis(rows: int, streams: Mapping[str, Entry], notes: Notes) -> None:
     """Reports arrays whose second dimension may be the steps: it is the same in all arrays, and longer than the first."""
     seconds = {entry.shape[1] for entry in streams.values() if len(entry.shape) > 1}
-    named = [name for name, entry in streams.items() if len(entry.shape) > 1]
-    if len(seconds) == 1 and len(named) > 1 and (steps := max(seconds)) > rows:
+    names = [name for name, entry in streams.items() if len(entry.shape) > 1]
+    if len(seconds) == 1 and len(names) > 1 and (steps := max(seconds)) > rows:
         why = (
-            f"the first dimension, {rows}, though the second is {steps} in each of {len(named)} arrays: if the second counts the "
+            f"the first dimension, {rows}, though the second is {steps} in each of {len(names)} arrays: if the second counts the "
             "steps, exchange the two, or write a file for each episode of a batch"
         )
-        notes.assume("rows of arrays", why, *named)
+        notes.assume("rows of arrays", why, *names)
 
 
 def _read_stream(

@@ -145,14 +145,14 @@ def _open_arrays(store: Store, keys: list[str], rows: int, options: ZarrOptions,
                 notes.leave_out(key, array)
                 continue
             attributes = read_json(store, f"{key}/.zattrs") or {}
-            own = {
+            used = {
                 name: value
                 for name, value in attributes.items()
                 if declares(name) or may_say_colors(name) or name in (*PACKING, *FLAGS, UNSIGNED)
             }
-            if others := sorted(attributes.keys() - own.keys()):
+            if others := sorted(attributes.keys() - used.keys()):
                 notes.leave_out(f"{key}: attributes", ", ".join(others))
-            array = replace(array, attributes=own)
+            array = replace(array, attributes=used)
             if array.shape[0] < rows:
                 raise SourceError(f"{array.where}: expected {rows} rows, by {_ENDS}, got {array.shape[0]}")
             if array.shape[0] > rows:

@@ -38,7 +38,7 @@ STEPS = [
 
 
 def write(root, rng, task, episodes, depth=True):
-    """{episode: rows}"""
+    """Writes the episodes of a task, {episode: number of rows}. Returns their datasets."""
     wrote = {}
     for episode, rows in episodes.items():
         wrote[episode] = make(rng, rows)

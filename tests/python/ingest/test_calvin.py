@@ -33,7 +33,7 @@ def make_step(number, rng):
 
 
 def write_calvin(folder, episodes, settings=RATE, extra=(), save=np.savez_compressed):
-    """Returns {number: step}."""
+    """Writes a split. Returns {number of a step: its arrays}."""
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "ep_start_end_ids.npy", np.array(episodes))

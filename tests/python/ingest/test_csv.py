@@ -400,7 +400,7 @@ def test_empty_cells_and_nan_are_nan(tmp_path):
 )
 @pytest.mark.parametrize("late", [False, True])
 def test_words_for_a_missing_value_are_nan_and_counted(word, late, tmp_path):
-    """Also after the first megabyte."""
+    """late: the words come after the first megabyte, by which pyarrow decides the types."""
     rows = 70_000 if late else 6
     cells = ["1.5"] * rows
     cells[-4] = cells[-2] = word
@@ -881,7 +881,7 @@ def test_progress_is_reported(tmp_path, monkeypatch):
 
 
 def read_directly(file):
-    """(stamps as Python ints, the other cells as floats) by the csv module."""
+    """Reads a log by the csv module. Returns the stamps as Python ints, and the other cells as floats."""
     with file.open(newline="") as lines:
         rows = list(csv.reader(lines))
     return [int(row[0]) for row in rows], np.array([[float(cell) for cell in row[1:]] for row in rows])
@@ -935,7 +935,7 @@ def test_euroc_imu(real_data, tmp_path):
 
 
 def test_euroc_camera(real_data, tmp_path):
-    """95 stamps, 10 images."""
+    """The log has 95 stamps, the folder 10 images."""
     source = real_data("logs_csv/euroc_micro/mav0/cam0")
     refused(source, tmp_path / "cache", "data/14037152737", "No such file")
     report = robocache.ingest(source, tmp_path / "cache", on_error="skip")
@@ -1030,7 +1030,7 @@ def test_mostly_repeated_stamps_are_named(rows, named, tmp_path):
 
 
 def between(dataset, stream, offset_s):
-    """The stream's values at `offset_s` after each of its rows."""
+    """Returns the values of a stream `offset_s` after each of its rows."""
     loader = robocache.Loader(
         dataset,
         delta_timestamps={stream: robocache.Window([offset_s], dtype="float64")},
@@ -1047,7 +1047,7 @@ CLOCKS = {"t": np.arange(40) * 0.01, "t_acc": np.arange(16) * 0.025, "pose.times
 @pytest.mark.parametrize("layout", ["side by side", "interleaved", "cut to one length"])
 @pytest.mark.parametrize("dates", [False, True])
 def test_columns_of_further_clocks_are_separate_streams(layout, dates, tmp_path):
-    """Against numpy's interpolation of each sensor's own columns."""
+    """The oracle is numpy's interpolation of each sensor's columns."""
     clocks = {name: times[:8] if layout.startswith("cut") else times for name, times in CLOCKS.items()}
     base = np.datetime64("2024-01-01T00:00:00", "ns")
     rows = max(map(len, clocks.values())) if layout != "interleaved" else sum(map(len, clocks.values()))

@@ -274,7 +274,7 @@ def test_too_many_datasets_are_refused(group, tmp_path):
 
 
 def test_the_most_datasets_are_accepted(tmp_path, monkeypatch):
-    """The datasets of all groups of a recording count."""
+    """The groups and datasets of a recording count together."""
     path = one_demo(tmp_path, lambda demo: [demo.create_dataset(f"obs/{k}", data=np.zeros(4)) for k in range(8)])
     monkeypatch.setattr(datasets, "check_links", partial(datasets.check_links, most=10))  # actions, obs and 8
     [(_, streams)], _ = read_all(path)

@@ -314,8 +314,8 @@ def test_several_files_are_one_dataset(rng, tmp_path):
     assert left_out(notes)["*.md"] == "not read: 1 file"
 
 
-# By default HDF5 lists them in order of their names.
 def test_streams_and_attributes_are_in_order_of_creation(tmp_path):
+    """Unless the file keeps that order, HDF5 lists them in the order of their names."""
     for ordered in (False, True):
         path = tmp_path / f"{ordered}.hdf5"
         with h5py.File(path, "w", track_order=ordered) as file:

@@ -1,4 +1,7 @@
-"""Values declared a rotation or an angle by a type, a name or a schema are interpolated as one in every format. The oracle is scipy's Slerp."""
+"""In every format, values that a type, a name or a schema declares as a rotation or an angle are interpolated as such.
+
+The oracle is scipy's Slerp.
+"""
 
 import json
 from functools import partial
@@ -462,7 +465,7 @@ def test_npz_and_zarr(turns, tmp_path):
 
 
 def test_rlds(turns, tmp_path):
-    """By the names of features at any depth; four joints are no rotation."""
+    """Rotations are found by the names of features at any depth; four joints are no rotation."""
     states = np.concatenate([np.zeros((ROWS, 3)), turns], axis=1)
     lists = {
         "steps/action": np.zeros(ROWS * 2, np.float32),

@@ -229,7 +229,7 @@ def test_offsets_within_lerobots_tolerance_are_frames(source):
 
 
 @pytest.mark.parametrize("offset", [float("nan"), float("inf"), "0", None])
-def test_offsets_of_none(source, offset):
+def test_offsets_that_are_no_finite_numbers(source, offset):
     with pytest.raises(robocache.Error, match="action"):
         loader_of(source, delta_timestamps={"action": [offset]})
 

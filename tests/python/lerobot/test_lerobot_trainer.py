@@ -80,7 +80,7 @@ def source(tmp_path):
     return root
 
 
-def made(source, **options):
+def make_dataset(source, **options):
     policy = SimpleNamespace()
     wanted = Dataset("a/b", **{"root": str(source), **options})
     return robocache.lerobot.make_dataset(
@@ -89,38 +89,38 @@ def made(source, **options):
 
 
 def test_every_camera_has_imagenets_statistics_with_the_option(source, lerobot):
-    stats = made(source).meta.stats
+    stats = make_dataset(source).meta.stats
     for name in (TOP, WRIST):
         assert stats[name]["mean"].shape == stats[name]["std"].shape == (3, 1, 1)
         np.testing.assert_allclose(np.ravel(stats[name]["mean"]), [0.485, 0.456, 0.406], rtol=1e-6)
         np.testing.assert_allclose(np.ravel(stats[name]["std"]), [0.229, 0.224, 0.225], rtol=1e-6)
     assert np.ravel(stats[TOP]["max"]).tolist() == [0.9] * 3
-    own = made(source, use_imagenet_stats=False).meta.stats
+    own = make_dataset(source, use_imagenet_stats=False).meta.stats
     assert np.ravel(own[TOP]["mean"]).tolist() == [0.13] * 3 and WRIST not in own
 
 
 def test_episodes_are_excluded_by_number_despite_gaps(lerobot, tmp_path):
     episodes = [Episode({"action": np.zeros((n, 2), np.float32)}) for n in (3, 4, 5)]
     gaps = write_lerobot(tmp_path / "gaps", episodes, "v2.1", indices=[0, 2, 5])
-    assert made(gaps, exclude_episodes=[2]).episodes == [0, 5]
+    assert make_dataset(gaps, exclude_episodes=[2]).episodes == [0, 5]
     with pytest.warns(UserWarning, match=r"the set has 3 episodes; there are no \[1\]"):
-        assert made(gaps, exclude_episodes=[1, 5]).episodes == [0, 2]
+        assert make_dataset(gaps, exclude_episodes=[1, 5]).episodes == [0, 2]
 
 
 def test_excluded_episodes(source, lerobot):
-    assert made(source).episodes is None
-    some = made(source, exclude_episodes=[1])
+    assert make_dataset(source).episodes is None
+    some = make_dataset(source, exclude_episodes=[1])
     assert (some.episodes, some.num_frames, some.num_episodes) == ([0, 2], 16, 2)
     assert {int(item["episode_index"]) for item in some} == {0, 2}
     assert some.absolute_to_relative_idx == {**{k: k for k in range(7)}, **{12 + k: 7 + k for k in range(9)}}
-    assert made(source, episodes=[2, 1], exclude_episodes=[1]).episodes == [2]
+    assert make_dataset(source, episodes=[2, 1], exclude_episodes=[1]).episodes == [2]
     with pytest.warns(UserWarning, match=r"the set has 3 episodes; there are no \[7\]"):
-        assert made(source, exclude_episodes=[0, 7]).episodes == [1, 2]
+        assert make_dataset(source, exclude_episodes=[0, 7]).episodes == [1, 2]
     with pytest.raises(robocache.ArgumentError, match=r"dataset\.exclude_episodes: .* all excluded"):
-        made(source, episodes=[1], exclude_episodes=[1])
+        make_dataset(source, episodes=[1], exclude_episodes=[1])
     for no_numbers in (["1"], "1", [True]):
         with pytest.raises(robocache.ArgumentTypeError, match=r"dataset\.exclude_episodes: expected"):
-            made(source, exclude_episodes=no_numbers)
+            make_dataset(source, exclude_episodes=no_numbers)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_excluded_episodes(source, lerobot):
 def test_unsupported_options_are_refused_by_name(source, lerobot, options):
     (name,) = options
     with pytest.raises(robocache.ArgumentError, match=rf"dataset\.{name}: expected"):
-        made(source, **options)
+        make_dataset(source, **options)
 
 
 def test_an_option_unknown_to_lerobots_dataclass_is_refused(source, lerobot):
@@ -153,7 +153,7 @@ def test_an_option_unknown_to_lerobots_dataclass_is_refused(source, lerobot):
 
 
 def test_options_without_effect_on_values_are_accepted(source, lerobot):
-    dataset = made(source, revision="main", video_backend="pyav", return_uint8=True)
+    dataset = make_dataset(source, revision="main", video_backend="pyav", return_uint8=True)
     assert dataset.meta.revision == "main" and dataset.meta.repo_id == "a/b"
     assert dataset[3]["action"].tolist() == [3.0, 4.0]
 
@@ -171,8 +171,8 @@ def test_depth_is_in_metres_or_refused(source, lerobot):
     info["features"][WRIST]["info"] = {"is_depth_map": True}
     (source / "meta/info.json").write_text(json.dumps(info))
     with pytest.raises(robocache.ArgumentError, match=rf"depth_output_unit: .*{WRIST}.*got 'mm'"):
-        made(source)
-    dataset = made(source, depth_output_unit="m")
+        make_dataset(source)
+    dataset = make_dataset(source, depth_output_unit="m")
     assert dataset.meta.depth_keys == [WRIST] and WRIST not in dataset.meta.stats
     assert 0.01 < dataset[3][WRIST].max() < 10
 
@@ -180,5 +180,5 @@ def test_depth_is_in_metres_or_refused(source, lerobot):
 def test_a_renaming_function_gets_the_names(source, lerobot):
     requested = []
     lerobot.resolve_delta_timestamps = lambda policy, meta, rename_map=None: requested.append(rename_map)
-    assert made(source)[3]["action"].shape == ()
+    assert make_dataset(source)[3]["action"].shape == ()
     assert requested == [{"a": "b"}]

@@ -108,10 +108,10 @@ class _Infos:
             self._read[episode.info] = {}
             with self._notes.reading(f"task_info of {episode.task}", episode.info):
                 self._read[episode.info] = _read_info(episode.info)
-        found = self._read[episode.info].get(episode.number)
-        if found is None:
+        entry = self._read[episode.info].get(episode.number)
+        if entry is None:
             self._notes.leave_out(f"{what}: task_info", f"{episode.info.name} has no episode of that number")
-        return found or {}
+        return entry or {}
 
 
 def _read_info(path: Path) -> dict[str, dict[str, Any]]:
@@ -157,8 +157,8 @@ def _read_streams(
             yield from Column(key, what, tree.where(key), dataset, clock, notes).samples(options, kinds)
         for key, dataset in sent.items():
             with notes.reading(f"{what}: {key}", tree.where(key)):
-                own = _clock_of_rows(tree, key, dataset, clock)
-                yield from Column(key, what, tree.where(key), dataset, own, notes).samples(options, kinds)
+                clock_of_commands = _clock_of_rows(tree, key, dataset, clock)
+                yield from Column(key, what, tree.where(key), dataset, clock_of_commands, notes).samples(options, kinds)
     if not options.video:
         for camera in episode.videos:
             notes.leave_out(f"videos/{camera}", "video; left out with video=False (--no-video)")

@@ -1,6 +1,6 @@
-"""HDF5's datasets as streams, for the readers of all layouts: rows, texts and cameras in parts, with their clocks.
+"""Turns HDF5's datasets into streams, for the readers of all layouts: rows, texts and cameras in parts, with their clocks.
 
-A declared size counts only when its bytes are there, and everything that is not read is named.
+A declared size is believed only if its bytes are in the file. Everything that is not read is reported.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Column:
 
     Args:
         stream, what: the stream's name, and its recording's.
-        where: errors about it begin with this.
+        where: its path, which begins errors about it.
     """
 
     def __init__(self, stream: str, what: str, where: str, dataset: Dataset, clock: Clock, notes: Notes) -> None:
@@ -140,7 +140,7 @@ class Column:
         self._shape = (*dataset.shape[1:], *inside)  # the shape of a row
 
     def samples(self, options: CameraOptions, kinds: Kinds) -> Iterator[tuple[str, Samples]]:
-        """Yields the dataset in parts, each read when its turn comes; none if it is left out, skipped, or has no rows."""
+        """Yields the dataset in parts, each read when its turn comes; nothing if the dataset is left out, skipped, or has no rows."""
         with self.notes.reading(f"{self.what}: {self.stream}", self.where):
             rows = self.dataset.shape[0]
             if rows != self.clock.rows:
@@ -170,7 +170,7 @@ class Column:
         return values
 
     def _is_written(self) -> bool:
-        """Whether the file has the dataset's bytes. Raises SourceError if some are missing, or HDF5 cannot read it in parts."""
+        """Whether the file has the dataset's bytes. Raises SourceError if some are missing, or a chunk is too large."""
         dataset = self.dataset
         stored = dataset.id.get_storage_size()
         if self.dataset.chunks is None:
@@ -203,8 +203,8 @@ class Column:
             self.notes.leave_out(self.stream, f"of type {_type_name(self._type)}")
         elif 0 in shape:
             self.notes.leave_out(self.stream, f"rows of no values: {list(shape)} {dtype}")
-        elif (found := _layout_of_frames(dtype, shape, self.stream)) is not None:
-            frames = self._frames(*found, options, kinds)
+        elif (layout := _layout_of_frames(dtype, shape, self.stream)) is not None:
+            frames = self._frames(*layout, options, kinds)
             if frames is not None:
                 yield self.stream, frames
         elif math.prod(shape) > _MOST_FEATURES:
@@ -289,7 +289,7 @@ class Column:
             yield self.stream, replace(frames, attributes=self.clock.attributes)
 
     def _frames(self, depth: bool, channels_first: bool, options: CameraOptions, kinds: Kinds) -> Frames | None:
-        """Returns the frames as they are stored; None if none can be read."""
+        """Returns the frames in their stored form; None if no frame can be read."""
         height, width, channels = (*self._shape, 1)[:3]
         if channels_first:
             channels, height, width = height, width, channels
@@ -324,12 +324,12 @@ class Column:
                     pixels = declared.pixels(self.stream, pixels, self.notes)
                 yield self.clock.time_ns(start, stop), encode(np.ascontiguousarray(pixels), storage)
 
-        found = chunks()
-        first = next(found, None)
+        encoded = chunks()
+        first = next(encoded, None)
         if first is None:
             return None
         return Frames(
-            chain([first], found),
+            chain([first], encoded),
             unit_m=None if declared is None or declared.to_metres else declared.unit_m,
             resized=storage.resized(height, width),
             clock=self.clock.kind,
@@ -338,7 +338,7 @@ class Column:
 
 
 def _layout_of_frames(dtype: np.dtype[Any], shape: tuple[int, ...], stream: str) -> tuple[bool, bool] | None:
-    """Returns whether rows are depth and whether their channels come first; None if they are no frames."""
+    """Returns whether the rows are depth, and whether their channels come first; None if they are no frames."""
     if len(shape) == 3 and min(shape[:2]) >= 8 and shape[2] in (1, 3):
         channels, channels_first = shape[2], False
     elif len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= 8:

@@ -1,6 +1,6 @@
-"""HDF5 files by h5py, for the readers of all layouts: the objects below a group.
+"""Reads HDF5 files by h5py, for the readers of all layouts: the objects below a group.
 
-No link, external file or virtual dataset leads out of a file, and everything that is not read is named.
+Links, external files and virtual datasets that lead out of a file are refused. Everything that is not read is reported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _RESERVED = ("episode_index", "start_ns", "end_ns")
 
 
 def find_files(source: Path, notes: Notes) -> tuple[Listing, dict[Path, str]]:
-    """Returns all files, and the names of those that are HDF5 by name, in natural order. If `source` is a file, it is the only one."""
+    """Returns the listing of a source, and its HDF5 files with their names, in natural order. A source that is a file counts as HDF5,
+    whatever its name."""
     root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or is_hdf5(file)]
     if not files:
@@ -79,8 +80,8 @@ def open_file(path: Path) -> Iterator[h5py.File]:
                     del _processes[name]
 
 
-# The reader processes of each open file, by its name. They open each object first, and read attributes and rows of varying length, which
-# are in heaps: HDF5 (1.x and 2.0) never returns from some damaged heaps.
+# The reader processes of each open file, by the file's name. They open each object first, and read attributes and rows of varying
+# length. These are in heaps, and HDF5 (1.x and 2.0) never returns from some damaged heaps.
 _processes: dict[bytes, list[ReaderProcess]] = {}
 
 
@@ -92,7 +93,7 @@ def _ask(node: Any, function: str, *arguments: Any, what: str = "") -> Any:
 
 
 def check_links(file: Path, group: h5py.Group, before: int = 0, most: int = _MOST_OBJECTS) -> int:
-    """Returns the number of groups and datasets in this group and `before`. Must come before h5py loads all their names.
+    """Returns the number of groups and datasets: `before`, and those in this group. Is called before h5py loads all their names.
 
     Raises:
         SourceError: there are more than `most`.
@@ -120,20 +121,20 @@ def hint_of_layout(path: Path, file: h5py.File, requested: str) -> str:
     """Returns a hint at the other format that reads the file; "" if none does."""
     names = set(file)
     if any(name.startswith("demo_") for name in _names_in(file, "data")):
-        found = "robomimic"
+        layout = "robomimic"
     elif path.name == TRAJECTORY and "timestamp" in _names_in(file, "observation"):
-        found = "droid"
+        layout = "droid"
     elif any(re.fullmatch(r"traj_\d+", name) for name in names):
-        found = "maniskill"
+        layout = "maniskill"
     elif path.name == PROPRIO and "timestamp" in names:
-        found = "agibot"
+        layout = "agibot"
     elif "joint_action" in names:
-        found = "robotwin"
+        layout = "robotwin"
     elif "observations" in names or "action" in names:
-        found = "aloha"
+        layout = "aloha"
     else:
         return ""
-    return "" if found == requested else f"; format={found!r} reads that"
+    return "" if layout == requested else f"; format={layout!r} reads that"
 
 
 def _names_in(file: h5py.File, name: str) -> list[str]:
@@ -178,13 +179,13 @@ def _child_at(group: h5py.Group, name: bytes, link: Link | None = None) -> tuple
 
 
 def links(group: h5py.Group) -> dict[str, Link]:
-    """Returns the names in a group, in its order, and for each the kind and the address of its link, which :func:`child` can take."""
+    """Returns the names in a group, in its order, each with the kind and the address of its link, for :func:`child`."""
     return {name.decode(errors="surrogateescape"): link for name, link in _links(group)}
 
 
 def _links(group: h5py.Group) -> list[tuple[bytes, Link]]:
-    found: list[tuple[bytes, Link]] = _ask(group, "hdf5_links")
-    return found
+    listed: list[tuple[bytes, Link]] = _ask(group, "hdf5_links")
+    return listed
 
 
 class Dataset:

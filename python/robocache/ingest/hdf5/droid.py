@@ -224,18 +224,18 @@ def _find_metadata(path: Path) -> list[Path]:
 
 def _read_metadata(path: Path, what: str, notes: Notes) -> dict[str, Any]:
     """Returns the scalars and lists of metadata_*.json."""
-    found = _find_metadata(path)
-    if not found:
+    files = _find_metadata(path)
+    if not files:
         notes.leave_out(f"{what}: metadata", "no metadata_*.json, which DROID gives to episodes that are complete")
         return {}
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found)
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
         raise SourceError(f"{path.parent}: expected one metadata_*.json, found {names}")
     facts: dict[str, Any] = {}
-    with notes.reading(f"{what}: metadata", found[0]):
-        parsed = read_json(found[0])
+    with notes.reading(f"{what}: metadata", files[0]):
+        parsed = read_json(files[0])
         if not isinstance(parsed, dict):
-            raise SourceError(f"{found[0]}: expected an object, got {parsed!s:.60}")
+            raise SourceError(f"{files[0]}: expected an object, got {parsed!s:.60}")
         for key, value in parsed.items():
             if _is_plain(value) or (isinstance(value, list) and _are_alike(value)):
                 facts[key or "_"] = value

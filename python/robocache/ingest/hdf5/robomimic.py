@@ -161,9 +161,9 @@ def _said_rates(
     file_attributes: Mapping[str, Any], facts: Mapping[str, Any], env_args: Mapping[str, Any]
 ) -> dict[str, float]:
     """Returns the rates that the file gives for all its demos."""
-    own = {key: value for key, value in facts.items() if key != "env_args"}
+    others = {key: value for key, value in facts.items() if key != "env_args"}
     rates = dict(said_rates(file_attributes, "attribute "))
-    rates |= said_rates(own, "data: attribute ")
+    rates |= said_rates(others, "data: attribute ")
     return rates | described_rates(env_args, "env_args.")
 
 

@@ -178,7 +178,7 @@ def _infer_features(folder: Path, shards: list[Shard]) -> tuple[list[Feature], d
     records = [(shard, number) for shard in shards for number in range(len(shard.offsets))]
     if not records:
         raise FileError(f"{folder}: no records")
-    found: dict[str, list[tuple[list[Feature], dict[str, str]]]] = {}
+    alike: dict[str, list[tuple[list[Feature], dict[str, str]]]] = {}
     errors: list[SourceError] = []
     for index in dict.fromkeys(len(records) * part // _SAMPLED for part in range(_SAMPLED)):
         shard, number = records[index]
@@ -188,10 +188,10 @@ def _infer_features(folder: Path, shards: list[Shard]) -> tuple[list[Feature], d
         except SourceError as error:
             errors.append(error)
         else:
-            found.setdefault(str(features), []).append((features, left_out))
-    if not found:
+            alike.setdefault(str(features), []).append((features, left_out))
+    if not alike:
         raise errors[0]
-    return max(found.values(), key=len)[0]
+    return max(alike.values(), key=len)[0]
 
 
 def _scan(file: Path, notes: Notes) -> Shard | None:

@@ -79,13 +79,13 @@ def parse_features(tree: Any) -> tuple[list[Feature], dict[str, str]]:
     kept: list[Feature] = []
     left_out: dict[str, str] = {}
     for key, node, levels in _leaves(tree, "", 0):
-        found = _parse_leaf(key, node, levels - key.startswith(STEPS))
-        if isinstance(found, str):
-            left_out[key] = found
-        elif levels and not found.in_steps:  # a list of the episode
-            kept.append(replace(found, shape=(None, *found.shape)))
+        feature = _parse_leaf(key, node, levels - key.startswith(STEPS))
+        if isinstance(feature, str):
+            left_out[key] = feature
+        elif levels and not feature.in_steps:  # a list of the episode
+            kept.append(replace(feature, shape=(None, *feature.shape)))
         else:
-            kept.append(found)
+            kept.append(feature)
     return kept, left_out
 
 
