@@ -81,27 +81,21 @@ def shown(stream):
     return time_ns.tolist(), [number_of(image) for image in pixels(encoded)]
 
 
-def test_droid_frame_k_is_row_k(rng, tmp_path):
-    streams, notes, captured = droid_video(rng, tmp_path, [3, 1, 4, 1, 5, 9])
-    assert shown(streams["observation/image/ext1"]) == (captured, [3, 1, 4, 1, 5, 9])
-    assert not notes.left_out and not notes.skipped
-
-
-def test_droid_each_eye_has_its_own_stream(rng, tmp_path):
-    streams, _, captured = droid_video(rng, tmp_path, range(6), name=f"{SERIALS['ext1']}-stereo")
-    assert shown(streams["observation/image/ext1_stereo"]) == (captured, list(range(6)))
-
-
-def test_droid_a_video_one_frame_short(rng, tmp_path):
-    streams, notes, captured = droid_video(rng, tmp_path, range(5))
-    assert shown(streams["observation/image/ext1"]) == (captured[:5], [0, 1, 2, 3, 4])
-    assert "one less" in left_out(notes)["observation/image/ext1: last rows"] and not notes.skipped
-
-
-def test_droid_more_frames_than_rows_are_counted(rng, tmp_path):
-    streams, notes, captured = droid_video(rng, tmp_path, range(8))
-    assert shown(streams["observation/image/ext1"]) == (captured, list(range(6)))
-    assert left_out(notes)["a: observation/image/ext1: frames"].startswith("2 are no row's")
+@pytest.mark.parametrize(
+    ("frames", "name", "note"),
+    [
+        ([3, 1, 4, 1, 5, 9], "", None),
+        (range(6), "-stereo", None),  # both eyes side by side are a stream of their own
+        (range(5), "", ("observation/image/ext1: last rows", "one less")),
+        (range(8), "", ("a: observation/image/ext1: frames", "2 are no row's")),
+    ],
+)
+def test_droid_frame_k_is_row_k(frames, name, note, rng, tmp_path):
+    streams, notes, captured = droid_video(rng, tmp_path, frames, name=f"{SERIALS['ext1']}{name}")
+    stream = streams[f"observation/image/ext1{name.replace('-', '_')}"]
+    assert shown(stream) == (captured[: len(frames)], list(frames)[:6])
+    assert not notes.skipped and [*left_out(notes)] == ([note[0]] if note else [])
+    assert note is None or note[1] in left_out(notes)[note[0]]
 
 
 def test_droid_missing_frames_are_named(rng, tmp_path):
@@ -110,10 +104,8 @@ def test_droid_missing_frames_are_named(rng, tmp_path):
     streams, notes, _ = droid_video(rng, tmp_path, range(3), on_error="skip")
     assert "observation/image/ext1" not in streams  # missing frames may be the first three or the last three
     ((what, why),) = skipped(notes).items()
-    assert (
-        what == "a: observation/image/ext1"
-        and "3 rows have none, and no time, hole or list of stamps tells which" in why
-    )
+    assert what == "a: observation/image/ext1"
+    assert "3 rows have none, and no time, hole or list of stamps tells which" in why
 
 
 def test_droid_rows_at_gaps_of_the_video_have_no_frame(rng, tmp_path):
