@@ -214,7 +214,7 @@ class Videos(VideoFrames):
         if f"videos/{camera}/file_index" in metadata:
             start_s = metadata.get(f"videos/{camera}/from_timestamp")
             if not is_number(start_s):
-                raise SourceError(f"{episode.where}: {self._source}/meta does not say from when on {camera} has it")
+                raise SourceError(f"{episode.where}: {self._source}/meta does not say when it begins in {camera}")
             # to_timestamp is not used, since some converters write the time of the last frame itself.
             half_s = self._period_ns / 2e9
             shared = self._shared[camera].get(name, _Shared([], []))

@@ -177,7 +177,7 @@ class Ids:
 
     @property
     def take_strict_turns(self) -> bool:
-        """Whether nearly every row differs from the one before, and all values are equally frequent. Texts of a state do not do so."""
+        """Whether nearly every row differs from the one before, and all values are equally frequent. Texts of a state are not equally frequent."""
         counts = self.seen.values()
         return self.take_turns and 10 * self.changes >= 9 * self.seen.total() and 10 * min(counts) >= 9 * max(counts)
 

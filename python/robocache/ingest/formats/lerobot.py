@@ -15,8 +15,8 @@ from . import Format, VideoOptions
 INDEX_COLUMNS = {"timestamp": "float32", "frame_index": "int64", "index": "int64"}
 
 
-# The folders of the files that a cache is made of. Images that are files are in a folder of this name.
 def read_folders(video: bool) -> tuple[str, ...]:
+    """Returns the folders of the files that a cache is made of. Images in files of their own are in images/."""
     return ("meta", "data", *(("videos", "video", "images") if video else ()))
 
 

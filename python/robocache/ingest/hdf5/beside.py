@@ -1,4 +1,4 @@
-"""Reads the files beside HDF5 files: JSON and the videos of cameras."""
+"""Reads JSON files beside HDF5 files, and finds the lists of stamps beside videos."""
 
 from __future__ import annotations
 
