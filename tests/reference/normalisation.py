@@ -42,6 +42,33 @@ def stats_of(rows):
     }
 
 
+def percent_of(field):
+    return PERCENTS[field] if field in PERCENTS else float(field[1:])
+
+
+def affine_of(rows, mode):
+    """(centre, spread) of "mean_std", "min_max" or two quantiles such as "q02_q98", for rows [n, ...], ignoring NaN."""
+    if mode == "mean_std":
+        return np.nanmean(rows, 0), np.nanstd(rows, 0)
+    low, high = np.nanquantile(rows, [percent_of(field) / 100 for field in mode.split("_")], axis=0)
+    return (low + high) / 2, (high - low) / 2
+
+
+def assert_statistics(stats, rows, *, rtol=1e-12):
+    """Compares a Stats with numpy's statistics of rows [n, ...], ignoring NaN; NaN where all rows are NaN."""
+    rows = np.asarray(rows, np.float64)
+    count = (~np.isnan(rows)).sum(0)
+    np.testing.assert_array_equal(stats.count, count)
+    rows = np.where(count > 0, rows, 0)
+    for field, array in stats._asdict().items():
+        if field == "count" or array is None:
+            continue
+        moment = {"mean": np.nanmean, "std": np.nanstd}.get(field)
+        expected = moment(rows, axis=0) if moment else np.nanquantile(rows, percent_of(field) / 100, axis=0)
+        exact = {"rtol": 0} if field in ("min", "max") else {"rtol": rtol, "atol": 1e-12}
+        np.testing.assert_allclose(array, np.where(count > 0, expected, np.nan), **exact, err_msg=field)
+
+
 def merged_moments(parts):
     """(mean, variance) of one feature as fractions, from (count, mean, std) of each part."""
     parts = [tuple(map(Fraction, part)) for part in parts]

@@ -1,9 +1,13 @@
-"""Recordings of every kind of stream, and loaders on them compared with the oracle."""
+"""Recordings of every kind of stream, loaders on them compared with the oracle, and the refusals and warnings of a call."""
 
+import contextlib
 import itertools
+import re
+import warnings
 
 import ml_dtypes
 import numpy as np
+import pytest
 from flat_options import flat_loader
 from reference.compare import assert_same_bits, to_numpy
 from reference.window_batch import assert_batch, window_batch
@@ -39,7 +43,7 @@ def random_values(rng, count, dtype, shape):
     return (rng.standard_normal((count, *shape)) * scale + scale).astype(dtype)
 
 
-def place_of(loader):
+def position_of(loader):
     """The state without its fingerprint and weights."""
     state = loader.state_dict()
     assert set(state) - {"weights"} == {"seed", "epoch", "samples", "fingerprint"}
@@ -72,24 +76,55 @@ def record(rng, episodes=7):
     return recording
 
 
-def write(path, recording, nominal=()):
-    """Writes it as a cache. The streams in `nominal` have nominal clocks."""
-    with robocache.Writer(path) as writer:
+def write(path, recording, nominal=(), *, streams=None, columns=None, **options):
+    """Writes a cache of [{stream: (stamps, values)}].
+
+    The streams in `nominal` have nominal clocks; `streams` has the arguments of Writer.stream by name; `columns` has the
+    columns of each episode, by default two alternating tasks.
+    """
+    with robocache.Writer(path, **options) as writer:
         for name in nominal:
             writer.stream(name, clock="nominal")
-        for number, streams in enumerate(recording):
-            with writer.episode(task=f"task {number % 2}") as episode:
-                for name, (time_ns, values) in streams.items():
+        for name, declared in (streams or {}).items():
+            writer.stream(name, **declared)
+        for number, rows in enumerate(recording):
+            with writer.episode(**(columns[number] if columns else {"task": f"task {number % 2}"})) as episode:
+                for name, (time_ns, values) in rows.items():
                     episode.append(name, time_ns, values)
     return robocache.open(path)
 
 
+@contextlib.contextmanager
+def refused(*parts):
+    """Expects a ValueError or TypeError of robocache with all these parts in its message."""
+    with pytest.raises(robocache.Error) as caught:
+        yield
+    assert isinstance(caught.value, ValueError | TypeError)
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+@contextlib.contextmanager
+def no_warning(category=robocache.LoaderWarning):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", category)
+        yield
+
+
+@contextlib.contextmanager
+def warnings_with(part, expected):
+    """Expects one warning with `part` in its message, which the pattern `expected` matches; no such warning if it is None."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    texts = [str(warning.message) for warning in caught if part in str(warning.message)]
+    assert len(texts) == (expected is not None) and all(re.search(expected, text) for text in texts), texts
+
+
 def expect(dataset, recording, batch, delta_timestamps, **options):
-    anchors = list(zip(to_numpy(batch["episode_index"]).tolist(), to_numpy(batch["time_ns"]).tolist(), strict=True))
     dtype = options.pop("dtype", "float32")
     return window_batch(
         recording,
-        anchors,
+        anchors_of([batch]),
         delta_timestamps,
         dtypes={name: dtype for name, (_, dtype, _) in STREAMS.items()},
         shapes={name: shape for name, (_, _, shape) in STREAMS.items()},
@@ -114,12 +149,10 @@ def check(dataset, recording, delta_timestamps, *, batches=2, batch_size=24, dev
     return loader
 
 
-def anchors_of(loader):
-    """(episode, time) of every sample of an epoch, in order."""
-    found = []
-    for batch in loader:
-        found += zip(to_numpy(batch["episode_index"]).tolist(), to_numpy(batch["time_ns"]).tolist(), strict=True)
-    return found
+def anchors_of(batches, *names):
+    """(episode, time) of every sample, in order. `names`: other keys, whose values precede them."""
+    names = (*names, "episode_index", "time_ns")
+    return [row for batch in batches for row in zip(*(to_numpy(batch[name]).tolist() for name in names), strict=True)]
 
 
 def ticks_of(recording, stream, episodes=None):
@@ -153,6 +186,12 @@ def make(dataset, device="cpu", **options):
 
 def copied(batch):
     return {key: to_numpy(x).copy() for key, x in batch.items()}
+
+
+def joined(batches):
+    """One batch of the samples of all, in order."""
+    batches = batches_of(batches, None)
+    return {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
 
 
 def forever(loader):

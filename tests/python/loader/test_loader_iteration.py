@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from flat_options import flat_loader
-from recordings import place_of, ticks_of, write
+from recordings import position_of, ticks_of, write
 from reference.compare import to_numpy
 from reference.mixture import draw
 from torch.utils.data import DataLoader, TensorDataset
@@ -97,10 +97,12 @@ def test_rule_36_an_inner_loop_does_not_change_the_outer(make, numbers_of, inner
         loader, found, steps = make(**options), [], 0
         for step, batch in enumerate(loader):
             if step in inner_steps:
-                position = place_of(loader)
+                position = position_of(loader)
                 inner(loader)
                 assert (
-                    place_of(loader) == position == {"seed": 0, "epoch": 0, "samples": min(COUNT, (step + 1) * BATCH)}
+                    position_of(loader)
+                    == position
+                    == {"seed": 0, "epoch": 0, "samples": min(COUNT, (step + 1) * BATCH)}
                 )
             found += numbers_of(batch)  # the inner loop has not overwritten it
         for step, _ in enumerate(theirs):
@@ -138,7 +140,7 @@ def test_rule_36_iterators_in_any_order(make, numbers_of, options):
             assert numbers_of(kept) == numbers
     assert found == [epoch_of(epoch) for epoch in range(4)]
     assert next(loops[0], None) is None
-    assert place_of(loader) == {"seed": 0, "epoch": 4, "samples": 0}
+    assert position_of(loader) == {"seed": 0, "epoch": 4, "samples": 0}
 
 
 def test_reuse_buffers_has_constant_memory(make):
@@ -157,17 +159,17 @@ def test_rule_36_the_state_is_that_of_the_oldest_living_iterator(make, numbers_o
     first, second = iter(loader), iter(loader)
     for _ in range(3):
         next(second)
-    assert place_of(loader) == {"seed": 0, "epoch": 0, "samples": 0}
+    assert position_of(loader) == {"seed": 0, "epoch": 0, "samples": 0}
     next(first)
-    assert place_of(loader) == {"seed": 0, "epoch": 0, "samples": BATCH}
+    assert position_of(loader) == {"seed": 0, "epoch": 0, "samples": BATCH}
     assert (loader.seed, loader.epoch, loader.samples) == (0, 0, BATCH)
     del first
-    assert place_of(loader) == {"seed": 0, "epoch": 1, "samples": 3 * BATCH}
+    assert position_of(loader) == {"seed": 0, "epoch": 1, "samples": 3 * BATCH}
     third = iter(loader)
     next(third)
-    assert place_of(loader) == {"seed": 0, "epoch": 1, "samples": 3 * BATCH}
+    assert position_of(loader) == {"seed": 0, "epoch": 1, "samples": 3 * BATCH}
     del second, third
-    assert place_of(loader) == {"seed": 0, "epoch": 2, "samples": BATCH}  # no iterator is alive: the newest one's
+    assert position_of(loader) == {"seed": 0, "epoch": 2, "samples": BATCH}  # no iterator is alive: the newest one's
     assert flat(map(numbers_of, loader)) == epoch_of(3)
 
 
@@ -184,7 +186,7 @@ def test_rule_36_a_state_from_an_inner_loop_resumes_the_outer(make, numbers_of, 
     assert flat(map(numbers_of, resumed)) == epoch_of(0)[(step + 1) * BATCH :]
     assert flat(map(numbers_of, resumed)) == epoch_of(1)
     for twin in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
-        assert place_of(twin) == place_of(loader)
+        assert position_of(twin) == position_of(loader)
 
 
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
@@ -234,7 +236,7 @@ def test_rule_36_a_loop_after_the_last_next_is_the_next_epoch(make, numbers_of, 
     taken = flat(numbers_of(next(loader)) for _ in range(len(loader)))
     count = len(loader) * BATCH if drop_last else COUNT
     assert taken == epoch_of(0)[:count]
-    assert place_of(loader) == {"seed": 0, "epoch": 0, "samples": count}
+    assert position_of(loader) == {"seed": 0, "epoch": 0, "samples": count}
     assert flat(map(numbers_of, loader)) == epoch_of(1)[:count]
     # A state at the end of an epoch: nothing is left of that epoch.
     loader.load_state_dict({"seed": 0, "epoch": 4, "samples": count})
@@ -281,10 +283,10 @@ def test_rule_36_an_abandoned_generator_blocks_nothing(make, numbers_of):
     next(left)
     for epoch in range(1, 4):
         assert flat(map(numbers_of, loader)) == epoch_of(epoch)
-        assert place_of(loader) == {"seed": 0, "epoch": 0, "samples": BATCH}  # the generator may still continue
+        assert position_of(loader) == {"seed": 0, "epoch": 0, "samples": BATCH}  # the generator may still continue
     assert numbers_of(next(left)) == epoch_of(0)[BATCH : 2 * BATCH]
     left.close()
-    assert place_of(loader) == {"seed": 0, "epoch": 4, "samples": 0}
+    assert position_of(loader) == {"seed": 0, "epoch": 4, "samples": 0}
 
 
 def test_the_meter_counts_the_batches_of_all_loops(make):
@@ -486,6 +488,6 @@ def test_an_invalid_fingerprint_is_refused(make, fingerprint):
 def test_a_state_without_a_fingerprint_loads(make):
     loader = make()
     loader.load_state_dict({"seed": 2, "epoch": 1, "step": 3})
-    assert place_of(loader) == {"seed": 2, "epoch": 1, "samples": 3 * BATCH}
+    assert position_of(loader) == {"seed": 2, "epoch": 1, "samples": 3 * BATCH}
     loader.load_state_dict({"seed": 2, "epoch": 1, "samples": 7})
-    assert place_of(loader) == {"seed": 2, "epoch": 1, "samples": 7}
+    assert position_of(loader) == {"seed": 2, "epoch": 1, "samples": 7}

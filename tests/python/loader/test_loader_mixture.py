@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from flat_options import flat_loader
-from recordings import assert_same_batches, batches_of, place_of, write
+from recordings import assert_same_batches, batches_of, position_of, write
 from reference.compare import to_numpy
 from reference.mixture import BLOCK, Part, draw, mixture_batch, shares
 from reference.window_batch import assert_batch
@@ -387,7 +387,7 @@ def test_a_pickled_mixture_resumes(robots, device):
     loader, _, _ = mixed(robots, 9, WEIGHTS, seed=4, samples_per_epoch=170, device=device)
     next(loader)
     copy = pickle.loads(pickle.dumps(loader))
-    assert place_of(copy) == place_of(loader) == {"seed": 4, "epoch": 0, "samples": 50}
+    assert position_of(copy) == position_of(loader) == {"seed": 4, "epoch": 0, "samples": 50}
     assert_same_batches(batches_of(copy, 100), batches_of(loader, 100))
     assert copy.num_samples == 170
 

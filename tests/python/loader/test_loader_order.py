@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 from flat_options import flat_loader
-from recordings import EVERY, anchors_of, assert_same_batches, batches_of, check, place_of, small, ticks_of, write
+from recordings import EVERY, anchors_of, assert_same_batches, batches_of, check, position_of, small, ticks_of, write
 
 import robocache
 
@@ -107,14 +107,14 @@ def test_a_state_resumes_in_the_middle_of_an_epoch(dataset, device, done, epoch)
 
 def test_a_state_is_seed_epoch_and_samples(dataset):
     loader = small(dataset, seed=4)
-    assert place_of(loader) == {"seed": 4, "epoch": 0, "samples": 0}
+    assert position_of(loader) == {"seed": 4, "epoch": 0, "samples": 0}
     iterator = iter(loader)
     next(iterator)
     next(iterator)
-    assert place_of(loader) == {"seed": 4, "epoch": 0, "samples": 32}
+    assert position_of(loader) == {"seed": 4, "epoch": 0, "samples": 32}
     for _ in iterator:
         pass
-    assert place_of(loader) == {"seed": 4, "epoch": 1, "samples": 0}
+    assert position_of(loader) == {"seed": 4, "epoch": 1, "samples": 0}
 
 
 def test_a_state_sets_the_seed(dataset):
@@ -126,7 +126,7 @@ def test_a_state_sets_the_seed(dataset):
 def test_set_epoch_jumps_to_any_epoch(dataset):
     loader = small(dataset, seed=1)
     loader.load_state_dict({"seed": 1, "epoch": 10**12, "samples": 32})
-    assert place_of(loader) == {"seed": 1, "epoch": 10**12, "samples": 32}
+    assert position_of(loader) == {"seed": 1, "epoch": 10**12, "samples": 32}
     assert len(batches_of(loader, 1000)) == len(loader) - 2
 
 
@@ -149,7 +149,7 @@ def test_an_invalid_state_is_refused(dataset, state):
     loader = small(dataset, seed=3)
     with pytest.raises(robocache.Error, match=r"(?i)state|seed|epoch|samples"):
         loader.load_state_dict(state)
-    assert place_of(loader) == {"seed": 3, "epoch": 0, "samples": 0}
+    assert position_of(loader) == {"seed": 3, "epoch": 0, "samples": 0}
 
 
 # ---- Copies and threads ----
@@ -173,7 +173,7 @@ def test_a_pickled_loader_resumes(dataset, start_method):
     loader = small(dataset, **options)
     next(loader)
     copy = pickle.loads(pickle.dumps(loader))
-    assert place_of(copy) == place_of(loader) == {"seed": 5, "epoch": 0, "samples": 16}
+    assert position_of(copy) == position_of(loader) == {"seed": 5, "epoch": 0, "samples": 16}
     if start_method == "fork":
         assert_same_batches(batches_of(copy, 100), batches_of(loader, 100))
         return
@@ -221,7 +221,7 @@ def test_threads_of_one_epoch_share_its_batches(dataset, recording):
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             parts, loops = zip(*pool.map(loop, range(4)), strict=True)
         assert sum((collections.Counter(part) for part in parts), collections.Counter()) == wanted
-        assert place_of(loader) == {"seed": 0, "epoch": epoch + 1, "samples": 0}
+        assert position_of(loader) == {"seed": 0, "epoch": epoch + 1, "samples": 0}
     assert next(iter(loops[0]), None) is None  # a loop that has ended stays ended
 
 
@@ -244,13 +244,13 @@ def test_set_epoch_keeps_a_loaded_position(dataset):
     loader = small(dataset)
     loader.load_state_dict({"seed": 0, "epoch": 3, "samples": 32})
     loader.set_epoch(3)
-    assert place_of(loader) == {"seed": 0, "epoch": 3, "samples": 32}
+    assert position_of(loader) == {"seed": 0, "epoch": 3, "samples": 32}
     next(iter(loader))
     loader.set_epoch(3)  # a loop has begun: the epoch starts anew
-    assert place_of(loader) == {"seed": 0, "epoch": 3, "samples": 0}
+    assert position_of(loader) == {"seed": 0, "epoch": 3, "samples": 0}
     loader.load_state_dict({"seed": 0, "epoch": 3, "samples": 32})
     loader.set_epoch(4)
-    assert place_of(loader) == {"seed": 0, "epoch": 4, "samples": 0}
+    assert position_of(loader) == {"seed": 0, "epoch": 4, "samples": 0}
     next(loader)
     loader.set_epoch(4)  # no state was loaded since: reading a batch loses no samples
-    assert place_of(loader) == {"seed": 0, "epoch": 4, "samples": 0}
+    assert position_of(loader) == {"seed": 0, "epoch": 4, "samples": 0}

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from flat_options import flat_loader
-from recordings import EVERY, anchors_of, assert_same_batches, batches_of, place_of, small, ticks_of, write
+from recordings import EVERY, anchors_of, assert_same_batches, batches_of, position_of, small, ticks_of, write
 from reference.compare import to_numpy
 from reference.mixture import draw
 from soak import rounds
@@ -155,7 +155,7 @@ def test_rule_36_a_state_resumes_with_other_ranks_and_batch_size(plain, device, 
             next(loop)
         states.append(loader.state_dict())
     samples = min(batches * before[0] * before[1], len(ticks))
-    assert place_of(loader) == {"seed": 6, "epoch": 3, "samples": samples}
+    assert position_of(loader) == {"seed": 6, "epoch": 3, "samples": samples}
     assert states == states[:1] * before[0]
     for rank in range(after[0]):
         loader = of(plain, rank=rank, world_size=after[0], batch_size=after[1], device=device)
@@ -193,7 +193,7 @@ def test_rule_36_a_former_state_with_steps_loads(plain, step):
     options = {"batch_size": 16, "rank": 1, "world_size": 4}
     old, new = of(plain, **options), of(plain, **options)
     old.load_state_dict({"seed": 3, "epoch": 2, "step": step})
-    assert place_of(old) == {"seed": 3, "epoch": 2, "samples": min(step * 64, 211)}
+    assert position_of(old) == {"seed": 3, "epoch": 2, "samples": min(step * 64, 211)}
     new.load_state_dict(old.state_dict())
     assert_same_batches(batches_of(old, 20), batches_of(new, 20))
 
@@ -306,7 +306,7 @@ def test_rule_36_break_ends_a_loop(plain, device):
     wanted = [[draw(p, [211], epoch=epoch)[1] for p in range(211)] for epoch in range(5)]
     for epoch in range(2):
         for _ in loader:
-            assert place_of(loader) == {"seed": 0, "epoch": epoch, "samples": 16}
+            assert position_of(loader) == {"seed": 0, "epoch": epoch, "samples": 16}
             break
     assert all_positions_of(loader, ticks) == wanted[2]
     assert all_positions_of(itertools.islice(loader, 3), ticks) == wanted[3][:48]
@@ -322,7 +322,7 @@ def test_rule_36_the_loop_after_a_state_is_the_rest_of_its_epoch(plain, device):
     loader.load_state_dict(loader.state_dict())
     assert all_positions_of(loader, ticks) == wanted[0][16:]
     loader.set_epoch(7)
-    assert place_of(loader) == {"seed": 0, "epoch": 7, "samples": 0}
+    assert position_of(loader) == {"seed": 0, "epoch": 7, "samples": 0}
     assert all_positions_of(loader, ticks) == wanted[7]
     assert all_positions_of(loader, ticks) == wanted[8]
     loader.set_epoch(1)  # before each epoch, as with a DistributedSampler
@@ -346,7 +346,7 @@ def test_rule_36_next_before_a_loop_takes_from_its_epoch(plain, device):
         while True:
             rest.append(next(loader))
     assert all_positions_of(rest, ticks) == wanted[1]
-    assert place_of(loader) == {"seed": 0, "epoch": 2, "samples": 0}
+    assert position_of(loader) == {"seed": 0, "epoch": 2, "samples": 0}
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -357,7 +357,7 @@ def test_rule_36_a_state_after_the_last_batch_is_the_epochs_end(plain, device, d
     for _ in range(len(loader)):
         next(loop)
     state = loader.state_dict()
-    assert place_of(loader) == {"seed": 0, "epoch": 0, "samples": 208 if drop_last else 211}
+    assert position_of(loader) == {"seed": 0, "epoch": 0, "samples": 208 if drop_last else 211}
     resumed = of(plain, device=device, drop_last=drop_last)
     resumed.load_state_dict(state)
     assert list(resumed) == []

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flat_options import flat_loader
-from recordings import assert_same_batches, copied, forever, make, place_of, record, write
+from recordings import assert_same_batches, copied, forever, make, position_of, record, write
 from reference.compare import to_numpy
 from soak import rounds
 
@@ -89,7 +89,7 @@ def test_a_file_that_is_cut_short_under_a_loader(own, device, residency, prefetc
             except robocache.FileError as error:
                 assert "streams/action/values.npy: at byte " in str(error)
                 assert "it was cut short" in str(error)
-                assert place_of(loader) == state  # drawing again raises again
+                assert position_of(loader) == state  # drawing again raises again
                 with pytest.raises(robocache.FileError):
                     next(loader)
                 failed += 1

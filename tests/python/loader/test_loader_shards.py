@@ -5,7 +5,7 @@ import collections
 import numpy as np
 import pytest
 from flat_options import flat_loader
-from recordings import anchors_of, assert_same_batches, batches_of, place_of, ticks_of, write
+from recordings import anchors_of, assert_same_batches, batches_of, position_of, ticks_of, write
 from reference.compare import to_numpy
 
 import robocache
@@ -71,7 +71,7 @@ def test_a_rank_resumes(rng, tmp_path, device):
     loop = iter(first)
     next(loop)
     next(loop)
-    assert place_of(first) == {"seed": 3, "epoch": 0, "samples": 32}
+    assert position_of(first) == {"seed": 3, "epoch": 0, "samples": 32}
     again.load_state_dict(first.state_dict())
     assert_same_batches(batches_of(again, 100), batches_of(loop, 100))
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from recordings import place_of
+from recordings import position_of
 from reference.arithmetic import mix_bits
 from reference.compare import to_numpy
 
@@ -329,7 +329,7 @@ def test_texts_do_not_change_other_keys(dataset, device):
     for one, other in zip(plain, loader, strict=True):
         for key in one:
             assert np.array_equal(to_numpy(one[key]), to_numpy(other[key]))
-    assert place_of(plain) == place_of(loader)
+    assert position_of(plain) == position_of(loader)
     default = _loader(dataset, {"said": None}, default=Window(normalize="mean_std", dtype="float64"))
     assert default.gather([1])["said"] == ["reach"]
 

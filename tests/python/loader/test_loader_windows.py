@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import warnings
 
 import numpy as np
 import pytest
@@ -18,10 +17,14 @@ from recordings import (
     batches_of,
     check,
     expect,
+    no_warning,
+    refused,
     small,
+    ticks_of,
+    warnings_with,
     write,
 )
-from reference.compare import assert_same_bits, to_numpy
+from reference.compare import to_numpy
 from reference.window_batch import assert_batch, window_batch
 from soak import rounds
 
@@ -124,30 +127,29 @@ def test_none_is_the_anchor_without_a_step_axis(dataset, recording, device):
 # ---- Latency, causality, tolerance and age by hand ----
 
 
-def of_rows(tmp_path, device, rows_ns, anchors_ns, deltas=(0.0,), **options):
-    """A batch of rows 0, 1, 2, ... with stamps `rows_ns`, at `anchors_ns` in order."""
-    recording = [
-        {
-            "x": (EPOCH_NS + np.array(rows_ns, np.int64), np.arange(len(rows_ns), dtype=np.float32)),
-            "at": (EPOCH_NS + np.array(anchors_ns, np.int64), np.zeros(len(anchors_ns), np.float32)),
-        }
-    ]
-    options = {"anchor": "at", "method": "previous", "return_age": True, "shuffle": False} | options
-    loader = flat_loader(
-        write(tmp_path / "cache", recording),
-        batch_size=len(anchors_ns),
-        delta_timestamps={"x": list(deltas)},
-        device=device,
-        **options,
-    )
-    batch = next(loader)
+def numbered(time_ns):
+    """Rows 0, 1, 2, ... at these times."""
+    return np.array(time_ns, np.int64), np.arange(len(time_ns), dtype=np.float32)
+
+
+def at_anchors(path, device, recording, windows, **options):
+    """The first batch at the stamps of the stream "at", in order, with ages."""
+    options = {"anchor": "at", "return_age": True, "shuffle": False, "device": device} | options
+    count = sum(len(rows["at"][0]) for rows in recording)
+    return next(flat_loader(write(path, recording), batch_size=count, delta_timestamps=windows, **options))
+
+
+def at_rows(tmp_path, device, rows_ns, anchors_ns, **options):
+    """[values, is_pad, age] of numbered rows at `rows_ns`, at `anchors_ns` in order."""
+    recording = [{"x": numbered(EPOCH_NS + np.array(rows_ns)), "at": numbered(EPOCH_NS + np.array(anchors_ns))}]
+    batch = at_anchors(tmp_path / "cache", device, recording, {"x": [0.0]}, **{"method": "previous"} | options)
     return [to_numpy(batch[key]).tolist() for key in ("x", "x_is_pad", "x_age")]
 
 
 def test_rule_33_age_is_the_target_less_the_sample_used(tmp_path, device):
     # Before the first row, on a row, after it, snapped to an earlier and to a later row, after the last.
     anchors = [400, 1000, 1400, 2003, 2997, 3500]
-    values, is_pad, age = of_rows(tmp_path, device, [1000, 2000, 3000], anchors, snap_s=4e-9)
+    values, is_pad, age = at_rows(tmp_path, device, [1000, 2000, 3000], anchors, snap_s=4e-9)
     assert values == [[0], [0], [0], [1], [2], [2]]
     assert is_pad == [[True], [False], [False], [False], [False], [True]]
     assert age == [[-600], [0], [400], [3], [-3], [500]]
@@ -158,61 +160,35 @@ def test_rule_33_age_is_the_target_less_the_sample_used(tmp_path, device):
     [("previous", 0, 400), ("nearest", 0, 400), ("next", 1, -600), ("linear", 0.4, 400), ("akima", None, 400)],
 )
 def test_rule_33_age_of_every_kind_of_method(tmp_path, device, method, value, age):
-    values, _, ages = of_rows(tmp_path, device, [1000, 2000, 3000], [1400], method=method, snap_s=0)
+    values, _, ages = at_rows(tmp_path, device, [1000, 2000, 3000], [1400], method=method, snap_s=0)
     assert ages == [[age]]
     if value is not None:
         assert values == [[np.float32(value)]]
 
 
 def test_rule_33_age_without_a_sample_is_the_least_int64(tmp_path, device):
-    values, is_pad, age = of_rows(tmp_path, device, [1000, 2000], [999, 1000, 1001], causal=True, snap_s=0)
+    values, is_pad, age = at_rows(tmp_path, device, [1000, 2000], [999, 1000, 1001], causal=True, snap_s=0)
     assert (values, is_pad, age) == ([[0], [0], [0]], [[True], [False], [False]], [[LEAST], [0], [1]])
-    recording = [
-        {"a": (np.array([5]), np.ones(1)), "b": (np.array([7]), np.ones(1))},
-        {"a": (np.array([6]), np.ones(1))},
-    ]
-    loader = flat_loader(
-        write(tmp_path / "lacking", recording),
-        batch_size=2,
-        delta_timestamps={"b": [0.0, 1e-9]},
-        anchor="a",
-        return_age=True,
-        shuffle=False,
-        device=device,
-    )
-    assert to_numpy(next(loader)["b_age"]).tolist() == [[-2, -1], [LEAST, LEAST]]
+    recording = [{"at": numbered([5]), "b": numbered([7])}, {"at": numbered([6])}]
+    batch = at_anchors(tmp_path / "lacking", device, recording, {"b": [0.0, 1e-9]})
+    assert to_numpy(batch["b_age"]).tolist() == [[-2, -1], [LEAST, LEAST]]
 
 
 def test_rule_23_ages_beyond_int64_saturate(tmp_path, device):
     most = 2**63 - 1
-    recording = [
-        {
-            "early": (np.array([LEAST]), np.ones(1, np.float32)),
-            "late": (np.array([most]), np.ones(1, np.float32)),
-            "at": (np.array([LEAST, 0, most]), np.zeros(3, np.float32)),
-        }
-    ]
-    loader = flat_loader(
-        write(tmp_path / "cache", recording),
-        batch_size=3,
-        delta_timestamps={"early": None, "late": None},
-        anchor="at",
-        return_age=True,
-        shuffle=False,
-        device=device,
-    )
-    batch = next(loader)
+    recording = [{"early": numbered([LEAST]), "late": numbered([most]), "at": numbered([LEAST, 0, most])}]
+    batch = at_anchors(tmp_path / "cache", device, recording, {"early": None, "late": None})
     assert to_numpy(batch["early_age"]).tolist() == [0, most, most]
     assert to_numpy(batch["late_age"]).tolist() == [-most, -most, 0]
 
 
 def test_rule_33_latency_moves_targets_not_anchors(tmp_path, device):
     # A row stamped t was measured at t - 300 ns: at 1000 the row stamped 1300.
-    values, is_pad, age = of_rows(tmp_path, device, [1000, 1300, 2300], [1000, 2000, 2001], offset_s=300e-9, snap_s=0)
+    values, is_pad, age = at_rows(tmp_path, device, [1000, 1300, 2300], [1000, 2000, 2001], offset_s=300e-9, snap_s=0)
     assert values == [[1], [2], [2]]
     assert age == [[0], [0], [1]]
     assert is_pad == [[False], [False], [True]]
-    values, _, _ = of_rows(tmp_path / "back", device, [1000, 1300, 2300], [1300], offset_s={"x": -300e-9}, snap_s=0)
+    values, _, _ = at_rows(tmp_path / "back", device, [1000, 1300, 2300], [1300], offset_s={"x": -300e-9}, snap_s=0)
     assert values == [[0]]
 
 
@@ -224,7 +200,7 @@ def test_rule_33_a_sample_at_the_tolerance_is_valid(tmp_path, device):
         "next": [True, True, True, True, False],
     }.items():
         options = {"method": method, "tolerance_s": 300e-9, "snap_s": 0}
-        values, is_pad, age = of_rows(tmp_path / method, device, [1000, 2000], anchors, **options)
+        values, is_pad, age = at_rows(tmp_path / method, device, [1000, 2000], anchors, **options)
         assert [row[0] for row in is_pad] == padded
         assert [[abs(x[0]) > 300] for x in age] == is_pad
         assert [x[0] for x in values] == [float(a[0] < 0) for a in age]  # the value stays
@@ -273,11 +249,8 @@ def test_causal_uses_no_later_rows(dataset, recording, device):
     ids=str,
 )
 def test_invalid_windows_are_refused_by_name(dataset, options, parts):
-    with pytest.raises(robocache.Error) as caught:
+    with refused(*parts):
         small(dataset, **options)
-    assert isinstance(caught.value, (ValueError, TypeError))
-    for part in parts:
-        assert part in str(caught.value), str(caught.value)
 
 
 # ---- Nominal clocks ----
@@ -288,17 +261,9 @@ def nominal(tmp_path_factory):
     """state and action share a nominal clock of 15 fps; arm has a recorded clock; slow has its own nominal clock."""
     time_ns = np.round(np.arange(60) * 1e9 / 15).astype(np.int64)
     values = np.arange(60, dtype=np.float32)[:, None]
-    recording = [
-        {
-            "state": (time_ns, values),
-            "action": (time_ns, values),
-            "count": (time_ns, np.arange(60)),
-            "arm": (time_ns + 1, values),
-            "slow": (time_ns[::3], values[::3]),
-        }
-        for _ in range(2)
-    ]
-    return write(tmp_path_factory.mktemp("nominal") / "cache", recording, nominal=["state", "action", "count", "slow"])
+    rows = {"state": (time_ns, values), "action": (time_ns, values), "count": (time_ns, np.arange(60))}
+    rows |= {"arm": (time_ns + 1, values), "slow": (time_ns[::3], values[::3])}
+    return write(tmp_path_factory.mktemp("nominal") / "cache", [rows] * 2, ["state", "action", "count", "slow"])
 
 
 def on_clock(nominal, device, deltas, **options):
@@ -307,10 +272,9 @@ def on_clock(nominal, device, deltas, **options):
 
 @pytest.mark.parametrize("key", ["action", "state", "count"])
 def test_rule_33_offsets_off_a_nominal_clock_are_refused(nominal, device, key):
-    with pytest.raises(robocache.ArgumentError) as caught:
-        on_clock(nominal, device, {key: [k / 50 for k in range(16)]})
-    for part in (f"delta_timestamps['{key}']", "0.02", "0.0666", "nominal", "method="):
-        assert part in str(caught.value)
+    for offsets in ([k / 50 for k in range(16)], robocache.Window.steps(50, horizon=4)):
+        with refused(f"delta_timestamps['{key}']", "0.02", "0.0666", "nominal", "method="):
+            on_clock(nominal, device, {key: offsets})
 
 
 def test_rule_33_offsets_on_a_nominal_clock_are_rows(nominal, device):
@@ -356,13 +320,6 @@ def test_rule_33_a_nominal_clock_of_one_source_is_enough(nominal, dataset, devic
         on_clock(sources, device, deltas | {"action": [0.02]}, anchor=None, pad_features=True)
 
 
-def test_rule_33_another_rate_than_the_clocks_is_refused(nominal, device):
-    with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['action'\].*nominal"):
-        on_clock(nominal, device, {"action": robocache.Window.steps(50, horizon=4)})
-    loader = on_clock(nominal, device, {"action": robocache.Window.steps(15, horizon=4)})
-    assert next(loader)["action"].shape == (8, 4, 1)
-
-
 # ---- Edges ----
 
 
@@ -384,7 +341,7 @@ def drawn(recording, ticks, deltas, *, edges="pad", drop_n_last=0, offset_s=0.0,
     """The drawn anchors of each episode, found by checking every target of every stream."""
     snap_ns = round(snap_s * 1e9)
 
-    def is_whole(episode, anchor):
+    def is_complete(episode, anchor):
         for name, requested in deltas.items():
             if name not in recording[episode]:
                 return False
@@ -396,11 +353,11 @@ def drawn(recording, ticks, deltas, *, edges="pad", drop_n_last=0, offset_s=0.0,
                     return False
         return True
 
-    found = []
+    result = []
     for episode in dict.fromkeys(episode for episode, _ in ticks):
-        kept = [tick for tick in ticks if tick[0] == episode and (edges == "pad" or is_whole(*tick))]
-        found += kept[: max(len(kept) - drop_n_last, 0)]
-    return found
+        complete = [tick for tick in ticks if tick[0] == episode and (edges == "pad" or is_complete(*tick))]
+        result += complete[: max(len(complete) - drop_n_last, 0)]
+    return result
 
 
 WINDOWS = {
@@ -417,8 +374,7 @@ def test_rule_34_drawn_anchors_equal_brute_force(dataset, recording, device, anc
     if isinstance(anchor, float):
         options, ticks = {"anchor_hz": anchor}, ticks_at(recording, WINDOWS, anchor)
     else:
-        options = {"anchor": anchor}
-        ticks = [(e, int(t)) for e, rows in enumerate(recording) for t in rows.get(anchor, ([],))[0]]
+        options, ticks = {"anchor": anchor}, ticks_of(recording, anchor)
     wanted = drawn(recording, ticks, WINDOWS, edges=edges, drop_n_last=drop_n_last)
     options |= {"edges": edges, "drop_n_last": drop_n_last, "delta_timestamps": WINDOWS, "device": device}
     if not wanted:
@@ -437,9 +393,8 @@ def test_rule_34_drawn_anchors_equal_brute_force(dataset, recording, device, anc
 @pytest.mark.parametrize("offset", [-0.03, 0.05])
 @pytest.mark.parametrize("snap_s", [0, 1e-6, 0.011])
 def test_rule_34_edges_include_latency_and_snap(dataset, recording, device, offset, snap_s):
-    ticks = [(e, int(t)) for e, rows in enumerate(recording) for t in rows.get("action", ([],))[0]]
     options = {"edges": "drop", "drop_n_last": 2, "offset_s": offset, "snap_s": snap_s}
-    wanted = drawn(recording, ticks, WINDOWS, **options)
+    wanted = drawn(recording, ticks_of(recording, "action"), WINDOWS, **options)
     loader = small(dataset, delta_timestamps=WINDOWS, anchor="action", shuffle=False, device=device, **options)
     assert anchors_of(loader) == wanted
 
@@ -448,26 +403,16 @@ def test_rule_34_edges_include_latency_and_snap(dataset, recording, device, offs
 def test_rule_34_edges_snap_to_the_nanosecond(tmp_path, device, off_ns):
     """Anchors 1 to 4 s, rows from 1 s + off_ns to 4 s - off_ns: windows at the ends are complete if they snap to rows."""
     anchors = np.arange(1, 5) * 10**9
-    rows = np.array([10**9 + off_ns, 2 * 10**9, 4 * 10**9 - off_ns])
-    recording = [{"at": (anchors, np.zeros(4)), "x": (rows, np.zeros(3))}]
-    loader = flat_loader(
-        write(tmp_path / "cache", recording),
-        batch_size=4,
-        delta_timestamps={"x": None},
-        anchor="at",
-        edges="drop",
-        shuffle=False,
-        device=device,
-    )
-    inside = off_ns < 1000
-    assert anchors_of(loader) == [(0, int(t)) for t in (anchors if inside else anchors[1:3])]
+    recording = [{"at": numbered(anchors), "x": numbered([10**9 + off_ns, 2 * 10**9, 4 * 10**9 - off_ns])}]
+    batch = at_anchors(tmp_path / "cache", device, recording, {"x": None}, edges="drop")
+    assert anchors_of([batch]) == [(0, int(t)) for t in (anchors if off_ns < 1000 else anchors[1:3])]
 
 
 def test_rule_34_episodes_keep_their_order_and_drop_at_each_end(dataset, recording, device):
     episodes = [5, 0, 3, 5]
-    ticks = {e: [(e, int(t)) for t in recording[e]["action"][0]] for e in episodes}
-    wanted = [tick for e in episodes for tick in drawn(recording, ticks[e], WINDOWS, edges="drop", drop_n_last=3)]
-    options = {"edges": "drop", "drop_n_last": 3, "episodes": episodes, "delta_timestamps": WINDOWS, "anchor": "action"}
+    kept = {"edges": "drop", "drop_n_last": 3}
+    wanted = [x for e in episodes for x in drawn(recording, ticks_of(recording, "action", [e]), WINDOWS, **kept)]
+    options = {"episodes": episodes, "delta_timestamps": WINDOWS, "anchor": "action", **kept}
     assert anchors_of(small(dataset, shuffle=False, device=device, **options)) == wanted
 
 
@@ -500,7 +445,7 @@ def first_too_far(recording, ticks, deltas, tolerance_s, method):
 @pytest.mark.parametrize("tolerance_s", [0.0, 0.004, 0.019, 0.04, 10.0])
 def test_check_tolerance_names_the_first(dataset, recording, device, method, tolerance_s):
     deltas = {"observation.imu": [-0.01, 0.0], "observation.state": [0.0, 0.033]}
-    ticks = [(e, int(t)) for e, rows in enumerate(recording) for t in rows.get("action", ([],))[0]]
+    ticks = ticks_of(recording, "action")
     options = {"method": method, "tolerance_s": tolerance_s, "snap_s": 0, "delta_timestamps": deltas}
     loader = small(dataset, anchor="action", device=device, **options)
     found = first_too_far(recording, ticks, deltas, tolerance_s, method)
@@ -520,8 +465,7 @@ def test_check_tolerance_names_the_first(dataset, recording, device, method, tol
 
 def test_check_tolerance_checks_all_anchors_of_the_requested_keys(tmp_path, device):
     rows = np.concatenate([np.arange(20_000), 20_000 + 5 + np.arange(5000)]) * 1000
-    recording = [{"x": (rows, np.zeros(25_000)), "at": (np.arange(25_000) * 1000, np.zeros(25_000))}]
-    dataset = write(tmp_path / "cache", recording)
+    dataset = write(tmp_path / "cache", [{"x": numbered(rows), "at": numbered(np.arange(25_000) * 1000)}])
     options = {"anchor": "at", "batch_size": 8, "delta_timestamps": {"x": [0.0]}, "method": "previous", "snap_s": 0}
     options["device"] = device
     flat_loader(dataset, **options).check_tolerance()  # no tolerance is set
@@ -538,7 +482,7 @@ def test_check_tolerance_checks_all_anchors_of_the_requested_keys(tmp_path, devi
 def test_check_tolerance_names_the_first_on_any_number_of_threads(tmp_path, device, threads):
     """Anchors from 4090 on are too far; a thread that begins after it finds one at once."""
     rows = np.append(np.arange(4090), 10**6) * 1000
-    recording = [{"x": (rows, np.zeros(len(rows))), "at": (np.arange(12_000) * 1000, np.zeros(12_000))}]
+    recording = [{"x": numbered(rows), "at": numbered(np.arange(12_000) * 1000)}]
     options = {"delta_timestamps": {"x": [0.0] * 64}, "anchor": "at", "method": "previous", "tolerance_s": 5e-7}
     loader = small(write(tmp_path / "cache", recording), snap_s=0, device=device, **options)
     threads(4)
@@ -553,7 +497,7 @@ def test_check_tolerance_names_the_first_on_any_number_of_threads(tmp_path, devi
 def test_gather_gives_the_requested_anchors_in_order(dataset, recording, device):
     options = {"delta_timestamps": EVERY, "anchor": "action", "edges": "pad", "device": device, "return_age": True}
     loader = small(dataset, batch_size=64, **options)
-    ticks = [(e, int(t)) for e, rows in enumerate(recording) for t in rows.get("action", ([],))[0]]
+    ticks = ticks_of(recording, "action")
     assert loader.num_anchors == len(ticks)
     next(loader)
     state = loader.state_dict()
@@ -566,33 +510,24 @@ def test_gather_gives_the_requested_anchors_in_order(dataset, recording, device)
         range(3),
     ):
         batch = loader.gather(indices)
-        got = zip(to_numpy(batch["episode_index"]).tolist(), to_numpy(batch["time_ns"]).tolist(), strict=True)
-        assert list(got) == [ticks[i] for i in indices]
+        assert anchors_of([batch]) == [ticks[i] for i in indices]
         assert_batch(batch, expect(dataset, recording, batch, EVERY, return_age=True))
         assert {array.device.type for array in batch.values()} == {device}
     assert loader.state_dict() == state
     in_order = small(dataset, batch_size=64, shuffle=False, **options)
-    assert_same_batches(batches_of(in_order, 1), [{k: to_numpy(v) for k, v in loader.gather(range(64)).items()}])
+    assert_same_batches(batches_of(in_order, 1), batches_of([loader.gather(range(64))]))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 def test_gather_accepts_arrays_and_tensors_of_any_integers(dataset, device, dtype):
     loader = small(dataset, device=device)
     indices = np.array([3, 0, 127, 3], dtype)
-    wanted = {key: to_numpy(value) for key, value in loader.gather(indices.tolist()).items()}
+    wanted = batches_of([loader.gather(indices.tolist())])
     tensor = torch.tensor(indices.tolist(), dtype=getattr(torch, dtype))
     swapped = indices.astype(indices.dtype.newbyteorder(">"))
     strided = np.repeat(indices, 2)[::2]
     for given in (indices, swapped, strided, tensor, tensor.to(device), tuple(indices), list(indices), iter(tensor)):
-        assert_same_batches([wanted], [{key: to_numpy(value) for key, value in loader.gather(given).items()}])
-
-
-def test_gather_converts_all_elements_at_once(dataset, monkeypatch):
-    """One conversion for all elements: a tensor takes no longer than a list of the same numbers."""
-    loader = small(dataset, batch_size=256)
-    monkeypatch.setattr("robocache._check.whole", lambda name, value: pytest.fail(f"{name}: looked at {value!r} alone"))
-    for given in (list(range(256)), np.arange(256, dtype=np.int16), torch.arange(256), torch.arange(256).int()):
-        assert len(loader.gather(given)["time_ns"]) == 256
+        assert_same_batches(wanted, batches_of([loader.gather(given)]))
 
 
 @pytest.mark.parametrize("rate_hz", [None, 33.0])
@@ -607,10 +542,7 @@ def test_anchor_index_is_the_index_for_gather(dataset, recording, device, weight
         if not (weight and drawn_from is sources):
             assert len({*itertools.chain(*every)}) == sum(map(len, every))
         for batch in itertools.islice(loader, 2):
-            again = loader.gather(batch["anchor_index"])
-            assert set(again) == set(batch)
-            for key, value in batch.items():
-                assert_same_bits(to_numpy(again[key]), to_numpy(value), key)
+            assert_same_batches(batches_of([loader.gather(batch["anchor_index"])]), batches_of([batch]))
     loader = small(dataset, batch_size=32, shuffle=False, device=device, **anchors)
     assert [i for batch in loader for i in to_numpy(batch["anchor_index"]).tolist()] == list(range(loader.num_anchors))
 
@@ -657,10 +589,8 @@ def test_gather_of_nothing_is_an_empty_batch(dataset, device):
 )
 def test_gather_refuses_invalid_indices(dataset, device, indices, parts):
     loader = small(dataset, device=device)
-    with pytest.raises(robocache.Error) as caught:
+    with refused(*parts):
         loader.gather(indices)
-    for part in parts:
-        assert part in str(caught.value)
     assert loader.gather([0])["action"].shape == (1, 1, 17)
 
 
@@ -693,12 +623,10 @@ def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
     times[80:90] += rng.integers(-900, 900, 10)  # within snap_s
     times[101] = times[100] + 700  # both are closer to a frame than snap_s
     state, action, code = rng.normal(size=(rows, 3)), rng.normal(size=(rows, 2)), rng.integers(0, 99, rows)
-    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
-        for name, values in {"state": state, "action": action, "code": code}.items():
-            episode.append(name, times, values)
+    recording = [{"state": (times, state), "action": (times, action), "code": (times, code)}]
     steps = {"state": [-1, 0], "action": [*range(10)], "code": code_steps}
     loader = flat_loader(
-        robocache.open(tmp_path / "cache"),
+        write(tmp_path / "cache", recording),
         batch_size=64,
         delta_timestamps={name: [k * period / 1e9 for k in own_steps] for name, own_steps in steps.items()},
         method={"state": [(slice(0, 1), "linear")], "code": "previous"},
@@ -710,8 +638,7 @@ def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
     )
     last = np.append(times[1:] != times[:-1], True)  # whether a row is the last of its time
     known, rows_of = times[last], np.flatnonzero(last)
-    for batch in loader:
-        batch = {name: np.asarray(array.cpu() if hasattr(array, "cpu") else array) for name, array in batch.items()}
+    for batch in batches_of(loader, None):
         for name, own_steps in steps.items():
             target = batch["time_ns"][:, None] + np.array(own_steps) * period
             nearest = np.abs(target[..., None] - known).argmin(-1)
@@ -732,29 +659,19 @@ def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
 @pytest.mark.parametrize(
     ("deltas", "options", "parts"),
     [
-        (
-            {"action": None},
-            {"anchor_hz": 10},
-            ["anchors.rate_hz: ticks of 10 Hz", "'action'", "0.06667 s", "nominal", "method="],
-        ),
+        ({"action": None}, {"anchor_hz": 10}, ["anchors.rate_hz: ticks of 10 Hz", "'action'", "0.06667 s", "method="]),
         ({"action": [0.02]}, {"anchor_hz": 15}, ["anchors.rate_hz", "'action'"]),
         ({"action": [0.0]}, {"anchor_hz": 15, "offset_s": 0.01}, ["anchors.rate_hz", "'action'"]),
         ({"action": [0.0, 0.02]}, {"anchor": "slow"}, ["anchors.stream: the rows of 'slow'", "'action'", "method="]),
         ({"slow": [0.0]}, {"anchor": "state"}, ["anchors.stream: the rows of 'state'", "'slow'", "0.2 s"]),
-        (
-            {"action": [0.0]},
-            {"anchor": "state", "offset_s": {"action": 0.013}},
-            ["delta_timestamps['action']", "0.013 s"],
-        ),
+        ({"action": [0.0]}, {"anchor": "state", "offset_s": 0.013}, ["delta_timestamps['action']", "0.013 s"]),
         ({"action": [0.0]}, {"anchor_hz": 15, "causal": False, "max_gap_s": 1, "offset_s": -0.03}, ["anchors.rate_hz"]),
     ],
     ids=str,
 )
 def test_rule_33_anchors_between_rows_of_a_nominal_clock_are_refused(nominal, device, deltas, options, parts):
-    with pytest.raises(robocache.ArgumentError) as caught:
+    with refused(*parts):
         flat_loader(nominal, batch_size=8, delta_timestamps=deltas, device=device, **options)
-    for part in parts:
-        assert part in str(caught.value), str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -865,22 +782,17 @@ def test_long_gaps_that_windows_interpolate_are_named_once(tmp_path, device, gap
     rows = {"x": (time_ns, np.arange(400, dtype=np.float32)[:, None])}
     rows["tick"] = (np.arange(30) * 37_000_000 + 5_000_000, np.zeros((30, 1), np.float32))
     dataset = write(tmp_path / "cache", [rows])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        options = {"anchor": "tick"} | options
+    options = {"anchor": "tick"} | options
+    with warnings_with("gaps of any length", warning_text):
         flat_loader(dataset, batch_size=8, delta_timestamps={"x": [0.0]}, device=device, **options)
-    found = [str(warning.message) for warning in caught if "gaps of any length" in str(warning.message)]
-    assert len(found) == (warning_text is not None) and all(warning_text in one for one in found), found
 
 
 def test_mostly_repeated_stamps_have_no_gaps(tmp_path, device):
     rows = {"x": (np.arange(400) // 4 * 10**9, np.arange(400, dtype=np.float32)[:, None])}  # stamps in whole seconds
     rows["tick"] = (np.arange(30) * 370_000_000 + 5_000_000, np.zeros((30, 1), np.float32))
     dataset = write(tmp_path / "cache", [rows])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings_with("gaps of any length", None):
         flat_loader(dataset, batch_size=8, delta_timestamps={"x": [0.0]}, device=device, anchor="tick")
-    assert not [warning for warning in caught if "gaps of any length" in str(warning.message)]
 
 
 @pytest.mark.parametrize(
@@ -896,15 +808,11 @@ def test_stored_angles_beyond_half_a_turn_are_named(tmp_path, device, low, offse
     """A heading of 3.5 on a row is -2.78 between two rows."""
     time_ns = np.arange(400) * 50_000_000
     heading = (0.1 * np.arange(400).astype(np.float64)) % 6.25 + low
-    with robocache.Writer(tmp_path / "cache") as writer:
-        writer.stream("x", attributes={"methods": [[1, 2, "angle"]]})
-        with writer.episode() as episode:
-            episode.append("x", time_ns, np.stack([np.full(400, 9.0), heading], 1))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        flat_loader(robocache.open(tmp_path / "cache"), batch_size=8, delta_timestamps={"x": [offset]}, device=device)
-    found = [str(warning.message) for warning in caught if "'angle' gives" in str(warning.message)]
-    assert len(found) == (warning_text is not None) and all(warning_text in one for one in found), found
+    declared = {"x": {"attributes": {"methods": [[1, 2, "angle"]]}}}
+    rows = {"x": (time_ns, np.stack([np.full(400, 9.0), heading], 1))}
+    dataset = write(tmp_path / "cache", [rows], streams=declared)
+    with warnings_with("'angle' gives", warning_text):
+        flat_loader(dataset, batch_size=8, delta_timestamps={"x": [offset]}, device=device)
 
 
 def turning(unit, dtype=np.float64):
@@ -931,29 +839,17 @@ def turning(unit, dtype=np.float64):
 )
 def test_wrapping_angles_interpolated_as_numbers_are_named(tmp_path, device, values, options, warning_text):
     time_ns = np.arange(400) * 50_000_000
-    with robocache.Writer(tmp_path / "cache") as writer:
-        writer.stream("x", names=["x", "yaw"])
-        for rows in (slice(400), slice(20)):
-            with writer.episode() as episode:
-                episode.append("x", time_ns[rows], values[rows])
-    dataset = robocache.open(tmp_path / "cache")
-    for offset in (0.02, 0.0):  # with 0 all values are rows
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+    recording = [{"x": (time_ns, values)}, {"x": (time_ns[:20], values[:20])}]
+    dataset = write(tmp_path / "cache", recording, streams={"x": {"names": ["x", "yaw"]}})
+    for offset, expected in ((0.02, warning_text), (0.0, None)):  # with 0 all values are rows
+        with warnings_with("jump by a turn", expected):
             flat_loader(dataset, batch_size=8, delta_timestamps={"x": [offset]}, device=device, **options)
-        found = [str(warning.message) for warning in caught if "jump by a turn" in str(warning.message)]
-        assert len(found) == (warning_text is not None and offset > 0) and all(
-            re.search(warning_text, one) for one in found
-        ), found
 
 
 def test_rule_33_declared_rotations_are_no_requested_method(tmp_path, device):
-    time_ns = np.arange(40) * 50_000_000
-    with robocache.Writer(tmp_path / "cache") as writer:
-        writer.stream("action", clock="nominal", attributes={"methods": [[0, 4, "slerp"]]})
-        with writer.episode() as episode:
-            episode.append("action", time_ns, np.tile(np.float32([0, 0, 0, 1, 5]), (40, 1)))
-    dataset = robocache.open(tmp_path / "cache")
+    rows = {"action": (np.arange(40) * 50_000_000, np.tile(np.float32([0, 0, 0, 1, 5]), (40, 1)))}
+    declared = {"action": {"clock": "nominal", "attributes": {"methods": [[0, 4, "slerp"]]}}}
+    dataset = write(tmp_path / "cache", [rows], streams=declared)
     with pytest.raises(robocache.ArgumentError, match=r"ticks of 15 Hz .*\[\(slice\(0, 4\), 'slerp'\)\]"):
         flat_loader(dataset, batch_size=8, delta_timestamps={"action": None}, anchor_hz=15, device=device)
     with pytest.raises(robocache.ArgumentError, match=r"0.02 s is no multiple.*\[\(slice\(0, 4\), 'slerp'\)\]"):
@@ -964,7 +860,6 @@ def test_rule_33_values_of_a_nominal_clock_at_recorded_anchors_are_warned_of(nom
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.02], "arm": [0.0]}, "anchor": "arm", "device": device}
     with pytest.warns(robocache.LoaderWarning, match=r"delta_timestamps\['action'\].method: 100% of the values"):
         flat_loader(nominal, **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", robocache.LoaderWarning)
+    with no_warning():
         flat_loader(nominal, method={"action": "linear"}, **options)
         flat_loader(nominal, **options | {"delta_timestamps": {"action": [1 / 15 - 1e-9]}})
