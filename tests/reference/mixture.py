@@ -40,12 +40,17 @@ def permuted(position, n, seed, epoch):
 
 def shares(weights):
     """Each source's draws in a block, by largest remainder; of two equal remainders the earlier source wins."""
+    return list(_shares(tuple(weights)))
+
+
+@functools.lru_cache(256)
+def _shares(weights):
     exact = [Fraction(weight) * BLOCK / sum(map(Fraction, weights)) for weight in weights]
     whole = [int(share) for share in exact]
     most = sorted(range(len(weights)), key=lambda k: (whole[k] - exact[k], k))
     for source in most[: BLOCK - sum(whole)]:
         whole[source] += 1
-    return whole
+    return tuple(whole)
 
 
 @functools.lru_cache(16)
@@ -54,15 +59,15 @@ def turns(share, seed, block, shuffle):
     key = mix_bits(mix_bits(seed) ^ block)
     index = np.arange(BLOCK)
     if shuffle:
-        index = np.array([int(f"{draw:016b}"[::-1], 2) for draw in index]) + key % BLOCK
+        index = sum((index >> bit & 1) << 15 - bit for bit in range(16)) + key % BLOCK  # reverses the 16 bits
         for part in (16, 32, 48):
             index = index * (key >> part & 0xFFFF | 1) % BLOCK
             index ^= index * 0x5A3E % BLOCK
         index %= BLOCK
     source = np.searchsorted(np.cumsum(share), index, side="right")
     before = np.empty(BLOCK, np.int64)
-    for own in range(len(share)):
-        before[source == own] = np.arange(share[own])
+    for k, count in enumerate(share):
+        before[source == k] = np.arange(count)
     return np.stack([source, before], axis=1)
 
 
@@ -76,27 +81,32 @@ def draw(position, anchors, *, seed=0, epoch=0, weights=None, samples=None, shuf
         return _part_of(anchor, anchors)
     number = epoch * (sum(anchors) if samples is None else samples) + position & MOST
     block, index = divmod(number, BLOCK)
-    share = shares(tuple(weights))
-    source, before = map(int, turns(tuple(share), seed, block, shuffle)[index])
+    share = _shares(tuple(weights))
+    source, before = map(int, turns(share, seed, block, shuffle)[index])
     turn, anchor = divmod(block * share[source] + before, anchors[source])
     if shuffle:
         anchor = permuted(anchor, anchors[source], mix_bits(seed ^ mix_bits(source + 1)), turn)
     return source, anchor
 
 
-def changed_draws(count, anchors, changes, *, seed=0, shuffle=True):
-    """Returns (source, anchor) of the first draws, counted one by one, for weights that change: [(first draw, weights)]."""
-    found, drawn, changes = [], [0] * len(anchors), [(first, tuple(shares(weights))) for first, weights in changes]
+def changed_draws(count, anchors, changes, *, begin=0, seed=0, shuffle=True):
+    """Returns (source, anchor) of the draws from `begin` to `count`, counted one by one from 0.
+
+    changes: [(first draw, weights)].
+    """
+    draws, drawn, changes = [], [0] * len(anchors), [(first, _shares(tuple(weights))) for first, weights in changes]
     for number in range(count):
         share = [share for first, share in changes if first <= number][-1]
         block, index = divmod(number, BLOCK)
         source = int(turns(share, seed, block, shuffle)[index][0])
         turn, anchor = divmod(drawn[source], anchors[source])
         drawn[source] += 1
+        if number < begin:
+            continue
         if shuffle:
             anchor = permuted(anchor, anchors[source], mix_bits(seed ^ mix_bits(source + 1)), turn)
-        found.append((source, anchor))
-    return found
+        draws.append((source, anchor))
+    return draws
 
 
 def _part_of(index, sizes):
@@ -139,10 +149,10 @@ def mixture_batch(parts, drawn, deltas, *, pad_features=False, return_age=False,
         if pad_features and len(shape) == 1:
             batch[key + "_feature_is_pad"] = np.ones((count, *shape), bool)
     for source, part in enumerate(parts):
-        places = [index for index, draw in enumerate(drawn) if draw[0] == source]
-        own = window_batch(
+        samples = [index for index, draw in enumerate(drawn) if draw[0] == source]
+        part_batch = window_batch(
             part.recording,
-            [part.ticks[drawn[index][1]] for index in places],
+            [part.ticks[drawn[index][1]] for index in samples],
             {key: requested for key, requested in deltas.items() if key in part.dtypes},
             dtypes=part.dtypes,
             shapes=part.shapes,
@@ -151,16 +161,16 @@ def mixture_batch(parts, drawn, deltas, *, pad_features=False, return_age=False,
             dtype=dtype,
             **options,
         )
-        for name, rows in own.items():
+        for name, rows in part_batch.items():
             if name not in part.dtypes:
-                batch[name][places] = rows
+                batch[name][samples] = rows
                 continue
             curved |= {name} if isinstance(rows, Window) else set()
             windows = rows if isinstance(rows, Window) else (rows,)
             for to, result in zip(batch[name][: len(windows)], windows, strict=True):
-                wide = np.zeros((len(places), *to.shape[1:]), to.dtype)
+                wide = np.zeros((len(samples), *to.shape[1:]), to.dtype)
                 wide[tuple(map(slice, result.shape))] = result
-                to[places] = wide
+                to[samples] = wide
             if name + "_feature_is_pad" in batch:
-                batch[name + "_feature_is_pad"][places] = np.arange(to.shape[-1]) >= part.shapes[name][0]
+                batch[name + "_feature_is_pad"][samples] = np.arange(to.shape[-1]) >= part.shapes[name][0]
     return batch | {key: batch[key].out for key in deltas if key not in curved}

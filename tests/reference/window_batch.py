@@ -4,6 +4,7 @@ Times are int64 nanoseconds. It gives the exact bits for linear, nearest, previo
 angles and rotations the value and bound of `reference.resample`.
 """
 
+import bisect
 from typing import NamedTuple
 
 import numpy as np
@@ -98,13 +99,13 @@ def window_batch(
         out_type = np.dtype(dtype) if is_floating(stored) else stored
         mode = (normalize or {}).get(stream)
         features = int(np.prod(shapes[stream], dtype=int))
-        runs = _runs(_said(method, stream, default_method(stored)), features, default_method(stored))
+        runs = _runs(_value_of(method, stream, default_method(stored)), features, default_method(stored))
         size = len(anchors), len(deltas), features
         out, is_pad = np.zeros(size, out_type), np.ones(size[:2], bool)
         exact, bound, period = np.zeros(size), np.zeros(size), np.zeros(size)
         age = np.full(size[:2], -(2**63), np.int64)
-        late, held = _said(offset_s, stream, 0), _said(causal, stream, False)
-        gap, tolerance = _said(max_gap_s, stream, None), _said(tolerance_s, stream, None)
+        late, held = _value_of(offset_s, stream, 0), _value_of(causal, stream, False)
+        gap, tolerance = _value_of(max_gap_s, stream, None), _value_of(tolerance_s, stream, None)
         for row, (episode, anchor_ns) in enumerate(anchors):
             if stream not in episodes[episode] or len(episodes[episode][stream][0]) == 0:
                 continue
@@ -155,7 +156,7 @@ def window_batch(
     return batch
 
 
-def _said(option, stream, otherwise):
+def _value_of(option, stream, otherwise):
     """An option's value for a stream: one value for all, or {stream: value}."""
     value = option.get(stream) if isinstance(option, dict) else option
     return otherwise if value is None else value
@@ -187,14 +188,15 @@ def _window(time_ns, values, targets, *, method, max_gap_ns, snap_ns, causal, to
     times = [int(t) for t in time_ns]
     snapped = []
     for target in targets:
-        nearest = min(range(n), key=lambda i: abs(times[i] - target))  # the earlier of two
+        after = bisect.bisect(times, target)
+        nearest = min(range(max(after - 1, 0), min(after + 1, n)), key=lambda i: abs(times[i] - target))
         snapped.append(times[nearest] if abs(target - times[nearest]) < snap_ns else target)
 
     out = np.zeros((len(targets), values.shape[1]), work)
     is_pad = np.ones(len(targets), bool)
     age = np.full(len(targets), -(2**63), np.int64)
     for k, target in enumerate(snapped):
-        right = sum(t <= target for t in times)
+        right = bisect.bisect(times, target)
         left = right - 1
         used = left
         if left >= 0 and times[left] == target:

@@ -20,35 +20,34 @@ def random_stamps(rng, n, period_ns, start=0):
     return start + np.cumsum(rng.integers(period_ns // 2, period_ns * 3 // 2, n))
 
 
+def write_frames(path, recording, codec, streams=None):
+    """Writes [{stream: (stamps, values)}], of which arrays of three or more axes are frames.
+
+    codec: one for all cameras, or {stream: codec}. streams: {name: arguments of Writer.stream}.
+    """
+    with robocache.Writer(path) as writer:
+        for name, declared in (streams or {}).items():
+            writer.stream(name, **declared)
+        for rows in recording:
+            with writer.episode() as episode:
+                for name, (time_ns, values) in rows.items():
+                    of_frames = {"codec": codec[name] if isinstance(codec, dict) else codec} if values.ndim > 2 else {}
+                    episode.append(name, time_ns, values, **of_frames)
+    return robocache.open(path)
+
+
 class Recording:
     """Two cameras and joints, each with its own clock; three episodes, the second without the wrist camera."""
 
     def __init__(self, rng):
         self.episodes = []
-        for e in range(3):
-            start = 10**9 * e
-            self.episodes.append(
-                {
-                    "joint": (
-                        t := random_stamps(rng, 40, 10_000_000, start),
-                        rng.normal(size=(40, 3)).astype(np.float32),
-                    ),
-                    "top": (u := random_stamps(rng, 12, PERIOD_NS, start), smooth_frames(rng, len(u))),
-                    **(
-                        {}
-                        if e == 1
-                        else {
-                            "wrist": (v := random_stamps(rng, 9, PERIOD_NS, start), smooth_frames(rng, len(v), 10, 8))
-                        }
-                    ),
-                }
-            )
-            assert len(t) and len(u)
+        for start in (0, 10**9, 2 * 10**9):
+            joint_ns = random_stamps(rng, 40, 10_000_000, start)
+            rows = {"joint": (joint_ns, rng.normal(size=(40, 3)).astype(np.float32))}
+            rows["top"] = random_stamps(rng, 12, PERIOD_NS, start), smooth_frames(rng, 12)
+            if start != 10**9:
+                rows["wrist"] = random_stamps(rng, 9, PERIOD_NS, start), smooth_frames(rng, 9, 10, 8)
+            self.episodes.append(rows)
 
     def write(self, path, codec):
-        with robocache.Writer(path) as writer:
-            for streams in self.episodes:
-                with writer.episode() as episode:
-                    for name, (time_ns, values) in streams.items():
-                        episode.append(name, time_ns, values, **({} if name == "joint" else {"codec": codec}))
-        return robocache.open(path)
+        return write_frames(path, self.episodes, codec)

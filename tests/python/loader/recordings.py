@@ -2,7 +2,10 @@
 
 import contextlib
 import itertools
+import os
+import pickle
 import re
+import signal
 import warnings
 
 import ml_dtypes
@@ -15,6 +18,7 @@ from reference.window_batch import assert_batch, window_batch
 import robocache
 
 FLOATS = [np.dtype(name) for name in ("float64", "float32", "float16", ml_dtypes.bfloat16)]
+FORKS = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 EPOCH_NS = 1_700_000_000_123_456_789
 
 # stream: (rate in Hz, dtype, shape of one sample)
@@ -76,13 +80,14 @@ def record(rng, episodes=7):
     return recording
 
 
-def write(path, recording, nominal=(), *, streams=None, columns=None, **options):
+def write(path, recording, nominal=(), *, streams=None, columns=None, provenance=(), **options):
     """Writes a cache of [{stream: (stamps, values)}].
 
     The streams in `nominal` have nominal clocks; `streams` has the arguments of Writer.stream by name; `columns` has the
     columns of each episode, by default two alternating tasks.
     """
     with robocache.Writer(path, **options) as writer:
+        writer.provenance.update(provenance)
         for name in nominal:
             writer.stream(name, clock="nominal")
         for name, declared in (streams or {}).items():
@@ -192,6 +197,28 @@ def joined(batches):
     """One batch of the samples of all, in order."""
     batches = batches_of(batches, None)
     return {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
+
+
+def in_a_child(call):
+    """Returns the result of a call in a forked child, or the child's error."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(60)
+            with os.fdopen(write_end, "wb") as pipe:
+                try:
+                    result = call()
+                except BaseException as error:
+                    result = error
+                pickle.dump(result, pipe)
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        result = pickle.load(pipe)
+    assert os.waitpid(child, 0)[1] == 0
+    return result
 
 
 def forever(loader):

@@ -11,38 +11,32 @@ import numpy as np
 import pytest
 import torch
 from flat_options import flat_loader
-from recordings import forever
+from recordings import FORKS, forever, in_a_child, write
 from reference.compare import to_numpy
 from soak import rounds
 
 import robocache
 
-pytestmark = [
-    pytest.mark.soak,
-    pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning"),
-]
+pytestmark = [pytest.mark.soak, FORKS]
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    path = tmp_path_factory.mktemp("soak") / "cache"
     rng = np.random.default_rng(0)
-    with robocache.Writer(path) as w:
-        for _ in range(5):
-            with w.episode() as ep:
-                ep.append("state", np.arange(200) * 20_000_000, rng.normal(size=(200, 7)))
-                ep.append("action", np.arange(120) * 33_333_333, rng.normal(size=(120, 3)).astype(np.float32))
-    return robocache.open(path)
+    state_ns, action_ns = np.arange(200) * 20_000_000, np.arange(120) * 33_333_333
+    recording = [
+        {"state": (state_ns, rng.normal(size=(200, 7))), "action": (action_ns, rng.normal(size=(120, 3)).astype("f4"))}
+        for _ in range(5)
+    ]
+    return write(tmp_path_factory.mktemp("soak") / "cache", recording)
 
 
 WINDOWS = {"state": [-0.05, 0.0], "action": [0.0, 0.03, 0.06]}
 
 
 def loader_of(dataset, device="cpu", **options):
-    framework = "numpy" if device == "cpu" else "torch"
-    return flat_loader(
-        dataset, batch_size=16, delta_timestamps=WINDOWS, seed=3, framework=framework, device=device, **options
-    )
+    options |= {"batch_size": 16, "delta_timestamps": WINDOWS, "seed": 3, "device": device}
+    return flat_loader(dataset, framework="numpy" if device == "cpu" else "torch", **options)
 
 
 def reused_of(dataset, device="cpu"):
@@ -56,24 +50,9 @@ def mixture_of(dataset, device="cpu", residency="auto"):
         robocache.Source(dataset, weight=2, rename={"state": "action", "action": "state"}),
         robocache.Source(dataset, weight=0.1, episodes=[4], anchor="state"),
     ]
-    return flat_loader(
-        sources,
-        batch_size=16,
-        delta_timestamps=WINDOWS,
-        edges="drop",
-        drop_n_last=3,
-        offset_s=0.01,
-        causal={"state": True},
-        return_age=True,
-        pad_features=True,
-        samples_per_epoch=700,
-        seed=3,
-        rank=1,
-        world_size=2,
-        residency=residency,
-        framework="numpy" if device == "cpu" else "torch",
-        device=device,
-    )
+    options = {"edges": "drop", "drop_n_last": 3, "offset_s": 0.01, "causal": {"state": True}, "return_age": True}
+    options |= {"pad_features": True, "samples_per_epoch": 700, "rank": 1, "world_size": 2}
+    return loader_of(sources, device, residency=residency, **options)
 
 
 def mapped_mixture_of(dataset, device="cpu"):
@@ -123,17 +102,10 @@ def test_many_forks(dataset, make):
     """Parent and child both continue from the parent's position."""
     loader = make(dataset)
     batches = forever(loader)
+
+    def digests():
+        return [digest(next(batches)) for _ in range(5)]
+
     for _ in range(rounds(3)):
         next(batches)
-        read_end, write_end = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                os.write(write_end, "".join(digest(next(batches)) for _ in range(5)).encode())
-            finally:
-                os._exit(0)
-        os.close(write_end)
-        expected = "".join(digest(next(batches)) for _ in range(5))
-        with os.fdopen(read_end) as pipe:
-            assert pipe.read() == expected
-        os.waitpid(child, 0)
+        assert in_a_child(digests) == digests()

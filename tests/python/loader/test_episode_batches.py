@@ -9,8 +9,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from filmed import write_frames
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recordings import write
 from reference.compare import to_numpy
 
 import robocache
@@ -27,16 +29,16 @@ def _value(episode, row):
 
 def _write(path, lengths=LENGTHS, width=2):
     """Writes rows whose value encodes episode and row. Episodes without rows have rows of another stream."""
-    with robocache.Writer(path) as writer:
-        for episode, length in enumerate(lengths):
-            with writer.episode() as rows:
-                start = (50 - episode) * 10**12
-                rows.append("other", [start], np.zeros(1, np.float32))
-                if length:
-                    values = _value(episode, np.arange(length, dtype=np.float32))[:, None] + np.zeros(width, np.float32)
-                    rows.append("state", start + np.arange(length) * STEP, values)
-                    rows.append("said", [start, start + 3 * STEP], [f"begin {episode}", f"go on {episode}"])
-    return robocache.open(path)
+    recording = []
+    for episode, length in enumerate(lengths):
+        start = (50 - episode) * 10**12
+        rows = {"other": ([start], np.zeros(1, np.float32))}
+        if length:
+            values = _value(episode, np.arange(length, dtype=np.float32))[:, None] + np.zeros(width, np.float32)
+            rows["state"] = start + np.arange(length) * STEP, values
+            rows["said"] = [start, start + 3 * STEP], [f"begin {episode}", f"go on {episode}"]
+        recording.append(rows)
+    return write(path, recording, columns=[{}] * len(lengths))
 
 
 @pytest.fixture
@@ -60,12 +62,12 @@ def _segments(batch):
         rows = [states[begin:end] for begin, end in itertools.pairwise(offsets)]
     else:
         rows = [row[:length] for row, length in zip(states, lengths, strict=True)]
-    found = []
+    segments = []
     for row, episode, length in zip(rows, to_numpy(batch["episode_index"]).tolist(), lengths, strict=True):
         first = int(row[0]) % 1000
         assert row.tolist() == [_value(episode, first + step) for step in range(length)]
-        found.append((episode, first, length))
-    return found
+        segments.append((episode, first, length))
+    return segments
 
 
 def _flat(epoch):
@@ -138,18 +140,13 @@ def test_converted_and_normalised_keys(tmp_path, device):
     """The loader of packed batches inverts its windows' conversions."""
     convert = [robocache.actions.Relative("joints")]
     action = Window([0.0, 0.01], convert=convert, base="state", normalize="min_max", dtype="float64")
-    with robocache.Writer(tmp_path / "two") as writer:
-        for length in (4, 6):
-            with writer.episode() as episode:
-                rows = np.arange(length, dtype=np.float64)[:, None] * [1.0, 3.0]
-                episode.append("state", np.arange(length) * STEP, rows)
-                episode.append("action", np.arange(length) * STEP, rows + 0.5)
+    rows = np.arange(6.0)[:, None] * [1.0, 3.0]
+    times = np.arange(6) * STEP
+    recording = [{"state": (times[:n], rows[:n]), "action": (times[:n], rows[:n] + 0.5)} for n in (4, 6)]
     windows = {"state": Window(dtype="float64"), "action": action}
-    loader = EpisodeLoader(
-        tmp_path / "two", batch_size=2, delta_timestamps=windows, form="packed", shuffle=False, device=device
-    )
+    loader = _loader(write(tmp_path / "two", recording), windows=windows, form="packed", shuffle=False, device=device)
     (batch,) = loader
-    wanted = np.concatenate([np.arange(4.0), np.arange(6.0)])[:, None] * [1.0, 3.0] + 0.5
+    wanted = np.concatenate([rows[:4], rows]) + 0.5
     assert to_numpy(batch["action"]).min() >= -1.001 and to_numpy(batch["action"]).max() <= 1.001
     undone = to_numpy(loader.loader.to_absolute("action", batch["action"], batch))
     assert np.allclose(undone[:, 0], wanted, atol=1e-9)
@@ -302,12 +299,10 @@ def test_a_mixture(dataset, tmp_path, device):
 
 
 def test_a_segments_steps_draw_one_text(tmp_path):
-    with robocache.Writer(tmp_path / "cache") as writer:
-        for _ in range(30):
-            with writer.episode(tasks=["a", "b", "c"]) as episode:
-                episode.append("state", np.arange(6) * STEP, np.zeros(6, np.float32))
+    rows = {"state": (np.arange(6) * STEP, np.zeros(6, np.float32))}
+    dataset = write(tmp_path / "cache", [rows] * 30, columns=[{"tasks": ["a", "b", "c"]}] * 30)
     windows = {"state": Window(), "task": Window(texts="drawn_text")}
-    (batch,) = _loader(robocache.open(tmp_path / "cache"), windows=windows, batch_size=30)
+    (batch,) = _loader(dataset, windows=windows, batch_size=30)
     assert all(len({*texts}) == 1 for texts in batch["task"])
     assert {texts[0] for texts in batch["task"]} == {"a", "b", "c"}
 
@@ -315,11 +310,8 @@ def test_a_segments_steps_draw_one_text(tmp_path):
 @pytest.mark.parametrize("codec", ["raw", "jpeg"])
 def test_cameras(tmp_path, device, codec, rng):
     frames = [rng.integers(0, 256, (length, 8, 8, 3), np.uint8) for length in (4, 2, 7)]
-    with robocache.Writer(tmp_path / "cache") as writer:
-        for of_episode in frames:
-            with writer.episode() as episode:
-                episode.append("camera", np.arange(len(of_episode)) * STEP, of_episode, codec=codec)
-    dataset = robocache.open(tmp_path / "cache")
+    recording = [{"camera": (np.arange(len(of_episode)) * STEP, of_episode)} for of_episode in frames]
+    dataset = write_frames(tmp_path / "cache", recording, codec)
     windows = {"camera": Window(images=robocache.ImageOptions(dtype="uint8"))}
     options = {"windows": windows, "anchors": "camera", "shuffle": False, "device": device}
     (padded,), (packed,) = (_loader(dataset, form=form, **options) for form in ("padded", "packed"))
@@ -370,10 +362,9 @@ def test_weights_and_foreign_states_are_refused(dataset, tmp_path):
             loader.load_state_dict(wrong)
     with pytest.raises(robocache.ArgumentTypeError, match="state: expected a result of state_dict"):
         loader.load_state_dict([1])
-    with robocache.Writer(tmp_path / "named") as writer, writer.episode() as episode:
-        episode.append("lengths", [0, 1], np.zeros(2, np.float32))
+    named = write(tmp_path / "named", [{"lengths": ([0, 1], np.zeros(2, np.float32))}])
     with pytest.raises(robocache.ArgumentError, match="the batch's key 'lengths'"):
-        EpisodeLoader(tmp_path / "named", batch_size=1, delta_timestamps={"lengths": None})
+        _loader(named, windows={"lengths": None}, anchors="lengths")
 
 
 def test_short_episodes_are_counted_once(dataset):

@@ -1,10 +1,12 @@
 """A loader's former options give the batches of the current form, with a DeprecationWarning that shows this form."""
 
+import itertools
 import warnings
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from recordings import assert_same_batches, batches_of, copied, write
 
 import robocache
 from robocache import Anchors, Memory, Mixture, Normalization, Ranks, Source, Window
@@ -14,14 +16,17 @@ WINDOWS = {"state": [0.0, 0.01], "action": [0.0]}
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    path = tmp_path_factory.mktemp("former") / "cache"
     rng = np.random.default_rng(5)
-    with robocache.Writer(path) as writer:
-        for rows in (90, 70):
-            with writer.episode(rows=rows) as episode:
-                for name, features in (("state", 4), ("action", 2)):
-                    episode.append(name, np.arange(rows) * 10_000_000, rng.normal(size=(rows, features)))
-    return robocache.open(path)
+    recording = [
+        {name: (np.arange(n) * 10**7, rng.normal(size=(n, width))) for name, width in (("state", 4), ("action", 2))}
+        for n in (90, 70)
+    ]
+    columns = [{"rows": 90}, {"rows": 70}]
+    return write(tmp_path_factory.mktemp("former") / "cache", recording, columns=columns)
+
+
+def loader_of(cache, **options):
+    return robocache.Loader(cache, **{"batch_size": 8, "delta_timestamps": WINDOWS} | options)
 
 
 CASES = {
@@ -71,21 +76,14 @@ CASES = {
 }
 
 
-def batches(loader):
-    return [{name: np.asarray(x).copy() for name, x in next(loader).items()} for _ in range(3)]
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_batches_equal_those_of_the_current_form(cache, case):
     former, current = CASES[case]
     with pytest.warns(DeprecationWarning, match="now") as caught:
-        loader = robocache.Loader(cache, **{"batch_size": 8, "delta_timestamps": WINDOWS, **former})
+        loader = loader_of(cache, **former)
     assert [x.filename for x in caught if x.category is DeprecationWarning] == [__file__]
-    expected = batches(robocache.Loader(cache, **{"batch_size": 8, "delta_timestamps": WINDOWS, **current}))
-    for batch, other in zip(batches(loader), expected, strict=True):
-        assert batch.keys() == other.keys()
-        for name in batch:
-            np.testing.assert_array_equal(batch[name], other[name])
+    expected = map(copied, itertools.islice(loader_of(cache, **current), 3))
+    assert_same_batches([copied(batch) for batch in itertools.islice(loader, 3)], list(expected))
 
 
 def test_former_options_of_a_mixture(cache):
@@ -94,8 +92,7 @@ def test_former_options_of_a_mixture(cache):
     with pytest.warns(DeprecationWarning, match="samples_per_epoch=: now dataset=Mixture"):
         loader = robocache.Loader(sources, samples_per_epoch=50, rename={"state": "s"}, **options)
     mixture = Mixture([sources[0], Source(cache, weight=2.0, rename={"state": "s"})], samples_per_epoch=50)
-    for batch, other in zip(batches(loader), batches(robocache.Loader(mixture, **options)), strict=True):
-        np.testing.assert_array_equal(batch["s"], other["s"])
+    assert_same_batches(batches_of(loader), batches_of(robocache.Loader(mixture, **options)))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +109,7 @@ def test_invalid_former_options_are_refused(cache, options, named):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         with pytest.raises(robocache.ArgumentError, match=named):
-            robocache.Loader(cache, **{"batch_size": 8, "delta_timestamps": WINDOWS, **options})
+            loader_of(cache, **options)
 
 
 def test_a_horizon_without_a_key_is_refused(cache):
@@ -123,4 +120,4 @@ def test_a_horizon_without_a_key_is_refused(cache):
 
 def test_an_unknown_option_is_refused(cache):
     with pytest.raises(TypeError, match="prefetched"):
-        robocache.Loader(cache, batch_size=8, delta_timestamps=WINDOWS, prefetched=2)
+        loader_of(cache, prefetched=2)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from filmed import DELTAS, PERIOD_NS, smooth_frames
+from filmed import DELTAS, PERIOD_NS, smooth_frames, write_frames
 from flat_options import flat_loader
+from recordings import assert_same_batches, batches_of, copied, joined
 
 import robocache
 
@@ -21,43 +22,27 @@ pytest.importorskip("PIL.Image")
 TIERS = ["decoded", "device", "pinned", "mapped"]
 
 
-def _write_with_matrices(recording, path, matrices, codec):
-    with robocache.Writer(path) as writer:
-        for name, matrix in matrices.items():
-            writer.stream(name, intrinsics=matrix)
-        with writer.episode() as episode:
-            time_ns, frames = recording.episodes[0]["top"]
-            for name in ("top", "side"):
-                episode.append(name, time_ns, frames, codec=codec)
-    return robocache.open(path)
-
-
 @pytest.mark.parametrize("codec", ["raw", "jpeg", "png"])
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("per_frame", [False, True])
 def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(filmed, tmp_path, cuda, codec, tier, per_frame):
-    matrices = {"top": [[20.0, 0.3, 13.1], [0, 21, 9.7], [0, 0, 1]]}
-    sources = [
-        robocache.Source(_write_with_matrices(filmed, tmp_path / "a", matrices, codec)),
-        robocache.Source(_write_with_matrices(filmed, tmp_path / "b", {}, codec)),
-    ]
-    options = {
-        "batch_size": 5,
-        "delta_timestamps": {"top": DELTAS, "side": None},
-        "images": robocache.ImageOptions(
-            crop_scale=(0.4, 1.0), size=(16, 20), crop=(11, 13), brightness=0.2, mean=0.5, std=0.3, per_frame=per_frame
-        ),
-        "seed": 6,
-    }
+    matrices = {"top": {"intrinsics": [[20.0, 0.3, 13.1], [0, 21, 9.7], [0, 0, 1]]}}
+    rows = dict.fromkeys(("top", "side"), filmed.episodes[0]["top"])
+    datasets = [write_frames(tmp_path / name, [rows], codec, streams) for name, streams in (("a", matrices), ("b", {}))]
+    sources = [robocache.Source(dataset) for dataset in datasets]
+    jitter = {"brightness": 0.2, "mean": 0.5, "std": 0.3, "per_frame": per_frame}
+    images = robocache.ImageOptions(crop_scale=(0.4, 1.0), size=(16, 20), crop=(11, 13), **jitter)
+    options = {"batch_size": 5, "delta_timestamps": {"top": DELTAS, "side": None}, "images": images, "seed": 6}
     if codec == "png" and tier in ("device", "pinned"):
-        refused = r"memory.residency\['top'\]: expected 'decoded', 'mapped' or 'auto' for this camera, since PNG is decoded by"
-        with pytest.raises(robocache.ArgumentError, match=refused):
+        with pytest.raises(
+            robocache.ArgumentError, match=r"memory.residency\['top'\]: expected 'decoded', 'mapped' or"
+        ):
             flat_loader(sources, device=cuda, residency=tier, **options)
         return
     _, expected = _batches(sources, options, device="cpu", residency="mapped")
     for more in ({"prefetch": 0}, {"prefetch": 3, "reuse_buffers": True}):
         loader, got = _batches(sources, options, device=cuda, residency=tier, **more)
-        _assert_same(got, expected)
+        assert_same_batches(got, expected)
     tier_of = {placement.key: placement.tier for placement in loader.explain()}
     assert set(tier_of.values()) == {"device" if (codec, tier) == ("raw", "decoded") else tier}
     if tier == "mapped":
@@ -68,16 +53,12 @@ def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(filmed, tmp_path, cuda, 
 def _batches(sources, options, **more):
     """(loader, its batches of two epochs and some gathered samples)."""
     loader = flat_loader(sources, **options, **more)
-    result = [{name: x.cpu().clone() for name, x in batch.items()} for _ in range(2) for batch in loader]
-    return loader, [*result, {name: x.cpu() for name, x in loader.gather([10, 3, 3, 4]).items()}]
+    batches = [copied(batch) for _ in range(2) for batch in loader]
+    return loader, batches + batches_of([loader.gather([10, 3, 3, 4])])
 
 
-def _assert_same(got, expected):
-    assert len(got) == len(expected)
-    for ours, theirs in zip(got, expected, strict=True):
-        assert ours.keys() == theirs.keys()
-        for name, x in theirs.items():
-            assert torch.equal(ours[name], x), name
+def _placement(loader, key):
+    return next(placement for placement in loader.explain() if placement.key == key)
 
 
 @pytest.mark.parametrize(
@@ -86,29 +67,21 @@ def _assert_same(got, expected):
         ({"size": (9, 13)}, (9, 13)),
         ({"size": (10, 10), "fit": "pad", "crop": (7, 8)}, (10, 10)),
         ({"size": (8, 20), "fit": "crop", "shift": 3, "brightness": 0.3, "per_frame": True}, (8, 20)),
-        (
-            {"size": (11, 11), "fit": "pad", "contrast": 0.4, "saturation": 0.3, "hue": 0.1, "mean": "imagenet"},
-            (11, 11),
-        ),
+        ({"size": (11, 11), "fit": "pad", "contrast": 0.4, "saturation": 0.3, "mean": "imagenet"}, (11, 11)),
+        ({"size": (11, 11), "hue": 0.1}, (11, 11)),
         ({"size": (36, 40), "crop": (30, 30)}, (18, 26)),  # larger than the stored frame
         ({"crop_scale": (0.5, 1.0), "size": (9, 9)}, (18, 26)),  # the random part comes first
         ({"crop": (11, 13), "dtype": "uint8", "layout": "hwc"}, (18, 26)),
     ],
 )
 def test_decoded_frames_give_the_bytes_of_encoded_ones(filmed, filmed_dataset, device, options, kept):
-    frames = {"top": DELTAS, "joint": [0.0]}
-    loading = {
-        "batch_size": 7,
-        "delta_timestamps": frames,
-        "anchor": "top",
-        "seed": 8,
-        "images": robocache.ImageOptions(**options),
-    }
+    loading = {"batch_size": 7, "delta_timestamps": {"top": DELTAS, "joint": [0.0]}, "anchor": "top", "seed": 8}
+    loading["images"] = robocache.ImageOptions(**options)
     _, expected = _batches(filmed_dataset, loading, device="cpu", residency="mapped")
     for more in ({"residency": "decoded", "prefetch": 0}, {"residency": "auto"}):
         loader, got = _batches(filmed_dataset, loading, device=device, **more)
-        _assert_same(got, expected)
-        placement = next(p for p in loader.explain() if p.key == "top")
+        assert_same_batches(got, expected)
+        placement = _placement(loader, "top")
         if filmed_dataset.streams["top"].frames.codec == "raw" and kept == (18, 26):
             assert placement.tier == "device"  # raw frames are pixels already
             continue
@@ -119,21 +92,14 @@ def test_decoded_frames_give_the_bytes_of_encoded_ones(filmed, filmed_dataset, d
 
 
 def test_depth_is_decoded_once(tmp_path, device):
-    rng = np.random.default_rng(4)
-    with robocache.Writer(tmp_path / "cache") as writer:
-        writer.stream("depth", unit_m=0.001)
-        with writer.episode() as episode:
-            pixels = rng.integers(0, 5000, (12, 20, 30)).astype(np.uint16)
-            episode.append("depth", np.arange(12) * PERIOD_NS, pixels, codec="png")
-    dataset = robocache.open(tmp_path / "cache")
-    options = {
-        "batch_size": 5,
-        "delta_timestamps": {"depth": [-0.04, 0.0]},
-        "images": robocache.ImageOptions(size=(10, 10), crop=(8, 8)),
-    }
+    pixels = np.random.default_rng(4).integers(0, 5000, (12, 20, 30)).astype(np.uint16)
+    rows = {"depth": (np.arange(12) * PERIOD_NS, pixels)}
+    dataset = write_frames(tmp_path / "cache", [rows], "png", {"depth": {"unit_m": 0.001}})
+    options = {"batch_size": 5, "delta_timestamps": {"depth": [-0.04, 0.0]}}
+    options["images"] = robocache.ImageOptions(size=(10, 10), crop=(8, 8))
     _, expected = _batches(dataset, options, device="cpu", residency="mapped")
     loader, got = _batches(dataset, options, device=device, residency="decoded")
-    _assert_same(got, expected)
+    assert_same_batches(got, expected)
     assert loader.explain()[0].tier == "decoded"
 
 
@@ -141,32 +107,25 @@ def test_depth_is_decoded_once(tmp_path, device):
 def test_sources_of_different_sizes_and_codecs_give_the_bytes_of_the_cpu(tmp_path, device, tier):
     rng = np.random.default_rng(5)
     sources = []
+    times = np.arange(6) * PERIOD_NS
     for name, codec, height, width in (
         ("a", "jpeg", 20, 30),
         ("b", "raw", 16, 16),
         ("c", "jpeg", 12, 9),
         ("d", "", 0, 0),
     ):
-        with robocache.Writer(tmp_path / name) as writer:
-            if codec:
-                matrix = [[20.0, 0, width / 2], [0, 21, height / 2], [0, 0, 1]]
-                writer.stream("cam", **({"intrinsics": matrix} if name != "b" else {}))
-            with writer.episode() as episode:
-                if codec:
-                    episode.append("cam", np.arange(6) * PERIOD_NS, smooth_frames(rng, 6, height, width), codec=codec)
-                episode.append("joint", np.arange(6) * PERIOD_NS, np.arange(6.0))
-        sources.append(robocache.Source(robocache.open(tmp_path / name)))
-    options = {
-        "batch_size": 5,
-        "delta_timestamps": {"joint": [0.0], "cam": [-0.04, 0.0]},
-        "anchor": "joint",
-        "images": robocache.ImageOptions(size=(14, 14), crop=(11, 11), mean=0.5, std=0.25),
-        "seed": 3,
-    }
+        rows = {"joint": (times, np.arange(6.0))}
+        if codec:
+            rows["cam"] = times, smooth_frames(rng, 6, height, width)
+        matrix = [[20.0, 0, width / 2], [0, 21, height / 2], [0, 0, 1]]
+        streams = {"cam": {"intrinsics": matrix}} if name in "ac" else {}
+        sources.append(robocache.Source(write_frames(tmp_path / name, [rows], codec, streams)))
+    options = {"batch_size": 5, "delta_timestamps": {"joint": [0.0], "cam": [-0.04, 0.0]}, "anchor": "joint", "seed": 3}
+    options["images"] = robocache.ImageOptions(size=(14, 14), crop=(11, 11), mean=0.5, std=0.25)
     _, expected = _batches(sources, options, device="cpu", residency="mapped")
     loader, got = _batches(sources, options, device=device, residency={"cam": tier})
-    _assert_same(got, expected)
-    placement = next(p for p in loader.explain() if p.key == "cam")
+    assert_same_batches(got, expected)
+    placement = _placement(loader, "cam")
     assert placement.tier == tier
     if device != "cpu" and tier == "mapped":
         assert "decoded by the host: the sources' frames differ" in placement.why
@@ -176,19 +135,13 @@ def test_sources_of_different_sizes_and_codecs_give_the_bytes_of_the_cpu(tmp_pat
 def test_ranks_decode_the_frames_of_their_own_episodes(filmed, tmp_path, device, codec):
     dataset = filmed.write(tmp_path / "cache", codec)
     for rank in range(2):
-        options = {
-            "batch_size": 4,
-            "delta_timestamps": {"top": None, "joint": None},
-            "anchor": "top",
-            "shard_episodes": True,
-            "rank": rank,
-            "world_size": 2,
-        }
+        options = {"batch_size": 4, "delta_timestamps": {"top": None, "joint": None}, "anchor": "top"}
+        options |= {"shard_episodes": True, "rank": rank, "world_size": 2}
         _, expected = _batches(dataset, options, device="cpu", residency="mapped")
         for tier in TIERS[: 1 if codec == "png" else 4]:
             loader, got = _batches(dataset, options, device=device, residency={"top": tier})
-            _assert_same(got, expected)
-            placement = next(p for p in loader.explain() if p.key == "top")
+            assert_same_batches(got, expected)
+            placement = _placement(loader, "top")
             assert placement.tier == tier and "of this rank's episodes alone" in placement.why
 
 
@@ -201,7 +154,7 @@ def test_sources_of_one_dataset_decode_their_own_frames(filmed, tmp_path, device
     _, expected = _batches(sources, options, device="cpu", residency="mapped")
     for tier in TIERS[: 1 if codec == "png" else 4]:
         _, got = _batches(sources, options, device=device, residency={"top": tier})
-        _assert_same(got, expected)
+        assert_same_batches(got, expected)
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png"])
@@ -221,6 +174,26 @@ def test_loaders_on_one_dataset_share_decoded_frames(filmed, tmp_path, device, c
         next(flat_loader(dataset, **options, images=robocache.ImageOptions(size=(9, 9))))
 
 
+def _segment_name(file):
+    """The beginning of the names of shared memory with the frames of this file alone; tests may run in parallel."""
+    return f"robocache-{os.getuid()}-{file.stat().st_dev}-{file.stat().st_ino}-"
+
+
+PROGRAM = f"""
+import hashlib, os, sys, robocache
+sys.path.insert(0, {str(TESTS)!r})
+from flat_options import flat_loader
+
+loader = flat_loader(robocache.open(sys.argv[1]), **eval(sys.argv[2]))
+digest = hashlib.sha256()
+for batch in loader:
+    digest.update(batch["top"].cpu().numpy().tobytes())
+print(digest.hexdigest())
+print("one copy for all ranks of this host" in loader.explain()[0].why)
+print([name for name in os.listdir("/dev/shm") if name.startswith(sys.argv[3])])
+"""
+
+
 def test_ranks_of_one_host_share_decoded_frames(filmed, tmp_path, monkeypatch):
     filmed.write(tmp_path / "cache", "jpeg")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
@@ -229,7 +202,7 @@ def test_ranks_of_one_host_share_decoded_frames(filmed, tmp_path, monkeypatch):
     if "each rank has a copy of its own" in loader.explain()[0].why:
         pytest.skip("NOT TESTED: ranks that share memory, /dev/shm refuses")
     assert "one copy for all ranks of this host" in loader.explain()[0].why
-    expected = next(loader)["top"].numpy().tobytes()
+    expected = hashlib.sha256(next(loader)["top"].numpy().tobytes())
     alike = []  # keeps all loaders alive at once
     for how in ({"fit": "stretch"}, {"fit": "pad"}, {"interpolation": "area"}):  # equal sizes, different pixels
         resized = {**options, "images": robocache.ImageOptions(size=(9, 9), **how)}
@@ -237,20 +210,14 @@ def test_ranks_of_one_host_share_decoded_frames(filmed, tmp_path, monkeypatch):
         theirs = next(flat_loader(loader.dataset, **{**resized, "residency": "mapped"}))
         assert torch.equal(next(alike[-1])["top"], theirs["top"])
     file = tmp_path / "cache" / "streams" / "top" / "values.npy"
-    mine = f"robocache-{os.getuid()}-{file.stat().st_dev}-{file.stat().st_ino}-"  # tests may run in parallel
+    mine = _segment_name(file)
     assert len([name for name in os.listdir("/dev/shm") if name.startswith(mine)]) == 4
     with open(file, "r+b") as to:  # overwritten files cannot be decoded again
         to.seek(1000)
         to.write(bytes(file.stat().st_size - 1000))
-    program = (
-        "import hashlib, sys, robocache\n"
-        f"sys.path.insert(0, {str(TESTS)!r})\nfrom flat_options import flat_loader\nloader = flat_loader(robocache.open(sys.argv[1]), **{options!r})\n"
-        "print(hashlib.sha256(next(loader)['top'].numpy().tobytes()).hexdigest())"
-    )
-    other = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "cache")], check=True, capture_output=True, text=True
-    )
-    assert other.stdout.strip() == hashlib.sha256(expected).hexdigest()
+    run = [sys.executable, "-c", PROGRAM, str(tmp_path / "cache"), repr(options), mine]
+    other = subprocess.run(run, check=True, capture_output=True, text=True)
+    assert other.stdout.splitlines()[:2] == [expected.hexdigest(), "True"]
     del loader, alike
     assert not [name for name in os.listdir("/dev/shm") if name.startswith(mine)]
 
@@ -266,7 +233,7 @@ def test_ranks_of_one_host_share_pinned_frames(filmed, tmp_path, monkeypatch, cu
         _batches(robocache.open(dataset.path), options, device=cuda, residency="pinned", prefetch=0) for _ in range(2)
     ]
     for loader, got in ranks:
-        _assert_same(got, expected)
+        assert_same_batches(got, expected)
         assert "one copy for all ranks" in loader.explain()[0].why or "a copy of its own" in loader.explain()[0].why
 
 
@@ -278,23 +245,13 @@ def test_processes_on_one_gpu_share_one_pinned_copy(filmed, tmp_path, monkeypatc
     loader = flat_loader(dataset, **options)
     if "each rank has a copy of its own" in loader.explain()[0].why:
         pytest.skip("NOT TESTED: ranks that share memory, /dev/shm refuses")
-    values = (tmp_path / "cache" / "streams" / "top" / "values.npy").stat()
-    mine = f"robocache-{os.getuid()}-{values.st_dev}-{values.st_ino}-"  # tests may run in parallel
+    mine = _segment_name(tmp_path / "cache/streams/top/values.npy")
     shared = [name for name in os.listdir("/dev/shm") if name.startswith(mine)]
     assert len(shared) == 1
     expected = hashlib.sha256()
     for batch in loader:
         expected.update(batch["top"].cpu().numpy().tobytes())
-    program = (
-        "import hashlib, os, sys, robocache\n"
-        f"sys.path.insert(0, {str(TESTS)!r})\nfrom flat_options import flat_loader\nloader = flat_loader(robocache.open(sys.argv[1]), **{options!r})\n"
-        "seen = hashlib.sha256()\n"
-        "for batch in loader: seen.update(batch['top'].cpu().numpy().tobytes())\n"
-        "print(seen.hexdigest())\n"
-        "print('one copy for all ranks of this host' in loader.explain()[0].why)\n"
-        f"print([name for name in os.listdir('/dev/shm') if name.startswith({mine!r})])"
-    )
-    run = [sys.executable, "-c", program, str(tmp_path / "cache")]
+    run = [sys.executable, "-c", PROGRAM, str(tmp_path / "cache"), repr(options), mine]
     others = [subprocess.Popen(run, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for other in others:
         lines = other.communicate(timeout=300)[0].splitlines()
@@ -303,9 +260,7 @@ def test_processes_on_one_gpu_share_one_pinned_copy(filmed, tmp_path, monkeypatc
 
 
 def test_prefetched_batches_are_used_and_wrong_guesses_change_no_byte(filmed, tmp_path, cuda):
-    sources = []
-    for name in ("a", "b"):
-        sources.append(robocache.Source(filmed.write(tmp_path / name, "jpeg"), weight=len(sources) + 1))
+    sources = [robocache.Source(filmed.write(tmp_path / str(w), "jpeg"), weight=w) for w in (1, 2)]
     options = {
         "delta_timestamps": {"top": DELTAS, "wrist": [0.0], "joint": None},
         "anchor": "joint",
@@ -329,7 +284,7 @@ def test_prefetched_batches_are_used_and_wrong_guesses_change_no_byte(filmed, tm
         result += loader
         loader.load_state_dict({"seed": 9, "epoch": 2, "samples": 13})
         result += loader
-        return [{name: x.cpu().clone() for name, x in batch.items()} for batch in result]
+        return [copied(batch) for batch in result]
 
     for batch_size in (7, 20):
         expected = steps(flat_loader(sources, batch_size=batch_size, device="cpu", **options))
@@ -347,7 +302,7 @@ def test_prefetched_batches_are_used_and_wrong_guesses_change_no_byte(filmed, tm
             why = {placement.key: placement.why for placement in loader.explain()}
             word = "read across the link, since the budget lacks" if "budget" in more else "copied a batch ahead"
             assert word in why["top"] and word in why["wrist"] and word not in why["joint"]
-            _assert_same(steps(loader), expected)
+            assert_same_batches(steps(loader), expected)
 
 
 def test_pixels_that_do_not_fit_stay_encoded(filmed, tmp_path, device):
@@ -355,8 +310,7 @@ def test_pixels_that_do_not_fit_stay_encoded(filmed, tmp_path, device):
     options = {"batch_size": 4, "delta_timestamps": {"top": None, "joint": None}, "anchor": "top", "device": device}
 
     def placement(budget, **more):
-        loader = flat_loader(dataset, budget=budget, **{**options, **more})
-        return next(p for p in loader.explain() if p.key == "top")
+        return _placement(flat_loader(dataset, budget=budget, **{**options, **more}), "top")
 
     files = placement(2**40, residency="device").bytes
     pixels = placement(2**40).bytes
@@ -393,10 +347,9 @@ def test_damage_found_by_decoding_is_reported_in_every_tier(filmed, tmp_path, de
     if tier == "auto":
         assert loader.explain()[0].tier == "device" and "episode 1, row 3" in loader.explain()[0].why
     for epoch in range(2):  # it fails again in the next epoch
-        batches = [{name: x.cpu() for name, x in batch.items()} for batch in loader]
-        assert torch.cat([batch["top_is_pad"] for batch in batches]).nonzero().tolist() == [[15]]
-        top = torch.cat([batch["top"] for batch in batches])
-        assert (top[15] == 0).all() and not (top[14] == 0).all() and not (top[16] == 0).all()
+        batch = joined(loader)
+        assert np.flatnonzero(batch["top_is_pad"]).tolist() == [15]
+        assert [batch["top"][row].any() for row in (14, 15, 16)] == [True, False, True]
         assert device != "cpu" or loader.bad_frames == epoch + 1
     loader = flat_loader(dataset, on_bad_frame="pad", residency=tier, prefetch=0, **options)
     for _ in loader:

@@ -5,8 +5,9 @@ from time import sleep
 
 import numpy as np
 import pytest
-from filmed import DELTAS, PERIOD_NS, Recording, smooth_frames
+from filmed import DELTAS, PERIOD_NS, Recording, smooth_frames, write_frames
 from flat_options import flat_loader
+from recordings import batches_of, copied, joined
 
 import robocache
 
@@ -25,12 +26,6 @@ def _decoded(dataset, name):
     )
 
 
-def _previous(times, target):
-    """The row before a target and whether it is padding."""
-    row = np.searchsorted(times, target, side="right") - 1
-    return max(row, 0), row < 0 or target > times[-1]
-
-
 def _expected(dataset, name, batch, deltas_s):
     pixels, stream = _decoded(dataset, name), dataset.streams[name]
     steps = [round(s * 1e9) for s in deltas_s]
@@ -40,8 +35,10 @@ def _expected(dataset, name, batch, deltas_s):
         begin, end = stream.row_offsets[e : e + 2]
         for k, delta in enumerate(steps):
             if begin < end:
-                row, is_pad[b, k] = _previous(stream.time_ns[begin:end], time + delta)
-                out[b, k] = pixels[begin + row]
+                times = stream.time_ns[begin:end]
+                row = np.searchsorted(times, time + delta, side="right") - 1
+                is_pad[b, k] = row < 0 or time + delta > times[-1]
+                out[b, k] = pixels[begin + max(row, 0)]
     return out, is_pad
 
 
@@ -58,8 +55,7 @@ def test_frames_are_chosen_by_the_clock(filmed_dataset, device, residency):
         device=device,
     )
     seen = 0
-    for batch in loader:
-        batch = {name: array.cpu().numpy() for name, array in batch.items()}
+    for batch in batches_of(loader, None):
         for name in ("top", "wrist"):
             pixels, is_pad = _expected(filmed_dataset, name, batch, DELTAS)
             np.testing.assert_array_equal(batch[name], pixels)
@@ -69,73 +65,46 @@ def test_frames_are_chosen_by_the_clock(filmed_dataset, device, residency):
 
 
 def test_default_pixels_are_0_to_1_channels_first(filmed_dataset, device):
-    loader = flat_loader(
-        filmed_dataset,
-        batch_size=30,
-        delta_timestamps={"top": None, "joint": None},
-        anchor="joint",
-        seed=1,
-        device=device,
-    )
-    batch = {name: array.cpu() for name, array in next(loader).items()}
-    pixels, is_pad = _expected(filmed_dataset, "top", {n: a.numpy() for n, a in batch.items()}, [0.0])
-    assert batch["top"].dtype == torch.float32 and batch["top"].shape == (30, 3, 18, 26)
+    windows = {"top": None, "joint": None}
+    loader = flat_loader(filmed_dataset, batch_size=30, delta_timestamps=windows, anchor="joint", seed=1, device=device)
+    batch = copied(next(loader))
+    pixels, is_pad = _expected(filmed_dataset, "top", batch, [0.0])
+    assert batch["top"].dtype == np.float32 and batch["top"].shape == (30, 3, 18, 26)
     # One fma, with constants rounded from float64.
     expected = (pixels[:, 0].astype(np.float64) * float(np.float32(1 / 255))).astype(np.float32)
-    np.testing.assert_array_equal(batch["top"].numpy(), expected.transpose(0, 3, 1, 2))
-    np.testing.assert_array_equal(batch["top_is_pad"].numpy(), is_pad[:, 0])
+    np.testing.assert_array_equal(batch["top"], expected.transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(batch["top_is_pad"], is_pad[:, 0])
 
 
 def test_crops_are_slices_and_do_not_depend_on_the_batch(filmed_dataset, device):
     def frames(batch_size, **options):
-        loader = flat_loader(
-            filmed_dataset,
-            batch_size=batch_size,
-            delta_timestamps={"top": [-0.04, 0.0]},
-            images={"top": robocache.ImageOptions(crop=(11, 13), dtype="uint8", layout="hwc", **options)},
-            device=device,
-            seed=9,
-        )
-        return torch.cat([batch["top"].cpu() for batch in loader]).numpy()
+        images = {"top": robocache.ImageOptions(dtype="uint8", layout="hwc", **options)}
+        loading = {"delta_timestamps": {"top": [-0.04, 0.0]}, "seed": 9, "device": device}
+        return joined(flat_loader(filmed_dataset, batch_size=batch_size, images=images, **loading))["top"]
 
-    whole = flat_loader(
-        filmed_dataset,
-        batch_size=36,
-        delta_timestamps={"top": [-0.04, 0.0]},
-        images=robocache.ImageOptions(dtype="uint8", layout="hwc"),
-        device=device,
-        seed=9,
-    )
-    whole = next(whole)["top"].cpu().numpy()
-    cropped = frames(36)
-    np.testing.assert_array_equal(cropped, frames(5))
-    np.testing.assert_array_equal(frames(36, crop_at="center"), whole[:, :, 3:14, 6:19])
-    places = set()
+    whole, cropped = frames(36), frames(36, crop=(11, 13))
+    np.testing.assert_array_equal(cropped, frames(5, crop=(11, 13)))
+    np.testing.assert_array_equal(frames(36, crop=(11, 13), crop_at="center"), whole[:, :, 3:14, 6:19])
+    positions = set()
     for sample, crop in zip(whole, cropped, strict=True):
-        found = [
+        matches = [
             (y, x)
             for y in range(8)
             for x in range(14)
             if np.array_equal(sample[:, y : y + 11, x : x + 13], crop)  # one position for all steps
         ]
-        assert len(found) == 1
-        places.add(found[0])
-    assert len(places) > 15
+        assert len(matches) == 1
+        positions.add(matches[0])
+    assert len(positions) > 15
 
 
 def test_bytes_do_not_depend_on_threads_or_prefetch(filmed_dataset, threads):
     def batches(prefetch):
-        loader = flat_loader(
-            filmed_dataset,
-            batch_size=11,
-            delta_timestamps={"top": DELTAS, "wrist": DELTAS},
-            anchor="top",
-            images=robocache.ImageOptions(size=(12, 12), crop=(9, 9), brightness=0.3, mean=0.5, std=0.2),
-            seed=4,
-            prefetch=prefetch,
-            device="cpu",
-        )
-        return [array.numpy().copy() for batch in loader for array in batch.values()]
+        images = robocache.ImageOptions(size=(12, 12), crop=(9, 9), brightness=0.3, mean=0.5, std=0.2)
+        options = {"batch_size": 11, "anchor": "top", "images": images, "seed": 4, "prefetch": prefetch}
+        windows = {"top": DELTAS, "wrist": DELTAS}
+        loader = flat_loader(filmed_dataset, delta_timestamps=windows, device="cpu", **options)
+        return [array for batch in loader for array in copied(batch).values()]
 
     threads(1)
     alone = batches(0)
@@ -147,14 +116,15 @@ def test_bytes_do_not_depend_on_threads_or_prefetch(filmed_dataset, threads):
 
 def test_frames_of_different_sizes_are_resized_to_one(filmed, tmp_path, device):
     rng = np.random.default_rng(2)
-    for name, height, width in (("a", 20, 30), ("b", 16, 16), ("c", 5, 9)):
-        with robocache.Writer(tmp_path / name) as writer, writer.episode() as episode:
-            if name == "c":
-                episode.append("cam", np.arange(4), rng.normal(size=(4, 2)))
-            else:
-                episode.append("cam", np.arange(4) * PERIOD_NS, smooth_frames(rng, 4, height, width), codec="png")
-            episode.append("joint", np.arange(4) * PERIOD_NS, np.arange(4.0))
-    a, b, c = (robocache.open(tmp_path / name) for name in "abc")
+    times = np.arange(4) * PERIOD_NS
+    a, b, c = (
+        write_frames(tmp_path / name, [{"cam": (times, values), "joint": (times, np.arange(4.0))}], "png")
+        for name, values in (
+            ("a", smooth_frames(rng, 4, 20, 30)),
+            ("b", smooth_frames(rng, 4, 16, 16)),
+            ("c", rng.normal(size=(4, 2))),
+        )
+    )
     windows = {"delta_timestamps": {"joint": [0.0], "cam": [0.0]}, "batch_size": 8, "anchor": "joint", "device": device}
     loader = flat_loader(
         [robocache.Source(a), robocache.Source(b)], images=robocache.ImageOptions(size=(8, 8)), **windows
@@ -251,22 +221,12 @@ def test_reading_a_cut_file_is_an_error(filmed, tmp_path):
 
 
 def test_intrinsics_follow_the_crop(filmed, tmp_path, device):
-    matrix = [[20.0, 0, 13], [0, 21, 9], [0, 0, 1]]
-    with robocache.Writer(tmp_path / "cache") as writer:
-        writer.stream("top", intrinsics=matrix)
-        with writer.episode() as episode:
-            time_ns, frames = filmed.episodes[0]["top"]
-            episode.append("top", time_ns, frames, codec="raw")
-            episode.append("side", time_ns, frames, codec="raw")
-    dataset = robocache.open(tmp_path / "cache")
-    loader = flat_loader(
-        dataset,
-        batch_size=4,
-        delta_timestamps={"top": [0.0], "side": [0.0]},
-        images=robocache.ImageOptions(crop=(10, 20), crop_at="center"),
-        device=device,
-    )
-    batch = next(loader)
+    streams = {"top": {"intrinsics": [[20.0, 0, 13], [0, 21, 9], [0, 0, 1]]}}
+    rows = dict.fromkeys(("top", "side"), filmed.episodes[0]["top"])
+    dataset = write_frames(tmp_path / "cache", [rows], "raw", streams)
+    images = robocache.ImageOptions(crop=(10, 20), crop_at="center")
+    windows = {"top": [0.0], "side": [0.0]}
+    batch = next(flat_loader(dataset, batch_size=4, delta_timestamps=windows, images=images, device=device))
     expected = np.array([[20, 0, 10], [0, 21, 5], [0, 0, 1]], np.float32)
     np.testing.assert_allclose(batch["top_intrinsics"].cpu().numpy(), np.broadcast_to(expected, (4, 3, 3)))
     assert "side_intrinsics" not in batch
@@ -275,36 +235,21 @@ def test_intrinsics_follow_the_crop(filmed, tmp_path, device):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"method": {"top": "linear"}},
-            r"delta_timestamps\['top'\].method: expected 'previous' or 'nearest' for a camera",
-        ),
-        ({"normalize": {"top": "mean_std"}}, r"delta_timestamps\['top'\].normalize: expected none for a camera"),
-        (
-            {"images": {"joint": robocache.ImageOptions()}},
-            r"delta_timestamps\['joint'\].images: expected a camera's key",
-        ),
+        ({"method": {"top": "linear"}}, r"timestamps\['top'\].method: expected 'previous' or 'nearest' for a camera"),
+        ({"normalize": {"top": "mean_std"}}, r"timestamps\['top'\].normalize: expected none for a camera"),
+        ({"images": {"joint": robocache.ImageOptions()}}, r"timestamps\['joint'\].images: expected a camera's key"),
         ({"images": {"nothing": robocache.ImageOptions()}}, "delta_timestamps: no stream 'nothing'"),
-        ({"images": {"top": {"size": 3}}}, r"delta_timestamps\['top'\].images: expected .*ImageOptions"),
-        ({"images": {"top": robocache.ImageOptions(crop=(99, 9))}}, r"delta_timestamps\['top'\].images\.crop: .*"),
-        (
-            {"images": robocache.ImageOptions(together=("wrist",))},
-            r"delta_timestamps\['top'\].images\.together: expected cameras of the batch",
-        ),
-        ({"dtype": {"top": "float64"}}, r"delta_timestamps\['top'\].images\.dtype: .*float64"),
+        ({"images": {"top": {"size": 3}}}, r"timestamps\['top'\].images: expected .*ImageOptions"),
+        ({"images": {"top": robocache.ImageOptions(crop=(99, 9))}}, r"timestamps\['top'\].images\.crop: .*"),
+        ({"images": robocache.ImageOptions(together=("wrist",))}, r"timestamps\['top'\].images\.together: expected"),
+        ({"dtype": {"top": "float64"}}, r"timestamps\['top'\].images\.dtype: .*float64"),
         ({"on_bad_frame": "ignore"}, "on_bad_frame: expected 'error' or 'pad', got 'ignore'"),
     ],
 )
 def test_invalid_options_of_cameras_are_refused(filmed_dataset, options, message):
+    windows = {"joint": [0.0], "top": [0.0]}
     with pytest.raises(robocache.Error, match=message):
-        flat_loader(
-            filmed_dataset,
-            batch_size=4,
-            delta_timestamps={"joint": [0.0], "top": [0.0]},
-            anchor="joint",
-            device="cpu",
-            **options,
-        )
+        flat_loader(filmed_dataset, batch_size=4, delta_timestamps=windows, anchor="joint", device="cpu", **options)
 
 
 def test_nearest_looks_ahead(filmed_dataset):
@@ -317,7 +262,7 @@ def test_nearest_looks_ahead(filmed_dataset):
         images=robocache.ImageOptions(dtype="uint8", layout="hwc"),
         device="cpu",
     )
-    batch = {name: array.numpy() for name, array in next(loader).items()}
+    batch = copied(next(loader))
     stream, pixels = filmed_dataset.streams["top"], _decoded(filmed_dataset, "top")
     for b, (time, e) in enumerate(zip(batch["time_ns"], batch["episode_index"], strict=True)):
         begin, end = stream.row_offsets[e : e + 2]
@@ -329,12 +274,12 @@ def test_state_and_gather_with_cameras(filmed_dataset, device):
     images = robocache.ImageOptions(crop=(9, 9), dtype="uint8")
     options = {"batch_size": 6, "delta_timestamps": {"top": [0.0]}, "images": images, "seed": 5, "device": device}
     loader = flat_loader(filmed_dataset, **options)
-    batches = [batch["top"].cpu().numpy().copy() for batch in loader]
+    batches = batches_of(loader, None)
     resumed = flat_loader(filmed_dataset, **options)
     resumed.load_state_dict({"seed": 5, "epoch": 0, "samples": 12})
-    np.testing.assert_array_equal(next(resumed)["top"].cpu().numpy(), batches[2])
-    a, b = loader.gather([3, 30]), loader.gather([30])
-    np.testing.assert_array_equal(a["top"][1].cpu().numpy(), b["top"][0].cpu().numpy())
+    np.testing.assert_array_equal(copied(next(resumed))["top"], batches[2]["top"])
+    two, one = (copied(loader.gather(indices))["top"] for indices in ([3, 30], [30]))
+    np.testing.assert_array_equal(two[1], one[0])
 
 
 def test_images_need_a_camera_and_float64_is_for_numbers(filmed_dataset):
@@ -346,11 +291,7 @@ def test_images_need_a_camera_and_float64_is_for_numbers(filmed_dataset):
 
 
 def test_cameras_with_shared_draws_are_cropped_alike(filmed, tmp_path):
-    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
-        time_ns, frames = filmed.episodes[0]["top"]
-        for name in ("left", "right"):
-            episode.append(name, time_ns, frames, codec="raw")
-    dataset = robocache.open(tmp_path / "cache")
+    dataset = write_frames(tmp_path / "cache", [dict.fromkeys(("left", "right"), filmed.episodes[0]["top"])], "raw")
 
     def batch(**more):
         images = robocache.ImageOptions(crop=(7, 7), **more)
@@ -373,7 +314,7 @@ def test_several_sources_of_one_dataset_and_camera(filmed_dataset, tmp_path):
         images=robocache.ImageOptions(dtype="uint8", layout="hwc"),
         device="cpu",
     )
-    batch = {name: array.numpy() for name, array in next(loader).items()}
+    batch = copied(next(loader))
     for source, dataset_of in enumerate(of_source):
         mine = {name: array[batch["dataset_index"] == source] for name, array in batch.items()}
         assert len(mine["top"]) == 12

@@ -1,4 +1,4 @@
-"""Loader: prefetched batches, reused buffers, and the meter of waiting time."""
+"""A Loader's prefetched batches, reused buffers, and the meter of waiting time."""
 
 import itertools
 import time
@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from recordings import assert_same_batches, copied, make
+from recordings import assert_same_batches, copied, forever, make
 from reference.compare import assert_same_bits, to_numpy
 
 import robocache
@@ -68,22 +68,16 @@ def test_gather_does_not_change_prefetched_batches(dataset, device):
         assert_same_batches([before], [copied(next(plain))])
 
 
-@pytest.mark.parametrize("prefetch", [-1, 33, 2**40])
-def test_invalid_prefetch_is_refused(dataset, device, prefetch):
-    with pytest.raises(robocache.ArgumentError, match=rf"^memory.prefetch: .* got {prefetch}"):
-        make(dataset, device, prefetch=prefetch)
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *itertools.product(["prefetch"], [1.5, None, True, "2"]),
+        *itertools.product(["prefetch"], [-1, 33, 2**40, 1.5, None, True, "2"]),
         *itertools.product(["reuse_buffers"], [1, None, "yes"]),
         *itertools.product(["stream"], [3, "cuda", object()]),
     ],
 )
-def test_arguments_of_another_type_are_refused(dataset, device, name, value):
-    with pytest.raises(robocache.ArgumentTypeError, match=f"^memory.{name}: "):
+def test_invalid_arguments_are_refused_by_name(dataset, device, name, value):
+    with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=f"^memory.{name}: "):
         make(dataset, device, **{name: value})
 
 
@@ -96,7 +90,7 @@ def test_a_batch_reuses_the_memory_of_the_last(dataset, framework, prefetch):
     plain = epochs(make(dataset, framework=framework, prefetch=0))
     loader = make(dataset, framework=framework, prefetch=prefetch, reuse_buffers=True)
     seen, kept = set(), []
-    for index, batch in enumerate(itertools.chain.from_iterable(itertools.repeat(loader, 3))):
+    for index, batch in enumerate(itertools.islice(forever(loader), 3 * len(loader))):
         assert_same_batches([copied(batch)], [plain[index]])
         assert all(isinstance(x, np.ndarray) == (framework == "numpy") for x in batch.values())
         seen.add(tuple(where(batch).values()))
@@ -114,7 +108,7 @@ def test_a_batch_reuses_the_memory_of_the_last(dataset, framework, prefetch):
 
 def test_without_reuse_batches_keep_their_values(dataset, device):
     loader = make(dataset, device)
-    kept = list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), 40))
+    kept = list(itertools.islice(forever(loader), 40))
     expected = epochs(make(dataset, device, prefetch=0), 1 + 40 // len(loader))[:40]
     assert_same_batches([copied(batch) for batch in kept], expected)
     assert len({tuple(where(batch).values()) for batch in kept}) == 40
@@ -154,13 +148,6 @@ def test_a_batch_outlives_its_loader(dataset, device):
 # ---- stream ----
 
 
-def test_a_stream_must_be_of_cuda(dataset):
-    with pytest.raises(robocache.ArgumentTypeError, match=r"^memory.stream: expected a torch.cuda.Stream, got "):
-        make(dataset, "cpu", stream=3)
-    with pytest.raises(robocache.ArgumentTypeError, match=r"^memory.stream: expected a torch.cuda.Stream, got "):
-        make(dataset, "cpu", framework="numpy", stream="cuda")
-
-
 def test_a_stream_needs_cuda_and_excludes_reuse_buffers(dataset, cuda):
     stream = torch.cuda.Stream()
     with pytest.raises(robocache.ArgumentError, match=r"^memory.stream: expected one of cpu, got one of cuda:0"):
@@ -184,7 +171,7 @@ def test_a_batch_on_a_stream_waits_for_readers_of_its_memory(dataset, cuda):
     loader = make(dataset, cuda, stream=torch.cuda.Stream())
     busy = torch.zeros(64 << 20, device=cuda)
     kept = []
-    for batch in itertools.chain.from_iterable(itertools.repeat(loader, 3)):
+    for batch in itertools.islice(forever(loader), 3 * len(loader)):
         busy.add_(1)
         kept.append({key: x.clone() for key, x in batch.items()})
         del batch

@@ -1,4 +1,4 @@
-"""Loader: filters of anchors by conditions on rows, ranges, ends and steps, against numpy and plain Python."""
+"""Filters of a Loader's anchors by conditions on rows, ranges, ends and steps, against numpy and plain Python."""
 
 import collections
 import itertools
@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recordings import assert_same_batches, batches_of, write
-from reference.compare import to_numpy
+from recordings import anchors_of, assert_same_batches, batches_of, write
 
 import robocache
 from robocache import Anchors
@@ -57,33 +56,21 @@ def opened(dataset, anchors, **options):
     return robocache.Loader(dataset, anchors=anchors, **options)
 
 
-def drawn(loader):
-    """(episode, time) of each sample of an epoch."""
-    return [
-        pair
-        for batch in loader
-        for pair in zip(to_numpy(batch["episode_index"]).tolist(), to_numpy(batch["time_ns"]).tolist(), strict=True)
-    ]
-
-
-def at(recording, episode, stream, time_ns, snap_ns=1000):
-    """(row, times, values): the last row of a stream with a stamp before time + snap, and all the stream's rows; None without
-    such a row."""
-    times, values = recording[episode].get(stream, ([], []))
-    rows = [row for row, stamp in enumerate(times) if stamp < time_ns + snap_ns]
-    return (rows[-1], times, values) if rows else None
+def last_row(recording, episode, stream, time_ns, snap_ns=1000):
+    """The last row of a stream with a stamp before time + snap; -1 if it has none."""
+    times, _ = recording[episode].get(stream, ([], []))
+    return sum(stamp < time_ns + snap_ns for stamp in times) - 1
 
 
 def value(recording, episode, stream, time_ns):
-    found = at(recording, episode, stream, time_ns)
-    return None if found is None else found[2][found[0]]
+    row = last_row(recording, episode, stream, time_ns)
+    return None if row < 0 else recording[episode][stream][1][row]
 
 
 def speed(recording, episode, time_ns):
-    found = at(recording, episode, "arm", time_ns)
-    if found is None or found[0] == 0:
+    row, (times, values) = last_row(recording, episode, "arm", time_ns), recording[episode]["arm"]
+    if row < 1:
         return None
-    row, times, values = found
     seconds = (int(times[row]) - int(times[row - 1])) / 1e9
     if seconds == 0:
         return None
@@ -95,18 +82,18 @@ def wanted(recording, ticks, *, holds=None, keep=None, drop=None, first=None, la
 
     def inside(ranges, episode, row, time_ns):
         begin = min(int(times[0]) for times, _ in recording[episode].values())
-        where = {"row": row, "ns": time_ns, "s": time_ns - begin}
+        position = {"row": row, "ns": time_ns, "s": time_ns - begin}
         tolerance = {"row": 0, "ns": 999, "s": 999}  # times count as inside if less than 1 us beyond an end
         scale = {"row": 1, "ns": 1, "s": 10**9}
         return any(
             e == episode
-            and round(a * scale[kind]) - tolerance[kind] <= where[kind] <= round(b * scale[kind]) + tolerance[kind]
+            and round(a * scale[kind]) - tolerance[kind] <= position[kind] <= round(b * scale[kind]) + tolerance[kind]
             for e, kind, a, b in ranges
         )
 
-    found = []
+    anchors = []
     for episode, moments in ticks.items():
-        stay = [
+        remaining = [
             time_ns
             for row, time_ns in moments
             if (keep is None or inside(keep, episode, row, time_ns))
@@ -114,10 +101,11 @@ def wanted(recording, ticks, *, holds=None, keep=None, drop=None, first=None, la
             and (holds is None or holds(episode, time_ns))
         ]
         if first is not None or last is not None:
-            ends = {*range(min(first or 0, len(stay))), *range(max(len(stay) - (last or 0), 0), len(stay))}
-            stay = [time_ns for index, time_ns in enumerate(stay) if index in ends]
-        found += [(episode, time_ns) for time_ns in stay[::every]]
-    return found
+            n = len(remaining)
+            ends = {*range(min(first or 0, n)), *range(max(n - (last or 0), 0), n)}
+            remaining = [time_ns for index, time_ns in enumerate(remaining) if index in ends]
+        anchors += [(episode, time_ns) for time_ns in remaining[::every]]
+    return anchors
 
 
 def ticks_of(recording, episodes=None, drop_n_last=0):
@@ -152,19 +140,17 @@ CONDITIONS = {
 @pytest.mark.parametrize("rate_hz", [None, 23.0])
 def test_rule_24_12_conditions_equal_the_oracle(dataset, recording, device, condition, rate_hz):
     where, holds = CONDITIONS[condition]
-    if rate_hz is None:
-        anchors, every = Anchors(stream="arm", where=where), Anchors(stream="arm")
-    else:
-        anchors, every = Anchors(rate_hz=rate_hz, where=where), Anchors(rate_hz=rate_hz)
-    unfiltered = drawn(opened(dataset, every, shuffle=False, device=device))
+    clock = {"stream": "arm"} if rate_hz is None else {"rate_hz": rate_hz}
+    anchors = Anchors(where=where, **clock)
+    unfiltered = anchors_of(opened(dataset, Anchors(**clock), shuffle=False, device=device))
     expected = [(e, t) for e, t in unfiltered if holds(recording, e, t)]
     assert 0 < len(expected) < len(unfiltered)
     loader = opened(dataset, anchors, shuffle=False, device=device)
-    assert drawn(loader) == expected
+    assert anchors_of(loader) == expected
     assert loader.num_anchors == len(expected)
     shuffled = opened(dataset, anchors, seed=3, device=device)
     for _ in range(2):
-        assert sorted(drawn(shuffled)) == sorted(expected)
+        assert sorted(anchors_of(shuffled)) == sorted(expected)
 
 
 KINDS = {"row": ("start_row", "end_row"), "ns": ("start_ns", "end_ns"), "s": ("start_s", "end_s")}
@@ -215,37 +201,35 @@ def test_rule_24_12_all_options_together_equal_the_oracle(dataset, recording, da
         return
     loader = opened(dataset, anchors, episodes=episodes, shuffle=False, batch_size=len(expected))
     batch = next(loader)
-    got = list(zip(batch["episode_index"].tolist(), batch["time_ns"].tolist(), strict=True))
-    assert got == expected
+    assert anchors_of([batch]) == expected
     for episode, time_ns, row in zip(batch["episode_index"], batch["time_ns"], batch["arm"].numpy(), strict=True):
         times, values = recording[int(episode)]["arm"]
         assert any((row == values[k]).all() for k in np.flatnonzero(times == int(time_ns)))
 
 
 def test_only_first_rows_and_annotated_windows(dataset, recording, device):
-    starts = drawn(opened(dataset, Anchors(stream="arm", first=1), shuffle=False, device=device))
+    starts = anchors_of(opened(dataset, Anchors(stream="arm", first=1), shuffle=False, device=device))
     assert starts == [(e, int(rows["arm"][0][0])) for e, rows in enumerate(recording)]
     # A window includes its first and last frame, as in CALVIN.
     windows = {"episode": [2, 2, 6], "start_row": [5, 20, 0], "end_row": [9, 20, 3]}
-    rows = drawn(opened(dataset, Anchors(stream="arm", keep=windows), shuffle=False, device=device))
+    rows = anchors_of(opened(dataset, Anchors(stream="arm", keep=windows), shuffle=False, device=device))
     expected = [(2, r) for r in (*range(5, 10), 20)] + [(6, r) for r in range(4)]
     assert rows == [(e, int(recording[e]["arm"][0][row])) for e, row in expected]
 
 
 def test_ranks_share_filtered_anchors_and_resume(dataset, device):
     options = {"anchors": Anchors(stream="arm", where=pc.field("arm[0]") > 0, every=2), "seed": 5, "device": device}
-    alone = drawn(opened(dataset, batch_size=8, **options))
+    alone = anchors_of(opened(dataset, batch_size=8, **options))
     ranks = [opened(dataset, batch_size=4, ranks=robocache.Ranks(rank=r, world_size=2), **options) for r in range(2)]
-    shared = [x for batches in zip(*ranks, strict=True) for batch in batches for x in batch["time_ns"].tolist()]
-    assert shared[: len(alone)] == [time_ns for _, time_ns in alone]
+    assert anchors_of(itertools.chain(*zip(*ranks, strict=True)))[: len(alone)] == alone
     first = opened(dataset, batch_size=8, **options)
     for _ in range(3):
         next(first)
     resumed = opened(dataset, batch_size=5, **options)
     resumed.load_state_dict(first.state_dict())
-    assert drawn(resumed) == alone[24:]
+    assert anchors_of(resumed) == alone[24:]
     copy = pickle.loads(pickle.dumps(first))
-    assert drawn(copy) == alone[24:]
+    assert anchors_of(copy) == alone[24:]
     assert copy.num_anchors == first.num_anchors
     for anchors in (
         Anchors(stream="arm"),
@@ -257,53 +241,31 @@ def test_ranks_share_filtered_anchors_and_resume(dataset, device):
 
 
 def test_shards_and_mixtures_are_filtered_source_by_source(dataset, recording, device):
-    half = pc.field("arm[0]") > 0
-    expected = {
-        source: [(e, t) for e, t in drawn(opened(dataset, Anchors(stream="arm"), shuffle=False)) if holds(e, t)]
-        for source, holds in enumerate(
-            [
-                lambda e, t: value(recording, e, "arm", t)[0] > 0,
-                lambda e, t: e == 1,
-                lambda e, t: value(recording, e, "arm", t)[0] > 0,
-            ]
-        )
-    }
+    half = Anchors(stream="arm", where=pc.field("arm[0]") > 0)
+    every = anchors_of(opened(dataset, Anchors(stream="arm"), shuffle=False))
+    positive = [(e, t) for e, t in every if value(recording, e, "arm", t)[0] > 0]
+    expected = [(0, *anchor) for anchor in positive]
+    expected += [(1, e, t) for e, t in every if e == 1]
+    expected += [(2, e, t) for e, t in positive if e in (3, 4)]
     sources = [
         robocache.Source(dataset),
         robocache.Source(dataset, anchors=Anchors(keep={"episode": [1], "start_row": [0], "end_row": [40]})),
         robocache.Source(dataset, episodes=[3, 4]),
     ]
-    expected[2] = [(e, t) for e, t in expected[2] if e in (3, 4)]
-    loader = opened(sources, Anchors(stream="arm", where=half), device=device)
+    loader = opened(sources, half, device=device)
     before = sum(len(recording[e]["arm"][0]) for episodes in (range(9), range(9), (3, 4)) for e in episodes)
-    got = {source: [] for source in expected}
-    for batch in loader:
-        columns = (to_numpy(batch[name]).tolist() for name in ("dataset_index", "episode_index", "time_ns"))
-        for source, episode, time_ns in zip(*columns, strict=True):
-            got[source].append((episode, time_ns))
-    assert {source: sorted(rows_of) for source, rows_of in got.items()} == expected
+    assert sorted(anchors_of(loader, "dataset_index")) == expected
     assert "anchors=" in repr(sources[1])
-    assert str(loader.explain()).endswith(
-        f"anchors: {loader.num_anchors} of {before}; where=(arm[0] > 0); sources[1]: keep=1 ranges"
-    )
-    every = []
-    for rank in range(2):
-        shard = opened(
-            dataset,
-            Anchors(stream="arm", where=half),
-            ranks=robocache.Ranks(rank=rank, world_size=2, shard_episodes=True),
-        )
-        every += drawn(shard)
-    assert collections.Counter(every) <= collections.Counter(expected[0])
+    line = f"anchors: {loader.num_anchors} of {before}; where=(arm[0] > 0); sources[1]: keep=1 ranges"
+    assert str(loader.explain()).endswith(line)
+    shards = [opened(dataset, half, ranks=robocache.Ranks(rank=r, world_size=2, shard_episodes=True)) for r in range(2)]
+    assert collections.Counter(anchors_of(itertools.chain(*shards))) <= collections.Counter(positive)
 
 
 def test_gather_takes_indices_of_filtered_anchors(dataset, device):
     loader = opened(dataset, Anchors(stream="arm", where=pc.field("grip") == 2, every=3), device=device)
     for batch in itertools.islice(loader, 3):
-        assert_same_batches(
-            [{k: to_numpy(v) for k, v in batch.items()}],
-            [{k: to_numpy(v) for k, v in loader.gather(batch["anchor_index"]).items()}],
-        )
+        assert_same_batches(batches_of([batch]), batches_of([loader.gather(batch["anchor_index"])]))
     with pytest.raises(robocache.ArgumentError, match=r"^indices\[0\]"):
         loader.gather([loader.num_anchors])
 
@@ -320,14 +282,11 @@ def test_more_anchors_than_are_filtered_at_once(tmp_path):
 
 
 def test_conditions_by_feature_names_and_texts(tmp_path):
-    with robocache.Writer(tmp_path / "cache") as writer:
-        writer.provenance["table"] = {"0": "pick", "1": "place"}
-        writer.stream("state", names=["x", "gripper.pos"])
-        writer.stream("subtask_index", attributes={"texts": "table"})
-        with writer.episode() as episode:
-            episode.append("state", np.arange(6) * 10**8, np.arange(12.0).reshape(6, 2))
-            episode.append("subtask_index", np.arange(6) * 10**8, np.array([0, 0, 1, 1, 0, 7]))
-    dataset = robocache.open(tmp_path / "cache")
+    times = np.arange(6) * 10**8
+    rows = {"state": (times, np.arange(12.0).reshape(6, 2)), "subtask_index": (times, np.array([0, 0, 1, 1, 0, 7]))}
+    declared = {"state": {"names": ["x", "gripper.pos"]}, "subtask_index": {"attributes": {"texts": "table"}}}
+    tables = {"table": {"0": "pick", "1": "place"}}
+    dataset = write(tmp_path / "cache", [rows], streams=declared, provenance=tables)
     for where, rows in [
         (pc.field("state.gripper.pos") > 6, [3, 4, 5]),
         (pc.field("state[0]") == 4, [2]),
@@ -341,49 +300,43 @@ def test_conditions_by_feature_names_and_texts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("anchors", "parts"),
+    ("anchors", "match"),
     [
-        (
-            {"where": pc.field("nope") > 1},
-            ["^anchors.where: ", "nope", "arm\\[0\\]", "grip", "subtask", "task", "speed"],
-        ),
-        ({"where": pc.field("speed(subtask)") > 1}, ["^anchors.where: ", "speed\\(subtask\\)"]),
-        ({"where": pc.field("grip") + 1}, ["^anchors.where: ", "bool"]),
-        ({"where": {"grip": "x"}}, ["^anchors.where: "]),
-        ({"where": "grip > 1"}, ["^anchors.where: ", "expression", "str"]),
-        ({"where": {1: 2}}, ["^anchors.where: "]),
-        ({"first": 0}, ["^anchors.first: ", "at least 1", "0"]),
-        ({"last": -1}, ["^anchors.last: ", "-1"]),
-        ({"every": 0}, ["^anchors.every: ", "0"]),
-        ({"every": None}, ["^anchors.every: ", "None"]),
-        ({"every": True}, ["^anchors.every: ", "True"]),
-        ({"first": 1.5}, ["^anchors.first: ", "1.5"]),
-        ({"keep": 3}, ["^anchors.keep: ", "table", "3"]),
-        ({"keep": {"episode": [0]}}, ["^anchors.keep: ", "start_s", "start_row"]),
-        ({"drop": {"episode": [0], "start_s": [0], "end_s": [1], "name": ["x"]}}, ["^anchors.drop: ", "name"]),
-        ({"keep": {"episode": [0, 9], "start_s": [0, 0], "end_s": [1, 1]}}, ["^anchors.keep: row 1: episode", "9"]),
-        ({"keep": {"episode": [0], "start_s": [2], "end_s": [1]}}, ["^anchors.keep: row 0: ", "start_s", "2", "1"]),
-        ({"keep": {"episode": [0], "start_s": [float("nan")], "end_s": [1]}}, ["^anchors.keep: row 0: ", "nan"]),
-        ({"keep": {"episode": [0], "start_s": [None], "end_s": [1]}}, ["^anchors.keep: row 0: ", "None"]),
-        ({"keep": {"episode": [0, 1], "start_row": [0], "end_row": [1]}}, ["^anchors.keep: ", "length"]),
-        ({"drop": [{"episode": 2, "start_row": 4, "end_row": 60}]}, ["^anchors.drop: ", "episode 2", "42", "60"]),
-        ({"drop": [{"episode": 2, "start_row": -4, "end_row": 6}]}, ["^anchors.drop: row 0: ", "-4"]),
-        ({"drop": [{"episode": 2}, 3]}, ["^anchors.drop: row 1: ", "3"]),
-        ({"keep": []}, ["^anchor: expected a tick to draw"]),
-        ({"where": pc.field("arm[0]") > 1e9}, ["^anchor: expected a tick to draw", "where"]),
+        ({"where": pc.field("nope") > 1}, r"^anchors.where: .*nope.*arm\[0\].*grip.*subtask.*task.*speed"),
+        ({"where": pc.field("speed(subtask)") > 1}, r"^anchors.where: .*speed\(subtask\)"),
+        ({"where": pc.field("grip") + 1}, "^anchors.where: .*bool"),
+        ({"where": {"grip": "x"}}, "^anchors.where: "),
+        ({"where": "grip > 1"}, "^anchors.where: .*expression.*str"),
+        ({"where": {1: 2}}, "^anchors.where: "),
+        ({"first": 0}, "^anchors.first: .*at least 1.*0"),
+        ({"last": -1}, "^anchors.last: .*-1"),
+        ({"every": 0}, "^anchors.every: .*0"),
+        ({"every": None}, "^anchors.every: .*None"),
+        ({"every": True}, "^anchors.every: .*True"),
+        ({"first": 1.5}, "^anchors.first: .*1.5"),
+        ({"keep": 3}, "^anchors.keep: .*table.*3"),
+        ({"keep": {"episode": [0]}}, "^anchors.keep: .*start_s.*start_row"),
+        ({"drop": {"episode": [0], "start_s": [0], "end_s": [1], "name": ["x"]}}, "^anchors.drop: .*name"),
+        ({"keep": {"episode": [0, 9], "start_s": [0, 0], "end_s": [1, 1]}}, "^anchors.keep: row 1: episode.*9"),
+        ({"keep": {"episode": [0], "start_s": [2], "end_s": [1]}}, "^anchors.keep: row 0: .*start_s.*2.*1"),
+        ({"keep": {"episode": [0], "start_s": [float("nan")], "end_s": [1]}}, "^anchors.keep: row 0: .*nan"),
+        ({"keep": {"episode": [0], "start_s": [None], "end_s": [1]}}, "^anchors.keep: row 0: .*None"),
+        ({"keep": {"episode": [0, 1], "start_row": [0], "end_row": [1]}}, "^anchors.keep: .*length"),
+        ({"drop": [{"episode": 2, "start_row": 4, "end_row": 60}]}, "^anchors.drop: .*episode 2.*42.*60"),
+        ({"drop": [{"episode": 2, "start_row": -4, "end_row": 6}]}, "^anchors.drop: row 0: .*-4"),
+        ({"drop": [{"episode": 2}, 3]}, "^anchors.drop: row 1: .*3"),
+        ({"keep": []}, "^anchor: expected a tick to draw"),
+        ({"where": pc.field("arm[0]") > 1e9}, "^anchor: expected a tick to draw.*where"),
         (
             {"stream": None, "rate_hz": 5, "keep": [{"episode": 2, "start_row": 4, "end_row": 6}]},
-            ["^anchors.keep: ", "rate_hz", "start_s"],
+            "^anchors.keep: .*rate_hz",
         ),
     ],
     ids=str,
 )
-def test_invalid_filters_are_refused_by_name(dataset, anchors, parts):
-    with pytest.raises(robocache.Error) as caught:
+def test_invalid_filters_are_refused_by_name(dataset, anchors, match):
+    with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=match):
         opened(dataset, Anchors(**{"stream": "arm"} | anchors))
-    assert isinstance(caught.value, ValueError | TypeError)
-    for part in parts:
-        assert re.search(part, str(caught.value)), str(caught.value)
 
 
 def test_invalid_filters_of_a_mixture_are_refused_by_name(dataset):
@@ -406,28 +359,24 @@ def test_later_changes_of_arguments_have_no_effect(dataset):
     loader = opened(dataset, anchors)
     keep["episode"][0] = 3
     keep["start_row"] = [1]
-    assert drawn(pickle.loads(pickle.dumps(loader))) == drawn(loader)
+    assert anchors_of(pickle.loads(pickle.dumps(loader))) == anchors_of(loader)
     assert_same_batches(batches_of(opened(dataset, anchors)), batches_of(loader))
 
 
 def test_a_condition_must_mean_the_same_in_all_sources(tmp_path):
-    def made(name, names, units):
-        with robocache.Writer(tmp_path / name) as writer:
-            with writer.episode() as episode:
-                episode.append("arm", np.arange(4) * 10**8, np.arange(8, dtype=np.float32).reshape(4, 2))
-                episode.append("a", np.arange(4) * 10**8, np.arange(4, dtype=np.float32)[:, None])
-            writer.stream("arm", names=names, attributes={"units": units})
-        return tmp_path / name
+    def written(name, names, units):
+        times = np.arange(4) * 10**8
+        rows = {"arm": (times, np.arange(8.0).reshape(4, 2)), "a": (times, np.arange(4.0)[:, None])}
+        return write(tmp_path / name, [rows], streams={"arm": {"names": names, "attributes": {"units": units}}})
 
-    first = made("first", ["x", "y"], "m")
-    turned = made("turned", ["y", "x"], "metres")
-    small = made("small", ["x", "y"], ["mm", "m"])
+    first = written("first", ["x", "y"], "m")
+    turned = written("turned", ["y", "x"], "metres")
+    small = written("small", ["x", "y"], ["mm", "m"])
 
-    def count(condition, *paths, own=None):
-        of_each = None if own is None else robocache.Anchors(where=own)
-        sources = [robocache.Source(path, anchors=of_each) for path in paths]
-        anchors = robocache.Anchors(stream="a", where=condition)
-        return robocache.Loader(sources, batch_size=1, delta_timestamps={"a": None}, anchors=anchors).num_anchors
+    def count(condition, *datasets, of_each=None):
+        own = None if of_each is None else Anchors(where=of_each)
+        sources = [robocache.Source(dataset, anchors=own) for dataset in datasets]
+        return opened(sources, Anchors(stream="a", where=condition), delta_timestamps={"a": None}).num_anchors
 
     for condition, other, message in (
         (pc.field("arm[0]") > 1, turned, r"'arm\[0\]' of 'x' in sources\[0\] .* and of 'y' in"),
@@ -440,4 +389,4 @@ def test_a_condition_must_mean_the_same_in_all_sources(tmp_path):
     # Columns that the condition does not use may differ; so may columns when each source has its own condition.
     assert count(pc.field("arm.x") > 1, first, turned) == 3 + 3
     assert count(pc.field("arm[1]") > 1, first, small) == count(pc.field("a") > 0, first, turned) == 6
-    assert count(None, first, small, own=pc.field("arm.x") > 1) == 6
+    assert count(None, first, small, of_each=pc.field("arm.x") > 1) == 6

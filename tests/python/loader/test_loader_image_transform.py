@@ -1,9 +1,12 @@
 """ImageOptions(transform=): a caller's own function, the last step of a camera's images."""
 
+import itertools
 import pickle
 
 import numpy as np
 import pytest
+from filmed import write_frames
+from recordings import assert_same_batches, copied, joined
 
 import robocache
 from robocache import ImageOptions, Memory, Mixture, Ranks, Source, Window
@@ -14,15 +17,15 @@ torch = pytest.importorskip("torch")
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
     rng = np.random.default_rng(4)
-    path = tmp_path_factory.mktemp("transform") / "cache"
-    with robocache.Writer(path) as writer:
-        for _ in range(2):
-            with writer.episode() as episode:
-                time_ns = np.arange(30) * 20_000_000
-                episode.append("top", time_ns, rng.integers(0, 256, (30, 10, 12, 3), dtype=np.uint8), codec="raw")
-                episode.append("wrist", time_ns, rng.integers(0, 256, (30, 8, 8, 3), dtype=np.uint8), codec="jpeg")
-                episode.append("action", time_ns, rng.normal(size=(30, 2)).astype(np.float32))
-    return robocache.open(path)
+    recording = []
+    for _ in range(2):
+        rows = {
+            "top": rng.integers(0, 256, (30, 10, 12, 3), dtype=np.uint8),
+            "wrist": rng.integers(0, 256, (30, 8, 8, 3), dtype=np.uint8),
+            "action": rng.normal(size=(30, 2)).astype(np.float32),
+        }
+        recording.append({name: (np.arange(30) * 20_000_000, values) for name, values in rows.items()})
+    return write_frames(tmp_path_factory.mktemp("transform") / "cache", recording, {"top": "raw", "wrist": "jpeg"})
 
 
 def with_seeds(images, seeds):
@@ -54,14 +57,8 @@ def windows_of(transform, **options):
 
 
 def loader_of(dataset, windows, device="cpu", **options):
-    return robocache.Loader(
-        dataset, delta_timestamps=windows, **{"batch_size": 16, "seed": 2, "device": device} | options
-    )
-
-
-def joined(batches):
-    batches = list(batches)
-    return {name: torch.cat([batch[name].cpu() for batch in batches]) for name in batches[0]}
+    options = {"batch_size": 16, "seed": 2, "device": device} | options
+    return robocache.Loader(dataset, delta_timestamps=windows, **options)
 
 
 def test_the_function_is_the_last_step(dataset, device):
@@ -91,50 +88,38 @@ def test_seeds_depend_on_the_sample_alone(dataset, device, transform):
     windows = windows_of(transform)
     whole = joined(loader_of(dataset, windows, batch_size=60))
 
-    def same(batches):
-        for name, array in joined(batches).items():
-            assert torch.equal(array, whole[name]), name
+    def check(batches):
+        assert_same_batches([joined(batches)], [whole])
 
-    same(loader_of(dataset, windows, device, batch_size=7))
-    same(loader_of(dataset, windows, device, memory=Memory(prefetch=0)))
-    same(
-        [
-            {name: x.clone() for name, x in batch.items()}
-            for batch in loader_of(dataset, windows, device, memory=Memory(reuse_buffers=True))
-        ]
-    )
-    ranks = [
-        list(loader_of(dataset, windows, device, batch_size=10, ranks=Ranks(rank=r, world_size=2))) for r in (0, 1)
-    ]
-    same([half for pair in zip(*ranks, strict=True) for half in pair])
+    check(loader_of(dataset, windows, device, batch_size=7))
+    check(loader_of(dataset, windows, device, memory=Memory(prefetch=0)))
+    check(map(copied, loader_of(dataset, windows, device, memory=Memory(reuse_buffers=True))))
+    ranks = [loader_of(dataset, windows, device, batch_size=10, ranks=Ranks(rank=r, world_size=2)) for r in (0, 1)]
+    check(itertools.chain(*zip(*ranks, strict=True)))
     loader = loader_of(dataset, windows, device)
     first, state = next(loader), loader.state_dict()
     resumed = loader_of(dataset, windows, device)
     resumed.load_state_dict(state)
-    same([first, *resumed])
-    same(pickle.loads(pickle.dumps(loader_of(dataset, windows, device))))
+    check([first, *resumed])
+    check(pickle.loads(pickle.dumps(loader_of(dataset, windows, device))))
     later = loader_of(dataset, windows, device, batch_size=60)
     list(later)
-    again = next(later)
-    order = [np.argsort(x.cpu().numpy(), kind="stable") for x in (whole["anchor_index"], again["anchor_index"])]
-    assert not torch.equal(whole["wrist"][order[0]], again["wrist"].cpu()[order[1]])  # another epoch draws anew
+    again = copied(next(later))
+    order = [np.argsort(batch["anchor_index"]) for batch in (whole, again)]
+    assert not np.array_equal(whole["wrist"][order[0]], again["wrist"][order[1]])  # another epoch draws anew
 
 
 def test_gather_draws_by_the_anchor(dataset, device):
     loader = loader_of(dataset, windows_of(with_seeds), device)
-    result = joined([loader.gather([5, 9, 9, 44])])
-    alone = joined([loader_of(dataset, windows_of(with_seeds)).gather([at]) for at in (5, 9, 9, 44)])
-    for name, array in result.items():
-        assert torch.equal(array, alone[name]), name
+    alone = [loader_of(dataset, windows_of(with_seeds)).gather([anchor]) for anchor in (5, 9, 9, 44)]
+    assert_same_batches([copied(loader.gather([5, 9, 9, 44]))], [joined(alone)])
 
 
 @pytest.mark.cuda
 def test_the_function_runs_on_the_loaders_stream(dataset, cuda):
     windows = windows_of(with_seeds)
     ahead = loader_of(dataset, windows, "cuda", memory=Memory(stream=torch.cuda.Stream()))
-    expected, result = joined(loader_of(dataset, windows)), joined(ahead)
-    for name, array in result.items():
-        assert torch.equal(array, expected[name]), name
+    assert_same_batches([joined(ahead)], [joined(loader_of(dataset, windows))])
 
 
 def test_a_mixture_and_the_default(dataset, device):
@@ -158,12 +143,10 @@ def test_the_function_may_change_dtype_and_layout(dataset, device):
 
 def test_numpy_gives_numpy(dataset):
     windows = {"wrist": Window(images=ImageOptions(transform=of_arrays)), "action": None}
-    result = next(loader_of(dataset, windows, framework="numpy"))["wrist"]
-    plain = next(
-        loader_of(dataset, {"wrist": Window(images=ImageOptions(dtype="uint8")), "action": None}, framework="numpy")
-    )
+    recorded = {"wrist": Window(images=ImageOptions(dtype="uint8")), "action": None}
+    result, plain = (next(loader_of(dataset, w, framework="numpy"))["wrist"] for w in (windows, recorded))
     assert isinstance(result, np.ndarray) and result.shape == (16, 3, 8, 4)
-    offsets = result - plain["wrist"][..., ::2]
+    offsets = result - plain[..., ::2]
     assert (offsets == offsets[:, :1, :1, :1]).all() and len(np.unique(offsets)) > 2
 
 

@@ -1,4 +1,4 @@
-"""Loader: nested, simultaneous and abandoned loops; and states of another dataset, selection or order."""
+"""Nested, simultaneous and abandoned loops of a Loader; and states of another dataset, selection or order."""
 
 import copy
 import itertools
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from flat_options import flat_loader
-from recordings import position_of, ticks_of, write
+from recordings import anchors_of, position_of, ticks_of, write
 from reference.compare import to_numpy
 from reference.mixture import draw
 from torch.utils.data import DataLoader, TensorDataset
@@ -46,9 +46,8 @@ def dataset(recording, tmp_path_factory):
 @pytest.fixture
 def make(dataset, device):
     def make(dataset=dataset, **options):
-        return flat_loader(
-            dataset, **{"batch_size": BATCH, "delta_timestamps": {"x": [0.0]}, "device": device} | options
-        )
+        options = {"batch_size": BATCH, "delta_timestamps": {"x": [0.0]}, "device": device} | options
+        return flat_loader(dataset, **options)
 
     return make
 
@@ -60,10 +59,9 @@ def numbers_of(recording):
     values = np.concatenate([streams["x"][1] for streams in recording]).astype(np.float32)
 
     def numbers_of(batch):
-        ticks = zip(*(to_numpy(batch[name]).tolist() for name in ("episode_index", "time_ns")), strict=True)
-        found = [number[tick] for tick in ticks]
-        np.testing.assert_array_equal(to_numpy(batch["x"])[:, 0], values[found])
-        return found
+        numbers = [number[tick] for tick in anchors_of([batch])]
+        np.testing.assert_array_equal(to_numpy(batch["x"])[:, 0], values[numbers])
+        return numbers
 
     return numbers_of
 
@@ -97,13 +95,10 @@ def test_rule_36_an_inner_loop_does_not_change_the_outer(make, numbers_of, inner
         loader, found, steps = make(**options), [], 0
         for step, batch in enumerate(loader):
             if step in inner_steps:
-                position = position_of(loader)
+                position = {"seed": 0, "epoch": 0, "samples": min(COUNT, (step + 1) * BATCH)}
+                assert position_of(loader) == position
                 inner(loader)
-                assert (
-                    position_of(loader)
-                    == position
-                    == {"seed": 0, "epoch": 0, "samples": min(COUNT, (step + 1) * BATCH)}
-                )
+                assert position_of(loader) == position
             found += numbers_of(batch)  # the inner loop has not overwritten it
         for step, _ in enumerate(theirs):
             steps += 1
@@ -176,8 +171,8 @@ def test_rule_36_the_state_is_that_of_the_oldest_living_iterator(make, numbers_o
 @pytest.mark.parametrize("step", [0, 4, STEPS - 1])
 def test_rule_36_a_state_from_an_inner_loop_resumes_the_outer(make, numbers_of, step):
     loader, states = make(), []
-    for at, _ in enumerate(loader):
-        if at == step:
+    for outer, _ in enumerate(loader):
+        if outer == step:
             for _ in loader:
                 states.append(json.dumps(loader.state_dict()))
     assert len(states) == STEPS and len(set(states)) == 1
@@ -210,7 +205,9 @@ def test_rule_36_a_copy_within_a_loop_continues_there(make, numbers_of):
     assert last == epoch_of(0)[-len(last) :]
 
 
-@pytest.mark.parametrize("move", ["load_state_dict", "set_epoch"])
+@pytest.mark.parametrize(
+    "move", [lambda x: x.set_epoch(7), lambda x: x.load_state_dict({"seed": 0, "epoch": 7, "samples": 0})]
+)
 def test_rule_36_a_jump_ends_every_loop(make, numbers_of, move):
     loader, steps = make(), 0
     kept = iter(loader)
@@ -219,9 +216,7 @@ def test_rule_36_a_jump_ends_every_loop(make, numbers_of, move):
         for inner, _ in enumerate(loader):
             steps += 1
             if (outer, inner) == (1, 2):
-                loader.set_epoch(7) if move == "set_epoch" else loader.load_state_dict(
-                    {"seed": 0, "epoch": 7, "samples": 0}
-                )
+                move(loader)
     assert steps == STEPS + 3
     assert next(kept, None) is None
     assert flat(map(numbers_of, loader)) == epoch_of(7)
@@ -379,10 +374,7 @@ def test_rule_36_a_state_does_not_depend_on_windows_and_transforms(make, dataset
 
 OTHERS = {
     "episodes": ({"episodes": [1, 2, 3, 4]}, "another dataset or selection: 211 anchors then, 161 now"),
-    "the order of episodes": (
-        {"episodes": [2, 1, 0, 3, 4]},
-        "another dataset or selection, though both have 211 anchors",
-    ),
+    "the order of episodes": ({"episodes": [2, 1, 0, 3, 4]}, "selection, though both have 211 anchors"),
     "drop_n_last": ({"drop_n_last": 1}, "another dataset or selection: 211 anchors then, 206 now"),
     "edges": ({"delta_timestamps": {"x": [0.0, 1e-6]}, "edges": "drop"}, "selection: 211 anchors then, 206 now"),
     "a rate": ({"anchor_hz": 1e6}, "another dataset or selection, though both have 211 anchors"),
@@ -408,14 +400,12 @@ def test_rule_36_a_state_of_another_selection_or_order_is_refused(make, options,
 
 
 def test_rule_36_selections_of_equal_size_are_distinguished(tmp_path, make):
-    """Twelve episodes have one length and the same stamps; the selections are one episode each."""
+    """Twelve episodes of one length and the same stamps: each selection of two has its own fingerprint."""
     rng = np.random.default_rng(8)
     times = np.arange(20) * 1000
     dataset = write(tmp_path / "cache", [{"x": (times, rng.normal(size=(20, 3)))} for _ in range(12)])
-    found = {
-        make(dataset, episodes=[a, b]).state_dict()["fingerprint"] for a, b in itertools.permutations(range(12), 2)
-    }
-    assert len(found) == 12 * 11
+    pairs = itertools.permutations(range(12), 2)
+    assert len({make(dataset, episodes=pair).state_dict()["fingerprint"] for pair in pairs}) == 12 * 11
 
 
 def test_rule_36_a_state_of_another_dataset_is_refused(tmp_path, make, recording):
@@ -439,9 +429,7 @@ def test_rule_36_a_state_from_before_an_append(tmp_path, make, recording):
     dataset = write(tmp_path / "cache", recording)
     before = make(dataset)
     next(before)
-    with robocache.Writer(tmp_path / "cache", append=True) as writer, writer.episode() as episode:
-        episode.append("x", np.arange(30) * 1000, np.ones((30, 3)))
-    grown = robocache.open(tmp_path / "cache")
+    grown = write(tmp_path / "cache", [{"x": (np.arange(30) * 1000, np.ones((30, 3)))}], append=True)
     assert len(grown) == 6
     with pytest.raises(robocache.ArgumentError, match=r"211 anchors then, 241 now; .*after robocache append"):
         make(grown).load_state_dict(before.state_dict())
@@ -452,10 +440,8 @@ def test_rule_36_a_state_from_before_an_append(tmp_path, make, recording):
 
 def test_rule_36_a_state_of_another_mixture_is_refused(dataset, make):
     def mixed(*weights, **options):
-        sources = [
-            robocache.Source(dataset, weight=w, episodes=e) for w, e in zip(weights, ([0, 1], [2], [4]), strict=False)
-        ]
-        return make(sources, **options)
+        selections = zip(weights, ([0, 1], [2], [4]), strict=False)
+        return make([robocache.Source(dataset, weight=w, episodes=e) for w, e in selections], **options)
 
     state = mixed(2, 1, 1).state_dict()
     mixed(4, 2, 2, batch_size=3).load_state_dict(state)  # the same shares

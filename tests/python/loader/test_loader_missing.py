@@ -1,13 +1,11 @@
-"""Loader: episodes without a stream are padded with a warning, dropped, or refused; windows of mostly padding are warned of."""
+"""Episodes without a stream are padded with a warning, dropped, or refused; windows of mostly padding are warned of."""
 
 import pickle
-import warnings
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from flat_options import flat_loader
-from recordings import anchors_of, write
+from recordings import anchors_of, no_warning, small, write
 
 import robocache
 from robocache import LoaderWarning, Source
@@ -30,16 +28,23 @@ def partly(tmp_path):
     return write(tmp_path / "partly", episodes_with("state camera", "state", "state camera", "state", "camera"))
 
 
-def quiet(*args, **options):
+def loader_of(dataset, **options):
+    return small(dataset, **{"delta_timestamps": WINDOWS} | options)
+
+
+def quiet(dataset, **options):
     """A loader that must not warn."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LoaderWarning)
-        return flat_loader(*args, **options)
+    with no_warning():
+        return loader_of(dataset, **options)
+
+
+def episodes_of(loader):
+    return {episode for episode, _ in anchors_of(loader)}
 
 
 def test_rule_48_episodes_without_a_key_are_padded_and_counted_in_one_warning(partly, device):
     with pytest.warns(LoaderWarning) as warned:
-        loader = flat_loader(partly, batch_size=80, delta_timestamps=WINDOWS, anchor="state", device=device)
+        loader = loader_of(partly, batch_size=80, anchor="state", device=device)
     assert len(warned) == 1
     text = str(warned[0].message)
     assert "missing: 2 of 5 episodes have no row of 'camera'" in text
@@ -53,32 +58,32 @@ def test_rule_48_episodes_without_a_key_are_padded_and_counted_in_one_warning(pa
 
 
 def test_rule_48_drop_leaves_episodes_out(partly, device):
-    loader = quiet(partly, batch_size=8, delta_timestamps=WINDOWS, missing="drop", device=device)
-    assert {episode for episode, _ in anchors_of(loader)} == {0, 2}
+    loader = quiet(partly, missing="drop", device=device)
+    assert episodes_of(loader) == {0, 2}
     assert loader.num_anchors == 40
-    only = quiet(partly, batch_size=8, delta_timestamps=WINDOWS, missing="drop", episodes=[3, 2, 1], device=device)
-    assert {episode for episode, _ in anchors_of(only)} == {2}
+    only = quiet(partly, missing="drop", episodes=[3, 2, 1], device=device)
+    assert episodes_of(only) == {2}
 
 
 def test_rule_48_error_names_what_is_missing(partly):
     wanted = r"^missing: 1 of 5 episodes have no row of 'state', 2 none of 'camera'; the first is episode 4"
     with pytest.raises(robocache.ArgumentError, match=wanted):
-        flat_loader(partly, batch_size=8, delta_timestamps=WINDOWS, anchor="state", missing="error")
-    quiet(partly, batch_size=8, delta_timestamps=WINDOWS, missing="error", episodes=[0, 2])
+        loader_of(partly, anchor="state", missing="error")
+    quiet(partly, missing="error", episodes=[0, 2])
     with pytest.raises(robocache.ArgumentError, match=r"missing: expected 'pad', 'drop' or 'error', got 'skip'"):
-        flat_loader(partly, batch_size=8, delta_timestamps=WINDOWS, missing="skip")
+        loader_of(partly, missing="skip")
 
 
 def test_rule_48_dropping_all_episodes_is_refused(partly):
     with pytest.raises(robocache.ArgumentError, match=r"^missing: 2 of 2 episodes have no row of 'camera'; expected"):
-        flat_loader(partly, batch_size=8, delta_timestamps=WINDOWS, missing="drop", episodes=[1, 3])
+        loader_of(partly, missing="drop", episodes=[1, 3])
 
 
 def test_rule_48_where_selects_episodes_with_rows(partly):
     present = (pc.field("rows.camera") > 0) & (pc.field("rows.state") > 0)
     assert partly.select(present) == [0, 2]
-    by_where = quiet(partly, batch_size=8, delta_timestamps=WINDOWS, episodes=present, shuffle=False)
-    dropped = quiet(partly, batch_size=8, delta_timestamps=WINDOWS, missing="drop", shuffle=False)
+    by_where = quiet(partly, episodes=present, shuffle=False)
+    dropped = quiet(partly, missing="drop", shuffle=False)
     assert anchors_of(by_where) == anchors_of(dropped)
 
 
@@ -87,63 +92,56 @@ def test_rule_37_a_source_without_the_key_is_drawn_with_a_warning(partly, tmp_pa
     blind = write(tmp_path / "blind", episodes_with("state", "state"))
     sources = [Source(blind), Source(partly, episodes=[0, 1, 2])]
     with pytest.warns(LoaderWarning) as warned:
-        flat_loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state")
+        loader_of(sources, anchor="state")
     (text,) = (str(warning.message) for warning in warned)
     absent = "sources[0].missing: no stream for 'camera': in all of its 2 episodes the values are 0 and is_pad is true"
     assert text.startswith(absent) and "rename=" in text
     assert "sources[1].missing: 1 of 3 episodes have no row of 'camera'" in text
     with pytest.warns(LoaderWarning, match=r"sources\[0\].missing: no stream for 'camera'") as warned:
-        loader = flat_loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state", missing="drop")
+        loader = loader_of(sources, anchor="state", missing="drop")
     assert loader.num_anchors == 80 and len(warned) == 1 and "sources[1]" not in str(warned[0].message)
     with pytest.raises(robocache.ArgumentError, match=r"^sources\[1\].missing: 1 of 3 episodes"):
-        flat_loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state", missing="error")
+        loader_of(sources, anchor="state", missing="error")
 
 
 def test_rule_48_warnings_have_a_renamed_streams_key(partly):
     windows = {"state": None, "top": None}
     with pytest.warns(LoaderWarning, match=r"no row of 'top'.*field\('rows.camera'\)"):
-        flat_loader(
-            [robocache.Source(partly, rename={"camera": "top"})], batch_size=8, delta_timestamps=windows, anchor="state"
-        )
+        loader_of([robocache.Source(partly, rename={"camera": "top"})], delta_timestamps=windows, anchor="state")
 
 
 def test_rule_48_anchors_of_a_clock(partly, tmp_path, device):
     """An episode with one of the streams is drawn; one with neither is not, and is not warned of."""
     with pytest.warns(LoaderWarning, match=r"1 of 5 episodes have no row of 'state', 2 none of 'camera'"):
-        flat_loader(partly, batch_size=8, delta_timestamps=WINDOWS, anchor_hz=10, device=device)
-    loader = quiet(partly, batch_size=8, delta_timestamps=WINDOWS, anchor_hz=10, missing="drop", device=device)
-    assert {episode for episode, _ in anchors_of(loader)} == {0, 2}
+        loader_of(partly, anchor_hz=10, device=device)
+    loader = quiet(partly, anchor_hz=10, missing="drop", device=device)
+    assert episodes_of(loader) == {0, 2}
     aborted = write(tmp_path / "aborted", [*episodes_with("state camera", "state camera"), {}])
-    quiet(aborted, batch_size=8, delta_timestamps=WINDOWS, anchor_hz=10)
+    quiet(aborted, anchor_hz=10)
 
 
 def test_rule_48_no_warning_if_edges_drop_the_episodes(partly):
-    loader = quiet(partly, batch_size=8, delta_timestamps=WINDOWS, edges="drop", anchor="state")
-    assert {episode for episode, _ in anchors_of(loader)} == {0, 2}
+    loader = quiet(partly, edges="drop", anchor="state")
+    assert episodes_of(loader) == {0, 2}
 
 
 def test_rule_48_ranks_drop_the_same_and_one_warns(partly):
-    options = {"batch_size": 4, "delta_timestamps": WINDOWS, "anchor": "state", "world_size": 2}
+    options = {"batch_size": 4, "anchor": "state", "world_size": 2}
     with pytest.warns(LoaderWarning):
-        flat_loader(partly, rank=0, **options)
+        loader_of(partly, rank=0, **options)
     quiet(partly, rank=1, **options)
-    drawn = [
-        {episode for episode, _ in anchors_of(quiet(partly, rank=rank, missing="drop", shard_episodes=True, **options))}
-        for rank in range(2)
-    ]
-    assert drawn == [{0}, {2}]
+    options |= {"missing": "drop", "shard_episodes": True}
+    assert [episodes_of(quiet(partly, rank=rank, **options)) for rank in range(2)] == [{0}, {2}]
 
 
 def test_rule_48_one_warning_for_all_sources_and_none_for_copies(partly, tmp_path):
     sources = [Source(partly), Source(partly, episodes=[0, 1])]
     with pytest.warns(LoaderWarning) as warned:
-        loader = flat_loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state")
+        loader = loader_of(sources, anchor="state")
     assert len(warned) == 1
-    assert "sources[0].missing: 2 of 5" in str(warned[0].message) and "sources[1].missing: 1 of 2" in str(
-        warned[0].message
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LoaderWarning)
+    text = str(warned[0].message)
+    assert "sources[0].missing: 2 of 5" in text and "sources[1].missing: 1 of 2" in text
+    with no_warning():
         pickle.loads(pickle.dumps(loader))
 
 
@@ -159,51 +157,51 @@ def test_rule_48_offsets_in_rows_instead_of_seconds_are_warned_of(tmp_path, devi
     dataset = ten_hz(tmp_path)
     windows = {"state": None, "action": list(range(length))}
     with pytest.warns(LoaderWarning) as warned:
-        loader = flat_loader(dataset, batch_size=300, delta_timestamps=windows, device=device)
+        loader = loader_of(dataset, batch_size=300, delta_timestamps=windows, device=device)
     text = str(warned[0].message)
     share = float(np.asarray(next(loader)["action_is_pad"].cpu()).mean())
     assert len(warned) == 1 and share > 0.5
     assert text.startswith(f"delta_timestamps['action']: {100 * share:.3g}% of the steps are padding")
-    for part in (
+    parts = (
         f"0 s to {length - 1} s",
         "9.9 s (median)",
         "a row 0.1 s",
         "offsets are seconds",
         "edges='drop'",
         "300 anchors",
-    ):
-        assert part in text
+    )
+    assert all(part in text for part in parts)
     assert "'state'" not in text
 
 
 def test_rule_48_mostly_complete_windows_are_not_warned_of(tmp_path):
     dataset = ten_hz(tmp_path)
-    quiet(dataset, batch_size=8, delta_timestamps={"action": [k / 10 for k in range(50)]})
-    quiet(dataset, batch_size=8, delta_timestamps={"action": list(range(9))}, edges="drop")
+    quiet(dataset, delta_timestamps={"action": [k / 10 for k in range(50)]})
+    quiet(dataset, delta_timestamps={"action": list(range(9))}, edges="drop")
 
 
 def test_rule_48_the_warning_names_the_kind_of_padding(tmp_path):
     dataset = ten_hz(tmp_path)
-    options = {"batch_size": 8, "delta_timestamps": {"action": [0.03, 0.04]}}
+    options = {"delta_timestamps": {"action": [0.03, 0.04]}}
     with pytest.warns(LoaderWarning, match=r"'action'\]: 100% of the steps are padding.*tolerance_s"):
-        flat_loader(dataset, method="nearest", tolerance_s=0.01, **options)
+        loader_of(dataset, method="nearest", tolerance_s=0.01, **options)
     with pytest.warns(LoaderWarning, match=r"max_gap_s"):
-        flat_loader(dataset, max_gap_s=0.05, **options)
+        loader_of(dataset, max_gap_s=0.05, **options)
 
 
 def test_rule_48_padding_counts_only_episodes_with_the_key(partly):
     """Episodes without the key have another warning."""
     with pytest.warns(LoaderWarning) as warned:
-        flat_loader(partly, batch_size=8, delta_timestamps=WINDOWS, episodes=[0, 1, 3])
+        loader_of(partly, episodes=[0, 1, 3])
     assert [str(w.message).partition(":")[0] for w in warned] == ["missing"]
 
 
 def test_rule_48_padding_of_one_source_is_named(tmp_path, partly):
     long = ten_hz(tmp_path)
     sources = [Source(partly, episodes=[0, 2]), Source(long)]
-    options = {"batch_size": 8, "anchor": "state"}
+    options = {"anchor": "state"}
     with pytest.warns(LoaderWarning, match=r"^sources\[0\].delta_timestamps\['state'\]: 7\d(.\d)?% of") as warned:
-        flat_loader(sources, delta_timestamps={"state": [k / 5 for k in range(20)]}, **options)
+        loader_of(sources, delta_timestamps={"state": [k / 5 for k in range(20)]}, **options)
     assert "sources[1]" not in str(warned[0].message)
 
 
@@ -212,6 +210,6 @@ def test_rule_48_the_share_is_estimated_from_many_anchors(tmp_path):
     dataset = ten_hz(tmp_path, episodes=200, count=41)
     windows = {"action": [k / 10 for k in range(101)]}
     with pytest.warns(LoaderWarning) as warned:
-        loader = flat_loader(dataset, batch_size=200 * 41, delta_timestamps=windows, device="cpu")
+        loader = loader_of(dataset, batch_size=200 * 41, delta_timestamps=windows, device="cpu")
     percent = float(str(warned[0].message).split("]: ")[1].split("%")[0])
     assert abs(percent - 100 * float(np.asarray(next(loader)["action_is_pad"]).mean())) < 2

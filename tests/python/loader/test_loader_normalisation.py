@@ -1,37 +1,30 @@
-"""Loader: normalisation by the statistics of every row."""
+"""A Loader's normalisation by the statistics of every row."""
 
 import numpy as np
 import pytest
 from flat_options import flat_loader
-from recordings import FLOAT_STREAMS, check, random_values, small, write
+from recordings import FLOAT_STREAMS, check, joined, random_values, small, write
 from reference.compare import assert_same_bits, to_numpy
-from reference.normalisation import ENDS, MODES, PERCENTS
+from reference.normalisation import MODES, affine_of
 
 import robocache
+
+DELTAS = [-0.013, 0.0, 0.07]
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_every_float_stream_is_normalised_alike(dataset, recording, device, mode, dtype):
-    deltas = {name: [-0.013, 0.0, 0.07] for name in FLOAT_STREAMS}
-    check(
-        dataset, recording, deltas, device=device, dtype=dtype, normalize=dict.fromkeys(FLOAT_STREAMS, mode), batches=1
-    )
+    options = {"dtype": dtype, "normalize": dict.fromkeys(FLOAT_STREAMS, mode), "device": device}
+    check(dataset, recording, dict.fromkeys(FLOAT_STREAMS, DELTAS), batches=1, **options)
 
 
 def test_one_key_may_stay_unnormalised(tmp_path, device):
     values = np.arange(100, dtype=np.float32).reshape(50, 2)
     streams = {name: (np.arange(50) * 10**8, values) for name in ("x", "y")}
     windows = {"x": robocache.Window(), "y": robocache.Window(normalize="none")}
-    loader = robocache.Loader(
-        write(tmp_path / "cache", [streams]),
-        batch_size=50,
-        shuffle=False,
-        delta_timestamps=windows,
-        default=robocache.Window(normalize="mean_std"),
-        device=device,
-    )
-    batch = next(loader)
+    options = {"batch_size": 50, "shuffle": False, "default": robocache.Window(normalize="mean_std"), "device": device}
+    batch = next(robocache.Loader(write(tmp_path / "cache", [streams]), delta_timestamps=windows, **options))
     assert np.array_equal(to_numpy(batch["y"]), values) and abs(to_numpy(batch["x"]).mean()) < 1e-6
 
 
@@ -39,10 +32,8 @@ def test_a_constant_feature_is_normalised_to_a_finite_value(tmp_path, device):
     values = np.stack([np.full(50, 3.5), np.arange(50)], 1).astype(np.float32)
     dataset = write(tmp_path / "cache", [{"x": (np.arange(50) * 10**8, values)}])
     for mode in MODES:
-        loader = flat_loader(
-            dataset, batch_size=50, delta_timestamps={"x": [0.0]}, normalize={"x": mode}, device=device
-        )
-        got = to_numpy(next(iter(loader))["x"])
+        loader = flat_loader(dataset, batch_size=50, delta_timestamps={"x": [0.0]}, normalize=mode, device=device)
+        got = to_numpy(next(loader)["x"])
         assert np.isfinite(got).all()
         assert len(np.unique(got[..., 0])) == 1
         assert abs(got[0, 0, 0]) <= 1
@@ -55,25 +46,13 @@ def normalised_rows(dataset, recording, mode, device):
     Statistics are of every row. At a repeated time both anchors read the last of its rows. The bound
     covers float32's rounding of scale, shift and result, each at most 2^-24 of its term.
     """
-    loader = flat_loader(
-        dataset,
-        batch_size=32,
-        delta_timestamps={"action": [0.0]},
-        normalize={"action": mode},
-        device=device,
-        shuffle=False,
-        drop_last=False,
-    )
-    got = np.concatenate([to_numpy(batch["action"])[:, 0] for batch in loader]).astype(np.float64)
+    loader = small(dataset, delta_timestamps={"action": None}, normalize=mode, device=device, shuffle=False)
+    got = joined(loader)["action"].astype(np.float64)
     present = [episode["action"] for episode in recording if "action" in episode]
     rows = np.concatenate([values for _, values in present]).astype(np.float64)
     seen = np.concatenate([values[np.searchsorted(times, times, side="right") - 1] for times, values in present])
     seen = seen.astype(np.float64)
-    if mode == "mean_std":
-        centre, spread = rows.mean(0), rows.std(0)
-    else:
-        low, high = np.quantile(rows, [PERCENTS[end] / 100 for end in ENDS[mode]], axis=0)
-        centre, spread = (low + high) / 2, (high - low) / 2
+    centre, spread = affine_of(rows, mode)
     expected = (seen - centre) / spread
     return got, expected, 2.0**-24 * (np.abs(seen / spread) + np.abs(centre / spread) + np.abs(expected)) * 1.001
 
@@ -104,17 +83,10 @@ def test_mean_std_gives_mean_0_and_std_1_and_the_ranges_minus_1_to_1(rng, tmp_pa
 
 # ---- loader.normalize ----
 
-DELTAS = [-0.013, 0.0, 0.07]
 
-
-def there(dataset, batch, key, datasets=None):
-    """Whether each sample's episode has the stream; if not, the batch has zeros, normalised or not."""
-    index = to_numpy(batch["dataset_index"]) if datasets else np.zeros(len(batch["time_ns"]), int)
-    found = []
-    for source, episode in zip(index, to_numpy(batch["episode_index"]), strict=True):
-        offsets = (datasets[source] if datasets else dataset).streams[key].row_offsets
-        found.append(offsets[episode + 1] > offsets[episode])
-    return np.array(found)
+def has_rows(dataset, batch, key):
+    """Whether each sample's episode has rows of the stream; if not, the batch has zeros, normalised or not."""
+    return np.diff(dataset.streams[key].row_offsets)[to_numpy(batch["episode_index"])] > 0
 
 
 def assert_neighbours(result, batch, shift):
@@ -139,7 +111,7 @@ def test_normalize_of_a_raw_batch_equals_the_batch(dataset, device, mode, consta
         loader = flat_loader(dataset, normalize=mode, constant=constant, **arguments)
         batch = next(loader)
         for key in names:
-            present = there(dataset, batch, key)
+            present = has_rows(dataset, batch, key)
             assert present.any()
             result = loader.normalize(key, raw[key])
             assert isinstance(result, type(batch[key]))
@@ -218,17 +190,12 @@ def test_norm_stats_of_a_source_precede_the_loaders_and_the_caches(arms, device,
 def test_invalid_statistics_are_refused_by_name(arms, options, error, part):
     options = {"normalize": "mean_std", **options}
     with pytest.raises(error, match=part):
-        flat_loader(arms[0], batch_size=4, delta_timestamps={"action": [0.0]}, device="cpu", **options)
+        small(arms[0], **options)
 
 
 def test_an_unnormalised_key_stays_and_an_unknown_one_is_refused(arms, device):
-    loader = flat_loader(
-        arms[0],
-        batch_size=4,
-        delta_timestamps={"action": [0.0], "state": [0.0]},
-        normalize={"action": "min_max"},
-        device=device,
-    )
+    windows = {"action": [0.0], "state": [0.0]}
+    loader = small(arms[0], delta_timestamps=windows, normalize={"action": "min_max"}, device=device)
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
     assert_same_bits(loader.normalize("state", x), x)
     assert not np.array_equal(loader.normalize("action", x), x)

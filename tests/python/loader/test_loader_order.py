@@ -1,12 +1,9 @@
-"""Loader: the order of the samples, epochs, and resuming."""
+"""The order of a Loader's samples, its states, and its copies."""
 
-import collections
-import concurrent.futures
 import json
 import multiprocessing
 import pickle
 import signal
-import threading
 
 import numpy as np
 import pytest
@@ -16,25 +13,11 @@ from recordings import EVERY, anchors_of, assert_same_batches, batches_of, check
 import robocache
 
 
-def test_an_epoch_has_every_anchor_once(dataset, recording, device):
-    loader = small(dataset, drop_last=False, device=device)
-    wanted = collections.Counter(ticks_of(recording, "action"))
-    epochs = [anchors_of(loader) for _ in range(3)]
-    for epoch in epochs:
-        assert collections.Counter(epoch) == wanted
-    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
-
-
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 100, 255, 256, 257, 1000, 4099])
 def test_the_order_is_a_bijection_for_any_number_of_anchors(tmp_path, device, rows):
-    recording = [{"x": (np.arange(rows) * 1000, np.zeros((rows, 1), np.float32))}]
-    loader = flat_loader(
-        write(tmp_path / "cache", recording),
-        batch_size=64,
-        delta_timestamps={"x": [0.0]},
-        drop_last=False,
-        device=device,
-    )
+    recording = [{"x": (np.arange(rows) * 1000, np.zeros(rows))}]
+    dataset = write(tmp_path / "cache", recording)
+    loader = flat_loader(dataset, batch_size=64, delta_timestamps={"x": [0.0]}, device=device)
     for _ in range(3):
         assert sorted(anchors_of(loader)) == ticks_of(recording, "x")
 
@@ -53,81 +36,8 @@ def test_the_order_is_well_mixed(tmp_path):
     assert abs(np.corrcoef(*orders)[0, 1]) < 0.04
 
 
-def test_without_shuffle_the_order_is_the_recordings(dataset, recording, device):
-    loader = small(dataset, shuffle=False, drop_last=False, device=device)
-    assert anchors_of(loader) == ticks_of(recording, "action")
-    assert anchors_of(loader) == ticks_of(recording, "action")
-
-
-def test_the_order_depends_on_seed_and_epoch_alone(dataset, recording):
-    first = small(dataset, seed=7, drop_last=False)
-    again = small(dataset, seed=7, drop_last=False, delta_timestamps={"mode": [0.0]}, anchor="action", batch_size=5)
-    for _ in range(2):
-        assert anchors_of(first) == anchors_of(again)
-    other = small(dataset, seed=8, drop_last=False)
-    assert anchors_of(other) != anchors_of(small(dataset, seed=7, drop_last=False))
-
-
-def test_len_and_drop_last(dataset, recording, device):
-    anchors = len(ticks_of(recording, "action"))
-    for batch_size in (1, 16, anchors - 1, anchors):
-        loader = small(dataset, batch_size=batch_size, drop_last=True, device=device)
-        assert len(loader) == anchors // batch_size
-        sizes = [len(batch["time_ns"]) for batch in loader]
-        assert sizes == [batch_size] * (anchors // batch_size)
-        loader = small(dataset, batch_size=batch_size, drop_last=False, device=device)
-        assert len(loader) == -(-anchors // batch_size)
-        sizes = [len(batch["time_ns"]) for batch in loader]
-        assert len(sizes) == len(loader)
-        assert sum(sizes) == anchors
-        assert set(sizes[:-1]) <= {batch_size}
-
-
 def test_a_small_last_batch_equals_the_oracles(dataset, recording, device):
     check(dataset, recording, EVERY, device=device, batches=100, drop_last=False, anchor="gripper", batch_size=50)
-
-
-@pytest.mark.parametrize("done", [0, 1, 3])
-@pytest.mark.parametrize("epoch", [0, 1])
-def test_a_state_resumes_in_the_middle_of_an_epoch(dataset, device, done, epoch):
-    options = {"seed": 11, "device": device, "drop_last": False, "batch_size": 40}
-    first = small(dataset, **options)
-    for _ in range(epoch):
-        anchors_of(first)
-    iterator = iter(first)
-    for _ in range(done):
-        next(iterator)
-    state = json.loads(json.dumps(first.state_dict()))
-    rest = batches_of(iterator, 100) + batches_of(first, 100)
-
-    resumed = small(dataset, **options)
-    resumed.load_state_dict(state)
-    assert_same_batches(batches_of(resumed, 100) + batches_of(resumed, 100), rest)
-
-
-def test_a_state_is_seed_epoch_and_samples(dataset):
-    loader = small(dataset, seed=4)
-    assert position_of(loader) == {"seed": 4, "epoch": 0, "samples": 0}
-    iterator = iter(loader)
-    next(iterator)
-    next(iterator)
-    assert position_of(loader) == {"seed": 4, "epoch": 0, "samples": 32}
-    for _ in iterator:
-        pass
-    assert position_of(loader) == {"seed": 4, "epoch": 1, "samples": 0}
-
-
-def test_a_state_sets_the_seed(dataset):
-    first, other = small(dataset, seed=1), small(dataset, seed=2)
-    other.load_state_dict(first.state_dict())
-    assert anchors_of(first) == anchors_of(other)
-
-
-def test_set_epoch_jumps_to_any_epoch(dataset):
-    loader = small(dataset, seed=1)
-    loader.load_state_dict({"seed": 1, "epoch": 10**12, "samples": 32})
-    assert position_of(loader) == {"seed": 1, "epoch": 10**12, "samples": 32}
-    assert len(batches_of(loader, 1000)) == len(loader) - 2
 
 
 @pytest.mark.parametrize(
@@ -152,7 +62,7 @@ def test_an_invalid_state_is_refused(dataset, state):
     assert position_of(loader) == {"seed": 3, "epoch": 0, "samples": 0}
 
 
-# ---- Copies and threads ----
+# ---- Copies ----
 
 
 def test_a_state_has_plain_ints(dataset):
@@ -204,25 +114,6 @@ def test_a_copy_is_independent_of_the_original_and_its_arguments(dataset):
     assert copy.state_dict()["samples"] == 0
     assert next(copy)["action"].shape == (16, 1, 17)
     assert "mode" not in next(copy)
-
-
-def test_threads_of_one_epoch_share_its_batches(dataset, recording):
-    """Each batch goes to one thread, and all threads end with the epoch."""
-    loader = small(dataset, batch_size=3)
-    wanted = collections.Counter(ticks_of(recording, "action"))
-    for epoch in range(3):
-        barrier = threading.Barrier(4)
-
-        def loop(_, barrier=barrier):
-            batches = iter(loader)
-            barrier.wait()
-            return anchors_of(batches), batches
-
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            parts, loops = zip(*pool.map(loop, range(4)), strict=True)
-        assert sum((collections.Counter(part) for part in parts), collections.Counter()) == wanted
-        assert position_of(loader) == {"seed": 0, "epoch": epoch + 1, "samples": 0}
-    assert next(iter(loops[0]), None) is None  # a loop that has ended stays ended
 
 
 def test_a_signal_handler_can_read_the_state(dataset):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from flat_options import flat_loader
+from recordings import write
 
 import robocache
 
@@ -73,16 +74,12 @@ def test_the_callers_methods_precede_declared_ones(dataset):
 
 @pytest.mark.parametrize("methods", ["slerp", [["slerp"]], [[0, "slerp", 4]], [[0, 1, 2]], {"a": 1}, 3])
 def test_invalid_declared_methods_are_refused_when_used(tmp_path, methods):
-    with robocache.Writer(tmp_path / "odd") as w:
-        w.stream("x", attributes={"methods": methods})
-        with w.episode() as ep:
-            ep.append("x", [0, 1], [1.0, 2.0])
-            ep.append("y", [0, 1], [1.0, 2.0])
-    ds = robocache.open(tmp_path / "odd")
+    rows = dict.fromkeys("xy", ([0, 1], [1.0, 2.0]))
+    dataset = write(tmp_path / "odd", [rows], streams={"x": {"attributes": {"methods": methods}}})
     with pytest.raises(robocache.ArgumentError, match=r"stream 'x': attributes\['methods'\]: expected \[\[start, stop"):
-        loader(ds, delta_timestamps={"x": [0.0]})
-    loader(ds, delta_timestamps={"x": [0.0]}, method="linear")
-    loader(ds, delta_timestamps={"y": [0.0]})
+        loader(dataset, delta_timestamps={"x": [0.0]})
+    loader(dataset, delta_timestamps={"x": [0.0]}, method="linear")
+    loader(dataset, delta_timestamps={"y": [0.0]})
 
 
 def test_sources_with_different_methods_are_refused(dataset):

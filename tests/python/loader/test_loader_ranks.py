@@ -1,4 +1,4 @@
-"""Loader: one order for any number of ranks, batch size and threads; loops; stopping, killing and resuming."""
+"""A Loader's one order for any number of ranks, batch size and threads; its loops; stopping, killing and resuming."""
 
 import collections
 import functools
@@ -15,7 +15,18 @@ import numpy as np
 import pytest
 import torch
 from flat_options import flat_loader
-from recordings import EVERY, anchors_of, assert_same_batches, batches_of, position_of, small, ticks_of, write
+from recordings import (
+    EVERY,
+    anchors_of,
+    assert_same_batches,
+    batches_of,
+    forever,
+    joined,
+    position_of,
+    small,
+    ticks_of,
+    write,
+)
 from reference.compare import to_numpy
 from reference.mixture import draw
 from soak import rounds
@@ -44,11 +55,7 @@ def shared_out(count, start, batch_size, rank, world_size, drop_last):
 def positions_of(loader, ticks):
     """The anchors of each remaining batch of the epoch, as indices among all ticks."""
     numbers = {tick: number for number, tick in enumerate(ticks)}
-    found = []
-    for batch in loader:
-        episodes, times = (to_numpy(batch[name]).tolist() for name in ("episode_index", "time_ns"))
-        found.append([numbers[tick] for tick in zip(episodes, times, strict=True)])
-    return found
+    return [[numbers[tick] for tick in anchors_of([batch])] for batch in loader]
 
 
 def all_positions_of(loader, ticks):
@@ -65,11 +72,17 @@ def plain(tmp_path_factory):
     return write(tmp_path_factory.mktemp("ranks") / "cache", recording), ticks_of(recording, "x")
 
 
-def of(plain, **options):
+def loader_of(plain, **options):
     return small(plain[0], **{"delta_timestamps": {"x": [-1e-6, 0.0]}, **options})
 
 
 # ---- Ranks ----
+
+
+@functools.cache
+def anchor_at(position, seed=0, epoch=0):
+    """The anchor at a position of an epoch of `plain`."""
+    return draw(position, [211], seed=seed, epoch=epoch)[1]
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -79,13 +92,11 @@ def test_rule_36_each_rank_has_a_slice_of_the_global_batch(plain, device, world_
     _, ticks = plain
     count, options = len(ticks), {"seed": 9, "batch_size": batch_size, "drop_last": drop_last, "device": device}
     for rank in range(world_size):
-        loader = of(plain, rank=rank, world_size=world_size, **options)
+        loader = loader_of(plain, rank=rank, world_size=world_size, **options)
         assert (loader.rank, loader.world_size, loader.num_samples) == (rank, world_size, count)
         for epoch in range(2):
-            place = functools.cache(lambda position, epoch=epoch: draw(position, [count], seed=9, epoch=epoch)[1])
-            wanted = [
-                list(map(place, batch)) for batch in shared_out(count, 0, batch_size, rank, world_size, drop_last)
-            ]
+            batches = shared_out(count, 0, batch_size, rank, world_size, drop_last)
+            wanted = [[anchor_at(position, 9, epoch) for position in batch] for batch in batches]
             assert len(loader) == len(wanted)
             assert positions_of(loader, ticks) == wanted
 
@@ -122,9 +133,8 @@ def test_rule_36_no_byte_depends_on_ranks_batch_size_threads_prefetch_or_tier(da
     def epoch(world_size, batch_size, number, **more):
         threads(number)
         more |= {"world_size": world_size, "batch_size": batch_size}
-        ranks = [batches_of(small(dataset, rank=r, **options, **more), 1000) for r in range(world_size)]
-        every = list(itertools.chain(*zip(*ranks, strict=True)))
-        return {key: np.concatenate([batch[key] for batch in every]) for key in every[0]}
+        ranks = [small(dataset, rank=r, **options, **more) for r in range(world_size)]
+        return joined(itertools.chain(*zip(*ranks, strict=True)))
 
     whole = epoch(1, 1000, 1)
     count = len(whole["time_ns"])
@@ -143,12 +153,12 @@ def test_rule_36_no_byte_depends_on_ranks_batch_size_threads_prefetch_or_tier(da
 @pytest.mark.parametrize("before", [(4, 16), (4, 8), (1, 64)])
 @pytest.mark.parametrize("after", [(2, 16), (2, 4), (1, 5), (7, 3)])
 def test_rule_36_a_state_resumes_with_other_ranks_and_batch_size(plain, device, before, after, batches):
-    """Like 4 ranks of 256 that become 2 of 64: samples of all ranks are not drawn again, and the rest keeps its order."""
+    """No rank draws again what any rank has drawn; the rest keeps its order."""
     _, ticks = plain
     options = {"seed": 6, "device": device}
     states = []
     for rank in range(before[0]):
-        loader = of(plain, rank=rank, world_size=before[0], batch_size=before[1], **options)
+        loader = loader_of(plain, rank=rank, world_size=before[0], batch_size=before[1], **options)
         loader.set_epoch(3)
         loop = iter(loader)
         for _ in range(batches):
@@ -158,13 +168,11 @@ def test_rule_36_a_state_resumes_with_other_ranks_and_batch_size(plain, device, 
     assert position_of(loader) == {"seed": 6, "epoch": 3, "samples": samples}
     assert states == states[:1] * before[0]
     for rank in range(after[0]):
-        loader = of(plain, rank=rank, world_size=after[0], batch_size=after[1], device=device)
+        loader = loader_of(plain, rank=rank, world_size=after[0], batch_size=after[1], device=device)
         loader.load_state_dict(json.loads(json.dumps(states[0])))
         for epoch, start in ((3, samples), (4, 0)):
-            wanted = [
-                [draw(position, [len(ticks)], seed=6, epoch=epoch)[1] for position in batch]
-                for batch in shared_out(len(ticks), start, after[1], rank, after[0], False)
-            ]
+            batches = shared_out(len(ticks), start, after[1], rank, after[0], False)
+            wanted = [[anchor_at(position, 6, epoch) for position in batch] for batch in batches]
             assert positions_of(loader, ticks) == wanted
 
 
@@ -181,17 +189,14 @@ def test_rule_36_a_mixture_resumes_with_other_ranks(dataset, recording, device):
         loader = flat_loader(sources, batch_size=8, rank=rank, world_size=2, **options)
         loader.load_state_dict(first.state_dict())
         for batch, positions in zip(loader, shared_out(301, 64, 8, rank, 2, False), strict=True):
-            columns = (to_numpy(batch[name]).tolist() for name in ("dataset_index", "episode_index", "time_ns"))
-            drawn = [
-                draw(p, [len(own_ticks) for own_ticks in ticks], weights=[0.7, 0.3], samples=301) for p in positions
-            ]
-            assert list(zip(*columns, strict=True)) == [(k, *ticks[k][anchor]) for k, anchor in drawn]
+            drawn = [draw(p, list(map(len, ticks)), weights=[0.7, 0.3], samples=301) for p in positions]
+            assert anchors_of([batch], "dataset_index") == [(k, *ticks[k][anchor]) for k, anchor in drawn]
 
 
 @pytest.mark.parametrize("step", [0, 1, 3, 4, 10**6])
 def test_rule_36_a_former_state_with_steps_loads(plain, step):
     options = {"batch_size": 16, "rank": 1, "world_size": 4}
-    old, new = of(plain, **options), of(plain, **options)
+    old, new = loader_of(plain, **options), loader_of(plain, **options)
     old.load_state_dict({"seed": 3, "epoch": 2, "step": step})
     assert position_of(old) == {"seed": 3, "epoch": 2, "samples": min(step * 64, 211)}
     new.load_state_dict(old.state_dict())
@@ -213,32 +218,31 @@ def test_rule_36_a_former_state_with_steps_loads(plain, step):
 )
 def test_invalid_ranks_are_refused(plain, options, part):
     with pytest.raises(robocache.Error, match=part):
-        of(plain, **options)
+        loader_of(plain, **options)
 
 
 def test_the_environment_sets_the_rank(plain, monkeypatch):
     monkeypatch.setenv("RANK", "3")
-    assert (of(plain).rank, of(plain).world_size) == (0, 1)  # the number of ranks is unknown
+    assert (loader_of(plain).rank, loader_of(plain).world_size) == (0, 1)  # the number of ranks is unknown
     monkeypatch.setenv("WORLD_SIZE", "8")
-    loader = of(plain)
+    loader = loader_of(plain)
     assert (loader.rank, loader.world_size) == (3, 8)
-    assert (of(plain, rank=0, world_size=2).world_size) == 2
+    assert (loader_of(plain, rank=0, world_size=2).world_size) == 2
     monkeypatch.setenv("RANK", "8")
     with pytest.raises(robocache.ArgumentError, match=r"rank: expected in \[0, 8\), got 8"):
-        of(plain)
+        loader_of(plain)
     monkeypatch.setenv("RANK", "first")
     with pytest.raises(robocache.ArgumentError, match=r"RANK: .*'first'"):
-        of(plain)
+        loader_of(plain)
 
 
 def test_torch_distributed_precedes_the_environment(plain, monkeypatch, tmp_path):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
-    torch.distributed.init_process_group(
-        "gloo", store=torch.distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
-    )
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        loader = of(plain)
+        loader = loader_of(plain)
     finally:
         torch.distributed.destroy_process_group()
     assert (loader.rank, loader.world_size) == (0, 1)
@@ -255,17 +259,17 @@ options = dict(batch_size=8, delta_timestamps={"x": None}, device="cpu", seed=4)
 by_environment = robocache.Loader(robocache.open(path), **options)
 dist.init_process_group("gloo")
 loader = robocache.Loader(robocache.open(path), **options)
-place = (dist.get_rank(), dist.get_world_size())
-assert (loader.rank, loader.world_size) == (by_environment.rank, by_environment.world_size) == place
+rank, ranks = dist.get_rank(), dist.get_world_size()
+assert (loader.rank, loader.world_size) == (by_environment.rank, by_environment.world_size) == (rank, ranks)
 times = []
 for epoch in range(2):
     for batch, again in zip(loader, by_environment, strict=True):
         assert torch.equal(batch["time_ns"], again["time_ns"])
-        every = [torch.empty_like(batch["time_ns"]) for _ in range(place[1])]
+        every = [torch.empty_like(batch["time_ns"]) for _ in range(ranks)]
         dist.all_gather(every, batch["time_ns"])  # hangs or fails where ranks have batches of different sizes
-        times.append([rank.tolist() for rank in every])
+        times.append([of_rank.tolist() for of_rank in every])
 assert (loader.seed, loader.epoch, loader.samples) == (4, 2, 0)
-if place[0] == 0:
+if rank == 0:
     json.dump(times, open(out, "w"))
 dist.destroy_process_group()
 """
@@ -302,8 +306,8 @@ def test_torchrun_of_two_processes_shares_all_samples(plain, tmp_path):
 
 def test_rule_36_break_ends_a_loop(plain, device):
     _, ticks = plain
-    loader = of(plain, device=device)
-    wanted = [[draw(p, [211], epoch=epoch)[1] for p in range(211)] for epoch in range(5)]
+    loader = loader_of(plain, device=device)
+    wanted = [[anchor_at(p, 0, epoch) for p in range(211)] for epoch in range(5)]
     for epoch in range(2):
         for _ in loader:
             assert position_of(loader) == {"seed": 0, "epoch": epoch, "samples": 16}
@@ -315,8 +319,8 @@ def test_rule_36_break_ends_a_loop(plain, device):
 
 def test_rule_36_the_loop_after_a_state_is_the_rest_of_its_epoch(plain, device):
     _, ticks = plain
-    loader = of(plain, device=device)
-    wanted = [[draw(p, [211], epoch=epoch)[1] for p in range(211)] for epoch in range(9)]
+    loader = loader_of(plain, device=device)
+    wanted = [[anchor_at(p, 0, epoch) for p in range(211)] for epoch in range(9)]
     for _ in loader:
         break
     loader.load_state_dict(loader.state_dict())
@@ -337,8 +341,8 @@ def test_rule_36_the_loop_after_a_state_is_the_rest_of_its_epoch(plain, device):
 
 def test_rule_36_next_before_a_loop_takes_from_its_epoch(plain, device):
     _, ticks = plain
-    loader = of(plain, device=device)
-    wanted = [[draw(p, [211], epoch=epoch)[1] for p in range(211)] for epoch in range(2)]
+    loader = loader_of(plain, device=device)
+    wanted = [[anchor_at(p, 0, epoch) for p in range(211)] for epoch in range(2)]
     first = all_positions_of([next(loader), next(loader)], ticks)
     assert first + all_positions_of(loader, ticks) == wanted[0]
     rest = []
@@ -352,22 +356,22 @@ def test_rule_36_next_before_a_loop_takes_from_its_epoch(plain, device):
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_rule_36_a_state_after_the_last_batch_is_the_epochs_end(plain, device, drop_last):
     _, ticks = plain
-    loader = of(plain, device=device, drop_last=drop_last)
+    loader = loader_of(plain, device=device, drop_last=drop_last)
     loop = iter(loader)
     for _ in range(len(loader)):
         next(loop)
     state = loader.state_dict()
     assert position_of(loader) == {"seed": 0, "epoch": 0, "samples": 208 if drop_last else 211}
-    resumed = of(plain, device=device, drop_last=drop_last)
+    resumed = loader_of(plain, device=device, drop_last=drop_last)
     resumed.load_state_dict(state)
     assert list(resumed) == []
-    assert positions_of(resumed, ticks)[0] == [draw(p, [211], epoch=1)[1] for p in range(16)]
+    assert positions_of(resumed, ticks)[0] == [anchor_at(p, 0, 1) for p in range(16)]
 
 
 def test_a_sanity_check_skips_no_epoch(plain, device):
     """A trainer's order: two batches of validation, then epochs of training, each followed by the whole validation."""
     _, ticks = plain
-    train, validation = of(plain, device=device, seed=1), of(plain, device=device, seed=2)
+    train, validation = loader_of(plain, device=device, seed=1), loader_of(plain, device=device, seed=2)
     sanity = iter(validation)
     next(sanity), next(sanity)
     epochs = {"train": [], "validation": []}
@@ -378,13 +382,14 @@ def test_a_sanity_check_skips_no_epoch(plain, device):
     for name, found in epochs.items():
         assert all(sorted(epoch) == list(range(211)) for epoch in found), name
         assert found[0] != found[1] != found[2]
-    assert epochs["train"][0] == [draw(p, [211], seed=1)[1] for p in range(211)]
+    assert epochs["train"][0] == [anchor_at(p, 1) for p in range(211)]
 
 
 # ---- Stopping and resuming ----
 
 TO_BE_KILLED = """
 import json, os, sys
+sys.modules["torch"] = None  # its import would take most of the time
 import robocache
 
 path, state, log = sys.argv[1:]
@@ -416,8 +421,8 @@ def test_a_killed_run_resumes_exactly(plain, tmp_path):
     options |= {"rank": 1, "world_size": 2}
 
     def batches_from(loader, count):
-        every = itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), count)
-        return [[batch["dataset_index"].tolist(), batch["x"].tolist()] for batch in every]
+        batches = itertools.islice(forever(loader), count)
+        return [[batch["dataset_index"].tolist(), batch["x"].tolist()] for batch in batches]
 
     for _ in range(rounds(1)):
         state.unlink(missing_ok=True)
@@ -442,6 +447,7 @@ def test_a_killed_run_resumes_exactly(plain, tmp_path):
 
 RANK = """
 import sys
+sys.modules["torch"] = None
 import robocache
 
 path, rank = sys.argv[1:]
@@ -458,12 +464,7 @@ while True:
 def test_a_killed_rank_does_not_affect_others(plain):
     """A Loader waits for no other rank: the remaining rank gives the same batches in time."""
     options = {"batch_size": 8, "delta_timestamps": {"x": [0.0]}, "seed": 5, "framework": "numpy", "world_size": 2}
-    expected = [
-        batch["x"].tolist()
-        for batch in itertools.islice(
-            itertools.chain.from_iterable(itertools.repeat(flat_loader(plain[0], rank=0, **options))), 40
-        )
-    ]
+    expected = [x["x"].tolist() for x in itertools.islice(forever(flat_loader(plain[0], rank=0, **options)), 40)]
     running = [
         subprocess.Popen(
             [sys.executable, "-c", RANK, plain[0].path, str(rank)],

@@ -1,4 +1,4 @@
-"""Loader: residency: the same bytes from every tier, the choice by memory, and explain()."""
+"""Residency of a Loader's rows: the same bytes from every tier, the choice by memory, and explain()."""
 
 import copy
 import ctypes
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from flat_options import flat_loader
-from recordings import EVERY, STREAMS, assert_same_batches, batches_of, write
+from recordings import EVERY, STREAMS, assert_same_batches, batches_of, refused, write
 from reference.compare import to_numpy
 
 import robocache
@@ -94,9 +94,8 @@ def test_every_combination_of_tiers_gives_the_cpus_bytes(dataset, device, option
             assert tiers_of(loader) == tiers
         assert_same_batches(batches_of(loader, 3), expected)
         indices = [loader.num_anchors - 1, 0, 7, 7]
-        one = {key: to_numpy(x) for key, x in loader.gather(indices).items()}
         plain = flat_loader(dataset, batch_size=24, device="cpu", **options)
-        assert_same_batches([one], [{key: to_numpy(x) for key, x in plain.gather(indices).items()}])
+        assert_same_batches(batches_of([loader.gather(indices)]), batches_of([plain.gather(indices)]))
 
 
 @pytest.mark.parametrize("residency", TIERS[1:])
@@ -106,14 +105,12 @@ def test_a_mixture_whose_sources_differ(rng, tmp_path, device, residency):
     for number, (name, features, dtype) in enumerate(
         [("state", 7, np.float64), ("qpos", 3, ml_dtypes.bfloat16), ("other", 2, np.float32)]
     ):
-        rows = [
-            {
-                name: (np.arange(50) * 20_000_000, rng.normal(size=(50, features)).astype(dtype)),
-                "tick": (np.arange(40) * 25_000_000 + number, rng.integers(0, 9, 40)),
-            }
+        times, ticks = np.arange(50) * 20_000_000, np.arange(40) * 25_000_000 + number
+        recording = [
+            {name: (times, rng.normal(size=(50, features)).astype(dtype)), "tick": (ticks, rng.integers(0, 9, 40))}
             for _ in range(3)
         ]
-        written = write(tmp_path / name, rows)
+        written = write(tmp_path / name, recording)
         sources.append(robocache.Source(written, weight=1 + number, rename={"qpos": "state"} if number == 1 else None))
     arguments = {
         "batch_size": 32,
@@ -137,18 +134,12 @@ def test_on_the_cpu_rows_are_copied_to_memory(dataset):
         tiers = tiers_of(loader_on(dataset, "cpu", residency))
         assert set(tiers.values()) == {"pinned" if residency == "pinned" else "device"}
     assert set(tiers_of(loader_on(dataset, "cpu", "mapped")).values()) == {"mapped"}
-    assert tiers_of(flat_loader(dataset, batch_size=4, delta_timestamps=WINDOWS, device="cpu")) == dict.fromkeys(
-        KEYS, "device"
-    )
 
 
 def test_a_tier_for_each_key(dataset, device):
     given = {"observation.state": "mapped", "mode": "auto"}
-    assert tiers_of(loader_on(dataset, device, given)) == {
-        "observation.state": "mapped",
-        "action": "device",
-        "mode": "device",
-    }
+    expected = {"observation.state": "mapped", "action": "device", "mode": "device"}
+    assert tiers_of(loader_on(dataset, device, given)) == expected
 
 
 def room_for(loader, keys, clocks):
@@ -211,10 +202,7 @@ def test_a_requested_tier_without_room_is_refused_with_both_sizes(dataset, devic
 
 
 REFUSED = [
-    (
-        {"residency": "disk"},
-        ["memory.residency: expected 'auto', 'decoded', 'device', 'pinned' or 'mapped', got 'disk'"],
-    ),
+    ({"residency": "disk"}, ["memory.residency: expected 'auto', 'decoded', 'device', 'pinned' or 'mapped'", "'disk'"]),
     ({"residency": {"action": "Device"}}, ["memory.residency['action']: expected 'auto'", "got 'Device'"]),
     ({"residency": {"actions": "device"}}, ["memory.residency: no stream 'actions'", "observation.state, "]),
     ({"budget": 0.0}, ["memory.budget: expected bytes, an int, or a share in (0, 1]"]),
@@ -223,27 +211,18 @@ REFUSED = [
     ({"budget": 2**70}, ["memory.budget: expected a whole number of 64 bits"]),
     ({"budget": -1}, ["memory.budget: expected at least 0 bytes, got -1"]),
     ({"budget": {"gpu": 0.5}}, ["memory.budget: expected 'device' and 'host', got 'gpu'"]),
-]
-MISTYPED = [
-    ({"residency": 3}, "memory.residency"),
-    ({"residency": ["device"]}, "memory.residency"),
-    ({"budget": "half"}, "memory.budget"),
-    ({"budget": True}, "memory.budget"),
-    ({"budget": [1]}, "memory.budget"),
-    ({"budget": {"host": "all"}}, "memory.budget"),
+    ({"residency": 3}, ["memory.residency: ", "int"]),
+    ({"residency": ["device"]}, ["memory.residency: ", "list"]),
+    ({"budget": "half"}, ["memory.budget: ", "'half'"]),
+    ({"budget": True}, ["memory.budget: ", "True"]),
+    ({"budget": [1]}, ["memory.budget: ", "[1]"]),
+    ({"budget": {"host": "all"}}, ["memory.budget", "'all'"]),
 ]
 
 
 @pytest.mark.parametrize(("options", "parts"), REFUSED)
 def test_invalid_residency_is_refused_by_name(dataset, device, options, parts):
-    with pytest.raises(robocache.ArgumentError) as refusal:
-        loader_on(dataset, device, **options)
-    assert all(part in str(refusal.value) for part in parts)
-
-
-@pytest.mark.parametrize(("options", "name"), MISTYPED)
-def test_arguments_of_another_type_are_refused(dataset, device, options, name):
-    with pytest.raises(robocache.ArgumentTypeError, match=f"^{name}"):
+    with refused(*parts):
         loader_on(dataset, device, **options)
 
 
@@ -252,18 +231,15 @@ def test_arguments_of_another_type_are_refused(dataset, device, options, name):
 
 def test_explain_is_a_list_and_a_table(dataset):
     explained = loader_on(dataset, "cpu", {"mode": "mapped"}, budget=30_000).explain()
+    reasons = {
+        "mode": "asked for: its files, read ahead",
+        "observation.state": "a copy in memory",
+        "action": "over budget (29.30 KiB of host memory): its files, read ahead",
+    }
     assert [placement.key for placement in explained] == KEYS
     for key, tier, size, why in explained:
-        stream = dataset.streams[key]
-        assert size == stream.values.nbytes
-        assert (
-            why
-            == {
-                "mode": "asked for: its files, read ahead",
-                "observation.state": "a copy in memory",
-                "action": "over budget (29.30 KiB of host memory): its files, read ahead",
-            }[key]
-        ), tier
+        assert size == dataset.streams[key].values.nbytes
+        assert why == reasons[key], tier
     lines = str(explained).splitlines()
     assert lines[0].split() == ["key", "tier", "size", "why"]
     assert len(lines) == 1 + len(KEYS)

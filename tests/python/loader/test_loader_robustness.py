@@ -1,4 +1,4 @@
-"""Loader: events around a running loader: files that change, Ctrl-C, forks, threads, and an end at any moment."""
+"""Events around a running Loader: files that change, Ctrl-C, forks, threads, and an end at any moment."""
 
 import gc
 import itertools
@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flat_options import flat_loader
-from recordings import assert_same_batches, copied, forever, make, position_of, record, write
+from recordings import FORKS, assert_same_batches, copied, forever, in_a_child, make, position_of, record, write
 from reference.compare import to_numpy
 from soak import rounds
 
 import robocache
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+pytestmark = FORKS
 
 WAYS = [
     {"prefetch": 0},
@@ -34,27 +34,6 @@ WAYS = [
 def some(loader, count=12):
     """Batches beyond an epoch's end."""
     return [copied(batch) for batch in itertools.islice(forever(loader), count)]
-
-
-def in_a_child(body):
-    """The text that `body` returns in a forked child."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)
-        answer = "nothing"
-        try:
-            answer = body()
-        except BaseException as error:
-            answer = repr(error)
-        finally:
-            os.write(write_end, answer.encode()[:4000])
-            os._exit(0)
-    os.close(write_end)
-    with os.fdopen(read_end) as pipe:
-        answer = pipe.read()
-    assert os.waitpid(child, 0)[1] == 0
-    return answer
 
 
 # ---- Files that change ----
@@ -110,11 +89,7 @@ def test_a_cache_that_is_replaced_under_a_loader(own, tmp_path, device, residenc
     loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 5 * 24})
     other = record(np.random.default_rng(22))
     if how == "writer":
-        with robocache.Writer(dataset.path, overwrite=True) as writer:
-            for streams in other:
-                with writer.episode() as episode:
-                    for name, (time_ns, values) in streams.items():
-                        episode.append(name, time_ns, values)
+        write(dataset.path, other, overwrite=True)
     elif how == "rename":
         write(tmp_path / "other", other)
         os.rename(dataset.path, tmp_path / "away")
@@ -137,15 +112,9 @@ def test_ctrl_c_ends_a_wait_at_once(tmp_path, threads):
     dataset = write(tmp_path / "cache", [{"pose": (times, poses)}])
 
     def slow(prefetch):
-        return flat_loader(
-            dataset,
-            batch_size=200,
-            delta_timestamps={"pose": np.linspace(0, 1, 8000).tolist()},
-            method="pose",
-            device="cpu",
-            framework="numpy",
-            prefetch=prefetch,
-        )
+        windows = {"pose": robocache.Window(np.linspace(0, 1, 8000), method="pose")}
+        options = {"batch_size": 200, "prefetch": prefetch, "device": "cpu", "framework": "numpy"}
+        return flat_loader(dataset, delta_timestamps=windows, **options)
 
     plain = slow(0)
     next(plain)
@@ -202,12 +171,12 @@ def test_parent_and_child_continue_after_a_fork(dataset, options):
         for _ in range(count):
             assert_same_batches([copied(next(batches))], [expected[position]])
             position += 1
-        return f"{position} are right"
+        return position
 
     go_on(5)
     for number in range(3):
-        assert in_a_child(lambda: go_on(6)) == f"{11 + 5 * number} are right"
-        assert in_a_child(lambda: go_on(2) and in_a_child(lambda: go_on(3))) == f"{10 + 5 * number} are right"
+        assert in_a_child(lambda: go_on(6)) == 11 + 5 * number
+        assert in_a_child(lambda: go_on(2) and in_a_child(lambda: go_on(3))) == 10 + 5 * number
         go_on(5)
 
 

@@ -1,12 +1,9 @@
-"""Loader: ranks with their own episodes."""
-
-import collections
+"""Ranks with their own episodes."""
 
 import numpy as np
 import pytest
 from flat_options import flat_loader
-from recordings import anchors_of, assert_same_batches, batches_of, position_of, ticks_of, write
-from reference.compare import to_numpy
+from recordings import anchors_of, assert_same_batches, batches_of, joined, position_of, ticks_of, write
 
 import robocache
 
@@ -52,17 +49,12 @@ def test_values_equal_those_of_a_loader_of_all_episodes(rng, tmp_path, device):
     """A rank that loads only its own episodes has them at other addresses."""
     recording = recorded(rng, (40, 30, 50, 45))
     dataset = write(tmp_path / "cache", recording)
-    whole = flat_loader(dataset, batch_size=165, delta_timestamps={"x": [0.0, 1e-6]}, device=device)
-    values = {}
-    for batch in [next(whole)]:
-        for episode, time, x in zip(*(to_numpy(batch[key]) for key in ("episode_index", "time_ns", "x")), strict=True):
-            values[int(episode), int(time)] = x
+    whole = joined(flat_loader(dataset, batch_size=165, delta_timestamps={"x": [0.0, 1e-6]}, device=device))
+    values = dict(zip(anchors_of([whole]), whole["x"], strict=True))
     for loader in ranks_of(dataset, 2, device=device):
         assert loader.explain()[0].bytes < 4 * 3 * 165
-        for batch in loader:
-            rows = zip(*(to_numpy(batch[key]) for key in ("episode_index", "time_ns", "x")), strict=True)
-            for episode, time, x in rows:
-                np.testing.assert_array_equal(x, values[int(episode), int(time)])
+        batch = joined(loader)
+        np.testing.assert_array_equal(batch["x"], [values[anchor] for anchor in anchors_of([batch])])
 
 
 def test_a_rank_resumes(rng, tmp_path, device):
@@ -82,10 +74,7 @@ def test_weights_hold_within_each_rank(rng, tmp_path):
     sources = [robocache.Source(one, weight=3), robocache.Source(two, weight=1)]
     for loader in ranks_of(sources, 2, samples_per_epoch=2**17, batch_size=2**10, device="cpu"):
         assert loader.num_samples == 2**17
-        drawn = collections.Counter()
-        for batch in loader:
-            drawn.update(to_numpy(batch["dataset_index"]).tolist())
-        assert drawn == {0: 3 * 2**14, 1: 2**14}
+        assert np.bincount(joined(loader)["dataset_index"]).tolist() == [3 * 2**14, 2**14]
 
 
 @pytest.mark.parametrize("samples", [0, -4])
@@ -100,17 +89,9 @@ def test_a_rank_without_anchors_is_refused(rng, tmp_path):
     weighted = [robocache.Source(dataset, weight=1)]
     for rank in range(4):  # every rank raises, so none waits for others
         for source, options in ((dataset, {}), (weighted, {"samples_per_epoch": 100})):
+            options |= {"batch_size": 8, "delta_timestamps": {"x": [0.0]}, "shard_episodes": True, "device": "cpu"}
             with pytest.raises(robocache.ArgumentError, match=r"anchor: expected a tick .* episodes of rank \d"):
-                flat_loader(
-                    source,
-                    batch_size=8,
-                    delta_timestamps={"x": [0.0]},
-                    shard_episodes=True,
-                    rank=rank,
-                    world_size=4,
-                    device="cpu",
-                    **options,
-                )
+                flat_loader(source, rank=rank, world_size=4, **options)
 
 
 def test_a_state_of_another_number_of_ranks_is_refused(rng, tmp_path):

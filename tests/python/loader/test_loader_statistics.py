@@ -1,26 +1,22 @@
-"""Loader and Dataset: statistics of the drawn rows, against numpy's; features that hardly change."""
+"""Statistics of the rows that a Loader draws and of a Dataset, against numpy's; features that hardly change."""
 
-import json
-import os
 import pickle
-import subprocess
-import sys
 import threading
-import warnings
 import zlib
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 from cache_files import sign
 from flat_options import flat_loader
-from recordings import write
+from recordings import FORKS, in_a_child, no_warning, warnings_with, write
+from reference.normalisation import MODES, affine_of, assert_statistics
 
 import robocache
 from robocache import LoaderWarning, Source
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-MODES = "mean_std", "min_max", "q01_q99", "q10_q90"
 
 
 def recording_of(rng, dtype=np.float32, episodes=10, broken=(9,), longest=300):
@@ -50,25 +46,6 @@ def rows_of(recording, episodes):
     return np.concatenate([recording[e]["action"][1] for e in sorted(set(episodes)) if recording[e]]).astype(np.float64)
 
 
-def assert_statistics(stats, rows):
-    """Compares with numpy's statistics."""
-    np.testing.assert_array_equal(stats.count, (~np.isnan(rows)).sum(0))
-    np.testing.assert_allclose(stats.mean, np.nanmean(rows, 0), rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(stats.std, np.nanstd(rows, 0), rtol=1e-12)
-    np.testing.assert_array_equal(stats.min, np.nanmin(rows, 0))
-    np.testing.assert_array_equal(stats.max, np.nanmax(rows, 0))
-    for name, q in QUANTILES.items():
-        np.testing.assert_allclose(getattr(stats, name), np.nanquantile(rows, q, axis=0), rtol=1e-12, atol=1e-12)
-
-
-def spread_of(stats, mode):
-    if mode == "mean_std":
-        return stats.mean, stats.std
-    low, high = {"min_max": ("min", "max"), "q01_q99": ("q01", "q99"), "q10_q90": ("q10", "q90")}[mode]
-    low, high = getattr(stats, low), getattr(stats, high)
-    return (low + high) / 2, (high - low) / 2
-
-
 def windowed(dataset, **options):
     return flat_loader(
         dataset,
@@ -76,12 +53,17 @@ def windowed(dataset, **options):
     )
 
 
-def assert_normalised_by(loader, stats, mode, rows):
-    centre, spread = spread_of(stats, mode)
-    np.testing.assert_allclose(np.asarray(next(loader)["action"]), (rows - centre) / spread, rtol=1e-5, atol=1e-5)
+def assert_normalised(loader, mode, rows, pooled, source=None):
+    """Compares the batch of `rows`, and one array, with those normalised by numpy's statistics of the rows `pooled`."""
+    centre, spread = affine_of(pooled, mode)
+    batch = next(loader)
+    of_source = slice(None) if source is None else np.asarray(batch["dataset_index"]) == source
+    tolerance = {"rtol": 1e-5, "atol": 1e-5}
+    np.testing.assert_allclose(np.asarray(batch["action"])[of_source], (rows - centre) / spread, **tolerance)
     x = np.float32([[0.5, 99, 0.1]])
-    np.testing.assert_allclose(loader.normalize("action", x), (x - centre) / spread, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(loader.unnormalize("action", loader.normalize("action", x)), x, rtol=1e-4, atol=1e-4)
+    y = loader.normalize("action", x, source)
+    np.testing.assert_allclose(y, (x - centre) / spread, **tolerance)
+    np.testing.assert_allclose(loader.unnormalize("action", y, source), x, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
@@ -117,33 +99,22 @@ def test_rule_49_statistics_of_all_no_and_conditional_episodes(dataset, recordin
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    "selected",
-    [
-        {"episodes": range(9)},
-        {"episodes": {"task": "task 0"}},
-        {"episodes": [8, 1, 1, 4]},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("selected", [range(9), {"task": "task 0"}, [8, 1, 1, 4]], ids=str)
 def test_rule_49_a_loader_normalises_by_its_drawn_rows(dataset, recording, mode, selected):
-    loader = windowed(dataset, normalize=mode, **selected)
-    drawn = [0, 2, 4, 6, 8] if isinstance(selected["episodes"], dict) else list(selected["episodes"])
-    stats = dataset.statistics(drawn)["action"]
-    assert_statistics(stats, rows_of(recording, drawn))
+    drawn = [0, 2, 4, 6, 8] if isinstance(selected, dict) else selected
     rows = np.concatenate([recording[e]["action"][1] for e in drawn if recording[e]])
-    assert_normalised_by(loader, stats, mode, rows)
+    loader = windowed(dataset, normalize=mode, episodes=selected)
+    assert_normalised(loader, mode, rows, rows_of(recording, drawn))
 
 
 def test_rule_49_statistics_of_the_dataset_or_given_ones_on_request(dataset, recording):
-    rows = recording[0]["action"][1]
-    for options, stats in (
-        ({"stats_of": "dataset"}, dataset.stats),
-        ({"norm_stats": dataset.stats}, dataset.stats),
-        ({"norm_stats": dataset.statistics(range(9))}, dataset.statistics(range(9))),
+    for options, episodes in (
+        ({"stats_of": "dataset"}, range(10)),
+        ({"norm_stats": dataset.stats}, range(10)),
+        ({"norm_stats": dataset.statistics(range(9))}, range(9)),
     ):
         loader = windowed(dataset, normalize="mean_std", episodes=[0], **options)
-        assert_normalised_by(loader, stats["action"], "mean_std", rows)
+        assert_normalised(loader, "mean_std", recording[0]["action"][1], rows_of(recording, episodes))
     with pytest.raises(robocache.ArgumentError, match="stats_of: expected 'selection' or 'dataset', got 'all'"):
         windowed(dataset, normalize="mean_std", stats_of="all")
     with pytest.raises(robocache.ArgumentError, match="stats_of: expected a Window"):
@@ -152,18 +123,9 @@ def test_rule_49_statistics_of_the_dataset_or_given_ones_on_request(dataset, rec
 
 def test_rule_49_each_source_normalises_by_its_selection(dataset, recording):
     sources = [Source(dataset, episodes=[0, 1]), Source(dataset, episodes={"task": "task 0"}), Source(dataset)]
-    loader = windowed(sources, normalize="mean_std")
-    batch = next(loader)
     for index, episodes in enumerate(([0, 1], [0, 2, 4, 6, 8], range(10))):
-        stats = dataset.statistics(episodes)["action"]
-        assert_statistics(stats, rows_of(recording, episodes))
         rows = rows_of(recording, episodes)
-        got = np.asarray(batch["action"])[np.asarray(batch["dataset_index"]) == index]
-        np.testing.assert_allclose(got, (rows - stats.mean) / stats.std, rtol=1e-5, atol=1e-5)
-        x = np.float32([[0.5, 99, 0.1]])
-        np.testing.assert_allclose(
-            loader.normalize("action", x, index), (x - stats.mean) / stats.std, rtol=1e-5, atol=1e-5
-        )
+        assert_normalised(windowed(sources, normalize="mean_std"), "mean_std", rows, rows, index)
     merged = robocache.merge_stats([dataset.statistics(range(4)), dataset.statistics(range(4, 9))])["action"]
     np.testing.assert_allclose(merged.std, dataset.statistics(range(9))["action"].std, rtol=1e-12)
 
@@ -172,10 +134,10 @@ def test_rule_49_episodes_dropped_by_missing_do_not_count(rng, tmp_path):
     recording = recording_of(rng)
     del recording[9]["time"]  # from the broken episode
     dataset = write(tmp_path / "cache", recording)
-    loader = windowed(
-        dataset, normalize="mean_std", missing="drop", delta_timestamps={"action": None, "time": None}, min_spread=0
-    )
-    assert_normalised_by(loader, dataset.statistics(range(9))["action"], "mean_std", rows_of(recording, range(9)))
+    windows = {"action": None, "time": None}
+    loader = windowed(dataset, normalize="mean_std", missing="drop", delta_timestamps=windows, min_spread=0)
+    rows = rows_of(recording, range(9))
+    assert_normalised(loader, "mean_std", rows, rows)
 
 
 def test_rule_49_ranks_with_their_own_episodes_and_copies_agree(dataset):
@@ -193,82 +155,65 @@ def test_rule_49_ranks_with_their_own_episodes_and_copies_agree(dataset):
 # ---- stored statistics ----
 
 
-def kept(dataset):
-    folder = os.path.join(dataset.path, "statistics")
-    return sorted(os.path.join(folder, name) for name in os.listdir(folder)) if os.path.isdir(folder) else []
+def stored(dataset):
+    return sorted(Path(dataset.path).glob("statistics/*"))
 
 
-def in_a_new_process(path, episodes):
-    """Computes them in a new process, without this one's memory."""
-    code = (
-        "import sys, json; sys.modules['torch'] = None; import robocache; "
-        "s = robocache.open(sys.argv[1]).statistics(json.loads(sys.argv[2]))['action']; "
-        "print(json.dumps([x.tolist() for x in s]))"
-    )
-    process = subprocess.run(
-        [sys.executable, "-c", code, path, json.dumps(episodes)], capture_output=True, text=True, check=True
-    )
-    return np.array(json.loads(process.stdout))
+def computed_in_a_child(dataset, episodes):
+    """The statistics of actions; this process does not remember them."""
+    return np.array(in_a_child(lambda: tuple(dataset.statistics(episodes)["action"])))
 
 
-def test_rule_49_statistics_are_stored_and_the_cache_stays_valid(dataset):
-    assert not kept(dataset)
-    windowed(dataset, normalize="mean_std", episodes=range(9))
-    (file,) = kept(dataset)
-    table = np.load(file)
-    for got, wanted in zip(table, dataset.statistics(range(9))["action"], strict=True):
-        np.testing.assert_array_equal(got, wanted)
+@FORKS
+def test_rule_49_statistics_are_stored_and_the_cache_stays_valid(dataset, recording):
+    table = computed_in_a_child(dataset, range(9))
+    (file,) = stored(dataset)
+    np.testing.assert_array_equal(np.load(file), table)
     robocache.open(dataset.path, verify=True)
-    np.testing.assert_array_equal(in_a_new_process(dataset.path, list(range(9))), table)
-    assert kept(dataset) == [file]
-    windowed(dataset, normalize="mean_std")
-    assert kept(dataset) == [file]
+    inode = file.stat().st_ino
+    rows = rows_of(recording, range(9))
+    assert_normalised(windowed(dataset, normalize="mean_std", episodes=range(9)), "mean_std", rows, rows)
+    windowed(dataset, normalize="mean_std")  # the manifest has these statistics
+    assert [(path, path.stat().st_ino) for path in stored(dataset)] == [(file, inode)]
 
 
+@FORKS
 @pytest.mark.parametrize("damage", ["byte", "cut", "empty", "folder"])
 def test_rule_49_damaged_stored_statistics_are_computed_anew(dataset, damage):
-    wanted = np.array(dataset.statistics([0, 1])["action"])
-    (file,) = kept(dataset)
-    with open(file, "rb") as opened:
-        content = bytearray(opened.read())
+    wanted = computed_in_a_child(dataset, [0, 1])
+    (file,) = stored(dataset)
+    content = bytearray(file.read_bytes())
     content[-20] ^= 1
-    os.unlink(file)
+    file.unlink()
     if damage == "folder":
-        os.mkdir(file)
+        file.mkdir()
     else:
-        with open(file, "wb") as opened:
-            opened.write({"byte": content, "cut": content[:100], "empty": b""}[damage])
-    np.testing.assert_array_equal(in_a_new_process(dataset.path, [0, 1]), wanted)
+        file.write_bytes({"byte": content, "cut": content[:100], "empty": b""}[damage])
+    np.testing.assert_array_equal(np.array(dataset.statistics([0, 1])["action"]), wanted)
     if damage != "folder":
         np.testing.assert_array_equal(np.load(file), wanted)
 
 
 def test_rule_49_a_read_only_folder_is_not_changed(dataset, recording):
-    with open(os.path.join(dataset.path, "statistics"), "w") as file:  # no folder: root ignores permissions
-        file.write("taken")
+    folder = Path(dataset.path) / "statistics"
+    folder.write_text("taken")  # no folder: root ignores permissions
     assert_statistics(dataset.statistics([0, 1])["action"], rows_of(recording, [0, 1]))
-    with open(os.path.join(dataset.path, "statistics")) as file:
-        assert file.read() == "taken"
+    assert folder.read_text() == "taken"
 
 
 def test_rule_49_a_changed_cache_has_new_statistics(rng, recording, tmp_path):
     path = tmp_path / "cache"
     dataset = write(path, recording)
     before = dataset.statistics([0, 1])["action"]
-    with robocache.Writer(path, append=True) as writer, writer.episode(task="more") as episode:
-        episode.append("action", np.arange(50) * 10**7, np.full((50, 3), 7, np.float32))
-    grown = robocache.open(path)
+    more = {"action": (np.arange(50) * 10**7, np.full((50, 3), 7, np.float32))}
+    grown = write(path, [more], append=True)
     np.testing.assert_array_equal(np.array(grown.statistics([0, 1])["action"]), np.array(before))
     more = np.concatenate([rows_of(recording, [0]), np.full((50, 3), 7.0)])
     assert_statistics(grown.statistics([0, 10])["action"], more)
     robocache.open(path, verify=True)
     other = recording_of(rng)
-    with robocache.Writer(path, overwrite=True) as writer:
-        for streams in other:
-            with writer.episode() as episode:
-                for name, (time_ns, values) in streams.items():
-                    episode.append(name, time_ns, values)
-    assert_statistics(robocache.open(path).statistics([0, 1])["action"], rows_of(other, [0, 1]))
+    overwritten = write(path, other, overwrite=True)
+    assert_statistics(overwritten.statistics([0, 1])["action"], rows_of(other, [0, 1]))
 
 
 def test_rule_49_simultaneous_requests(rng, tmp_path):
@@ -286,7 +231,7 @@ def test_rule_49_simultaneous_requests(rng, tmp_path):
     assert len(found) == 8
     for got in found:
         np.testing.assert_array_equal(got, found[0])
-    assert [name.endswith(".npy") for name in kept(dataset)] == [True]
+    assert [path.suffix for path in stored(dataset)] == [".npy"]
 
 
 # ---- features that hardly change ----
@@ -294,12 +239,8 @@ def test_rule_49_simultaneous_requests(rng, tmp_path):
 
 def flickering(rng, tmp_path, spreads, dtype=np.float32, centre=0.3, names=None):
     values = (centre + rng.normal(size=(500, len(spreads))) * spreads).astype(dtype)
-    with robocache.Writer(tmp_path / "flickering") as writer:
-        if names:
-            writer.stream("state", names=names)
-        with writer.episode() as episode:
-            episode.append("state", np.arange(500) * 10**7, values)
-    return robocache.open(tmp_path / "flickering"), values
+    rows = {"state": (np.arange(500) * 10**7, values)}
+    return write(tmp_path / "flickering", [rows], streams={"state": {"names": names}}), values
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -315,14 +256,8 @@ def test_rule_38_a_spread_below_min_spread_is_not_scaled(rng, tmp_path, mode, co
         assert part in str(warned[0].message)
     assert "base" not in str(warned[0].message)
     got = np.asarray(next(loader)["state"].cpu())[:, :2]
-    stats = dataset.stats["state"]
-    ranges = {"min_max": stats.min, "q01_q99": stats.q01, "q10_q90": stats.q10}
-    if mode == "mean_std":
-        wanted = values - stats.mean
-    elif constant == "center":
-        wanted = values - spread_of(stats, mode)[0]
-    else:
-        wanted = values - ranges[mode] - 1
+    centre, spread = affine_of(values.astype(np.float64), mode)
+    wanted = values - centre if mode == "mean_std" or constant == "center" else values - (centre - spread) - 1
     np.testing.assert_allclose(got, wanted[:, :2], atol=1e-6)
     field = np.asarray([[0.31, 0.31, 0.31]], dtype)
     normalised = loader.normalize("state", field)
@@ -332,8 +267,7 @@ def test_rule_38_a_spread_below_min_spread_is_not_scaled(rng, tmp_path, mode, co
 
 def test_rule_38_min_spread_of_0_scales_all_without_a_warning(rng, tmp_path):
     dataset, values = flickering(rng, tmp_path, [1e-5], np.float64)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LoaderWarning)
+    with no_warning():
         options = {"batch_size": 500, "delta_timestamps": {"state": None}, "normalize": "mean_std", "shuffle": False}
         got = np.asarray(next(flat_loader(dataset, min_spread=0, dtype="float64", device="cpu", **options))["state"])
         flat_loader(dataset, min_spread=0.9e-5, **options)
@@ -345,8 +279,7 @@ def test_rule_38_min_spread_of_0_scales_all_without_a_warning(rng, tmp_path):
 def test_rule_38_constants_and_given_statistics_have_the_same_rule(rng, tmp_path):
     dataset, _ = flickering(rng, tmp_path, [0.0, 1.0])
     options = {"batch_size": 8, "delta_timestamps": {"state": None}, "normalize": "mean_std"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LoaderWarning)
+    with no_warning():
         flat_loader(dataset, **options)
     given = {"state": {"mean": [0.0, 0.0], "std": [1.0, 1e-6]}}
     with pytest.warns(LoaderWarning, match=r"'state'\[1\] 1e-06"):
@@ -383,24 +316,12 @@ def test_infinities_are_ignored(tmp_path, rng, dtype, beam, mode):
         finite = np.where(np.isfinite(rows), rows, np.nan)
         stats = dataset.stats if chosen is None else dataset.statistics(episodes=chosen)
         assert_statistics(stats["scan"], finite)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", LoaderWarning)
-            loader = robocache.Loader(
-                dataset,
-                batch_size=8,
-                device="cpu",
-                shuffle=False,
-                episodes=chosen,
-                delta_timestamps={"scan": [0.0]},
-                default=robocache.Window(normalize=mode, dtype="float32"),
+        with no_warning():
+            loader = windowed(
+                dataset, delta_timestamps={"scan": None}, episodes=chosen, normalize=mode, dtype="float32"
             )
-        got = next(iter(loader))["scan"][:, 0].numpy()
-        first, second = {
-            "mean_std": (np.nanmean(finite, 0), np.nanstd(finite, 0)),
-            "min_max": (np.nanmin(finite, 0), np.nanmax(finite, 0)),
-        }.get(mode) or np.nanquantile(finite, [QUANTILES[mode[:3]], QUANTILES[mode[4:]]], axis=0)
-        expected = (rows - first) / second if mode == "mean_std" else 2 * (rows - first) / (second - first) - 1
-        np.testing.assert_allclose(got, expected[:8], rtol=1e-4, atol=1e-4)
+        centre, spread = affine_of(finite, mode)
+        np.testing.assert_allclose(np.asarray(next(loader)["scan"]), (rows - centre) / spread, rtol=1e-4, atol=1e-4)
         assert_statistics(dataset.statistics(loader)["scan"], finite)
 
 
@@ -422,6 +343,7 @@ def count_infinities(file, rows):
     file.write_bytes(written + zlib.crc32(written).to_bytes(4, "little") * (len(content) > len(written)))
 
 
+@FORKS
 @pytest.mark.parametrize("selected", [None, [0, 2]])
 @pytest.mark.parametrize("mode", ["mean_std", "min_max", "q10_q90", "q02_q98"])
 def test_statistics_that_count_infinities_are_computed_anew(tmp_path, rng, mode, selected):
@@ -435,26 +357,22 @@ def test_statistics_that_count_infinities_are_computed_anew(tmp_path, rng, mode,
     count_infinities(path / "streams/scan/stats.npy", np.concatenate([episode["scan"][1] for episode in episodes]))
     sign(path, "streams/scan/stats.npy")
     if selected:
-        code = "import sys; sys.modules['torch'] = None; import robocache; robocache.open(sys.argv[1]).statistics([0, 2])['scan']"
-        subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+        in_a_child(lambda: tuple(robocache.open(path).statistics(selected)["scan"]))
         (file,) = (path / "statistics").iterdir()
         count_infinities(file, np.concatenate(rows))
     dataset = robocache.open(path)
-    finite = np.where(np.isfinite(np.concatenate(rows)), np.concatenate(rows), np.nan)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LoaderWarning)
-        loader = windowed(
-            dataset, delta_timestamps={"scan": [0.0]}, episodes=selected, normalize=mode, stats_of="selection"
-        )
-    first, second = {
-        "mean_std": lambda: (np.nanmean(finite, 0), np.nanstd(finite, 0)),
-        "min_max": lambda: (np.nanmin(finite, 0), np.nanmax(finite, 0)),
-    }.get(mode, lambda: np.nanquantile(finite, [int(mode[1:3]) / 100, int(mode[5:7]) / 100], axis=0))()
-    expected = (rows[0] - first) / second if mode == "mean_std" else 2 * (rows[0] - first) / (second - first) - 1
-    np.testing.assert_allclose(np.asarray(next(loader)["scan"])[:100, 0], expected, rtol=1e-5, atol=1e-5)
+    rows = np.concatenate(rows)
+    finite = np.where(np.isfinite(rows), rows, np.nan)
+    with no_warning():
+        loader = windowed(dataset, delta_timestamps={"scan": None}, episodes=selected, normalize=mode)
+    centre, spread = affine_of(finite, mode)
+    np.testing.assert_allclose(np.asarray(next(loader)["scan"]), (rows - centre) / spread, rtol=1e-5, atol=1e-5)
     assert_statistics((dataset.statistics(selected) if selected else dataset.stats)["scan"], finite)
     assert robocache.doctor(path).findings[0].code == "infinite-value"
     assert "statistics" not in [finding.code for finding in robocache.doctor(path).findings]
+
+
+SCAN = {"delta_timestamps": {"scan": None}}
 
 
 def scan(tmp_path, rng, dtype=np.float64, scale=1.0):
@@ -478,7 +396,7 @@ def scan(tmp_path, rng, dtype=np.float64, scale=1.0):
 def test_given_statistics_without_a_scale_are_named(tmp_path, rng, mode, given, words):
     dataset, _ = scan(tmp_path, rng, np.float32)
     with pytest.warns(LoaderWarning, match=rf"not scaled, .* 'scan'\[1\] {words}; "):
-        windowed(dataset, delta_timestamps={"scan": [0.0]}, normalize=mode, norm_stats={"scan": given})
+        windowed(dataset, normalize=mode, norm_stats={"scan": given}, **SCAN)
 
 
 @pytest.mark.parametrize("constant", ["center", "lerobot", "openpi"])
@@ -486,13 +404,7 @@ def test_given_statistics_of_a_constant_beyond_float32_are_named(tmp_path, rng, 
     dataset, _ = scan(tmp_path, rng, np.float32)
     given = {"mean": [0.0, 1e39, 0.0], "std": [1.0, 0.0, 1.0]}
     with pytest.warns(LoaderWarning, match=r"'scan'\[1\] mean 1e\+39 and std 0"):
-        windowed(
-            dataset,
-            delta_timestamps={"scan": [0.0]},
-            normalize="mean_std",
-            norm_stats={"scan": given},
-            constant=constant,
-        )
+        windowed(dataset, normalize="mean_std", norm_stats={"scan": given}, constant=constant, **SCAN)
 
 
 def test_features_without_numbers_and_constants_are_not_named(tmp_path, rng):
@@ -501,37 +413,29 @@ def test_features_without_numbers_and_constants_are_not_named(tmp_path, rng):
     dataset = write(tmp_path / "cache", [{"scan": (np.arange(50) * 10**7, values)}])
     for constant in ("center", "lerobot", "openpi"):
         for stats in (None, dataset.stats):
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", LoaderWarning)
-                windowed(
-                    dataset,
-                    delta_timestamps={"scan": [0.0]},
-                    normalize="mean_std",
-                    norm_stats=stats,
-                    constant=constant,
-                )
+            with no_warning():
+                windowed(dataset, normalize="mean_std", norm_stats=stats, constant=constant, **SCAN)
 
 
 def test_numbers_whose_sums_overflow_are_named(tmp_path, rng):
     dataset, values = scan(tmp_path, rng, np.float64, 1e200)
     with np.errstate(over="ignore"):
         assert np.isinf(np.std(values, 0)).all()
-    options = {"delta_timestamps": {"scan": [0.0]}, "dtype": "float64"}
+    options = {"dtype": "float64", **SCAN}
     with pytest.warns(LoaderWarning, match=r"3 in all: 'scan'\[0\] mean .*e\+202 and std inf"):
         windowed(dataset, normalize="mean_std", **options)
-    got = np.asarray(next(windowed(dataset, normalize="q10_q90", **options))["scan"])[:, 0]
-    low, high = np.quantile(values, [0.1, 0.9], axis=0)
-    np.testing.assert_allclose(got, 2 * (values - low) / (high - low) - 1, rtol=1e-9, atol=1e-9)
+    got = np.asarray(next(windowed(dataset, normalize="q10_q90", **options))["scan"])
+    centre, spread = affine_of(values, "q10_q90")
+    np.testing.assert_allclose(got, (values - centre) / spread, rtol=1e-9, atol=1e-9)
 
 
 def test_numbers_near_the_largest_float32_are_normalised(tmp_path, rng):
     dataset, values = scan(tmp_path, rng, np.float32, 1e36)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LoaderWarning)
-        loader = windowed(dataset, delta_timestamps={"scan": [0.0]}, normalize="mean_std")
+    with no_warning():
+        loader = windowed(dataset, normalize="mean_std", **SCAN)
     wide = values.astype(np.float64)
     expected = (wide - wide.mean(0)) / wide.std(0)
-    np.testing.assert_allclose(np.asarray(next(loader)["scan"])[:, 0], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(np.asarray(next(loader)["scan"]), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -546,24 +450,20 @@ def test_numbers_beyond_the_dtype_are_named(tmp_path, rng, dtype, largest, beyon
             cast = np.float64(np.array(-number).astype(getattr(ml_dtypes, dtype, None) or dtype))
         assert np.isinf(cast) == (name == "beyond")
         dataset = write(tmp_path / name, [{"scan": (np.arange(2) * 10**7, values)}])
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            windowed(dataset, delta_timestamps={"scan": [0.0]}, default=robocache.Window(dtype=dtype))
-        texts = [str(warning.message) for warning in caught if "infinite" in str(warning.message)]
-        assert len(texts) == (name == "beyond"), texts
-        assert all(f"beyond {dtype}, 1 in all: 'scan'[0] up to " in text for text in texts)
+        expected = rf"beyond {dtype}, 1 in all: 'scan'\[0\] up to " if name == "beyond" else None
+        with warnings_with("infinite", expected):
+            windowed(dataset, default=robocache.Window(dtype=dtype), **SCAN)
 
 
 def test_normalised_numbers_beyond_the_dtype_are_named(tmp_path, rng):
     values = rng.normal(size=(1000, 2))
     values[500, 1] = 1e6
     dataset = write(tmp_path / "cache", [{"scan": (np.arange(1000) * 10**7, values)}])
-    options = {"delta_timestamps": {"scan": [0.0]}, "dtype": "float16", "normalize": "q10_q90"}
+    options = {"dtype": "float16", "normalize": "q10_q90", **SCAN}
     with pytest.warns(LoaderWarning, match=r"beyond float16, 1 in all: 'scan'\[1\] up to"):
         loader = windowed(dataset, **options)
-    assert np.isinf(np.asarray(next(loader)["scan"])[500, 0, 1])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LoaderWarning)
+    assert np.isinf(np.asarray(next(loader)["scan"])[500, 1])
+    with no_warning():
         windowed(dataset, normalization=robocache.Normalization(clip=True), **options)
         windowed(dataset, **{**options, "normalize": "min_max"})
 

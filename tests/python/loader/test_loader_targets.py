@@ -1,4 +1,4 @@
-"""Loader: the sample of a target: between, outside, in gaps, and without rows; every type against the oracle."""
+"""The sample that a Loader takes for a target: between, outside, in gaps, and without rows; every type against the oracle."""
 
 import itertools
 
@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from flat_options import flat_loader
-from recordings import EPOCH_NS, EVERY, FLOAT_STREAMS, FLOATS, STREAMS, check, write
+from recordings import EPOCH_NS, EVERY, FLOAT_STREAMS, FLOATS, STREAMS, anchors_of, check, write
 from reference.compare import assert_same_bits, to_numpy
 from reference.window_batch import assert_batch, window_batch
 
@@ -62,20 +62,14 @@ def test_windows_of_more_steps_than_a_group_holds(dataset, recording, device):
 
 def test_more_streams_than_a_group_holds(rng, tmp_path, device):
     names = [f"stream {k}" for k in range(40)]
-    recording = [
-        {
-            name: (np.arange(8 + k % 9) * (90 + k) * 10**5, rng.standard_normal((8 + k % 9, 1)))
-            for k, name in enumerate(names)
-        }
-        for _ in range(2)
-    ]
+    counts = {name: 8 + k % 9 for k, name in enumerate(names)}
+    clocks = {name: np.arange(n) * (90 + k) * 10**5 for k, (name, n) in enumerate(counts.items())}
+    recording = [{name: (clocks[name], rng.standard_normal((n, 1))) for name, n in counts.items()} for _ in range(2)]
     dataset = write(tmp_path / "cache", recording)
     deltas = {name: [0.001 * k] * (1 + k % 3) for k, name in enumerate(reversed(names))}
-    loader = flat_loader(dataset, batch_size=20, delta_timestamps=deltas, device=device, dtype="float64")
-    batch = next(iter(loader))
-    anchors = zip(to_numpy(batch["episode_index"]).tolist(), to_numpy(batch["time_ns"]).tolist(), strict=True)
+    batch = next(flat_loader(dataset, batch_size=20, delta_timestamps=deltas, device=device, dtype="float64"))
     types = {"dtypes": dict.fromkeys(names, np.dtype(float)), "shapes": dict.fromkeys(names, (1,)), "dtype": "float64"}
-    assert_batch(batch, window_batch(recording, list(anchors), deltas, **types))
+    assert_batch(batch, window_batch(recording, anchors_of([batch]), deltas, **types))
 
 
 def test_offsets_of_any_order_and_size(dataset, recording, device):
@@ -101,23 +95,12 @@ def test_every_width(rng, tmp_path, device, features, stored):
     recording = [{"x": (time_ns, rng.standard_normal((60, features)).astype(stored))} for _ in range(2)]
     dataset = write(tmp_path / "cache", recording)
     deltas = {"x": [0.0, 0.0125, 0.1]}
-    for dtype in ("bfloat16", "float32"):
-        options = {"normalize": {"x": "mean_std"}, "dtype": dtype}
-        loader = flat_loader(dataset, batch_size=16, delta_timestamps=deltas, device=device, **options)
-        batch = next(iter(loader))
-        anchors = zip(to_numpy(batch["episode_index"]).tolist(), to_numpy(batch["time_ns"]).tolist(), strict=True)
-        expected = window_batch(
-            recording,
-            list(anchors),
-            deltas,
-            dtypes={"x": stored},
-            shapes={"x": (features,)},
-            normalize=options["normalize"],
-            stats=dataset.stats,
-            dtype=ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype,
-        )
-        for key in expected:
-            assert_same_bits(to_numpy(batch[key]), expected[key], f"{key}, {dtype}")
+    normalised = {"normalize": {"x": "mean_std"}}
+    described = {"dtypes": {"x": stored}, "shapes": {"x": (features,)}, "stats": dataset.stats, **normalised}
+    for dtype in (np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)):
+        options = {"dtype": dtype.name, "device": device, **normalised}
+        batch = next(flat_loader(dataset, batch_size=16, delta_timestamps=deltas, **options))
+        assert_batch(batch, window_batch(recording, anchors_of([batch]), deltas, dtype=dtype, **described))
 
 
 def test_float64_becomes_bfloat16_in_one_rounding(tmp_path, device):
@@ -146,27 +129,12 @@ def test_a_recording_of_nominal_30_hz_gives_its_own_frames(tmp_path, device):
 
 
 def snapped(tmp_path, device, offsets_ns, **options):
-    """The values of "previous" at one anchor, when stream b has one row at each of `offsets_ns` from this anchor."""
-    anchor = EPOCH_NS
-    rows = np.array([-(10**9), *offsets_ns, 10**9]) + anchor
-    recording = [
-        {
-            "a": (np.array([anchor]), np.zeros((1, 1), np.float32)),
-            "b": (rows, np.arange(len(rows), dtype=np.float32)[:, None]),
-        }
-    ]
+    """The row of stream b that "previous" takes at one anchor; b has rows at `offsets_ns` from it, and 1 s before and after."""
+    times = EPOCH_NS + np.array([-(10**9), *offsets_ns, 10**9])
+    recording = [{"a": (np.array([EPOCH_NS]), np.zeros(1)), "b": (times, np.arange(len(times), dtype=np.float32))}]
     dataset = write(tmp_path / "cache", recording)
-    loader = flat_loader(
-        dataset,
-        batch_size=1,
-        delta_timestamps={"b": [0.0]},
-        anchor="a",
-        method={"b": "previous"},
-        device=device,
-        drop_last=False,
-        **options,
-    )
-    return int(next(iter(loader))["b"].item())
+    options |= {"batch_size": 1, "anchor": "a", "method": "previous", "device": device}
+    return int(next(flat_loader(dataset, delta_timestamps={"b": [0.0]}, **options))["b"].item())
 
 
 @pytest.mark.parametrize(
@@ -202,15 +170,8 @@ def test_outside_holds_the_edge_sample_and_is_padded(dataset, recording, device)
 
 def test_a_missing_stream_is_zero_after_normalisation(dataset, recording, device):
     deltas = {"observation.imu": [0.0], "mode": [0.0]}
-    loader = flat_loader(
-        dataset,
-        batch_size=8,
-        delta_timestamps=deltas,
-        anchor="observation.state",
-        episodes=[1],
-        normalize={"observation.imu": "min_max"},
-        device=device,
-    )
+    options = {"anchor": "observation.state", "episodes": [1], "normalize": {"observation.imu": "min_max"}}
+    loader = flat_loader(dataset, batch_size=8, delta_timestamps=deltas, device=device, **options)
     for batch in itertools.islice(loader, 2):
         for name in deltas:
             assert not to_numpy(batch[name]).any()
@@ -234,17 +195,7 @@ def test_targets_beyond_int64_saturate(tmp_path, device):
     for times in ([most - 10**9, most - 5], [least + 5, least + 10**9], [least, 0, most]):
         recording = [{"x": (np.array(times), np.arange(len(times), dtype=np.float32)[:, None])}]
         dataset = write(tmp_path / str(times[0]), recording)
-        deltas = {"x": [-4e9, -1e-9, 0.0, 1e-9, 4e9]}
-        loader = flat_loader(
-            dataset, batch_size=3, delta_timestamps=deltas, device=device, shuffle=False, method="previous", snap_s=0
-        )
-        expected = window_batch(
-            recording,
-            [(0, t) for t in times],
-            deltas,
-            dtypes={"x": np.float32},
-            shapes={"x": (1,)},
-            method={"x": "previous"},
-            snap_s=0,
-        )
-        assert_batch(next(loader), expected)
+        deltas, options = {"x": [-4e9, -1e-9, 0.0, 1e-9, 4e9]}, {"method": "previous", "snap_s": 0}
+        loader = flat_loader(dataset, batch_size=3, delta_timestamps=deltas, device=device, shuffle=False, **options)
+        types = {"dtypes": {"x": np.float32}, "shapes": {"x": (1,)}}
+        assert_batch(next(loader), window_batch(recording, [(0, t) for t in times], deltas, **types, **options))

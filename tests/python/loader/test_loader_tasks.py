@@ -6,16 +6,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from flat_options import flat_loader
+from recordings import write
 
 import robocache
 
 
 def _write(path, columns, stream="joint"):
-    with robocache.Writer(path) as writer:
-        for e, metadata in enumerate(columns):
-            with writer.episode(**metadata) as episode:
-                episode.append(stream, np.arange(5) * 10**7 + e * 10**9, np.arange(5.0))
-    return robocache.open(path)
+    recording = [{stream: (np.arange(5) * 10**7 + e * 10**9, np.arange(5.0))} for e in range(len(columns))]
+    return write(path, recording, columns=columns)
 
 
 @pytest.fixture
@@ -24,14 +22,9 @@ def kitchen(tmp_path):
 
 
 def _loader(*datasets, **options):
-    sources = [robocache.Source(dataset) for dataset in datasets]
-    return flat_loader(
-        sources[0].dataset if len(sources) == 1 else sources,
-        batch_size=4,
-        delta_timestamps={"joint": None},
-        task_text=True,
-        **options,
-    )
+    source = datasets[0] if len(datasets) == 1 else [robocache.Source(dataset) for dataset in datasets]
+    options = {"batch_size": 4, "delta_timestamps": {"joint": None}, "task_text": True} | options
+    return flat_loader(source, **options)
 
 
 def test_tasks_from_a_column_of_the_episodes(kitchen, device):
@@ -66,8 +59,8 @@ def test_each_source_has_its_own_tasks(kitchen, tmp_path):
     with pytest.warns(robocache.LoaderWarning, match=r"task_text: 1 of 2 episodes of .*garage, the first of them"):
         loader = _loader(kitchen, garage)
     for batch in loader:
-        places = zip(batch["dataset_index"].tolist(), batch["episode_index"].tolist(), strict=True)
-        assert batch["task"] == [texts[source][e] for source, e in places]
+        episodes = zip(batch["dataset_index"].tolist(), batch["episode_index"].tolist(), strict=True)
+        assert batch["task"] == [texts[source][e] for source, e in episodes]
 
 
 def test_a_dataset_without_tasks_is_refused(kitchen, tmp_path):
@@ -99,61 +92,42 @@ STEP = 10**7
 
 def _write_moments(path, episodes, attributes=None, stream="said", tables=None):
     """Writes episodes (columns, rows of `joint`, [(stamp, text or index)]). Stamps are in steps; each episode begins at another time."""
-    with robocache.Writer(path) as writer:
-        for number, (columns, rows, texts) in enumerate(episodes):
-            with writer.episode(**columns) as episode:
-                start = (7 - number) * 10**9
-                episode.append("joint", start + np.arange(rows) * STEP, np.arange(rows, dtype=float))
-                if texts:
-                    stamps, values = zip(*texts, strict=True)
-                    values = list(values) if isinstance(values[0], str) else np.array(values)
-                    episode.append(stream, start + np.round(np.array(stamps) * STEP).astype(np.int64), values)
-        if attributes:
-            writer.stream(stream, attributes=attributes)
-        writer.provenance.update(tables or {})
-    return robocache.open(path)
+    recording = []
+    for number, (_, count, texts) in enumerate(episodes):
+        start = (7 - number) * 10**9
+        rows = {"joint": (start + np.arange(count) * STEP, np.arange(count, dtype=float))}
+        if texts:
+            stamps, values = zip(*texts, strict=True)
+            values = list(values) if isinstance(values[0], str) else np.array(values)
+            rows[stream] = start + np.round(np.array(stamps) * STEP).astype(np.int64), values
+        recording.append(rows)
+    declared = {stream: {"attributes": attributes}} if attributes else {}
+    columns = [columns for columns, _, _ in episodes]
+    return write(path, recording, streams=declared, columns=columns, provenance=tables or {})
 
 
 def _all(dataset, device="cpu", **options):
     """The texts of each episode's rows."""
-    found = [[] for _ in range(len(dataset))]
-    for batch in flat_loader(
-        dataset,
-        **{"batch_size": 5, "delta_timestamps": {"joint": None}, "task_text": True, "shuffle": False, "device": device}
-        | options,
-    ):
+    texts = [[] for _ in range(len(dataset))]
+    for batch in _loader(dataset, shuffle=False, device=device, **options):
         for episode, text in zip(batch["episode_index"].tolist(), batch["task"], strict=True):
-            found[episode].append(text)
-    return found
+            texts[episode].append(text)
+    return texts
 
 
 def test_rule_47_a_text_holds_from_its_stamp_to_the_next(tmp_path, device):
     # An empty text ends the previous one.
-    dataset = _write_moments(
-        tmp_path / "cache",
-        [
-            ({"task": "of the episode"}, 6, [(1, "reach"), (2.5, "lift"), (4, "")]),
-            ({"task": "of the episode"}, 3, []),
-            ({}, 3, [(-4, "reach"), (0, "place"), (0, "wipe"), (9, "never")]),  # the last of two with one stamp
-            ({}, 2, []),
-        ],
-        {"task": True},
-    )
-    assert _all(dataset, device) == [
-        [None, "reach", "reach", "lift", None, None],
-        ["of the episode"] * 3,
-        ["wipe"] * 3,
-        [None] * 2,
+    episodes = [
+        ({"task": "of the episode"}, 6, [(1, "reach"), (2.5, "lift"), (4, "")]),
+        ({"task": "of the episode"}, 3, []),
+        ({}, 3, [(-4, "reach"), (0, "place"), (0, "wipe"), (9, "never")]),  # the last of two with one stamp
+        ({}, 2, []),
     ]
-    assert _all(dataset, device, task_text="said") == [
-        [None, "reach", "reach", "lift", None, None],
-        [None] * 3,
-        ["wipe"] * 3,
-        [None] * 2,
-    ]
-    loader = flat_loader(
-        dataset, batch_size=4, delta_timestamps={"joint": None}, task_text="said", shuffle=False, device=device
-    )
+    dataset = _write_moments(tmp_path / "cache", episodes, {"task": True})
+    first = [None, "reach", "reach", "lift", None, None]
+    assert _all(dataset, device) == [first, ["of the episode"] * 3, ["wipe"] * 3, [None] * 2]
+    assert _all(dataset, device, task_text="said") == [first, [None] * 3, ["wipe"] * 3, [None] * 2]
+    loader = _loader(dataset, task_text="said", shuffle=False, device=device)
     assert loader.gather([3, 0, 1])["task"] == ["lift", None, "reach"]
     assert pickle.loads(pickle.dumps(loader)).gather([3])["task"] == ["lift"]
 
@@ -161,9 +135,8 @@ def test_rule_47_a_text_holds_from_its_stamp_to_the_next(tmp_path, device):
 def test_rule_47_indices_refer_to_their_table(tmp_path):
     tables = {"mine": {"goals": {"0": "reach", "7": "lift", "5": None}}}
     events = [(0, 7), (1, 0), (2, 3), (3, -1), (4, 5), (5, 7)]
-    dataset = _write_moments(
-        tmp_path / "cache", [({}, 6, events)], {"texts": "mine.goals", "task": True}, tables=tables
-    )
+    attributes = {"texts": "mine.goals", "task": True}
+    dataset = _write_moments(tmp_path / "cache", [({}, 6, events)], attributes, tables=tables)
     texts = ["lift", "reach", None, None, None, "lift"]
     assert _all(dataset) == [texts]
     other = _write_moments(tmp_path / "other", [({"task": "x"}, 6, events)], {"texts": "mine.goals"}, tables=tables)
@@ -176,10 +149,8 @@ def test_rule_47_indices_refer_to_their_table(tmp_path):
 def test_rule_47_a_moment_snaps_to_a_stamp(tmp_path):
     """Ticks of 30 Hz are 1 ns before a text's stamp."""
     stamps = np.round(np.arange(90) * 1e9 / 30).astype(np.int64)
-    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
-        episode.append("joint", stamps, np.arange(90.0))
-        episode.append("task", stamps[::5] + 1, [f"text {row}" for row in range(0, 90, 5)])
-    dataset = robocache.open(tmp_path / "cache")
+    texts = [f"text {row}" for row in range(0, 90, 5)]
+    dataset = write(tmp_path / "cache", [{"joint": (stamps, np.arange(90.0)), "task": (stamps[::5] + 1, texts)}])
     assert _all(dataset) == [[f"text {row - row % 5}" for row in range(90)]]
     assert _all(dataset, snap_s=0)[0][5:7] == ["text 0", "text 5"]
 
@@ -195,15 +166,11 @@ def test_text_streams_with_names_of_tasks_are_the_tasks(name, tmp_path):
 
 
 def test_the_first_stream_with_rows_in_the_episode_counts(tmp_path):
-    with robocache.Writer(tmp_path / "cache") as writer:
-        for options in ({"one": ["a"]}, {"two": ["b"]}, {"two": ["b"], "one": ["a"]}):
-            with writer.episode() as episode:
-                episode.append("joint", np.arange(2), np.zeros(2))
-                for stream, texts in options.items():
-                    episode.append(stream, np.zeros(1, np.int64), texts)
-        for stream in ("one", "two"):
-            writer.stream(stream, attributes={"task": True})
-    assert _all(robocache.open(tmp_path / "cache")) == [["a"] * 2, ["b"] * 2, ["a"] * 2]
+    joint, one, two = (np.arange(2), np.zeros(2)), ([0], ["a"]), ([0], ["b"])
+    recording = [{"joint": joint, "one": one}, {"joint": joint, "two": two}, {"joint": joint, "two": two, "one": one}]
+    declared = {stream: {"attributes": {"task": True}} for stream in ("one", "two")}
+    dataset = write(tmp_path / "cache", recording, streams=declared)
+    assert _all(dataset) == [["a"] * 2, ["b"] * 2, ["a"] * 2]
 
 
 def test_many_texts_equal_a_linear_search(tmp_path, rng):

@@ -1,13 +1,14 @@
-"""Keys of texts: str and indices, one of several drawn, mixtures, and what is refused."""
+"""Keys of texts: str and indices, one of several drawn, mixtures, and refusals."""
 
 import pickle
 import time
 import warnings
+import zlib
 from collections import Counter
 
 import numpy as np
 import pytest
-from recordings import position_of
+from recordings import anchors_of, position_of, write
 from reference.arithmetic import mix_bits
 from reference.compare import to_numpy
 
@@ -21,20 +22,19 @@ STEP = 10**8  # ns between rows
 
 def _write(path, episodes, streams=("said",), *, attributes=None, tables=None, columns=None):
     """Writes episodes {stream: [(stamp in steps, text or index)]} and ten rows of `joint`. Each episode begins at another time."""
-    with robocache.Writer(path) as writer:
-        for number, texts in enumerate(episodes):
-            with writer.episode(**(columns[number] if columns else {})) as episode:
-                start = (9 - number) * 10**10
-                episode.append("joint", start + np.arange(10) * STEP, np.arange(10.0))
-                for stream in streams:
-                    if rows := texts.get(stream):
-                        stamps = start + np.round(np.array([stamp for stamp, _ in rows]) * STEP).astype(np.int64)
-                        values = [value for _, value in rows]
-                        episode.append(stream, stamps, values if isinstance(values[0], str) else np.array(values))
-        for stream, of_stream in (attributes or {}).items():
-            writer.stream(stream, attributes=of_stream)
-        writer.provenance.update(tables or {})
-    return robocache.open(path)
+    recording = []
+    for number, texts in enumerate(episodes):
+        start = (9 - number) * 10**10
+        rows = {"joint": (start + np.arange(10) * STEP, np.arange(10.0))}
+        for stream in streams:
+            if stream in texts:
+                stamps, values = zip(*texts[stream], strict=True)
+                stamps = start + np.round(np.array(stamps) * STEP).astype(np.int64)
+                rows[stream] = stamps, list(values) if isinstance(values[0], str) else np.array(values)
+        recording.append(rows)
+    declared = {stream: {"attributes": of_stream} for stream, of_stream in (attributes or {}).items()}
+    columns = columns or [{}] * len(episodes)
+    return write(path, recording, streams=declared, columns=columns, provenance=tables or {})
 
 
 def _loader(dataset, windows, **options):
@@ -44,19 +44,16 @@ def _loader(dataset, windows, **options):
 
 def _all(loader, key):
     """The list of a key's values in one epoch."""
-    found = []
+    values = []
     for batch in loader:
-        found += to_numpy(batch[key]).tolist() if hasattr(batch[key], "dtype") else batch[key]
-    return found
+        values += to_numpy(batch[key]).tolist() if hasattr(batch[key], "dtype") else batch[key]
+    return values
 
 
-def _held(rows, moment):
+def _text_at(rows, moment):
     """The text at a moment, by a linear search of rows (stamp, text): rule 47."""
-    found = None
-    for stamp, text in rows:
-        if stamp <= moment + 1e-6:
-            found = text or None
-    return found
+    texts = [text for stamp, text in rows if stamp <= moment + 1e-6]
+    return texts[-1] or None if texts else None
 
 
 EPISODES = [
@@ -77,7 +74,7 @@ OFFSETS = [-0.3, 0.0, 0.15, 2.0]
 
 def _expected(offsets, episodes=EPISODES):
     return [
-        [_held(texts.get("said", []), row + offset * 1e9 / STEP) for offset in offsets]
+        [_text_at(texts.get("said", []), row + offset * 1e9 / STEP) for offset in offsets]
         for texts in episodes
         for row in range(10)
     ]
@@ -119,10 +116,9 @@ def test_indices_refer_to_a_complete_table(dataset, device, framework):
 
 def test_indices_become_texts_on_request(tmp_path):
     rows = [(0, 7), (1, 0), (2, 3), (3, -1), (4, 5), (5, 7)]
-    tables = {"mine": {"goals": {"0": "reach", "7": "lift", "5": None, "9": "lift"}}}
-    dataset = _write(
-        tmp_path / "cache", [{"goal": rows}], ["goal"], attributes={"goal": {"texts": "mine.goals"}}, tables=tables
-    )
+    declared = {"attributes": {"goal": {"texts": "mine.goals"}}}
+    declared["tables"] = {"mine": {"goals": {"0": "reach", "7": "lift", "5": None, "9": "lift"}}}
+    dataset = _write(tmp_path / "cache", [{"goal": rows}], ["goal"], **declared)
     texts = ["lift", "reach", None, None, None, *["lift"] * 5]
     assert _all(_loader(dataset, {"goal": Window(texts="text")}), "goal") == texts
     loader = _loader(dataset, {"goal": Window(texts="indices")})
@@ -133,10 +129,8 @@ def test_indices_become_texts_on_request(tmp_path):
 
 def test_the_task_and_a_subtask_are_two_keys(tmp_path):
     rows = {"said": [(0, "tidy up")], "step": [(0, "reach"), (5, "grasp")]}
-    columns = [{}, {"tasks": ["wipe", "dry"]}]
-    dataset = _write(
-        tmp_path / "cache", [rows, {}], ["said", "step"], attributes={"said": {"task": True}}, columns=columns
-    )
+    declared = {"attributes": {"said": {"task": True}}, "columns": [{}, {"tasks": ["wipe", "dry"]}]}
+    dataset = _write(tmp_path / "cache", [rows, {}], ["said", "step"], **declared)
     with pytest.warns(robocache.LoaderWarning, match=r"delta_timestamps\['task'\]: 1 of 2 episodes .*'drawn_text'"):
         loader = _loader(dataset, {"task": Window(texts="indices"), "step": Window([0.0])})
     table = loader.texts["task"]
@@ -156,13 +150,10 @@ def test_a_column_of_the_episodes_may_be_a_key(tmp_path):
 
 def test_steps_and_stamps_at_the_ends_of_int64(tmp_path):
     first, last = -(2**63), 2**63 - 1
-    with robocache.Writer(tmp_path / "cache") as writer:
-        for stamps in ([first, first + 5], [last - 5, last - 1]):
-            with writer.episode() as episode:
-                episode.append("joint", stamps, np.zeros(2))
-                episode.append("said", stamps, ["a", "b"])
+    clocks = [first, first + 5], [last - 5, last - 1]
+    recording = [{"joint": (stamps, np.zeros(2)), "said": (stamps, ["a", "b"])} for stamps in clocks]
     years = 140 * 365 * 86400
-    loader = _loader(robocache.open(tmp_path / "cache"), {"said": Window([-years, 0.0, years])}, snap_s=0)
+    loader = _loader(write(tmp_path / "cache", recording), {"said": Window([-years, 0.0, years])}, snap_s=0)
     assert _all(loader, "said") == [["a", "a", "b"], ["a", "b", "b"], [None, "a", "b"], [None, "b", "b"]]
 
 
@@ -187,9 +178,8 @@ def _alternatives(episode, row):
 
 
 def test_one_of_several_streams_is_drawn_by_the_sample(several, device):
-    loader = _loader(
-        several, {"say": Window([0.0, 0.05], texts="drawn_text")}, device=device, shuffle=True, batch_size=7
-    )
+    window = Window([0.0, 0.05], texts="drawn_text")
+    loader = _loader(several, {"say": window}, device=device, shuffle=True, batch_size=7)
     drawn, epochs = Counter(), []
     for _ in range(60):
         of_epoch = {}
@@ -211,11 +201,8 @@ def _drawn(several, epoch=1, **options):
     """{(episode, moment): the drawn text}."""
     loader = _loader(several, {"say": Window(texts="drawn_indices")}, shuffle=True, seed=5, **options)
     loader.set_epoch(epoch)
-    found = {}
-    for batch in loader:
-        for moment in zip(*(to_numpy(batch[key]).tolist() for key in ("episode_index", "time_ns", "say")), strict=True):
-            found[moment[:2]] = loader.texts["say"][moment[2]] if moment[2] >= 0 else None
-    return found
+    table = [*loader.texts["say"], None]  # index -1 is no text
+    return {(episode, time_ns): table[text] for text, episode, time_ns in anchors_of(loader, "say")}
 
 
 def test_draws_do_not_depend_on_batch_size_rank_or_start(several, device):
@@ -228,23 +215,17 @@ def test_draws_do_not_depend_on_batch_size_rank_or_start(several, device):
     one = _loader(several, {"say": Window(texts="drawn_text")}, shuffle=True, seed=5, device=device)
     one.set_epoch(1)
     next(one)
-    for other in (
-        pickle.loads(pickle.dumps(one)),
-        _loader(several, {"say": Window(texts="drawn_text")}, seed=9, shuffle=True),
-    ):
+    another = _loader(several, {"say": Window(texts="drawn_text")}, seed=9, shuffle=True)
+    for other in (pickle.loads(pickle.dumps(one)), another):
         other.load_state_dict(one.state_dict())
         for batch in other:
-            moments = zip(batch["episode_index"].tolist(), batch["time_ns"].tolist(), strict=True)
-            assert [whole[moment] for moment in moments] == batch["say"]
+            assert [whole[anchor] for anchor in anchors_of([batch])] == batch["say"]
 
 
 def test_a_draw_is_the_hash_of_the_rules(several):
     """Splitmix64 of seed, epoch, index and the key's CRC-32, in Python's integers."""
-    import zlib
-
     loader = _loader(several, {"say": Window(texts="drawn_text")}, seed=2**62 + 3)
     loader.set_epoch(4)
-
     wanted = []
     for number in range(10):
         state = 0

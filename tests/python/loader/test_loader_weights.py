@@ -1,17 +1,16 @@
-"""Loader: how often anchors are drawn: by a column of weights, by balance between a column's values, and by weights of sources,
+"""How often a Loader draws anchors: by a column of weights, by balance between a column's values, and by weights of sources,
 which may change."""
 
 import collections
 import itertools
 import json
 import pickle
-import re
 import threading
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from recordings import write
+from recordings import assert_same_batches, batches_of, joined, write
 from reference.compare import to_numpy
 from reference.mixture import changed_draws, shares
 from soak import rounds
@@ -21,6 +20,7 @@ from robocache import Source
 
 BLOCK = 65_536
 TASKS = ["pick", "place", "pick", "wipe", "pick"]
+SKILLS = ["reach", "grasp", "lift", "reach"]
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +34,7 @@ def dataset(tmp_path_factory):
                 episode.append("arm", times, np.arange(rows * 2.0).reshape(rows, 2) + 1000 * number)
                 episode.append("weight", times, (np.arange(rows) % 4).astype(np.int32))
                 episode.append("fine", times, np.random.default_rng(number).gamma(1.0, size=rows))
-                episode.append(
-                    "skill",
-                    times[:: rows // 3],
-                    [["reach", "grasp", "lift", "reach"][k % 4] for k in range(len(times[:: rows // 3]))],
-                )
+                episode.append("skill", times[:: rows // 3], [SKILLS[k] for k in range(len(times[:: rows // 3]))])
     return robocache.open(path)
 
 
@@ -75,9 +71,8 @@ def test_rule_35_1_an_anchor_is_drawn_in_proportion_to_its_weight(dataset, devic
 
 
 def test_weights_from_a_column_of_the_episodes(dataset, device):
-    counts = collections.Counter(
-        e for _, e, _ in block(opened(mixture(Source(dataset, weight_by="quality")), device=device))
-    )
+    loader = opened(mixture(Source(dataset, weight_by="quality")), device=device)
+    counts = collections.Counter(e for _, e, _ in block(loader))
     total = sum(e * (20 + 10 * e) for e in range(5))
     assert set(counts) == {1, 2, 3, 4}
     assert all(abs(counts[e] - BLOCK * e * (20 + 10 * e) / total) < 1 for e in range(5))
@@ -86,10 +81,8 @@ def test_weights_from_a_column_of_the_episodes(dataset, device):
 def test_more_weights_than_classes_are_proportional(tmp_path):
     rows = 3000
     weights = np.random.default_rng(0).uniform(0.5, 8, rows)
-    dataset = write(
-        tmp_path / "cache",
-        [{"arm": (np.arange(rows) * 10**7, np.zeros((rows, 2))), "w": (np.arange(rows) * 10**7, weights)}],
-    )
+    times = np.arange(rows) * 10**7
+    dataset = write(tmp_path / "cache", [{"arm": (times, np.zeros((rows, 2))), "w": (times, weights)}])
     loader = opened(mixture(Source(dataset, weight_by="w")))
     counts = sum(np.bincount([row for _, _, row in block(loader)], minlength=rows) for _ in range(4))
     expected = 4 * BLOCK * weights / weights.sum()
@@ -100,7 +93,7 @@ def test_more_weights_than_classes_are_proportional(tmp_path):
     ("column", "value"),
     [
         ("task", lambda e, r: TASKS[e]),
-        ("skill", lambda e, r: ["reach", "grasp", "lift", "reach"][r // ((20 + 10 * e) // 3)]),
+        ("skill", lambda e, r: SKILLS[r // ((20 + 10 * e) // 3)]),
     ],
 )
 def test_rule_35_2_each_value_has_the_same_share(dataset, device, column, value):
@@ -129,9 +122,7 @@ def test_sources_keep_their_shares_and_indices(dataset, device):
     assert {e for source, e, _ in drawn if source == 2} == {0, 3}
     assert all(r % 4 for source, _, r in drawn if source == 2)
     batch = next(loader)
-    again = loader.gather(batch["anchor_index"])
-    for name in batch:
-        assert (to_numpy(batch[name]) == to_numpy(again[name])).all(), name
+    assert_same_batches(batches_of([loader.gather(batch["anchor_index"])]), batches_of([batch]))
 
 
 def test_ranks_share_weighted_draws_and_resume(dataset, device):
@@ -168,24 +159,22 @@ def test_ranks_share_weighted_draws_and_resume(dataset, device):
 
 
 @pytest.mark.parametrize(
-    ("options", "parts"),
+    ("options", "match"),
     [
-        ({"weight_by": "nope"}, ["^sources\\[0\\].weight_by: ", "'nope'", "weight, fine"]),
-        ({"weight_by": "skill"}, ["^sources\\[0\\].weight_by: ", "string"]),
-        ({"weight_by": "bad"}, ["^sources\\[0\\].weight_by: ", "None", "episode 0 at 0 ns"]),
-        ({"weight_by": "bad", "episodes": [2]}, ["^sources\\[0\\].weight_by: ", "-2", "episode 2 at 0 ns"]),
-        ({"weight_by": "quality", "episodes": [0]}, ["^sources\\[0\\].weight_by: ", "above 0"]),
-        ({"weight_by": 3}, ["^sources\\[0\\].weight_by: ", "int"]),
-        ({"balance": "nope"}, ["^sources\\[0\\].balance: ", "'nope'", "skill"]),
-        ({"balance": "task", "weight_by": "weight"}, ["^sources\\[0\\].weight_by, balance: ", "both"]),
+        ({"weight_by": "nope"}, r"weight_by: .*'nope'.*weight, fine"),
+        ({"weight_by": "skill"}, r"weight_by: .*string"),
+        ({"weight_by": "bad"}, r"weight_by: .*None.*episode 0 at 0 ns"),
+        ({"weight_by": "bad", "episodes": [2]}, r"weight_by: .*-2.*episode 2 at 0 ns"),
+        ({"weight_by": "quality", "episodes": [0]}, r"weight_by: .*above 0"),
+        ({"weight_by": 3}, r"weight_by: .*int"),
+        ({"balance": "nope"}, r"balance: .*'nope'.*skill"),
+        ({"balance": "task", "weight_by": "weight"}, r"weight_by, balance: .*both"),
     ],
     ids=str,
 )
-def test_invalid_weights_are_refused_by_name(dataset, options, parts):
-    with pytest.raises(robocache.Error) as caught:
+def test_invalid_weights_are_refused_by_name(dataset, options, match):
+    with pytest.raises(robocache.Error, match=rf"^sources\[0\].{match}"):
         opened([Source(dataset, **options)])
-    for part in parts:
-        assert re.search(part, str(caught.value)), str(caught.value)
 
 
 # ---- Weights that change ----
@@ -252,15 +241,16 @@ def test_rule_35_3_changed_weights_equal_counting_one_by_one(dataset, device, pr
 def test_changes_across_blocks_keep_shares_and_sequences(dataset, device, start):
     """A block after the change has the new shares; each source still draws the same sequence of anchors."""
     batch, new = 2**15 if start % 2**15 == 0 else 50_000, [1.0, 0.0, 2.0]
-    options = {"samples": 5 * BLOCK, "batch_size": batch, "delta_timestamps": {"arm": None}, "device": device}
+    options = {"samples": 4 * BLOCK, "batch_size": batch, "delta_timestamps": {"arm": None}, "device": device}
     loader = three(dataset, **options)
     found = drawn(next(loader) for _ in range(start // batch))
     loader.set_weights(named(new))
     found += drawn(next(loader) for _ in range(2))
-    found += drawn(loader)[: 5 * BLOCK - len(found)]
-    assert found[: start + 1000] == expected(start + 1000, [(start, new)])
+    found += drawn(loader)[: 4 * BLOCK - len(found)]
+    begin, end = start - 1000, start + 1000
+    assert found[begin:end] == expected(end, [(start, new)], begin=begin)
     first_block = -(-start // BLOCK) * BLOCK
-    for begin in range(first_block, 5 * BLOCK, BLOCK):
+    for begin in range(first_block, 4 * BLOCK, BLOCK):
         counts = collections.Counter(source for source, _ in found[begin : begin + BLOCK])
         assert [counts[source] for source in range(3)] == shares(new)
     without = drawn(three(dataset, **options))
@@ -451,12 +441,8 @@ def test_the_prefetched_batch_of_a_stream_is_made_again(dataset, cuda):
 
 
 def test_threads_that_share_a_loop_get_each_sample_once(dataset, device):
-    loader, found, lock, all_there = (
-        three(dataset, samples=4800, device=device),
-        [],
-        threading.Lock(),
-        threading.Barrier(2),
-    )
+    loader, found = three(dataset, samples=4800, device=device), []
+    lock, all_there = threading.Lock(), threading.Barrier(2)
 
     def run(weights):
         loop = iter(loader)
@@ -522,8 +508,7 @@ def test_ranks_with_their_own_episodes_change_weights(dataset, device):
         state = loader.state_dict()
         loader.set_weights({"few": 1, "many": 3})
         found += list(loader)
-        sources = np.concatenate([to_numpy(batch["dataset_index"]) for batch in found])
-        anchors = np.concatenate([to_numpy(batch["anchor_index"]) for batch in found])
+        sources, anchors = (joined(found)[name] for name in ("dataset_index", "anchor_index"))
         assert abs(int((sources[80:] == 0).sum()) - 30) <= 5
         for source in range(2):
             of_source = anchors[sources == source]
@@ -532,8 +517,7 @@ def test_ranks_with_their_own_episodes_change_weights(dataset, device):
         again = of_rank(rank, batch_size=10)
         again.load_state_dict(state)
         again.set_weights({"few": 1, "many": 3})
-        rest = np.concatenate([to_numpy(batch["anchor_index"]) for batch in again])
-        assert rest.tolist() == anchors[80:].tolist()
+        assert joined(again)["anchor_index"].tolist() == anchors[80:].tolist()
 
 
 def test_an_uneven_last_batch_is_filled_up(dataset, device):
@@ -549,34 +533,32 @@ def test_an_uneven_last_batch_is_filled_up(dataset, device):
 
 
 @pytest.mark.parametrize(
-    ("weights", "options", "parts"),
+    ("weights", "options", "match"),
     [
-        ({"kitchen": 1, "garage": 1}, {}, ["^weights: ", "'yard'", "none"]),
-        (named([1, 1, 1]) | {"attic": 1}, {}, ["^weights: ", "'attic'", "'garage', 'kitchen', 'yard'"]),
-        (named([1, -1, 1]), {}, ["^weights\\['garage'\\]: ", "-1"]),
-        (named([1, float("nan"), 1]), {}, ["^weights\\['garage'\\]: ", "nan"]),
-        (named([1, 1, float("inf")]), {}, ["^weights\\['yard'\\]: ", "inf"]),
-        (named([0, 0, 0]), {}, ["^weights: ", "0 for all"]),
-        (named([1, 1, 1e-9]), {}, ["^weights\\['yard'\\]: ", "one draw of 65536"]),
-        (named([1, 1, "much"]), {}, ["^weights\\['yard'\\]: ", "'much'"]),
-        (named([1, True, 1]), {}, ["^weights\\['garage'\\]: ", "True"]),
-        ([1, 1, 1], {}, ["^weights: ", "name", "\\[1, 1, 1\\]"]),
-        ({1: 1}, {}, ["^weights: ", "str", "int"]),
-        (named([1, 1, 1]), {"epoch": 0}, ["^epoch: ", "1 or later", "got 0"]),
-        (named([1, 1, 1]), {"epoch": -1}, ["^epoch: ", "got -1"]),
-        (named([1, 1, 1]), {"epoch": 1.5}, ["^epoch: ", "1.5"]),
+        ({"kitchen": 1, "garage": 1}, {}, "^weights: .*'yard'.*none"),
+        (named([1, 1, 1]) | {"attic": 1}, {}, "^weights: .*'garage', 'kitchen', 'yard'.*'attic'"),
+        (named([1, -1, 1]), {}, r"^weights\['garage'\]: .*-1"),
+        (named([1, float("nan"), 1]), {}, r"^weights\['garage'\]: .*nan"),
+        (named([1, 1, float("inf")]), {}, r"^weights\['yard'\]: .*inf"),
+        (named([0, 0, 0]), {}, "^weights: .*0 for all"),
+        (named([1, 1, 1e-9]), {}, r"^weights\['yard'\]: .*one draw of 65536"),
+        (named([1, 1, "much"]), {}, r"^weights\['yard'\]: .*'much'"),
+        (named([1, True, 1]), {}, r"^weights\['garage'\]: .*True"),
+        ([1, 1, 1], {}, r"^weights: .*name.*\[1, 1, 1\]"),
+        ({1: 1}, {}, "^weights: .*str.*int"),
+        (named([1, 1, 1]), {"epoch": 0}, "^epoch: .*1 or later.*got 0"),
+        (named([1, 1, 1]), {"epoch": -1}, "^epoch: .*got -1"),
+        (named([1, 1, 1]), {"epoch": 1.5}, "^epoch: .*1.5"),
     ],
     ids=str,
 )
-def test_invalid_weights_are_refused_and_change_nothing(dataset, weights, options, parts):
+def test_invalid_weights_are_refused_and_change_nothing(dataset, weights, options, match):
     loader = three(dataset)
     next(loader)
     loader.set_weights(named([1, 2, 3]))
     before = loader.state_dict()
-    with pytest.raises(robocache.Error) as caught:
+    with pytest.raises(robocache.Error, match=match):
         loader.set_weights(weights, **options)
-    for part in parts:
-        assert re.search(part, str(caught.value)), str(caught.value)
     assert loader.state_dict() == before
     assert drawn(loader) == expected(1000, [(48, [1, 2, 3])])[48:]
 

@@ -21,24 +21,13 @@ NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 NS = st.integers(-(2**62), 2**62 - 1)
 DURATIONS = st.none() | st.integers(0, 2**63 - 1)
 FLOATS = st.sampled_from(["float16", "bfloat16", "float32", "float64"])
+ENDLESS = {"low_ns": st.just(0), "high_ns": st.just(0), "discount": st.just(0.0)}
+FUTURE = {"low_ns": st.integers(0, 9), "high_ns": st.integers(10, 2**63 - 1), "discount": st.just(0.0)}
+DISCOUNT = st.floats(0, 1, exclude_min=True, exclude_max=True)
 MOMENTS = st.one_of(
-    st.builds(
-        dict, kind=st.sampled_from(["last", "other"]), low_ns=st.just(0), high_ns=st.just(0), discount=st.just(0.0)
-    ),
-    st.builds(
-        dict,
-        kind=st.just("future"),
-        low_ns=st.integers(0, 9),
-        high_ns=st.integers(10, 2**63 - 1),
-        discount=st.just(0.0),
-    ),
-    st.builds(
-        dict,
-        kind=st.just("geometric"),
-        low_ns=st.just(0),
-        high_ns=st.just(0),
-        discount=st.floats(0, 1, exclude_min=True, exclude_max=True),
-    ),
+    st.fixed_dictionaries({"kind": st.sampled_from(["last", "other"])} | ENDLESS),
+    st.fixed_dictionaries({"kind": st.just("future")} | FUTURE),
+    st.fixed_dictionaries({"kind": st.just("geometric")} | ENDLESS | {"discount": DISCOUNT}),
 )
 STEPS = ("nearest", "previous", "next")
 
@@ -151,21 +140,14 @@ def arm(tmp_path_factory):
 
 
 def loader_of(arm, **options):
+    joint = {"method": [(slice(3, 7), "slerp")], "offset_s": 0.004, "max_gap_s": 0.05}
     windows = {
-        "joint": Window(
-            [-0.1, 1e-9, 0.0335],
-            method=[(slice(3, 7), "slerp")],
-            offset_s=0.004,
-            max_gap_s=0.05,
-            normalize="mean_std",
-            dtype="float16",
-        ),
+        "joint": Window([-0.1, 1e-9, 0.0335], normalize="mean_std", dtype="float16", **joint),
         "ticks": Window(causal=True, tolerance_s=0.02),
         "top": Window([0.0], images=robocache.ImageOptions(size=(12, 16), crop=(10, 14), crop_at="random", hue=0.1)),
     }
-    return robocache.Loader(
-        arm, **({"batch_size": 2, "delta_timestamps": windows, "return_age": True, "device": "cpu"} | options)
-    )
+    options = {"batch_size": 2, "delta_timestamps": windows, "return_age": True, "device": "cpu"} | options
+    return robocache.Loader(arm, **options)
 
 
 def test_the_spec_of_a_loader(arm, tmp_path):
@@ -218,35 +200,17 @@ def test_a_spec_has_only_the_loaders_options(arm):
     spec = loader_of(arm).spec
     for same in ({"batch_size": 5}, {"seed": 3}, {"shuffle": False}, {"memory": robocache.Memory(prefetch=0)}):
         assert loader_of(arm, **same).spec == spec
-    for other in (
-        {"return_age": False},
-        {"snap_s": 2e-6},
-        {"normalization": Normalization(stats_of="dataset", min_spread=9)},
-    ):
+    wide = Normalization(stats_of="dataset", min_spread=9)
+    for other in ({"return_age": False}, {"snap_s": 2e-6}, {"normalization": wide}):
         assert loader_of(arm, **other).spec != spec
 
 
 def converted(arm):
-    numbers = {"mean": np.arange(7.0), "std": np.full(7, 0.3)}
-    windows = {
-        "joint": None,
-        "ahead": Window(
-            [0.0, 0.1],
-            convert=[
-                robocache.actions.Relative("joints"),
-                robocache.actions.Rescale(slice(0, 7), (-0.1, 1 / 3), (0, 1)),
-            ],
-            base=("joint", [6, 5, 4, 3, 2, 1, 0]),
-            normalize="mean_std",
-        ),
-    }
-    return robocache.Loader(
-        Source(arm, rename={"other": "ahead"}),
-        batch_size=2,
-        delta_timestamps=windows,
-        normalization=Normalization(norm_stats={"ahead": numbers}),
-        device="cpu",
-    )
+    steps = [robocache.actions.Relative("joints"), robocache.actions.Rescale(slice(0, 7), (-0.1, 1 / 3), (0, 1))]
+    ahead = Window([0.0, 0.1], convert=steps, base=("joint", [6, 5, 4, 3, 2, 1, 0]), normalize="mean_std")
+    given = Normalization(norm_stats={"ahead": {"mean": np.arange(7.0), "std": np.full(7, 0.3)}})
+    source = Source(arm, rename={"other": "ahead"})
+    return loader_of(source, delta_timestamps={"joint": None, "ahead": ahead}, normalization=given)
 
 
 def test_conversions_are_part_of_a_spec(arm):
@@ -288,12 +252,8 @@ def test_each_source_of_a_mixture_has_its_own_spec(tmp_path):
     values = [np.arange(60, dtype=np.float32).reshape(30, 2) * scale for scale in (1, 4)]
     first = write(tmp_path / "a", [{"x": (times, values[0]), "y": (times, values[0])}])
     second = write(tmp_path / "b", [{"x": (times, values[1])}])
-    loader = robocache.Loader(
-        [Source(first), Source(second)],
-        batch_size=4,
-        delta_timestamps={"x": Window([0.0], normalize="min_max"), "y": [0.0]},
-        device="cpu",
-    )
+    windows = {"x": Window([0.0], normalize="min_max"), "y": [0.0]}
+    loader = loader_of([Source(first), Source(second)], delta_timestamps=windows)
     with pytest.raises(robocache.ArgumentError, match=r"spec: .*2 sources.*spec_of\(source\)"):
         loader.save_spec(tmp_path / "spec.json")
     specs = [loader.spec_of(source) for source in range(2)]

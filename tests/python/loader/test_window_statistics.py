@@ -3,10 +3,7 @@
 import functools
 import itertools
 import json
-import os
 import pickle
-import subprocess
-import sys
 import warnings
 from contextlib import contextmanager
 
@@ -16,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from recordings import joined, no_warning
+from recordings import FORKS, in_a_child, joined, no_warning
 from recordings import write as write_recording
 from reference import normalisation as oracle
 from reference.compare import to_numpy
@@ -415,29 +412,25 @@ def test_ranks_with_their_own_episodes_have_the_statistics_of_all(tmp_path, rng)
 # ---- Stored statistics ----
 
 
-def test_statistics_are_stored_until_the_dataset_changes(tmp_path, rng):
+@FORKS
+def test_statistics_are_stored_until_the_dataset_changes(tmp_path, rng, threads):
     episodes = rows_of(rng)
     dataset = write(tmp_path / "c", episodes)
-    first = dataset.statistics(loader_of(dataset))["action"]
-    kept = set((tmp_path / "c" / "statistics").iterdir())
-    code = (
-        "import pickle, sys; sys.modules['torch'] = None; import robocache; dataset, loader = pickle.load(sys.stdin.buffer);"
-        "sys.stdout.buffer.write(pickle.dumps(dataset.statistics(loader)['action']))"
-    )
-    given = pickle.dumps((dataset, loader_of(dataset)))
-    environment = os.environ | {"ROBOCACHE_NUM_THREADS": "3"}
-    again = subprocess.run([sys.executable, "-c", code], input=given, capture_output=True, check=True, env=environment)
-    np.testing.assert_array_equal(pickle.loads(again.stdout), first)
-    assert set((tmp_path / "c" / "statistics").iterdir()) == kept
-    for file in kept:
+
+    def computed(number_of_threads):
+        threads(number_of_threads)
+        return dataset.statistics(loader_of(dataset))["action"]
+
+    first = in_a_child(lambda: computed(1))  # this process remembers none
+    files = {file: file.stat().st_ino for file in (tmp_path / "c" / "statistics").iterdir()}
+    assert files
+    np.testing.assert_array_equal(in_a_child(lambda: computed(1)), first)
+    assert {file: file.stat().st_ino for file in (tmp_path / "c" / "statistics").iterdir()} == files
+    for file in files:
         file.unlink()
-    again = subprocess.run([sys.executable, "-c", code], input=given, capture_output=True, check=True, env=environment)
-    np.testing.assert_array_equal(pickle.loads(again.stdout), first)  # computed on three threads
+    np.testing.assert_array_equal(computed(3), first)
     more = rows_of(rng, episodes=1)
-    with robocache.Writer(tmp_path / "c", append=True) as writer, writer.episode() as episode:
-        for name, values in more[0].items():
-            episode.append(name, np.arange(len(values)) * (10**9 // HZ), values)
-    dataset = robocache.open(tmp_path / "c")
+    dataset = write(tmp_path / "c", more, append=True)
     assert_statistics(dataset.statistics(loader_of(dataset))["action"], relative_rows(episodes + more).reshape(-1, 3))
 
 
