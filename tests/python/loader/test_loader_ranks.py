@@ -176,23 +176,6 @@ def test_rule_36_a_state_resumes_with_other_ranks_and_batch_size(plain, device, 
             assert positions_of(loader, ticks) == wanted
 
 
-def test_rule_36_a_mixture_resumes_with_other_ranks(dataset, recording, device):
-    sources = [
-        robocache.Source(dataset, weight=0.7, episodes=[0, 1, 2]),
-        robocache.Source(dataset, weight=0.3, episodes=[5]),
-    ]
-    ticks = [ticks_of(recording, "action", [0, 1, 2]), ticks_of(recording, "action", [5])]
-    options = {"delta_timestamps": {"action": None}, "samples_per_epoch": 301, "device": device}
-    first = flat_loader(sources, batch_size=16, rank=3, world_size=4, **options)
-    next(first)
-    for rank in range(2):
-        loader = flat_loader(sources, batch_size=8, rank=rank, world_size=2, **options)
-        loader.load_state_dict(first.state_dict())
-        for batch, positions in zip(loader, shared_out(301, 64, 8, rank, 2, False), strict=True):
-            drawn = [draw(p, list(map(len, ticks)), weights=[0.7, 0.3], samples=301) for p in positions]
-            assert anchors_of([batch], "dataset_index") == [(k, *ticks[k][anchor]) for k, anchor in drawn]
-
-
 @pytest.mark.parametrize("step", [0, 1, 3, 4, 10**6])
 def test_rule_36_a_former_state_with_steps_loads(plain, step):
     options = {"batch_size": 16, "rank": 1, "world_size": 4}
@@ -353,21 +336,6 @@ def test_rule_36_next_before_a_loop_takes_from_its_epoch(plain, device):
     assert position_of(loader) == {"seed": 0, "epoch": 2, "samples": 0}
 
 
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_rule_36_a_state_after_the_last_batch_is_the_epochs_end(plain, device, drop_last):
-    _, ticks = plain
-    loader = loader_of(plain, device=device, drop_last=drop_last)
-    loop = iter(loader)
-    for _ in range(len(loader)):
-        next(loop)
-    state = loader.state_dict()
-    assert position_of(loader) == {"seed": 0, "epoch": 0, "samples": 208 if drop_last else 211}
-    resumed = loader_of(plain, device=device, drop_last=drop_last)
-    resumed.load_state_dict(state)
-    assert list(resumed) == []
-    assert positions_of(resumed, ticks)[0] == [anchor_at(p, 0, 1) for p in range(16)]
-
-
 def test_a_sanity_check_skips_no_epoch(plain, device):
     """A trainer's order: two batches of validation, then epochs of training, each followed by the whole validation."""
     _, ticks = plain
@@ -490,14 +458,3 @@ def test_a_killed_rank_does_not_affect_others(plain):
             process.kill()
             process.communicate()
     assert records == expected
-
-
-def test_all_ranks_together_draw_an_epoch(dataset, recording, device):
-    """With streams of every kind, edges and episodes."""
-    options = {"edges": "drop", "drop_n_last": 2, "episodes": [6, 0, 3], "device": device, "batch_size": 7}
-    options["delta_timestamps"] = {"action": [-0.05, 0.0, 0.1]}
-    whole = anchors_of(small(dataset, **options))
-    ranks = [small(dataset, rank=r, world_size=3, **options) for r in range(3)]
-    cut = [anchors_of(itertools.islice(rank, len(whole) // 21)) for rank in ranks]
-    interleaved = [tick for k in range(len(whole) // 21) for part in cut for tick in part[7 * k : 7 * k + 7]]
-    assert interleaved == whole[: len(whole) // 21 * 21]

@@ -1,5 +1,6 @@
 """Windows that count a stream's own rows, against numpy."""
 
+import itertools
 import json
 import pickle
 
@@ -61,7 +62,8 @@ def assert_rows(batch, key, recording, offsets, *, stream=None, offset_ns=0, tol
 def test_every_stream_in_rows_equals_numpy(dataset, recording, device, anchor, offsets):
     dtypes = {name: None if dtype.kind in "iub" else dtype.name for name, (_, dtype, _) in STREAMS.items()}
     windows = {name: Window(offsets, rows=True, dtype=dtype) for name, dtype in dtypes.items()}
-    for batch in loader_of(dataset, windows, batch_size=61, anchors=anchor, return_age=True, device=device):
+    loader = loader_of(dataset, windows, batch_size=61, anchors=anchor, return_age=True, device=device)
+    for batch in itertools.islice(loader, 4):
         for name in STREAMS:
             assert_rows(batch, name, recording, offsets)
 
