@@ -1,6 +1,6 @@
 """The files of a cache by docs/format.md, without the library: their checksums, and a signed manifest.
 
-And frames that are no pictures, for tests that never decode them.
+`append_files` writes frames that are no pictures, for tests that never decode them.
 """
 
 import json

@@ -21,9 +21,8 @@ def fuse(streams, target_times, *, target_lengths=None, dtype=None, output="conc
     target_times = np.asarray(target_times)
     outs, valids, ages = [], [], []
     for index, (values, times) in enumerate(streams):
-        own = {**shared, **(options[index] if options else {})}
-        own_dtype = own.pop("dtype", dtype)
-        out, valid, age = _stream(np.asarray(values), np.asarray(times), target_times, target_lengths, own_dtype, **own)
+        rules = {"dtype": dtype, **shared, **(options[index] if options else {})}
+        out, valid, age = _stream(np.asarray(values), np.asarray(times), target_times, target_lengths, **rules)
         outs.append(out), valids.append(valid), ages.append(age)
     out = np.concatenate(outs, -1) if output == "concat" else outs
     return out, np.stack(valids, -1), np.stack(ages, -1)

@@ -13,10 +13,10 @@ def random_points(rng, count, dtype=np.float32, special=True, **grid):
     shape = np.asarray(grid["grid_size"])
     spread = rng.uniform(-0.1, 1.1, (count, 3)) * shape
     clustered = rng.integers(0, np.maximum(shape, 1), (max(count // 8, 1), 3)) + rng.random((max(count // 8, 1), 3))
-    at = np.where(rng.random((count, 1)) < 0.5, spread, clustered[rng.integers(0, len(clustered), count)])
+    cell = np.where(rng.random((count, 1)) < 0.5, spread, clustered[rng.integers(0, len(clustered), count)])
     on_boundary = rng.random((count, 3)) < 0.2
-    at = np.where(on_boundary, np.round(at), at)
-    points = (low + at.astype(dtype) * size).astype(dtype)
+    cell = np.where(on_boundary, np.round(cell), cell)
+    points = (low + cell.astype(dtype) * size).astype(dtype)
     if special:
         odd = rng.random((count, 3)) < 0.02
         points[odd] = rng.choice(np.array([np.nan, np.inf, -np.inf, 2.1e9, -0.0, 1e30], dtype), odd.sum())

@@ -74,20 +74,14 @@ def resample_curve(
         return Expected(*(np.concatenate(pair, axis=-1) for pair in parts), valid)
 
     def one_row(values, times, targets):
-        out, valid, brackets = _resample_row(
-            values,
-            times,
-            targets,
-            method=method,
-            extrapolate=extrapolate,
-            max_gap=max_gap,
-            causal=causal,
-            tolerance=None,
-        )
+        rules = {"method": method, "extrapolate": extrapolate, "max_gap": max_gap, "causal": causal}
+        out, valid, brackets = _resample_row(values, times, targets, tolerance=None, **rules)
         exact, bound = out.astype(np.float64), np.zeros(out.shape)
         if brackets and values.shape[1]:
-            at = [k for k, _, _ in brackets]
-            exact[at], bound[at] = _curve(*only_last_of_each_time(times, values), targets, brackets, method, bc_type)
+            indices = [k for k, _, _ in brackets]
+            exact[indices], bound[indices] = _curve(
+                *only_last_of_each_time(times, values), targets, brackets, method, bc_type
+            )
         return out, exact, bound, valid
 
     return Expected(*_by_row(one_row, values, times, target_times, lengths, target_lengths))
@@ -107,18 +101,17 @@ def _by_row(one_row, values, times, target_times, lengths, target_lengths):
     target_lengths = np.broadcast_to(count if target_lengths is None else target_lengths, (batch,))
 
     nothing = np.zeros((0, features), values.dtype), np.zeros(0, times.dtype)
-    answers = []
+    results = []
     for row in range(batch):
         length, targets = int(lengths[row]), int(target_lengths[row])
         present = one_row(rows[row, :length], times[row, :length], target_times[row, :targets])
         if targets < count:
             missing = one_row(*nothing, target_times[row, targets:])
             present = tuple(np.concatenate(pair) for pair in zip(present, missing, strict=True))
-        answers.append(present)
-    if not answers:
-        answers = [one_row(*nothing, np.zeros(count, times.dtype))]
-        return tuple(part[None][:0] for part in answers[0])
-    stacked = tuple(np.stack(parts) for parts in zip(*answers, strict=True))
+        results.append(present)
+    if not results:
+        return tuple(part[None][:0] for part in one_row(*nothing, np.zeros(count, times.dtype)))
+    stacked = tuple(np.stack(parts) for parts in zip(*results, strict=True))
     return stacked if batched else tuple(part[0] for part in stacked)
 
 
@@ -237,16 +230,16 @@ def _duration(duration, clock):
 
 def _curve(times, values, targets, brackets, method, bc_type):
     """(exact, bound) [len(brackets), D] of targets between samples or extrapolated."""
-    at = [k for k, _, _ in brackets]
+    indices = [k for k, _, _ in brackets]
     left = np.array([i for _, i, _ in brackets])
     origin = times[0]
     if times.dtype.kind == "i":
         x = np.array([float(int(t) - int(origin)) for t in times])
         assert (x < 2**53).all(), "choose times whose differences float64 holds"
-        t = np.array([float(int(t) - int(origin)) for t in targets[at]])
+        t = np.array([float(int(t) - int(origin)) for t in targets[indices]])
     else:
         x = times.astype(np.float64) - np.float64(origin)
-        t = targets[at].astype(np.float64) - np.float64(origin)
+        t = targets[indices].astype(np.float64) - np.float64(origin)
         assert (x + np.float64(origin) == times).all(), "choose times whose differences float64 holds"
     w = (t - x[left]) / (x[left + 1] - x[left])
     work = work_type(values.dtype)

@@ -59,10 +59,5 @@ def every_option(dtype, clock):
         ):
             if causal and extrapolate == "linear":
                 continue
-            yield {
-                "method": method,
-                "extrapolate": extrapolate,
-                "causal": causal,
-                "max_gap": max_gap,
-                "tolerance": tolerance,
-            }
+            rules = {"method": method, "extrapolate": extrapolate, "causal": causal}
+            yield rules | {"max_gap": max_gap, "tolerance": tolerance}

@@ -79,30 +79,30 @@ def read_pcd(path):
         return np.frombuffer(data, np.dtype(fields), count, end)
     packed, unpacked = np.frombuffer(data, "<u4", 2, end)
     columns = lzf_decompressed(data[end + 8 : end + 8 + int(packed)], int(unpacked))
-    points, at = np.empty(count, np.dtype(fields)), 0
+    points, offset = np.empty(count, np.dtype(fields)), 0
     for name, dtype in fields:  # compressed files have one field after the other
-        points[name] = np.frombuffer(columns, dtype, count, at)
-        at += count * np.dtype(dtype).itemsize
+        points[name] = np.frombuffer(columns, dtype, count, offset)
+        offset += count * np.dtype(dtype).itemsize
     return points
 
 
 def lzf_decompressed(data, size):
     """Decompresses `size` bytes of LZF: literal runs, and copies of earlier output."""
-    output, at = bytearray(), 0
-    while at < len(data):
-        control = data[at]
-        at += 1
+    output, position = bytearray(), 0
+    while position < len(data):
+        control = data[position]
+        position += 1
         if control < 32:
-            output += data[at : at + control + 1]
-            at += control + 1
+            output += data[position : position + control + 1]
+            position += control + 1
             continue
         length = control >> 5
         if length == 7:
-            length += data[at]
-            at += 1
+            length += data[position]
+            position += 1
         length += 2
-        start = len(output) - ((control & 31) << 8 | data[at]) - 1
-        at += 1
+        start = len(output) - ((control & 31) << 8 | data[position]) - 1
+        position += 1
         if start + length <= len(output):
             output += output[start : start + length]
         else:  # overlaps its own output: a repeating pattern

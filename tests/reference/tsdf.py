@@ -105,14 +105,14 @@ def _along_ray(rotation, origin, p, total):
 
 
 def _on_image(rotation, origin, depth, camera, total):
-    """(voxels that a pixel measured, sdf)."""
+    """(voxels that a pixel measures, sdf)."""
     fx, fy, cx, cy = camera
     d = [total.centre[axis] - origin[axis] for axis in range(3)]
     x, y, z = ((rotation[0, i] * d[0] + rotation[1, i] * d[1]) + rotation[2, i] * d[2] for i in range(3))
     with np.errstate(all="ignore"):
         column, row = np.rint(fx * x / z + cx), np.rint(fy * y / z + cy)
         measured = (z > 0) & (column >= 0) & (column < depth.shape[1]) & (row >= 0) & (row < depth.shape[0])
-        found = np.zeros(z.shape)
-        found[measured] = depth[row[measured].astype(int), column[measured].astype(int)]
-        measured &= (found > 0) & np.isfinite(found)
-        return measured, (found - z) * np.sqrt((x * x + y * y) + z * z) / z
+        pixel = np.zeros(z.shape)
+        pixel[measured] = depth[row[measured].astype(int), column[measured].astype(int)]
+        measured &= (pixel > 0) & np.isfinite(pixel)
+        return measured, (pixel - z) * np.sqrt((x * x + y * y) + z * z) / z

@@ -27,9 +27,9 @@ def cells(points, grid_min, voxel_size, grid_size):
     points = np.asarray(points)[:, :3]
     dtype = points.dtype
     with np.errstate(all="ignore"):
-        at = np.floor((points - np.asarray(grid_min, dtype)) / np.broadcast_to(np.asarray(voxel_size, dtype), 3))
-        inside = (np.isfinite(at) & (at >= 0) & (at < np.asarray(grid_size, np.float64))).all(axis=1)
-        return np.where(inside[:, None], at, 0).astype(np.int64), inside
+        cell = np.floor((points - np.asarray(grid_min, dtype)) / np.broadcast_to(np.asarray(voxel_size, dtype), 3))
+        inside = (np.isfinite(cell) & (cell >= 0) & (cell < np.asarray(grid_size, np.float64))).all(axis=1)
+        return np.where(inside[:, None], cell, 0).astype(np.int64), inside
 
 
 def exponent_above(x):
@@ -105,12 +105,21 @@ def extreme(features, sign):
     return features[order[0 if sign < 0 else -1]]
 
 
+def reduced(features, mode, quantum=None):
+    """[F]: the features [N, F] of one voxel's points, in input order, reduced to one."""
+    if mode in ("first", "last"):
+        return features[0 if mode == "first" else -1]
+    if mode in ("min", "max"):
+        return [extreme(column, -1 if mode == "min" else 1) for column in features.T]
+    return [sum_or_mean(column, mode, quantum) for column in features.T]
+
+
 def voxelize_one(points, features, grid_min, voxel_size, grid_size, modes, fill=0, quantum=None):
     """({mode: array}, dropped) of one cloud."""
-    at, inside = cells(points, grid_min, voxel_size, grid_size)
+    cell_of, inside = cells(points, grid_min, voxel_size, grid_size)
     rows_of = {}
     for row in np.flatnonzero(inside):
-        rows_of.setdefault(tuple(at[row]), []).append(row)
+        rows_of.setdefault(tuple(cell_of[row]), []).append(row)
     result = {mode: _empty(mode, features, grid_size, fill) for mode in modes}
     for cell, rows in rows_of.items():
         for mode, out in result.items():
@@ -121,15 +130,8 @@ def voxelize_one(points, features, grid_min, voxel_size, grid_size, modes, fill=
                 out[x, y, z // 32] |= np.uint32(1 << (z % 32))
             elif mode == "count":
                 out[cell] = len(rows)
-            elif mode in ("first", "last"):
-                out[cell] = features[rows[0 if mode == "first" else -1]]
             else:
-                for f in range(features.shape[1]):
-                    column = features[rows, f]
-                    if mode in ("min", "max"):
-                        out[(*cell, f)] = extreme(column, -1 if mode == "min" else 1)
-                    else:
-                        out[(*cell, f)] = sum_or_mean(column, mode, quantum)
+                out[cell] = reduced(features[rows], mode, quantum)
     return result, np.int64(np.count_nonzero(~inside))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .arithmetic import is_floating, mix_bits
-from .voxelize import extreme, sum_or_mean
+from .voxelize import reduced
 
 ENDS = np.iinfo(np.int32)
 
@@ -84,35 +84,27 @@ def voxelize_sparse(
     cells = np.where(inside[:, None], cells, 0).astype(np.int64).tolist()
 
     voxels = {}  # (cloud, x, y, z) -> rows, in order of their first rows
-    born = []  # the number of voxels of each cloud
     ranges = rows_of_clouds(points, lengths, batch_offsets)
     for cloud, rows in enumerate(ranges):
-        born.append(0)
+        before = len(voxels)
         for row in rows:
-            if not inside[row]:
-                continue
             key = (cloud, *cells[row])
-            if key not in voxels:
-                if max_voxels is not None and born[-1] == max_voxels:
-                    continue
-                born[-1] += 1
-                voxels[key] = []
-            voxels[key].append(row)
+            is_full = max_voxels is not None and len(voxels) - before == max_voxels
+            if inside[row] and (key in voxels or not is_full):
+                voxels.setdefault(key, []).append(row)
 
-    found = list(voxels)
-    num_voxels = len(found)
-    kept = found[:capacity]
+    keys = list(voxels)[:capacity]
     if order == "linear":
-        kept.sort()
+        keys.sort()
     elif order == "morton":
-        kept.sort(key=lambda key: (key[0], morton_code(*key[1:])))
-    size = len(kept) if capacity is None else capacity
+        keys.sort(key=lambda key: (key[0], morton_code(*key[1:])))
+    size = len(keys) if capacity is None else capacity
 
     coords = np.full((size, 4), -1, np.int32)
     counts = np.zeros(size, np.int32)
     point_to_voxel = np.full(len(flat), -1, np.int32)
     rows = [[] for _ in range(size)]
-    for voxel, key in enumerate(kept):
+    for voxel, key in enumerate(keys):
         cloud, *xyz = key
         coords[voxel] = [cloud, *(xyz if coord_order == "xyz" else xyz[::-1])]
         point_to_voxel[voxels[key]] = voxel
@@ -127,35 +119,28 @@ def voxelize_sparse(
         for voxel, of_voxel in enumerate(rows):
             result[voxel, : len(of_voxel)] = source[of_voxel]
     else:
-        result = reduced(
-            flat[:, 3:] if features is None else features.reshape(len(flat), features.shape[-1]), rows, reduce
-        )
+        source = flat[:, 3:] if features is None else features.reshape(len(flat), features.shape[-1])
+        result = reduced_features(source, rows, reduce)
     return Voxels(
         coords if batched else coords[:, 1:],
         counts,
         point_to_voxel.reshape(points.shape[:-1]),
         dropped if batched else dropped.reshape(()),
-        num_voxels,
+        len(voxels),
         rows,
         result,
     )
 
 
-def reduced(source, rows, reduce):
+def reduced_features(source, rows, reduce):
     """[voxels, F] from source [N, F]: the reduced features of each voxel's rows, or 0 without rows."""
     dtype = source.dtype
     if not is_floating(dtype):
         dtype = {"sum": np.dtype(np.int64), "mean": np.dtype(np.float32)}.get(reduce, dtype)
     result = np.zeros((len(rows), source.shape[1]), dtype)
     for voxel, of_voxel in enumerate(rows):
-        for f in range(source.shape[1] if of_voxel else 0):
-            column = source[of_voxel, f]
-            if reduce in ("first", "last"):
-                result[voxel, f] = column[0 if reduce == "first" else -1]
-            elif reduce in ("min", "max"):
-                result[voxel, f] = extreme(column, -1 if reduce == "min" else 1)
-            else:
-                result[voxel, f] = sum_or_mean(column, reduce)
+        if of_voxel:
+            result[voxel] = reduced(source[of_voxel], reduce)
     return result
 
 
@@ -168,7 +153,7 @@ def voxel_downsample(points, features=None, *, voxel_size, method="centroid", se
     rows = list(voxels.values())
     sources = [points if features is None else points[:, :3], *([] if features is None else [features])]
     if method == "centroid":
-        taken = [reduced(source, rows, "mean") for source in sources]
+        taken = [reduced_features(source, rows, "mean") for source in sources]
     else:
         least = {"first": min, "random": lambda rows: min(rows, key=lambda row: sample_priority(seed, row))}[method]
         chosen = np.array([least(of_voxel) for of_voxel in rows], np.int64)

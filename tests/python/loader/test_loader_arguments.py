@@ -15,6 +15,10 @@ from recordings import assert_same_batches, batches_of, refused, small, warnings
 import robocache
 
 
+def in_rows(offsets, **options):
+    return {"delta_timestamps": {"action": robocache.Window(offsets, **{"rows": True} | options)}}
+
+
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
@@ -74,8 +78,82 @@ import robocache
         ({"shuffle": "\udc80"}, ["shuffle: expected True or False"]),
         ({"drop_last": 1}, ["drop_last: expected True or False"]),
         ({"method": object()}, ["default.method", "object"]),
+        # Windows in seconds
+        ({"causal": True, "method": "next"}, ["delta_timestamps['action'].causal", "next"]),
+        (
+            {"causal": {"action": True}, "method": {"action": [(slice(0, 2), "next")]}},
+            ["delta_timestamps['action'].causal", "next"],
+        ),
+        ({"causal": "yes"}, ["causal", "'yes'"]),
+        ({"causal": {"acton": True}}, ["delta_timestamps", "acton"]),
+        ({"tolerance_s": 0.1}, ["delta_timestamps['action'].tolerance_s", "linear", "max_gap_s"]),
+        ({"tolerance_s": -0.1, "method": "nearest"}, ["delta_timestamps['action'].tolerance_s", "-0.1"]),
+        ({"tolerance_s": float("nan"), "method": "nearest"}, ["delta_timestamps['action'].tolerance_s", "nan"]),
+        ({"tolerance_s": {"acton": 0.1}}, ["delta_timestamps", "acton"]),
+        ({"offset_s": float("inf")}, ["delta_timestamps['action'].offset_s", "inf"]),
+        (
+            {"offset_s": {"action": 4.6e9}, "delta_timestamps": {"action": [4.6e9]}},
+            ["delta_timestamps['action'].offset_s", "146 years"],
+        ),
+        ({"offset_s": {"action": "late"}}, ["delta_timestamps['action'].offset_s", "'late'"]),
+        ({"edges": "cut"}, ["edges", "'cut'", "'pad'", "'drop'"]),
+        ({"edges": None}, ["edges", "None"]),
+        ({"drop_n_last": -1}, ["drop_n_last", "-1"]),
+        ({"drop_n_last": 10**6}, ["anchor", "drop_n_last"]),
+        ({"drop_n_last": 1.5}, ["drop_n_last", "1.5"]),
+        ({"edges": "drop", "delta_timestamps": {"action": [-1e5, 0.0]}}, ["anchor", "edges"]),
+        # Methods
+        ({"method": {"action": "cubic"}}, ["delta_timestamps['action'].method", "cubic", "akima"]),
+        ({"method": {"action": [(slice(0, 3), "cubic")]}}, ["['action'].method", "cubic", "akima"]),
+        ({"method": {"action": [(slice(0, 3), "cubicle")]}}, ["['action'].method", "cubicle", "linear"]),
+        ({"method": {"action": [(slice(0, 3), "pchip"), (slice(2, 5), "akima")]}}, ["['action'].method", "overlap"]),
+        ({"method": {"action": [(slice(0, 18), "pchip")]}}, ["['action'].method", "slice(0, 18)"]),
+        ({"method": {"action": [(slice(0, 6, 2), "pchip")]}}, ["['action'].method", "step 1", "slice(0, 6, 2)"]),
+        ({"method": {"action": [(slice(0, 3), "slerp")]}}, ["['action'].method", "slerp", "4", "3"]),
+        ({"method": {"action": "slerp"}}, ["['action'].method", "slerp", "17"]),
+        ({"method": {"action": [("0:3", "pchip")]}}, ["['action'].method", "slice", "0:3"]),
+        ({"method": {"action": ["pchip"]}}, ["['action'].method", "pchip"]),
+        ({"method": {"action": 3}}, ["['action'].method", "int"]),
+        ({"method": "angle", "delta_timestamps": {"mode": [0.0]}}, ["['mode'].method", "int16"]),
+        (
+            {"method": {"mode": [(slice(0, 1), "pchip")]}, "delta_timestamps": {"mode": [0.0]}},
+            ["['mode'].method", "int16"],
+        ),
+        # Windows in rows
+        (in_rows([0, 0.5]), ["delta_timestamps['action']: expected whole numbers of rows", "0.5"]),
+        (in_rows([float("nan")]), ["whole numbers of rows"]),
+        (in_rows([2**30 + 1]), ["at most 2^30"]),
+        (in_rows([0], method="linear"), ["['action'].method: expected none with rows=True", "'linear'"]),
+        (in_rows([0], method="nearest"), ["['action'].method: expected none with rows=True"]),
+        (in_rows([0], method=[(slice(0, 2), "linear")]), ["['action'].method: expected none with rows=True", "slices"]),
+        (in_rows([0], max_gap_s=0.1), ["['action'].max_gap_s: expected none with rows=True", "tolerance_s"]),
+        (in_rows([0], tolerance_s=-1), ["['action'].tolerance_s: expected 0 or more"]),
+        (in_rows([0], rows=1), ["['action'].rows: expected True or False"]),
+        (in_rows([]), ["expected at least one offset"]),
+        # Memory
+        (
+            {"residency": "disk"},
+            ["memory.residency: expected 'auto', 'decoded', 'device', 'pinned' or 'mapped'", "'disk'"],
+        ),
+        ({"residency": {"action": "Device"}}, ["memory.residency['action']: expected 'auto'", "got 'Device'"]),
+        ({"residency": {"actions": "device"}}, ["memory.residency: no stream 'actions'"]),
+        ({"budget": 0.0}, ["memory.budget: expected bytes, an int, or a share in (0, 1]"]),
+        ({"budget": 1.5}, ["memory.budget: expected bytes, an int, or a share in (0, 1]", "1.5"]),
+        ({"budget": float("nan")}, ["memory.budget: expected", "nan"]),
+        ({"budget": 2**70}, ["memory.budget: expected a whole number of 64 bits"]),
+        ({"budget": -1}, ["memory.budget: expected at least 0 bytes, got -1"]),
+        ({"budget": {"gpu": 0.5}}, ["memory.budget: expected 'device' and 'host', got 'gpu'"]),
+        ({"residency": 3}, ["memory.residency: ", "int"]),
+        ({"residency": ["device"]}, ["memory.residency: ", "list"]),
+        ({"budget": "half"}, ["memory.budget: ", "'half'"]),
+        ({"budget": True}, ["memory.budget: ", "True"]),
+        ({"budget": [1]}, ["memory.budget: ", "[1]"]),
+        ({"budget": {"host": "all"}}, ["memory.budget", "'all'"]),
+        *(({"prefetch": x}, ["memory.prefetch: "]) for x in (-1, 33, 2**40, 1.5, None, True, "2")),
+        *(({"reuse_buffers": x}, ["memory.reuse_buffers: "]) for x in (1, None, "yes")),
+        *(({"stream": x}, ["memory.stream: expected a torch.cuda.Stream"]) for x in (3, "cuda", object())),
     ],
-    ids=ascii,
+    ids=" ".join,
 )
 def test_invalid_arguments_are_refused_by_name(dataset, options, parts):
     with refused(*parts):

@@ -68,19 +68,6 @@ def test_gather_does_not_change_prefetched_batches(dataset, device):
         assert_same_batches([before], [copied(next(plain))])
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *itertools.product(["prefetch"], [-1, 33, 2**40, 1.5, None, True, "2"]),
-        *itertools.product(["reuse_buffers"], [1, None, "yes"]),
-        *itertools.product(["stream"], [3, "cuda", object()]),
-    ],
-)
-def test_invalid_arguments_are_refused_by_name(dataset, device, name, value):
-    with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=f"^memory.{name}: "):
-        make(dataset, device, **{name: value})
-
-
 # ---- reuse_buffers ----
 
 

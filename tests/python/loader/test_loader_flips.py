@@ -157,8 +157,8 @@ def test_intrinsics_describe_the_mirrored_world(dataset, device):
     """A point of the mirrored world projects to its pixel of the flipped image; focal lengths stay positive."""
     point = np.array([0.2, -0.1, 1.5])
 
-    def pixel(matrix, at):
-        x, y, z = matrix.astype(np.float64) @ at
+    def pixel(matrix, point):
+        x, y, z = matrix.astype(np.float64) @ point
         return np.array([x / z, y / z])
 
     before = pixel(MATRIX, point)

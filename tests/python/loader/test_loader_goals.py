@@ -95,11 +95,11 @@ def moment(window, seed, epoch, number, episode, time_ns, ticks, tasks):
 def assert_goals(batch, key, window, ticks, tasks, values, *, seed, numbers, epoch=0):
     """Compares a key without steps; its stream has a row at each tick, ``values[episode][tick]``."""
     batch = {name: to_numpy(array) for name, array in batch.items()}
-    found = []
+    moments = []
     for i, number in enumerate(numbers):
         episode, time_ns = int(batch["episode_index"][i]), int(batch["time_ns"][i])
         drawn = moment(window, seed, epoch, number, episode, time_ns, ticks, tasks)
-        found.append(drawn)
+        moments.append(drawn)
         assert batch[f"{key}_is_pad"][i] == (drawn is None)
         if drawn is None:
             assert batch[f"{key}_offset_ns"][i] == NONE
@@ -109,7 +109,7 @@ def assert_goals(batch, key, window, ticks, tasks, values, *, seed, numbers, epo
             np.testing.assert_array_equal(batch[key][i], values[drawn[0]][drawn[1]])
         if window.moment.kind == "other":
             assert batch[f"{key}_episode_index"][i] == (-1 if drawn is None else drawn[0])
-    return found
+    return moments
 
 
 # ---- Recordings ----
@@ -182,8 +182,8 @@ def test_repeated_stamps_and_grids(tmp_path, rng, device):
     # The last of equal stamps.
     values = {e: rows[np.searchsorted(ticks[e], ticks[e], "right") - 1] for e, rows in values.items()}
     for name in ("one", "tenth", "geometric"):
-        found = assert_goals(batch, name, windows[name], ticks, tasks, values, seed=3, numbers=range(290))
-        assert any(found)
+        moments = assert_goals(batch, name, windows[name], ticks, tasks, values, seed=3, numbers=range(290))
+        assert any(moments)
     episode, time = to_numpy(batch["episode_index"]), to_numpy(batch["time_ns"])
     offset = to_numpy(batch["one_offset_ns"])
     is_last = time == np.array([ticks[e][-1] for e in episode])
@@ -229,8 +229,8 @@ def test_goals_of_other_episodes_are_from_selected_episodes(tmp_path, rng):
     ticks, tasks, values = parts_of(recording)
     ticks = {e: ticks[e] for e in set(episodes)}
     batch = next(loader)
-    found = assert_goals(batch, "other", WINDOWS["other"], ticks, tasks, values, seed=1, numbers=range(112))
-    pairs = {(e, goal and goal[0]) for e, goal in zip(batch["episode_index"].tolist(), found, strict=True)}
+    moments = assert_goals(batch, "other", WINDOWS["other"], ticks, tasks, values, seed=1, numbers=range(112))
+    pairs = {(e, goal and goal[0]) for e, goal in zip(batch["episode_index"].tolist(), moments, strict=True)}
     assert pairs == {(6, 0), (0, 6), (3, None)}
 
 

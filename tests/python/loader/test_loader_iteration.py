@@ -92,27 +92,27 @@ def test_rule_36_an_inner_loop_does_not_change_the_outer(make, numbers_of, inner
     """Like torch's DataLoader: at the begin, in the middle, and after the last batch."""
     theirs = DataLoader(TensorDataset(torch.zeros(COUNT)), batch_size=BATCH)
     for inner_steps in ({0}, {5}, {STEPS - 1}, {0, 5, 6}):
-        loader, found, steps = make(**options), [], 0
+        loader, numbers, steps = make(**options), [], 0
         for step, batch in enumerate(loader):
             if step in inner_steps:
                 position = {"seed": 0, "epoch": 0, "samples": min(COUNT, (step + 1) * BATCH)}
                 assert position_of(loader) == position
                 inner(loader)
                 assert position_of(loader) == position
-            found += numbers_of(batch)  # the inner loop has not overwritten it
+            numbers += numbers_of(batch)  # the inner loop has not overwritten it
         for step, _ in enumerate(theirs):
             steps += 1
             if step in inner_steps:
                 inner(theirs)
-        assert len(found) == COUNT and steps == STEPS
-        assert found == epoch_of(0)
+        assert len(numbers) == COUNT and steps == STEPS
+        assert numbers == epoch_of(0)
 
 
 @pytest.mark.parametrize("options", WAYS)
 def test_rule_36_zip_of_a_loader_and_itself(make, numbers_of, options):
     loader = make(**options)
-    found = [(numbers_of(a), numbers_of(b)) for a, b in zip(loader, loader, strict=True)]
-    assert [flat(part) for part in zip(*found, strict=True)] == [epoch_of(0), epoch_of(1)]
+    numbers = [(numbers_of(a), numbers_of(b)) for a, b in zip(loader, loader, strict=True)]
+    assert [flat(part) for part in zip(*numbers, strict=True)] == [epoch_of(0), epoch_of(1)]
     assert flat(map(numbers_of, loader)) == epoch_of(2)
 
 
@@ -121,7 +121,7 @@ def test_rule_36_iterators_in_any_order(make, numbers_of, options):
     rng = np.random.default_rng(5)
     loader = make(**options)
     loops = [iter(loader) for _ in range(4)]
-    found, last, alive = [[] for _ in loops], {}, set(range(4))
+    numbers, last, alive = [[] for _ in loops], {}, set(range(4))
     while alive:
         which = int(rng.choice(sorted(alive)))
         try:
@@ -129,11 +129,11 @@ def test_rule_36_iterators_in_any_order(make, numbers_of, options):
         except StopIteration:
             alive.remove(which)
             continue
-        found[which] += numbers_of(batch)
-        last[which] = batch, found[which][-len(batch["time_ns"]) :]
-        for kept, numbers in last.values():  # each loop's last batch is still its own
-            assert numbers_of(kept) == numbers
-    assert found == [epoch_of(epoch) for epoch in range(4)]
+        numbers[which] += numbers_of(batch)
+        last[which] = batch, numbers[which][-len(batch["time_ns"]) :]
+        for batch, expected in last.values():  # each loop's last batch is still its own
+            assert numbers_of(batch) == expected
+    assert numbers == [epoch_of(epoch) for epoch in range(4)]
     assert next(loops[0], None) is None
     assert position_of(loader) == {"seed": 0, "epoch": 4, "samples": 0}
 
@@ -196,12 +196,12 @@ def test_rule_36_a_state_after_a_loop_begins_the_next(make, numbers_of, inner):
 
 
 def test_rule_36_a_copy_within_a_loop_continues_there(make, numbers_of):
-    loader, found = make(), []
+    loader, numbers = make(), []
     for step, batch in enumerate(loader):
         if step == 3:
-            found = flat(map(numbers_of, copy.deepcopy(loader)))
+            numbers = flat(map(numbers_of, copy.deepcopy(loader)))
         last = numbers_of(batch)
-    assert found == epoch_of(0)[4 * BATCH :]
+    assert numbers == epoch_of(0)[4 * BATCH :]
     assert last == epoch_of(0)[-len(last) :]
 
 
@@ -241,17 +241,17 @@ def test_rule_36_a_loop_after_the_last_next_is_the_next_epoch(make, numbers_of, 
 
 def test_rule_36_next_continues_the_newest_loop(make, numbers_of):
     loader = make()
-    found = []
+    numbers = []
     for step, batch in enumerate(loader):
-        found += numbers_of(batch)
+        numbers += numbers_of(batch)
         if step == 2:
-            found += numbers_of(next(loader))  # this loop is the newest
+            numbers += numbers_of(next(loader))  # this loop is the newest
         if step == 4:
             inner = iter(loader)
             first = numbers_of(next(inner)) + numbers_of(next(loader)) + flat(map(numbers_of, inner))
             assert first == epoch_of(1)
             assert numbers_of(next(loader)) == epoch_of(2)[:BATCH]
-    assert found == epoch_of(0)
+    assert numbers == epoch_of(0)
     assert flat(map(numbers_of, loader)) == epoch_of(2)[BATCH:]
     for _ in loader:
         break
@@ -299,13 +299,13 @@ def test_the_meter_counts_the_batches_of_all_loops(make):
 def test_rule_36_threads_share_an_epoch_and_may_have_inner_loops(make, numbers_of, options):
     """One thread also evaluates: that is another epoch; the shared one continues."""
     loader = make(**options, batch_size=3)
-    barrier, found, looked = threading.Barrier(3), [[] for _ in range(3)], []
+    barrier, numbers, looked = threading.Barrier(3), [[] for _ in range(3)], []
 
     def loop(which):
         batches = iter(loader)
         barrier.wait()
         for step, batch in enumerate(batches):
-            found[which] += numbers_of(batch)
+            numbers[which] += numbers_of(batch)
             if which == 0 and step == 2:
                 looked.extend(flat(map(numbers_of, loader)))
 
@@ -314,7 +314,7 @@ def test_rule_36_threads_share_an_epoch_and_may_have_inner_loops(make, numbers_o
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(flat(found)) == list(range(COUNT))
+    assert sorted(flat(numbers)) == list(range(COUNT))
     assert looked in ([], epoch_of(1))  # the others may have finished the epoch before its third batch
 
 

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 from flat_options import flat_loader
-from recordings import EPOCH_NS, FLOATS, anchors_of, check, refused, small, write
+from recordings import EPOCH_NS, FLOATS, anchors_of, check, write
 from reference.compare import assert_same_bits, to_numpy
 from reference.window_batch import assert_batch, window_batch
-
-import robocache
 
 WIDE = {"action": [-0.21, -0.0333, 0.0, 0.0101, 0.35], "observation.imu": [-0.02, 0.0, 0.0031]}
 
@@ -126,34 +124,3 @@ def test_a_stream_gives_the_same_bytes_alone_and_with_others_of_its_clock(rng, t
         alone = next(flat_loader(dataset, delta_timestamps={name: deltas[name]}, **options))
         for key in alone:
             assert_same_bits(to_numpy(alone[key]), to_numpy(together[key]), key)
-
-
-# ---- Refusals ----
-
-
-@pytest.mark.parametrize(
-    ("methods", "parts"),
-    [
-        ("cubic", ["cubic", "akima"]),
-        ([(slice(0, 3), "cubic")], ["cubic", "akima"]),
-        ([(slice(0, 3), "cubicle")], ["cubicle", "linear"]),
-        ([(slice(0, 3), "pchip"), (slice(2, 5), "akima")], ["overlap"]),
-        ([(slice(0, 18), "pchip")], ["slice(0, 18)"]),
-        ([(slice(0, 6, 2), "pchip")], ["step 1", "slice(0, 6, 2)"]),
-        ([(slice(0, 3), "slerp")], ["slerp", "4", "3"]),
-        ("slerp", ["slerp", "17"]),
-        ([("0:3", "pchip")], ["slice", "0:3"]),
-        (["pchip"], ["pchip"]),
-        (3, ["int"]),
-    ],
-)
-def test_invalid_methods_are_refused_by_name(dataset, methods, parts):
-    with refused("delta_timestamps['action'].method", *parts):
-        small(dataset, method={"action": methods})
-
-
-def test_integers_take_step_methods_alone(dataset):
-    options = {"delta_timestamps": {"mode": [0.0]}}
-    for methods in ("angle", {"mode": [(slice(0, 1), "pchip")]}):
-        with pytest.raises(robocache.ArgumentTypeError, match=r"delta_timestamps\['mode'\].method.*int16"):
-            small(dataset, method=methods, **options)

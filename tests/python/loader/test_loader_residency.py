@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from flat_options import flat_loader
-from recordings import EVERY, STREAMS, assert_same_batches, batches_of, refused, write
+from recordings import EVERY, STREAMS, assert_same_batches, batches_of, write
 from reference.compare import to_numpy
 
 import robocache
@@ -199,31 +199,6 @@ def test_a_requested_tier_without_room_is_refused_with_both_sizes(dataset, devic
         str(refusal.value),
     )
     loader_on(dataset, device, {"action": "auto"}, budget=budget)
-
-
-REFUSED = [
-    ({"residency": "disk"}, ["memory.residency: expected 'auto', 'decoded', 'device', 'pinned' or 'mapped'", "'disk'"]),
-    ({"residency": {"action": "Device"}}, ["memory.residency['action']: expected 'auto'", "got 'Device'"]),
-    ({"residency": {"actions": "device"}}, ["memory.residency: no stream 'actions'", "observation.state, "]),
-    ({"budget": 0.0}, ["memory.budget: expected bytes, an int, or a share in (0, 1]"]),
-    ({"budget": 1.5}, ["memory.budget: expected bytes, an int, or a share in (0, 1]", "1.5"]),
-    ({"budget": float("nan")}, ["memory.budget: expected", "nan"]),
-    ({"budget": 2**70}, ["memory.budget: expected a whole number of 64 bits"]),
-    ({"budget": -1}, ["memory.budget: expected at least 0 bytes, got -1"]),
-    ({"budget": {"gpu": 0.5}}, ["memory.budget: expected 'device' and 'host', got 'gpu'"]),
-    ({"residency": 3}, ["memory.residency: ", "int"]),
-    ({"residency": ["device"]}, ["memory.residency: ", "list"]),
-    ({"budget": "half"}, ["memory.budget: ", "'half'"]),
-    ({"budget": True}, ["memory.budget: ", "True"]),
-    ({"budget": [1]}, ["memory.budget: ", "[1]"]),
-    ({"budget": {"host": "all"}}, ["memory.budget", "'all'"]),
-]
-
-
-@pytest.mark.parametrize(("options", "parts"), REFUSED)
-def test_invalid_residency_is_refused_by_name(dataset, device, options, parts):
-    with refused(*parts):
-        loader_on(dataset, device, **options)
 
 
 # ---- explain ----

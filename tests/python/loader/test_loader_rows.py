@@ -235,27 +235,6 @@ def test_the_spec_with_rows_round_trips(dataset, tmp_path):
             robocache.Spec(json.dumps(spec))
 
 
-@pytest.mark.parametrize(
-    ("window", "match"),
-    [
-        (Window([0, 0.5], rows=True), r"delta_timestamps\['action'\]: expected whole numbers of rows.*got 0.5"),
-        (Window([float("nan")], rows=True), "expected whole numbers of rows"),
-        (Window([2**30 + 1], rows=True), "at most 2\\^30"),
-        (Window([0], rows=True, method="linear"), r"\.method: expected none with rows=True.*got 'linear'"),
-        (Window([0], rows=True, method="nearest"), r"\.method: expected none with rows=True"),
-        (Window([0], rows=True, method=[(slice(0, 2), "linear")]), r"\.method: expected none with rows=True.*slices"),
-        (Window([0], rows=True, max_gap_s=0.1), r"\.max_gap_s: expected none with rows=True.*tolerance_s"),
-        (Window([0], rows=True, tolerance_s=-1), r"\.tolerance_s: expected 0 or more"),
-        (Window([0], rows=1), r"\.rows: expected True or False"),
-        (Window([], rows=True), "expected at least one offset"),
-    ],
-    ids=str,
-)
-def test_invalid_rows_are_refused(dataset, window, match):
-    with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=match):
-        loader_of(dataset, {"action": window})
-
-
 def test_a_default_with_rows_is_refused_and_its_method_is_for_others(dataset):
     with pytest.raises(robocache.ArgumentError, match="default: expected no offsets or rows"):
         loader_of(dataset, {"action": [0]}, default=Window(rows=True))

@@ -219,18 +219,18 @@ def test_rule_49_a_changed_cache_has_new_statistics(rng, recording, tmp_path):
 def test_rule_49_simultaneous_requests(rng, tmp_path):
     recording = recording_of(rng, episodes=40, broken=(), longest=2000)
     dataset = write(tmp_path / "cache", recording)
-    found = []
+    results = []
     threads = [
-        threading.Thread(target=lambda: found.append(np.array(dataset.statistics(range(30))["action"])))
+        threading.Thread(target=lambda: results.append(np.array(dataset.statistics(range(30))["action"])))
         for _ in range(8)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 8
-    for got in found:
-        np.testing.assert_array_equal(got, found[0])
+    assert len(results) == 8
+    for got in results:
+        np.testing.assert_array_equal(got, results[0])
     assert [path.suffix for path in stored(dataset)] == [".npy"]
 
 

@@ -126,7 +126,7 @@ def test_sources_keep_their_shares_and_indices(dataset, device):
 
 
 def test_ranks_share_weighted_draws_and_resume(dataset, device):
-    def at(rank=0, world_size=1, batch_size=64, **options):
+    def loader_at(rank=0, world_size=1, batch_size=64, **options):
         sources = robocache.Mixture(
             [Source(dataset, weight_by="weight"), Source(dataset, balance="task")], samples_per_epoch=640
         )
@@ -140,14 +140,14 @@ def test_ranks_share_weighted_draws_and_resume(dataset, device):
             for x in zip(*(to_numpy(b[n]).tolist() for n in ("dataset_index", "anchor_index")), strict=True)
         ]
 
-    alone = moments(at())
+    alone = moments(loader_at())
     assert len(alone) == 640
-    ranks = [list(at(rank, 2, 32)) for rank in range(2)]
+    ranks = [list(loader_at(rank, 2, 32)) for rank in range(2)]
     assert moments(b for pair in zip(*ranks, strict=True) for b in pair) == alone
-    first = at()
+    first = loader_at()
     for _ in range(4):
         next(first)
-    resumed = at(batch_size=48)
+    resumed = loader_at(batch_size=48)
     resumed.load_state_dict(first.state_dict())
     assert moments(resumed) == alone[256:]
     assert moments(pickle.loads(pickle.dumps(first))) == alone[256:]
@@ -226,15 +226,15 @@ def test_rule_35_3_changed_weights_equal_counting_one_by_one(dataset, device, pr
     rng = np.random.default_rng(prefetch)
     for _ in range(rounds(2)):
         memory = robocache.Memory(prefetch=prefetch)
-        loader, changes, found = three(dataset, memory=memory, shuffle=shuffle, device=device), [], []
+        loader, changes, draws = three(dataset, memory=memory, shuffle=shuffle, device=device), [], []
         for _ in range(4):
             for batch in loader:
-                found += drawn_of(batch)
+                draws += drawn_of(batch)
                 if rng.uniform() < 0.2:
-                    changes.append((min(len(found), SAMPLES * (loader.epoch + 1)), some_weights(rng)))
+                    changes.append((min(len(draws), SAMPLES * (loader.epoch + 1)), some_weights(rng)))
                     loader.set_weights(named(changes[-1][1]))
         assert len(changes) > 5
-        assert found == expected(4 * SAMPLES, changes, shuffle=shuffle)
+        assert draws == expected(4 * SAMPLES, changes, shuffle=shuffle)
 
 
 @pytest.mark.parametrize("start", [65_536, 98_304, 150_000])
@@ -243,19 +243,19 @@ def test_changes_across_blocks_keep_shares_and_sequences(dataset, device, start)
     batch, new = 2**15 if start % 2**15 == 0 else 50_000, [1.0, 0.0, 2.0]
     options = {"samples": 4 * BLOCK, "batch_size": batch, "delta_timestamps": {"arm": None}, "device": device}
     loader = three(dataset, **options)
-    found = drawn(next(loader) for _ in range(start // batch))
+    draws = drawn(next(loader) for _ in range(start // batch))
     loader.set_weights(named(new))
-    found += drawn(next(loader) for _ in range(2))
-    found += drawn(loader)[: 4 * BLOCK - len(found)]
+    draws += drawn(next(loader) for _ in range(2))
+    draws += drawn(loader)[: 4 * BLOCK - len(draws)]
     begin, end = start - 1000, start + 1000
-    assert found[begin:end] == expected(end, [(start, new)], begin=begin)
+    assert draws[begin:end] == expected(end, [(start, new)], begin=begin)
     first_block = -(-start // BLOCK) * BLOCK
     for begin in range(first_block, 4 * BLOCK, BLOCK):
-        counts = collections.Counter(source for source, _ in found[begin : begin + BLOCK])
+        counts = collections.Counter(source for source, _ in draws[begin : begin + BLOCK])
         assert [counts[source] for source in range(3)] == shares(new)
     without = drawn(three(dataset, **options))
     for source in range(3):
-        own = [anchor for k, anchor in found if k == source]
+        own = [anchor for k, anchor in draws if k == source]
         alone = [anchor for k, anchor in without if k == source]
         assert own[: len(alone)] == alone[: len(own)]
         whole = len(own) // ANCHORS[source] * ANCHORS[source]
@@ -265,21 +265,21 @@ def test_changes_across_blocks_keep_shares_and_sequences(dataset, device, start)
 
 def test_the_same_weights_again_change_nothing(dataset, device):
     loader, other = three(dataset, device=device), three(dataset, device=device)
-    found = []
+    batches = []
     for batch in loader:
         loader.set_weights(named([5, 2, 3]))  # ten times START
-        found.append(batch)
-    assert drawn(found) == drawn(other)
+        batches.append(batch)
+    assert drawn(batches) == drawn(other)
 
 
 def test_a_source_of_weight_0_pauses(dataset, device):
-    loader, found = three(dataset, device=device, samples=4800), []
+    loader, draws = three(dataset, device=device, samples=4800), []
     for weights in (START, [1, 0, 1], [0, 0, 1], [1, 1, 0]):
         if weights is not START:
             loader.set_weights(named(weights))
-        found.append(drawn(next(loader) for _ in range(7)))
-        assert {source for source, _ in found[-1]} == {k for k in range(3) if weights[k]}
-    garage = [anchor for source, anchor in itertools.chain(*found) if source == 1]
+        draws.append(drawn(next(loader) for _ in range(7)))
+        assert {source for source, _ in draws[-1]} == {k for k in range(3) if weights[k]}
+    garage = [anchor for source, anchor in itertools.chain(*draws) if source == 1]
     assert len(garage) > 90
     assert sorted(garage[:90]) == list(range(90))
 
@@ -303,12 +303,12 @@ def test_weights_set_now_hold_until_the_next_scheduled_epoch(dataset, device):
     loader.set_weights(named([1, 0, 0]), epoch=1)
     loader.set_weights(named([0, 1, 0]), epoch=2)
     loader.set_weights(named([0, 0, 1]), epoch=2)
-    found = drawn(next(loader) for _ in range(2))
+    draws = drawn(next(loader) for _ in range(2))
     loader.set_weights(named([0, 1, 1]))
     loader.set_weights(named([0, 1, 0]))
-    found += [one for _ in range(3) for one in drawn(loader)]
+    draws += [one for _ in range(3) for one in drawn(loader)]
     changes = [(96, [0, 1, 0]), (1000, [1, 0, 0]), (2000, [0, 0, 1])]
-    assert found == expected(3000, changes)
+    assert draws == expected(3000, changes)
     assert loader.state_dict()["weights"] == [
         {"epoch": epoch, "samples": samples, "weights": named(weights)}
         for epoch, samples, weights in [(0, 96, [0, 1, 0]), (1, 0, [1, 0, 0]), (2, 0, [0, 0, 1])]
@@ -325,19 +325,19 @@ def test_any_number_of_ranks_draws_the_same_and_resumes_any_state(dataset, devic
         three(dataset, rank=r, world_size=world_size, batch_size=144 // world_size, device=device)
         for r in range(world_size)
     ]
-    found, states = [], []
+    draws, states = [], []
     for loader in ranks:
         loader.set_weights(named(later), epoch=1)
     for epoch in range(2):
         for parts in zip(*ranks, strict=True):
-            found += drawn(parts)
-            del found[(epoch + 1) * SAMPLES :]  # samples that fill up the last batch
+            draws += drawn(parts)
+            del draws[(epoch + 1) * SAMPLES :]  # samples that fill up the last batch
             for loader in ranks:
-                if len(found) in now:
-                    loader.set_weights(named(now[len(found)]))
+                if len(draws) in now:
+                    loader.set_weights(named(now[len(draws)]))
             assert len({json.dumps(loader.state_dict()) for loader in ranks}) == 1
-            states.append((len(found), json.loads(json.dumps(ranks[0].state_dict()))))
-    assert found == wanted
+            states.append((len(draws), json.loads(json.dumps(ranks[0].state_dict()))))
+    assert draws == wanted
     for position, state in states:
         others = 1 + (world_size + position) % 3
         resumed = [three(dataset, rank=r, world_size=others, batch_size=30, device=device) for r in range(others)]
@@ -433,15 +433,15 @@ def test_the_prefetched_batch_of_a_stream_is_made_again(dataset, cuda):
     import torch
 
     loader = three(dataset, memory=robocache.Memory(stream=torch.cuda.Stream()), device=cuda)
-    found = []
+    draws = []
     for weights in ([1, 0, 0], [0, 1, 0], [0, 0, 1]):
         loader.set_weights(named(weights))
-        found += drawn(next(loader) for _ in range(2))
-    assert found == expected(288, [(0, [1, 0, 0]), (96, [0, 1, 0]), (192, [0, 0, 1])])
+        draws += drawn(next(loader) for _ in range(2))
+    assert draws == expected(288, [(0, [1, 0, 0]), (96, [0, 1, 0]), (192, [0, 0, 1])])
 
 
 def test_threads_that_share_a_loop_get_each_sample_once(dataset, device):
-    loader, found = three(dataset, samples=4800, device=device), []
+    loader, draws = three(dataset, samples=4800, device=device), []
     lock, all_there = threading.Lock(), threading.Barrier(2)
 
     def run(weights):
@@ -449,7 +449,7 @@ def test_threads_that_share_a_loop_get_each_sample_once(dataset, device):
         all_there.wait()
         for number, batch in enumerate(loop):
             with lock:
-                found.append(drawn_of(batch))
+                draws.append(drawn_of(batch))
             if number % 3 == 0:
                 loader.set_weights(named(weights))
 
@@ -458,9 +458,9 @@ def test_threads_that_share_a_loop_get_each_sample_once(dataset, device):
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum(map(len, found)) == 4800
+    assert sum(map(len, draws)) == 4800
     for source in range(3):
-        counts = collections.Counter(anchor for k, anchor in itertools.chain(*found) if k == source)
+        counts = collections.Counter(anchor for k, anchor in itertools.chain(*draws) if k == source)
         assert max(counts.values()) - min(counts.values()) <= 1
 
 
@@ -487,7 +487,7 @@ def test_changes_with_columns_of_weights_and_balance(dataset, device):
         for k, source in enumerate(to_numpy(part["dataset_index"]).tolist()):
             episode = int(to_numpy(part["episode_index"])[k])
             counts_of[source, TASKS[episode] if source else int(rows[k]) % 4].append(times[first + k])
-    assert all(max(found) - min(found) <= 1 for found in counts_of.values())
+    assert all(max(counts) - min(counts) <= 1 for counts in counts_of.values())
     with pytest.raises(robocache.ArgumentError, match=r"^weights\['a'\]: .*classes.* 1 of 65536 draws, got 3"):
         loader.set_weights({"a": 1e-4, "b": 10})
 
@@ -504,11 +504,11 @@ def test_ranks_with_their_own_episodes_change_weights(dataset, device):
 
     for rank in range(2):
         loader = of_rank(rank)
-        found = [next(loader) for _ in range(4)]
+        batches = [next(loader) for _ in range(4)]
         state = loader.state_dict()
         loader.set_weights({"few": 1, "many": 3})
-        found += list(loader)
-        sources, anchors = (joined(found)[name] for name in ("dataset_index", "anchor_index"))
+        batches += list(loader)
+        sources, anchors = (joined(batches)[name] for name in ("dataset_index", "anchor_index"))
         assert abs(int((sources[80:] == 0).sum()) - 30) <= 5
         for source in range(2):
             of_source = anchors[sources == source]

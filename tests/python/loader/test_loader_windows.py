@@ -219,40 +219,6 @@ def test_causal_uses_no_later_rows(dataset, recording, device):
                 assert ((age >= 0) | (age == LEAST)).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        ({"causal": True, "method": "next"}, ["delta_timestamps['action'].causal", "next"]),
-        (
-            {"causal": {"action": True}, "method": {"action": [(slice(0, 2), "next")]}},
-            ["delta_timestamps['action'].causal", "next"],
-        ),
-        ({"causal": "yes"}, ["causal", "'yes'"]),
-        ({"causal": {"acton": True}}, ["delta_timestamps", "acton"]),
-        ({"tolerance_s": 0.1}, ["delta_timestamps['action'].tolerance_s", "linear", "max_gap_s"]),
-        ({"tolerance_s": -0.1, "method": "nearest"}, ["delta_timestamps['action'].tolerance_s", "-0.1"]),
-        ({"tolerance_s": float("nan"), "method": "nearest"}, ["delta_timestamps['action'].tolerance_s", "nan"]),
-        ({"tolerance_s": {"acton": 0.1}}, ["delta_timestamps", "acton"]),
-        ({"offset_s": float("inf")}, ["delta_timestamps['action'].offset_s", "inf"]),
-        (
-            {"offset_s": {"action": 4.6e9}, "delta_timestamps": {"action": [4.6e9]}},
-            ["delta_timestamps['action'].offset_s", "146 years"],
-        ),
-        ({"offset_s": {"action": "late"}}, ["delta_timestamps['action'].offset_s", "'late'"]),
-        ({"edges": "cut"}, ["edges", "'cut'", "'pad'", "'drop'"]),
-        ({"edges": None}, ["edges", "None"]),
-        ({"drop_n_last": -1}, ["drop_n_last", "-1"]),
-        ({"drop_n_last": 10**6}, ["anchor", "drop_n_last"]),
-        ({"drop_n_last": 1.5}, ["drop_n_last", "1.5"]),
-        ({"edges": "drop", "delta_timestamps": {"action": [-1e5, 0.0]}}, ["anchor", "edges"]),
-    ],
-    ids=str,
-)
-def test_invalid_windows_are_refused_by_name(dataset, options, parts):
-    with refused(*parts):
-        small(dataset, **options)
-
-
 # ---- Nominal clocks ----
 
 

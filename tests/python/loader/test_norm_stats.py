@@ -105,11 +105,13 @@ def test_parts_of_a_dataset_merge_to_its_statistics(rng, tmp_path):
     rows[:, 2] = np.nan  # a feature without numbers
     rows[:70, 3] = np.nan
 
-    def of(name, part):
+    def statistics_of(name, part):
         return write(tmp_path / name, [{"x": (np.arange(len(part)) * 10**7, part)}]).stats
 
-    merged = robocache.merge_stats([of("a", rows[:70]), of("b", rows[70:120]), of("c", rows[120:])])["x"]
-    whole = of("whole", rows)["x"]
+    merged = robocache.merge_stats(
+        [statistics_of("a", rows[:70]), statistics_of("b", rows[70:120]), statistics_of("c", rows[120:])]
+    )["x"]
+    whole = statistics_of("whole", rows)["x"]
     for field in ("count", "min", "max"):
         np.testing.assert_array_equal(getattr(merged, field), getattr(whole, field))
     np.testing.assert_allclose(merged.mean, whole.mean, rtol=0, atol=1e-14)
@@ -401,24 +403,33 @@ def test_a_loader_warns_of_statistics_that_contradict_the_rows(rng, tmp_path):
     parts = [rng.uniform(-1, 1, (50, 2)), rng.uniform(-1, 1, (50, 2)) + np.array([0, 100])]
     dataset = write_episodes(tmp_path / "cache", parts)
 
-    def of(rows, *fields):
+    def statistics_of(rows, *fields):
         stats = oracle.stats_of(rows)
         return {name: stats[name] for name in fields or ("mean", "std", "min", "max", "q01", "q99")}
 
     whole = np.concatenate(parts)
-    assert_warning("rows: feature 1: the rows go from.*leave 'x' out of norm_stats", dataset, of(parts[0]))
-    for fitting in (of(whole), of(whole * 1.2), of(whole, "mean", "std"), of(whole, "q01", "q99")):
+    assert_warning("rows: feature 1: the rows go from.*leave 'x' out of norm_stats", dataset, statistics_of(parts[0]))
+    for fitting in (
+        statistics_of(whole),
+        statistics_of(whole * 1.2),
+        statistics_of(whole, "mean", "std"),
+        statistics_of(whole, "q01", "q99"),
+    ):
         mode = "mean_std" if "mean" in fitting else "q01_q99"
         assert_warning(None, dataset, fitting, normalize=mode)
-    assert_warning(None, dataset, of(parts[0]), episodes=[0])  # the outlier is in an episode that is not drawn
-    assert_warning(None, dataset, of(rng.uniform(-1, 1, (20, 2))), episodes=[0])  # like a validation set's
-    assert_warning("", dataset, of(parts[0]), episodes=[1])
-    assert_warning("mean and std", dataset, of(parts[0], "mean", "std"), normalize="mean_std")
-    assert_warning("q01 and q99", dataset, of(parts[0] - 1000, "q01", "q99"), normalize="q01_q99")
-    padded = {name: np.concatenate([x, np.zeros(30)]) for name, x in of(whole, "mean", "std", "q01", "q99").items()}
+    assert_warning(
+        None, dataset, statistics_of(parts[0]), episodes=[0]
+    )  # the outlier is in an episode that is not drawn
+    assert_warning(None, dataset, statistics_of(rng.uniform(-1, 1, (20, 2))), episodes=[0])  # like a validation set's
+    assert_warning("", dataset, statistics_of(parts[0]), episodes=[1])
+    assert_warning("mean and std", dataset, statistics_of(parts[0], "mean", "std"), normalize="mean_std")
+    assert_warning("q01 and q99", dataset, statistics_of(parts[0] - 1000, "q01", "q99"), normalize="q01_q99")
+    padded = {
+        name: np.concatenate([x, np.zeros(30)]) for name, x in statistics_of(whole, "mean", "std", "q01", "q99").items()
+    }
     assert_warning(None, dataset, padded, normalize="q01_q99")
     convert = [robocache.actions.StepDelta()]
-    assert_warning(None, dataset, of(parts[0] - 1000), offsets=[0.0, 0.01], convert=convert, base="x")
+    assert_warning(None, dataset, statistics_of(parts[0] - 1000), offsets=[0.0, 0.01], convert=convert, base="x")
 
 
 @pytest.mark.parametrize("episodes", [1, 3, 40])

@@ -85,12 +85,12 @@ def relative_rows(episodes, steps=STEPS):
 
 
 # Statistics are kept by their quantiles too: with other quantiles each device computes its own.
-ASKED = {"cpu": (0.02, 0.98), "cuda": (0.02, 0.3, 0.98)}
+QUANTILES_OF = {"cpu": (0.02, 0.98), "cuda": (0.02, 0.3, 0.98)}
 
 
 def assert_both(dataset, loader, values):
     """Checks the statistics of the key `action`, pooled and per step."""
-    requested = ASKED[loader.device.split(":")[0]]
+    requested = QUANTILES_OF[loader.device.split(":")[0]]
     pooled = dataset.statistics(loader, quantiles=requested)["action"]
     assert pooled.q02.shape == values.shape[2:]
     assert_statistics(pooled, values.reshape(-1, values.shape[-1]))
@@ -247,7 +247,7 @@ def test_statistics_of_many_values(tmp_path, rng, device, kind, dtype):
     windows = {"action": window, "state": Window()}
     loader = loader_on(dataset, windows, batch_size=512, device=device, framework="torch")
     values = drawn(loader, "action")
-    assert_statistics(dataset.statistics(loader, quantiles=ASKED[device])["action"], values.reshape(-1, 3))
+    assert_statistics(dataset.statistics(loader, quantiles=QUANTILES_OF[device])["action"], values.reshape(-1, 3))
 
 
 @pytest.mark.cuda
@@ -270,7 +270,7 @@ def test_a_device_gives_the_same_bits(tmp_path, cuda, rng, dtype, features, step
         for name in ("cpu", cuda):
             windows = {"action": window, "state": Window()}
             loader = loader_on(dataset, windows, anchors="action", device=name, framework="torch")
-            stats[name] = dataset.statistics(loader, per_step=per_step, quantiles=ASKED[name])["action"]
+            stats[name] = dataset.statistics(loader, per_step=per_step, quantiles=QUANTILES_OF[name])["action"]
         assert stats["cpu"].count.max() > 0.9 * count
         for field in ("mean", "std", "min", "max", "q02", "q98", "count"):
             on_cpu, on_cuda = getattr(stats["cpu"], field), getattr(stats[cuda], field)
@@ -350,11 +350,11 @@ def test_statistics_of_each_source_of_a_mixture(tmp_path, rng):
     wide, narrow = (rows_of(rng, episodes=n) for n in (2, 3))
     sets = [write(tmp_path / str(n), episodes) for n, episodes in enumerate((wide, narrow))]
     loader = loader_of(Mixture([Source(sets[0], weight=3), Source(sets[1], weight=1, episodes=[0, 2])]))
-    found = [dataset.statistics(loader)["action"] for dataset in sets]
-    assert_statistics(found[0], relative_rows(wide).reshape(-1, 3))
-    assert_statistics(found[1], relative_rows([narrow[0], narrow[2]]).reshape(-1, 3))
-    merged = robocache.merge_stats([{"action": stats} for stats in found])["action"]
-    assert merged.of == found[0].of
+    parts = [dataset.statistics(loader)["action"] for dataset in sets]
+    assert_statistics(parts[0], relative_rows(wide).reshape(-1, 3))
+    assert_statistics(parts[1], relative_rows([narrow[0], narrow[2]]).reshape(-1, 3))
+    merged = robocache.merge_stats([{"action": stats} for stats in parts])["action"]
+    assert merged.of == parts[0].of
     both = np.concatenate([relative_rows(wide), relative_rows([narrow[0], narrow[2]])]).reshape(-1, 3)
     np.testing.assert_allclose(merged.mean, np.nanmean(both, 0), rtol=1e-12)
     np.testing.assert_allclose(merged.std, np.nanstd(both, 0), rtol=1e-12)
@@ -372,8 +372,8 @@ def test_statistics_of_a_weighted_mixture(tmp_path, rng):
     mixture = loader_of(Mixture(sources))
     with pytest.raises(robocache.ArgumentError, match=r"of: .*got one with 2; make a Loader for each source"):
         dataset.statistics(mixture)
-    found = [dataset.statistics(loader_of(dataset, episodes=source.episodes)) for source in sources]
-    merged = robocache.merge_stats(found, weights=[3, 1])["action"]
+    parts = [dataset.statistics(loader_of(dataset, episodes=source.episodes)) for source in sources]
+    merged = robocache.merge_stats(parts, weights=[3, 1])["action"]
     values = [relative_rows([episodes[e] for e in source.episodes]).reshape(-1, 3) for source in sources]
     values = [x[~np.isnan(x).any(1)] for x in values]
     drawn = np.concatenate(
@@ -385,7 +385,7 @@ def test_statistics_of_a_weighted_mixture(tmp_path, rng):
     for name, percent in (("q01", 1), ("q10", 10), ("q50", 50), ("q90", 90), ("q99", 99)):
         # The quantile is in the bracket of the true one, between the knots of the parts around it.
         fields = ("min", "q01", "q10", "q50", "q90", "q99", "max")
-        knots = np.sort([getattr(part["action"], field) for part in found for field in fields], axis=0)
+        knots = np.sort([getattr(part["action"], field) for part in parts for field in fields], axis=0)
         true = np.quantile(drawn, percent / 100, axis=0, method="inverted_cdf")
         for d in range(3):
             knot = np.searchsorted(knots[:, d], true[d])
@@ -398,7 +398,7 @@ def test_statistics_of_a_weighted_mixture(tmp_path, rng):
     np.testing.assert_allclose(x.std(0), 1, atol=0.06)
     for weights in ([1], [1, -1], [0, 0], [1, np.nan], [np.inf, 1]):
         with pytest.raises(robocache.ArgumentError, match=r"weights"):
-            robocache.merge_stats(found, weights=weights)
+            robocache.merge_stats(parts, weights=weights)
 
 
 def test_ranks_with_their_own_episodes_have_the_statistics_of_all(tmp_path, rng):
