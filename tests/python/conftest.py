@@ -62,9 +62,9 @@ _not_run = pytest.StashKey[tuple[int, str]]()
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     """Without a GPU, counts the thousands of tests that need one; to skip each would take half a minute."""
-    of_cuda = [item for item in items if item.get_closest_marker("cuda")]
-    if of_cuda and os.environ.get("ROBOCACHE_REQUIRE_CUDA") != "1" and (reason := _why_no_cuda()) is not None:
-        config.stash[_not_run] = len(of_cuda), str(reason)
+    cuda_items = [item for item in items if item.get_closest_marker("cuda")]
+    if cuda_items and os.environ.get("ROBOCACHE_REQUIRE_CUDA") != "1" and (reason := _why_no_cuda()) is not None:
+        config.stash[_not_run] = len(cuda_items), str(reason)
         items[:] = [item for item in items if not item.get_closest_marker("cuda")]
 
 

@@ -99,6 +99,24 @@ def write(path, recording, nominal=(), *, streams=None, columns=None, provenance
     return robocache.open(path)
 
 
+def write_texts(path, episodes, counts=None, *, attributes=None, columns=None, tables=()):
+    """Writes [{stream: [(stamp, text or index)]}] and rows of `joint`, 10 or `counts` an episode.
+
+    Stamps are in steps of 0.1 s, `joint` has a row at each; every episode begins at another time.
+    """
+    recording = []
+    for number, (texts, count) in enumerate(zip(episodes, counts or [10] * len(episodes), strict=True)):
+        start = (9 - number) * 10**10
+        rows = {"joint": (start + np.arange(count) * 10**8, np.arange(float(count)))}
+        for stream, moments in texts.items():
+            stamps, values = zip(*moments, strict=True)
+            stamps = start + np.round(np.array(stamps) * 10**8).astype(np.int64)
+            rows[stream] = stamps, list(values) if isinstance(values[0], str) else np.array(values)
+        recording.append(rows)
+    declared = {stream: {"attributes": of_stream} for stream, of_stream in (attributes or {}).items()}
+    return write(path, recording, streams=declared, columns=columns or [{}] * len(episodes), provenance=tables)
+
+
 @contextlib.contextmanager
 def refused(*parts):
     """Expects a ValueError or TypeError of robocache with all these parts in its message."""
@@ -180,6 +198,10 @@ def assert_same_batches(one, other):
 def small(dataset, **options):
     options = {"batch_size": 16, "delta_timestamps": {"action": [0.0]}, "device": "cpu"} | options
     return flat_loader(dataset, **options)
+
+
+def loader_of(dataset, windows, **options):
+    return robocache.Loader(dataset, delta_timestamps=windows, **{"batch_size": 8} | options)
 
 
 def make(dataset, device="cpu", **options):

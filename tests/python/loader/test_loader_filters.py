@@ -160,7 +160,7 @@ KINDS = {"row": ("start_row", "end_row"), "ns": ("start_ns", "end_ns"), "s": ("s
 def ranges(draw, recording):
     """(ranges of one kind, the same as a table for the loader)."""
     kind = draw(st.sampled_from(sorted(KINDS)))
-    found = []
+    chosen = []
     for _ in range(draw(st.integers(1, 5))):
         episode = draw(st.integers(0, len(recording) - 1))
         rows = len(recording[episode]["arm"][0])
@@ -170,12 +170,12 @@ def ranges(draw, recording):
             if kind == "s":
                 begin = min(int(times[0]) for times, _ in recording[episode].values())
                 a, b = (a - begin) / 1e9, (b - begin) / 1e9
-        found.append((episode, kind, a, b))
-    columns = {"episode": [x[0] for x in found]} | {
-        name: [x[2 + end] for x in found] for end, name in enumerate(KINDS[kind])
+        chosen.append((episode, kind, a, b))
+    columns = {"episode": [x[0] for x in chosen]} | {
+        name: [x[2 + end] for x in chosen] for end, name in enumerate(KINDS[kind])
     }
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return found, draw(st.sampled_from([columns, pa.table(columns), rows]))
+    return chosen, draw(st.sampled_from([columns, pa.table(columns), rows]))
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from recordings import EPOCH_NS, STREAMS, batches_of, joined, write
+from recordings import EPOCH_NS, STREAMS, batches_of, joined, loader_of, write
 from reference.arithmetic import mix_bits
 from reference.compare import assert_same_bits, to_numpy
 
@@ -135,10 +135,6 @@ def parts_of(recording, task=lambda episode: f"task {episode % 2}"):
 
 def with_stream(window, stream="state", **fields):
     return Window(window.offsets, moment=window.moment, stream=stream, **fields)
-
-
-def loader_of(dataset, windows, **options):
-    return robocache.Loader(dataset, delta_timestamps=windows, **{"batch_size": 8} | options)
 
 
 def goals(*names, **fields):

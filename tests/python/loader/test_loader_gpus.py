@@ -1,5 +1,5 @@
-"""Loader in several processes on the GPUs of one host: the order over ranks, a DDP step, resuming in one process, shared
-memory; and on the second GPU."""
+"""A Loader in several processes on the GPUs of one host: the order over ranks, a DDP step, resuming in one process, and shared
+memory. A Loader on the second GPU."""
 
 import contextlib
 import json
@@ -20,8 +20,8 @@ import robocache
 
 
 def needs_gpus(count):
-    if (found := torch.cuda.device_count()) < count:
-        pytest.skip(f"NOT TESTED: several GPUs, {found} of {count} found")
+    if (present := torch.cuda.device_count()) < count:
+        pytest.skip(f"NOT TESTED: several GPUs, {present} of {count} found")
 
 
 @pytest.fixture
@@ -50,9 +50,9 @@ def plain(tmp_path_factory):
 
 
 def torchrun(tmp_path, ranks, program, *arguments):
-    """Runs `program` by torchrun, and returns `found` of rank 0."""
+    """Runs `program` by torchrun, and returns `results` of rank 0."""
     backend, count = ranks
-    script, out = tmp_path / "train.py", tmp_path / "found.json"
+    script, out = tmp_path / "train.py", tmp_path / "results.json"
     script.write_text(f"{BEGIN}\n{program}\n{END}")
     with contextlib.closing(socket.socket()) as opened:
         opened.bind(("127.0.0.1", 0))
@@ -79,7 +79,7 @@ rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 device = torch.device("cuda", rank % torch.cuda.device_count())
 torch.cuda.set_device(device)
 dist.init_process_group(backend, device_id=device if backend == "nccl" else None)
-found = {}
+results = {}
 
 def gathered(x):
     x = x if backend == "nccl" else x.cpu()
@@ -90,7 +90,7 @@ def gathered(x):
 
 END = """
 if rank == 0:
-    json.dump(found, open(out, "w"))
+    json.dump(results, open(out, "w"))
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -106,10 +106,10 @@ alone.load_state_dict(model.state_dict())
 begun = torch.cat([p.detach().flatten() for p in alone.parameters()])
 model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device])
 optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, alone)]
-found = {"times": [], "apart": []}
+results = {"times": [], "apart": []}
 for epoch in range(2):
     for batch in loader:
-        found["times"].append([times.tolist() for times in gathered(batch["time_ns"])])
+        results["times"].append([times.tolist() for times in gathered(batch["time_ns"])])
         x = batch["x"].double()
         whole = torch.cat(gathered(x))
         for one, values in ((model, x), (alone, whole)):
@@ -120,36 +120,36 @@ for epoch in range(2):
         flat = torch.cat([p.detach().flatten() for p in model.parameters()])
         of_alone = torch.cat([p.detach().flatten() for p in alone.parameters()])
         assert all(torch.equal(other, flat) for other in gathered(flat))
-        found["apart"].append((flat - of_alone).abs().max().item())
-        if epoch == 1 and len(found["times"]) == len(loader) + 3:
+        results["apart"].append((flat - of_alone).abs().max().item())
+        if epoch == 1 and len(results["times"]) == len(loader) + 3:
             break
-found["moved"] = (of_alone - begun).abs().max().item()
-found["state"] = loader.state_dict()
-found["steps"] = len(loader)
+results["moved"] = (of_alone - begun).abs().max().item()
+results["state"] = loader.state_dict()
+results["steps"] = len(loader)
 """
 
 
 def test_ranks_share_an_epoch_train_alike_and_resume_in_one_process(plain, ranks, tmp_path):
     dataset, ticks = plain
-    found = torchrun(tmp_path, ranks, TRAIN, dataset.path)
+    results = torchrun(tmp_path, ranks, TRAIN, dataset.path)
     numbers = {t: number for number, (_, t) in enumerate(ticks)}
-    drawn = [numbers[t] for batch in found["times"] for times in batch for t in times]
+    drawn = [numbers[t] for batch in results["times"] for times in batch for t in times]
     count = len(ticks)
     filled = count + -count % ranks[1]
     epochs = [[draw(p, [count], seed=4, epoch=epoch)[1] for p in range(count)] for epoch in range(2)]
     assert drawn[:count] == epochs[0]
     assert drawn[count:filled] == epochs[0][: filled - count]
     assert drawn[filled:] == epochs[1][: 3 * 128]
-    assert found["steps"] == -(-count // 128)
+    assert results["steps"] == -(-count // 128)
 
     # All ranks have equally many samples, so the mean of their gradients is the whole batch's, within float64's last digits.
-    assert max(found["apart"]) <= 1e-12
-    assert found["moved"] > 0.01
+    assert max(results["apart"]) <= 1e-12
+    assert results["moved"] > 0.01
 
-    fingerprint = found["state"].pop("fingerprint")
-    assert found["state"] == {"seed": 4, "epoch": 1, "samples": 3 * 128}
+    fingerprint = results["state"].pop("fingerprint")
+    assert results["state"] == {"seed": 4, "epoch": 1, "samples": 3 * 128}
     resumed = small(dataset, batch_size=50, delta_timestamps={"x": None}, device="cuda", rank=0, world_size=1)
-    resumed.load_state_dict({**found["state"], "fingerprint": fingerprint})
+    resumed.load_state_dict({**results["state"], "fingerprint": fingerprint})
     rest = [numbers[t] for batch in resumed for t in batch["time_ns"].tolist()]
     assert rest == epochs[1][3 * 128 :]
 
@@ -177,8 +177,8 @@ dist.barrier()
 taken = [shared_by_all() - before, in_shared_memory() - of_files]
 dist.barrier()
 assert torch.equal(batch["x"], next(robocache.Loader(dataset, memory=robocache.Memory(residency="device"), **options))["x"])
-found = {"taken": taken, "explained": str(loader.explain()), "tiers": [p.tier for p in loader.explain()]}
-found["distinct"] = len(torch.cat(gathered(batch["time_ns"])).unique())
+results = {"taken": taken, "explained": str(loader.explain()), "tiers": [p.tier for p in loader.explain()]}
+results["distinct"] = len(torch.cat(gathered(batch["time_ns"])).unique())
 del loader
 """
 
@@ -188,11 +188,11 @@ def test_ranks_of_one_host_share_one_pinned_copy(ranks, tmp_path):
     dataset = write(tmp_path / "cache", [{"x": (np.arange(2**16) * 10**6, rows)}])
     if os.statvfs("/dev/shm").f_bavail * os.statvfs("/dev/shm").f_frsize < 2 * rows.nbytes:
         pytest.skip("NOT TESTED: ranks that share memory, /dev/shm is too small")
-    found = torchrun(tmp_path, ranks, PINNED, dataset.path)
-    assert found["tiers"] == ["pinned"], found["explained"]
-    assert found["distinct"] == 64 * ranks[1]
-    of_host, of_files = found["taken"]
-    assert rows.nbytes <= of_files < 1.1 * rows.nbytes, found["explained"]
+    results = torchrun(tmp_path, ranks, PINNED, dataset.path)
+    assert results["tiers"] == ["pinned"], results["explained"]
+    assert results["distinct"] == 64 * ranks[1]
+    of_host, of_files = results["taken"]
+    assert rows.nbytes <= of_files < 1.1 * rows.nbytes, results["explained"]
     assert of_host < 1.5 * rows.nbytes  # the rest is other shared memory of the host
     assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"robocache-{os.getuid()}-")]
 

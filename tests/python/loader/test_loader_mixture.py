@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from flat_options import flat_loader
-from recordings import anchors_of, assert_same_batches, batches_of, position_of, refused, warnings_with, write
+from recordings import anchors_of, assert_same_batches, batches_of, copied, position_of, refused, warnings_with, write
 from reference.compare import to_numpy
 from reference.mixture import BLOCK, Part, draw, mixture_batch, shares
 from reference.window_batch import assert_batch
@@ -207,9 +207,8 @@ def test_rule_35_shares_are_the_largest_remainders(robots):
 def test_rule_35_temperature_weighs_by_the_number_of_anchors(robots, device, temperature):
     loader, parts, _ = mixed(robots, 5, temperature=temperature, deltas={"state": None}, device=device, seed=3)
     weights = [len(part.ticks) ** (1 / temperature) for part in parts]
-    assert anchors_of(loader, "dataset_index") == expected_anchors(
-        parts, range(loader.num_samples), seed=3, weights=weights
-    )
+    wanted = expected_anchors(parts, range(loader.num_samples), seed=3, weights=weights)
+    assert anchors_of(loader, "dataset_index") == wanted
 
 
 # ---- Batches ----
@@ -258,7 +257,7 @@ def test_a_row_without_features_is_no_padding(tmp_path, device, steps):
         sources.append(robocache.Source(write(tmp_path / str(width), recording)))
     options = {"pad_features": True, "return_age": True, "shuffle": False, "device": device}
     batch = next(flat_loader(sources, batch_size=8, delta_timestamps={"x": steps}, **options))
-    arrays = {key: to_numpy(rows) for key, rows in batch.items()}
+    arrays = copied(batch)
     for key in ("x_is_pad", "x_age"):
         np.testing.assert_array_equal(arrays[key][:4], arrays[key][4:])
     assert not arrays["x_is_pad"][0, 0]
@@ -275,8 +274,9 @@ def test_a_list_of_one_source_is_a_mixture_but_a_dataset_is_not(robots, device):
         batches = batches_of(flat_loader(listed, **options))
         assert all((batch["dataset_index"] == 0).all() for batch in batches)
     batches = batches_of(flat_loader([robocache.Source(dataset)], **options))
-    without = [{key: rows for key, rows in batch.items() if key != "dataset_index"} for batch in batches]
-    assert_same_batches(without, batches_of(alone))
+    for batch in batches:
+        del batch["dataset_index"]
+    assert_same_batches(batches, batches_of(alone))
 
 
 def test_gather_takes_indices_over_all_sources(robots, device):
@@ -314,16 +314,6 @@ def test_sources_whose_numbers_have_other_words_are_warned_of(other, difference,
     arguments = {"anchors.where", "delta_timestamps['grip']"}
     assert {text.split(":")[0] for text in texts} == (arguments if difference else set())
     assert all(difference in text for text in texts)
-
-
-def test_each_source_renames_its_own_streams(robots, device):
-    swap = {"qpos": "action", "command": "state"}
-    chosen = [("two_arms", {"rename": TO_STATE_AND_ACTION}), ("two_arms", {"rename": swap}), ("none", {})]
-    options = {"batch_size": 40, "delta_timestamps": {"state": [0.0]}, "anchor": "state", "pad_features": True}
-    loader = flat_loader(sources_of(robots, *chosen), device=device, **options)
-    parts = [part(robots, name, **own) for name, own in chosen]
-    drawn = [draw(position, [len(part.ticks) for part in parts]) for position in range(40)]
-    assert_batch(next(loader), mixture_batch(parts, drawn, options["delta_timestamps"], pad_features=True))
 
 
 def test_edges_apply_to_each_source(robots, device):

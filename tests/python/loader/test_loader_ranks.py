@@ -347,9 +347,9 @@ def test_a_sanity_check_skips_no_epoch(plain, device):
         epochs["train"].append(all_positions_of(train, ticks))
         epochs["validation"].append(all_positions_of(iter(validation), ticks))
     del sanity
-    for name, found in epochs.items():
-        assert all(sorted(epoch) == list(range(211)) for epoch in found), name
-        assert found[0] != found[1] != found[2]
+    for name, orders in epochs.items():
+        assert all(sorted(epoch) == list(range(211)) for epoch in orders), name
+        assert orders[0] != orders[1] != orders[2]
     assert epochs["train"][0] == [anchor_at(p, 1) for p in range(211)]
 
 

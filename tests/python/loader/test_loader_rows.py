@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from recordings import EPOCH_NS, STREAMS, anchors_of, batches_of, warnings_with, write
+from recordings import EPOCH_NS, STREAMS, anchors_of, batches_of, loader_of, warnings_with, write
 from reference.compare import assert_same_bits, to_numpy
 
 import robocache
@@ -16,10 +16,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::robocache.LoaderWarning")
 
 SNAP_NS = 1000
 OFFSETS = [[0], [-2, -1, 0], list(range(16)), [5, -300, 0, 0, 2, 300, -1], [1, 2, 3, 7], [2**30, -(2**30)]]
-
-
-def loader_of(dataset, windows, **options):
-    return robocache.Loader(dataset, delta_timestamps=windows, **{"batch_size": 8} | options)
 
 
 def anchor_row(times, target, snap_ns=SNAP_NS):

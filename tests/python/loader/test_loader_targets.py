@@ -161,8 +161,8 @@ def test_a_nan_of_the_data_stays_in_its_entries(tmp_path, device):
     dataset = write(tmp_path / "cache", recording)
     deltas = {"x": [0.0, 0.05]}
     loader = flat_loader(dataset, batch_size=10, delta_timestamps=deltas, anchor="y", shuffle=False, device=device)
-    found = np.argwhere(np.isnan(to_numpy(next(iter(loader))["x"]))).tolist()
-    assert found == [[3, 1, 1], [4, 0, 1], [4, 1, 1]]
+    indices = np.argwhere(np.isnan(to_numpy(next(iter(loader))["x"]))).tolist()
+    assert indices == [[3, 1, 1], [4, 0, 1], [4, 1, 1]]
 
 
 def test_targets_beyond_int64_saturate(tmp_path, device):

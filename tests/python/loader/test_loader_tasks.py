@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from flat_options import flat_loader
-from recordings import write
+from recordings import write, write_texts
 
 import robocache
 
@@ -87,23 +87,13 @@ def test_a_single_text_in_the_column_tasks(tmp_path):
 
 # ---- texts with a clock: rule 47 ----
 
-STEP = 10**7
 
-
-def _write_moments(path, episodes, attributes=None, stream="said", tables=None):
-    """Writes episodes (columns, rows of `joint`, [(stamp, text or index)]). Stamps are in steps; each episode begins at another time."""
-    recording = []
-    for number, (_, count, texts) in enumerate(episodes):
-        start = (7 - number) * 10**9
-        rows = {"joint": (start + np.arange(count) * STEP, np.arange(count, dtype=float))}
-        if texts:
-            stamps, values = zip(*texts, strict=True)
-            values = list(values) if isinstance(values[0], str) else np.array(values)
-            rows[stream] = start + np.round(np.array(stamps) * STEP).astype(np.int64), values
-        recording.append(rows)
-    declared = {stream: {"attributes": attributes}} if attributes else {}
-    columns = [columns for columns, _, _ in episodes]
-    return write(path, recording, streams=declared, columns=columns, provenance=tables or {})
+def _write_moments(path, episodes, attributes=None, stream="said", tables=()):
+    """Writes episodes (columns, rows of `joint`, [(stamp, text or index)])."""
+    columns, counts, texts = zip(*episodes, strict=True)
+    declared = {stream: attributes} if attributes else {}
+    texts = [{stream: moments} if moments else {} for moments in texts]
+    return write_texts(path, texts, counts, attributes=declared, columns=columns, tables=tables)
 
 
 def _all(dataset, device="cpu", **options):

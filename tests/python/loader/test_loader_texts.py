@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from recordings import anchors_of, position_of, write
+from recordings import anchors_of, position_of, write, write_texts
 from reference.arithmetic import mix_bits
 from reference.compare import to_numpy
 
@@ -18,23 +18,6 @@ from robocache import Source, Window
 pytestmark = pytest.mark.filterwarnings(r"ignore:(sources\[\d\].)?missing:robocache.LoaderWarning")
 
 STEP = 10**8  # ns between rows
-
-
-def _write(path, episodes, streams=("said",), *, attributes=None, tables=None, columns=None):
-    """Writes episodes {stream: [(stamp in steps, text or index)]} and ten rows of `joint`. Each episode begins at another time."""
-    recording = []
-    for number, texts in enumerate(episodes):
-        start = (9 - number) * 10**10
-        rows = {"joint": (start + np.arange(10) * STEP, np.arange(10.0))}
-        for stream in streams:
-            if stream in texts:
-                stamps, values = zip(*texts[stream], strict=True)
-                stamps = start + np.round(np.array(stamps) * STEP).astype(np.int64)
-                rows[stream] = stamps, list(values) if isinstance(values[0], str) else np.array(values)
-        recording.append(rows)
-    declared = {stream: {"attributes": of_stream} for stream, of_stream in (attributes or {}).items()}
-    columns = columns or [{}] * len(episodes)
-    return write(path, recording, streams=declared, columns=columns, provenance=tables or {})
 
 
 def _loader(dataset, windows, **options):
@@ -66,7 +49,7 @@ EPISODES = [
 
 @pytest.fixture
 def dataset(tmp_path):
-    return _write(tmp_path / "cache", EPISODES)
+    return write_texts(tmp_path / "cache", EPISODES)
 
 
 OFFSETS = [-0.3, 0.0, 0.15, 2.0]
@@ -118,7 +101,7 @@ def test_indices_become_texts_on_request(tmp_path):
     rows = [(0, 7), (1, 0), (2, 3), (3, -1), (4, 5), (5, 7)]
     declared = {"attributes": {"goal": {"texts": "mine.goals"}}}
     declared["tables"] = {"mine": {"goals": {"0": "reach", "7": "lift", "5": None, "9": "lift"}}}
-    dataset = _write(tmp_path / "cache", [{"goal": rows}], ["goal"], **declared)
+    dataset = write_texts(tmp_path / "cache", [{"goal": rows}], **declared)
     texts = ["lift", "reach", None, None, None, *["lift"] * 5]
     assert _all(_loader(dataset, {"goal": Window(texts="text")}), "goal") == texts
     loader = _loader(dataset, {"goal": Window(texts="indices")})
@@ -130,7 +113,7 @@ def test_indices_become_texts_on_request(tmp_path):
 def test_the_task_and_a_subtask_are_two_keys(tmp_path):
     rows = {"said": [(0, "tidy up")], "step": [(0, "reach"), (5, "grasp")]}
     declared = {"attributes": {"said": {"task": True}}, "columns": [{}, {"tasks": ["wipe", "dry"]}]}
-    dataset = _write(tmp_path / "cache", [rows, {}], ["said", "step"], **declared)
+    dataset = write_texts(tmp_path / "cache", [rows, {}], **declared)
     with pytest.warns(robocache.LoaderWarning, match=r"delta_timestamps\['task'\]: 1 of 2 episodes .*'drawn_text'"):
         loader = _loader(dataset, {"task": Window(texts="indices"), "step": Window([0.0])})
     table = loader.texts["task"]
@@ -142,7 +125,7 @@ def test_the_task_and_a_subtask_are_two_keys(tmp_path):
 
 
 def test_a_column_of_the_episodes_may_be_a_key(tmp_path):
-    dataset = _write(tmp_path / "cache", [{}, {}, {}], columns=[{"hint": "slow"}, {}, {"hint": "fast"}])
+    dataset = write_texts(tmp_path / "cache", [{}, {}, {}], columns=[{"hint": "slow"}, {}, {"hint": "fast"}])
     with pytest.warns(robocache.LoaderWarning, match=r"missing: 1 of 3 episodes have no text of 'hint': it is None"):
         loader = _loader(dataset, {"hint": Window(texts="text")})
     assert _all(loader, "hint") == ["slow"] * 10 + [None] * 10 + ["fast"] * 10
@@ -170,7 +153,7 @@ def several(tmp_path):
         {"say": [(0, "")], "say_2": [(0, "b1")], "say_3": [(5, "c1")]},
         {"say_3": [(4, "c2")]},
     ]
-    return Source(_write(tmp_path / "several", episodes, INSTRUCTIONS), rename=dict.fromkeys(INSTRUCTIONS, "say"))
+    return Source(write_texts(tmp_path / "several", episodes), rename=dict.fromkeys(INSTRUCTIONS, "say"))
 
 
 def _alternatives(episode, row):
@@ -239,16 +222,16 @@ def test_a_draw_is_the_hash_of_the_rules(several):
 
 def test_one_text_of_an_episodes_list_is_drawn_on_request(tmp_path):
     columns = [{"tasks": ["a", "b", "c"]}, {"tasks": []}, {"tasks": ["d"]}]
-    dataset = _write(tmp_path / "cache", [{}, {}, {}], columns=columns)
+    dataset = write_texts(tmp_path / "cache", [{}, {}, {}], columns=columns)
     for key in ("task", "tasks"):
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".*several")
             loader = _loader(dataset, {key: Window(texts="drawn_text")}, shuffle=True)
-        found = Counter()
+        counts = Counter()
         for _ in range(20):
             for batch in loader:
-                found.update(zip(batch["episode_index"].tolist(), batch[key], strict=True))
-        assert set(found) == {(0, "a"), (0, "b"), (0, "c"), (1, None), (2, "d")}
+                counts.update(zip(batch["episode_index"].tolist(), batch[key], strict=True))
+        assert set(counts) == {(0, "a"), (0, "b"), (0, "c"), (1, None), (2, "d")}
         with pytest.warns(robocache.LoaderWarning, match=rf"delta_timestamps\['{key}'\]: 1 of 3 episodes .* several"):
             loader = _loader(dataset, {key: Window(texts="text")})
         assert _all(loader, key) == ["a"] * 10 + [None] * 10 + ["d"] * 10
@@ -258,8 +241,8 @@ def test_one_text_of_an_episodes_list_is_drawn_on_request(tmp_path):
 
 
 def test_a_source_without_the_texts_gives_none(dataset, tmp_path, device):
-    plain = _write(tmp_path / "plain", [{}, {}])
-    other = _write(tmp_path / "other", [{"word": [(0, "lift"), (3, "new")]}], ["word"])
+    plain = write_texts(tmp_path / "plain", [{}, {}])
+    other = write_texts(tmp_path / "other", [{"word": [(0, "lift"), (3, "new")]}])
     sources = [Source(dataset), Source(plain), Source(other, rename={"word": "said"})]
     with pytest.warns(robocache.LoaderWarning, match=r"\['said'\]: expected a stream"):
         loader = _loader(sources, {"said": Window([0.0, 0.1], texts="indices")}, device=device)

@@ -414,12 +414,12 @@ def test_check_tolerance_names_the_first(dataset, recording, device, method, tol
     ticks = ticks_of(recording, "action")
     options = {"method": method, "tolerance_s": tolerance_s, "snap_s": 0, "delta_timestamps": deltas}
     loader = small(dataset, anchor="action", device=device, **options)
-    found = first_too_far(recording, ticks, deltas, tolerance_s, method)
-    assert (found is None) == (tolerance_s > 1)
-    if found is None:
+    first = first_too_far(recording, ticks, deltas, tolerance_s, method)
+    assert (first is None) == (tolerance_s > 1)
+    if first is None:
         loader.check_tolerance()
         return
-    name, episode, target, distance = found
+    name, episode, target, distance = first
     with pytest.raises(robocache.ArgumentError) as caught:
         loader.check_tolerance()
     message = str(caught.value)

@@ -49,21 +49,20 @@ def write(path, episodes, **options):
     return write_recording(path, clocked, **options)
 
 
-def loader_on(dataset, windows, **options):
+def loader_with(dataset, windows, **options):
     options = {"batch_size": 64, "device": "cpu", "framework": "numpy"} | options
     return robocache.Loader(dataset, delta_timestamps=windows, **options)
 
 
 def loader_of(dataset, action=None, *, state=None, **options):
     windows = {"action": Window(OFFSETS, **(RELATIVE if action is None else action)), "state": state or Window()}
-    return loader_on(dataset, windows, **options)
+    return loader_with(dataset, windows, **options)
 
 
 def drawn(loader, key):
     """The key's values in the loader's batches, float64 [anchors, steps, features], NaN for padding."""
-    batches = list(loader)
-    values = np.concatenate([to_numpy(batch[key]) for batch in batches]).astype(np.float64)
-    pad = np.concatenate([to_numpy(batch[f"{key}_is_pad"]) for batch in batches])
+    batch = joined(loader)
+    values, pad = batch[key].astype(np.float64), batch[f"{key}_is_pad"]
     if pad.ndim == 1:
         values, pad = values[:, None], pad[:, None]
     values[pad] = np.nan
@@ -71,7 +70,7 @@ def drawn(loader, key):
 
 
 def relative_rows(episodes, steps=STEPS):
-    """The same values for joints relative to the state, computed from the rows."""
+    """Like `drawn`, for actions relative to the state as in RELATIVE, computed from the rows."""
     result = []
     for episode in episodes:
         action, state = episode["action"], episode["state"]
@@ -194,7 +193,7 @@ def test_an_anchor_of_weight_0_does_not_count(tmp_path, rng, rows):
     dataset = write(tmp_path / "c", episodes)
     is_drawn = np.concatenate([episode["weight"] for episode in episodes]) > 0
     windows = {"action": Window([0.0], normalize="mean_std", **RELATIVE), "state": Window()}
-    loader = loader_on(Source(dataset, weight_by="weight"), windows, batch_size=4096)
+    loader = loader_with(Source(dataset, weight_by="weight"), windows, batch_size=4096)
     values = relative_rows(episodes, [0])[is_drawn]
     stats, _ = assert_both(dataset, loader, values)
     spread = next(loader)["action"] * stats.std + stats.mean
@@ -224,7 +223,7 @@ def test_statistics_of_any_sizes(tmp_path_factory, device, lengths, steps, kind,
             rows *= np.float32(1e30) ** rng.uniform(-1, 1, rows.shape)
     dataset = write(tmp_path_factory.mktemp("c") / "c", episodes)
     windows = {"action": Window([step / HZ for step in steps], **RELATIVE), "state": Window()}
-    loader = loader_on(dataset, windows, batch_size=5, device=device, framework="torch")
+    loader = loader_with(dataset, windows, batch_size=5, device=device, framework="torch")
     with np.errstate(invalid="ignore"):
         values = relative_rows(episodes, steps) if min(steps) >= 0 else drawn(loader, "action")
     values[~np.isfinite(values)] = np.nan
@@ -245,7 +244,7 @@ def test_statistics_of_many_values(tmp_path, rng, device, kind, dtype):
     dataset = write(tmp_path / "c", [{"action": action.astype(dtype), "state": np.zeros((6000, 3), dtype)}])
     window = Window([step / HZ for step in range(0, 100, 2)], dtype=dtype, **RELATIVE)
     windows = {"action": window, "state": Window()}
-    loader = loader_on(dataset, windows, batch_size=512, device=device, framework="torch")
+    loader = loader_with(dataset, windows, batch_size=512, device=device, framework="torch")
     values = drawn(loader, "action")
     assert_statistics(dataset.statistics(loader, quantiles=QUANTILES_OF[device])["action"], values.reshape(-1, 3))
 
@@ -269,7 +268,7 @@ def test_a_device_gives_the_same_bits(tmp_path, cuda, rng, dtype, features, step
         stats = {}
         for name in ("cpu", cuda):
             windows = {"action": window, "state": Window()}
-            loader = loader_on(dataset, windows, anchors="action", device=name, framework="torch")
+            loader = loader_with(dataset, windows, anchors="action", device=name, framework="torch")
             stats[name] = dataset.statistics(loader, per_step=per_step, quantiles=QUANTILES_OF[name])["action"]
         assert stats["cpu"].count.max() > 0.9 * count
         for field in ("mean", "std", "min", "max", "q02", "q98", "count"):
@@ -308,7 +307,7 @@ def test_statistics_of_integers_and_unconverted_keys(tmp_path, rng):
     dataset = robocache.open(tmp_path / "c")
     windows = {name: Window([0.0, 0.01, 0.3]) for name in ("count", "flag")}
     windows |= {"pose": Window([0.0, 0.01, 0.3], dtype="float64"), "camera": Window()}
-    loader = loader_on(dataset, windows, batch_size=9)
+    loader = loader_with(dataset, windows, batch_size=9)
     stats = dataset.statistics(loader, per_step=True)
     assert list(stats) == ["count", "flag", "pose"]
     for name in stats:
@@ -337,7 +336,7 @@ def test_statistics_of_windows_in_rows(tmp_path, rng):
     episodes = rows_of(rng)
     dataset = write(tmp_path / "c", episodes)
     rows = {"action": Window(STEPS, rows=True, **RELATIVE), "state": Window([-2, 0], rows=True)}
-    loader = loader_on(dataset, rows)
+    loader = loader_with(dataset, rows)
     _, each = assert_both(dataset, loader, relative_rows(episodes))
     of_spec = dataset.statistics(loader.spec, per_step=True, quantiles=(0.02, 0.98))
     np.testing.assert_array_equal(of_spec["action"], each)
@@ -494,7 +493,7 @@ def test_statistics_of_other_values_are_refused(tmp_path, rng):
     for field, window in others.items():
         state = Window(offset_s=0.02) if field == "base" else Window()
         windows = {"action": window, "state": state}
-        other = loader_on(dataset, windows)
+        other = loader_with(dataset, windows)
         stats = dataset.statistics(other)["action"]
         with pytest.raises(robocache.ArgumentError, match=f"{recorded}others: {field}: expected .*, got .*{way}"):
             normalised(stats)
@@ -581,9 +580,9 @@ def test_statistics_for_each_step_of_wide_rows_and_blocks_of_methods(tmp_path, r
         options = {"device": device, "framework": "torch", "shuffle": False, "memory": memory}
         window = {"offsets": [0.0, 0.004, 0.02, 0.3], "method": method, "dtype": "float64"}
         options |= {"anchors": Anchors(edges="drop"), "batch_size": 50}
-        values = drawn(loader_on(dataset, {"action": Window(**window)}, **options), "action")
+        values = drawn(loader_with(dataset, {"action": Window(**window)}, **options), "action")
         normalised = {"action": Window(normalize="mean_std", **window)}
-        got = drawn(loader_on(dataset, normalised, normalization=given, **options), "action")
+        got = drawn(loader_with(dataset, normalised, normalization=given, **options), "action")
         tolerance = 1e-12 if dtype == "float64" else 1e-5
         np.testing.assert_allclose(got, (values - stats["mean"]) / stats["std"], atol=tolerance)
 
@@ -623,17 +622,17 @@ def test_statistics_of_another_number_of_steps_are_refused(tmp_path, rng):
     plain = dataset.statistics(loader_of(dataset, {"convert": None}), per_step=True)["action"]
     other = {"action": Window([0.0, 0.1, 0.2, 0.3, 0.4], normalize="mean_std")}
     with pytest.raises(robocache.ArgumentError, match=r"norm_stats\['action'\]: .*offsets_ns: expected .*, got "):
-        loader_on(dataset, other, normalization=Normalization(norm_stats={"action": plain}))
+        loader_with(dataset, other, normalization=Normalization(norm_stats={"action": plain}))
 
 
 def test_the_batch_has_each_steps_statistics_of_scalars(tmp_path, rng):
     dataset = write(tmp_path / "c", [{"x": rng.normal(size=50).cumsum()}])
     window = {"offsets": [0.0, 0.1, 0.2], "dtype": "float64"}
-    loader = loader_on(dataset, {"x": Window(**window)}, shuffle=False)
+    loader = loader_with(dataset, {"x": Window(**window)}, shuffle=False)
     stats = dataset.statistics(loader, per_step=True)
     assert stats["x"].mean.shape == (3,)
     normalised = {"x": Window(normalize="mean_std", **window)}
-    result = loader_on(dataset, normalised, normalization=Normalization(norm_stats=stats), shuffle=False)
+    result = loader_with(dataset, normalised, normalization=Normalization(norm_stats=stats), shuffle=False)
     values = drawn(loader, "x")
     np.testing.assert_allclose(drawn(result, "x"), (values - np.nanmean(values, 0)) / np.nanstd(values, 0), atol=1e-9)
 
@@ -741,11 +740,11 @@ def test_groots_own_statistics(tmp_path, rng):
     loaded = robocache.load_norm_stats(file, {"action": "single_arm"})
     action = Window.steps(HZ, horizon=16, base="state", convert=[actions.Relative("joints")])
     windows, words = {"state": Window(), "action": action}, {"anchors": Anchors(edges="drop")}
-    ours = dataset.statistics(loader_on(dataset, windows, **words), per_step=True)["action"]
+    ours = dataset.statistics(loader_with(dataset, windows, **words), per_step=True)["action"]
     for name in theirs:
         np.testing.assert_allclose(getattr(ours, name), getattr(loaded["action"], name), rtol=2e-6, atol=2e-6)
     words |= {"default": Window(normalize="min_max"), "normalization": Normalization(norm_stats=loaded, clip=True)}
-    assert np.abs(next(loader_on(dataset, windows, **words))["action"]).max() <= 1
+    assert np.abs(next(loader_with(dataset, windows, **words))["action"]).max() <= 1
 
 
 def test_merging_any_quantiles(tmp_path, rng):
