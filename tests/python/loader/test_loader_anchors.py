@@ -44,12 +44,6 @@ def test_anchors_of_a_clock_give_the_oracles_batches(dataset, recording, device)
     check(dataset, recording, deltas, device=device, anchor_hz=30)
 
 
-@pytest.mark.parametrize("episodes", [[0], [5, 2], [1, 4, 6], [6]])
-def test_episodes_selects(dataset, recording, device, episodes):
-    loader = small(dataset, delta_timestamps={"observation.state": [0.0]}, episodes=episodes, device=device)
-    assert sorted(anchors_of(loader)) == ticks_of(recording, "observation.state", sorted(episodes))
-
-
 # Odd episodes have task 1.
 @pytest.mark.parametrize(
     ("source", "options", "expected"),
@@ -73,11 +67,6 @@ def test_a_condition_without_episodes_is_refused(dataset):
         small(sources)
     with pytest.raises(robocache.ArgumentError, match=r"^episodes: expected a condition true of an episode"):
         small(dataset, episodes=nowhere)
-
-
-def test_episodes_without_the_anchor_stream_have_no_anchors(dataset, recording):
-    loader = small(dataset, delta_timestamps={"gripper": [0.0]}, anchor="action", episodes=[4, 5])
-    assert {episode for episode, _ in anchors_of(loader)} == {5}
 
 
 @pytest.mark.parametrize("rate_hz", [20, 7.5, 500])

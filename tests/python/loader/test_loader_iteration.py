@@ -469,11 +469,3 @@ def test_rule_36_states_with_episodes_for_each_rank(make):
 def test_an_invalid_fingerprint_is_refused(make, fingerprint):
     with pytest.raises(robocache.ArgumentError, match="fingerprint: expected a result of state_dict"):
         make().load_state_dict({"seed": 0, "epoch": 0, "samples": 0, "fingerprint": fingerprint})
-
-
-def test_a_state_without_a_fingerprint_loads(make):
-    loader = make()
-    loader.load_state_dict({"seed": 2, "epoch": 1, "step": 3})
-    assert position_of(loader) == {"seed": 2, "epoch": 1, "samples": 3 * BATCH}
-    loader.load_state_dict({"seed": 2, "epoch": 1, "samples": 7})
-    assert position_of(loader) == {"seed": 2, "epoch": 1, "samples": 7}

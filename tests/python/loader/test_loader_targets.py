@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from flat_options import flat_loader
-from recordings import EPOCH_NS, EVERY, FLOAT_STREAMS, FLOATS, STREAMS, anchors_of, check, write
+from recordings import EPOCH_NS, EVERY, FLOATS, anchors_of, check, write
 from reference.compare import to_numpy
 from reference.window_batch import assert_batch, window_batch
 
@@ -24,21 +24,6 @@ def test_every_batch_equals_the_oracles(dataset, recording, device, dtype):
         seed=3,
         batches=3,
     )
-
-
-@pytest.mark.parametrize("method", ["linear", "nearest", "previous", "next"])
-def test_every_step_and_linear(dataset, recording, device, method):
-    names = FLOAT_STREAMS if method == "linear" else STREAMS
-    deltas = {name: [-0.11, 0.0, 0.02] for name in names}
-    check(dataset, recording, deltas, device=device, method=dict.fromkeys(names, method), batches=1)
-
-
-def test_integers_and_bool_keep_their_type_and_the_previous_value(dataset, recording, device):
-    names = ["mode", "button", "ticks"]
-    deltas = {name: [-0.3, 0.0, 0.3] for name in names}
-    loader = check(dataset, recording, deltas, device=device, dtype="bfloat16", anchor="button")
-    batch = next(iter(loader))
-    assert [to_numpy(batch[name]).dtype for name in names] == [np.int16, np.bool_, np.int64]
 
 
 @pytest.mark.parametrize("offsets", [1, 2, 16, 33, 100])
@@ -82,8 +67,7 @@ def test_every_snap(dataset, recording, device, snap_s):
 
 @pytest.mark.parametrize("max_gap_s", [0, 0.005, 0.021, 0.1, None])
 def test_every_max_gap(dataset, recording, device, max_gap_s):
-    loader = check(dataset, recording, EVERY, device=device, max_gap_s=max_gap_s)
-    assert len(loader)
+    check(dataset, recording, EVERY, device=device, max_gap_s=max_gap_s)
 
 
 @pytest.mark.parametrize("features", [1, 2, 3, 7, 8, 16, 31, 64, 129])
