@@ -175,7 +175,7 @@ def test_loaders_on_one_dataset_share_decoded_frames(filmed, tmp_path, device, c
 
 
 def _segment_name(file):
-    """The beginning of the names of shared memory with the frames of this file alone; tests may run in parallel."""
+    """How the names of shared memory with this file's frames begin. Tests that run at the same time have other names."""
     return f"robocache-{os.getuid()}-{file.stat().st_dev}-{file.stat().st_ino}-"
 
 
@@ -337,7 +337,7 @@ def test_damage_found_by_decoding_is_reported_in_every_tier(filmed, tmp_path, de
     file.write_bytes(content)
     dataset = robocache.open(tmp_path / "cache")
     options = {"batch_size": 4, "delta_timestamps": {"top": None}, "shuffle": False, "device": device}
-    # Found before the first batch: a named tier is refused, "auto" keeps the stored form.
+    # The loader finds the damage before the first batch: it refuses a named tier, and "auto" keeps the stored form.
     if tier == "decoded" and device != "cpu":
         with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: JPEG"):
             flat_loader(dataset, residency=tier, **options)

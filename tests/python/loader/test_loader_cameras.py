@@ -305,7 +305,7 @@ def test_cameras_with_shared_draws_are_cropped_alike(filmed, tmp_path):
 
 def test_several_sources_of_one_dataset_and_camera(filmed_dataset, tmp_path):
     other = Recording(np.random.default_rng(16)).write(tmp_path / "other", "raw")
-    # The third source's frames are the first one's, not rows after the second's.
+    # The third source reads the first one's frames, not rows after the second's.
     of_source = [filmed_dataset, other, filmed_dataset]
     loader = flat_loader(
         [robocache.Source(dataset_of, episodes=[e]) for dataset_of, e in zip(of_source, (2, 0, 1), strict=True)],

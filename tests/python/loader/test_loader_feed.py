@@ -153,7 +153,7 @@ def test_batches_on_a_stream_are_the_same(dataset, cuda, residency):
 
 
 def test_a_batch_on_a_stream_waits_for_readers_of_its_memory(dataset, cuda):
-    """The current stream is busy; memory returns to torch and is used again by later batches."""
+    """While the current stream is busy, memory goes back to torch and later batches use it."""
     expected = epochs(make(dataset, "cpu"))
     loader = make(dataset, cuda, stream=torch.cuda.Stream())
     busy = torch.zeros(64 << 20, device=cuda)

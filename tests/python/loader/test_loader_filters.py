@@ -78,7 +78,10 @@ def speed(recording, episode, time_ns):
 
 
 def wanted(recording, ticks, *, holds=None, keep=None, drop=None, first=None, last=None, every=1):
-    """The oracle. ticks: for each episode a list of (row, time). Ranges are (episode, kind, start, end)."""
+    """Returns the anchors that a loader should draw.
+
+    ticks: for each episode a list of (row, time). Ranges are (episode, kind, start, end).
+    """
 
     def inside(ranges, episode, row, time_ns):
         begin = min(int(times[0]) for times, _ in recording[episode].values())
@@ -158,7 +161,7 @@ KINDS = {"row": ("start_row", "end_row"), "ns": ("start_ns", "end_ns"), "s": ("s
 
 @st.composite
 def ranges(draw, recording):
-    """(ranges of one kind, the same as a table for the loader)."""
+    """(ranges of one kind, and a table of them for the loader)."""
     kind = draw(st.sampled_from(sorted(KINDS)))
     chosen = []
     for _ in range(draw(st.integers(1, 5))):

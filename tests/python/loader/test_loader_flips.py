@@ -51,7 +51,7 @@ def windows_of(images, **action):
 
 
 def flipped_of(result, plain):
-    """The samples of two batches that are mirror images, by both cameras."""
+    """Whether each sample of `result` is the mirror image of `plain`'s, by both cameras."""
     flips = {}
     for key in ("top", "wrist"):
         upright = (result[key] == plain[key]).reshape(len(result[key]), -1).all(axis=1)
@@ -198,7 +198,7 @@ def test_statistics_and_the_spec_are_of_recorded_values(dataset):
 
 
 def test_a_mirror_changes_nothing_without_flips(dataset, device):
-    """So evaluation may use the windows of training."""
+    """Evaluation may use the windows of training."""
     plain = copied(next(loader_of(dataset, windows_of({}), device)))
     unflipped = copied(next(loader_of(dataset, windows_of({}, mirror=[0]), device)))
     for name, array in plain.items():

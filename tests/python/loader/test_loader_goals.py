@@ -175,7 +175,7 @@ def test_repeated_stamps_and_grids(tmp_path, rng, device):
     loader = loader_of(dataset, windows, batch_size=290, seed=3, device=device)
     batch = next(loader)
     ticks, tasks, values = parts_of(recording, lambda _: "")
-    # The last of equal stamps.
+    # Of rows with equal stamps the last one counts.
     values = {e: rows[np.searchsorted(ticks[e], ticks[e], "right") - 1] for e, rows in values.items()}
     for name in ("one", "tenth", "geometric"):
         moments = assert_goals(batch, name, windows[name], ticks, tasks, values, seed=3, numbers=range(290))
@@ -335,7 +335,7 @@ def test_keys_of_one_moment_share_the_draw(filmed_dataset, filmed, device):
 
 
 def test_a_goal_is_normalised_like_the_state(dataset, device):
-    """Also by given statistics of the state."""
+    """Statistics given for the state normalise the goal, too."""
     windows = {
         "observation.state": Window(normalize="mean_std"),
         "goal": Window.last([0.0], stream="observation.state", normalize="mean_std"),
@@ -406,7 +406,7 @@ def test_goals_do_not_depend_on_ranks_batch_size_resuming_or_prefetch(tmp_path, 
 
 
 def test_gather_draws_by_the_anchors_index(tmp_path, rng, device):
-    """Random crops do the same."""
+    """The draw depends on the anchor's index alone, as that of a random crop does."""
     recording = recording_of(rng, LENGTHS)
     loader = loader_of(write(tmp_path / "cache", recording), goals(), batch_size=64, seed=8, device=device)
     chosen = [100, 3, 3, 155, 41]
@@ -442,7 +442,6 @@ def test_mixtures_draw_within_a_source(tmp_path, rng, device, weights):
 
 
 def test_streams_of_every_type_and_missing_streams(dataset, recording, device):
-    """Compared with windows whose anchors are these moments."""
     windows = {f"goal {name}": Window.last([-1, 0], stream=name, rows=True) for name in STREAMS}
     windows |= {"action": Window()}
     batch = batches_of(loader_of(dataset, windows, batch_size=60, anchors="observation.state", device=device))[0]

@@ -89,7 +89,7 @@ INNER = {
 @pytest.mark.parametrize("options", WAYS)
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
 def test_rule_36_an_inner_loop_does_not_change_the_outer(make, numbers_of, inner, options):
-    """Like torch's DataLoader: at the begin, in the middle, and after the last batch."""
+    """The inner loop runs at the beginning, in the middle, or after the last batch; torch's DataLoader does the same."""
     theirs = DataLoader(TensorDataset(torch.zeros(COUNT)), batch_size=BATCH)
     for inner_steps in ({0}, {5}, {STEPS - 1}, {0, 5, 6}):
         loader, numbers, steps = make(**options), [], 0
@@ -164,7 +164,11 @@ def test_rule_36_the_state_is_that_of_the_oldest_living_iterator(make, numbers_o
     next(third)
     assert position_of(loader) == {"seed": 0, "epoch": 1, "samples": 3 * BATCH}
     del second, third
-    assert position_of(loader) == {"seed": 0, "epoch": 2, "samples": BATCH}  # no iterator is alive: the newest one's
+    assert position_of(loader) == {
+        "seed": 0,
+        "epoch": 2,
+        "samples": BATCH,
+    }  # no iterator is alive: the state of the newest
     assert flat(map(numbers_of, loader)) == epoch_of(3)
 
 
@@ -297,7 +301,7 @@ def test_the_meter_counts_the_batches_of_all_loops(make):
 
 @pytest.mark.parametrize("options", WAYS[:3])
 def test_rule_36_threads_share_an_epoch_and_may_have_inner_loops(make, numbers_of, options):
-    """One thread also evaluates: that is another epoch; the shared one continues."""
+    """One thread also runs an inner loop: it gets another epoch, and the shared epoch continues."""
     loader = make(**options, batch_size=3)
     barrier, numbers, looked = threading.Barrier(3), [[] for _ in range(3)], []
 
@@ -425,7 +429,7 @@ def test_rule_36_a_state_of_another_dataset_is_refused(tmp_path, make, recording
 
 
 def test_rule_36_a_state_from_before_an_append(tmp_path, make, recording):
-    """The same episodes have the same order; all episodes are now more."""
+    """The same episodes keep their order; a loader of all episodes now has more."""
     dataset = write(tmp_path / "cache", recording)
     before = make(dataset)
     next(before)

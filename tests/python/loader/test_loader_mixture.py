@@ -53,7 +53,7 @@ def record(rng, streams, episodes):
 
 @pytest.fixture(scope="module")
 def robots(tmp_path_factory):
-    """name: (dataset, recording)."""
+    """{name: (dataset, recording)}."""
     rng, folder = np.random.default_rng(33), tmp_path_factory.mktemp("robots")
     recordings = {name: record(rng, streams, 5) for name, streams in ROBOTS.items()}
     return {name: (write(folder / name, recording), recording) for name, recording in recordings.items()}
@@ -68,7 +68,7 @@ def sources_of(robots, *chosen):
 
 
 def part(robots, name, *, anchor="state", episodes=None, rename=None, **_):
-    """`source(robots, name, ...)` as the oracle takes it."""
+    """The oracle's form of `source(robots, name, ...)`."""
     dataset, recording = robots[name]
     keys = {stream: (rename or {}).get(stream, stream) for stream in ROBOTS[name]}
     renamed = [{keys[stream]: rows for stream, rows in streams.items()} for streams in recording]

@@ -171,7 +171,7 @@ def test_edges_drop_anchors_with_padding(dataset, recording, offsets, offset_s):
 
 @pytest.mark.parametrize("residency", ["auto", "mapped"])
 def test_frames_in_rows(filmed, filmed_dataset, device, residency):
-    """Compared with the batch's frame at each row's stamp."""
+    """A row's frame is the frame of a batch whose anchor is the row."""
     shared = {"shuffle": False, "device": device, "memory": Memory(residency=residency), "batch_size": 100}
     frames = batches_of(loader_of(filmed_dataset, {"top": None}, anchors="top", **shared))[0]["top"]
     windows = {"top": Window([-1, 0, 2], rows=True)}

@@ -54,7 +54,7 @@ def windowed(dataset, **options):
 
 
 def assert_normalised(loader, mode, rows, pooled, source=None):
-    """Compares the batch of `rows`, and one array, with those normalised by numpy's statistics of the rows `pooled`."""
+    """Checks that numpy's statistics of `pooled` normalise the batch, which has `rows`, and an array."""
     centre, spread = affine_of(pooled, mode)
     batch = next(loader)
     of_source = slice(None) if source is None else np.asarray(batch["dataset_index"]) == source
@@ -160,7 +160,7 @@ def stored(dataset):
 
 
 def computed_in_a_child(dataset, episodes):
-    """The statistics of actions; this process does not remember them."""
+    """Computes the statistics of actions in a forked child, so that this process does not remember them."""
     return np.array(in_a_child(lambda: tuple(dataset.statistics(episodes)["action"])))
 
 
@@ -347,7 +347,7 @@ def count_infinities(file, rows):
 @pytest.mark.parametrize("selected", [None, [0, 2]])
 @pytest.mark.parametrize("mode", ["mean_std", "min_max", "q10_q90", "q02_q98"])
 def test_statistics_that_count_infinities_are_computed_anew(tmp_path, rng, mode, selected):
-    """Statistics in the cache, and those stored beside it."""
+    """This holds for statistics in the cache and for those stored beside it."""
     episodes = [{"scan": (np.arange(100) * 10**7, rng.normal(size=(100, 2)))} for _ in range(3)]
     for episode in episodes:
         episode["scan"][1][::7, 1] = np.inf

@@ -478,7 +478,7 @@ def test_changes_with_columns_of_weights_and_balance(dataset, device):
     batch = next(loader)
     numbers += to_numpy(batch["anchor_index"]).tolist()
     assert np.bincount(to_numpy(batch["dataset_index"])).tolist() == [3 * BLOCK // 4, BLOCK // 4]
-    # Within a class no anchor is drawn twice more often than another.
+    # Within a class the numbers of draws of two anchors differ by at most 1.
     times = collections.Counter(numbers)
     counts_of = collections.defaultdict(list)
     for first in range(0, loader.num_anchors, 100):

@@ -1,4 +1,4 @@
-"""Loader: latency, causality, tolerance, ages, edges and given anchors, against the oracle and by brute force."""
+"""A Loader's latency, causality, tolerance, ages, edges and given anchors, against the oracle and by brute force."""
 
 import itertools
 import re
@@ -207,7 +207,6 @@ def test_rule_33_a_sample_at_the_tolerance_is_valid(tmp_path, device):
 
 
 def test_causal_uses_no_later_rows(dataset, recording, device):
-    """Changes of rows after the target have no effect."""
     options = {"device": device, "causal": True, "snap_s": 0, "anchor": "mode", "batch_size": 20, "return_age": True}
     for method in ["linear", "nearest", "previous", "pchip"]:
         by_method = {"method": dict.fromkeys(FLOAT_STREAMS, method)}
@@ -446,7 +445,7 @@ def test_check_tolerance_checks_all_anchors_of_the_requested_keys(tmp_path, devi
 
 
 def test_check_tolerance_names_the_first_on_any_number_of_threads(tmp_path, device, threads):
-    """Anchors from 4090 on are too far; a thread that begins after it finds one at once."""
+    """Samples of anchors from index 4090 on are too far. A thread with later anchors finds one sooner; the first is named."""
     rows = np.append(np.arange(4090), 10**6) * 1000
     recording = [{"x": numbered(rows), "at": numbered(np.arange(12_000) * 1000)}]
     options = {"delta_timestamps": {"x": [0.0] * 64}, "anchor": "at", "method": "previous", "tolerance_s": 5e-7}

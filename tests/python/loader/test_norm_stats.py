@@ -130,7 +130,7 @@ def test_merging_keeps_all_keys_and_common_fields(rng):
 
 @pytest.mark.parametrize("none", [[], (), iter([])])
 def test_statistics_of_no_dataset_are_refused(none):
-    """Like those of a pattern that matches no file."""
+    """A pattern that matches no file gives such an empty list."""
     with pytest.raises(robocache.ArgumentError, match="stats: expected those of one dataset at least, got none"):
         robocache.merge_stats(none)
 

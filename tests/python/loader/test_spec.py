@@ -1,4 +1,4 @@
-"""Spec: the content of a loader's batches, as one value in a file."""
+"""A Spec: the content of a loader's batches, as one value in a file."""
 
 import copy
 import json

@@ -115,7 +115,7 @@ def test_statistics_of_relative_joints(tmp_path, rng):
 
 @pytest.mark.parametrize("mode", ["mean_std", "min_max", "q02_q98"])
 def test_infinite_actions_and_states_are_ignored(tmp_path, rng, mode):
-    """Pooled and for each step. Other windows are normalised as before."""
+    """Statistics, pooled and for each step, are those of the finite values, and normalise these."""
     episodes = rows_of(rng)
     episodes[0]["action"][7, 0], episodes[1]["state"][9, 1], episodes[2]["action"][5:9, 2] = np.inf, -np.inf, np.inf
     dataset = write(tmp_path / "c", episodes)
@@ -362,7 +362,7 @@ def test_statistics_of_each_source_of_a_mixture(tmp_path, rng):
 
 
 def test_statistics_of_a_weighted_mixture(tmp_path, rng):
-    """Against each source's values, repeated as often as the mixture draws them; two sources may share a dataset."""
+    """Merged statistics are those of each source's values, repeated as often as the mixture draws them."""
     episodes = rows_of(rng, episodes=5)
     for episode in episodes[3:]:
         episode["action"] = episode["action"] * 4 + 9
