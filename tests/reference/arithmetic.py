@@ -1,4 +1,4 @@
-"""Two arithmetic steps that NumPy lacks: a fused multiply-add, and rounding to bfloat16 once."""
+"""Arithmetic that NumPy lacks: a fused multiply-add, one rounding to bfloat16, and splitmix64's finalizer."""
 
 import ctypes
 import ctypes.util
@@ -50,7 +50,7 @@ def round_to(x, dtype):
 
 
 def _round_to_odd_float32(x):
-    # A value rounded to odd with two spare bits later rounds like the exact value.
+    # Rounding to odd with two spare bits, then to nearest, is one rounding of the exact value.
     nearest = x.astype(np.float32)
     inexact = (nearest.astype(np.float64) != x) & ~np.isnan(x)
     too_far = inexact & (np.abs(nearest.astype(np.float64)) > np.abs(x))

@@ -29,7 +29,7 @@ def fuse(streams, target_times, *, target_lengths=None, dtype=None, output="conc
 
 
 def fused_work_type(dtype):
-    """Rule 3; for integers that become floats float64 if they have 32 or 64 bits, else float32."""
+    """The type of rule 3; for integers that become floats, float64 if they have 32 or 64 bits, else float32."""
     dtype = np.dtype(dtype)
     if not is_floating(dtype):
         return np.dtype(np.float64) if dtype.itemsize >= 4 else np.dtype(np.float32)
@@ -119,10 +119,10 @@ def _stream(
 
 
 def _used(times, targets, rules):
-    """For each target the index of its sample or None, and whether it is valid. Between two samples it is the earlier.
+    """Returns for each target the index of the sample used, or None, and whether the target is valid.
 
-    The resample oracle runs on the numbers 1, 2, ... of samples; a step method gives the number itself. For linear the
-    sample is the last at or before the target, and outside the first of the end bracket.
+    The resample oracle runs on the numbers 1, 2, ... of samples; a step method gives the number itself. Linear uses the
+    last sample at or before the target; outside the samples, the first of the end bracket.
     """
     n = len(times)
     numbers = np.arange(1.0, n + 1)[:, None]

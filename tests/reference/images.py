@@ -7,8 +7,8 @@ import numpy as np
 
 
 def tent_weights(count, to):
-    """Fractions [to, count]: the weight of each of `count` pixels in each of `to` pixels. A tent around the centre of the
-    new pixel, whose half width is one old or one new pixel, whichever is larger."""
+    """Fractions [to, count]: the weight of each of `count` pixels in each of `to` pixels. The weights are a tent around the
+    new pixel's centre; its half width is one old or one new pixel, whichever is larger."""
     scale = Fraction(count, to)
     width = max(scale, 1)
     rows = []

@@ -10,7 +10,7 @@ PERCENTS = {"min": 0, "q01": 1, "q10": 10, "q50": 50, "q90": 90, "q99": 99, "max
 
 
 def lerobot(x, stats, mode, *, inverse=False):
-    """NormalizerProcessorStep, or with inverse UnnormalizerProcessorStep, with their eps of 1e-8, in the dtype of x."""
+    """LeRobot's NormalizerProcessorStep, or with `inverse` its UnnormalizerProcessorStep; eps is 1e-8 in x's dtype."""
     eps = x.dtype.type(1e-8)
     if mode == "mean_std":
         mean, std = (np.asarray(stats[field], x.dtype) for field in ("mean", "std"))
@@ -21,7 +21,7 @@ def lerobot(x, stats, mode, *, inverse=False):
 
 
 def openpi(x, stats, mode, *, inverse=False):
-    """Normalize and Unnormalize. openpi has mean_std and q01_q99; other ranges have the same formula here."""
+    """openpi's Normalize, or with `inverse` its Unnormalize, for mean_std and q01_q99; other ranges have the same formula."""
     eps = x.dtype.type(1e-6)
     if mode == "mean_std":
         mean, std = (np.asarray(stats[field], x.dtype) for field in ("mean", "std"))

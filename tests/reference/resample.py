@@ -88,7 +88,7 @@ def resample_curve(
 
 
 def _by_row(one_row, values, times, target_times, lengths, target_lengths):
-    """The results of `one_row` for every row, stacked; rule 13 after `target_lengths`."""
+    """Stacks the results of `one_row` for every row. By rule 13, targets after `target_lengths` have no samples."""
     values, times, target_times = np.asarray(values), np.asarray(times), np.asarray(target_times)
     assert times.dtype == target_times.dtype
     batched = values.ndim == 3
@@ -353,7 +353,7 @@ def _spline_error(x, s, bc_type, u):
     stored[0] = s[0] + first * (s[1] + stored[1])
     stored[-1] = s[-1] + last * (s[-2] + stored[-2])
     norm = max(2, first, last)  # the norm of the system's inverse
-    # scipy's error: it pivots among equations whose size is that of their gaps.
+    # The error of scipy, which pivots; an equation has the size of its gaps.
     uneven = np.max(h[1:] / h[:-1] + h[:-1] / h[1:])
     solved = np.full(n, norm * uneven * s.max())
     solved[0] *= 1 + first

@@ -1,4 +1,4 @@
-"""Shared by the tests of voxelize_pointcloud: random calls, and every mode against the oracle, by bits."""
+"""Random calls of voxelize_pointcloud, and checks of every mode against the oracle, by bits."""
 
 import numpy as np
 import pytest

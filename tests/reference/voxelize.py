@@ -106,7 +106,7 @@ def extreme(features, sign):
 
 
 def reduced(features, mode, quantum=None):
-    """[F]: the features [N, F] of one voxel's points, in input order, reduced to one."""
+    """Reduces the features [N, F] of one voxel's points, in input order, to [F]."""
     if mode in ("first", "last"):
         return features[0 if mode == "first" else -1]
     if mode in ("min", "max"):
