@@ -34,9 +34,8 @@ def slopes_of_linear(values, times, target_times, out_gradient, *, lengths=None,
             outside = not hit and right in (0, len(clock))
             if outside and extrapolate != "linear":
                 continue
-            right = min(
-                max(right, 1), len(clock) - 1
-            )  # on a sample the bracket after it, on the last one the bracket before
+            # A target on a sample has the bracket after it; on the last sample, the one before.
+            right = min(max(right, 1), len(clock) - 1)
             left = right - 1
             gap = clock[right] - clock[left]
             if not hit and not outside and max_gap is not None and gap > max_gap and extrapolate == "nan":

@@ -31,7 +31,7 @@ def openpi(x, stats, mode, *, inverse=False):
 
 
 def stats_of(rows):
-    """All fields, for float64 rows [n, ...], ignoring NaN."""
+    """All fields of a Stats, of rows [n, ...], ignoring NaN."""
     rows = np.asarray(rows, np.float64)
     quantiles = {field: np.nanquantile(rows, percent / 100, axis=0) for field, percent in PERCENTS.items()}
     return {
@@ -65,8 +65,8 @@ def assert_statistics(stats, rows, *, rtol=1e-12):
             continue
         moment = {"mean": np.nanmean, "std": np.nanstd}.get(field)
         expected = moment(rows, axis=0) if moment else np.nanquantile(rows, percent_of(field) / 100, axis=0)
-        exact = {"rtol": 0} if field in ("min", "max") else {"rtol": rtol, "atol": 1e-12}
-        np.testing.assert_allclose(array, np.where(count > 0, expected, np.nan), **exact, err_msg=field)
+        tolerance = {"rtol": 0} if field in ("min", "max") else {"rtol": rtol, "atol": 1e-12}
+        np.testing.assert_allclose(array, np.where(count > 0, expected, np.nan), **tolerance, err_msg=field)
 
 
 def merged_moments(parts):

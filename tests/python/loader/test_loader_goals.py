@@ -44,7 +44,7 @@ def hashed(*parts):
 
 
 def rule_of(moment):
-    """The hash key of a moment's draw."""
+    """([low, high] in ns, the hash key of a moment's draws)."""
     kind = ("future", "last", "geometric", "other").index(moment.kind)
     ns = [2**63 - 1 if s == float("inf") else round(s * 1e9) for s in (moment.low_s, moment.high_s)]
     return ns, hashed(kind + 1, *ns, int.from_bytes(struct.pack("<d", moment.discount), "little"))
@@ -55,12 +55,12 @@ def geometric(discount, count, bits):
     powers = [discount]
     for _ in range(61):
         powers.append(powers[-1] * powers[-1])
-    everything = 1.0
+    last_power = 1.0
     for i in range(count.bit_length()):
         if count >> i & 1:
-            everything *= powers[i]
+            last_power *= powers[i]
     u = (bits >> 11) * 2.0**-53
-    least = float(1 - Fraction(u) * Fraction(1 - everything))
+    least = float(1 - Fraction(u) * Fraction(1 - last_power))
     steps, power = 0, 1.0
     for i in reversed(range(62)):
         if steps + 2**i < count and power * powers[i] >= least:
@@ -73,17 +73,17 @@ def moment(window, seed, epoch, number, episode, time_ns, ticks, tasks):
     (low_ns, high_ns), key = rule_of(window.moment)
     state = hashed(seed, epoch, number, key)
     bits = mix_bits(state + GOLDEN & MASK)
-    own = ticks[episode]
+    of_episode = ticks[episode]
     match window.moment.kind:
         case "future":
-            inside = [i for i, t in enumerate(own) if time_ns + low_ns + REACH < t <= time_ns + high_ns + REACH]
+            inside = [i for i, t in enumerate(of_episode) if time_ns + low_ns + REACH < t <= time_ns + high_ns + REACH]
             return (episode, inside[bits % len(inside)]) if inside else None
         case "last":
-            return episode, len(own) - 1
+            return episode, len(of_episode) - 1
         case "geometric":
-            passed = int(np.searchsorted(own, time_ns, "right"))
-            left = len(own) - passed
-            return (episode, passed - 1 + geometric(window.moment.discount, left, bits)) if left else None
+            passed = int(np.searchsorted(of_episode, time_ns, "right"))
+            remaining = len(of_episode) - passed
+            return (episode, passed - 1 + geometric(window.moment.discount, remaining, bits)) if remaining else None
     peers = sorted(e for e in ticks if tasks[e] is not None and tasks[e] == tasks[episode] and len(ticks[e]))
     if len(peers) < 2:
         return None

@@ -105,16 +105,16 @@ def test_a_copy_is_independent_of_the_original_and_its_arguments(dataset):
 
 def test_a_signal_handler_can_read_the_state(dataset):
     loader = small(dataset, batch_size=8, prefetch=0)
-    requested = []
-    handler = signal.signal(signal.SIGUSR1, lambda *_: requested.append(loader.state_dict()["samples"]))
+    samples = []
+    handler = signal.signal(signal.SIGUSR1, lambda *_: samples.append(loader.state_dict()["samples"]))
     make = loader._batch
     try:
-        loader._batch = lambda place: (signal.raise_signal(signal.SIGUSR1), make(place))[1]
+        loader._batch = lambda position: (signal.raise_signal(signal.SIGUSR1), make(position))[1]
         for _ in range(3):
             next(loader)
     finally:
         signal.signal(signal.SIGUSR1, handler)
-    assert requested == [0, 8, 16]  # the samples returned before the signal
+    assert samples == [0, 8, 16]  # those returned before the signal
 
 
 def test_set_epoch_keeps_a_loaded_position(dataset):

@@ -31,8 +31,8 @@ WAYS = [
 ]
 
 
-def some(loader, count=12):
-    """Batches beyond an epoch's end."""
+def take(loader, count=12):
+    """Copies of the next `count` batches, beyond the end of an epoch too."""
     return [copied(batch) for batch in itertools.islice(forever(loader), count)]
 
 
@@ -40,19 +40,18 @@ def some(loader, count=12):
 
 
 @pytest.fixture
-def own(tmp_path):
-    """A dataset whose files the test may damage, and its recording."""
-    recording = record(np.random.default_rng(21))
-    return write(tmp_path / "cache", recording), recording
+def changeable(tmp_path):
+    """A dataset whose files the test may damage."""
+    return write(tmp_path / "cache", record(np.random.default_rng(21)))
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("residency", ["device", "pinned", "mapped"])
-def test_a_file_that_is_cut_short_under_a_loader(own, device, residency, prefetch):
-    dataset, _ = own
+def test_a_file_that_is_cut_short_under_a_loader(changeable, device, residency, prefetch):
+    dataset = changeable
     plain = make(dataset, device, residency="device", prefetch=0)
     loader = make(dataset, device, residency=residency, prefetch=prefetch)
-    assert_same_batches(some(loader, 2), some(plain, 2))
+    assert_same_batches(take(loader, 2), take(plain, 2))
     for file in ("values", "time_ns"):
         path = Path(dataset.path) / "streams" / "action" / f"{file}.npy"
         os.truncate(path, path.stat().st_size * 2 // 3)
@@ -81,11 +80,11 @@ def test_a_file_that_is_cut_short_under_a_loader(own, device, residency, prefetc
 
 @pytest.mark.parametrize("how", ["writer", "rename", "removed"])
 @pytest.mark.parametrize("residency", ["device", "mapped"])
-def test_a_cache_that_is_replaced_under_a_loader(own, tmp_path, device, residency, how):
-    dataset, _ = own
-    expected = some(make(dataset, device, prefetch=0), 20)
+def test_a_cache_that_is_replaced_under_a_loader(changeable, tmp_path, device, residency, how):
+    dataset = changeable
+    expected = take(make(dataset, device, prefetch=0), 20)
     loader = make(dataset, device, residency=residency)
-    assert_same_batches(some(loader, 5), expected[:5])
+    assert_same_batches(take(loader, 5), expected[:5])
     loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 5 * 24})
     other = record(np.random.default_rng(22))
     if how == "writer":
@@ -97,9 +96,9 @@ def test_a_cache_that_is_replaced_under_a_loader(own, tmp_path, device, residenc
         shutil.rmtree(tmp_path / "away")
     else:
         shutil.rmtree(dataset.path)
-    assert_same_batches(some(loader, 15), expected[5:])
+    assert_same_batches(take(loader, 15), expected[5:])
     # A loader of the dataset opened before still has the old rows.
-    assert_same_batches(some(make(dataset, device, residency=residency), 20), expected)
+    assert_same_batches(take(make(dataset, device, residency=residency), 20), expected)
 
 
 # ---- Ctrl-C ----
@@ -120,7 +119,7 @@ def test_ctrl_c_ends_a_wait_at_once(tmp_path, threads):
     next(plain)
     began = time.perf_counter()
     expected = next(plain)
-    takes = time.perf_counter() - began
+    duration_s = time.perf_counter() - began
     loader = slow(1)
     old = signal.signal(signal.SIGINT, signal.default_int_handler)
     interrupted = 0
@@ -145,7 +144,7 @@ def test_ctrl_c_ends_a_wait_at_once(tmp_path, threads):
             except KeyboardInterrupt:
                 waited = time.perf_counter() - sent[0]
                 if loader.state_dict() == state:
-                    interrupted += waited < takes / 2  # once is enough: other programs use the processor too
+                    interrupted += waited < duration_s / 2  # once is enough: other programs use the processor too
                     batch = next(loader)
                 elif batch is None:
                     continue  # the signal came between the wait and the assignment
@@ -162,7 +161,7 @@ def test_ctrl_c_ends_a_wait_at_once(tmp_path, threads):
 
 @pytest.mark.parametrize("options", WAYS)
 def test_parent_and_child_continue_after_a_fork(dataset, options):
-    expected = some(make(dataset, prefetch=0), 40)
+    expected = take(make(dataset, prefetch=0), 40)
     batches = forever(make(dataset, **options))
     position = 0
 
@@ -181,7 +180,7 @@ def test_parent_and_child_continue_after_a_fork(dataset, options):
 
 
 def next_batches(loaders):
-    return [batch for loader in loaders for batch in some(loader, 4)]
+    return [batch for loader in loaders for batch in take(loader, 4)]
 
 
 @pytest.mark.parametrize(("method", "count"), [("fork", 2), ("spawn", 1)])
@@ -194,7 +193,7 @@ def test_processes_of_multiprocessing_continue_from_the_parents_position(dataset
         results = pool.map(next_batches, [loaders] * count, chunksize=1)
     plain = make(dataset, framework="numpy", prefetch=0)
     plain.load_state_dict({"seed": 0, "epoch": 0, "samples": 3 * 24})
-    expected = some(plain, 4) * len(loaders)
+    expected = take(plain, 4) * len(loaders)
     for result in [*results, next_batches(loaders)]:
         assert_same_batches(result, expected)
 

@@ -71,13 +71,13 @@ def test_each_option_equals_the_oracle(dataset, recording, device, options):
 
 def random_options(rng):
     """Random options: a value for each stream, or one for all."""
-    every = rng.random() < 0.3
-    methods = rng.choice(STEPS) if every else {}
+    is_one_method = rng.random() < 0.3
+    methods = rng.choice(STEPS) if is_one_method else {}
     options = {name: {} for name in ("offset_s", "causal", "tolerance_s", "max_gap_s")}
     for name in STREAMS:
         kinds = [*STEPS, *(CURVES if name in FLOAT_STREAMS else [])]
-        method = methods if every else rng.choice(kinds)
-        if not every:
+        method = methods if is_one_method else rng.choice(kinds)
+        if not is_one_method:
             methods[name] = str(method)
         if method != "next" and rng.random() < 0.5:
             options["causal"][name] = bool(rng.random() < 0.7)
@@ -89,7 +89,7 @@ def random_options(rng):
             options["max_gap_s"][name] = float(rng.choice([0.006, 0.022, 0.2]))
     return {
         **options,
-        "method": str(methods) if every else methods,
+        "method": str(methods) if is_one_method else methods,
         "snap_s": float(rng.choice([0, 1e-6, 0.002, 0.03])),
         "dtype": str(rng.choice(["float32", "float64", "float16", "bfloat16"])),
         "normalize": {name: "mean_std" for name in FLOAT_STREAMS if rng.random() < 0.3},
@@ -133,14 +133,14 @@ def numbered(time_ns):
 
 
 def at_anchors(path, device, recording, windows, **options):
-    """The first batch at the stamps of the stream "at", in order, with ages."""
+    """The batch of all anchors, which are the rows of the stream "at", in order; with ages."""
     options = {"anchor": "at", "return_age": True, "shuffle": False, "device": device} | options
     count = sum(len(rows["at"][0]) for rows in recording)
     return next(flat_loader(write(path, recording), batch_size=count, delta_timestamps=windows, **options))
 
 
 def at_rows(tmp_path, device, rows_ns, anchors_ns, **options):
-    """[values, is_pad, age] of numbered rows at `rows_ns`, at `anchors_ns` in order."""
+    """Rows 0, 1, 2, ... are at `rows_ns`. Returns [values, is_pad, age] at each of `anchors_ns`."""
     recording = [{"x": numbered(EPOCH_NS + np.array(rows_ns)), "at": numbered(EPOCH_NS + np.array(anchors_ns))}]
     batch = at_anchors(tmp_path / "cache", device, recording, {"x": [0.0]}, **{"method": "previous"} | options)
     return [to_numpy(batch[key]).tolist() for key in ("x", "x_is_pad", "x_age")]

@@ -93,8 +93,8 @@ def affine_of(scale, shift):
 
 def bound_of(x, y, expected, dtype):
     """The error of arithmetic in float64 against one fma: a double rounding for float32, the product's for float64."""
-    one = np.spacing(np.abs(expected.astype(dtype))).astype(np.float64)
-    return one if dtype == "float32" else one + 2.0**-53 * np.abs(x * y)
+    ulp = np.spacing(np.abs(expected.astype(dtype))).astype(np.float64)
+    return ulp if dtype == "float32" else ulp + 2.0**-53 * np.abs(x * y)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
