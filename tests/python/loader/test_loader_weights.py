@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from recordings import assert_same_batches, batches_of, joined, write
+from recordings import anchors_of, assert_same_batches, batches_of, joined, write
 from reference.compare import to_numpy
 from reference.mixture import changed_draws, shares
 from soak import rounds
@@ -45,11 +45,9 @@ def opened(sources, **options):
 
 def block(loader):
     """(source, episode, row) of each draw of a block."""
-    batch = next(loader)
-    names = ("dataset_index", "episode_index", "time_ns")
-    source, episode, time_ns = (to_numpy(batch[name]) for name in names)
-    assert len(source) == BLOCK
-    return list(zip(source.tolist(), episode.tolist(), (time_ns // 10**7).tolist(), strict=True))
+    anchors = anchors_of([next(loader)], "dataset_index")
+    assert len(anchors) == BLOCK
+    return [(source, episode, time_ns // 10**7) for source, episode, time_ns in anchors]
 
 
 def mixture(*sources):
@@ -126,24 +124,20 @@ def test_sources_keep_their_shares_and_indices(dataset, device):
 
 
 def test_ranks_share_weighted_draws_and_resume(dataset, device):
-    def loader_at(rank=0, world_size=1, batch_size=64, **options):
-        sources = robocache.Mixture(
-            [Source(dataset, weight_by="weight"), Source(dataset, balance="task")], samples_per_epoch=640
-        )
+    def loader_at(rank=0, world_size=1, batch_size=64, column="weight"):
+        sources = [Source(dataset, weight_by=column), Source(dataset, balance="task")]
         ranks = robocache.Ranks(rank=rank, world_size=world_size)
-        return opened(sources, batch_size=batch_size, ranks=ranks, seed=3, device=device, **options)
+        mixed = robocache.Mixture(sources, samples_per_epoch=640)
+        return opened(mixed, batch_size=batch_size, ranks=ranks, seed=3, device=device)
 
     def moments(batches):
-        return [
-            tuple(x)
-            for b in batches
-            for x in zip(*(to_numpy(b[n]).tolist() for n in ("dataset_index", "anchor_index")), strict=True)
-        ]
+        batch = joined(batches)
+        return list(zip(batch["dataset_index"].tolist(), batch["anchor_index"].tolist(), strict=True))
 
     alone = moments(loader_at())
     assert len(alone) == 640
-    ranks = [list(loader_at(rank, 2, 32)) for rank in range(2)]
-    assert moments(b for pair in zip(*ranks, strict=True) for b in pair) == alone
+    ranks = [loader_at(rank, 2, 32) for rank in range(2)]
+    assert moments(itertools.chain(*zip(*ranks, strict=True))) == alone
     first = loader_at()
     for _ in range(4):
         next(first)
@@ -151,11 +145,8 @@ def test_ranks_share_weighted_draws_and_resume(dataset, device):
     resumed.load_state_dict(first.state_dict())
     assert moments(resumed) == alone[256:]
     assert moments(pickle.loads(pickle.dumps(first))) == alone[256:]
-    other = robocache.Mixture(
-        [Source(dataset, weight_by="fine"), Source(dataset, balance="task")], samples_per_epoch=640
-    )
     with pytest.raises(robocache.ArgumentError, match=r"^state: "):
-        opened(other, batch_size=64).load_state_dict(first.state_dict())
+        loader_at(column="fine").load_state_dict(first.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -255,12 +246,11 @@ def test_changes_across_blocks_keep_shares_and_sequences(dataset, device, start)
         assert [counts[source] for source in range(3)] == shares(new)
     without = drawn(three(dataset, **options))
     for source in range(3):
-        own = [anchor for k, anchor in draws if k == source]
-        alone = [anchor for k, anchor in without if k == source]
-        assert own[: len(alone)] == alone[: len(own)]
-        whole = len(own) // ANCHORS[source] * ANCHORS[source]
-        rounds_of = np.sort(np.reshape(own[:whole], (-1, ANCHORS[source])))
-        assert (rounds_of == np.arange(ANCHORS[source])).all()
+        changed, unchanged = ([anchor for k, anchor in every if k == source] for every in (draws, without))
+        assert changed[: len(unchanged)] == unchanged[: len(changed)]
+        count = len(changed) // ANCHORS[source] * ANCHORS[source]
+        each_round = np.sort(np.reshape(changed[:count], (-1, ANCHORS[source])))
+        assert (each_round == np.arange(ANCHORS[source])).all()
 
 
 def test_the_same_weights_again_change_nothing(dataset, device):
