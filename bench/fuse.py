@@ -34,7 +34,6 @@ PREDICTED = {
     },
     "cpu": {"B64": {"faster_than": {"numpy": 6, "torch eager": 5, "torch.compile": 1.5}}},
 }
-# The aims.
 AIMS = {
     "cuda": {
         "B4": {"gpu_us": 5.0, "faster_than": {"torch.compile": 1.0}},

@@ -65,8 +65,8 @@ def make_clock(
         ticks = index // 8 * 8 + index % 8 * 0.01
     else:
         ticks = -(1 - uniform()).log().cumsum(1)
-    since = ticks - ticks[:, :1]
-    return on_clock(since / since[:, -1:].clamp(min=1e-9), dtype)
+    elapsed = ticks - ticks[:, :1]
+    return on_clock(elapsed / elapsed[:, -1:].clamp(min=1e-9), dtype)
 
 
 def make_targets(batch: int, targets: int, dtype: torch.dtype, device: str) -> torch.Tensor:

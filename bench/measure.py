@@ -285,6 +285,7 @@ def batch_us(batches: Iterator, ahead: int, most: int, seconds: float, device: s
 
 
 def shortest(taken: dict[str, float], kind: str) -> float:
+    """Returns the least time of the timers whose names begin with a kind: "copy" or "read"."""
     matching = [us for name, us in taken.items() if name.startswith(kind)]
     if not matching:
         raise ValueError(f"no way to {kind} has run")

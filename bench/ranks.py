@@ -186,11 +186,13 @@ def run_case(
     samples = ranks * result["batch_size"]
     figures = {"samples_per_s": samples / result["batch_s"], "trained_samples_per_s": samples / result["step_s"]}
     figures["trained_again_samples_per_s"] = samples / result["step_again_s"]
-    one = report.case("1 rank").get("figures", {}) if ranks > 1 else figures
-    if one:
-        figures["share_of_linear"] = figures["samples_per_s"] / one["samples_per_s"] / ranks
-        figures["trained_share_of_linear"] = figures["trained_samples_per_s"] / one["trained_samples_per_s"] / ranks
-        without = figures["trained_again_samples_per_s"] / one["trained_again_samples_per_s"]
+    one_rank = report.case("1 rank").get("figures", {}) if ranks > 1 else figures
+    if one_rank:
+        figures["share_of_linear"] = figures["samples_per_s"] / one_rank["samples_per_s"] / ranks
+        figures["trained_share_of_linear"] = (
+            figures["trained_samples_per_s"] / one_rank["trained_samples_per_s"] / ranks
+        )
+        without = figures["trained_again_samples_per_s"] / one_rank["trained_again_samples_per_s"]
         figures["trained_again_share_of_linear"] = without / ranks
     figures["grown_by"] = result["step_s"] / result["step_again_s"] - 1
     case["figures"] = figures
@@ -220,9 +222,9 @@ def main() -> int:
             "steps": STEPS,
             "streams": {name: f"{features} {dtype} at {rate} Hz" for name, (rate, features, dtype) in STREAMS.items()},
         }
-        every = options.ranks or [count for count in (1, 2, 4) if count <= most]
-        threads = max(1, options.threads // max(every))  # for each rank, and as many for a single one
-        for ranks in every:
+        rank_counts = options.ranks or [count for count in (1, 2, 4) if count <= most]
+        threads = max(1, options.threads // max(rank_counts))  # for each rank, and as many for a single one
+        for ranks in rank_counts:
             name = f"{ranks} rank{'s' if ranks > 1 else ''}"
             report.run(name, dict(parameters), partial(run_case, ranks, threads, options, path, folder, report))
     return int(report.failed)

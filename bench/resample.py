@@ -75,7 +75,6 @@ PREDICTED = {
     "cpu": {"B32 S500 T250 D256": {"times_the_copy": 1.1, "faster_than": {"numpy": 6.0, "torch.compile": 1.8}}},
 }
 
-# The aims.
 OVER_THE_COPY = {SHAPES[0]: 1.3, SHAPES[1]: 1.2, SHAPES[2]: 1.25, SHAPES[3]: 1.05, SHAPES[4]: 1.03}
 HOST_BOUND_BYTES = 20e6  # up to this size the kernel takes less than 10 us, and in a loop the host is slower
 EARLIER = "an earlier public kernel"

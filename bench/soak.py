@@ -75,7 +75,7 @@ def measure(folder: Path, device: str, identities: set[str]) -> dict[str, int]:
     files = [os.path.join(root, name) for root, _, names in os.walk(folder) for name in names]
     identities.update(f"robocache-{os.geteuid()}-{file.st_dev}-{file.st_ino}-" for file in map(os.stat, files))
     return {
-        "memory_bytes": own_memory(),
+        "memory_bytes": anonymous_bytes(),
         "descriptors": len(os.listdir("/proc/self/fd")) - 1,  # one is open only for listing them
         "mappings": Path("/proc/self/maps").read_text().count("\n"),
         "threads": len(os.listdir("/proc/self/task")),
@@ -86,8 +86,8 @@ def measure(folder: Path, device: str, identities: set[str]) -> dict[str, int]:
     }
 
 
-def own_memory() -> int:
-    """Returns the bytes of memory without pages of files, or all resident bytes if the kernel does not separate them."""
+def anonymous_bytes() -> int:
+    """Returns the resident bytes that are not pages of files, or all resident bytes if the kernel does not separate them."""
     with contextlib.suppress(OSError):
         sizes = re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.M)
         if sizes:
@@ -190,7 +190,7 @@ def gradients(stage: Stage) -> str:
 
 
 def loaders(stage: Stage) -> list[str]:
-    """Draws from every tier, with and without prefetch and reused buffers. Some loops end in the middle of an epoch."""
+    """Draws from every residency, with and without prefetch and reused buffers. Some loops end in the middle of an epoch."""
     results = []
     for residency, prefetch in itertools.product(("device", "pinned", "mapped"), (0, 2)):
         memory = Memory(residency=residency, prefetch=prefetch, reuse_buffers=prefetch == 2 and residency == "mapped")
@@ -315,10 +315,10 @@ def robot(stage: Stage) -> None:
             for name, every in (("state", 1), ("action", 2), ("camera", 10)):
                 if tick % every:
                     continue
-                # on time, late, too late, ahead of its arrival, a rewind
-                back = int(rng.choice([0, 6, 15, 200, -60_000, 20_000], p=[0.8, 0.1, 0.05, 0.04, 0.005, 0.005]))
+                # on time, late by 6 and 15 ms, too late, ahead of its arrival, a rewind
+                late_ms = int(rng.choice([0, 6, 15, 200, -60_000, 20_000], p=[0.8, 0.1, 0.05, 0.04, 0.005, 0.005]))
                 row = frame if name == "camera" else np.zeros(rings[name].shape, rings[name].dtype)
-                rings[name].push(begin + (2 * tick - back) * MS, row)
+                rings[name].push(begin + (2 * tick - late_ms) * MS, row)
                 pushed[name] += 1
 
     recorder = live.Recorder(rings, stage.new("recorded"), episode={"task": "soak"}, commit_s=0.2)
@@ -379,11 +379,11 @@ class Soak:
             while self.stage.temporary:
                 shutil.rmtree(self.stage.temporary.pop(), ignore_errors=True)
             after = measure(self.stage.folder, self.stage.device, self._identities)
-            for what, values in self.added[name].items():
-                values.append((values[-1] if values else 0) + after[what] - self._before[what])
+            for quantity, values in self.added[name].items():
+                values.append((values[-1] if values else 0) + after[quantity] - self._before[quantity])
             self._before = after
-        for what, values in self.values.items():
-            values.append(self._before[what])
+        for quantity, values in self.values.items():
+            values.append(self._before[quantity])
         if self.stage.round == 0:
             gc.freeze()  # the collector need not traverse the objects of imports again
         self.stage.round += 1
@@ -392,16 +392,16 @@ class Soak:
         """Returns for each measure its value after the warm-up (a third of the rounds) and at the end, its slope per round (the
         smaller of both halves, since memory that is kept once is no leak), and the part with the most growth."""
         warm, grown = self.stage.round // 3, {}
-        for what, values in self.values.items():
+        for quantity, values in self.values.items():
             after = np.array(values[warm:], np.float64)
-            by_part = {name: slope(np.array(added[what][warm:], np.float64)) for name, added in self.added.items()}
+            by_part = {name: slope(np.array(added[quantity][warm:], np.float64)) for name, added in self.added.items()}
             rate = min(map(slope, (after[: len(after) // 2], after[len(after) // 2 :])))
-            grown[what] = {
+            grown[quantity] = {
                 "first": values[warm],
                 "last": values[-1],
                 "a_round": round(rate, 3),
                 "steepest": max(by_part, key=by_part.__getitem__),
-                "grows": rate * len(after) > LIMITS[what],
+                "grows": rate * len(after) > LIMITS[quantity],
             }
         return grown
 

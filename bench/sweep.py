@@ -119,14 +119,14 @@ def sweep(rows: Axis, columns: Axis, device: str, quick: bool, copy_of: Callable
         plane[key] = [[None] * len(column_ticks) for _ in row_ticks]
     for (i, row), (j, column) in product(enumerate(row_ticks), enumerate(column_ticks)):
         case = CENTRE | rows.ticks[row] | columns.ticks[column]
-        item = getattr(torch, case["dtype"]).itemsize
-        about = case["B"] * case["D"] * item * (case["S"] + case["T"])
-        if about > LARGEST_BYTES[device]:
+        itemsize = getattr(torch, case["dtype"]).itemsize
+        value_bytes = case["B"] * case["D"] * itemsize * (case["S"] + case["T"])
+        if value_bytes > LARGEST_BYTES[device]:
             continue
         try:
             first = make_inputs(case, device, sets=1)[0]
             size = bytes_moved(*first, case["method"])
-            us = time_us(case, device, make_inputs(case, device, rotations(about, device, 64, quick)), size)
+            us = time_us(case, device, make_inputs(case, device, rotations(value_bytes, device, 64, quick)), size)
             plane["bytes"][i][j], plane["us"][i][j], plane["ratios"][i][j] = size, us, us / copy_of(size)
         except Exception as error:
             plane["failures"][f"{rows.name} {row}, {columns.name} {column}"] = f"{type(error).__name__}: {error}"

@@ -53,9 +53,9 @@ def shapes_of(result: dict, plt: Any) -> Any:
         operations.setdefault(case["name"].split(",")[0], []).extend(case.get("shapes", []))
     for operation, shapes in operations.items():
         axes.scatter([x["bytes"] for x in shapes], [x["times_the_copy"] for x in shapes], s=14, label=operation)
-    lost = [x for shapes in operations.values() for x in shapes if x.get("faster_than", 1) < 1]
-    if lost:
-        sizes, ratios = [x["bytes"] for x in lost], [x["times_the_copy"] for x in lost]
+    slower = [x for shapes in operations.values() for x in shapes if x.get("faster_than", 1) < 1]
+    if slower:
+        sizes, ratios = [x["bytes"] for x in slower], [x["times_the_copy"] for x in slower]
         axes.scatter(sizes, ratios, s=90, facecolors="none", edgecolors="red", label="torch.compile is faster")
     axes.set(xscale="log", yscale="log", xlabel="bytes that must move", ylabel="time over a copy of as many bytes")
     axes.set_yticks([1, 1.5, 2, 3, 4, 6, 8], ["1", "1.5", "2", "3", "4", "6", "8"])

@@ -151,7 +151,7 @@ def by_open3d(scene: Scene) -> torch.Tensor:
     case = scene.case
     if "open3d" not in scene.volumes:
         scene.volumes["open3d"] = (
-            tsdf_open3d.volume(case.cells, *list(case.options.values())[1:2], case.corner, case.truncation_m),
+            tsdf_open3d.volume(case.cells, case.voxel_m, case.corner, case.truncation_m),
             tsdf_open3d.images(scene.array),
             tsdf_open3d.camera(scene.array.shape, CAMERA),
             np.linalg.inv(scene.pose),

@@ -18,14 +18,14 @@ class DenseCheck:
         size, self.device = grid["grid_size"], features.device
         cell, values = voxelize_numpy.cells(points, *grid.values()), features.cpu().numpy()
         count = voxelize_numpy.count(cell, size)
-        by = {
+        by_mode = {
             "count": lambda: count,
             "occupancy": lambda: count > 0,
             "mean": lambda: voxelize_numpy.mean(cell, values, size),
             "max": lambda: voxelize_numpy.maximum(cell, values, size),
         }
         self.modes = modes
-        self.expected = {mode: torch.from_numpy(by[mode]()).to(self.device) for mode in modes}
+        self.expected = {mode: torch.from_numpy(by_mode[mode]()).to(self.device) for mode in modes}
         self.count = torch.from_numpy(count).to(self.device)[..., None]
         self.largest = float(features.abs().max()) if features.numel() else 0.0
         self.quantum = quantum
@@ -44,20 +44,21 @@ class DenseCheck:
         """Returns the largest allowed difference of a mean, [X, Y, Z, 1]. Our error is half of a given quantum, or 2^(k - 62)
         of the largest value, where 2^k is at least the voxel's n and less than 2 n (fixed_point.hpp). Theirs is
         `their_roundings` of the largest value. Rounding to float32 is added."""
-        own = self.quantum / 2 if self.quantum else self.count * (2.0**-61 * self.largest)
-        return own + their_roundings * self.largest
+        our_error = self.quantum / 2 if self.quantum else self.count * (2.0**-61 * self.largest)
+        return our_error + their_roundings * self.largest
 
     def _compare(self, ours: object, theirs: object, bound: torch.Tensor, moved: int) -> dict:
         worst = 0.0
         for mode in self.modes:
-            one, other = (x[mode] if isinstance(x, dict) else x for x in (ours, theirs))
-            other = torch.as_tensor(other).to(self.device)
+            our_grid, their_grid = (x[mode] if isinstance(x, dict) else x for x in (ours, theirs))
+            their_grid = torch.as_tensor(their_grid).to(self.device)
             if mode in EXACT:
-                wrong = one != other
+                wrong = our_grid != their_grid
             else:
-                error, most = (one.double() - other.double()).abs(), bound + one.double().abs() * 2.0**-24
-                wrong = ~(error <= most)
-                worst = max(worst, float(torch.where(wrong | (error == 0), 0, error / most).max()))
+                error = (our_grid.double() - their_grid.double()).abs()
+                limit = bound + our_grid.double().abs() * 2.0**-24
+                wrong = ~(error <= limit)
+                worst = max(worst, float(torch.where(wrong | (error == 0), 0, error / limit).max()))
             if wrong.ndim == 4:
                 wrong = wrong.any(-1)
             if (count := int(wrong.sum())) > moved:

@@ -17,7 +17,7 @@ from .compiled import compiled
 
 
 class Reader:
-    """Reads rows of a stream of blobs on `threads` threads, each an even share, always to the same memory."""
+    """Reads rows of a stream of blobs on `threads` threads, each an even share, and always into the same memory."""
 
     def __init__(self, stream: Path, threads: int) -> None:
         self._read = compiled("read_frames").read_frames
@@ -40,7 +40,7 @@ class Reader:
         def share(i: int) -> int:
             pointers = self._offsets.ctypes.data, rows.ctypes.data
             begin, end = int(shares[i]), int(shares[i + 1])
-            to = self._memory[i].ctypes.data
-            return self._read(self._descriptor, self._header, *pointers, begin, end, self._largest, to)
+            memory = self._memory[i].ctypes.data
+            return self._read(self._descriptor, self._header, *pointers, begin, end, self._largest, memory)
 
         return sum(self._pool.map(share, range(self._threads)))

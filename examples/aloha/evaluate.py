@@ -104,9 +104,9 @@ def evaluate_run(folder, *, rollouts, execute, workers=None, device="cpu", film=
     options = {file: [identity(file), rollouts, execute] for file in files}
     stored = [json.loads(path.read_text()) for path in folder.parent.glob("*/step_*.rollouts.json")]
     rolled_out = {file: content for file in files for content in stored if content["options"] == options[file]}
-    if lacking := [file for file in reversed(files) if file not in rolled_out]:
+    if missing := [file for file in reversed(files) if file not in rolled_out]:
         with Rollouts(folder / "spec.json", rollouts, execute, workers) as runner:
-            for file in lacking:
+            for file in missing:
                 filmed = 16 if film and file == files[-1] else 0
                 content, films = runner.run(load(file, device), device, filmed)
                 if films:
@@ -123,12 +123,12 @@ def evaluate_run(folder, *, rollouts, execute, workers=None, device="cpu", film=
         for file in files
     ]
     outcomes = [result["success"] for result in last["results"]]
-    measured = ("steps_per_s", "wait_share", "gpu_busy", "saving_s")
-    pace = state["pace"] or dict.fromkeys(measured)  # None: training was stopped
+    paces = ("steps_per_s", "gpu_busy", "saving_s")
+    pace = state["pace"] or dict.fromkeys((*paces, "wait_share"))  # None: training was stopped
     arm = results.arm(state["kind"], state["seed"], outcomes, curve=curve, wait_share=pace["wait_share"])
     return (
         arm
         | {key: last[key] for key in ("touched", "age_s", "evaluate_s")}
-        | {key: pace[key] for key in ("steps_per_s", "gpu_busy", "saving_s")}
+        | {key: pace[key] for key in paces}
         | {"execute": execute, "trained_with": state["trained_with"]}
     )

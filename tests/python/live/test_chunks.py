@@ -10,14 +10,12 @@ from robocache import Window
 from robocache.live import Chunks
 
 MS = 1_000_000
-
-
 FADE = 40 * MS
 
 
-def expected(chunks, moment, mode, decay, requested):
-    """The rule: from each chunk the last step at or before the moment, unless the chunk is over. `requested` has the first moment
-    at which each chunk was used, None if it was the only chunk then."""
+def expected(chunks, moment, mode, decay, fade_begins):
+    """The rule: from each chunk the last step at or before the moment, unless the chunk is over. `fade_begins` keeps by chunk the
+    first moment at which it was used, None if there was no other chunk then and no fade."""
     used = []
     for chunk in sorted(chunks, key=lambda chunk: chunk[0] + chunk[1][0]):
         anchor, offsets, actions = chunk
@@ -25,16 +23,16 @@ def expected(chunks, moment, mode, decay, requested):
         ends = [*stamps[1:], stamps[-1] + (stamps[-1] - stamps[-2] if len(stamps) > 1 else 1)]
         for begin, end, action in zip(stamps, ends, actions, strict=True):
             if begin <= moment < end:
-                requested.setdefault(id(chunk), moment if used else None)
-                used.append((requested[id(chunk)], action))
+                fade_begins.setdefault(id(chunk), moment if used else None)
+                used.append((fade_begins[id(chunk)], action))
     if not used:
         return None
     if mode == "newest":
         return used[-1][1]
     if mode == "cross-fade":
         result = used[0][1]
-        for since, action in used[1:]:
-            share = 1 if since is None else min(1, (moment - since) / FADE)
+        for begin, action in used[1:]:
+            share = 1 if begin is None else min(1, (moment - begin) / FADE)
             result = (1 - share) * result + share * action
         return result
     weights = [np.exp(-decay * i) for i in range(len(used))]
@@ -45,7 +43,7 @@ def expected(chunks, moment, mode, decay, requested):
 @given(seed=st.integers(0, 2**32 - 1), mode=st.sampled_from(["newest", "ensemble", "cross-fade"]))
 def test_the_action_follows_the_rule(seed, mode):
     rng = np.random.default_rng(seed)
-    chunks, all_chunks, requested = Chunks(mode, decay=0.3, fade_s=FADE / 1e9), [], {}
+    chunks, all_chunks, fade_begins = Chunks(mode, decay=0.3, fade_s=FADE / 1e9), [], {}
     moment = 10**9
     starved = 0
     for _ in range(40):
@@ -57,7 +55,7 @@ def test_the_action_follows_the_rule(seed, mode):
             all_chunks.append((anchor, offsets.tolist(), actions))
             chunks.put(anchor, offsets / 1e9, actions)
         moment += int(rng.integers(0, 20)) * MS
-        result, action = chunks.at(moment), expected(all_chunks, moment, mode, 0.3, requested)
+        result, action = chunks.at(moment), expected(all_chunks, moment, mode, 0.3, fade_begins)
         assert (result is None) == (action is None)
         if action is None:
             starved += 1
@@ -126,9 +124,9 @@ def test_rotations_and_angles_are_mixed_the_shorter_way(tmp_path, rng, mode, nam
         delta_timestamps={"action": Window.steps(50, horizon=2, **window)},
         device="cpu",
     ).spec
-    near = turns[0] * scipy.Rotation.from_rotvec([0, 0.2, 0])
+    nearby = turns[0] * scipy.Rotation.from_rotvec([0, 0.2, 0])
     first = np.array([1.0, 2, 3, *turns[0].as_quat(), np.radians(179)])
-    second = np.array([3.0, 2, 1, *-near.as_quat(), np.radians(-177)])
+    second = np.array([3.0, 2, 1, *-nearby.as_quat(), np.radians(-177)])
     chunks = Chunks(mode, decay=0.0, fade_s=0.1, spec=spec, key="action")
     chunks.put(0, [0, 1.0], np.stack([first, first]))
     np.testing.assert_array_equal(chunks.at(0), first)
