@@ -57,7 +57,7 @@ class Policy(nn.Module):
         rows, columns = torch.meshgrid(
             torch.linspace(-1, 1, HEIGHT // 2), torch.linspace(-1, 1, WIDTH // 2), indexing="ij"
         )
-        self.register_buffer("at", torch.stack([rows.flatten(), columns.flatten()], 1))
+        self.register_buffer("positions", torch.stack([rows.flatten(), columns.flatten()], 1))
         inputs = len(FRAMES_S) * (2 * channels + 2) - 1
         self.head = nn.Sequential(
             nn.Linear(inputs, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 2 * len(ACTIONS_S))
@@ -65,7 +65,7 @@ class Policy(nn.Module):
 
     def forward(self, frames, ages, is_pad):
         heat = self.eye(frames.flatten(0, 1) - 0.15).flatten(2) * self.sharpness
-        points = torch.softmax(heat, 2) @ self.at
+        points = torch.softmax(heat, 2) @ self.positions
         inputs = torch.cat([points.reshape(len(frames), -1), ages, is_pad[:, :-1].float()], 1)
         return self.head(inputs).unflatten(1, (len(ACTIONS_S), 2))
 
@@ -90,7 +90,7 @@ def train(loader, arm, folder, *, steps, seed, device, every=500):
         return
     progress = Progress(f"training {folder.name}", steps, done)
     began, losses = time.monotonic() - wall_s, []
-    batches = chain.from_iterable(repeat(loader))  # One epoch after another.
+    batches = chain.from_iterable(repeat(loader))  # one epoch after another
     for step in range(done + 1, steps + 1):
         batch = next(batches)
         predicted = policy(batch[CAMERA], ages_of(batch, arm), batch[f"{CAMERA}_is_pad"])

@@ -68,10 +68,12 @@ class Policy(torch.nn.Module):
     def forward(self, batch: dict) -> torch.Tensor:
         hand, tracker = batch["hand"], batch["tracker"][:, 0]
         now = hand[:, -1, :3]
-        near = [10 * (point - now) for point in (tracker[:, 0:3], tracker[:, 7:10], tracker[:, 14:17], hand[:, 0, :3])]
+        offsets = [
+            10 * (point - now) for point in (tracker[:, 0:3], tracker[:, 7:10], tracker[:, 14:17], hand[:, 0, :3])
+        ]
         goal = 10 * (tracker[:, 14:17] - tracker[:, 0:3])
-        seen = torch.cat([*near, goal, 5 * now, 4 * hand[:, :, 3], tracker[:, 3:7], tracker[:, 10:14]], 1)
-        return self.layers(seen).unflatten(1, (CHUNK, self.features))
+        inputs = torch.cat([*offsets, goal, 5 * now, 4 * hand[:, :, 3], tracker[:, 3:7], tracker[:, 10:14]], 1)
+        return self.layers(inputs).unflatten(1, (CHUNK, self.features))
 
 
 def new_policy(spec: robocache.Spec) -> Policy:

@@ -48,13 +48,13 @@ def check_source(survey: Survey) -> Iterator[Finding]:
 
 
 def _findings_of_ingest(record: Ingested) -> Iterator[Finding]:
-    alike: dict[str, list[tuple[str, str]]] = {}
+    by_pattern: dict[str, list[tuple[str, str]]] = {}
     for what, reason in record.skipped:
-        alike.setdefault(re.sub(r"\d+", "#", f"{what}: {reason}"), []).append((what, reason))
-    for (what, reason), *more in alike.values():
+        by_pattern.setdefault(re.sub(r"\d+", "#", f"{what}: {reason}"), []).append((what, reason))
+    for (what, reason), *more in by_pattern.values():
         finding = unreadable(what, reason)
-        also = f"; and {len(more)} more like it, {more[-1][0]} the last" if more else ""
-        yield replace(finding, message=finding.message + also, count=1 + len(more))
+        others = f"; and {len(more)} more like it, {more[-1][0]} the last" if more else ""
+        yield replace(finding, message=finding.message + others, count=1 + len(more))
     if streams := record.repaired:
         counts = {
             name: ", ".join(f"{what} {n}" for what, n in repairs.items() if n) for name, repairs in streams.items()
@@ -62,7 +62,7 @@ def _findings_of_ingest(record: Ingested) -> Iterator[Finding]:
         yield Finding(
             "note",
             "repaired",
-            f"by {record.policy!r}: " + "; ".join(f"{name}: {done}" for name, done in counts.items()),
+            f"by {record.policy!r}: " + "; ".join(f"{name}: {repairs}" for name, repairs in counts.items()),
             stream=next(iter(streams)) if len(streams) == 1 else None,
             count=len(streams),
             advice="The stamps were wrong, and the repaired ones are only as good as the policy.",
@@ -136,8 +136,8 @@ def check_source_statistics(survey: Survey) -> Iterator[Finding]:
             if isinstance(declared, dict) and not is_part:
                 stats = survey.dataset.stats[stream.name]
                 rows = {key: np.ravel(getattr(stats, key)) for key in ("mean", "std", "min", "max")}
-                findings.append(_compared(meta / "stats.json", stream.name, None, declared, rows, stream.rows))
-        findings += _of_cameras(survey, meta / "stats.json", None, statistics)
+                findings.append(_disagreement(meta / "stats.json", stream.name, None, declared, rows, stream.rows))
+        findings += _pixel_statistics(survey, meta / "stats.json", None, statistics)
     per_episode = meta / "episodes_stats.jsonl"
     episodes = source_episodes(survey.dataset)
     for line in _lines(per_episode) if episodes else ():
@@ -145,7 +145,7 @@ def check_source_statistics(survey: Survey) -> Iterator[Finding]:
         episode = episodes.get(number) if isinstance(number, int) else None
         if episode is None or not isinstance(line.get("stats"), dict):
             continue
-        findings += _of_cameras(survey, per_episode, episode, line["stats"])
+        findings += _pixel_statistics(survey, per_episode, episode, line["stats"])
         for stream in survey.numbers:
             declared = line["stats"].get(stream.name)
             values = stream.values[slice(*stream.row_offsets[episode : episode + 2].tolist())]
@@ -156,24 +156,24 @@ def check_source_statistics(survey: Survey) -> Iterator[Finding]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # for features without a finite number
                 rows = {key: getattr(np, f"nan{key}")(table, axis=0) for key in ("mean", "std", "min", "max")}
-            findings.append(_compared(per_episode, stream.name, episode, declared, rows, len(table)))
+            findings.append(_disagreement(per_episode, stream.name, episode, declared, rows, len(table)))
     yield from filter(None, findings)
 
 
-def _of_cameras(survey: Survey, file: Path, episode: int | None, statistics: dict[str, Any]) -> Iterator[Finding]:
+def _pixel_statistics(survey: Survey, file: Path, episode: int | None, statistics: dict[str, Any]) -> Iterator[Finding]:
     for camera in survey.cameras:
         try:
-            most = beyond_pixels(statistics[camera.name]) if camera.dtype == np.uint8 else None
+            largest = beyond_pixels(statistics[camera.name]) if camera.dtype == np.uint8 else None
         except (KeyError, TypeError, ValueError, AttributeError):
             continue
-        if most is not None:
+        if largest is not None:
             yield Finding(
                 "warning",
                 "source-statistics",
-                f"they go to {most:.6g} there, but the pixels of a batch from 0 to 1",
+                f"they go to {largest:.6g} there, but the pixels of a batch from 0 to 1",
                 episode=episode,
                 stream=camera.name,
-                value=most,
+                value=largest,
                 expected=1.0,
                 file=str(file),
                 advice="LeRobot normalises its pixels, from 0 to 1, by them: divide them by 255, or compute them anew.",
@@ -181,34 +181,34 @@ def _of_cameras(survey: Survey, file: Path, episode: int | None, statistics: dic
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def _compared(
-    file: Path, name: str, episode: int | None, statistics: dict[str, Any], rows: dict[str, np.ndarray], number: int
+def _disagreement(
+    file: Path, name: str, episode: int | None, statistics: dict[str, Any], rows: dict[str, np.ndarray], row_count: int
 ) -> Finding | None:
     largest = np.maximum(np.abs(rows["min"]), np.abs(rows["max"]))
-    rounding = min(max(ROUNDING[0], number * 2.0**-24), ROUNDING[1])
+    rounding = min(max(ROUNDING[0], row_count * 2.0**-24), ROUNDING[1])
     allowed = TOLERANCE * (rows["max"] - rows["min"]) + rounding * largest
-    for key, ours in rows.items():
+    for key, computed in rows.items():
         try:
-            theirs = np.ravel(np.asarray(statistics[key], np.float64))
+            stored = np.ravel(np.asarray(statistics[key], np.float64))
         except (KeyError, TypeError, ValueError):
             continue
-        if theirs.shape != ours.shape or np.isnan(ours).any():
+        if stored.shape != computed.shape or np.isnan(computed).any():
             continue
-        off = np.abs(theirs - ours)
-        within = off <= allowed
+        error = np.abs(stored - computed)
+        within = error <= allowed
         if key == "std":  # it may be the root of mean(x^2) - mean(x)^2, both rounded
-            within |= off * (theirs + ours) <= 2 * rounding * largest**2
+            within |= error * (stored + computed) <= 2 * rounding * largest**2
         if not within.all():
-            off = np.where(within, 0, off / np.maximum(allowed, 1e-300))
-            worst = int(np.argmax(np.nan_to_num(off, nan=np.inf)))
+            error = np.where(within, 0, error / np.maximum(allowed, 1e-300))
+            worst = int(np.argmax(np.nan_to_num(error, nan=np.inf)))
             return Finding(
                 "warning",
                 "source-statistics",
-                f"{key} of feature {worst} is {theirs[worst]:.6g} there, but {ours[worst]:.6g} in the rows",
+                f"{key} of feature {worst} is {stored[worst]:.6g} there, but {computed[worst]:.6g} in the rows",
                 episode=episode,
                 stream=name,
-                value=float(theirs[worst]),
-                expected=float(ours[worst]),
+                value=float(stored[worst]),
+                expected=float(computed[worst]),
                 file=str(file),
                 advice="They belong to other rows, such as the whole dataset of which this is a part, or were computed differently: "
                 "normalise by the cache's own statistics, as the loader does.",

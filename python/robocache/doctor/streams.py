@@ -80,13 +80,13 @@ class Clock:
     @cached_property
     def first_ns(self) -> np.ndarray:
         """The first stamps, int64 ``[episodes]``; 0 for an episode without rows. `last_ns` has the last stamps."""
-        return self._at(self.stream.row_offsets[:-1])
+        return self._stamps_of(self.stream.row_offsets[:-1])
 
     @cached_property
     def last_ns(self) -> np.ndarray:
-        return self._at(self.stream.row_offsets[1:] - 1)
+        return self._stamps_of(self.stream.row_offsets[1:] - 1)
 
-    def _at(self, rows: np.ndarray) -> np.ndarray:
+    def _stamps_of(self, rows: np.ndarray) -> np.ndarray:
         stamps = np.zeros(len(rows), np.int64)
         has_rows = self.rows > 0
         stamps[has_rows] = self.stream.time_ns[rows[has_rows]]

@@ -161,8 +161,8 @@ def methods_of(stream: Stream) -> Iterator[tuple[int, int, str]]:
     """Yields the valid entries of the attribute `methods`."""
     methods = stream.attributes.get("methods")
     for block in methods if isinstance(methods, list) else []:
-        whole = isinstance(block, list) and len(block) == 3 and all(isinstance(x, int) for x in block[:2])
-        if whole and 0 <= block[0] <= block[1] <= math.prod(stream.shape):
+        is_valid = isinstance(block, list) and len(block) == 3 and all(isinstance(x, int) for x in block[:2])
+        if is_valid and 0 <= block[0] <= block[1] <= math.prod(stream.shape):
             yield block[0], block[1], str(block[2])
 
 
@@ -234,14 +234,14 @@ def _constant(scanned: Scan) -> Iterator[Finding]:
     constant = np.flatnonzero((scanned.number > 1) & (scanned.low == scanned.high)).tolist()
     if not constant:
         return
-    every = len(constant) == len(scanned.number)
+    all_features = len(constant) == len(scanned.number)
     floats = scanned.stream.dtype.kind not in "biu" and not _covariance(scanned.stream, 0)
     once = int(scanned.clock.rows.max()) <= 1  # a description, such as a camera's or a fixed transform's
-    dead = every and len(constant) > 1 and floats and not once
+    dead = all_features and len(constant) > 1 and floats and not once
     yield Finding(
         "warning" if dead else "note",
         "constant",
-        "one value in all rows" + ("" if every else f": {feature_names(scanned.stream, constant)}"),
+        "one value in all rows" + ("" if all_features else f": {feature_names(scanned.stream, constant)}"),
         stream=scanned.stream.name,
         count=len(constant),
         value=float(scanned.low[constant[0]]),
@@ -377,16 +377,16 @@ _JUMPS: dict[str, tuple[str, str, str, str]] = {
 def _jumps(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Finding]:
     episodes = max(int(np.count_nonzero(scanned.clock.rows)), 1)
     turning = {f + k: f for f in quaternions(scanned.stream) for k in range(4)}
-    mended = _methods_of_angles(scanned, vectors)
-    for what, (severity, code, message, advice) in _JUMPS.items():
+    methods = _methods_of_angles(scanned, vectors)
+    for kind_of_jump, (severity, code, message, advice) in _JUMPS.items():
         for f, found in sorted(scanned.jumps.items()):
-            least = JUMP_RANGE * float(scanned.high[f] - scanned.low[f])
-            jumps = [(row, size) for row, kind, size in found if kind == what and abs(size) >= least]
+            least_size = JUMP_RANGE * float(scanned.high[f] - scanned.low[f])
+            jumps = [(row, size) for row, kind, size in found if kind == kind_of_jump and abs(size) >= least_size]
             if _covariance(scanned.stream, f) or (
-                what == "wrap" and not any(start <= f < stop == start + 1 for start, stop, _ in mended)
+                kind_of_jump == "wrap" and not any(start <= f < stop == start + 1 for start, stop, _ in methods)
             ):
                 continue
-            if what == "step":
+            if kind_of_jump == "step":
                 # Steps after a gap or a stuck run are no faults, nor are those of commands and of quaternions that change
                 # their sign.
                 if f in turning:
@@ -408,7 +408,7 @@ def _jumps(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Findi
                 **scanned.clock.locate(row),
                 count=len(jumps),
                 value=size,
-                advice=f"{advice}{_mapping_of_angles(scanned.stream, mended)}" if what == "wrap" else advice,
+                advice=f"{advice}{_mapping_of_angles(scanned.stream, methods)}" if kind_of_jump == "wrap" else advice,
             )
 
 
@@ -418,13 +418,13 @@ def _methods_of_angles(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> li
     declared = {
         f for start, stop, method in methods_of(scanned.stream) if method != "linear" for f in range(start, stop)
     }
-    mended: list[list[Any]] = [[start, start + 3, "previous"] for start in vectors]
+    methods: list[list[Any]] = [[start, start + 3, "previous"] for start in vectors]
     declared |= {f for start in vectors for f in range(start, start + 3)}
-    for f, found in sorted(scanned.jumps.items()):
-        sizes = [abs(size) for _, kind, size in found if kind == "wrap"]
+    for f, jumps in sorted(scanned.jumps.items()):
+        sizes = [abs(size) for _, kind, size in jumps if kind == "wrap"]
         if sizes and f not in declared and scanned.stream.dtype.kind == "f":
-            mended.append([f, f + 1, "angle" if max(sizes) < 10 else "previous"])
-    return sorted(mended)
+            methods.append([f, f + 1, "angle" if max(sizes) < 10 else "previous"])
+    return sorted(methods)
 
 
 def _vectors_past_half_a_turn(scanned: Scan, survey: Survey) -> dict[int, tuple[int, int]]:
@@ -438,13 +438,13 @@ def _vectors_past_half_a_turn(scanned: Scan, survey: Survey) -> dict[int, tuple[
         for f in range(start, stop)
     }
     with np.errstate(invalid="ignore"):
-        most = np.maximum(np.abs(scanned.low), np.abs(scanned.high))
+        largest = np.maximum(np.abs(scanned.low), np.abs(scanned.high))
     starts = [
         f
-        for f in range(len(most) - 2)
+        for f in range(len(largest) - 2)
         if declared.isdisjoint(range(f, f + 3))
-        and (most[f : f + 3] < 2 * np.pi + 0.1).all()
-        and (most[f : f + 3] ** 2).sum() > 9
+        and (largest[f : f + 3] < 2 * np.pi + 0.1).all()
+        and (largest[f : f + 3] ** 2).sum() > 9
     ]
     if not starts or scanned.stream.dtype.kind in "biu":
         return {}
@@ -455,7 +455,7 @@ def _vectors_past_half_a_turn(scanned: Scan, survey: Survey) -> dict[int, tuple[
     counts = np.zeros((2, len(starts)), np.int64)  # steps longer than 5, and how many of them turn a vector over
     closeness = np.zeros(len(starts))  # over the turns; the larger, the better v - 2 pi v / |v| matches
     rows_of = np.full(len(starts), -1)
-    step = max(_NUMBERS // len(most), 2)
+    step = max(_NUMBERS // len(largest), 2)
     for row in range(1, scanned.stream.rows, step):
         rows = slice(row - 1, min(row + step, scanned.stream.rows))
         table = scanned.stream.values[rows].reshape(rows.stop - rows.start, -1)[:, first:last]
@@ -471,11 +471,11 @@ def _vectors_past_half_a_turn(scanned: Scan, survey: Survey) -> dict[int, tuple[
             length = np.linalg.norm(v, axis=2, keepdims=True)
             off = np.linalg.norm(w - v * (1 - 2 * np.pi / np.maximum(length, 1e-9)), axis=2)
             as_angles = np.linalg.norm(np.mod(w - v + np.pi, 2 * np.pi) - np.pi, axis=2)
-            over = far & (off < 0.35) & (off < as_angles / 2)
-        counts += far.sum(0), over.sum(0)
-        closeness += np.where(over, 0.35 - off, 0).sum(0)
-        for i in np.flatnonzero(over.any(0) & (rows_of < 0)):
-            rows_of[i] = index[over[:, i].argmax()] + row
+            turned_over = far & (off < 0.35) & (off < as_angles / 2)
+        counts += far.sum(0), turned_over.sum(0)
+        closeness += np.where(turned_over, 0.35 - off, 0).sum(0)
+        for i in np.flatnonzero(turned_over.any(0) & (rows_of < 0)):
+            rows_of[i] = index[turned_over[:, i].argmax()] + row
     vectors: dict[int, tuple[int, int]] = {}
     for i in np.argsort(-closeness, kind="stable"):
         start = starts[i]
@@ -485,7 +485,7 @@ def _vectors_past_half_a_turn(scanned: Scan, survey: Survey) -> dict[int, tuple[
 
 
 def _vectors(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Finding]:
-    mended = _methods_of_angles(scanned, vectors)
+    methods = _methods_of_angles(scanned, vectors)
     for start, (number, row) in vectors.items():
         yield Finding(
             "warning",
@@ -495,7 +495,7 @@ def _vectors(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Fin
             **scanned.clock.locate(row),
             count=number,
             advice="Between such rows interpolation passes through rotations that were never there. Ingest with --mapping FILE, which "
-            f"contains{_mapping_of_angles(scanned.stream, mended)}",
+            f"contains{_mapping_of_angles(scanned.stream, methods)}",
         )
 
 

@@ -170,20 +170,20 @@ def _kind(stream: Stream) -> tuple[str, str, _Encode]:
         return "sensor_msgs/msg/Image", _IMAGE, _image(stream)
     if stream.ragged == "text":
         return "std_msgs/msg/String", "string data\n", lambda stamp, frame_id, text: bytes(_Cdr().text(text).data)
-    type, kind = _TYPES[dtype], np.dtype(_TYPES[dtype])
+    ros_type, written_dtype = _TYPES[dtype], np.dtype(_TYPES[dtype])
     if stream.ragged is not None:
         if stream.names[:3] == ["x", "y", "z"] and len(stream.shape) == 1 and dtype in _POINT_FIELDS:
             return "sensor_msgs/msg/PointCloud2", _POINT_CLOUD, _point_cloud(stream)
         return (
-            f"robocache/msg/{type.capitalize()}Array",
-            f"{type}[] values\n",
-            lambda stamp, frame_id, values: bytes(_Cdr().sequence(values.astype(kind)).data),
+            f"robocache/msg/{ros_type.capitalize()}Array",
+            f"{ros_type}[] values\n",
+            lambda stamp, frame_id, values: bytes(_Cdr().sequence(values.astype(written_dtype)).data),
         )
     size = int(np.prod(stream.shape, dtype=int))
     return (
-        f"robocache/msg/{type.capitalize()}{f'x{size}' if stream.shape else ''}",
-        f"{type}[{size}] values\n" if stream.shape else f"{type} value\n",
-        lambda stamp, frame_id, values: bytes(_Cdr().numbers(np.asarray(values).astype(kind)).data),
+        f"robocache/msg/{ros_type.capitalize()}{f'x{size}' if stream.shape else ''}",
+        f"{ros_type}[{size}] values\n" if stream.shape else f"{ros_type} value\n",
+        lambda stamp, frame_id, values: bytes(_Cdr().numbers(np.asarray(values).astype(written_dtype)).data),
     )
 
 
