@@ -29,14 +29,14 @@ def test_no_part_leaks(device):
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, cwd=ROOT / "bench"
     )
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["rounds"] == 6 and len(found["parts"]) == 10
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["rounds"] == 6 and len(result["parts"]) == 10
     # Memory still rises in the first rounds; ./dev soak judges it over minutes.
-    assert not [one for one in found["failures"] if "memory_bytes" not in str(one)], found["failures"]
+    assert all("memory_bytes" in failure for failure in result["failures"]), result["failures"]
 
 
 def test_a_leak_a_wrong_result_and_an_exception_are_named(soak):
-    kept = []
+    opened = []
 
     def fails(stage):
         if stage.round == 0:
@@ -44,14 +44,14 @@ def test_a_leak_a_wrong_result_and_an_exception_are_named(soak):
 
     parts = {
         "still": lambda stage: "the same",
-        "leaking": lambda stage: kept.append(os.open("/dev/null", os.O_RDONLY)),
+        "leaking": lambda stage: opened.append(os.open("/dev/null", os.O_RDONLY)),
         "turns": lambda stage: stage.round // 12,
         "fails": fails,
     }
     try:
         failures = soak.run(parts, 0, "cpu", least_rounds=18)["failures"]
     finally:
-        for descriptor in kept:
+        for descriptor in opened:
             os.close(descriptor)
     assert "turns: round 12 gave 1, the first 0" in failures
     assert "fails: round 0: ValueError: on purpose" in failures
