@@ -152,8 +152,8 @@ def public_arguments(argv: list[str]) -> list[str]:
 
 def commit() -> str:
     def git(*command: str) -> str:
-        done = subprocess.run(["git", *command], cwd=HERE, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        completed = subprocess.run(["git", *command], cwd=HERE, capture_output=True, text=True, check=True)
+        return completed.stdout.strip()
 
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")

@@ -63,8 +63,8 @@ def jpegs(count: int, height: int, width: int) -> list[bytes]:
     return [data[begin:end] for begin, end in pairwise(offsets)]
 
 
-def parts(rows: int, most: int) -> Iterator[tuple[int, int]]:
-    return ((begin, min(rows, begin + most)) for begin in range(0, rows, most))
+def parts(rows: int, size: int) -> Iterator[tuple[int, int]]:
+    return ((begin, min(rows, begin + size)) for begin in range(0, rows, size))
 
 
 # ---- tables ----
@@ -163,8 +163,8 @@ def euroc(folder: Path, rows: int) -> Source:
 # ---- HDF5, zarr, numpy ----
 
 
-def read_hdf5(files: list[Path], counted: str) -> int:
-    """Reads all datasets. Returns the number of rows of those whose path ends with `counted`."""
+def read_hdf5(files: list[Path], suffix: str) -> int:
+    """Reads all datasets. Returns the number of rows of those whose path ends with `suffix`."""
     import h5py
 
     rows = 0
@@ -173,7 +173,7 @@ def read_hdf5(files: list[Path], counted: str) -> int:
         nonlocal rows
         if isinstance(item, h5py.Dataset):
             values = item[()]
-            rows += len(values) if name.endswith(counted) else 0
+            rows += len(values) if name.endswith(suffix) else 0
 
     for path in files:
         with h5py.File(path) as file:
@@ -358,11 +358,11 @@ def masked_crc(content: bytes) -> bytes:
     return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def write_rlds(folder: Path, rows: int, most: int, steps: Callable[[int, int], dict], described: dict) -> Source:
-    """Episodes of `most` steps in one shard; `steps` makes the fields of their steps."""
+def write_rlds(folder: Path, rows: int, size: int, steps: Callable[[int, int], dict], described: dict) -> Source:
+    """Episodes of `size` steps in one shard; `steps` makes the fields of their steps."""
     example = example_class()
     path = folder / "toy-train.tfrecord-00000-of-00001"
-    episodes = list(parts(rows, most))
+    episodes = list(parts(rows, size))
     with path.open("wb") as file:
         for begin, end in episodes:
             episode = example()

@@ -28,9 +28,9 @@ VIDEOS = {
     "a real humanoid, AV1 640x480": "lerobot_v2/unitree_g1_real/videos",
     "a camera on a table, h264": "mcap/depthai_recording",
 }
-AV1, AV1_CAMERA = "lerobot_v2/unitree_g1_real", "observation.images.cam_high"
+AV1_DATASET, AV1_CAMERA = "lerobot_v2/unitree_g1_real", "observation.images.cam_high"
 INGEST = "ingest of AV1 640x480"
-SIZE, EACH = 224, 100
+SIZE, FRAMES_PER_VIDEO = 224, 100
 DECODED_ALONE = 400  # frames/s of that video on one core
 AIMS = {INGEST: {"share_of_decoding_alone": 0.7, "frames_per_s": 0.7 * DECODED_ALONE * 2}}
 # Written before the first measurement.
@@ -45,15 +45,15 @@ def frames_of(file: Path, most: int | None = None):
     with av.open(str(file)) as container:
         stream = container.streams.video[0]
         stream.thread_type, stream.codec_context.thread_count = "NONE", 1
-        every = max(1, (stream.frames or 1) // most) if most else 1
+        stride = max(1, (stream.frames or 1) // most) if most else 1
         for number, frame in enumerate(container.decode(stream)):
-            if number % every == 0:
+            if number % stride == 0:
                 yield frame.to_ndarray(format="rgb24")
 
 
 def run_stored(folder: Path, quick: bool, case: dict) -> None:
     file = sorted(folder.rglob("*.mp4"))[0]
-    decoded = np.stack(list(frames_of(file, 8 if quick else EACH)))
+    decoded = np.stack(list(frames_of(file, 8 if quick else FRAMES_PER_VIDEO)))
     frames = robocache.image_batch(decoded, size=(SIZE, SIZE), dtype="uint8", layout="hwc")
     encoded = robocache.frames.encode(frames, quality=95)
     decoded_again = robocache.decode_jpeg(encoded.data, encoded.offsets)
@@ -68,7 +68,7 @@ def run_stored(folder: Path, quick: bool, case: dict) -> None:
 
 def run_ingest(data: Path, repeats: int, rounds: int, jobs: int, case: dict) -> None:
     with temporary_folder() as folder:
-        link_as_v3(folder / "source", data / AV1, [AV1_CAMERA], repeats)
+        link_as_v3(folder / "source", data / AV1_DATASET, [AV1_CAMERA], repeats)
         files = sorted((folder / "source").rglob("*.mp4"))
         seconds: dict[str, list[float]] = {"decoding": [], "ingest": []}
         frames = stored = 0
@@ -93,8 +93,7 @@ def run_ingest(data: Path, repeats: int, rounds: int, jobs: int, case: dict) -> 
 
 
 def main() -> int:
-    parser = arguments(__doc__.splitlines()[0])
-    options = parser.parse_args()
+    options = arguments(__doc__.splitlines()[0]).parse_args()
     options.device = "cpu"  # no GPU is used
     data = Path(os.environ.get("ROBOCACHE_TEST_DATA", ""))
     report = Report("videos", options, PREDICTED, AIMS)

@@ -96,7 +96,7 @@ class Demonstrations:
         )
 
     def succeeded(self):
-        return [k for k, ended in enumerate(robocache.open(self.recorded).episodes["success"].to_pylist()) if ended]
+        return [k for k, success in enumerate(robocache.open(self.recorded).episodes["success"].to_pylist()) if success]
 
     def on_theirs(self, batch_size, device, seed=0, video=True):
         pixels = {CAMERA: robocache.Window(dtype="uint8")} if video else {}
@@ -216,8 +216,8 @@ def theirs_ms(data, order, native, workers, decoder, batch_size, seconds):
     pinned = str(native.device).startswith("cuda")
     # So many that each worker has opened most of the videos before the clock starts.
     ahead = workers * max(6, math.ceil(1.5 * len(data.succeeded()) / batch_size))
-    endlessly = itertools.islice(itertools.cycle(order), 1_000_000)
-    return batch_ms(AsRecorded(data.theirs(endlessly, workers, decoder, pinned), native), seconds, ahead)
+    repeated = itertools.islice(itertools.cycle(order), 1_000_000)
+    return batch_ms(AsRecorded(data.theirs(repeated, workers, decoder, pinned), native), seconds, ahead)
 
 
 def measure_settings(data, device, batch_size, workers, seconds):
@@ -232,7 +232,7 @@ def measure_settings(data, device, batch_size, workers, seconds):
         for decoder, count in itertools.product(decoders(), workers)
     ]
     return {
-        "best": min(tried, key=lambda one: one["ms"]),
+        "best": min(tried, key=lambda setting: setting["ms"]),
         "tried": tried,
         "equal_samples": check_equal(data, batch_size),
     }
@@ -301,7 +301,7 @@ def measure(data, options):
 
 def train_arm(data, folder, arm, seed, steps, every, batch_size, device, best):
     native = data.ours(batch_size, device, seed)
-    first = next(native)
+    calibration = next(native)
     if arm == OURS:
         loader = native
     elif arm == ON_THEIRS:
@@ -309,17 +309,17 @@ def train_arm(data, folder, arm, seed, steps, every, batch_size, device, best):
     else:
         order, pinned = data.order(steps, batch_size, seed), str(native.device).startswith("cuda")
         loader = AsRecorded(data.theirs(order, best["workers"], best["decoder"], pinned), native)
-    return train(loader, folder, kind="act", steps=steps, seed=seed, every=every, calibration=first, shift=SHIFT)
+    return train(loader, folder, kind="act", steps=steps, seed=seed, every=every, calibration=calibration, shift=SHIFT)
 
 
 def explained(arms):
     """Returns a text about the arms: their common settings, each arm, and whether the first two are the same training."""
     policies = {(arm["name"], arm["seed"]): [point["policy"] for point in arm["curve"]] for arm in arms}
     same = all(policies[name, seed] == policies[THEIRS, seed] for name, seed in policies if name == ON_THEIRS)
-    words = {
+    proof = {
         ON_THEIRS: ARMS[ON_THEIRS] + ": its weights at each checkpoint are, bit for bit, those of LeRobot's loader"
     }
-    return {"all": SHARED} | ARMS | (words if same else {})
+    return {"all": SHARED} | ARMS | (proof if same else {})
 
 
 def compare(options, execute):
