@@ -1,6 +1,36 @@
-"""Random points with many edge cases of voxels."""
+"""Calls of voxelize_sparse, and random points with many edge cases of voxels."""
 
 import numpy as np
+
+import robocache
+
+from .compare import assert_same_bits, to_numpy, to_torch
+from .voxelize_sparse import voxelize_sparse as oracle
+
+
+def voxelize(points, features=None, device="cpu", **options):
+    """Calls voxelize_sparse through torch on `device`, with NumPy arrays in and out."""
+    for name in ("lengths", "batch_offsets"):
+        if isinstance(options.get(name), np.ndarray):
+            options[name] = to_torch(options[name], device)
+    result = robocache.voxelize_sparse(
+        to_torch(points, device), None if features is None else to_torch(features, device), **options
+    )
+    assert all(array is None or array.device.type == device for array in result)
+    return robocache.SparseVoxels(*(None if array is None else to_numpy(array) for array in result))
+
+
+def check(points, features=None, device="cpu", **options):
+    """Compares with the oracle, by bits. Returns the result."""
+    result = voxelize(points, features, device, **options)
+    expected = oracle(points, features, **options)
+    for name in ("coords", "counts", "point_to_voxel", "dropped", "features"):
+        assert_same_bits(getattr(result, name), getattr(expected, name), f"{name}, {options}")
+    if options.get("capacity") is None:
+        assert result.num_voxels is None
+    else:
+        assert_same_bits(result.num_voxels, np.array(expected.num_voxels, np.int64), f"num_voxels, {options}")
+    return result
 
 
 def random_points(rng, shape, dtype=np.float32, *, spread=3.0, voxel_size=0.5, special=True):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from reference.compare import OnlyDLPack, assert_same_bits, to_numpy, to_torch
 from reference.random_streams import FLOATS, WHOLE, random_values
-from reference.sparse_clouds import random_offsets, random_points
+from reference.sparse_clouds import check, random_offsets, random_points, voxelize
 from reference.voxelize_sparse import cells_of, morton_code
 from reference.voxelize_sparse import voxelize_sparse as oracle
 
@@ -27,36 +27,6 @@ def poisoned_allocator():
     if torch.cuda.is_available():
         blocks = [torch.full((size,), 0xA5, dtype=torch.uint8, device="cuda") for size in (1 << 12, 1 << 16, 1 << 22)]
         del blocks
-
-
-def voxelize(points, features=None, device="cpu", **options):
-    """Calls voxelize_sparse through torch on `device`, with NumPy arrays in and out."""
-    for name in ("lengths", "batch_offsets"):
-        if isinstance(options.get(name), np.ndarray):
-            options[name] = to_torch(options[name], device)
-    result = robocache.voxelize_sparse(
-        to_torch(points, device), None if features is None else to_torch(features, device), **options
-    )
-    for array in result:
-        assert array is None or array.device.type == device
-    return robocache.SparseVoxels(*(None if array is None else to_numpy(array) for array in result))
-
-
-def check(points, features=None, device="cpu", **options):
-    """Compares with the oracle, by bits."""
-    result = voxelize(points, features, device, **options)
-    expected = oracle(points, features, **options)
-    what = f"{options}"
-    assert_same_bits(result.coords, expected.coords, f"coords, {what}")
-    assert_same_bits(result.counts, expected.counts, f"counts, {what}")
-    assert_same_bits(result.point_to_voxel, expected.point_to_voxel, f"point_to_voxel, {what}")
-    assert_same_bits(result.dropped, expected.dropped, f"dropped, {what}")
-    if options.get("capacity") is None:
-        assert result.num_voxels is None
-    else:
-        assert_same_bits(result.num_voxels, np.array(expected.num_voxels, np.int64), f"num_voxels, {what}")
-    assert_same_bits(result.features, expected.features, f"features, {what}")
-    return result, expected
 
 
 def random_case(rng, dtype, rows=700):
@@ -156,7 +126,7 @@ def test_rule_30_all_rows_in_one_voxel(rng, device):
     points = rng.uniform(0, 1, (20_000, 3)).astype(np.float32)
     for most in (None, 1, 7, 33, 200, 30_000):
         if most == 30_000:
-            result, _ = check(points[:2000], device=device, voxel_size=1.0, max_points_per_voxel=most, reduce=None)
+            result = check(points[:2000], device=device, voxel_size=1.0, max_points_per_voxel=most, reduce=None)
             assert result.features.shape == (1, most, 3)
         else:
             check(points, device=device, voxel_size=1.0, max_points_per_voxel=most, reduce=None)
@@ -174,7 +144,7 @@ def test_rule_30_a_few_crowded_voxels_among_many(rng, device):
 def test_rule_30_each_row_in_its_own_voxel(rng, device):
     points = rng.permutation(np.stack(np.meshgrid(*[np.arange(-12.0, 12)] * 3), -1).reshape(-1, 3)).astype(np.float32)
     for order in ORDERS:
-        result, _ = check(points, device=device, voxel_size=1.0, max_points_per_voxel=2, reduce=None, order=order)
+        result = check(points, device=device, voxel_size=1.0, max_points_per_voxel=2, reduce=None, order=order)
         assert (result.counts == 1).all()
 
 
@@ -188,7 +158,7 @@ def test_rule_30_cells_at_the_ends_of_int32(rng, device, dtype, order):
         [-(2.0**31), -(2.0**31) - 1024, 2.0**31 - 1024, 2.0**31 - 128, 2.0**31, 0, -1, 5e8, -7.5e8, 1, 1e19]
     )
     points = rng.choice(ends, (900, 3)).astype(dtype)
-    result, _ = check(points, device=device, voxel_size=1.0, order=order, reduce=None)
+    result = check(points, device=device, voxel_size=1.0, order=order, reduce=None)
     assert result.coords.min() == -(2**31) and result.coords.max() > 2**31 - 1025 and result.dropped > 0
 
 
@@ -205,12 +175,12 @@ def test_rule_25_faces_follow_numpys_floor(rng, device):
 def test_rule_30_the_range_has_the_rounded_number_of_cells(device):
     x = np.linspace(-1, 72, 4001, dtype=np.float32)
     points = np.stack([x, np.zeros_like(x), np.zeros_like(x)], 1)
-    result, _ = check(
+    result = check(
         points, device=device, voxel_size=(0.05, 0.05, 0.1), point_range=(0, -40, -3, 70.4, 40, 1), reduce=None
     )
     assert result.coords[:, 0].min() == 0 and result.coords[:, 0].max() == 1407
     check(points, device=device, voxel_size=3.0, point_range=(0, -40, -3, 70, 40, 1), reduce=None)  # 23.33 cells: 23
-    result, _ = check(points, device=device, voxel_size=3.0, point_range=(0, 0, 0, 0, 40, 1), reduce=None)
+    result = check(points, device=device, voxel_size=3.0, point_range=(0, 0, 0, 0, 40, 1), reduce=None)
     assert result.coords.shape == (0, 3) and result.dropped == len(points)
 
 
@@ -225,7 +195,7 @@ def test_rule_30_no_point_outside_the_range_is_in_a_voxel(device, dtype):
             points = points.astype(dtype)
             range_ = [0.0] * 3 + [3 * size] * 3
             range_[3 + axis] = upper
-            result, _ = check(points, device=device, voxel_size=size, point_range=tuple(range_), reduce=None)
+            result = check(points, device=device, voxel_size=size, point_range=tuple(range_), reduce=None)
             outside = points[:, axis] >= dtype.type(upper)
             assert (result.point_to_voxel[outside] == -1).all() and result.dropped >= outside.sum()
             whole = points[:, axis] < upper - size / 2 - 1e-5
@@ -283,7 +253,7 @@ def test_rule_26_any_outer_stride(rng, device, dtype):
 def test_rule_26_rows_past_a_length_are_ignored(rng, device):
     points = random_points(rng, (3, 50))
     lengths = np.array([50, 0, 7])
-    result, _ = check(points, device=device, voxel_size=0.5, lengths=lengths, reduce=None)
+    result = check(points, device=device, voxel_size=0.5, lengths=lengths, reduce=None)
     assert (result.point_to_voxel[2, 7:] == -1).all() and result.dropped[1] == 0
     assert result.coords[:, 0].max() == 2
 
@@ -304,10 +274,6 @@ def test_rule_26_offsets_and_lengths_on_cuda_are_cut_to_the_rows(rng, cuda):
     whole = oracle(points[20:150], batch_offsets=np.array([0, 40, 130]), **options)
     assert_same_bits(partial.point_to_voxel[20:150], whole.point_to_voxel)
     assert_same_bits(partial.dropped, whole.dropped)
-
-
-POINTS = np.zeros((4, 3), np.float32)
-OPTIONS = {"voxel_size": 1.0}
 
 
 def test_rule_18_frameworks(rng):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from reference.compare import assert_same_bits, to_numpy, to_torch
 from reference.random_streams import FLOATS, WHOLE, random_values
-from reference.sparse_clouds import random_points
+from reference.sparse_clouds import check, random_points, voxelize
 from reference.voxelize_sparse import voxelize_sparse as oracle
 
 import robocache
@@ -14,21 +14,6 @@ torch = pytest.importorskip("torch")
 REDUCES = ["mean", "sum", "min", "max", "first", "last"]
 each_reduce = pytest.mark.parametrize("reduce", REDUCES)
 INT_TYPES = [dtype for dtype in WHOLE if dtype.name not in ("uint64", "uint32", "uint16")]
-
-
-def voxelize(points, features=None, device="cpu", **options):
-    result = robocache.voxelize_sparse(
-        to_torch(points, device), None if features is None else to_torch(features, device), **options
-    )
-    return robocache.SparseVoxels(*(None if array is None else to_numpy(array) for array in result))
-
-
-def check(points, features=None, device="cpu", **options):
-    result = voxelize(points, features, device, **options)
-    expected = oracle(points, features, **options)
-    for name in ("coords", "counts", "point_to_voxel", "dropped", "features"):
-        assert_same_bits(getattr(result, name), getattr(expected, name), f"{name}, {options}")
-    return result
 
 
 @each_reduce

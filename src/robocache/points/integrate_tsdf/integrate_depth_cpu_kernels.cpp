@@ -59,9 +59,10 @@ struct RowSums {
   int32_t counts[kTogether] = {};
 };
 
-// Applies rule 32 to voxels that float32 could not decide. `which` counts along the row from `begin`.
+// Applies rule 32 to voxels that float32 could not decide. `doubtful_voxels` holds their indices in the row, counted
+// from `begin`.
 void add_doubtful(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, double dx, double dy, int64_t begin,
-                  const int32_t* which, int count, RowSums& sums, int64_t first_voxel) {
+                  const int32_t* doubtful_voxels, int count, RowSums& sums, int64_t first_voxel) {
   double x[kTogether];
   double y[kTogether];
   double z[kTogether];
@@ -70,7 +71,7 @@ void add_doubtful(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, doub
   double quanta[kTogether];
   const VoxelGrid grid = p.grid;
   for (int i = 0; i < count; ++i) {  // vector code
-    const double index = static_cast<double>(begin) + static_cast<double>(which[i]);
+    const double index = static_cast<double>(begin) + static_cast<double>(doubtful_voxels[i]);
     const double centre = grid.origin[2] + (index + 0.5) * grid.size[2];
     const Projected c = project(s, dx, dy, centre - s.origin[2]);
     x[i] = c.x;
@@ -87,8 +88,8 @@ void add_doubtful(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, doub
   }
   for (int i = 0; i < count; ++i) {
     if (std::isnan(quanta[i])) continue;
-    sums.quanta[first_voxel + which[i]] += static_cast<int64_t>(quanta[i]);
-    ++sums.counts[first_voxel + which[i]];
+    sums.quanta[first_voxel + doubtful_voxels[i]] += static_cast<int64_t>(quanta[i]);
+    ++sums.counts[first_voxel + doubtful_voxels[i]];
   }
 }
 
@@ -120,19 +121,19 @@ void add_image(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, const i
   for (int i = 0; i < count; ++i) depth[i] = static_cast<float>(image[pixel[i]]);
   int32_t* const counts = sums.counts + first_voxel;
   for (int i = 0; i < count; ++i) {
-    const Verdict says = verdict(g, p.space_carving, z[i], depth[i]);
-    counts[i] += on_image[i] & says.free;
-    doubt[i] |= on_image[i] & says.doubtful;
+    const Verdict tested = verdict(g, p.space_carving, z[i], depth[i]);
+    counts[i] += on_image[i] & tested.free;
+    doubt[i] |= on_image[i] & tested.doubtful;
   }
-  int32_t which[kTogether];
+  int32_t doubtful_voxels[kTogether];
   int doubtful = 0;
   for (int i = 0; i < count; ++i) {
-    which[doubtful] = i;
+    doubtful_voxels[doubtful] = i;
     doubtful += doubt[i];
   }
   const double dx = voxel_centre(p.grid, 0, first[0]) - s.origin[0];
   const double dy = voxel_centre(p.grid, 1, first[1]) - s.origin[1];
-  if (doubtful > 0) add_doubtful(p, s, sensor, dx, dy, first[2], which, doubtful, sums, first_voxel);
+  if (doubtful > 0) add_doubtful(p, s, sensor, dx, dy, first[2], doubtful_voxels, doubtful, sums, first_voxel);
 }
 
 void update_row(const TsdfParams& p, int64_t x, int64_t y, int64_t z, const RowSums& sums, Range seen) {

@@ -14,9 +14,9 @@ namespace {
 constexpr unsigned kThreads = 128;
 
 // The sizes of tiles for depth images; see "Depth images" below.
-constexpr int kEach = 4;                           // voxels per thread, along z: 16 bytes of the grid
+constexpr int kPerThread = 4;                      // voxels per thread, along z: 16 bytes of the grid
 constexpr int kTileX = 4, kTileY = 4, kTileZ = 8;  // per warp
-static_assert(kTileX * kTileY * kTileZ == 32 * kEach);
+static_assert(kTileX * kTileY * kTileZ == 32 * kPerThread);
 
 struct SensorBatch {
   TsdfSensor sensors[kSensorsInParams];
@@ -192,11 +192,11 @@ __global__ void __launch_bounds__(kRangeThreads) find_ranges(const TsdfParams p)
     }
     __syncthreads();
     if (threadIdx.x < kCellsInBlock) {
-      const int which = static_cast<int>(threadIdx.x);
-      const int size = which < 16 ? 0 : which < 20 ? 1 : 2;
+      const int index = static_cast<int>(threadIdx.x);
+      const int size = index < 16 ? 0 : index < 20 ? 1 : 2;
       const int edge = kEdge >> size;
-      const int row = (which < 16 ? which : which < 20 ? which - 16 : 0) / edge;
-      const int column = (which < 16 ? which : which < 20 ? which - 16 : 0) % edge;
+      const int row = (index < 16 ? index : index < 20 ? index - 16 : 0) / edge;
+      const int column = (index < 16 ? index : index < 20 ? index - 16 : 0) % edge;
       TsdfRange all{INFINITY, 0};
       for (int i = 0; i < 1 << (2 * size); ++i) {
         const TsdfRange one = least_cells[(row << size) + (i >> size)][(column << size) + (i & ((1 << size) - 1))];
@@ -279,25 +279,25 @@ struct Quad {
 
 __device__ Quad quad_of(const TsdfCall& call, const Voxel& tile, unsigned lane) {
   const TsdfParams& p = call.params;
-  constexpr unsigned kQuads = kTileZ / kEach;
+  constexpr unsigned kQuads = kTileZ / kPerThread;
   // Unsigned, because the coordinates are never below 0 and the products are then cheaper.
   const unsigned x = static_cast<unsigned>(tile.x) + lane / kQuads / kTileY;
   const unsigned y = static_cast<unsigned>(tile.y) + lane / kQuads % kTileY;
-  const unsigned z = static_cast<unsigned>(tile.z) + lane % kQuads * kEach;
+  const unsigned z = static_cast<unsigned>(tile.z) + lane % kQuads * kPerThread;
   const auto offset = [&](const int64_t strides[3]) { return x * strides[0] + y * strides[1] + z * strides[2]; };
   Quad quad{{static_cast<int>(x), static_cast<int>(y), static_cast<int>(z)},
             0,
             p.distances + offset(p.distance_strides),
             p.weights + offset(p.weight_strides)};
   if (call.most_ahead > 0) {
-    const auto ahead = static_cast<int>(reinterpret_cast<uintptr_t>(quad.distances) / sizeof(float) % kEach);
+    const auto ahead = static_cast<int>(reinterpret_cast<uintptr_t>(quad.distances) / sizeof(float) % kPerThread);
     quad.first.z -= ahead;
     quad.distances -= ahead;
     quad.weights -= ahead;
   }
   if (x < static_cast<unsigned>(p.grid.shape[0]) && y < static_cast<unsigned>(p.grid.shape[1])) {
     const int below = max(-quad.first.z, 0);
-    const int up = min(max(static_cast<int>(p.grid.shape[2]) - quad.first.z, 0), kEach);
+    const int up = min(max(static_cast<int>(p.grid.shape[2]) - quad.first.z, 0), kPerThread);
     quad.inside = (1u << up) - 1 & ~0u << below;
   }
   return quad;
@@ -312,12 +312,12 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
   const TsdfParams& p = call.params;
   const TsdfSensor& exact = sensor_of<kOne>(call, sensor);
   const TsdfBounds& bounds = view_of<kOne>(call, sensor).bounds;
-  Voxel own = quad.first;
+  Voxel voxel = quad.first;
   float c[3];
   for (int k = 0; k < 3; ++k) {
-    c[k] = std::fma(static_cast<float>(own.x), bounds.step[0][k],
-                    std::fma(static_cast<float>(own.y), bounds.step[1][k],
-                             std::fma(static_cast<float>(own.z + call.most_ahead), bounds.step[2][k], bounds.at[k])));
+    c[k] = std::fma(static_cast<float>(voxel.x), bounds.step[0][k],
+                    std::fma(static_cast<float>(voxel.y), bounds.step[1][k],
+                             std::fma(static_cast<float>(voxel.z + call.most_ahead), bounds.step[2][k], bounds.at[k])));
   }
   const Depth* const image = static_cast<const Depth*>(p.measured) + sensor * p.sensor_stride;
   const auto columns = static_cast<unsigned>(p.columns);
@@ -326,10 +326,10 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
   const auto row_stride = static_cast<int>(p.row_stride);
   unsigned between = 0;  // bit i: float32 cannot tell the pixel of voxel i
   unsigned on_image = 0;
-  float z[kEach];
-  float depth[kEach];
+  float z[kPerThread];
+  float depth[kPerThread];
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
+  for (int i = 0; i < kPerThread; ++i) {
     const auto up = static_cast<float>(i);
     z[i] = std::fma(up, bounds.step[2][2], c[2]);
     const PixelGuess seen = guess_pixel(bounds, std::fma(up, bounds.step[2][0], c[0]),
@@ -347,31 +347,31 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
     prefetch(quad.weights);
   }
   for (; between != 0; between &= between - 1) {
-    const unsigned which = __ffs(between) - 1;
-    const float found = exact_depth(p, exact, image, own.x, own.y, own.z + static_cast<int>(which));
+    const unsigned index = __ffs(between) - 1;
+    const float found = exact_depth(p, exact, image, voxel.x, voxel.y, voxel.z + static_cast<int>(index));
 #pragma unroll
-    for (unsigned i = 0; i < kEach; ++i) depth[i] = i == which ? found : depth[i];
+    for (unsigned i = 0; i < kPerThread; ++i) depth[i] = i == index ? found : depth[i];
   }
   if (free) {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) counts[i] += depth[i] > 0 && depth[i] < INFINITY ? 1 : 0;
+    for (int i = 0; i < kPerThread; ++i) counts[i] += depth[i] > 0 && depth[i] < INFINITY ? 1 : 0;
     return;
   }
   unsigned in_doubt = 0;
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const Verdict says = verdict(bounds, p.space_carving, z[i], depth[i]);
-    if (says.free != 0) ++counts[i];
-    if (says.doubtful != 0) in_doubt |= 1u << i;
+  for (int i = 0; i < kPerThread; ++i) {
+    const Verdict tested = verdict(bounds, p.space_carving, z[i], depth[i]);
+    if (tested.free != 0) ++counts[i];
+    if (tested.doubtful != 0) in_doubt |= 1u << i;
   }
   in_doubt &= quad.inside;
   if (in_doubt == 0) return;
   // stops the compiler from computing the lines below for all voxels
-  asm volatile("" : "+r"(own.x), "+r"(own.y), "+r"(own.z));
+  asm volatile("" : "+r"(voxel.x), "+r"(voxel.y), "+r"(voxel.z));
   unsigned unsure = bounds.least_z < INFINITY ? 0 : in_doubt;
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const Addend found = addend_of(p, seen_from(p, exact, {own.x, own.y, own.z + i}),
+  for (int i = 0; i < kPerThread; ++i) {
+    const Addend found = addend_of(p, seen_from(p, exact, {voxel.x, voxel.y, voxel.z + i}),
                                    p.depth_scale * static_cast<double>(depth[i]), guess_inverse_root);
     if (!found.sure) unsure |= in_doubt & 1u << i;
     const bool adds = (in_doubt & ~unsure) >> i & 1;
@@ -380,9 +380,9 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
   }
   if (unsure == 0) return;
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
+  for (int i = 0; i < kPerThread; ++i) {
     if ((unsure >> i & 1) == 0) continue;
-    const int64_t found = exact_quanta(p, exact, own.x, own.y, own.z + i, depth[i]);
+    const int64_t found = exact_quanta(p, exact, voxel.x, voxel.y, voxel.z + i, depth[i]);
     if (found == kNone) continue;
     ++counts[i];
     quanta[i] += found;
@@ -405,9 +405,9 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
   const TsdfParams& p = call.params;
   const auto distances = quad.distances;
   const auto weights = quad.weights;
-  const bool all_inside = call.quads && quad.inside == (1u << kEach) - 1;
-  float distance[kEach] = {};
-  float weight[kEach] = {};
+  const bool all_inside = call.quads && quad.inside == (1u << kPerThread) - 1;
+  float distance[kPerThread] = {};
+  float weight[kPerThread] = {};
   if (all_inside) {
     const float4 d = *reinterpret_cast<const float4*>(distances);
     const float4 w = *reinterpret_cast<const float4*>(weights);
@@ -415,7 +415,7 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
     weight[0] = w.x, weight[1] = w.y, weight[2] = w.z, weight[3] = w.w;
   } else {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
+    for (int i = 0; i < kPerThread; ++i) {
       if (counts[i] == 0) continue;
       distance[i] = distances[i * p.distance_strides[2]];
       weight[i] = weights[i * p.weight_strides[2]];
@@ -424,7 +424,7 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
   bool moved = false;
   unsigned summed = 0;
 #pragma unroll
-  for (unsigned i = 0; i < kEach; ++i) {  // has no branches
+  for (unsigned i = 0; i < kPerThread; ++i) {  // has no branches
     const bool seen = counts[i] != 0;
     const bool again = seen & (quanta[i] == 0) & is_free_again(call.free, counts[i], distance[i], weight[i]);
     const float left = fminf(fmaxf(weight[i], 0) + static_cast<float>(counts[i]), call.free.most_weight);
@@ -436,7 +436,7 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
   if (summed != 0) {
     unsigned unsure = 0;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
+    for (int i = 0; i < kPerThread; ++i) {
       float new_distance = distance[i];
       float new_weight = weight[i];
       const bool sure = update_if_sure(p, new_distance, new_weight, {quanta[i], counts[i]}, guess_inverse);
@@ -447,7 +447,7 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
     }
     if (unsure != 0) {
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) {
+      for (int i = 0; i < kPerThread; ++i) {
         if ((unsure >> i & 1) == 0) continue;
         const float2 updated = update_exactly(p, distance[i], weight[i], quanta[i], counts[i]);
         distance[i] = updated.x;
@@ -461,7 +461,7 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
     return;
   }
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
+  for (int i = 0; i < kPerThread; ++i) {
     if (counts[i] == 0) continue;
     if (moved) distances[i * p.distance_strides[2]] = distance[i];
     weights[i * p.weight_strides[2]] = weight[i];
@@ -481,22 +481,22 @@ __device__ void integrate_tiles(const TsdfCall& call, Voxel tile) {
   unsigned free = 0;
   for (unsigned bit = 0; bit < 32;) {  // the first lane of a tile
     const Quad quad = quad_of(call, {tile.x, tile.y, tile.z + static_cast<int>(bit >> at_once_log2) * kTileZ}, lane);
-    int32_t counts[kEach] = {};
-    int64_t quanta[kEach] = {};
+    int32_t counts[kPerThread] = {};
+    int64_t quanta[kPerThread] = {};
     for (unsigned from = 0; from < sensors; from += at_once) {
       if (bit == 0) {
         const unsigned sensor = from + lane % at_once;
         const int z = tile.z + static_cast<int>(lane >> at_once_log2) * kTileZ;
-        BoxVerdict says = BoxVerdict::kNone;
-        if (sensor < sensors && z < p.grid.shape[2] + call.most_ahead) says = BoxVerdict::kUnknown;
+        BoxVerdict box = BoxVerdict::kNone;
+        if (sensor < sensors && z < p.grid.shape[2] + call.most_ahead) box = BoxVerdict::kUnknown;
         // For one image without ranges, the check would take as long as the tile itself.
-        if (says == BoxVerdict::kUnknown && (!kOne || p.ranges != nullptr)) {
+        if (box == BoxVerdict::kUnknown && (!kOne || p.ranges != nullptr)) {
           const int64_t cells = cell_blocks(p.columns) * cell_blocks(p.rows) * kCellsInBlock;
-          says = box_verdict(p, view_of<kOne>(call, sensor), p.ranges ? p.ranges + sensor * cells : nullptr,
-                             static_cast<float>(tile.x), static_cast<float>(tile.y), static_cast<float>(z));
+          box = box_verdict(p, view_of<kOne>(call, sensor), p.ranges ? p.ranges + sensor * cells : nullptr,
+                            static_cast<float>(tile.x), static_cast<float>(tile.y), static_cast<float>(z));
         }
-        unknown = __ballot_sync(~0u, says == BoxVerdict::kUnknown);
-        free = __ballot_sync(~0u, says == BoxVerdict::kFree);
+        unknown = __ballot_sync(~0u, box == BoxVerdict::kUnknown);
+        free = __ballot_sync(~0u, box == BoxVerdict::kFree);
       }
       for (unsigned some = (unknown | free) >> bit & ~0u >> (32 - at_once); some != 0; some &= some - 1) {
         const unsigned k = __ffs(some) - 1;
@@ -504,7 +504,7 @@ __device__ void integrate_tiles(const TsdfCall& call, Voxel tile) {
       }
     }
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
+    for (int i = 0; i < kPerThread; ++i) {
       if ((quad.inside >> i & 1) == 0) counts[i] = 0;
     }
     if ((counts[0] | counts[1] | counts[2] | counts[3]) != 0) update_quad(call, quad, counts, quanta);
@@ -536,10 +536,10 @@ __global__ void __launch_bounds__(kThreads, 6) integrate_images(const __grid_con
 int most_ahead(const TsdfParams& p) {
   const int64_t* const d = p.distance_strides;
   const int64_t* const w = p.weight_strides;
-  if (d[2] != 1 || w[2] != 1 || (d[0] - w[0]) % kEach != 0 || (d[1] - w[1]) % kEach != 0) return -1;
+  if (d[2] != 1 || w[2] != 1 || (d[0] - w[0]) % kPerThread != 0 || (d[1] - w[1]) % kPerThread != 0) return -1;
   const auto at = reinterpret_cast<uintptr_t>(p.distances);
   if ((at - reinterpret_cast<uintptr_t>(p.weights)) % sizeof(float4) != 0) return -1;
-  return at % sizeof(float4) == 0 && d[0] % kEach == 0 && d[1] % kEach == 0 ? 0 : kEach - 1;
+  return at % sizeof(float4) == 0 && d[0] % kPerThread == 0 && d[1] % kPerThread == 0 ? 0 : kPerThread - 1;
 }
 
 // Launches the call. The sensors must be stored already.

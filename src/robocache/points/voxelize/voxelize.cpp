@@ -13,6 +13,7 @@ namespace robocache {
 namespace {
 
 bool takes_fill(VoxelMode mode) { return mode >= VoxelMode::kMean; }
+
 // Lists the requested modes for an error message, like "'count' and 'sum'".
 std::string modes_text(const VoxelizeOptions& options) {
   std::string text;
@@ -84,18 +85,13 @@ double rounded_fill(double fill, DType dtype) {
 void set_fill(const VoxelizeOptions& options, DType features, VoxelReduction& call) {
   const bool whole = std::holds_alternative<int64_t>(options.fill);
   const double fill = whole ? static_cast<double>(std::get<int64_t>(options.fill)) : std::get<double>(options.fill);
-  bool taken = false;
-  bool by_integers = false;
-  for (int32_t i = 0; i < call.output_count; ++i) {
-    if (!takes_fill(call.outputs[i].mode)) continue;
-    taken = true;
-    by_integers = by_integers || !is_floating(call.outputs[i].dtype);
-  }
-  if (!taken && fill != 0) {
+  if (!any_output(call, takes_fill) && fill != 0) {
     refuse("fill: goes with 'mean', 'min', 'max', 'first' and 'last', since the others hold 0, got ", number_text(fill),
            " with ", modes_text(options));
   }
   call.fill = rounded_fill(fill, features);
+  const bool by_integers =
+      any_output(call, [&](VoxelMode mode) { return takes_fill(mode) && !is_floating(reduced_dtype(mode, features)); });
   if (!by_integers) return;
   const int64_t bits = features == DType::kBool ? 1 : 8 * dtype_size(features);
   const bool is_signed =
@@ -113,8 +109,7 @@ void set_fill(const VoxelizeOptions& options, DType features, VoxelReduction& ca
 void set_quantum(const VoxelizeOptions& options, DType features, VoxelReduction& call) {
   call.quantum_exponent = kOwnQuantum;
   if (!options.quantum) return;
-  bool sums = false;
-  for (int32_t i = 0; i < call.output_count; ++i) sums = sums || is_sum(call.outputs[i].mode);
+  const bool sums = any_output(call, is_sum);
   if (!sums || !is_floating(features)) {
     refuse("quantum: goes with 'sum' and 'mean' of floats, got ", number_text(*options.quantum), " with ",
            modes_text(options), sums ? " of " : "", sums ? dtype_name(features) : "");
@@ -202,22 +197,8 @@ DType voxel_mode_dtype(VoxelMode mode, std::optional<DType> features) {
   if (takes_features(mode) && !features) {
     refuse("features: mode '", name_of(mode), "' needs them, or points of more columns than 3");
   }
-  switch (mode) {
-    case VoxelMode::kOccupancy:
-      return DType::kBool;
-    case VoxelMode::kOccupancyBits:
-      return DType::kUInt32;
-    case VoxelMode::kCount:
-      return DType::kInt32;
-    case VoxelMode::kSum:
-    case VoxelMode::kMean:
-    case VoxelMode::kMin:
-    case VoxelMode::kMax:
-    case VoxelMode::kFirst:
-    case VoxelMode::kLast:
-      return reduced_dtype(mode, *features);
-  }
-  __builtin_unreachable();
+  if (takes_features(mode)) return reduced_dtype(mode, *features);
+  return mode == VoxelMode::kOccupancy ? DType::kBool : mode == VoxelMode::kCount ? DType::kInt32 : DType::kUInt32;
 }
 
 std::vector<TensorView> voxelize_outputs(const PointArguments& arguments, const VoxelizeOptions& options) {

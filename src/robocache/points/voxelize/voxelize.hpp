@@ -1,16 +1,11 @@
 // voxelize_pointcloud: reduces points into a dense grid of voxels, with one or more results in one pass.
 //
-//   points         [N, 3 + C] or [B, N, 3 + C]   float32 or float64: x, y, z, then C columns, which are the features if
-//                                                `features` is none
-//   features       [N, F] or [B, N, F], or none  float64/32/16, bfloat16, bool, integers of 8 to 32 bits, int64
-//   lengths        [B] or none                   int32/int64: the points of each cloud; with [B, N, ...]
-//   batch_offsets  [B + 1] or none               int32/int64: cloud b: rows [offsets[b], offsets[b + 1]); with [N, ...]
-//   outs           one for each mode             [X, Y, Z] or [X, Y, Z, F], with a leading B for batches; dense
-//   dropped        [B], or [] for one cloud      int64: points in no voxel; or none
-//   workspace      [bytes]                       voxelize_workspace_bytes of it, aligned to 256; none if that is 0
+//   arguments  points, features, lengths and batch_offsets, as voxels/validate.hpp defines them
+//   outs       one for each mode            [X, Y, Z] or [X, Y, Z, F], with a leading B for batches; dense
+//   dropped    [B], or [] for one cloud     int64: points in no voxel; or none
+//   workspace  [bytes]                      voxelize_workspace_bytes of it, aligned to 256; none if that is 0
 //
-// The columns of a row of points or features are adjacent; other strides are free and may be 0. lengths and offsets are
-// dense. All tensors are on one device. The unit is the caller's, usually metres. A cloud has at most 2^31 - 1 points.
+// All tensors are on one device. The unit is the caller's, usually metres. A cloud has at most 2^31 - 1 points.
 //
 // A point's voxel is floor((p - grid_min) / voxel_size) along each axis, by true division, in the dtype of the points:
 // for float32 points, grid_min and voxel_size are rounded to float32, as numpy does; float64 points (UTM coordinates)

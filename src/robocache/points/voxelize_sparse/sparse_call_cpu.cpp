@@ -45,12 +45,12 @@ class FirstRows {
 
   // Returns the first row in the cell; if the cell is new, this is the given row.
   int32_t operator()(const SparseCall& call, const FoundCell& found) {
-    uint64_t at = found.hash & (slots_.size() - 1);
-    for (; slots_[at] != kFree; at = (at + 1) & (slots_.size() - 1)) {
-      const FoundCell& first = firsts_[slots_[at]];
+    uint64_t slot = found.hash & (slots_.size() - 1);
+    for (; slots_[slot] != kFree; slot = (slot + 1) & (slots_.size() - 1)) {
+      const FoundCell& first = firsts_[slots_[slot]];
       if (same_cell(call, first.cell, first.row, found.cell, found.row)) return first.row;
     }
-    slots_[at] = static_cast<uint32_t>(firsts_.size());
+    slots_[slot] = static_cast<uint32_t>(firsts_.size());
     firsts_.push_back(found);
     if (2 * firsts_.size() > slots_.size()) grow();
     return found.row;
@@ -60,9 +60,9 @@ class FirstRows {
   void grow() {
     slots_.assign(4 * slots_.size(), kFree);
     for (size_t number = 0; number < firsts_.size(); ++number) {
-      uint64_t at = firsts_[number].hash & (slots_.size() - 1);
-      while (slots_[at] != kFree) at = (at + 1) & (slots_.size() - 1);
-      slots_[at] = static_cast<uint32_t>(number);
+      uint64_t slot = firsts_[number].hash & (slots_.size() - 1);
+      while (slots_[slot] != kFree) slot = (slot + 1) & (slots_.size() - 1);
+      slots_[slot] = static_cast<uint32_t>(number);
     }
   }
 
@@ -92,7 +92,7 @@ struct Parts {
 };
 
 // Divides the rows [first, last), which are one block. Sets `number` to kAsBefore or -1 for rows that go to no part.
-void part_block(const SparseCall& call, int64_t first, int64_t last, int32_t* number, Parts& parts) {
+void divide_block(const SparseCall& call, int64_t first, int64_t last, int32_t* number, Parts& parts) {
   const auto found = std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(last - first));
   int64_t count = 0;
   int64_t b = 0;  // the first cloud that ends after `first`
@@ -105,11 +105,11 @@ void part_block(const SparseCall& call, int64_t first, int64_t last, int32_t* nu
   for (; b < call.clouds.count; ++b) {
     const RowRange rows = rows_of_cloud(call.clouds, b);
     const int64_t from = std::max(rows.begin, first);
-    const int64_t of_cloud = std::min(rows.end, last) - from;
+    const int64_t in_cloud = std::min(rows.end, last) - from;
     if (from >= last) break;
-    if (of_cloud <= 0) continue;
-    ROBOCACHE_SELECT_ISA(cells_of_rows)(call, static_cast<int32_t>(b), from, of_cloud, found.get() + count);
-    count += of_cloud;
+    if (in_cloud <= 0) continue;
+    ROBOCACHE_SELECT_ISA(cells_of_rows)(call, static_cast<int32_t>(b), from, in_cloud, found.get() + count);
+    count += in_cloud;
   }
   const int64_t block = first % kRound / kBlock;
   uint32_t* const begins = parts.begins.data() + block * (parts.count() + 1);
@@ -122,12 +122,12 @@ void part_block(const SparseCall& call, int64_t first, int64_t last, int32_t* nu
     const FoundCell& f = found[static_cast<size_t>(i)];
     const FoundCell& before = found[static_cast<size_t>(std::max<int64_t>(i, 1) - 1)];
     const bool inside = f.row >= 0;
-    bool again = inside & (f.row == before.row + 1) & (f.cell == before.cell);
-    if (call.wide) again = again && same_cell(call, f.cell, f.row, before.cell, before.row);
-    if (inside) number[f.row] = again ? kAsBefore : -1;
+    bool repeats = inside & (f.row == before.row + 1) & (f.cell == before.cell);
+    if (call.wide) repeats = repeats && same_cell(call, f.cell, f.row, before.cell, before.row);
+    if (inside) number[f.row] = repeats ? kAsBefore : -1;
     heads[static_cast<size_t>(all_heads)] = static_cast<uint16_t>(i);
-    all_heads += inside & !again;
-    begins[parts.part_of(f)] += inside & !again;
+    all_heads += inside & !repeats;
+    begins[parts.part_of(f)] += inside & !repeats;
   }
   uint32_t begin = 0;
   for (int64_t part = 0; part <= parts.count(); ++part) begin += std::exchange(begins[part], begin);
@@ -168,23 +168,23 @@ int64_t numbering_bytes_cpu(const SparseCall& call) {
 // the order of their first rows.
 void number_voxels_cpu(const SparseCall& call) {
   const Numbering numbering(call);
-  const int64_t all = row_count(call.clouds);
-  Parts parts(all);
+  const int64_t row_total = row_count(call.clouds);
+  Parts parts(row_total);
   std::vector<FirstRows> first_rows(static_cast<size_t>(parts.count()));
-  for (int64_t from = 0; from < all; from += kRound) {
-    const int64_t rows = std::min(kRound, all - from);
+  for (int64_t from = 0; from < row_total; from += kRound) {
+    const int64_t rows = std::min(kRound, row_total - from);
     parallel_for(rows, kBlock, [&](int64_t begin, int64_t end) {
-      part_block(call, from + begin, from + end, numbering.number, parts);
+      divide_block(call, from + begin, from + end, numbering.number, parts);
     });
     parallel_for(parts.count(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t part = begin; part < end; ++part) {
-        FirstRows& of_part = first_rows[static_cast<size_t>(part)];
+        FirstRows& table = first_rows[static_cast<size_t>(part)];
         for (int64_t block = 0; block * kBlock < rows; ++block) {
           const uint32_t* const begins = parts.begins.data() + block * (parts.count() + 1) + part;
           const FoundCell* const cells = parts.cells.get() + block * kBlock;
           for (uint32_t i = begins[0]; i < begins[1]; ++i) {
-            if (i + kAhead < begins[1]) of_part.prefetch(cells[i + kAhead]);
-            numbering.number[cells[i].row] = of_part(call, cells[i]);
+            if (i + kAhead < begins[1]) table.prefetch(cells[i + kAhead]);
+            numbering.number[cells[i].row] = table(call, cells[i]);
           }
         }
       }
@@ -192,7 +192,7 @@ void number_voxels_cpu(const SparseCall& call) {
   }
 
   const auto voxel_of_row =
-      std::make_unique_for_overwrite<int32_t[]>(static_cast<size_t>(all));  // the voxel of each first row
+      std::make_unique_for_overwrite<int32_t[]>(static_cast<size_t>(row_total));  // the voxel of each first row
   int64_t voxels = 0;
   for (int64_t b = 0; b < call.clouds.count; ++b) {
     const auto [begin, end] = rows_of_cloud(call.clouds, b);
@@ -204,7 +204,7 @@ void number_voxels_cpu(const SparseCall& call) {
       voxels += kept;
     }
   }
-  parallel_for(all, kBlock, [&](int64_t begin, int64_t end) {
+  parallel_for(row_total, kBlock, [&](int64_t begin, int64_t end) {
     int32_t before = -1;
     for (int64_t row = begin; row < end; ++row) {
       const int32_t first = numbering.number[row];
@@ -215,7 +215,7 @@ void number_voxels_cpu(const SparseCall& call) {
   int64_t largest = 0;
   if (call.largest_count) {
     std::vector<int64_t> counts(static_cast<size_t>(voxels));
-    for (int64_t row = 0; row < all; ++row) {
+    for (int64_t row = 0; row < row_total; ++row) {
       if (numbering.number[row] >= 0) largest = std::max(largest, ++counts[static_cast<size_t>(numbering.number[row])]);
     }
   }
@@ -281,8 +281,8 @@ void keep_random_rows(const SparseCall& call) {
   std::vector<uint64_t> least(static_cast<size_t>(call.voxels), UINT64_MAX);
   for (int64_t row = 0; row < row_count(call.clouds); ++row) {
     if (call.point_to_voxel[row] < 0) continue;
-    uint64_t& of_voxel = least[static_cast<size_t>(call.point_to_voxel[row])];
-    of_voxel = std::min(of_voxel, sample_priority(call.seed, row));
+    uint64_t& least_of_voxel = least[static_cast<size_t>(call.point_to_voxel[row])];
+    least_of_voxel = std::min(least_of_voxel, sample_priority(call.seed, row));
   }
   for (size_t voxel = 0; voxel < least.size(); ++voxel) {
     call.rows_of_voxel[voxel] = static_cast<int32_t>(least[voxel] & UINT32_MAX);

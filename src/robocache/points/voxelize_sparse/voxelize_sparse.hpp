@@ -1,11 +1,7 @@
 // voxelize_sparse: finds the voxels that contain points, and the points in each. The grid itself is never stored.
 //
-//   points          [N, 3 + C], or [B, N, 3 + C]   float32 or float64; x, y, z first; outer strides are free
-//   features        [N, F], or [B, N, F], or none  floats and integers; none: `reduce` uses the columns 3.. of points
-//   lengths         [B] or none       int32/int64: the number of points of each cloud of [B, N, ...]
-//   batch_offsets   [B + 1] or none   int32/int64: cloud b has the rows [offsets[b], offsets[b + 1]) of [N, ...]
-//
-// The results, for M voxels in all clouds together:
+// voxels/validate.hpp defines points, features, lengths and batch_offsets. The results, for M voxels in all clouds
+// together:
 //
 //   coords          int32 [M, 3]      x, y, z or z, y, x; with [B, N, ...] or batch_offsets [M, 4], cloud first
 //   features        [M, F]            with a reduce: mean, sum, min, max, first or last of the voxel's points

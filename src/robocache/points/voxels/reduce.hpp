@@ -6,9 +6,11 @@
 // or on the device: both backends give the same bits. points/voxelize/voxelize.hpp defines the modes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "robocache/core/device.hpp"
+#include "robocache/core/host_device.hpp"
 #include "robocache/points/voxels/cell.hpp"
 #include "robocache/points/voxels/clouds.hpp"
 
@@ -57,6 +59,27 @@ struct VoxelReduction {
   int64_t workspace_bytes;
 };
 inline constexpr int32_t kOwnQuantum = INT32_MIN;
+
+template <class Is>
+bool any_output(const VoxelReduction& call, Is is) {
+  return std::any_of(call.outputs, call.outputs + call.output_count,
+                     [&](const VoxelOutput& output) { return is(output.mode); });
+}
+
+// The outputs by mode; null for modes that are not requested.
+struct Outputs {
+  void* data[kVoxelModes];
+
+  explicit Outputs(const VoxelReduction& call) : data{} {
+    for (int32_t i = 0; i < call.output_count; ++i) data[static_cast<int>(call.outputs[i].mode)] = call.outputs[i].data;
+  }
+
+  ROBOCACHE_HD void* operator[](VoxelMode mode) const { return data[static_cast<int>(mode)]; }
+  template <class T>
+  ROBOCACHE_HD T* as(VoxelMode mode) const {
+    return static_cast<T*>((*this)[mode]);
+  }
+};
 
 // Returns the bytes of workspace on that device. They depend on shapes, strides, dtypes, modes and the quantum, not on
 // the content of memory.

@@ -76,9 +76,9 @@ void partition_block(int64_t block, const Cell* cells, int64_t count, Partition<
   uint16_t* const row = into.row ? into.row.get() + block * kBlockRows : nullptr;
   for (int64_t i = 0; i < count; ++i) {
     if (cells[i] == kNoCell<Cell>) continue;
-    const uint32_t at = begins[tile_of(cells[i])]++;
-    cell[at] = static_cast<Local>(cells[i] & mask);
-    if (row != nullptr) row[at] = static_cast<uint16_t>(i);
+    const uint32_t slot = begins[tile_of(cells[i])]++;
+    cell[slot] = static_cast<Local>(cells[i] & mask);
+    if (row != nullptr) row[slot] = static_cast<uint16_t>(i);
   }
   std::memmove(begins + 1, begins, static_cast<size_t>(into.tiles) * sizeof(uint32_t));
   begins[0] = 0;
@@ -147,26 +147,17 @@ void write_bits(const VoxelGrid& grid, const Domain& domain, int64_t first, int6
   }
 }
 
-struct Outputs {
-  explicit Outputs(const VoxelReduction& call) {
-    for (int32_t i = 0; i < call.output_count; ++i) {
-      const VoxelOutput& output = call.outputs[i];
-      if (output.mode == VoxelMode::kOccupancy) {
-        occupancy = static_cast<bool*>(output.data);
-      } else if (output.mode == VoxelMode::kOccupancyBits) {
-        bits = static_cast<uint32_t*>(output.data);
-      } else if (output.mode == VoxelMode::kCount) {
-        count = static_cast<int32_t*>(output.data);
-      } else {
-        of_features = true;
-      }
-    }
-  }
+struct TileOutputs {
+  explicit TileOutputs(const VoxelReduction& call)
+      : occupancy(Outputs(call).as<bool>(VoxelMode::kOccupancy)),
+        bits(Outputs(call).as<uint32_t>(VoxelMode::kOccupancyBits)),
+        count(Outputs(call).as<int32_t>(VoxelMode::kCount)),
+        has_features(any_output(call, takes_features)) {}
 
-  bool* occupancy = nullptr;
-  uint32_t* bits = nullptr;
-  int32_t* count = nullptr;
-  bool of_features = false;
+  bool* occupancy;
+  uint32_t* bits;
+  int32_t* count;
+  bool has_features;  // whether an output needs features
 };
 
 // The memory that a thread reuses for one tile after another.
@@ -182,12 +173,12 @@ void visit_tile(const Partition<Local>& rows, int64_t tile, const Visit& visit) 
   for (int64_t block = 0; block < rows.blocks; ++block) {
     const uint32_t* const begins = rows.begins.get() + block * (rows.tiles + 1) + tile;
     const Local* const cell = rows.cell.get() + block * kBlockRows;
-    for (uint32_t at = begins[0]; at < begins[1]; ++at) visit(block, at, cell[at]);
+    for (uint32_t i = begins[0]; i < begins[1]; ++i) visit(block, i, cell[i]);
   }
 }
 
 template <class Local>
-void reduce_one_tile(const VoxelReduction& call, const Outputs& outputs, const Domain& domain,
+void reduce_one_tile(const VoxelReduction& call, const TileOutputs& outputs, const Domain& domain,
                      const Partition<Local>& rows, int64_t tile, TileMemory& memory) {
   const int64_t tile_cells = int64_t{1} << rows.tile_bits;
   const int64_t first = tile << rows.tile_bits;  // index in the domain
@@ -199,7 +190,7 @@ void reduce_one_tile(const VoxelReduction& call, const Outputs& outputs, const D
     occupied = memory.occupied.get();
   }
 
-  if (outputs.of_features) {
+  if (outputs.has_features) {
     // Sorts rows by cell: counts them, then writes each row at the begin of its cell, which moves on towards the next
     // cell's begin.
     if (!memory.starts) memory.starts = uninitialized<uint32_t>(tile_cells + 1);
@@ -210,14 +201,14 @@ void reduce_one_tile(const VoxelReduction& call, const Outputs& outputs, const D
     if (occupied != nullptr) {
       for (int64_t c = 0; c < cells; ++c) occupied[c] = starts[c] != 0;
     }
-    uint32_t all = 0;
-    for (int64_t c = 0; c <= cells; ++c) all += std::exchange(starts[c], all);
-    if (all > memory.rows_capacity) {
-      memory.rows_capacity = all + all / 4;
+    uint32_t row_total = 0;
+    for (int64_t c = 0; c <= cells; ++c) row_total += std::exchange(starts[c], row_total);
+    if (row_total > memory.rows_capacity) {
+      memory.rows_capacity = row_total + row_total / 4;
       memory.rows = uninitialized<uint32_t>(memory.rows_capacity);
     }
-    visit_tile(rows, tile, [&](int64_t block, uint32_t at, Local cell) {
-      const int64_t row = block * kBlockRows + rows.row[block * kBlockRows + at];
+    visit_tile(rows, tile, [&](int64_t block, uint32_t index, Local cell) {
+      const int64_t row = block * kBlockRows + rows.row[block * kBlockRows + index];
       memory.rows[starts[cell]++] = static_cast<uint32_t>(row);
     });
     std::memmove(starts + 1, starts, static_cast<size_t>(cells) * sizeof(uint32_t));
@@ -239,8 +230,8 @@ void reduce_one_tile(const VoxelReduction& call, const Outputs& outputs, const D
 }
 
 template <class Cell, class Local>
-void reduce_domain_as(const VoxelReduction& call, const Outputs& outputs, const Domain& domain) {
-  const Partition<Local> rows = partition<Cell, Local>(call, domain, outputs.of_features);
+void reduce_domain_as(const VoxelReduction& call, const TileOutputs& outputs, const Domain& domain) {
+  const Partition<Local> rows = partition<Cell, Local>(call, domain, outputs.has_features);
   if (call.output_count == 0) return;
   // Tiles have very different numbers of points, so a thread takes a new tile whenever it finishes one. Small tiles are
   // taken several at a time.
@@ -251,7 +242,7 @@ void reduce_domain_as(const VoxelReduction& call, const Outputs& outputs, const 
   });
 }
 
-void reduce_domain(const VoxelReduction& call, const Outputs& outputs, const Domain& domain) {
+void reduce_domain(const VoxelReduction& call, const TileOutputs& outputs, const Domain& domain) {
   if (domain.cells == 0) {
     if (call.dropped != nullptr) call.dropped[domain.cloud] = domain.rows;
   } else if (tile_bits_of(domain.cells) <= 16) {
@@ -304,7 +295,7 @@ Domain domain_of_cells(const VoxelReduction& call) {
 }  // namespace
 
 void reduce_into_voxels_cpu(const VoxelReduction& call) {
-  const Outputs outputs(call);
+  const TileOutputs outputs(call);
   if (!call.by_grid) return reduce_domain(call, outputs, domain_of_cells(call));
   if (outputs.bits != nullptr) {
     const VoxelGrid& grid = call.grid;

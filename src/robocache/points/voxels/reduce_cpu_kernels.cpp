@@ -25,39 +25,22 @@ struct Results {
   T* last;
 };
 
+template <class Out>
+Out* output_at(const Outputs& outputs, VoxelMode mode, int64_t offset) {
+  Out* const output = outputs.as<Out>(mode);
+  return output == nullptr ? nullptr : output + offset;
+}
+
 template <class T>
 Results<T> results_of(const VoxelReduction& call, int64_t first_cell) {
-  Results<T> into{};
+  const Outputs outputs(call);
   const int64_t offset = first_cell * call.features.count;
-  const auto set = [&](auto*& pointer, void* data) {
-    pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(data) + offset;
-  };
-  for (int32_t i = 0; i < call.output_count; ++i) {
-    const VoxelOutput& output = call.outputs[i];
-    switch (output.mode) {
-      case VoxelMode::kSum:
-        set(into.sum, output.data);
-        break;
-      case VoxelMode::kMean:
-        set(into.mean, output.data);
-        break;
-      case VoxelMode::kMin:
-        set(into.min, output.data);
-        break;
-      case VoxelMode::kMax:
-        set(into.max, output.data);
-        break;
-      case VoxelMode::kFirst:
-        set(into.first, output.data);
-        break;
-      case VoxelMode::kLast:
-        set(into.last, output.data);
-        break;
-      default:
-        break;
-    }
-  }
-  return into;
+  return {output_at<FeatureSum<T>>(outputs, VoxelMode::kSum, offset),
+          output_at<FeatureMean<T>>(outputs, VoxelMode::kMean, offset),
+          output_at<T>(outputs, VoxelMode::kMin, offset),
+          output_at<T>(outputs, VoxelMode::kMax, offset),
+          output_at<T>(outputs, VoxelMode::kFirst, offset),
+          output_at<T>(outputs, VoxelMode::kLast, offset)};
 }
 
 template <class T>
@@ -65,8 +48,8 @@ void fill_results(const VoxelReduction& call, const Results<T>& into, int64_t ce
   const int64_t n = cells * call.features.count;
   if (into.sum != nullptr) std::fill_n(into.sum, n, FeatureSum<T>{});
   if (into.mean != nullptr) std::fill_n(into.mean, n, fill_of<FeatureMean<T>>(call));
-  for (T* const of : {into.min, into.max, into.first, into.last}) {
-    if (of != nullptr) std::fill_n(of, n, fill_of<T>(call));
+  for (T* const output : {into.min, into.max, into.first, into.last}) {
+    if (output != nullptr) std::fill_n(output, n, fill_of<T>(call));
   }
 }
 

@@ -1,7 +1,6 @@
 // Chooses the path of the CUDA engine for a call (the CPU has one path). The results do not depend on the choice.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 
@@ -19,12 +18,6 @@ enum class ReduceWay : int32_t {
 // If the device lacks memory for a path, or arrays are not aligned, the next path is tried.
 
 inline constexpr int64_t kFewRows = int64_t{1} << 20;
-
-template <class Is>
-bool any_output(const VoxelReduction& call, Is is) {
-  return std::any_of(call.outputs, call.outputs + call.output_count,
-                     [&](const VoxelOutput& output) { return is(output.mode); });
-}
 
 // For few points, direct atomic operations are faster than two kernels that partition first.
 inline bool suits_packed(const VoxelReduction& call) {

@@ -31,10 +31,9 @@ struct Group {
 
   __device__ unsigned lanes() const { return 1u << lane_bits; }
   __device__ unsigned lane() const { return threadIdx.x & (lanes() - 1); }
-  // The group's index in its block and in its warp, and the number of groups that so many threads are.
-  __device__ unsigned of_block() const { return threadIdx.x >> lane_bits; }
-  __device__ unsigned of_warp() const { return threadIdx.x % 32 >> lane_bits; }
-  __device__ unsigned per(unsigned threads) const { return threads >> lane_bits; }
+  __device__ unsigned index_in_block() const { return threadIdx.x >> lane_bits; }
+  __device__ unsigned index_in_warp() const { return threadIdx.x % 32 >> lane_bits; }
+  __device__ unsigned count_in(unsigned threads) const { return threads >> lane_bits; }
 };
 
 inline constexpr int kHeld = 8;  // values that a thread loads at once
@@ -192,10 +191,10 @@ __device__ void reduce_cell(const VoxelReduction& call, const Outputs& outputs, 
                             const CellRows& rows, int64_t cell, Group group) {
   const int64_t count = call.features.count;
   for (int64_t base = 0; base < count; base += group.lanes()) {
-    const int64_t wished = base + group.lane();
+    const int64_t unclamped = base + group.lane();
     // Threads beyond the last feature repeat it, because merges need all threads.
-    const int64_t feature = min(wished, count - 1);
-    const bool writes = wished < count && (kTeam == Team::kGroup || threadIdx.x % 32 < group.lanes());
+    const int64_t feature = min(unclamped, count - 1);
+    const bool writes = unclamped < count && (kTeam == Team::kGroup || threadIdx.x % 32 < group.lanes());
     reduce_feature<T, kTeam>(call, outputs, wanted, rows, cell, feature, writes, group.lanes());
   }
 }

@@ -15,7 +15,7 @@ struct Fills {
     uint64_t pattern;  // the element, repeated
   };
   int32_t count = 0;
-  Fill of[kVoxelModes];
+  Fill list[kVoxelModes];
 };
 
 inline Fills fills_of(const VoxelReduction& call) {
@@ -23,7 +23,7 @@ inline Fills fills_of(const VoxelReduction& call) {
   with_feature_type(call.features.dtype, [&](auto type) {
     using T = decltype(type);
     const auto add = [&](const VoxelOutput& output, auto element) {
-      Fills::Fill& fill = fills.of[fills.count++];
+      Fills::Fill& fill = fills.list[fills.count++];
       fill = {static_cast<char*>(output.data), sizeof(element), 0};
       for (size_t at = 0; at < 8; at += sizeof(element)) {
         std::memcpy(reinterpret_cast<char*>(&fill.pattern) + at, &element, sizeof(element));
@@ -62,7 +62,7 @@ __device__ void fill_cells(const Fills::Fill& fill, int64_t line, uint32_t cells
 __device__ inline void fill_line(const Fills& fills, int64_t line, uint32_t cells, uint32_t points, int64_t features,
                                  bool aligned) {
   for (int i = 0; i < fills.count; ++i) {
-    const Fills::Fill& fill = fills.of[i];
+    const Fills::Fill& fill = fills.list[i];
     if (aligned && features * fill.element_bytes % 16 == 0) {
       fill_cells<ulonglong2>(fill, line, cells, points, features);
     } else if (fill.element_bytes == 8) {

@@ -394,8 +394,8 @@ __device__ void for_each_touched(const ChunkSums& plan, Group group, uint32_t co
   const uint32_t feature = group.lane() * kWide;
   if (feature >= count) return;
   const uint32_t touched = plan.scan_order->touched;
-  const uint32_t step = blocks * group.per(kThreads);
-  for (uint32_t i = block * group.per(kThreads) + group.of_block(); i < touched; i += step) {
+  const uint32_t step = blocks * group.count_in(kThreads);
+  for (uint32_t i = block * group.count_in(kThreads) + group.index_in_block(); i < touched; i += step) {
     body(plan.touched[i], feature);
   }
 }

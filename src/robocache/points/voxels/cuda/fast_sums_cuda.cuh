@@ -13,7 +13,7 @@ namespace robocache::voxels_cuda {
 // kWide features of a row, or of a cell in an output, aligned as a whole.
 template <class T>
 struct alignas(kWide * sizeof(T)) FeatureVector {
-  T of[kWide];
+  T features[kWide];
 };
 
 template <class T>
@@ -73,7 +73,7 @@ struct HeldVectors {
       for (int k = 0; k < kVectors; ++k) {
         if (at + k * cell.step >= cell.points) continue;
 #pragma unroll
-        for (int j = 0; j < kWide; ++j) body(j, to_feature_work(held[k].of[j]));
+        for (int j = 0; j < kWide; ++j) body(j, to_feature_work(held[k].features[j]));
       }
       at += batch;
       if (at >= cell.points) break;
@@ -122,11 +122,11 @@ template <class T, bool kOwn, Team kTeam>
 __device__ bool add_fast(HeldVectors<T>& values, unsigned lanes, const int32_t (&exponents)[kWide],
                          int64_t (&sums)[kWide]) {
   float factors[kWide];
-  bool can = true;
+  bool fits = true;
 #pragma unroll
   for (int j = 0; j < kWide; ++j) {
     factors[j] = Quantum(exponents[j]).factor;
-    can &= factors[j] != 0;
+    fits &= factors[j] != 0;
     sums[j] = 0;
   }
   values.for_each(false, [&](int j, float value) {
@@ -134,18 +134,18 @@ __device__ bool add_fast(HeldVectors<T>& values, unsigned lanes, const int32_t (
     if constexpr (kOwn) {
       sums[j] += __float2ll_rn(quanta);
     } else {
-      can &= fabsf(quanta) < 0x1p30f;  // a feature beyond this bound has a coarse part
+      fits &= fabsf(quanta) < 0x1p30f;  // a feature beyond this bound has a coarse part
       sums[j] += __float2int_rn(quanta);
     }
   });
   if constexpr (kTeam == Team::kWarp) {
-    can = __all_sync(~0u, can);
+    fits = __all_sync(~0u, fits);
     for (unsigned d = lanes; d < 32; d *= 2) {
 #pragma unroll
       for (int j = 0; j < kWide; ++j) sums[j] += __shfl_xor_sync(~0u, sums[j], d);
     }
   }
-  return can;
+  return fits;
 }
 
 template <class T>
@@ -173,13 +173,13 @@ __device__ void store_sums(const Outputs& outputs, int64_t entry, uint32_t point
   FeatureVector<T> vector;
   if (T* const totals = outputs.as<T>(VoxelMode::kSum)) {
 #pragma unroll
-    for (int j = 0; j < kWide; ++j) vector.of[j] = rounded_sum<T>(sums[j], exponents[j]);
+    for (int j = 0; j < kWide; ++j) vector.features[j] = rounded_sum<T>(sums[j], exponents[j]);
     *reinterpret_cast<FeatureVector<T>*>(totals + entry) = vector;
   }
   if (T* const means = outputs.as<T>(VoxelMode::kMean)) {
 #pragma unroll
     for (int j = 0; j < kWide; ++j)
-      vector.of[j] = rounded_quotient_by_float64<T>(sums[j], exponents[j], points, reciprocal);
+      vector.features[j] = rounded_quotient_by_float64<T>(sums[j], exponents[j], points, reciprocal);
     *reinterpret_cast<FeatureVector<T>*>(means + entry) = vector;
   }
 }

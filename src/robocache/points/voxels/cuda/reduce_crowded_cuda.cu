@@ -16,8 +16,8 @@ __device__ void for_each_piece(const TilePlan& plan, Group group, Body body) {
   for (uint32_t piece = blockIdx.x * kWarps + threadIdx.x / 32; piece < pieces; piece += gridDim.x * kWarps) {
     const CrowdedCell cell = plan.crowded[plan.crowded_of_piece[piece]];
     const uint32_t begin = (piece - cell.first_piece) * kPiece;
-    body(cell,
-         CellRows{plan.sorted + cell.start + begin, min(kPiece, cell.points - begin), group.of_warp(), group.per(32)});
+    body(cell, CellRows{plan.sorted + cell.start + begin, min(kPiece, cell.points - begin), group.index_in_warp(),
+                        group.count_in(32)});
   }
 }
 
@@ -28,8 +28,8 @@ __device__ void reduce_piece(const VoxelReduction& call, const TilePlan& plan, c
     return reduce_cell<T, Team::kWarp>(call, outputs, wanted, rows, cell.cell, group);
   }
   for (int64_t base = 0; base < call.features.count; base += group.lanes()) {
-    const int64_t wished = base + group.lane();
-    const int64_t f = min(wished, call.features.count - 1);
+    const int64_t unclamped = base + group.lane();
+    const int64_t f = min(unclamped, call.features.count - 1);
     Merged& merged = plan.merged[cell.merged * call.features.count + f];
     const FeatureColumn<T> column = column_of<T>(call, f);
     Found<T> found;
@@ -42,7 +42,7 @@ __device__ void reduce_piece(const VoxelReduction& call, const TilePlan& plan, c
       found.look_at(rows, column, wanted, values);
     }
     found.merge_in_warp(group.lanes());
-    if (threadIdx.x % 32 < group.lanes() && wished < call.features.count) found.merge_into(merged);
+    if (threadIdx.x % 32 < group.lanes() && unclamped < call.features.count) found.merge_into(merged);
   }
 }
 
@@ -66,7 +66,7 @@ __device__ __noinline__ void reduce_piece_generally(const VoxelReduction& call, 
                                                     const Outputs& outputs, const Wanted& wanted, Group group,
                                                     const CrowdedCell& cell, const CellRows& rows) {
   reduce_piece<T, kAdd>(call, plan, outputs, wanted, group, cell,
-                        {rows.rows, rows.points, group.of_warp(), group.per(32)});
+                        {rows.rows, rows.points, group.index_in_warp(), group.count_in(32)});
 }
 
 template <class T, bool kOwn, bool kAdd>
@@ -80,19 +80,19 @@ __global__ void __launch_bounds__(kCrowdThreads, 3)
   for_each_piece(plan, group, [&](const CrowdedCell& cell, const CellRows& rows) {
     const bool is_one_piece = cell.points <= kPiece;
     if (is_one_piece && !is_first) return;
-    bool can = true;
-    for (int64_t base = 0; base < count && can; base += group.lanes() * kWide) {
-      const int64_t wished = base + group.lane() * kWide;
-      const int64_t feature = min(wished, count - kWide);
-      const bool is_one = wished < count;  // threads beyond the last feature repeat it
-      const bool merges = is_one && threadIdx.x % 32 < group.lanes();
+    bool fits = true;
+    for (int64_t base = 0; base < count && fits; base += group.lanes() * kWide) {
+      const int64_t unclamped = base + group.lane() * kWide;
+      const int64_t feature = min(unclamped, count - kWide);
+      const bool has_feature = unclamped < count;  // threads beyond the last feature repeat it
+      const bool merges = has_feature && threadIdx.x % 32 < group.lanes();
       Merged* const merged = plan.merged + cell.merged * count + feature;
       HeldVectors<T> values{call, rows, feature};
       values.load_first();
       int32_t exponents[kWide];
       if constexpr (kOwn) {
         if (!kAdd || is_one_piece) {
-          can = look_fast<T, Team::kWarp>(values, kAdd || is_one_piece, group.lanes(), exponents);
+          fits = look_fast<T, Team::kWarp>(values, kAdd || is_one_piece, group.lanes(), exponents);
         } else {
 #pragma unroll
           for (int j = 0; j < kWide; ++j) exponents[j] = merged[j].above;
@@ -101,18 +101,18 @@ __global__ void __launch_bounds__(kCrowdThreads, 3)
       if (!kAdd && !is_one_piece) {
 #pragma unroll
         for (int j = 0; j < kWide; ++j) {
-          if (merges && can) atomicMax(&merged[j].above, exponents[j]);
+          if (merges && fits) atomicMax(&merged[j].above, exponents[j]);
         }
         continue;
       }
 #pragma unroll
       for (int j = 0; j < kWide; ++j) exponents[j] = exponent_of<T>(call, kOwn, kOwn ? exponents[j] : 0, cell.points);
       int64_t sums[kWide];
-      can = can && add_fast<T, kOwn, Team::kWarp>(values, group.lanes(), exponents, sums);
-      if (!can) break;
+      fits = fits && add_fast<T, kOwn, Team::kWarp>(values, group.lanes(), exponents, sums);
+      if (!fits) break;
       if (is_one_piece) {
         // Every group has all four results, so each stores some of them.
-        for (unsigned j = group.of_warp(); is_one && j < kWide; j += group.per(32)) {
+        for (unsigned j = group.index_in_warp(); has_feature && j < kWide; j += group.count_in(32)) {
           int32_t exponent = exponents[0];
           int64_t sum = sums[0];
 #pragma unroll
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kCrowdThreads, 3)
         for (int j = 0; j < kWide; ++j) atomicAdd(&merged[j].sum, static_cast<Word>(sums[j]));
       }
     }
-    if (!can) reduce_piece_generally<T, kAdd>(call, plan, outputs, wanted, general_group, cell, rows);
+    if (!fits) reduce_piece_generally<T, kAdd>(call, plan, outputs, wanted, general_group, cell, rows);
   });
 }
 

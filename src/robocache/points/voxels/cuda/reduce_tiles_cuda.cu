@@ -60,11 +60,11 @@ __device__ void reduce_few(const VoxelReduction& call, const Outputs& outputs, c
       values.load_first();
       int32_t exponents[kWide];
       int64_t sums[kWide];
-      bool can = true;
-      if constexpr (kOwn) can = look_fast<T, Team::kGroup>(values, true, 0, exponents);
+      bool fits = true;
+      if constexpr (kOwn) fits = look_fast<T, Team::kGroup>(values, true, 0, exponents);
 #pragma unroll
       for (int j = 0; j < kWide; ++j) exponents[j] = exponent_of<T>(call, kOwn, kOwn ? exponents[j] : 0, rows.points);
-      if (can && add_fast<T, kOwn, Team::kGroup>(values, 0, exponents, sums)) {
+      if (fits && add_fast<T, kOwn, Team::kGroup>(values, 0, exponents, sums)) {
         store_sums<T>(outputs, cell * call.features.count + feature, rows.points, exponents, sums);
       } else {
         reduce_generally<T>(call, outputs, wanted, rows, cell, feature);
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
     }
   }
   __syncthreads();
-  for (uint32_t i = group.of_block(); i < filled.few; i += group.per(kTileThreads)) {
+  for (uint32_t i = group.index_in_block(); i < filled.few; i += group.count_in(kTileThreads)) {
     const int index = few_indices[i];
     const uint32_t start = index ? ends[index - 1] : 0;
     reduce_few<T, kWay>(call, outputs, wanted, group, {rows + start, ends[index] - start, 0, 1},

@@ -72,21 +72,6 @@ __device__ inline int64_t cell_of(const VoxelReduction& call, int64_t row) {
   return cell;
 }
 
-// The outputs by mode; null for modes that are not requested.
-struct Outputs {
-  void* of[kVoxelModes];
-
-  explicit Outputs(const VoxelReduction& call) : of{} {
-    for (int32_t i = 0; i < call.output_count; ++i) of[static_cast<int>(call.outputs[i].mode)] = call.outputs[i].data;
-  }
-
-  __host__ __device__ void* operator[](VoxelMode mode) const { return of[static_cast<int>(mode)]; }
-  template <class T>
-  __device__ T* as(VoxelMode mode) const {
-    return static_cast<T*>((*this)[mode]);
-  }
-};
-
 // The factor that turns a feature into quanta, if float32 can hold it.
 struct Quantum {
   int32_t exponent;
