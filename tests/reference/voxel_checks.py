@@ -60,3 +60,27 @@ def in_one_voxel(features):
         features,
         {"grid_min": (0, 0, 0), "voxel_size": 1.0, "grid_size": (1, 1, 1)},
     )
+
+
+def bits(array):
+    """The bits as integers on the CPU; all NaN are made equal, because their sign and payload are free."""
+    import torch
+
+    array = torch.as_tensor(array).cpu()
+    if array.dtype.is_floating_point:
+        whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[array.itemsize]
+        return torch.where(array.isnan(), torch.iinfo(whole).min + 1, array.view(whole))
+    return array.view(torch.int32) if array.dtype == torch.uint32 else array
+
+
+def same(one, other):
+    """Whether two results, arrays or dicts or tuples of arrays, are equal bit for bit."""
+    import torch
+
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    if one is None or other is None:
+        return one is other
+    return one.dtype == other.dtype and torch.equal(bits(one), bits(other))

@@ -89,8 +89,8 @@ TEST_P(ResampleBackward, IsTheSlopeOfTheLoss) {
       const DeviceArray<double> times(p.times, DType::kFloat64, {kBatch, kSamples}, device());
       const DeviceArray<double> targets(p.targets, DType::kFloat64, {kBatch, kTargets}, device());
       // There are gaps between the features, as in a view of wider rows.
-      const DeviceArray<double> given(p.weights, DType::kFloat64, {kBatch, kTargets, kFeatures}, device(),
-                                      {kTargets * kFeatures * 3, kFeatures * 3, 3});
+      const DeviceArray<double> out_gradient(p.weights, DType::kFloat64, {kBatch, kTargets, kFeatures}, device(),
+                                             {kTargets * kFeatures * 3, kFeatures * 3, 3});
       const DeviceArray<double> of_values(std::vector<double>(p.values.size()), DType::kFloat64,
                                           {kBatch, kSamples, kFeatures}, device());
       const DeviceArray<double> of_times(std::vector<double>(p.times.size()), DType::kFloat64, {kBatch, kSamples},
@@ -103,19 +103,19 @@ TEST_P(ResampleBackward, IsTheSlopeOfTheLoss) {
                                       .target_times = targets.view(),
                                       .options = options,
                                       .workspace = view_of(workspace)},
-                                     {given.view(), of_values.view(), of_times.view(), of_targets.view()},
+                                     {out_gradient.view(), of_values.view(), of_times.view(), of_targets.view()},
                                      CudaStream{});
-      const auto compare = [&](std::vector<double> GradientProblem::* of, const std::vector<double>& made,
+      const auto compare = [&](std::vector<double> GradientProblem::* input, const std::vector<double>& gradient,
                                const char* what) {
-        for (size_t i = 0; i < made.size(); ++i) {
+        for (size_t i = 0; i < gradient.size(); ++i) {
           GradientProblem q = p;
-          (q.*of)[i] += step;
+          (q.*input)[i] += step;
           const double above = loss(q, options, device());
-          (q.*of)[i] -= 2 * step;
+          (q.*input)[i] -= 2 * step;
           const double slope = (above - loss(q, options, device())) / (2 * step);
           // Allows for the rounding of the loss divided by the step, and for third derivatives of some hundreds times
           // the step's square.
-          EXPECT_NEAR(made[i], slope, 1e-6 * (1 + std::abs(slope)))
+          EXPECT_NEAR(gradient[i], slope, 1e-6 * (1 + std::abs(slope)))
               << what << " " << i << ", method " << static_cast<int>(method) << ", extrapolate "
               << static_cast<int>(extrapolate);
         }
@@ -131,12 +131,13 @@ TEST_P(ResampleBackward, AddsToTheOldContent) {
   const DeviceArray<float> values({1, 2}, DType::kFloat32, {2, 1}, device());
   const DeviceArray<float> times({0, 4}, DType::kFloat32, {2}, device());
   const DeviceArray<float> targets({1}, DType::kFloat32, {1}, device());
-  const DeviceArray<float> given({8}, DType::kFloat32, {1, 1}, device());
+  const DeviceArray<float> out_gradient({8}, DType::kFloat32, {1, 1}, device());
   const DeviceArray<float> of_values({100, 200}, DType::kFloat32, {1, 2, 1}, device());
   const DeviceArray<double> of_times({10, 20}, DType::kFloat64, {1, 2}, device());
   const DeviceArray<double> of_targets({30}, DType::kFloat64, {1, 1}, device());
   resample_trajectories_backward({.values = values.view(), .times = times.view(), .target_times = targets.view()},
-                                 {given.view(), of_values.view(), of_times.view(), of_targets.view()}, CudaStream{});
+                                 {out_gradient.view(), of_values.view(), of_times.view(), of_targets.view()},
+                                 CudaStream{});
   EXPECT_EQ(of_values.read(), (std::vector<float>{106, 202}));
   EXPECT_EQ(of_times.read(), (std::vector<double>{8.5, 19.5}));
   EXPECT_EQ(of_targets.read(), (std::vector<double>{32}));
@@ -145,7 +146,7 @@ TEST_P(ResampleBackward, AddsToTheOldContent) {
 TEST_P(ResampleBackward, RefusalsNameTheArgument) {
   const DeviceArray<float> values({1, 2}, DType::kFloat32, {2, 1}, device());
   const DeviceArray<int64_t> stamps({0, 4}, DType::kInt64, {2}, device());
-  const DeviceArray<float> given({8, 8}, DType::kFloat32, {2, 1}, device());
+  const DeviceArray<float> narrow({8, 8}, DType::kFloat32, {2, 1}, device());
   const DeviceArray<double> wide({8, 8}, DType::kFloat64, {2, 1}, device());
   const DeviceArray<double> of_times({0, 0}, DType::kFloat64, {1, 2}, device());
   const auto refusal = [&](const TensorView& out_gradient, const std::optional<TensorView>& of_values,
@@ -159,11 +160,11 @@ TEST_P(ResampleBackward, RefusalsNameTheArgument) {
     return "";
   };
   EXPECT_NE(refusal(wide.view(), std::nullopt, std::nullopt).find("out_gradient: "), std::string::npos);
-  EXPECT_NE(refusal(given.view(), wide.view(), std::nullopt).find("values_gradient: expected float32"),
+  EXPECT_NE(refusal(narrow.view(), wide.view(), std::nullopt).find("values_gradient: expected float32"),
             std::string::npos);
-  EXPECT_NE(refusal(given.view(), given.view(), std::nullopt).find("values_gradient: expected [1, 2, 1]"),
+  EXPECT_NE(refusal(narrow.view(), narrow.view(), std::nullopt).find("values_gradient: expected [1, 2, 1]"),
             std::string::npos);
-  EXPECT_NE(refusal(given.view(), std::nullopt, of_times.view()).find("times_gradient: an int64 clock"),
+  EXPECT_NE(refusal(narrow.view(), std::nullopt, of_times.view()).find("times_gradient: an int64 clock"),
             std::string::npos);
 }
 

@@ -111,10 +111,10 @@ TEST(TsdfBounds, ABoxJudgedEmptyHasNoMeasurement) {
       for (int64_t y = 0; y < p.grid.shape[1]; y += extent[1]) {
         for (int64_t z = 0; z < p.grid.shape[2]; z += extent[2]) {
           ++boxes;
-          const BoxVerdict says = box_verdict(p, view, random.one_in(10) ? nullptr : ranges.data(),
-                                              static_cast<float>(x), static_cast<float>(y), static_cast<float>(z));
-          if (says == BoxVerdict::kUnknown) continue;
-          ++(says == BoxVerdict::kFree ? free : empty);
+          const BoxVerdict box = box_verdict(p, view, random.one_in(10) ? nullptr : ranges.data(),
+                                             static_cast<float>(x), static_cast<float>(y), static_cast<float>(z));
+          if (box == BoxVerdict::kUnknown) continue;
+          ++(box == BoxVerdict::kFree ? free : empty);
           for (int64_t i = x; i < std::min(x + extent[0], p.grid.shape[0]); ++i) {
             for (int64_t j = y; j < std::min(y + extent[1], p.grid.shape[1]); ++j) {
               for (int64_t k = z; k < std::min(z + extent[2], p.grid.shape[2]); ++k) {
@@ -122,8 +122,8 @@ TEST(TsdfBounds, ABoxJudgedEmptyHasNoMeasurement) {
                                                     voxel_centre(p.grid, 1, j) - sensor.origin[1],
                                                     voxel_centre(p.grid, 2, k) - sensor.origin[2]);
                 const double depth = measured_depth(p, 0, projected);
-                const double found = depth_distance(p, projected, depth);
-                ASSERT_TRUE(says == BoxVerdict::kFree && depth > 0 ? found == p.truncation : std::isnan(found))
+                const double sdf = depth_distance(p, projected, depth);
+                ASSERT_TRUE(box == BoxVerdict::kFree && depth > 0 ? sdf == p.truncation : std::isnan(sdf))
                     << "round " << round << ", voxel " << i << ", " << j << ", " << k;
               }
             }

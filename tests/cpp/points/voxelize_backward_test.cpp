@@ -50,8 +50,9 @@ TEST_P(VoxelizeBackward, GoesToThePointsOfTheResult) {
     cell_of.push_back(inside ? row / rows * cells + cell : -1);
     for (int64_t f = 0; f < width; ++f) features.push_back(static_cast<double>(random.below(4)));
   }
-  std::vector<double> given;
-  for (int64_t i = 0; i < clouds * cells * width; ++i) given.push_back(static_cast<double>(random.below(200) - 100));
+  std::vector<double> out_gradients;
+  for (int64_t i = 0; i < clouds * cells * width; ++i)
+    out_gradients.push_back(static_cast<double>(random.below(200) - 100));
   const std::vector<int64_t> lengths = {rows, 150};
   const auto is_point = [&](int64_t row) { return row % rows < lengths[static_cast<size_t>(row / rows)]; };
 
@@ -60,13 +61,13 @@ TEST_P(VoxelizeBackward, GoesToThePointsOfTheResult) {
   const DeviceArray<int64_t> counts_of_rows(lengths, DType::kInt64, {clouds}, device());
   const PointArguments arguments = {
       .points = points.view(), .features = values.view(), .lengths = counts_of_rows.view()};
-  const DeviceArray<double> gradient(given, DType::kFloat64, {clouds, 2, 3, 5, width}, device());
+  const DeviceArray<double> gradient(out_gradients, DType::kFloat64, {clouds, 2, 3, 5, width}, device());
   for (const VoxelMode mode :
        {VoxelMode::kSum, VoxelMode::kMean, VoxelMode::kMin, VoxelMode::kMax, VoxelMode::kFirst, VoxelMode::kLast}) {
     VoxelizeOptions options = {
         .grid_min = {0, 0, 0}, .voxel_size = {1, 1, 1}, .grid_size = shape, .modes = {mode, VoxelMode::kCount}};
-    const DeviceArray<double> out(std::vector<double>(given.size(), 9), DType::kFloat64, {clouds, 2, 3, 5, width},
-                                  device());
+    const DeviceArray<double> out(std::vector<double>(out_gradients.size(), 9), DType::kFloat64,
+                                  {clouds, 2, 3, 5, width}, device());
     const DeviceArray<int32_t> counts(std::vector<int32_t>(static_cast<size_t>(clouds * cells), 9), DType::kInt32,
                                       {clouds, 2, 3, 5}, device());
     std::optional<TensorView> view;
@@ -74,40 +75,40 @@ TEST_P(VoxelizeBackward, GoesToThePointsOfTheResult) {
     voxelize_pointcloud(arguments, options, {out.view(), counts.view()}, CudaStream{}, std::nullopt, view);
 
     options.modes = {mode};
-    const DeviceArray<double> made(std::vector<double>(features.size(), 0.25), DType::kFloat64, {clouds, rows, width},
-                                   device());
+    const DeviceArray<double> features_gradient(std::vector<double>(features.size(), 0.25), DType::kFloat64,
+                                                {clouds, rows, width}, device());
     std::optional<TensorView> backward_view;
     const DeviceBuffer backward =
         workspace_of(voxelize_gradient_workspace_bytes(arguments, options), device(), backward_view);
     voxelize_pointcloud_backward(arguments, options, gradient.view(),
-                                 mode == VoxelMode::kMean ? counts.view() : out.view(), made.view(), CudaStream{},
-                                 backward_view);
+                                 mode == VoxelMode::kMean ? counts.view() : out.view(), features_gradient.view(),
+                                 CudaStream{}, backward_view);
 
     std::vector<double> expected(features.size(), 0.25);  // the old content stays
     for (int64_t row = 0; row < clouds * rows; ++row) {
       const int64_t cell = cell_of[static_cast<size_t>(row)];
       if (cell < 0 || !is_point(row)) continue;
       for (int64_t f = 0; f < width; ++f) {
-        const double own = features[static_cast<size_t>(row * width + f)];
+        const double feature = features[static_cast<size_t>(row * width + f)];
         bool takes = true;
         int64_t points_here = 0;
         for (int64_t other = 0; other < clouds * rows; ++other) {
           if (cell_of[static_cast<size_t>(other)] != cell || !is_point(other)) continue;
           ++points_here;
-          const double its = features[static_cast<size_t>(other * width + f)];
-          const bool before = its == own && other < row;
-          if (mode == VoxelMode::kMin && (its < own || before)) takes = false;
-          if (mode == VoxelMode::kMax && (its > own || before)) takes = false;
+          const double other_feature = features[static_cast<size_t>(other * width + f)];
+          const bool tied_before = other_feature == feature && other < row;
+          if (mode == VoxelMode::kMin && (other_feature < feature || tied_before)) takes = false;
+          if (mode == VoxelMode::kMax && (other_feature > feature || tied_before)) takes = false;
           if (mode == VoxelMode::kFirst && other < row) takes = false;
           if (mode == VoxelMode::kLast && other > row) takes = false;
         }
-        const double part = given[static_cast<size_t>(cell * width + f)];
+        const double part = out_gradients[static_cast<size_t>(cell * width + f)];
         if (!takes) continue;
         expected[static_cast<size_t>(row * width + f)] +=
             mode == VoxelMode::kMean ? part / static_cast<double>(points_here) : part;
       }
     }
-    ASSERT_EQ(made.read(), expected) << name_of(mode);
+    ASSERT_EQ(features_gradient.read(), expected) << name_of(mode);
   }
 }
 

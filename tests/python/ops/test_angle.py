@@ -9,7 +9,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import out_gradient
 from hypothesis import strategies as st
 from reference import curve_calls
 from reference.compare import assert_same_bits, assert_within, to_numpy, to_torch
@@ -84,7 +84,7 @@ angles_of = st.one_of(
 )
 
 
-@given(data=st.data())
+@out_gradient(data=st.data())
 def test_rule_8_any_small_row_is_within_the_bound(device, data):
     clock, dtype = data.draw(st.sampled_from(CLOCKS)), data.draw(st.sampled_from(FLOATS[:2]))
     times = 2 * np.array(data.draw(st.lists(st.integers(0, 9), max_size=10).map(sorted)), np.int64)
@@ -233,10 +233,10 @@ def test_fused_angles_equal_resample_scaled_before_rounding(rng, device, clock):
 # ---- Gradients: rule 19 ----
 
 
-def gradients(device, values, times, targets, given, **options):
+def gradients(device, values, times, targets, out_gradient, **options):
     tensors = [to_torch(x, device).requires_grad_() for x in (values, times, targets)]
     out = robocache.resample_trajectories(*tensors, method="angle", **options)
-    return [to_numpy(x) for x in torch.autograd.grad(out, tensors, to_torch(given, device))]
+    return [to_numpy(x) for x in torch.autograd.grad(out, tensors, to_torch(out_gradient, device))]
 
 
 @pytest.mark.parametrize("extrapolate", ["clamp", "nan", "linear"])
@@ -246,11 +246,11 @@ def test_rule_19_gradients_equal_those_of_unwrapped_values(rng, device, extrapol
     circle = np.angle(np.exp(1j * line))
     times = np.cumsum(rng.uniform(0.5, 1.5, (2, 12)), axis=1)
     targets = np.concatenate([rng.uniform(0, 14, (2, 20)), times[:, ::3]], axis=1)  # hits too
-    given = rng.standard_normal((2, 24, 3))
-    result = gradients(device, circle, times, targets, given, extrapolate=extrapolate)
+    out_gradient = rng.standard_normal((2, 24, 3))
+    result = gradients(device, circle, times, targets, out_gradient, extrapolate=extrapolate)
     tensors = [to_torch(x, device).requires_grad_() for x in (line, times, targets)]
     out = robocache.resample_trajectories(*tensors, method="linear", extrapolate=extrapolate)
-    expected = torch.autograd.grad(out, tensors, to_torch(given, device))
+    expected = torch.autograd.grad(out, tensors, to_torch(out_gradient, device))
     for one, other in zip(result, expected, strict=True):
         np.testing.assert_allclose(one, to_numpy(other), rtol=1e-12, atol=1e-12)
 
@@ -273,8 +273,8 @@ def test_rule_19_the_gradient_of_values_equals_linears(rng, device, dtype):
     times = np.cumsum(rng.uniform(0.5, 1.5, (2, 9)), axis=1)
     targets = rng.uniform(0, 10, (2, 15))
     values = rng.uniform(-3, 3, (2, 9, 3)).astype(dtype)
-    given = rng.standard_normal((2, 15, 3)).astype(dtype)
-    result = gradients(device, values, times, targets, given)[0]
+    out_gradient = rng.standard_normal((2, 15, 3)).astype(dtype)
+    result = gradients(device, values, times, targets, out_gradient)[0]
     tensor = to_torch(values, device).requires_grad_()
     out = robocache.resample_trajectories(tensor, to_torch(times, device), to_torch(targets, device))
-    assert_same_bits(result, to_numpy(torch.autograd.grad(out, tensor, to_torch(given, device))[0]))
+    assert_same_bits(result, to_numpy(torch.autograd.grad(out, tensor, to_torch(out_gradient, device))[0]))

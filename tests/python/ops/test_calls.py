@@ -65,35 +65,43 @@ def gradient(call, inputs, name):
 
 CALLS = {
     "resample": resample,
-    "resample, valid": lambda of: resample(of, return_valid=True)[1],
-    "resample, gradient": lambda of: gradient(resample, of, "recorded values"),
-    "resample, gradient of times": lambda of: torch.autograd.grad(
-        resample(of | {"times": of["recorded times"]}).square().nansum(), of["recorded times"]
+    "resample, valid": lambda inputs: resample(inputs, return_valid=True)[1],
+    "resample, gradient": lambda inputs: gradient(resample, inputs, "recorded values"),
+    "resample, gradient of times": lambda inputs: torch.autograd.grad(
+        resample(inputs | {"times": inputs["recorded times"]}).square().nansum(), inputs["recorded times"]
     ),
-    "resample, cubic": lambda of: resample(of, method="cubic"),
-    "resample, slerp": lambda of: resample(of, method="slerp"),
-    "resample, unused graph": lambda of: resample(of, "recorded values"),
-    "resample, numpy": lambda of: robocache.resample_trajectories(of["numpy"], of["numpy times"], of["numpy times"]),
+    "resample, cubic": lambda inputs: resample(inputs, method="cubic"),
+    "resample, slerp": lambda inputs: resample(inputs, method="slerp"),
+    "resample, unused graph": lambda inputs: resample(inputs, "recorded values"),
+    "resample, numpy": lambda inputs: robocache.resample_trajectories(
+        inputs["numpy"], inputs["numpy times"], inputs["numpy times"]
+    ),
     "fuse": fuse,
-    "fuse, dict": lambda of: tuple(fuse(of, output="dict", scale=[None, 2.0, None], method=["linear", "next", None])),
-    "fuse, gradient": lambda of: gradient(fuse, of, "recorded values"),
-    "voxelize": lambda of: voxelize(of, mode="max"),
-    "voxelize, gradient": lambda of: gradient(voxelize, of, "recorded features"),
+    "fuse, dict": lambda inputs: tuple(
+        fuse(inputs, output="dict", scale=[None, 2.0, None], method=["linear", "next", None])
+    ),
+    "fuse, gradient": lambda inputs: gradient(fuse, inputs, "recorded values"),
+    "voxelize": lambda inputs: voxelize(inputs, mode="max"),
+    "voxelize, gradient": lambda inputs: gradient(voxelize, inputs, "recorded features"),
     "sparse": sparse,
-    "sparse, gradient": lambda of: gradient(lambda of, name: sparse(of, name)[1], of, "recorded features"),
-    "sparse, points": lambda of: sparse(of, capacity=30, max_points_per_voxel=3, reduce=None),
-    "sparse, morton": lambda of: sparse(of, capacity=30, max_points_per_voxel=40, order="morton"),
-    "sparse, range": lambda of: sparse(of, capacity=9, reduce="max", order="linear", point_range=(-1, -1, -1, 1, 1, 1)),
-    "downsample": lambda of: robocache.voxel_downsample(of["points"], voxel_size=0.5),
+    "sparse, gradient": lambda inputs: gradient(
+        lambda inputs, name: sparse(inputs, name)[1], inputs, "recorded features"
+    ),
+    "sparse, points": lambda inputs: sparse(inputs, capacity=30, max_points_per_voxel=3, reduce=None),
+    "sparse, morton": lambda inputs: sparse(inputs, capacity=30, max_points_per_voxel=40, order="morton"),
+    "sparse, range": lambda inputs: sparse(
+        inputs, capacity=9, reduce="max", order="linear", point_range=(-1, -1, -1, 1, 1, 1)
+    ),
+    "downsample": lambda inputs: robocache.voxel_downsample(inputs["points"], voxel_size=0.5),
     "tsdf": tsdf,
-    "tsdf, depth": lambda of: tsdf(of, "depth", "pose", of["camera"]),
-    "tsdf, many poses on the host": lambda of: tsdf(
-        {"points": of["points"], "depth": of["depth"].expand(40, 6, 8), "pose": np.stack([np.eye(4)] * 40)},
+    "tsdf, depth": lambda inputs: tsdf(inputs, "depth", "pose", inputs["camera"]),
+    "tsdf, many poses on the host": lambda inputs: tsdf(
+        {"points": inputs["points"], "depth": inputs["depth"].expand(40, 6, 8), "pose": np.stack([np.eye(4)] * 40)},
         "depth",
         "pose",
         (8.0, 8.0, 3.5, 2.5),
     ),
-    "tsdf, pose on the host": lambda of: tsdf(of | {"host": np.eye(4)}, "depth", "host", (8.0, 8.0, 3.5, 2.5)),
+    "tsdf, pose on the host": lambda inputs: tsdf(inputs | {"host": np.eye(4)}, "depth", "host", (8.0, 8.0, 3.5, 2.5)),
 }
 # The calls that do not wait for the device.
 QUEUED = [
@@ -102,11 +110,13 @@ QUEUED = [
     if name not in ("resample, numpy", "resample, unused graph", "sparse", "sparse, gradient", "downsample")
 ]
 REFUSED = {
-    "a clock too short": lambda of: robocache.resample_trajectories(of["values"], of["times"][:2], of["targets"]),
-    "no method": lambda of: resample(of, "recorded values", method="lin" + "eal"),
-    "an object": lambda of: fuse(of, bc_type=of),
-    "no array": lambda of: voxelize(of | {"features": object()}),
-    "a graph and out": lambda of: resample(of, "recorded values", out=of["values"]),
+    "a clock too short": lambda inputs: robocache.resample_trajectories(
+        inputs["values"], inputs["times"][:2], inputs["targets"]
+    ),
+    "no method": lambda inputs: resample(inputs, "recorded values", method="lin" + "eal"),
+    "an object": lambda inputs: fuse(inputs, bc_type=inputs),
+    "no array": lambda inputs: voxelize(inputs | {"features": object()}),
+    "a graph and out": lambda inputs: resample(inputs, "recorded values", out=inputs["values"]),
 }
 
 

@@ -75,7 +75,7 @@ def test_any_small_streams_give_the_oracles_bits(device, data):
         values = np.arange(len(times), dtype=np.float32)[:, None] * 3 + values
         streams.append((values.astype(np.float32), times))
         method = data.draw(st.sampled_from(["linear", *STEPS]))
-        own = {
+        stream_options = {
             "method": method,
             "causal": method != "next" and data.draw(st.booleans()),
             "extrapolate": data.draw(st.sampled_from(["clamp", "nan"])),
@@ -83,10 +83,10 @@ def test_any_small_streams_give_the_oracles_bits(device, data):
         for name in ("offset", "max_gap"):
             if data.draw(st.booleans()):
                 quarters = data.draw(st.integers(0, 12))
-                own[name] = quarters * 250_000_000 if clock == np.int64 else quarters / 4
+                stream_options[name] = quarters * 250_000_000 if clock == np.int64 else quarters / 4
         if data.draw(st.booleans()):
-            own["scale"] = data.draw(st.floats(width=32))
-        options.append(own)
+            stream_options["scale"] = data.draw(st.floats(width=32))
+        options.append(stream_options)
     check(streams, targets, device, options=options)
 
 
@@ -120,8 +120,10 @@ def test_cpu_and_cuda_give_the_same_bits(rng, cuda):
         for index, values_dtype in enumerate(FLOATS + WHOLE):
             clock = CLOCKS[(index + int(rng.integers(3))) % 3]
             streams.append(stream_of(rng, values_dtype, clock, batch=5, samples=300, features=1 + 11 * index))
-            own = random_options(rng, values_dtype, clock, batch=5, samples=300, features=1 + 11 * index, out=dtype)
-            options.append(own)
+            stream_options = random_options(
+                rng, values_dtype, clock, batch=5, samples=300, features=1 + 11 * index, out=dtype
+            )
+            options.append(stream_options)
         targets = targets_of(rng, target_clock, batch=5, count=200)
         results = [fuse(streams, targets, index, options=options, dtype=dtype) for index in ("cpu", cuda)]
         for on_cpu, on_cuda in zip(*results, strict=True):

@@ -40,7 +40,11 @@ def test_rule_21_a_dict_of_streams_with_options_for_each(rng, device):
         for name, stream in zip(("arm", "camera", "imu"), (arm, camera, imu), strict=True)
     }
     targets = targets_of(rng, np.dtype(np.float64))
-    own = [{"max_gap": 0.01}, {"method": "previous", "offset": 2_000_000, "scale": 1 / 255}, {"extrapolate": "nan"}]
+    stream_options = [
+        {"max_gap": 0.01},
+        {"method": "previous", "offset": 2_000_000, "scale": 1 / 255},
+        {"extrapolate": "nan"},
+    ]
     keywords = {
         "max_gap": {"arm": 0.01},
         "method": {"camera": "previous"},
@@ -48,16 +52,19 @@ def test_rule_21_a_dict_of_streams_with_options_for_each(rng, device):
         "scale": {"camera": 1 / 255, "arm": None},
         "extrapolate": {"imu": "nan"},
     }
-    expected = oracle([arm, camera, imu], targets, options=own, dtype=np.float32)
+    expected = oracle([arm, camera, imu], targets, options=stream_options, dtype=np.float32)
     fused = robocache.fuse_multimodal(streams, to_torch(targets, device), dtype=torch.float32, **keywords)
     assert_same_bits(to_numpy(fused), expected[0])
     separate = robocache.fuse_multimodal(
         streams, to_torch(targets, device), output="dict", dtype={"camera": "float32"}, **keywords
     )
     assert list(separate) == ["arm", "camera", "imu"]
-    kept = oracle([arm, camera, imu], targets, options=[own[0], own[1] | {"dtype": np.float32}, own[2]], output="dict")[
-        0
-    ]
+    kept = oracle(
+        [arm, camera, imu],
+        targets,
+        options=[stream_options[0], stream_options[1] | {"dtype": np.float32}, stream_options[2]],
+        output="dict",
+    )[0]
     for one, other in zip(separate.values(), kept, strict=True):
         assert_same_bits(to_numpy(one), other)
 
@@ -99,9 +106,9 @@ def test_rules_8_to_10_every_method_equals_resamples(rng, device, clock):
             {"method": curve} | ({"bc_type": boundary} if boundary else {}),
         ]
         for index, (name, stream) in enumerate((("pose", pose), ("arm", arm), ("wheels", wheels))):
-            out, its_valid = resampled(stream, targets, device, **options[index])
+            out, stream_valid = resampled(stream, targets, device, **options[index])
             assert_same_bits(to_numpy(fused[name]), out, name)
-            assert_same_bits(to_numpy(valid)[..., index], its_valid, name)
+            assert_same_bits(to_numpy(valid)[..., index], stream_valid, name)
         # A stream of several methods has one age, by the method of its first features.
         nearest = oracle([pose], targets, method="nearest")[2]
         line = oracle([wheels], targets)[2]

@@ -35,7 +35,7 @@ def poison(device):
     del blocks
 
 
-def ways(device):
+def forms(device):
     """Functions from a NumPy array to the argument of a call: a torch tensor, and on the CPU also the array itself."""
 
     def torchs(array):
@@ -73,13 +73,13 @@ def test_resample(device, method, batch, samples, targets, features):
         expected = resample_oracle.resample(values, times, wanted, method=method, extrapolate=extrapolate)
         if method in CURVES:  # the oracle gives a curve with its bound
             expected = expected[0].out if hasattr(expected[0], "out") else expected[0], expected[1]
-        for way in ways(device):
+        for form in forms(device):
             poison(device)
             result = robocache.resample_trajectories(
-                *map(way, (values, times, wanted)), method=method, extrapolate=extrapolate, return_valid=True
+                *map(form, (values, times, wanted)), method=method, extrapolate=extrapolate, return_valid=True
             )
             named = dict(zip(("out", "valid"), expected, strict=True))
-            framework = type(way(values))
+            framework = type(form(values))
             assert_all(dict(zip(named, result, strict=True)), named, framework, f"{dtype}, {extrapolate}")
 
 
@@ -87,10 +87,10 @@ def test_resample_without_a_length(device):
     """Rows of length 0 are written as absent."""
     values, times, wanted = np.ones((3, 4, 2), np.float32), np.arange(4.0), np.arange(5.0)
     lengths = np.zeros(3, np.int64)
-    for way in ways(device):
+    for form in forms(device):
         poison(device)
-        given = map(way, (values, times, wanted))
-        out, valid = robocache.resample_trajectories(*given, lengths=way(lengths), return_valid=True)
+        arguments = map(form, (values, times, wanted))
+        out, valid = robocache.resample_trajectories(*arguments, lengths=form(lengths), return_valid=True)
         assert np.isnan(to_numpy(out)).all() and not to_numpy(valid).any()
 
 
@@ -101,11 +101,11 @@ def test_fuse(device, samples, batch, targets, features):
     streams = [(np.ones((*rows, s, features), np.float32), np.arange(float(s))) for s in samples]
     wanted = np.arange(float(targets))
     expected = dict(zip(("out", "valid", "age"), fuse_oracle.fuse(streams, wanted), strict=True))
-    for way in ways(device):
+    for form in forms(device):
         poison(device)
-        given = [tuple(map(way, stream)) for stream in streams]
-        result = robocache.fuse_multimodal(given, way(wanted), return_valid=True, return_age=True)
-        assert_all(dict(zip(expected, result, strict=True)), expected, type(given[0][0]), f"{samples}")
+        arguments = [tuple(map(form, stream)) for stream in streams]
+        result = robocache.fuse_multimodal(arguments, form(wanted), return_valid=True, return_age=True)
+        assert_all(dict(zip(expected, result, strict=True)), expected, type(arguments[0][0]), f"{samples}")
 
 
 # ---- Points ----
@@ -136,13 +136,13 @@ def test_voxelize(device, case, dtype, count):
     features = features_of(points, count, dtype)
     out, dropped = voxelize_oracle.voxelize(points, features, mode=MODES, **GRID, **clouds)
     expected = out | {"dropped": dropped}
-    for way in ways(device):
+    for form in forms(device):
         poison(device)
-        given = {name: way(array) for name, array in clouds.items()}
+        arguments = {name: form(array) for name, array in clouds.items()}
         result, missed = robocache.voxelize_pointcloud(
-            way(points), way(features), mode=list(MODES), return_dropped=True, **GRID, **given
+            form(points), form(features), mode=list(MODES), return_dropped=True, **GRID, **arguments
         )
-        assert_all(result | {"dropped": missed}, expected, type(way(points)), case)
+        assert_all(result | {"dropped": missed}, expected, type(form(points)), case)
 
 
 @pytest.mark.parametrize("grid_size", [(0, 2, 3), (2, 0, 3), (2, 3, 0), (0, 0, 0)])
@@ -150,12 +150,12 @@ def test_voxelize_without_a_grid(device, grid_size):
     points, features = np.full((5, 3), 0.25, np.float32), np.ones((5, 2), np.float32)
     options = GRID | {"grid_size": grid_size}
     out, dropped = voxelize_oracle.voxelize(points, features, mode=MODES, **options)
-    for way in ways(device):
+    for form in forms(device):
         poison(device)
         result, missed = robocache.voxelize_pointcloud(
-            way(points), way(features), mode=list(MODES), return_dropped=True, **options
+            form(points), form(features), mode=list(MODES), return_dropped=True, **options
         )
-        assert_all(result | {"dropped": missed}, out | {"dropped": dropped}, type(way(points)), f"{grid_size}")
+        assert_all(result | {"dropped": missed}, out | {"dropped": dropped}, type(form(points)), f"{grid_size}")
 
 
 @each_points
@@ -171,11 +171,11 @@ def test_voxelize_sparse(device, case, dtype, reduce):
         oracle = sparse_oracle.voxelize_sparse(points, features, **options, **clouds)
         expected = {name: getattr(oracle, name) for name in robocache.SparseVoxels._fields}
         expected["num_voxels"] = None if capacity is None else np.array(oracle.num_voxels, np.int64)
-        for way in ways(device):
+        for form in forms(device):
             poison(device)
-            given = {name: way(array) for name, array in clouds.items()}
-            result = robocache.voxelize_sparse(way(points), way(features), **options, **given)
-            assert_all(result._asdict(), expected, type(way(points)), f"{case}, {options}")
+            arguments = {name: form(array) for name, array in clouds.items()}
+            result = robocache.voxelize_sparse(form(points), form(features), **options, **arguments)
+            assert_all(result._asdict(), expected, type(form(points)), f"{case}, {options}")
 
 
 @each_dtype
@@ -188,11 +188,11 @@ def test_voxel_downsample(device, dtype, method, case):
         expected = dict(
             zip(("points", "features"), sparse_oracle.voxel_downsample(points, features, **options)[:2], strict=True)
         )
-        for way in ways(device):
+        for form in forms(device):
             poison(device)
-            result = robocache.voxel_downsample(way(points), way(features), **options)
+            result = robocache.voxel_downsample(form(points), form(features), **options)
             result = (result, None) if features is None else result
-            assert_all(dict(zip(expected, result, strict=True)), expected, type(way(points)), case)
+            assert_all(dict(zip(expected, result, strict=True)), expected, type(form(points)), case)
 
 
 # ---- Distances ----
@@ -216,11 +216,11 @@ def test_integrate_tsdf_leaves_the_grid_as_it_is(rng, device, shape, measured, c
     points = np.ones(measured, np.float32)
     stacked = points.ndim == 3
     pose = np.broadcast_to(np.eye(4), (measured[0], 4, 4)) if stacked else np.eye(4)
-    for way in ways(device):
+    for form in forms(device):
         poison(device)
-        into = way(grid.copy()), way(weights.copy())
+        into = form(grid.copy()), form(weights.copy())
         result = robocache.integrate_tsdf(
-            *into, way(points), pose, camera, grid_min=(0, 0, 0), voxel_size=0.5, truncation=1.0
+            *into, form(points), pose, camera, grid_min=(0, 0, 0), voxel_size=0.5, truncation=1.0
         )
         assert all(a is b for a, b in zip(result, into, strict=True))
         assert_same_bits(to_numpy(into[0]), grid, "grid")

@@ -251,6 +251,7 @@ TYPE_ERRORS = {
         *[("fill", {"fill": bad}) for bad in ("0", True)],
         *[("grid_size", {"grid_size": (2, 2, bad)}) for bad in (0.5, True)],
         *[("grid_min", {"grid_min": bad}) for bad in (np.array(1.5), 1.5)],
+        *[("voxel_size", {"voxel_size": bad}) for bad in ("0.1", None)],
         *[("return_dropped", {"return_dropped": 1})],
         *[("out", {"mode": "count", "out": np.empty((2, 2, 2), np.int64)})],
     ],
@@ -423,12 +424,12 @@ SHAPES = {
 
 
 @pytest.mark.parametrize(
-    ("call", "name"), [(call, name) for call, of in SHAPES.items() for name in of if name != "out"]
+    ("call", "name"), [(call, name) for call, shapes in SHAPES.items() for name in shapes if name != "out"]
 )
 def test_rule_16_out_may_not_overlap_inputs(device, call, name):
     storage = torch.zeros(4096, device=device)
     pieces = {
-        of: storage[100 * i :][: np.prod(shape)].view(shape) for i, (of, shape) in enumerate(SHAPES[call].items())
+        part: storage[100 * i :][: np.prod(shape)].view(shape) for i, (part, shape) in enumerate(SHAPES[call].items())
     }
     begin, size = pieces["out"].storage_offset(), pieces["out"].numel()
     length = pieces[name].numel()
@@ -477,11 +478,13 @@ def test_rule_16_out_must_be_writable():
             for name in ("values", "times", "target_times", "scale", "lengths", "target_lengths", "out")
         ),
         *((voxelize, name) for name in ("features", "out")),
+        *((tsdf, name) for name in ("points", "grid", "weights")),
     ],
 )
 def test_rule_16_all_arrays_must_be_on_one_device(cuda, call, elsewhere):
-    arrays = {name: torch.zeros(shape, device=cuda) for name, shape in SHAPES[call].items()}
-    if call is not voxelize:
+    shapes = SHAPES | {tsdf: {"points": (6, 3), "grid": (2, 2, 2), "weights": (2, 2, 2)}}
+    arrays = {name: torch.zeros(shape, device=cuda) for name, shape in shapes[call].items()}
+    if call in (resample, fuse_second):
         arrays |= {name: torch.tensor([4], device=cuda) for name in ("lengths", "target_lengths")}
     arrays[elsewhere] = arrays[elsewhere].cpu()
     if call is fuse_second:

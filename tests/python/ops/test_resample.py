@@ -90,7 +90,7 @@ def test_cpu_and_cuda_give_the_same_bits(rng, cuda, dtype, clock):
 
 @pytest.mark.parametrize(
     ("batch", "samples", "targets", "features"),
-    [(70_000, 3, 2, 1), (1, 4, 70_001, 3), (2, 70_001, 50, 2), (1, 3, 5, 70_001), (65_536, 2, 1, 2)],
+    [(65_536, 2, 1, 2), (1, 4, 70_001, 3), (2, 70_001, 50, 2), (1, 3, 5, 70_001)],
 )
 def test_any_dimension_may_pass_65535(rng, device, batch, samples, targets, features):
     case = random_case(

