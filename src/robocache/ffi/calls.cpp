@@ -265,7 +265,7 @@ ROBOCACHE_FFI(voxelize_pointcloud_backward, args, result) {
   const auto [arguments, options] = reader.read<VoxelizeCall>("call");
   const auto out_gradients = reader.read<std::vector<TensorView>>("out_gradient");
   const auto gradients = reader.read<std::vector<TensorView>>("gradients");
-  const auto forward = reader.read<std::optional<TensorView>>("made");
+  const auto forward = reader.read<std::optional<TensorView>>("forward");
   const Device device = arguments.points.device;
   const Workspace workspace(voxelize_gradient_workspace_bytes(arguments, options), device);
   voxelize_pointcloud_backward(arguments, options, out_gradients.at(0), forward, gradients.at(0),

@@ -122,7 +122,7 @@ TEST_P(VoxelizeBackward, RefusalsNameTheArgument) {
         {.grid_min = {0, 0, 0}, .voxel_size = {1, 1, 1}, .grid_size = {1, 1, 1}, .modes = {mode}}, grid.view(),
         std::nullopt, values.view(), CudaStream{});
   };
-  test::expect_refused<ArgumentError>([&] { call(VoxelMode::kMean); }, "made: ");
+  test::expect_refused<ArgumentError>([&] { call(VoxelMode::kMean); }, "forward: ");
   test::expect_refused<ArgumentError>([&] { call(VoxelMode::kCount); }, "mode: ");
 }
 

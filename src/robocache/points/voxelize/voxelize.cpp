@@ -265,7 +265,7 @@ int64_t voxelize_gradient_workspace_bytes(const PointArguments& arguments, const
 }
 
 void voxelize_pointcloud_backward(const PointArguments& arguments, const VoxelizeOptions& options,
-                                  const TensorView& out_gradient, const std::optional<TensorView>& made,
+                                  const TensorView& out_gradient, const std::optional<TensorView>& forward,
                                   const TensorView& features_gradient, CudaStream stream,
                                   const std::optional<TensorView>& workspace) {
   const VoxelizeCall call = prepare_backward(arguments, options);
@@ -279,11 +279,11 @@ void voxelize_pointcloud_backward(const PointArguments& arguments, const Voxeliz
   check_result(out_gradient, "out_gradient", output_of(call, reduction.outputs[0], device));
   gradient.out_gradient = out_gradient.data;
   if (gradient.mode == VoxelMode::kMean || gradient.mode == VoxelMode::kMin || gradient.mode == VoxelMode::kMax) {
-    if (!made) refuse("made: mode '", name_of(gradient.mode), "' needs the result of the forward call");
+    if (!forward) refuse("forward: mode '", name_of(gradient.mode), "' needs the result of the forward call");
     VoxelOutput output = reduction.outputs[0];
     if (gradient.mode == VoxelMode::kMean) output = {VoxelMode::kCount, DType::kInt32, nullptr};
-    check_result(*made, "made", output_of(call, output, device));
-    gradient.result = made->data;
+    check_result(*forward, "forward", output_of(call, output, device));
+    gradient.result = forward->data;
   }
   TensorView expected = *arguments.features;
   expected.dtype = expected.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;

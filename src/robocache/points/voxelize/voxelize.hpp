@@ -100,7 +100,7 @@ VoxelReduction voxelize_reduction(const PointArguments& arguments, const Voxeliz
 //   arguments          those of the call, with features of floats
 //   options            those of the call; `modes` is the one mode
 //   out_gradient       like the mode's out
-//   made               for mean, the call's counts; for min and max, its out; else none
+//   forward            for mean, the call's counts; for min and max, its out; else none
 //   features_gradient  [N, F] or [B, N, F], dense: float64 for float64 features, else float32
 //   workspace          voxelize_gradient_workspace_bytes of it; none if that is 0
 //
@@ -108,7 +108,7 @@ VoxelReduction voxelize_reduction(const PointArguments& arguments, const Voxeliz
 int64_t voxelize_gradient_workspace_bytes(const PointArguments& arguments, const VoxelizeOptions& options);
 
 void voxelize_pointcloud_backward(const PointArguments& arguments, const VoxelizeOptions& options,
-                                  const TensorView& out_gradient, const std::optional<TensorView>& made,
+                                  const TensorView& out_gradient, const std::optional<TensorView>& forward,
                                   const TensorView& features_gradient, CudaStream stream,
                                   const std::optional<TensorView>& workspace = std::nullopt);
 

@@ -142,8 +142,8 @@ __device__ void copy_slab(const VoxelReduction& call, int64_t first, int rows, i
 
 __device__ void wait_for_slab() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Clears the sums of a cell. The thread that counted the cell's first rows calls it.
-__device__ void touch(const VoxelReduction& call, const ChunkSums& plan, uint32_t cell) {
+// Clears the sums of a cell and lists it as touched. The thread that counted the cell's first rows calls it.
+__device__ void clear_sums(const VoxelReduction& call, const ChunkSums& plan, uint32_t cell) {
   const uint64_t entry = uint64_t{cell} * static_cast<uint32_t>(call.features.count);
   for (int64_t f = 0; f < call.features.count; f += 2) {
     *reinterpret_cast<ulonglong2*>(plan.sums + entry + f) = make_ulonglong2(0, 0);
@@ -167,7 +167,7 @@ __device__ void sort_chunk(const VoxelReduction& call, const ChunkSums& plan, Ch
   bool waits = false;
 #pragma unroll
   for (int k = 0; k < Chunk::kMine; ++k) {
-    if (before[k] == 0) touch(call, plan, mine[k]);
+    if (before[k] == 0) clear_sums(call, plan, mine[k]);
     waits |= before[k] != 0 && (before[k] & kCleared) == 0;
   }
   if (!__any_sync(~0u, waits)) return;  // later additions reach memory after the clearing
@@ -212,15 +212,15 @@ __device__ void copy_exponents(const uint8_t* exponents, uint32_t feature, int v
     uint32_t fours[kAhead];
 #pragma unroll
     for (uint32_t k = 0; k < kAhead; ++k) {
-      const uint32_t at = i + k * step;
-      if (at < chunk.segments) {
-        fours[k] = *reinterpret_cast<const uint32_t*>(exponents + chunk.first_entries[at] + feature + part);
+      const uint32_t segment = i + k * step;
+      if (segment < chunk.segments) {
+        fours[k] = *reinterpret_cast<const uint32_t*>(exponents + chunk.first_entries[segment] + feature + part);
       }
     }
 #pragma unroll
     for (uint32_t k = 0; k < kAhead; ++k) {
-      const uint32_t at = i + k * step;
-      if (at < chunk.segments) *reinterpret_cast<uint32_t*>(chunk.exponents[at] + part) = fours[k];
+      const uint32_t segment = i + k * step;
+      if (segment < chunk.segments) *reinterpret_cast<uint32_t*>(chunk.exponents[segment] + part) = fours[k];
     }
   }
 }

@@ -25,6 +25,7 @@ struct BitPlan {
   uint32_t* bits;  // [pairs, words]
 
   __host__ __device__ int split_words() const { return words - common; }
+  // Returns the number of words in one block's memory.
   __host__ __device__ int held() const { return common + split_words() / 2; }
 };
 

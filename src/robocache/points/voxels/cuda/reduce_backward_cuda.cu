@@ -36,11 +36,11 @@ __global__ void clear_chosen(const __grid_constant__ VoxelGradient call) {
 template <class T>
 __global__ void choose_rows(const __grid_constant__ VoxelGradient call, int64_t total) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < total; i += int64_t{gridDim.x} * blockDim.x) {
-    const FeatureIndex at = index_of(call, i);
-    if (at.cell < 0) continue;
-    const int64_t entry = at.cell * call.features.count + at.feature;
-    if (!may_take(call, static_cast<const T*>(call.features.data)[at.offset], entry)) continue;
-    const auto row = static_cast<int32_t>(at.row);
+    const FeatureIndex index = index_of(call, i);
+    if (index.cell < 0) continue;
+    const int64_t entry = index.cell * call.features.count + index.feature;
+    if (!may_take(call, static_cast<const T*>(call.features.data)[index.offset], entry)) continue;
+    const auto row = static_cast<int32_t>(index.row);
     if (call.mode == VoxelMode::kLast) {
       atomicMax(call.chosen + entry, row);
     } else {
@@ -52,10 +52,10 @@ __global__ void choose_rows(const __grid_constant__ VoxelGradient call, int64_t 
 template <class T>
 __global__ void add_gradients(const __grid_constant__ VoxelGradient call, int64_t total) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < total; i += int64_t{gridDim.x} * blockDim.x) {
-    const FeatureIndex at = index_of(call, i);
-    if (at.cell < 0) continue;
-    const int64_t entry = at.cell * call.features.count + at.feature;
-    static_cast<FeatureGradient<T>*>(call.features_gradient)[i] += gradient_of<T>(call, at.row, at.cell, entry);
+    const FeatureIndex index = index_of(call, i);
+    if (index.cell < 0) continue;
+    const int64_t entry = index.cell * call.features.count + index.feature;
+    static_cast<FeatureGradient<T>*>(call.features_gradient)[i] += gradient_of<T>(call, index.row, index.cell, entry);
   }
 }
 

@@ -2,8 +2,8 @@
 // every other mode, dtype and grid it uses atomic operations on arrays over all cells, whose result does not depend on
 // their order:
 //
-//   locate      finds the cell of each row, counts rows and marks occupancy
-//   gather      finds minima, maxima, first and last rows, and what a sum needs to know first
+//   locate      finds the cell of each row and each cell's first and last row, counts rows and marks occupancy
+//   gather      finds minima, maxima, and the exponents that decide the quanta of sums
 //   add         adds the features in quanta
 //   finish      rounds once per cell and feature
 #include "robocache/core/launch_cuda.cuh"
@@ -142,7 +142,7 @@ __global__ void gather(const __grid_constant__ VoxelReduction call, const __grid
   });
 }
 
-// Returns the members of a cell's feature that are found before its sum.
+// Returns a feature of a cell with the exponent that `gather` found.
 template <class T>
 __device__ CellFeature<T> known(const Work& work, int64_t entry) {
   CellFeature<T> found;

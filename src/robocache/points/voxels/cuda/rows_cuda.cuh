@@ -96,7 +96,8 @@ struct CellFeature {
   Key least = ~Key{0};
   Key greatest = 0;
 
-  // Call look() for all values. If settled() then returns false, call look_closely() for all of them too.
+  // These three find `above` and `marks`. Call look() for all values, then settled(). If it returns false, a value is
+  // not finite: call look_closely() for all values.
   __device__ void look(Value value) {
     if constexpr (kFloats) {
       const Key bits = std::bit_cast<Key>(value) << 1 >> 1;
