@@ -41,19 +41,19 @@ Values values_of(const LoaderOptions& options, size_t source, size_t request) {
 // Refuses statistics that describe other values than the key's.
 void check_values(const BatchSpec& spec, size_t request, const NormStats& given, const std::string& name) {
   const KeySpec& key = spec.keys[request];
-  if (given.of.empty()) return;
-  const bool recorded = given.of == kRecorded;
+  if (given.values.empty()) return;
+  const bool recorded = given.values == kRecorded;
   const std::string expected = values_to_json(spec, request);
   const std::string remedy =
       "; dataset.statistics(loader)['" + key.key + "'] makes them, and a loader without norm_stats does so itself";
   if (key.convert) {
-    if (given.of == expected) return;
+    if (given.values == expected) return;
     refuse(name, ": expected statistics of what this window gives after its conversions, got ",
-           recorded ? "those of recorded values" : "others: " + differing_values(expected, given.of), remedy);
+           recorded ? "those of recorded values" : "others: " + differing_values(expected, given.values), remedy);
   }
   if (recorded) return;
-  const std::string differences = differing_values(expected, given.of);
-  if (given.of.find("\"convert\":null") == std::string::npos) {
+  const std::string differences = differing_values(expected, given.values);
+  if (given.values.find("\"convert\":null") == std::string::npos) {
     refuse(name, ": expected statistics of values that are not converted, got others: ", differences,
            "; dataset.statistics(episodes) makes them");
   }

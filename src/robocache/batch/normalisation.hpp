@@ -90,8 +90,8 @@ struct NormStats {
   std::vector<std::pair<std::string, std::vector<double>>> fields;
   int64_t steps = 0;  // above 0: each step of a window has its own numbers, [steps, features]
 
-  // The values that they describe: values_to_json() of a key, kRecorded, or "" if unknown.
-  std::string of = {};
+  // The values that the statistics describe: values_to_json() of a key, kRecorded, or "" if unknown.
+  std::string values = {};
 
   NormStats() = default;
   NormStats(const FeatureStats& stats);  // NOLINT(google-explicit-constructor): a cache's

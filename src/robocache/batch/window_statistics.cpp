@@ -195,9 +195,9 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
     // A pass reads the rows of the key and of its base. On a device it reads them from the tier of the loader that asks.
     const auto prepare = [&](Device device, int64_t batch_bytes) {
       of_key.device = device;
-      for (size_t i = 0, at = 0; i < options.streams.size(); ++i) {
+      for (size_t i = 0, next = 0; i < options.streams.size(); ++i) {
         if (!options.sources[source].streams[i]) continue;
-        StreamRequest& reads = of_key.streams[at++];
+        StreamRequest& reads = of_key.streams[next++];
         if (&reads != &window && reads.stream != window.base) continue;
         reads.residency.emplace();
         if (device.is_cuda()) reads.residency = options.streams[i].residency;

@@ -82,24 +82,24 @@ Survey survey_key(const KeySpec& key, InterpolationMethod method, int64_t snap_n
     const int64_t last_ns = times[rows.rows - 1];
     survey.durations_ns.push_back(static_cast<int64_t>(ns_between(last_ns, rows.first_ns) >> 1U));
     for (size_t step = 0; step < static_cast<size_t>(width); ++step) {
-      const int64_t target = saturating_add(anchor.time_ns, stamps_ns[counts_rows ? 0 : step]);
-      int64_t hint = guess_row(rows, target);
-      const WindowTarget<> at = find_target(times, rows.rows, target, snap_ns, hint);
-      const Pick<double> picked = counts_rows ? row_at(times, 0, rows.rows, at, key.offsets_rows[step], rule)
-                                              : pick_at(times, rows.rows, at, rule);
+      const int64_t target_ns = saturating_add(anchor.time_ns, stamps_ns[counts_rows ? 0 : step]);
+      int64_t hint = guess_row(rows, target_ns);
+      const WindowTarget<> target = find_target(times, rows.rows, target_ns, snap_ns, hint);
+      const Pick<double> picked = counts_rows ? row_at(times, 0, rows.rows, target, key.offsets_rows[step], rule)
+                                              : pick_at(times, rows.rows, target, rule);
       ++survey.steps;
       if (!picked.valid) {
         ++survey.padding;
-        const int64_t row = counts_rows ? at.before + key.offsets_rows[step] : 0;
+        const int64_t row = counts_rows ? target.before + key.offsets_rows[step] : 0;
         const bool inside =
-            counts_rows ? 0 <= row && row < rows.rows : rows.first_ns <= at.time_ns && at.time_ns <= last_ns;
+            counts_rows ? 0 <= row && row < rows.rows : rows.first_ns <= target.time_ns && target.time_ns <= last_ns;
         if (!inside) ++survey.outside;
         continue;
       }
       ++survey.valid;
       if (picked.kind != PickKind::kMix) continue;
       const uint64_t apart =
-          std::min(ns_between(at.time_ns, times[picked.left]), ns_between(times[picked.right], at.time_ns));
+          std::min(ns_between(target.time_ns, times[picked.left]), ns_between(times[picked.right], target.time_ns));
       if (static_cast<double>(apart) <= kOffGridNs) continue;
       if (survey.between++ == 0) {
         survey.anchor = anchor;
@@ -223,8 +223,6 @@ void survey_windows(const LoaderStreams& streams, const Draws& draws, size_t sou
     }
     if (survey.between == 0 || asked.method_asked || stream.clock != Clock::kNominal) continue;
     const double period_ns = period_ns_of(stream, survey.anchor.episode);
-    const std::string ways = "ticks and offsets on its rows, or method=, such as 'previous' or " +
-                             method_proposal(asked) + ", to say which values";
     const Stream* const anchors = options.anchor_hz ? nullptr : &source_request.dataset->stream(source_request.anchor);
     if (anchors != nullptr && anchors->clock != Clock::kNominal) {
       add_to_note(notes.made_up,
@@ -245,7 +243,8 @@ void survey_windows(const LoaderStreams& streams, const Draws& draws, size_t sou
            static_cast<double>(survey.apart_ns) > 1.5 * period_ns
                ? ", between rows that are " + seconds(static_cast<double>(survey.apart_ns) / kNsPerSecond) + " apart"
                : "",
-           "); expected ", ways);
+           "); expected ticks and offsets on its rows, or method=, such as 'previous' or ", method_proposal(asked),
+           ", to say which values");
   }
 }
 
@@ -262,7 +261,7 @@ void check_tolerance(const LoaderStreams& streams, const Draws& draws, size_t so
     const WindowSegment rule = rule_of(key, *asked.method);
     struct Miss {
       int64_t episode;
-      int64_t target;
+      int64_t target_ns;
       uint64_t distance;
     };
     // Returns the first target of an anchor that lies in the recording and whose sample is too far away.
@@ -272,24 +271,25 @@ void check_tolerance(const LoaderStreams& streams, const Draws& draws, size_t so
       if (rows.rows == 0) return {};
       const ClockRow<int64_t> times{clock.time_ns + rows.begin, 1};
       for (const int64_t delta : delta_ns) {
-        const int64_t target = saturating_add(anchor.time_ns, delta);
-        int64_t hint = guess_row(rows, target);
-        const WindowTarget<> at = find_target(times, rows.rows, target, streams.spec(source).snap_ns, hint);
-        const Pick<double> picked = pick_at(times, rows.rows, at, rule);
+        const int64_t target_ns = saturating_add(anchor.time_ns, delta);
+        int64_t hint = guess_row(rows, target_ns);
+        const WindowTarget<> target = find_target(times, rows.rows, target_ns, streams.spec(source).snap_ns, hint);
+        const Pick<double> picked = pick_at(times, rows.rows, target, rule);
         if (!picked.valid) continue;
         const int64_t used = times[picked.left];
-        const uint64_t distance = used > at.time_ns ? ns_between(used, at.time_ns) : ns_between(at.time_ns, used);
-        if (distance > static_cast<uint64_t>(*key.tolerance_ns)) return Miss{anchor.episode, target, distance};
+        const uint64_t distance =
+            used > target.time_ns ? ns_between(used, target.time_ns) : ns_between(target.time_ns, used);
+        if (distance > static_cast<uint64_t>(*key.tolerance_ns)) return Miss{anchor.episode, target_ns, distance};
       }
       return {};
     };
     const int64_t first = parallel_first(anchors.anchors, 4096, [&](int64_t i) { return miss_of(i).has_value(); });
     if (first == anchors.anchors) continue;
-    const auto [episode, target, distance] = *miss_of(first);
+    const auto [episode, target_ns, distance] = *miss_of(first);
     refuse(source_name(options, source), "delta_timestamps['", asked.stream,
            "'].tolerance_s: expected a sample within ", *asked.tolerance_s,
            " s of every target in the recording, got one ", static_cast<double>(distance) / kNsPerSecond,
-           " s away in episode ", episode, " at ", target, " ns");
+           " s away in episode ", episode, " at ", target_ns, " ns");
   }
 }
 

@@ -268,11 +268,11 @@ StreamFile Dataset::Impl::open_again(int64_t stream, const char* name, const Fil
 void Dataset::Impl::check_size(const File& file) const {
   const cache::MappedFile& mapping = file.mapping;
   if (mapping.path().empty()) return;  // the stream has no such file
-  struct stat now{};
+  struct stat status{};
   // A file that was replaced or removed is complete: no program can find it to cut it short.
-  if (::fstatat(home.get(), mapping.path().c_str() + path.size() + 1, &now, 0) != 0) return;
-  const auto size = static_cast<int64_t>(now.st_size);
-  if (cache::FileIdentity{now.st_dev, now.st_ino} != mapping.identity() || size >= file.record.bytes) return;
+  if (::fstatat(home.get(), mapping.path().c_str() + path.size() + 1, &status, 0) != 0) return;
+  const auto size = static_cast<int64_t>(status.st_size);
+  if (cache::FileIdentity{status.st_dev, status.st_ino} != mapping.identity() || size >= file.record.bytes) return;
   cache::refuse_bytes(mapping.path(), size, "the " + std::to_string(file.record.bytes) + " bytes that were opened",
                       std::to_string(size) + ": it was cut short");
 }

@@ -232,15 +232,15 @@ ROBOCACHE_FFI(fuse_multimodal_backward, args, result) {
   const auto out_gradients = reader.read<std::vector<TensorView>>("out_gradient");
   const auto gradients = reader.read<std::vector<std::optional<TensorView>>>("gradients");
   const size_t count = call.streams.size();
-  std::vector<FuseGradient> of_streams(count);
+  std::vector<FuseGradient> stream_gradients(count);
   int64_t bytes = 0;
   for (size_t i = 0; i < count; ++i) {
     const FuseStream& stream = call.streams[i];
-    of_streams[i] = {gradients.at(i), gradients.at(count + i)};
+    stream_gradients[i] = {gradients.at(i), gradients.at(count + i)};
     bytes += stream_gradient_workspace_bytes(stream.values, stream.options, {stream.name, static_cast<int64_t>(i)});
   }
   const Workspace workspace(bytes, call.target_times.device);
-  fuse_multimodal_backward(call.streams, call.target_times, out_gradients, of_streams,
+  fuse_multimodal_backward(call.streams, call.target_times, out_gradients, stream_gradients,
                            current_stream(call.target_times.device), gradients.at(2 * count), call.target_lengths,
                            workspace.view);
 }

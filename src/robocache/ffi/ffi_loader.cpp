@@ -89,36 +89,37 @@ std::vector<T> copied(std::span<const T> numbers) {
   return {numbers.begin(), numbers.end()};
 }
 
-// Reads the number of sources from argument `at`, then 9 arguments for each source:
+// Reads the number of sources from argument `i`, then 9 arguments for each source:
 //   dataset | int64 episodes or None | ranges to keep or None, whether in rows | ranges to drop or None, whether in rows |
 //   where(n, addresses of int64 episodes, int64 times and uint8 flags) or None: clears the flags of anchors to leave out |
 //   values(n, addresses of int64 episodes, int64 times and float64 results) or None | whether values are classes, else weights |
 //   int64 tasks of all episodes or None
-std::vector<SourceRequest> sources_from(const Args& args, int& at) {
-  std::vector<SourceRequest> sources(static_cast<size_t>(args.integer(at++, "sources")));
+std::vector<SourceRequest> sources_from(const Args& args, int& i) {
+  std::vector<SourceRequest> sources(static_cast<size_t>(args.integer(i++, "sources")));
   for (SourceRequest& source : sources) {
-    source.dataset = args.object<DatasetHandle>(at++, "dataset").dataset;
-    if (!args.is_none(at)) source.episodes = copied(numbers<int64_t>(args, at, "episodes"));
-    if (!args.is_none(at + 1)) source.filter.keep = copied(numbers<AnchorRange>(args, at + 1, "anchors.keep"));
-    source.filter.keep_rows = args.boolean(at + 2, "anchors.keep");
-    source.filter.drop = copied(numbers<AnchorRange>(args, at + 3, "anchors.drop"));
-    source.filter.drop_rows = args.boolean(at + 4, "anchors.drop");
-    if (!args.is_none(at + 5)) {
-      source.filter.where = [where = args.function(at + 5, "anchors.where")](std::span<const int64_t> episodes,
-                                                                             std::span<const int64_t> times,
-                                                                             std::span<uint8_t> stays) {
-        where(std::array{std::ssize(times), address(episodes.data()), address(times.data()), address(stays.data())});
+    source.dataset = args.object<DatasetHandle>(i++, "dataset").dataset;
+    if (!args.is_none(i)) source.episodes = copied(numbers<int64_t>(args, i, "episodes"));
+    if (!args.is_none(i + 1)) source.filter.keep = copied(numbers<AnchorRange>(args, i + 1, "anchors.keep"));
+    source.filter.keep_rows = args.boolean(i + 2, "anchors.keep");
+    source.filter.drop = copied(numbers<AnchorRange>(args, i + 3, "anchors.drop"));
+    source.filter.drop_rows = args.boolean(i + 4, "anchors.drop");
+    if (!args.is_none(i + 5)) {
+      source.filter.where = [where = args.function(i + 5, "anchors.where")](std::span<const int64_t> episodes,
+                                                                            std::span<const int64_t> times,
+                                                                            std::span<uint8_t> is_kept) {
+        where(std::array{std::ssize(times), address(episodes.data()), address(times.data()), address(is_kept.data())});
       };
     }
-    if (!args.is_none(at + 6)) {
-      source.values = [values = args.function(at + 6, "weight_by")](
-                          std::span<const int64_t> episodes, std::span<const int64_t> times, std::span<double> to) {
-        values(std::array{std::ssize(times), address(episodes.data()), address(times.data()), address(to.data())});
+    if (!args.is_none(i + 6)) {
+      source.values = [values = args.function(i + 6, "weight_by")](std::span<const int64_t> episodes,
+                                                                   std::span<const int64_t> times,
+                                                                   std::span<double> results) {
+        values(std::array{std::ssize(times), address(episodes.data()), address(times.data()), address(results.data())});
       };
     }
-    source.balance = args.boolean(at + 7, "balance");
-    source.tasks = copied(numbers<int64_t>(args, at + 8, "tasks"));
-    at += 9;
+    source.balance = args.boolean(i + 7, "balance");
+    source.tasks = copied(numbers<int64_t>(args, i + 8, "tasks"));
+    i += 9;
   }
   return sources;
 }
@@ -134,16 +135,16 @@ ROBOCACHE_FFI(loader_fields, args, result) { result.set(std::string_view(loader_
 ROBOCACHE_FFI(loader_open, args, result) {
   const FeedOptions feeding{.prefetch = args.integer(0, "memory.prefetch"),
                             .reuse = args.boolean(1, "memory.reuse_buffers")};
-  int at = 3;
-  std::vector<SourceRequest> sources = sources_from(args, at);
+  int i = 3;
+  std::vector<SourceRequest> sources = sources_from(args, i);
   LoaderOptions options = loader_options_from_json(args.string(2, "options"), std::move(sources));
-  for (; at < args.count(); at += 6) {
-    const int64_t source = args.integer(at, "norm_stats");
+  for (; i < args.count(); i += 6) {
+    const int64_t source = args.integer(i, "norm_stats");
     auto& by_key = source < 0 ? options.norm_stats : options.sources[static_cast<size_t>(source)].norm_stats;
-    NormStats& given = by_key[std::string(args.string(at + 1, "norm_stats"))];
-    given = norm_stats(args, at + 4);
-    given.steps = args.integer(at + 3, "norm_stats");
-    given.of = args.string(at + 2, "norm_stats");
+    NormStats& given = by_key[std::string(args.string(i + 1, "norm_stats"))];
+    given = norm_stats(args, i + 4);
+    given.steps = args.integer(i + 3, "norm_stats");
+    given.values = args.string(i + 2, "norm_stats");
   }
   auto loader = std::make_shared<const Loader>(std::move(options));
   auto feed = std::make_shared<Feed>(loader, feeding);

@@ -66,13 +66,13 @@ namespace robocache::test {
 namespace {
 
 std::map<std::string, std::string> contents(const std::string& folder) {
-  std::map<std::string, std::string> found;
+  std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file()) continue;
     std::ifstream file(entry.path(), std::ios::binary);
-    found[std::filesystem::relative(entry.path(), folder)] = {std::istreambuf_iterator<char>(file), {}};
+    files[std::filesystem::relative(entry.path(), folder)] = {std::istreambuf_iterator<char>(file), {}};
   }
-  return found;
+  return files;
 }
 
 TEST(InputOutput, ShortReadsAndWritesGiveTheSameResult) {
