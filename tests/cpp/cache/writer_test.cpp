@@ -29,49 +29,6 @@ using test::message_of;
 using test::values_of;
 using WriterTest = test::WriterFixture;
 
-TEST_F(WriterTest, StreamsKeepTheirOwnClocksAndEpisodes) {
-  {
-    Writer writer(path());
-    writer.describe_stream("slow", Clock::kNominal, {"x", "y"});
-    writer.describe_stream("never appended to", Clock::kNominal);
-    writer.begin_episode(R"({"task": "one"})");
-    append(writer, "fast", {1, 2, 2}, {1, 2, 3});
-    append(writer, "fast", {}, {});
-    append(writer, "fast", {5}, {4});
-    writer.end_episode();
-    writer.begin_episode();
-    append(writer, "slow", {-7}, {5, 6});
-    writer.end_episode();
-    writer.begin_episode();
-    writer.end_episode();
-    EXPECT_EQ(writer.num_episodes(), 3);
-    EXPECT_FALSE(fs::exists(path()));
-    writer.close(R"({"source":"test"})");
-  }
-  EXPECT_FALSE(fs::exists(partial()));
-  const auto dataset = Dataset::open(path(), true);
-  EXPECT_EQ(dataset->num_episodes(), 3);
-  ASSERT_EQ(dataset->streams().size(), 2u);
-  const Stream& fast = dataset->stream("fast");
-  const Stream& slow = dataset->stream("slow");
-  EXPECT_EQ(std::vector<int64_t>(fast.row_offsets.begin(), fast.row_offsets.end()), (std::vector<int64_t>{0, 4, 4, 4}));
-  EXPECT_EQ(std::vector<int64_t>(slow.row_offsets.begin(), slow.row_offsets.end()), (std::vector<int64_t>{0, 0, 1, 1}));
-  EXPECT_EQ(values_of(fast, 0), (std::vector<float>{1, 2, 3, 4}));
-  EXPECT_EQ(values_of(slow, 1), (std::vector<float>{5, 6}));
-  EXPECT_EQ(std::vector<int64_t>(fast.time_ns, fast.time_ns + 4), (std::vector<int64_t>{1, 2, 2, 5}));
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(fast.values) % 64, 0u);
-  EXPECT_EQ(slow.clock, Clock::kNominal);
-  EXPECT_EQ(slow.names, (std::vector<std::string>{"x", "y"}));
-  EXPECT_EQ(fast.findings.duplicates, 1);
-  EXPECT_EQ(fast.findings.empty_episodes, 2);
-  EXPECT_EQ(fast.stats.count[0], 4);
-  EXPECT_EQ(fast.stats.mean[0], 2.5);
-  EXPECT_EQ(dataset->episode_json(0), R"({"episode_index": 0, "start_ns": 1, "end_ns": 5, "task": "one"})");
-  EXPECT_EQ(dataset->episode_json(1), R"({"episode_index": 1, "start_ns": -7, "end_ns": -7})");
-  EXPECT_EQ(dataset->episode_json(2), R"({"episode_index": 2, "start_ns": null, "end_ns": null})");
-  EXPECT_EQ(dataset->provenance_json(), R"({"source": "test"})");
-}
-
 TEST_F(WriterTest, StridedRowsLongerAndWiderThanAPiece) {
   constexpr int64_t kRows = 5;
   constexpr int64_t kColumns = 140000;
