@@ -3,7 +3,7 @@
 //
 //   const Draws draws(options, streams);
 //   const Mixture mixture = draws.mixture_at(position, Device{});
-//   const Draw draw = mixture.at(position.samples);  // of anchor draw.anchor of draws.parts()[draw.source]
+//   const Draw draw = mixture.at(position.samples);  // anchor draw.anchor of draws.parts()[draw.source]
 #pragma once
 
 #include <cstddef>
@@ -91,7 +91,7 @@ class Draws {
   bool is_weighted() const { return on_host_.mixture.weighted; }
   int64_t samples() const;  // drawn by all ranks together in an epoch
 
-  // Returns the ticks that a request's windows are around: the source's anchors; for a goal every tick.
+  // Returns the ticks around which a request has its windows: the source's anchors, or every tick for a goal.
   AnchorIndex around(size_t source, const StreamRequest& request) const;
 
   std::string fingerprint() const { return fingerprint_.text(); }

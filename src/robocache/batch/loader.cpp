@@ -158,8 +158,8 @@ void Loader::plan_frames() {
 }
 
 int64_t Loader::steps_per_epoch() const {
-  const int64_t together = options_.batch_size * options_.world_size;
-  return options_.drop_last ? samples() / together : (samples() + together - 1) / together;
+  const int64_t global_batch = options_.batch_size * options_.world_size;
+  return options_.drop_last ? samples() / global_batch : (samples() + global_batch - 1) / global_batch;
 }
 
 int64_t Loader::samples_at(const BatchPosition& position) const {
@@ -342,19 +342,19 @@ std::vector<SampleAnchor> Loader::anchors_at(const BatchPosition& position, std:
   const int64_t count = anchors.empty() ? samples_at(position) : std::ssize(anchors);
   WindowBatch batch = samples_of(options_, {position, count}, draws_.mixture_at(position, Device{}));
   if (!anchors.empty()) batch.anchors = anchors.data();
-  std::vector<SampleAnchor> found;
+  std::vector<SampleAnchor> samples;
   for (int64_t i = 0; i < count; ++i) {
     const Draw draw = batch.draw(i);
     const Draws::Part& part = draws_.parts()[static_cast<size_t>(draw.source)];
     const Anchor anchor = part.anchors.index().at(draw.anchor);
     const int64_t number = anchors.empty() ? batch.position(i) : anchors[static_cast<size_t>(i)];
-    found.push_back({static_cast<int64_t>(part.source), anchor.episode, anchor.time_ns, number});
+    samples.push_back({static_cast<int64_t>(part.source), anchor.episode, anchor.time_ns, number});
   }
-  return found;
+  return samples;
 }
 
 std::vector<AnchoredEpisode> Loader::episodes() const {
-  std::vector<AnchoredEpisode> found;
+  std::vector<AnchoredEpisode> episodes;
   for (size_t source = 0; source < options_.sources.size(); ++source) {
     const Anchors& anchors = draws_.anchors_of(source);
     const std::span<const AnchorRun> table = anchors.table();
@@ -364,13 +364,13 @@ std::vector<AnchoredEpisode> Loader::episodes() const {
       const int64_t count = end - table[i].first_anchor;
       // A filter can leave several runs of an episode, which are added up. An episode that is listed twice begins a new entry.
       if (i > 0 && table[i].episode == table[i - 1].episode && ticks_of(table[i]) > ticks_of(table[i - 1])) {
-        found.back().anchors += count;
+        episodes.back().anchors += count;
       } else {
-        found.push_back({static_cast<int64_t>(source), table[i].episode, count});
+        episodes.push_back({static_cast<int64_t>(source), table[i].episode, count});
       }
     }
   }
-  return found;
+  return episodes;
 }
 
 void Loader::check_tolerance() const {

@@ -169,8 +169,8 @@ ROBOCACHE_FFI(fields_of, args, result) {
 }
 
 // ---- Operations ----
-// (the fields of the call, the number of results, each result or None). For a gradient (the fields of the call, those of its
-// gradients); gradients are added to.
+// An operation takes the fields of its call, the number of results, and each result or None. A gradient takes the fields of the
+// call and those of its gradients, and adds to them.
 
 ROBOCACHE_FFI(resample_trajectories, args, result) {
   Reader reader(args);

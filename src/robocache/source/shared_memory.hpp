@@ -1,5 +1,5 @@
-// Memory that processes of one user on one host share by a name. The first process fills it. It is removed after its
-// last user, even if that is killed.
+// Memory that processes of one user on one host share by a name. The first process fills it. The last one removes it; if it
+// is killed, the next process that shares any memory does.
 //
 //   const SharedMemory copy(name, bytes, [&](void* memory) { read(file, memory); });
 //   if (copy.data() == nullptr) warn(copy.why_not());

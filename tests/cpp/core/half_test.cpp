@@ -19,7 +19,7 @@ template <class Half>
 class HalfFloat : public testing::Test {
  protected:
   using Format = test::FormatOf<Half>;
-  static uint16_t from(float x) { return narrowed(x, Half{}).bits; }
+  static uint16_t narrow(float x) { return narrowed(x, Half{}).bits; }
 };
 using Halves = testing::Types<Float16, BFloat16>;
 TYPED_TEST_SUITE(HalfFloat, Halves);
@@ -31,11 +31,11 @@ TYPED_TEST(HalfFloat, EveryValueWidensExactlyAndNarrowsBack) {
     const double expected = TestFixture::Format::value(bits);
     if (std::isnan(expected)) {
       ASSERT_TRUE(std::isnan(wide)) << bits;
-      ASSERT_TRUE(std::isnan(TestFixture::Format::value(this->from(wide)))) << bits;
+      ASSERT_TRUE(std::isnan(TestFixture::Format::value(this->narrow(wide)))) << bits;
     } else {
       ASSERT_EQ(static_cast<double>(wide), expected) << bits;
       ASSERT_EQ(std::signbit(wide), std::signbit(expected)) << bits;
-      ASSERT_EQ(this->from(wide), bits);
+      ASSERT_EQ(this->narrow(wide), bits);
     }
   }
 }
@@ -48,11 +48,11 @@ TYPED_TEST(HalfFloat, MiddlesRoundToEvenAndTheirNeighboursToTheNearest) {
                              : TestFixture::Format::value(static_cast<uint16_t>(below + 1));
     const auto middle = static_cast<float>((low + high) / 2);  // exact: it has one bit more than a half
     const int even = below + (below & 1);
-    ASSERT_EQ(this->from(middle), even) << below;
-    ASSERT_EQ(this->from(-middle), even | 0x8000) << below;
-    ASSERT_EQ(this->from(std::nextafter(middle, 0.0F)), below) << below;
-    ASSERT_EQ(this->from(std::nextafter(middle, INFINITY)), below + 1) << below;
-    ASSERT_EQ(this->from(-std::nextafter(middle, INFINITY)), (below + 1) | 0x8000) << below;
+    ASSERT_EQ(this->narrow(middle), even) << below;
+    ASSERT_EQ(this->narrow(-middle), even | 0x8000) << below;
+    ASSERT_EQ(this->narrow(std::nextafter(middle, 0.0F)), below) << below;
+    ASSERT_EQ(this->narrow(std::nextafter(middle, INFINITY)), below + 1) << below;
+    ASSERT_EQ(this->narrow(-std::nextafter(middle, INFINITY)), (below + 1) | 0x8000) << below;
   }
 }
 
@@ -62,25 +62,25 @@ TYPED_TEST(HalfFloat, FloatsOfEverySizeRoundToTheNearest) {
     const auto x = std::bit_cast<float>(static_cast<uint32_t>(pattern));
     const uint16_t expected = TestFixture::Format::nearest(x);
     if (std::isnan(x)) {
-      ASSERT_TRUE(std::isnan(TestFixture::Format::value(this->from(x)))) << pattern;
+      ASSERT_TRUE(std::isnan(TestFixture::Format::value(this->narrow(x)))) << pattern;
     } else {
-      ASSERT_EQ(this->from(x), expected) << pattern;
+      ASSERT_EQ(this->narrow(x), expected) << pattern;
     }
   }
 }
 
 TYPED_TEST(HalfFloat, EndsOfTheRange) {
   using Float = std::numeric_limits<float>;
-  EXPECT_EQ(this->from(INFINITY), TestFixture::Format::kInfinity);
-  EXPECT_EQ(this->from(-INFINITY), TestFixture::Format::kInfinity | 0x8000);
-  EXPECT_EQ(this->from(Float::max()), TestFixture::Format::kInfinity);
-  EXPECT_EQ(this->from(-Float::max()), TestFixture::Format::kInfinity | 0x8000);
-  EXPECT_EQ(this->from(Float::denorm_min()), 0);
-  EXPECT_EQ(this->from(-Float::denorm_min()), 0x8000);
-  EXPECT_EQ(this->from(-0.0F), 0x8000);
+  EXPECT_EQ(this->narrow(INFINITY), TestFixture::Format::kInfinity);
+  EXPECT_EQ(this->narrow(-INFINITY), TestFixture::Format::kInfinity | 0x8000);
+  EXPECT_EQ(this->narrow(Float::max()), TestFixture::Format::kInfinity);
+  EXPECT_EQ(this->narrow(-Float::max()), TestFixture::Format::kInfinity | 0x8000);
+  EXPECT_EQ(this->narrow(Float::denorm_min()), 0);
+  EXPECT_EQ(this->narrow(-Float::denorm_min()), 0x8000);
+  EXPECT_EQ(this->narrow(-0.0F), 0x8000);
   // NaNs whose payload is in the bits that are cut off.
   for (const uint32_t pattern : {0x7f800001U, 0xff800001U, 0x7fc00000U, 0x7fffffffU, 0xffffffffU}) {
-    EXPECT_TRUE(std::isnan(TestFixture::Format::value(this->from(std::bit_cast<float>(pattern))))) << pattern;
+    EXPECT_TRUE(std::isnan(TestFixture::Format::value(this->narrow(std::bit_cast<float>(pattern))))) << pattern;
   }
 }
 
