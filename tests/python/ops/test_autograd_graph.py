@@ -1,4 +1,4 @@
-"""Rule 19: the tensors in torch's graph, refusals, CUDA streams and graphs."""
+"""Rule 19: the tensors in torch's graph and refusals."""
 
 import weakref
 

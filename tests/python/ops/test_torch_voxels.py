@@ -1,4 +1,4 @@
-"""voxelize_pointcloud in torch: gradients (rules 19 and 29), torch.compile, vmap and CUDA graphs."""
+"""voxelize_pointcloud in torch: gradients (rules 19 and 29), torch.compile and vmap."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""integrate_tsdf's arguments: memory of every layout, frameworks, refusals, streams, graphs and threads."""
+"""integrate_tsdf's arguments: memory of every layout, frameworks, refusals and threads."""
 
 import warnings
 
@@ -346,7 +346,7 @@ def test_gradients_are_refused(case, device):
             robocache.integrate_tsdf(*arrays, T, *camera, **OPTIONS)
 
 
-# ---- Threads, streams and graphs ----
+# ---- Threads ----
 
 
 @pytest.mark.parametrize(("carving", "cells"), [(False, 60), (True, 60), (False, 16)])
