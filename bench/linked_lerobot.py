@@ -14,7 +14,7 @@ NUMBERS = ["observation.state", "action"]
 
 
 def link_as_v3(root: Path, source: Path, cameras: list[str], repeats: int = 1) -> tuple[float, np.ndarray]:
-    """Writes the episodes of `source` that have a video, `repeats` times in a row. Each of `cameras` is a copy of its first camera.
+    """Writes the episodes of `source` that have a video, `repeats` times in a row. `cameras` all show its first camera.
 
     Returns the frames per second, and the first row of each episode.
     """
@@ -22,12 +22,12 @@ def link_as_v3(root: Path, source: Path, cameras: list[str], repeats: int = 1) -
     fps = info["fps"]
     folder = sorted((source / "videos/chunk-000").iterdir())[0]
     videos = sorted(folder.glob("*.mp4")) * repeats
-    tables, rows, first = [], [], 0
+    tables, rows, first_row = [], [], 0
     for episode, video in enumerate(videos):
         table = pq.read_table(source / f"data/chunk-000/{video.stem}.parquet")
         n = table.num_rows
         row = {"episode_index": episode, "tasks": ["task"], "length": n, "data/chunk_index": 0, "data/file_index": 0}
-        row |= {"dataset_from_index": first, "dataset_to_index": first + n}
+        row |= {"dataset_from_index": first_row, "dataset_to_index": first_row + n}
         row |= {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0}
         for key in cameras:
             row |= {f"videos/{key}/chunk_index": 0, f"videos/{key}/file_index": episode}
@@ -40,11 +40,11 @@ def link_as_v3(root: Path, source: Path, cameras: list[str], repeats: int = 1) -
             "timestamp": (np.arange(n) / fps).astype(np.float32),
             "frame_index": np.arange(n),
             "episode_index": np.full(n, episode),
-            "index": np.arange(first, first + n),
+            "index": np.arange(first_row, first_row + n),
             "task_index": np.zeros(n, np.int64),
         }
         tables.append(pa.table({key: table[key] for key in NUMBERS} | {key: pa.array(x) for key, x in numbers.items()}))
-        first += n
+        first_row += n
     tasks = pa.table({"task_index": pa.array([0]), "__index_level_0__": pa.array(["task"])})
     pandas = {  # as pandas writes a column and an index without a name
         "index_columns": ["__index_level_0__"],
@@ -67,7 +67,7 @@ def link_as_v3(root: Path, source: Path, cameras: list[str], repeats: int = 1) -
     features |= dict.fromkeys(["frame_index", "episode_index", "index", "task_index"], number | {"dtype": "int64"})
     features |= dict.fromkeys(cameras, info["features"][folder.name])
     info |= {"codebase_version": "v3.0", "features": features, "total_tasks": 1, "total_episodes": len(rows)}
-    info |= {"total_frames": first, "splits": {"train": f"0:{len(rows)}"}}
+    info |= {"total_frames": first_row, "splits": {"train": f"0:{len(rows)}"}}
     info["data_path"] = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
     info["video_path"] = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
     (root / "meta/info.json").write_text(json.dumps(info))

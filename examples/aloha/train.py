@@ -111,11 +111,11 @@ class Step:
             return self._step(batch)
         batch = {key: batch[key] for key in (*self._policy_keys(batch), ACTION, "action_is_pad")}
         if self._taken < 10:  # the optimizer's state and the libraries' plans must exist before the capture
-            beside = torch.cuda.Stream()
-            beside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(beside):
+            side_stream = torch.cuda.Stream()
+            side_stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side_stream):
                 loss = self._step(batch)
-            torch.cuda.current_stream().wait_stream(beside)
+            torch.cuda.current_stream().wait_stream(side_stream)
             return loss
         if self._graph is None:
             self._batch = {key: value.clone() for key, value in batch.items()}
@@ -150,17 +150,17 @@ class Utilisation(threading.Thread):
 
     def __init__(self, device):
         super().__init__(daemon=True)
-        self._device, self._over, self._samples = device, threading.Event(), []
+        self._device, self._ended, self._samples = device, threading.Event(), []
         if importlib.util.find_spec("pynvml") is not None:
             self.start()
 
     def run(self):
-        while not self._over.wait(0.1):
+        while not self._ended.wait(0.1):
             self._samples.append(torch.cuda.utilization(self._device))
 
     def end(self):
         """Returns the mean, from 0 to 1, or None without samples."""
-        self._over.set()
+        self._ended.set()
         return sum(self._samples) / len(self._samples) / 100 if self._samples else None
 
 
@@ -220,15 +220,14 @@ def train(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    device, camera = loader.device, kind == "act"
+    device, camera = torch.device(loader.device), kind == "act"
     loader.save_spec(folder / "spec.json")
     torch.manual_seed(seed)
     keys = {key: loader.dataset.streams[key].shape[-1] for key in (STATE, ACTION) + (() if camera else (CUBE,))}
     shape = {"kind": kind, "keys": keys, "image_size": image_size if camera else 0}
     policy = build(**shape).to(device)
-    where = torch.device(device)
-    noise = torch.cuda.default_generators[where.index or 0] if where.type == "cuda" else torch.default_generator
-    step, spent, log, pace, timed = 0, 0.0, [], None, None
+    noise = torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
+    step, spent, log, pace, timer = 0, 0.0, [], None, None
     saved = checkpoints(folder)
     if camera and not saved:
         calibrate(policy, next(loader) if calibration is None else calibration)
@@ -244,31 +243,27 @@ def train(
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     policy.train()
     progress = results.Progress("training", steps, step)
-    total, counted, timed_from, waited_s = (
-        torch.zeros((), device=device),
-        0,
-        min(step + WARMUP, (step + steps) // 2),
-        0.0,
-    )
-    began = asked = time.perf_counter()
+    loss_sum, loss_count, waited_s = torch.zeros((), device=device), 0, 0.0
+    timed_from = min(step + WARMUP, (step + steps) // 2)
+    began = asked_at = time.perf_counter()
     while step < steps:
         for batch in loader:
-            waited_s += time.perf_counter() - asked
+            waited_s += time.perf_counter() - asked_at
             if step == timed_from:
-                timed, waited_s = Pace(device), 0.0
+                timer, waited_s = Pace(device), 0.0
             rate = lr * min(1, (step + 1) / WARMUP) * max(0.01, 0.5 + 0.5 * math.cos(math.pi * step / steps))
-            total += take_step(batch, rate, 1 / (1 + AVERAGED * step))
+            loss_sum += take_step(batch, rate, 1 / (1 + AVERAGED * step))
             step += 1
-            counted += 1
+            loss_count += 1
             progress.show(step, f"loss {log[-1]['loss']:.4f}" if log else "")
             if step % every == 0 or step == steps:
-                loss = round(float(total) / counted, 5)
+                loss = round(float(loss_sum) / loss_count, 5)
                 log.append({"step": step, "wall_s": round(spent + time.perf_counter() - began, 2), "loss": loss})
-                total.zero_()
-                counted = 0
+                loss_sum.zero_()
+                loss_count = 0
                 if step == steps:
-                    pace = timed.end(steps - timed_from, take_step, batch, waited_s)
-                saving = time.perf_counter()
+                    pace = timer.end(steps - timed_from, take_step, batch, waited_s)
+                save_began = time.perf_counter()
                 _save(
                     folder / f"step_{step}.pt",
                     {
@@ -286,11 +281,11 @@ def train(
                         "pace": pace,
                     },
                 )
-                if timed is not None:
-                    timed.leave_out(time.perf_counter() - saving)
+                if timer is not None:
+                    timer.leave_out(time.perf_counter() - save_began)
             if step == steps:
                 break
-            asked = time.perf_counter()
+            asked_at = time.perf_counter()
     progress.end(f"loss {log[-1]['loss']:.4f}")
     return {"steps": step, "checkpoints": log, "pace": pace}
 

@@ -31,23 +31,23 @@ def starts(task: str, seed: int, count: int) -> list:
 class Robot:
     """A task's arm. `rows` yields the rows that the sensors sent since the last step, as (stream, stamp, row)."""
 
-    def __init__(self, task: str, **drawing: object) -> None:
-        self.env = ALL_V3_ENVIRONMENTS[task](**drawing)
+    def __init__(self, task: str, **rendering: object) -> None:
+        self.env = ALL_V3_ENVIRONMENTS[task](**rendering)
         self.expert = ENV_POLICY_MAP[task]()
 
     def begin(self, start, rng: np.random.Generator) -> None:
         self.env.set_task(start)
-        self.seen, _ = self.env.reset()
+        self.observation, _ = self.env.reset()
         self.now = BEGIN_NS
         self.tracker_due = self.now + int(rng.uniform(0, TRACKER_NS))
         self.success = False
 
     def rows(self) -> Iterator[tuple[str, int, np.ndarray]]:
-        seen = self.seen.astype(np.float32)
-        yield "hand", self.now, seen[:4]
+        observation = self.observation.astype(np.float32)
+        yield "hand", self.now, observation[:4]
         if self.now >= self.tracker_due:  # a row has the stamp of the step, so the periods vary
             self.tracker_due += TRACKER_NS
-            yield "tracker", self.now, np.concatenate([seen[4:18], seen[36:39]])
+            yield "tracker", self.now, np.concatenate([observation[4:18], observation[36:39]])
 
     @property
     def target(self) -> np.ndarray:
@@ -56,13 +56,13 @@ class Robot:
 
     def expert_command(self) -> np.ndarray:
         """Returns the command of metaworld's scripted expert: a position in metres, and how hard to grip, -1 (open) to 1."""
-        action = np.clip(self.expert.get_action(self.seen), -1, 1)
+        action = np.clip(self.expert.get_action(self.observation), -1, 1)
         target = self.target + action[:3] * self.env.action_scale
         return np.append(np.clip(target, self.env.mocap_low, self.env.mocap_high), action[3])
 
     def step(self, command: np.ndarray) -> None:
         """Moves towards a command, at most 1 cm per step on each axis."""
         action = np.append((command[:3] - self.target) / self.env.action_scale, command[3])
-        self.seen, _, _, _, info = self.env.step(np.clip(action, -1, 1).astype(np.float32))
+        self.observation, _, _, _, info = self.env.step(np.clip(action, -1, 1).astype(np.float32))
         self.now += STEP_NS
         self.success = self.success or bool(info["success"])

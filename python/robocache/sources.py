@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .actions.declared import declared_absolute, declared_relative, rotations_said
+from .actions.declared import declared_absolute, declared_relative, declared_rotations
 from .dataset import Dataset, Stream
 from .dataset import open as open_dataset
 from .feature_words import in_one_spelling
@@ -226,7 +226,7 @@ def check_rotations(key: str, streams: Sequence[Stream]) -> None:
     """
     first: dict[str, tuple[str, Any]] = {}
     for stream in streams:
-        for attribute, form in rotations_said(stream.attributes).items():
+        for attribute, form in declared_rotations(stream.attributes).items():
             value = stream.attributes[attribute]
             other, other_value = first.setdefault(attribute, (form, value))
             if form != other and form != other.partition("_")[0] and other != form.partition("_")[0]:

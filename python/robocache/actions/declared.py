@@ -73,9 +73,9 @@ def check_declared(name: str, conversions: Any, declared: FeatureFacts) -> None:
                     f"{name}: expected {before!r} from feature {start} on, as the conversion before it, got {rotation!r}"
                 )
             known[start] = rotation
-            own = [feature for feature in block if feature is not None]
-            if len(own) == rotation_width("rotation", rotation):
-                _check_rotation(name, rotation, own, declared)
+            stream_features = [feature for feature in block if feature is not None]
+            if len(stream_features) == rotation_width("rotation", rotation):
+                _check_rotation(name, rotation, stream_features, declared)
         if isinstance(conversion, Relative) and conversion.kind != "joints":
             _check_positions(name, conversion, declared, features)
         elif isinstance(conversion, Rescale):
@@ -85,7 +85,7 @@ def check_declared(name: str, conversions: Any, declared: FeatureFacts) -> None:
             width = rotation_width("target", conversion.target)
             features[conversion.start : end] = [None] * width
             more = width - (end - conversion.start)
-            known = {at + more * (at > conversion.start): rotation for at, rotation in known.items()}
+            known = {begin + more * (begin > conversion.start): rotation for begin, rotation in known.items()}
             known[conversion.start] = conversion.target
 
 
@@ -153,11 +153,11 @@ def check_alike(name: str, conversions: Any, declared: FeatureFacts, base: Featu
     width = max(len(declared.units), len(base.units))
     for conversion, converted in _comparisons(conversions, width) if width else ():
         for feature in converted:
-            own, other = (_unit_of(facts, feature) for facts in (declared, base))
-            if own and other and own != other:
+            unit, base_unit = (_unit_of(facts, feature) for facts in (declared, base))
+            if unit and base_unit and unit != base_unit:
                 raise errors.ArgumentError(
-                    f"{name}: expected one unit, since {type(conversion).__name__} subtracts feature by feature, got {own!r} "
-                    f"of the key and {other!r} of the base for {_feature(declared, feature)}; convert one of them before it "
+                    f"{name}: expected one unit, since {type(conversion).__name__} subtracts feature by feature, got {unit!r} "
+                    f"of the key and {base_unit!r} of the base for {_feature(declared, feature)}; convert one of them before it "
                     "is stored"
                 )
 
@@ -175,9 +175,9 @@ def misplaced(
     for _, converted in _comparisons(conversions, features):
         for feature in converted:
             if feature < min(len(declared.names), len(read)) and 0 <= read[feature] < len(base.names):
-                own, other = declared.names[feature], base.names[read[feature]]
-                if own and other and own != other and list(base.names).count(own) == 1:
-                    pairs[own] = other
+                name, base_name = declared.names[feature], base.names[read[feature]]
+                if name and base_name and name != base_name and list(base.names).count(name) == 1:
+                    pairs[name] = base_name
     return list(pairs.items())
 
 
@@ -241,8 +241,8 @@ def _check_rotation(name: str, rotation: str, features: Sequence[int], declared:
     if expected:
         raise errors.ArgumentError(f"{name}: expected {expected}, as the features' names {names} say, got {rotation!r}")
     kind = rotation.partition("_")[0]
-    by_attribute = rotations_said(declared.attributes)
-    by_stream = "" if by_attribute else _said_by_stream(declared.stream)
+    by_attribute = declared_rotations(declared.attributes)
+    by_stream = "" if by_attribute else _rotation_in_stream_name(declared.stream)
     if by_stream and by_stream not in (rotation.lower(), kind):
         raise errors.ArgumentError(
             f"{name}: expected {_written(by_stream)}, as the name of stream '{declared.stream}' says, got {rotation!r}; a "
@@ -359,10 +359,12 @@ def _blocks(attributes: Mapping[str, Any]) -> list[tuple[int, int, str]]:
     return [(start + 3, stop, "slerp") if method == "pose" else (start, stop, method) for start, stop, method in blocks]
 
 
-def rotations_said(attributes: Mapping[str, Any]) -> dict[str, str]:
+def declared_rotations(attributes: Mapping[str, Any]) -> dict[str, str]:
     """Returns the rotation that each attribute names: its kind, or its representation if the order is known too."""
     rotations = {
-        key: _said(value) for key, value in attributes.items() if isinstance(value, str) and _ATTRIBUTE.fullmatch(key)
+        key: _rotation_in(value)
+        for key, value in attributes.items()
+        if isinstance(value, str) and _ATTRIBUTE.fullmatch(key)
     }
     return {key: rotation for key, rotation in rotations.items() if rotation}
 
@@ -382,7 +384,7 @@ def _entries(names: Sequence[str]) -> list[tuple[int, int]]:
     return pairs if len(set(pairs)) == len(pairs) and all(0 <= min(pair) <= max(pair) < 3 for pair in pairs) else []
 
 
-def _said_by_stream(stream: str) -> str:
+def _rotation_in_stream_name(stream: str) -> str:
     """Returns the rotation in a stream's name: its kind, or its representation if the order is known; "" for none or
     several."""
     last = feature_words.in_snake_case(feature_words.last_part(stream))
@@ -390,7 +392,7 @@ def _said_by_stream(stream: str) -> str:
     if kinds == ["quat"]:
         return _order_of(last) or "quat"
     # "6d" of a pose may mean six degrees of freedom, with any rotation.
-    return _said(last) if len(kinds) == 1 and (kinds != ["rot6d"] or "rot" in last) else ""
+    return _rotation_in(last) if len(kinds) == 1 and (kinds != ["rot6d"] or "rot" in last) else ""
 
 
 def _order_of(name: str) -> str:
@@ -401,7 +403,7 @@ def _order_of(name: str) -> str:
     return min(orders) if len(orders) == 1 else ""
 
 
-def _said(value: str) -> str:
+def _rotation_in(value: str) -> str:
     """Returns the rotation in an attribute's value: its kind, or its representation if the order is known; "" for none."""
     words = feature_words.in_snake_case(value)
     for order, rotation in _ORDERS.items():
