@@ -19,12 +19,12 @@ constexpr int64_t kLongList = 32;
 using WideKey = unsigned __int128;
 
 struct Assignment {
-  int64_t found_most;  // the most voxels that the call's arrays can hold
-  int key_bits;        // bits of the order's keys; 0 for the order of insertion
-  bool wide;           // whether keys have more than 64 bits
-  bool listed;         // whether assign lists the rows
-  bool sorted;         // whether rows are sorted by voxel
-  Word* keys[2];       // [voxels]
+  int64_t most_voxels;  // the most voxels that can be found and fit in the arrays
+  int key_bits;         // bits of the order's keys; 0 for the order of insertion
+  bool wide;            // whether keys have more than 64 bits
+  bool listed;          // whether assign lists the rows
+  bool sorted;          // whether rows are sorted by voxel
+  Word* keys[2];        // [voxels]
   WideKey* wide_keys[2];
   int32_t* insertions[2];       // [voxels] indices in the order of insertion; the second array has them in the
                                 // requested order
@@ -68,7 +68,7 @@ void set_key_bits(const SparseCall& call, Assignment& p) {
 cudaError_t sort_voxels(const Assignment& p, void* memory, size_t& bytes, cudaStream_t stream) {
   const auto sort = [&](auto* const* keys) {
     return cub::DeviceRadixSort::SortPairs(memory, bytes, keys[0], keys[1], p.insertions[0], p.insertions[1],
-                                           p.found_most, 0, p.key_bits, stream);
+                                           p.most_voxels, 0, p.key_bits, stream);
   };
   return p.wide ? sort(p.wide_keys) : sort(p.keys);
 }
@@ -81,9 +81,9 @@ cudaError_t sort_rows(const SparseCall& call, const Numbering& n, const Assignme
 
 cudaError_t assignment_of(const SparseCall& call, const Numbering& n, Assignment& p, int64_t& bytes) {
   p = {};
-  p.found_most = std::min(call.voxels, n.most);
+  p.most_voxels = std::min(call.voxels, n.most);
   set_key_bits(call, p);
-  const bool ordered = p.key_bits > 0 && p.found_most > 0;
+  const bool ordered = p.key_bits > 0 && p.most_voxels > 0;
   if (!ordered) p.key_bits = 0;
   const bool keeps = !call.random && call.points_per_voxel != kUnlimited && n.rows > 0;
   p.sorted = keeps && call.points_per_voxel > kLongList;
@@ -100,13 +100,13 @@ cudaError_t assignment_of(const SparseCall& call, const Numbering& n, Assignment
   }
   WorkspaceParts parts(call.workspace);
   for (int i = 0; i < 2; ++i) {
-    parts.take(p.keys[i], p.found_most, ordered && !p.wide);
-    parts.take(p.wide_keys[i], p.found_most, ordered && p.wide);
-    parts.take(p.insertions[i], p.found_most, ordered);
+    parts.take(p.keys[i], p.most_voxels, ordered && !p.wide);
+    parts.take(p.wide_keys[i], p.most_voxels, ordered && p.wide);
+    parts.take(p.insertions[i], p.most_voxels, ordered);
     parts.take(p.row_voxels[i], n.rows, p.sorted);
     parts.take(p.rows[i], n.rows, p.sorted);
   }
-  parts.take(p.voxel_of_insertion, p.found_most, ordered);
+  parts.take(p.voxel_of_insertion, p.most_voxels, ordered);
   if (p.listed) {
     p.list = reinterpret_cast<uint32_t*>(call.rows_of_voxel);
     parts.take(p.list, call.voxels * call.points_per_voxel, p.list == nullptr);
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kThreads)
         const __grid_constant__ Assignment p) {
   wait_for_work_before();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= p.found_most) return;
+  if (i >= p.most_voxels) return;
   p.insertions[0][i] = static_cast<int32_t>(i);
   const bool found = i < found_voxels(call, n);
   SparseCell cell{};
@@ -313,7 +313,7 @@ cudaError_t launch(const SparseCall& call, const Numbering& n, const Assignment&
     }
   };
   if (p.key_bits > 0) {
-    queue(key, p.found_most);
+    queue(key, p.most_voxels);
     if (code == cudaSuccess) code = sort_voxels(p, p.sort_memory, sort_bytes, stream);
   }
   const bool cleared = p.list == nullptr && call.rows_of_voxel != nullptr && !call.random;
