@@ -136,8 +136,8 @@ def _read_folder(
             layout, rows, time_ns, images, others, assumed = try_log(
                 read_logs.read, file, options, alike[file.stem], what, file.stem, notes
             )
-            for thing, reason in assumed:
-                notes.assume(thing, reason, file.stem)
+            for subject, reason in assumed:
+                notes.assume(subject, reason, file.stem)
             known = seen.layouts.setdefault(file.stem, layout)
             notes.see("streams", file.stem, asdict(known))
             if layout != known:
@@ -236,7 +236,7 @@ class _Layout:
 
 # A row's image, or the error of its name.
 Image = Path | SourceError
-# The last item holds the assumptions about the file: things and reasons.
+# The last item holds the assumptions about the file: what each is about, and the reason.
 _Log = tuple[_Layout, Rows | None, np.ndarray, list[Image], dict[str, Texts | Rows], list[tuple[str, str]]]
 
 
@@ -444,7 +444,7 @@ def _codes_of_text(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _codes_of_whole(column: np.ndarray) -> np.ndarray:
-    """Returns the same for a column of whole numbers; empty if it has others."""
+    """Returns for each row the index of its number among the column's numbers; empty if some are not whole, or there are too many."""
     for part in (column[:_FIRST_ROWS], column):
         if not (np.isfinite(part).all() and (part == np.floor(part)).all()):
             return np.empty(0, np.int64)

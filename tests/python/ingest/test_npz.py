@@ -249,7 +249,7 @@ def test_headers_are_parsed_like_numpy():
     assert sum(entry is not None for entry in read_by_numpy) > 130
 
 
-# Arrays of uncompressed files are mapped; zipfile names the faults of compressed ones.
+# Arrays of uncompressed files are mapped, those of compressed ones are read by zipfile, which checks the sums itself.
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_changed_bytes_are_found_by_the_checksum(save, rng, tmp_path):
     path = tmp_path / "a.npz"
@@ -321,7 +321,7 @@ def test_a_damaged_rate_skips_its_file_alone(rng, tmp_path):
 
 @pytest.mark.parametrize(("count", "is_noted"), [(49, True), (51, True), (48, False), (1, False)])
 def test_a_list_of_almost_as_many_values_as_rows_is_noted(count, is_noted, tmp_path):
-    """49 actions between 50 observations are no rows: the step of each is unknown."""
+    """49 actions between 50 observations are no rows: the row that each belongs to is unknown."""
     np.savez(
         tmp_path / "a.npz",
         q=np.zeros((50, 3)),
