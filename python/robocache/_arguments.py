@@ -132,7 +132,7 @@ def make_parser() -> argparse.ArgumentParser:
         "robocache append more_logs cache",
         "robocache append today cache --on-error skip    # exit code 3: some skipped",
     )
-    subparser.add_argument("source", help="as of robocache ingest")
+    subparser.add_argument("source", help="as for robocache ingest")
     subparser.add_argument("cache", help="the cache to add to; open readers do not change")
     ingest_options(subparser)
     subparser.set_defaults(append=True, dry_run=False, overwrite=False, workers=None)
@@ -144,9 +144,9 @@ def make_parser() -> argparse.ArgumentParser:
         "robocache convert work --shard 0    # and so on, on machines that see both",
         "robocache merge work cache",
     )
-    subparser.add_argument("source", help="as of robocache ingest")
-    subparser.add_argument("plan", help="the directory to make, for the shards")
-    subparser.add_argument("--shards", type=_positive(int), required=True, help="how many")
+    subparser.add_argument("source", help="as for robocache ingest")
+    subparser.add_argument("plan", help="the directory to create for the shards")
+    subparser.add_argument("--shards", type=_positive(int), required=True, help="the number of shards")
     ingest_options(subparser)
 
     subparser = command("convert", "convert one shard of a plan", "robocache convert work --shard 3")

@@ -1,4 +1,4 @@
-"""Checks of arguments that do not reach the library, or that only Python can name."""
+"""Checks arguments that do not reach the library, or whose names the library does not know."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def three(name: str, value: Any, *, scalar: bool = False, convert: Callable[[str
 def listed(convert: Callable[[str, Any], Any], name: str, values: Any, dtype: type) -> npt.NDArray[Any]:
     """Converts a list of numbers to an array."""
     try:
-        each = None if isinstance(values, str) else list(values)
+        if isinstance(values, str):
+            raise TypeError
+        numbers = list(values)
     except TypeError:
-        each = None
-    if each is None:
-        raise errors.ArgumentTypeError(f"{name}: expected a list of numbers, got {values!r}")
-    return np.array([convert(name, value) for value in each], dtype)
+        raise errors.ArgumentTypeError(f"{name}: expected a list of numbers, got {values!r}") from None
+    return np.array([convert(name, value) for value in numbers], dtype)
 
 
 def wholes(name: str, values: Any) -> npt.NDArray[np.int64]:
@@ -95,7 +95,7 @@ def wholes(name: str, values: Any) -> npt.NDArray[np.int64]:
 
     It converts all elements at once. If that fails, it converts them one by one, for the error.
     """
-    if hasattr(values, "detach"):  # a torch tensor
+    if hasattr(values, "detach"):  # of torch
         is_whole = not (values.is_floating_point() or values.is_complex() or values.is_quantized)
         values = values.detach().cpu().numpy() if is_whole else values.tolist()
     if isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray):

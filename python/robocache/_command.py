@@ -1,4 +1,4 @@
-"""Finds whether this process is the command ``robocache``."""
+"""Finds out whether this process is the command ``robocache``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 def arguments() -> list[str] | None:
     """Returns the arguments of the command; None if this process is not the command."""
-    program, *given = getattr(sys, "argv", None) or [""]
+    program, *words = getattr(sys, "argv", None) or [""]
     if program == "-m":  # the package is imported before python -m has found the module
         program = sys.orig_argv[-len(sys.argv)].removeprefix("-m")
     processes = sys.modules.get("multiprocessing")
     if processes is not None and processes.parent_process() is not None:
         return None  # a worker process, which inherits argv
-    return given if Path(program).name == "robocache" else None
+    return words if Path(program).name == "robocache" else None
 
 
 def begin() -> None:

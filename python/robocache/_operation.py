@@ -54,7 +54,7 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
 # Arguments of other types are arrays, or values that the library refuses.
 _PLAIN = frozenset((type(None), bool, int, float, str))
 
-# The forms of a field's value among the arguments of the library's function.
+# How a field's value stands among the arguments of the library's function.
 _ONE, _NUMBERS, _LIST, _BLOCKS, _BLOCKS_OF_STREAMS = range(5)
 
 
@@ -100,23 +100,22 @@ class Operation:
     def documents(self, function: _Function) -> _Function:
         """Replaces ``**options`` in the function's signature by the operation's options with their defaults, for help()."""
         signature = inspect.signature(function)
-        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        names = {one.name for one in own}
-        own += [
+        parameters = [x for x in signature.parameters.values() if x.kind is not x.VAR_KEYWORD]
+        parameters += [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None if "block" in kind else default)
             for name, kind, default in self.fields
-            if name not in names and kind not in ("tensor", "tensor[]")
+            if name not in signature.parameters and kind not in ("tensor", "tensor[]")
         ]
-        function.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return function
 
     # ---- Calls of the library ----
 
-    def call(self, given: dict[str, Any]) -> dict[str, Any]:
+    def call(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Returns a value for each field, in the fields' order."""
-        call = {**self._defaults, **given}
+        call = {**self._defaults, **arguments}
         if len(call) > len(self.fields):
-            unknown = next(name for name in given if name not in self._defaults)
+            unknown = next(name for name in arguments if name not in self._defaults)
             raise TypeError(f"{self.name}() got an unexpected keyword argument {unknown!r}")
         for name, convert in self._converted:
             call[name] = convert(name, call[name])
@@ -147,23 +146,26 @@ class Operation:
         flat += results
         return flat
 
-    def by_library(
-        self, call: Mapping[str, Any], flat: list[Any], results: Sequence[Any], arrays: Sequence[Any]
-    ) -> list[Any]:
-        """Returns the results of a call, None for those not asked for. `flat` is its :meth:`flat`, `arrays` the :func:`objects`
-        of that.
+    def run(self, call: Mapping[str, Any], results: Sequence[Any]) -> list[Any]:
+        """Returns the results of a call, None for those not asked for.
 
         `results` has for each result an array to write to, None for a new array, or False if it is not asked for.
         """
+        flat = self.flat(call, results)
+        return self.by_library(call, flat, results, objects(flat))
+
+    def by_library(
+        self, call: Mapping[str, Any], flat: list[Any], results: Sequence[Any], arrays: Sequence[Any]
+    ) -> list[Any]:
+        """Returns the same as :meth:`run`, for a caller that has already computed ``flat(call, results)`` and the
+        :func:`objects` in it."""
         for array in arrays:
             if isinstance(array, np.ndarray):
                 flat = self._without_numpy(call, flat, results)
                 break
         try:
             arrays_of_library = self._library(*flat)
-        except (
-            UnicodeEncodeError
-        ) as error:  # a lone surrogate, which os.fsdecode makes from a file name that is not UTF-8
+        except UnicodeEncodeError as error:  # a lone surrogate, from os.fsdecode of a name that is not UTF-8
             name = next(name for name, value in call.items() if _contains(value, error.object))
             raise errors.ArgumentError(f"{name}: expected UTF-8, got {error.object!r}") from None
         if arrays_of_library is None:
@@ -172,12 +174,12 @@ class Operation:
         like = like[0] if type(like) is list else like
         count = sum([out is None for out in results])
         if count == 1:
-            left = iter((_lib.in_framework_of(like, arrays_of_library),))
+            new_arrays = iter((_lib.in_framework_of(like, arrays_of_library),))
         else:
             first = next(x for x in flat if hasattr(x, "__dlpack__"))
             each = [_array_of(arrays_of_library, first, index) for index in range(count)]
-            left = iter([x if x is None else _lib.in_framework_of(like, x) for x in each])
-        return [next(left) if out is None else None if out is False else out for out in results]
+            new_arrays = iter([x if x is None else _lib.in_framework_of(like, x) for x in each])
+        return [next(new_arrays) if out is None else None if out is False else out for out in results]
 
     def _without_numpy(self, call: Mapping[str, Any], flat: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         """Returns `flat` with numpy's arrays converted for the library."""

@@ -1,4 +1,4 @@
-"""Temporary files and folders. If a process is killed, the next process that creates one removes what was left."""
+"""Temporary files and folders. Those of a killed process are removed by the next process that creates one."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _lock(file: int) -> None:
 
 @contextmanager
 def _free(lock: Path, left: Path) -> Iterator[None]:
-    """Locks what a dead process left. Raises OSError if the process still lives, or if it was another user's."""
+    """Locks what a dead process left behind. Raises OSError if the process is alive, or if it was another user's."""
     if left.lstat().st_uid != os.geteuid() or not stat.S_ISREG(lock.lstat().st_mode):
         raise PermissionError(lock)
     with lock.open("r+") as opened:

@@ -34,23 +34,23 @@ _dispatch_modes = torch._C._len_torch_dispatch_stack
 # ---- Calls ----
 
 
-def call(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
-    """Returns the results of a call that torch does not trace; see `_call.call`."""
-    flat = operation.flat(given, results)
+def call_eagerly(operation: Operation, call: dict[str, Any], results: Sequence[Any]) -> list[Any]:
+    """Returns the results of a call, unless torch traces it; see `_call.call`."""
+    flat = operation.flat(call, results)
     arrays = objects(flat)
     role = _role(arrays)
     if role == _TRANSFORMS or (
         role == _DIFFERENTIATES and any(out is not None and out is not False for out in results)
     ):
-        return _transformed(operation, given, results)
+        return _transformed(operation, call, results)
     try:
         if role == _DIFFERENTIATES:
-            return _recorded(operation, given, results)
-        return operation.by_library(given, flat, results, arrays)
+            return _recorded(operation, call, results)
+        return operation.by_library(call, flat, results, arrays)
     except errors.Error:
         raise
     except Exception:
-        _check_memory(_named(operation, given, results))
+        _check_memory(_named(operation, call, results))
         raise
 
 
@@ -60,8 +60,8 @@ _NOTHING, _DIFFERENTIATES, _TRANSFORMS = range(3)
 def _role(arguments: Sequence[Any]) -> int:
     """Returns whether torch does nothing in a call, differentiates it, or must dispatch it.
 
-    It dispatches calls that it transforms or traces, and calls whose tensors hide their memory. It also dispatches, and then
-    refuses, a call that mixes tensors that require a gradient with arrays of other frameworks.
+    Torch dispatches calls that it transforms or traces, and calls whose tensors hide their memory. A call that mixes arrays of
+    other frameworks with tensors that require a gradient is dispatched too, and refused there.
     """
     tensors = [x for x in arguments if isinstance(x, Tensor)]
     if not tensors:
@@ -80,60 +80,65 @@ def _role(arguments: Sequence[Any]) -> int:
     return _TRANSFORMS if role and len(tensors) < len(arguments) else role
 
 
-def _transformed(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
-    named = _named(operation, given, results)
+def _transformed(operation: Operation, call: dict[str, Any], results: Sequence[Any]) -> list[Any]:
+    named = _named(operation, call, results)
     _check_memory(named)
-    _check_tensors(operation, operation.for_torch(given))
+    _check_tensors(operation, operation.for_torch(call))
     _refuse_tangents(named)
     try:
-        return dispatch(operation, given, results)
+        return dispatch(operation, call, results)
     except NotImplementedError:
         if forward_ad._current_level < 0:
             raise
         raise _no_forward_mode(operation.name) from None
 
 
-def _recorded(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
-    given = operation.for_torch(given)
+def _recorded(operation: Operation, call: dict[str, Any], results: Sequence[Any]) -> list[Any]:
+    call = operation.for_torch(call)
     tensors: list[Tensor] = []
-    slots = _with_slots([given[name] for name in operation.gradients_of], tensors)
+    slots = _with_slots([call[name] for name in operation.gradients_of], tensors)
     operator = _operators[operation.name]
-    return list(_Recorded.apply(operator, slots, given, results, *tensors))  # type: ignore[no-untyped-call]
+    return list(_Recorded.apply(operator, slots, call, results, *tensors))  # type: ignore[no-untyped-call]
 
 
-def dispatch(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
+def dispatch(operation: Operation, call: dict[str, Any], results: Sequence[Any]) -> list[Any]:
     """Returns the results of a call by torch's operators."""
-    given = operation.for_torch(given)
+    call = operation.for_torch(call)
     wanted = [out is not False for out in results]
     returned: Sequence[Tensor]
     if all(out is None or out is False for out in results):
-        returned = _operators[operation.name](*_spread(operation, given), wanted)
+        returned = _operators[operation.name](*_spread(operation, call), wanted)
     else:
-        tensors = [x for x in (*_tensors_of(operation, given), *results) if isinstance(x, Tensor)]
+        tensors = [x for x in (*_tensors_of(operation, call), *results) if isinstance(x, Tensor)]
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
             raise errors.ArgumentError("out: has no gradients here; leave it out, or call under torch.no_grad()")
         returned = [out for out in results if out is not False]
         if any(out is None for out in returned):
-            shapes = operation.shapes(given, len(results))
+            shapes = operation.shapes(call, len(results))
             returned = [
                 tensors[0].new_empty(shape, dtype=_dtype(dtype)) if out is None else out
                 for out, (shape, dtype) in zip(results, shapes, strict=True)
                 if out is not False
             ]
-        _operators[operation.name].write(*_spread(operation, given), wanted, returned)
+        _operators[operation.name].write(*_spread(operation, call), wanted, returned)
     if operation.has_backward and returned:  # other float results, such as ages, have no gradient
-        outs = sum(wanted[: operation.count_of_outs(given, len(results))])
+        outs = sum(wanted[: operation.count_of_outs(call, len(results))])
         returned = [*returned[:outs], *(x.detach() for x in returned[outs:])]
-    left = iter(returned)
-    return [next(left) if asked else None for asked in wanted]
+    return _by_result(wanted, returned)
+
+
+def _by_result(wanted: Sequence[bool], values: Any, absent: Any = None) -> list[Any]:
+    """Returns an entry for each result: the next of the values if the result is wanted, else `absent`."""
+    remaining = iter(values)
+    return [next(remaining) if is_wanted else absent for is_wanted in wanted]
 
 
 # ---- Tensors that the library cannot read ----
 
 
-def _named(operation: Operation, given: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Any]:
-    """Returns the arrays of a call, by their names in errors."""
-    named = dict(operation.named_arrays(given))
+def _named(operation: Operation, call: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Any]:
+    """Returns the arrays of a call by their names in errors."""
+    named = dict(operation.named_arrays(call))
     return named | {"out" if i == 0 else f"out[{i}]": out for i, out in enumerate(results) if isinstance(out, Tensor)}
 
 
@@ -149,8 +154,8 @@ def _check_memory(arrays: Mapping[str, Any]) -> None:
             raise errors.ArgumentError(f"{name}: expected on meta like {on_meta[0]}, got on {tensor.device}")
 
 
-def _check_tensors(operation: Operation, given: Mapping[str, Any]) -> None:
-    for name, array in operation.named_arrays(given):
+def _check_tensors(operation: Operation, call: Mapping[str, Any]) -> None:
+    for name, array in operation.named_arrays(call):
         if not isinstance(array, Tensor):
             raise errors.ArgumentTypeError(
                 f"{name}: expected a torch tensor, for gradients and torch.compile, got {type(array).__name__}"
@@ -188,8 +193,8 @@ def _has_tangent(tensor: Tensor) -> bool:
 
 def _type(kind: str) -> str:
     """Returns torch's name of a field's type."""
-    for ours, theirs in (("tensor", "Tensor"), ("int", "SymInt"), ("number", "Scalar")):
-        kind = kind.replace(ours, theirs)
+    for own_name, torch_name in (("tensor", "Tensor"), ("int", "SymInt"), ("number", "Scalar")):
+        kind = kind.replace(own_name, torch_name)
     return re.sub(r"\[\d\]", "[]", kind)
 
 
@@ -207,11 +212,11 @@ def _arguments(operation: Operation) -> str:
     return ", ".join(arguments)
 
 
-def _spread(operation: Operation, given: Mapping[str, Any]) -> list[Any]:
+def _spread(operation: Operation, call: Mapping[str, Any]) -> list[Any]:
     """Returns the operator's arguments for a call."""
     arguments: list[Any] = []
     for name, kind, _ in operation.fields:
-        value = given[name]
+        value = call[name]
         if kind.startswith("block"):
             lists = value if kind == "block[][]" else [value]
             blocks = [block for blocks in lists for block in blocks]
@@ -234,18 +239,18 @@ def _bounds(start: int | None, stop: int | None) -> tuple[int, int]:
 
 def _gathered(operation: Operation, arguments: Sequence[Any]) -> dict[str, Any]:
     """The inverse of `_spread`."""
-    left = iter(arguments)
-    given = {}
+    remaining = iter(arguments)
+    call = {}
     for name, kind, _ in operation.fields:
-        value = next(left)
+        value = next(remaining)
         if kind.startswith("block"):
-            blocks = iter([(*value[2 * i : 2 * i + 2], method) for i, method in enumerate(next(left))])
-            lists = [[next(blocks) for _ in range(count)] for count in next(left)]
+            blocks = iter([(*value[2 * i : 2 * i + 2], method) for i, method in enumerate(next(remaining))])
+            lists = [[next(blocks) for _ in range(count)] for count in next(remaining)]
             value = lists if kind == "block[][]" else lists[0]
         elif kind == "numbers?[]":
-            value = [x if array is None else array for x, array in zip(value, next(left), strict=True)]
-        given[name] = value
-    return given
+            value = [x if array is None else array for x, array in zip(value, next(remaining), strict=True)]
+        call[name] = value
+    return call
 
 
 # The number of an operator's arguments, if a field has more than one.
@@ -254,11 +259,11 @@ _COUNT = {"block[]": 3, "block[][]": 3, "numbers?[]": 2}
 
 def _indices(operation: Operation) -> dict[str, int]:
     """Returns, for each field, the index of the operator's argument with its tensors."""
-    index, at = {}, 0
+    indices, count = {}, 0
     for name, kind, _ in operation.fields:
-        at += _COUNT.get(kind, 1)
-        index[name] = at - 1
-    return index
+        count += _COUNT.get(kind, 1)
+        indices[name] = count - 1
+    return indices
 
 
 def _dims(operation: Operation, dims: Sequence[Any]) -> dict[str, Any]:
@@ -271,8 +276,8 @@ def _dtype(dtype: Any) -> torch.dtype:
     return getattr(torch, dtype) if isinstance(dtype, str) else dtype  # type: ignore[no-any-return]
 
 
-def _tensors_of(operation: Operation, given: Mapping[str, Any]) -> Iterator[Any]:
-    return (array for _, array in operation.named_arrays(given))
+def _tensors_of(operation: Operation, call: Mapping[str, Any]) -> Iterator[Any]:
+    return (array for _, array in operation.named_arrays(call))
 
 
 # ---- Operators ----
@@ -281,9 +286,9 @@ def _tensors_of(operation: Operation, given: Mapping[str, Any]) -> Iterator[Any]
 class _Operator:
     """The base of an operation's operator and of its gradient's. Both support torch's transforms.
 
-    `run`, `fake`, `remember` and `backward` are the functions that torch.library takes. `vmap` folds all mapped calls into rows
-    of one `call`, of the operator or of the function for torch.func. `gradients` returns a gradient for each argument, or a
-    list of them.
+    `run`, `fake`, `remember` and `backward` are the functions that torch.library takes. `vmap` makes one call of all mapped
+    calls, with more rows, and passes it to `apply`: the operator, or the function for torch.func. `gradients` returns a
+    gradient for each argument, or a list of gradients for a list of tensors.
     """
 
     run: Callable[..., Any]
@@ -329,14 +334,14 @@ def _with_values(slots: Any, values: Sequence[Any]) -> Any:
     return [_with_values(x, values) for x in slots] if type(slots) is list else slots
 
 
-def _at_slots(slots: Any, values: Any, answer: list[Any]) -> list[Any]:
-    """Puts the values of nested lists into `answer` at their slots. None instead of a list leaves its slots unchanged."""
+def _at_slots(slots: Any, values: Any, result: list[Any]) -> list[Any]:
+    """Puts the values of nested lists into `result` at their slots. None instead of a list leaves its slots unchanged."""
     if type(slots) is _Slot:
-        answer[slots] = values
+        result[slots] = values
     elif type(slots) is list and values is not None:
         for pair in zip(slots, values, strict=True):
-            _at_slots(*pair, answer)
-    return answer
+            _at_slots(*pair, result)
+    return result
 
 
 class _Transformed(torch.autograd.Function):
@@ -374,7 +379,7 @@ class _Recorded(torch.autograd.Function):
         ctx: Any, operator: _Forward, slots: list[Any], call: dict[str, Any], results: Sequence[Any], *tensors: Any
     ) -> Any:
         operation = operator.operation
-        outputs = operator.by_library(call, results)
+        outputs = operation.run(call, results)
         ctx.operator, ctx.slots = operator, slots
         operator.keep(ctx, call, outputs)
         if operation.has_backward:
@@ -409,9 +414,8 @@ class _Forward(_Operator):
 
     def run(self, *arguments: Any) -> list[Tensor]:
         *spread, wanted = arguments
-        given = _gathered(self.operation, spread)
-        results = [None if asked else False for asked in wanted]
-        return [x for x in self.by_library(given, results) if x is not None]
+        results = [None if is_wanted else False for is_wanted in wanted]
+        return [x for x in self.operation.run(_gathered(self.operation, spread), results) if x is not None]
 
     def _refuse_vmap(self, *arguments: Any) -> Any:
         raise errors.ArgumentError(
@@ -420,31 +424,20 @@ class _Forward(_Operator):
 
     def _write(self, *arguments: Any) -> None:
         *spread, wanted, out = arguments
-        given = _gathered(self.operation, spread)
-        left = iter(out)
-        results = [next(left) if asked else False for asked in wanted]
-        self.by_library(given, results)
-
-    def by_library(self, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
-        flat = self.operation.flat(given, results)
-        return self.operation.by_library(given, flat, results, objects(flat))
-
-    def _shapes(self, given: Mapping[str, Any], wanted: Sequence[bool]) -> list[Any]:
-        shapes = self.operation.shapes(given, len(wanted))
-        return [shape for shape, asked in zip(shapes, wanted, strict=True) if asked]
+        self.operation.run(_gathered(self.operation, spread), _by_result(wanted, out, absent=False))
 
     def fake(self, *arguments: Any) -> list[Tensor]:
         *spread, wanted = arguments
-        given = _gathered(self.operation, spread)
-        like = next(_tensors_of(self.operation, given))
-        return [like.new_empty(shape, dtype=_dtype(dtype)) for shape, dtype in self._shapes(given, wanted)]
+        call = _gathered(self.operation, spread)
+        like = next(_tensors_of(self.operation, call))
+        shapes = zip(self.operation.shapes(call, len(wanted)), wanted, strict=True)
+        return [like.new_empty(shape, dtype=_dtype(dtype)) for (shape, dtype), is_wanted in shapes if is_wanted]
 
     def remember(self, ctx: Any, inputs: Any, output: Any) -> None:
         *spread, ctx.wanted = inputs
-        left = iter(output)
-        self.keep(ctx, _gathered(self.operation, spread), [next(left) if asked else None for asked in ctx.wanted])
-        ctx.forms = [  # for each argument the number of gradients if it is a list of tensors, else None
-            len(x) if isinstance(x, LISTS) and all(isinstance(one, Tensor) for one in x) else None for x in inputs
+        self.keep(ctx, _gathered(self.operation, spread), _by_result(ctx.wanted, output))
+        ctx.lengths = [  # for each argument the number of gradients if it is a list of tensors, else None
+            len(x) if isinstance(x, LISTS) and all(isinstance(each, Tensor) for each in x) else None for x in inputs
         ]
 
     def keep(self, ctx: Any, call: dict[str, Any], results: list[Any]) -> None:
@@ -458,17 +451,18 @@ class _Forward(_Operator):
 
     def gradients(self, ctx: Any, needs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
         """Returns each argument's gradient, or a list of them."""
-        left = iter(gradients)
-        of_results = [next(left) if asked else None for asked in ctx.wanted]
         index = _indices(self.operation)
-        asked = {name: needs[index[name]] for name in self.operation.gradients_of}
-        answer: list[Any] = [None if length is None else [None] * length for length in ctx.forms]
-        for name, gradient in self.gradients_of(ctx, asked, of_results).items():
-            answer[index[name]] = gradient
-        return answer
+        needs_of = {name: needs[index[name]] for name in self.operation.gradients_of}
+        result: list[Any] = [None if length is None else [None] * length for length in ctx.lengths]
+        for name, gradient in self.gradients_of(ctx, needs_of, _by_result(ctx.wanted, gradients)).items():
+            result[index[name]] = gradient
+        return result
 
-    def gradients_of(self, ctx: Any, asked: Mapping[str, Any], gradients: Sequence[Any]) -> dict[str, Any]:
-        """Returns the gradient of each array by name, or a list of them. `gradients` has one for each result, or None."""
+    def gradients_of(self, ctx: Any, needs_of: Mapping[str, Any], gradients: Sequence[Any]) -> dict[str, Any]:
+        """Returns the gradient of each array, or a list of gradients for a list of arrays, by the array's name.
+
+        `needs_of` says whether each array needs its gradient. `gradients` has one for each result, or None.
+        """
         *values, results = _with_values(ctx.kept, ctx.saved_tensors)
         call = {field.name: value for field, value in zip(self.operation.fields, values, strict=True)}
         if self.gradient is None:
@@ -481,28 +475,28 @@ class _Forward(_Operator):
                 like.new_zeros(shape, dtype=_dtype(dtype)) if gradient is None else gradient
                 for gradient, (shape, dtype) in zip(out_gradients, shapes, strict=False)
             ]
-        needed = [bool(x) for needs in asked.values() for x in (needs if isinstance(needs, LISTS) else [needs])]
+        needed = [bool(x) for needs in needs_of.values() for x in (needs if isinstance(needs, LISTS) else [needs])]
         rows = iter(self.gradient.rows(call, out_gradients, results, needed))
 
-        def of(array: Tensor, needs: bool) -> Tensor | None:
+        def gradient_of(array: Tensor, needs: bool) -> Tensor | None:
             row = next(rows)
             if not needs or row is None:
                 return None
             return (row.sum(0) if array.ndim < row.ndim else row).to(array.dtype)
 
         return {
-            name: [of(*pair) for pair in zip(call[name], needs, strict=True)]
+            name: [gradient_of(*pair) for pair in zip(call[name], needs, strict=True)]
             if isinstance(needs, LISTS)
-            else of(call[name], needs)
-            for name, needs in asked.items()
+            else gradient_of(call[name], needs)
+            for name, needs in needs_of.items()
         }
 
-    def vmap(self, call: Callable[..., Any], info: Any, in_dims: Any, *arguments: Any) -> Any:
+    def vmap(self, apply: Callable[..., Any], info: Any, in_dims: Any, *arguments: Any) -> Any:
         *spread, wanted = arguments
-        given, dims = _gathered(self.operation, spread), _dims(self.operation, in_dims[:-1])
-        folded, unfold = self.operation.fold(given, dims, info.batch_size)
-        made = call(*_spread(self.operation, folded), wanted)
-        return [unfold(x) for x in made], [0] * len(made)
+        call, dims = _gathered(self.operation, spread), _dims(self.operation, in_dims[:-1])
+        folded, unfold = self.operation.fold(call, dims, info.batch_size)
+        results = apply(*_spread(self.operation, folded), wanted)
+        return [unfold(x) for x in results], [0] * len(results)
 
 
 class _Backward(_Operator):
@@ -520,17 +514,17 @@ class _Backward(_Operator):
             gradients, results = "Tensor out_gradient", f"({', '.join(['Tensor'] * len(operation.gradients_of))})"
         self.define(f"{operation.name}_backward", f"({arguments}, {gradients}, bool[] wanted) -> {results}")
 
-    def of(
+    def _applied(
         self,
-        call: Callable[..., Any],
+        apply: Callable[..., Any],
         spread: Sequence[Any],
         out_gradients: list[Tensor],
         results: list[Tensor],
         wanted: list[bool],
     ) -> Sequence[Tensor]:
         if self.operation.has_one_result:
-            return call(*spread, out_gradients[0], wanted)  # type: ignore[no-any-return]
-        return call(*spread, out_gradients, results, wanted)  # type: ignore[no-any-return]
+            return apply(*spread, out_gradients[0], wanted)  # type: ignore[no-any-return]
+        return apply(*spread, out_gradients, results, wanted)  # type: ignore[no-any-return]
 
     def rows(
         self, call: dict[str, Any], out_gradients: list[Tensor], results: list[Tensor], wanted: list[bool]
@@ -542,7 +536,7 @@ class _Backward(_Operator):
             or _role(out_gradients) != _NOTHING
             or any(is_batched(x) for x in out_gradients)
         ):
-            return self.of(self, _spread(self.operation, call), out_gradients, results, wanted)
+            return self._applied(self, _spread(self.operation, call), out_gradients, results, wanted)
         buffers = self._buffers(call, wanted)
         self.operation.add_gradients(call, out_gradients, results, buffers)
         return buffers
@@ -555,27 +549,27 @@ class _Backward(_Operator):
         *spread, out_gradients, results, wanted = arguments
         return spread, out_gradients, results, wanted
 
-    def _buffers(self, given: dict[str, Any], wanted: Sequence[bool]) -> list[Tensor | None]:
-        like = next(_tensors_of(self.operation, given))
+    def _buffers(self, call: dict[str, Any], wanted: Sequence[bool]) -> list[Tensor | None]:
+        like = next(_tensors_of(self.operation, call))
         return [
-            like.new_zeros(shape, dtype=_dtype(dtype)) if asked else None
-            for (shape, dtype), asked in zip(self.operation.gradient_shapes(given), wanted, strict=True)
+            like.new_zeros(shape, dtype=_dtype(dtype)) if is_wanted else None
+            for (shape, dtype), is_wanted in zip(self.operation.gradient_shapes(call), wanted, strict=True)
         ]
 
-    def _given(self, rows: Sequence[Tensor | None], like: Tensor) -> Any:
+    def _outputs(self, rows: Sequence[Tensor | None], like: Tensor) -> Any:
         outputs = [like.new_empty(0) if row is None else row for row in rows]
         return tuple(outputs) if self.operation.has_one_result else outputs
 
     def run(self, *arguments: Any) -> Any:
         spread, out_gradients, results, wanted = self._parts(arguments)
-        given = _gathered(self.operation, spread)
-        buffers = self._buffers(given, wanted)
-        self.operation.add_gradients(given, out_gradients, results, buffers)
-        return self._given(buffers, out_gradients[0])
+        call = _gathered(self.operation, spread)
+        buffers = self._buffers(call, wanted)
+        self.operation.add_gradients(call, out_gradients, results, buffers)
+        return self._outputs(buffers, out_gradients[0])
 
     def fake(self, *arguments: Any) -> Any:
         spread, out_gradients, _, wanted = self._parts(arguments)
-        return self._given(self._buffers(_gathered(self.operation, spread), wanted), out_gradients[0])
+        return self._outputs(self._buffers(_gathered(self.operation, spread), wanted), out_gradients[0])
 
     def remember(self, ctx: Any, inputs: Any, output: Any) -> None:
         pass
@@ -588,25 +582,25 @@ class _Backward(_Operator):
     def gradients(self, ctx: Any, needs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
         return self.backward(ctx)  # type: ignore[no-any-return]
 
-    def vmap(self, call: Callable[..., Any], info: Any, in_dims: Any, *arguments: Any) -> Any:
+    def vmap(self, apply: Callable[..., Any], info: Any, in_dims: Any, *arguments: Any) -> Any:
         spread, out_gradients, results, wanted = self._parts(arguments)
         dims, of_gradients, of_results, _ = self._parts(in_dims)
         size = info.batch_size
-        given = _gathered(self.operation, spread)
-        folded, _ = self.operation.fold(given, _dims(self.operation, dims), size)
+        call = _gathered(self.operation, spread)
+        folded, _ = self.operation.fold(call, _dims(self.operation, dims), size)
 
         def fold(arrays: list[Tensor], axes: Sequence[int | None] | None) -> list[Tensor]:
             pairs = zip(arrays, axes or [None] * len(arrays), strict=True)
-            return [self.operation.fold_result(given, array, axis, size) for array, axis in pairs]
+            return [self.operation.fold_result(call, array, axis, size) for array, axis in pairs]
 
-        rows = self.of(
-            call, _spread(self.operation, folded), fold(out_gradients, of_gradients), fold(results, of_results), wanted
+        rows = self._applied(
+            apply, _spread(self.operation, folded), fold(out_gradients, of_gradients), fold(results, of_results), wanted
         )
         unfolded = [
-            x.reshape(size, x.shape[0] // size, *x.shape[1:]) if asked else x
-            for x, asked in zip(rows, wanted, strict=True)
+            x.reshape(size, x.shape[0] // size, *x.shape[1:]) if is_wanted else x
+            for x, is_wanted in zip(rows, wanted, strict=True)
         ]
-        axes = [0 if asked else None for asked in wanted]
+        axes = [0 if is_wanted else None for is_wanted in wanted]
         return (tuple(unfolded), tuple(axes)) if self.operation.has_one_result else (unfolded, axes)
 
 

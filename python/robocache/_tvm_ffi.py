@@ -1,5 +1,5 @@
-"""tvm_ffi, which imports torch wherever it is installed. Processes that need no torch import tvm_ffi without it, and so start
-seconds sooner: the command ``robocache`` where it reads and writes files, and the processes of an ingest."""
+"""Imports tvm_ffi, which imports torch if that is installed. Processes that need no torch prevent this, and start seconds
+sooner: the command ``robocache`` where it reads and writes files, and the processes of an ingest."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ._command import arguments
 # Set for processes that an ingest starts.
 WITHOUT_TORCH = "ROBOCACHE_WITHOUT_TORCH"
 
-_given = arguments()
-_is_on_files = _given is not None and _given[:1] not in (["bench"], ["demo"], ["info"])
+_words = arguments()
+_is_on_files = _words is not None and _words[:1] not in (["bench"], ["demo"], ["info"])
 
 if (_is_on_files or WITHOUT_TORCH in os.environ) and "torch" not in sys.modules:
     sys.modules["torch"] = None  # type: ignore[assignment]

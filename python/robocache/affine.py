@@ -70,10 +70,10 @@ class Affine:
         """
         if stats is None or normalize is None:
             return cls.of_table(np.repeat([[1.0], [0.0], [1.0], [0.0]], math.prod(shape), axis=1), shape, dtype)
-        given = {field: array for field, array in as_stats(name, stats)._asdict().items() if array is not None}
-        numbers = np.stack([array.ravel() for array in given.values()])
+        fields = {field: array for field, array in as_stats(name, stats)._asdict().items() if array is not None}
+        numbers = np.stack([array.ravel() for array in fields.values()])
         table = _affines(
-            ",".join(given), _lib.from_numpy(numbers), math.prod(shape), dtype, normalize, constant, min_spread, name
+            ",".join(fields), _lib.from_numpy(numbers), math.prod(shape), dtype, normalize, constant, min_spread, name
         )
         return cls.of_table(_lib.to_numpy(table), shape, dtype)
 
@@ -89,18 +89,16 @@ class Affine:
     def of_key(cls, key: Mapping[str, Any]) -> Affine:
         """Returns the affine of a key of a spec. Features that its source lacks stay unchanged."""
         rows = key["rows"] or {"affine": None, "clip": False, "shape": key["shape"], "dtype": "float32"}
-        shape, own = key["shape"], key["shape"] if key["convert"] else rows["shape"]
-        numbers = (
-            np.array([rows["affine"][part] for part in ("scale", "shift", "spread", "centre")])
-            if rows["affine"]
-            else None
-        )
-        if numbers is not None and numbers.shape[1] > math.prod(own):
-            steps = len(key["offsets_ns"] or key["offsets_rows"])
-            shape, own = [steps, *shape], [steps, *own]
+        shape, source_shape = key["shape"], key["shape"] if key["convert"] else rows["shape"]
+        numbers = None
+        if rows["affine"]:
+            numbers = np.array([rows["affine"][part] for part in ("scale", "shift", "spread", "centre")])
+            if numbers.shape[1] > math.prod(source_shape):
+                steps = len(key["offsets_ns"] or key["offsets_rows"])
+                shape, source_shape = [steps, *shape], [steps, *source_shape]
         parts = np.repeat([[1.0], [0.0], [1.0], [0.0]], math.prod(shape), axis=1).reshape(4, *shape)
         if numbers is not None:
-            parts[tuple(map(slice, (4, *own)))] = numbers.reshape(4, *own)
+            parts[tuple(map(slice, (4, *source_shape)))] = numbers.reshape(4, *source_shape)
         return cls.of_table(parts, shape, (key["convert"] or rows)["dtype"], clip=rows["clip"])
 
     @classmethod
@@ -172,7 +170,7 @@ class Affine:
             return y.to(x.dtype) if in_torch else np.asarray(y.astype(x.dtype))
 
     def _rows(self, x: Any, dataset_index: Any, sources: int, in_torch: bool) -> Any:
-        """Returns the index into the sources: one for all, or one for each row of x."""
+        """Returns the source's index for all of x, or an array with the index of each row's source."""
         if dataset_index is None:
             if not self._alike:
                 raise errors.ArgumentError(

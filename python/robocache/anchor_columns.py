@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,11 +27,11 @@ _ENDS = {"s": ("start_s", "end_s"), "ns": ("start_ns", "end_ns"), "row": ("start
 class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
     """The columns by name: functions from episodes and times, int64 [n], to a pyarrow array of n values.
 
-    A stream of numbers with one feature is a column; each feature of a wider one is ``stream.feature``, if it has names, and
-    ``stream[index]``. ``speed(stream)`` is the length of the change from the row before, per second. A stream of texts is a
-    column of str, and so are the texts of numbers: ``subtask`` of ``subtask_index``. ``task`` is the task's text. Columns of the
-    episodes are those of :meth:`Dataset.select`. The value is that of the last row at or before the time, or less than
-    `snap_ns` after it; null before the first row.
+    A stream of numbers with one feature is a column. Each feature of a wider stream is the column ``stream[index]``, and
+    ``stream.feature`` if features have names. ``speed(stream)`` is the length of the change from the row before, per second. A
+    stream of texts is a column of str, and so are the texts of numbers: ``subtask`` of ``subtask_index``. ``task`` is the task's
+    text. Columns of the episodes are those of :meth:`Dataset.select`. The value is that of the last row at or before the time,
+    or less than `snap_ns` after it; null before the first row.
     """
 
     def __init__(self, dataset: Dataset, snap_ns: int) -> None:
@@ -82,12 +82,12 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
             raise errors.ArgumentError(f"{argument}: expected a column of numbers, got {name!r} of {kind}")
 
         def values(episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
-            values_found = column(episodes, times)
-            weights: np.ndarray = values_found.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-            for at in np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))[:1].tolist():
+            array = column(episodes, times)
+            weights: np.ndarray = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+            for index in np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))[:1].tolist():
                 raise errors.ArgumentError(
-                    f"{argument}: expected a weight of 0 or more at each anchor, got {values_found[at]} of {name!r} in episode "
-                    f"{episodes[at]} at {times[at]} ns"
+                    f"{argument}: expected a weight of 0 or more at each anchor, got {array[index]} of {name!r} in episode "
+                    f"{episodes[index]} at {times[index]} ns"
                 )
             return weights
 
@@ -101,13 +101,11 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
             ArgumentError: there is no such column; the message names the argument.
         """
         column = self._column(argument, name)
-        numbers: dict[str, int] = {}
+        code_of: dict[str, int] = {}
 
         def codes(episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
-            own_codes: dict[str, int] = {}
-            own = [own_codes.setdefault(repr(value), len(own_codes)) for value in column(episodes, times).to_pylist()]
-            known = [numbers.setdefault(value, len(numbers)) for value in own_codes]
-            return np.array(known, np.float64)[own]
+            values = map(repr, column(episodes, times).to_pylist())
+            return np.array([code_of.setdefault(value, len(code_of)) for value in values], np.float64)
 
         return codes
 
@@ -129,15 +127,15 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
 
         expression = as_expression(argument, condition)
         text = str(expression)
-        used = [name for name in self if name in text]
+        names = [name for name in self if name in text]
 
-        def true_at(episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
-            table = pa.table({name: self[name](episodes, times) for name in used} or {"": pa.nulls(len(times))})
+        def true_anchors(episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
+            table = pa.table({name: self[name](episodes, times) for name in names} or {"": pa.nulls(len(times))})
             return true_rows(argument, expression, table, columns=self.names)
 
         nothing = np.zeros(0, np.int64)
-        true_at(nothing, nothing)
-        return true_at
+        true_anchors(nothing, nothing)  # raises if the condition is invalid
+        return true_anchors
 
     def features_in(self, argument: str, condition: Any) -> dict[str, tuple[Stream, int | None]]:
         """Returns the columns of numbers that a condition needs, each with its stream and its feature; None for all
@@ -205,11 +203,11 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
             rows, begins = self._rows(stream, episodes, times)
             has_speed = rows > begins
             has_speed[has_speed] = stream.time_ns[rows[has_speed]] > stream.time_ns[rows[has_speed] - 1]
-            at = rows[has_speed]
-            seconds = (stream.time_ns[at] - stream.time_ns[at - 1]) / 1e9
+            rows = rows[has_speed]
+            seconds = (stream.time_ns[rows] - stream.time_ns[rows - 1]) / 1e9
             values = stream.values.reshape(stream.rows, -1)
-            change = values[at].astype(np.float64) - values[at - 1].astype(np.float64)
-            speeds = np.zeros(len(rows))
+            change = values[rows].astype(np.float64) - values[rows - 1].astype(np.float64)
+            speeds = np.zeros(len(has_speed))
             speeds[has_speed] = np.sqrt((change * change).sum(1)) / seconds
             return pa.array(speeds, mask=~has_speed)
 
@@ -218,13 +216,13 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
     def _texts(self, stream: str | None) -> Callable[[np.ndarray, np.ndarray], Any]:
         import pyarrow as pa
 
-        texts_at: list[MomentTexts] = []
+        @cache
+        def texts() -> MomentTexts:
+            return MomentTexts(self._dataset, stream, self._snap_ns)
 
         def column(episodes: np.ndarray, times: np.ndarray) -> pa.Array:
-            if not texts_at:
-                texts_at.append(MomentTexts(self._dataset, stream, self._snap_ns))
-            codes = texts_at[0].codes_at(episodes, times)[0]
-            return pa.array([*texts_at[0].table], pa.string()).take(pa.array(codes, mask=codes < 0))
+            codes = texts().codes_at(episodes, times)[0]
+            return pa.array([*texts().table], pa.string()).take(pa.array(codes, mask=codes < 0))
 
         return column
 
@@ -246,66 +244,64 @@ def _arrow_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
-def as_ranges(argument: str, given: Any, dataset: Dataset) -> tuple[np.ndarray, bool]:
+def as_ranges(argument: str, table: Any, dataset: Dataset) -> tuple[np.ndarray, bool]:
     """Returns ranges of anchors as int64 [ranges, 3] (episode, first, last), and whether first and last are rows instead of
     stamps.
 
     Args:
-        given: a table with a column ``episode`` and one pair of `_ENDS`: a mapping of columns, a list of mappings, or a pyarrow
-            table.
+        table: a column ``episode`` and one pair of `_ENDS`, as a mapping of columns, a list of mappings, or a pyarrow table.
 
     Raises:
         ArgumentError, ArgumentTypeError: a range is invalid; the message names the argument and the row.
     """
-    columns = as_columns(argument, given)
-    kinds = [kind for kind, names in _ENDS.items() if {*names} <= {*columns}]
-    ways = " or ".join(", ".join(names) for names in _ENDS.values())
-    if len(kinds) != 1 or {*columns} != {"episode", *_ENDS[kinds[0]]}:
+    columns = as_columns(argument, table)
+    unit = next((unit for unit, names in _ENDS.items() if {*columns} == {"episode", *names}), None)
+    if unit is None:
+        pairs = " or ".join(", ".join(names) for names in _ENDS.values())
         raise errors.ArgumentError(
-            f"{argument}: expected the columns episode and {ways}, got {', '.join(map(str, columns)) or 'none'}"
+            f"{argument}: expected the columns episode and {pairs}, got {', '.join(map(str, columns)) or 'none'}"
         )
-    kind = kinds[0]
-    start, end = _ENDS[kind]
+    start, end = _ENDS[unit]
     if len({len(column) for column in columns.values()}) > 1:
         raise errors.ArgumentError(
             f"{argument}: expected columns of one length, got {', '.join(f'{k}: {len(v)}' for k, v in columns.items())}"
         )
     ranges = np.zeros((len(columns["episode"]), 3), np.int64)
-    starts = dataset.episodes["start_ns"].to_pylist() if kind == "s" else []
+    starts = dataset.episodes["start_ns"].to_pylist() if unit == "s" else []
     for row, (episode, first, last) in enumerate(zip(columns["episode"], columns[start], columns[end], strict=True)):
-        at = f"{argument}: row {row}: "
-        if not 0 <= whole(f"{at}episode", episode) < len(dataset):
-            raise errors.ArgumentError(f"{at}episode: expected one of the {len(dataset)} episodes, got {episode}")
-        if kind == "s":
-            ends = [float(number(at + name, value)) for name, value in ((start, first), (end, last))]
+        name = f"{argument}: row {row}: "
+        if not 0 <= whole(f"{name}episode", episode) < len(dataset):
+            raise errors.ArgumentError(f"{name}episode: expected one of the {len(dataset)} episodes, got {episode}")
+        if unit == "s":
+            ends = [float(number(name + column, value)) for column, value in ((start, first), (end, last))]
             if not all(math.isfinite(x) and abs(x) < 2**33 for x in ends):
-                raise errors.ArgumentError(f"{at}{start}, {end}: expected finite seconds, got {first} and {last}")
+                raise errors.ArgumentError(f"{name}{start}, {end}: expected finite seconds, got {first} and {last}")
             origin = starts[episode] or 0
             ends = [min(max(origin + round(x * 1e9), -(2**63)), 2**63 - 1) for x in ends]
         else:
-            ends = [whole(at + name, value) for name, value in ((start, first), (end, last))]
-            if not all(-(2**63) <= x < 2**63 for x in ends) or (kind == "row" and min(ends) < 0):
-                raise errors.ArgumentError(f"{at}{start}, {end}: expected {kind} numbers, got {first} and {last}")
+            ends = [whole(name + column, value) for column, value in ((start, first), (end, last))]
+            if unit == "row" and min(ends) < 0:
+                raise errors.ArgumentError(f"{name}{start}, {end}: expected row numbers, got {first} and {last}")
         if ends[0] > ends[1]:
-            raise errors.ArgumentError(f"{at}expected {start} at or before {end}, got {first} and {last}")
+            raise errors.ArgumentError(f"{name}expected {start} at or before {end}, got {first} and {last}")
         ranges[row] = episode, *ends
-    return ranges, kind == "row"
+    return ranges, unit == "row"
 
 
-def as_columns(argument: str, given: Any) -> dict[str, list[Any]]:
-    if hasattr(given, "to_pydict"):  # pyarrow's tables
-        return dict(given.to_pydict())
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        rows = list(given)
+def as_columns(argument: str, table: Any) -> dict[str, list[Any]]:
+    if hasattr(table, "to_pydict"):  # of pyarrow
+        return dict(table.to_pydict())
+    if isinstance(table, Sequence) and not isinstance(table, str):
+        rows = list(table)
         for row, columns in enumerate(rows):
             if not isinstance(columns, Mapping) or columns.keys() != rows[0].keys():
                 raise errors.ArgumentTypeError(
                     f"{argument}: row {row}: expected a mapping with the columns of the first row, got {columns!r}"
                 )
         return {name: [columns[name] for columns in rows] for name in (rows[0] if rows else ("episode", *_ENDS["s"]))}
-    if isinstance(given, Mapping):
-        return {name: list(column) for name, column in given.items()}
+    if isinstance(table, Mapping):
+        return {name: list(column) for name, column in table.items()}
     raise errors.ArgumentTypeError(
         f"{argument}: expected a table of ranges: {{column: values}}, a list of {{column: value}} or a table of pyarrow, got "
-        f"{given!r}"
+        f"{table!r}"
     )

@@ -49,9 +49,8 @@ def main(argv: list[str] | None = None) -> int:
             finally:
                 output.flush()
     except _OutputError as error:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # so that flushing the rest at exit does not fail
+        # Flushing the rest at exit would fail too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error.__cause__, BrokenPipeError):  # `robocache inspect cache | head`
             print(f"robocache: standard output: {error}", file=sys.stderr)
         return _REFUSED
@@ -94,7 +93,7 @@ def _run(argv: list[str] | None) -> int:
         if ended.__cause__ is not None and "--json" in (sys.argv[1:] if argv is None else argv):
             _print_error(ended.__cause__, str(ended.__cause__), _USAGE)
         raise
-    arguments.given = sys.argv[1:] if argv is None else argv
+    arguments.words = sys.argv[1:] if argv is None else argv
     as_json: bool = getattr(arguments, "json", False)
     try:
         _command.begin()
@@ -111,10 +110,12 @@ def _run(argv: list[str] | None) -> int:
             raise
         print(f"robocache {arguments.command}: {message}", file=sys.stderr)
         if stopped and not as_json:
-            given = arguments.given
-            kept = [word for i, word in enumerate(given) if "--on-error" not in (word.split("=")[0], *given[i - 1 : i])]
-            again = ["robocache", *kept, "--on-error", "skip"]
-            print("\n".join(overview.command_lines("", again, Console(stderr=True).width)), file=sys.stderr)
+            words = arguments.words
+            words = [
+                word for i, word in enumerate(words) if "--on-error" not in (word.split("=")[0], *words[i - 1 : i])
+            ]
+            command = ["robocache", *words, "--on-error", "skip"]
+            print("\n".join(overview.command_lines("", command, Console(stderr=True).width)), file=sys.stderr)
         return code
     except KeyboardInterrupt as error:
         if as_json:
@@ -125,10 +126,10 @@ def _run(argv: list[str] | None) -> int:
 # ---- commands ----
 
 
-def _offsets(given: list[tuple[str, str]]) -> dict[str, str]:
-    offsets = dict(given)
-    if len(offsets) < len(given):
-        raise ArgumentError(f"--offset: expected one per stream, got {' '.join(map('='.join, given))}")
+def _offsets(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    offsets = dict(pairs)
+    if len(offsets) < len(pairs):
+        raise ArgumentError(f"--offset: expected one per stream, got {' '.join(map('='.join, pairs))}")
     return offsets
 
 
@@ -160,10 +161,9 @@ def _show_report(report: IngestReport, arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(report.to_dict())
     else:
-        given = arguments.given if arguments.command == "ingest" else None
+        words = arguments.words if arguments.command == "ingest" else None
         console = Console()
-        lines = overview.ingest_lines(report, dataset.open(report.cache), console.width, given)
-        overview.show(lines, console)
+        overview.show(overview.ingest_lines(report, dataset.open(report.cache), console.width, words), console)
     return _SKIPPED if report.skipped else _DONE
 
 
@@ -185,16 +185,15 @@ def _plan(arguments: argparse.Namespace) -> int:
         offsets=_offsets(arguments.offset),
         **_reading(arguments),
     )
-    if arguments.json:
-        _print_json({**planned.described, "folder": str(planned.folder)})
-    else:
-        cut = f"{count(planned.recordings, 'recording')} in {count(planned.shards, 'shard')}"
-        _say(f"{arguments.source} ({planned.work.format.name}): {cut}")
-        _say(
-            f"each of 0 to {planned.shards - 1}: {shlex.join(['robocache', 'convert', str(planned.folder), '--shard'])} N"
-        )
-        _say(f"then: {shlex.join(['robocache', 'merge', str(planned.folder), 'CACHE'])}")
-    return _DONE
+    folder = str(planned.folder)
+    cut = f"{count(planned.recordings, 'recording')} in {count(planned.shards, 'shard')}"
+    return _show(
+        arguments,
+        {**planned.described, "folder": folder},
+        f"{arguments.source} ({planned.work.format.name}): {cut}",
+        f"each of 0 to {planned.shards - 1}: {shlex.join(['robocache', 'convert', folder, '--shard'])} N",
+        f"then: {shlex.join(['robocache', 'merge', folder, 'CACHE'])}",
+    )
 
 
 def _convert(arguments: argparse.Namespace) -> int:
@@ -204,11 +203,7 @@ def _convert(arguments: argparse.Namespace) -> int:
         raise ArgumentError(f"--shard {shard}/{shards}: {arguments.plan} is cut into {planned.shards} shards")
     with view.progress_bar() as progress:
         path = convert(planned, shard, progress=progress)
-    if arguments.json:
-        _print_json({"shard": shard, "path": str(path)})
-    else:
-        _say(str(path))
-    return _DONE
+    return _show(arguments, {"shard": shard, "path": str(path)}, str(path))
 
 
 def _merge(arguments: argparse.Namespace) -> int:
@@ -221,9 +216,9 @@ def _merge(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    given = [text.rpartition("=") for text in arguments.method or ()]
-    for_all = [method for stream, _, method in given if not stream]
-    by_stream = {stream: method for stream, _, method in given if stream}
+    methods = [text.rpartition("=") for text in arguments.method or ()]
+    for_all = [method for stream, _, method in methods if not stream]
+    by_stream = {stream: method for stream, _, method in methods if stream}
     if for_all and (by_stream or len(for_all) > 1):
         raise ArgumentError("method: expected one for all streams, or STREAM=METHOD of each")
     rename = [text.rpartition("=") for text in arguments.rename or ()]
@@ -243,11 +238,9 @@ def _export(arguments: argparse.Namespace) -> int:
             video=arguments.video,
             progress=progress,
         )
-    if arguments.json:
-        _print_json(report.to_dict())
-    else:
-        done = f"{report.cache} -> {report.destination} ({report.format}): {count(report.episodes, 'episode')}"
-        _say(f"{done}, {count(sum(report.rows.values()), 'row')}")
+    done = f"{report.cache} -> {report.destination} ({report.format}): {count(report.episodes, 'episode')}"
+    _show(arguments, report.to_dict(), f"{done}, {count(sum(report.rows.values()), 'row')}")
+    if not arguments.json:
         view.show_left_out(((omission.what, omission.reason) for omission in report.left_out), Console())
     return _DONE
 
@@ -281,13 +274,13 @@ def _inspect(arguments: argparse.Namespace) -> int:
         _print_json(view.describe(opened))
     else:
         console = Console()
-        known = findings.load(arguments.cache)
+        report = findings.load(arguments.cache)
         if arguments.all:
             view.show(opened, console)
-            if known is not None:
-                _say(f"doctor: {known.summary} (robocache doctor {shlex.quote(arguments.cache)})")
+            if report is not None:
+                _say(f"doctor: {report.summary} (robocache doctor {shlex.quote(arguments.cache)})")
         else:
-            overview.show(overview.cache_lines(opened, console.width, known.summary if known else None), console)
+            overview.show(overview.cache_lines(opened, console.width, report and report.summary), console)
             if arguments.stats:
                 view.show_stats(opened, console, every_feature=False)
         if arguments.plot:
@@ -338,12 +331,7 @@ def _write_page(path: Path, page: str) -> None:
 
 def _skew(arguments: argparse.Namespace) -> int:
     report = live.skew(_open(arguments.recorded), arguments.spec, moments=arguments.moments)
-    if arguments.json:
-        _print_json(report.to_dict())
-    else:
-        for line in str(report).splitlines():
-            _say(line)
-    return _DONE
+    return _show(arguments, report.to_dict(), *str(report).splitlines())
 
 
 def _bench(arguments: argparse.Namespace) -> int:
@@ -381,14 +369,12 @@ def _bench(arguments: argparse.Namespace) -> int:
         "streams": list(streams),
         "anchors": loader.num_samples,
     }
-    if arguments.json:
-        _print_json(measured)
-    else:
-        print(
-            f"{measured['samples_per_second']:,.0f} samples/s on {loader.device}: batches of {batch_size}, "
-            f"{arguments.steps} moments at {rate_hz:g} Hz of {count(len(streams), 'stream')}, {arguments.dtype}"
-        )
-    return _DONE
+    return _show(
+        arguments,
+        measured,
+        f"{measured['samples_per_second']:,.0f} samples/s on {loader.device}: batches of {batch_size}, "
+        f"{arguments.steps} moments at {rate_hz:g} Hz of {count(len(streams), 'stream')}, {arguments.dtype}",
+    )
 
 
 def _batch_that_fits(loader: Loader) -> int:
@@ -433,15 +419,24 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 def _self_test(arguments: argparse.Namespace) -> int:
     result = self_test()
-    if arguments.json:
-        _print_json(result.to_json())
-        return _REFUSED if result.failures else _DONE
-    for failure in result.failures:
-        _say(f"{failure.device}: {failure.case}: expected {failure.expected}, got {failure.got}")
-    devices = ", ".join(result.devices)
-    passed = len(result.results) - len(result.failures)
-    _say(f"{passed} of {len(result.results)} results are as expected, on {devices}, in {result.seconds:.1f} s")
+    total = len(result.results)
+    _show(
+        arguments,
+        result.to_json(),
+        *(f"{x.device}: {x.case}: expected {x.expected}, got {x.got}" for x in result.failures),
+        f"{total - len(result.failures)} of {total} results are as expected, on {', '.join(result.devices)}, in {result.seconds:.1f} s",
+    )
     return _REFUSED if result.failures else _DONE
+
+
+def _show(arguments: argparse.Namespace, value: Any, *lines: str) -> int:
+    """Prints a value as JSON, or the lines without ``--json``. Returns the exit code of success."""
+    if arguments.json:
+        _print_json(value)
+    else:
+        for line in lines:
+            _say(line)
+    return _DONE
 
 
 def _say(line: str) -> None:

@@ -56,9 +56,9 @@ def true_rows(name: str, expression: pc.Expression, table: pa.Table, *, columns:
     try:
         # As table.filter(), but only in the calling thread, since pyarrow's threads do not survive a fork.
         rows = acero.Declaration("table_source", acero.TableSourceNodeOptions(numbered))
-        chosen = acero.Declaration("filter", acero.FilterNodeOptions(expression), [rows])
-        rows_found = chosen.to_table(use_threads=False)[row]
+        filtered = acero.Declaration("filter", acero.FilterNodeOptions(expression), [rows])
+        numbers = filtered.to_table(use_threads=False)[row]
     except (pa.ArrowException, OverflowError, UnicodeError) as error:
         reason = str(error).partition(f" in {table.column_names[0]}:")[0] if table.column_names else str(error)
         raise errors.ArgumentError(f"{name}: {reason}; expected a bool made of the columns {columns}") from error
-    return np.sort(rows_found.to_numpy())
+    return np.sort(numbers.to_numpy())

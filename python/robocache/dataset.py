@@ -73,7 +73,7 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
         if name not in self._streams:
             text = _lib.text("stream", name)
             try:
-                _dataset_index_of(self._opened.handle, text)  # raises where there is none
+                _dataset_index_of(self._opened.handle, text)  # raises if there is none
             except errors.ArgumentError as error:
                 raise errors.MissingStreamError(str(error)) from None
             raise errors.ArgumentError(
@@ -97,24 +97,22 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
         return f"{{{', '.join(f'{name!r}: {value!r}' for name, value in self.items())}}}"
 
 
-_LACKING: Any = None  # the value of a missing field
-
-
+_MISSING: Any = None  # the value of a missing field
 RECORDED = "recorded values"
 _FACTS = ("of", "names", "units", "absolute")
 
 
 class _Fields(NamedTuple):
-    mean: np.ndarray = _LACKING
-    std: np.ndarray = _LACKING
-    min: np.ndarray = _LACKING
-    max: np.ndarray = _LACKING
-    q01: np.ndarray = _LACKING
-    q10: np.ndarray = _LACKING
-    q50: np.ndarray = _LACKING
-    q90: np.ndarray = _LACKING
-    q99: np.ndarray = _LACKING
-    count: np.ndarray = _LACKING  # type: ignore[assignment]  # not tuple's method of that name
+    mean: np.ndarray = _MISSING
+    std: np.ndarray = _MISSING
+    min: np.ndarray = _MISSING
+    max: np.ndarray = _MISSING
+    q01: np.ndarray = _MISSING
+    q10: np.ndarray = _MISSING
+    q50: np.ndarray = _MISSING
+    q90: np.ndarray = _MISSING
+    q99: np.ndarray = _MISSING
+    count: np.ndarray = _MISSING  # type: ignore[assignment]  # not tuple's method of that name
 
 
 class Stats(_Fields):
@@ -147,14 +145,8 @@ class Stats(_Fields):
     ) -> Stats:
         stats = super().__new__(cls, *fields, **{name: x for name, x in named.items() if name in cls._fields})
         vars(stats).update({name: x for name, x in named.items() if name not in cls._fields})
-        if of is not None:
-            vars(stats)["of"] = of
-        if names:
-            vars(stats)["names"] = list(names)
-        if units:
-            vars(stats)["units"] = units
-        if absolute is not None:
-            vars(stats)["absolute"] = absolute
+        facts = {"of": of, "names": list(names or ()) or None, "units": units or None, "absolute": absolute}
+        vars(stats).update({name: x for name, x in facts.items() if x is not None})
         return stats
 
     def _asdict(self) -> dict[str, Any]:
@@ -167,7 +159,7 @@ def _facts_of(stream: Stream) -> dict[str, Any]:
 
 
 def quantile_fields(quantiles: Sequence[float]) -> tuple[np.ndarray, list[str]]:
-    """Returns these quantiles and the default ones, ascending, and the names of the statistics' fields."""
+    """Returns these and the default quantiles, ascending, and the names of the statistics' fields."""
     shares = {0.01, 0.1, 0.5, 0.9, 0.99}
     for value in quantiles:
         quantile = float(number("quantiles", value))
@@ -410,7 +402,7 @@ class Stream:
     @cached_property
     def _stats(self) -> Stats:
         table = self._stored_stats
-        if np.isinf(table[2:4]).any():  # an older version counted infinities, so the library computes these again, once
+        if np.isinf(table[2:4]).any():  # an older version counted infinities, so the library computes these anew
             quantiles, _ = quantile_fields(())
             statistics = _dataset_statistics(
                 self._opened.handle,
@@ -723,12 +715,10 @@ class Dataset:
         """
         if not isinstance(shares, Mapping):
             raise errors.ArgumentTypeError(f"shares: expected {{name: share}}, got {shares!r}")
-        groups = None if by is None else self._groups(by)
-        things = self._episodes if groups is None else int(groups.max(initial=-1)) + 1
-        counts = _counts(shares, things)
-        part = _lib.to_numpy(_split(things, _lib.from_numpy(counts), whole("seed", seed)))
-        if groups is not None:
-            part = part[groups]
+        groups = np.arange(self._episodes) if by is None else self._groups(by)
+        count_of_groups = int(groups.max(initial=-1)) + 1
+        counts = _counts(shares, count_of_groups)
+        part = _lib.to_numpy(_split(count_of_groups, _lib.from_numpy(counts), whole("seed", seed)))[groups]
         return {name: np.flatnonzero(part == p).tolist() for p, name in enumerate(shares)}
 
     def _groups(self, by: str) -> np.ndarray:
@@ -810,8 +800,8 @@ def _open_again(path: str, episodes: int, fingerprint: int) -> Dataset:
     return dataset
 
 
-def _counts(shares: Mapping[str, Any], things: int) -> np.ndarray:
-    """Returns int64 [shares]: the number of things in each part."""
+def _counts(shares: Mapping[str, Any], total_count: int) -> np.ndarray:
+    """Returns int64 [shares]: how many of `total_count` are in each part."""
     values = [number(f"shares['{name}']", value) for name, value in shares.items()]
     if all(isinstance(value, int) for value in values):
         return np.array([whole(f"shares['{name}']", value) for name, value in shares.items()], np.int64)
@@ -825,10 +815,10 @@ def _counts(shares: Mapping[str, Any], things: int) -> np.ndarray:
     if total > 1 + Fraction(1, 10**9):
         raise errors.ArgumentError(f"shares: expected at most 1 together, got {float(total)}")
     # The last share is that of the episodes in no part.
-    quotas = [things * part / max(total, 1) for part in (*parts, max(1 - total, Fraction(0)))]
+    quotas = [total_count * part / max(total, 1) for part in (*parts, max(1 - total, Fraction(0)))]
     counts = [math.floor(quota) for quota in quotas]
     by_remainder = sorted(range(len(quotas)), key=lambda p: counts[p] - quotas[p])
-    for p in by_remainder[: things - sum(counts)]:
+    for p in by_remainder[: total_count - sum(counts)]:
         counts[p] += 1
     return np.array(counts[:-1], np.int64)
 

@@ -55,6 +55,7 @@ _ARM, _SKY = (70, 95, 140), (226, 232, 238)
 # 16 moments at 50 Hz around the anchor, the same for each stream of numbers, and two frames.
 _WINDOW = {name: [k / 50 for k in range(-8, 8)] for name in _SENSORS if name != _CAMERA}
 _FRAMES = [-0.1, 0.0]
+_WINDOWS: dict[str, Any] = {**_WINDOW, _CAMERA: Window(_FRAMES, images=ImageOptions(dtype="uint8"))}
 
 
 def run(
@@ -91,7 +92,7 @@ def run(
     _draw(dataset, plt, picture)
 
     loader = Loader(
-        dataset, batch_size=_BATCH_SIZE, delta_timestamps=_windows(), default=Window(normalize="mean_std"), seed=seed
+        dataset, batch_size=_BATCH_SIZE, delta_timestamps=_WINDOWS, default=Window(normalize="mean_std"), seed=seed
     )
     windows = NumpyWindows(dataset, cast(str, loader.anchor))
     difference = _largest_difference(windows, next(loader))
@@ -101,35 +102,27 @@ def run(
     )
     say(f"checked   a batch of {_BATCH_SIZE} windows against numpy and Pillow: {difference:.1e} apart at most")
     say(f"drawn     what was recorded, and one window of that batch: {picture.resolve()}")
-    ours, theirs, compared = (
-        samples_per_second(loader, 2.0),
-        None,
-        "torch is not installed, no DataLoader to compare with",
-    )
+    rate, dataloader_rate = samples_per_second(loader, 2.0), None
     try:
         from torch.utils.data import DataLoader
     except ImportError:
-        pass
+        comparison = "torch is not installed, no DataLoader to compare with"
     else:
-        theirs = samples_per_second(
-            DataLoader(cast(Any, windows), _BATCH_SIZE, shuffle=True, num_workers=_WORKERS), 4.0
+        dataloader = DataLoader(cast(Any, windows), _BATCH_SIZE, shuffle=True, num_workers=_WORKERS)
+        dataloader_rate = samples_per_second(dataloader, 4.0)
+        comparison = (
+            f"{rate / dataloader_rate:.0f} times torch's DataLoader ({dataloader_rate:,.0f} with {_WORKERS} workers)"
         )
-        compared = f"{ours / theirs:.0f} times torch's DataLoader ({theirs:,.0f} with {_WORKERS} workers)"
     device = "the CPU" if loader.device == "cpu" else loader.device
-    say(f"\n[bold]{ours:,.0f} samples/s on {device}, {compared}[/bold]")
+    say(f"\n[bold]{rate:,.0f} samples/s on {device}, {comparison}[/bold]")
     say(f"next      robocache doctor {cache} --html report.html; then your own data: robocache ingest DATASET CACHE")
     return {
-        "samples_per_second": ours,
-        "dataloader_samples_per_second": theirs,
+        "samples_per_second": rate,
+        "dataloader_samples_per_second": dataloader_rate,
         "largest_difference": difference,
         "cache": str(cache),
         "picture": str(picture),
     }
-
-
-def _windows() -> dict[str, Any]:
-    """Returns the window of each stream."""
-    return {**_WINDOW, _CAMERA: Window(_FRAMES, images=ImageOptions(dtype="uint8"))}
 
 
 def samples_per_second(batches: Any, seconds: float) -> float:
@@ -217,31 +210,31 @@ class _Physics:
         rotation = camera.xmat.reshape(3, 3)
         rows, columns = np.mgrid[:_HEIGHT, :_WIDTH].astype(np.float64)
 
-        def seen(points: np.ndarray) -> np.ndarray:
+        def project(points: np.ndarray) -> np.ndarray:
             """Returns points [n, 3] of the world as column, row and depth."""
             x, y, z = ((points - camera.xpos) @ rotation).T
             return np.stack([_WIDTH / 2 + focal * x / -z, _HEIGHT / 2 - focal * y / -z, -z], axis=1)
 
         picture = np.full((_HEIGHT, _WIDTH, 3), _SKY, np.float64)
-        drawn = []
+        lines = []
         for geom in range(model.ngeom):
             centre, size = data.geom_xpos[geom], model.geom_size[geom]
             body = model.body(model.geom_bodyid[geom]).name
             if model.geom(geom).name == "table":
                 corners = centre + size * [[-1, -1, 1], [1, -1, 1], [1, 1, 1], [-1, 1, 1]]
-                around = seen(corners)[:, :2]
-                edges = np.roll(around, -1, axis=0) - around
+                outline = project(corners)[:, :2]
+                edges = np.roll(outline, -1, axis=0) - outline
                 sides = [
                     edge[0] * (rows - row) - edge[1] * (columns - column)
-                    for edge, (column, row) in zip(edges, around, strict=True)
+                    for edge, (column, row) in zip(edges, outline, strict=True)
                 ]
                 inside = np.all(np.array(sides) <= 0, axis=0) | np.all(np.array(sides) >= 0, axis=0)
                 picture[inside] = _COLOURS["table"]
                 continue
             axis = data.geom_xmat[geom].reshape(3, 3)[:, 2] * (size[1] if body != "ball" else 0.0)
-            (x0, y0, z0), (x1, y1, z1) = seen(np.array([centre - axis, centre + axis]))
-            drawn.append(((z0 + z1) / 2, x0, y0, x1 - x0, y1 - y0, focal * size[0] * 2 / (z0 + z1), body))
-        for _, x, y, along_x, along_y, radius, body in sorted(drawn, reverse=True):
+            (x0, y0, z0), (x1, y1, z1) = project(np.array([centre - axis, centre + axis]))
+            lines.append(((z0 + z1) / 2, x0, y0, x1 - x0, y1 - y0, focal * size[0] * 2 / (z0 + z1), body))
+        for _, x, y, along_x, along_y, radius, body in sorted(lines, reverse=True):
             length = max(along_x**2 + along_y**2, 1e-9)
             part = (((columns - x) * along_x + (rows - y) * along_y) / length).clip(0, 1)
             distance = np.hypot(columns - x - part * along_x, rows - y - part * along_y) / radius
@@ -251,7 +244,7 @@ class _Physics:
 
 
 def _record(physics: _Physics, writer: Writer, number: int, rng: np.random.Generator) -> None:
-    """Simulates an episode and writes each sensor's samples, by the sensor's own clock."""
+    """Simulates an episode and writes each sensor's samples with stamps of the sensor's own clock."""
     truth, success = physics.reach(rng)
     started_ns = 1_700_000_000_000_000_000 + number * 60_000_000_000
     with writer.episode(task="reach the ball", success=success) as episode:
@@ -311,8 +304,8 @@ class NumpyWindows:
         first, last = self.camera.row_offsets[episode : episode + 2]
         times = self.camera.time_ns[first:last]
         target = anchor_ns + np.rint(np.array(_FRAMES) * 1e9).astype(np.int64)
-        shown = (np.searchsorted(times, target, side="right") - 1).clip(0)
-        sample[_CAMERA] = np.stack([self._decoded(first + row) for row in shown])
+        newest = (np.searchsorted(times, target, side="right") - 1).clip(0)
+        sample[_CAMERA] = np.stack([self._decoded(first + row) for row in newest])
         sample[f"{_CAMERA}_is_pad"] = (target < times[0]) | (target > times[-1])
         return sample
 
@@ -351,7 +344,7 @@ def _draw(dataset: Dataset, plt: Any, path: Path) -> None:
 
     moments = len(dataset.episode(0)[_CAMERA][0])  # the slowest stream has the anchors
     loader = Loader(
-        dataset, batch_size=moments, delta_timestamps=_windows(), episodes=[0], shuffle=False, framework="numpy"
+        dataset, batch_size=moments, delta_timestamps=_WINDOWS, episodes=[0], shuffle=False, framework="numpy"
     )
     batch = next(loader)
     times, _ = dataset.episode(0)["joint.state"]
@@ -369,8 +362,9 @@ def _draw(dataset: Dataset, plt: Any, path: Path) -> None:
     film.plot(near, np.full(len(near), 0.03), "|", color="0.3", transform=film.get_xaxis_transform())
     for offset, frame in zip(_FRAMES, batch[_CAMERA][chosen], strict=True):
         picture = OffsetImage(frame.transpose(1, 2, 0), zoom=1.05)
-        at = (offset * 1e3, 0.56)
-        film.add_artist(AnnotationBbox(picture, at, xycoords=film.get_xaxis_transform(), bboxprops={"edgecolor": "C3"}))
+        where = (offset * 1e3, 0.56)
+        clock = film.get_xaxis_transform()
+        film.add_artist(AnnotationBbox(picture, where, xycoords=clock, bboxprops={"edgecolor": "C3"}))
         film.axvline(offset * 1e3, color="C3", alpha=0.3, linewidth=0.8)
     film.set_yticks([])
     film.set_title(f"{_CAMERA}: 30 Hz, jitter 2.5 ms, JPEG {_WIDTH} x {_HEIGHT}", loc="left", fontsize=9)

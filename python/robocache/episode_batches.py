@@ -26,10 +26,9 @@ _episodes = _lib.function("loader_episodes")
 
 _FORMS = ("padded", "packed")
 _OF_SEGMENTS = ("episode_index", "dataset_index")
-_OWN = ("lengths", "offsets", "is_pad")
-_ORDER, _BATCHES, _CUTS = (
-    zlib.crc32(name) for name in (b"order", b"batches", b"cuts")
-)  # one salt for each kind of hash
+_RESERVED = ("lengths", "offsets", "is_pad")
+# A different salt for each kind of hash.
+_ORDER, _BATCHES, _CUTS = (zlib.crc32(name) for name in (b"order", b"batches", b"cuts"))
 _LEAST = -(2**63)
 
 
@@ -122,7 +121,7 @@ class EpisodeLoader(BatchesInOrder):
         rows = int(most.sum() if self._packed else most.max() * self.batch_size)
         self.loader = Loader(opened, batch_size=rows, ranks=ranks, **of_both)
         for name in (*self.loader._names, *self.loader._texts):
-            if name in _OWN:
+            if name in _RESERVED:
                 raise errors.ArgumentError(
                     f"delta_timestamps: the batch's key {name!r} is reserved for this loader's own array; rename it"
                 )
@@ -243,7 +242,7 @@ class EpisodeLoader(BatchesInOrder):
             batch = {name: self._padded(name, values, lengths, is_pad) for name, values in batch.items()}
             batch["is_pad"] = is_pad
         table = self._episodes[self._episode_of[segments]]
-        batch |= {name: to_device(table[:, 1 - at].copy()) for at, name in enumerate(_OF_SEGMENTS) if name in batch}
+        batch |= {name: to_device(table[:, 1 - i].copy()) for i, name in enumerate(_OF_SEGMENTS) if name in batch}
         batch["lengths"] = to_device(lengths)
         return batch
 

@@ -28,9 +28,9 @@ def median_period_ns(time_ns: np.ndarray) -> float:
     return float(np.median(steps)) if len(steps) else float("nan")
 
 
-def differ(one: float, other: float) -> bool:
+def differ(first: float, second: float) -> bool:
     """Whether two rates or periods differ much. NaN never differs."""
-    return max(one, other) > _OTHER_RATE * min(one, other)
+    return max(first, second) > _OTHER_RATE * min(first, second)
 
 
 def rates_of_stamps(

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from .dataset import Dataset, Stream
 
 _SUBJECTS = "joint|dof|motor|actuator|servo|qpos|state|obs|observation|action|command|body|link|marker|keypoint|bone"
-_OF_SUBJECTS = re.compile(
+_NAMES_SUBJECTS = re.compile(
     rf"((?:\w+_)?(?:{_SUBJECTS})s?)_?(?:names?|order|labels?|keys|columns|fields|list)|(joint|dof|motor|actuator|servo|bone)s",
     re.IGNORECASE,
 )
 # Columns whose lists of texts may be anything. They name features if their numbers are equal.
-_OF_ANYTHING = re.compile(
+_NAMES_ANYTHING = re.compile(
     r"names|labels|columns|keys|fields|features|channels|legend"
     r"|(?:feature|column|field|channel|axis|data|header)s?_?(?:names?|labels?|columns|keys|fields|order)",
     re.IGNORECASE,
@@ -70,18 +70,18 @@ def names_in(value: Any) -> list[str] | None:
 
 def declared_names(columns: Mapping[str, Any]) -> dict[str, list[str]]:
     """Returns the features' names in columns or attributes, by column. The members of an object in JSON count as columns."""
-    found: dict[str, list[str]] = {}
+    declared: dict[str, list[str]] = {}
     for column, value in columns.items():
         if isinstance(value, str) and value.lstrip().startswith("{") and len(value) <= _LONGEST:
-            found |= {f"{column}.{name}": names for name, names in declared_names(read_object(value)).items()}
+            declared |= {f"{column}.{name}": names for name, names in declared_names(read_object(value)).items()}
         elif (
             may_name(column)
             and (names := names_in(value))
             # A text for one name, such as action_name "open drawer", is no list.
             and (names == value or not last_part(column).lower().endswith(("name", "label")))
         ):
-            found[column] = names
-    return found
+            declared[column] = names
+    return declared
 
 
 def read_object(text: str) -> dict[str, Any]:
@@ -96,12 +96,12 @@ def read_object(text: str) -> dict[str, Any]:
 def may_name(column: str) -> bool:
     """Whether the last part of a column's name is a word for names of features."""
     word = last_part(column)
-    return bool(_OF_SUBJECTS.fullmatch(word) or _OF_ANYTHING.fullmatch(word))
+    return bool(_NAMES_SUBJECTS.fullmatch(word) or _NAMES_ANYTHING.fullmatch(word))
 
 
 def names_joints(column: str) -> bool:
     """Whether the last part of a column's name is a word for names of joints or other subjects, for streams of any name."""
-    return _OF_SUBJECTS.fullmatch(last_part(column)) is not None
+    return _NAMES_SUBJECTS.fullmatch(last_part(column)) is not None
 
 
 def names_for(stream: str, shape: Sequence[int], declared: Mapping[str, Sequence[str]]) -> str | None:
@@ -111,37 +111,37 @@ def names_for(stream: str, shape: Sequence[int], declared: Mapping[str, Sequence
     A column with the stream's own word is preferred, then a column of joints, then any other.
     """
     features, word = math.prod(shape), last_part(stream)
-    found: list[tuple[int, str]] = []
+    ranked: list[tuple[int, str]] = []
     for column, names in declared.items():
-        own = _OF_SUBJECTS.fullmatch(last_part(column))
-        subject = (own[1] or own[2]).lower().removesuffix("s") if own else ""
+        match = _NAMES_SUBJECTS.fullmatch(last_part(column))
+        subject = (match[1] or match[2]).lower().removesuffix("s") if match else ""
         if len(shape) > 1 and len(names) != features:
             if len(names) == shape[0] and subject and _BODIES.fullmatch(subject):
-                found.append((0, column))
+                ranked.append((0, column))
             continue
         if len(names) != features or features < 2:
             continue
         is_cartesian = any(map(_CARTESIAN.fullmatch, words_of(word)))
         if subject and (word.startswith(subject) or word.endswith(subject)):
-            found.append((0, column))
+            ranked.append((0, column))
         elif subject and _JOINTS.fullmatch(subject):
-            found += [(1, column)] if not is_cartesian else []
-        elif not own and (not is_cartesian or any(map(_COMPONENTS.fullmatch, names))):
-            found.append((2, column))
-    return min(found)[1] if found else None
+            ranked += [(1, column)] if not is_cartesian else []
+        elif not match and (not is_cartesian or any(map(_COMPONENTS.fullmatch, names))):
+            ranked.append((2, column))
+    return min(ranked)[1] if ranked else None
 
 
 def own_names(
-    stream: str, shape: Sequence[int], own: Mapping[str, Any], above: Sequence[Mapping[str, Any]]
+    stream: str, shape: Sequence[int], attributes: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]
 ) -> list[str] | None:
-    """Returns the names of a stream's features from its attributes, else from those of the groups above it, the nearest group
+    """Returns the names of a stream's features from its attributes, else from those of the groups around it, the innermost group
     first."""
     features = math.prod(shape)
-    for names in declared_names(own).values():
+    for names in declared_names(attributes).values():
         if len(names) == features:
             return names
-    for attributes in above:
-        declared = declared_names(attributes)
+    for of_group in groups:
+        declared = declared_names(of_group)
         column = names_for(stream, shape, declared)
         if column and len(declared[column]) == features:
             return declared[column]
@@ -152,16 +152,16 @@ def _names_of(stream: Stream, dataset: Dataset, episodes: Sequence[int] | None) 
     """Returns the names of a stream's features, else each different list of names in the columns of these episodes."""
     if stream.names:
         return [stream.names]
-    found: dict[tuple[str, ...], None] = {}
+    different: dict[tuple[str, ...], None] = {}
     for row in _rows_of(dataset, episodes, may_name):
         declared = declared_names(row)
         if column := names_for(stream.name, stream.shape, declared):
-            found[tuple(declared[column])] = None
-    return [list(names) for names in found]
+            different[tuple(declared[column])] = None
+    return [list(names) for names in different]
 
 
 def note_of_units(sources: Sequence[tuple[str, Dataset, Any]]) -> str | None:
-    """Returns a note if a column of the episodes has different units in two sources or episodes, since batches mix them.
+    """Returns a note if a column of the episodes names different units in two sources or episodes, whose rows a batch would mix.
 
     Args:
         sources: for each its name, its dataset, and the episodes that are drawn; None for all.
@@ -200,10 +200,10 @@ def compare(one: Sequence[str], other: Sequence[str]) -> str:
     """
     if all(a == b for a, b in zip(one, other, strict=False)):
         return ""
-    at = {name: index for index, name in enumerate(one) if one.count(name) == other.count(name) == 1}
-    moved = len(one) == len(other) and any(at.get(name, index) != index for index, name in enumerate(other))
-    own, others = _without_common(one), _without_common(other)
-    return "order" if moved or (own != others and sorted(own) == sorted(others)) else "others"
+    index_of = {name: index for index, name in enumerate(one) if one.count(name) == other.count(name) == 1}
+    moved = len(one) == len(other) and any(index_of.get(name, index) != index for index, name in enumerate(other))
+    one, other = _without_common(one), _without_common(other)
+    return "order" if moved or (one != other and sorted(one) == sorted(other)) else "others"
 
 
 def are_same(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -238,17 +238,18 @@ def check_orders(key: str, streams: Sequence[tuple[str, Stream, Dataset, Any]]) 
         for names in _names_of(stream, dataset, episodes):
             where = f"{source}stream '{stream.name}' of {dataset.path}"
             first = first or (where, names, bool(stream.names))
-            how = compare(first[1], names)
-            if how == "order":
-                at = next(i for i, (a, b) in enumerate(zip(first[1], names, strict=False)) if a != b)
+            difference = compare(first[1], names)
+            if not difference:
+                continue
+            index = next(i for i, (a, b) in enumerate(zip(first[1], names, strict=False)) if a != b)
+            if difference == "order":
                 raise errors.ArgumentError(
                     f"delta_timestamps['{key}']: expected features in one order in all sources, got {list(first[1])} in "
-                    f"{first[0]} and {names} in {where}: feature {at} is {first[1][at]!r} and {names[at]!r}; rename= of a "
-                    "Source gives it a key of its own, episodes= draws those of one order, and ingest with a mapping whose "
+                    f"{first[0]} and {names} in {where}: feature {index} is {first[1][index]!r} and {names[index]!r}; rename= "
+                    "of a Source gives it a key of its own, episodes= draws those of one order, and ingest with a mapping whose "
                     "slices give each part of the row a stream of its own puts them together"
                 )
-            if how and note is None and not (first[2] and stream.names):  # the library compares the streams' own names
-                index = next(i for i, (a, b) in enumerate(zip(first[1], names, strict=False)) if a != b)
+            if note is None and not (first[2] and stream.names):  # the library compares the streams' own names
                 note = (
                     f"delta_timestamps['{key}']: other features in its sources: [{index}] is {first[1][index]!r} in "
                     f"{first[0]}, and {names[index]!r} in {where}; rename= of a Source gives one a key of its own"
@@ -271,13 +272,13 @@ def may_say_unit(column: str) -> bool:
 
 def declared_units(columns: Mapping[str, Any]) -> dict[str, str]:
     """Returns the units in columns or attributes, by column. The members of an object in JSON count as columns."""
-    found: dict[str, str] = {}
+    declared: dict[str, str] = {}
     for column, value in columns.items():
         if may_say_unit(column):
-            found |= units_in(column, value)
+            declared |= units_in(column, value)
         elif isinstance(value, str) and value.lstrip().startswith("{") and len(value) <= _LONGEST:
-            found |= {f"{column}.{where}": unit for where, unit in declared_units(read_object(value)).items()}
-    return found
+            declared |= {f"{column}.{where}": unit for where, unit in declared_units(read_object(value)).items()}
+    return declared
 
 
 def units_in(column: str, value: Any) -> dict[str, str]:
@@ -285,33 +286,33 @@ def units_in(column: str, value: Any) -> dict[str, str]:
     if isinstance(value, str) and value.lstrip().startswith("{"):
         value = read_object(value)
     if isinstance(value, dict):
-        return {k: unit for name, one in value.items() for k, unit in units_in(f"{column}.{name}", one).items()}
+        return {k: unit for name, item in value.items() for k, unit in units_in(f"{column}.{name}", item).items()}
     if isinstance(value, bool) and (flag := _FLAG.match(last_part(column))):
         return {column: flag[1].lower() if value else {"deg": "rad", "rad": "deg"}[flag[1].lower()]}
     if isinstance(value, str) and (names := names_in(value)):
         value = names
     if isinstance(value, list | tuple):
-        return {k: unit for i, one in enumerate(value) for k, unit in units_in(f"{column}[{i}]", one).items()}
+        return {k: unit for i, item in enumerate(value) for k, unit in units_in(f"{column}[{i}]", item).items()}
     unit = known_unit(value) if isinstance(value, str) else None
     return {column: unit} if unit else {}
 
 
-_UNIT_BEHIND = re.compile(r".*\S\s*[\[(]\s*([^\])\[(]+?)\s*[\])]")
+_UNIT_IN_BRACKETS = re.compile(r".*\S\s*[\[(]\s*([^\])\[(]+?)\s*[\])]")
 
 
 def units_of_names(names: Sequence[str]) -> list[str]:
     """Returns the known units in brackets after names of features, as written: "deg" of "yaw (deg)", "" of "q[0]"; [] if no
     name has one."""
-    matches = [_UNIT_BEHIND.fullmatch(name) for name in names]
+    matches = [_UNIT_IN_BRACKETS.fullmatch(name) for name in names]
     units = [match[1] if match and known_unit(match[1]) else "" for match in matches]
     return units if any(units) else []
 
 
 def own_units(attributes: Mapping[str, Any], features: int) -> dict[str, Any]:
-    """Returns the attribute `units` from the attributes of a stream, which have its unit or one for each feature."""
-    own = {name.lower(): value for name, value in attributes.items()}
+    """Returns the attribute `units` from a stream's attributes, which have one unit, or one for each feature."""
+    by_lower_name = {name.lower(): value for name, value in attributes.items()}
     for name in ("units", "unit"):
-        value = own.get(name)
+        value = by_lower_name.get(name)
         if isinstance(value, str) and (parts := names_in(value)) and len(parts) == features:
             value = parts
         if (isinstance(value, str) and value.strip()) or (
@@ -322,12 +323,12 @@ def own_units(attributes: Mapping[str, Any], features: int) -> dict[str, Any]:
 
 
 def declaring(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the columns or attributes whose words are for names of features or for units."""
+    """Returns the columns or attributes that :func:`declares` accepts."""
     return {column: value for column, value in columns.items() if declares(column)}
 
 
 def declares(column: str) -> bool:
-    """Whether a column's or attribute's word is one for names of features, for units or for the unit of depth."""
+    """Whether a column's or attribute's name has a word for names of features, for units or for the unit of depth."""
     return may_name(column) or may_say_unit(column) or depth_unit_of(column) is not None
 
 
@@ -335,6 +336,7 @@ _DEPTH_UNIT = re.compile(r"(?:(\w+?)_?)?depth_?(?:units?|scale|factor)", re.IGNO
 
 
 def depth_unit_of(column: str) -> str | None:
-    """Returns whose unit of depth a column or attribute says by its word: "wrist" of wrist_depth_scale, "" of depth_units; else None."""
+    """Returns the camera whose unit of depth a column or attribute declares, by its name: "wrist" for wrist_depth_scale, "" for
+    depth_units; None for other names."""
     match = _DEPTH_UNIT.fullmatch(last_part(column))
     return None if match is None else (match[1] or "").lower()

@@ -111,7 +111,7 @@ def kinds_of(name: str) -> list[str]:
 
 def axes_of_turns(name: str) -> set[str]:
     """Returns the axes x, y, z for the words roll, pitch and yaw in a name."""
-    return {"xyz"[i % 3] for found in _TURN.findall(name) for i, word in enumerate(found) if word}
+    return {"xyz"[i % 3] for groups in _TURN.findall(name) for i, word in enumerate(groups) if word}
 
 
 def matrix_entry(name: str) -> tuple[str, bool, int, int] | None:
@@ -141,50 +141,52 @@ def says(name: str, words: Set[str]) -> bool:
 def _components_of(names: Sequence[str]) -> list[dict[str, str]]:
     """Returns for each name the letters x, y, z or w that may mark a component, by the rest of the name.
 
-    A name w beside rx, ry, rz is their scalar. Beside h or l it is a width.
+    A name w beside rx, ry, rz is the scalar of their quaternion. Beside h or l it is a width.
     """
     components = [_components(_without_units(name)) for name in names]
     letters: dict[str, set[str]] = {}
-    for found in components:
-        for stem, letter in found.items():
+    for letter_of in components:
+        for stem, letter in letter_of.items():
             letters.setdefault(stem, set()).add(letter)
     lower = {name.lower().rstrip("]") for name in names}
-    for name, found in zip(names, components, strict=True):
+    for name, letter_of in zip(names, components, strict=True):
         match = _SCALAR.fullmatch(_without_units(name))
         if match is None or {f"{match[1]}h".lower(), f"{match[1]}l".lower()} & lower:
             continue
         for stem in letters:
             vector = stem.removeprefix(match[1]).removesuffix(_GAP).rstrip(" ._").lower()
             if letters[stem] == set("xyz") and stem.startswith(match[1]) and vector in _WITH_COMPONENTS:
-                found[stem] = "w"
+                letter_of[stem] = "w"
     return components
 
 
 def _components(name: str) -> dict[str, str]:
-    found = {f"{name[: one.start()]}{_GAP}{name[one.end() :]}": one[1].lower() for one in _COMPONENT.finditer(name)}
-    for other in _OTHER_COMPONENT.finditer(name):
-        found[f"{name[: other.end(1)]}{_GAP}{name[other.end() :]}"] = _OTHER_LETTERS[other[2].lower()]
-    return found
+    letters = {
+        f"{name[: match.start()]}{_GAP}{name[match.end() :]}": match[1].lower() for match in _COMPONENT.finditer(name)
+    }
+    for match in _OTHER_COMPONENT.finditer(name):
+        letters[f"{name[: match.end(1)]}{_GAP}{name[match.end() :]}"] = _OTHER_LETTERS[match[2].lower()]
+    return letters
 
 
 def letters_of(names: Sequence[str]) -> str:
     """Returns the letters of components, if the names are equal but for one letter that differs in each; else ""."""
-    found = _components_of(names)
-    for stem in set(found[0]).intersection(*found[1:]) if found else ():
-        letters = "".join(one[stem] for one in found)
+    components = _components_of(names)
+    for stem in set(components[0]).intersection(*components[1:]) if components else ():
+        letters = "".join(letter_of[stem] for letter_of in components)
         if len(set(letters)) == len(letters):
             return letters
     return ""
 
 
 def rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) -> list[Block]:
-    """Returns the rotation vectors and matrices that names declare. They are held, since numbers between two of them are no
-    rotation."""
+    """Returns the rotation vectors and matrices that names declare, with the method "previous", since numbers interpolated
+    between two of them are no rotation."""
     last = last_part(stream)
     words = words_of(last) | set(re.findall(r"(?<![A-Za-z])[RT](?![A-Za-z])", last))  # R, T_WC
-    of_group = words_of(last_part(stream.removesuffix(last)[:-1]))  # object_poses/cube
+    group_words = words_of(last_part(stream.removesuffix(last)[:-1]))  # object_poses/cube
     flat = {9: _FLAT_ROTATION, 12: _FLAT_TRANSFORM, 16: _FLAT_TRANSFORM}.get(shape[-1] if shape else 0, set())
-    is_matrix = (tuple(shape[-2:]) in ((3, 3), (3, 4), (4, 4)) and (words | of_group) & _MATRIX) or words & flat
+    is_matrix = (tuple(shape[-2:]) in ((3, 3), (3, 4), (4, 4)) and (words | group_words) & _MATRIX) or words & flat
     if is_matrix and not words & NO_ROTATION:
         return [[0, prod(shape), "previous"]]
     if shape and shape[-1] == 6 and _says_six(last) and not words & NO_ROTATION:
@@ -210,13 +212,13 @@ def _rotations_of_poses(names: Sequence[str]) -> set[int]:
 
     Beside vx, wx is an angular velocity; beside rw, rx is part of a quaternion.
     """
-    found: dict[tuple[str, str], dict[str, int]] = {}
+    axes_of: dict[tuple[str, str], dict[str, int]] = {}
     for index, name in enumerate(names):
         if match := _OF_POSE.fullmatch(name):
-            found.setdefault((match[1], match[2].lower()), {})[match[3].lower()] = index
+            axes_of.setdefault((match[1], match[2].lower()), {})[match[3].lower()] = index
     lower = {name.lower().rstrip("]") for name in names}
     rows: set[int] = set()
-    for (start, letter), parts in found.items():
+    for (start, letter), parts in axes_of.items():
         stem = start.lower()
         of_position = ("", "t", "p", "pos_", "pos.", "position_", "position.")
         has_position = any({f"{stem}{word}{axis}" for axis in "xyz"} <= lower for word in of_position)
@@ -228,14 +230,14 @@ def _rotations_of_poses(names: Sequence[str]) -> set[int]:
 
 def _matrices_of(names: Sequence[str]) -> set[int]:
     """Returns the features that are entries of a matrix, or of a rotation's six numbers, by their names."""
-    found: dict[str, dict[tuple[int, int], int]] = {}
+    matrices: dict[str, dict[tuple[int, int], int]] = {}
     rows: set[int] = set()
     for index, name in enumerate(names):
         if (entry := matrix_entry(name)) and entry[1]:
-            found.setdefault(entry[0], {})[entry[2:]] = index
+            matrices.setdefault(entry[0], {})[entry[2:]] = index
         if _says_six(name) and not words_of(name) & NO_ROTATION:
             rows.add(index)
-    for entries in found.values():
+    for entries in matrices.values():
         first = min(min(entries))
         height, width = (max(entry[axis] for entry in entries) - first + 1 for axis in (0, 1))
         if (height, width) in _GRIDS and len(entries) == height * width:
@@ -258,22 +260,22 @@ def rotations_of(stream: str, names: Sequence[str], shape: Sequence[int], words:
     """
     features = prod(shape)
     starts = []
-    of_four = words_of(last_part(stream)).isdisjoint(_OF_PARTS) or len(shape) > 1
-    of_points = len(shape) > 1 and not words_of(stream).isdisjoint(_POINTS)
-    if shape and shape[-1] == 4 and says(stream, ROTATIONS.union(words) if of_four else words):
+    fours_are_rotations = words_of(last_part(stream)).isdisjoint(_OF_PARTS) or len(shape) > 1
+    is_of_points = len(shape) > 1 and not words_of(stream).isdisjoint(_POINTS)
+    if shape and shape[-1] == 4 and says(stream, ROTATIONS.union(words) if fours_are_rotations else words):
         starts = list(range(0, features, 4))
     elif len(names) == features:
         starts = _by_names(names, words, says(stream, ROTATIONS))
-    if not starts and shape and says(stream, _WITH_ORDER) and not of_points:
+    if not starts and shape and says(stream, _WITH_ORDER) and not is_of_points:
         starts = [
             row + start for row in range(0, features, shape[-1] or 1) for start in _quaternions_in(stream, shape[-1])
         ]
     return [[start, start + 4, "slerp"] for start in starts]
 
 
-def _by_names(names: Sequence[str], words: Set[str], of_rotations: bool = False) -> list[int]:
-    """Returns the first features of quaternions, by the features' names. `of_rotations`: the stream's name has a word for
-    rotations."""
+def _by_names(names: Sequence[str], words: Set[str], stream_of_rotations: bool = False) -> list[int]:
+    """Returns the first features of quaternions, by the features' names. `stream_of_rotations`: the stream's name has a word
+    for rotations."""
     components = _components_of(names)
     numbered = [{match[1]: match[2]} if (match := _NUMBERED.fullmatch(name)) else {} for name in names]
     sizes: dict[str, int] = {}
@@ -284,34 +286,36 @@ def _by_names(names: Sequence[str], words: Set[str], of_rotations: bool = False)
     for start in range(len(names) - 3):
         if starts and start < starts[-1] + 4:
             continue
-        for found, letters, of in (
+        for stems_of, letters, accepted in (
             (components, ("wxyz",), _WITH_COMPONENTS),
             (numbered, ("0123", "1234"), _ORIENTATION.union(words)),
         ):
-            four = found[start : start + 4]
+            four = stems_of[start : start + 4]
             if any(
-                "".join(sorted(one[stem] for one in four)) in letters
+                "".join(sorted(stems[stem] for stems in four)) in letters
                 and (
-                    says(stem, of) or (of_rotations and found is components and words_of(stem).isdisjoint(NO_ROTATION))
+                    says(stem, accepted)
+                    or (stream_of_rotations and stems_of is components and words_of(stem).isdisjoint(NO_ROTATION))
                 )
-                and (found is components or sizes[stem] == 4)
+                and (stems_of is components or sizes[stem] == 4)
                 for stem in set(four[0]).intersection(*four[1:])
             ):
                 starts.append(start)
                 break
     for stem in [] if starts else sizes:
-        at = [index for index, numbers in enumerate(numbered) if stem in numbers]
-        in_turn = [int(numbered[index][stem]) - int(numbered[at[0]][stem]) for index in at] == list(range(len(at)))
-        if in_turn and at[-1] - at[0] < len(at) and says(stem, _WITH_ORDER):
-            starts += [at[0] + start for start in _quaternions_in(stem, len(at))]
+        indices = [index for index, numbers in enumerate(numbered) if stem in numbers]
+        digits = [int(numbered[index][stem]) for index in indices]
+        ascends = digits == list(range(digits[0], digits[0] + len(digits)))
+        if ascends and indices[-1] - indices[0] < len(indices) and says(stem, _WITH_ORDER):
+            starts += [indices[0] + start for start in _quaternions_in(stem, len(indices))]
     return sorted(starts)
 
 
 def scattered(names: Sequence[str]) -> list[list[int]]:
     """Returns the indices of the components of each declared quaternion whose components are not adjacent."""
     components: dict[str, list[tuple[int, str]]] = {}
-    for number, found in enumerate(_components_of(names)):
-        for stem, letter in found.items():
+    for number, letter_of in enumerate(_components_of(names)):
+        for stem, letter in letter_of.items():
             if says(stem, _WITH_COMPONENTS):
                 components.setdefault(stem, []).append((number, letter))
     return [
@@ -328,9 +332,8 @@ def _quaternions_in(stream: str, width: int) -> list[int]:
     A row may repeat the parts. Each position with a quaternion may be followed by one more number, a gripper's.
     """
     words = re.findall(r"[a-z]+", in_snake_case(last_part(stream)))
-    parts = [
-        part for part, _ in groupby(_PARTS[word] for word in words if word in _PARTS)
-    ]  # pose_xyz, quat_wxyz: one part
+    # pose_xyz and quat_wxyz are one part each.
+    parts = [part for part, _ in groupby(_PARTS[word] for word in words if word in _PARTS)]
     if 4 not in parts:
         return []
     row = sum(parts)
@@ -351,7 +354,7 @@ def runs(features: Sequence[int], method: str) -> list[Block]:
 
 
 def known_unit(word: str) -> str | None:
-    """Returns the one spelling of a known unit: m of "metres"."""
+    """Returns the usual spelling of a known unit: "m" for "metres"."""
     word = word.strip().lower()
     return _UNITS.get(word) or _UNITS.get(word.removesuffix("s"))
 

@@ -72,12 +72,12 @@ class Finding:
         return ", ".join(parts) or (self.file or "")
 
     def _order(self) -> tuple[Any, ...]:
-        places = (self.episode, self.row)
+        location = (self.episode, self.row)
         return (
             SEVERITIES.index(self.severity),
             self.code,
             self.stream or "",
-            *(-1 if x is None else x for x in places),
+            *(-1 if x is None else x for x in location),
         )
 
 
@@ -112,11 +112,11 @@ class Report:
     def add(self, findings: Iterable[Finding]) -> None:
         """Adds findings in order. Of each code and stream it keeps the first 50 and counts the others."""
         kept: list[Finding] = []
-        seen: Counter[tuple[str, str | None]] = Counter()
+        counts: Counter[tuple[str, str | None]] = Counter()
         more = Counter(self.more)
         for finding in sorted([*self.findings, *findings], key=Finding._order):
-            seen[finding.code, finding.stream] += 1
-            if seen[finding.code, finding.stream] > _KEPT:
+            counts[finding.code, finding.stream] += 1
+            if counts[finding.code, finding.stream] > _KEPT:
                 more[finding.code] += 1
             else:
                 kept.append(finding)
@@ -173,8 +173,8 @@ class Report:
             raise ValueError(f"expected {_FORMAT} {_SCHEMA_VERSION}, got {report['format']} {report['schema_version']}")
         of_report = {name: _typed(name, report[name], kind) for name, kind in _REPORT_TYPES.items()}
         findings = [
-            Finding(**{f.name: _typed(f.name, one[f.name], _TYPES[f.type]) for f in fields(Finding) if f.name in one})
-            for one in report["findings"]
+            Finding(**{f.name: _typed(f.name, x[f.name], _TYPES[f.type]) for f in fields(Finding) if f.name in x})
+            for x in report["findings"]
         ]
         if any(finding.severity not in SEVERITIES for finding in findings):
             raise ValueError("expected severities " + ", ".join(SEVERITIES))

@@ -98,14 +98,14 @@ def decode(codec: str, data: Any, offsets: Any, shape: Sequence[int], dtype: Any
         FrameError: a frame does not decode; the message names the first one's row.
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
     """
-    where = np.asarray(rows)
-    if where.ndim != 1 or (where.size and where.dtype.kind not in "iu"):
-        raise errors.ArgumentTypeError(f"rows: expected whole numbers [n], got {list(where.shape)} {where.dtype}")
-    where = np.ascontiguousarray(where, np.int64)
-    ends = np.zeros(0, np.int64) if offsets is None else np.ascontiguousarray(offsets, np.int64)
+    numbers = np.asarray(rows)
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+        raise errors.ArgumentTypeError(f"rows: expected whole numbers [n], got {list(numbers.shape)} {numbers.dtype}")
+    numbers = np.ascontiguousarray(numbers, np.int64)
+    blob_offsets = np.zeros(0, np.int64) if offsets is None else np.ascontiguousarray(offsets, np.int64)
     stored = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-    out = np.empty((len(where), *(whole("shape", side) for side in shape)), _lib.numpy_dtype(_lib.dtype_name(dtype)))
-    arrays = (_lib.from_numpy(array) for array in (stored, ends, where, out))
+    out = np.empty((len(numbers), *(whole("shape", side) for side in shape)), _lib.numpy_dtype(_lib.dtype_name(dtype)))
+    arrays = (_lib.from_numpy(array) for array in (stored, blob_offsets, numbers, out))
     _decode(_lib.text("codec", codec), *arrays)
     return out
 
@@ -137,12 +137,12 @@ def indices_of(file: bytes) -> bytes:
     """
     bits = file[24]
     chunks = [(b"IHDR", file[16:25] + b"\0" + file[26:29])]
-    at = 8
-    while at + 12 <= len(file):
-        size, kind = struct.unpack_from(">I4s", file, at)
+    offset = 8
+    while offset + 12 <= len(file):
+        size, kind = struct.unpack_from(">I4s", file, offset)
         if kind in (b"IDAT", b"IEND", b"eXIf"):
-            chunks.append((kind, file[at + 8 : at + 8 + size]))
-        at += 12 + size
+            chunks.append((kind, file[offset + 8 : offset + 8 + size]))
+        offset += 12 + size
     grey = file[:8] + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
     )

@@ -144,17 +144,17 @@ class BatchesInOrder(abc.ABC):
     def set_epoch(self, epoch: int) -> None:
         """Moves to the beginning of an epoch, as torch's DistributedSampler. If a state of this epoch was just loaded, its
         position stays."""
-        at = self._current()
-        if not (epoch == at.epoch and at.loaded):
-            self.load_state_dict({"seed": at.seed, "epoch": epoch, "samples": 0})
+        current = self._current()
+        if not (epoch == current.epoch and current.loaded):
+            self.load_state_dict({"seed": current.seed, "epoch": epoch, "samples": 0})
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as JSON values. :meth:`load_state_dict` then continues after the last batch returned, with any
         batch size and any number of ranks. Of nested loops it is the state of the outermost: the oldest iterator that has not
         ended and is still referenced; else the newest iterator's. `fingerprint` identifies the dataset and the order."""
         with self._lock:
-            at = self._current()
-            position = {"seed": at.seed, "epoch": at.epoch, "samples": at.samples}
+            current = self._current()
+            position = {"seed": current.seed, "epoch": current.epoch, "samples": current.samples}
         return {**position, "fingerprint": self._fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -51,7 +51,7 @@ __all__ = ["LeRobotDataset", "LeRobotEpisodes", "LeRobotLoader", "LeRobotMetadat
 
 # The largest difference of an offset from a frame that LeRobot allows.
 _TOLERANCE_S = 1e-4
-# Fields of a window that can turn the value at the frame itself into padding.
+# Fields of a window that can make padding of the value at the frame itself.
 _MAKES_PADDING = ("tolerance_s", "max_gap_s", "offset_s")
 # Items of a map-style dataset in one call of the engine; fewer with images, which are large.
 _ITEMS_AT_ONCE, _ITEMS_WITH_FRAMES_AT_ONCE = 256, 8
@@ -97,10 +97,10 @@ class LeRobotLoader(Loader):
         }
         features = {name: stream for name, stream in streams.items() if name not in INDEX_COLUMNS}
         cameras = [name for name, stream in features.items() if stream.frames is not None]
-        kinds = {name: stream.dtype for name, stream in features.items() if name not in cameras}
+        dtypes = {name: stream.dtype for name, stream in features.items() if name not in cameras}
         default = options.pop("default", None) or Window()
         windows = {name: _with_default(name, stream, default) for name, stream in streams.items()}
-        asked = []
+        requested = []
         for name, window in (delta_timestamps or {}).items():
             if name in facts["cameras"] and not video:
                 raise errors.ArgumentError(
@@ -110,21 +110,21 @@ class LeRobotLoader(Loader):
                 raise errors.ArgumentError(
                     f"delta_timestamps: expected keys of {dataset.path}, got the camera {name!r}, which has no file there"
                 )
-            own = as_window(name, window)
-            if own.offsets is not None or name not in streams:
-                asked.append(name)
-            windows[name] = _over(own, windows.get(name, Window()))
+            window = as_window(name, window)
+            if window.offsets is not None or name not in streams:
+                requested.append(name)
+            windows[name] = _with_own(window, windows.get(name, Window()))
         by_frames = [name for name, x in streams.items() if x.clock == "nominal" and windows[name].method is None]
-        for name in asked:
+        for name in requested:
             if name in by_frames:
                 windows[name] = dataclasses.replace(
                     windows[name], offsets=_on_frames(windows[name].offsets, facts["fps"])
                 )
         _refuse_indices(dataset, "episodes", episodes)
-        found = selected(dataset, "episodes", episodes)
-        chosen = (
-            range(len(dataset)) if episodes is None else found if found is not episodes else _indices(dataset, episodes)
-        )
+        chosen: Sequence[int] = range(len(dataset))
+        if episodes is not None:
+            chosen = selected(dataset, "episodes", episodes)  # the indices, if episodes is a condition
+            chosen = _indices(dataset, episodes) if chosen is episodes else chosen
         options.setdefault("missing", "drop")
         complete = _with_every_key(dataset, chosen, list(streams)) if options["missing"] == "drop" else list(chosen)
         masked = _lacking_frames(dataset, complete, cameras)
@@ -132,7 +132,7 @@ class LeRobotLoader(Loader):
         padded = [name for name in features if any(getattr(windows[name], x) is not None for x in _MAKES_PADDING)]
         padded += [name for name, x in features.items() if (np.diff(x.row_offsets)[complete] == 0).any()]
         for name in masked:  # so that a row does not get another row's frame
-            if windows[name].tolerance_s is None and (name in by_frames or name not in asked):
+            if windows[name].tolerance_s is None and (name in by_frames or name not in requested):
                 windows[name] = dataclasses.replace(windows[name], tolerance_s=0.5 / facts["fps"])
         if options.get("on_bad_frame") == "pad":
             masked |= {name: {} for name in cameras}
@@ -157,14 +157,14 @@ class LeRobotLoader(Loader):
                 warn(note, LoaderWarning)
         for key in self._texts.values():
             key.empty = ""  # default collation refuses None
-        one_step = [name for name in streams if name not in asked]
+        one_step = [name for name in streams if name not in requested]
         self._extra = ["time_ns", "anchor_index", *(f"{name}_age" for name in one_step)]
         self._extra += [f"{name}_is_pad" for name in one_step if name not in masked]
-        numbers_alone = [name for name in kinds if name not in self._texts]
+        numbers_alone = [name for name in dtypes if name not in self._texts]
         self._of_others = [
             f"{name}_episode_index" for name, x in windows.items() if x.moment and x.moment.kind == "other"
         ]
-        self._widened = [name for name in numbers_alone if kinds[name].kind in "iu" and _fits_int64(streams[name])]
+        self._widened = [name for name in numbers_alone if dtypes[name].kind in "iu" and _fits_int64(streams[name])]
         numbers = episode_numbers(dataset)
         self._numbers: Any = None  # LeRobot's numbers of the cache's episodes, unless they are 0, 1, 2, ...
         if not _are_indices(numbers):
@@ -297,7 +297,7 @@ def _with_every_key(dataset: Dataset, episodes: Sequence[int], keys: Sequence[st
         ArgumentError: no episode has rows of every key.
     """
     empty = {name: np.diff(dataset.streams[name].row_offsets) == 0 for name in keys}
-    lacking = {name: [at for at in episodes if without[at]] for name, without in empty.items()}
+    lacking = {name: [index for index in episodes if without[index]] for name, without in empty.items()}
     lacking = {name: indices for name, indices in lacking.items() if indices}
     left_out = set().union(*lacking.values())
     if not left_out:
@@ -319,7 +319,7 @@ def _with_every_key(dataset: Dataset, episodes: Sequence[int], keys: Sequence[st
         f"{len(left_out)} of {len(set(episodes))} episodes lack rows of a key and are left out: {reasons}{advice}",
         LoaderWarning,
     )
-    return [at for at in episodes if at not in left_out]
+    return [index for index in episodes if index not in left_out]
 
 
 def _lacking_frames(dataset: Dataset, episodes: Sequence[int], cameras: Sequence[str]) -> dict[str, dict[int, int]]:
@@ -329,7 +329,7 @@ def _lacking_frames(dataset: Dataset, episodes: Sequence[int], cameras: Sequence
     lacking = {}
     for name in cameras:
         missing = rows - np.diff(dataset.streams[name].row_offsets)
-        counts = {at: int(missing[at]) for at in episodes if missing[at] > 0}
+        counts = {index: int(missing[index]) for index in episodes if missing[index] > 0}
         if counts:
             lacking[name] = counts
     return lacking
@@ -349,10 +349,9 @@ def _with_default(name: str, stream: Any, default: Window) -> Window:
     return window
 
 
-def _over(own: Window, default: Window) -> Window:
+def _with_own(window: Window, default: Window) -> Window:
     """Returns the window, with the default's fields where its own are None."""
-    fields = {field.name: getattr(own, field.name) for field in dataclasses.fields(Window)}
-    return dataclasses.replace(default, **{name: value for name, value in fields.items() if value is not None})
+    return dataclasses.replace(default, **{name: x for name, x in vars(window).items() if x is not None})
 
 
 # ---- LeRobot's dataset ----
@@ -411,10 +410,10 @@ def _check_index(dataset: Dataset, numbers: np.ndarray) -> None:
             )
     order = np.argsort(values[offsets[:-1]])
     first, stop = values[offsets[:-1]][order], values[offsets[1:] - 1][order] + 1
-    if len(twice := np.flatnonzero(first[1:] < stop[:-1])):
-        one, other = numbers[order][twice[0]], numbers[order][twice[0] + 1]
+    if len(overlaps := np.flatnonzero(first[1:] < stop[:-1])):
+        first_episode, second_episode = numbers[order][overlaps[0]], numbers[order][overlaps[0] + 1]
         raise errors.FileError(
-            f"{dataset.path}: episodes {one} and {other}: expected different values of index, got {first[twice[0] + 1]} in both"
+            f"{dataset.path}: episodes {first_episode} and {second_episode}: expected different values of index, got {first[overlaps[0] + 1]} in both"
         )
 
 
@@ -483,7 +482,7 @@ class LeRobotMetadata:
         Quantiles cannot be merged, so they are the cache's, over every row; so are all statistics if the dataset has none.
         Those of depth are in metres, and are left out if info.json does not name their unit.
         """
-        stats = self._own_stats()
+        stats = self._stored_stats()
         self._check_rows(stats)
         for key in stats.keys() & set(self.depth_keys):
             infos = [self.features[key].get(name) for name in ("video_info", "info")]
@@ -524,8 +523,8 @@ class LeRobotMetadata:
         advice = "lerobot-train normalises by them: compute them anew first"
         warn_of_misfits(str(self.root / "meta"), messages, advice)
 
-    def _own_stats(self) -> dict[str, dict[str, np.ndarray]]:
-        """Returns the statistics as the dataset stores them."""
+    def _stored_stats(self) -> dict[str, dict[str, np.ndarray]]:
+        """Returns the dataset's stored statistics, and the cache's where these are missing or were merged."""
         from .ingest.lerobot_tables import load_stats  # imports pyarrow
 
         stats, merged = load_stats(self.root, str(self.info["codebase_version"]))
@@ -644,17 +643,17 @@ class LeRobotDataset(_MapStyle):
         counted = np.array_equal(self._dataset.streams["index"].values, np.arange(self.meta.total_frames))
         if episodes is None and not (counted and len(self._dataset) == len(self.meta.episodes)):
             self.episodes = episode_numbers(self._dataset).tolist()  # here a row's position differs from its `index`
-        taken = range(len(self.meta.episodes)) if self.episodes is None else self.episodes
+        numbers = range(len(self.meta.episodes)) if self.episodes is None else self.episodes
         streams = self._dataset.streams
-        chosen = sorted(set(_indices(self._dataset, taken)))
-        self._indices = chosen
+        indices = sorted(set(_indices(self._dataset, numbers)))
+        self._indices = indices
         if options.get("missing", "drop") == "drop":
             self._indices = _with_every_key(
-                self._dataset, chosen, [key for key in self.meta.features if key in streams]
+                self._dataset, indices, [key for key in self.meta.features if key in streams]
             )
-        if len(self._indices) < len(chosen):
-            left = set(episode_numbers(self._dataset)[self._indices].tolist())
-            self.episodes = [number for number in taken if number in left]
+        if len(self._indices) < len(indices):
+            complete = set(episode_numbers(self._dataset)[self._indices].tolist())
+            self.episodes = [number for number in numbers if number in complete]
         self._at_once = _ITEMS_WITH_FRAMES_AT_ONCE if self.meta.camera_keys else _ITEMS_AT_ONCE
         self._loader = LeRobotLoader(
             self._dataset,
@@ -741,7 +740,7 @@ class LeRobotDataset(_MapStyle):
         if self.episodes is None:
             return None
         index = self._dataset.streams["index"]
-        rows = [index.values[slice(*index.row_offsets[at : at + 2])] for at in self._indices]
+        rows = [index.values[slice(*index.row_offsets[episode : episode + 2])] for episode in self._indices]
         return {number: item for item, number in enumerate(np.concatenate(rows).tolist())}
 
 
@@ -822,17 +821,17 @@ def _refuse_unknown(config: Any) -> None:
 
 def _without_excluded(config: Any, meta: LeRobotMetadata) -> list[int] | None:
     """Returns the episodes to train on; None for all."""
-    given = getattr(config, "exclude_episodes", None)
-    excluded = set() if given is None else set(wholes("dataset.exclude_episodes", given).tolist())
+    numbers = getattr(config, "exclude_episodes", None)
+    excluded = set() if numbers is None else set(wholes("dataset.exclude_episodes", numbers).tolist())
     if not excluded:
         return config.episodes  # type: ignore[no-any-return]
     known = [number for number, length in enumerate(meta.episodes["length"]) if length]
     if unknown := sorted(excluded - set(known)):
         warn(f"dataset.exclude_episodes: the set has {len(known)} episodes; there are no {unknown}", LoaderWarning)
-    taken = known if config.episodes is None else config.episodes
-    left = [number for number in taken if number not in excluded]
-    if not left:
+    numbers = known if config.episodes is None else config.episodes
+    remaining = [number for number in numbers if number not in excluded]
+    if not remaining:
         raise errors.ArgumentError(
             "dataset.exclude_episodes: expected at least one episode to be left, got all excluded"
         )
-    return left
+    return remaining

@@ -94,7 +94,7 @@ class _Change(NamedTuple):
     handle: Any
 
 
-def _given_weights(weights: Any) -> dict[str, float]:
+def _checked_weights(weights: Any) -> dict[str, float]:
     if not isinstance(weights, Mapping):
         raise errors.ArgumentTypeError(f"weights: expected {{name of a source: weight}}, got {weights!r}")
     return {_lib.text("weights", name): float(number(f"weights[{name!r}]", x)) for name, x in weights.items()}
@@ -258,10 +258,10 @@ class Loader(BatchesInOrder):
         handle = self._handle  # not self: in a reference cycle its memory would wait for the garbage collector
         self._affine_of = AffineOf(lambda source: Spec(_spec(handle, source)).keys, len(sources))
         self._converted = {key: as_window(key, given) for key, given in self._arguments["delta_timestamps"].items()}
-        self._transforms = self._own_transforms(default or Window())
+        self._transforms = self._image_transforms(default or Window())
         self._placements = [Placement(**placement) for placement in described["placements"]]
         self._reused: dict[tuple[int, int], dict[str, Any]] | None = {} if self._memory.reuse_buffers else None
-        self._stream = self._given_stream(self._memory.stream)
+        self._stream = self._checked_stream(self._memory.stream)
         self._ahead: tuple[Any, ...] | None = None
         if self._stream is not None and self._memory.reuse_buffers:
             raise errors.ArgumentError(
@@ -375,14 +375,14 @@ class Loader(BatchesInOrder):
             raise errors.DeviceError(f"device: {name!r} cannot be used: {reason}")
         return f"cuda:{torch.cuda.current_device()}" if name == "cuda" else name
 
-    def _own_transforms(self, default: Window) -> dict[str, Any]:
+    def _image_transforms(self, default: Window) -> dict[str, Any]:
         """Returns the `transform` of each camera that has one."""
         images = {key: window.images or default.images for key, window in self._converted.items()}
         transforms = {key: x.transform for key, x in images.items() if x is not None and x.transform is not None}
         cameras = self.spec_of(0).keys if transforms else {}
         return {key: transform for key, transform in transforms.items() if cameras.get(key, {}).get("images")}
 
-    def _given_stream(self, stream: Any) -> Any:
+    def _checked_stream(self, stream: Any) -> Any:
         if stream is None:
             return None
         if self._torch is None or not isinstance(stream, self._torch.cuda.Stream):
@@ -560,16 +560,16 @@ class Loader(BatchesInOrder):
             >>> int((next(loader)["dataset_index"] == 0).sum())
             48
         """
-        given = _given_weights(weights)
+        checked = _checked_weights(weights)
         with self._lock:
-            at = self._current()
-            first = at.epoch + (at.samples > 0)
+            current = self._current()
+            first = current.epoch + (current.samples > 0)
             if epoch is not None and not first <= whole("epoch", epoch) < 2**63:
                 raise errors.ArgumentError(f"epoch: expected one that has not begun, {first} or later, got {epoch}")
-            start = (at.epoch, at.samples) if epoch is None else (whole("epoch", epoch), 0)
+            start = (current.epoch, current.samples) if epoch is None else (whole("epoch", epoch), 0)
             before = bisect_left(self._changes, start, key=lambda change: change.described[:2])
             later = [change.described for change in self._changes[before:] if change.described[:2] != start]
-            self._weights = self._changed_weights(at.seed, self._changes[:before], [(*start, given), *later])
+            self._weights = self._changed_weights(current.seed, self._changes[:before], [(*start, checked), *later])
 
     def _changed_weights(
         self, seed: int, changes: list[_Change], more: Sequence[tuple[int, int, dict[str, float]]]
@@ -591,7 +591,7 @@ class Loader(BatchesInOrder):
             ):
                 raise errors.ArgumentTypeError(f"weights: expected a result of state_dict(), got {listed!r}")
             wanted = [
-                (whole("epoch", x["epoch"]), whole("samples", x["samples"]), _given_weights(x["weights"]))
+                (whole("epoch", x["epoch"]), whole("samples", x["samples"]), _checked_weights(x["weights"]))
                 for x in listed
             ]
         else:
@@ -669,13 +669,10 @@ class Loader(BatchesInOrder):
         return absolute
 
     def __repr__(self) -> str:
-        of = (
-            repr(self.dataset.path)
-            if isinstance(self.dataset, Dataset)
-            else f"{len(as_sources(self.dataset)[0])} sources"
-        )
+        is_one = isinstance(self.dataset, Dataset)
+        source = repr(self.dataset.path) if is_one else f"{len(as_sources(self.dataset)[0])} sources"
         arrays = textwrap.shorten(printable(", ".join((*self._names, *self._texts))), 160, placeholder=" ...")
-        return f"robocache.Loader({of}, {self.num_samples} samples in batches of {self.batch_size} on {self.device}: {arrays})"
+        return f"robocache.Loader({source}, {self.num_samples} samples in batches of {self.batch_size} on {self.device}: {arrays})"
 
     def explain(self) -> Explanation:
         """Returns where each key's rows are held, why, and how large they are, with the options that chose the anchors. Prints

@@ -238,8 +238,8 @@ def _check_where(where: Any, sources: Sequence[tuple[Source, str]]) -> list[str]
             pairs = [(a, b) for a, b in zip(units_before, units, strict=False) if a and b and a != b]
             by_index = column == f"{stream.name}[{feature}]"
             if feature is not None and by_index and compare(before.names, stream.names) == "order":
-                own, other = before.names[feature], stream.names[feature]
-                pairs += [(own, other)] if own != other else []
+                name_here, name_there = before.names[feature], stream.names[feature]
+                pairs += [(name_here, name_there)] if name_here != name_there else []
             if pairs:
                 raise errors.ArgumentError(
                     f"anchors.where: expected columns with one meaning in all sources, got {column!r} of {pairs[0][0]!r} in "
@@ -258,16 +258,17 @@ def _check_numbering(argument: str, key: str, sources: Sequence[Source]) -> str 
             if (source.rename or {}).get(stream.name, stream.name) != key:
                 continue
             texts = texts_of_numbers(source.dataset, stream)
-            found = {("", code): {text: None} for code, text in texts.items() if text is not None} or _words(stream)
-            for (feature, code), meanings in found.items():
+            meanings_of = {("", code): {text: None} for code, text in texts.items() if text is not None}
+            meanings_of = meanings_of or _words(stream)
+            for (feature, code), meanings in meanings_of.items():
                 before = first.setdefault((feature, code), meanings)
                 if before.keys().isdisjoint(meanings):
-                    of = f"{feature} {code}" if feature else code
+                    number = f"{feature} {code}" if feature else code
                     way_out = "convert one of them"
                     if texts:
                         way_out = 'Window(texts="indices") numbers the texts of all sources, and a condition may name the text'
                     return (
-                        f"{argument}: its sources number {'texts' if texts else 'words'} otherwise: {of} is {next(iter(before))!r} in "
+                        f"{argument}: its sources number {'texts' if texts else 'words'} otherwise: {number} is {next(iter(before))!r} in "
                         f"one and {next(iter(meanings))!r} in another; {way_out}"
                     )
     return None
@@ -276,12 +277,12 @@ def _check_numbering(argument: str, key: str, sources: Sequence[Source]) -> str 
 def _words(stream: Stream) -> dict[tuple[str, int], dict[str, None]]:
     """Returns the words of a stream's numbers by its attribute `words`, of each feature or of all ("")."""
     declared = stream.attributes.get("words")
-    found: dict[tuple[str, int], dict[str, None]] = {}
-    for name, own in declared.items() if isinstance(declared, Mapping) else ():
-        for word, code in own.items() if isinstance(own, Mapping) else ((name, own),):
+    meanings_of: dict[tuple[str, int], dict[str, None]] = {}
+    for name, codes in declared.items() if isinstance(declared, Mapping) else ():
+        for word, code in codes.items() if isinstance(codes, Mapping) else ((name, codes),):
             if isinstance(code, int):
-                found.setdefault((name if isinstance(own, Mapping) else "", code), {})[word] = None
-    return found
+                meanings_of.setdefault((name if isinstance(codes, Mapping) else "", code), {})[word] = None
+    return meanings_of
 
 
 def _text_keys(
@@ -716,11 +717,11 @@ def _steps_of(shape: tuple[int, ...], streams: Sequence[Stream], window: Window 
     """Returns the number of steps of statistics whose first axis is steps; 0 if they have no such axis."""
     if window is None or not streams:
         return 0
-    axes = len(streams[0].shape)
-    if axes == 0:  # a scalar may have the shape [1]
+    axis_count = len(streams[0].shape)
+    if axis_count == 0:  # a scalar may have the shape [1]
         steps = 1 if window.offsets is None else len(window.offsets)
         return steps if len(shape) > 1 or shape == (steps,) != (1,) else 0
-    return shape[0] if len(shape) == axes + 1 else 0
+    return shape[0] if len(shape) == axis_count + 1 else 0
 
 
 # ---- one value ----

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,10 +114,12 @@ def check_absolute(name: str, absolute: bool | None, expected: bool | None, of: 
 def check_units(name: str, units: Any, expected: Any, of: str) -> None:
     """Refuses statistics of features in another unit than expected, if both are known. `of` describes the owner of the expected
     unit."""
-    one, other = (given if isinstance(given, list) else [given] for given in (units, expected))
-    width = max(len(one), len(other))
-    one, other = (listed * width if len(listed) == 1 else listed for listed in (one, other))
-    for feature, pair in enumerate(zip(one, other, strict=False)):
+    got_units, expected_units = (given if isinstance(given, list) else [given] for given in (units, expected))
+    width = max(len(got_units), len(expected_units))
+    got_units, expected_units = (
+        listed * width if len(listed) == 1 else listed for listed in (got_units, expected_units)
+    )
+    for feature, pair in enumerate(zip(got_units, expected_units, strict=False)):
         got, wanted = (in_one_spelling(unit) if isinstance(unit, str) else "" for unit in pair)
         if got and wanted and got != wanted:
             raise errors.ArgumentError(
@@ -127,8 +130,8 @@ def check_units(name: str, units: Any, expected: Any, of: str) -> None:
 
 def beyond_pixels(given: Mapping[str, Any]) -> float | None:
     """Returns the largest mean or max of a camera's statistics if it is above 1, the largest pixel of a batch; else None."""
-    found = [np.asarray(given[name], np.float64) for name in ("mean", "max") if given.get(name) is not None]
-    most = max((float(np.nan_to_num(x).max(initial=0)) for x in found), default=0.0)
+    arrays = [np.asarray(given[name], np.float64) for name in ("mean", "max") if given.get(name) is not None]
+    most = max((float(np.nan_to_num(x).max(initial=0)) for x in arrays), default=0.0)
     return most if most > 1.001 else None
 
 
@@ -170,12 +173,12 @@ def misfits(given: Mapping[str, Any], rows: Stats, beyond: float, off: float, fe
     return sentences
 
 
-def warn_of_misfits(name: str, found: Sequence[str], advice: str) -> None:
+def warn_of_misfits(name: str, sentences: Sequence[str], advice: str) -> None:
     """Warns of the results of :func:`misfits`, with the first three features."""
-    if found:
-        more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+    if sentences:
+        more = f"; and {len(sentences) - 3} more" if len(sentences) > 3 else ""
         warn(
-            f"{name}: these statistics do not fit the rows: {'; '.join(found[:3])}{more}. {advice}",
+            f"{name}: these statistics do not fit the rows: {'; '.join(sentences[:3])}{more}. {advice}",
             NormStatsWarning,
         )
 
@@ -335,10 +338,10 @@ def _merged_feature(parts: dict[str, npt.NDArray[np.float64]], weights: npt.NDAr
     wanted = [field for field in parts if _is_quantile(field)]
     if wanted:
         knots = {_percent(field): numbers for field, numbers in parts.items() if _percent(field) is not None}
-        evenly = _Evenly(dict(sorted(knots.items())), weights)
+        spread = _Evenly(dict(sorted(knots.items())), weights)
         for field in wanted:
             finite = np.isfinite(parts[field]).all()  # else the quantile would come from the other parts' rows alone
-            merged[field] = evenly.quantile(_percent(field)) if finite else math.nan
+            merged[field] = spread.quantile(_percent(field)) if finite else math.nan
     return merged
 
 
@@ -369,22 +372,16 @@ class _Evenly:
 
     def quantile(self, percent: float) -> float:
         """Returns the least value with that percentage of the rows at or below it; NaN if no knot is finite."""
-        values = np.unique(self._knots)
-        if not len(values):
+        values = np.unique(self._knots).tolist()
+        if not values:
             return math.nan
         wanted = percent * math.fsum(self._weights)
-        low, high = 0, len(values) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if self._below(values[middle], "right") >= wanted:
-                high = middle
-            else:
-                low = middle + 1
-        value = float(values[low])
+        index = bisect_left(values, wanted, hi=len(values) - 1, key=lambda value: self._below(value, "right"))
+        value: float = values[index]
         below = self._below(value, "left")
-        if low == 0 or below < wanted:
+        if index == 0 or below < wanted:
             return value  # rows have this very value
-        before = float(values[low - 1])
+        before: float = values[index - 1]
         at_before = self._below(before, "right")
         return min(value, before + (value - before) * ((wanted - at_before) / (below - at_before)))
 
@@ -470,11 +467,11 @@ def _check_same(file: Path, loaded: Mapping[str, Stats], other: Path) -> None:
         rows = of_episodes[key]
         if any(getattr(rows, field) is None for field in ("mean", "std", "min", "max")):
             continue
-        found = misfits(loaded[key]._asdict(), rows, beyond=0.01, off=0.1)
-        if found:
+        sentences = misfits(loaded[key]._asdict(), rows, beyond=0.01, off=0.1)
+        if sentences:
             raise errors.FileError(
                 f"{file.parent}: expected statistics of the same rows, got different ones in {file.name} and {other.name} "
-                f"({key}: {found[0]}); give the file instead of the folder: LeRobot v2.1 reads {other.name}"
+                f"({key}: {sentences[0]}); give the file instead of the folder: LeRobot v2.1 reads {other.name}"
             )
 
 

@@ -57,10 +57,10 @@ def cache_lines(dataset: Dataset, width: int, doctor: str | None) -> list[Line]:
     omitted = [
         f"{what} {number}"
         for what, number in (
-            ("skipped", sum(len(one.skipped) for one in records)),
-            ("left out", sum(len(one.left_out) for one in records)),
-            ("assumed", sum(len(one.assumed) for one in records)),
-            ("streams repaired", sum(len(one.repaired) for one in records)),
+            ("skipped", sum(len(record.skipped) for record in records)),
+            ("left out", sum(len(record.left_out) for record in records)),
+            ("assumed", sum(len(record.assumed) for record in records)),
+            ("streams repaired", sum(len(record.repaired) for record in records)),
         )
         if number
     ]
@@ -71,10 +71,10 @@ def cache_lines(dataset: Dataset, width: int, doctor: str | None) -> list[Line]:
     return head + _stream_lines(dataset, width, LINES - len(head) - len(foot)) + foot
 
 
-def ingest_lines(report: IngestReport, dataset: Dataset, width: int, given: Sequence[str] | None) -> list[Line]:
+def ingest_lines(report: IngestReport, dataset: Dataset, width: int, words: Sequence[str] | None) -> list[Line]:
     """Returns the lines for an ingest: a verdict, the cache's content, the omissions, and the next command.
 
-    given: the arguments of the command; None if it cannot simply be run again.
+    words: the arguments of the command; None if it cannot simply be run again.
     """
     head = [Line(verdict(report, len(dataset) - report.episodes), "bold yellow" if report.skipped else "bold green")]
     route = f"{printable(report.source)} ({report.format}) -> {printable(report.cache)}"
@@ -89,9 +89,9 @@ def ingest_lines(report: IngestReport, dataset: Dataset, width: int, given: Sequ
         foot.append(Line(end(f"repaired {printable(name)}: {done}", width), "yellow"))
     short = shorten_paths(report.source)
     groups = alike((omission.what, short(omission.reason)) for omission in report.skipped)
-    last = _next(report, given, width)
+    next_lines = _next(report, words, width)
     left_out = alike((omission.what, short(omission.reason)) for omission in report.left_out)
-    room = LINES - len(head) - len(foot) - len(last) - _STREAMS_LEAST - 2 - bool(report.assumed)
+    room = LINES - len(head) - len(foot) - len(next_lines) - _STREAMS_LEAST - 2 - bool(report.assumed)
     needed = 2 * len(groups[:_SKIPPED_SHOWN]) + (len(groups) > _SKIPPED_SHOWN) + min(len(left_out), _LEFT_OUT_SHOWN)
     tight = needed > room  # if so, a reason gets one line
     for group in groups[:_SKIPPED_SHOWN]:
@@ -104,15 +104,15 @@ def ingest_lines(report: IngestReport, dataset: Dataset, width: int, given: Sequ
         foot.append(Line(end(f"left out {len(report.left_out)}: {names}", width), "dim"))
     else:
         foot += [Line(end(f"left out {named(group)}", width), "dim") for group in left_out]
-    room = LINES - len(head) - len(foot) - len(last) - _STREAMS_LEAST - 2
+    room = LINES - len(head) - len(foot) - len(next_lines) - _STREAMS_LEAST - 2
     foot += _assumed_lines(report, width, min(room, _ASSUMED_LINES))
-    room = LINES - len(head) - len(foot) - len(last)
-    return head + _stream_lines(dataset, width, room) + foot + last
+    room = LINES - len(head) - len(foot) - len(next_lines)
+    return head + _stream_lines(dataset, width, room) + foot + next_lines
 
 
 def _assumed_lines(report: IngestReport, width: int, room: int) -> list[Line]:
     """Returns the assumptions under a heading, in at most `room` lines."""
-    groups = assumed_lines((one.what, one.reason, one.streams) for one in report.assumed)
+    groups = assumed_lines((each.what, each.reason, each.streams) for each in report.assumed)
     if not groups:
         return []
     lines = [line for group in groups for line in wrapped(f"  {group}", width)]
@@ -144,7 +144,8 @@ def report_html(report: IngestReport) -> str:
     for kind, omissions in (("skipped", report.skipped), ("left out", report.left_out)):
         groups = alike((omission.what, short(omission.reason)) for omission in omissions)
         rows += [(kind, str(len(group)), named(group)) for group in groups]
-    rows += [("assumed", "", line) for line in assumed_lines((it.what, it.reason, it.streams) for it in report.assumed)]
+    assumed = assumed_lines((each.what, each.reason, each.streams) for each in report.assumed)
+    rows += [("assumed", "", line) for line in assumed]
     for name, counts in report.repaired.items():
         rows.append(("repaired", "", f"{name}: {counts}"))
     streams = [(name, f"{number:,}") for name, number in report.rows.items()]
@@ -155,13 +156,13 @@ def report_html(report: IngestReport) -> str:
     )
 
 
-def _next(report: IngestReport, given: Sequence[str] | None, width: int) -> list[Line]:
+def _next(report: IngestReport, words: Sequence[str] | None, width: int) -> list[Line]:
     """Returns the next command: the same ingest if something was skipped, with the option that the reasons name."""
-    if not report.skipped or given is None:
+    if not report.skipped or words is None:
         return [Line(line) for line in command_lines("next: ", ["robocache", "doctor", report.cache], width)]
     options = [set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?: [a-z]\S*)?(?= )", it.reason)) for it in report.skipped]
     named_by_all = set.intersection(*options)
-    command = ["robocache", *given, *(["--overwrite"] if "--overwrite" not in given else [])]
+    command = ["robocache", *words, *(["--overwrite"] if "--overwrite" not in words else [])]
     if len(named_by_all) == 1:
         (option,) = named_by_all
         return [Line(line) for line in command_lines("or: ", [*command, option.split()[0]], width)]
@@ -266,14 +267,14 @@ def _odd_lines(dataset: Dataset, width: int) -> list[Line]:
     """Returns a line for each kind of oddity, with the streams and their numbers."""
     odd: dict[str, list[str]] = {}
     for name, stream in dataset.streams.items():
-        found = stream.findings
+        findings = stream.findings
         counts = {
-            "NaN values": found["nan_values"],
-            "infinite values": found["infinite_values"],
-            "gaps": found["gaps"] * (stream.kind != "text"),
-            "repeated stamps": found["duplicates"],
-            "empty episodes": found["empty_episodes"],
-            "constant features": len(found["constant_features"]),
+            "NaN values": findings["nan_values"],
+            "infinite values": findings["infinite_values"],
+            "gaps": findings["gaps"] * (stream.kind != "text"),
+            "repeated stamps": findings["duplicates"],
+            "empty episodes": findings["empty_episodes"],
+            "constant features": len(findings["constant_features"]),
         }
         for what, number in counts.items():
             if number:

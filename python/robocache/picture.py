@@ -198,13 +198,13 @@ def _draw_lengths(axis: Any, seconds: np.ndarray) -> None:
 
 
 def _draw_periods(axis: Any, labels: list[str], clocks: list[np.ndarray], start_ns: int) -> None:
-    every = []
+    all_periods = []
     for label, times in zip(labels, clocks, strict=True):
         periods = np.diff(times) / 1e6
         step = -(-len(periods) // _POINTS_DRAWN) or 1
         axis.plot((times[1:][::step] - start_ns) / 1e9, periods[::step], ".", markersize=3, label=_label(label))
-        every.append(periods[periods > 0])
-    drawn = np.concatenate(every)
+        all_periods.append(periods[periods > 0])
+    drawn = np.concatenate(all_periods)
     _plain_log_axis(axis)
     if len(drawn):
         axis.set_ylim(drawn.min() / 2, drawn.max() * 2)

@@ -94,12 +94,12 @@ def named(group: list[tuple[str, str]]) -> str:
     what, reason = group[0]
     if len(group) == 1:
         return reason if what in reason else f"{what}: {reason}"
-    counted = [numbered for each, _ in group if (numbered := re.fullmatch(r"(\D*)(\d{1,18})(.*)", each))]
+    counted = [numbered for thing, _ in group if (numbered := re.fullmatch(r"(\D*)(\d{1,18})(.*)", thing))]
     around = {(numbered[1], numbered[3]) for numbered in counted}
     if len(counted) == len(group) and len(around) == 1:
         ((before, after),) = around
         numbers = ranges(sorted(int(numbered[2]) for numbered in counted), limit=12)
         listed = f"{re.sub('(?<=[a-z]) $', 's ', before)}{numbers}{after}"
     else:
-        listed = ", ".join(each for each, _ in group[:3]) + (f" and {len(group) - 3} more" if len(group) > 3 else "")
+        listed = ", ".join(thing for thing, _ in group[:3]) + (f" and {len(group) - 3} more" if len(group) > 3 else "")
     return f"{listed}: {reason.removeprefix(f'{what}: ')}"

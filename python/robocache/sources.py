@@ -154,10 +154,10 @@ def selected(dataset: Dataset, name: str, episodes: Any) -> Any:
     """Returns the episodes as indices; for a condition the result of :meth:`Dataset.select`."""
     if episodes is None or not (isinstance(episodes, Mapping) or type(episodes).__module__.startswith("pyarrow")):
         return episodes
-    found = dataset.select(episodes)
-    if not found:
+    indices = dataset.select(episodes)
+    if not indices:
         raise errors.ArgumentError(f"{name}: expected a condition true of an episode, got none of {dataset.path}")
-    return found
+    return indices
 
 
 class Keys(dict[str, int]):
@@ -244,7 +244,7 @@ def check_relative(key: str, streams: Sequence[Stream]) -> None:
         ArgumentError: one is relative, another absolute.
     """
     relative, absolute = (
-        next(filter(None, (declared(one.attributes) for one in streams)), "")
+        next(filter(None, (declared(stream.attributes) for stream in streams)), "")
         for declared in (declared_relative, declared_absolute)
     )
     if relative and absolute:

@@ -162,9 +162,9 @@ class MomentTexts:
             begins, ends = stream.row_offsets[episodes], stream.row_offsets[episodes + 1]
             rows = last_rows(stream.time_ns, begins, ends, times, self._snap_ns)
             result[:, begins < ends] = -1
-            holds = rows >= begins
-            if holds.any():
-                result[0, holds] = by_row(rows[holds])
+            has_row = rows >= begins
+            if has_row.any():
+                result[0, has_row] = by_row(rows[has_row])
         return result
 
     def first_codes(self) -> np.ndarray:
@@ -209,8 +209,8 @@ def last_rows(time_ns: np.ndarray, begins: np.ndarray, ends: np.ndarray, times: 
     limits = later(times, np.int64(max(snap_ns, 1)))
     for bit in reversed(range(int((ends - begins).max(initial=0)).bit_length())):
         ahead = rows + (1 << bit)
-        holds = (ahead < ends) & (time_ns.take(ahead, mode="clip") < limits)
-        rows += holds.astype(np.int64) << bit
+        is_before = (ahead < ends) & (time_ns.take(ahead, mode="clip") < limits)
+        rows += is_before.astype(np.int64) << bit
     return rows
 
 
@@ -224,9 +224,9 @@ def _by_row(dataset: Dataset, stream: Stream, table: TextTable) -> Callable[[np.
 
     def of_numbers(rows: np.ndarray) -> np.ndarray:
         row_numbers = stream.values.reshape(-1)[rows].astype(np.int64)
-        at = np.searchsorted(numbers, row_numbers)
-        known = numbers[np.minimum(at, len(numbers) - 1)] == row_numbers
-        return codes[np.where(known, at, len(numbers))]
+        indices = np.searchsorted(numbers, row_numbers)
+        known = numbers[np.minimum(indices, len(numbers) - 1)] == row_numbers
+        return codes[np.where(known, indices, len(numbers))]
 
     return of_numbers
 

@@ -69,11 +69,11 @@ class TextKey:
             f"{argument}: {len(texts.several)} of {len(texts.lacking)} episodes of {texts.dataset.path}, the first of them "
             f"episode {texts.several[0]}, have several texts, and no stream says when each one applies: the first is used; a "
             f"stream of texts whose attribute task is true would say it, and {{'{name}': Window(texts='drawn_text')}} draws one"
-            for own in by_source
-            for texts in own
+            for of_source in by_source
+            for texts in of_source
             if texts.several and not self._draws
         ]
-        for texts in (texts for own in by_source for texts in own):
+        for texts in (texts for of_source in by_source for texts in of_source):
             for stream in (stream for stream in texts.streams if stream.ragged is None):
                 if len(rows := rows_without_text(texts.dataset, stream)):
                     numbers = ranges(np.unique(stream.values.reshape(-1)[rows]).tolist(), 10)
@@ -95,13 +95,13 @@ class TextKey:
         times = later(anchors.time_ns[:, None], self._offsets_ns)
         codes = np.full(times.shape, -1)
         drawn = hashes(seed, epoch, anchors.number, zlib.crc32(self.name.encode())) if self._draws else None
-        for source, own in enumerate(self._by_source):
+        for source, of_source in enumerate(self._by_source):
             rows = np.flatnonzero(anchors.source == source)
-            if not own or not len(rows):
+            if not of_source or not len(rows):
                 continue
             steps = len(self._offsets_ns)
             episodes = np.repeat(anchors.episode[rows], steps)
-            codes_of_each = [texts.codes_at(episodes, times[rows].ravel(), every=self._draws) for texts in own]
+            codes_of_each = [texts.codes_at(episodes, times[rows].ravel(), every=self._draws) for texts in of_source]
             alternatives = np.concatenate(codes_of_each)
             chosen = alternatives[0] if drawn is None else _drawn(alternatives, np.repeat(drawn[rows], steps))
             codes[rows] = chosen.reshape(-1, steps)
@@ -127,8 +127,8 @@ def text_keys(
         streams = [_streams_of(source, key) for source in sources]
         if window.texts is not None or any(
             source.dataset.streams[name].ragged == "text"
-            for source, own in zip(sources, streams, strict=True)
-            for name in own
+            for source, names_of_source in zip(sources, streams, strict=True)
+            for name in names_of_source
         ):
             keys[key] = _text_key(key, window, sources, names, streams, snap_ns)
     return keys
@@ -155,13 +155,13 @@ def _text_key(
             )
     table = TextTable()
     by_source: list[list[MomentTexts]] = []
-    for source, name, own in zip(sources, names, streams, strict=True):
-        if len(own) > 1 and not (window.texts or "").startswith("drawn"):
+    for source, name, names_of_source in zip(sources, names, streams, strict=True):
+        if len(names_of_source) > 1 and not (window.texts or "").startswith("drawn"):
             raise errors.ArgumentError(
-                f"{name}rename: expected one stream for {key!r}, got {', '.join(own)}; Window(texts='drawn_text') draws one of "
+                f"{name}rename: expected one stream for {key!r}, got {', '.join(names_of_source)}; Window(texts='drawn_text') draws one of "
                 "their texts"
             )
-        by_source.append(_find(source.dataset, key, own, snap_ns, table))
+        by_source.append(_find(source.dataset, key, names_of_source, snap_ns, table))
     result = TextKey(key, argument, window, by_source, table)
     expected = "a stream of texts, a stream of numbers that have texts, or a column of texts in the episodes"
     _refuse_without(result, argument, sources, by_source, expected)
@@ -175,8 +175,8 @@ def task_key(sources: Sequence[Source], stream: str | None, snap_ns: int, name: 
         ArgumentError: no source has such texts.
     """
     table = TextTable()
-    found = [MomentTexts(source.dataset, stream, snap_ns, table=table) for source in sources]
-    by_source = [[texts] if texts.found else [] for texts in found]
+    texts_of_sources = [MomentTexts(source.dataset, stream, snap_ns, table=table) for source in sources]
+    by_source = [[texts] if texts.found else [] for texts in texts_of_sources]
     key = TextKey(name, "task_text", Window(), by_source, table)
     expected = f"a stream {stream!r} of texts, or of numbers that have texts,"
     if stream is None:
@@ -252,7 +252,7 @@ def _refuse_without(
     names_columns: bool = False,
 ) -> None:
     """Raises an error if no source has texts for a key, else notes the sources without texts."""
-    without = [source.dataset for source, own in zip(sources, by_source, strict=True) if not own]
+    without = [source.dataset for source, of_source in zip(sources, by_source, strict=True) if not of_source]
     notes = []
     for dataset in without:
         got = ", ".join(name for name in dataset.streams if is_text(dataset, name)) or "none"

@@ -86,20 +86,20 @@ def turn_file(file: bytes, turn: Turn) -> bytes:
 def _find_exif(file: bytes) -> bytes:
     """Returns the EXIF data as TIFF; empty if there is none before the pixels."""
     if file.startswith(_PNG):
-        at = len(_PNG)
-        while at < len(file):
-            size, kind = struct.unpack_from(">I4s", file, at)
+        offset = len(_PNG)
+        while offset < len(file):
+            size, kind = struct.unpack_from(">I4s", file, offset)
             if kind in (b"eXIf", b"IDAT"):
-                return file[at + 8 : at + 8 + size] if kind == b"eXIf" else b""
-            at += 12 + size
-    at = 2
-    while file[:2] == b"\xff\xd8" and at < len(file):
-        mark, marker, size = struct.unpack_from(">BBH", file, at)
+                return file[offset + 8 : offset + 8 + size] if kind == b"eXIf" else b""
+            offset += 12 + size
+    offset = 2
+    while file[:2] == b"\xff\xd8" and offset < len(file):
+        mark, marker, size = struct.unpack_from(">BBH", file, offset)
         if mark != 0xFF or marker == 0xDA:
             break
-        if marker == 0xE1 and file[at + 4 : at + 10] == b"Exif\0\0":
-            return file[at + 10 : at + 2 + size]
-        at += 1 if marker == 0xFF else 2 + size
+        if marker == 0xE1 and file[offset + 4 : offset + 10] == b"Exif\0\0":
+            return file[offset + 10 : offset + 2 + size]
+        offset += 1 if marker == 0xFF else 2 + size
     return b""
 
 
@@ -108,9 +108,9 @@ def _find_orientation(tiff: bytes) -> int:
     if tiff[:4] not in (b"II*\0", b"MM\0*"):
         return 1
     order = "<" if tiff[:1] == b"I" else ">"
-    (at,) = struct.unpack_from(f"{order}I", tiff, 4)
-    (count,) = struct.unpack_from(f"{order}H", tiff, at)
-    for entry in range(at + 2, at + 2 + 12 * count, 12):
+    (offset,) = struct.unpack_from(f"{order}I", tiff, 4)
+    (count,) = struct.unpack_from(f"{order}H", tiff, offset)
+    for entry in range(offset + 2, offset + 2 + 12 * count, 12):
         tag, kind, _, value = struct.unpack_from(f"{order}HHIH", tiff, entry)
         if tag == _ORIENTATION and kind == _SHORT:
             return int(value)

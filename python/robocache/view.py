@@ -97,19 +97,19 @@ def show(dataset: Dataset, console: Console) -> None:
     _show_streams(dataset, console)
     _say(console, _episodes_line(dataset))
     show_stats(dataset, console, every_feature=True)
-    found = list(ingests(dataset.provenance))
-    for index, one in enumerate(found):
-        if one.source:
-            _say(console, f"{'appended' if index else 'made from'} {one.source}")
-    for one in found:
-        for name, counts in one.repaired.items():
+    records = list(ingests(dataset.provenance))
+    for index, record in enumerate(records):
+        if record.source:
+            _say(console, f"{'appended' if index else 'made from'} {record.source}")
+    for record in records:
+        for name, counts in record.repaired.items():
             done = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in counts.items())
             _say(console, f"repaired {name}: {done}", "yellow")
-    for one in found:
-        for line in one.assumed:
+    for record in records:
+        for line in record.assumed:
             _say(console, f"assumed {line}")
-        show_left_out(one.left_out, console)
-        for omission in one.skipped:
+        show_left_out(record.left_out, console)
+        for omission in record.skipped:
             _say(console, f"skipped {named([omission])}", "yellow")
 
 
@@ -135,11 +135,11 @@ def _show_streams(dataset: Dataset, console: Console) -> None:
     units = {name: _units(stream) for name, stream in dataset.streams.items()}
     table = _table("stream", "values", *["units"] * any(units.values()), ">rows", ">Hz", ">jitter ms", ">longest ms")
     for name, stream in dataset.streams.items():
-        found = stream.findings
+        findings = stream.findings
         ticks = (
             f"{stream.rate_hz:.4g}",
-            f"{found['jitter_ns'] / 1e6:.3f}",
-            f"{found['max_period_ns'] / 1e6:.2f}",
+            f"{findings['jitter_ns'] / 1e6:.3f}",
+            f"{findings['max_period_ns'] / 1e6:.2f}",
         )
         table.add_row(
             Name(name),
@@ -158,14 +158,14 @@ def _show_streams(dataset: Dataset, console: Console) -> None:
             listed = "all streams" if len(names) == len(dataset.streams) else ", ".join(names)
             console.print(Name(f"{clock} clock, {meaning}: {listed}"))
     for name, stream in dataset.streams.items():
-        found = stream.findings
+        findings = stream.findings
         counts = {
-            "gap": found["gaps"] * (stream.kind != "text"),
-            "repeated stamp": found["duplicates"],
-            "NaN value": found["nan_values"],
-            "infinite value": found["infinite_values"],
-            "constant feature": len(found["constant_features"]),
-            "empty episode": found["empty_episodes"],
+            "gap": findings["gaps"] * (stream.kind != "text"),
+            "repeated stamp": findings["duplicates"],
+            "NaN value": findings["nan_values"],
+            "infinite value": findings["infinite_values"],
+            "constant feature": len(findings["constant_features"]),
+            "empty episode": findings["empty_episodes"],
         }
         odd = ", ".join(count(number, what) for what, number in counts.items() if number)
         if odd:
@@ -190,7 +190,7 @@ def _units(stream: Stream) -> str:
 
 def _show_cameras(cameras: Mapping[str, Stream], console: Console) -> None:
     table = _table("camera", "frames", ">width", ">height", ">bytes a frame")
-    known = []
+    facts_lines = []
     for name, stream in cameras.items():
         format = cast(FrameFormat, stream.frames)
         each = f"{_frame_bytes(stream) / stream.rows:,.0f}" if stream.rows else ""
@@ -200,9 +200,9 @@ def _show_cameras(cameras: Mapping[str, Stream], console: Console) -> None:
             facts.append("intrinsics")
         facts += [f"{key} {value}" for key, value in (format.resized or {}).items()]
         if facts:
-            known.append(f"{name}: {', '.join(facts)}")
+            facts_lines.append(f"{name}: {', '.join(facts)}")
     console.print(table)
-    for line in known:
+    for line in facts_lines:
         console.print(Name(line))
 
 
@@ -293,16 +293,16 @@ def episode_seconds(dataset: Dataset) -> np.ndarray:
     return np.asarray(pc.fill_null(nanoseconds, 0)) / 1e9
 
 
-def show_installation(found: dict[str, Any], console: Console) -> None:
+def show_installation(facts: dict[str, Any], console: Console) -> None:
     """Prints the result of :func:`robocache.check_installation`."""
     table = Table(show_header=False, box=None)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")  # a path must not be cut
-    for name, version in found["versions"].items():
+    for name, version in facts["versions"].items():
         table.add_row(name, version or "not installed")
-    table.add_row("library", escape(found["library"]))
-    table.add_row("CUDA plugin", escape(found["cuda_library"] or "not in this installation"))
-    cpu, cuda = found["cpu"], found["cuda"]
+    table.add_row("library", escape(facts["library"]))
+    table.add_row("CUDA plugin", escape(facts["cuda_library"] or "not in this installation"))
+    cpu, cuda = facts["cpu"], facts["cuda"]
     table.add_row("CPU", f"{cpu['threads']} threads, {cpu['memory_total'] / 2**30:.1f} GiB")
     table.add_row("CUDA", escape(cuda["reason"] or f"runtime {cuda['runtime']}, driver {cuda['driver']}"))
     for device in cuda["devices"]:
@@ -310,5 +310,5 @@ def show_installation(found: dict[str, Any], console: Console) -> None:
         table.add_row(f"cuda:{device['index']}", f"{device['name']}, sm {device['compute_capability']}, {memory}")
         if device["failure"]:
             table.add_row("", escape(f"does not work: {device['failure']}"))
-    table.add_row("works", "yes" if found["ok"] else "no")
+    table.add_row("works", "yes" if facts["ok"] else "no")
     console.print(table)

@@ -49,8 +49,8 @@ def window_statistics(
         if fields["rows"] is None or fields["images"] is not None:
             continue
         with _progress(key) as shown:
-            words = (truth("per_step", per_step), _lib.from_numpy(shares), shown)
-            table = _lib.to_numpy(_statistics(loader._handle, source, key, *words))
+            options = (truth("per_step", per_step), _lib.from_numpy(shares), shown)
+            table = _lib.to_numpy(_statistics(loader._handle, source, key, *options))
         shape = fields["rows"]["shape"] if fields["convert"] is None else fields["shape"]
         steps = [len(fields["offsets_ns"] or fields["offsets_rows"])] if per_step else []
         arrays = table.reshape(len(names), *steps, *shape)
@@ -127,18 +127,18 @@ def _window(fields: dict[str, Any]) -> Window:
     rows = fields["offsets_rows"]
     offsets = None if fields["one_step"] else rows or [offset / 1e9 for offset in fields["offsets_ns"]]
     methods = fields["rows"]["methods"]
-    words: dict[str, Any] = {"offset_s": seconds("offset_ns"), "causal": fields["causal"], "rows": bool(rows)}
-    words["stream"] = fields["stream"]
+    options: dict[str, Any] = {"offset_s": seconds("offset_ns"), "causal": fields["causal"], "rows": bool(rows)}
+    options["stream"] = fields["stream"]
     if moment is not None:
         high_s = math.inf if moment["high_ns"] == 2**63 - 1 else moment["high_ns"] / 1e9
-        words["moment"] = Moment(moment["kind"], moment["low_ns"] / 1e9, high_s, moment["discount"])
+        options["moment"] = Moment(moment["kind"], moment["low_ns"] / 1e9, high_s, moment["discount"])
     if not rows:
-        words["method"] = methods[0][2] if len(methods) == 1 else [(slice(a, b), name) for a, b, name in methods]
+        options["method"] = methods[0][2] if len(methods) == 1 else [(slice(a, b), name) for a, b, name in methods]
     if fields["images"] is not None:
-        return Window(offsets, **words)
+        return Window(offsets, **options)
     convert = fields["convert"]
     if convert is not None:
-        words["convert"] = from_a_batch(convert["steps"], math.prod(fields["rows"]["shape"]))
+        options["convert"] = from_a_batch(convert["steps"], math.prod(fields["rows"]["shape"]))
         base = convert["base"]
-        words["base"] = (base, convert["base_features"]) if convert["base_features"] else base or None
-    return Window(offsets, **words, max_gap_s=seconds("max_gap_ns"), tolerance_s=seconds("tolerance_ns"))
+        options["base"] = (base, convert["base_features"]) if convert["base_features"] else base or None
+    return Window(offsets, **options, max_gap_s=seconds("max_gap_ns"), tolerance_s=seconds("tolerance_ns"))

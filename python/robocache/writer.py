@@ -421,10 +421,9 @@ def _array(stream: str, argument: str, value: Any) -> Any:
             array = np.asarray(value, dtype=np.int64 if argument == "time_ns" and empty else None)
         except (TypeError, ValueError) as error:
             raise errors.ArgumentTypeError(f"stream '{stream}': {argument}: {_differ(value) or error}") from None
-        if (
-            array.dtype == np.float64 and np.abs(array).max(initial=0) >= 2**63
-        ):  # numpy rounds whole numbers of this size
-            wide = [one for one in np.asarray(value, object).ravel() if isinstance(one, int) and abs(one) >= 2**63]
+        # numpy rounds whole numbers of this size to float64.
+        if array.dtype == np.float64 and np.abs(array).max(initial=0) >= 2**63:
+            wide = [x for x in np.asarray(value, object).ravel() if isinstance(x, int) and abs(x) >= 2**63]
             if wide:
                 raise errors.ArgumentTypeError(
                     f"stream '{stream}': {argument}: expected integers within int64, got {wide[0]}; pass an array of uint64"

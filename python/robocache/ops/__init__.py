@@ -1,4 +1,4 @@
-"""The operations, one module each; `_call` is how arguments reach the library, `_torch` what torch's dispatcher needs.
+"""The operations, one module each; `robocache` has their functions.
 
-`robocache` itself has the functions. Nothing of torch is imported here: `_torch` is, where a call comes to need it.
+`_call` passes a call to the library. It imports `_torch`, which makes torch's operators, only if the caller has imported torch.
 """

@@ -18,12 +18,9 @@ _dtype_of = _lib.function("voxel_mode_dtype")
 _WITHOUT_FEATURES = "occupancy", "occupancy_bits", "count"
 
 
-def _name(dtype: Any) -> str:
-    return _lib.dtype_name(dtype)
-
-
 def _reduced(reduce: str, dtype: Any) -> str:
-    return str(_dtype_of(reduce, None if dtype is None else _name(dtype)))
+    """Returns the dtype of reduced features."""
+    return str(_dtype_of(reduce, None if dtype is None else _lib.dtype_name(dtype)))
 
 
 def _clouds(call: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -69,14 +66,14 @@ class VoxelizeOperation(Operation):
     def add_gradients(
         self, call: Mapping[str, Any], out_gradients: Sequence[Any], kept: Sequence[Any], gradients: Sequence[Any]
     ) -> None:
-        left = iter(kept)
+        extrema = iter(kept)
         for mode, out_gradient in zip(call["mode"], out_gradients, strict=True):
-            result_of_mode = next(left) if mode in ("min", "max") else None
+            result_of_mode = next(extrema) if mode in ("min", "max") else None
             if mode in _WITHOUT_FEATURES:
                 continue
             if mode == "mean":
                 alone = {**call, "mode": ["count"], "fill": 0, "quantum": None}
-                result_of_mode = self.by_library(alone, self.flat(alone, [None, False]), [None, False], [])[0]
+                result_of_mode = self.run(alone, [None, False])[0]
             alone = {**call, "mode": [mode], "fill": 0, "quantum": None}
             arguments = self.flat(alone, [out_gradient.contiguous()])
             self._backward(*arguments, len(gradients), *gradients, result_of_mode)
@@ -161,12 +158,12 @@ class DownsampleOperation(Operation):
     def shapes(self, call: Mapping[str, Any], count: int) -> list[tuple[Any, Any]]:
         points, features, voxels = call["points"], call["features"], _new_size()
         reduce = "mean" if call["method"] == "centroid" else "first"
-        of_features: tuple[Any, Any] = (0,), "int32"
+        reduced: tuple[Any, Any] = (0,), "int32"
         if features is not None:
-            of_features = (voxels, features.shape[-1]), _reduced(reduce, features.dtype)
+            reduced = (voxels, features.shape[-1]), _reduced(reduce, features.dtype)
         return [
             ((voxels, points.shape[-1] if features is None else 3), points.dtype),
-            of_features,
+            reduced,
             ((voxels,), "int32"),
             (points.shape[:1], "int32"),
             ((voxels,), "int32"),
@@ -179,18 +176,18 @@ class DownsampleOperation(Operation):
         points, features = call["points"], call["features"]
         counts, point_to_voxel, row = kept
 
-        def of(source: Any, gradient: Any) -> Any:
+        def gradient_of(source: Any, out_gradient: Any) -> Any:
             if call["method"] == "centroid":
-                return mean_gradient(source, counts, point_to_voxel, gradient)
-            return to_rows(gradient, row, len(source))
+                return mean_gradient(source, counts, point_to_voxel, out_gradient)
+            return to_rows(out_gradient, row, len(source))
 
-        made = {}
+        gradients = {}
         if out_gradients[0] is not None:
-            of_points = of(points[:, : 3 if features is not None else None], out_gradients[0])
-            made["points"] = of_points.new_zeros(points.shape).index_copy(1, _columns(of_points, 0), of_points)
+            part = gradient_of(points[:, : 3 if features is not None else None], out_gradients[0])
+            gradients["points"] = part.new_zeros(points.shape).index_copy(1, _columns(part, 0), part)
         if features is not None and out_gradients[1] is not None and features.is_floating_point():
-            made["features"] = of(features, out_gradients[1])
-        return made
+            gradients["features"] = gradient_of(features, out_gradients[1])
+        return gradients
 
     def fold(self, call: Mapping[str, Any], dims: Mapping[str, Any], size: int) -> tuple[dict[str, Any], Any]:
         raise _no_vmap()
@@ -233,11 +230,11 @@ def _no_vmap() -> errors.ArgumentError:
 
 
 # ---- Gradients of sparse results ----
-# A gradient is gathered from voxels to points, or written to distinct rows. Of rows that tie, the least gets it. So it is
-# the same on every run.
+# A gradient is gathered from voxels to points, or written to distinct rows. If rows tie, the least row gets it. So it is the
+# same on every run.
 
 
-def of_voxels(array: Any, voxel: Any, absent: int = 0) -> Any:
+def at_voxels(array: Any, voxel: Any, absent: int = 0) -> Any:
     """Returns array[voxel], with `absent` where voxel is -1."""
     import torch
 
@@ -259,18 +256,18 @@ def _least_row(candidates: Any, voxel: Any, voxels: int, largest: bool = False) 
 
     count = len(voxel)
     rows = torch.arange(count, device=voxel.device)[:, None].expand_as(candidates)
-    nobody = -1 if largest else count
+    none = -1 if largest else count
     voxel = torch.where(voxel < 0, voxels, voxel).long()[:, None].expand_as(candidates)
-    made = rows.new_full((voxels + 1, candidates.shape[1]), nobody)
-    return made.scatter_reduce(0, voxel, torch.where(candidates, rows, nobody), "amax" if largest else "amin")[:voxels]
+    chosen = rows.new_full((voxels + 1, candidates.shape[1]), none)
+    return chosen.scatter_reduce(0, voxel, torch.where(candidates, rows, none), "amax" if largest else "amin")[:voxels]
 
 
 def mean_gradient(source: Any, counts: Any, kept: Any, gradient: Any) -> Any:
     """:func:`reduce_gradient` for a mean."""
     import torch
 
-    wide = of_voxels(gradient, kept).to(torch.float64 if source.dtype == torch.float64 else torch.float32)
-    return (wide / of_voxels(counts, kept, absent=1)[:, None]).to(source.dtype)
+    wide = at_voxels(gradient, kept).to(torch.float64 if source.dtype == torch.float64 else torch.float32)
+    return (wide / at_voxels(counts, kept, absent=1)[:, None]).to(source.dtype)
 
 
 def reduce_gradient(reduce: str, source: Any, out: Any, counts: Any, kept: Any, gradient: Any) -> Any:
@@ -279,14 +276,14 @@ def reduce_gradient(reduce: str, source: Any, out: Any, counts: Any, kept: Any, 
 
     if reduce == "mean":
         return mean_gradient(source, counts, kept, gradient)
-    at_row = of_voxels(gradient, kept)
+    at_row = at_voxels(gradient, kept)
     if reduce == "sum":
         return at_row.to(source.dtype)
     candidates = (kept >= 0)[:, None].expand_as(source)
     if reduce in ("min", "max"):
-        of_row = of_voxels(out, kept)
+        of_row = at_voxels(out, kept)
         same = (source == of_row) & (source.signbit() == of_row.signbit())  # -0 is below +0
         candidates = candidates & (same | (source.isnan() & of_row.isnan()))
     chosen = _least_row(candidates, kept, len(out), largest=reduce == "last")
     rows = torch.arange(len(source), device=source.device)[:, None]
-    return torch.where(rows == of_voxels(chosen, kept, absent=-1), at_row, 0).to(source.dtype)
+    return torch.where(rows == at_voxels(chosen, kept, absent=-1), at_row, 0).to(source.dtype)

@@ -43,11 +43,10 @@ class StreamsOperation(Operation):
         return fold_values(array, dim, size)
 
 
-class FuseOperation(Operation):
+class FuseOperation(StreamsOperation):
     """An operation on several streams: each field of a stream is a list."""
 
-    gradients_of = "values", "times", "target_times"
-    has_backward = True
+    has_one_result = False
 
     def named_arrays(self, call: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for index, name in enumerate(call["streams"]):
@@ -62,14 +61,14 @@ class FuseOperation(Operation):
     def shapes(self, call: Mapping[str, Any], count: int) -> list[tuple[Any, Any]]:
         values = call["values"]
         rows = *values[0].shape[:-2], call["target_times"].shape[-1]
-        own = [
+        dtypes = [
             x.dtype if dtype is None else dtype
             for x, dtype in zip(values, call["dtype"] or [None] * len(values), strict=True)
         ]
         if count == 3:
-            outs = [((*rows, sum(x.shape[-1] for x in values)), own[0])]
+            outs = [((*rows, sum(x.shape[-1] for x in values)), dtypes[0])]
         else:
-            outs = [((*rows, x.shape[-1]), dtype) for x, dtype in zip(values, own, strict=True)]
+            outs = [((*rows, x.shape[-1]), dtype) for x, dtype in zip(values, dtypes, strict=True)]
         rows = *rows, len(values)
         return [*outs, (rows, "bool"), (rows, call["target_times"].dtype)]
 
@@ -85,8 +84,8 @@ class FuseOperation(Operation):
 
     def fold(self, call: Mapping[str, Any], dims: Mapping[str, Any], size: int) -> tuple[dict[str, Any], Any]:
         def each(name: str, fold: Any) -> list[Any]:
-            of_list = dims[name] or [None] * len(call[name])
-            return [fold(array, dim, size) for array, dim in zip(call[name], of_list, strict=True)]
+            axes = dims[name] or [None] * len(call[name])
+            return [fold(array, axis, size) for array, axis in zip(call[name], axes, strict=True)]
 
         batched = call["values"][0].ndim == (3 if not dims["values"] or dims["values"][0] is None else 4)
         values = each("values", fold_values)
@@ -101,9 +100,6 @@ class FuseOperation(Operation):
             "shift": each("shift", _same_for_all),
         }
         return {**call, **folded}, lambda array: unfold(array, size, batched)
-
-    def fold_result(self, call: Mapping[str, Any], array: Any, dim: int | None, size: int) -> Any:
-        return fold_values(array, dim, size)
 
 
 def _same_for_all(array: Any, dim: int | None, size: int) -> Any:

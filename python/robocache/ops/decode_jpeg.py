@@ -23,8 +23,8 @@ def decode_jpeg(blobs: Any, offsets: Any, out: Any = ...) -> Any: ...
 def decode_jpeg(blobs: Any, offsets: Any, out: Any = None) -> Any:
     """Decodes JPEG files of one shape: on all threads of the CPU, or on the GPU whose memory holds them.
 
-    On CUDA each file must be baseline, in one scan, as from :func:`robocache.frames.take`; restart markers make it fast. The
-    host reads the headers, so the files are copied there and back and the call waits for the device. :class:`ResidentJpegs`
+    On CUDA each file must be baseline, in one scan, as from :func:`robocache.frames.take`; restart markers make decoding fast.
+    The host reads the headers, so the call copies the files there and back, and waits for the device. :class:`ResidentJpegs`
     does that once for frames that are decoded many times.
 
     Args:
@@ -74,7 +74,7 @@ class ResidentJpegs:
     def __init__(self, blobs: Any, offsets: Any, *, device: str = "cuda", tier: str = "device") -> None:
         files, frame_offsets = argument("blobs", blobs), argument("offsets", offsets)
         self._frames = _resident(files, frame_offsets, _lib.text("device", device), _lib.text("tier", tier))
-        self._count, *size = (int(_resident_size(self._frames, place)) for place in range(4))
+        self._count, *size = (int(_resident_size(self._frames, index)) for index in range(4))
         self._shape = size[0], size[1], size[2]
 
     def __len__(self) -> int:

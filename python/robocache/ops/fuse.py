@@ -197,9 +197,9 @@ def fuse_multimodal(
         raise errors.ArgumentError(f"output: expected 'concat' or 'dict', got {output!r}")
     values: list[Any] = []
     times: list[Any] = []
-    for pair in pairs:
+    for index, pair in enumerate(pairs):
         if not isinstance(pair, LISTS) or len(pair) != 2:
-            key = len(values) if keys is None else keys[len(values)]
+            key = index if keys is None else keys[index]
             raise errors.ArgumentTypeError(f"streams[{key!r}]: expected (values, times), got {type(pair).__name__}")
         values.append(pair[0])
         times.append(pair[1])
@@ -207,7 +207,7 @@ def fuse_multimodal(
     outs = [None] * (count if separate else 1) if out is None else [out]
     if separate and out is not None:
         outs = _one_per_stream("out", out, None, keys, count)
-        if any(one is None for one in outs):
+        if any(x is None for x in outs):
             raise errors.ArgumentTypeError("out: expected an array for each stream, got NoneType for one of them")
     valid = None if flag("return_valid", return_valid) else False
     age = None if flag("return_age", return_age) else False
@@ -241,25 +241,25 @@ def _of_streams(options: Mapping[str, Any], keys: list[Any] | None, count: int, 
             if name == "dtype" and not separate:
                 raise errors.ArgumentError("dtype: expected one for all streams, since output is 'concat'")
             default = _STREAM_OPTIONS[name]
-            lists[name] = [_plain(name, one) for one in _one_per_stream(name, value, default, keys, count)]
+            lists[name] = [_plain(name, x) for x in _one_per_stream(name, value, default, keys, count)]
         else:
-            lists[name] = [value if value is None else _plain(name, value)] * count
+            lists[name] = [_plain(name, value)] * count
     return lists
 
 
-def _one_per_stream(name: str, given: Any, default: Any, keys: list[Any] | None, count: int) -> list[Any]:
-    """Returns each stream's entry in a list or dict of one option; the default if it has none."""
+def _one_per_stream(name: str, option: Any, default: Any, keys: list[Any] | None, count: int) -> list[Any]:
+    """Returns each stream's entry in an option's list or dict; the default if it has none."""
     if keys is None:
-        if isinstance(given, Mapping) or not isinstance(given, LISTS) or len(given) != count:
-            got = f"{len(given)}" if isinstance(given, LISTS) else type(given).__name__
+        if not isinstance(option, LISTS) or len(option) != count:
+            got = f"{len(option)}" if isinstance(option, LISTS) else type(option).__name__
             raise errors.ArgumentError(f"{name}: expected one for each of the {count} streams, in a list, got {got}")
-        return [default if one is None else one for one in given]
-    if not isinstance(given, Mapping):
-        raise errors.ArgumentError(f"{name}: expected a dict by the streams' names, got {type(given).__name__}")
-    for key in given:
+        return [default if entry is None else entry for entry in option]
+    if not isinstance(option, Mapping):
+        raise errors.ArgumentError(f"{name}: expected a dict by the streams' names, got {type(option).__name__}")
+    for key in option:
         if key not in keys:
             raise errors.ArgumentError(f"{name}: expected names of streams ({', '.join(map(repr, keys))}), got {key!r}")
-    return [default if given.get(key) is None else given[key] for key in keys]
+    return [default if option.get(key) is None else option[key] for key in keys]
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -278,4 +278,4 @@ def _methods_of_streams(methods: Any, keys: list[Any] | None, count: int) -> lis
     """Returns the blocks of each stream, from one list ``[(slice, method), ...]`` for all streams or a list for each."""
     if methods is None or (isinstance(methods, LISTS) and all(isinstance(block, tuple) for block in methods)):
         return [feature_blocks("methods", methods)] * count
-    return [feature_blocks("methods", one) for one in _one_per_stream("methods", methods, None, keys, count)]
+    return [feature_blocks("methods", blocks) for blocks in _one_per_stream("methods", methods, None, keys, count)]

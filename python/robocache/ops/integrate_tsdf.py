@@ -47,9 +47,9 @@ def integrate_tsdf(
         points_or_depth: without `intrinsics` points ``[N, 3]`` float32 or float64 in the sensor's frame; with them a depth
             image ``[H, W]``, float32 metres or uint16. ``[K, N, 3]`` or ``[K, H, W]`` for K sensors. Points that are not
             finite, and depths that are not finite or not above 0, are ignored.
-        T_world_sensor: ``[4, 4]`` or ``[K, 4, 4]``, the rigid transform from the sensor's frame to the grid's. Either numbers
-            of any kind on the host: a transform that is not rigid is an ArgumentError. Or a float32 or float64 array on
-            `grid`'s device, which is not waited for: there a sensor whose transform is not rigid adds nothing.
+        T_world_sensor: ``[4, 4]`` or ``[K, 4, 4]``, the rigid transform from the sensor's frame to the grid's. It is numbers of
+            any kind on the host, where a transform that is not rigid is an ArgumentError; or a float32 or float64 array on
+            `grid`'s device, for which the call does not wait, and where a sensor whose transform is not rigid adds nothing.
         intrinsics: the camera's 3x3 matrix or ``(fx, fy, cx, cy)``; ``[K, 3, 3]`` or ``[K, 4]`` for K cameras. On the host or
             the device, like `T_world_sensor`. The camera looks along +z, x to the right, y down; centres of pixels are whole
             numbers.
@@ -102,8 +102,9 @@ def integrate_tsdf(
         space_carving=space_carving,
     )
     if not traced:
-        options = truncation, depth_scale, max_weight, space_carving
-        _warn_if_nothing_is_measured(measured, grid, points_or_depth, pose, corner, size, *options)
+        _warn_if_nothing_is_measured(
+            measured, grid, points_or_depth, pose, corner, size, truncation, depth_scale, space_carving
+        )
     return grid, weights
 
 
@@ -116,10 +117,9 @@ def _warn_if_nothing_is_measured(
     size: Sequence[float],
     truncation: float,
     depth_scale: float | None,
-    _max_weight: float | None,
     space_carving: bool,
 ) -> None:
-    """Warns if no measurement on the host can reach a voxel, mostly since its unit is not metres."""
+    """Warns if no measurement on the host can reach a voxel, most often because its unit is not metres."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(measured, torch.Tensor):
         try:

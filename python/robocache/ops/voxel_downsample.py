@@ -69,8 +69,8 @@ def voxel_downsample(
                [5.  , 5.  , 5.  ]])
     """
     centroid = options.get("method", "centroid") == "centroid"
-    of_gradients = [None, None, False] if centroid else [False, False, None]
-    results = [None, False if features is None else None, *of_gradients]
-    given = {"points": points, "features": features, "voxel_size": voxel_size, "origin": origin}
-    points_of_voxels, features_of_voxels, *_ = call(_downsample, results, **given, **options)
-    return points_of_voxels if features is None else (points_of_voxels, features_of_voxels)
+    for_gradients = [None, None, False] if centroid else [False, False, None]
+    results = [None, False if features is None else None, *for_gradients]
+    arguments = {"points": points, "features": features, "voxel_size": voxel_size, "origin": origin, **options}
+    new_points, new_features, *_ = call(_downsample, results, **arguments)
+    return new_points if features is None else (new_points, new_features)

@@ -149,7 +149,7 @@ def voxelize_pointcloud(
 
 
 def _modes(mode: Any) -> list[str]:
-    if not isinstance(mode, Sequence) or not all(isinstance(one, str) for one in mode):
+    if not isinstance(mode, Sequence) or not all(isinstance(name, str) for name in mode):
         raise errors.ArgumentTypeError(f"mode: expected a name or a list of names, got {mode!r}")
     return list(mode)
 

@@ -102,13 +102,12 @@ def voxelize_sparse(
                [5, 5, 5]], dtype=int32), array([[8.],
                [1.]]))
     """
-    given = {"points": points, "features": features, "voxel_size": voxel_size, **options}
     if options.get("point_range") is not None:
-        given["point_range"] = _range(options["point_range"])
-    reduced, limited = given.get("reduce", "mean") is not None, given.get("max_points_per_voxel") is not None
+        options["point_range"] = _range(options["point_range"])
+    reduced, limited = options.get("reduce", "mean") is not None, options.get("max_points_per_voxel") is not None
     for_gradients = [None if reduced and limited else False, False if reduced else None]
-    num_voxels = False if given.get("capacity") is None else None  # False: not asked for
-    results = call(_voxelize, [None, None, None, None, None, num_voxels, *for_gradients], **given)
+    wanted = [None] * 5 + [False if options.get("capacity") is None else None, *for_gradients]
+    results = call(_voxelize, wanted, points=points, features=features, voxel_size=voxel_size, **options)
     return SparseVoxels(*results[:6])
 
 
@@ -120,4 +119,4 @@ def _range(value: Any) -> list[float]:
         raise errors.ArgumentTypeError(f"{expected} {type(value).__name__}") from None
     if len(corners) != 6:
         raise errors.ArgumentError(f"{expected} {len(corners)} numbers")
-    return [number("point_range", one) for one in corners]
+    return [number("point_range", corner) for corner in corners]
