@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .dataset import Stream
+from .sources import streams_of
 
 if TYPE_CHECKING:
     from .options import Anchors, Window
@@ -22,7 +23,7 @@ _ON_GRID_S = 1e-4
 
 
 def median_period_ns(time_ns: np.ndarray) -> float:
-    """Returns the median of the positive steps; NaN if there is none."""
+    """Returns the median positive period; NaN if there is none."""
     steps = np.diff(time_ns[:_MOST_ROWS])
     steps = steps[steps > 0]
     return float(np.median(steps)) if len(steps) else float("nan")
@@ -60,13 +61,8 @@ def notes_of_rates(
     """Yields a note for each window in rows whose episodes have different rates, and for each window in seconds whose offsets
     fall between the rows of some episodes with a nominal clock."""
     for key, window in windows.items():
-        streams = [
-            (stream, source.episodes)
-            for source in sources
-            for name, stream in source.dataset.streams.items()
-            if (source.rename or {}).get(name, name) == (window.stream or key)
-        ]
-        periods = np.concatenate([_periods_ns(*one) for one in streams]) if streams else np.empty(0)
+        streams = [(x, source.episodes) for source in sources for x in streams_of(source, window.stream or key)]
+        periods = np.concatenate([_periods_ns(*pair) for pair in streams]) if streams else np.empty(0)
         periods = periods[periods > 0]
         if not len(periods):
             continue
@@ -87,11 +83,11 @@ def notes_of_rates(
         ):
             offsets = np.array([0.0] if window.offsets is None else list(window.offsets), np.float64)
             rows = offsets[:, None] / (periods * 1e-9)
-            off = (np.abs(rows - np.rint(rows)) * periods * 1e-9 > _ON_GRID_S).any(axis=0)
-            if 0 < off.sum() < len(periods):
-                rates = ", ".join(f"{rate:.4g}" for rate in np.unique(np.round(1e9 / periods[off], 3))[:4])
+            is_between = (np.abs(rows - np.rint(rows)) * periods * 1e-9 > _ON_GRID_S).any(axis=0)
+            if 0 < is_between.sum() < len(periods):
+                rates = ", ".join(f"{rate:.4g}" for rate in np.unique(np.round(1e9 / periods[is_between], 3))[:4])
                 yield (
-                    f"delta_timestamps['{key}']: in {off.sum()} of {len(periods)} episodes, of {rates} rows a second, "
+                    f"delta_timestamps['{key}']: in {is_between.sum()} of {len(periods)} episodes, of {rates} rows a second, "
                     "offsets lie between rows of a clock that is nominal: values are made there; method= says which values "
                     "are wanted, and ends this warning"
                 )
@@ -111,17 +107,13 @@ def _periods_ns(stream: Stream, episodes: Any) -> np.ndarray:
 
 
 def _medians_differ(streams: Sequence[tuple[Stream, Any]]) -> bool:
-    """Whether the rates differ, without counting gaps."""
+    """Whether the rates differ by the median periods, which gaps do not change."""
     medians = []
     for stream, episodes in streams:
         periods = _periods_ns(stream, episodes)
         chosen = np.arange(len(periods)) if episodes is None else np.asarray(episodes, np.int64)
-        with_period = np.flatnonzero(periods > 0)
-        for index in (
-            {with_period[np.argmin(periods[with_period])], with_period[np.argmax(periods[with_period])]}
-            if len(with_period)
-            else ()
-        ):
+        positive = np.flatnonzero(periods > 0)
+        for index in {positive[end(periods[positive])] for end in (np.argmin, np.argmax) if len(positive)}:
             rows = slice(*stream.row_offsets[chosen[index] : chosen[index] + 2].tolist())
             medians.append(median_period_ns(stream.time_ns[rows]))
     return differ(min(medians), max(medians))

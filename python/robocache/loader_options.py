@@ -46,6 +46,7 @@ from .sources import (
     check_units,
     own_methods,
     resolved,
+    streams_of,
     units_of,
 )
 from .tasks import episode_tasks, texts_of_numbers
@@ -83,14 +84,17 @@ def open_loader(
     sources = resolved(sources, names, given["episodes"])
     keys = Keys(sources)
     anchors = as_anchors(given["anchors"])
-    filters = [_filter_of(source, name, anchors, mixture) for source, name in zip(sources, names, strict=True)]
+    filters = [_filter_of(*pair, anchors, mixture) for pair in zip(sources, names, strict=True)]
     normalization = of_type("normalization", given["normalization"], Normalization)
     memory = of_type("memory", given["memory"], Memory)
     ranks = of_type("ranks", given["ranks"], Ranks)
     default = _checked_default(given["default"])
     windows = _windows(given["delta_timestamps"])
-    texts = _text_keys(sources, names, windows, given)
+    snap_s = _real("snap_s", given["snap_s"])
+    snap_ns = round(snap_s * 1e9) if 0 <= snap_s <= 1e9 else 0  # the library refuses other values
+    texts = _text_keys(sources, names, windows, given["task_text"], snap_ns)
     sources = without_missing(sources, names, {key: texts[key] for key in texts if key in windows}, given["missing"])
+    pairs = list(zip(sources, names, strict=True))
     windows = {key: window for key, window in windows.items() if key not in texts}
     keys.add_windows(
         {
@@ -99,42 +103,30 @@ def open_loader(
             if window.stream is not None
         }
     )
-    for key, window in windows.items():
-        if window.moment is not None and not isinstance(window.moment, Moment):
-            raise errors.ArgumentTypeError(
-                f"delta_timestamps['{key}'].moment: expected the moment of Window.future, last, geometric or other, "
-                f"got {window.moment!r}"
-            )
     has_other = any(window.moment is not None and window.moment.kind == "other" for window in windows.values())
     if texts and not windows:
         raise errors.ArgumentError(
             f"delta_timestamps: expected a key of numbers or frames beside the texts, got {', '.join(texts)}"
         )
     flips = _flips([default, *windows.values()])
-    residency = memory.residency
-    of_all, of_keys = (
-        (None, residency) if isinstance(residency, Mapping) else (_lib.text("memory.residency", residency), {})
-    )
-    for key in of_keys:
+    tiers = memory.residency if isinstance(memory.residency, Mapping) else {}
+    for key in tiers:
         if key not in keys:
             raise keys.missing("memory.residency", key)
-    notes = [note for key, window in windows.items() if (note := _check_orders(key, window, sources, names))]
-    notes += [
-        note
-        for key, window in windows.items()
-        if (note := _check_numbering(f"delta_timestamps['{key}']", window.stream or key, sources))
-    ]
-    of_loader = [(source, name) for source, name in zip(sources, names, strict=True) if source.anchors is None]
-    if anchors.where is not None and len(of_loader) > 1:
-        notes += _check_where(anchors.where, of_loader)
-    if note := note_of_units([(name, x.dataset, x.episodes) for name, x in zip(names, sources, strict=True)]):
-        notes.append(note)
-    own = {
+    notes = []
+    for key, window in windows.items():
+        stream = window.stream or key
+        notes += [_check_orders(key, stream, pairs), _check_numbering(f"delta_timestamps['{key}']", stream, sources)]
+    sharing = [pair for pair in pairs if pair[0].anchors is None]
+    if anchors.where is not None and len(sharing) > 1:
+        notes += _check_where(anchors.where, sharing)
+    notes.append(note_of_units([(name, source.dataset, source.episodes) for source, name in pairs]))
+    converted = {
         "device": device,
         "mixture": mixture is not None,
-        "memory.residency": of_all,
+        "memory.residency": None if tiers is memory.residency else _lib.text("memory.residency", memory.residency),
         "memory.budget": _budget(memory.budget, device),
-        "windows": [_window(key, window, default, keys, of_keys.get(key), flips) for key, window in windows.items()],
+        "windows": [_window(key, window, default, keys, tiers.get(key), flips) for key, window in windows.items()],
         "sources": [
             _converted("source", {"": source}, name)
             | {
@@ -143,9 +135,9 @@ def open_loader(
                     for stream, key in (source.rename or {}).items()
                     if key not in texts
                 },
-                "filter": _filter_numbers(anchors_of, f"{name}anchors."),
+                "filter": _filter_numbers(options, f"{name}anchors."),
             }
-            for source, name, anchors_of in zip(sources, names, filters, strict=True)
+            for (source, name), options in zip(pairs, filters, strict=True)
         ],
     }
     groups = {
@@ -155,25 +147,23 @@ def open_loader(
         "ranks": replace(ranks, rank=rank, world_size=world_size),
         "default": default,
     }
-    request = _converted("loader", {"": mixture}) | _converted("loader", {"": SimpleNamespace(**given), **groups}) | own
+    groups[""] = SimpleNamespace(**given)
+    request = _converted("loader", {"": mixture}) | _converted("loader", groups) | converted
     _check_normalization(normalization, [default, *windows.values()])
     if default.images is not None and not keys.cameras.intersection(windows):
         raise errors.ArgumentError("default.images: goes with a camera in the batch, got none")
     arrays: list[Any] = [len(sources)]
     raised: list[BaseException] = []
-    snap_s = float(number("snap_s", given["snap_s"]))
-    snap_ns = round(snap_s * 1e9) if 0 <= snap_s <= 1e9 else 0  # the library refuses other values
-    for source, name, anchors_of in zip(sources, names, filters, strict=True):
-        episodes = source.episodes
+    for (source, name), options in zip(pairs, filters, strict=True):
         arrays += (
             source.dataset._handle,
-            None if episodes is None else wholes(f"{name}episodes", episodes),
-            *_filter_arrays(anchors_of, f"{name}anchors.", source.dataset, snap_ns, raised),
+            _given(wholes, f"{name}episodes", source.episodes),
+            *_filter_arrays(options, f"{name}anchors.", source.dataset, snap_ns, raised),
             *_values(source, name, snap_ns, raised),
             episode_tasks(source.dataset) if has_other else None,
         )
     arrays += _stats(-1, "normalization.norm_stats", normalization.norm_stats, keys, sources, windows, default)
-    for index, (source, name) in enumerate(zip(sources, names, strict=True)):
+    for index, (source, name) in enumerate(pairs):
         arrays += _stats(index, f"{name}norm_stats", source.norm_stats, keys, [source], windows, default)
     prefetch, reuse = whole("memory.prefetch", memory.prefetch), truth("memory.reuse_buffers", memory.reuse_buffers)
     tensors = [_lib.from_numpy(array) if isinstance(array, np.ndarray) else array for array in arrays]
@@ -185,23 +175,16 @@ def open_loader(
         raise
     # After the library's checks, so that a note is not about refused arguments.
     notes += [note for key, window in windows.items() for note in _notes(key, window, default, keys)]
-    return handle, texts, [*notes, *notes_of_rates(windows, default, anchors, sources)]
+    return handle, texts, [*filter(None, notes), *notes_of_rates(windows, default, anchors, sources)]
 
 
 def _checked_default(given: Any) -> Window:
     """Returns the default window. Refuses fields that keys cannot share."""
     default: Window = of_type("default", given or Window(), Window)
-    if any(
-        (
-            default.offsets is not None,
-            default.rows is not None,
-            default.stream,
-            default.moment,
-            isinstance(default.method, list | tuple),
-            default.convert,
-            default.base,
-            default.texts,
-        )
+    if (
+        isinstance(default.method, list | tuple)
+        or not (default.offsets is default.rows is None)
+        or any((default.stream, default.moment, default.convert, default.base, default.texts))
     ):
         raise errors.ArgumentError(
             f"default: expected no offsets or rows, one method, no conversions and no texts, since all keys share it, got {default!r}"
@@ -209,20 +192,19 @@ def _checked_default(given: Any) -> Window:
     return default
 
 
-def _check_orders(key: str, window: Window, sources: Sequence[Source], names: Sequence[str]) -> str | None:
+def _check_orders(key: str, stream: str, sources: Sequence[tuple[Source, str]]) -> str | None:
     """Compares the names of features in all sources: see :func:`~.feature_names.check_orders`."""
     streams = [
-        (name.replace(".", " "), stream, source.dataset, source.episodes)
-        for source, name in zip(sources, names, strict=True)
-        for stream in source.dataset.streams.values()
-        if stream.kind == "numbers" and (source.rename or {}).get(stream.name, stream.name) == (window.stream or key)
+        (name.replace(".", " "), found, source.dataset, source.episodes)
+        for source, name in sources
+        for found in streams_of(source, stream)
+        if found.kind == "numbers"
     ]
     return check_orders(key, streams)
 
 
 def _check_where(where: Any, sources: Sequence[tuple[Source, str]]) -> list[str]:
-    """Compares the columns of a condition between the sources that share it. `sources` have their names in errors. Returns
-    notes.
+    """Compares the columns of a condition between the sources that share it, each with its name in errors. Returns notes.
 
     Raises:
         ArgumentError: a column has different units in two sources, or its index is of different features.
@@ -246,7 +228,7 @@ def _check_where(where: Any, sources: Sequence[tuple[Source, str]]) -> list[str]
                     f"{there} and of {pairs[0][1]!r} in {here}; give each Source its own condition by anchors="
                 )
             numbers[stream.name] = None
-    return [note for name in numbers if (note := _check_numbering("anchors.where", name, [of for of, _ in sources]))]
+    return [note for name in numbers if (note := _check_numbering("anchors.where", name, [x for x, _ in sources]))]
 
 
 def _check_numbering(argument: str, key: str, sources: Sequence[Source]) -> str | None:
@@ -254,9 +236,7 @@ def _check_numbering(argument: str, key: str, sources: Sequence[Source]) -> str 
     a key."""
     first: dict[tuple[str, int], dict[str, None]] = {}
     for source in {id(source.dataset): source for source in sources}.values():
-        for stream in source.dataset.streams.values():
-            if (source.rename or {}).get(stream.name, stream.name) != key:
-                continue
+        for stream in streams_of(source, key):
             texts = texts_of_numbers(source.dataset, stream)
             meanings_of = {("", code): {text: None} for code, text in texts.items() if text is not None}
             meanings_of = meanings_of or _words(stream)
@@ -286,12 +266,9 @@ def _words(stream: Stream) -> dict[tuple[str, int], dict[str, None]]:
 
 
 def _text_keys(
-    sources: Sequence[Source], names: Sequence[str], windows: Mapping[str, Window], given: Mapping[str, Any]
+    sources: Sequence[Source], names: Sequence[str], windows: Mapping[str, Window], task_text: Any, snap_ns: int
 ) -> dict[str, TextKey]:
     """Returns the keys of the batch that are texts, including the one of `task_text`."""
-    snap_s = _real("snap_s", given["snap_s"])
-    snap_ns = round(min(snap_s, 1e9) * 1e9) if snap_s >= 0 else 0  # the library refuses other values
-    task_text = given["task_text"]
     has_task = isinstance(task_text, str) or truth("task_text", task_text)
     if has_task and "task" in windows:
         raise errors.ArgumentError("task_text: the batch's key 'task' is already a stream's; rename that")
@@ -416,7 +393,14 @@ def of_type(name: str, given: Any, kind: Any) -> Any:
 def _windows(given: Any) -> dict[str, Window]:
     if not isinstance(given, Mapping):
         raise errors.ArgumentTypeError(f"delta_timestamps: expected {{key: offsets or Window}}, got {given!r}")
-    return {_lib.text("delta_timestamps", key): as_window(key, window) for key, window in given.items()}
+    windows = {_lib.text("delta_timestamps", key): as_window(key, window) for key, window in given.items()}
+    for key, window in windows.items():
+        if window.moment is not None and not isinstance(window.moment, Moment):
+            raise errors.ArgumentTypeError(
+                f"delta_timestamps['{key}'].moment: expected the moment of Window.future, last, geometric or other, "
+                f"got {window.moment!r}"
+            )
+    return windows
 
 
 def _notes(key: str, window: Window, default: Window, keys: Keys) -> Iterator[str]:

@@ -160,6 +160,16 @@ def selected(dataset: Dataset, name: str, episodes: Any) -> Any:
     return indices
 
 
+def key_of(source: Source, stream: str) -> str:
+    """Returns the batch's key that a source's stream fills."""
+    return (source.rename or {}).get(stream, stream)
+
+
+def streams_of(source: Source, key: str) -> list[Stream]:
+    """Returns the streams of a source that fill a key."""
+    return [stream for name, stream in source.dataset.streams.items() if key_of(source, name) == key]
+
+
 class Keys(dict[str, int]):
     """The possible keys of a batch, with the number of features of a row. Also the sets of keys that are cameras, cameras of
     labels, or ragged or text, and the streams of numbers that fill each key."""
@@ -171,7 +181,7 @@ class Keys(dict[str, int]):
         self.numbers: dict[str, list[Stream]] = {}
         for source in sources:
             for name, stream in source.dataset.streams.items():
-                key = (source.rename or {}).get(name, name)
+                key = key_of(source, name)
                 self[key] = max(self.get(key, 0), math.prod(stream.shape))
                 if stream.kind == "frames" and is_labels(name, stream.attributes):
                     self.labels.add(key)

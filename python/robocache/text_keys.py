@@ -13,9 +13,9 @@ import numpy as np
 from . import errors
 from ._check import listed, number, wholes
 from ._printable import ranges
-from .dataset import Dataset
+from .dataset import Dataset, Stream
 from .options import Window
-from .sources import Source
+from .sources import Source, streams_of
 from .tasks import MomentTexts, TextTable, is_text, later, rows_without_text
 
 _FORMS = ("text", "indices", "drawn_text", "drawn_indices")
@@ -124,12 +124,8 @@ def text_keys(
     """
     keys = {}
     for key, window in windows.items():
-        streams = [_streams_of(source, key) for source in sources]
-        if window.texts is not None or any(
-            source.dataset.streams[name].ragged == "text"
-            for source, names_of_source in zip(sources, streams, strict=True)
-            for name in names_of_source
-        ):
+        streams = [streams_of(source, key) for source in sources]
+        if window.texts is not None or any(x.ragged == "text" for of_source in streams for x in of_source):
             keys[key] = _text_key(key, window, sources, names, streams, snap_ns)
     return keys
 
@@ -139,7 +135,7 @@ def _text_key(
     window: Window,
     sources: Sequence[Source],
     names: Sequence[str],
-    streams: Sequence[Sequence[str]],
+    streams: Sequence[Sequence[Stream]],
     snap_ns: int,
 ) -> TextKey:
     argument = f"delta_timestamps['{key}']"
@@ -155,7 +151,8 @@ def _text_key(
             )
     table = TextTable()
     by_source: list[list[MomentTexts]] = []
-    for source, name, names_of_source in zip(sources, names, streams, strict=True):
+    for source, name, of_source in zip(sources, names, streams, strict=True):
+        names_of_source = [stream.name for stream in of_source]
         if len(names_of_source) > 1 and not (window.texts or "").startswith("drawn"):
             raise errors.ArgumentError(
                 f"{name}rename: expected one stream for {key!r}, got {', '.join(names_of_source)}; Window(texts='drawn_text') draws one of "
@@ -222,12 +219,6 @@ def without_missing(
             )
         result.append(source if is_complete.all() else replace(source, episodes=episodes[is_complete]))
     return result
-
-
-def _streams_of(source: Source, key: str) -> list[str]:
-    """Returns the streams of a source that fill a key."""
-    renamed = source.rename or {}
-    return [name for name in source.dataset.streams if renamed.get(name, name) == key]
 
 
 def _find(dataset: Dataset, key: str, streams: Sequence[str], snap_ns: int, table: TextTable) -> list[MomentTexts]:

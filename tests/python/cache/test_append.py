@@ -28,15 +28,27 @@ def path(tmp_path):
     return tmp_path / "cache"
 
 
-def add_episode(writer, e, rows=4000):
-    """Row r of episode e holds e, in every kind of stream."""
+def add_episode(writer, e, between=None):
+    """Writes an episode of every kind of stream, with values of e: in parts, and calls `between` after each, if it is given."""
     rng = np.random.default_rng(e)
+    rows = 4000 + e
+    times, values = np.arange(rows) * 10 + rng.integers(0, 5, rows), rng.normal(size=(rows, 40))
+    pause = between or (lambda: None)
     with writer.episode(number=e, **({"late": 0.5 * e} if e > 2 else {})) as ep:
-        ep.append("joint", np.arange(rows + e) * 10 + rng.integers(0, 5, rows + e), rng.normal(size=(rows + e, 40)))
-        ep.append("camera", np.arange(3), np.full((3, 8, 8, 3), e, np.uint8), codec="png")
+        for part in np.array_split(np.arange(rows), 3 if between else 1):
+            ep.append("joint", times[part], values[part])
+            pause()
+        for part in np.array_split(np.arange(3), 3 if between else 1):
+            ep.append("camera", part, np.full((len(part), 8, 8, 3), e, np.uint8), codec="png")
+            pause()
         ep.append("depth", np.arange(2), np.full((2, 8, 8), e, np.uint8), codec="png")
         ep.append("raw", np.arange(1), np.full((1, 8, 8, 3), e, np.uint8), codec="raw")
-        ep.append("cloud", np.arange(2), np.full((e + 300, 3), e, np.float32), offsets=[0, e, e + 300])
+        pause()
+        for row, points in ((0, e), (1, 300)) if between else ():
+            ep.append("cloud", [row], np.full((points, 3), e, np.float32), offsets=[0, points])
+            pause()
+        if not between:
+            ep.append("cloud", [0, 1], np.full((e + 300, 3), e, np.float32), offsets=[0, e, e + 300])
         ep.append("said", [5], [f"ä{e}"])
         if e > 1:
             ep.append(f"since {e}", [0], [e])
@@ -175,11 +187,7 @@ def test_rows_that_do_not_fit_existing_streams_are_refused(path):
         for stream, wrong, message in (
             ("cloud", {"names": ["y", "x", "z"]}, "expected the names that it has in "),
             ("joint", {"attributes": {"units": "deg"}}, "expected the attributes that it has in .*rad.*deg"),
-            (
-                "depth",
-                {"unit_m": 0.002, "intrinsics": np.eye(3)},
-                "expected unit_m, intrinsics and resized that it has",
-            ),
+            ("depth", {"unit_m": 0.002, "intrinsics": np.eye(3)}, "expected unit_m, intrinsics and resized"),
             ("joint", {"unit_m": 0.002}, "expected frames, as it was described"),
         ):
             with pytest.raises(robocache.ArgumentError, match=f"stream '{stream}': {message}"):
@@ -228,27 +236,21 @@ def test_a_cache_of_version_2_becomes_one_of_the_latest_version(path, golden=Pat
     opened.verify()
 
 
-@pytest.mark.parametrize("stream", ["joint/values.npy", "cloud/blob_offsets.npy", "camera/values.npy"])
-def test_damage_in_the_last_block_is_refused_not_checksummed_anew(path, stream):
-    write(path, [0, 1])
-    file = path / "streams" / stream
-    content = bytearray(file.read_bytes())
-    content[-3] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(robocache.FileError, match=f"{file}: at byte .* expected CRC-32"):
-        robocache.Writer(path, append=True)
-    assert file.read_bytes() == content
-
-
-@pytest.mark.parametrize("name", ["joint/values.npy", "joint/time_ns.npy", "camera/time_ns.npy"])
-def test_damage_of_files_that_append_reads_is_refused(path, name):
-    """New statistics of all rows would hide the damage."""
+@pytest.mark.parametrize(
+    ("name", "offset"),
+    [
+        # The last block, which append continues, would get a new checksum.
+        *((name, -3) for name in ("joint/values.npy", "cloud/blob_offsets.npy", "camera/values.npy")),
+        # New statistics of all rows would hide damage in the first block.
+        *((name, 130) for name in ("joint/values.npy", "joint/time_ns.npy", "camera/time_ns.npy")),
+    ],
+)
+def test_damage_of_files_that_append_reads_is_refused(path, name, offset):
     write(path, [0, 1])
     file = path / "streams" / name
     content = bytearray(file.read_bytes())
-    # The damaged first block is not the last, which append continues.
-    assert name != "joint/values.npy" or len(content) > 2 << 20
-    content[130] ^= 0x40
+    assert name != "joint/values.npy" or len(content) > 2 << 20  # several blocks
+    content[offset] ^= 1
     file.write_bytes(content)
     with pytest.raises(robocache.FileError, match=f"{file}: at byte .* expected CRC-32"):
         robocache.Writer(path, append=True)
@@ -321,8 +323,8 @@ def test_simultaneous_writers_add_or_are_refused(path):
 # ---- readers meanwhile -----------------------------------------------------------------------------------------------
 
 
-def in_another_process(work, *arguments):
-    process = FORK.Process(target=work, args=arguments)
+def in_another_process(work):
+    process = FORK.Process(target=work)
     process.start()
     process.join()
     assert process.exitcode == 0
@@ -344,7 +346,7 @@ def test_a_loader_continues_its_epoch_during_an_append(path, residency):
     batches = iter(loader)
     got = [next(batches)]
     for e in range(2, 5):
-        in_another_process(_append, path, e)
+        in_another_process(lambda e=e: write(path, [e], append=True))
         got.append(next(batches))
     got.extend(batches)
     assert len(got) == len(expected) > 10
@@ -358,10 +360,6 @@ def test_a_loader_continues_its_epoch_during_an_append(path, residency):
     for one, other in zip(resumed, expected[4:], strict=True):
         assert all(np.array_equal(one[key], other[key]) for key in other)
     check(robocache.open(path))
-
-
-def _append(path, e):
-    write(path, [e], append=True)
 
 
 def append_until_seen(path, begun, seen):
@@ -483,29 +481,6 @@ def test_close_may_be_tried_again(path):
 # ---- commits of one writer -------------------------------------------------------------------------------------------
 
 
-def add_in_parts(writer, e, between):
-    """Writes the episode of add_episode in parts, and calls `between` between them."""
-    rng = np.random.default_rng(e)
-    rows = 4000
-    times, values = np.arange(rows + e) * 10 + rng.integers(0, 5, rows + e), rng.normal(size=(rows + e, 40))
-    with writer.episode(number=e, **({"late": 0.5 * e} if e > 2 else {})) as ep:
-        for part in np.array_split(np.arange(rows + e), 3):
-            ep.append("joint", times[part], values[part])
-            between()
-        for row in range(3):
-            ep.append("camera", [row], np.full((1, 8, 8, 3), e, np.uint8), codec="png")
-            between()
-        ep.append("depth", np.arange(2), np.full((2, 8, 8), e, np.uint8), codec="png")
-        ep.append("raw", np.arange(1), np.full((1, 8, 8, 3), e, np.uint8), codec="raw")
-        between()
-        ep.append("cloud", [0], np.full((e, 3), e, np.float32), offsets=[0, e])
-        between()
-        ep.append("cloud", [1], np.full((300, 3), e, np.float32), offsets=[0, 300])
-        ep.append("said", [5], [f"ä{e}"])
-        if e > 1:
-            ep.append(f"since {e}", [0], [e])
-
-
 @pytest.mark.parametrize("append", [False, True])
 def test_a_cache_with_commits_equals_one_without(path, append):
     if append:
@@ -522,7 +497,7 @@ def test_a_cache_with_commits_equals_one_without(path, append):
         describe(w)
         w.provenance["by"] = "hand"
         for e in range(append, 4):
-            add_in_parts(w, e, commit)
+            add_episode(w, e, commit)
             commit()
         with pytest.raises(robocache.FileError, match="writer"):
             robocache.Writer(path, append=True)
