@@ -280,7 +280,8 @@ def _inspect(arguments: argparse.Namespace) -> int:
             if report is not None:
                 _say(f"doctor: {report.summary} (robocache doctor {shlex.quote(arguments.cache)})")
         else:
-            overview.show(overview.cache_lines(opened, console.width, report and report.summary), console)
+            summary = None if report is None else report.summary
+            overview.show(overview.cache_lines(opened, console.width, summary), console)
             if arguments.stats:
                 view.show_stats(opened, console, every_feature=False)
         if arguments.plot:

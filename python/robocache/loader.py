@@ -669,8 +669,9 @@ class Loader(BatchesInOrder):
         return absolute
 
     def __repr__(self) -> str:
-        is_one = isinstance(self.dataset, Dataset)
-        source = repr(self.dataset.path) if is_one else f"{len(as_sources(self.dataset)[0])} sources"
+        source = f"{len(as_sources(self.dataset)[0])} sources"
+        if isinstance(self.dataset, Dataset):
+            source = repr(self.dataset.path)
         arrays = textwrap.shorten(printable(", ".join((*self._names, *self._texts))), 160, placeholder=" ...")
         return f"robocache.Loader({source}, {self.num_samples} samples in batches of {self.batch_size} on {self.device}: {arrays})"
 

@@ -183,7 +183,8 @@ def _checked_default(given: Any) -> Window:
     default: Window = of_type("default", given or Window(), Window)
     if (
         isinstance(default.method, list | tuple)
-        or not (default.offsets is default.rows is None)
+        or default.offsets is not None
+        or default.rows is not None
         or any((default.stream, default.moment, default.convert, default.base, default.texts))
     ):
         raise errors.ArgumentError(

@@ -218,49 +218,24 @@ def test_a_small_disk_that_fills_up_keeps_the_old_cache(small_disk, tmp_path, rn
         assert value_of(small_disk / "cache") == 1.0
     with robocache.Writer(tmp_path / "large") as w, w.episode() as ep:
         ep.append("x0", *many)
-    for to in ("mcap", "lerobot"):
-        with pytest.raises(robocache.FileError, match="No space left on device"):
-            robocache.export(
-                tmp_path / "large",
-                small_disk / to,
-                to=to,
-                **({"fps": 10, "methods": "nearest"} if to == "lerobot" else {}),
-            )
     (tmp_path / "logs").mkdir()
-    np.savetxt(
-        tmp_path / "logs/imu.csv",
-        np.column_stack([np.arange(60_000) / 100, rng.normal(size=(60_000, 3))]),
-        delimiter=",",
-    )
-    with pytest.raises(robocache.FileError, match="No space left on device"):
-        robocache.ingest(tmp_path / "logs", small_disk / "ingested")
+    rows = np.column_stack([np.arange(60_000) / 100, rng.normal(size=(60_000, 3))])
+    np.savetxt(tmp_path / "logs/imu.csv", rows, delimiter=",")
+    for fill in (
+        lambda: robocache.export(tmp_path / "large", small_disk / "mcap", to="mcap"),
+        lambda: robocache.export(tmp_path / "large", small_disk / "set", to="lerobot", fps=10, methods="nearest"),
+        lambda: robocache.ingest(tmp_path / "logs", small_disk / "ingested"),
+    ):
+        with pytest.raises(robocache.FileError, match="No space left on device"):
+            fill()
     assert sorted(path.name for path in small_disk.iterdir()) == ["cache"]
     robocache.open(small_disk / "cache", verify=True)
 
 
 # ---- forged manifests ------------------------------------------------------------------------------------------------
 
-JUNK = [
-    None,
-    True,
-    -1,
-    0,
-    1,
-    2**31,
-    2**63 - 1,
-    2**63,
-    2**64,
-    1e300,
-    -0.5,
-    "",
-    "x",
-    "../../x",
-    "\0",
-    [],
-    {},
-    [[]],
-    {"a": 1},
-]
+JUNK = [None, True, -1, 0, 1, 2**31, 2**63 - 1, 2**63, 2**64, 1e300, -0.5]
+JUNK += ["", "x", "../../x", "\0", [], {}, [[]], {"a": 1}]
 
 
 def places(value, found):

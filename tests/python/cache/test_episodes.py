@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from soak import rounds
 
@@ -35,6 +35,7 @@ def as_columns_have_it(value, kind):
     return float(value) if kind == "float64" and value is not None else value
 
 
+@settings(max_examples=40)
 @given(data=st.data())
 def test_the_table_has_the_metadata_of_each_episode(tmp_path_factory, data):
     names = data.draw(st.lists(st.text(min_size=1).filter(lambda name: name not in RESERVED), unique=True, max_size=5))
@@ -53,9 +54,7 @@ def test_the_table_has_the_metadata_of_each_episode(tmp_path_factory, data):
     assert ds.episodes.column_names == [column["name"] for column in columns]
     for column in columns:
         kind = column["type"]
-        item = {"string": pa.string(), "float64": pa.float64(), "int64": pa.int64(), "bool": pa.bool_()}.get(
-            kind.removeprefix("list<").removesuffix(">"), pa.null()
-        )
+        item = pa.type_for_alias(kind.removeprefix("list<").removesuffix(">"))
         assert ds.episodes.schema.field(column["name"]).type == (pa.list_(item) if kind.startswith("list<") else item)
         expected = [as_columns_have_it(line.get(column["name"]), kind) for line in lines]
         assert ds.episodes[column["name"]].to_pylist() == expected
@@ -82,7 +81,7 @@ def test_many_episodes_open_at_once(tmp_path):
             with w.episode(task=f"pick object {episode % 100} and put it into the box", success=episode % 3 == 0) as ep:
                 ep.append("action", times, values)
                 ep.append("observation.state", times, values)
-    # A process of its own, so that its peak of memory is that of this code.
+    # A separate process, so that its memory is that of this code.
     code = f"""
 import sys, time
 sys.modules["torch"] = None  # takes most of the time, and gives nothing
@@ -178,24 +177,24 @@ def test_an_order_of_many_episodes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("where", "error", "message"),
+    ("where", "error"),
     [
-        (pc.field("sucess"), robocache.ArgumentError, r"^where: "),
-        ({"tsk": "pick"}, robocache.ArgumentError, r"^where: "),
-        (pc.field("duration_s") + 1, robocache.ArgumentError, r"^where: "),
-        (pc.field("task") > 3, robocache.ArgumentError, r"^where: "),
-        ({"success": "yes"}, robocache.ArgumentError, "^where: "),
-        ({"success": object()}, robocache.ArgumentError, "^where: "),
-        ({"task": "\udc80"}, robocache.ArgumentError, "^where: "),
-        ({"episode_index": 2**70}, robocache.ArgumentError, "^where: "),
-        ({3: 1}, robocache.ArgumentTypeError, r"^where: "),
-        (lambda row: True, robocache.ArgumentTypeError, r"^where: "),
-        ("success", robocache.ArgumentTypeError, r"^where: "),
-        (None, robocache.ArgumentTypeError, r"^where: "),
+        (pc.field("sucess"), robocache.ArgumentError),
+        ({"tsk": "pick"}, robocache.ArgumentError),
+        (pc.field("duration_s") + 1, robocache.ArgumentError),
+        (pc.field("task") > 3, robocache.ArgumentError),
+        ({"success": "yes"}, robocache.ArgumentError),
+        ({"success": object()}, robocache.ArgumentError),
+        ({"task": "\udc80"}, robocache.ArgumentError),
+        ({"episode_index": 2**70}, robocache.ArgumentError),
+        ({3: 1}, robocache.ArgumentTypeError),
+        (lambda row: True, robocache.ArgumentTypeError),
+        ("success", robocache.ArgumentTypeError),
+        (None, robocache.ArgumentTypeError),
     ],
 )
-def test_select_refuses(ds, where, error, message):
-    with pytest.raises(error, match=message):
+def test_select_refuses(ds, where, error):
+    with pytest.raises(error, match=r"^where: "):
         ds.select(where)
 
 
@@ -219,6 +218,7 @@ def make(path, episodes, **metadata):
     return robocache.open(path)
 
 
+@settings(max_examples=40)
 @given(
     shares=st.lists(st.integers(0, 1000), min_size=1, max_size=4).filter(lambda shares: sum(shares) <= 1000),
     episodes=st.integers(0, 40),

@@ -135,15 +135,6 @@ def test_any_tool_opens_it(tmp_path):
         assert record["crc32"] == checksums(name, content)
 
 
-def test_stamps_beyond_float64_are_exact(tmp_path):
-    epoch = 1_700_000_000_123_456_789
-    with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
-        ep.append("x", np.array([epoch, epoch + 1]), np.zeros(2))
-    ds = robocache.open(tmp_path / "cache")
-    assert ds.streams["x"].time_ns.tolist() == [epoch, epoch + 1]
-    assert ds.episodes["start_ns"].to_pylist() == [epoch]
-
-
 @pytest.mark.parametrize("size", [0, 1, 2**17 - 17, 2**17 - 16, 2**17, 3 * 2**17 + 1])
 def test_rows_around_the_ends_of_blocks(tmp_path, size):
     """A block is 2^20 bytes: 2^17 stamps, less the 128 bytes of the header."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import robocache
+from robocache import ArgumentError, ArgumentTypeError
 
 
 @pytest.fixture
@@ -86,16 +87,17 @@ def test_arrays_of_any_layout(path, values):
 def test_unaligned_memory_is_copied(dtype, monkeypatch, path):
     from robocache import writer
 
-    given = []
     append = writer._writer_append
-    monkeypatch.setattr(writer, "_writer_append", lambda *all: (given.extend(all[2:]), append(*all))[1])
+
+    def checked(handle, stream, *arrays):
+        assert all(np.from_dlpack(array).flags.aligned for array in arrays)
+        append(handle, stream, *arrays)
+
+    monkeypatch.setattr(writer, "_writer_append", checked)
     values, times = unaligned(VALUES.astype(dtype)), np.frombuffer(b"0" + np.arange(4).tobytes(), np.int64, 4, 1)
     assert not times.flags.aligned
     with robocache.Writer(path) as w, w.episode() as ep:
         ep.append("x", times, values)
-    assert all(
-        np.from_dlpack(array).ctypes.data % array.dtype.itemsize == 0 for array in given if hasattr(array, "dtype")
-    )
     assert np.array_equal(robocache.open(path, verify=True).streams["x"].values, VALUES)
 
 
@@ -124,26 +126,21 @@ def test_lists_memory_maps_and_torch(path, tmp_path):
 @pytest.mark.parametrize(
     ("times", "values", "error", "words"),
     [
-        ([0.5], [1], robocache.ArgumentTypeError, "expected times in int64 nanoseconds, got float64"),
-        (np.array([0], np.int32), [1], robocache.ArgumentTypeError, "got int32"),
-        ([0], np.array(["a"]), robocache.ArgumentTypeError, "values: "),
-        ([0], [1j], robocache.ArgumentTypeError, "got complex128"),
-        ([0], [[1], [2, 3]], robocache.ArgumentTypeError, "values: "),
-        ([0], None, robocache.ArgumentTypeError, "values: "),
-        (0, 1, robocache.ArgumentError, r"expected times \[n\] and values \[n, ...\], got \[\] and \[\]"),
-        (None, [1], robocache.ArgumentTypeError, "time_ns: "),
-        (
-            np.array(0),
-            np.array(1),
-            robocache.ArgumentError,
-            r"expected times \[n\] and values \[n, ...\], got \[\] and",
-        ),
-        ([0, 1], [1], robocache.ArgumentError, r"got \[2\] and \[1\]"),
-        ([[0]], [1], robocache.ArgumentError, r"got \[1, 1\] and \[1\]"),
-        ([1, 0], [1, 2], robocache.ArgumentError, "got 0 ns in row 1 after 1 ns"),
-        ([0], np.ma.masked_array([1.0]), robocache.ArgumentTypeError, "values: "),
-        ([0, 1], [-1, 2**63 + 1], robocache.ArgumentTypeError, "values: .*got 9223372036854775809"),
-        (np.ma.masked_array([0]), [1.0], robocache.ArgumentTypeError, "time_ns: "),
+        ([0.5], [1], ArgumentTypeError, "expected times in int64 nanoseconds, got float64"),
+        (np.array([0], np.int32), [1], ArgumentTypeError, "got int32"),
+        ([0], np.array(["a"]), ArgumentTypeError, "values: "),
+        ([0], [1j], ArgumentTypeError, "got complex128"),
+        ([0], [[1], [2, 3]], ArgumentTypeError, "values: "),
+        ([0], None, ArgumentTypeError, "values: "),
+        (0, 1, ArgumentError, r"expected times \[n\] and values"),
+        (None, [1], ArgumentTypeError, "time_ns: "),
+        (np.array(0), np.array(1), ArgumentError, r"expected times \[n\] and values"),
+        ([0, 1], [1], ArgumentError, r"got \[2\] and \[1\]"),
+        ([[0]], [1], ArgumentError, r"got \[1, 1\] and \[1\]"),
+        ([1, 0], [1, 2], ArgumentError, "got 0 ns in row 1 after 1 ns"),
+        ([0], np.ma.masked_array([1.0]), ArgumentTypeError, "values: "),
+        ([0, 1], [-1, 2**63 + 1], ArgumentTypeError, "values: .*got 9223372036854775809"),
+        (np.ma.masked_array([0]), [1.0], ArgumentTypeError, "time_ns: "),
     ],
 )
 def test_append_refuses_invalid_rows(path, times, values, error, words):
@@ -159,19 +156,19 @@ def test_a_stream_keeps_dtype_and_shape(path):
         with w.episode() as ep:
             ep.append("x", [0], np.zeros((1, 3), np.float32))
         with w.episode() as ep:
-            with pytest.raises(robocache.ArgumentError, match="'x': "):
+            with pytest.raises(ArgumentError, match="'x': "):
                 ep.append("x", [0], np.zeros((1, 3)))
-            with pytest.raises(robocache.ArgumentError, match="'x': "):
+            with pytest.raises(ArgumentError, match="'x': "):
                 ep.append("x", [0], np.zeros((1, 4), np.float32))
 
 
 @pytest.mark.parametrize(
     ("name", "error", "words"),
     [
-        ("", robocache.ArgumentError, "expected UTF-8 text that is not empty, got ''"),
-        ("a\ud800", robocache.ArgumentError, r"expected UTF-8, got 'a\\ud800'"),
-        (3, robocache.ArgumentTypeError, "expected a str"),
-        (None, robocache.ArgumentTypeError, "expected a str"),
+        ("", ArgumentError, "expected UTF-8 text that is not empty, got ''"),
+        ("a\ud800", ArgumentError, r"expected UTF-8, got 'a\\ud800'"),
+        (3, ArgumentTypeError, "expected a str"),
+        (None, ArgumentTypeError, "expected a str"),
     ],
 )
 def test_invalid_names_of_streams_are_refused(path, name, error, words):
@@ -189,14 +186,14 @@ def test_stamps_may_start_anew_in_each_episode(path):
         for _ in range(2):
             with w.episode() as ep:
                 ep.append("x", [5, 5, 7], [0, 1, 2])
-                with pytest.raises(robocache.ArgumentError, match="got 6 ns in row 3 after 7 ns"):
+                with pytest.raises(ArgumentError, match="got 6 ns in row 3 after 7 ns"):
                     ep.append("x", [6], [3])
 
 
 def test_cuda_tensors_are_refused(path, cuda):
     import torch
 
-    refused = pytest.raises(robocache.ArgumentError, match="expected times and values on the CPU")
+    refused = pytest.raises(ArgumentError, match="expected times and values on the CPU")
     with robocache.Writer(path) as w, w.episode() as ep, refused:
         ep.append("x", torch.arange(2, device="cuda"), torch.zeros(2, device="cuda"))
 
@@ -210,9 +207,9 @@ def test_descriptions_of_streams(path):
         with w.episode() as ep:
             ep.append("a", [0], [[1, 2]])
             ep.append("b", [0], [1])
-            with pytest.raises(robocache.ArgumentError, match="'b': "):
+            with pytest.raises(ArgumentError, match="'b': "):
                 w.stream("b", names=["p", "q"])
-        with pytest.raises(robocache.ArgumentError, match="clock: "):
+        with pytest.raises(ArgumentError, match="clock: "):
             w.stream("b", clock="moon")
         w.stream("b", names=["r"])  # after its rows
     streams = robocache.open(path).streams
@@ -223,10 +220,10 @@ def test_descriptions_of_streams(path):
 @pytest.mark.parametrize(
     ("names", "error", "words"),
     [
-        (["p", ""], robocache.ArgumentError, r"names\[1\]: "),
-        (["p", "\udcff"], robocache.ArgumentError, r"names\[1\]: "),
-        (["p", None], robocache.ArgumentTypeError, r"names\[1\]: "),
-        ("pq", robocache.ArgumentTypeError, "names: "),
+        (["p", ""], ArgumentError, r"names\[1\]: "),
+        (["p", "\udcff"], ArgumentError, r"names\[1\]: "),
+        (["p", None], ArgumentTypeError, r"names\[1\]: "),
+        ("pq", ArgumentTypeError, "names: "),
     ],
 )
 def test_invalid_feature_names_are_refused(path, names, error, words):
@@ -248,10 +245,7 @@ def test_metadata_becomes_columns_with_their_types(path):
             with w.episode(**row):
                 pass
     table = robocache.open(path).episodes
-    types = {
-        "episode_index": pa.int64(),
-        "start_ns": pa.int64(),
-        "end_ns": pa.int64(),
+    types = dict.fromkeys(("episode_index", "start_ns", "end_ns"), pa.int64()) | {
         "text": pa.string(),
         "flag": pa.bool_(),
         "count": pa.int64(),
@@ -269,37 +263,26 @@ def test_metadata_becomes_columns_with_their_types(path):
         assert table[name].to_pylist() == [row.get(name) for row in rows]
 
 
-def test_metadata_of_numpy_and_paths(path):
-    metadata = {"n": np.int32(3), "x": np.float32(0.5), "ok": np.bool_(True), "source": pathlib.Path("a/b")}
-    with robocache.Writer(path) as w, w.episode(**metadata, k=np.arange(2)):
-        pass
-    row = robocache.open(path).episodes.to_pylist()[0]
-    assert {key: row[key] for key in ("n", "x", "ok", "source", "k")} == {
-        "n": 3,
-        "x": 0.5,
-        "ok": True,
-        "source": "a/b",
-        "k": [0, 1],
-    }
-
-
-def endless():
-    items = []
-    items.append(items)
-    return items
-
-
-def test_metadata_of_enums(path):
+def test_metadata_of_numpy_paths_and_enums(path):
     class Gripper(enum.IntEnum):
         OPEN = 1
 
     class Task(str, enum.Enum):
         STACK = "stack"
 
-    with robocache.Writer(path) as w, w.episode(gripper=Gripper.OPEN, task=Task.STACK):
+    metadata = {"n": np.int32(3), "x": np.float32(0.5), "ok": np.bool_(True), "k": np.arange(2)}
+    metadata |= {"source": pathlib.Path("a/b"), "gripper": Gripper.OPEN, "task": Task.STACK}
+    with robocache.Writer(path) as w, w.episode(**metadata):
         pass
     row = robocache.open(path).episodes.to_pylist()[0]
-    assert (row["gripper"], row["task"]) == (1, "stack")
+    expected = {"n": 3, "x": 0.5, "ok": True, "k": [0, 1], "source": "a/b", "gripper": 1, "task": "stack"}
+    assert {key: row[key] for key in metadata} == expected
+
+
+def endless():
+    items = []
+    items.append(items)
+    return items
 
 
 @pytest.mark.parametrize(
@@ -319,12 +302,12 @@ def test_metadata_of_enums(path):
         ({"task": 3}, "'task': "),
     ],
 )
-def test_metadata_without_a_column_type_are_refused(path, metadata, words):
+def test_metadata_without_a_column_type_is_refused(path, metadata, words):
     with robocache.Writer(path) as w:
         with w.episode(task="a"):
             pass
         with (
-            pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=f"episode metadata.*{words}"),
+            pytest.raises((ArgumentError, ArgumentTypeError), match=f"episode metadata.*{words}"),
             w.episode(**metadata),
         ):
             pytest.fail("the block ran")
@@ -365,7 +348,7 @@ def nested(levels):
 def test_invalid_provenance_is_refused_at_assignment(path, key, value, words):
     with robocache.Writer(path) as w:
         w.provenance["good"] = 1
-        refused = pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=f"^provenance ?{words}")
+        refused = pytest.raises((ArgumentError, ArgumentTypeError), match=f"^provenance ?{words}")
         with refused:
             w.provenance[key] = value
         with refused:
@@ -376,7 +359,7 @@ def test_invalid_provenance_is_refused_at_assignment(path, key, value, words):
             w.provenance |= {key: value}
         with refused:
             w.provenance = {key: value}
-        with pytest.raises(robocache.ArgumentTypeError, match=r"^provenance: "):
+        with pytest.raises(ArgumentTypeError, match=r"^provenance: "):
             w.provenance = ["good"]
         with w.episode() as ep:
             ep.append("x", [0], [1.0])
@@ -385,7 +368,7 @@ def test_invalid_provenance_is_refused_at_assignment(path, key, value, words):
 
 
 def test_provenance_made_invalid_later_leaves_no_cache(path):
-    refused = pytest.raises(robocache.ArgumentTypeError, match="provenance 'list': ")
+    refused = pytest.raises(ArgumentTypeError, match="provenance 'list': ")
     with refused, robocache.Writer(path) as w:
         w.provenance["list"] = []
         w.provenance["list"].append(object())
@@ -426,9 +409,9 @@ def test_an_episode_ends_with_its_block(path):
         with w.episode() as first:
             pass
         with w.episode():
-            with pytest.raises(robocache.ArgumentError, match="this episode is not open"):
+            with pytest.raises(ArgumentError, match="this episode is not open"):
                 first.append("x", [0], [0])
-            with pytest.raises(robocache.ArgumentError, match="expected the open episode to end first"), w.episode():
+            with pytest.raises(ArgumentError, match="expected the open episode to end first"), w.episode():
                 pass
     assert len(robocache.open(path)) == 2
 
@@ -436,7 +419,7 @@ def test_an_episode_ends_with_its_block(path):
 def test_close_inside_the_block(path):
     with robocache.Writer(path) as w:
         w.close()
-        with pytest.raises(robocache.ArgumentError, match="this one is closed"), w.episode():
+        with pytest.raises(ArgumentError, match="this one is closed"), w.episode():
             pass
         w.close()
         w.abort()
@@ -446,7 +429,7 @@ def test_close_inside_the_block(path):
 def test_abort_inside_the_block(path):
     with robocache.Writer(path) as w:
         w.abort()
-        with pytest.raises(robocache.ArgumentError, match="this one is aborted"):
+        with pytest.raises(ArgumentError, match="this one is aborted"):
             w.close()
     assert list(path.parent.iterdir()) == []
 
@@ -457,16 +440,17 @@ def test_a_cache_within_a_cache_is_refused(inner, path, monkeypatch):
     (path.parent / "link").symlink_to(path)
     inner_path = path.parent / inner if inner.startswith("link") else path / inner
     before = sorted(path.rglob("*"))
-    for options in ({}, {"overwrite": True}):
-        with pytest.raises(robocache.FileError, match=rf"inner: it is inside a cache, {path}; "):
-            robocache.Writer(inner_path, **options)
     (path.parent / "log.csv").write_text("t [s],a\n0.0,1\n")
-    for workers in (None, 2):
-        with pytest.raises(robocache.FileError, match=rf"inner: it is inside a cache, {path}; "):
-            robocache.ingest(path.parent / "log.csv", inner_path, workers=workers)
     monkeypatch.chdir(path / "streams")
-    with pytest.raises(robocache.FileError, match=rf"inner: it is inside a cache, {path}; "):
-        robocache.Writer("inner")
+    for use in (
+        lambda: robocache.Writer(inner_path),
+        lambda: robocache.Writer(inner_path, overwrite=True),
+        lambda: robocache.Writer("inner"),
+        lambda: robocache.ingest(path.parent / "log.csv", inner_path),
+        lambda: robocache.ingest(path.parent / "log.csv", inner_path, workers=2),
+    ):
+        with pytest.raises(robocache.FileError, match=rf"inner: it is inside a cache, {path}; "):
+            use()
     assert sorted(path.rglob("*")) == before
     write(path.parent / "cache2", 2.0)  # beside the first cache
 
@@ -488,21 +472,13 @@ def test_options_are_true_or_false(path):
     """The text "no" once counted as true, and replaced a cache."""
     write(path, 1.0)
     for option in ({"overwrite": "no"}, {"append": 0}):
-        with pytest.raises(robocache.ArgumentTypeError, match=r"^\w+: expected True or False, got"):
+        with pytest.raises(ArgumentTypeError, match=r"^\w+: expected True or False, got"):
             robocache.Writer(path, **option)
-        with pytest.raises(robocache.ArgumentTypeError, match=r"^\w+: expected True or False, got"):
+        with pytest.raises(ArgumentTypeError, match=r"^\w+: expected True or False, got"):
             robocache.ingest(path, path, format="csv", **option)
-    with pytest.raises(robocache.ArgumentTypeError, match=r"^verify: "):
+    with pytest.raises(ArgumentTypeError, match=r"^verify: "):
         robocache.open(path, verify="yes")
     assert value_of(path) == [1.0]
-
-
-def test_errors_are_built_in_ones_too(path):
-    write(path)
-    with pytest.raises(OSError):
-        robocache.Writer(path)
-    with pytest.raises(ValueError):
-        robocache.Writer("")
 
 
 def test_each_thread_appends_to_its_own_stream(path):
@@ -536,19 +512,10 @@ def test_a_relative_path_is_fixed_at_construction(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("use", [robocache.open, robocache.Writer])
-@pytest.mark.parametrize("path", [3, None, True, b"cache"], ids=repr)
-def test_a_path_is_text(tmp_path, monkeypatch, use, path):
+@pytest.mark.parametrize("path", [3, None, True, b"cache", "", "a\0b", "a\udc80"], ids=ascii)
+def test_paths_that_are_no_text_or_that_the_system_would_cut_are_refused(tmp_path, monkeypatch, use, path):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(robocache.ArgumentTypeError, match=r"^path: "):
-        use(path)
-    assert not os.listdir(tmp_path)
-
-
-@pytest.mark.parametrize("use", [robocache.open, robocache.Writer])
-@pytest.mark.parametrize("path", ["", "a\0b", "a\udc80"], ids=ascii)
-def test_paths_that_the_system_would_cut_or_not_find_are_refused(tmp_path, monkeypatch, use, path):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(robocache.ArgumentError, match=r"^path: "):
+    with pytest.raises(ArgumentError if isinstance(path, str) else ArgumentTypeError, match=r"^path: "):
         use(path)
     assert not os.listdir(tmp_path)
 
