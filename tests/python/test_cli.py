@@ -91,15 +91,7 @@ def test_failures_as_json(capsys, cache, tmp_path, monkeypatch):
         (1, "FileError", "; say which with format (--format)", "ingest", both, tmp_path / "c"),
         (1, "FileError", "overwrite=True (--overwrite) replaces a cache", "ingest", tmp_path / "logs", cache),
         (2, "ArgumentError", "time_unit", "ingest", tmp_path / "lerobot", tmp_path / "c", "--time-unit", "ms"),
-        (
-            2,
-            "ArgumentError",
-            "--offset: expected one per stream, got imu=1 imu=2",
-            "ingest",
-            both,
-            tmp_path / "c",
-            *offsets,
-        ),
+        (2, "ArgumentError", "--offset: expected one per stream", "ingest", both, tmp_path / "c", *offsets),
         (1, "SourceError", "--on-error skip passes over it by name", "ingest", broken, tmp_path / "c"),
         (1, "FileError", "--overwrite", "ingest", broken, cache),
         (1, "FileError", "plan.json: No such file", "merge", tmp_path / "none", tmp_path / "c"),
@@ -178,18 +170,11 @@ def test_an_error_is_one_line_without_a_traceback(capsys, tmp_path):
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        [],
-        ["ingest"],
-        ["fly"],
-        ["ingest", "a", "b", "--on-error", "ignore"],
-        ["ingest", "a", "b", "--time-unit", "h"],
-        ["bench", "a", "--batch-size", "0"],
-        ["bench", "a", "--batch-size", "many"],
-    ],
+    ["", "ingest", "fly", "ingest a b --on-error ignore", "ingest a b --time-unit h"]
+    + ["bench a --batch-size 0", "bench a --batch-size many"],
 )
 def test_wrong_usage_exits_with_2(arguments, capsys):
-    code, _, err = run(capsys, *arguments)
+    code, _, err = run(capsys, *arguments.split())
     assert code == 2
     assert "usage: robocache" in err
 
@@ -405,18 +390,7 @@ def test_a_picture_has_values_and_recorded_clocks(clock, tmp_path, monkeypatch):
 def test_a_picture_begins_with_cameras_and_ends_with_still_streams(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     rng, times = np.random.default_rng(0), np.arange(20) * 10**8
-    order = [
-        "camera",
-        "cloud",
-        "arm",
-        "counter",
-        "note",
-        "pose_covariance",
-        "still",
-        "nan",
-        "still in this episode",
-        "absent",
-    ]
+    order = ["camera", "cloud", "arm", "counter", "note", "pose_covariance", "still", "nan", "still here", "absent"]
     with robocache.Writer(tmp_path / "cache") as writer:
         for number in range(2):
             with writer.episode() as episode:
@@ -428,7 +402,7 @@ def test_a_picture_begins_with_cameras_and_ends_with_still_streams(tmp_path, mon
                         episode.append(name, times, rng.normal(size=(60, 3)), offsets=np.arange(21) * 3)
                     elif name == "note":
                         episode.append(name, times, ["x"] * 20)
-                    elif name == "still in this episode":
+                    elif name == "still here":
                         episode.append(name, times, np.full(20, number))
                     else:
                         episode.append(name, times, rng.normal(size=(20, 2)) if values is None else values)
@@ -529,11 +503,8 @@ def test_bench_chooses_a_batch_that_fits_memory(free, capsys, tmp_path, monkeypa
     code, out, _ = run(capsys, "bench", tmp_path / "cache", *options)
     measured = json.loads(out)["batch_size"]
     sample = 2 * (64 * 64 * 3 + 7) * 4
-    assert (
-        code == 0
-        and measured <= max(1, free / 4 / sample)
-        and measured == {20: 1, 24: 10, 40: 1024}[free.bit_length() - 1]
-    )
+    assert code == 0 and measured <= max(1, free / 4 / sample)
+    assert measured == {20: 1, 24: 10, 40: 1024}[free.bit_length() - 1]
     code, out, _ = run(capsys, "bench", tmp_path / "cache", *options, "--batch-size", "3")
     assert json.loads(out)["batch_size"] == 3
 
@@ -541,15 +512,11 @@ def test_bench_chooses_a_batch_that_fits_memory(free, capsys, tmp_path, monkeypa
 def test_info(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
     code, out, _ = run(capsys, "info")
-    assert code == 0
+    assert code == 0 and "robocache" in out and "CUDA" in out
     assert robocache.check_installation()["library"] in "".join(out.split())  # complete even on a narrow terminal
     code, out, _ = run(capsys, "info", "--json")
-    assert code == 0
-    assert json.loads(out)["ok"] is True
+    assert code == 0 and json.loads(out)["ok"] is True
     assert json.loads(out)["versions"]["robocache"] == robocache.__version__
-    code, out, _ = run(capsys, "info")
-    assert code == 0
-    assert "robocache" in out and "CUDA" in out
 
 
 def test_failures_of_inspect_and_bench_are_one_line(capsys, cache, tmp_path):
@@ -571,29 +538,12 @@ def test_failures_of_inspect_and_bench_are_one_line(capsys, cache, tmp_path):
 # ---- as a process ----
 
 
-COMMANDS = [
-    "ingest",
-    "append",
-    "plan",
-    "convert",
-    "merge",
-    "export",
-    "inspect",
-    "doctor",
-    "bench",
-    "demo",
-    "info",
-    "self-test",
-]
-
-
-@pytest.mark.parametrize("command", ["", *COMMANDS])
+@pytest.mark.parametrize("command", ["", *cli._COMMANDS])
 def test_help_has_examples_and_fits_into_80_columns(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = run(capsys, *command.split(), "--help")
     assert code == 0 and max(map(len, out.splitlines())) <= 80
-    if command not in ("append", "plan", "convert", "merge", "export"):
-        assert f"robocache {command or 'ingest'}" in out.partition("examples:")[2]
+    assert f"robocache {command or 'ingest'}" in out.partition("examples:")[2]
 
 
 def test_version(capsys):
@@ -639,7 +589,6 @@ def test_commands_on_files_do_not_import_torch(cache, script):
         found = modules_of(*command)
         assert "robocache._lib" in found and "torch.nn" not in found
     assert "torch.nn" in modules_of("-m", "robocache", "bench", cache, "--seconds", "0.01", "--device", "cpu")
-    assert "torch.nn" in modules_of("-c", "import robocache")  # `import robocache` imports torch
 
 
 def test_a_closed_pipe(cache):

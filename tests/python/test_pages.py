@@ -4,6 +4,7 @@ import io
 import operator
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -131,38 +132,48 @@ def test_names_on_pages_exist():
 # ---- snippets ----
 
 
-@pytest.fixture
-def names(rng, tmp_path, monkeypatch):
-    """The names for snippets: a dataset `ds` with all streams on the pages, in a working folder."""
-    monkeypatch.chdir(tmp_path)
-    time_ns = np.arange(240) * 100_000_000
-    frames = rng.integers(0, 256, (240, 24, 32, 3), np.uint8)
-    with robocache.Writer("cache") as writer:
+TIME_NS = np.arange(240) * 100_000_000
+FRAMES = np.random.default_rng(0).integers(0, 256, (240, 24, 32, 3), np.uint8)
+
+
+@pytest.fixture(scope="module")
+def caches(tmp_path_factory):
+    """A folder with caches that have all streams on the pages."""
+    rng, folder, time_ns = np.random.default_rng(1), tmp_path_factory.mktemp("caches"), TIME_NS
+    with robocache.Writer(folder / "cache") as writer:
         for number in range(8):
             facts = {"task": ["pick", "calibrate"][number % 2], "tasks": ["push the block"], "success": number % 4 == 0}
             with writer.episode(**facts) as episode:
                 for stream, width in (("observation.state", 7), ("action", 7), ("observation.lidar", 64)):
                     episode.append(stream, time_ns, rng.normal(size=(240, width)).astype(np.float32))
-    with robocache.Writer("filmed") as writer, writer.episode() as episode:
+    with robocache.Writer(folder / "filmed") as writer, writer.episode() as episode:
         for stream in ("observation.state", "action"):
             episode.append(stream, time_ns, rng.normal(size=(240, 7)).astype(np.float32))
-        episode.append("observation.images.top", time_ns, frames, codec="jpeg")
-    with robocache.Writer("scanned") as writer:
+        episode.append("observation.images.top", time_ns, FRAMES, codec="jpeg")
+    with robocache.Writer(folder / "scanned") as writer:
         for _ in range(4):
             with writer.episode() as episode:
                 for stream in ("points", "lidar.points"):
                     points = rng.normal(size=(1000, 3)).astype(np.float32)
                     episode.append(stream, time_ns[:10], points, offsets=np.arange(11) ** 2 * 10)
-    with robocache.Writer("clouded") as writer:
+    with robocache.Writer(folder / "clouded") as writer:
         for _ in range(3):
             with writer.episode() as episode:
                 episode.append("action", time_ns[:30], rng.normal(size=(30, 7)).astype(np.float32))
                 points = rng.normal(size=(45, 3)).astype(np.float32)
                 sizes = np.array([0, 1, 3, 6, 10, 15, 21, 28, 36, 36, 45])
                 episode.append("lidar.points", time_ns[:10] * 3 + 150_000_000, points, offsets=sizes)
+    return folder
+
+
+@pytest.fixture
+def names(caches, tmp_path, monkeypatch):
+    """The names for snippets, with a dataset `ds`, in a working folder with the caches."""
+    shutil.copytree(caches, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     given = {"batch_size": 16, "delta_timestamps": {"action": [0.0, 0.1]}, "device": "cpu"}
     names = {"robocache": robocache, "np": np, "torch": torch, "ds": robocache.open("cache"), "given": given}
-    return names | {"time_ns": time_ns, "frames": frames}
+    return names | {"time_ns": TIME_NS, "frames": FRAMES}
 
 
 def test_loader_which_episodes(names):

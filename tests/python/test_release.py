@@ -32,10 +32,10 @@ RESULTS = """<testsuites><testsuite>
 """
 
 
-@pytest.fixture
-def checkout(tmp_path):
+@pytest.fixture(scope="module")
+def good_checkout(tmp_path_factory):
     """A checkout that is ready for a release: dated, committed and tagged, with a ./dev that does nothing."""
-    root = tmp_path / "checkout"
+    root = tmp_path_factory.mktemp("release") / "checkout"
     for folder in (".github", "packaging/container", "packaging/chart"):
         shutil.copytree(ROOT / folder, root / folder)
     for name in ("CMakeLists.txt", "CHANGELOG.md", "tests/interface.json", *{name for name, _ in release.VERSIONED}):
@@ -67,6 +67,12 @@ def checkout(tmp_path):
     ):
         subprocess.run(["git", "-C", root, *command], check=True)
     return root
+
+
+@pytest.fixture
+def checkout(good_checkout, tmp_path):
+    """A copy of the good checkout, for a fault."""
+    return shutil.copytree(good_checkout, tmp_path / "checkout")
 
 
 def write_sums(folder):
