@@ -170,8 +170,10 @@ def test_an_error_is_one_line_without_a_traceback(capsys, tmp_path):
 
 @pytest.mark.parametrize(
     "arguments",
-    ["", "ingest", "fly", "ingest a b --on-error ignore", "ingest a b --time-unit h"]
-    + ["bench a --batch-size 0", "bench a --batch-size many"],
+    [
+        *("", "ingest", "fly", "ingest a b --on-error ignore", "ingest a b --time-unit h"),
+        *("bench a --batch-size 0", "bench a --batch-size many"),
+    ],
 )
 def test_wrong_usage_exits_with_2(arguments, capsys):
     code, _, err = run(capsys, *arguments.split())
