@@ -137,7 +137,6 @@ def _by_result(wanted: Sequence[bool], values: Any, absent: Any = None) -> list[
 
 
 def _named(operation: Operation, call: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Any]:
-    """Returns the arrays of a call by their names in errors."""
     named = dict(operation.named_arrays(call))
     return named | {"out" if i == 0 else f"out[{i}]": out for i, out in enumerate(results) if isinstance(out, Tensor)}
 
@@ -192,7 +191,6 @@ def _has_tangent(tensor: Tensor) -> bool:
 
 
 def _type(kind: str) -> str:
-    """Returns torch's name of a field's type."""
     for own_name, torch_name in (("tensor", "Tensor"), ("int", "SymInt"), ("number", "Scalar")):
         kind = kind.replace(own_name, torch_name)
     return re.sub(r"\[\d\]", "[]", kind)
@@ -272,7 +270,6 @@ def _dims(operation: Operation, dims: Sequence[Any]) -> dict[str, Any]:
 
 
 def _dtype(dtype: Any) -> torch.dtype:
-    """Returns torch's dtype of this name."""
     return getattr(torch, dtype) if isinstance(dtype, str) else dtype  # type: ignore[no-any-return]
 
 

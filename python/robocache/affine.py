@@ -124,26 +124,12 @@ class Affine:
         return Affine(*parts, clip=self.clip)
 
     def normalize(self, x: Array, dataset_index: Any = None) -> Array:
-        """Normalises recorded values as the batch does.
-
-        Args:
-            x: ``[..., *shape]``, numpy on the CPU or torch on the CPU and CUDA: float64, float32, float16 or bfloat16.
-            dataset_index: the source of each of the first axis's B rows, int64 ``[B]``, or one number for all. Optional if all
-                sources are normalised alike. On CUDA invalid numbers are clamped.
-
-        Returns:
-            An array of x's dtype, shape, framework and device; on torch with gradients to x, of any order. Rule 38 of
-            docs/rules.md bounds its error.
-
-        Raises:
-            ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
-        """
+        """Normalises recorded values as :meth:`Loader.normalize`. On CUDA an invalid `dataset_index` is clamped."""
         result: Array = self._apply(x, dataset_index, 0)
         return result
 
     def unnormalize(self, x: Array, dataset_index: Any = None) -> Array:
-        """The inverse of :meth:`normalize`, with the same arguments. Returns recorded values, within rule 38 of
-        docs/rules.md."""
+        """The inverse of :meth:`normalize`, within rule 38 of docs/rules.md."""
         result: Array = self._apply(x, dataset_index, 2)
         return result
 

@@ -179,8 +179,8 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
         self._features.setdefault(name, (stream, index))
 
     def _rows(self, stream: Stream, episodes: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns each anchor's row and the first row of its episode. An anchor without a row gets a smaller number than the
-        first row."""
+        """Returns each anchor's row and the first row of its episode. Without a row, an anchor gets a number below the first
+        row."""
         begins, ends = stream.row_offsets[episodes], stream.row_offsets[episodes + 1]
         return last_rows(stream.time_ns, begins, ends, times, self._snap_ns), begins
 

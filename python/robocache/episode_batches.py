@@ -191,7 +191,6 @@ class EpisodeLoader(BatchesInOrder):
         return self._firsts[episodes] + begins, cut(segments + 1, part + 1) - begins
 
     def _in_order(self, seed: int, epoch: int) -> np.ndarray:
-        """Returns the segments of an epoch in its order."""
         if self._order is not None and self._order[0] == (seed, epoch):
             return self._order[1]
         order = np.arange(self.num_samples)

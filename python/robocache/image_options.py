@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 from . import _lib, errors
@@ -95,7 +96,6 @@ class ImageOptions:
             object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
         if self.dtype is not None:
             object.__setattr__(self, "dtype", _lib.dtype_name(self.dtype))
-        self.__dict__["json"] = self._to_json()  # made once, since every call in a loop reads it
         _check(self.to_json())
 
     @classmethod
@@ -105,9 +105,10 @@ class ImageOptions:
 
     def to_json(self) -> str:
         """Returns the JSON that the library reads, without options that are None and without `transform`."""
-        return str(self.__dict__["json"])
+        return self._json
 
-    def _to_json(self) -> str:
+    @cached_property  # since every call in a loop reads it
+    def _json(self) -> str:
         options = {field.name: getattr(self, field.name) for field in self._fields()}
         for name, value in options.items():
             try:

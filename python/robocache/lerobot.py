@@ -234,8 +234,8 @@ def _read_json(path: Path) -> Any:
 
 
 def _on_frames(seconds: Any, fps: float) -> Any:
-    """Returns the offsets, each moved to the frame that LeRobot takes for it. Others are unchanged, and the loader refuses
-    them."""
+    """Returns the offsets, each moved to the frame that LeRobot takes for it. An offset without a frame is unchanged, and the
+    loader refuses it."""
 
     def on_frame(x: Any) -> Any:
         if not isinstance(x, Real) or isinstance(x, bool) or not math.isfinite(x):
@@ -400,7 +400,7 @@ class LeRobotEpisodes(Sequence[dict[str, Any]]):
 
 
 def _check_index(dataset: Dataset, numbers: np.ndarray) -> None:
-    """Refuses rows whose `index` does not count up by 1, since a sampler finds an episode's rows by the first and the last."""
+    """Refuses rows whose `index` does not rise by 1, since a sampler finds an episode's rows by the first and the last."""
     index = dataset.streams["index"]
     values, offsets = np.asarray(index.values), index.row_offsets
     for number, begin, end in zip(numbers.tolist(), offsets, offsets[1:], strict=False):
@@ -802,7 +802,7 @@ def make_dataset(cfg: Any) -> LeRobotDataset:
 
 
 def _refuse_unknown(config: Any) -> None:
-    """Raises ArgumentError if a DatasetConfig has an option that is not honoured and not at its default."""
+    """Raises ArgumentError if a DatasetConfig has an unsupported option at another value than its default."""
     if getattr(getattr(config, "image_transforms", None), "enable", False):
         raise errors.ArgumentError("dataset.image_transforms: expected none, got them enabled")
     defaults = {}

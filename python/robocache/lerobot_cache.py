@@ -41,15 +41,8 @@ def open_cache(
     makes the cache and the others wait. On a terminal a bar shows the progress.
 
     Args:
-        path: the dataset's folder (v2.0, v2.1 or v3.0).
-        cache: the cache's folder; by default a folder for each path, in ``robocache/`` in the user's cache folder
-            ($XDG_CACHE_HOME, else ~/.cache).
-        on_error: ``"stop"`` or ``"skip"``, as for :func:`robocache.ingest`: what happens with an episode that cannot be read.
-        frames: how a row's frame is found in a video: ``"by-time"`` or ``"by-index"``, as for :func:`robocache.ingest`. None:
-            as in the cache if there is one, else by time.
+        path, cache, on_error, frames, follow_links: as for :meth:`Loader.from_lerobot`.
         video: whether to read the cameras too, which are decoded once and kept as JPEG.
-        follow_links: follow symlinks that lead out of the folder, as for :func:`robocache.ingest`. Those of a snapshot of the
-            Hugging Face Hub are followed anyway.
 
     Raises:
         FileError: as :func:`robocache.ingest`; a camera has no frame in any episode; or the cache at `cache` does not fit the

@@ -159,9 +159,7 @@ class Loader(BatchesInOrder):
     matrix there is ``<key>_intrinsics`` ``[B, 3, 3]`` float32 (``[B, T, 3, 3]`` with `per_frame`), adapted to crops and
     resizing. A key of texts is a list of str or int64 indices.
 
-    Sources without weights are drawn as one: an epoch has each anchor of every source once. With weights each source has its
-    exact share of every 65,536 draws. Its anchors are drawn one after the other, round after round, across epochs;
-    :meth:`set_weights` changes the weights.
+    :class:`Mixture` says how several sources are drawn.
 
     After a loop that ends by ``break``, the next loop is the next epoch. Loops may be nested, such as ``next(iter(loader))`` or
     an evaluation in a training loop: each ``iter()`` is a whole epoch, and the outer loop then continues. ``next(loader)``
@@ -455,8 +453,8 @@ class Loader(BatchesInOrder):
         return dict(self._reused[key])
 
     def _batch_ahead(self, position: Position) -> dict[str, Any] | None:
-        """Returns the batch at a position, which the loader's own stream began one batch ago. The memory is allocated on the
-        current stream, whose queued work may still read its former contents."""
+        """Returns the batch at a position, whose work on the loader's own stream began one batch ago. Its memory is allocated on
+        the current stream, whose queued work may still read what the memory held before."""
         current = self._torch.cuda.current_stream(self.device)  # type: ignore[union-attr]
 
         def queued(position: Position) -> tuple[Any, ...]:
@@ -622,7 +620,8 @@ class Loader(BatchesInOrder):
                 be left out if all sources are normalised alike.
 
         Returns:
-            An array of x's dtype, shape, framework and device, with gradients to x.
+            An array of x's dtype, shape, framework and device, with gradients to x of any order. Rule 38 of docs/rules.md
+            bounds its error.
 
         Raises:
             ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.

@@ -233,8 +233,7 @@ def _check_where(where: Any, sources: Sequence[tuple[Source, str]]) -> list[str]
 
 
 def _check_numbering(argument: str, key: str, sources: Sequence[Source]) -> str | None:
-    """Returns a note if the sources' tables have different texts, or their types different words, for the same whole number of
-    a key."""
+    """Returns a note if the same whole number of a key has different texts, or different words, in two sources."""
     first: dict[tuple[str, int], dict[str, None]] = {}
     for source in {id(source.dataset): source for source in sources}.values():
         for stream in streams_of(source, key):
@@ -520,7 +519,6 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
 
 
 def _flips(windows: Iterable[Window]) -> set[str]:
-    """Returns the directions in which images flip."""
     images = [window.images for window in windows if isinstance(window.images, ImageOptions)]
     return {flip for flip in ("horizontal", "vertical") if any(getattr(x, f"flip_{flip}") for x in images)}
 

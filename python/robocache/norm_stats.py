@@ -138,10 +138,10 @@ def beyond_pixels(given: Mapping[str, Any]) -> float | None:
 def misfits(given: Mapping[str, Any], rows: Stats, beyond: float, off: float, few: bool = False) -> list[str]:
     """Returns sentences about features whose statistics cannot be those of the rows.
 
-    That is so if values lie outside min and max by more than `beyond` times their range, if all values lie outside q01 and q99,
-    or if the mean is off by more than `off` stds. A std of the rows that is too large in a feature, or too small in half of the
-    features, shows another unit; `few` rows may have a small std. If the numbers of features differ, the common ones are
-    compared: openpi pads its statistics.
+    Values may lie outside min and max by at most `beyond` times their range, some must lie between q01 and q99, and the mean may
+    be off by at most `off` stds. A much larger std of the rows in one feature, or a much smaller one in half of the features,
+    shows another unit; `few` rows may have a small std. If the numbers of features differ, the common features are compared,
+    since openpi pads its statistics.
     """
     fields = {name: np.ravel(x) for name, x in given.items() if name in _GROOT and x is not None}
     least, most, mean, spread = (np.ravel(x) for x in (rows.min, rows.max, rows.mean, rows.std))

@@ -16,7 +16,7 @@ from ._printable import count, printable
 from .dataset import Dataset, row_of
 from .notebook import table_html, title_html
 from .provenance import alike, assumed_lines, ingests, named
-from .view import episode_seconds
+from .view import episode_seconds, oddities
 
 if TYPE_CHECKING:
     from .ingest import IngestReport
@@ -267,18 +267,9 @@ def _odd_lines(dataset: Dataset, width: int) -> list[Line]:
     """Returns a line for each kind of oddity, with the streams and their numbers."""
     odd: dict[str, list[str]] = {}
     for name, stream in dataset.streams.items():
-        findings = stream.findings
-        counts = {
-            "NaN values": findings["nan_values"],
-            "infinite values": findings["infinite_values"],
-            "gaps": findings["gaps"] * (stream.kind != "text"),
-            "repeated stamps": findings["duplicates"],
-            "empty episodes": findings["empty_episodes"],
-            "constant features": len(findings["constant_features"]),
-        }
-        for what, number in counts.items():
+        for what, number in oddities(stream).items():
             if number:
-                odd.setdefault(what, []).append(f"{printable(name)} {number}")
+                odd.setdefault(f"{what}s", []).append(f"{printable(name)} {number}")
     order = ("NaN values", "infinite values", "gaps", "repeated stamps", "empty episodes", "constant features")
     lines = [Line(end(f"{what}: {_listed(odd[what])}", width)) for what in order if what in odd]
     return lines[:_ODD_SHOWN]

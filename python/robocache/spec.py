@@ -90,13 +90,7 @@ class Spec:
         """Turns a policy's output back into recorded values, as :meth:`Loader.to_absolute`, without a dataset.
 
         Args:
-            key: a key with ``convert``.
-            x: the policy's output: ``[B, T, E]``, or ``[B, E]`` for a window without offsets.
-            batch: a dict with ``<key>_base`` ``[B, D]``: the robot's present state, in recorded units, with the features in the
-                key's order. It may be empty if no conversion compares with a state.
-
-        Returns:
-            ``[B, T, D]``, of x's dtype, framework and device, with gradients to x.
+            key, x, batch: as for :meth:`Loader.to_absolute`. `batch` needs only ``<key>_base``, the robot's present state.
 
         Raises:
             ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.

@@ -63,7 +63,6 @@ def _frames_described(stream: Stream) -> dict[str, Any]:
 
 
 def _frame_bytes(stream: Stream) -> int:
-    """Returns the bytes of all frames as they are stored."""
     values = stream.values
     return len(values.data) if isinstance(values, EncodedFrames) else values.nbytes
 
@@ -126,7 +125,6 @@ def show_left_out(omissions: Iterable[tuple[str, str]], console: Console) -> Non
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
-    """Prints a text without control characters."""
     console.print(printable(text), style=style, highlight=False, markup=False)
 
 
@@ -158,18 +156,21 @@ def _show_streams(dataset: Dataset, console: Console) -> None:
             listed = "all streams" if len(names) == len(dataset.streams) else ", ".join(names)
             console.print(Name(f"{clock} clock, {meaning}: {listed}"))
     for name, stream in dataset.streams.items():
-        findings = stream.findings
-        counts = {
-            "gap": findings["gaps"] * (stream.kind != "text"),
-            "repeated stamp": findings["duplicates"],
-            "NaN value": findings["nan_values"],
-            "infinite value": findings["infinite_values"],
-            "constant feature": len(findings["constant_features"]),
-            "empty episode": findings["empty_episodes"],
-        }
-        odd = ", ".join(count(number, what) for what, number in counts.items() if number)
-        if odd:
+        if odd := ", ".join(count(number, what) for what, number in oddities(stream).items() if number):
             console.print(Name(f"{name}: {odd}"))
+
+
+def oddities(stream: Stream) -> dict[str, int]:
+    """Returns the number of each kind of oddity, by its name in singular."""
+    findings = stream.findings
+    return {
+        "gap": findings["gaps"] * (stream.kind != "text"),
+        "repeated stamp": findings["duplicates"],
+        "NaN value": findings["nan_values"],
+        "infinite value": findings["infinite_values"],
+        "constant feature": len(findings["constant_features"]),
+        "empty episode": findings["empty_episodes"],
+    }
 
 
 def _values(stream: Stream) -> str:
@@ -183,7 +184,6 @@ def _values(stream: Stream) -> str:
 
 
 def _units(stream: Stream) -> str:
-    """Lists the units in the stream's attributes, each once."""
     units = stream.attributes.get("units")
     return ", ".join(dict.fromkeys(map(str, units))) if isinstance(units, list) else str(units or "")
 

@@ -97,7 +97,8 @@ def _source_of(dataset: Dataset, loader: Loader) -> int:
 
 
 def _loader_of(dataset: Dataset, spec: Spec, episodes: np.ndarray | None) -> Loader:
-    """Returns a loader of the batches that the spec describes, before normalisation. Of cameras it has only the moments."""
+    """Returns a loader of the batches that the spec describes, before normalisation. A camera is there only to choose
+    the same anchors."""
     keys = {key: fields for key, fields in spec.keys.items() if fields["rows"] is not None}
     for key, fields in keys.items():
         if fields["stream"] not in dataset:

@@ -388,7 +388,6 @@ def _without_palettes(stream: str, files: Any) -> Any:
 
 
 def _warn_of_rotated(stream: str, files: Any) -> None:
-    """Warns of files that viewers rotate."""
     turns = [turn for file in files if (turn := turn_of_file(bytes(file))) is not None]
     if turns:
         warn(
