@@ -26,10 +26,10 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    for left in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
-        if re.fullmatch(r"[0-9a-f]{16}", left.name[len(path.name) + 1 : -len(".partial")]):
-            with suppress(OSError), _free(left, left):
-                left.unlink()
+    for leftover in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
+        if re.fullmatch(r"[0-9a-f]{16}", leftover.name[len(path.name) + 1 : -len(".partial")]):
+            with suppress(OSError), _free(leftover, leftover):
+                leftover.unlink()
     partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
     with partial.open("x", encoding="utf-8") as file:
         try:
@@ -52,9 +52,9 @@ def temporary_folder(prefix: str, where: Path) -> Iterator[Path]:
     Raises:
         OSError: the folder cannot be created.
     """
-    for left in where.glob(f"{glob.escape(prefix)}*/{_LOCK}"):
-        with suppress(OSError), _free(left, left.parent):
-            shutil.rmtree(left.parent, ignore_errors=True)
+    for leftover in where.glob(f"{glob.escape(prefix)}*/{_LOCK}"):
+        with suppress(OSError), _free(leftover, leftover.parent):
+            shutil.rmtree(leftover.parent, ignore_errors=True)
     home = Path(tempfile.mkdtemp(prefix=prefix, dir=where))
     try:
         with (home / _LOCK).open("x") as lock:
@@ -72,9 +72,9 @@ def _lock(file: int) -> None:
 
 
 @contextmanager
-def _free(lock: Path, left: Path) -> Iterator[None]:
+def _free(lock: Path, leftover: Path) -> Iterator[None]:
     """Locks what a dead process left behind. Raises OSError if the process is alive, or if it was another user's."""
-    if left.lstat().st_uid != os.geteuid() or not stat.S_ISREG(lock.lstat().st_mode):
+    if leftover.lstat().st_uid != os.geteuid() or not stat.S_ISREG(lock.lstat().st_mode):
         raise PermissionError(lock)
     with lock.open("r+") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -192,23 +192,25 @@ def _rows_of(dataset: Dataset, episodes: Sequence[int] | None, wanted: Callable[
     return rows
 
 
-def compare(one: Sequence[str], other: Sequence[str]) -> str:
+def compare(first: Sequence[str], second: Sequence[str]) -> str:
     """Returns "" for equal names, "order" if one name is at another index in a list of the same length, else "others".
 
     A common prefix or suffix of all names in a list, up to a separator, is ignored: ``action.x, action.y`` have another order
     than ``state.y, state.x``.
     """
-    if all(a == b for a, b in zip(one, other, strict=False)):
+    if all(a == b for a, b in zip(first, second, strict=False)):
         return ""
-    index_of = {name: index for index, name in enumerate(one) if one.count(name) == other.count(name) == 1}
-    moved = len(one) == len(other) and any(index_of.get(name, index) != index for index, name in enumerate(other))
-    one, other = _without_common(one), _without_common(other)
-    return "order" if moved or (one != other and sorted(one) == sorted(other)) else "others"
+    index_of = {name: index for index, name in enumerate(first) if first.count(name) == second.count(name) == 1}
+    moved = len(first) == len(second) and any(index_of.get(name, index) != index for index, name in enumerate(second))
+    first, second = _without_common(first), _without_common(second)
+    return "order" if moved or (first != second and sorted(first) == sorted(second)) else "others"
 
 
-def are_same(one: Sequence[str], other: Sequence[str]) -> bool:
+def are_same(first: Sequence[str], second: Sequence[str]) -> bool:
     """Whether two lists have equal names in the same order, without the common prefix and suffix of each list."""
-    return list(one) == list(other) or (len(one) == len(other) and _without_common(one) == _without_common(other))
+    return list(first) == list(second) or (
+        len(first) == len(second) and _without_common(first) == _without_common(second)
+    )
 
 
 def _without_common(names: Sequence[str]) -> list[str]:
@@ -218,9 +220,11 @@ def _without_common(names: Sequence[str]) -> list[str]:
 
 def _common(names: Sequence[str]) -> int:
     """Returns the length of the names' common prefix, up to its last separator."""
-    one, other = min(names), max(names)
-    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    return 1 + max(one[:same].rfind(mark) for mark in "./_ -")
+    least, greatest = min(names), max(names)
+    same = next(
+        (i for i, (a, b) in enumerate(zip(least, greatest, strict=False)) if a != b), min(len(least), len(greatest))
+    )
+    return 1 + max(least[:same].rfind(mark) for mark in "./_ -")
 
 
 def check_orders(key: str, streams: Sequence[tuple[str, Stream, Dataset, Any]]) -> str | None:

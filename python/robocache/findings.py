@@ -242,10 +242,10 @@ def manifest_crc32(cache: str | os.PathLike[str]) -> str | None:
     try:
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 64))
-            found = re.search(rb'"crc32": "([0-9a-f]{8})"\n}\n\Z', file.read())
+            match = re.search(rb'"crc32": "([0-9a-f]{8})"\n}\n\Z', file.read())
     except OSError:
         return None
-    return found[1].decode() if found else None
+    return match[1].decode() if match else None
 
 
 def store(report: Report, cache: str | os.PathLike[str]) -> None:

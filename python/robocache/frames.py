@@ -148,8 +148,8 @@ def indices_of(file: bytes) -> bytes:
     )
     if bits == 8:
         return grey
-    taken = take([grey])  # grey of few bits is spread over 0 to 255
-    pixels = decode(taken.codec, taken.data, taken.offsets, taken.shape, taken.dtype, range(1))
+    encoded = take([grey])  # grey of few bits is spread over 0 to 255
+    pixels = decode(encoded.codec, encoded.data, encoded.offsets, encoded.shape, encoded.dtype, range(1))
     return encode(pixels // (255 // (2**bits - 1)), codec="png").data.tobytes()
 
 

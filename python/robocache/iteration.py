@@ -94,8 +94,8 @@ class BatchesInOrder(abc.ABC):
 
     def _free_memory(self) -> int:
         """Returns the first number that no living iteration has."""
-        taken = {loop.iteration.memory for loop in self._alive()}
-        return next(number for number in range(len(taken) + 1) if number not in taken)
+        numbers = {loop.iteration.memory for loop in self._alive()}
+        return next(number for number in range(len(numbers) + 1) if number not in numbers)
 
     def __next__(self) -> dict[str, Any]:
         return self._next(None)

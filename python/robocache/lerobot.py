@@ -78,7 +78,7 @@ class LeRobotLoader(Loader):
         **options: Any,
     ) -> None:
         delta_timestamps, episodes = copied(delta_timestamps), copied(episodes)
-        given = {"delta_timestamps": delta_timestamps, "episodes": episodes, "video": video, **options}
+        arguments = {"delta_timestamps": delta_timestamps, "episodes": episodes, "video": video, **options}
         if not isinstance(delta_timestamps, Mapping | None):
             raise errors.ArgumentTypeError(f"delta_timestamps: expected {{key: seconds}}, got {delta_timestamps!r}")
         facts = dataset.provenance.get("lerobot", {})
@@ -150,7 +150,7 @@ class LeRobotLoader(Loader):
             episodes=None if len(complete) == len(dataset) and episodes is None else complete,
             **options,
         )
-        self._arguments = {name: copied(x) for name, x in given.items()}
+        self._arguments = {name: copied(x) for name, x in arguments.items()}
         if options.get("task_text") and "subtasks" in facts and "subtask_index" in dataset.streams:
             self._texts["subtask"] = task_key([Source(dataset)], "subtask_index", 0, "subtask")
             for note in self._texts["subtask"].notes if self.rank == 0 and not self._unpickled else ():
@@ -211,8 +211,8 @@ class LeRobotLoader(Loader):
         if self._numbers is not None:
             arrays["episode_index"] = self._numbers[arrays["episode_index"]]
             for name in self._of_others:
-                there = arrays[name] >= 0
-                arrays[name][there] = self._numbers[arrays[name][there]]
+                is_known = arrays[name] >= 0
+                arrays[name][is_known] = self._numbers[arrays[name][is_known]]
         return arrays
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
@@ -530,12 +530,12 @@ class LeRobotMetadata:
         stats, merged = load_stats(self.root, str(self.info["codebase_version"]))
         if stats and not merged:
             return stats
-        own = {
+        fields_of = {
             name: {**stats._asdict(), "count": self._dataset.streams[name].rows}
             for name, stats in self._dataset.stats.items()
         }
         of_cache = {
-            key: {name: np.atleast_1d(np.array(x)) for name, x in fields.items()} for key, fields in own.items()
+            key: {name: np.atleast_1d(np.array(x)) for name, x in fields.items()} for key, fields in fields_of.items()
         }
         return {key: {**of_cache.get(key, {}), **fields} for key, fields in stats.items()} or of_cache
 

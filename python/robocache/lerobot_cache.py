@@ -78,15 +78,15 @@ def find_or_make_cache(
     if frames not in (None, "by-time", "by-index"):
         raise errors.ArgumentError(f"frames: expected 'by-time', 'by-index' or None, got {frames!r}")
     cache_path = _default_path(source) if cache is None else checked_path("cache", cache)
-    found = _find_cache(source, cache_path, on_error, frames, video)
-    if found is None:
+    dataset = _find_cache(source, cache_path, on_error, frames, video)
+    if dataset is None:
         with _one_at_a_time(cache_path) as lock:
-            found = _find_cache(source, cache_path, on_error, frames, video)
-            if found is None:
-                found = _make_cache(source, cache_path, on_error, frames, video, follow_links)
+            dataset = _find_cache(source, cache_path, on_error, frames, video)
+            if dataset is None:
+                dataset = _make_cache(source, cache_path, on_error, frames, video, follow_links)
                 lock.truncate(0)
                 lock.write(_identity(source, cache_path))
-    return found
+    return dataset
 
 
 def _default_path(source: Path) -> Path:
@@ -146,18 +146,18 @@ def _find_cache(source: Path, cache_path: Path, on_error: str, frames: str | Non
     raise errors.FileError(f"{cache_path}: {'; '.join(reasons)}; it was not made here, and stays as it is: {again}")
 
 
-def _find_reasons(found: Dataset, source: Path, on_error: str, frames: str | None, video: bool) -> Iterator[str]:
+def _find_reasons(dataset: Dataset, source: Path, on_error: str, frames: str | None, video: bool) -> Iterator[str]:
     """Yields the reasons why a cache does not fit the arguments."""
-    provenance = found.provenance.get("lerobot", {})
+    provenance = dataset.provenance.get("lerobot", {})
     if provenance.get("fingerprint") != fingerprint(source, *read_folders(provenance.get("video", True))):
         yield f"files of {source} have changed since"
     if not provenance.get("video", True) and video and provenance.get("cameras"):
         yield "its cameras were left out; video=False does without"
-    if on_error != "skip" and (skipped := found.provenance.get("skipped")):
+    if on_error != "skip" and (skipped := dataset.provenance.get("skipped")):
         yield f"{len(skipped)} things were skipped ({skipped[0]['what']}, ...); on_error='skip' takes it so"
     if frames not in (None, provenance.get("frames")) and provenance.get("video", True):
         yield f"its frames are {provenance.get('frames')}, asked for are {frames}"
-    numbers = episode_numbers(found) if provenance else np.empty(0)
+    numbers = episode_numbers(dataset) if provenance else np.empty(0)
     if len(np.unique(numbers)) < len(numbers):
         yield "several episodes have one number, since it was appended to or its episodes were split"
 

@@ -588,15 +588,17 @@ class Loader(BatchesInOrder):
                 isinstance(x, Mapping) and {*x} == {"epoch", "samples", "weights"} for x in listed
             ):
                 raise errors.ArgumentTypeError(f"weights: expected a result of state_dict(), got {listed!r}")
-            wanted = [
+            changes_of_state = [
                 (whole("epoch", x["epoch"]), whole("samples", x["samples"]), _checked_weights(x["weights"]))
                 for x in listed
             ]
         else:
-            wanted = [change.described for change in self._changes]
-        same = takewhile(lambda both: both[0][:2] == (seed, both[1]), zip(self._changes, wanted, strict=False))
+            changes_of_state = [change.described for change in self._changes]
+        same = takewhile(
+            lambda both: both[0][:2] == (seed, both[1]), zip(self._changes, changes_of_state, strict=False)
+        )
         changes = [change for change, _ in same]
-        return self._changed_weights(seed, changes, wanted[len(changes) :])
+        return self._changed_weights(seed, changes, changes_of_state[len(changes) :])
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position in the order. If sources have weights, it also holds all changes by :meth:`set_weights`."""

@@ -62,7 +62,7 @@ _FIELDS: dict[str, dict[str, str]] = json.loads(_lib.function("loader_fields")()
 def open_loader(
     sources: Sequence[Source],
     mixture: Mixture | None,
-    given: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     *,
     device: str,
     rank: int,
@@ -79,21 +79,23 @@ def open_loader(
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
     """
     names = [f"sources[{index}]." if mixture is not None else "" for index in range(len(sources))]
-    if mixture is not None and given["episodes"] is not None:
-        raise errors.ArgumentError(f"episodes: each Source has its own, got {given['episodes']!r}")
-    sources = resolved(sources, names, given["episodes"])
+    if mixture is not None and arguments["episodes"] is not None:
+        raise errors.ArgumentError(f"episodes: each Source has its own, got {arguments['episodes']!r}")
+    sources = resolved(sources, names, arguments["episodes"])
     keys = Keys(sources)
-    anchors = as_anchors(given["anchors"])
+    anchors = as_anchors(arguments["anchors"])
     filters = [_filter_of(*pair, anchors, mixture) for pair in zip(sources, names, strict=True)]
-    normalization = of_type("normalization", given["normalization"], Normalization)
-    memory = of_type("memory", given["memory"], Memory)
-    ranks = of_type("ranks", given["ranks"], Ranks)
-    default = _checked_default(given["default"])
-    windows = _windows(given["delta_timestamps"])
-    snap_s = _real("snap_s", given["snap_s"])
+    normalization = of_type("normalization", arguments["normalization"], Normalization)
+    memory = of_type("memory", arguments["memory"], Memory)
+    ranks = of_type("ranks", arguments["ranks"], Ranks)
+    default = _checked_default(arguments["default"])
+    windows = _windows(arguments["delta_timestamps"])
+    snap_s = _real("snap_s", arguments["snap_s"])
     snap_ns = round(snap_s * 1e9) if 0 <= snap_s <= 1e9 else 0  # the library refuses other values
-    texts = _text_keys(sources, names, windows, given["task_text"], snap_ns)
-    sources = without_missing(sources, names, {key: texts[key] for key in texts if key in windows}, given["missing"])
+    texts = _text_keys(sources, names, windows, arguments["task_text"], snap_ns)
+    sources = without_missing(
+        sources, names, {key: texts[key] for key in texts if key in windows}, arguments["missing"]
+    )
     pairs = list(zip(sources, names, strict=True))
     windows = {key: window for key, window in windows.items() if key not in texts}
     keys.add_windows(
@@ -147,7 +149,7 @@ def open_loader(
         "ranks": replace(ranks, rank=rank, world_size=world_size),
         "default": default,
     }
-    groups[""] = SimpleNamespace(**given)
+    groups[""] = SimpleNamespace(**arguments)
     request = _converted("loader", {"": mixture}) | _converted("loader", groups) | converted
     _check_normalization(normalization, [default, *windows.values()])
     if default.images is not None and not keys.cameras.intersection(windows):
@@ -178,9 +180,9 @@ def open_loader(
     return handle, texts, [*filter(None, notes), *notes_of_rates(windows, default, anchors, sources)]
 
 
-def _checked_default(given: Any) -> Window:
+def _checked_default(window: Any) -> Window:
     """Returns the default window. Refuses fields that keys cannot share."""
-    default: Window = of_type("default", given or Window(), Window)
+    default: Window = of_type("default", window or Window(), Window)
     if (
         isinstance(default.method, list | tuple)
         or default.offsets is not None
@@ -278,8 +280,8 @@ def _text_keys(
     return texts
 
 
-def as_anchors(given: Any) -> Anchors:
-    return Anchors(stream=given) if isinstance(given, str) else of_type("anchors", given or Anchors(), Anchors)
+def as_anchors(anchors: Any) -> Anchors:
+    return Anchors(stream=anchors) if isinstance(anchors, str) else of_type("anchors", anchors or Anchors(), Anchors)
 
 
 def _filter_of(source: Source, name: str, anchors: Anchors, mixture: Mixture | None) -> Anchors:
@@ -292,17 +294,17 @@ def _filter_of(source: Source, name: str, anchors: Anchors, mixture: Mixture | N
                     "in the anchors of each Source"
                 )
         return anchors
-    own: Anchors = of_type(f"{name}anchors", source.anchors, Anchors)
+    options: Anchors = of_type(f"{name}anchors", source.anchors, Anchors)
     for argument in ("stream", "rate_hz", "edges", "drop_n_last"):
-        if (value := getattr(own, argument)) != getattr(Anchors(), argument):
+        if (value := getattr(options, argument)) != getattr(Anchors(), argument):
             raise errors.ArgumentError(
                 f"{name}anchors.{argument}: expected keep, drop, where, first, last and every alone, got {value!r}; "
                 + ("anchor= of the Source names a stream" if argument == "stream" else "all sources share the loader's")
             )
-    return own
+    return options
 
 
-def chosen_by(sources: Sequence[Source], given: Any, drawn: int, of_all: int) -> str:
+def chosen_by(sources: Sequence[Source], loaders_anchors: Any, drawn: int, of_all: int) -> str:
     """Returns a text with the numbers of drawn and of all anchors, and the options that chose them; "" if no option did."""
 
     def text(anchors: Anchors) -> str:
@@ -311,10 +313,10 @@ def chosen_by(sources: Sequence[Source], given: Any, drawn: int, of_all: int) ->
             for name in ("keep", "drop")
             if (x := anchors.filters.get(name)) is not None
         }
-        shown = {name: f"{ranges[name]} ranges" if name in ranges else x for name, x in anchors.filters.items()}
-        return ", ".join(f"{name}={x}" for name, x in shown.items())
+        options = {name: f"{ranges[name]} ranges" if name in ranges else x for name, x in anchors.filters.items()}
+        return ", ".join(f"{name}={x}" for name, x in options.items())
 
-    texts = [text(as_anchors(given))]
+    texts = [text(as_anchors(loaders_anchors))]
     texts += [f"sources[{i}]: {text(s.anchors) or 'all'}" for i, s in enumerate(sources) if s.anchors is not None]
     return "; ".join([f"anchors: {drawn} of {of_all}", *filter(None, texts)]) if any(texts) else ""
 
@@ -330,8 +332,8 @@ def _filter_arrays(
     """Yields, for keep and for drop, the ranges and whether they count rows; then the condition as a function for the library.
     Errors of that function are appended to `raised`."""
     for argument in ("keep", "drop"):
-        given = getattr(anchors, argument)
-        ranges, of_rows = (None, False) if given is None else as_ranges(name + argument, given, dataset)
+        table = getattr(anchors, argument)
+        ranges, of_rows = (None, False) if table is None else as_ranges(name + argument, table, dataset)
         yield ranges
         yield of_rows
     if anchors.where is None:
@@ -366,8 +368,8 @@ def _called(values_at: Any, dtype: np.dtype, raised: list[BaseException]) -> Any
 
     def called(count: int, episodes: int, times: int, values: int) -> bool:
         try:
-            at = [_lib.array_at(None, x, (count,), np.dtype(np.int64), read_only=True) for x in (episodes, times)]
-            _lib.array_at(None, values, (count,), dtype, read_only=False)[:] = values_at(*at)
+            anchors = [_lib.array_at(None, x, (count,), np.dtype(np.int64), read_only=True) for x in (episodes, times)]
+            _lib.array_at(None, values, (count,), dtype, read_only=False)[:] = values_at(*anchors)
         except BaseException as error:
             raised.append(error)
             return False
@@ -376,24 +378,24 @@ def _called(values_at: Any, dtype: np.dtype, raised: list[BaseException]) -> Any
     return called
 
 
-def as_window(key: str, given: Any) -> Window:
+def as_window(key: str, entry: Any) -> Window:
     """Returns a key's entry of `delta_timestamps` as a Window. The entry may be a list of offsets."""
-    return given if isinstance(given, Window) else Window(given)
+    return entry if isinstance(entry, Window) else Window(entry)
 
 
-def of_type(name: str, given: Any, kind: Any) -> Any:
+def of_type(name: str, value: Any, kind: Any) -> Any:
     """Returns the argument, which must be of this dataclass; for None the dataclass with its defaults."""
-    if given is None:
+    if value is None:
         return kind()
-    if not isinstance(given, kind):
-        raise errors.ArgumentTypeError(f"{name}: expected a {kind.__name__}, got {given!r}")
-    return given
+    if not isinstance(value, kind):
+        raise errors.ArgumentTypeError(f"{name}: expected a {kind.__name__}, got {value!r}")
+    return value
 
 
-def _windows(given: Any) -> dict[str, Window]:
-    if not isinstance(given, Mapping):
-        raise errors.ArgumentTypeError(f"delta_timestamps: expected {{key: offsets or Window}}, got {given!r}")
-    windows = {_lib.text("delta_timestamps", key): as_window(key, window) for key, window in given.items()}
+def _windows(entries: Any) -> dict[str, Window]:
+    if not isinstance(entries, Mapping):
+        raise errors.ArgumentTypeError(f"delta_timestamps: expected {{key: offsets or Window}}, got {entries!r}")
+    windows = {_lib.text("delta_timestamps", key): as_window(key, window) for key, window in entries.items()}
     for key, window in windows.items():
         if window.moment is not None and not isinstance(window.moment, Moment):
             raise errors.ArgumentTypeError(
@@ -523,22 +525,22 @@ def _flips(windows: Iterable[Window]) -> set[str]:
     return {flip for flip in ("horizontal", "vertical") if any(getattr(x, f"flip_{flip}") for x in images)}
 
 
-def _mirrored(name: str, given: Any, flips: set[str]) -> dict[str, Any]:
+def _mirrored(name: str, mirror: Any, flips: set[str]) -> dict[str, Any]:
     """Returns the features that each flip mirrors. A list is allowed if images flip in one direction only."""
-    if given is None:
+    if mirror is None:
         return {}
-    if not isinstance(given, Mapping):
-        given = wholes(f"{name}.mirror", given).tolist()
-        if given and flips == {"horizontal", "vertical"}:
+    if not isinstance(mirror, Mapping):
+        mirror = wholes(f"{name}.mirror", mirror).tolist()
+        if mirror and flips == {"horizontal", "vertical"}:
             raise errors.ArgumentError(
                 f"{name}.mirror: expected {{'horizontal': [...], 'vertical': [...]}}, since the images flip both ways, got "
-                f"{given!r}"
+                f"{mirror!r}"
             )
-        given = dict.fromkeys(("horizontal", "vertical"), given)
-    for flip in given:
+        mirror = dict.fromkeys(("horizontal", "vertical"), mirror)
+    for flip in mirror:
         if flip not in ("horizontal", "vertical"):
             raise errors.ArgumentError(f"{name}.mirror: expected 'horizontal' and 'vertical', got {flip!r}")
-    return {f"mirror_{flip}": wholes(f"{name}.mirror", features).tolist() for flip, features in given.items()}
+    return {f"mirror_{flip}": wholes(f"{name}.mirror", features).tolist() for flip, features in mirror.items()}
 
 
 def _of_labels(name: str, images: ImageOptions) -> ImageOptions:
@@ -623,36 +625,36 @@ def _check_normalization(normalization: Normalization, windows: Sequence[Window]
         raise errors.ArgumentError(f"normalization.{name}: expected a Window with normalize=, got none")
 
 
-def _budget(given: Any, device: str) -> dict[str, Any]:
+def _budget(budget: Any, device: str) -> dict[str, Any]:
     """Returns the bytes or shares of the device's memory and of the host's."""
-    if not isinstance(given, Mapping):
-        given = {"device" if device.startswith("cuda") else "host": given}
-    for memory in given:
+    if not isinstance(budget, Mapping):
+        budget = {"device" if device.startswith("cuda") else "host": budget}
+    for memory in budget:
         if memory not in ("device", "host"):
             raise errors.ArgumentError(f"memory.budget: expected 'device' and 'host', got {memory!r}")
-    return {memory: _given(_json_share, "memory.budget", value) for memory, value in given.items()}
+    return {memory: _given(_json_share, "memory.budget", value) for memory, value in budget.items()}
 
 
 def _stats(
     source: int,
     name: str,
-    given: Any,
+    by_key: Any,
     keys: Keys,
     sources: Sequence[Source],
     windows: Mapping[str, Window],
     default: Window,
 ) -> list[Any]:
     """Returns the statistics for keys of the batch that `sources` fill, as arguments for the library."""
-    if given is None:
+    if by_key is None:
         return []
-    if not isinstance(given, Mapping):
-        raise errors.ArgumentTypeError(f"{name}: expected {{key: statistics}}, got {given!r}")
-    if not any(key in keys for key in given):
-        got = ", ".join(map(str, given))
+    if not isinstance(by_key, Mapping):
+        raise errors.ArgumentTypeError(f"{name}: expected {{key: statistics}}, got {by_key!r}")
+    if not any(key in keys for key in by_key):
+        got = ", ".join(map(str, by_key))
         raise errors.ArgumentError(f"{name}: expected statistics of {', '.join(keys)}, got of {got}")
     arrays: list[Any] = []
     streams = Keys(sources).numbers
-    for key, value in given.items():
+    for key, value in by_key.items():
         if key in keys:
             stats = as_stats(f"{name}[{key!r}]", value)
             for stream in streams.get(windows[key].stream or key, ()) if key in windows else ():

@@ -61,8 +61,8 @@ def as_stats(name: str, value: Any) -> Stats:
     if not isinstance(value, Mapping):
         raise errors.ArgumentTypeError(f"{name}: expected statistics, a dict of arrays, got {type(value).__name__}")
     fields = [*Stats._fields, *(field for field in value if _is_quantile(field) and field not in Stats._fields)]
-    given = {field: _numbers(f"{name}.{field}", value[field]) for field in fields if value.get(field) is not None}
-    shapes = {field: array.shape for field, array in given.items() if field != "count"}
+    arrays = {field: _numbers(f"{name}.{field}", value[field]) for field in fields if value.get(field) is not None}
+    shapes = {field: array.shape for field, array in arrays.items() if field != "count"}
     if not shapes:
         raise errors.ArgumentError(
             f"{name}: expected some of {', '.join(Stats._fields)}, got {', '.join(map(str, value)) or 'none'}"
@@ -71,19 +71,19 @@ def as_stats(name: str, value: Any) -> Stats:
     for field, other in shapes.items():
         if other != shape:
             raise errors.ArgumentError(f"{name}.{field}: expected the shape {shape} of {first}, got {other}")
-    if "std" in given and (given["std"] < 0).any():
-        raise errors.ArgumentError(f"{name}.std: expected 0 or more, got {given['std'].min():g}")
-    if "count" in given:
-        count = given["count"]
+    if "std" in arrays and (arrays["std"] < 0).any():
+        raise errors.ArgumentError(f"{name}.std: expected 0 or more, got {arrays['std'].min():g}")
+    if "count" in arrays:
+        count = arrays["count"]
         if count.shape != shape and count.size != 1:
             raise errors.ArgumentError(f"{name}.count: expected one number or the shape {shape}, got {count.shape}")
         if not (np.isfinite(count) & (count >= 0)).all():
             raise errors.ArgumentError(f"{name}.count: expected numbers of rows, got {count.min():g}")
-        given["count"] = np.broadcast_to(count if count.shape == shape else count.reshape(()), shape)
-    return Stats(**given, of=of, names=about.names, units=about.units, absolute=about.absolute)
+        arrays["count"] = np.broadcast_to(count if count.shape == shape else count.reshape(()), shape)
+    return Stats(**arrays, of=of, names=about.names, units=about.units, absolute=about.absolute)
 
 
-def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] | None, of: str) -> None:
+def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] | None, owner: str) -> None:
     """Refuses features in another order than expected, and warns of other features. `of` describes the owner of the expected
     names."""
     different = [pair for pair in zip(names or (), expected or (), strict=False) if pair[0] != pair[1]]
@@ -91,30 +91,30 @@ def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] 
         return
     got, wanted = different[0]
     difference = (
-        f"feature {list(zip(names, expected, strict=False)).index((got, wanted))} is {got!r}, and {wanted!r} in {of}"
+        f"feature {list(zip(names, expected, strict=False)).index((got, wanted))} is {got!r}, and {wanted!r} in {owner}"
     )
     if sorted(names) == sorted(expected):
-        raise errors.ArgumentError(f"{name}: expected features in the order of {of}; {difference}")
-    warn(f"{name}: statistics of other features than {of}: {difference}", NormStatsWarning)
+        raise errors.ArgumentError(f"{name}: expected features in the order of {owner}; {difference}")
+    warn(f"{name}: statistics of other features than {owner}: {difference}", NormStatsWarning)
 
 
 # If the stds of rows and of statistics differ by these factors, their units differ: for degrees and radians it is 57.
 _LARGER, _SMALLER = 5, 20
 
 
-def check_absolute(name: str, absolute: bool | None, expected: bool | None, of: str) -> None:
+def check_absolute(name: str, absolute: bool | None, expected: bool | None, owner: str) -> None:
     """Refuses statistics of relative values where absolute values are expected, and the reverse, if both are known."""
     if None not in (absolute, expected) and absolute is not expected:
         got, wanted = ("absolute" if each else "relative" for each in (absolute, expected))
         raise errors.ArgumentError(
-            f"{name}: expected statistics of {wanted} values, as of {of}, got those of {got} ones"
+            f"{name}: expected statistics of {wanted} values, as of {owner}, got those of {got} ones"
         )
 
 
-def check_units(name: str, units: Any, expected: Any, of: str) -> None:
+def check_units(name: str, units: Any, expected: Any, owner: str) -> None:
     """Refuses statistics of features in another unit than expected, if both are known. `of` describes the owner of the expected
     unit."""
-    got_units, expected_units = (given if isinstance(given, list) else [given] for given in (units, expected))
+    got_units, expected_units = (each if isinstance(each, list) else [each] for each in (units, expected))
     width = max(len(got_units), len(expected_units))
     got_units, expected_units = (
         listed * width if len(listed) == 1 else listed for listed in (got_units, expected_units)
@@ -123,19 +123,19 @@ def check_units(name: str, units: Any, expected: Any, of: str) -> None:
         got, wanted = (in_one_spelling(unit) if isinstance(unit, str) else "" for unit in pair)
         if got and wanted and got != wanted:
             raise errors.ArgumentError(
-                f"{name}: expected statistics in the unit of {of}: feature {feature} is in {pair[0]!r}, and in {pair[1]!r} "
+                f"{name}: expected statistics in the unit of {owner}: feature {feature} is in {pair[0]!r}, and in {pair[1]!r} "
                 "there"
             )
 
 
-def beyond_pixels(given: Mapping[str, Any]) -> float | None:
+def beyond_pixels(stats: Mapping[str, Any]) -> float | None:
     """Returns the largest mean or max of a camera's statistics if it is above 1, the largest pixel of a batch; else None."""
-    arrays = [np.asarray(given[name], np.float64) for name in ("mean", "max") if given.get(name) is not None]
+    arrays = [np.asarray(stats[name], np.float64) for name in ("mean", "max") if stats.get(name) is not None]
     most = max((float(np.nan_to_num(x).max(initial=0)) for x in arrays), default=0.0)
     return most if most > 1.001 else None
 
 
-def misfits(given: Mapping[str, Any], rows: Stats, beyond: float, off: float, few: bool = False) -> list[str]:
+def misfits(stats: Mapping[str, Any], rows: Stats, beyond: float, off: float, few: bool = False) -> list[str]:
     """Returns sentences about features whose statistics cannot be those of the rows.
 
     Values may lie outside min and max by at most `beyond` times their range, some must lie between q01 and q99, and the mean may
@@ -143,31 +143,35 @@ def misfits(given: Mapping[str, Any], rows: Stats, beyond: float, off: float, fe
     shows another unit; `few` rows may have a small std. If the numbers of features differ, the common features are compared,
     since openpi pads its statistics.
     """
-    fields = {name: np.ravel(x) for name, x in given.items() if name in _GROOT and x is not None}
+    fields = {name: np.ravel(x) for name, x in stats.items() if name in _GROOT and x is not None}
     least, most, mean, spread = (np.ravel(x) for x in (rows.min, rows.max, rows.mean, rows.std))
     names = rows.names or [f"feature {index}" for index in range(len(least))]
     sentences, shares = [], []
     for feature in range(min([len(least), *map(len, fields.values())])):
         low, high, center = least[feature], most[feature], mean[feature]
-        own = {name: float(x[feature]) for name, x in fields.items()}
+        values = {name: float(x[feature]) for name, x in fields.items()}
         slack = MIN_SPREAD * max(1, abs(low), abs(high))
         span = f"the rows go from {low:.6g} to {high:.6g}"
-        if {"min", "max"} <= own.keys():
-            outside = max(own["min"] - low, high - own["max"])
-            if outside > slack + beyond * (own["max"] - own["min"]):
-                sentences.append(f"{names[feature]}: {span}, its min and max are {own['min']:.6g} and {own['max']:.6g}")
+        if {"min", "max"} <= values.keys():
+            outside = max(values["min"] - low, high - values["max"])
+            if outside > slack + beyond * (values["max"] - values["min"]):
+                sentences.append(
+                    f"{names[feature]}: {span}, its min and max are {values['min']:.6g} and {values['max']:.6g}"
+                )
                 continue
-        if {"q01", "q99"} <= own.keys() and (own["q99"] < low - slack or own["q01"] > high + slack):
-            sentences.append(f"{names[feature]}: {span}, its q01 and q99 are {own['q01']:.6g} and {own['q99']:.6g}")
-        elif {"mean", "std"} <= own.keys():
-            far = abs(center - own["mean"]) > off * own["std"] + slack
-            if far or spread[feature] > _LARGER * own["std"] + slack:
-                numbers = f"its mean and std are {own['mean']:.6g} and {own['std']:.6g}"
+        if {"q01", "q99"} <= values.keys() and (values["q99"] < low - slack or values["q01"] > high + slack):
+            sentences.append(
+                f"{names[feature]}: {span}, its q01 and q99 are {values['q01']:.6g} and {values['q99']:.6g}"
+            )
+        elif {"mean", "std"} <= values.keys():
+            far = abs(center - values["mean"]) > off * values["std"] + slack
+            if far or spread[feature] > _LARGER * values["std"] + slack:
+                numbers = f"its mean and std are {values['mean']:.6g} and {values['std']:.6g}"
                 sentences.append(
                     f"{names[feature]}: the rows' mean is {center:.6g} and std {spread[feature]:.6g}, {numbers}"
                 )
-            elif own["std"] > slack and spread[feature] > 0:
-                shares.append(spread[feature] / own["std"])
+            elif values["std"] > slack and spread[feature] > 0:
+                shares.append(spread[feature] / values["std"])
     if not sentences and not few and shares and (share := float(np.median(shares))) < 1 / _SMALLER:
         sentences.append(f"half of the features: the rows' std is {share:.2g} times that of the statistics, or less")
     return sentences
@@ -290,12 +294,12 @@ def _merged(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None 
             raise errors.ArgumentError(
                 f"{name}: expected statistics of {head.of}, as in {first}, got those of {part.of}"
             )
-    known: dict[str, Any] = {}  # from the first part that has the fact
+    facts: dict[str, Any] = {}  # from the first part that has the fact
     for fact, check in (("names", check_names), ("units", check_units), ("absolute", check_absolute)):
         values = {name: getattr(part, fact) for name, part in parts.items() if getattr(part, fact) is not None}
-        for before, known[fact] in [*values.items()][:1]:
+        for before, facts[fact] in [*values.items()][:1]:
             for name, value in values.items():
-                check(name, value, known[fact], before)
+                check(name, value, facts[fact], before)
     of = head.of if all(part.of for part in parts.values()) else None
     fields = list(dict.fromkeys(field for part in parts.values() for field in _fields(part)))
     common = [field for field in fields if all(getattr(part, field, None) is not None for part in parts.values())]
@@ -315,9 +319,9 @@ def _merged(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None 
     return Stats(
         **{field: numbers.reshape(shape) for field, numbers in merged.items()},
         of=of,
-        names=known.get("names"),
-        units=known.get("units"),
-        absolute=known.get("absolute"),
+        names=facts.get("names"),
+        units=facts.get("units"),
+        absolute=facts.get("absolute"),
     )
 
 
@@ -426,21 +430,24 @@ def load_norm_stats(path: str | os.PathLike[str], keys: Mapping[str, str] | None
     Example:
         >>> norm_stats = robocache.load_norm_stats("assets/trossen", keys={"action": "actions", "observation.state": "state"})
     """
-    given = Path(_lib.path_text(path))
-    file = _file_of(given)
+    location = Path(_lib.path_text(path))
+    file = _file_of(location)
     with naming(file):
         tables, openpi = _tables(file)
-        there = list(dict.fromkeys(key for _, table in tables for key in table))
-    chosen = _chosen(keys, there)
+        keys_of_file = list(dict.fromkeys(key for _, table in tables for key in table))
+    chosen = _chosen(keys, keys_of_file)
     loaded = {}
     for ours, theirs in chosen.items():
-        if theirs not in there:
-            raise errors.ArgumentError(f"keys[{ours!r}]: expected one of {', '.join(there)} of {file}, got {theirs!r}")
+        if theirs not in keys_of_file:
+            raise errors.ArgumentError(
+                f"keys[{ours!r}]: expected one of {', '.join(keys_of_file)} of {file}, got {theirs!r}"
+            )
         with naming(file):
             parts = {f"{line}{theirs!r}": table[theirs] for line, table in tables if theirs in table}
             loaded[ours] = _merged({name: as_stats(name, value) for name, value in parts.items()})
-    if file != given and file.name == "stats.json" and (other := file.with_name("episodes_stats.jsonl")).exists():
-        _check_same(file, {chosen[ours]: stats for ours, stats in loaded.items()}, other)
+    of_episodes = file.with_name("episodes_stats.jsonl")
+    if file != location and file.name == "stats.json" and of_episodes.exists():
+        _check_same(file, {chosen[ours]: stats for ours, stats in loaded.items()}, of_episodes)
     actions = [theirs for theirs in chosen.values() if theirs.startswith("action")]
     if openpi and actions:
         warn(

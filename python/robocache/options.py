@@ -198,8 +198,8 @@ class Window:
 
     def __repr__(self) -> str:
         """Shows the fields that are not None."""
-        given = {name: value for name, value in self.__dict__.items() if value is not None}
-        return f"Window({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+        fields = {name: value for name, value in self.__dict__.items() if value is not None}
+        return f"Window({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,9 +249,9 @@ class Anchors:
     @property
     def filters(self) -> dict[str, Any]:
         """The options that choose among a source's moments, if they are set."""
-        given = {name: getattr(self, name) for name in ("keep", "drop", "where", "first", "last")}
-        given = {name: value for name, value in given.items() if value is not None}
-        return given | ({} if self.every == 1 and self.every is not True else {"every": self.every})
+        is_set = {name: getattr(self, name) for name in ("keep", "drop", "where", "first", "last")}
+        is_set = {name: value for name, value in is_set.items() if value is not None}
+        return is_set | ({} if self.every == 1 and self.every is not True else {"every": self.every})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -127,9 +127,9 @@ def _assumed_lines(report: IngestReport, width: int, room: int) -> list[Line]:
     return [Line(end(_ASSUMED, width), "yellow"), *map(Line, lines)]
 
 
-def verdict(report: IngestReport, held: int = 0) -> str:
+def verdict(report: IngestReport, earlier: int = 0) -> str:
     """Returns "complete: 5 episodes, 9 streams, 2096 frames in 2.1 s", or "incomplete" and the number of skipped things."""
-    done = count(report.episodes, "episode") + (f" behind {held}" if held else "")
+    done = count(report.episodes, "episode") + (f" behind {earlier}" if earlier else "")
     done += f", {count(sum(number > 0 for number in report.rows.values()), 'stream')}"
     frames = sum(camera["frames"] for camera in report.cameras.values())
     done += f", {count(frames or sum(report.rows.values()), 'frame' if frames else 'row')} in {report.seconds:.1f} s"
@@ -160,7 +160,9 @@ def _next(report: IngestReport, words: Sequence[str] | None, width: int) -> list
     """Returns the next command: the same ingest if something was skipped, with the option that the reasons name."""
     if not report.skipped or words is None:
         return [Line(line) for line in command_lines("next: ", ["robocache", "doctor", report.cache], width)]
-    options = [set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?: [a-z]\S*)?(?= )", it.reason)) for it in report.skipped]
+    options = [
+        set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?: [a-z]\S*)?(?= )", omission.reason)) for omission in report.skipped
+    ]
     named_by_all = set.intersection(*options)
     command = ["robocache", *words, *(["--overwrite"] if "--overwrite" not in words else [])]
     if len(named_by_all) == 1:

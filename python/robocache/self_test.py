@@ -85,9 +85,9 @@ def self_test() -> SelfTest:
     """
     answers: dict[str, Any] = json.loads(_ANSWERS.read_text())
     begin = time.monotonic()
-    found = check_installation()["cuda"]["devices"]
+    devices = check_installation()["cuda"]["devices"]
     results = []
-    for device in ["cpu", *(f"cuda:{one['index']}" for one in found if one["works"] is not None)]:
+    for device in ["cpu", *(f"cuda:{device['index']}" for device in devices if device["works"] is not None)]:
         for case, got in _run_cases(device).items():
             expected = answers.get(case, "no stored answer")
             if isinstance(expected, dict):
@@ -152,8 +152,8 @@ def _hash(result: Any) -> str:
                 digest.update(str(key).encode())
                 add(value[key])
         elif isinstance(value, list | tuple):
-            for one in value:
-                add(one)
+            for item in value:
+                add(item)
         elif value is not None:
             array = np.asarray(value.cpu() if hasattr(value, "cpu") else value)
             digest.update(f"{array.dtype.str} {array.shape}".encode())
@@ -189,8 +189,8 @@ def _operations(device: str) -> Iterator[_Case]:
         "tolerance": {"method": "nearest", "tolerance": 0.4},
         "slices": {"methods": [(slice(3, 7), "slerp"), (slice(0, 1), "nearest")]},
     }
-    for name, given in options.items():
-        yield f"resample {name}", partial(resample, *arrays, return_valid=True, **given)
+    for name, arguments in options.items():
+        yield f"resample {name}", partial(resample, *arrays, return_valid=True, **arguments)
     streams = {
         name: (
             _put(device, numbers.real((3, samples, features), -9, 9).astype(dtype)),
@@ -207,8 +207,8 @@ def _operations(device: str) -> Iterator[_Case]:
         "dict": {"output": "dict", "return_valid": True, "return_age": True, "method": {"mode": "previous"}},
         "scaled": {"output": "dict", "scale": {"arm": 0.3}, "shift": {"imu": 1.7}, "offset": {"imu": 0.11}},
     }
-    for name, given in options.items():
-        yield f"fuse {name}", partial(fuse_multimodal, streams, arrays[2], **given)
+    for name, arguments in options.items():
+        yield f"fuse {name}", partial(fuse_multimodal, streams, arrays[2], **arguments)
     yield from _points(device, numbers)
     pixels = numbers.whole((4, 37, 53, 3), 256).astype(np.uint8)
     options = {
@@ -222,8 +222,8 @@ def _operations(device: str) -> Iterator[_Case]:
         "turned": {"flip_horizontal": 0.5, "rotation": 20, "dtype": "uint8"},
         "blurred": {"blur": (0.1, 3), "blur_kernel": 15, "erase": 0.5, "dtype": "float16"},
     }
-    for name, given in options.items():
-        yield f"image_batch {name}", partial(image_batch, _put(device, pixels), seed=3, sample=7, **given)
+    for name, arguments in options.items():
+        yield f"image_batch {name}", partial(image_batch, _put(device, pixels), seed=3, sample=7, **arguments)
     encoded = frames.encode(pixels, "jpeg", 90)
     yield "decode_jpeg", partial(decode_jpeg, *(_put(device, np.array(x)) for x in (encoded.data, encoded.offsets)))
 
@@ -353,8 +353,8 @@ def _loaders(device: str) -> Iterator[_Case]:
     }
     with tempfile.TemporaryDirectory() as folder:
         recording = _recording(Path(folder))
-        for name, (delta_timestamps, given) in cases.items():
-            loader = Loader(recording, batch_size=24, delta_timestamps=delta_timestamps, device=device, **given)
+        for name, (delta_timestamps, arguments) in cases.items():
+            loader = Loader(recording, batch_size=24, delta_timestamps=delta_timestamps, device=device, **arguments)
             yield f"loader {name}", partial(list, itertools.islice(loader, 3))
             if name in ("windows", "camera augmented"):
                 yield f"live {name}", partial(_aligned, loader, recording, device)

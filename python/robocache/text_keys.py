@@ -87,8 +87,8 @@ class TextKey:
 
     def lacking(self, source: int) -> np.ndarray | None:
         """Returns whether each episode of a source has no text at all; None if the source has no such texts."""
-        own = [texts.lacking for texts in self._by_source[source]]
-        return np.logical_and.reduce(own) if own else None
+        lacking = [texts.lacking for texts in self._by_source[source]]
+        return np.logical_and.reduce(lacking) if lacking else None
 
     def at(self, anchors: SampleAnchors, seed: int, epoch: int) -> Any:
         """Returns the texts of each sample: indices as int64, else lists of str. Draws are those of this seed and epoch."""

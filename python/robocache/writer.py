@@ -129,8 +129,8 @@ class Writer:
         for argument, value in (("attributes", attributes), ("resized", resized)):
             if value is not None and not isinstance(value, Mapping):
                 raise errors.ArgumentTypeError(f"stream '{name}': {argument}: expected a dict, got {value!r}")
-        known = _json_text(f"stream '{name}': attributes", attributes or {})
-        _writer_describe_stream(self._handle, name, _lib.text("clock", clock), json.dumps(features), known)
+        attributes_json = _json_text(f"stream '{name}': attributes", attributes or {})
+        _writer_describe_stream(self._handle, name, _lib.text("clock", clock), json.dumps(features), attributes_json)
         if unit_m is None and intrinsics is None and resized is None:
             return
         _writer_describe_frames(

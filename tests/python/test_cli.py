@@ -228,8 +228,8 @@ def test_inspect_of_text_shows_no_rate(capsys, tmp_path):
 def test_inspect_json(capsys, cache):
     code, out, _ = run(capsys, "inspect", cache, "--json")
     assert code == 0
-    shown = json.loads(out, parse_constant=pytest.fail)
-    imu = shown["streams"]["imu"]
+    described = json.loads(out, parse_constant=pytest.fail)
+    imu = described["streams"]["imu"]
     dataset = robocache.open(cache)
     assert (imu["rows"], imu["shape"], imu["dtype"], imu["clock"]) == (380, [2], "float64", "recorded")
     assert imu["names"] == ["rate", "flag"]
@@ -237,8 +237,8 @@ def test_inspect_json(capsys, cache):
     assert (imu["findings"]["gaps"], imu["findings"]["nan_values"], imu["findings"]["constant_features"]) == (2, 2, [1])
     assert imu["stats"]["mean"] == dataset.stats["imu"].mean.tolist()
     assert imu["stats"]["count"] == [378, 380]
-    assert [episode["name"] for episode in shown["episodes"]] == ["run_0", "run_1"]
-    assert shown["provenance"]["format"] == "csv"
+    assert [episode["name"] for episode in described["episodes"]] == ["run_0", "run_1"]
+    assert described["provenance"]["format"] == "csv"
 
 
 def test_inspect_shows_cameras(capsys, tmp_path, monkeypatch):
@@ -263,8 +263,8 @@ def test_inspect_shows_cameras(capsys, tmp_path, monkeypatch):
     assert "depth: a unit is 0.001 m, intrinsics, fit pad" in out
     assert "statistics" not in out
 
-    shown = json.loads(run(capsys, "inspect", tmp_path / "cache", "--json")[1], parse_constant=pytest.fail)
-    depth = shown["streams"]["depth"]
+    described = json.loads(run(capsys, "inspect", tmp_path / "cache", "--json")[1], parse_constant=pytest.fail)
+    depth = described["streams"]["depth"]
     assert depth["stats"] is None and depth["frames"]["bytes"] == pixels.nbytes
     assert (depth["frames"]["codec"], depth["frames"]["unit_m"]) == ("raw", 0.001)
     assert depth["frames"]["intrinsics"] == np.eye(3).tolist()
@@ -588,8 +588,8 @@ def script(tmp_path):
 def test_commands_on_files_do_not_import_torch(cache, script):
     pytest.importorskip("torch")
     for command in (["-m", "robocache", "inspect", cache], ["-mrobocache", "--help"], [script, "--version"]):
-        found = modules_of(*command)
-        assert "robocache._lib" in found and "torch.nn" not in found
+        modules = modules_of(*command)
+        assert "robocache._lib" in modules and "torch.nn" not in modules
     assert "torch.nn" in modules_of("-m", "robocache", "bench", cache, "--seconds", "0.01", "--device", "cpu")
 
 

@@ -137,11 +137,11 @@ def folder(tmp_path_factory):
 def test_recording_resumes(folder):
     before = robocache.open(folder / "demonstrations").episodes["seed"].to_pylist()
     assert before == list(range(EPISODES))
-    found = json.loads(run(folder, "record", "--episodes", EPISODES + 2, "--no-camera", "--workers", 2).stdout)
+    counts = json.loads(run(folder, "record", "--episodes", EPISODES + 2, "--no-camera", "--workers", 2).stdout)
     dataset = robocache.open(folder / "demonstrations", verify=True)
     assert dataset.episodes["seed"].to_pylist() == list(range(EPISODES + 2))
-    assert found == {"successes": sum(dataset.episodes["success"].to_pylist()), "episodes": EPISODES + 2}
-    assert found["successes"] >= EPISODES + 1
+    assert counts == {"successes": sum(dataset.episodes["success"].to_pylist()), "episodes": EPISODES + 2}
+    assert counts["successes"] >= EPISODES + 1
     streams, _ = demonstrate(EPISODES + 1, camera=False)
     time_ns, rows = dataset.episode(EPISODES + 1)[STATE]
     np.testing.assert_array_equal(time_ns, streams[STATE][0])
@@ -174,18 +174,18 @@ def test_a_policy_from_joints_and_cube(folder):
     # Without the dataset: checkpoint and spec are enough.
     shutil.move(folder / "demonstrations", folder / "away")
     evaluate = "evaluate", "--policy", "mlp", "--rollouts", rollouts, "--workers", 2
-    (found,) = json.loads(run(folder, *evaluate).stdout)["arms"]
+    (arm,) = json.loads(run(folder, *evaluate).stdout)["arms"]
     shutil.move(folder / "away", folder / "demonstrations")
-    assert found["rollouts"] == rollouts and found["successes"] <= found["touched"]
-    assert not LONG or found["successes"] >= 3, found
-    assert [point["step"] for point in found["curve"]] == [half, 2 * half]
+    assert arm["rollouts"] == rollouts and arm["successes"] <= arm["touched"]
+    assert not LONG or arm["successes"] >= 3, arm
+    assert [point["step"] for point in arm["curve"]] == [half, 2 * half]
     # A policy that was trained and rolled out is not trained again.
     before = {file: file.stat().st_mtime_ns for file in (folder / "mlp-0").iterdir() if file.name != "spec.json"}
     assert len(before) == 4
     run(folder, "train", "--policy", "mlp", "--steps", 2 * half, "--device", "cpu")
     run(folder, *evaluate, "--result", folder / "result.json")
     content = json.loads((folder / "result.json").read_text())
-    assert content["arms"][0]["outcomes"] == found["outcomes"]
+    assert content["arms"][0]["outcomes"] == arm["outcomes"]
     assert f"train --policy mlp --steps {2 * half} --batch-size 256 --lr 0.001" in content["command"]
     assert {file: file.stat().st_mtime_ns for file in before} == before
 

@@ -51,10 +51,10 @@ def folder(tmp_path_factory):
 def test_a_policy_learns_to_pick_and_place(folder):
     # Without the dataset: the checkpoint and its spec are enough.
     shutil.move(folder / "pick-place-v3/demonstrations", folder / "away")
-    found = json.loads(run("evaluate", "--rollouts", ROLLOUTS, "--folder", folder, "--json").stdout)
+    result = json.loads(run("evaluate", "--rollouts", ROLLOUTS, "--folder", folder, "--json").stdout)
     shutil.move(folder / "away", folder / "pick-place-v3/demonstrations")
-    assert found["successes"] >= 17 and found["rollouts"] == ROLLOUTS, found
-    assert found["interval"][0] <= found["successes"] / ROLLOUTS <= found["interval"][1]
+    assert result["successes"] >= 17 and result["rollouts"] == ROLLOUTS, result
+    assert result["interval"][0] <= result["successes"] / ROLLOUTS <= result["interval"][1]
 
 
 def test_finished_work_is_not_repeated(folder):

@@ -64,10 +64,10 @@ COMMAND = "import sys; sys.modules['torch'] = None; from robocache.cli import ma
 
 def info(*arguments, **environment):
     """The exit code and output of the command, in a process whose environment has no other variable of CUDA."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "ROBOCACHE_CUDA"))}
-    kept["PYTHONPATH"] = str(Path(robocache.__file__).parents[1])
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "ROBOCACHE_CUDA"))}
+    others["PYTHONPATH"] = str(Path(robocache.__file__).parents[1])
     command = [sys.executable, "-c", COMMAND, "info", *arguments]
-    done = subprocess.run(command, env={**kept, **environment}, capture_output=True, text=True)
+    done = subprocess.run(command, env={**others, **environment}, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 
 

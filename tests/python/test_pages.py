@@ -76,10 +76,10 @@ def test_every_snippet_is_run():
         "start": ("import robocache", "with robocache.W", "robocache.resample"),
     }
     for page, begins in RUN_HERE.items():
-        shown = [text for text in snippets(page) if not text.startswith(">>>")]
-        here = [text for text in shown if not text.startswith(elsewhere.get(page, ">>>"))]
-        assert len(here) == len(begins), page
-        assert all(any(text.startswith(begin) for begin in begins) for text in here), page
+        examples = [text for text in snippets(page) if not text.startswith(">>>")]
+        expected = [text for text in examples if not text.startswith(elsewhere.get(page, ">>>"))]
+        assert len(expected) == len(begins), page
+        assert all(any(text.startswith(begin) for begin in begins) for text in expected), page
 
 
 # ---- command lines ----
@@ -87,16 +87,16 @@ def test_every_snippet_is_run():
 
 def command_lines():
     """Each `robocache ...` in a block of a page and in the examples of --help."""
-    found = {}
+    lines_of = {}
     for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]:
         text = path.read_text()
         blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-        shown = "".join(block for language, block in blocks if language in ("", "bash"))
-        found[path.name] = [line for line in shown.splitlines() if line.startswith("robocache ")]
+        code = "".join(block for language, block in blocks if language in ("", "bash"))
+        lines_of[path.name] = [line for line in code.splitlines() if line.startswith("robocache ")]
     subparsers = make_parser()._subparsers._group_actions[0].choices
     for name, parser in subparsers.items():
-        found[f"{name} --help"] = re.findall(r"^ *(robocache .*)", parser.epilog, re.MULTILINE)
-    return found
+        lines_of[f"{name} --help"] = re.findall(r"^ *(robocache .*)", parser.epilog, re.MULTILINE)
+    return lines_of
 
 
 COMMANDS = command_lines()
@@ -209,8 +209,8 @@ def test_loader_statistics_of_a_split(names):
     rows = np.concatenate([names["ds"].episode(e)["action"][1] for e in names["parts"]["train"]])
     x = np.zeros((1, 7), np.float32)
     for loader in (names["train"], names["val"]):
-        wanted = -rows.mean(0, dtype=np.float64) / rows.std(0, dtype=np.float64)
-        np.testing.assert_allclose(loader.normalize("action", x)[0], wanted, rtol=1e-5, atol=1e-6)
+        expected = -rows.mean(0, dtype=np.float64) / rows.std(0, dtype=np.float64)
+        np.testing.assert_allclose(loader.normalize("action", x)[0], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_loader_statistics_of_windows(names):

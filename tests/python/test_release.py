@@ -87,11 +87,11 @@ def change(path, pattern, to):
     path.write_text(text)
 
 
-def faults(root, but=()):
-    """{gate: its faults}. `files` and `links` are left out, because they need other tools."""
-    but = {"files", "links", *but}
-    found = {name: list(function(root)) for name, function in release.GATES.items() if name not in but}
-    return {name: messages for name, messages in found.items() if messages}
+def faults(root, without=()):
+    """{gate: its faults} of all gates but `without`, and but `files` and `links`, which need other tools."""
+    without = {"files", "links", *without}
+    faults_of = {name: list(function(root)) for name, function in release.GATES.items() if name not in without}
+    return {name: messages for name, messages in faults_of.items() if messages}
 
 
 def test_a_good_checkout_passes_and_dist_is_untouched(checkout, capsys):
@@ -240,8 +240,8 @@ def test_a_dead_link_is_found(link, dead, checkout):
         (checkout / name).write_text("")  # these link to pages that the checkout lacks
     (checkout / "b.md").write_text(f"# here\n[link]({link})\n")
     subprocess.run(["git", "-C", checkout, "add", "b.md"], check=True)
-    found = list(release.links(checkout))
-    assert len(found) == dead and all(link in fault for fault in found)
+    messages = list(release.links(checkout))
+    assert len(messages) == dead and all(link in fault for fault in messages)
 
 
 @pytest.fixture
@@ -271,5 +271,5 @@ WORKFLOW, FORM = ".github/workflows/ci.yml", ".github/ISSUE_TEMPLATE/bug.yml"
 )
 def test_a_fault_of_a_workflow_a_form_and_the_citation_is_found(path, pattern, to, message, checkout, tools):
     change(checkout / path, pattern, to)
-    found = list(release.files(checkout))
-    assert len(found) == 1 and message in found[0]
+    messages = list(release.files(checkout))
+    assert len(messages) == 1 and message in messages[0]

@@ -12,9 +12,9 @@ from robocache import cli, self_test
 
 def test_the_cpu_gives_the_stored_results():
     begin = time.process_time()
-    found = self_test.self_test()
-    assert len(found.results) >= 100
-    assert [result for result in found.failures if result.device == "cpu"] == []
+    result = self_test.self_test()
+    assert len(result.results) >= 100
+    assert [result for result in result.failures if result.device == "cpu"] == []
     assert time.process_time() - begin < 10  # CPU time of all threads, which other programs do not change
 
 
@@ -36,12 +36,13 @@ def test_every_operation_and_a_loader_run_on_every_device(monkeypatch):
     for name in live:
         monkeypatch.setattr(self_test, name, counted(name, getattr(robocache.live, name)))
     conversions = ("Relative", "StepDelta", "Rotate", "Rescale", "BinarizeGripper")
-    ways = {f"{name}.{way}" for name in conversions for way in ("forward", "back")} - {"BinarizeGripper.back"}
-    for name, _, way in (one.partition(".") for one in ways):
+    directions = {f"{name}.{direction}" for name in conversions for direction in ("forward", "back")}
+    directions.remove("BinarizeGripper.back")
+    for name, _, direction in (text.partition(".") for text in directions):
         conversion = getattr(robocache.actions, name)
-        monkeypatch.setattr(conversion, way, counted(f"{name}.{way}", getattr(conversion, way)))
+        monkeypatch.setattr(conversion, direction, counted(f"{name}.{direction}", getattr(conversion, direction)))
     found = self_test.self_test()
-    assert called == offered | {"Loader"} | live | ways and len(offered) >= 8
+    assert called == offered | {"Loader"} | live | directions and len(offered) >= 8
     cases = {device: {result.case for result in found.results if result.device == device} for device in found.devices}
     assert all(names == cases["cpu"] for names in cases.values())
     assert cases["cpu"] == set(json.loads(self_test._ANSWERS.read_text()))

@@ -30,9 +30,9 @@ class Links(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        self.ids |= {given[name] for name in ("id", "name") if given.get(name)}
-        self.targets += [given[name] for name in ("href", "src") if given.get(name)]
+        attributes = dict(attrs)
+        self.ids |= {attributes[name] for name in ("id", "name") if attributes.get(name)}
+        self.targets += [attributes[name] for name in ("href", "src") if attributes.get(name)]
 
 
 def dead_links(folder):
@@ -58,7 +58,7 @@ def torn_tables(folder):
 
 def undocumented(module, names):
     """The public names of a module, with methods and properties, that have neither a docstring nor a protocol's."""
-    found = []
+    without = []
     protocols = [getattr(module, name) for name in names if getattr(getattr(module, name), "_is_protocol", False)]
     shared = {
         member for protocol in protocols for member in vars(protocol) if inspect.getdoc(getattr(protocol, member))
@@ -67,7 +67,7 @@ def undocumented(module, names):
         value = getattr(module, name)
         text = inspect.getdoc(value) or ""
         if not text or text == inspect.getdoc(type(value)):
-            found.append(name)
+            without.append(name)
         if not inspect.isclass(value):
             continue
         for member, attribute in vars(value).items():
@@ -78,8 +78,8 @@ def undocumented(module, names):
             ):
                 continue
             if not inspect.getdoc(getattr(value, member)) and not re.search(rf"^\s*{member}:", text, re.MULTILINE):
-                found.append(f"{name}.{member}")
-    return found
+                without.append(f"{name}.{member}")
+    return without
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_a_name_without_a_docstring_is_found():
     class Known:
         """Says what it is."""
 
-        def told(self):
+        def documented(self):
             """Says what it does."""
 
         def silent(self):
@@ -168,10 +168,10 @@ def too_wide(browser, pages, folder):
 
 @pytest.fixture
 def browser():
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
         pytest.skip("NOT RUN: chromium shows the pages; apt-get install chromium")
-    return found
+    return path
 
 
 def test_no_page_is_wider_than_the_screen(site, browser, tmp_path):

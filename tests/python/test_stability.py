@@ -27,10 +27,10 @@ RECORDED = ROOT / "tests/interface.json"
 def parameters(function):
     """The names of the function's parameters, keyword-only ones with a star; None if Python does not know them."""
     try:
-        given = inspect.signature(function).parameters.values()
+        values = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return None
-    return [("*" if one.kind is one.KEYWORD_ONLY else "") + one.name for one in given if one.name != "self"]
+    return [("*" if x.kind is x.KEYWORD_ONLY else "") + x.name for x in values if x.name != "self"]
 
 
 def members(value):
@@ -79,7 +79,7 @@ def keys(value):
     if not isinstance(value, dict):
         return []
     inner = ((name, keys(item)) for name, item in value.items() if name not in ("streams", "environment"))
-    return sorted({*value, *(f"{name}.{key}" for name, found in inner for key in found)})
+    return sorted({*value, *(f"{name}.{key}" for name, inner_keys in inner for key in inner_keys)})
 
 
 def json_keys(folder):

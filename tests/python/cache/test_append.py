@@ -84,12 +84,12 @@ def check(dataset):
 
 def contents(path):
     """Every file's bytes by its name without the generation."""
-    found = {}
+    files = {}
     for file in Path(path).rglob("*"):
         if file.is_file() and file.name != "manifest.json":
             first, *_, last = file.name.split(".")
-            found[str(file.relative_to(path).with_name(f"{first}.{last}"))] = file.read_bytes()
-    return found
+            files[str(file.relative_to(path).with_name(f"{first}.{last}"))] = file.read_bytes()
+    return files
 
 
 def names(path):
