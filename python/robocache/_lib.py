@@ -116,13 +116,13 @@ def array_at(
     owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, read_only: bool
 ) -> npt.NDArray[Any]:
     """Returns a numpy view of contiguous memory that `owner` keeps alive."""
-    # Before the view numpy sees bfloat16 as plain bits, since it has no typestr for it.
+    # numpy has no typestr for bfloat16, so the memory is an array of plain bits first.
     return np.asarray(_Memory(owner, address, shape, dtype, read_only)).view(dtype)
 
 
 def to_numpy(tensor: Any) -> npt.NDArray[Any]:
     """Returns a writable numpy view of a contiguous CPU tensor from the library."""
-    dtype = numpy_dtype(str(tensor.dtype).removeprefix("torch."))  # it is a torch tensor if another argument was one
+    dtype = numpy_dtype(str(tensor.dtype).removeprefix("torch."))  # a torch tensor, if another argument was one
     return array_at(tensor, _tensor_address(tensor), tuple(tensor.shape), dtype, read_only=False)
 
 

@@ -19,7 +19,7 @@ if (_is_on_files or WITHOUT_TORCH in os.environ) and "torch" not in sys.modules:
     try:
         from tvm_ffi import load_module, register_error, register_global_func
     finally:
-        del sys.modules["torch"]  # a reader of the user's own may import it
+        del sys.modules["torch"]  # a user's own reader may import it
 else:
     from tvm_ffi import load_module, register_error, register_global_func
 

@@ -18,7 +18,7 @@ from .tasks import MomentTexts, last_rows, task_streams, texts_of_numbers
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Streams with more features are one entry in errors.
+# A stream with more features than this is one entry in errors.
 _LISTED = 4
 # The columns with the ends of a range, by their unit.
 _ENDS = {"s": ("start_s", "end_s"), "ns": ("start_ns", "end_ns"), "row": ("start_row", "end_row")}

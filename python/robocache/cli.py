@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     With ``--json`` standard output is always JSON. An error is ``{"error": {"type", "message", "exit_code"}}``.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack a letter of a name
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may be unable to show a name
     if sys.stdout is None:  # it is closed
         return _run(argv)
     try:

@@ -683,7 +683,7 @@ class Dataset:
         import pyarrow.compute as pc
 
         table = self.episodes
-        # An unsigned difference holds that of any two stamps.
+        # Unsigned, so that the difference of any two stamps fits.
         ns = pc.subtract(table["end_ns"], table["start_ns"]).cast(pa.uint64(), safe=False)
         columns = {"duration_s": pc.divide(ns.cast(pa.float64(), safe=False), 1e9)}
         columns.update({f"rows.{name}": pa.array(np.diff(stream.row_offsets)) for name, stream in self.streams.items()})

@@ -21,7 +21,7 @@ _NAMES_SUBJECTS = re.compile(
     rf"((?:\w+_)?(?:{_SUBJECTS})s?)_?(?:names?|order|labels?|keys|columns|fields|list)|(joint|dof|motor|actuator|servo|bone)s",
     re.IGNORECASE,
 )
-# Columns whose lists of texts may be anything. They name features if their numbers are equal.
+# Words for columns whose texts may name features, or anything else. They do if there are as many texts as features.
 _NAMES_ANYTHING = re.compile(
     r"names|labels|columns|keys|fields|features|channels|legend"
     r"|(?:feature|column|field|channel|axis|data|header)s?_?(?:names?|labels?|columns|keys|fields|order)",

@@ -51,7 +51,7 @@ __all__ = ["LeRobotDataset", "LeRobotEpisodes", "LeRobotLoader", "LeRobotMetadat
 
 # The largest difference of an offset from a frame that LeRobot allows.
 _TOLERANCE_S = 1e-4
-# Fields of a window that can make padding of the value at the frame itself.
+# Fields of a window that can turn the frame's own value into padding.
 _MAKES_PADDING = ("tolerance_s", "max_gap_s", "offset_s")
 # Items of a map-style dataset in one call of the engine; fewer with images, which are large.
 _ITEMS_AT_ONCE, _ITEMS_WITH_FRAMES_AT_ONCE = 256, 8
@@ -747,7 +747,7 @@ class LeRobotDataset(_MapStyle):
 # Fields of LeRobot's DatasetConfig (0.4 to 0.6 and its main branch of August 2026). make_dataset honours _HONOURED. Those in
 # _WITHOUT_EFFECT change no number here. Those in _TAKEN_AT must have these values.
 _HONOURED = {"repo_id", "root", "episodes", "exclude_episodes", "revision", "use_imagenet_stats"}
-_HONOURED |= {"image_transforms", "depth_output_unit"}  # or refuses them where it reads them
+_HONOURED |= {"image_transforms", "depth_output_unit"}  # or refuses their values
 _WITHOUT_EFFECT = {"video_backend", "return_uint8"}
 _TAKEN_AT = {"repo_type": "dataset", "streaming": False, "eval_split": 0.0}
 # LeRobot's IMAGENET_STATS (src/lerobot/utils/constants.py), one number per channel.

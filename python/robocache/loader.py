@@ -462,9 +462,8 @@ class Loader(BatchesInOrder):
             return position, self._batch(position, self._stream.cuda_stream), self._stream.record_event()
 
         if self._ahead is not None and self._ahead[0] != position:
-            current.wait_event(
-                self._ahead[2]
-            )  # the batch is still being written, and its memory returns to this stream
+            # The batch is still being written, and its memory returns to this stream.
+            current.wait_event(self._ahead[2])
             self._ahead = None
         if self._ahead is None:
             self._ahead = queued(position)

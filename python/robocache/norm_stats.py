@@ -282,9 +282,8 @@ def _merged(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None 
     shape = next(array for array in head if array is not None).shape
     for name, part in parts.items():
         got = next(array for array in part if array is not None).shape
-        if (
-            got != shape and not math.prod(got) == math.prod(shape) == 1
-        ):  # a scalar may have the shape () or, as in LeRobot, [1]
+        # A scalar may have the shape () or, as in LeRobot, [1].
+        if got != shape and not math.prod(got) == math.prod(shape) == 1:
             raise errors.ArgumentError(f"{name}: expected the shape {shape} of {first}, got {got}")
         if part.count is None:
             raise errors.ArgumentError(
@@ -294,12 +293,12 @@ def _merged(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None 
             raise errors.ArgumentError(
                 f"{name}: expected statistics of {head.of}, as in {first}, got those of {part.of}"
             )
-    facts: dict[str, Any] = {}  # from the first part that has the fact
+    facts: dict[str, Any] = {}
     for fact, check in (("names", check_names), ("units", check_units), ("absolute", check_absolute)):
         values = {name: getattr(part, fact) for name, part in parts.items() if getattr(part, fact) is not None}
-        for before, facts[fact] in [*values.items()][:1]:
-            for name, value in values.items():
-                check(name, value, facts[fact], before)
+        owner, facts[fact] = next(iter(values.items()), ("", None))  # of the first part that has the fact
+        for name, value in values.items():
+            check(name, value, facts[fact], owner)
     of = head.of if all(part.of for part in parts.values()) else None
     fields = list(dict.fromkeys(field for part in parts.values() for field in _fields(part)))
     common = [field for field in fields if all(getattr(part, field, None) is not None for part in parts.values())]
@@ -319,9 +318,7 @@ def _merged(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None 
     return Stats(
         **{field: numbers.reshape(shape) for field, numbers in merged.items()},
         of=of,
-        names=facts.get("names"),
-        units=facts.get("units"),
-        absolute=facts.get("absolute"),
+        **facts,
     )
 
 

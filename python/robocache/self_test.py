@@ -32,9 +32,8 @@ from .ops.voxelize_sparse import voxelize_sparse
 from .options import Anchors, Window
 from .writer import Writer
 
-_ANSWERS = Path(__file__).with_suffix(
-    ".json"
-)  # {case: hash}, or {case: {"cpu": hash, "cuda": hash}} if the rules allow a difference
+# {case: hash}, or {case: {"cpu": hash, "cuda": hash}} if the rules allow a difference.
+_ANSWERS = Path(__file__).with_suffix(".json")
 
 
 @dataclass(frozen=True)

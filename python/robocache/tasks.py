@@ -11,7 +11,8 @@ import numpy as np
 
 from .dataset import Dataset, Stream
 
-# Streams of text and columns of the episodes table with these names are the task if none is declared; the first counts.
+# Streams of text and columns of the episodes table with these names hold the task, unless another is declared. The first
+# of these names counts.
 NAMES = ("task", "tasks", "language_instruction", "natural_language_instruction", "instruction")
 _MOST = 2**63 - 1
 NO_TEXT = -1  # a stream's number for no text
