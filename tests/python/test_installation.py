@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import robocache
-from robocache import cli, installation
+from robocache import installation
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = """
@@ -191,25 +191,19 @@ def test_a_report_has_no_path_of_the_user(tmp_path):
         "ROBOCACHE_CUDA_LIBRARY": str(home / "work/nowhere.so"),
         "ROBOCACHE_NUM_THREADS": "2",
     }
-    for arguments in (["--report"], ["--report", "--json"]):
-        code, out = info(*arguments, **environment)
-        assert code == 0
+    (code, text), (json_code, as_json) = (info("--report", *more, **environment) for more in ([], ["--json"]))
+    for out in (text, as_json):
         assert "Jane" not in out and str(tmp_path) not in out and sys.prefix not in out
         assert "ROBOCACHE_CUDA_LIBRARY: PLUGIN/nowhere.so does not exist" in out
-    found = json.loads(out)
+    lines = text.splitlines()
+    assert code == json_code == 0 and all(": " in line for line in lines)
+    assert {f"versions.robocache: {robocache.__version__}", "self_test.ok: True"} <= set(lines)
+    found = json.loads(as_json)
     assert found["library"] == "LIBRARY/librobocache.so"
     assert found["environment"]["ROBOCACHE_NUM_THREADS"] == "2"
     assert found["environment"]["ROBOCACHE_LIBRARY"] == "a path"
     assert found["self_test"]["ok"] and found["versions"]["libc"].startswith("glibc ")
     assert {"threads", "memory_available", "model", "instructions"} <= found["cpu"].keys()
-
-
-def test_a_report_in_lines(capsys):
-    assert cli.main(["info", "--report"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert all(": " in line for line in lines)
-    assert f"versions.robocache: {robocache.__version__}" in lines
-    assert "self_test.ok: True" in lines
 
 
 # ---- the fake plugin answers like CUDA's runtime ----
