@@ -223,8 +223,8 @@ def _check_where(where: Any, sources: Sequence[tuple[Source, str]]) -> list[str]
             pairs = [(a, b) for a, b in zip(units_before, units, strict=False) if a and b and a != b]
             by_index = column == f"{stream.name}[{feature}]"
             if feature is not None and by_index and compare(before.names, stream.names) == "order":
-                name_here, name_there = before.names[feature], stream.names[feature]
-                pairs += [(name_here, name_there)] if name_here != name_there else []
+                name_there, name_here = before.names[feature], stream.names[feature]
+                pairs += [(name_there, name_here)] if name_there != name_here else []
             if pairs:
                 raise errors.ArgumentError(
                     f"anchors.where: expected columns with one meaning in all sources, got {column!r} of {pairs[0][0]!r} in "
