@@ -94,7 +94,7 @@ class Operation:
         self._defaults = {name: [] if kind.endswith("[]") else default for name, kind, default in self.fields}
         self._converted = [(field.name, _CONVERT[field.type]) for field in self.fields if field.type in _CONVERT]
         self._forms = [(field.name, _form(field.type)) for field in self.fields]
-        self._first = next(name for name, kind, _ in self.fields if kind.startswith("tensor"))
+        self._first_array = next(name for name, kind, _ in self.fields if kind.startswith("tensor"))
         OPERATIONS.append(self)
 
     def documents(self, function: _Function) -> _Function:
@@ -170,7 +170,7 @@ class Operation:
             raise errors.ArgumentError(f"{name}: expected UTF-8, got {error.object!r}") from None
         if arrays_of_library is None:
             return [None if out is False else out for out in results]
-        like = call[self._first]
+        like = call[self._first_array]
         like = like[0] if type(like) is list else like
         count = sum([out is None for out in results])
         if count == 1:
@@ -191,7 +191,7 @@ class Operation:
                     value = writable(self.results[index] if self.results else "out", value)
                 else:
                     name = next((name for name, array in self.named_arrays(call) if array is value), None)
-                    value = value if name is None else argument(name, value)  # the library refuses it as an option
+                    value = value if name is None else argument(name, value)  # an option, which the library refuses
             arguments.append(value)
         return arguments
 

@@ -100,7 +100,7 @@ def may_name(column: str) -> bool:
 
 
 def names_joints(column: str) -> bool:
-    """Whether the last part of a column's name is a word for names of joints or other subjects, for streams of any name."""
+    """Whether the last part of a column's name is a word for names of joints or other subjects. Such names may fit any stream."""
     return _NAMES_SUBJECTS.fullmatch(last_part(column)) is not None
 
 
@@ -250,8 +250,8 @@ def check_orders(key: str, streams: Sequence[tuple[str, Stream, Dataset, Any]]) 
                 raise errors.ArgumentError(
                     f"delta_timestamps['{key}']: expected features in one order in all sources, got {list(first[1])} in "
                     f"{first[0]} and {names} in {where}: feature {index} is {first[1][index]!r} and {names[index]!r}; rename= "
-                    "of a Source gives it a key of its own, episodes= draws those of one order, and ingest with a mapping whose "
-                    "slices give each part of the row a stream of its own puts them together"
+                    "of a Source gives it a key of its own; episodes= draws those of one order; to put them together, ingest again "
+                    "with a mapping whose slices give each part of the row its own stream"
                 )
             if note is None and not (first[2] and stream.names):  # the library compares the streams' own names
                 note = (

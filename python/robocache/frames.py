@@ -148,7 +148,7 @@ def indices_of(file: bytes) -> bytes:
     )
     if bits == 8:
         return grey
-    encoded = take([grey])  # grey of few bits is spread over 0 to 255
+    encoded = take([grey])  # decoding spreads grey of few bits over 0 to 255
     pixels = decode(encoded.codec, encoded.data, encoded.offsets, encoded.shape, encoded.dtype, range(1))
     return encode(pixels // (255 // (2**bits - 1)), codec="png").data.tobytes()
 
@@ -167,7 +167,7 @@ def is_measured(camera: str) -> bool:
 
 
 _DEPTH = {"depth", "depths", "distance", "range", "tof", "stereo", "rgbd"}
-# Cameras of depth publish these beside it, in the same namespace: /depth/confidence, /stereo/disparity.
+# Depth cameras also publish such images, in the namespace of the depth: /depth/confidence, /stereo/disparity.
 _BESIDE_DEPTH = {"disparity", "disparities", "confidence", "amplitude", "intensity", "reflectivity"}
 _NO_DEPTH = {"thermal", "temperature", "flir", "lepton", "boson", "ir", "infra", "infrared", "nir", "swir", "lwir"}
 

@@ -44,8 +44,8 @@ def _plot(plt: Any, dataset: Dataset, path: str | Path, episode: int) -> None:
     ticking = {names[0]: len(names) - 1 for names in alike.values()}
     busiest = sorted(ticking, key=lambda name: -len(rows[name][0]))[:_CLOCKS_DRAWN]
     clocks = {name: more for name, more in ticking.items() if name in busiest}
-    beside = 3 if clocks else 1
-    figure = plt.figure(figsize=(14, max(1.7 * len(shown), 2.8 * beside) + 0.6), layout="constrained")
+    right_count = 3 if clocks else 1  # lengths of episodes, periods, jitter
+    figure = plt.figure(figsize=(14, max(1.7 * len(shown), 2.8 * right_count) + 0.6), layout="constrained")
     figure.suptitle(f"{printable(dataset.path)}: {count(len(dataset), 'episode')}")
     left, right = figure.subfigures(1, 2, width_ratios=(3, 2))
     start_ns = min((int(times[0]) for times, _ in rows.values() if len(times)), default=0)
@@ -64,7 +64,7 @@ def _plot(plt: Any, dataset: Dataset, path: str | Path, episode: int) -> None:
             _draw_values(axis, stream, dataset.stats[name], seconds, values)
     if shown:
         axes[-1].set_xlabel("s")
-    lengths, *clock_axes = right.subplots(beside, 1, squeeze=False)[:, 0]
+    lengths, *clock_axes = right.subplots(right_count, 1, squeeze=False)[:, 0]
     _draw_lengths(lengths, episode_seconds(dataset))
     if clocks:
         labels = [_short(name) + (f" and {more} more" if more else "") for name, more in clocks.items()]
@@ -175,7 +175,7 @@ def _draw_values(axis: Any, stream: Stream, stats: Stats, seconds: np.ndarray, v
 
 
 def _short(name: str, most: int = 40) -> str:
-    """Returns the end of a long name, which tells more than its beginning."""
+    """Returns the end of a long name, which says more than its beginning."""
     name = printable(name)
     return name if len(name) <= most else f"...{name[3 - most :]}"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import _lib, errors
 from .._operation import Operation
-from ._streams import in_front, work_type
+from ._streams import to_front, work_type
 
 _dtype_of = _lib.function("voxel_mode_dtype")
 
@@ -81,19 +81,19 @@ class VoxelizeOperation(Operation):
     def fold(self, call: Mapping[str, Any], dims: Mapping[str, Any], size: int) -> tuple[dict[str, Any], Any]:
         if call["batch_offsets"] is not None:
             raise errors.ArgumentError("batch_offsets: expected none under vmap; pass points [B, N, 3] with lengths")
-        points = in_front(call["points"], dims["points"], size)
+        points = to_front(call["points"], dims["points"], size)
         batched = points.ndim == 4
         rows = points.shape[1] if batched else None
         folded = {**call, "points": points.flatten(0, 1) if batched else points}
         if call["lengths"] is not None:
-            folded["lengths"] = in_front(call["lengths"], dims["lengths"], size).reshape(-1)
+            folded["lengths"] = to_front(call["lengths"], dims["lengths"], size).reshape(-1)
         if call["features"] is not None:
-            features = in_front(call["features"], dims["features"], size)
+            features = to_front(call["features"], dims["features"], size)
             folded["features"] = features.flatten(0, 1) if batched else features
         return folded, lambda array: array if rows is None else array.reshape(size, rows, *array.shape[1:])
 
     def fold_result(self, call: Mapping[str, Any], array: Any, dim: int | None, size: int) -> Any:
-        array = in_front(array, dim, size)
+        array = to_front(array, dim, size)
         return array.flatten(0, 1) if array.ndim == 6 else array  # [calls, clouds, X, Y, Z, F]
 
 

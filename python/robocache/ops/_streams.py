@@ -116,26 +116,27 @@ def work_type(values: Any) -> str:
 # ---- vmap: folds one more batch dimension into the rows ----
 
 
-def in_front(array: Any, dim: int | None, size: int) -> Any:
+def to_front(array: Any, dim: int | None, size: int) -> Any:
+    """Returns the array with the axis of the calls first; an array that all calls share is repeated."""
     return array.expand(size, *array.shape) if dim is None else array.movedim(dim, 0)
 
 
 def fold_values(array: Any, dim: int | None, size: int) -> Any:
-    array = in_front(array, dim, size)
+    array = to_front(array, dim, size)
     return array.reshape(-1, *array.shape[-2:])
 
 
 def fold_clock(array: Any, dim: int | None, size: int, batch: int) -> Any:
     if dim is None and array.ndim == 1:
         return array  # one clock for every row of every call
-    array = in_front(array, dim, size)
+    array = to_front(array, dim, size)
     if array.ndim == 2:
         array = array[:, None].expand(size, batch, -1)
     return array.reshape(size * batch, array.shape[-1])
 
 
 def fold_lengths(array: Any, dim: int | None, size: int) -> Any:
-    return None if array is None else in_front(array, dim, size).reshape(-1)
+    return None if array is None else to_front(array, dim, size).reshape(-1)
 
 
 def unfold(array: Any, size: int, batched: bool) -> Any:

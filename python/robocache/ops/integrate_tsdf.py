@@ -134,9 +134,9 @@ def _warn_if_nothing_is_measured(
         return
     unit = 1.0 if depth_scale is None else float(depth_scale)
     if name == "depth":
-        ranges, widest = measured, 10.0  # a ray at the edge of 168 degrees is ten times as long as its depth
+        ranges, longest = measured, 10.0  # a ray at the edge of 168 degrees is ten times as long as its depth
     else:
-        ranges, widest = np.sqrt(np.square(measured, dtype=np.float64).sum(axis=-1)), 1.0
+        ranges, longest = np.sqrt(np.square(measured, dtype=np.float64).sum(axis=-1)), 1.0
     ranges = ranges[np.isfinite(ranges) & (ranges > 0)]
     if not ranges.size:
         warnings.warn(
@@ -149,7 +149,7 @@ def _warn_if_nothing_is_measured(
     farthest = np.linalg.norm(np.maximum(np.abs(sensors - lower), np.abs(sensors - upper)), axis=1).max()
     nearest = np.linalg.norm(np.maximum(0, np.maximum(lower - sensors, sensors - upper)), axis=1).min()
     least, most = float(ranges.min()) * unit, float(ranges.max()) * unit
-    if (least - truncation > farthest and not space_carving) or widest * most + truncation < nearest:
+    if (least - truncation > farthest and not space_carving) or longest * most + truncation < nearest:
         scale = "" if depth_scale is None else f" with depth_scale {depth_scale:g}"
         warnings.warn(
             f"{name}: no measurement reaches the grid: they lie {least:g} to {most:g} m from the sensor{scale}, the grid "
