@@ -37,9 +37,8 @@ def differ(first: float, second: float) -> bool:
 def rates_of_stamps(
     values: np.ndarray, time_ns: np.ndarray, unit_ns: float | None = None
 ) -> tuple[float, float, float] | None:
-    """Returns three rates in Hz: of stamps stored as values, by their mean step and by their median step; and of the clock.
-
-    Returns None if the values are no stamps: they step back, are few, or count rows.
+    """Returns three rates in Hz: the rate of the stamps stored as values by their mean step, the same by their median step, and
+    the clock's rate. Returns None if the values are no stamps: they step back, are few, or count rows.
 
     unit_ns: the values' unit. None: seconds, milliseconds, microseconds or nanoseconds, whichever is nearest to the clock.
     """
@@ -69,9 +68,9 @@ def notes_of_rates(
         if window.rows:
             if differ(periods.min(), periods.max()) and _medians_differ(streams):
                 low, high = f"{1e9 / periods.max():.4g}", f"{1e9 / periods.min():.4g}"
-                few = int((periods > periods.min() * _OTHER_RATE).sum())
+                slow_count = int((periods > periods.min() * _OTHER_RATE).sum())
                 yield (
-                    f"delta_timestamps['{key}'].rows: a row is another time in other episodes: {few} of {len(periods)} "
+                    f"delta_timestamps['{key}'].rows: a row is another time in other episodes: {slow_count} of {len(periods)} "
                     f"episodes have {low} rows a second or little more, the fastest {high}; offsets in seconds, without "
                     "rows=True, are the same times in all"
                 )

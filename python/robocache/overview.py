@@ -240,8 +240,8 @@ def _stream_lines(dataset: Dataset, width: int, room: int) -> list[Line]:
     table = [headings]
     for stream in shown:
         rate = "" if stream.kind == "text" or not stream.rate_hz else f"{stream.rate_hz:.4g}"
-        off = f"{stream.findings['jitter_ns'] / 1e6:.3f}" if rate else ""
-        table.append([printable(stream.name), row_of(stream), str(stream.rows), rate, *[off] * jitter])
+        jitter_ms = f"{stream.findings['jitter_ns'] / 1e6:.3f}" if rate else ""
+        table.append([printable(stream.name), row_of(stream), str(stream.rows), rate, *[jitter_ms] * jitter])
     widths = [max(cell_len(row[column]) for row in table) for column in range(len(headings))]
     widths[1] = min(widths[1], 24)
     widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths[1:]), 16))
