@@ -147,7 +147,7 @@ def test_the_option_that_helps_a_skipped_file_is_in_command_line_form(capsys, tm
         capsys, "ingest", tmp_path / "logs", tmp_path / "cache", "--time-unit", "ns", "--on-error", "skip"
     )
     text = " ".join(out.split())
-    assert code == 3 and "repair='drop' (--repair drop) leaves them out" in text
+    assert code == 3 and "repair='drop' (--repair drop) leaves out such rows" in text
 
 
 def test_an_error_despite_skip_does_not_suggest_skip(capsys, tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ __all__ = ["Node", "Stream"]
 _DIAGNOSTICS = "diagnostic_msgs/msg/DiagnosticArray"
 _RELIABILITY, _DURABILITY = ("best_effort", "reliable"), ("volatile", "transient_local")
 _TAKE_VALUE = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char, ctypes.c_char_p)
-_LATEST = 1000  # a report covers this many latencies
+_LATEST = 1000  # latencies in a report
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ class Node:
     def _make(self) -> None:
         """Makes the rings and the topics. Keys with the same rows of a stream share a ring. Keys with other rows, such as the
         joints of another arm, have their own subscription."""
-        rows = {key: of["rows"] for key, of in self.spec.keys.items() if of["rows"] is not None}
+        rows = {key: spec["rows"] for key, spec in self.spec.keys.items() if spec["rows"] is not None}
         self.rings: dict[str, Ring] = {}
         self.topics: dict[str, Topic] = {}
         groups: list[_Group] = []
@@ -243,16 +243,16 @@ class Node:
                 raise ArgumentError(
                     f"streams: expected keys of the spec, which are {', '.join(map(repr, rows))}, got {key!r}"
                 )
-            row, of = rows[key], f"{stream.topic}/{stream.field}".rstrip("/")
-            group = next((group for group in groups if group.takes(of, stream, row)), None)
+            row, path = rows[key], f"{stream.topic}/{stream.field}".rstrip("/")
+            group = next((group for group in groups if group.takes(path, stream, row)), None)
             if group is None:
                 name = stream.topic if stream.topic not in self._group_of.values() else f"{stream.topic} ({key})"
                 group = _Group(name, stream, {}, {}, {})
                 groups.append(group)
             self._group_of[key] = group.name
-            if of not in group.rings:
-                group.streams[of] = stream, row
-                group.rings[of] = Ring(
+            if path not in group.rings:
+                group.streams[path] = stream, row
+                group.rings[path] = Ring(
                     row["shape"],
                     row["dtype"],
                     codec=row["codec"],
@@ -261,8 +261,8 @@ class Node:
                     on_rewind=stream.on_rewind,
                 )
                 if row["names"]:
-                    group.names[of] = row["names"]
-            self.rings[key] = group.rings[of]
+                    group.names[path] = row["names"]
+            self.rings[key] = group.rings[path]
         for group in groups:
             stream = group.stream
             self.topics[group.name] = Topic(
@@ -328,18 +328,18 @@ def diagnostics(
     report was refused; stale if none arrived; a warning if some were refused or lost."""
     types = store.types
     statuses = []
-    for topic, of in report.items():
-        new = {count: of[count] - before.get(topic, {}).get(count, 0) for count in ("received", "refused", "lost")}
+    for topic, facts in report.items():
+        new = {count: facts[count] - before.get(topic, {}).get(count, 0) for count in ("received", "refused", "lost")}
         if broken:
-            level, says = 2, f"the thread has ended: {broken}"
+            level, text = 2, f"the thread has ended: {broken}"
         elif not new["received"]:
-            level, says = 3, f"no message of {of['publishers']} publishers, of which {of['matched']} match"
+            level, text = 3, f"no message of {facts['publishers']} publishers, of which {facts['matched']} match"
         elif new["refused"]:
-            level, says = 1 + (new["refused"] == new["received"]), f"{new['refused']} refused: {of['refusal']}"
+            level, text = 1 + (new["refused"] == new["received"]), f"{new['refused']} refused: {facts['refusal']}"
         else:
-            level, says = int(new["lost"] > 0), f"{new['lost']} lost" if new["lost"] else "all taken"
-        values = [types["diagnostic_msgs/msg/KeyValue"](key, str(value)) for key, value in of.items()]
-        statuses.append(types["diagnostic_msgs/msg/DiagnosticStatus"](level, f"{name}: {topic}", says, "", values))
+            level, text = int(new["lost"] > 0), f"{new['lost']} lost" if new["lost"] else "all taken"
+        values = [types["diagnostic_msgs/msg/KeyValue"](key, str(value)) for key, value in facts.items()]
+        statuses.append(types["diagnostic_msgs/msg/DiagnosticStatus"](level, f"{name}: {topic}", text, "", values))
     stamp = types["builtin_interfaces/msg/Time"](*divmod(time.time_ns(), 10**9))
     header = types["std_msgs/msg/Header"](stamp, "")
     return bytes(store.serialize_cdr(types[_DIAGNOSTICS](header, statuses), _DIAGNOSTICS))
@@ -369,23 +369,23 @@ def _prefixes() -> list[Path]:
 
 def _load() -> ctypes.CDLL:
     file = os.environ.get("ROBOCACHE_ROS2_LIBRARY")
-    there = [prefix / "lib" / "librobocache_ros2.so" for prefix in _prefixes()]
-    found = file or next((str(path) for path in there if path.exists()), "librobocache_ros2.so")
+    installed = (prefix / "lib" / "librobocache_ros2.so" for prefix in _prefixes())
+    found = file or next((str(path) for path in installed if path.exists()), "librobocache_ros2.so")
     try:
         library = ctypes.CDLL(found)
     except OSError as error:
         raise Error(f"{error}; build integrations/ros2 with colcon, and source install/setup.bash") from error
     pointer, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
-    says = [text, size]
+    error_text = [text, size]
     kinds: dict[str, list[Any]] = {
-        "open": [text, text, ctypes.c_int, pointer, *says],
-        "subscribe": [pointer, text, text, text, text, ctypes.c_int64, pointer, pointer, *says],
-        "advertise": [pointer, text, text, *says],
-        "publish": [pointer, text, size, *says],
-        "start": [pointer, *says],
-        "publishers": [pointer, size, pointer, *says],
-        "parameters": [pointer, _TAKE_VALUE, *says],
-        "broken": [pointer, *says],
+        "open": [text, text, ctypes.c_int, pointer, *error_text],
+        "subscribe": [pointer, text, text, text, text, ctypes.c_int64, pointer, pointer, *error_text],
+        "advertise": [pointer, text, text, *error_text],
+        "publish": [pointer, text, size, *error_text],
+        "start": [pointer, *error_text],
+        "publishers": [pointer, size, pointer, *error_text],
+        "parameters": [pointer, _TAKE_VALUE, *error_text],
+        "broken": [pointer, *error_text],
         "close": [pointer],
     }
     for name, arguments in kinds.items():
@@ -400,16 +400,16 @@ def _definition(name: str) -> str | None:
     found: dict[str, str] = {}
     wanted = [name]
     while wanted:
-        one = wanted.pop()
-        package, _, rest = one.partition("/msg/")
+        type_name = wanted.pop()
+        package, _, rest = type_name.partition("/msg/")
         file = next(
             (path for prefix in _prefixes() if (path := prefix / "share" / package / "msg" / f"{rest}.msg").exists()),
             None,
         )
         if file is None:
             return None
-        found[one] = file.read_text()
-        for line in found[one].splitlines():
+        found[type_name] = file.read_text()
+        for line in found[type_name].splitlines():
             kind = re.match(r"\s*([A-Za-z]\w*(?:/\w+)?)(?:<=\d+)?(?:\[.*?\])?\s+\w+", line)
             inner = kind[1] if kind else "bool"
             if inner == "Header":

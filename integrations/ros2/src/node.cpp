@@ -92,14 +92,14 @@ class Node {
     const rcl_allocator_t allocator = rcl_get_default_allocator();
     rcl_init_options_t options = rcl_get_zero_initialized_init_options();
     check(rcl_init_options_init(&options, allocator), "rcl_init_options_init");
-    const rcl_ret_t begun = rcl_init(argc, argv, &options, &context_);
+    const rcl_ret_t initialized = rcl_init(argc, argv, &options, &context_);
     ignore(rcl_init_options_fini(&options));
-    check(begun, "rcl_init");
+    check(initialized, "rcl_init");
     rcl_node_options_t node_options = rcl_node_get_default_options();
     node_options.enable_rosout = false;
-    const auto made = rcl_node_init(&node_, name, space, &context_, &node_options);
+    const auto returned = rcl_node_init(&node_, name, space, &context_, &node_options);
     ignore(rcl_node_options_fini(&node_options));
-    if (made == RCL_RET_OK &&
+    if (returned == RCL_RET_OK &&
         rcl_guard_condition_init(&stop_, &context_, rcl_guard_condition_get_default_options()) == RCL_RET_OK)
       return;
     try {
@@ -115,19 +115,19 @@ class Node {
 
   void subscribe(const char* topic, const char* type, const char* reliability, const char* durability, int64_t depth,
                  Sink sink, void* context) {
-    auto made = std::make_unique<Subscription>();
-    made->topic = topic;
-    made->sink = sink;
-    made->context = context;
+    auto subscription = std::make_unique<Subscription>();
+    subscription->topic = topic;
+    subscription->sink = sink;
+    subscription->context = context;
     rcl_subscription_options_t options = rcl_subscription_get_default_options();
     options.qos.history = RMW_QOS_POLICY_HISTORY_KEEP_LAST;
     options.qos.depth = static_cast<size_t>(depth);
     options.qos.reliability = rmw_qos_reliability_policy_from_str(reliability);
     options.qos.durability = rmw_qos_durability_policy_from_str(durability);
-    const auto returned = rcl_subscription_init(&made->handle, &node_, type_support(type), topic, &options);
+    const auto returned = rcl_subscription_init(&subscription->handle, &node_, type_support(type), topic, &options);
     ignore(rcl_subscription_options_fini(&options));
     check(returned, std::string("topic ") + topic);
-    subscriptions_.push_back(std::move(made));
+    subscriptions_.push_back(std::move(subscription));
   }
 
   void advertise(const char* topic, const char* type) {
@@ -153,12 +153,12 @@ class Node {
 
   // Counts the topic's publishers, and those whose QoS and type match.
   void publishers(size_t subscription, int64_t counts[2]) const {
-    const Subscription& of = *subscriptions_.at(subscription);
-    size_t there = 0;
+    const rcl_subscription_t& handle = subscriptions_.at(subscription)->handle;
+    size_t all = 0;
     size_t matched = 0;
-    check(rcl_count_publishers(&node_, rcl_subscription_get_topic_name(&of.handle), &there), "rcl_count_publishers");
-    check(rcl_subscription_get_publisher_count(&of.handle, &matched), "rcl_subscription_get_publisher_count");
-    counts[0] = static_cast<int64_t>(there);
+    check(rcl_count_publishers(&node_, rcl_subscription_get_topic_name(&handle), &all), "rcl_count_publishers");
+    check(rcl_subscription_get_publisher_count(&handle, &matched), "rcl_subscription_get_publisher_count");
+    counts[0] = static_cast<int64_t>(all);
     counts[1] = static_cast<int64_t>(matched);
   }
 
@@ -278,8 +278,8 @@ void give_parameters(const Node& node, TakeValue take) {
   if (parameters == nullptr) return;
   for (size_t i = 0; i < parameters->num_nodes; ++i) {
     if (!is_about(parameters->node_names[i], node.name())) continue;
-    const rcl_node_params_t& of = parameters->params[i];
-    for (size_t j = 0; j < of.num_params; ++j) give(of.parameter_names[j], of.parameter_values[j], take);
+    const rcl_node_params_t& own = parameters->params[i];
+    for (size_t j = 0; j < own.num_params; ++j) give(own.parameter_names[j], own.parameter_values[j], take);
   }
   rcl_yaml_node_struct_fini(parameters);
 }

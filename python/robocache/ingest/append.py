@@ -30,7 +30,9 @@ def check_appendable(cache: Dataset, settings: Any) -> None:
     if cache.provenance.get("lerobot", {}).get("index_columns"):
         raise ArgumentError(f"append: {cache.path} has the index columns of one LeRobot dataset, expected none")
     if getattr(settings, "index_columns", False):
-        raise ArgumentError("append: goes without index_columns=True (--index-columns), which count within one dataset")
+        raise ArgumentError(
+            "append: expected no index_columns=True (--index-columns), since they count within one dataset"
+        )
 
 
 def check_as_held(stream: Stream, samples: Samples, exchanges: bool | None, held_exchanges: bool, notes: Notes) -> None:
@@ -58,7 +60,7 @@ def check_as_held(stream: Stream, samples: Samples, exchanges: bool | None, held
             )
     if stream.frames is not None and exchanges is None and held_exchanges:
         raise ArgumentError(
-            f"stream {stream.name!r}: a mapping exchanged red and blue in the cache, and none says their order in this source: expected "
+            f"stream {stream.name!r}: a mapping exchanged red and blue in the cache, but no mapping declares their order in this source: expected "
             "the same mapping, or channels = 'rgb' in one"
         )
     if stream.frames is not None and exchanges is not None and exchanges != held_exchanges:
@@ -70,7 +72,9 @@ def check_as_held(stream: Stream, samples: Samples, exchanges: bool | None, held
 def exchanged_in(cache: Dataset) -> set[str]:
     """Returns the cameras whose red and blue a mapping exchanged when the cache was written."""
     mappings = [
-        one["mapping"] for one in (cache.provenance, *cache.provenance.get("appended", [])) if one.get("mapping")
+        source["mapping"]
+        for source in (cache.provenance, *cache.provenance.get("appended", []))
+        if source.get("mapping")
     ]
     found = [parse_mapping(given, "mapping").exchanges for given in mappings]
     return {name for exchanges in found for name, is_bgr in exchanges.items() if is_bgr}
@@ -99,7 +103,7 @@ def joined_provenance(source: Path, cache: Dataset, facts: Mapping[str, Any]) ->
         for stream in cache.streams.values():
             if table_name(stream) == name and np.isin(stream.values, new).any():
                 raise FileError(
-                    f"{source}: {name} has texts for numbers that {stream.name} has in the cache, where they have none: "
+                    f"{source}: {name} has texts for numbers that occur without a text in the cache's {stream.name}: "
                     "expected the same numbers"
                 )
         table = name.rpartition(".")[2]

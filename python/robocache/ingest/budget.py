@@ -1,7 +1,7 @@
 """Limits the memory that a file of a source may take: a few KB that become gigabytes are damage, or an attack.
 
-One limit holds, which :func:`limited` sets: :func:`check_size` compares a single item with it, and a :class:`Budget` everything
-that a file becomes, which may also be a multiple of the file's own size.
+:func:`limited` sets one limit. :func:`check_size` compares a single item with it. A :class:`Budget` compares everything that a
+file becomes; without a limit of the user, that may also be a multiple of the file's own size.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class Budget:
     """Counts the bytes that a file, or all files of a folder, have become so far.
 
     Args:
-        place: the file or folder; errors begin with it.
+        path: the file or folder; errors begin with it.
     """
 
-    __slots__ = ("_limit", "_place", "_used")
+    __slots__ = ("_limit", "_path", "_used")
 
-    def __init__(self, place: str | os.PathLike[str]) -> None:
-        self._place = Path(place)
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
         self._used = 0
         self._limit: int | None = None
 
@@ -83,17 +83,17 @@ class Budget:
         if self._used <= least:
             return
         if self._limit is None:
-            self._limit = least if limit is not None else IN_ALL + EACH * _bytes_of(self._place)
+            self._limit = least if limit is not None else IN_ALL + EACH * _bytes_of(self._path)
         if self._used > self._limit:
-            raise _refusal(self._place, what, self._used, self._limit)
+            raise _refusal(self._path, what, self._used, self._limit)
 
 
-def _bytes_of(place: Path) -> int:
+def _bytes_of(path: Path) -> int:
     """Returns the bytes of the file, or of all files below the folder."""
-    if not place.is_dir():
-        return place.stat().st_size if place.exists() else 0
+    if not path.is_dir():
+        return path.stat().st_size if path.exists() else 0
     total = 0
-    for folder, _, files in os.walk(place):
+    for folder, _, files in os.walk(path):
         for file in files:
             try:
                 total += os.stat(os.path.join(folder, file)).st_size
@@ -108,6 +108,6 @@ def _refusal(where: object, what: str, size: int, limit: int) -> SourceError:
 
 def _too_much(what: str, size: int, limit: int) -> str:
     return (
-        f"{what}: {size} bytes in memory, expected at most {limit}; where the data are meant to be like that, "
-        f"memory_limit={size} (--memory-limit {size}) or more reads them"
+        f"{what}: {size} bytes in memory, expected at most {limit}; if the data really are so large, "
+        f"memory_limit={size} (--memory-limit {size}) or more allows them"
     )

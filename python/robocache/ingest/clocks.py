@@ -34,8 +34,8 @@ _UNSET = {0: "0", -1: "-1"}
 _SINCE_2001_NS = 10**18
 
 _WAYS_OUT = (
-    "repair='sort' (--repair sort) brings its rows in order, 'drop' leaves out those before the latest stamp, "
-    "'split' begins an episode there"
+    "repair='sort' (--repair sort) sorts its rows by time, 'drop' leaves out rows before the latest stamp, "
+    "'split' begins an episode at the step"
 )
 
 
@@ -210,7 +210,7 @@ class _Clock:
 
     rows: the rows so far.
     last: the latest stamp so far; without a repair, the last one.
-    real: the first stamp that is a time in any case.
+    real: the first stamp that is surely a time.
     run: the number of the current run; each step back begins one.
     source_run: the number that the source gives the run; 0 if it gives none.
     doubtful, waiting: stamps at the beginning that may be unset; the parts with them, if the policy may drop these.
@@ -258,13 +258,13 @@ class Order:
             self._count(name, backward_steps=int(time_ns[0] < clock.last))
             clock.run += samples.run - clock.source_run
             clock.source_run, clock.last = samples.run, _LEAST
-        if self._repair != "sort" and _goes_on(clock, time_ns):
+        if self._repair != "sort" and _is_in_order(clock, time_ns):
             clock.last = int(time_ns[-1])
             clock.rows += len(time_ns)
             yield clock.run, samples
             return
         if clock.real is None:
-            real = time_ns[~_are(time_ns, (*_NEVER, *_UNSET))]
+            real = time_ns[~_equals_any(time_ns, (*_NEVER, *_UNSET))]
             if len(real):
                 clock.real = int(real[0])
                 self._refuse_unset(name, np.concatenate([*clock.doubtful, time_ns]), 0, clock.real)
@@ -292,7 +292,7 @@ class Order:
         if len(own_runs) > 1 or (any(own_runs) and any(clock.source_run for clock in self._clocks.values())):
             counts = ", ".join(f"{name!r} {count}" for name, count in runs.items())
             raise ArgumentError(
-                f"repair='split' (--repair split) takes recordings whose streams all begin again equally often; rising runs of each: {counts}"
+                f"repair='split' (--repair split) expects all streams of a recording to step back equally often, got these numbers of runs: {counts}"
             )
         for name, count in runs.items():
             if count > 1:
@@ -319,12 +319,13 @@ class Order:
 
     def _repaired(self, name: str, samples: Samples, clock: _Clock) -> Iterator[tuple[int, Samples]]:
         time_ns = stamps(samples)
-        self._refuse_unset(name, time_ns, clock.rows, clock.real)
+        first_row, last = clock.rows, clock.last
+        self._refuse_unset(name, time_ns, first_row, clock.real)
+        clock.rows, clock.last = first_row + len(time_ns), int(time_ns[-1])
+        before = np.concatenate([[last], time_ns[:-1]])
+        steps = np.flatnonzero(time_ns < before)
         if self._repair == "sort":
-            before = np.concatenate([[clock.last], time_ns[:-1]])
-            self._count(name, backward_steps=int(np.count_nonzero(time_ns < before)))
-            clock.last = int(time_ns[-1])
-            clock.rows += len(time_ns)
+            self._count(name, backward_steps=len(steps))
             held = self.hold(name, samples)
             if clock.held and _kind(held) != _kind(clock.held[0]):
                 raise ArgumentError(f"stream {name!r}: rows of {_kind(held)}, but before it {_kind(clock.held[0])}")
@@ -332,17 +333,15 @@ class Order:
             return
         if self._repair == "drop":
             unset = _find_unset(time_ns, clock.real)
-            latest = np.maximum.accumulate(np.concatenate([[clock.last], np.where(unset, _LEAST, time_ns)]))
+            latest = np.maximum.accumulate(np.concatenate([[last], np.where(unset, _LEAST, time_ns)]))
             late = time_ns < latest[:-1]
             clock.last = int(latest[-1])
-            clock.rows += len(time_ns)
             if not (late | unset).any():
                 yield 0, samples
                 return
-            before = np.concatenate([[latest[0]], time_ns[:-1]])
             self._count(
                 name,
-                backward_steps=int(np.count_nonzero(time_ns < before)),
+                backward_steps=len(steps),
                 rows_dropped=int(np.count_nonzero(late | unset)),
                 stamps_unset=int(np.count_nonzero(unset)),
             )
@@ -350,17 +349,13 @@ class Order:
             if len(rows):
                 yield 0, _take(samples, rows)
             return
-        before = np.concatenate([[clock.last], time_ns[:-1]])
-        steps = np.flatnonzero(time_ns < before)
         if len(steps) and self._repair is None:
-            row, now, earlier = clock.rows + int(steps[0]), int(time_ns[steps[0]]), int(before[steps[0]])
+            row, now, earlier = first_row + int(steps[0]), int(time_ns[steps[0]]), int(before[steps[0]])
             raise ArgumentError(
                 f"stream {name!r}: row {row} is at {now} ns, the row before it at {earlier} ns: "
                 f"a step back of {(earlier - now) / 1e9:.9g} s; {_WAYS_OUT}"
             )
         self._count(name, backward_steps=len(steps))
-        clock.last = int(time_ns[-1])
-        clock.rows += len(time_ns)
         bounds = [0, *steps.tolist(), len(time_ns)]
         for number, (begin, end) in enumerate(pairwise(bounds)):
             clock.run += number > 0
@@ -377,8 +372,8 @@ class Order:
         values, counts = np.unique(time_ns[unset], return_counts=True)
         found = ", ".join(f"{words[int(v)]} in {n} rows" for v, n in zip(values, counts, strict=True))
         raise ArgumentError(
-            f"stream {name!r}: row {first_row + row} is at {words[int(time_ns[row])]} ns, which is no time among stamps as "
-            f"{real} ns (here: {found}); repair='drop' (--repair drop) leaves them out"
+            f"stream {name!r}: row {first_row + row} is at {words[int(time_ns[row])]} ns, which is no time beside stamps such as "
+            f"{real} ns ({found}); repair='drop' (--repair drop) leaves out such rows"
         )
 
     def _sorted(self, name: str, clock: _Clock) -> Iterator[Samples]:
@@ -399,7 +394,7 @@ class Order:
             add_counts(self.repaired, {name: counts})
 
 
-def _goes_on(clock: _Clock, time_ns: np.ndarray) -> bool:
+def _is_in_order(clock: _Clock, time_ns: np.ndarray) -> bool:
     """Whether these stamps, at least one, are all set and none steps back, as in most parts. Sets `clock.real`."""
     first, last = int(time_ns[0]), int(time_ns[-1])
     if clock.waiting or clock.doubtful or not max(0, clock.last) <= first or not 0 < last < _MOST:
@@ -419,10 +414,10 @@ def _find_unset(time_ns: np.ndarray, real: int | None) -> np.ndarray:
     """Returns which stamps are unset, bool ``[n]``, given `real`, a stamp that is set."""
     if real is None:
         return np.zeros(len(time_ns), bool)
-    return _are(time_ns, (*_NEVER, *(_UNSET if real >= _SINCE_2001_NS else ())))
+    return _equals_any(time_ns, (*_NEVER, *(_UNSET if real >= _SINCE_2001_NS else ())))
 
 
-def _are(time_ns: np.ndarray, values: Sequence[int]) -> np.ndarray:
+def _equals_any(time_ns: np.ndarray, values: Sequence[int]) -> np.ndarray:
     """Returns which stamps equal one of the values, bool ``[n]``; numpy.isin takes ten times as long on a part."""
     found: np.ndarray = time_ns == values[0]
     for value in values[1:]:
@@ -432,8 +427,8 @@ def _are(time_ns: np.ndarray, values: Sequence[int]) -> np.ndarray:
 
 def add_counts(total: dict[str, dict[str, int]], counts: Mapping[str, Mapping[str, int]]) -> None:
     """Adds the repairs of a recording to a total."""
-    for name, counts_of_stream in counts.items():
-        of_stream = total.setdefault(name, {})
-        for what, count in counts_of_stream.items():
+    for name, repairs in counts.items():
+        sums = total.setdefault(name, {})
+        for repair, count in repairs.items():
             if count:
-                of_stream[what] = of_stream.get(what, 0) + count
+                sums[repair] = sums.get(repair, 0) + count

@@ -87,7 +87,7 @@ def _size(opened: BinaryIO) -> int:
 def _check_size(file: Path, claimed: int, stored: int, packed: int = 1) -> None:
     """Refuses a file that claims more bytes of points than its own can hold, if they are compressed at most `packed` times."""
     if claimed > stored * packed and (packed == 1 or claimed > _SMALL):
-        raise SourceError(f"{file}: says that it holds {claimed} bytes of points, of which {stored} are there")
+        raise SourceError(f"{file}: claims {claimed} bytes of points, but has {stored}")
 
 
 def _read_columns(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: int) -> Columns:
@@ -133,7 +133,7 @@ def _numbers(file: Path, cells: np.ndarray, kind: np.dtype[Any], first: int) -> 
             raise ValueError(f"a number beyond {kind}")
         return numbers.astype(kind)
     except ValueError as error:
-        raise SourceError(f"{file}: point {first} or one behind it: {error}") from error
+        raise SourceError(f"{file}: point {first} or one after it: {error}") from error
 
 
 # ---- PLY ----
@@ -158,23 +158,21 @@ def _read_ply(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
             case ["comment" | "obj_info", *_] | []:
                 pass
             case _:
-                raise SourceError(f"{file}: a line of its header that is no PLY: {line!r:.80}")
+                raise SourceError(f"{file}: expected a line of a PLY header, got {line!r:.80}")
     if order is None:
         raise SourceError(f"{file}: expected a format among {', '.join(_PLY_ORDERS)}, got none")
     columns: Columns | None = None
     for name, points, properties in elements:
-        if columns is not None:
-            notes.leave_out(f"element {name}", "no points: faces and the like are not kept")
-            continue
-        if any(type == "list" for _, type in properties):
-            raise SourceError(f"{file}: element {name!r} has lists and stands in front of the points or is them")
-        read = _read_columns if order != "ascii" else _read_lines
-        dtype = _struct(file, [(key, _PLY_TYPES[type], 1) for key, type in properties], _PLY_ORDERS[order] or "=")
-        found = read(file, opened, dtype, points)
-        if name == "vertex":
-            columns = found
-        else:
-            notes.leave_out(f"element {name}", "no points: faces and the like are not kept")
+        if columns is None:  # elements after the points are not read
+            if any(type == "list" for _, type in properties):
+                raise SourceError(f"{file}: element {name!r} has lists, and is the points or comes before them")
+            read = _read_columns if order != "ascii" else _read_lines
+            dtype = _struct(file, [(key, _PLY_TYPES[type], 1) for key, type in properties], _PLY_ORDERS[order] or "=")
+            element = read(file, opened, dtype, points)
+            if name == "vertex":
+                columns = element
+                continue
+        notes.leave_out(f"element {name}", "no points: faces and the like are not kept")
     if columns is None:
         raise SourceError(f"{file}: expected an element vertex, found {', '.join(name for name, _, _ in elements)}")
     return columns
@@ -237,9 +235,7 @@ def _read_pcd(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
         notes.leave_out(f"the order of clouds in rows of {width}", "points stay in their order, row by row")
     viewpoint = header.get("VIEWPOINT", [])
     if viewpoint and [float(number) for number in viewpoint] != [0, 0, 0, 1, 0, 0, 0]:
-        notes.leave_out(
-            "viewpoints", "where VIEWPOINT says that the sensor was: points stay as the file has them, not moved by it"
-        )
+        notes.leave_out("viewpoints", "the sensor's pose in VIEWPOINT: points stay as in the file, not moved by it")
     return {name: column for name, column in columns.items() if not name.startswith("_")}
 
 
@@ -252,7 +248,7 @@ def _read_packed(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: 
     """Reads fields that are stored one after another, and compressed together."""
     sizes = np.frombuffer(opened.read(8), "<u4")
     if len(sizes) < 2:
-        raise SourceError(f"{file}: ends in front of its points")
+        raise SourceError(f"{file}: ends before its points")
     packed, size = map(int, sizes)
     _check_size(file, packed, _size(opened))
     if size != count * dtype.itemsize or size > packed * _MOST_PACKED:
@@ -293,7 +289,7 @@ def _unpack_lzf(file: Path, packed: bytes, size: int) -> bytearray:
             # A reference may extend beyond the last byte; the bytes then repeat.
             raw += piece if len(piece) == length else (piece * (length // len(piece) + 1))[:length]
     except IndexError:
-        raise SourceError(f"{file}: byte {offset} of its packed points: refers to what is not there") from None
+        raise SourceError(f"{file}: byte {offset} of its packed points: refers to bytes that do not exist") from None
     if offset != end or len(raw) != size:
         raise SourceError(f"{file}: expected {size} bytes of points, got {len(raw)}")
     return raw
@@ -315,7 +311,9 @@ def _read_npz(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
         members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
         name = "points" if "points" in members else next(iter(members)) if len(members) == 1 else None
         if name is None:
-            raise SourceError(f"{file}: expected an array 'points', or one alone, got {', '.join(members) or 'none'}")
+            raise SourceError(
+                f"{file}: expected an array 'points' or a single array, got {', '.join(members) or 'none'}"
+            )
         _check_size(file, members[name].file_size, members[name].compress_size, packed=_MOST_PACKED)
         with archive.open(members[name]) as member:
             points = np.load(io.BytesIO(member.read()), allow_pickle=False)
@@ -334,7 +332,7 @@ def _array_columns(file: Path, points: np.ndarray) -> Columns:
         )
     if len(points) in (3, 4, 6) and points.shape[1] > _WIDEST:
         raise SourceError(
-            f"{file}: expected a point a row, got {list(points.shape)}: its points may be columns; transpose the array, points.T"
+            f"{file}: expected a row for each point, got {list(points.shape)}: its points may be columns; transpose the array, points.T"
         )
     names = ["x", "y", "z", *(str(column) for column in range(3, points.shape[1]))]
     return dict(zip(names, np.array(points).T, strict=True))
@@ -363,7 +361,7 @@ def _read_las(file: Path, notes: Notes) -> Columns:
         if not parts:
             parts = [_las_columns(reader.read_points(0), no_data)]
         for name, value in no_data.items():
-            notes.assume(f"{name} of points", f"NaN where it is {value:g}, which the file says is none")
+            notes.assume(f"{name} of points", f"NaN where it is {value:g}, which means no measurement by the file")
         for record in header.vlrs:
             notes.leave_out(f"LAS record {record.user_id} {record.record_id}", "no points")
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -373,8 +371,8 @@ def _read_las(file: Path, notes: Notes) -> Columns:
 
 
 def _check_las_header(file: Path) -> None:
-    """Refuses more records than the file can hold, since laspy would make every one, and more chunks, since lazrs ends the process if
-    there is no memory for their table."""
+    """Refuses more records or chunks than the file can hold: laspy would allocate every record, and lazrs ends the process if there is
+    no memory for the table of chunks."""
     with file.open("rb") as opened:
         head = opened.read(375).ljust(375, b"\0")
         size, chunks = os.fstat(opened.fileno()).st_size, 0
@@ -394,11 +392,11 @@ def _check_las_header(file: Path) -> None:
     after, count = struct.unpack_from("<QI", head, 235) if head[25] >= 4 else (size, 0)
     if not 227 <= length <= points <= size or records * 54 > points - length:
         raise SourceError(
-            f"{file}: byte 94: a header of {length} bytes and {records} records in front of its points at byte {points} do not "
+            f"{file}: byte 94: a header of {length} bytes and {records} records before its points at byte {points} do not "
             f"fit into {size} bytes"
         )
     if chunks > size:
-        raise SourceError(f"{file}: a table of {chunks} chunks, of which none fits into less than a byte of its {size}")
+        raise SourceError(f"{file}: a table of {chunks} chunks, more than its {size} bytes can hold")
     if count and (after > size or count * 60 > size - after):
         raise SourceError(f"{file}: byte 235: {count} records from byte {after} on do not fit into {size} bytes")
 
@@ -415,7 +413,9 @@ def _las_no_data(records: Iterable[Any], notes: Notes) -> dict[str, float]:
                     (value,) = struct.unpack_from(f"<{'d' if kind > 8 else 'Qq'[kind % 2 == 0]}", raw, offset + 40)
                     name = raw[offset + 4 : offset + 36].split(b"\0")[0].decode(errors="backslashreplace")
                     if kind in (7, 8):
-                        notes.leave_out(f"{name} of points: that {value} is none", "integers of 64 bits have no NaN")
+                        notes.leave_out(
+                            f"{name} of points: {value} as no measurement", "integers of 64 bits have no NaN"
+                        )
                     else:
                         found[name] = value
     return found

@@ -71,7 +71,7 @@ class _Seen:
     layout: dict[str, tuple[str, list[str]]] | None = None
 
     def compare(self, clouds: list[Path], columns: int) -> None:
-        """Compares clouds from all over the folder, since the first may be odd or damaged."""
+        """Sets the layout from clouds all over the folder, since the first may be odd or damaged."""
         if self.layout is not None:
             return
         found: dict[str, list[dict[str, tuple[str, list[str]]]]] = {}
@@ -156,7 +156,7 @@ def _streams(file: Path, columns: Columns) -> dict[str, tuple[np.ndarray, list[s
 
 
 def _fits(column: np.ndarray, dtype: np.dtype[Any]) -> bool:
-    """Whether floats of that type hold every value of the column's type: of integers those below 2^24, or 2^53."""
+    """Whether floats of that type hold every value of the column's type. float32 holds integers below 2^24, float64 below 2^53."""
     size = column.dtype.itemsize
     return {"f": size <= dtype.itemsize, "b": True}.get(
         column.dtype.kind, column.dtype.kind in "iu" and 2 * size <= dtype.itemsize
@@ -202,7 +202,7 @@ def _check_bins(files: list[Path], columns: int, others: list[int]) -> list[int]
     if odd.size > _FEW * points.size:
         raise SourceError(
             f"{files[0]}: expected points of float32, got numbers such as {odd[0]}, as other types have; "
-            "write the points as .npy, with a type a field"
+            "write the points as .npy, with a type for each field"
         )
     return [width for width in others if _differ(points.reshape(-1, columns), math.lcm(columns, width) // columns)]
 
@@ -231,7 +231,7 @@ def _read_clock(
                 raise SourceError(f"{file}: expected stamps in at most {_LONGEST} bytes, got {file.stat().st_size}")
             lines = [(row, line) for row, line in enumerate(file.read_text().split("\n"), 1) if line.strip()]
             if len(lines) != len(clouds):
-                raise SourceError(f"{file}: expected {len(clouds)} stamps, one a cloud, got {len(lines)}")
+                raise SourceError(f"{file}: expected {len(clouds)} stamps, one for each cloud, got {len(lines)}")
             _check_blank_lines(file, [row for row, _ in lines], clouds)
             stamps: dict[Path, int] = {}
             for cloud, (row, line) in zip(clouds, lines, strict=True):
@@ -255,8 +255,8 @@ def _read_clock(
     if len(clouds) == 1:
         return clouds, np.zeros(1, np.int64), "none"
     raise SourceError(
-        f"{folder}: {len(clouds)} clouds without a clock: neither {' nor '.join(_STAMP_FILES)} is there, nor have all names "
-        "a stamp; say how many a second with rate_hz (--rate-hz)"
+        f"{folder}: {len(clouds)} clouds without a clock: there is no {' or '.join(_STAMP_FILES)}, and not all names have a stamp; "
+        "give the clouds a second with rate_hz (--rate-hz)"
     )
 
 
@@ -268,8 +268,8 @@ def _check_blank_lines(file: Path, rows: list[int], clouds: list[Path]) -> None:
         for cloud, row, number in zip(clouds, rows, numbers, strict=True):
             if row - number != rows[0] - numbers[0]:
                 raise SourceError(
-                    f"{file}: lines between others are blank, and {cloud.name} is not the cloud of line {row}; expected a line "
-                    "a cloud, blank ones only where the names of the clouds leave a number out"
+                    f"{file}: lines are blank, and {cloud.name} does not belong to line {row}; expected a line for each cloud, and blank "
+                    "lines only for numbers that the names of the clouds leave out"
                 )
 
 
@@ -282,7 +282,7 @@ def _rows(clouds: list[Path], notes: Notes) -> list[int]:
     rows = [number - numbers[0] for number in numbers]
     if rows[-1] >= len(rows):
         notes.assume(
-            "times of clouds", f"the numbers in their names / rate_hz: {len(rows)} of {rows[-1] + 1} numbers are there"
+            "times of clouds", f"the numbers in their names / rate_hz: {len(rows)} of {rows[-1] + 1} numbers exist"
         )
     return rows
 
@@ -302,8 +302,8 @@ def _stamps_of_names(found: list[tuple[str, str, str, str]], folder: Path) -> li
     is_decimal = cut and all(separator == "." for separator, _ in parts)
     if not is_decimal and most not in (3, 6, 9):
         raise SourceError(
-            f"{folder}: names have {most} digits behind the seconds, which could be a fraction or nanoseconds; "
-            f"a file {_STAMP_FILES[0]} with a line a cloud says the stamps"
+            f"{folder}: names have {most} digits after the seconds, which could be a fraction or nanoseconds; "
+            f"write the stamps to a file {_STAMP_FILES[0]}, a line for each cloud"
         )
     digits_a_second = None if is_decimal or len(lengths) == 1 else most
     return [

@@ -105,7 +105,7 @@ def read_tiff(data: bytes) -> np.ndarray:
             raise Error("a TIFF that is cut short")
         tags[tag] = np.frombuffer(data, order + number_type, count, offset).astype(np.int64)
 
-    def one(tag: int, default: int | None = None) -> int:
+    def single(tag: int, default: int | None = None) -> int:
         found = tags.get(tag)
         if found is None or len(found) != 1:
             if default is None or found is not None:
@@ -113,9 +113,9 @@ def read_tiff(data: bytes) -> np.ndarray:
             return default
         return int(found[0])
 
-    width, height, bits = one(256), one(257), one(258, 1)
+    width, height, bits = single(256), single(257), single(258, 1)
     kinds = {(16, 1): "u2", (32, 3): "f4"}
-    layout = one(259, 1), one(277, 1), bits, one(339, 1)
+    layout = single(259, 1), single(277, 1), bits, single(339, 1)
     if layout[:2] != (1, 1) or layout[2:] not in kinds:
         compression, channels, _, format = layout
         raise Error(
@@ -124,8 +124,8 @@ def read_tiff(data: bytes) -> np.ndarray:
         )
     dtype: np.dtype[Any] = np.dtype(order + kinds[layout[2:]])
     offsets, counts = tags.get(273, np.empty(0, np.int64)), tags.get(279, np.empty(0, np.int64))
-    strips = [data[at : at + size] for at, size in zip(offsets.tolist(), counts.tolist(), strict=False)]
+    strips = [data[start : start + size] for start, size in zip(offsets.tolist(), counts.tolist(), strict=False)]
     pixels = b"".join(strips)
     if not 0 < width * height <= _MOST_PIXELS or len(pixels) != width * height * dtype.itemsize:
-        raise Error(f"a TIFF of {width}x{height} pixels with {len(pixels)} bytes of them")
+        raise Error(f"a TIFF of {width}x{height} pixels with {len(pixels)} bytes")
     return np.frombuffer(pixels, dtype).reshape(height, width).astype(dtype.newbyteorder("="))

@@ -1,4 +1,4 @@
-"""Writes a cache of recordings: what a reader yields is checked, repaired on request, and written."""
+"""Checks the recordings that a reader yields, repairs them on request, and writes them to a cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -62,8 +62,8 @@ from .registry import find_format, format_of
 
 Progress = Callable[[int, int, str], None]
 _NOTHING = "nothing in it to keep"
-_TELL_S = 1.0
-# Bytes for a feature while a cache is finished, counted for rows at least this wide.
+_REPORT_EVERY_S = 1.0
+# Memory of a feature while a cache is finished, in bytes. It is counted for rows of more features than _WIDE.
 _STATISTICS_BYTES, _WIDE = 160, 4096
 # Memory counted for each stream, and the most streams: making a stream's files takes a millisecond.
 _STREAM_BYTES, _MOST_STREAMS = 16 << 10, 1 << 13
@@ -74,7 +74,7 @@ class IngestReport:
     """The result of an ingest.
 
     `rows` counts each stream's rows in the cache. `cameras` has for each camera ``frames``, ``width``, ``height``, ``color_space``,
-    ``codec``, ``bytes_per_frame``, and this ingest's ``frames_per_second``. `left_out` names what such a cache does not hold by
+    ``codec``, ``bytes_per_frame``, and this ingest's ``frames_per_second``. `left_out` names what a cache does not hold by
     design, `skipped` what ``on_error="skip"`` passed over. `assumed` names what the files do not declare, such as a clock's unit, and
     the assumption. `repaired` counts per stream what ``repair`` did: ``backward_steps``, and
     ``rows_moved``, ``rows_dropped`` (of these ``stamps_unset`` had no time), or the resulting ``episodes``.
@@ -207,8 +207,8 @@ def ingest(
             list ``provenance["appended"]``.
         workers: processes that share the recordings. Finished parts lie in ``CACHE.shards`` until the cache is complete; after a
             kill the same call resumes. The cache is the same as with one process. A source that cannot be shared is read by one.
-        memory_limit: bytes that an item of a file may take in memory, and a whole file. By default 256 MiB for an item, and for a
-            file 128 MiB plus 100 times its size. More is an error that names the file.
+        memory_limit: the most bytes of memory for an item of a file, and for a whole file. By default 256 MiB for an item, and
+            128 MiB plus 100 times its size for a file. An error names the file that needs more.
         follow_links: follow symlinks that lead out of the source. By default they are left out by name, and refused if the
             source is incomplete without them.
         progress: True shows a bar on a terminal and in a notebook; False or None none. A function is called as
@@ -219,8 +219,8 @@ def ingest(
         An :class:`IngestReport`.
 
     Raises:
-        FileError: a file is missing, damaged or not the data (named, with its row), or nothing was left to keep. The error of
-            the library that read the file is its ``__cause__``.
+        FileError: a file is missing, damaged or not the data (the message names it and the row), or there is nothing to keep.
+            Its ``__cause__`` is the error of the library that read the file.
         ArgumentError, ArgumentTypeError: an argument or option that does not exist, or has a wrong value or type.
         Error: a package that reads this format is missing; the message has the command that installs it.
 
@@ -231,27 +231,6 @@ def ingest(
     """
     if not (callable(progress) or progress is None or isinstance(progress, bool)):
         raise ArgumentTypeError(f"progress: expected a function, True, False or None, got {progress!r}")
-    if progress is True:
-        from ..view import progress_bar  # imported here, since that takes long
-
-        with progress_bar() as bar:
-            return ingest(
-                source,
-                cache,
-                format=format,
-                on_error=on_error,
-                repair=repair,
-                offsets=offsets,
-                mapping=mapping,
-                overwrite=overwrite,
-                append=append,
-                workers=workers,
-                memory_limit=memory_limit,
-                follow_links=follow_links,
-                progress=bar,
-                **options,
-            )
-    progress = progress or None
     started = time.perf_counter()
     work = Work.of(
         source,
@@ -265,13 +244,24 @@ def ingest(
         **options,
     )
     cache = checked_cache(cache)
-    reader = work.format.load()
+    work.format.load()  # raises if a package is missing
     overwrite, append = truth("overwrite", overwrite), truth("append", append)
     if workers is not None and not 1 <= (workers := whole("workers", workers)) <= 1024:
         raise ArgumentError(f"workers: expected 1 to 1024, got {workers}")
     if append and (workers or 1) > 1:
-        raise ArgumentError(f"append: goes without workers, got {workers}")
-    if workers is not None and workers > 1:
+        raise ArgumentError(f"append: expected no workers, got {workers}")
+    with ExitStack() as bars:
+        if progress is True:
+            from ..view import progress_bar  # imported here, since that takes long
+
+            progress = bars.enter_context(progress_bar())
+        return _ingest(work, cache, overwrite, append, workers or 1, progress or None, started)
+
+
+def _ingest(
+    work: Work, cache: Path, overwrite: bool, append: bool, workers: int, progress: Progress | None, started: float
+) -> IngestReport:
+    if workers > 1:
         from .workers import ingest_with_workers  # here: it imports this module
 
         with suppress(ShardsError):
@@ -283,9 +273,9 @@ def ingest(
             if held is not None:
                 check_appendable(held, work.options)
                 writer.provenance = {}
-            notes = Notes(work.format.name, writer.provenance, on_error, wider=wider)
+            notes = Notes(work.format.name, writer.provenance, work.on_error, wider=wider)
             driver = Driver(writer, work, notes, held)
-            driver.run(reader, progress)
+            driver.run(work.format.load(), progress)
             driver.end()
             finish(work, writer, notes, driver.kept, driver.streams.keys(), driver.repaired)
             if held is not None:
@@ -363,7 +353,7 @@ def _preview(work: Work, notes: Notes) -> Preview:
         f"robocache ingest {shlex.quote(str(work.source))} CACHE --mapping THIS_FILE",
         f"{work.format.title}, {count} recording{'s' * (count != 1)}; these are the streams of {what}",
         *(f"left out: {omission.what}: {omission.reason}" for omission in notes.left_out),
-        *(f"assumed: {one.what}: {one.reason}" for one in notes.assumed),
+        *(f"assumed: {fact.what}: {fact.reason}" for fact in notes.assumed),
     ]
     return Preview(
         str(work.source),
@@ -417,7 +407,7 @@ def finish(
         left_out=_without_folders(notes.left_out, source), skipped=_without_folders(notes.skipped, source)
     )
     if notes.assumed:
-        writer.provenance["assumed"] = [asdict(one) for one in notes.assumed]
+        writer.provenance["assumed"] = [asdict(assumption) for assumption in notes.assumed]
 
 
 def _without_folders(omissions: list[Omission], source: Path) -> list[dict[str, str]]:
@@ -439,9 +429,8 @@ def report(
     for name, stream in {} if held is None else held.streams.items():
         new_ns = median_period_ns(written.streams[name].time_ns[stream.rows :])
         if stream.rate_hz > 0 and differ(stream.rate_hz, 1e9 / new_ns):
-            rates = f"{1e9 / new_ns:.4g} Hz in what is appended, {stream.rate_hz:.4g} Hz in the cache (medians)"
-            notes.assume(f"rate of {name}", f"{rates}: windows of rows span other times there", name)
-    for name, stream in {} if held is None else held.streams.items():
+            rates = f"{1e9 / new_ns:.4g} Hz in the appended rows, {stream.rate_hz:.4g} Hz in the cache (medians)"
+            notes.assume(f"rate of {name}", f"{rates}: windows of rows span different times", name)
         rows[name] -= stream.rows
     say_frames(written, notes)
     for stream in written.streams.values():
@@ -563,7 +552,9 @@ class Driver:
                 if recording is None:
                     if share is not None and notes.position and notes.count_facts() != before:
                         name = work.format.name
-                        raise ShardsError(f"format {name!r} tells of all recordings at its end, which no shard knows")
+                        raise ShardsError(
+                            f"format {name!r} reports facts of all recordings at its end, which no shard knows"
+                        )
                     break
                 if notes.wants(notes.position):
                     report(notes.position, notes.total, recording.what)
@@ -571,7 +562,7 @@ class Driver:
                     with closing(self._write(recording)) as chunks:
                         for counted in chunks:
                             now_s = time.perf_counter()
-                            if counted == "rows" and now_s - shown_s < _TELL_S:
+                            if counted == "rows" and now_s - shown_s < _REPORT_EVERY_S:
                                 continue
                             shown_s, count = now_s, self.frames if counted == "frames" else self.rows
                             rate = f"{count / (now_s - started):,.0f} {counted}/s"
@@ -586,8 +577,8 @@ class Driver:
     def _write(self, recording: Recording) -> Generator[str, None, None]:
         """Writes a recording, whole or not at all, or passes over it; yields as :meth:`_append`."""
         with self._notes.reading(recording.what, recording.where):
-            now: dict[str, _Stream] = {}
-            parts = self._parts(recording, now)
+            declarations: dict[str, _Stream] = {}
+            parts = self._parts(recording, declarations)
             first = next(parts, None)
             if first is None:
                 self._notes.leave_out(recording.what, _NOTHING)
@@ -598,7 +589,7 @@ class Driver:
             if self._work.repair == "split":
                 if RUN_COLUMN in metadata:
                     raise ArgumentError(
-                        f"repair='split' (--repair split) counts in a column {RUN_COLUMN!r}, which the metadata have; a mapping renames theirs"
+                        f"repair='split' (--repair split) writes a column {RUN_COLUMN!r}, which the recording has already; rename it by a mapping"
                     )
                 metadata[RUN_COLUMN] = 0
             with self._writer.episode(**metadata) as episode:
@@ -613,13 +604,13 @@ class Driver:
                         for name, samples in later.pop(number):
                             yield from self._append(episode, name, samples)
                 except Error as error:  # do not skip the recording: its rows before the step are written
-                    raise FileError(f"{recording.where}: behind step {number} of its clock: {error}") from error
-            self.streams.update(now)
+                    raise FileError(f"{recording.where}: after step back {number} of its clock: {error}") from error
+            self.streams.update(declarations)
             add_counts(self.repaired, order.repaired)
             self.kept += 1
 
-    def _parts(self, recording: Recording, now: dict[str, _Stream]) -> Iterator[tuple[str, Samples]]:
-        """Yields the parts of a recording's streams, frames chunk by chunk, and declares each stream; `now` collects the declarations."""
+    def _parts(self, recording: Recording, declarations: dict[str, _Stream]) -> Iterator[tuple[str, Samples]]:
+        """Yields the parts of a recording's streams, frames chunk by chunk, and declares each stream in `declarations`."""
         budget = Budget(recording.where)
         declared = EpisodeFacts(recording.what, self._notes)
         named = self._features.named(recording, dict if self._mapper is None else self._mapper.columns)
@@ -628,25 +619,25 @@ class Driver:
             offset = self._work.offsets_ns.get(name)
             if offset is not None:
                 samples = replace(samples, attributes={**samples.attributes, "offset_ns": offset})
-            is_new = name not in now and name not in self.streams
-            if is_new and (count := max(len(now), len(self.streams))) >= _MOST_STREAMS:
-                raise SourceError(f"{recording.where}: more than {count} streams; a mapping takes some of them")
-            _count(budget, name, samples, is_new)
+            is_new = name not in declarations and name not in self.streams
+            if is_new and (count := max(len(declarations), len(self.streams))) >= _MOST_STREAMS:
+                raise SourceError(f"{recording.where}: more than {count} streams; select some by a mapping")
+            _charge(budget, name, samples, is_new)
             declared.see(name, samples)
             if isinstance(samples, Frames):
                 samples = with_unit(name, samples, recording.metadata, self._notes)
             elif isinstance(samples, Rows):
                 say_depth_numbers(name, samples, self._notes)
-            samples = self._as_first(name, samples, now)
-            self._describe(name, samples, now)
+            samples = self._as_first(name, samples, declarations)
+            self._describe(name, samples, declarations)
             for part in split_chunks(samples):
                 yield name, part
         declared.say(recording.metadata, recording.where, getattr(self._work.options, "rate_hz", None))
 
-    def _as_first(self, name: str, samples: Samples, now: dict[str, _Stream]) -> Samples:
-        """Returns samples with the stream's earlier methods, since a stream has one list of them, and with its units if the samples
-        name none. Reports what differs."""
-        before = now.get(name) or self.streams.get(name)
+    def _as_first(self, name: str, samples: Samples, declarations: dict[str, _Stream]) -> Samples:
+        """Returns the samples with the stream's first methods, since a stream has one list of them, and with its units and words if
+        they have none. Reports the differences."""
+        before = declarations.get(name) or self.streams.get(name)
         if before is not None:
             who, first = "the recordings before it have", before.facts.get("attributes", {})
         elif name in self._held:
@@ -660,33 +651,33 @@ class Driver:
         for fact in ("units", "words"):
             if fact in first and fact not in own:
                 own[fact] = first[fact]
-                why = f"none in some recordings, taken as {first[fact]} there, as {who}"
+                why = f"some recordings declare none: taken as {first[fact]} there, as {who}"
                 self._notes.assume(f"{name}: its {fact}", why, name)
             elif fact in own and fact not in first:
                 self._notes.leave_out(f"{name}: its {fact} {own.pop(fact)}", f"{who} none")
         if own.get("methods") != first.get("methods") and {**own, "methods": None} == {**first, "methods": None}:
             as_first = replace(samples, attributes=first)
             if before is None or as_first.facts == before.facts:
-                why = f"{who} {first.get('methods')}, which stays; a new ingest of all sources, or a mapping with methods, changes them"
+                why = f"{who} {first.get('methods')}, which are kept; to change them, ingest all sources anew or declare methods in a mapping"
                 self._notes.leave_out(f"{name}: its methods {own.get('methods')}", why)
                 return as_first
         return samples if own == samples.attributes else replace(samples, attributes=own)
 
-    def _describe(self, name: str, samples: Samples, now: dict[str, _Stream]) -> None:
-        """Declares the stream to the cache, or compares it with the earlier declaration; `now` holds this recording's."""
-        before = now.get(name) or self.streams.get(name)
+    def _describe(self, name: str, samples: Samples, declarations: dict[str, _Stream]) -> None:
+        """Declares the stream to the cache, or compares it with an earlier declaration. `declarations` are this recording's."""
+        before = declarations.get(name) or self.streams.get(name)
         facts = samples.facts
         if before is None:
             self._writer.stream(name, **facts)  # not at the end: here the error can name the file
         elif before.facts != facts:
             now_has, had = _differing(facts, before.facts), _differing(before.facts, facts)
             raise ArgumentError(
-                f"stream {name!r}: {now_has}, but before it {had}; a cache of its own, in a list of Sources, takes the recording"
+                f"stream {name!r}: {now_has}, but before it {had}; ingest this recording into a cache of its own, for a list of Sources"
             )
         elif before.clock in ("recorded", samples.clock):
-            now[name] = before
+            declarations[name] = before
             return
-        now[name] = _Stream(facts, samples.clock)
+        declarations[name] = _Stream(facts, samples.clock)
 
     def _append(self, episode: EpisodeWriter, name: str, samples: Samples) -> Iterator[str]:
         """Writes a part. Yields "frames" after each chunk of frames, for other samples "rows" once."""
@@ -695,10 +686,8 @@ class Driver:
         if not isinstance(samples, Frames) and 2 * np.count_nonzero(np.diff(samples.time_ns) == 0) > len(
             samples.time_ns
         ):
-            why = (
-                "the stamp of the row before, in most rows of a recording: at one stamp a batch has the last row alone"
-            )
-            self._notes.leave_out(f"{name}: times of rows of their own", why)
+            why = "most rows of a recording repeat the stamp of the row before: a batch has only the last row of each stamp"
+            self._notes.leave_out(f"{name}: a separate time for each row", why)
         match samples:
             case Rows(time_ns=time_ns, values=values):
                 say_files(name, samples, self._notes)
@@ -712,10 +701,10 @@ class Driver:
             case Frames(chunks=chunks):
                 for time_ns, frames in chunks:
                     if getattr(frames, "dtype", None) == np.uint16 and samples.unit_m is None and not is_labels(name):
-                        what = (
-                            "depth by its name, but in no known unit" if says_depth(name) else "an image, and no depth"
+                        what = "depth by its name, without a known unit" if says_depth(name) else "an image, not depth"
+                        self._notes.assume(
+                            name, f"{what}: its 16 bits a pixel are kept, but a batch refuses them", name
                         )
-                        self._notes.assume(name, f"{what}: 16 bits a pixel, which are kept; a batch refuses them", name)
                     say_no_metres(name, frames, self._notes)
                     codec = samples.codec if isinstance(frames, np.ndarray) else None  # files name their own codec
                     episode.append(name, time_ns, frames, codec=codec, quality=samples.quality)
@@ -737,7 +726,7 @@ class Driver:
         before = self._dtypes.setdefault(name, values.dtype.newbyteorder("="))
         if values.dtype == before:
             return values
-        held = _holds(before, values)
+        held = _cast_exactly(before, values)
         if held is not None:
             what = f"{values.dtype} in some recordings, kept as {before}, which holds them"
             self._notes.leave_out(f"{name}: its own type", what)
@@ -748,10 +737,10 @@ class Driver:
             raise WiderError(
                 f"{self._work.source}: stream {name!r}: {values.dtype}, but {before} before it; {wide} holds both"
             )
-        raise ArgumentError(f"stream {name!r}: {values.dtype}, but before it {before}, which does not hold all of them")
+        raise ArgumentError(f"stream {name!r}: {values.dtype}, but before it {before}, which cannot hold all values")
 
 
-def _holds(dtype: np.dtype[Any], values: np.ndarray) -> np.ndarray | None:
+def _cast_exactly(dtype: np.dtype[Any], values: np.ndarray) -> np.ndarray | None:
     """Returns the values in `dtype`; None if it does not hold all of them."""
     with np.errstate(invalid="ignore", over="ignore"):
         held = values.astype(dtype)
@@ -759,7 +748,7 @@ def _holds(dtype: np.dtype[Any], values: np.ndarray) -> np.ndarray | None:
     return held if np.array_equal(back, values, equal_nan=values.dtype.kind == "f") else None
 
 
-def _count(budget: Budget, name: str, samples: Samples, is_new: bool) -> None:
+def _charge(budget: Budget, name: str, samples: Samples, is_new: bool) -> None:
     """Charges a part to the budget, and the files and statistics of a new stream; frames are charged chunk by chunk."""
     if is_new:
         budget.take(f"{name}: one more stream", _STREAM_BYTES)
@@ -783,7 +772,7 @@ def _ordered(order: Order, parts: Iterator[tuple[str, Samples]]) -> Iterator[tup
 
 
 def _differing(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str:
-    """Describes the facts that differ from `others`; of names, which may be many, their number and the first that differs."""
+    """Describes the facts that differ from `others`; of names, which may be many, it gives their number and the first that differs."""
     shown = []
     for fact, value in facts.items():
         other = others.get(fact)
@@ -794,4 +783,4 @@ def _differing(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str:
             shown.append(f"{len(value)} {fact}" + "".join(f", [{same}] {item!r}" for item in value[same : same + 1]))
         else:
             shown.append(f"{fact} {value}")
-    return ", ".join(shown) or "nothing of it"
+    return ", ".join(shown) or "without these facts"

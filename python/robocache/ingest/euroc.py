@@ -69,7 +69,7 @@ def finish(source: Path, options: EurocOptions, notes: Notes) -> None:
     others = Counter(notes.counts.get("others", {}))
     others.subtract(Counter(notes.seen.get("images", {}).values()))
     for suffix, count in sorted((+others).items()):
-        notes.leave_out(f"*{suffix}", f"of no sensor: {count} file{'s' * (count > 1)}")
+        notes.leave_out(f"*{suffix}", f"not of a sensor: {count} file{'s' * (count > 1)}")
 
 
 class _Reader:
@@ -121,7 +121,7 @@ class _Reader:
                     kept = ", ".join(f"{folder.name}.{column}" for column in texts)
                     self._notes.leave_out(
                         folder.name,
-                        f"images: none that {what} names is there; its {len(time_ns)} rows are the text {kept}",
+                        f"no image that {what} names exists; its {len(time_ns)} rows are the text {kept}",
                     )
                 elif rows is None:
                     self._notes.leave_out(what, "no column beside the clock")
@@ -139,7 +139,7 @@ class _Reader:
             self._notes.leave_out(f"{name}: intrinsics", why)
             return frames
         if frames.resized is not None:
-            self._notes.leave_out(f"{name}: intrinsics", "of the frames before their size was changed")
+            self._notes.leave_out(f"{name}: intrinsics", "they are for the original size of the frames")
             return frames
         fu, fv, cu, cv = calibration["intrinsics"]
         return replace(frames, intrinsics=[[fu, 0.0, cu], [0.0, fv, cv], [0.0, 0.0, 1.0]])
@@ -152,12 +152,12 @@ def _name_of_clock(file: Path) -> str:
 
 
 def _check_nanoseconds(file: Path, time_ns: np.ndarray) -> None:
-    """Raises SourceError if stamps without a declared unit can be no nanoseconds."""
+    """Raises SourceError if stamps without a declared unit cannot be nanoseconds."""
     rows, span_ns = len(time_ns), int(time_ns[-1]) - int(time_ns[0])
     if rows > 2 and 0 <= span_ns < (rows - 1) * _LEAST_PERIOD_NS:
         raise SourceError(
-            f"{file}: its {rows} rows lie within {span_ns} ns, as EuRoC's stamps are nanoseconds; if they are in another unit, "
-            "write it in the header, as in #timestamp [us]"
+            f"{file}: its {rows} rows lie within {span_ns} ns, since EuRoC's stamps are nanoseconds; if they are in another unit, "
+            "name it in the header, as in #timestamp [us]"
         )
 
 

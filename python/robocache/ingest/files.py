@@ -145,8 +145,8 @@ class Listing:
     """The content of a folder and its subfolders.
 
     files: everything that is not a folder, sorted. It includes dangling symlinks and FIFOs, which :func:`check_file` refuses.
-    caches: folders that are caches; their files do not belong to the source. Caches that are being written and shards do not
-        either, and are not named, because they come and go.
+    caches: folders that are caches; their files do not belong to the source. Unfinished caches and shards are left out too, but
+        not listed, because they come and go.
     unreadable: folders that cannot be opened, and why.
     repeated: symlinks to folders that are listed by another path, {symlink: that path}.
     outside: symlinks to files and folders outside the source, which are not followed; see :func:`bounded`.
@@ -221,7 +221,7 @@ def list_files(source: Path) -> Listing:
         if folder is not source and "manifest.json" in names and is_cache(folder):
             listing.caches.append(folder)
             continue
-        if folder is not source and _is_at_work(folder, names):
+        if folder is not source and _is_unfinished(folder, names):
             continue
         for entry in entries:
             if entry.is_symlink() and _is_data(entry) and _leads_out(entry.path):
@@ -240,17 +240,18 @@ def list_files(source: Path) -> Listing:
 
 def is_cache(folder: Path) -> bool:
     """Whether a folder is a cache, by its manifest."""
-    return _begins(folder / "manifest.json", b'"format": "robocache"')
+    return _head_has(folder / "manifest.json", b'"format": "robocache"')
 
 
-def _is_at_work(folder: Path, names: set[str]) -> bool:
+def _is_unfinished(folder: Path, names: set[str]) -> bool:
     """Whether a folder is a cache that is being written, a folder that workers share, or a plan with its shards."""
     if (folder.suffix == ".partial" and "writer.lock" in names) or (folder.suffix == ".shards" and "lock" in names):
         return True
-    return "plan.json" in names and _begins(folder / "plan.json", b'"robocache_plan"')
+    return "plan.json" in names and _head_has(folder / "plan.json", b'"robocache_plan"')
 
 
-def _begins(file: Path, word: bytes) -> bool:
+def _head_has(file: Path, word: bytes) -> bool:
+    """Whether a word is in the first 32 bytes of a readable file."""
     if not is_readable(file):
         return False
     with file.open("rb") as opened:

@@ -46,7 +46,7 @@ class FrameNumbers:
             self.lacks(extradata)
 
     def lacks(self, packet: bytes) -> bool:
-        """Whether a picture is missing between this packet's and that of the call before."""
+        """Whether a picture is missing between the packet of the last call and this one."""
         missing = False
         for unit in self._units(packet):
             kind = unit[0] & 31
@@ -97,20 +97,20 @@ class _Bits:
     def __init__(self, content: bytes) -> None:
         raw = content.replace(b"\0\0\3", b"\0\0")
         self._text = "".join(f"{byte:08b}" for byte in raw)
-        self._at = 0
+        self._position = 0
 
     def take(self, count: int) -> int:
-        start, self._at = self._at, self._at + count
-        if self._at > len(self._text):
+        start, self._position = self._position, self._position + count
+        if self._position > len(self._text):
             raise IndexError(count)
-        return int(self._text[start : self._at] or "0", 2)
+        return int(self._text[start : self._position] or "0", 2)
 
     def unsigned(self) -> int:
         """Reads ue(v) of clause 9.1."""
-        end = self._text.find("1", self._at)
+        end = self._text.find("1", self._position)
         if end < 0:
-            raise IndexError(self._at)
-        zeros, self._at = end - self._at, end
+            raise IndexError(self._position)
+        zeros, self._position = end - self._position, end
         return self.take(zeros + 1) - 1
 
     def signed(self) -> int:

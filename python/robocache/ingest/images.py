@@ -104,6 +104,11 @@ def encode(images: np.ndarray, storage: Storage) -> frames.Encoded:
     return frames.encode(images, codec=storage.codec, quality=storage.quality)
 
 
+def decode(encoded: frames.Encoded, rows: Sequence[int]) -> np.ndarray:
+    """Returns the pixels of these rows, ``[rows, H, W, C]``."""
+    return frames.decode(encoded.codec, encoded.data, encoded.offsets, encoded.shape, encoded.dtype, rows)
+
+
 def exchange_red_and_blue(camera: Frames, where: str) -> Iterator[tuple[np.ndarray, np.ndarray | frames.Encoded]]:
     """Yields a camera's chunks with red and blue exchanged. JPEGs and PNGs are decoded and encoded again."""
     for time_ns, images in camera.chunks:
@@ -115,8 +120,7 @@ def exchange_red_and_blue(camera: Frames, where: str) -> Iterator[tuple[np.ndarr
         if isinstance(encoded, np.ndarray):
             yield time_ns, np.ascontiguousarray(encoded[..., ::-1])
             continue
-        rows = np.arange(len(time_ns))
-        pixels = frames.decode(encoded.codec, encoded.data, encoded.offsets, encoded.shape, encoded.dtype, rows)
+        pixels = decode(encoded, range(len(time_ns)))
         exchanged = np.ascontiguousarray(pixels[..., ::-1])
         yield time_ns, frames.encode(exchanged, codec=encoded.codec, quality=camera.quality)
 
@@ -184,9 +188,7 @@ class Images:
                 notes.leave_out(f"{self.camera}: JPEGs as they were", f"encoded anew: {why}")
             height, width, _ = encoded.shape
             if storage.size is not None or options.image_codec is not None:
-                pixels = frames.decode(
-                    encoded.codec, encoded.data, encoded.offsets, encoded.shape, encoded.dtype, range(len(rows))
-                )
+                pixels = decode(encoded, range(len(rows)))
                 is_given = storage.labels or options.image_codec is not None
                 new_storage = storage if is_given else replace(storage, codec=cast(Any, encoded.codec))
                 encoded = encode(pixels, new_storage)
@@ -211,7 +213,7 @@ class Images:
                     file = self._without_palette(file, notes)
                 if turn := turn_of_file(file):
                     file = turn_file(file, turn)
-                    notes.leave_out(f"{self.camera}: images as they lie in the files", f"{turn}, as EXIF says")
+                    notes.leave_out(f"{self.camera}: images as stored in the files", f"{turn}, as EXIF says")
                 files[row] = file
                 pixels += size
         try:
@@ -232,8 +234,8 @@ class Images:
             notes.leave_out(f"{self.camera}: colours of a palette", "the indices, which are the labels, are kept")
             return frames.indices_of(file)
         why = (
-            "the colours of PNGs with a palette are kept, not its indices: where these are the classes of a mask, write them as grey "
-            "PNGs, or the camera's name says mask, label or segmentation"
+            "the colours of PNGs with a palette are kept, not its indices: if these are the classes of a mask, write them as grey "
+            "PNGs, or name the camera with mask, label or segmentation"
         )
         notes.assume(self.camera, why, self.camera)
         return file
@@ -339,10 +341,7 @@ class DepthImages:
         encoded = frames.take([data])
         if encoded.shape[2] != 1 or encoded.dtype != np.uint16:
             raise Error(f"{_kind(encoded)}: expected depth, uint16 or float32 of one channel")
-        pixels: np.ndarray = frames.decode(
-            encoded.codec, encoded.data, encoded.offsets, encoded.shape, encoded.dtype, range(1)
-        )
-        return pixels[0, ..., 0]
+        return decode(encoded, range(1))[0, ..., 0]
 
 
 def is_image_of_16_bits(name: str, sides: Sequence[int]) -> bool:

@@ -1,7 +1,7 @@
 """Mappings, which select, rename, cut and describe the streams of a source.
 
 A mapping is a TOML, YAML or JSON file, or a dict of the same form; GR00T's ``meta/modality.json`` is one too. It is checked as far
-as possible before a recording is read, and the rest when the streams come.
+as possible before a recording is read, and the rest as the streams are read.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class StreamMapping:
 
 
 def load_mapping(mapping: Any) -> StreamMapping:
-    """Reads and checks a file, or a dict of the same form.
+    """Reads and checks a mapping: a file, or a dict of the same form.
 
     Raises:
         FileError: the file cannot be read.
@@ -148,7 +148,7 @@ def parse_mapping(given: Mapping[str, Any], where: str) -> StreamMapping:
     try:
         json.dumps(given, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:  # a date of TOML, say
-        raise ArgumentTypeError(f"{where}: expected what JSON has too: {error}") from None
+        raise ArgumentTypeError(f"{where}: expected only values that JSON has: {error}") from None
     if given.keys() & _MODALITIES.keys():
         return StreamMapping(where, given, _parse_modality(given, where), complete=False)
     _check_keys(given, {"include", "exclude", "streams", "episodes"}, where)
@@ -275,7 +275,7 @@ def _check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
 def _check_unique(names: list[str], where: str) -> None:
     for name, count in Counter(names).items():
         if count > 1:
-            raise ArgumentError(f"{where}: two are to be named {name!r}")
+            raise ArgumentError(f"{where}: the new name {name!r} occurs twice")
 
 
 def _check_overlaps(blocks: list[Any], where: str) -> None:
@@ -290,7 +290,7 @@ def _check_overlaps(blocks: list[Any], where: str) -> None:
 def _bounds(start: Any, stop: Any, where: str) -> tuple[int, int]:
     for number in (start, stop):
         if isinstance(number, bool) or not isinstance(number, int):
-            raise ArgumentTypeError(f"{where}: expected whole numbers from where to where, got {start!r} and {stop!r}")
+            raise ArgumentTypeError(f"{where}: expected start and stop as whole numbers, got {start!r} and {stop!r}")
     if not 0 <= start < stop:
         raise ArgumentError(f"{where}: expected 0 <= start < stop, got {start} to {stop}")
     return start, stop
@@ -356,7 +356,7 @@ class Mapper:
                 continue
             name = mapping.rename.get(column, column)
             if name in mapped or name in mapping.constants:
-                raise FileError(f"{mapping.where}: episodes: two columns are to be named {name!r}")
+                raise FileError(f"{mapping.where}: episodes: two columns have the new name {name!r}")
             mapped[name] = value
         return {**mapped, **mapping.constants}
 
@@ -382,7 +382,7 @@ class Mapper:
         parts = mapping.streams.get(name)
         self._notes.see("mapping: streams", name, True)
         if parts is None:
-            self._own(name, name)
+            self._claim_name(name, name)
             yield name, samples
             return
         if any(part.stop is not None for part in parts):
@@ -391,7 +391,7 @@ class Mapper:
         for chunk in split_chunks(samples) if several else [samples]:
             for part in parts:
                 for new in part.names:
-                    self._own(new, name)
+                    self._claim_name(new, name)
                     yield new, self._cut(chunk, part, name)
 
     def end(self) -> None:
@@ -406,7 +406,7 @@ class Mapper:
         left_out = {omission.what for omission in self._notes.left_out}  # such as cameras with video=False
         for stream in (name for name in mapping.streams if name not in streams):
             if not mapping.complete:
-                self._notes.leave_out(stream, f"in {mapping.where}, but no stream of what was read")
+                self._notes.leave_out(stream, f"in {mapping.where}, but the source has no such stream")
             elif stream not in left_out:
                 known = ", ".join(map(repr, streams))
                 raise ArgumentError(f"{mapping.where}: streams.{stream}: no such stream among {known}")
@@ -419,11 +419,11 @@ class Mapper:
             if column not in columns:
                 raise ArgumentError(f"{mapping.where}: episodes: no column {column!r}")
 
-    def _own(self, new: str, stream: str) -> None:
+    def _claim_name(self, new: str, stream: str) -> None:
         self._notes.see("mapping: names", new, stream)
         owner = self._notes.seen["mapping: names"][new]
         if owner != stream:
-            raise FileError(f"{self._mapping.where}: streams {owner!r} and {stream!r} are both to be named {new!r}")
+            raise FileError(f"{self._mapping.where}: streams {owner!r} and {stream!r} both have the new name {new!r}")
 
     def _check_slices(self, name: str, parts: Sequence[Part], samples: Samples) -> None:
         where = f"{self._mapping.where}: streams.{name}"
@@ -454,20 +454,20 @@ class Mapper:
             features = None
             if isinstance(samples, Rows | Ragged):
                 features = int(np.prod(samples.values.shape[1:]))
-            of_source = dict(samples.attributes)
+            source_attributes = dict(samples.attributes)
         else:
             assert isinstance(samples, Rows)
             features = part.stop - start
             names = None if samples.names is None else samples.names[start : part.stop]
             samples = replace(samples, values=samples.values[:, start : part.stop], names=names)
-            of_source = _cut_attributes(samples.attributes, start, part.stop)
+            source_attributes = _cut_attributes(samples.attributes, start, part.stop)
             for begin, end, method in samples.attributes.get("methods", ()) if "methods" not in part.attributes else ():
                 if method in _TAKES and begin < part.stop and start < end and not start <= begin < end <= part.stop:
                     why = f"the mapping cuts features {start} to {part.stop} out of it: they are interpolated number by number"
                     self._notes.leave_out(f"{part.names[0]}: {method} of features {begin} to {end} of {name}", why)
         described = dict(part.attributes)
         if "rotation_type" in described and described.get("methods") == "angle" and isinstance(samples, Rows):
-            in_degrees = says_degrees(described.get("units", of_source.get("units")))
+            in_degrees = says_degrees(described.get("units", source_attributes.get("units")))
             most = None if in_degrees else self._notes.beyond_a_turn(part.names[0], samples.values)
             if in_degrees or most is not None:
                 why = (
@@ -485,13 +485,13 @@ class Mapper:
             raise FileError(f"{self._mapping.where}: streams.{name}: methods: expected numbers of one shape a row")
         try:
             if features is not None:
-                units = {"units": of_source["units"]} if "units" in of_source else {}
+                units = {"units": source_attributes["units"]} if "units" in source_attributes else {}
                 _check_attributes({**units, **described}, features, f"{self._mapping.where}: streams.{name}")
         except ArgumentError as error:
             raise FileError(str(error)) from error
         if isinstance(described.get("methods"), list):  # features that it does not name keep the source's methods
-            described["methods"] = with_others(described["methods"], of_source.get("methods", []))
-        attributes = {**of_source, **described}
+            described["methods"] = with_others(described["methods"], source_attributes.get("methods", []))
+        attributes = {**source_attributes, **described}
         return replace(samples, attributes=attributes) if attributes else samples
 
 

@@ -61,7 +61,7 @@ _LIMITS = {
     "range": ("min_range", "max_range"),
     "current_distance": ("min_distance", "max_distance"),
 }
-BEYOND_LIMITS = "held: beyond the limits beside them there is no measurement"
+BEYOND_LIMITS = "held: values beyond the limits in the same message are no measurements"
 HELD = "rotations as vectors or matrices have no method between rows: the row before is held"
 
 # Rotations and angles that the schemas of formats declare: for each format, a pattern of streams, the shape of a row, and methods.
@@ -88,26 +88,26 @@ _SCHEMAS: dict[str, tuple[tuple[str, tuple[int, ...], list[Block]], ...]] = {
         (r"env_states/actors/.*", (13,), _POSE),
         (r"env_states/articulations/.*", (), _POSE),
     ),
-    "npz": (  # AMASS: a rotation vector for each joint
-        (r"poses", (72,), [[0, 72, "previous"]]),  # SMPL's
-        (r"poses|pose_aa", (24, 3), [[0, 72, "previous"]]),
-        (r"body_pose", (69,), [[0, 69, "previous"]]),
-        (r"body_pose", (63,), [[0, 63, "previous"]]),
-        (r"body_pose", (23, 3), [[0, 69, "previous"]]),
-        (r"body_pose", (21, 3), [[0, 63, "previous"]]),
-        (r"poses|pose_aa|fullpose|smpl_poses?|thetas?", (66,), [[0, 66, "previous"]]),
-        (r"pose_aa|fullpose|smpl_poses?|thetas?", (72,), [[0, 72, "previous"]]),
-        (r"pose_aa|fullpose|smpl_poses?", (156,), [[0, 156, "previous"]]),
-        (r"pose_aa|fullpose|smpl_poses?", (165,), [[0, 165, "previous"]]),
+    "npz": (
         (r"(root|global)_(rot|rotation|orient|orientation)", (4,), [[0, 4, "slerp"]]),
-        (r"global_orient", (3,), [[0, 3, "previous"]]),
-        (r"global_orient", (1, 3), [[0, 3, "previous"]]),
-        (r"poses", (156,), [[0, 156, "previous"]]),
-        (r"poses", (165,), [[0, 165, "previous"]]),
-        (r"pose_body", (63,), [[0, 63, "previous"]]),
-        (r"pose_hand", (90,), [[0, 90, "previous"]]),
-        (r"pose_eye", (6,), [[0, 6, "previous"]]),
-        (r"root_orient|pose_jaw", (3,), [[0, 3, "previous"]]),
+        *(  # AMASS and SMPL: a rotation vector for each joint
+            (names, shape, [[0, prod(shape), "previous"]])
+            for names, shape in (
+                (r"poses|pose_aa|fullpose|smpl_poses?|thetas?", (66,)),
+                (r"poses|pose_aa|fullpose|smpl_poses?|thetas?", (72,)),
+                (r"poses|pose_aa|fullpose|smpl_poses?", (156,)),
+                (r"poses|pose_aa|fullpose|smpl_poses?", (165,)),
+                (r"poses|pose_aa", (24, 3)),
+                (r"body_pose", (69,)),
+                (r"body_pose|pose_body", (63,)),
+                (r"body_pose", (23, 3)),
+                (r"body_pose", (21, 3)),
+                (r"global_orient|root_orient|pose_jaw", (3,)),
+                (r"global_orient", (1, 3)),
+                (r"pose_hand", (90,)),
+                (r"pose_eye", (6,)),
+            )
+        ),
     ),
     "rlds": (_DROID, *_CALVIN, (r"(.*[/.])?base_pose_tool_reached", (7,), _POSE)),  # RT-1's: position, quaternion
     "robomimic": (

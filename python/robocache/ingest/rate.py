@@ -23,8 +23,8 @@ _RATES = (
     "frame_rate", "framerate", "mocap_framerate", "mocap_frame_rate", "sample_rate", "sampling_rate", "record_frequency",
     "recording_frequency", "record_fps",
 )  # fmt: skip
-# These may also be a sensor's rate, such as a microphone's 16,000. Rates of a robot's rows are below these limits: the first for
-# these names, the second for others.
+# These may also be a sensor's rate, such as a microphone's 16,000. A robot's rows have at most _MOST_OF_ANYTHING_HZ by one of these
+# names, and at most _MOST_OF_ROWS_HZ by another.
 _OF_ANYTHING = ("frequency", "freq", "hz", "sample_rate", "sampling_rate")
 _MOST_OF_ANYTHING_HZ, _MOST_OF_ROWS_HZ = 1000, 10_000
 # A rate below one of these words in a tree of facts is the sensor's own.
@@ -33,11 +33,11 @@ _SENSORS = re.compile(
 )
 # Names of the seconds from one row to the next.
 _PERIODS = ("dt", "control_dt", "control_timestep", "timestep")
-# These are a simulation's steps if one of STEPS is beside them; a row is that many steps.
+# Beside a word of STEPS, these are the period of a simulation's step, and a row is that many steps.
 _OF_SIMULATION = ("dt", "timestep", "sim_dt", "physics_dt", "sim_timestep", "physics_timestep")
 STEPS = ("decimation", "frame_skip", "frameskip", "action_repeat", "control_decimation")
-# Rates of two clocks are reported if they differ by more than the first, relative to one. If one is more than the second times the
-# other, they are refused, where an option can choose between them.
+# Rates of two clocks are reported if they differ by more than OTHER_RATE, relative to one of them. They are refused if one is more
+# than CONTRADICTION times the other, and an option can choose between them.
 OTHER_RATE, CONTRADICTION = 0.02, 2.0
 _WORDS = {*_RATES, *_PERIODS, *_OF_SIMULATION, *STEPS}
 # Robots are not recorded more slowly: a longer period counts milliseconds, or something else.
@@ -66,15 +66,15 @@ def find_rate(
         SourceError: the source contradicts itself, or the user.
     """
     said = said or {}
-    of_all = [*said.values(), *([] if asked_hz is None else [asked_hz])]
-    if not of_all:
-        raise FileError(f"{source}: {why}; say how many rows a second there are with rate_hz (--rate-hz)")
-    if max(of_all) - min(of_all) > 1e-6 * min(of_all):
+    all_rates = [*said.values(), *([] if asked_hz is None else [asked_hz])]
+    if not all_rates:
+        raise FileError(f"{source}: {why}; give the rows a second with rate_hz (--rate-hz)")
+    if max(all_rates) - min(all_rates) > 1e-6 * min(all_rates):
         rates = ", ".join(f"{by} says {rate_hz:g} Hz" for by, rate_hz in said.items())
         raise SourceError(
             f"{source}: {rates}{'' if asked_hz is None else f', rate_hz {asked_hz:g}'}: they contradict each other"
         )
-    by, rate_hz = next(iter(said.items()), ("rate_hz", of_all[0]))
+    by, rate_hz = next(iter(said.items()), ("rate_hz", all_rates[0]))
     if not 1e-3 <= rate_hz <= 1e6:
         raise SourceError(f"{source}: {by}: expected 0.001 to 1e6 rows a second, got {rate_hz:g}")
     if asked_hz is not None:
@@ -109,9 +109,7 @@ def compare_rates(
     for by, rate_hz in said.items():
         both = f"{rows_hz:.4g} rows a second (median), though {by} says {rate_hz:g}"
         if where is not None and max(rows_hz, rate_hz) > CONTRADICTION * min(rows_hz, rate_hz):
-            raise SourceError(
-                f"{where}: {what}: {both}: they contradict each other; rate_hz (--rate-hz) says which it is"
-            )
+            raise SourceError(f"{where}: {what}: {both}: they contradict each other; rate_hz (--rate-hz) decides")
         if abs(rows_hz / rate_hz - 1) > OTHER_RATE:
             notes.assume(what, f"its stamps, {both}")
 

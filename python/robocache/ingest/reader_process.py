@@ -20,7 +20,8 @@ from . import untrusted
 from .budget import at_once
 from .recording import SourceError
 
-# The limits of a request: CPU time (a thousand requests usually take a second), and memory: so many items beyond the libraries' own.
+# The limits of a request: CPU seconds (a thousand requests usually take one second), and memory for this many items of the largest
+# size, beyond the memory of the libraries.
 _CPU_S = 10
 _ITEMS = 4
 

@@ -8,13 +8,12 @@ It opens a recording only when the driver iterates over its rows. Errors are rai
 stops or skips, and turns them into a :class:`SourceError` that names the file. An error outside of it, between two recordings,
 ends the ingest, because a generator that has raised cannot go on.
 
-Processes may share the recordings: each goes through the whole of `read` and iterates over the streams of its own share. Facts
-that are known only after all recordings are reported by a second function::
+Processes may share the recordings: each goes through the whole of `read` and iterates over the streams of its own share. A
+second function reports the facts that are known only after the last recording::
 
     def finish(source: Path, options: Options, notes: Notes) -> None:
 
-It is called once, after the last recording, with what `read` gathered in all processes by :meth:`Notes.count` and
-:meth:`Notes.see`.
+It is called once, with the values that :meth:`Notes.count` and :meth:`Notes.see` gathered in all processes.
 """
 
 from __future__ import annotations
@@ -228,7 +227,8 @@ class Notes:
         position: the number of the recording that is read, or comes next. A reader adds the recordings that it cannot yield.
         left_out, skipped, assumed: see :class:`IngestReport`.
         counts, seen: the values of :meth:`count` and :meth:`see`, a dict for each table.
-        gives_methods: whether the user's mapping has methods for a stream's features, from a first one to an end or to the last.
+        gives_methods: a function of (stream, start, stop): whether the user's mapping has methods for these features of the stream. A
+            stop of None means all features from `start` on.
         wider: what earlier attempts to ingest the source found out about its types: see :class:`WiderError`.
     """
 

@@ -9,7 +9,7 @@ import argparse
 import textwrap
 from dataclasses import is_dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,9 @@ def _load_others() -> None:
                 raise ValueError(f"another format has the name {found.name!r}")
             options.add_arguments(_parser_of_all(), found.title, found.options)
         except Exception as error:  # another package may raise anything
-            _break(point, error)
+            package = "" if point.dist is None else f" of {point.dist.name}"
+            why = f"{type(error).__name__}: {error}"
+            BROKEN[point.name] = f"its entry point {point.value}{package} does not load: {why}"
         else:
             FORMATS[found.name] = found
 
@@ -52,11 +54,6 @@ def _parser_of_all() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     _add_arguments(parser)
     return parser
-
-
-def _break(point: EntryPoint, error: Exception) -> None:
-    package = "" if point.dist is None else f" of {point.dist.name}"
-    BROKEN[point.name] = f"its entry point {point.value}{package} does not load: {type(error).__name__}: {error}"
 
 
 def format_of(name: Any) -> Format:
@@ -112,8 +109,8 @@ def find_format(source: Path) -> Format:
         names = ", ".join([*(str(file.relative_to(source)) for file in files[:3]), *["..."] * (len(files) > 3)])
         there = f" among {len(files)} file{'s' * (len(files) != 1)} ({names})" if files != [source] else ""
         raise FileError(
-            f"{source}: expected recordings of a known format, found none{there}; `robocache ingest --help` tells how each "
-            f"looks; where files have other names, say which it is with format (--format): {', '.join(FORMATS)}{others}"
+            f"{source}: expected recordings of a known format, found none{there}; `robocache ingest --help` shows how each "
+            f"looks; if files have other names, name the format with format (--format): {', '.join(FORMATS)}{others}"
         )
     if len(found) > 1:
         claims = " and ".join(f"{entry.name} ({sign.relative_to(source.parent)})" for entry, sign in found)

@@ -122,7 +122,7 @@ def plan(source: Any, folder: Any, *, shards: int, **arguments: Any) -> Plan:
     try:
         folder.mkdir(parents=True)
     except FileExistsError as error:
-        raise FileError(f"{folder}: it exists already; a plan is made in a folder of its own") from error
+        raise FileError(f"{folder}: it exists already; expected a new folder for the plan") from error
     except OSError as error:
         raise FileError(f"{folder}: {error.strerror}") from error
     try:
@@ -247,7 +247,7 @@ def convert(made: Plan, shard: int, *, progress: Progress | None = None, jobs: i
             :func:`ingest`.
     """
     if not isinstance(made, Plan):
-        raise ArgumentTypeError(f"made: expected what plan() or load_plan() gave, got {made!r}")
+        raise ArgumentTypeError(f"made: expected the result of plan() or load_plan(), got {made!r}")
     if not 0 <= (shard := whole("shard", shard)) < made.shards:
         raise ArgumentError(f"shard: expected 0 to {made.shards - 1}, got {shard}")
     path = made.path(shard)
@@ -273,7 +273,7 @@ def convert(made: Plan, shard: int, *, progress: Progress | None = None, jobs: i
             "repaired": driver.repaired,
             "left_out": [asdict(omission) for omission in notes.left_out],
             "skipped": [asdict(omission) for omission in notes.skipped],
-            "assumed": [asdict(one) for one in notes.assumed],
+            "assumed": [asdict(assumption) for assumption in notes.assumed],
             "counts": notes.counts,
             "seen": notes.seen,
         }
@@ -337,7 +337,7 @@ def merge_plan(
     by_number = {part["number"]: (part, cache) for cache in opened for part in [_check_shard(cache, described, None)]}
     missing = [str(number) for number in range(described["shards"]) if number not in by_number]
     if missing:
-        raise FileError(f"{opened[0].path}: of its plan shards {', '.join(missing)} are missing")
+        raise FileError(f"{opened[0].path}: shards {', '.join(missing)} of its plan are missing")
     work = made.work if made is not None else _work_of(described)
     with Writer(cache, overwrite=overwrite) as writer:
         merger = _Merger(writer, work, progress, sum(map(len, opened)))
@@ -378,7 +378,7 @@ class _Merger:
             if name not in self._facts:
                 self._writer.stream(name, **facts)
             elif facts != self._facts[name]:
-                raise ShardsError(f"{shard.path}: stream {name!r} is not what it is in the shards before it")
+                raise ShardsError(f"{shard.path}: stream {name!r} differs from the shards before it")
             self._facts[name] = facts
             if self._clocks.get(name) != "recorded":
                 self._clocks[name] = stream.clock
@@ -394,7 +394,7 @@ class _Merger:
                     self._copy(shard, number, episode)
                 self._done += 1
         except (ArgumentError, ArgumentTypeError) as error:
-            raise ShardsError(f"{shard.path}: not of one kind with the shards before it: {error}") from error
+            raise ShardsError(f"{shard.path}: does not fit the shards before it: {error}") from error
 
     def _check_features(self, shard: dataset.Dataset, metadata: Mapping[str, Any]) -> None:
         """Compares the features that columns declare with those of earlier shards, as one process does."""
@@ -417,8 +417,8 @@ class _Merger:
             notes.tell(shard.path, **{fact: value})
         for omission in provenance["left_out"]:
             notes.leave_out(**omission)
-        for one in provenance.get("assumed", ()):  # shards of earlier versions have none
-            notes.assume(one["what"], one["reason"], *one["streams"])
+        for assumption in provenance.get("assumed", ()):  # shards of earlier versions have none
+            notes.assume(assumption["what"], assumption["reason"], *assumption["streams"])
         notes.skipped += [Omission(**omission) for omission in provenance["skipped"]]
         for table, counts in provenance["counts"].items():
             for key, number in counts.items():
@@ -438,11 +438,11 @@ class _Merger:
         streams = list(shard.streams.values())
         rows = [range(*stream.row_offsets[number : number + 2].tolist()) for stream in streams]
         last = number + 1 == len(shard)
-        end = len(streams) if last else max((index + 1 for index, found in enumerate(rows) if found), default=0)
-        for stream, found in zip(streams[:end], rows, strict=False):
-            # Append no rows too if it is the stream's first time: so streams keep their order.
-            if found or stream.name not in self._appended:
-                self._append(stream, found, episode)
+        end = len(streams) if last else max((index + 1 for index, part in enumerate(rows) if part), default=0)
+        for stream, rows_of_stream in zip(streams[:end], rows, strict=False):
+            # A stream's first part is appended even without rows, so that the streams keep their order.
+            if rows_of_stream or stream.name not in self._appended:
+                self._append(stream, rows_of_stream, episode)
 
     def _append(self, stream: dataset.Stream, rows: range, episode: EpisodeWriter) -> None:
         self._appended.add(stream.name)

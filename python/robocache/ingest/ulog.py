@@ -38,14 +38,7 @@ _HEAD = struct.Struct("<HB")
 _ID = struct.Struct("<H")
 # A bool is any byte. A topic with a type that float32 does not hold becomes float64; integers of 64 bits are streams of their own.
 _TYPES: dict[str, np.dtype[Any]] = {
-    "int8_t": np.dtype("<i1"),
-    "uint8_t": np.dtype("<u1"),
-    "int16_t": np.dtype("<i2"),
-    "uint16_t": np.dtype("<u2"),
-    "int32_t": np.dtype("<i4"),
-    "uint32_t": np.dtype("<u4"),
-    "int64_t": np.dtype("<i8"),
-    "uint64_t": np.dtype("<u8"),
+    **{f"{sign}int{8 * size}_t": np.dtype(f"<{sign or 'i'}{size}") for sign in ("", "u") for size in (1, 2, 4, 8)},
     "float": np.dtype("<f4"),
     "double": np.dtype("<f8"),
     "bool": np.dtype("<u1"),
@@ -85,7 +78,7 @@ def _read_log(file: Path, what: str, notes: Notes) -> Iterator[tuple[str, Rows |
     for stream, rows in sorted(log.zeros.items()):
         notes.leave_out(
             f"{what}: {stream}: the time of {rows} row{'s' * (rows > 1)}",
-            "stamped 0, which is before the log began and says nothing; the rows are at time 0 where --repair did not drop them",
+            "stamped 0, before the log began; the rows are at time 0 unless --repair dropped them",
         )
     for kind, count in sorted(log.unknown.items()):
         notes.leave_out(f"{what}: messages of type {kind!r}", f"not of ULog version 1: {count}")
@@ -249,7 +242,7 @@ class _Log:
             return []
         incompatible = header[27:35]
         if incompatible[0] & ~1 or any(incompatible[1:]):
-            raise SourceError(f"{self._file}: byte 27: a kind of ULog that is not known, flags {incompatible.hex()}")
+            raise SourceError(f"{self._file}: byte 27: an unknown kind of ULog, with flags {incompatible.hex()}")
         size = os.fstat(opened.fileno()).st_size
         appended = [offset for offset in struct.unpack_from("<3Q", header, 35) if offset] if incompatible[0] else []
         if appended != sorted(set(appended)) or not all(16 < offset <= size for offset in appended):
@@ -273,14 +266,14 @@ class _Log:
                 break
             self._end_part()
         if self._lost_from is not None:
-            self._lose(self._lost_from, f"no message from here to byte {start + len(rest)}")
+            self._lose(self._lost_from, f"no message up to byte {start + len(rest)}")
             self._lost_from = None
         elif rest and last:
-            self._lose(start, f"the file ends in the middle of a message; {len(rest)} bytes of it are there")
+            self._lose(start, f"the file ends in the middle of a message; {len(rest)} bytes of it exist")
         elif rest:
             self._notes.leave_out(
                 f"{self._what}: bytes {start} to {start + len(rest) - 1}",
-                "a message that was being written when the section behind it was appended",
+                "a message that was being written when the section after it was appended",
             )
         self._end_part()
 
@@ -294,7 +287,7 @@ class _Log:
                 if found < 0:
                     return max(offset, end - len(_SYNC) + 1)
                 offset = found + len(_SYNC)
-                self._lose(self._lost_from, f"no message; goes on at byte {base + offset}")
+                self._lose(self._lost_from, f"no message before byte {base + offset}")
                 self._lost_from = None
                 continue
             size, kind = head(buffer, offset)
@@ -318,8 +311,8 @@ class _Log:
             offset += 3 + size
         return offset
 
-    def _read_message(self, kind: str, data: bytes, at: int) -> None:
-        """Reads a message that is no row. `at` is its offset in the part."""
+    def _read_message(self, kind: str, data: bytes, offset: int) -> None:
+        """Reads a message that is no row. `offset` is its offset in the part."""
         self._defined |= kind in "ALC"
         match kind:
             case "D":
@@ -350,7 +343,7 @@ class _Log:
                 key, value = _read_information(data)
                 if self._defined:
                     self.facts["changed_parameters"].append([None, key, value])
-                    self._undated.append((at, self.facts["changed_parameters"][-1]))
+                    self._undated.append((offset, self.facts["changed_parameters"][-1]))
                 else:
                     self.facts["parameters"][key] = value
             case "Q":
@@ -360,7 +353,7 @@ class _Log:
                         self.facts["default_parameters"].setdefault(what, {})[key] = value
             case "O":
                 self.facts["dropouts"].append([None, _ID.unpack(data)[0]])
-                self._undated.append((at, self.facts["dropouts"][-1]))
+                self._undated.append((offset, self.facts["dropouts"][-1]))
             case "L" | "C":
                 tag = -1 if kind == "L" else _ID.unpack_from(data, 1)[0]
                 start = 1 if kind == "L" else 3
@@ -384,7 +377,7 @@ class _Log:
 
     def _note_information(self, key: str, value: Any) -> None:
         if value is None:
-            self._notes.leave_out(f"information {key}", "no text and no number")
+            self._notes.leave_out(f"information {key}", "neither text nor number")
         else:
             self.facts["information"][key] = value
 
@@ -444,8 +437,8 @@ class _Log:
         """Gives entries without a stamp that of the latest row before them."""
         order = np.argsort(starts, kind="stable")
         latest = np.maximum.accumulate(stamps_us[order])
-        for at, entry in self._undated:
-            entry[0] = _plain(int(latest[max(0, np.searchsorted(starts[order], at) - 1)]))
+        for offset, entry in self._undated:
+            entry[0] = _plain(int(latest[max(0, np.searchsorted(starts[order], offset) - 1)]))
         self._undated.clear()
         self._last_us = int(latest[-1])
 
@@ -455,8 +448,8 @@ class _Log:
             raise SourceError(f"{self._file}: {name}: a stamp of {latest} us does not fit int64 nanoseconds")
         return stamps_us.astype(np.int64) * 1000
 
-    def _lose(self, at: int, why: str) -> None:
-        self._first_fault = self._first_fault or SourceError(f"{self._file}: byte {at}: {why}")
+    def _lose(self, offset: int, why: str) -> None:
+        self._first_fault = self._first_fault or SourceError(f"{self._file}: byte {offset}: {why}")
         self._faults += 1
 
     def _end_part(self) -> None:

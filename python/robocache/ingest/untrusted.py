@@ -1,4 +1,4 @@
-"""The program of a reader process (`reader_process`): HDF5's and lazrs's code on files that may be damaged, or made to do harm.
+"""The program of a reader process (`reader_process`): it runs HDF5 and lazrs on files that may be damaged or malicious.
 
 It imports nothing of this package, so that it starts in a tenth of a second.
 """
@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any
 
 _LINKS_A_STEP = 1000
-_cpu_s = 0  # the CPU time of a step: damage can make HDF5 read for ever
+_cpu_s = 0  # the limit of a step: damage can make HDF5 read for ever
 _file: Any = None
 _points: Iterator[bytes]
 

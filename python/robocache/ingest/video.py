@@ -21,7 +21,6 @@ from functools import partial
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import av
@@ -54,7 +53,7 @@ _MOST_JITTER, _LAST = 0.4, 9
 _BYTES_AT_ONCE = 4 << 20
 # Files that a process keeps open: one for each of a robot's cameras.
 _OPEN_FILES = 4
-# Cuts that a process has at once: one that it decodes and one that waits, so that it never idles.
+# Cuts that a process has at once: it decodes one, and another one waits, so that it never idles.
 _CUTS_AT_ONCE = 2
 # LeRobot needs a PyAV before 16. Before 17, PyAV starts no threads for colours, and does not tell how many frames can be decoded
 # before one that is shown earlier: in every codec at most this many.
@@ -172,7 +171,7 @@ class ByIndex:
     """The frame of each row, matched by order.
 
     frames: int64 ``[rows]``: the index of each row's frame, or -1.
-    holes: int64 ``[n]``: the frames before holes that the number of rows leaves no room for: row k then has frame k.
+    holes: int64 ``[n]``: the frames before holes for which there are too few rows; then row k has frame k.
     undecided: the number of rows without a frame, if it is unknown which rows these are; else 0.
     """
 
@@ -185,9 +184,9 @@ def match_by_index(row_ns: np.ndarray, frame_ns: np.ndarray, start_ns: int | Non
     """Gives frame k to row k, but skips the rows of frames that the video lost.
 
     Times of frames have a hole where a step is two periods or more. Frames after a hole belong to the rows of their times, if all
-    these rows exist. The rows' own clock may have the same holes. If the first frame is later than `start_ns`, frames before it are
-    missing, if all their rows exist. Without `start_ns` a video's times begin anywhere. It may then end one frame early; if more rows
-    lack a frame, it is unknown whether they are the first or the last.
+    these rows exist; the rows' own clock may have the same holes. A first frame later than `start_ns` means that frames before it
+    are missing, if there are enough rows. Without `start_ns`, a video's times begin anywhere, and its last frame may be missing; if
+    more rows lack a frame, it is unknown whether they are the first or the last.
 
     start_ns: the first row's time on the clock of `frame_ns`.
     """
@@ -330,11 +329,11 @@ class _Video:
             frame = self._frame
             damage = self._damage_of(pts)
             if frame is None or frame.pts != pts:
-                yield index, damage or "no frame came of it"
+                yield index, damage or "it gave no frame"
             elif damage is not None:
                 yield index, damage
             elif (frame.width, frame.height) != size:
-                yield index, f"it is {frame.width}x{frame.height}, the file {size[0]}x{size[1]}"
+                yield index, f"it is {frame.width}x{frame.height}, in a file of {size[0]}x{size[1]}"
             else:
                 yield index, frame
 
@@ -400,7 +399,7 @@ class _Video:
         if index == len(self._damages) or self._damages[index][0] > number:
             return None
         damaged, reason = self._damages[index]
-        return reason if damaged == number else f"one that it builds on does not: {reason}"
+        return reason if damaged == number else f"a frame that it depends on does not: {reason}"
 
 
 class _Decoder:
@@ -458,15 +457,19 @@ def to_rgb(frame: VideoFrame) -> np.ndarray:
     Both are passed by name, since PyAV before 17 ignores the frame's. No copy is made, and libswscale starts no threads, since waiting
     for them would take longer than the work.
     """
-    how: dict[str, Any] = {"threads": 1} if _PYAV_17 else {}
+    options: dict[str, Any] = {"threads": 1} if _PYAV_17 else {}
     if not frame.format.is_rgb and len(frame.format.components) >= 3:
         matrix = int(frame.colorspace)
         matrix = _BT601 if matrix == _UNSPECIFIED else matrix
         is_full = int(frame.color_range) == _FULL or frame.format.name.startswith("yuvj")
         # If both matrices are equal, PyAV before 17 drops the given one; RGB has none.
         other = _BT601 if matrix != _BT601 else _BT709
-        how |= {"src_colorspace": matrix, "dst_colorspace": other, "src_color_range": _FULL if is_full else _LIMITED}
-    rgb = frame.reformat(format="rgb24", **how)
+        options |= {
+            "src_colorspace": matrix,
+            "dst_colorspace": other,
+            "src_color_range": _FULL if is_full else _LIMITED,
+        }
+    rgb = frame.reformat(format="rgb24", **options)
     plane = rgb.planes[0]
     lines = np.frombuffer(cast(Any, plane), np.uint8).reshape(rgb.height, plane.line_size)
     return lines[:, : 3 * rgb.width].reshape(rgb.height, rgb.width, 3)
@@ -624,16 +627,14 @@ class VideoFrames:
     def __enter__(self: _Frames) -> _Frames:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._decoders.close()
 
     def index(self, camera: str, path: Path, *, deep_gray: bool = False) -> Index:
         """Indexes a camera's file by :func:`index_video`; notes if its frames are turned."""
         index = index_video(path, deep_gray=deep_gray)
         if index.turn is not None:
-            self._notes.leave_out(f"{camera}: frames as they lie in the file", f"{index.turn}, as the file says")
+            self._notes.leave_out(f"{camera}: frames as stored in the file", f"{index.turn}, as the file says")
         return index
 
     def match_by_index(
@@ -652,18 +653,16 @@ class VideoFrames:
         """
         found = match_by_index(row_ns, frame_ns, start_ns)
         both = f"{len(row_ns)} rows and {len(frame_ns)} frames"
-        if found.undecided and index.declared <= len(
-            index
-        ):  # rows without a frame in a file that was cut off are the last
+        if found.undecided and index.declared <= len(index):  # if the file was cut off, the last rows lack frames
             raise SourceError(
-                f"{index.path}: {both}: {found.undecided} rows have none, and no time, hole or list of stamps tells which, so that any "
-                "frame may be another row's"
+                f"{index.path}: {both}: {found.undecided} rows have none, and no time, hole or list of stamps shows which: any frame "
+                "may belong to another row"
             )
         if len(found.holes):
             self._notes.assume(
                 f"{what}: {camera}",
-                f"frame k is row k's, but the times of {index.path.name} have holes ({len(found.holes)}, the first after frame "
-                f"{found.holes[0]}), for which {both} leave no room: rows after a hole may have a later row's frame",
+                f"row k has frame k, but the times of {index.path.name} have holes ({len(found.holes)}, the first after frame "
+                f"{found.holes[0]}), for which {both} leave no room: rows after a hole may have the frame of a later row",
                 camera,
             )
         return found.frames

@@ -55,6 +55,7 @@ def ingest_with_workers(
                 remove(folder)
             raise
         if os.path.lexists(cache) and not overwrite:
+            # merge_plan wrote the cache's inode: see there.
             finished = is_readable(marker) and marker.read_text() == str(os.stat(cache).st_ino)
             remove(folder)
             if not finished:
@@ -75,7 +76,7 @@ def _report_of(work: Work, cache: Path, seconds: float) -> IngestReport:
     notes = Notes(work.format.name, {}, work.on_error)
     notes.left_out = [Omission(**omission) for omission in provenance["left_out"]]
     notes.skipped = [Omission(**omission) for omission in provenance["skipped"]]
-    notes.assumed = [Assumption(**one) for one in provenance.get("assumed", ())]
+    notes.assumed = [Assumption(**fact) for fact in provenance.get("assumed", ())]
     return report(work, cache, notes, provenance.get("repair", {}).get("streams", {}), seconds)
 
 
@@ -217,7 +218,9 @@ def _convert_all(plan: Plan, count: int, progress: Progress | None, lock: int) -
                 running -= 1
                 code = worker.process.wait()
                 if worker.shard is not None:
-                    raise FileError(f"{plan.path(worker.shard)}: the process that converts it ended by itself ({code})")
+                    raise FileError(
+                        f"{plan.path(worker.shard)}: the process that converts it ended unexpectedly (exit code {code})"
+                    )
             elif "error" in line:
                 raise next(kind for kind in _KINDS if kind.__name__ == line["kind"])(line["error"])
             elif "finished" in line:

@@ -449,7 +449,7 @@ def test_rows_out_of_order_are_a_finding(logs, capsys):
     assert [(f.code, f.stream, f.row) for f in found] == [("times-out-of-order", "imu", 100)]
     assert found[0].file.startswith(str(logs)) and "repair" in found[0].message
     code, out, _ = run(capsys, "doctor", logs)
-    assert code == 1 and "repair='sort' (--repair sort) brings its rows" in " ".join(out.split())
+    assert code == 1 and "repair='sort' (--repair sort) sorts its rows" in " ".join(out.split())
     assert run(capsys, "doctor", logs, "--repair", "sort")[0] == 0
     mended = robocache.doctor(logs, repair="sort")
     assert [(f.severity, f.code, f.stream) for f in mended.findings] == [("note", "repaired", "imu")]

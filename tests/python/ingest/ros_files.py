@@ -1,6 +1,7 @@
 """Writes bags of messages by the formats' own libraries, a topic as a list of (time, message), and reads them by
 robocache's readers."""
 
+import json
 import sqlite3
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ import numpy as np
 from mcap.writer import CompressionType, Writer
 from robocache.ingest.recording import Frames, Notes
 from rosbags.rosbag1 import Writer as Writer1
-from rosbags.typesys import Stores, get_typestore
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from yields import Told, Yields, pixels
 
 ROS2 = get_typestore(Stores.ROS2_HUMBLE)
@@ -23,17 +24,17 @@ def message(name, store=ROS2, /, **fields):
     _, described = store.fielddefs[name]
     values = {}
     for field, (node, what) in described:
-        given = fields.pop(field, None)
+        value = fields.pop(field, None)
         if node.name == "NAME":
-            values[field] = given if given is not None else message(what, store)
+            values[field] = value if value is not None else message(what, store)
         elif node.name == "BASE":
-            values[field] = given if given is not None else {"string": "", "bool": False}.get(what[0], 0)
+            values[field] = value if value is not None else {"string": "", "bool": False}.get(what[0], 0)
         elif what[0][0].name == "BASE" and what[0][1][0] != "string":
-            kind_of = what[0][1][0].replace("byte", "uint8").replace("char", "uint8").replace("octet", "uint8")
+            dtype = what[0][1][0].replace("byte", "uint8").replace("char", "uint8").replace("octet", "uint8")
             count = what[1] if node.name == "ARRAY" else 0
-            values[field] = np.asarray(np.zeros(count) if given is None else given, kind_of)
+            values[field] = np.asarray(np.zeros(count) if value is None else value, dtype)
         else:
-            values[field] = [] if given is None else given
+            values[field] = [] if value is None else value
     assert not fields, fields
     return kind(**values)
 
@@ -84,6 +85,44 @@ def write_channel(path, encoding, schema, payloads, **options):
             writer.add_message(channel, time_ns, data, time_ns)
         writer.finish()
     return path
+
+
+def write_json(path, messages, name="thing", schema=None, step=1):
+    """An MCAP file of the channel "data" in JSON. A message is an object, or bytes; messages are `step` ns apart."""
+    payloads = [
+        (START + k * step, msg if isinstance(msg, bytes) else json.dumps(msg).encode())
+        for k, msg in enumerate(messages)
+    ]
+    return write_channel(path, "json", (name, "jsonschema", json.dumps(schema or {}).encode()), payloads)
+
+
+class CustomType:
+    """The type `name` with the definition `text`; `inner` are the definitions of the types in it: {name: text}."""
+
+    def __init__(self, name, text, inner=None):
+        self.name = name
+        self.text = text + "".join(f"{'=' * 80}\nMSG: {other}\n{body}" for other, body in (inner or {}).items())
+        self.store = get_typestore(Stores.EMPTY)
+        self.store.register(get_types_from_msg(self.text, name))
+        self._kinds = {name.rpartition("/")[2]: kind for name, kind in self.store.types.items()}
+
+    def __getattr__(self, name):
+        """The class of messages of that type, by its name without the package."""
+        return self._kinds[name]
+
+    def write(self, path, messages, step=1, big=False):
+        """An MCAP file of the channel "data" with these messages, `step` ns apart."""
+        payloads = [
+            (START + k * step, bytes(self.store.serialize_cdr(msg, self.name, little_endian=not big)))
+            for k, msg in enumerate(messages)
+        ]
+        return write_channel(path, "cdr", (self.name, "ros2msg", self.text.encode()), payloads)
+
+
+HEADER = {
+    "std_msgs/Header": "builtin_interfaces/Time stamp\nstring frame_id\n",
+    "builtin_interfaces/Time": "int32 sec\nuint32 nanosec\n",
+}
 
 
 def write_database(path, topics, definitions=True, order=None):

@@ -105,7 +105,7 @@ def test_statistics_of_a_dataset_are_not_compared_with_appended_rows(lerobot, tm
 def test_overwrite_and_append_exclude_each_other(cache, tmp_path):
     with pytest.raises(robocache.ArgumentError, match="append: goes without overwrite"):
         robocache.ingest(tmp_path / "one", cache, overwrite=True, append=True)
-    with pytest.raises(robocache.ArgumentError, match="append: goes without workers, got 2"):
+    with pytest.raises(robocache.ArgumentError, match="append: expected no workers, got 2"):
         robocache.ingest(tmp_path / "one", cache, workers=2, append=True)
 
 
@@ -168,7 +168,7 @@ def test_rule_47_appended_texts_keep_their_indices(tmp_path):
     lacking = write_lerobot(tmp_path / "lacking", [Episode({"action": np.arange(2.0), "task_index": np.array([0, 1])})])
     robocache.ingest(lacking, tmp_path / "lacks")
     more = write_lerobot(tmp_path / "more", [Episode({"action": np.arange(2.0)}, tasks=["pick the cup", "wipe"])])
-    with pytest.raises(robocache.FileError, match=r"lerobot.tasks has texts for numbers that task_index"):
+    with pytest.raises(robocache.FileError, match=r"lerobot.tasks has texts for numbers that occur without a text in"):
         robocache.ingest(more, tmp_path / "lacks", append=True)
 
     with robocache.Writer(tmp_path / "own") as writer, writer.episode() as episode:
@@ -195,7 +195,7 @@ def test_rule_47_appended_texts_keep_their_indices(tmp_path):
 
 def test_index_columns_are_refused(lerobot, tmp_path):
     source, cache = lerobot
-    with pytest.raises(robocache.ArgumentError, match="append: goes without index_columns"):
+    with pytest.raises(robocache.ArgumentError, match="append: expected no index_columns"):
         robocache.ingest(source, cache, append=True, index_columns=True)
     robocache.ingest(source, tmp_path / "indexed", index_columns=True)
     with pytest.raises(robocache.ArgumentError, match="has the index columns of one LeRobot dataset"):
@@ -238,12 +238,12 @@ def test_another_rate_than_the_caches_is_warned_of(tmp_path):
         (tmp_path / name).mkdir()
         lines = [f"{k * period:.6f},{k}" for k in range(50)]
         (tmp_path / name / "imu.csv").write_text("\n".join(["time_s,x", *lines, ""]))
-    robocache.ingest(tmp_path / "one", tmp_path / "made")
-    for name, said in (("three", 0), ("two", 1)):
-        report = robocache.ingest(tmp_path / name, tmp_path / "made", append=True)
+    robocache.ingest(tmp_path / "one", tmp_path / "cache")
+    for name, count in (("three", 0), ("two", 1)):
+        report = robocache.ingest(tmp_path / name, tmp_path / "cache", append=True)
         found = [note.reason for note in report.assumed if note.what == "rate of imu"]
-        assert len(found) == said
-    assert "10 Hz in what is appended, 90.91 Hz in the cache" in found[0]
+        assert len(found) == count
+    assert "10 Hz in the appended rows, 90.91 Hz in the cache" in found[0]
 
 
 def test_stamps_are_offset_like_those_in_the_cache(tmp_path):

@@ -46,11 +46,11 @@ for line in sys.stdin:
     before = status("VmRSS")
     try:
         robocache.ingest(source, cache, **options)
-        said = "done"
+        output = "done"
     except robocache.Error as error:
-        said = str(error)
-    beside = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024  # a process that reads files
-    print(json.dumps([said, max(status("VmHWM") - before, beside)]), flush=True)
+        output = str(error)
+    reader_process = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    print(json.dumps([output, max(status("VmHWM") - before, reader_process)]), flush=True)
 """
 
 
@@ -320,7 +320,7 @@ def test_a_small_table_of_a_lerobot_set_that_becomes_large_is_refused_by_name(wr
 
 
 def test_texts_that_repeat_are_read_whole(tmp_path):
-    """Those of a dictionary come in small batches where all of them could be long."""
+    """Texts of a Parquet dictionary are read in small batches, because all of them could be long."""
     texts = [f"{'do it ' * 2000}{number % 3}" for number in range(2000)]
     root = write_lerobot(tmp_path / "set", [Episode({"action": np.zeros((2000, 2), np.float32)})], "v3.0")
     with_column(root, "data", "said", pa.array(texts))
@@ -375,7 +375,7 @@ def test_more_streams_than_any_robot_has_are_refused(tmp_path):
             with archive.open(f"k{key}.npy", "w") as member:
                 np.save(member, np.zeros(1, np.uint8))
     options = {"format": "npz", "rate_hz": 30}
-    with pytest.raises(robocache.FileError, match=r"a\.npz: more than 8192 streams; a mapping takes some of them"):
+    with pytest.raises(robocache.FileError, match=r"a\.npz: more than 8192 streams; select some by a mapping"):
         robocache.ingest(tmp_path / "a.npz", tmp_path / "cache", **options)
     mapping = {"include": ["k7"]}
     robocache.ingest(tmp_path / "a.npz", tmp_path / "cache", mapping=mapping, **options)
@@ -398,10 +398,10 @@ def test_the_option_raises_the_limit(tmp_path, capsys):
         robocache.ingest(file, tmp_path / "cache", format="npz", rate_hz=30, memory_limit=1000)
     robocache.ingest(file, tmp_path / "cache", format="npz", rate_hz=30, memory_limit=1 << 30)
     assert robocache.open(tmp_path / "cache", verify=True).streams["a"].shape == (2_000_000,)
-    given = [str(file), str(tmp_path / "again"), "--format", "npz", "--rate-hz", "30"]
-    assert main(["ingest", *given]) == 1
+    arguments = [str(file), str(tmp_path / "again"), "--format", "npz", "--rate-hz", "30"]
+    assert main(["ingest", *arguments]) == 1
     assert "--memory-limit" in capsys.readouterr().err
-    assert main(["ingest", *given, "--memory-limit", str(1 << 30)]) == 0
+    assert main(["ingest", *arguments, "--memory-limit", str(1 << 30)]) == 0
     for limit in (0, -1):
         with pytest.raises(robocache.ArgumentError, match="memory_limit: expected a number of bytes above 0"):
             robocache.ingest(file, tmp_path / "no", memory_limit=limit)

@@ -109,7 +109,7 @@ def test_a_column_of_that_name_is_refused_and_can_be_renamed(toy, tmp_path):
         rows = Rows(np.array([1, 2, 0]), np.zeros(3))
         yield Recording("one", "FILE", {"clock_run": "mine"}, [("imu", rows)])
 
-    with pytest.raises(robocache.FileError, match="'clock_run', which the metadata have; a mapping renames theirs"):
+    with pytest.raises(robocache.FileError, match="'clock_run', which the recording has already"):
         toy(read, repair="split")
     toy(read, repair="split", mapping={"episodes": {"rename": {"clock_run": "run"}}})
     episodes = robocache.open(tmp_path / "cache").episodes
@@ -276,7 +276,7 @@ def test_a_log_clock_set_back_a_little_is_noted(step_ms, tmp_path):
     assert found.only["/a"].time_ns == sorted(START + k * MS for k in offsets_ms)
     why = found.left_out["bag.mcap: /a: the order in the file"]
     assert why.startswith(
-        f"{sum(k < 200 for k in offsets_ms[5:])} messages were logged up to 0.{step_ms:03} s before one in front"
+        f"{sum(k < 200 for k in offsets_ms[5:])} messages were logged up to 0.{step_ms:03} s before an earlier message"
     )
 
 

@@ -136,7 +136,7 @@ def test_a_fault_after_a_step_drops_the_whole_recording(toy, tmp_path):
             [("a", Rows(np.array([1, 2]), np.zeros(2))), ("a", Rows(np.array([1]), np.zeros((1, 2))))],
         )
 
-    with pytest.raises(robocache.FileError, match=r"^FILE: behind step 1 "):
+    with pytest.raises(robocache.FileError, match=r"^FILE: after step back 1 "):
         toy(read, repair="split", on_error="skip")
     assert not (tmp_path / "cache").exists()
 
@@ -146,17 +146,17 @@ def test_a_fault_after_a_step_drops_the_whole_recording(toy, tmp_path):
 
 @pytest.mark.parametrize("parts", [1, 3, 6])
 @pytest.mark.parametrize(("stamp", "word"), [(0, "0"), (-1, "-1"), (2**63 - 1, "2^63-1"), (-(2**63), "-2^63")])
-@pytest.mark.parametrize("place", [0, 2, 5])
-def test_invalid_stamps_are_named_and_only_dropped(stamp, word, place, parts, toy, tmp_path):
+@pytest.mark.parametrize("index", [0, 2, 5])
+def test_invalid_stamps_are_named_and_only_dropped(stamp, word, index, parts, toy, tmp_path):
     stamps = [NOW + row for row in range(6)]
-    stamps[place] = stamp
+    stamps[index] = stamp
     for repair in (None, "sort", "split"):
         with pytest.raises(SourceError) as caught:
             toy(one_stream(stamps, parts), repair=repair)
-        assert f"FILE: stream 'imu': row {place} is at {word} ns, which is no time" in str(caught.value)
+        assert f"FILE: stream 'imu': row {index} is at {word} ns, which is no time" in str(caught.value)
         assert f"{word} in 1 rows" in str(caught.value) and "repair='drop'" in str(caught.value)
     found, report = ingested(toy, tmp_path, stamps, parts, repair="drop")
-    rest = [row for row in range(6) if row != place]
+    rest = [row for row in range(6) if row != index]
     assert found == [([stamps[row] for row in rest], rest)]
     assert (report.repaired["imu"]["rows_dropped"], report.repaired["imu"]["stamps_unset"]) == (1, 1)
 
@@ -209,10 +209,13 @@ def test_all_kinds_of_rows_are_dropped_and_sorted():
         whole = content(make(np.arange(5)))
         for repair, expected in {"sort": [3, 1, 0, 4, 2], "drop": [0, 2]}.items():
             order = clocks.Order(repair)
-            now = [ready for rows in ([0, 1], [2, 3, 4]) for _, ready in order.take(name, make(np.array(rows)))]
-            now += [ready for _, _, ready in order.end()]
-            assert [t for part in now for t in clocks.stamps(part).tolist()] == times[expected].tolist(), (name, repair)
-            assert [row for part in now for row in content(part)] == [whole[row] for row in expected], (name, repair)
+            parts = [ready for rows in ([0, 1], [2, 3, 4]) for _, ready in order.take(name, make(np.array(rows)))]
+            parts += [ready for _, _, ready in order.end()]
+            assert [t for part in parts for t in clocks.stamps(part).tolist()] == times[expected].tolist(), (
+                name,
+                repair,
+            )
+            assert [row for part in parts for row in content(part)] == [whole[row] for row in expected], (name, repair)
 
 
 def test_frames_are_sorted_as_files(toy, tmp_path):

@@ -220,7 +220,7 @@ def test_no_data_of_las_is_nan(tmp_path):
     np.testing.assert_array_equal(values[:, names.index("scaled")], [np.nan, 5.08, 5.09])
     np.testing.assert_array_equal(values[:, names.index("raw")], [np.nan, 8, 9])
     assert {note.what for note in yields.notes.assumed} == {"scaled of points", "raw of points"}
-    assert "wide of points: that 7 is none" in yields.left_out
+    assert "wide of points: 7 as no measurement" in yields.left_out
 
 
 def test_fields_of_a_pcd_with_count_0_are_ignored(tmp_path):
@@ -268,7 +268,7 @@ def test_arrays(rng, tmp_path):
     assert "expected points [N, 3]" in outcome("clouds", tmp_path / "d.npy")
     for turned in (np.zeros((3, 40)), np.zeros((4, 17), np.float32)):
         np.save(tmp_path / "d.npy", turned)
-        assert "expected a point a row" in outcome("clouds", tmp_path / "d.npy")
+        assert "expected a row for each point" in outcome("clouds", tmp_path / "d.npy")
     np.savez(tmp_path / "e.npz", a=numbers, b=numbers)
     assert "expected an array 'points'" in outcome("clouds", tmp_path / "e.npz")
 
@@ -318,7 +318,9 @@ def test_stamps_in_names(names, expected, rng, tmp_path):
 @pytest.mark.parametrize("digits", [("28748000", "52874800"), ("5", "7"), ("2874800", "52874800")])
 def test_ambiguous_digits_after_seconds_are_refused(digits, rng, tmp_path):
     folder(tmp_path / "run", [f"1532402927_{part}.ply" for part in digits], rng)
-    assert "which could be a fraction or nanoseconds; a file timestamps.txt" in outcome("clouds", tmp_path / "run")
+    assert "which could be a fraction or nanoseconds; write the stamps to a file timestamps.txt" in outcome(
+        "clouds", tmp_path / "run"
+    )
 
 
 def test_stamps_from_a_file_beside_the_clouds(rng, tmp_path):
@@ -330,7 +332,7 @@ def test_stamps_from_a_file_beside_the_clouds(rng, tmp_path):
     stamps.write_text("0.000000e+00\n1.036224e-01\n")
     assert times(tmp_path)[0] == [0, 103622400]
     for text, words in (
-        ("1\n", "expected 2 stamps, one a cloud, got 1"),
+        ("1\n", "expected 2 stamps, one for each cloud, got 1"),
         ("1\nx\n", "line 2: expected a date"),
         ("1\n1e11\n", "fit int64"),
     ):
@@ -340,7 +342,7 @@ def test_stamps_from_a_file_beside_the_clouds(rng, tmp_path):
 
 def test_a_rate_is_given_or_required(rng, tmp_path):
     folder(tmp_path / "run", ["a_1.ply", "a_2.ply", "a_10.ply"], rng)
-    assert "say how many a second with rate_hz" in outcome("clouds", tmp_path / "run")
+    assert "give the clouds a second with rate_hz" in outcome("clouds", tmp_path / "run")
     assert times(tmp_path / "run", rate_hz=3.0) == ([0, 333333333, 3000000000], "nominal", "rate_hz")
     (tmp_path / "run/a_1.ply").unlink()
     assert times(tmp_path / "run", rate_hz=10.0)[0] == [0, 800000000]
@@ -348,9 +350,7 @@ def test_a_rate_is_given_or_required(rng, tmp_path):
         folder(tmp_path / "run", [f"a_{number}.ply"], rng)
     assert times(tmp_path / "run", rate_hz=10.0)[0] == [(k - 2) * 10**8 for k in (2, 10, 20, 30, 60, 1000)]
     report = robocache.ingest(tmp_path / "run", tmp_path / "cache", rate_hz=10.0)
-    assert [note.reason for note in report.assumed] == [
-        "the numbers in their names / rate_hz: 6 of 999 numbers are there"
-    ]
+    assert [note.reason for note in report.assumed] == ["the numbers in their names / rate_hz: 6 of 999 numbers exist"]
 
 
 def test_folders_are_episodes_in_natural_order(rng, tmp_path):
@@ -477,7 +477,7 @@ def test_blank_lines_of_stamps_belong_to_missing_clouds(rng, tmp_path):
     stamps.write_text("0.0\n0.1\n\n0.3\n\n")
     assert times(tmp_path / "run")[0] == [0, 10**8, 3 * 10**8]
     stamps.write_text("0.0\n\n0.2\n0.3\n")
-    assert "1.ply is not the cloud of line 3" in outcome("clouds", tmp_path / "run")
+    assert "1.ply does not belong to line 3" in outcome("clouds", tmp_path / "run")
     stamps.write_text("0.0\n0.1\n0.3\n")  # one line for each cloud
     assert times(tmp_path / "run")[0] == [0, 10**8, 3 * 10**8]
 
@@ -524,13 +524,13 @@ def test_clouds_of_a_cache_are_voxelized(rng, tmp_path):
     [
         ("a.ply", b"", "ends with end_header, got ''"),
         ("a.ply", b"plx\nend_header\n", "expected 'ply'"),
-        ("a.ply", b"ply\nformat ascii 2.0\nend_header\n", "no PLY: 'format ascii 2.0'"),
+        ("a.ply", b"ply\nformat ascii 2.0\nend_header\n", "a PLY header, got 'format ascii 2.0'"),
         ("a.ply", b"ply\nend_header\n", "expected a format"),
         ("a.ply", b"ply\nformat ascii 1.0\nend_header\n", "expected an element vertex"),
         ("a.ply", b"ply\nformat ascii 1.0\nelement vertex 1\nproperty float a\nend_header\n1\n", "x, y and z, got a"),
         ("a.ply", b"ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nproperty float x\nend_header\n1 1", "different names"),
-        ("a.ply", b"ply\nformat ascii 1.0\nelement vertex 99999999999999\nproperty float x\nend_header\n1\n", "says that it holds"),
-        ("a.ply", b"ply\nformat binary_little_endian 1.0\nelement vertex 9999999999\nproperty float x\nend_header\n1\n", "says that it holds"),
+        ("a.ply", b"ply\nformat ascii 1.0\nelement vertex 99999999999999\nproperty float x\nend_header\n1\n", "claims"),
+        ("a.ply", b"ply\nformat binary_little_endian 1.0\nelement vertex 9999999999\nproperty float x\nend_header\n1\n", "claims"),
         ("a.ply", b"ply\nformat ascii 1.0\nelement vertex 2\nproperty float x\nend_header\n1\n2 3\n", "point 1: expected 1 numbers, got 2"),
         ("a.ply", b"ply\nformat ascii 1.0\nelement vertex 2\nproperty float x\nend_header\n1111\n", "expected 2 points, got 1"),
         ("a.ply", b"ply\nformat ascii 1.0\nelement vertex 1\nproperty uchar x\nend_header\n256\n", "beyond uint8"),
@@ -543,7 +543,7 @@ def test_clouds_of_a_cache_are_voxelized(rng, tmp_path):
         ("b.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nCOUNT -1\nWIDTH 1\nHEIGHT 1\nDATA ascii\n1\n", "COUNTs of 0"),
         ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nWIDTH 1\nHEIGHT 1\nDATA zip\n1\n", "got 'zip'"),
         ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nWIDTH 99999999\nHEIGHT 1\nDATA binary_compressed\n\5\0\0\0\xfc\x83\xd7\x1712345", "packed in 5"),
-        ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nWIDTH 1\nHEIGHT 1\nDATA binary_compressed\n\3\0\0\0\4\0\0\0\x40\5\5", "refers to what is not there"),
+        ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nWIDTH 1\nHEIGHT 1\nDATA binary_compressed\n\3\0\0\0\4\0\0\0\x40\5\5", "refers to bytes that do not exist"),
         ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nWIDTH 1\nHEIGHT 1\nDATA binary_compressed\n\2\0\0\0\4\0\0\0\1a", "expected 4 bytes of points, got 1"),
         ("a.las", b"LASF", "a.las"),
         ("a.laz", b"no", "a.laz"),
@@ -564,7 +564,7 @@ def test_huge_declared_sizes_are_refused_at_once(tmp_path):
     assert outcome("clouds", tmp_path / "a.npy")
     with zipfile.ZipFile(tmp_path / "b.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("points.npy", bytes(100_000_000))
-    assert "says that it holds" in outcome("clouds", tmp_path / "b.npz")
+    assert "claims" in outcome("clouds", tmp_path / "b.npz")
     for suffix in ("las", "laz"):
         las = laspy.LasData(laspy.LasHeader(point_format=3, version="1.2"))
         las.X = np.arange(100)
@@ -572,7 +572,7 @@ def test_huge_declared_sizes_are_refused_at_once(tmp_path):
         content = bytearray((tmp_path / f"c.{suffix}").read_bytes())
         struct.pack_into("<I", content, 107, 2**32 - 1)
         (tmp_path / f"c.{suffix}").write_bytes(content)
-        assert "says that it holds" in outcome("clouds", tmp_path / f"c.{suffix}")
+        assert "claims" in outcome("clouds", tmp_path / f"c.{suffix}")
 
 
 @pytest.mark.parametrize(

@@ -856,7 +856,7 @@ def test_an_existing_cache_stays_without_overwrite(tmp_path):
 
 
 def test_progress_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(driver, "_TELL_S", math.inf)  # on a slow machine more steps would be shown
+    monkeypatch.setattr(driver, "_REPORT_EVERY_S", math.inf)  # on a slow machine more steps would be shown
     for number in range(3):
         write(tmp_path / f"log/{number}/imu.csv", "0.0,1", "0.1,2")
     lines = []

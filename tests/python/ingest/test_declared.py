@@ -396,7 +396,7 @@ def test_files_with_and_without_units_go_together(append, first, tmp_path):
     assert len(dataset.episodes) == 2
     assert dataset["observations/qpos"].attributes == ({"units": "rad"} if first == 0 else {})
     assert bool(first) == any("its units" in note.what for note in report.left_out)
-    assert (first == 0) == any("none in some recordings, taken as rad" in note.reason for note in report.assumed)
+    assert (first == 0) == any("declare none: taken as rad" in note.reason for note in report.assumed)
 
 
 def test_a_rate_in_a_column_that_no_stream_has_is_noted():
@@ -590,8 +590,8 @@ def test_arrays_whose_second_dimension_may_be_steps_are_noted(shape, is_said, tm
 @pytest.mark.parametrize(
     ("name", "side", "kind", "words"),
     [
-        ("depth", 8, "frames", "depth by its name, but in no known unit"),
-        ("ir_image", 40, "frames", "an image, and no depth"),
+        ("depth", 8, "frames", "depth by its name, without a known unit"),
+        ("ir_image", 40, "frames", "an image, not depth"),
         ("tactile", 8, "numbers", None),
         ("segmentation", 8, "frames", None),
     ],

@@ -38,7 +38,9 @@ def write_npz(tmp_path, pixels, of_file=None):
 def write_tfds(tmp_path, pixels, of_file=None):
     of_file = of_file or {}
     is_image = pixels.dtype == np.uint16
-    values = [bytes(frames.encode(one[None], codec="png").data) for one in pixels] if is_image else pixels.reshape(-1)
+    values = (
+        [bytes(frames.encode(image[None], codec="png").data) for image in pixels] if is_image else pixels.reshape(-1)
+    )
     of_pixels = image(*pixels.shape[1:], dtype="uint16") if is_image else tensor(str(pixels.dtype), *pixels.shape[1:])
     features = group(
         steps=sequence(group(observation=group(cam_depth=of_pixels), is_first=tensor("bool"))),

@@ -105,7 +105,7 @@ def test_droid_missing_frames_are_named(rng, tmp_path):
     assert "observation/image/ext1" not in streams  # missing frames may be the first three or the last three
     ((what, why),) = skipped(notes).items()
     assert what == "a: observation/image/ext1"
-    assert "3 rows have none, and no time, hole or list of stamps tells which" in why
+    assert "3 rows have none, and no time, hole or list of stamps shows which" in why
 
 
 def test_droid_rows_at_gaps_of_the_video_have_no_frame(rng, tmp_path):

@@ -62,7 +62,7 @@ def test_stamps_have_the_unit_of_the_header(unit, digits, tmp_path):
 def test_stamps_that_can_be_no_nanoseconds_are_refused(tmp_path):
     log = "#timestamp,w_x [rad s^-1]\n" + "".join(f"{1403715273262000 + 5000 * k},{k}\n" for k in range(4))
     sensor(tmp_path / "mav0/imu0", "rate_hz: 200\n", log)
-    with pytest.raises(robocache.FileError, match=r"4 rows lie within 15000 ns.*write it in the header"):
+    with pytest.raises(robocache.FileError, match=r"4 rows lie within 15000 ns.*name it in the header"):
         robocache.ingest(tmp_path / "mav0", tmp_path / "cache", progress=None)
 
 
@@ -93,7 +93,7 @@ def test_sensors_are_the_streams_of_one_episode(picture, tmp_path):
     assert yields.facts["cam0"]["intrinsics"] == [[40.5, 0, 3], [0, 50, 2], [0, 0, 1]]
     assert set(blobs(streams["cam0"][1])) == {picture.read_bytes()}
     assert yields.source_facts["sensors"]["mav0"]["imu0"]["noise"] == 1.5e-4
-    assert yields.left_out == {"*.yaml": "of no sensor: 1 file"}
+    assert yields.left_out == {"*.yaml": "not of a sensor: 1 file"}
     robocache.ingest(tmp_path / "MH_01", tmp_path / "cache")
     attributes = robocache.open(tmp_path / "cache").streams["state_groundtruth_estimate0"].attributes
     assert attributes["methods"] == [[3, 7, "slerp"]]
@@ -170,7 +170,7 @@ def test_missing_listed_images_are_refused_or_named(picture, tmp_path):
     yields = Yields("euroc", tmp_path, on_error="skip")
     assert yields.only()["cam0"][0].tolist() == [stamps[1], stamps[3]]
     assert list(yields.skipped) == ["mav0/cam0/data.csv: cam0: rows 0, 2"]
-    reason = "images: none that mav0/cam1/data.csv names is there; its 4 rows are the text cam1.filename"
+    reason = "no image that mav0/cam1/data.csv names exists; its 4 rows are the text cam1.filename"
     assert yields.left_out["cam1"] == reason and len(yields.only()["cam1.filename"][0]) == 4
 
 

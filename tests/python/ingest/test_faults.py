@@ -560,9 +560,9 @@ def test_info_that_a_cache_cannot_hold_is_refused_at_once(key, odd, on_error, rn
     info = json.loads((source / "meta/info.json").read_text())
     info[key] = "ODD"
     (source / "meta/info.json").write_text(json.dumps(info).replace('"ODD"', odd), errors="surrogateescape")
-    lines = []
-    refused(source, tmp_path / "cache", "info.json", on_error=on_error, progress=lambda *step: lines.append(step))
-    assert lines == []
+    steps = []
+    refused(source, tmp_path / "cache", "info.json", on_error=on_error, progress=lambda *step: steps.append(step))
+    assert steps == []
 
 
 @pytest.mark.parametrize("fps", [True, -1, 1e-300])
@@ -630,9 +630,9 @@ def test_deeply_nested_features_are_refused_at_once(rng, tmp_path):
     info = json.loads((source / "meta/info.json").read_text())
     info["features"]["observation.images.top"] = {"dtype": "video", "shape": "ODD"}
     (source / "meta/info.json").write_text(json.dumps(info).replace('"ODD"', "[" * 500 + "]" * 500))
-    lines = []
-    refused(source, tmp_path / "cache", "meta", on_error="skip", progress=lambda *step: lines.append(step))
-    assert lines == []
+    steps = []
+    refused(source, tmp_path / "cache", "meta", on_error="skip", progress=lambda *step: steps.append(step))
+    assert steps == []
 
 
 def test_json_lines_with_a_byte_order_mark(rng, tmp_path):

@@ -12,9 +12,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from lerobot_files import make_episodes, write_lerobot
 from robocache.ingest.messages import streams
-from ros_files import START, write_channel
+from ros_files import START, CustomType, write_channel, write_json
 from rosbags.rosbag1 import Writer as Bag1
-from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 import robocache
 
@@ -22,8 +21,11 @@ ROWS, STEP = 8, 100_000_000
 MODES = np.array([0, 4, 2, 2, 0, 1, 4, 0])
 ARMED = MODES % 4 == 0
 LEVEL = np.linspace(-1, 1, ROWS) ** 3
-TEXT = "float64 level\nuint8 mode\nbool armed\nfloat32 load\nint32[2] codes\nbool[3] flags\nOther other\n"
-OTHERS = "=" * 80 + "\nMSG: own_msgs/Other\nfloat32 gain\nint16 step\nbool on\n"
+STATE = CustomType(
+    "own_msgs/msg/State",
+    "float64 level\nuint8 mode\nbool armed\nfloat32 load\nint32[2] codes\nbool[3] flags\nOther other\n",
+    {"own_msgs/Other": "float32 gain\nint16 step\nbool on\n"},
+)
 
 
 def stamp(k):
@@ -64,28 +66,24 @@ def ingested(source, tmp_path, **options):
 # ---- messages ----
 
 
-def of_ros(store, k):
-    other = store.types["own_msgs/msg/Other"](float(LEVEL[k]), int(MODES[k]), bool(ARMED[k]))
+def state(k):
+    other = STATE.Other(float(LEVEL[k]), int(MODES[k]), bool(ARMED[k]))
     codes, flags = np.array([MODES[k], 7], np.int32), np.array([ARMED[k], True, not ARMED[k]])
-    result = (float(LEVEL[k]), int(MODES[k]), bool(ARMED[k]), float(LEVEL[k]) / 2, codes, flags, other)
-    return store.types["own_msgs/msg/State"](*result)
+    return STATE.State(float(LEVEL[k]), int(MODES[k]), bool(ARMED[k]), float(LEVEL[k]) / 2, codes, flags, other)
 
 
 def write_ros(tmp_path, encoding):
-    store = get_typestore(Stores.EMPTY)
-    store.register(get_types_from_msg(TEXT + OTHERS, "own_msgs/msg/State"))
-    if encoding == "bag":
-        with Bag1(tmp_path / "a.bag") as bag:
-            kind = "own_msgs/msg/State"
-            connection = bag.add_connection("data", kind, typestore=store)
-            for k in range(ROWS):
-                bag.write(connection, stamp(k), store.serialize_ros1(of_ros(store, k), kind))
-        return tmp_path / "a.bag"
-    name = "own_msgs/msg/State" if encoding == "cdr" else "own_msgs/State"
-    turn = store.serialize_cdr if encoding == "cdr" else store.serialize_ros1
-    payloads = [(stamp(k), bytes(turn(of_ros(store, k), "own_msgs/msg/State"))) for k in range(ROWS)]
-    schema = (name, "ros2msg" if encoding == "cdr" else "ros1msg", (TEXT + OTHERS).encode())
-    return write_channel(tmp_path / "a.mcap", encoding, schema, payloads)
+    if encoding == "cdr":
+        return STATE.write(tmp_path / "a.mcap", map(state, range(ROWS)), STEP)
+    payloads = [(stamp(k), bytes(STATE.store.serialize_ros1(state(k), STATE.name))) for k in range(ROWS)]
+    if encoding == "ros1":
+        schema = ("own_msgs/State", "ros1msg", STATE.text.encode())
+        return write_channel(tmp_path / "a.mcap", encoding, schema, payloads)
+    with Bag1(tmp_path / "a.bag") as bag:
+        connection = bag.add_connection("data", STATE.name, typestore=STATE.store)
+        for time_ns, payload in payloads:
+            bag.write(connection, time_ns, payload)
+    return tmp_path / "a.bag"
 
 
 @pytest.mark.parametrize("encoding", ["cdr", "ros1", "bag"])
@@ -137,11 +135,6 @@ def test_protobuf_messages_with_enums_and_wrappers(tmp_path):
     assert [s.attributes["words"] for s in dataset.streams.values() if "words" in s.attributes] == [words]
 
 
-def write_json(path, schema, rows):
-    payloads = [(stamp(k), json.dumps(row).encode()) for k, row in enumerate(rows)]
-    return write_channel(path, "json", ("x", "jsonschema", json.dumps(schema).encode()), payloads)
-
-
 @pytest.mark.parametrize(
     "mode",
     [
@@ -156,7 +149,7 @@ def test_whole_numbers_that_a_json_schema_lists_are_held(mode, tmp_path):
     schema = {"type": "object", "properties": {"mode": mode}, "$defs": {"Mode": {"enum": [0, 1, 2, 4]}}}
     rows = [{"level": level, "mode": number} for level, number in zip(LEVEL.tolist(), MODES.tolist(), strict=True)]
     rows += [{"level": 0.5}]  # mode is NaN there, after all compared rows
-    dataset = ingested(write_json(tmp_path / "a.mcap", schema, rows), tmp_path)
+    dataset = ingested(write_json(tmp_path / "a.mcap", rows, schema=schema, step=STEP), tmp_path)
     check(dataset, "data", {"level": linear(LEVEL), "mode": held(MODES)})
 
 
@@ -173,7 +166,7 @@ def test_bools_in_json_and_what_its_schema_declares(tmp_path):
         for level, armed, mode in zip(LEVEL.tolist(), ARMED.tolist(), MODES.tolist(), strict=True)
     ]
     rows += [{"level": 0.5, "armed": True}]  # other fields are NaN there, after all compared rows
-    dataset = ingested(write_json(tmp_path / "a.mcap", schema, rows), tmp_path)
+    dataset = ingested(write_json(tmp_path / "a.mcap", rows, schema=schema, step=STEP), tmp_path)
     columns = {"level": linear(LEVEL), "armed": held(ARMED), "ready": held(ARMED), "mode": held(MODES)}
     check(dataset, "data", columns | {"code": held(MODES), "n": linear(MODES), "plain": linear(MODES)})
 
@@ -182,7 +175,7 @@ def test_lists_in_json_with_gaps(tmp_path):
     schema = {"properties": {"codes": {"items": {"type": "integer"}}, "plain": {"items": {"type": "number"}}}}
     rows = [{"codes": [m, 1], "plain": [m, 1], "flags": [m == 0, True]} for m in MODES.tolist()]
     rows += [{"codes": [None, 1], "plain": [None, 1], "flags": [None, True]}]
-    dataset = ingested(write_json(tmp_path / "a.mcap", schema, rows), tmp_path)
+    dataset = ingested(write_json(tmp_path / "a.mcap", rows, schema=schema, step=STEP), tmp_path)
     for name, wanted in (("codes", held(MODES)), ("plain", linear(MODES)), ("flags", held(MODES == 0))):
         np.testing.assert_allclose(rows_between(dataset, f"data/{name}")[..., 0], wanted)
 
@@ -190,7 +183,7 @@ def test_lists_in_json_with_gaps(tmp_path):
 def test_recordings_with_other_declarations_are_kept_and_noted(tmp_path):
     for name, on in (("a", ARMED), ("b", MODES + 0.5)):
         rows = [{"level": float(level), "on": one} for level, one in zip(LEVEL, on.tolist(), strict=True)]
-        write_json(tmp_path / f"bags/{name}.mcap", {}, rows)
+        write_json(tmp_path / f"bags/{name}.mcap", rows, step=STEP)
     report = robocache.ingest(tmp_path / "bags", tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
     assert len(dataset) == 2 and dataset.streams["data"].attributes["methods"] == [[1, 2, "previous"]]
@@ -199,18 +192,13 @@ def test_recordings_with_other_declarations_are_kept_and_noted(tmp_path):
 
 
 def test_a_rotation_beside_a_flag_and_a_scattered_one(tmp_path):
-    text = "float64 qx\nfloat64 qy\nfloat64 qz\nfloat64 qw\nuint8 mode\n"
-    store = get_typestore(Stores.EMPTY)
-    store.register(get_types_from_msg(text, "own_msgs/msg/Turn"))
-    kind = store.types["own_msgs/msg/Turn"]
-    rows = [bytes(store.serialize_cdr(kind(0.0, 0.0, 0.6, 0.8, int(m)), "own_msgs/msg/Turn")) for m in MODES]
-    schema = ("own_msgs/msg/Turn", "ros2msg", text.encode())
-    payloads = [(stamp(k), row) for k, row in enumerate(rows)]
-    dataset = ingested(write_channel(tmp_path / "a.mcap", "cdr", schema, payloads), tmp_path)
+    custom = CustomType("own_msgs/msg/Turn", "float64 qx\nfloat64 qy\nfloat64 qz\nfloat64 qw\nuint8 mode\n")
+    turns = [custom.Turn(0.0, 0.0, 0.6, 0.8, int(mode)) for mode in MODES]
+    dataset = ingested(custom.write(tmp_path / "a.mcap", turns, STEP), tmp_path)
     assert dataset.streams["data"].attributes["methods"] == [[0, 4, "slerp"], [4, 5, "previous"]]
     rows = [{"qx": 0.0, "qy": 0.0, "on": True, "qz": 0.6, "qw": 0.8}] * ROWS
     (tmp_path / "json").mkdir()
-    path = write_json(tmp_path / "json/a.mcap", {}, rows)
+    path = write_json(tmp_path / "json/a.mcap", rows, step=STEP)
     report = robocache.ingest(path, tmp_path / "json/cache")
     assert any("not adjacent" in omission.reason for omission in report.left_out)
     dataset = robocache.open(tmp_path / "json/cache")
@@ -314,7 +302,7 @@ def test_appending_keeps_the_caches_methods_with_a_note(tmp_path, monkeypatch):
     dataset = robocache.open(tmp_path / "cache")
     assert len(dataset) == 2 and "methods" not in dataset.streams["data"].attributes
     (omission,) = (omission for omission in report.left_out if "methods" in omission.what)
-    assert omission.reason.startswith("the cache has None, which stays; a new ingest")
+    assert omission.reason.startswith("the cache has None, which are kept; to change them")
 
 
 @pytest.mark.parametrize("method", [None, "linear", "pchip"])
@@ -336,14 +324,10 @@ def test_an_export_to_lerobot_holds_such_columns(method, tmp_path):
 
 def test_many_alternating_columns_load_and_export(tmp_path):
     """For example a hand with 80 motors, each with a mode and a torque: more blocks than one call of resample accepts."""
-    text = "Motor[80] motors\n" + "=" * 80 + "\nMSG: own_msgs/Motor\nfloat32 torque\nuint8 mode\n"
-    store = get_typestore(Stores.EMPTY)
-    store.register(get_types_from_msg(text, "own_msgs/msg/Hand"))
-    motor, hand = store.types["own_msgs/msg/Motor"], store.types["own_msgs/msg/Hand"]
-    rows = [hand([motor(float(LEVEL[k]) + j, int(MODES[k])) for j in range(80)]) for k in range(ROWS)]
-    payloads = [(stamp(k), bytes(store.serialize_cdr(row, "own_msgs/msg/Hand"))) for k, row in enumerate(rows)]
-    schema = ("own_msgs/msg/Hand", "ros2msg", text.encode())
-    dataset = ingested(write_channel(tmp_path / "a.mcap", "cdr", schema, payloads), tmp_path)
+    motor_fields = {"own_msgs/Motor": "float32 torque\nuint8 mode\n"}
+    custom = CustomType("own_msgs/msg/Hand", "Motor[80] motors\n", motor_fields)
+    rows = [[custom.Motor(float(LEVEL[k]) + j, int(MODES[k])) for j in range(80)] for k in range(ROWS)]
+    dataset = ingested(custom.write(tmp_path / "a.mcap", map(custom.Hand, rows), STEP), tmp_path)
     found = rows_between(dataset, "data")
     np.testing.assert_array_equal(found[..., 1::2], np.repeat(held(MODES)[..., None], 80, axis=2))
     torques = linear(np.float32(LEVEL))[..., None] + np.arange(80)

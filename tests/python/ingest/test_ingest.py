@@ -62,7 +62,7 @@ def test_a_cache_within_its_source_is_not_read(tmp_path):
     clouds = np.arange(40, dtype=np.float32).reshape(2, 5, 4)
     for number, cloud in enumerate(clouds):
         np.save(source / f"{number}.npy", cloud)
-    lines = []
+    caches_left_out = []
     for name, more in (
         ("a", {}),
         ("b", {}),
@@ -72,8 +72,10 @@ def test_a_cache_within_its_source_is_not_read(tmp_path):
     ):
         report = robocache.ingest(source, source / name, format="clouds", rate_hz=10, **more)
         assert (report.episodes, report.rows) == (1, {"points": 2})
-        lines.append([(omission.what, omission.reason) for omission in report.left_out if omission.reason == "a cache"])
-    assert lines == [[(name, "a cache") for name in names] for names in ("", "a", "ab", "ab", "abc")]
+        caches_left_out.append(
+            [(omission.what, omission.reason) for omission in report.left_out if omission.reason == "a cache"]
+        )
+    assert caches_left_out == [[(name, "a cache") for name in names] for names in ("", "a", "ab", "ab", "abc")]
     assert sorted(path.name for path in source.iterdir()) == ["0.npy", "1.npy", "a", "b", "c"]
     with pytest.raises(robocache.FileError, match="got a cache"):  # an appended cache has other files
         robocache.ingest(source / "a", tmp_path / "cache")
@@ -220,7 +222,7 @@ def rows(n, **more):
 
 
 def test_recordings_are_written_while_they_are_read(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(driver, "_TELL_S", math.inf)  # on a slow machine more steps would be shown
+    monkeypatch.setattr(driver, "_REPORT_EVERY_S", math.inf)  # on a slow machine more steps would be shown
     seen = []
 
     def streams(number):
@@ -235,10 +237,10 @@ def test_recordings_are_written_while_they_are_read(toy, tmp_path, monkeypatch):
             yield Recording(f"episode {number}", "here", {"number": number}, streams(number))
         notes.tell("here", colour="red")
 
-    lines = []
-    report = toy(recordings, episodes=3, progress=lambda *step: lines.append((*step, seen[-1])))
+    steps = []
+    report = toy(recordings, episodes=3, progress=lambda *step: steps.append((*step, seen[-1])))
     assert seen == [0, (0, 0), (0, 1), 1, (1, 0), (1, 1), 2, (2, 0), (2, 1)]
-    assert lines == [(number, 3, f"episode {number}", number) for number in range(3)]
+    assert steps == [(number, 3, f"episode {number}", number) for number in range(3)]
     dataset = robocache.open(tmp_path / "cache")
     assert (report.format, report.episodes, report.rows) == ("toy", 3, {"a": 18})
     assert dataset.episode(2)["a"][1].tolist() == [[20, 20]] * 3 + [[21, 21]] * 3
@@ -247,7 +249,7 @@ def test_recordings_are_written_while_they_are_read(toy, tmp_path, monkeypatch):
 
 
 def test_progress_of_a_long_recording_counts_rows(toy, monkeypatch):
-    monkeypatch.setattr(driver, "_TELL_S", 0.0)
+    monkeypatch.setattr(driver, "_REPORT_EVERY_S", 0.0)
 
     def streams():
         for part in range(3):
@@ -256,10 +258,10 @@ def test_progress_of_a_long_recording_counts_rows(toy, monkeypatch):
     def recordings(options, notes):
         yield Recording("one", "one", {}, streams())
 
-    lines = []
-    toy(recordings, progress=lambda *step: lines.append(step))
-    assert [step[:2] for step in lines] == [(0, 0)] * 4
-    assert [re.sub(r", [\d,]+ ", " # ", step[2]) for step in lines] == ["one", *["one # rows/s"] * 3]
+    steps = []
+    toy(recordings, progress=lambda *step: steps.append(step))
+    assert [step[:2] for step in steps] == [(0, 0)] * 4
+    assert [re.sub(r", [\d,]+ ", " # ", step[2]) for step in steps] == ["one", *["one # rows/s"] * 3]
 
 
 def test_a_stream_is_nominal_if_it_is_in_every_kept_episode(toy, tmp_path):
@@ -457,8 +459,8 @@ def test_of_many_different_names_the_first_is_noted(toy):
     with pytest.raises(SourceError) as caught:
         toy(read)
     expected = "100 names, [60] 'mode', but before it 100 names, [60] 'state[60]'"
-    out = "a cache of its own, in a list of Sources, takes the recording"
-    assert str(caught.value) == f"FILE 1: stream 'status': {expected}; {out}"
+    advice = "ingest this recording into a cache of its own, for a list of Sources"
+    assert str(caught.value) == f"FILE 1: stream 'status': {expected}; {advice}"
 
 
 def test_fewer_names_and_other_attributes_are_all_noted(toy):
@@ -544,7 +546,7 @@ def test_appended_rows_have_the_dtype_of_the_cache(toy, tmp_path):
 
     toy(read)
     toy(read, append=True)
-    with pytest.raises(robocache.FileError, match="stream 'x': float64, but before it int64, which does not hold all"):
+    with pytest.raises(robocache.FileError, match="stream 'x': float64, but before it int64, which cannot hold all"):
         toy(read, append=True)
     assert robocache.open(tmp_path / "cache").streams["x"].values.tolist() == [1, 2, 3, 4, 5, 6]
 

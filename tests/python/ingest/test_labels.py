@@ -132,7 +132,7 @@ def test_pixels_of_small_arrays_are_exact_and_loss_is_noted(write, side, rng, tm
     assert assumed["png"] == assumed["jpeg:80"] == []
     found = robocache.open(tmp_path / "None").streams[name].values[:]
     assert np.array_equal(found, pixels) == (side < 32)
-    assert [one.streams for one in assumed[None]] == [[name]] * (side >= 32)
+    assert [note.streams for note in assumed[None]] == [[name]] * (side >= 32)
     if side >= 32:
         assert "--image-codec png" in assumed[None][0].reason and "quality 95" in assumed[None][0].reason
 

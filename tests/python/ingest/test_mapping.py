@@ -23,14 +23,14 @@ from robocache import frames
 VALUES = np.arange(24, dtype=np.float32).reshape(3, 8)
 TIMES = np.arange(3, dtype=np.int64) * 50_000_000
 IMAGES = np.arange(3, dtype=np.uint8)[:, None, None, None] * np.full((3, 4, 6, 3), 80, np.uint8)
-SAID = {"units": list("ABCDEFGH"), "methods": [[1, 5, "angle"]], "frame_id": "base"}
+ATTRIBUTES = {"units": list("ABCDEFGH"), "methods": [[1, 5, "angle"]], "frame_id": "base"}
 
 
 def read(options, notes):
     notes.total = 2
     for number in range(2):
         streams = [
-            ("state", Rows(TIMES, VALUES + number, list("abcdefgh"), attributes=SAID)),
+            ("state", Rows(TIMES, VALUES + number, list("abcdefgh"), attributes=ATTRIBUTES)),
             ("reward", Rows(TIMES, VALUES[:, 0])),
             ("top", Frames([(TIMES[:2], IMAGES[:2]), (TIMES[2:], IMAGES[2:])], codec="png")),
             ("task", Texts(TIMES[:1], ["pick"])),
@@ -59,8 +59,8 @@ def test_slices_names_and_descriptions(toy, tmp_path):
         assert dataset.episode(episode)["hand"][1].tolist() == (VALUES + episode)[:, 3:7].tolist()
     assert arm.time_ns.tolist() == [*TIMES, *TIMES]
     assert (list(arm.names), list(hand.names)) == (list("abc"), list("defg"))
-    rule = {"frame_id": "base", "units": "rad", "norm_group": "joints", "methods": [[1, 3, "angle"]]}
-    assert arm.attributes == rule
+    expected = {"frame_id": "base", "units": "rad", "norm_group": "joints", "methods": [[1, 3, "angle"]]}
+    assert arm.attributes == expected
     assert hand.attributes == {"frame_id": "base", "units": list("DEFG"), "methods": [[0, 4, "slerp"]]}
     assert [(o.what, o.reason) for o in report.left_out] == [("state[7:8]", "in no slice of the mapping")]
     assert dataset.provenance["mapping"]["streams"]["reward"] == {"name": "r"}
@@ -123,7 +123,7 @@ def test_offsets_use_the_new_names(toy, tmp_path):
         ({"streams": {"state": {"nmae": "x"}}}, "methods, name, norm_group, slices, units"),
         ({"streams": {"state": {"name": ""}}}, "streams.state: name: expected text"),
         ({"streams": {"state": {"name": []}}}, "streams.state: name: expected one at least; exclude leaves a stream out"),
-        ({"streams": {"state": {"name": "a"}, "reward": {"name": "a"}}}, "two are to be named 'a'"),
+        ({"streams": {"state": {"name": "a"}, "reward": {"name": "a"}}}, "the new name 'a' occurs twice"),
         ({"streams": {"state": {"methods": "linaer"}}}, "methods: expected one of linear, "),
         ({"streams": {"state": {"methods": [[0, 3, "slerp"]]}}}, "slerp takes 4 features, got 0 to 3"),
         ({"streams": {"state": {"slices": [{**SLICES[0], "methods": "pose"}]}}}, "pose takes 7 features, got 3"),
@@ -142,10 +142,10 @@ def test_offsets_use_the_new_names(toy, tmp_path):
         ({"streams": {"state": {"slices": [{**SLICES[0], "units": ["m"]}]}}}, "units: expected 3, got 1"),
         ({"streams": {"state": {"slices": [{**SLICES[0], "methods": "slerp"}]}}}, "slerp takes 4 features, got 3"),
         ({"streams": {"state": {}}, "exclude": ["st*"]}, "include and exclude leave this stream out"),
-        ({"episodes": {"rename": {"length": "a"}, "constants": {"a": 1}}}, "two are to be named 'a'"),
+        ({"episodes": {"rename": {"length": "a"}, "constants": {"a": 1}}}, "the new name 'a' occurs twice"),
         ({"include": "state"}, "include: expected a list of text"),
         ({"streams": ["state"]}, "streams: expected a table"),
-        ({"episodes": {"constants": {"when": object()}}}, "expected what JSON has too"),
+        ({"episodes": {"constants": {"when": object()}}}, "expected only values that JSON has"),
         (3, "mapping: expected a path or a dict, got 3"),
     ],
 )  # fmt: skip
@@ -170,12 +170,12 @@ def test_invalid_mappings_are_refused_before_reading(mapping, message, toy, tmp_
         ({"streams": {"state": {"methods": [[6, 9, "next"]]}}}, "next from 6 to 9, but there are 8"),
         ({"streams": {"task": {"methods": "next"}}}, "methods: expected numbers"),
         ({"streams": {"state": {"units": ["m"]}}}, "units: expected 8, got 1"),
-        ({"streams": {"state": {"name": "reward"}}}, "'state' and 'reward' are both to be named 'reward'"),
+        ({"streams": {"state": {"name": "reward"}}}, "'state' and 'reward' both have the new name 'reward'"),
         ({"streams": {"stat": {"name": "x"}}}, "streams.stat: no such stream among 'state', 'reward'"),
         ({"exclude": ["nothing*"]}, "'nothing*' matches no stream"),
         ({"include": ["nothing*"]}, "'nothing*' matches no stream"),
         ({"episodes": {"rename": {"lenght": "n"}}}, "no column 'lenght'"),
-        ({"episodes": {"rename": {"length": "operator"}}}, "two columns are to be named 'operator'"),
+        ({"episodes": {"rename": {"length": "operator"}}}, "two columns have the new name 'operator'"),
     ],
 )
 def test_mappings_that_contradict_the_streams_end_the_ingest(mapping, message, toy, tmp_path):
@@ -195,7 +195,7 @@ def test_files_of_every_form(monkeypatch, tmp_path):
     assert load_mapping(tmp_path / "m.yaml").given == given
     for text, words in {
         "a = ": "expected TOML",
-        "a = 2020-01-01": "expected what JSON has too",
+        "a = 2020-01-01": "expected only values that JSON has",
         "\xff": "TOML",
     }.items():
         (tmp_path / "bad.toml").write_bytes(text.encode("latin-1"))
@@ -377,8 +377,8 @@ def test_red_and_blue_are_exchanged_by_a_mapping(stored, names, toy, tmp_path):
     chunks = {
         "array": pixels,
         "raw": pixels,
-        "png files": [frames.encode(one[None], codec="png").data.tobytes() for one in smooth],
-        "jpeg files": [jpeg_of(one) for one in smooth],
+        "png files": [frames.encode(image[None], codec="png").data.tobytes() for image in smooth],
+        "jpeg files": [jpeg_of(image) for image in smooth],
         "encoded": frames.encode(pixels, codec="jpeg"),
     }[stored]
 
@@ -475,4 +475,4 @@ def test_euler_angles_of_a_modality_beyond_a_turn_are_noted(degrees, rng, tmp_pa
     (tmp_path / "modality.json").write_text(json.dumps({"state": of_state}))
     report = robocache.ingest(source, tmp_path / "cache", mapping=tmp_path / "modality.json")
     reasons = [note.reason for note in report.assumed if "more than a turn" in note.reason]
-    assert len(reasons) == degrees and all("up to 190" in one for one in reasons)
+    assert len(reasons) == degrees and all("up to 190" in reason for reason in reasons)

@@ -14,7 +14,7 @@ from robocache.cli import main
 
 import robocache
 
-# A limit on the size of files stands for the full disk.
+# A limit on the size of files stands for the full disk: its first argument in bytes, 0 for none.
 _COMMAND = """
 import resource, signal, sys
 sys.modules["torch"] = None
@@ -59,18 +59,18 @@ def folder(request, monkeypatch):
 
 # Each command: (commands before it, its arguments, the cache that its result must equal).
 COMMANDS = {
-    "ingest": ([], ["ingest", "logs", "made"], "whole"),
-    "workers": ([], ["ingest", "logs", "made", "--workers", "2"], "whole"),
-    "plan": ([], ["plan", "logs", "made", "--shards", "2"], None),
+    "ingest": ([], ["ingest", "logs", "result"], "whole"),
+    "workers": ([], ["ingest", "logs", "result", "--workers", "2"], "whole"),
+    "plan": ([], ["plan", "logs", "result", "--shards", "2"], None),
     "convert": ([["plan", "logs", "work", "--shards", "2"]], ["convert", "work", "--shard", "0"], None),
     "merge": (
         [["plan", "logs", "work", "--shards", "2"], *(["convert", "work", "--shard", shard] for shard in "01")],
-        ["merge", "work", "made"],
+        ["merge", "work", "result"],
         "whole",
     ),
-    "append": ([["ingest", "logs", "made"]], ["append", "more", "made"], "longer"),
-    "mcap": ([], ["export", "whole", "made", "--to", "mcap"], None),
-    "lerobot": ([], ["export", "whole", "made", "--to", "lerobot", "--fps", "100"], None),
+    "append": ([["ingest", "logs", "result"]], ["append", "more", "result"], "longer"),
+    "mcap": ([], ["export", "whole", "result", "--to", "mcap"], None),
+    "lerobot": ([], ["export", "whole", "result", "--to", "lerobot", "--fps", "100"], None),
 }
 
 
@@ -78,7 +78,7 @@ def prepare(name, folder):
     before, arguments, wanted = COMMANDS[name]
     for line in before:
         assert main(line) == 0
-    return arguments, folder / ("work/shard-000" if name == "convert" else "made"), wanted
+    return arguments, folder / ("work/shard-000" if name == "convert" else "result"), wanted
 
 
 def check(name, folder, arguments, result, wanted):
@@ -121,7 +121,7 @@ def bound():
 
 
 def _drop_rights():
-    """PR_CAPBSET_DROP of CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, effective after exec."""
+    """Drops CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH from the bounding set, which takes effect after exec."""
     for capability in (1, 2):
         if ctypes.CDLL(None).prctl(24, capability, 0, 0, 0):
             raise OSError
@@ -137,7 +137,7 @@ def test_a_folder_without_write_permission(name, folder, bound):
     failed = command(*arguments, cwd=folder, **bound)
     assert failed.returncode == 1, failed
     assert "Permission denied" in failed.stderr and "Traceback" not in failed.stderr
-    folder_named = {"convert": "work/"}.get(name, "made")
+    folder_named = {"convert": "work/"}.get(name, "result")
     assert folder_named in failed.stderr
     assert contents(folder) == before
     for part in closed:

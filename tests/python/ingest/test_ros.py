@@ -95,7 +95,7 @@ def test_missing_messages_by_the_metadata_are_named(tmp_path):
     write_database(tmp_path / "bag/a.db3", {"/imu": imus(5)})
     write_metadata(tmp_path / "bag", ["a.db3", "b.db3"], {"/imu": 9})
     write_database(tmp_path / "bag/c.db3", {"/imu": imus(5)})
-    with pytest.raises(SourceError, match=r"metadata.yaml: b.db3 is not there"):
+    with pytest.raises(SourceError, match=r"metadata.yaml: b.db3 does not exist"):
         read(tmp_path / "bag")
     got = read(tmp_path / "bag", on_error="skip")
     assert len(got.only["/imu"].rows) == 5

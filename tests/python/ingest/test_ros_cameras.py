@@ -28,6 +28,7 @@ from ros_files import (
     random_points,
     read,
     write_channel,
+    write_json,
     write_mcap,
 )
 
@@ -431,7 +432,7 @@ def test_messages_after_an_undecodable_one_keep_their_numbers(kind, rng, tmp_pat
     got = read(path, on_error="skip")
     assert len(next(iter(got.only.values())).rows) == 2
     skips = [f"{what} {why}" for what, why in got.skipped.items()]
-    assert [re.findall(r"(?:messages?|rows?) (\d)", one)[0] for one in skips] == ["1", "3"], skips
+    assert [re.findall(r"(?:messages?|rows?) (\d)", skip)[0] for skip in skips] == ["1", "3"], skips
 
 
 def test_depth_that_is_not_resized_hides_no_damage(rng, tmp_path):
@@ -597,25 +598,25 @@ def test_16_bit_brightness_has_no_unit_and_opencv_types_are_bgr(rng, tmp_path):
         ("/lwir", None),
     ],
 )
-def test_what_lies_beside_depth_has_no_metres(topic, unit_m, transport, rng, tmp_path):
+def test_16uc1_has_metres_only_if_its_topic_is_depth(topic, unit_m, transport, rng, tmp_path):
     wide = rng.integers(500, 9000, (16, 24, 1)).astype(np.uint16)
     name = "sensor_msgs/msg/CompressedImage"
     if transport == "raw":
-        made = {topic: ("sensor_msgs/msg/Image", [(START, image(wide, "16UC1"))])}
+        topics = {topic: ("sensor_msgs/msg/Image", [(START, image(wide, "16UC1"))])}
     elif transport == "png":
-        made = {topic: (name, [(START, compressed(wide[..., 0], "16UC1; png compressed ", "png"))])}
+        topics = {topic: (name, [(START, compressed(wide[..., 0], "16UC1; png compressed ", "png"))])}
     elif transport == "rvl":
         file = bytes(12) + rvl(wide[..., 0])
         msg = message(name, header=header(START), format="16UC1; compressedDepth rvl", data=list(file))
-        made = {f"{topic}/compressedDepth": (name, [(START, msg)])}
+        topics = {f"{topic}/compressedDepth": (name, [(START, msg)])}
     else:
-        made = {
+        topics = {
             f"{topic}/compressedDepth": (
                 name,
                 [(START, compressed(wide[..., 0], "16UC1; compressedDepth png", "png", bytes(12)))],
             )
         }
-    ((_, stream),) = read(write_mcap(tmp_path / "a.mcap", made)).only.items()
+    ((_, stream),) = read(write_mcap(tmp_path / "a.mcap", topics)).only.items()
     np.testing.assert_array_equal(stream.rows[0], wide)
     assert stream.part.unit_m == unit_m
 
@@ -760,7 +761,7 @@ def test_compressed_depth(codec, rng, tmp_path):
     name = "sensor_msgs/msg/CompressedImage"
     head, whole, metres = quantised(rng)
 
-    def made(k, type, header_bytes):
+    def depth_message(k, type, header_bytes):
         if codec == "png":
             one = compressed(whole, f"{type}; compressedDepth png", "png", header_bytes)
         else:
@@ -770,8 +771,8 @@ def test_compressed_depth(codec, rng, tmp_path):
         return START + k, one
 
     topics = {
-        "/float/compressedDepth": (name, [made(k, "32FC1", head) for k in range(3)]),
-        "/int/compressedDepth": (name, [made(k, "16UC1", bytes(12)) for k in range(3)]),
+        "/float/compressedDepth": (name, [depth_message(k, "32FC1", head) for k in range(3)]),
+        "/int/compressedDepth": (name, [depth_message(k, "16UC1", bytes(12)) for k in range(3)]),
     }
     got = read(write_mcap(tmp_path / "a.mcap", topics))
     stream = got.only["/float/compressedDepth"]
@@ -863,11 +864,6 @@ def test_damaged_rvl_is_skipped_by_message(rng, tmp_path):
 STAMP = {"sec": START // 10**9, "nsec": START % 10**9}
 
 
-def write_json(path, schema, *things):
-    payloads = [(START + k, json.dumps(thing).encode()) for k, thing in enumerate(things)]
-    return write_channel(path, "json", (schema, "jsonschema", b"{}"), payloads)
-
-
 def base64_of(data):
     return base64.b64encode(data).decode()
 
@@ -880,7 +876,7 @@ def test_images_in_json_are_images(rng, tmp_path):
         for picture in pictures
     ]
     raw[2]["data"] = "no base64!"
-    path = write_json(tmp_path / "raw.mcap", "foxglove.RawImage", *raw)
+    path = write_json(tmp_path / "raw.mcap", raw, "foxglove.RawImage")
     with pytest.raises(SourceError, match=r"data: message 2: "):
         read(path)
     got = read(path, on_error="skip", image_codec="png")
@@ -890,10 +886,10 @@ def test_images_in_json_are_images(rng, tmp_path):
         | {"data": base64_of(bytes(compressed(picture, "png", "PNG").data))}
         for picture in pictures
     ]
-    got = read(write_json(tmp_path / "files.mcap", "foxglove.CompressedImage", *files))
+    got = read(write_json(tmp_path / "files.mcap", files, "foxglove.CompressedImage"))
     np.testing.assert_array_equal(got.only["data"].rows, pictures)
     words = {"format": "markdown", "data": "aGVsbG8="}
-    assert read(write_json(tmp_path / "words.mcap", "Note", words)).only["data/data"].rows == ["aGVsbG8="]
+    assert read(write_json(tmp_path / "words.mcap", [words], "Note")).only["data/data"].rows == ["aGVsbG8="]
 
 
 FOXGLOVE_POINT = np.dtype(
@@ -948,20 +944,20 @@ def test_foxgloves_clouds(encoding, has_words, rng, tmp_path):
     counts = [0, 5, 7, 3, 6]
     clouds = [random_points(rng, FOXGLOVE_POINT, n) for n in counts]
     payloads = []
-    made_of, descriptors = foxglove_cloud()
+    PointCloud, descriptors = foxglove_cloud()
     for k, points in enumerate(clouds):
         stride = FOXGLOVE_POINT.itemsize
         data = points.tobytes() + b"odd" * (k == 3)
         if encoding == "json":
             fields = [dict(zip(("name", "offset", "type"), field, strict=True)) for field in FOXGLOVE_FIELDS]
-            words = made_of.DESCRIPTOR.fields_by_name["fields"].message_type.enum_values_by_name
-            of = {value.number: word for word, value in words.items()}
-            fields = [field | {"type": of[field["type"]]} for field in fields] if has_words else fields
+            words = PointCloud.DESCRIPTOR.fields_by_name["fields"].message_type.enum_values_by_name
+            word_of = {value.number: word for word, value in words.items()}
+            fields = [field | {"type": word_of[field["type"]]} for field in fields] if has_words else fields
             pose = {"position": {"x": k + 0.5, "y": 0, "z": 0}, "orientation": {"x": 0, "y": 0, "z": 0, "w": 1}}
             thing = {"timestamp": STAMP, "frame_id": "lidar", "pose": pose, "point_stride": stride, "fields": fields}
             payloads.append((START + k, json.dumps(thing | {"data": base64_of(data)}).encode()))
         else:
-            thing = made_of(frame_id="lidar", point_stride=stride, data=data)
+            thing = PointCloud(frame_id="lidar", point_stride=stride, data=data)
             thing.timestamp.seconds, thing.timestamp.nanos = divmod(START, 10**9)
             thing.pose.position.x, thing.pose.orientation.w = k + 0.5, 1
             for name, offset, type in FOXGLOVE_FIELDS:

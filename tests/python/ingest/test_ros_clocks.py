@@ -33,7 +33,7 @@ def stamped(*pairs):
     [
         ([0, 1, 2], "header.stamp", None),
         ([-9 * 10**9, 0, 9 * 10**9], "header.stamp", None),
-        ([0, None, 2], "log_time", "in nanoseconds, beyond int64), in 1 of 3 messages"),
+        ([0, None, 2], "log_time", "of a second or more, beyond int64), in 1 of 3 messages"),
         ([0, -START - 10**9, 2], "log_time", "more than 10 s from the log time in 1"),  # before 1970
         ([0, 11 * 10**9, 2], "log_time", "more than 10 s from the log time in 1, by 0 to 11 s of 3 messages"),
     ],
@@ -63,7 +63,7 @@ def test_a_second_or_more_of_nanoseconds_is_no_stamp(nanoseconds, tmp_path):
     got = read(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", messages)}))
     assert got.only["/imu"].time_ns == [log for log, _ in messages]
     assert got.only["/imu"].attributes["clock_source"] == "log_time"
-    assert "a second or more in nanoseconds" in got.left_out["a.mcap: /imu: header.stamp as the clock"]
+    assert "nanoseconds of a second or more" in got.left_out["a.mcap: /imu: header.stamp as the clock"]
     messages[1][1].header.stamp.nanosec = 10**9  # some writers round up to a whole second: this has one meaning
     messages[1] = (messages[2][0], messages[1][1])
     got = read(write_mcap(tmp_path / "b.mcap", {"/imu": ("sensor_msgs/msg/Imu", [messages[0], messages[1]])}))
@@ -146,7 +146,7 @@ def test_shards_with_different_lengths_are_not_merged(tmp_path):
     write_mcap(tmp_path / "bags/b.mcap", {"/a": arrays(4)})
     with pytest.raises(robocache.FileError, match=r"b.mcap: /a: data has 4 to 4 values a message, but 3"):
         robocache.ingest(tmp_path / "bags", tmp_path / "cache")
-    with pytest.raises(robocache.FileError, match=r"not of one kind with the shards before it: .*/a"):
+    with pytest.raises(robocache.FileError, match=r"does not fit the shards before it: .*/a"):
         in_shards(tmp_path / "bags", tmp_path)
 
 
@@ -184,9 +184,13 @@ def test_headers_of_another_machines_clock_are_named(delays, named, tmp_path):
     source = delayed(tmp_path / "a.mcap", delays)
     report = robocache.ingest(source, tmp_path / "cache")
     assert [note.streams for note in report.assumed] == [[name] for name in named]
-    for one in report.assumed:
-        (name,) = one.streams
-        assert f"{delays[name][0]:.3f} s" in one.reason and "--stamp log" in one.reason and name in one.what
+    for assumption in report.assumed:
+        (name,) = assumption.streams
+        assert (
+            f"{delays[name][0]:.3f} s" in assumption.reason
+            and "--stamp log" in assumption.reason
+            and name in assumption.what
+        )
     assert robocache.ingest(source, tmp_path / "logged", stamp="log").assumed == []
 
 

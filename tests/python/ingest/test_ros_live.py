@@ -58,9 +58,9 @@ def random_message(rng, name, time_ns, path=""):
             (inner, item_type), count = what
             count = count if node == Nodetype.ARRAY else 0 if "dim" in here else length
             if inner == Nodetype.NAME or item_type[0] == "string":
-                one = random_message if inner == Nodetype.NAME else random_base
+                make = random_message if inner == Nodetype.NAME else random_base
                 fields[field] = [
-                    one(rng, item_type if inner == Nodetype.NAME else item_type[0], time_ns) for _ in range(count)
+                    make(rng, item_type if inner == Nodetype.NAME else item_type[0], time_ns) for _ in range(count)
                 ]
             else:
                 fields[field] = np.array([random_base(rng, item_type[0], here) for _ in range(count)], item_type[0])
@@ -78,7 +78,7 @@ def random_base(rng, name, path):
     return int(rng.integers(max(limits.min, -9), 9))
 
 
-def at(msg, path):
+def field_of(msg, path):
     for name in path.split("."):
         msg = getattr(msg, name)
     return msg
@@ -152,7 +152,7 @@ def test_rows_equal_those_of_ingest(tmp_path, name, big):
         same = ROS2.deserialize_cdr(serialize(name, msg, big), name)
         for key in rings:
             paths = names.get(key) or [key.removeprefix("/t/") if key != "/t" else "data"]
-            expected = np.concatenate([np.atleast_1d(at(same, path)) for path in paths]).astype(batch[key].dtype)
+            expected = np.concatenate([np.atleast_1d(field_of(same, path)) for path in paths]).astype(batch[key].dtype)
             lacks = lacking(same, paths)
             np.testing.assert_array_equal(
                 batch[key].reshape(-1), np.where(lacks, np.nan, expected) if any(lacks) else expected
@@ -227,7 +227,7 @@ def test_elements_chosen_by_index_are_warned_of(tmp_path):
         ROS2.register(get_types_from_msg("string[2] dof_names\nfloat64[2] values\n", name))
     messages = [(START + k * MS, message(name, dof_names=["a", "b"], values=np.array([k, -k]))) for k in range(3)]
     _, rings, names = recorded(tmp_path, "/t", name, messages)
-    with pytest.warns(UserWarning, match="values are taken by their indices: dof_names must be as"):
+    with pytest.warns(UserWarning, match="values are taken by their indices: dof_names must have"):
         Topic("/t", name, rings, names=names, definition=definition(name))
 
 
@@ -292,8 +292,10 @@ def test_image_files_equal_those_of_ingest(tmp_path, form):
         picture = Image.fromarray(pixels[..., 0] if form == "gray png" else pixels)
         picture.save(file, "png" if "png" in form else "jpeg", progressive=form == "progressive")
         data = np.frombuffer(file.getvalue(), np.uint8)
-        says = "png" if "png" in form else "bgr8; jpeg compressed bgr8"
-        messages.append((START + k * MS, message(COMPRESSED, header=header(START + k * MS), format=says, data=data)))
+        image_format = "png" if "png" in form else "bgr8; jpeg compressed bgr8"
+        messages.append(
+            (START + k * MS, message(COMPRESSED, header=header(START + k * MS), format=image_format, data=data))
+        )
     loader, rings, names = recorded(tmp_path, "/cam", COMPRESSED, messages)
     replayed(loader, rings, Topic("/cam", COMPRESSED, rings, names=names), COMPRESSED, messages)
 
@@ -326,9 +328,11 @@ def test_damaged_and_exchanged_files_are_refused():
     Image.fromarray(np.zeros((6, 10, 3), np.uint8)).save(file, "jpeg")
     ring = Ring((6, 10, 3), "uint8", codec="jpeg", **SPAN)
     topic = Topic("/cam", COMPRESSED, {"/cam": ring})
-    for k, (says, end) in enumerate([("jpeg", None), ("jpeg", -40), ("rgb8; jpeg compressed ", None), ("jpeg", 0)]):
+    for k, (image_format, end) in enumerate(
+        [("jpeg", None), ("jpeg", -40), ("rgb8; jpeg compressed ", None), ("jpeg", 0)]
+    ):
         data = np.frombuffer(file.getvalue()[:end], np.uint8)
-        msg = message(COMPRESSED, header=header(START + k), format=says, data=data)
+        msg = message(COMPRESSED, header=header(START + k), format=image_format, data=data)
         topic.take(serialize(COMPRESSED, msg))
     assert topic.counts["taken"] == 1 and ring.counts["kept"] == 1
 

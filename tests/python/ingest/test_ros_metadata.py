@@ -65,8 +65,8 @@ def write_without_schema(path, topics, store, records=(), chunks=True):
     with path.open("wb") as file:
         writer = Writer(file, use_chunking=chunks)
         writer.start(profile="ros2")
-        for name, said in records:
-            writer.add_metadata(name, said)
+        for name, metadata in records:
+            writer.add_metadata(name, metadata)
         for topic, (name, messages) in topics.items():
             channel = writer.register_channel(topic, "cdr", 0)
             for time_ns, msg in messages:
@@ -182,7 +182,7 @@ def test_messages_that_fit_several_distributions_need_an_option(tmp_path):
     }
     path = write_bare(tmp_path / "a.db3", topics, store)
     got = read(path)
-    assert "fit that of" in got.left_out["/p"] and "foxy" in got.left_out["/p"] and "definitions" in got.left_out["/p"]
+    assert "fit those of" in got.left_out["/p"] and "foxy" in got.left_out["/p"] and "definitions" in got.left_out["/p"]
     assert not any(stream.startswith("/p") for stream in got.only) and "/say" in got.only
     folder = tmp_path / "own/rcl_interfaces/msg"
     folder.mkdir(parents=True)

@@ -92,7 +92,7 @@ def test_faults_name_the_compressed_file(tmp_path):
         (b"SQLite format 3\0", "zstd|Unknown|frame"),
         (b"", ": "),
         (zstandard.compress(b"no database at all"), "expected an SQLite database"),
-        (zstandard.compress(bytes(200 << 20)), "taken for damage"),
+        (zstandard.compress(bytes(200 << 20)), "damaged"),
     ):
         second.write_bytes(content)
         with pytest.raises(SourceError, match=words) as caught:
@@ -116,7 +116,7 @@ def test_a_temporary_folder_without_room_is_named(tmp_path, monkeypatch, tempora
 
     opened = Path.open
     monkeypatch.setattr(Path, "open", full)
-    with pytest.raises(robocache.FileError, match=r"No space left on device, as .*bag_0\.db3\.zstd was unpacked"):
+    with pytest.raises(robocache.FileError, match=r"No space left on device, while .*bag_0\.db3\.zstd was unpacked"):
         Yields("rosbag2", tmp_path / "bag", on_error="skip")
 
 

@@ -100,7 +100,7 @@ def test_real_frames_of_realsense(real_data):
     streams = got.only
     topics = {name.split("/image/data")[0] for name in streams}
     assert count == 375 and len(topics) > 90
-    assert any("bytes behind its end" in what for what in got.left_out)
+    assert any("bytes after its end" in what for what in got.left_out)
 
 
 def test_a_real_json_file_beside_a_video_of_another_length(real_data):

@@ -19,13 +19,13 @@ from robocache.ingest.recording import Notes, SourceError
 
 def database(path, rows):
     """Writes a database with two topics and these messages."""
-    with sqlite3.connect(path) as msg:
-        msg.execute("CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT)")
-        msg.execute("CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id INTEGER, timestamp INTEGER, data BLOB)")
-        msg.execute("CREATE INDEX timestamp_idx ON messages (timestamp ASC)")
-        msg.executemany("INSERT INTO topics VALUES (?, ?, 'std_msgs/msg/String', 'cdr')", [(1, "/a"), (2, "/b")])
-        msg.executemany("INSERT INTO messages (topic_id, timestamp, data) VALUES (?, ?, ?)", rows)
-    msg.close()
+    with sqlite3.connect(path) as opened:
+        opened.execute("CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT)")
+        opened.execute("CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id INTEGER, timestamp INTEGER, data BLOB)")
+        opened.execute("CREATE INDEX timestamp_idx ON messages (timestamp ASC)")
+        opened.executemany("INSERT INTO topics VALUES (?, ?, 'std_msgs/msg/String', 'cdr')", [(1, "/a"), (2, "/b")])
+        opened.executemany("INSERT INTO messages (topic_id, timestamp, data) VALUES (?, ?, ?)", rows)
+    opened.close()
     return path
 
 
@@ -135,7 +135,7 @@ def test_messages_of_one_size_may_differ_in_their_byte_order():
     payloads += [b"\0\0\0\0" + np.array(row, ">i4").tobytes() for row in range(3, 6)]
     for these in (payloads[:3], payloads[3:], payloads, [*payloads[:3], b"\1\1\0\0" + payloads[0][4:]]):
         batch, bad = numbers.decode(these)
-        expected = [payloads.index(one) for one in these if one in payloads]
+        expected = [payloads.index(payload) for payload in these if payload in payloads]
         assert batch.numbers(numbers.leaves[0]).tolist() == expected
         assert len(bad) == len(these) - len(expected)
 
@@ -163,11 +163,11 @@ def test_invalid_messages_take_linear_time():
 
 def test_a_view_named_messages_is_refused(tmp_path):
     path = database(tmp_path / "a.db3", [])
-    with closing(sqlite3.connect(path)) as msg:
-        msg.execute("DROP TABLE messages")
-        msg.execute(
+    with closing(sqlite3.connect(path)) as opened:
+        opened.execute("DROP TABLE messages")
+        opened.execute(
             "CREATE VIEW messages AS WITH RECURSIVE endless(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM endless) "
             "SELECT id, 1 AS topic_id, id AS timestamp, zeroblob(100) AS data FROM endless"
         )
-    with pytest.raises(SourceError, match=r"a\.db3: expected tables of topics and messages, there is none of messages"):
+    with pytest.raises(SourceError, match=r"a\.db3: expected tables of topics and messages, found no messages"):
         read(path)

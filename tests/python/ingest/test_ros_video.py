@@ -168,7 +168,7 @@ def test_frames_after_a_lost_message_are_lost_until_the_next_keyframe(tmp_path):
         found = Yields("mcap", path, on_error="skip")
         assert shown(found)[1] == [k for k in range(24) if k not in gone], lost
         if len(gone) > 1:
-            with pytest.raises(robocache.FileError, match="a message before it is missing"):
+            with pytest.raises(robocache.FileError, match="a message that it depends on is missing"):
                 Yields("mcap", path)
 
 

@@ -616,7 +616,7 @@ def test_angles_are_decided_by_all_episodes(by, workers, tmp_path):
     report = robocache.ingest(source, tmp_path / "cache", **options)
     methods = robocache.open(tmp_path / "cache")[name].attributes.get("methods")
     assert methods == ([[0, 3, "previous"]] if by == "modality.json" else None)
-    assert not any("which stays" in note.reason for note in report.left_out)
+    assert not any("which are kept" in note.reason for note in report.left_out)
     assert [note for note in report.assumed if "up to 170" in note.reason]
 
 

@@ -267,7 +267,7 @@ def test_shards_of_different_kinds_are_refused_by_name(toys, tmp_path):
             yield Recording(str(number), "FILE", {}, [("a", Rows(np.arange(2), np.zeros((2, 2 + (number == 1)))))])
 
     source = toys(read)
-    with pytest.raises(ShardsError, match=r"shard-001: not of one kind with the shards before it: stream 'a'"):
+    with pytest.raises(ShardsError, match=r"shard-001: does not fit the shards before it: stream 'a'"):
         in_shards(source, tmp_path, 3, on_error="skip")
     assert not (tmp_path / "merged").exists()
 
@@ -279,7 +279,7 @@ def test_a_reader_with_notes_at_its_end_is_refused_in_shards(toys, tmp_path):
         notes.tell("FILE", total=3)
 
     source = toys(read)
-    with pytest.raises(ShardsError, match="format 'toy' tells of all recordings at its end"):
+    with pytest.raises(ShardsError, match="format 'toy' reports facts of all recordings at its end"):
         in_shards(source, tmp_path, 2)
     robocache.ingest(source, tmp_path / "cache")
 
@@ -305,7 +305,7 @@ def test_a_finished_shard_is_not_converted_again(tmp_path):
         "left_out",
         "skipped",
     }
-    with pytest.raises(robocache.FileError, match="of its plan shards 0 are missing"):
+    with pytest.raises(robocache.FileError, match="shards 0 of its plan are missing"):
         merge([planned.path(1)], tmp_path / "other")
     with pytest.raises(robocache.FileError, match="expected a shard of an ingest, got another cache"):
         merge([tmp_path / "cache"], tmp_path / "other")
@@ -314,7 +314,7 @@ def test_a_finished_shard_is_not_converted_again(tmp_path):
     for attempt in (lambda: convert(other, 0), lambda: merge([other.path(0), convert(other, 1)], tmp_path / "other")):
         with pytest.raises(robocache.FileError, match=r"another plan|missing"):
             attempt()
-    with pytest.raises(robocache.FileError, match="it exists already; a plan is made in a folder of its own"):
+    with pytest.raises(robocache.FileError, match="it exists already; expected a new folder"):
         plan(tmp_path / "logs", tmp_path / "plan", shards=2)
 
 
@@ -459,10 +459,10 @@ def test_workers_give_the_same_bytes_and_leave_no_files(tmp_path):
 
 def test_workers_share_the_threads_of_this_process(tmp_path, monkeypatch):
     """This process may have fewer threads than the machine has cores."""
-    given = []
+    threads_of_workers = []
 
     def start(function, folder, threads, parent, **options):
-        given.append(threads)
+        threads_of_workers.append(threads)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(workers, "start", start)
@@ -474,7 +474,7 @@ def test_workers_share_the_threads_of_this_process(tmp_path, monkeypatch):
                 robocache.ingest(write_logs(tmp_path / f"logs{threads}", 4), tmp_path / "cache", workers=2)
     finally:
         robocache.set_num_threads(before)
-    assert given == [3, 1]
+    assert threads_of_workers == [3, 1]
 
 
 def test_a_fault_in_a_worker_is_the_same_error(tmp_path):

@@ -55,7 +55,7 @@ def write_set(root, rows, dtype="video"):
 
 
 def turned(report):
-    return [omission.reason for omission in report.left_out if "as they lie in the" in omission.what]
+    return [omission.reason for omission in report.left_out if "as stored in the" in omission.what]
 
 
 @pytest.mark.parametrize("matrix", MATRICES)

@@ -226,7 +226,7 @@ def test_a_logs_information_is_in_the_provenance(tmp_path):
         "appended_sections": 0,
         "rows_stamped_0": {},
     }
-    assert yields.left_out == {"information blob": "no text and no number"}
+    assert yields.left_out == {"information blob": "neither text nor number"}
 
 
 def test_rows_stamped_0_are_kept_counted_and_named(tmp_path):
@@ -269,7 +269,7 @@ def test_a_message_cut_by_an_appended_section_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (bytes(40), "byte 129: no message; goes on at byte 180"),
+        (bytes(40), "byte 129: no message before byte 180"),
         (data(9, 1, "ff", 1, 2), "byte 129: data of message 9, which nothing announced"),
         (data(0, 1, "f", 1), "expected 16 to 16 bytes, got 12"),
         (message("A", b"\0\5\0none"), "format 'none': not in the file"),
@@ -292,7 +292,7 @@ def test_damage_is_refused_or_skipped_by_name(damage, words, tmp_path):
 def test_messages_of_a_later_version_are_left_out_by_name(tmp_path):
     log = write(tmp_path, XY, message("Z", b"??"), message("Z", b"??"), data(0, 1, "ff", 1, 2))
     assert Yields("ulog", log).left_out == {"log.ulg: messages of type 'Z'": "not of ULog version 1: 2"}
-    assert "not known, flags" in outcome("ulog", write(tmp_path, header()[:27] + b"\2" + header()[28:], XY))
+    assert "an unknown kind of ULog" in outcome("ulog", write(tmp_path, header()[:27] + b"\2" + header()[28:], XY))
 
 
 def test_formats_of_huge_messages_are_refused_at_once(tmp_path):

@@ -12,6 +12,7 @@ import sys
 import time
 from fractions import Fraction
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -152,9 +153,20 @@ def one_file(bounds, camera=TOP):
     """The columns of meta/ for episodes in one file of v3.0; bounds: [(from_timestamp, to_timestamp)]."""
     names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
     return [
-        {f"videos/{camera}/{name}": value for name, value in zip(names, (0, 0, *at), strict=True) if value is not None}
-        for at in bounds
+        {
+            f"videos/{camera}/{name}": value
+            for name, value in zip(names, (0, 0, *bound), strict=True)
+            if value is not None
+        }
+        for bound in bounds
     ]
+
+
+def write_shared(root, lengths, bounds, shown, fps=30, times=None):
+    """Writes a set of v3.0 whose episodes are in one file; its frames show `shown`. bounds: as in :func:`one_file`."""
+    source = write_set(root, lengths, "v3.0", fps=fps, extras=one_file(bounds))
+    write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", shown, times=times)
+    return source
 
 
 def test_rule_45_to_timestamp_is_no_bound(tmp_path):
@@ -162,13 +174,12 @@ def test_rule_45_to_timestamp_is_no_bound(tmp_path):
     lengths = (20, 1, 33, 14)
     starts = np.concatenate([[0], np.cumsum(lengths)]) / 30
     for name, ends in {"last": starts[1:] - 1 / 30, "early": starts[:-1], "none": [None] * 4}.items():
-        extras = one_file(zip(starts[:-1].tolist(), [end if end is None else float(end) for end in ends], strict=True))
-        source = write_set(tmp_path / name, lengths, "v3.0", extras=extras)
+        bounds = zip(starts[:-1].tolist(), [end if end is None else float(end) for end in ends], strict=True)
         shown = [numbers(episode, n) for episode, n in enumerate(lengths)]
-        write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", [k for one in shown for k in one])
+        source = write_shared(tmp_path / name, lengths, bounds, chain.from_iterable(shown))
         report = robocache.ingest(source, tmp_path / f"{name}.cache", jobs=1)
         assert (report.skipped, report.cameras[TOP]["frames"]) == ([], 68)
-        assert [one for one, _ in seen(tmp_path / f"{name}.cache")] == shown
+        assert [frames for frames, _ in seen(tmp_path / f"{name}.cache")] == shown
 
 
 @pytest.mark.parametrize("drift_s", [0.004, 0.008, -0.008])
@@ -177,24 +188,22 @@ def test_rule_45_drifting_starts_never_give_another_episodes_frames(drift_s, tmp
     lengths = (9,) * 8
     starts = np.concatenate([[0], np.cumsum(lengths)]) / 30 + drift_s * np.arange(9)
     bounds = list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))
-    source = write_set(tmp_path / "source", lengths, "v3.0", extras=one_file(bounds))
     shown = [numbers(episode, n) for episode, n in enumerate(lengths)]
-    write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", [k for one in shown for k in one])
+    source = write_shared(tmp_path / "source", lengths, bounds, chain.from_iterable(shown))
     off = [episode for episode in range(8) if abs(drift_s) * episode > 0.5 / 30]
     names = skipped(source, tmp_path / "cache")
     assert list(names) == [f"episode {episode}: {TOP}" for episode in off]
     assert all("drift" in why and "frames='by-index'" in why for why in names.values())
-    found = [one for one, _ in seen(tmp_path / "cache")]
+    found = [frames for frames, _ in seen(tmp_path / "cache")]
     assert found == [[] if episode in off else shown[episode] for episode in range(8)]
     report = robocache.ingest(source, tmp_path / "by-index", frames="by-index", jobs=1)
-    assert not report.skipped and [one for one, _ in seen(tmp_path / "by-index")] == shown
+    assert not report.skipped and [frames for frames, _ in seen(tmp_path / "by-index")] == shown
 
 
 def test_rule_45_episodes_with_one_start_in_a_file_have_no_frames(tmp_path):
     """A converter writes 0 for each episode: the frames of all episodes in the file are unknown."""
     bounds = [(0.0, 0.2), (0.004, 0.2), (0.4, 0.7)]
-    source = write_set(tmp_path / "source", (7, 5, 9), "v3.0", extras=one_file(bounds))
-    write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", numbers(0, 12) + numbers(2, 9))
+    source = write_shared(tmp_path / "source", (7, 5, 9), bounds, numbers(0, 12) + numbers(2, 9))
     names = skipped(source, tmp_path / "cache")
     assert list(names) == [f"episode {episode}: {TOP}" for episode in range(3)]
     assert all("2 episodes begin at 0" in reason and "from_timestamp" in reason for reason in names.values())
@@ -248,10 +257,8 @@ def test_an_unused_video_file_is_named(tmp_path):
 def test_rule_45_episodes_of_a_file_with_frames_between_them_and_rounded_starts(tmp_path):
     """Half a second of frames between two episodes belongs to no row; a start rounded to 10 ms finds the same frames."""
     starts = [0.0, round(22 / 30, 2)]
-    source = write_set(tmp_path / "source", (7, 5), "v3.0", extras=one_file([(at, at + 0.1) for at in starts]))
-    write_video(
-        source / f"videos/{TOP}/chunk-000/file-000.mp4", numbers(0, 7) + numbers(2, 15) + numbers(1, 5) + numbers(3, 4)
-    )
+    shown = numbers(0, 7) + numbers(2, 15) + numbers(1, 5) + numbers(3, 4)
+    source = write_shared(tmp_path / "source", (7, 5), [(start, start + 0.1) for start in starts], shown)
     report = robocache.ingest(source, tmp_path / "cache", jobs=1)
     assert report.skipped == []
     assert [shown for shown, _ in seen(tmp_path / "cache")] == [numbers(0, 7), numbers(1, 5)]
@@ -259,8 +266,8 @@ def test_rule_45_episodes_of_a_file_with_frames_between_them_and_rounded_starts(
 
 
 def test_rule_45_video_at_twice_the_rate_of_the_rows(tmp_path):
-    source = write_set(tmp_path / "source", (7, 5), "v3.0", fps=15, extras=one_file([(0.0, 13 / 30), (14 / 30, 0.75)]))
-    write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", numbers(0, 14) + numbers(1, 10), fps=30)
+    bounds = [(0.0, 13 / 30), (14 / 30, 0.75)]
+    source = write_shared(tmp_path / "source", (7, 5), bounds, numbers(0, 14) + numbers(1, 10), fps=15)
     assert robocache.ingest(source, tmp_path / "cache", jobs=1).skipped == []
     assert [shown for shown, _ in seen(tmp_path / "cache")] == [numbers(0, 14)[::2], numbers(1, 10)[::2]]
 
@@ -281,7 +288,7 @@ def test_a_camera_is_searched_only_below_the_source(version, tmp_path):
     }
     for camera in cameras:
         if version == "v3.0":
-            write_video(source / f"videos/{camera}/chunk-000/file-000.mp4", [x for one in shown[camera] for x in one])
+            write_video(source / f"videos/{camera}/chunk-000/file-000.mp4", chain.from_iterable(shown[camera]))
         else:
             for e in range(len(lengths)):
                 write_video(video_path(source, e, camera), shown[camera][e])
@@ -586,7 +593,9 @@ def test_images_of_depth(dtype, format, unit, unit_m, rng, tmp_path):
     report = robocache.ingest(source, tmp_path / "cache")
     assert report.skipped == []
     reasons = [note.reason for note in report.assumed if note.what == f"{TOP}: depth without a depth_unit"]
-    assert [one.split(",")[0] for one in reasons] == ([] if unit else ["metres" if unit_m is None else "millimetres"])
+    assert [reason.split(",")[0] for reason in reasons] == (
+        [] if unit else ["metres" if unit_m is None else "millimetres"]
+    )
     stream = robocache.open(tmp_path / "cache").streams[TOP]
     assert (stream.frames.color_space, stream.frames.unit_m) == ("depth", unit_m)
     found = np.stack([stream.frame(row) for row in range(9)])[..., 0]
@@ -711,10 +720,9 @@ def test_frames_by_index_skip_rows_in_gaps(tmp_path):
 
 
 def test_frames_by_index_in_a_shared_file_skip_rows_in_gaps(tmp_path):
-    source = write_set(tmp_path / "source", (8, 6), "v3.0", extras=one_file([(0.0, 8 / 30), (8 / 30, 14 / 30)]))
     shown = [k for k in range(8) if k != 2] + [100 + k for k in range(6) if k != 3]
     times = [(k if k < 100 else k - 92) / 30 for k in shown]
-    write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", shown, times=times)
+    source = write_shared(tmp_path / "source", (8, 6), [(0.0, 8 / 30), (8 / 30, 14 / 30)], shown, times=times)
     names = skipped(source, tmp_path / "cache", frames="by-index")
     assert list(names) == [f"episode 0: {TOP}: rows 2", f"episode 1: {TOP}: rows 3"]
     assert [found for found, _ in seen(tmp_path / "cache")] == [shown[:7], shown[7:]]
@@ -789,8 +797,7 @@ def test_gaps_of_times_in_whole_milliseconds():
 @pytest.mark.parametrize("frames", ["by-time", "by-index"])
 def test_no_row_gets_a_frame_of_the_next_episode(frames, end, tmp_path):
     """Not even if to_timestamp includes it."""
-    source = write_set(tmp_path / "source", (8, 6), "v3.0", extras=one_file([(0.0, end), (0.2, 0.4)]))
-    write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", numbers(0, 6) + numbers(1, 6))
+    source = write_shared(tmp_path / "source", (8, 6), [(0.0, end), (0.2, 0.4)], numbers(0, 6) + numbers(1, 6))
     names = skipped(source, tmp_path / "cache", frames=frames)
     assert list(names) == [f"episode 0: {TOP}: rows 6-7"]
     assert [shown for shown, _ in seen(tmp_path / "cache")] == [numbers(0, 6), numbers(1, 6)]
@@ -1024,7 +1031,7 @@ def test_the_command_lines_output_about_cameras(tmp_path, capsys):
 
 
 def test_progress_counts_frames(tmp_path, monkeypatch):
-    monkeypatch.setattr(driver, "_TELL_S", math.inf)  # on a slow machine more steps would be shown
+    monkeypatch.setattr(driver, "_REPORT_EVERY_S", math.inf)  # on a slow machine more steps would be shown
     source = write_videos(write_set(tmp_path / "source"))
     lines = []
     robocache.ingest(source, tmp_path / "cache", jobs=1, progress=lambda *step: lines.append(step))

@@ -57,7 +57,7 @@ def test_the_example_of_the_docs_is_a_format(packages, tmp_path):
     install("toy_format", documented())
     toys = write_toys(tmp_path / "toys")
     output = run("ingest", toys, tmp_path / "cache")
-    assert output.returncode == 1 and "0.toy.npz: toys have no clock; say how many rows a second" in output.stderr
+    assert output.returncode == 1 and "0.toy.npz: toys have no clock; give the rows a second" in output.stderr
     output = run("ingest", toys, tmp_path / "cache", "--rate-hz", "20")
     assert output.returncode == 0, output.stderr
     dataset = robocache.open(tmp_path / "cache")

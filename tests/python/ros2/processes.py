@@ -12,6 +12,7 @@ HERE = Path(__file__).parent
 
 
 def is_there(folder):
+    """Whether environment.sh has installed ROS 2 in the folder."""
     return (folder / "robocache_ros2" / "lib" / "librobocache_ros2.so").exists()
 
 
@@ -31,6 +32,7 @@ class Ros:
             "ROS_DISTRO": "jazzy",
             "FASTRTPS_DEFAULT_PROFILES_FILE": str(node / "share" / "robocache_ros2" / "config" / "fastdds.xml"),
         }
+        # The environments of processes with robocache, and of those that have only ROS.
         self.ours = self.env | {"PYTHONPATH": f"{package}:{node / 'lib/python3.12/site-packages'}"}
         self.theirs = {name: value for name, value in self.env.items() if name != "PYTHONPATH"}
         self.python = str(ros / "bin" / "python")

@@ -42,12 +42,12 @@ def main():
     for _ in sys.stdin:
         report = {
             topic: {
-                "received": len(spec),
-                "latency_p50_ms": float(np.percentile(spec[-1000:], 50)) / 1e6,
-                "latency_p99_ms": float(np.percentile(spec[-1000:], 99)) / 1e6,
+                "received": len(values_ns),
+                "latency_p50_ms": float(np.percentile(values_ns[-1000:], 50)) / 1e6,
+                "latency_p99_ms": float(np.percentile(values_ns[-1000:], 99)) / 1e6,
             }
-            for topic, spec in latencies.items()
-            if spec
+            for topic, values_ns in latencies.items()
+            if values_ns
         }
         print(json.dumps({"report": report}), flush=True)
 

@@ -1,5 +1,5 @@
-"""Publishes a recording with rclpy, with the timing of live/republish.py. The argument is that script's, and has also "types" of the
-topics, and "reliable". It waits until each topic has a subscription."""
+"""Publishes a recording with rclpy, with the timing of live/republish.py. The argument is that of the script, with two more keys: the "types" of the topics,
+and "reliable". It waits until each topic has a subscription."""
 
 import importlib
 import json
@@ -23,8 +23,8 @@ def main():
     publishers = []
     for topic, name in zip(request["topics"], request["types"], strict=True):
         package, _, kind = name.split("/")
-        spec = getattr(importlib.import_module(f"{package}.msg"), kind)
-        publishers.append(node.create_publisher(spec, topic, QoSProfile(depth=1000, reliability=reliability)))
+        message_type = getattr(importlib.import_module(f"{package}.msg"), kind)
+        publishers.append(node.create_publisher(message_type, topic, QoSProfile(depth=1000, reliability=reliability)))
     while any(publisher.get_subscription_count() == 0 for publisher in publishers):
         time.sleep(0.01)
     time.sleep(0.5)  # now the subscriptions also know the publishers

@@ -22,12 +22,12 @@ NAMES = ["a", "b", "c", "d", "e", "f", "g"]
 @pytest.fixture(scope="module")
 def folder():
     """The folder of environment.sh, named by ROBOCACHE_ROS2."""
-    result = os.environ.get("ROBOCACHE_ROS2")
-    if not result or not is_there(Path(result)):
-        reason = f"ROS 2 is not there: {HERE / 'environment.sh'} FOLDER makes it, and ROBOCACHE_ROS2=FOLDER names it"
+    path = os.environ.get("ROBOCACHE_ROS2")
+    if not path or not is_there(Path(path)):
+        reason = f"ROS 2 is not installed: {HERE / 'environment.sh'} FOLDER installs it, ROBOCACHE_ROS2=FOLDER names the folder"
         warnings.warn(f"NOT RUN: {reason}", stacklevel=1)
         pytest.skip(reason)
-    return Path(result).resolve()
+    return Path(path).resolve()
 
 
 @pytest.fixture
@@ -103,8 +103,8 @@ def test_two_keys_of_one_field_have_their_own_joints(ros, tmp_path):
     windows = {key: Window(method="previous", dtype="float64") for key in arms}
     options = {"batch_size": 1, "device": "cpu", "framework": "numpy", "anchors": "left"}
     robocache.Loader(tmp_path / "cache", delta_timestamps=windows, **options).save_spec(tmp_path / "spec.json")
-    policy, begun = ros.policy(tmp_path / "spec.json", dict.fromkeys(arms, joint_stream()))
-    assert isinstance(begun, dict), begun
+    policy, answer = ros.policy(tmp_path / "spec.json", dict.fromkeys(arms, joint_stream()))
+    assert isinstance(answer, dict), answer
     ros.publish(
         tmp_path / "sent.npz", {"/joint_states": {"kind": "joints", "hz": 200, "count": 100, "names": list("abcd")}}
     ).wait(60)
@@ -114,8 +114,8 @@ def test_two_keys_of_one_field_have_their_own_joints(ros, tmp_path):
     assert set(answer["report"]) == {"/joint_states", "/joint_states (right)"}
     rows = np.load(tmp_path / "rows.npz")
     for key, names in arms.items():
-        spec = ["abcd".index(name) for name in names]
-        np.testing.assert_array_equal(rows[key].reshape(-1, 2), sent["/joint_states values"][:-1][:, spec])
+        columns = ["abcd".index(name) for name in names]
+        np.testing.assert_array_equal(rows[key].reshape(-1, 2), sent["/joint_states values"][:-1][:, columns])
 
 
 def test_every_loss_is_counted(ros, spec, tmp_path):
@@ -167,8 +167,8 @@ def test_a_replayed_recording(ros, real_data, tmp_path, speed, seconds, lost):
     if lost:
         ros.network = lossy_network(lost)
         ros.network.lose("1024-65535")  # also discovery, which resends lost packets
-    policy, begun = ros.policy(tmp_path / "spec.json", streams)
-    assert isinstance(begun, dict), begun
+    policy, answer = ros.policy(tmp_path / "spec.json", streams)
+    assert isinstance(answer, dict), answer
     ask(policy, record=str(tmp_path / "recorded"))
     publisher = ros.replay({
         "bag": str(bag / "rosbag2_test_0.db3"), "topics": list(PLAYED), "types": [name for name, _ in PLAYED.values()],
@@ -219,7 +219,7 @@ def has_all_rows(dataset, cache, moment):
     return True
 
 
-# On the loopback alone, like the node with ROS_AUTOMATIC_DISCOVERY_RANGE.
+# Cyclone DDS uses the loopback alone, like the node with ROS_AUTOMATIC_DISCOVERY_RANGE.
 ON_LOOPBACK = """<General><Interfaces><NetworkInterface name="lo"/></Interfaces><AllowMulticast>false</AllowMulticast></General>
 <Discovery><ParticipantIndex>auto</ParticipantIndex><Peers><Peer address="127.0.0.1"/></Peers></Discovery>"""
 
@@ -271,9 +271,9 @@ def test_parameters_and_diagnostics(ros, spec, tmp_path):
         f"      topic: /joint_states\n      type: {JOINTS}\n      field: position\n      lateness_s: 0.006\n      depth: 500\n"
     )
     args = ["--ros-args", "--params-file", str(tmp_path / "arm.yaml"), "-r", "/joint_states:=/arm/joint_states"]
-    policy, begun = ros.policy(None, None, *args)
-    assert isinstance(begun, dict), begun
-    assert begun["parameters"][f"{KEY}.lateness_s"] == 0.006 and begun["parameters"]["streams"] == [KEY], begun
+    policy, answer = ros.policy(None, None, *args)
+    assert isinstance(answer, dict), answer
+    assert answer["parameters"][f"{KEY}.lateness_s"] == 0.006 and answer["parameters"]["streams"] == [KEY], answer
     listener = ros.listen()
     ros.publish(
         tmp_path / "sent.npz", {"/arm/joint_states": {"kind": "joints", "hz": 100, "count": 1000, "names": NAMES}}

@@ -29,12 +29,12 @@ class MessageOptions(CameraOptions):
             raise ArgumentError(f"definitions: expected a folder of .msg and .idl files, got {self.definitions!r}")
 
 
-# Suffixes of files compressed as a whole: by rosbag2, and by the command zstd.
+# Suffixes of compressed files: rosbag2's, and that of the command zstd.
 PACKED = (".zstd", ".zst")
 
 
 def packed(suffix: str) -> list[str]:
-    return [suffix, *(suffix + one for one in PACKED)]
+    return [suffix, *(suffix + ending for ending in PACKED)]
 
 
 def unpacked_name(file: Path) -> str:

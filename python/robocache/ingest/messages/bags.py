@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class Channel:
 Payload = bytes | memoryview
 
 
-class Alike(Sequence[Payload]):
+class SameSize(Sequence[Payload]):
     """Payloads of one size in a single array. Keeping each in its own object takes twice the time.
 
     size: the bytes of each payload.
@@ -79,6 +79,7 @@ class Alike(Sequence[Payload]):
         return found.tobytes() if found.ndim == 1 else [row.tobytes() for row in found]
 
 
+_Key = TypeVar("_Key")
 # The most characters of a topic's or a type's name.
 _MOST_NAME = 1 << 12
 
@@ -95,12 +96,12 @@ class Messages:
 
     log_ns: list[int] = field(default_factory=list)
     publish_ns: list[int] = field(default_factory=list)
-    payloads: list[Payload] | Alike = field(default_factory=list)
+    payloads: list[Payload] | SameSize = field(default_factory=list)
     decoded: tuple[Batch, dict[int, str]] | None = None
 
     def listed(self) -> list[Payload]:
         """Returns the payloads as a list, which takes payloads of any size."""
-        if isinstance(self.payloads, Alike):
+        if isinstance(self.payloads, SameSize):
             self.payloads = list(self.payloads)
         return self.payloads
 
@@ -131,10 +132,10 @@ class Part:
         messages.log_ns += logged_ns
         messages.publish_ns += logged_ns
         size = len(payloads[0])
-        alike = size > 0 and set(map(len, payloads)) == {size}
-        if alike and not messages.payloads:
-            messages.payloads = Alike(size)
-        if alike and isinstance(messages.payloads, Alike) and messages.payloads.size == size:
+        same_size = size > 0 and set(map(len, payloads)) == {size}
+        if same_size and not messages.payloads:
+            messages.payloads = SameSize(size)
+        if same_size and isinstance(messages.payloads, SameSize) and messages.payloads.size == size:
             messages.payloads.add(payloads)
         else:
             messages.listed().extend(payloads)
@@ -170,6 +171,21 @@ class Faults:
         """As in :class:`Notes`."""
         return passing_over(what, where, self.add)
 
+    def compare(
+        self,
+        path: Path,
+        counts: Mapping[_Key, int],
+        expected: Mapping[_Key, int],
+        topic_of: Callable[[_Key], str],
+        by: str,
+    ) -> None:
+        """Reports the topics with another number of messages than `expected`; `by` names the origin of these numbers."""
+        for key, count in expected.items():
+            if (actual := counts[key]) != count:
+                topic = topic_of(key)
+                error = SourceError(f"{path}: {topic}: {actual} messages, but {by} {count}")
+                self.add(f"{topic}: messages", error)
+
     def through(self, change: Callable[[SourceError], SourceError]) -> Faults:
         """Returns faults that pass each error through `change`."""
         skip = self._skip
@@ -185,7 +201,7 @@ class Bag(ABC):
     texts: the texts of numbers by table name, if the bag was exported from a cache.
     metadata: the bag's own metadata.
     out_of_order: for each channel, the messages slightly out of order; one pass counts them.
-    spans: for each channel that a file declares several publishers of, their first and last log times.
+    spans: for each channel with several declared publishers, the first and last log time of each.
     """
 
     def __init__(self, path: Path) -> None:
@@ -213,7 +229,8 @@ class Bag(ABC):
     def note_publishers(
         self, logs: Sequence[int], numbers: Sequence[int], channels: Mapping[int, int], publishers: Mapping[int, str]
     ) -> None:
-        """Records when publishers published: messages by their log times and their file's numbers, each with a channel and a publisher."""
+        """Records when publishers published: `logs` and `numbers` are the log time and the file's channel number of
+        each message; `channels` and `publishers` are keyed by these numbers."""
         publishers_of: dict[int, set[str]] = {}
         for number, channel in channels.items():
             publishers_of.setdefault(channel, set()).add(publishers[number])

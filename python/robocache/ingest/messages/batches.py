@@ -14,7 +14,7 @@ import numpy as np
 
 from .bags import Payload
 
-# More leaves than any robot's type has: a type that contains itself, or arrays of arrays of messages.
+# No robot's type has more leaves. A type that contains itself, or arrays of arrays of messages, would.
 MAX_LEAVES = 20_000
 
 
@@ -28,7 +28,7 @@ class Leaf:
     count: the length of an array; None for a single number.
     fields: the leaves of contained messages.
     of: the type of the message that has the field; "" if types have no names.
-    whole: whether floats are whole numbers or bools, which are floats since messages may lack them.
+    whole: whether floats are really whole numbers or bools. They are floats because messages may lack them.
     words: an enumeration's words and their numbers.
     """
 
@@ -134,7 +134,8 @@ class Trees:
     def sequences(self, leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:
         values = self._values(leaf)
         parts = [
-            np.frombuffer(one, np.uint8) if isinstance(one, bytes) else np.array(one, leaf.dtype) for one in values
+            np.frombuffer(value, np.uint8) if isinstance(value, bytes) else np.array(value, leaf.dtype)
+            for value in values
         ]
         return np.concatenate(parts) if parts else np.empty(0, leaf.dtype), offsets_of(self.counts(leaf))
 

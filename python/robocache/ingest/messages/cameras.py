@@ -56,8 +56,6 @@ _VIDEO = {"[hx]264": "h264", "[hx]265|hevc": "hevc", "av1": "av1", "vp9": "vp9",
 _COLOURS_OF_FILES = re.compile(r"(?i)(rgb|bgr)a?(8|16);(?!.*compressed bgr)")
 # Matches topics of image_proc and of drivers that rectify: "/left/image_rect_color".
 _RECTIFIED = re.compile(r"(?<![a-z])rect(ified)?(?![a-z])")
-# Metres per unit of depth (REP 118). 32FC1 needs none, since it is in metres. mono16 is brightness.
-_UNITS_M = {"16UC1": 0.001}
 # librealsense writes depth as mono16: the topic's name marks it as depth, and an option of the sensor gives the metres per unit.
 _REALSENSE_DEPTH = re.compile(r"(/device_\d+/sensor_\d+)/Depth_\d+/image/data")
 _REALSENSE_UNIT = re.compile(r"(/device_\d+/sensor_\d+)/option/Depth_Units/value")
@@ -67,11 +65,11 @@ class _Kind(NamedTuple):
     """An image's properties without its pixels. One stream holds images of one kind.
 
     how: the kind of reader; "other" if there is none.
-    says: its size and encoding, in words.
+    description: its size and encoding, in words.
     """
 
     how: str
-    says: str
+    description: str
 
 
 _EMPTY, _DAMAGED = _Kind("empty", "empty"), _Kind("damaged", "damaged")
@@ -166,7 +164,7 @@ class Camera:
             if kind not in accepted:
                 origin.notes.leave_out(
                     f"{origin.what}: {origin.name}: {self._kinds[kind]} of {self._kinds.total()} images",
-                    f"{kind.says}, not {self._main.says}",
+                    f"{kind.description}, not {self._main.description}",
                 )
 
     def find_intrinsics(self, known: Sequence[Intrinsics]) -> None:
@@ -187,8 +185,8 @@ class Camera:
             self._unit_m = known.get(match[1], 0.001)
 
     def _unit_of_16uc1(self) -> float | None:
-        """Returns millimetres (REP 118), or None if the topic's name says that it is not depth. Notes it if the name does not decide, since
-        thermal cameras use this encoding too."""
+        """Returns the metres of a millimetre (REP 118), or None if the topic's name says that it is not depth. Notes an assumption if the
+        name does not decide, since thermal cameras use this encoding too."""
         camera = self._origin.name.removesuffix("/compressedDepth")
         says = frames.says_depth(camera)
         if says is False:
@@ -196,7 +194,7 @@ class Camera:
         if says is None and camera == self._origin.name:
             why = "depth in millimetres, as REP 118 has 16UC1; its name does not say depth"
             self._origin.notes.assume(self._origin.name, why, self._origin.name)
-        return _UNITS_M["16UC1"]
+        return 0.001
 
     def raw(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
         """Yields images that are pixels."""
@@ -232,11 +230,9 @@ class Camera:
                 lost |= dict.fromkeys(messages.numbers[rows].tolist(), error)
                 continue
             pixels = self._coloured(pixels, encoding)
-            unit = self._unit_m if self._unit_m is not None and encoding == "mono16" else _UNITS_M.get(encoding)
-            if storage.labels:  # millimetres only if 16UC1 is depth
-                unit = None
-            if encoding == "16UC1" and unit is not None:
-                unit = self._unit_of_16uc1()
+            unit = None
+            if encoding in ("16UC1", "mono16") and not storage.labels:
+                unit = self._unit_m if encoding == "mono16" else self._unit_of_16uc1()
             if pixels.dtype == np.uint8:
                 if storage.codec == "jpeg" and origin.known.options.image_codec is None:
                     storage.say_loss(origin.name, origin.notes)
@@ -263,7 +259,7 @@ class Camera:
         if encoding in ("rgba8", "bgra8", "8UC4"):
             origin.notes.leave_out(f"{origin.name}: alpha", f"of {encoding}")
         if encoding in ("8UC3", "8UC4"):
-            why = f"{encoding} says none; they are taken as blue, green, red, as OpenCV has them"
+            why = f"{encoding} declares none; taken as blue, green, red, as in OpenCV"
             origin.notes.leave_out(f"{origin.name}: the order of channels", why)
         if encoding in _PAIRS or encoding in _PLANES:
             origin.notes.leave_out(
@@ -273,7 +269,7 @@ class Camera:
             return pixels
         origin.notes.leave_out(
             f"{origin.name}: the mosaic",
-            f"of {encoding}: the colours that a pixel lacks are its neighbours' mean",
+            f"of {encoding}: a colour that a pixel lacks is the mean of its neighbours",
         )
         if pixels.dtype == np.uint16:
             origin.notes.leave_out(f"{origin.name}: the lower 8 bits", f"of {encoding}: 65535 is 255")
@@ -308,12 +304,12 @@ class Camera:
         numbers, time_ns = messages.numbers[rows].tolist(), messages.time_ns[rows]
         if main.how == "video":
             self._attributes = messages.attributes
-            yield from self._frames(main.says.split()[-1], files, numbers, time_ns)
+            yield from self._frames(main.description.split()[-1], files, numbers, time_ns)
         elif main.how not in ("file", "exchanged file", "depth", "damaged"):
             yield from self._depth(main.how, files, numbers, time_ns, messages.attributes)
         else:
             depth = main.how == "depth"
-            self._name_lost(formats[rows[0]], main.says)
+            self._name_lost(formats[rows[0]], main.description)
             images = Images(
                 origin.name,
                 origin.what,
@@ -325,24 +321,24 @@ class Camera:
             )
             declared = depth or formats[rows[0]].startswith("16UC1")
             for stream, samples in self._stored(images, declared, messages.attributes):
-                has_indices = "colour type 3" in main.says and frames.is_labels(origin.name)
+                has_indices = "colour type 3" in main.description and frames.is_labels(origin.name)
                 if main.how == "exchanged file" and not has_indices:
                     why = f"{formats[rows[0]].strip()!r}: exchanged back, as compressed_image_transport does; channels = 'bgr' in a mapping undoes it"
-                    origin.notes.leave_out(f"{origin.name}: red and blue as they are in the files", why)
+                    origin.notes.leave_out(f"{origin.name}: the files' order of red and blue", why)
                     where = f"{origin.where}: {origin.name}"
                     samples = replace(samples, chunks=exchange_red_and_blue(samples, where))
                 yield stream, samples
 
-    def _name_lost(self, format: str, says: str) -> None:
+    def _name_lost(self, format: str, description: str) -> None:
         """Notes what files of one channel lost of their original images."""
         origin = self._origin
-        if "JPEG of 1 channel" not in says and "colour type 0" not in says:
+        if "JPEG of 1 channel" not in description and "colour type 0" not in description:
             return
         if format.startswith("bayer_"):
-            why = f"{format.strip()!r}: the mosaic was compressed as it is; its pixels are kept as brightness"
+            why = f"{format.strip()!r}: the mosaic itself was compressed; its pixels are kept as brightness"
             origin.notes.leave_out(f"{origin.name}: colours", why)
-        elif format.startswith(("16UC1", "32FC1")) and "of 16 bits" not in says:
-            why = f"{format.strip()!r} has 8 bits a pixel, which are no distances; they are kept as brightness"
+        elif format.startswith(("16UC1", "32FC1")) and "of 16 bits" not in description:
+            why = f"{format.strip()!r} has 8 bits a pixel, which are not distances; kept as brightness"
             origin.notes.leave_out(f"{origin.name}: depth", why)
 
     def _stored(self, images: Images, depth: bool, attributes: Mapping[str, Any]) -> Iterator[tuple[str, Frames]]:
@@ -448,15 +444,15 @@ class Camera:
         matrix: list[list[float]] | None = found.rectified if rectified else found.raw
         why = None
         if found.change:
-            why = "change within the recording; the topic's streams have them"
+            why = "change within the recording; see the topic's streams"
         elif (found.height, found.width) != (height, width):
             why = f"are of {found.width}x{found.height}, frames of {width}x{height}"
         elif resized is not None:
             why = "are of frames that were not resized"
         elif found.part:
-            why = "are of the whole sensor, while roi or binning says that images are a part of it, or binned"
+            why = "are of the whole sensor, but roi or binning shows that images are binned or a part of it"
         elif not np.isfinite(cast(Any, matrix)).all() or not np.any(matrix):
-            why = "are not calibrated" if not rectified else "have no P, which is of rectified images"
+            why = "are not calibrated" if not rectified else "have no P, which rectified images need"
         if why is not None:
             origin.notes.leave_out(f"{origin.name}: intrinsics", f"those of {found.topic} {why}")
             matrix = None

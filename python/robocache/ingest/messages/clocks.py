@@ -76,16 +76,16 @@ class TopicClock:
             SourceError: an earlier recording has a clock that is not valid here.
         """
         name, what, known, notes = self._origin.name, self._origin.what, self._origin.known, self._origin.notes
-        asked, path = known.options.stamp, self.path
-        if self._origin.exported is not None and asked == "auto":
-            asked = "log"  # the cache's own stamps; a header may not hold them exactly
-        clock = "publish_time" if asked == "publish" else "log_time"
-        if path is not None and self._stamps.low is not None and asked in ("auto", "header"):
+        stamp, path = known.options.stamp, self.path
+        if self._origin.exported is not None and stamp == "auto":
+            stamp = "log"  # the cache's own stamps; a header may not hold them exactly
+        clock = "publish_time" if stamp == "publish" else "log_time"
+        if path is not None and self._stamps.low is not None and stamp in ("auto", "header"):
             clock = path
             wrong = []
             if self._stamps.zeros:
                 wrong.append(
-                    f"zero, or no time (a second or more in nanoseconds, beyond int64), in {self._stamps.zeros}"
+                    f"zero, or not a time (nanoseconds of a second or more, beyond int64), in {self._stamps.zeros}"
                 )
             if self._insane - self._stamps.zeros > 0:
                 assert self._distance.low is not None and self._distance.high is not None
@@ -93,37 +93,38 @@ class TopicClock:
                     f"more than {_SANE_NS // 10**9} s from the log time in {self._insane}, "
                     f"by {self._distance.low / 1e9:.6g} to {self._distance.high / 1e9:.6g} s"
                 )
-            if wrong and asked == "auto":
+            if wrong and stamp == "auto":
                 clock = "log_time"
                 notes.leave_out(
-                    f"{what}: {name}: {path} as the clock", f"{' and '.join(wrong)} of {seen} messages; log_time is it"
+                    f"{what}: {name}: {path} as the clock",
+                    f"{' and '.join(wrong)} of {seen} messages; log_time is the clock",
                 )
         before = known.clocks.setdefault(name, clock)
         if before != clock and clock == "log_time":
             raise SourceError(
-                f"{self._origin.where}: {name}: {path} is no clock here, but was it in a recording before; "
+                f"{self._origin.where}: {name}: {path} is no clock here, but is the clock in an earlier recording; "
                 "stamp='log' (--stamp log) takes the log times of all"
             )
         self.source = before
         notes.see("clocks", name, before)
         if before in (path, OF_TRANSFORMS):
-            notes.leave_out("log and publish times", f"of topics whose clock is {_STAMPS[0]} or the like")
+            notes.leave_out("log and publish times", f"of topics whose clock is {_STAMPS[0]} or a similar field")
 
     @property
     def delay_s(self) -> float | None:
         """The median time from a message's own stamp, if that is the clock, to its log time; None for few messages."""
-        return None if (delays := self._of_stamps()) is None else float(np.median(delays)) / 1e9
+        return None if (delays := self._delays_by_stamps()) is None else float(np.median(delays)) / 1e9
 
     @property
     def delays_s(self) -> tuple[float, float] | None:
-        """The least and the greatest of these times without a twentieth at each end. None for few messages, and for transforms, since
-        several nodes publish them, some ahead of time."""
-        if (delays := self._of_stamps()) is None or self.path == OF_TRANSFORMS:
+        """The 5 % and the 95 % quantile of these times. None for few messages, and for transforms, since several nodes publish them,
+        some ahead of time."""
+        if (delays := self._delays_by_stamps()) is None or self.path == OF_TRANSFORMS:
             return None
         low, high = np.quantile(delays, (0.05, 0.95)) / 1e9
         return float(low), float(high)
 
-    def _of_stamps(self) -> np.ndarray | None:
+    def _delays_by_stamps(self) -> np.ndarray | None:
         if self.source != self.path or sum(map(len, self._delays)) < _LEAST_DELAYS:
             return None
         return np.concatenate(self._delays)

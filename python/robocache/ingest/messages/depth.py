@@ -8,6 +8,7 @@ import numpy as np
 
 from ... import frames
 from ...errors import Error
+from ..images import decode
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 # An image with more pixels counts as damaged.
@@ -55,14 +56,14 @@ def read_depth(file: bytes, rvl: bool, quantised: bool) -> np.ndarray:
         raise Error(f"expected a header of 12 bytes, got {len(file)} bytes")
     a, b = struct.unpack("<ff", file[4:12])
     if quantised and not a > 0:
-        raise Error(f"quantised by {a:g} / (q - {b:g}), which is no depth")
+        raise Error(f"expected a quantisation a / (q - b) with a above 0, got {a:g} / (q - {b:g})")
     if rvl:
         pixels = _read_rvl(file[12:])
     else:
         png = frames.take([file[12:]])
         if png.dtype != np.uint16:
             raise Error(f"expected a PNG of 16 bits, got {png.dtype}")
-        pixels = frames.decode(png.codec, png.data, png.offsets, png.shape, png.dtype, range(1))[0, ..., 0]
+        pixels = decode(png, range(1))[0, ..., 0]
     if not quantised:
         return pixels
     with np.errstate(all="ignore"):
@@ -73,7 +74,7 @@ def read_depth(file: bytes, rvl: bool, quantised: bool) -> np.ndarray:
 
 def _read_rvl(file: bytes) -> np.ndarray:
     """Returns uint16 ``[H, W]`` from the format of Wilson, "Fast lossless depth image compression" (2017): width and height, then in turn
-    a run of zeros and a run of differences. A number is stored in nibbles of 3 bits, the lowest first; the fourth bit says that another
+    a run of zeros and a run of differences. A number is stored in nibbles of 3 bits, the lowest first; the fourth bit is set if another
     nibble follows. A little-endian word has eight nibbles, the highest first."""
     if len(file) < 8:
         raise Error(f"expected the size of RVL in 8 bytes, got {len(file)} bytes")

@@ -39,7 +39,9 @@ class Exported:
     def of(cls, metadata: Mapping[str, str]) -> Exported | None:
         """Returns the description in a channel's metadata; None if another program wrote them, or they are invalid."""
         try:
-            facts = {key.removeprefix(PREFIX): json.loads(text) for key, text in metadata.items() if _is_ours(key)}
+            facts = {
+                key.removeprefix(PREFIX): json.loads(text) for key, text in metadata.items() if key.startswith(PREFIX)
+            }
             shape, clock, names, attributes = (facts[key] for key in ("shape", "clock", "names", "attributes"))
             sizes = isinstance(shape, list) and all(isinstance(size, int) and 0 <= size < 1 << 31 for size in shape)
             texts = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
@@ -121,7 +123,3 @@ def texts_of(record: Mapping[str, str]) -> dict[str, dict[str, str | None]]:
         for name, table in tables
         if isinstance(table, dict) and all(isinstance(text, str | None) for text in table.values())
     }
-
-
-def _is_ours(key: str) -> bool:
-    return key.startswith(PREFIX)

@@ -22,7 +22,7 @@ _DEPTH = 16
 # The most memory of one value: that of an empty list.
 _VALUE_BYTES = 100
 _COMPONENTS = frozenset("xyzw")
-_OF_NUMBERS = frozenset({"int", "ints", "float", "floats", "special"})
+_NUMERIC = frozenset({"int", "ints", "float", "floats", "special"})
 
 
 class JsonDecoder:
@@ -82,7 +82,7 @@ class _Fields:
         self.left_out: dict[str, str] = {}
         self._floats = floats
         self._declared_whole = whole
-        self._numbers: set[str] = set()  # fields with a number that is no bool
+        self._numbers: set[str] = set()  # fields with a number that is not a bool
         self._kinds: dict[str, str] = {}
         self._inner: dict[str, _Fields] = {}
         self._beyond: set[str] = set()  # fields with whole numbers that float64 does not hold
@@ -94,7 +94,7 @@ class _Fields:
                 kind, before = _kind(value), self._kinds.get(path)
                 if kind in ("int", "ints", "floats") and path not in self._beyond and _is_beyond(value):
                     self._beyond.add(path)
-                if kind in _OF_NUMBERS and path not in self._numbers and _has_number(value):
+                if kind in _NUMERIC and path not in self._numbers and _has_number(value):
                     self._numbers.add(path)
                 if kind == "int" and (path in self._floats or _is_component(path, tree)):
                     kind = "float"
@@ -120,11 +120,11 @@ class _Fields:
             elif kind == "records":
                 if path not in self._inner:
                     start = f"{path}[]."
-                    of_records = (
+                    record_paths = (
                         frozenset(name.removeprefix(start) for name in declared if name.startswith(start))
                         for declared in (self._floats, self._declared_whole)
                     )
-                    self._inner[path] = _Fields(*of_records)
+                    self._inner[path] = _Fields(*record_paths)
                 inner = self._inner[path]
                 inner.learn([record for tree in trees for record in tree.get(path) or ()])
                 self.left_out |= {f"{path}.{name}": why for name, why in inner.left_out.items()}
@@ -172,8 +172,8 @@ class _Fields:
 
 
 def _declared(schema: bytes) -> dict[str, frozenset[str]]:
-    """Returns the paths of fields that are "number" in a JSON Schema, and of those that are "whole": integers and bools. Paths are
-    such as "pose.x", "points[].x", "ranges[]"."""
+    """Returns the paths of fields that a JSON Schema declares as "number", and of "whole" ones, which are integers or bools. Examples
+    of paths: "pose.x", "points[].x", "ranges[]"."""
     found: dict[str, set[str]] = {"number": set(), "whole": set()}
     with suppress(ValueError, RecursionError):
         root = json.loads(schema)
@@ -199,8 +199,8 @@ def _declarations(node: Any, root: Any, path: str, depth: int) -> Iterator[tuple
         if kind in ("number", "integer", "boolean"):
             yield path, "number" if kind == "number" else "whole"
     for several in ("anyOf", "oneOf", "allOf"):
-        for one in node[several] if isinstance(node.get(several), list) else ():
-            yield from _declarations(one, root, path, depth + 1)
+        for choice in node[several] if isinstance(node.get(several), list) else ():
+            yield from _declarations(choice, root, path, depth + 1)
     properties = node.get("properties")
     for name, field in properties.items() if isinstance(properties, dict) else ():
         yield from _declarations(field, root, f"{path}.{name}" if path else name, depth + 1)
@@ -218,7 +218,7 @@ def _members(node: Any, depth: int = 0) -> list[Any] | None:
         return [] if node["const"] is None else [node["const"]]
     for several in ("oneOf", "anyOf"):
         if isinstance(node.get(several), list):
-            found = [[] if one == {"type": "null"} else _members(one, depth + 1) for one in node[several]]
+            found = [[] if choice == {"type": "null"} else _members(choice, depth + 1) for choice in node[several]]
             return None if None in found else [member for members in found for member in members or ()]
     return None
 
@@ -233,7 +233,7 @@ def _flatten(message: Mapping[str, Any], prefix: str = "", depth: int = 0) -> di
         else:
             inner = {as_utf8(prefix + name): value}
         if twice := flat.keys() & inner.keys():
-            raise ValueError(f"two fields that are called {min(twice)!r}")
+            raise ValueError(f"two fields have the name {min(twice)!r}")
         flat |= inner
     return flat
 

@@ -45,7 +45,7 @@ class Origin:
     subject: the subject's name; "" if its streams are named by the topic alone.
     is_held: whether a row is held until the next row, because rows are of several subjects.
     named: the arrays whose elements are found by their names; all subjects of the topic share the list.
-    by_index: the paths of fields that are held, not interpolated, since the names that may be theirs change.
+    by_index: the paths of fields that are held, not interpolated, since the names beside them change.
     """
 
     topic: str

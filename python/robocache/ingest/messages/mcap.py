@@ -57,12 +57,12 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
 class _Segment:
     """Messages that are read together: those of a chunk, or of a part of the file without chunks.
 
-    at, size: the offset and the bytes of the chunk's record without its head, or of the part.
+    offset, size: the offset and the bytes of the chunk's record without its head, or of the part.
     first, last: log times.
     steps: as in :class:`Chunk`.
     """
 
-    at: int
+    offset: int
     size: int
     chunk: bool
     first: int
@@ -100,9 +100,9 @@ class McapBag(Bag):
             with faults.reading(path.name, path) if len(self._paths) > 1 else naming(path):
                 check_file(path)
                 with path.open("rb") as file:
-                    of_file = _File(path)
-                    self._scan(file, of_file, faults)
-                    self._files.append(of_file)
+                    contents = _File(path)
+                    self._scan(file, contents, faults)
+                    self._files.append(contents)
 
     def parts(self, faults: Faults) -> Iterator[Part]:
         """Yields the messages, in each file in the order of log time."""
@@ -110,55 +110,47 @@ class McapBag(Bag):
             self._find_steps()
         self.counts.clear()
         run = 0
-        for of_file in self._files:
-            of_file.counts.clear()
-            self._budget = Budget(of_file.path)  # each pass has its own
-            with of_file.path.open("rb") as file:
+        for contents in self._files:
+            contents.counts.clear()
+            self._budget = Budget(contents.path)  # each pass has its own
+            with contents.path.open("rb") as file:
                 out_of_order = {} if faults.is_repeat else self.out_of_order
-                for part in merge(self._chunks(file, of_file, faults), out_of_order, run):
+                for part in merge(self._chunks(file, contents, faults), out_of_order, run):
                     run = part.run
                     yield part
-            for number, count in of_file.counts.items():
-                self.counts[of_file.channels[number]] += count
-            if of_file.expected is not None:
-                for number, count in of_file.expected.items():
-                    actual = of_file.counts[number]
-                    if actual != count:
-                        topic = (
-                            self.channels[of_file.channels[number]].topic
-                            if number in of_file.channels
-                            else f"channel {number}"
-                        )
-                        faults.add(
-                            f"{topic}: messages",
-                            SourceError(
-                                f"{of_file.path}: {topic}: {actual} messages, but its statistics count {count}"
-                            ),
-                        )
+            for number, count in contents.counts.items():
+                self.counts[contents.channels[number]] += count
+            if contents.expected is not None:
+                topic_of = partial(self._topic_of, contents)
+                faults.compare(contents.path, contents.counts, contents.expected, topic_of, "its statistics count")
         video = self.path.with_suffix(".mp4")
         if len(self._paths) == 1 and video.is_file() and not faults.is_repeat:
             self.left_out[video.name] = self._compare(video)
 
-    def _chunks(self, file: BinaryIO, of_file: _File, faults: Faults) -> list[Chunk]:
+    def _topic_of(self, contents: _File, number: int) -> str:
+        found = contents.channels.get(number)
+        return f"channel {number}" if found is None else self.channels[found].topic
+
+    def _chunks(self, file: BinaryIO, contents: _File, faults: Faults) -> list[Chunk]:
         return [
-            Chunk(segment.first, segment.last, partial(self._read, file, of_file, segment, faults), segment.steps)
-            for segment in of_file.segments
+            Chunk(segment.first, segment.last, partial(self._read, file, contents, segment, faults), segment.steps)
+            for segment in contents.segments
         ]
 
     def _find_steps(self) -> None:
         """Finds steps of the log clock between chunks, in all files."""
         with ExitStack() as files:
             chunks = []
-            for of_file in self._files:
-                file = files.enter_context(of_file.path.open("rb"))
-                chunks += self._chunks(file, of_file, Faults("", None))
+            for contents in self._files:
+                file = files.enter_context(contents.path.open("rb"))
+                chunks += self._chunks(file, contents, Faults("", None))
             found = find_steps(chunks, self.out_of_order)
-        segments = [segment for of_file in self._files for segment in of_file.segments]
+        segments = [segment for contents in self._files for segment in contents.segments]
         for segment, steps in zip(segments, found or [], strict=found is not None):
             segment.steps = steps
 
     def _compare(self, video: Path) -> str:
-        """Describes a video of the same name beside a file, which may have the frames whose stamps are the file's messages."""
+        """Describes a video that has the file's name: the file's messages may be the stamps of its frames."""
         topics = ", ".join(f"{self.channels[number].topic} {count}" for number, count in sorted(self.counts.items()))
         try:
             from ..video import index_video
@@ -172,99 +164,97 @@ class McapBag(Bag):
 
     # ---- the file's records ----
 
-    def _scan(self, file: BinaryIO, of_file: _File, faults: Faults) -> None:
-        path, size = of_file.path, os.fstat(file.fileno()).st_size
+    def _scan(self, file: BinaryIO, contents: _File, faults: Faults) -> None:
+        path, size = contents.path, os.fstat(file.fileno()).st_size
         _check_magic(path, file.read(8))
-        at, summary, ended = 8, False, False
-        while at < size:
-            file.seek(at)
+        offset, summary, ended = 8, False, False
+        while offset < size:
+            file.seek(offset)
             head = file.read(_HEAD.size)
             if len(head) < 9:
                 ended = head == MAGIC
                 break
-            if head[:8] == MAGIC and at == size - 8:
+            if head[:8] == MAGIC and offset == size - 8:
                 ended = True
                 break
             opcode, length = _RECORD.unpack_from(head)
-            if (
-                length > size - at - 9 or opcode == 0
-            ):  # no record has opcode 0: a file system lost data that was written
+            if length > size - offset - 9 or opcode == 0:  # no record has opcode 0: a file system lost data
                 break
-            where = f"{path}: byte {at}"
+            where = f"{path}: byte {offset}"
             with naming(where):
                 least = {_MESSAGE: 22, _CHUNK: 40}.get(opcode)
                 if least is not None and not least <= length <= at_once():
                     kind = "message" if opcode == _MESSAGE else "chunk"
                     wrong = SourceError(f"{where}: expected a {kind} of {least} to {at_once()} bytes, got {length}")
-                    faults.add(f"{self._prefix(path)}{kind} at byte {at}", wrong)
+                    faults.add(f"{self._prefix(path)}{kind} at byte {offset}", wrong)
                 elif opcode == _MESSAGE:
-                    self._add_loose(of_file, at, 9 + length, _HEAD.unpack(head)[4])
+                    self._add_loose(contents, offset, 9 + length, _HEAD.unpack(head)[4])
                 elif opcode == _CHUNK:
                     first, last = _STAMPS.unpack_from(head, 9)
-                    of_file.segments.append(_Segment(at + 9, length, True, first, last))
+                    contents.segments.append(_Segment(offset + 9, length, True, first, last))
                 elif opcode in (_SCHEMA, _CHANNEL, _STATISTICS, _METADATA) and length <= at_once():
-                    file.seek(at + 9)
-                    self._read_definition(opcode, file.read(length), of_file)
+                    file.seek(offset + 9)
+                    self._read_definition(opcode, file.read(length), contents)
                 elif opcode == _ATTACHMENT:
-                    file.seek(at + 9)
+                    file.seek(offset + 9)
                     body = file.read(min(length, 1 << 16))
                     name, _ = _text(body, 16)
                     self.left_out[f"attachment {name!r}"] = f"{length} bytes; attachments are not read"
                 elif opcode == _DATA_END:
                     summary = True
-            at += 9 + length
+            offset += 9 + length
         if not ended:
-            state = "in its summary" if summary else "without an end, as of a recorder that died"
+            state = "in its summary" if summary else "without an end, as after a crash of the recorder"
             faults.add(
-                f"{self._prefix(path)}from byte {at}",
+                f"{self._prefix(path)}from byte {offset}",
                 SourceError(
-                    f"{path}: byte {at}: expected a whole record or the magic at the end, got {size - at} bytes: cut off {state}"
+                    f"{path}: byte {offset}: expected a whole record or the magic at the end, got {size - offset} bytes: cut off {state}"
                 ),
             )
 
     def _prefix(self, path: Path) -> str:
         return f"{path.name}: " if len(self._paths) > 1 else ""
 
-    def _add_loose(self, of_file: _File, at: int, size: int, log_ns: int) -> None:
-        last = of_file.segments[-1] if of_file.segments else None
-        if last and not last.chunk and last.at + last.size == at and last.size + size <= _LOOSE:
+    def _add_loose(self, contents: _File, offset: int, size: int, log_ns: int) -> None:
+        last = contents.segments[-1] if contents.segments else None
+        if last and not last.chunk and last.offset + last.size == offset and last.size + size <= _LOOSE:
             last.size += size
             last.first, last.last = min(last.first, log_ns), max(last.last, log_ns)
         else:
-            of_file.segments.append(_Segment(at, size, False, log_ns, log_ns))
+            contents.segments.append(_Segment(offset, size, False, log_ns, log_ns))
 
-    def _read_definition(self, opcode: int, body: bytes, of_file: _File) -> None:
+    def _read_definition(self, opcode: int, body: bytes, contents: _File) -> None:
         """Reads a record that is no message."""
         if opcode == _SCHEMA:
             (number,) = struct.unpack_from("<H", body)
-            name, at = _text(body, 2)
-            encoding, at = _text(body, at)
-            of_file.schemas[number] = name, encoding, body[at + 4 : at + 4 + _u32(body, at)]
+            name, offset = _text(body, 2)
+            encoding, offset = _text(body, offset)
+            contents.schemas[number] = name, encoding, body[offset + 4 : offset + 4 + _u32(body, offset)]
         elif opcode == _CHANNEL:
             number, schema = struct.unpack_from("<HH", body)
-            topic, at = _text(body, 4)
-            encoding, at = _text(body, at)
-            if number not in of_file.channels:
-                name, definition_encoding, definition = of_file.schemas.get(schema, ("", "", b""))
-                metadata = _texts(body, at)
+            topic, offset = _text(body, 4)
+            encoding, offset = _text(body, offset)
+            if number not in contents.channels:
+                name, definition_encoding, definition = contents.schemas.get(schema, ("", "", b""))
+                metadata = _texts(body, offset)
                 exported = Exported.of(metadata) if b"robocache." in body else None
                 channel = Channel(topic, name, encoding, definition_encoding, definition, exported)
                 found = self.number(channel)
-                of_its_topic = list(of_file.channels.values()).count(found)
-                of_file.channels[number] = found
-                of_file.publishers[number] = metadata.get("callerid") or f"channel {of_its_topic + 1}"
+                channels_of_topic = list(contents.channels.values()).count(found)
+                contents.channels[number] = found
+                contents.publishers[number] = metadata.get("callerid") or f"channel {channels_of_topic + 1}"
         elif opcode == _STATISTICS:
             (size,) = struct.unpack_from("<I", body, 42)
             pairs = struct.iter_unpack("<HQ", body[46 : 46 + size - size % 10])
-            of_file.expected = dict(pairs)
+            contents.expected = dict(pairs)
         elif opcode == _METADATA:
-            name, at = _text(body, 0)
+            name, offset = _text(body, 0)
             if name == "robocache" and not self.columns:
-                record = _texts(body, at)
+                record = _texts(body, offset)
                 self.columns, self.texts = columns_of(record), texts_of(record)
                 return
             if name == "rosbag2":
-                self._take_metadata(of_file.path, _texts(body, at))
+                self._take_metadata(contents.path, _texts(body, offset))
                 return
             self.left_out[f"metadata {name!r}"] = f"{len(body)} bytes; metadata records are not read"
 
@@ -280,11 +270,11 @@ class McapBag(Bag):
 
     # ---- messages ----
 
-    def _read(self, file: BinaryIO, of_file: _File, segment: _Segment, faults: Faults) -> Table | None:
+    def _read(self, file: BinaryIO, contents: _File, segment: _Segment, faults: Faults) -> Table | None:
         """Returns a segment's messages; None if it has none or cannot be read."""
-        kind, start = ("chunk", segment.at - 9) if segment.chunk else ("messages", segment.at)
-        where = f"{of_file.path}: byte {start}"
-        file.seek(segment.at)
+        kind, start = ("chunk", segment.offset - 9) if segment.chunk else ("messages", segment.offset)
+        where = f"{contents.path}: byte {start}"
+        file.seek(segment.offset)
         data = memoryview(file.read(segment.size))
         try:
             with naming(where):
@@ -294,16 +284,16 @@ class McapBag(Bag):
                     )
                 if segment.chunk:
                     data = self._decompress(data, where, check=not faults.is_repeat)
-                return self._walk(data, of_file, where, faults)
+                return self._walk(data, contents, where, faults)
         except SourceError as error:
-            faults.add(f"{self._prefix(of_file.path)}{kind} at byte {start}", error)
+            faults.add(f"{self._prefix(contents.path)}{kind} at byte {start}", error)
             return None
 
     def _decompress(self, body: memoryview, where: str, check: bool) -> memoryview:
         _, _, size, crc = _CHUNK_HEAD.unpack_from(body)
-        compression, at = _text(body, _CHUNK_HEAD.size)
-        (stored,) = struct.unpack_from("<Q", body, at)
-        packed = body[at + 8 : at + 8 + stored]
+        compression, offset = _text(body, _CHUNK_HEAD.size)
+        (stored,) = struct.unpack_from("<Q", body, offset)
+        packed = body[offset + 8 : offset + 8 + stored]
         if len(packed) != stored:
             raise SourceError(
                 f"{where}: a chunk of {stored} bytes, {size} when it is decompressed, in a record of {len(body)}"
@@ -318,56 +308,56 @@ class McapBag(Bag):
             raise SourceError(f"{where}: the chunk's checksum is {got:08x}, expected {crc:08x}: damaged")
         return memoryview(data)
 
-    def _walk(self, data: memoryview, of_file: _File, where: str, faults: Faults) -> Table | None:
-        at, end = 0, len(data)
+    def _walk(self, data: memoryview, contents: _File, where: str, faults: Faults) -> Table | None:
+        offset, end = 0, len(data)
         logs: list[int] = []
         numbers: list[int] = []
         publishes: list[int] = []
         payloads: list[Payload] = []
         unpack = _HEAD.unpack_from
-        while at < end:
-            if end - at < 9:
-                raise SourceError(f"{where}: a record is cut off at {at} of {end}")
-            if data[at] == _MESSAGE and end - at >= 31:
-                _, length, number, _, log, publish = unpack(data, at)
-                after = at + 9 + length
+        while offset < end:
+            if end - offset < 9:
+                raise SourceError(f"{where}: a record is cut off at {offset} of {end}")
+            if data[offset] == _MESSAGE and end - offset >= 31:
+                _, length, number, _, log, publish = unpack(data, offset)
+                after = offset + 9 + length
                 if after > end or length < 22:
-                    raise SourceError(f"{where}: a message of {length} bytes at {at} of {end}")
+                    raise SourceError(f"{where}: a message of {length} bytes at {offset} of {end}")
                 logs.append(log)
                 numbers.append(number)
                 publishes.append(publish)
-                payloads.append(data[at + 31 : after])
+                payloads.append(data[offset + 31 : after])
             else:
-                opcode, length = _RECORD.unpack_from(data, at)
-                after = at + 9 + length
+                opcode, length = _RECORD.unpack_from(data, offset)
+                after = offset + 9 + length
                 if after > end or opcode == 0:
-                    raise SourceError(f"{where}: a record of kind {opcode}, {length} bytes at {at} of {end}")
+                    raise SourceError(f"{where}: a record of kind {opcode}, {length} bytes at {offset} of {end}")
                 if opcode in (_SCHEMA, _CHANNEL):
-                    self._read_definition(opcode, bytes(data[at + 9 : after]), of_file)
-            at = after
+                    self._read_definition(opcode, bytes(data[offset + 9 : after]), contents)
+            offset = after
         if not logs:
             return None
         wrong: dict[str, list[int]] = {}  # rows, by what is wrong with them
-        if unknown := set(numbers) - of_file.channels.keys():
+        if unknown := set(numbers) - contents.channels.keys():
             for row, number in enumerate(numbers):
                 if number in unknown:
-                    wrong.setdefault(f"of channel {number}, of which there is no record", []).append(row)
+                    wrong.setdefault(f"of channel {number}, which has no record", []).append(row)
         if max(logs) >= 1 << 63 or max(publishes) >= 1 << 63:
             late = [row for row, times in enumerate(zip(logs, publishes, strict=True)) if max(times) >= 1 << 63]
             wrong["with a log or publish time of 2^63 ns and more"] = late
         if wrong:
             for why, rows in wrong.items():
                 error = SourceError(f"{where}: {len(rows)} message{'s' * (len(rows) > 1)} {why}")
-                faults.add(f"{self._prefix(of_file.path)}{where.rpartition(': ')[2]}: messages {why}", error)
+                faults.add(f"{self._prefix(contents.path)}{where.rpartition(': ')[2]}: messages {why}", error)
             bad = {row for rows in wrong.values() for row in rows}
             kept = [row for row in range(len(logs)) if row not in bad]
             logs, numbers, publishes = ([column[row] for row in kept] for column in (logs, numbers, publishes))
             payloads = [payloads[row] for row in kept]
             if not kept:
                 return None
-        channels = [of_file.channels[number] for number in numbers]
-        of_file.counts.update(numbers)
-        self.note_publishers(logs, numbers, of_file.channels, of_file.publishers)
+        channels = [contents.channels[number] for number in numbers]
+        contents.counts.update(numbers)
+        self.note_publishers(logs, numbers, contents.channels, contents.publishers)
         return logs, channels, publishes, payloads
 
 
@@ -383,7 +373,7 @@ def decompress(compression: str, packed: memoryview, size: int, where: str) -> m
         return zstandard.ZstdDecompressor().decompress(packed, max_output_size=size) if size else b""
     if compression == "lz4":
         return decompress_lz4(packed, size)
-    raise SourceError(f"{where}: compression {compression!r} is none of '', 'lz4' and 'zstd'")
+    raise SourceError(f"{where}: compression {compression!r}, expected '', 'lz4' or 'zstd'")
 
 
 def decompress_lz4(packed: bytes | memoryview, size: int) -> bytes:
@@ -397,33 +387,33 @@ def _check_magic(path: Path, head: bytes) -> None:
         return
     if head[:7] == b"\x89MCAP0\n":
         raise SourceError(
-            f"{path}: its first bytes lack the CR of {MAGIC!r}: line ends were converted as in a text file, as by git, and all "
-            "that looked like one with them; copy it anew as a binary file"
+            f"{path}: its first bytes lack the CR of {MAGIC!r}: line ends were converted as in a text file, as git does, and so were "
+            "bytes of the data; copy it anew as a binary file"
         )
     raise SourceError(f"{path}: expected MCAP, which begins with {MAGIC!r}, got {head!r}")
 
 
-def _u32(body: bytes | memoryview, at: int) -> int:
-    return int(struct.unpack_from("<I", body, at)[0])
+def _u32(body: bytes | memoryview, offset: int) -> int:
+    return int(struct.unpack_from("<I", body, offset)[0])
 
 
-def _text(body: bytes | memoryview, at: int) -> tuple[str, int]:
+def _text(body: bytes | memoryview, offset: int) -> tuple[str, int]:
     """Returns a string, and the offset after it."""
-    end = at + 4 + _u32(body, at)
+    end = offset + 4 + _u32(body, offset)
     if end > len(body):
         raise ValueError(f"a text that ends at {end} of {len(body)}")
-    return bytes(body[at + 4 : end]).decode(errors="backslashreplace"), end
+    return bytes(body[offset + 4 : end]).decode(errors="backslashreplace"), end
 
 
-def _texts(body: bytes | memoryview, at: int) -> dict[str, str]:
-    """Returns a map of texts; of a damaged one the part before the damage."""
+def _texts(body: bytes | memoryview, offset: int) -> dict[str, str]:
+    """Returns a map of texts; if it is damaged, the part before the damage."""
     found: dict[str, str] = {}
     try:
-        end = at + 4 + _u32(body, at)
-        at += 4
-        while at < end:
-            key, at = _text(body, at)
-            found[key], at = _text(body, at)
+        end = offset + 4 + _u32(body, offset)
+        offset += 4
+        while offset < end:
+            key, offset = _text(body, offset)
+            found[key], offset = _text(body, offset)
     except (ValueError, struct.error):
         pass
     return found

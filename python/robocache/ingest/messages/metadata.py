@@ -48,8 +48,8 @@ class BagMetadata:
         Raises:
             SourceError: the text is not such YAML.
         """
-        said = parse_yaml(text, where)
-        inner = said.get("rosbag2_bagfile_information", said)
+        fields = parse_yaml(text, where)
+        inner = fields.get("rosbag2_bagfile_information", fields)
         if not isinstance(inner, dict):
             raise SourceError(f"{where}: expected rosbag2_bagfile_information, got {type(inner).__name__}")
         return cls.of(inner)

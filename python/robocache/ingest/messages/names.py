@@ -136,7 +136,7 @@ def named_arrays(leaves: Sequence[Leaf]) -> Iterator[Named]:
 
 
 def _lists_of_names(leaves: Sequence[Leaf]) -> Iterator[Named]:
-    """Yields the lists of names beside arrays. If an array has several, the one that begins with the array's name is its own."""
+    """Yields the lists of names beside arrays. If several are beside an array, the one whose name begins like the array's is its own."""
     lists: dict[str, list[Leaf]] = {}
     for leaf in leaves:
         match = _IN_LIST.fullmatch(leaf.path)
@@ -148,7 +148,7 @@ def _lists_of_names(leaves: Sequence[Leaf]) -> Iterator[Named]:
         is_list = leaf.is_whole and (leaf.kind == "numbers" or (leaf.kind == "number" and leaf.count))
         if is_list and _parent(leaf.path) not in parents and _is_id(_last(leaf.path)):
             lists[leaf.path] = [leaf]
-    found = {path: Named(path, tuple(some), [], splits=_parent(path) in parents) for path, some in lists.items()}
+    found = {path: Named(path, tuple(names), [], splits=_parent(path) in parents) for path, names in lists.items()}
     for leaf in leaves:
         is_array = (leaf.kind == "numbers" and leaf.dtype != np.uint8) or (leaf.kind == "number" and leaf.count)
         is_other = leaf.kind in ("texts", "numbers", "records")
@@ -225,7 +225,7 @@ class Ordered:
         array, index, orders = self._orders[leaf.path]
         if len(array) == 1:
             return np.take_along_axis(values, orders, axis=1)
-        columns = np.stack([self._batch.numbers(one) for one in array], axis=1)
+        columns = np.stack([self._batch.numbers(element) for element in array], axis=1)
         ordered: np.ndarray = columns[np.arange(len(self)), orders[:, index]]
         return ordered
 
@@ -244,7 +244,7 @@ class Ordered:
         if leaf.path not in self._orders:
             return self._batch.texts(leaf)
         array, index, orders = self._orders[leaf.path]
-        columns = [self._batch.texts(one) for one in array]
+        columns = [self._batch.texts(element) for element in array]
         return [columns[column][row] for row, column in enumerate(orders[:, index].tolist())]
 
     def text_lists(self, leaf: Leaf) -> list[tuple[str, ...]]:

@@ -20,8 +20,8 @@ from .bags import Bag, Faults, Part, Payload
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _AT_ONCE = 4 << 20
-# A recording that claims to unpack to more than this many times its size, beyond the second number of bytes, counts as damaged.
-_LARGEST_RATIO, _ANYWAY = 1000, 64 << 20
+# A recording that claims to unpack to more than _ALWAYS bytes and _LARGEST_RATIO times its size counts as damaged.
+_LARGEST_RATIO, _ALWAYS = 1000, 64 << 20
 _WINDOW = 1 << 27
 
 
@@ -54,7 +54,7 @@ class Unpacked:
                 raise
             folder = tempfile.gettempdir() if self._folder is None else self._folder
             raise FileError(
-                f"{folder}: {error.strerror or error}, as {packed} was unpacked to it; TMPDIR names another folder"
+                f"{folder}: {error.strerror or error}, while {packed} was unpacked to it; TMPDIR selects another folder"
             ) from error
         self._packed[str(file)] = str(packed)
         return file
@@ -132,7 +132,7 @@ def without_twins(files: list[Path], root: Path, notes: Notes) -> list[Path]:
     for file in files:
         twin = file.with_name(unpacked_name(file))
         if twin != file and twin in names:
-            notes.leave_out(str(file.relative_to(root)), f"{twin.name} beside it is the same, not compressed")
+            notes.leave_out(str(file.relative_to(root)), f"{twin.name} beside it is the same file, not compressed")
         else:
             kept.append(file)
     return kept
@@ -146,7 +146,7 @@ def messages_of(bag: Bag, faults: Faults) -> Iterator[Part]:
     if bag.metadata.compression not in ("", "zstd"):
         raise SourceError(
             f"{bag.path}: its messages are compressed one by one as {bag.metadata.compression!r}, expected 'zstd'; "
-            "`ros2 bag convert` where that plugin is installed writes it without"
+            "convert it by `ros2 bag convert`, where that plugin is installed"
         )
     numbers: dict[int, int] = {}
     budget = Budget(bag.path)
@@ -192,7 +192,7 @@ def _is_packed(bag: Bag, number: int, first: Payload) -> bool:
 def _unpack_message(packed: Payload) -> bytes:
     size = zstandard.frame_content_size(packed)
     if not 0 <= size <= at_once():
-        raise ValueError("expected zstd that says its size" if size < 0 else f"zstd that claims to be {size} bytes")
+        raise ValueError("expected zstd that declares its size" if size < 0 else f"zstd that claims to be {size} bytes")
     return zstandard.ZstdDecompressor().decompress(packed)
 
 
@@ -200,7 +200,7 @@ def _unpack(packed: Path) -> Iterator[bytes]:
     with naming(packed), packed.open("rb") as file:
         declared = zstandard.frame_content_size(file.read(18))
         file.seek(0)
-        most = packed.stat().st_size * _LARGEST_RATIO + _ANYWAY
+        most = packed.stat().st_size * _LARGEST_RATIO + _ALWAYS
         decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
         size = 0
         with decompressor.stream_reader(file, read_across_frames=True) as reader:
@@ -208,8 +208,8 @@ def _unpack(packed: Path) -> Iterator[bytes]:
                 size += len(content)
                 if max(size, declared) > most:
                     raise SourceError(
-                        f"{packed}: {packed.stat().st_size} bytes that claim to be more than {most}: taken for damage"
+                        f"{packed}: {packed.stat().st_size} bytes that claim to unpack to more than {most}: damaged"
                     )
                 yield content
         if size < declared:
-            raise SourceError(f"{packed}: cut off: {size} of {declared} bytes are in it")
+            raise SourceError(f"{packed}: cut off: got {size} of {declared} bytes")

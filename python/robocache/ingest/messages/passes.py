@@ -80,7 +80,7 @@ def _streams(
         notes.see("texts", name, table)
         if notes.seen.get("texts", {}).get(name, table) != table:
             raise SourceError(
-                f"{bag.path}: its texts {name} are not those of the recordings before it; ingest it apart"
+                f"{bag.path}: its texts {name} differ from those of the recordings before it; ingest it separately"
             )
     kept: deque[Part] | None = deque()
     size = 0
@@ -134,8 +134,8 @@ def _streams(
         if topic is not None:
             topic.publishers = bag.publishers_at_once(number)
     read = {number: topic for number, topic in topics.items() if topic is not None and topic.settle()}
-    _say_delays([one for topic in read.values() for one in topic.topics], notes)
     subjects = [subject for topic in read.values() for subject in topic.topics]
+    _say_delays(subjects, notes)
     intrinsics = [subject.intrinsics for subject in subjects if subject.intrinsics is not None]
     units = dict(subject.depth_unit for subject in subjects if subject.depth_unit is not None)
     for subject in subjects:
@@ -146,14 +146,14 @@ def _streams(
     for number, (count, most_ns) in bag.out_of_order.items():
         notes.leave_out(
             f"{what}: {bag.channels[number].topic}: the order in the file",
-            f"{count} messages were logged up to {most_ns / 1e9:.9g} s before one in front of them: put in the order of log time",
+            f"{count} messages were logged up to {most_ns / 1e9:.9g} s before an earlier message: sorted by log time",
         )
     pending = Part()
     for part in _drain(kept) if kept is not None else messages_of(bag, Faults(what, None)):
         if part.run != pending.run:
             yield from _samples(pending, read)
             for topic in read.values():
-                yield from _of_run(pending.run, topic.rest())
+                yield from _with_run(pending.run, topic.rest())
             pending = Part(part.run)
         if all(messages.decoded is not None for messages in part.messages.values()):
             yield from _samples(pending, read)
@@ -166,21 +166,21 @@ def _streams(
             pending = Part(part.run)
     yield from _samples(pending, read)
     for topic in read.values():
-        yield from _of_run(pending.run, topic.rest())
+        yield from _with_run(pending.run, topic.rest())
 
 
 def _say_delays(topics: Sequence[Topic], notes: Notes) -> None:
     """Reports topics whose delay from stamp to log time varies much or differs much from the others': the clocks of several machines
     differ, or stamps lack digits."""
     for topic in topics:
-        if (ends := topic.delays_s) is not None and ends[1] - ends[0] > _MOST_DELAY_S:
+        if (ends := topic.clock.delays_s) is not None and ends[1] - ends[0] > _MOST_DELAY_S:
             notes.assume(
                 f"clock of {topic.name}",
-                f"its header's stamps, though logged {ends[0]:.3f} to {ends[1]:.3f} s behind them: stamps may lack digits, or the clock "
-                "that made them drifts; --stamp log takes the log times",
+                f"its header's stamps, although logged {ends[0]:.3f} to {ends[1]:.3f} s after them: stamps may lack digits, or their "
+                "clock drifts; --stamp log takes the log times",
                 topic.name,
             )
-    delays = {topic.name: delay for topic in topics if (delay := topic.delay_s) is not None}
+    delays = {topic.name: delay for topic in topics if (delay := topic.clock.delay_s) is not None}
     if not delays:
         return
     usual = sorted(delays.values())[(len(delays) - 1) // 2]
@@ -188,7 +188,7 @@ def _say_delays(topics: Sequence[Topic], notes: Notes) -> None:
         if abs(delay - usual) > _MOST_DELAY_S:
             notes.assume(
                 f"clock of {name}",
-                f"its header's stamps, though logged {delay:.3f} s behind them (median), and the other topics {usual:.3f} s: the clocks "
+                f"its header's stamps, although logged {delay:.3f} s after them (median), and the other topics {usual:.3f} s: the clocks "
                 "of two machines may differ; --stamp log takes the log times",
                 name,
             )
@@ -202,10 +202,10 @@ def _drain(parts: deque[Part]) -> Iterator[Part]:
 def _samples(part: Part, topics: dict[int, Subjects]) -> Iterator[tuple[str, Samples]]:
     for number, messages in part.messages.items():
         if number in topics:
-            yield from _of_run(part.run, topics[number].samples(messages))
+            yield from _with_run(part.run, topics[number].samples(messages))
 
 
-def _of_run(run: int, streams: Iterator[tuple[str, Samples]]) -> Iterator[tuple[str, Samples]]:
+def _with_run(run: int, streams: Iterator[tuple[str, Samples]]) -> Iterator[tuple[str, Samples]]:
     """Yields streams with the number of times that the log clock was set back before them."""
     for stream, samples in streams:
         yield stream, replace(samples, run=run) if run else samples
@@ -262,7 +262,7 @@ class _Choice:
         """
         if self.decoder is None and (best := self._best()):
             raise Error(
-                f"its definition changed between distributions of ROS, and the messages fit that of {' and that of '.join(best)}; "
+                f"its definition differs between distributions of ROS, and the messages fit those of {' and '.join(best)}; "
                 "name a folder of .msg files with definitions (--definitions)"
             )
         self.decoder = self.decoder or next(iter(self._decoders.values()))
@@ -327,11 +327,11 @@ class _Decoders:
             return {"": JsonDecoder(channel.definition, self.floats.get(channel.topic, ()))}
         if channel.encoding == "protobuf" and channel.definition_encoding == "protobuf":
             return {"": ProtobufDecoder(channel.schema, channel.definition)}
-        raise Error(f"messages in {channel.encoding!r}, which is none of cdr, ros1, json and protobuf")
+        raise Error(f"messages in {channel.encoding!r}, expected cdr, ros1, json or protobuf")
 
     def _types(self, channel: Channel, ros: int, distro: str) -> dict[str, tuple[Leaf, ...]]:
-        """Returns the type's leaves by the definitions in the bag, the user's folder and ROS. If ROS's distributions differ, returns the
-        leaves of each: first the bag's distribution, then the newest."""
+        """Returns the type's leaves, by the definitions in the bag, the user's folder and ROS. If the distributions of ROS differ, each
+        has its entry: first the bag's distribution, then the newest."""
         if not channel.schema:
             raise Error("its channel has no schema, and no metadata.yaml names its type")
         package, _, rest = channel.schema.partition("/")
@@ -340,7 +340,7 @@ class _Decoders:
         if channel.definition:
             encoding = channel.definition_encoding or f"ros{ros}msg"
             if encoding not in ("ros1msg", "ros2msg", "ros2idl"):
-                raise Error(f"a definition in {encoding!r}, which is none of ros1msg, ros2msg and ros2idl")
+                raise Error(f"a definition in {encoding!r}, expected ros1msg, ros2msg or ros2idl")
             own = own | parse_definition(name, channel.definition.decode(errors="replace"), encoding)
         known = known_definitions(ros)
         leaves_by_definition: dict[tuple[Leaf, ...], list[str]] = {}

@@ -1,4 +1,4 @@
-"""Writes the plan by which C++ turns a topic's messages into rows while a robot runs. It follows the rules of :mod:`.streams`.
+"""Makes the plan by which C++ turns a topic's messages into rows while a robot runs. It follows the rules of :mod:`.streams`.
 
 A plan depends on the type's definition alone, so it can fill only streams whose rows follow from that: numbers, arrays, sequences
 of one length, joints by name, and images.
@@ -92,9 +92,9 @@ def make_plan(
         if stream.kind == "vector":
             for feature, path in enumerate(features):
                 targets[path].setdefault("to", []).append([row, feature])
-                for says, (_, begins) in absent.items():
+                for flag, (_, begins) in absent.items():
                     if path.startswith(tuple(begins)) and dtype.startswith("float"):
-                        targets[says].setdefault("absent", []).append([row, feature])
+                        targets[flag].setdefault("absent", []).append([row, feature])
         elif stream.kind != "image":
             targets[stream.paths[0]].setdefault("to", []).append([row, -1 if stream.kind == "joints" else 0])
     uses = _uses(rules, leaves, stamp, any(row["names"] for row in rows))
@@ -150,15 +150,15 @@ def _read_by_name(leaves: Sequence[Leaf]) -> Named | None:
 
 def _warn_of_indices(topic: str, leaves: Sequence[Leaf], read: set[str]) -> None:
     """Warns of elements that ingest finds by their names, but a plan by their indices."""
-    by_name = None if (one := _read_by_name(leaves)) is None else one.path
+    by_name = None if (named := _read_by_name(leaves)) is None else named.path
     for named in named_arrays(leaves):
         in_order = named.names[0].kind == "texts" and (named.path in ("name", "joint_names") or named.path == by_name)
         arrays = [array for array in named.arrays if not (in_order and array[0].kind == "numbers")]
         if read_by_index := [leaf.path for array in arrays for leaf in array if leaf.path in read]:
             shown = ", ".join(read_by_index[:4]) + ", ..." * (len(read_by_index) > 4)
             warn(
-                f"{topic}: elements of {shown} are taken by their indices: {named.path} must be as in the first message of the "
-                "recording, and in one order",
+                f"{topic}: elements of {shown} are taken by their indices: {named.path} must have the values and the order of "
+                "the first message of the recording",
             )
 
 

@@ -54,7 +54,7 @@ class Clouds:
                     continue
 
     def absorb(self, other: Clouds) -> None:
-        """Adds the counts of another topic object."""
+        """Adds the counts of another instance."""
         self._seen.update(other._seen)
         self._clouds += other._clouds
 
@@ -63,19 +63,19 @@ class Clouds:
         notes, origin = self._origin.notes, self._origin
         if not self._seen:
             return
-        says = Counter[str]()
+        clouds_of = Counter[str]()
         for layout, count in self._seen.items():
-            says[layout.says] += count
-        most = says.most_common(1)[0][0]
-        main = self._main or next(layout for layout in self._seen if layout.says == most)
+            clouds_of[layout.description] += count
+        most = clouds_of.most_common(1)[0][0]
+        main = self._main or next(layout for layout in self._seen if layout.description == most)
         origin.known.facts.setdefault((origin.name, "points"), main)
-        if main.says not in says:
+        if main.description not in clouds_of:
             return  # no cloud has it: the second pass refuses them
-        for other, count in says.items():
-            if other != main.says:
+        for other, count in clouds_of.items():
+            if other != main.description:
                 notes.leave_out(
                     f"{origin.what}: {origin.name}: {count} of {self._clouds} clouds",
-                    f"points of {other}, not of {main.says}",
+                    f"points of {other}, not of {main.description}",
                 )
 
     @property
@@ -101,7 +101,7 @@ class Clouds:
         clouds = list(_described(leaves, batch, np.diff(starts).tolist()))
         if any(height > 1 for _, _, _, height, _, _ in clouds):
             origin.notes.leave_out(
-                f"{origin.name}: height and width", "of clouds whose points lie in rows as an image's"
+                f"{origin.name}: height and width", "of clouds whose points are in rows like an image's"
             )
         if main is None:
             origin.notes.leave_out(f"{origin.what}: {origin.name}", "its clouds have no points that can be read")
@@ -121,10 +121,10 @@ class Clouds:
             try:
                 if height * width:
                     layout = self._layout(cloud, "point_stride" in leaves)
-                    if layout.says != main.says:
+                    if layout.description != main.description:
                         if fits:
                             continue
-                        raise Error(f"points of {layout.says}, but of {main.says} before")
+                        raise Error(f"points of {layout.description}, but of {main.description} before")
                     run = _Run(layout, int(starts[row]), int(starts[row + 1]), height, width, row_step)
                     if not runs or not runs[-1].extend(run):
                         runs.append(run)
@@ -140,7 +140,7 @@ class Clouds:
             cut = [main.cut(data[:0], 1, 0, 0)]
         bounds, time_ns = offsets_of(np.array(sizes, np.int64)), messages.time_ns[rows]
         for part in cut[0]:
-            points = np.concatenate([one[part] for one in cut]) if len(cut) > 1 else cut[0][part]
+            points = np.concatenate([piece[part] for piece in cut]) if len(cut) > 1 else cut[0][part]
             stream = f"{origin.name}/{part}" if part else origin.name
             features = main.names if not part else _COLOURS if part in main.packed else None
             yield stream, Ragged(time_ns, points, bounds, features, attributes=messages.attributes)
@@ -150,7 +150,7 @@ class Clouds:
             yield f"{origin.name}/pose", Rows(time_ns, pose, names, attributes=messages.attributes)
 
     def _fits(self, main: _Layout) -> bool:
-        return any(layout.says == main.says for layout in self._seen)
+        return any(layout.description == main.description for layout in self._seen)
 
 
 def is_cloud(leaves: Mapping[str, Leaf]) -> bool:
@@ -183,7 +183,7 @@ def _described(leaves: Mapping[str, Leaf], batch: Batch, sizes: Sequence[int] | 
                 if leaves["data"].kind == "text"
                 else batch.counts(leaves["data"]).tolist()
             )
-        # Rounded up: if the bytes are no whole number of points, the check then finds too few bytes.
+        # Rounded up, so that the check finds too few bytes if they are not a whole number of points.
         shapes = [(step, False, 1, -(-size // max(1, step)), size) for step, size in zip(steps, sizes, strict=True)]
     else:
         paths = ("point_step", "is_bigendian", "height", "width", "row_step")
@@ -227,7 +227,7 @@ class _Layout:
     names: the features with the dtype of x; x, y and z come first. `together` are their fields and indices.
     own: the fields that become streams of their own: those of another dtype, and `packed` ones, colours in one number of
         four bytes.
-    says: the layout in words.
+    description: the layout in words.
     """
 
     dtype: np.dtype[Any]
@@ -235,7 +235,7 @@ class _Layout:
     together: list[tuple[str, int | None]]
     own: list[str]
     packed: frozenset[str]
-    says: str
+    description: str
 
     @classmethod
     def of(cls, fields: Sequence[_Field], types: Mapping[int, np.dtype[Any]], step: int, big: bool) -> _Layout:

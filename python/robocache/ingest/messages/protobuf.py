@@ -28,7 +28,7 @@ _NUMBERS = {
 }
 
 
-# Smaller messages are decoded without a check of their size. A decoded field takes about _FIELD_BYTES.
+# Messages of at most _SMALL bytes are decoded without a check of their size. A decoded field takes about _FIELD_BYTES.
 _SMALL, _FIELD_BYTES = 1 << 16, 300
 
 
@@ -70,13 +70,13 @@ class ProtobufDecoder:
         leaves: list[Leaf] = []
         inside = (*inside, descriptor.full_name)
         if next(self._messages, None) is None:  # also counts messages without a leaf and repeated ones
-            raise Error(f"more than {MAX_LEAVES} messages in messages, of which one is {descriptor.full_name}")
+            raise Error(f"more than {MAX_LEAVES} nested messages, such as {descriptor.full_name}")
         for field in descriptor.fields:
             name = ".".join((*path, field.name))
             repeated = field.is_repeated
             if field.cpp_type in _NUMBERS:
                 kind: Any = "numbers" if repeated else "number"
-                words = tuple((one.name, one.number) for one in field.enum_type.values) if field.enum_type else ()
+                words = tuple((word.name, word.number) for word in field.enum_type.values) if field.enum_type else ()
                 dtype = np.dtype(_NUMBERS[field.cpp_type])
                 leaves.append(Leaf(name, kind, dtype, of=descriptor.full_name, words=words))
             elif field.type == FieldDescriptor.TYPE_STRING:
@@ -88,7 +88,7 @@ class ProtobufDecoder:
                 or field.message_type.full_name in inside
                 or field.message_type.GetOptions().map_entry
             ):
-                self.left_out[name] = "a map, a message in itself, or several of bytes"
+                self.left_out[name] = "a map, a message that contains itself, or a list of bytes"
             elif repeated:
                 inner = [leaf for leaf in self._leaves(field.message_type, (), inside) if leaf.kind != "records"]
                 leaves.append(Leaf(name, "records", fields=tuple(inner)))

@@ -20,7 +20,7 @@ from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_
 
 from ...errors import Error
 from ..budget import check_decoded, check_size
-from .bags import Alike, Payload
+from .bags import Payload, SameSize
 from .batches import MAX_LEAVES, Leaf, offsets_of
 
 _NUMBERS = {
@@ -100,9 +100,9 @@ def _leaves(
 ) -> list[Leaf]:
     """Returns the leaves of a type. `messages` runs out if too many messages contain each other, even empty ones."""
     if name in inside:
-        raise Error(f"the definition of {name} holds itself")
+        raise Error(f"the definition of {name} contains itself")
     if next(messages, None) is None:
-        raise Error(f"more than {MAX_LEAVES} messages in messages, of which one is {name}")
+        raise Error(f"more than {MAX_LEAVES} nested messages, such as {name}")
     if name not in definitions:
         raise Error(f"no definition of {name}: name a folder of .msg files with definitions (--definitions)")
     leaves: list[Leaf] = []
@@ -147,7 +147,7 @@ def _base(path: str, name: str, ros: int) -> Leaf:
     if name == "byte" and ros == 1:
         name = "int8"
     if name not in _NUMBERS:
-        raise Error(f"field {path} is a {name}, which is not read")
+        raise Error(f"field {path} is a {name}, which cannot be read")
     return Leaf(path, "number", _NUMBERS[name])
 
 
@@ -194,34 +194,32 @@ class _Walk:
         self.order, self._start = "<", 0
         if cdr:
             if len(payload) < 4 or payload[0] != 0 or payload[1] > 1:
-                raise ValueError(
-                    f"expected CDR, of which the first bytes are 00 00 or 00 01, got {bytes(payload[:4]).hex(' ')!r}"
-                )
+                raise ValueError(f"expected CDR, which begins with 00 00 or 00 01, got {bytes(payload[:4]).hex(' ')!r}")
             self.order, self._start = "<>"[payload[1] == 0], 4
         self._cdr = cdr
         self._payload = payload
         self._length = struct.Struct(f"{self.order}I")
-        self.at = self._start
+        self.offset = self._start
         self.lengths: dict[int, int] = {}  # by offset
         self.large: _Large | None = None
 
     def _align(self, size: int) -> None:
         if self._cdr:
-            self.at += -(self.at - self._start) % size
+            self.offset += -(self.offset - self._start) % size
 
     def _skip(self, size: int) -> int:
-        start = self.at
-        self.at += size
-        if self.at > len(self._payload):
-            raise ValueError(f"{len(self._payload)} bytes, but a field that ends at {self.at}")
+        start = self.offset
+        self.offset += size
+        if self.offset > len(self._payload):
+            raise ValueError(f"{len(self._payload)} bytes, but a field that ends at {self.offset}")
         return start
 
     def _count(self, smallest: int) -> int:
         self._align(4)
         (count,) = self._length.unpack_from(self._payload, self._skip(4))
-        if count * smallest > len(self._payload) - self.at:
-            raise ValueError(f"{len(self._payload)} bytes, but at {self.at} a length of {count}")
-        self.lengths[self.at - 4] = count
+        if count * smallest > len(self._payload) - self.offset:
+            raise ValueError(f"{len(self._payload)} bytes, but at {self.offset} a length of {count}")
+        self.lengths[self.offset - 4] = count
         return int(count)
 
     def _text(self) -> tuple[int, int]:
@@ -242,7 +240,7 @@ class _Walk:
                     self._align(size)
                 layout.extents[leaf.path] = self._skip(count * size), count
                 if whole and leaf.kind == "numbers" and count * size > _SMALL:
-                    self.large = _Large(leaf.path, list(self.lengths)[-1], self.at, count, size)
+                    self.large = _Large(leaf.path, list(self.lengths)[-1], self.offset, count, size)
             elif leaf.kind == "text":
                 layout.extents[leaf.path] = self._text()
             elif leaf.kind == "texts":
@@ -275,9 +273,9 @@ class _Walk:
 
     def end(self) -> int:
         """Returns the number of bytes left. CDR may be padded, and ROS 1 ignores what follows a message."""
-        rest = len(self._payload) - self.at
+        rest = len(self._payload) - self.offset
         if rest > (3 if self._cdr else 8):
-            raise ValueError(f"{len(self._payload)} bytes, but its type ends at {self.at}")
+            raise ValueError(f"{len(self._payload)} bytes, but its type ends at {self.offset}")
         return 0 if self._cdr else rest
 
 
@@ -318,7 +316,7 @@ class _Payloads:
         return np.lib.stride_tricks.as_strided(part, (len(self), times, size), strides).reshape(-1, size)
 
     def cut_large(self, start: int, size: int) -> np.ndarray:
-        """Returns the bytes from `start` on: `size` of them in the first payload, and by each payload's shift more in the others."""
+        """Returns the bytes of all payloads from `start` on, concatenated: `size` plus its shift from each."""
         assert self.shifts is not None
         pairs = zip(self._payloads, self.shifts, strict=True)
         return np.frombuffer(b"".join([payload[start : start + size + shift] for payload, shift in pairs]), np.uint8)
@@ -504,8 +502,8 @@ class RosDecoder:
         """As in :class:`Decoder`."""
         bad: dict[int, str] = {}
         found: list[tuple[_Known, _Payloads, np.ndarray]] = []
-        if (one := self._alike(payloads)) is not None:
-            self._group(*one, np.arange(len(payloads)), payloads, found, bad)
+        if (stack := self._stack_same_size(payloads)) is not None:
+            self._group(*stack, np.arange(len(payloads)), payloads, found, bad)
         else:
             alike: dict[tuple[int, bytes], list[int]] = {}
             heads = [bytes(payload[:2]) for payload in payloads] if self._cdr else [b""] * len(payloads)
@@ -527,13 +525,13 @@ class RosDecoder:
         ]
         return _Messages(groups, rows), bad
 
-    def _alike(self, payloads: Sequence[Payload]) -> tuple[tuple[int, bytes], np.ndarray] | None:
+    def _stack_same_size(self, payloads: Sequence[Payload]) -> tuple[tuple[int, bytes], np.ndarray] | None:
         """Returns the payloads' length and beginning, and all of them as rows; None if they are large or these differ."""
-        sizes = {payloads.size} if isinstance(payloads, Alike) else set(map(len, payloads))
+        sizes = {payloads.size} if isinstance(payloads, SameSize) else set(map(len, payloads))
         size = sizes.pop() if len(sizes) == 1 else 0
         if not 2 <= size <= _SMALL:
             return None
-        stacked = payloads.rows if isinstance(payloads, Alike) else _stack(payloads, size)
+        stacked = payloads.rows if isinstance(payloads, SameSize) else _stack(payloads, size)
         if not self._cdr:
             return (size, b""), stacked
         heads = stacked[:, :2]
@@ -596,7 +594,7 @@ class RosDecoder:
         walk = _Walk(payload, self._cdr)
         layout = walk.message(self.leaves, whole=True)
         if rest := walk.end():
-            self.left_out["bytes behind its end"] = f"{rest} bytes that its type does not describe"
+            self.left_out["bytes after its end"] = f"{rest} bytes that its type does not describe"
         offsets, lengths = np.array(list(walk.lengths), np.int64), np.array(list(walk.lengths.values()), np.int64)
         length = struct.Struct(f"{walk.order}I")
         return _Known(

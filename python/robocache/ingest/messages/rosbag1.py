@@ -45,7 +45,7 @@ class _Chunk:
     steps: as in :class:`Chunk`.
     """
 
-    at: int
+    offset: int
     stored: int
     compression: str
     size: int
@@ -81,13 +81,13 @@ class RosBag1(Bag):
             self._scan(file, os.fstat(file.fileno()).st_size, faults)
 
     def _scan(self, file: BinaryIO, size: int, faults: Faults) -> None:
-        at, indexed = len(MAGIC), False
+        offset, indexed = len(MAGIC), False
         infos: dict[int, tuple[int, int]] = {}
-        while at < size:
-            where = f"{self.path}: byte {at}"
+        while offset < size:
+            where = f"{self.path}: byte {offset}"
             try:
                 with naming(where):
-                    header, data_at, data_size = _read_record(file, at, size)
+                    header, data_offset, data_size = _read_record(file, offset, size)
                     op = _kind(header)
                     if op == _BAG:
                         indexed = struct.unpack("<Q", header["index_pos"])[0] != 0
@@ -95,31 +95,33 @@ class RosBag1(Bag):
                             raise SourceError(f"{where}: an encrypted bag")
                     elif op == _CHUNK:
                         compression = header["compression"].decode(errors="backslashreplace")
-                        self._chunks.append(_Chunk(data_at, data_size, compression, _U32.unpack(header["size"])[0]))
-                        infos.setdefault(at, (0, 0))
+                        self._chunks.append(_Chunk(data_offset, data_size, compression, _U32.unpack(header["size"])[0]))
+                        infos.setdefault(offset, (0, 0))
                     elif op == _CONNECTION:
-                        file.seek(data_at)
+                        file.seek(data_offset)
                         self._connect(header, file.read(min(data_size, at_once())))
                     elif op == _INFO:
-                        (chunk_at,) = struct.unpack("<Q", header["chunk_pos"])
-                        file.seek(data_at)
+                        (chunk_offset,) = struct.unpack("<Q", header["chunk_pos"])
+                        file.seek(data_offset)
                         pairs = dict(_PAIR.iter_unpack(file.read(min(data_size - data_size % 8, _LARGEST_HEADER))))
-                        infos[chunk_at] = _time(header["start_time"]), _time(header["end_time"])
+                        infos[chunk_offset] = _time(header["start_time"]), _time(header["end_time"])
                         self._expected = self._expected or Counter()
                         self._expected.update(pairs)
             except SourceError as error:
-                faults.add(f"from byte {at}", error)
+                faults.add(f"from byte {offset}", error)
                 indexed = True  # reported above
                 break
-            at = data_at + data_size
-        for chunk, (first, last) in zip(self._chunks, [info for chunk_at, info in sorted(infos.items())], strict=False):
+            offset = data_offset + data_size
+        for chunk, (first, last) in zip(
+            self._chunks, [info for chunk_offset, info in sorted(infos.items())], strict=False
+        ):
             chunk.first, chunk.last = first, last
         if self._expected is None or len(infos) != len(self._chunks):
             for number, chunk in enumerate(self._chunks):
                 chunk.first, chunk.last = number, 1 << 64  # they stay in the order of the file
         if not indexed:
             no_index = SourceError(
-                f"{self.path}: no index, as of a recorder that died: its end may be missing; `rosbag reindex` makes one"
+                f"{self.path}: no index, as after a crash of the recorder: its end may be missing; `rosbag reindex` makes one"
             )
             faults.add("index", no_index)
 
@@ -142,18 +144,11 @@ class RosBag1(Bag):
             self._counts.clear()
             self._budget = Budget(self.path)  # each pass has its own
             yield from merge(self._readable(file, faults), {} if faults.is_repeat else self.out_of_order)
-        for number, count in (self._expected or {}).items():
-            actual = self._counts[number]
-            if actual != count:
-                topic = (
-                    self.channels[self._connections[number]].topic
-                    if number in self._connections
-                    else f"connection {number}"
-                )
-                faults.add(
-                    f"{topic}: messages",
-                    SourceError(f"{self.path}: {topic}: {actual} messages, but its index counts {count}"),
-                )
+        faults.compare(self.path, self._counts, self._expected or {}, self._topic_of, "its index counts")
+
+    def _topic_of(self, number: int) -> str:
+        found = self._connections.get(number)
+        return f"connection {number}" if found is None else self.channels[found].topic
 
     def _readable(self, file: BinaryIO, faults: Faults) -> list[Chunk]:
         return [
@@ -162,13 +157,13 @@ class RosBag1(Bag):
         ]
 
     def _read(self, file: BinaryIO, chunk: _Chunk, faults: Faults) -> Table | None:
-        where = f"{self.path}: byte {chunk.at}"
+        where = f"{self.path}: byte {chunk.offset}"
         try:
             with naming(where):
                 check_size(where, "a chunk", max(chunk.size, chunk.stored))
                 if chunk.compression != "none":
                     self._budget.take("chunks", chunk.size)
-                file.seek(chunk.at)
+                file.seek(chunk.offset)
                 data = file.read(chunk.stored)
                 if len(data) == chunk.stored:
                     data = _decompress(chunk.compression, data, chunk.size, where)
@@ -176,7 +171,7 @@ class RosBag1(Bag):
                     raise SourceError(f"{where}: expected a chunk of {chunk.size} bytes, got {len(data)}")
                 return self._walk(memoryview(data), where)
         except SourceError as error:
-            faults.add(f"chunk at byte {chunk.at}", error)
+            faults.add(f"chunk at byte {chunk.offset}", error)
             return None
 
     def _walk(self, data: memoryview, where: str) -> Table | None:
@@ -208,27 +203,27 @@ class RosBag1(Bag):
         try:
             channels = [self._connections[number] for number in numbers]
         except KeyError as error:
-            raise SourceError(f"{where}: a message of connection {error}, of which there is no record") from error
+            raise SourceError(f"{where}: a message of connection {error}, which has no record") from error
         self.note_publishers(logs, numbers, self._connections, self._publishers)
         return logs, channels, logs, payloads
 
 
-def _read_record(file: BinaryIO, at: int, size: int) -> tuple[dict[str, bytes], int, int]:
+def _read_record(file: BinaryIO, offset: int, size: int) -> tuple[dict[str, bytes], int, int]:
     """Returns a record's header, the offset of its data, and their bytes."""
-    file.seek(at)
+    file.seek(offset)
     head = file.read(4)
     length = _U32.unpack(head)[0] if len(head) == 4 else 0
-    if len(head) < 4 or length > _LARGEST_HEADER or at + 8 + length > size:
+    if len(head) < 4 or length > _LARGEST_HEADER or offset + 8 + length > size:
         raise SourceError(
-            f"{file.name}: byte {at}: expected a record, got a header of {length} bytes {size - at} before the end"
+            f"{file.name}: byte {offset}: expected a record, got a header of {length} bytes {size - offset} before the end"
         )
     rest = file.read(length + 4)
     (data_size,) = _U32.unpack_from(rest, length)
-    if at + 8 + length + data_size > size:
+    if offset + 8 + length + data_size > size:
         raise SourceError(
-            f"{file.name}: byte {at}: a record of {data_size} bytes is cut off {size - at} bytes behind its begin"
+            f"{file.name}: byte {offset}: a record of {data_size} bytes is cut off {size - offset} bytes after its begin"
         )
-    return _fields(memoryview(rest)[:length]), at + 8 + length, data_size
+    return _fields(memoryview(rest)[:length]), offset + 8 + length, data_size
 
 
 def _fields(data: bytes | memoryview) -> dict[str, bytes]:
@@ -258,11 +253,11 @@ def _decompress(compression: str, data: bytes, size: int, where: str) -> bytes:
         return bz2.BZ2Decompressor().decompress(data, size + 1)
     if compression == "lz4":
         return bytes(decompress_lz4(data, size))
-    raise SourceError(f"{where}: compression {compression!r} is none of none, bz2 and lz4")
+    raise SourceError(f"{where}: compression {compression!r}, expected none, bz2 or lz4")
 
 
 def _kind(header: dict[str, bytes]) -> int:
     """Returns the kind of a record."""
     if len(header.get("op", b"")) != 1:
-        raise ValueError(f"expected a record that says its kind in op, got {', '.join(header) or 'nothing'}")
+        raise ValueError(f"expected a record with its kind in op, got {', '.join(header) or 'nothing'}")
     return header["op"][0]

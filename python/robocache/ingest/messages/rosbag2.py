@@ -46,7 +46,7 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
     bags: dict[Path, Bag] = {folder: RosBag(folder, metadata) for folder, metadata in folders.items()}
     in_folders = [file for file in listing.files if file.parent in folders]
     bare = [file for file in listing.files if is_mcap(file) or is_database(file) or file == source]
-    listing.name_others([*bare, *in_folders], "of no bag", root, notes)
+    listing.name_others([*bare, *in_folders], "not in a bag", root, notes)
     for file in without_twins([file for file in bare if file.parent not in folders], root, notes):
         bags[file] = UnpackedBag(file, _bag_of)
     named = [
@@ -74,7 +74,7 @@ class RosBag(UnpackedBag):
                     files.append(self._file(str(name)))
             if not files:
                 raise SourceError(
-                    f"{self._metadata}: none of the files that it names is there: {metadata['relative_file_paths']}"
+                    f"{self._metadata}: none of the files that it names exists: {metadata['relative_file_paths']}"
                 )
             for file in present:
                 if file not in files:
@@ -95,7 +95,7 @@ class RosBag(UnpackedBag):
                 if os.path.lexists(candidate):
                     check_file(candidate)
                     return candidate
-        raise SourceError(f"{self._metadata}: {name} is not there")
+        raise SourceError(f"{self._metadata}: {name} does not exist")
 
     def parts(self, faults: Faults) -> Iterator[Part]:
         counts: Counter[str] = Counter()
@@ -103,12 +103,7 @@ class RosBag(UnpackedBag):
             for number, messages in part.messages.items():
                 counts[self.channels[number].topic] += len(messages.payloads)
             yield part
-        for topic, count in self.metadata.counts.items():
-            if counts[topic] != count:
-                faults.add(
-                    f"{topic}: messages",
-                    SourceError(f"{self.path}: {topic}: {counts[topic]} messages, but metadata.yaml counts {count}"),
-                )
+        faults.compare(self.path, counts, self.metadata.counts, str, "metadata.yaml counts")
 
 
 def _bag_of(files: list[Path]) -> Bag:
@@ -160,7 +155,7 @@ class _Database(Bag):
         definitions: dict[str, tuple[str, bytes]] = {}
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if missing := {"topics", "messages"} - tables:  # the rows of a view may never end
-            raise SourceError(f"{path}: expected tables of topics and messages, there is none of {min(missing)}")
+            raise SourceError(f"{path}: expected tables of topics and messages, found no {min(missing)}")
         for table in ("topics", "messages"):  # a computed value may have any size
             generated = [row[1] for row in database.execute(f"PRAGMA table_xinfo({table})") if row[6] not in (0, 1)]
             if generated:
@@ -194,7 +189,7 @@ class _Database(Bag):
                 for (distro,) in database.execute("SELECT ros_distro FROM schema LIMIT 1"):
                     self.metadata = self.metadata.or_else(BagMetadata(distro=str(distro).lower()))
         except (apsw.Error, SourceError) as error:
-            self.left_out[f"{path.name}: what it says of the bag"] = str(error)
+            self.left_out[f"{path.name}: its metadata of the bag"] = str(error)
 
     def parts(self, faults: Faults) -> Iterator[Part]:
         if self._steps is None:
@@ -231,7 +226,7 @@ class _Database(Bag):
         with faults.reading(f"{path.name}: messages", path), closing(_connect(path)) as database:
             identities = _identities(database, where)
             for first, rows in _fetch(database, where):
-                if _add_alike(part, rows, topics):
+                if _add_same_topic(part, rows, topics):
                     rows = []
                 for row, (topic, time_ns, data) in enumerate(rows, first):
                     if not isinstance(time_ns, int) or not isinstance(data, bytes) or topic not in topics:
@@ -297,7 +292,7 @@ def _identity(identities: Iterator[tuple[int, Any]], wanted: int) -> Any:
     return next((identity for row, identity in identities if row == wanted), None)
 
 
-def _add_alike(part: Part, rows: list[_Row], topics: dict[int, int]) -> bool:
+def _add_same_topic(part: Part, rows: list[_Row], topics: dict[int, int]) -> bool:
     """Adds small messages of one topic at once. Returns False, and adds nothing, if there are others."""
     if not rows:
         return True

@@ -29,7 +29,7 @@ from .points import Clouds, is_cloud
 
 # Fields that have one element for each joint, in types that list their joints.
 _OF_JOINTS = ("transforms", "twist", "wrench")
-# Lists of messages that each have a number for each joint.
+# Lists of messages; each message has a number for each joint.
 IN_ORDER = ("points", "interface_values")
 _FILES = re.compile(r"Compressed(Image|Video)$")
 # Arrays whose first number -1 says that the quantity is not provided (sensor_msgs/Imu).
@@ -51,12 +51,12 @@ class Topic:
     def __init__(self, origin: Origin, decoder: Decoder) -> None:
         self.intrinsics: Intrinsics | None = None
         self.depth_unit: tuple[str, float] | None = None
-        self.origin = self._origin = origin
+        self.origin = origin
         self._exported = origin.exported
         self._known = origin.known
         self._notes = origin.notes
         self._decoder = decoder
-        self._clock = TopicClock(origin)
+        self.clock = TopicClock(origin)
         self._camera = Camera(origin)
         self._clouds = Clouds(origin)
         self._seen = self._bad = 0
@@ -68,10 +68,6 @@ class Topic:
         self._leaves: tuple[Leaf, ...] | None = None
         self._update_type()
 
-    @property
-    def _name(self) -> str:
-        return self.origin.name
-
     # ---- the type ----
 
     def _update_type(self) -> None:
@@ -82,15 +78,15 @@ class Topic:
         self._by_path = {leaf.path: leaf for leaf in self._leaves}
         # The number of bytes may vary, even if it is the same in all messages of one recording.
         self._bytes = {leaf.path for leaf in self._leaves if leaf.dtype == np.uint8}
-        # Named by a list of its own: that is no joint's, though it may have as many elements.
-        self._of_others = {
+        # Fields with names of their own do not belong to joints, even if they have as many elements.
+        self._named_otherwise = {
             leaf.path
             for named in named_arrays(self._leaves)
             if named.path not in ("name", "joint_names")
             for leaf in [*named.names, *chain(*named.arrays), *named.records]
         }
         self.form = self._find_form()
-        self._clock.look(self._leaves, self.form == "transforms")
+        self.clock.look(self._leaves, self.form == "transforms")
 
     def _leaf(self, path: str, kind: str | None = None) -> Leaf | None:
         leaf = self._by_path.get(path)
@@ -109,7 +105,7 @@ class Topic:
             return "image"
         if (is_bytes or base64) and is_cloud(self._by_path):
             return "cloud"
-        if (is_bytes or (base64 and _FILES.search(self._origin.schema))) and (
+        if (is_bytes or (base64 and _FILES.search(self.origin.schema))) and (
             self._leaf("format", "text") or (self._leaf("encoding", "text") and self._has("pts", "flags"))
         ):
             return "compressed"
@@ -130,17 +126,7 @@ class Topic:
     @property
     def name(self) -> str:
         """The name of its stream, or the first part of its streams' names."""
-        return self._origin.name
-
-    @property
-    def delay_s(self) -> float | None:
-        """As in :class:`TopicClock`."""
-        return self._clock.delay_s
-
-    @property
-    def delays_s(self) -> tuple[float, float] | None:
-        """As in :class:`TopicClock`."""
-        return self._clock.delays_s
+        return self.origin.name
 
     def survey(self, messages: Messages, batch: Batch, bad: Mapping[int, str]) -> None:
         """Examines messages; all but the `bad` ones were decoded."""
@@ -152,7 +138,7 @@ class Topic:
         log_ns = np.array(messages.log_ns, np.int64)
         if bad:
             log_ns = np.delete(log_ns, list(bad))
-        self._clock.survey(batch, log_ns, self._leaf("transforms") if self.form == "transforms" else None)
+        self.clock.survey(batch, log_ns, self._leaf("transforms") if self.form == "transforms" else None)
         for leaf in self._decoder.leaves:
             if leaf.kind in ("numbers", "records"):
                 self._lengths.setdefault(leaf.path, Span()).add(batch.counts(leaf))
@@ -169,12 +155,12 @@ class Topic:
             self._clouds.survey(self._by_path, batch)
         if self._joints is None:
             self._joints = next(iter(joint_lists(self._by_path, batch) or ()), None)
-        for named in self._origin.named:
+        for named in self.origin.named:
             if named.path not in self._firsts:
                 self._firsts[named.path] = named.lists(batch)[0]
-        found = Intrinsics.of(self._name, self._by_path, batch)
+        found = Intrinsics.of(self.name, self._by_path, batch)
         self.intrinsics = found if self.intrinsics is None else self.intrinsics.joined(found)
-        self.depth_unit = self.depth_unit or depth_unit(self._name, self._by_path, batch)
+        self.depth_unit = self.depth_unit or depth_unit(self.name, self._by_path, batch)
 
     def absorb(self, other: Topic) -> None:
         """Adds the counts of another topic of the same type."""
@@ -185,7 +171,7 @@ class Topic:
         for path, text in other._constant.items():
             if self._constant.setdefault(path, text) != text:
                 self._constant[path] = None
-        self._clock.absorb(other._clock)
+        self.clock.absorb(other.clock)
         self._camera.absorb(other._camera)
         self._clouds.absorb(other._clouds)
         self.intrinsics = self.intrinsics.joined(other.intrinsics) if self.intrinsics else other.intrinsics
@@ -200,11 +186,11 @@ class Topic:
 
     def settle(self) -> bool:
         """Decides how to read the topic, from the first pass; False if there is nothing to read."""
-        name, notes, known = self._name, self._notes, self._known
+        name, notes, known = self.name, self._notes, self._known
         if self._seen == self._bad and self._bad:
             # The second pass names each bad message.
             return True
-        notes.see("schemas", name, self._origin.schema)
+        notes.see("schemas", name, self.origin.schema)
         for path, reason in self._decoder.left_out.items():
             notes.leave_out(f"{name}: {path}", reason)
         if self._leaf("header.seq"):
@@ -215,7 +201,7 @@ class Topic:
         self._clouds.settle()
         try:
             self._settle_names()
-            self._clock.settle(self._seen)
+            self.clock.settle(self._seen)
             for path, span in self._lengths.items():
                 if not span.high or self.form == "joints" or self._leaf(path, "records"):
                     continue
@@ -225,11 +211,11 @@ class Topic:
                 before = known.facts.setdefault((name, path), fixed)
                 if before not in (None, fixed):
                     raise SourceError(
-                        f"{self._origin.where}: {name}: {path} has {span.low} to {span.high} values a message, "
+                        f"{self.origin.where}: {name}: {path} has {span.low} to {span.high} values a message, "
                         f"but {before} in each before it"
                     )
         except SourceError as error:
-            notes.skip(f"{self._origin.what}: {name}", error)
+            notes.skip(f"{self.origin.what}: {name}", error)
             return False
         return True
 
@@ -239,12 +225,12 @@ class Topic:
         Raises:
             SourceError: this recording has other names.
         """
-        for named in self._origin.named:
+        for named in self.origin.named:
             first = self._firsts[named.path]
-            before = self._known.facts.setdefault((self._name, f"order of {named.path}"), first)
+            before = self._known.facts.setdefault((self.name, f"order of {named.path}"), first)
             if sorted(before) != sorted(first):
                 raise SourceError(
-                    f"{self._origin.where}: {self._name}: {named.path} is {list(first)}, but {list(before)} before it"
+                    f"{self.origin.where}: {self.name}: {named.path} is {list(first)}, but {list(before)} before it"
                 )
             self._firsts[named.path] = before
 
@@ -253,7 +239,7 @@ class Topic:
         exported stream has them in its attributes, or its episode's columns."""
         if self._exported is not None:
             return {}
-        found = {f"{self._name}/{path}": self._constant.get(path) for path in FRAMES}
+        found = {f"{self.name}/{path}": self._constant.get(path) for path in FRAMES}
         return {stream: frame for stream, frame in found.items() if frame}
 
     def find_intrinsics(self, known: Sequence[Intrinsics], units: Mapping[str, float]) -> None:
@@ -270,11 +256,11 @@ class Topic:
     ) -> Iterator[tuple[str, Samples]]:
         """Yields the rows of messages, whose numbers in the topic are `numbers`; all but the `bad` ones were decoded."""
         self._update_type()
-        self._origin.lose({int(numbers[i]): f"{self._origin.schema}: {why}" for i, why in bad.items()})
+        self.origin.lose({int(numbers[i]): f"{self.origin.schema}: {why}" for i, why in bad.items()})
         if not len(batch):
             return
-        time_ns = self._clock.times(batch, messages, bad)
-        batch = in_order(batch, self._origin.named, self._firsts)
+        time_ns = self.clock.times(batch, messages, bad)
+        batch = in_order(batch, self.origin.named, self._firsts)
         decoded = Decoded(self._by_path, batch, time_ns, np.delete(numbers, list(bad)), self._attributes())
         yield from self._own(chain(self._beside(batch, time_ns), self._read(decoded)))
 
@@ -285,30 +271,30 @@ class Topic:
     def _own(self, found: Iterable[tuple[str, Samples]]) -> Iterator[tuple[str, Samples]]:
         """Yields the streams whose names belong to no other topic."""
         for stream, samples in found:
-            owner = self._known.streams.setdefault(stream, self._name)
-            if owner == self._name:
+            owner = self._known.streams.setdefault(stream, self.name)
+            if owner == self.name:
                 yield stream, self._as_exported(stream, self._held(samples))
             elif stream not in self._refused:
                 self._refused.add(stream)
                 clash = SourceError(
-                    f"{self._origin.where}: {self._name}: its stream {stream} has the name of one of topic {owner}"
+                    f"{self.origin.where}: {self.name}: its stream {stream} has the name of a stream of topic {owner}"
                 )
-                self._notes.skip(f"{self._origin.what}: {stream}", clash)
+                self._notes.skip(f"{self.origin.what}: {stream}", clash)
 
     def _held(self, samples: Samples) -> Samples:
         """Marks rows that belong to several subjects as held: nothing is interpolated between two subjects."""
-        if not self._origin.is_held or not isinstance(samples, Rows | Ragged) or samples.values.dtype.kind in "biu":
+        if not self.origin.is_held or not isinstance(samples, Rows | Ragged) or samples.values.dtype.kind in "biu":
             return samples
         methods = [[0, prod(samples.values.shape[1:]), "previous"]]
         return replace(samples, attributes={**samples.attributes, "methods": methods})
 
     def _as_exported(self, stream: str, samples: Samples) -> Samples:
         """Returns the rows of an exported stream as its cache had them."""
-        if self._exported is None or stream != self._name:
+        if self._exported is None or stream != self.name:
             return samples
         restored = self._exported.restore(samples)
         if restored is None:
-            self._notes.leave_out(f"{stream}: what its export says of it", "does not fit the messages")
+            self._notes.leave_out(f"{stream}: its description by the export", "does not fit the messages")
         return restored or samples
 
     def _read(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
@@ -316,35 +302,31 @@ class Topic:
             "image": self._camera.raw,
             "compressed": self._camera.compressed,
             "cloud": self._clouds.read,
+            "joints": self._joint_states,
+            "dynamic joints": self._dynamic_joints,
+            "transforms": self._transforms,
         }
-        if self.form in forms:
-            return forms[self.form](messages)
-        batch, time_ns = messages.batch, messages.time_ns
-        if self.form == "joints":
-            return self._joint_states(messages)
-        if self.form == "dynamic joints":
-            return self._dynamic_joints(messages)
-        return self._transforms(batch, time_ns) if self.form == "transforms" else self._fields(batch, time_ns)
+        return forms.get(self.form, self._fields)(messages)
 
     def _attributes(self, **more: Any) -> dict[str, Any]:
-        return {"schema": self._origin.schema, "clock_source": self._clock.source, **more}
+        return {"schema": self.origin.schema, "clock_source": self.clock.source, **more}
 
     def _beside(self, batch: Batch, time_ns: np.ndarray) -> Iterator[tuple[str, Samples]]:
         """Yields stamps that are not the clock, and frames that change. An exported stream has them in its cache already."""
         if self._exported is not None:
             return
         attributes = self._attributes()
-        stamps, path = self._clock.stamps(batch), self._clock.path
-        if stamps is not None and self._clock.source != path:
-            yield f"{self._name}/{path}", Rows(time_ns, stamps, attributes={**attributes, "units": "ns"})
+        stamps, path = self.clock.stamps(batch), self.clock.path
+        if stamps is not None and self.clock.source != path:
+            yield f"{self.name}/{path}", Rows(time_ns, stamps, attributes={**attributes, "units": "ns"})
         for path in FRAMES:
             leaf = self._leaf(path, "text")
             if leaf is not None and self._constant.get(path, "") is None:
-                yield f"{self._name}/{path}", Texts(time_ns, batch.texts(leaf), attributes=attributes)
+                yield f"{self.name}/{path}", Texts(time_ns, batch.texts(leaf), attributes=attributes)
 
     def _own_leaves(self) -> list[Leaf]:
         """Returns the fields that are not stamps, frames or layouts."""
-        spent = {"header.seq", *FRAMES} | self._clock.spent()
+        spent = {"header.seq", *FRAMES} | self.clock.spent()
         if self.form == "array":
             spent |= {leaf.path for leaf in self._decoder.leaves if leaf.path.startswith("layout.")}
         return [leaf for leaf in self._decoder.leaves if leaf.path not in spent]
@@ -353,23 +335,24 @@ class Topic:
         """Yields the streams whose rows are made of single numbers: name, fields and dtype."""
         leaves = self._own_leaves()
         scalars = [leaf for leaf in leaves if leaf.kind == "number" and leaf.count is None]
-        for group, dtype in _vectors(scalars):
-            yield self._stream(group, scalars, len(leaves) == 1), group, dtype
+        for path, group, dtype in _vectors(scalars):
+            yield f"{self.name}/{path}" if path else self.name, group, dtype
 
     def others(self) -> Iterator[tuple[str, Leaf]]:
         """Yields the streams of the other fields: name and field."""
         leaves = self._own_leaves()
         for leaf in leaves:
             if leaf.kind != "number" or leaf.count is not None:
-                yield self._name if len(leaves) == 1 else f"{self._name}/{leaf.path}", leaf
+                yield self.name if len(leaves) == 1 else f"{self.name}/{leaf.path}", leaf
 
-    def _fields(self, batch: Batch, time_ns: np.ndarray) -> Iterator[tuple[str, Samples]]:
+    def _fields(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
         """Yields one stream of all single numbers, and one for each other field."""
+        batch, time_ns = messages.batch, messages.time_ns
         attributes = self._attributes()
         if self.form == "array":
-            self._notes.leave_out(f"{self._name}: layout", "how the array was meant to be folded")
+            self._notes.leave_out(f"{self.name}: layout", "the shape that the array was meant to have")
         if not self._own_leaves():
-            self._notes.leave_out(self._name, "its messages are empty")
+            self._notes.leave_out(self.name, "its messages are empty")
         absent = self._absent(batch)
         for stream, group, dtype in self.vectors():
             columns = [batch.numbers(leaf).astype(dtype, copy=False) for leaf in group]
@@ -415,7 +398,7 @@ class Topic:
             if rows.any():
                 absent |= dict.fromkeys(fields, rows)
                 self._notes.leave_out(
-                    f"{self._name}: {what}", f"NaN where {path} begins with -1, which says that there is none"
+                    f"{self.name}: {what}", f"NaN where {path} begins with -1, which means that it is unknown"
                 )
         return absent
 
@@ -429,14 +412,14 @@ class Topic:
         """Returns the attributes of a stream of these fields: the methods for quaternions, by their messages' types, and for held fields."""
         if words_of_enums := {leaf.path: dict(leaf.words) for leaf in leaves if leaf.words}:
             attributes = {**attributes, "words": words_of_enums}
-        package, _, name = self._origin.schema.partition("/msg/")
+        package, _, name = self.origin.schema.partition("/msg/")
         if package == "px4_msgs" and px4_of_several(name):
             return attributes if dtype.kind in "biu" else {**attributes, "methods": [[0, prod(shape), "previous"]]}
         names = []
         for leaf in leaves:
             stem, dot, name = leaf.path.rpartition(".")
             names.append(f"{stem}{dot}quaternion.{name}" if says(leaf.of, QUATERNION) else leaf.path)
-        words = {"words": PX4_WORDS} if self._origin.schema.startswith("px4_msgs/") else {}
+        words = {"words": PX4_WORDS} if self.origin.schema.startswith("px4_msgs/") else {}
         field = (
             names[0] if len(names) == 1 else ""
         )  # the name of an array; a message's single field has the topic's name
@@ -445,34 +428,28 @@ class Topic:
         size = prod(shape) // len(leaves)
         limited = {leaf.path for leaf in leaves if has_limits(leaf.path, self._by_path)}
         for path in sorted(limited):
-            self._notes.leave_out(f"{self._name}: {path} between rows", BEYOND_LIMITS)
-        held = [leaf.path in self._origin.by_index | limited for leaf in leaves for _ in range(size)]
+            self._notes.leave_out(f"{self.name}: {path} between rows", BEYOND_LIMITS)
+        held = [leaf.path in self.origin.by_index | limited for leaf in leaves for _ in range(size)]
         rotations = [block for block in rotations_of(field, names, shape, **words) if not any(held[slice(*block[:2])])]
         is_whole = [leaf.is_whole for leaf in leaves for _ in range(size)]
-        found = with_held(rotations, [one or whole for one, whole in zip(held, is_whole, strict=True)])
+        found = with_held(rotations, [a or b for a, b in zip(held, is_whole, strict=True)])
         angles = [i for i, leaf in enumerate(leaves) if ros_angles(leaf.of, leaf.path.rpartition(".")[2])]
         found = with_others(found, [[i * size, (i + 1) * size, "angle"] for i in angles])
         return {**attributes, "methods": found} if found else attributes
 
-    def _stream(self, group: list[Leaf], scalars: list[Leaf], alone: bool) -> str:
-        """Returns the name of a vector: the topic's, unless the vector is a 64-bit integer beside other numbers."""
-        if alone or len(_vectors(scalars)) == 1 or len(group) > 1 or _is_first(group, scalars):
-            return self._name
-        return f"{self._name}/{group[0].path}"
-
     def _span(self, path: str) -> Span:
-        """Returns the lengths of a sequence, empty if only another subject's messages have it: they may add fields in JSON."""
+        """Returns the range of a sequence's lengths. It is empty if only another subject's messages have the field, as in JSON."""
         return self._lengths.get(path) or Span()
 
     def _sequence(
         self, stream: str, leaf: Leaf, batch: Batch, time_ns: np.ndarray, attributes: dict[str, Any]
     ) -> Iterator[tuple[str, Samples]]:
         if not self._span(leaf.path).high and self._exported is None:
-            self._notes.leave_out(f"{self._origin.what}: {stream}", "always empty")
+            self._notes.leave_out(f"{self.origin.what}: {stream}", "always empty")
             return
         values, offsets = batch.sequences(leaf)
         values = self._in_order(values, offsets, self._orders(batch, leaf))
-        fixed = self._known.facts.get((self._name, leaf.path))
+        fixed = self._known.facts.get((self.name, leaf.path))
         if fixed is None:
             yield stream, Ragged(time_ns, values, offsets, attributes=attributes)
         else:
@@ -485,7 +462,7 @@ class Topic:
     ) -> Iterator[tuple[str, Samples]]:
         """Yields a message's records as ragged rows."""
         if not self._span(leaf.path).high:
-            self._notes.leave_out(f"{self._origin.what}: {stream}", "always empty")
+            self._notes.leave_out(f"{self.origin.what}: {stream}", "always empty")
             return
         records, offsets = batch.records(leaf)
         orders = self._orders(batch, leaf)
@@ -495,50 +472,50 @@ class Topic:
         is_one_each = (
             "." not in leaf.path and is_flat(leaf) and span.high == joint_count and span.low in (0, joint_count)
         )
-        of_joints = orders if leaf.path in _OF_JOINTS or (orders is not None and is_one_each) else own
+        joint_orders = orders if leaf.path in _OF_JOINTS or (orders is not None and is_one_each) else own
         scalars = [inner for inner in leaf.fields if inner.kind == "number" and inner.count is None]
-        for group, dtype in _vectors(scalars):
-            name = stream if len(group) > 1 or _is_first(group, scalars) else f"{stream}.{group[0].path}"
+        for path, group, dtype in _vectors(scalars):
+            name = f"{stream}.{path}" if path else stream
             columns = [records.numbers(inner).astype(dtype, copy=False) for inner in group]
             described = self._with_methods(attributes, dtype, group, [len(group)])
             names = [inner.path for inner in group]
-            elements = self._in_order(np.stack(columns, axis=1), offsets, of_joints)
+            elements = self._in_order(np.stack(columns, axis=1), offsets, joint_orders)
             yield name, Ragged(time_ns, elements, offsets, names, attributes=described)
         for inner in leaf.fields:
             name = f"{stream}.{inner.path}"
             if inner.kind == "number" and inner.count:
-                elements = self._in_order(records.numbers(inner), offsets, of_joints)
+                elements = self._in_order(records.numbers(inner), offsets, joint_orders)
                 yield name, Ragged(time_ns, elements, offsets, attributes=attributes)
             elif inner.kind == "numbers":
                 key = f"{leaf.path}.{inner.path}"
-                width = self._known.facts.get((self._name, key))
+                width = self._known.facts.get((self.name, key))
                 if width is not None:
                     values, bounds = records.sequences(inner)
                     if orders is not None and leaf.path == "points":  # each point has a number for each joint
                         values = self._in_order(values, bounds, np.repeat(orders, np.diff(offsets), axis=0))
-                    elements = self._in_order(values.reshape(-1, width), offsets, of_joints)
+                    elements = self._in_order(values.reshape(-1, width), offsets, joint_orders)
                     joints = self._joint_names(width) if leaf.path == "points" else None
                     yield name, Ragged(time_ns, elements, offsets, joints, attributes=attributes)
                 elif not self._span(key).high:
-                    self._notes.leave_out(f"{self._origin.what}: {name}", "always empty")
+                    self._notes.leave_out(f"{self.origin.what}: {name}", "always empty")
                 else:
-                    self._notes.leave_out(name, "sequences of several lengths in records")
+                    self._notes.leave_out(name, "sequences in records, of varying lengths")
             elif inner.kind in ("text", "texts"):
                 items = records.texts(inner) if inner.kind == "text" else records.text_lists(inner)
-                order = self._in_order(np.arange(len(items)), offsets, of_joints).tolist()
+                order = self._in_order(np.arange(len(items)), offsets, joint_orders).tolist()
                 texts = [
                     json.dumps([items[i] for i in order[start:stop]], ensure_ascii=False)
                     for start, stop in pairwise(offsets.tolist())
                 ]
                 yield name, Texts(time_ns, texts, attributes={**attributes, "encoding": "json"})
             elif inner.kind == "records":
-                of_points = (
+                point_orders = (
                     np.repeat(orders, np.diff(offsets), axis=0)
                     if orders is not None and leaf.path == "points"
                     else None
                 )
                 yield from self._nested(
-                    name, f"{leaf.path}.{inner.path}", inner, records, offsets, of_points, time_ns, attributes
+                    name, f"{leaf.path}.{inner.path}", inner, records, offsets, point_orders, time_ns, attributes
                 )
 
     def _nested(
@@ -552,22 +529,22 @@ class Topic:
         time_ns: np.ndarray,
         attributes: dict[str, Any],
     ) -> Iterator[tuple[str, Samples]]:
-        """Yields records in records as features side by side, if each has as many: a trajectory's transforms, for example, one a joint."""
-        width = self._known.facts.get((self._name, key))
+        """Yields lists in records as features side by side, if all have one length: for example a trajectory's transforms, one for each joint."""
+        width = self._known.facts.get((self.name, key))
         if not self._span(key).high:
-            self._notes.leave_out(f"{self._origin.what}: {name}", "always empty")
+            self._notes.leave_out(f"{self.origin.what}: {name}", "always empty")
             return
         if width is None:
-            self._notes.leave_out(name, "records in records, of several numbers")
+            self._notes.leave_out(name, "lists in records, of varying lengths")
             return
         nested, bounds = records.records(leaf)
         scalars = [field for field in leaf.fields if field.kind == "number" and field.count is None]
         for field in leaf.fields:
             if field not in scalars:
-                self._notes.leave_out(f"{name}.{field.path}", "no single number in records in records")
+                self._notes.leave_out(f"{name}.{field.path}", "not a single number, in lists in records")
         joints = self._joint_names(width) if orders is not None else None
-        for group, dtype in _vectors(scalars):
-            stream = name if len(group) > 1 or _is_first(group, scalars) else f"{name}.{group[0].path}"
+        for path, group, dtype in _vectors(scalars):
+            stream = f"{name}.{path}" if path else name
             columns = [nested.numbers(field).astype(dtype, copy=False) for field in group]
             elements = self._in_order(np.stack(columns, axis=1), bounds, orders).reshape(-1, width * len(group))
             names = [f"{owner}.{field.path}" for owner in joints or range(width) for field in group]
@@ -586,7 +563,7 @@ class Topic:
         """Returns for each message the indices of its joints in the order of the first message, ``[n, joints]``; None for types without
         joints, and for a field with names of its own."""
         lists = joint_lists(self._by_path, batch)
-        if lists is None or self._joints is None or (leaf is not None and leaf.path in self._of_others):
+        if lists is None or self._joints is None or (leaf is not None and leaf.path in self._named_otherwise):
             return None
         orders = {names: self._order(names) for names in set(lists)}
         return np.array([orders[names] for names in lists], np.int64).reshape(len(lists), len(self._joints))
@@ -598,8 +575,8 @@ class Topic:
         return [names.index(joint) for joint in joints]
 
     def _in_order(self, values: np.ndarray, offsets: np.ndarray, orders: np.ndarray | None) -> np.ndarray:
-        """Returns the values in the order of the first message's joints, where each message, or point, has one for each joint. `offsets`
-        says which values belong to which."""
+        """Returns the values in the order of the first message's joints, for messages or points with a value for each joint. Message i
+        has the values ``offsets[i]:offsets[i + 1]``."""
         if orders is None or not orders.size or (orders == np.arange(orders.shape[1])).all():
             return values
         rows = np.flatnonzero(np.diff(offsets) == orders.shape[1])
@@ -609,7 +586,7 @@ class Topic:
 
     def _element_names(self, leaf: Leaf) -> list[str] | None:
         """Returns the names of an array's elements if they are sure; else None."""
-        for named in self._origin.named:
+        for named in self.origin.named:
             if named.has_array(leaf):
                 return list(self._firsts[named.path])
         return None
@@ -631,7 +608,7 @@ class Topic:
         wrong = np.flatnonzero(np.diff(offsets) != len(joints)).tolist()
         names = {row: len(lists[row]) for row in wrong}
         counts = np.diff(offsets)
-        self._origin.lose(
+        self.origin.lose(
             {int(messages.numbers[row]): f"{counts[row]} values for {names[row]} interfaces" for row in wrong}
         )
         complete = np.flatnonzero(counts == len(joints))
@@ -639,7 +616,7 @@ class Topic:
             rows = values[offsets[complete][:, None] + orders[complete]]
             attributes = self._attributes()
             yield (
-                self._name,
+                self.name,
                 Rows(messages.time_ns[complete], rows, self._joint_names(len(joints)), attributes=attributes),
             )
 
@@ -661,13 +638,13 @@ class Topic:
         for path, count in counts.items():
             for row in np.flatnonzero((count != 0) & (count != len(joints))).tolist():
                 lost.setdefault(row, f"{count[row]} of {path} for {len(joints)} joints")
-        self._origin.lose({int(messages.numbers[row]): why for row, why in lost.items()})
+        self.origin.lose({int(messages.numbers[row]): why for row, why in lost.items()})
         kept = np.array([row not in lost for row in range(len(batch))])
         for path, leaf in numbers.items():
             span = self._span(path)
             if not span.high or span.zeros:
                 empty = f"empty in {span.zeros} messages" if span.high else "always empty"
-                self._notes.leave_out(f"{self._origin.what}: {self._name}/{path}", empty)
+                self._notes.leave_out(f"{self.origin.what}: {self.name}/{path}", empty)
             rows = np.flatnonzero(kept & (counts[path] != 0))
             if not len(rows):
                 continue
@@ -676,14 +653,15 @@ class Topic:
             if len(orders) > 1:
                 values = np.take_along_axis(values, np.array([orders[lists[row]] for row in rows]), axis=1)
             if not all(joints):
-                self._notes.leave_out(f"{self._name}: names of joints", f"one of them is empty: {list(joints)}")
+                self._notes.leave_out(f"{self.name}: names of joints", f"one of them is empty: {list(joints)}")
             features = list(joints) if all(joints) else None
-            yield f"{self._name}/{path}", Rows(time_ns[rows], values, features, attributes=self._attributes())
+            yield f"{self.name}/{path}", Rows(time_ns[rows], values, features, attributes=self._attributes())
 
     # ---- transforms ----
 
-    def _transforms(self, batch: Batch, time_ns: np.ndarray) -> Iterator[tuple[str, Samples]]:
+    def _transforms(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
         """Yields a stream for each pair of frames."""
+        batch, time_ns = messages.batch, messages.time_ns
         leaf = self._leaf("transforms")
         assert leaf is not None
         records, offsets = batch.records(leaf)
@@ -692,10 +670,10 @@ class Topic:
         fields = {inner.path: inner for inner in leaf.fields}
         stamps = stamps_of_transforms(records, leaf.fields)
         times = np.repeat(time_ns, np.diff(offsets))
-        if stamps is not None and self._clock.source == OF_TRANSFORMS:
+        if stamps is not None and self.clock.source == OF_TRANSFORMS:
             times = stamps
         else:
-            self._notes.leave_out(f"{self._name}: header.stamp", "of transforms, which is not the clock")
+            self._notes.leave_out(f"{self.name}: header.stamp", "of transforms; it is not the clock")
         parents = fields["header.frame_id" if "header.frame_id" in fields else "parent_frame_id"]  # Foxglove's
         frames = (
             [frame.strip("/") for frame in records.texts(leaf_of_names)]
@@ -714,12 +692,12 @@ class Topic:
         for row, pair in enumerate(pairs):
             rows.setdefault(pair, []).append(row)
         # A static transform holds until it is sent again: nothing is interpolated between two.
-        is_static = self._origin.name.rpartition("/")[2] == "tf_static"
+        is_static = self.origin.name.rpartition("/")[2] == "tf_static"
         held = {"methods": [[0, len(numbers), "previous"]]} if is_static else {}
         for (parent, child), rows_of_pair in rows.items():
             attributes = self._attributes(frame_id=parent, child_frame_id=child, **held)
             yield (
-                f"{self._name}/{parent}/{child}",
+                f"{self.name}/{parent}/{child}",
                 Rows(times[rows_of_pair], values[rows_of_pair], names, attributes=attributes),
             )
 
@@ -782,28 +760,13 @@ def _is_joint_state(leaves: Mapping[str, Leaf]) -> bool:
 # ---- vectors ----
 
 
-def _vectors(scalars: Sequence[Leaf]) -> list[tuple[list[Leaf], np.dtype[Any]]]:
-    """Returns the groups of numbers that share a vector, each with a dtype that holds all of them exactly. An integer of 64 bits
-    beside others has its own vector."""
-    if not scalars:
-        return []
-    dtypes = [cast("np.dtype[Any]", leaf.dtype) for leaf in scalars]
-    if len(set(dtypes)) == 1:
-        return [(list(scalars), dtypes[0])]
-    wide = [dtype.kind in "iu" and dtype.itemsize == 8 for dtype in dtypes]
-    groups = [([leaf], dtype) for leaf, dtype, alone in zip(scalars, dtypes, wide, strict=True) if alone]
-    others = [leaf for leaf, alone in zip(scalars, wide, strict=True) if not alone]
-    if others:
-        groups.insert(
-            0, (others, np.result_type(*(dtype for dtype, alone in zip(dtypes, wide, strict=True) if not alone)))
-        )
-    return groups
-
-
-def _is_first(group: list[Leaf], scalars: Sequence[Leaf]) -> bool:
-    """Whether a vector takes its topic's name: only a 64-bit integer beside other numbers does not."""
-    groups = _vectors(scalars)
-    narrow = groups[0][0][0].dtype
-    return group == groups[0][0] and (
-        len(groups) == 1 or narrow is None or not (narrow.kind in "iu" and narrow.itemsize == 8)
-    )
+def _vectors(scalars: Sequence[Leaf]) -> list[tuple[str, list[Leaf], np.dtype[Any]]]:
+    """Returns the vectors that single numbers form: a path, the fields, and a dtype that holds all of them exactly. A 64-bit integer
+    beside others has its own vector and its own path; the path of the others is ""."""
+    dtypes = {leaf.path: cast("np.dtype[Any]", leaf.dtype) for leaf in scalars}
+    if len(set(dtypes.values())) < 2:
+        return [("", list(scalars), dtype) for dtype in set(dtypes.values())]
+    wide = {path for path, dtype in dtypes.items() if dtype.kind in "iu" and dtype.itemsize == 8}
+    others = [leaf for leaf in scalars if leaf.path not in wide]
+    vectors = [("", others, np.result_type(*(dtypes[leaf.path] for leaf in others)))] if others else []
+    return vectors + [(leaf.path, [leaf], dtypes[leaf.path]) for leaf in scalars if leaf.path in wide]

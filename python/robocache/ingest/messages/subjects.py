@@ -42,16 +42,15 @@ class Subjects:
         self._seen: Counter[_Key | None] = Counter()
         self._read: set[_Key | None] = set()
         self._rows = 0
-        self._joints = False
+        self._joints = False  # whether messages list joints
         self._ids: dict[str, Ids] | None = None  # by the paths of fields; None before the first messages
         self._orders: dict[_Key, Ids] = {}  # by list of joints
         self._leaves: tuple[Leaf, ...] | None = None  # the type when :meth:`_see_names` last ran
         self._named: list[Named] = []
         self._unsure: list[Named] = []
-        self._together = origin.exported is not None
-        self.publishers: list[
-            str
-        ] = []  # the topic's publishers, if the bag declares several that published at the same time
+        self._together = origin.exported is not None  # whether all messages belong to one subject
+        # The topic's publishers, if the bag declares several that published at the same time.
+        self.publishers: list[str] = []
 
     # ---- the first pass ----
 
@@ -81,10 +80,10 @@ class Subjects:
         elif main is None:
             main = next((key for key, _ in self._seen.most_common() if key not in named), None)
             facts.setdefault((topic, "main subject"), main)
-        for key, one in self._topics.items():
+        for key, subject in self._topics.items():
             if key != main:
-                one.origin.subject = named.setdefault(key, self._label(key, [*self._topics, *named, main]))
-        self._read = {key for key, one in self._topics.items() if one.settle()}
+                subject.origin.subject = named.setdefault(key, self._label(key, [*self._topics, *named, main]))
+        self._read = {key for key, subject in self._topics.items() if subject.settle()}
         return bool(self._read)
 
     @property
@@ -170,7 +169,7 @@ class Subjects:
         self._topics = {key: topic}
         self._origin.notes.leave_out(
             f"{self._origin.what}: {self._origin.topic}: streams for frames of reference",
-            f"more than {MOST_SUBJECTS}: all messages are one subject's",
+            f"more than {MOST_SUBJECTS}: all messages are taken as one subject",
         )
 
     def _keys(self, batch: Batch) -> Iterator[_Key]:
@@ -201,7 +200,7 @@ class Subjects:
             [f"{path.rpartition('.')[2]}_{value}" for value in _id_values(batch, leaves[path])]
             for path in self._ids or ()
         ]
-        named = [["\0".join(sorted(names)) for names in one.lists(batch)] for one in self._lists()]
+        named = [["\0".join(sorted(names)) for names in named.lists(batch)] for named in self._lists()]
         for number, texts in enumerate(zip(*frames, strict=True) if frames else [()] * len(batch)):
             own = (values[number] for values in named)
             yield (*own, *filter(None, texts), *(values[number] for values in ids))
@@ -209,11 +208,11 @@ class Subjects:
     # ---- names of elements ----
 
     def _lists(self) -> list[Named]:
-        """Returns the names of elements that divide messages between subjects."""
+        """Returns the lists of names that divide messages between subjects."""
         return [] if self._joints else [named for named in self._named if named.splits]
 
     def _see_names(self, batch: Batch) -> None:
-        """Checks which arrays have certain names of their elements."""
+        """Checks for which arrays the names of elements are certain."""
         if self._leaves is not self._decoder.leaves:
             self._find_names(batch, is_first=self._leaves is None)
             self._leaves = self._decoder.leaves
@@ -301,7 +300,7 @@ class Subjects:
         if held:
             what = f"{self._origin.what}: {self._origin.topic}: values between rows"
             self._origin.notes.leave_out(
-                what, f"{', '.join(held)} says that rows are of several subjects: they are held"
+                what, f"{', '.join(held)} shows that rows belong to several subjects: rows are held"
             )
 
     def _settle_publishers(self) -> None:
@@ -312,10 +311,10 @@ class Subjects:
         publishers = ", ".join(self.publishers[:4]) + ", ..." * (len(self.publishers) > 4)
         publishers = f"{len(self.publishers)} publishers ({publishers}) wrote to it at the same time"
         if topic.form == "transforms":  # most often each publishes its own frames
-            what, why = "frames", f"{publishers}: each pair of frames is taken as one publisher's"
+            what, why = "frames", f"{publishers}: each pair of frames is taken to have one publisher"
         else:
             topic.origin.is_held = True
-            what, why = "one stream", f"{publishers}, and its messages do not say which: rows are held"
+            what, why = "one stream", f"{publishers}, and its messages do not name theirs: rows are held"
         self._origin.notes.assume(f"{what} of {self._origin.topic}", why, self._origin.topic)
 
     def _see_orders(self, batch: Batch) -> None:

@@ -21,7 +21,7 @@ from ..images import Storage, encode
 from ..video import to_rgb, turn_of_frame
 from .known import Origin
 
-# Pixels that are encoded at once; a frame of more than the second counts as damaged.
+# Pixels that are encoded at once. A frame of more than _MOST_PIXELS counts as damaged.
 _AT_ONCE, _MOST_PIXELS = 4 << 20, 1 << 25
 
 
@@ -43,9 +43,8 @@ class TopicVideo:
         self._missing: int | None = None  # the first message after a missing one, until its frame comes
         self._waiting: dict[int, int] = {}  # the stamps of frames that are still to come, by their messages' numbers
         self._broken: str | None = None  # why frames are dropped, until a keyframe
-        self._before: (
-            dict[int, str] | None
-        ) = {}  # messages before the first keyframe that did not decode, with the reason; None after it
+        # Messages before the first keyframe, and why each gave no frame; None from that keyframe on.
+        self._before: dict[int, str] | None = {}
 
     def read(
         self, files: Sequence[bytes], rows: Sequence[int], time_ns: np.ndarray
@@ -56,7 +55,7 @@ class TopicVideo:
     def rest(self) -> Iterator[tuple[np.ndarray, Encoded, tuple[int, int]]]:
         """Yields the frames that the decoder held back."""
         yield from self._encoded(self._drained())
-        self._origin.lose({**(self._before or {}), **dict.fromkeys(self._waiting, "no frame came of it")})
+        self._origin.lose({**(self._before or {}), **dict.fromkeys(self._waiting, "it gave no frame")})
         self._waiting.clear()
 
     def _decoded(self, messages: Iterator[tuple[bytes, int, int]]) -> Iterator[tuple[int, VideoFrame]]:
@@ -95,16 +94,16 @@ class TopicVideo:
         if time_ns is None or frame.pts is None:
             return
         if frame.is_corrupt:
-            self._broken = "it is damaged, or one before it is"
+            self._broken = "it or a frame before it is damaged"
         elif frame.key_frame:
             self._broken = None
             self._begin()
         elif self._missing is not None and frame.pts >= self._missing:
-            self._broken = "a message before it is missing, which it builds on"
+            self._broken = "a message that it depends on is missing"
         if self._missing is not None and frame.pts >= self._missing:
             self._missing = None
         if self._before is not None:
-            self._before[frame.pts] = self._broken or "no keyframe is before it"
+            self._before[frame.pts] = self._broken or "no keyframe before it"
         elif self._broken is not None:
             lost[frame.pts] = self._broken
         else:
@@ -126,7 +125,7 @@ class TopicVideo:
             picture = to_rgb(frame)
             if turn := turn_of_frame(frame):
                 picture = turn.apply(picture)
-                what = f"{self._origin.name}: frames as they lie in the video"
+                what = f"{self._origin.name}: frames as stored in the video"
                 self._origin.notes.leave_out(what, f"{turn}, as the video says")
             if pixels and (pixels[0].shape != picture.shape or len(pixels) * pixels[0].size > _AT_ONCE):
                 yield self._stored(times, pixels)
