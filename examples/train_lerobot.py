@@ -86,7 +86,7 @@ def validate(root, checkpoint, policy, episodes, device):
     config.device = device
     loaded = get_policy_class(policy).from_pretrained(checkpoint, config=config).eval()
     overrides = {"device_processor": {"device": device}}
-    before, _ = make_pre_post_processors(config, pretrained_path=str(checkpoint), preprocessor_overrides=overrides)
+    preprocess, _ = make_pre_post_processors(config, pretrained_path=str(checkpoint), preprocessor_overrides=overrides)
     meta = LeRobotDatasetMetadata("robocache/bridge", root=root)
     windows = resolve_delta_timestamps(config, meta)
     samples = LeRobotDataset("robocache/bridge", root=root, episodes=episodes, delta_timestamps=windows)
@@ -94,11 +94,11 @@ def validate(root, checkpoint, policy, episodes, device):
     losses = []
     with torch.no_grad():
         for batch in torch.utils.data.DataLoader(samples, batch_size=16):
-            batch = before(batch)
+            batch = preprocess(batch)
             if policy == "act":
                 recorded = ~batch["action_is_pad"]
-                off = (loaded.predict_action_chunk(batch) - batch["action"]).abs().mean(2)
-                losses += off[recorded].tolist()
+                error = (loaded.predict_action_chunk(batch) - batch["action"]).abs().mean(2)
+                losses += error[recorded].tolist()
             else:
                 losses.append(loaded.forward(batch)[0].item())
     return sum(losses) / len(losses)
@@ -130,12 +130,8 @@ def run(options, root, trained, held, policy, loader, seed):
 
 
 def one(arguments):
-    root, out, policy, device = (
-        Path(arguments["root"]),
-        Path(arguments["out"]),
-        arguments["policy"],
-        arguments["device"],
-    )
+    root, out = Path(arguments["root"]), Path(arguments["out"])
+    policy, device = arguments["policy"], arguments["device"]
     checkpoint = out / "checkpoints/last/pretrained_model"
     if not checkpoint.exists():
         settings = (arguments[name] for name in ("loader", "seed", "trained", "steps", "batch_size"))

@@ -53,11 +53,11 @@ def plan(start, cube, rng):
     The expert first moves down beside the cube and corrects its position on the last 8 cm, as people do. So the demonstrations
     show how to correct an error.
     """
-    aimed = rng.normal(0, 0.01, 2).clip(-0.02, 0.02)
-    seen = rng.normal(0, 0.003, 2)
+    aim_error = rng.normal(0, 0.01, 2).clip(-0.02, 0.02)
+    position_error = rng.normal(0, 0.003, 2)
     meet = np.array([0.0, 0.5, 0.25]) + rng.uniform(-0.03, 0.03, 3)
-    above = cube + np.array([*aimed, rng.uniform(0.07, 0.11)])
-    cube = cube + np.array([*seen, 0.0])
+    above = cube + np.array([*aim_error, rng.uniform(0.07, 0.11)])
+    cube = cube + np.array([*position_error, 0.0])
     before = meet + np.array([-rng.uniform(0.09, 0.13), 0.0, rng.uniform(-0.02, 0.02)])
     beside = meet + np.array([0.12, 0.0, 0.03])
     grasp = meet + LEFT_GRASP

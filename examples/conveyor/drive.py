@@ -27,7 +27,7 @@ class Robot:
         self.chunks = live.Chunks("newest")
         self.command = episode.data.ctrl[:2].copy()
         self.pushed, self.ages_ms = 0, []
-        self.film, self.over = [], False  # the frames of the last moments before the tip touches
+        self.film, self.touched = [], False  # the frames of the last moments before the tip touches
 
     def window(self):
         """Returns the policy's window every 1/30 s; None before the first frame.
@@ -89,9 +89,9 @@ def roll_out(policy, spec_path, arm, delay_ms, *, rollouts, seed, device, note, 
         for robot in robots:
             robot.advance()
         for robot in robots[:filmed]:
-            if step >= FILM_FROM_S * STEPS_HZ and step % ROW_STEPS == 0 and not robot.over:
+            if step >= FILM_FROM_S * STEPS_HZ and step % ROW_STEPS == 0 and not robot.touched:
                 robot.film.append(robot.episode.camera.close_up(robot.episode.data))
-                robot.over = robot.episode.missed_m is not None
+                robot.touched = robot.episode.missed_m is not None
         progress.show(step)
     progress.done = progress.total
     misses = [round(1e3 * robot.episode.missed_m, 3) for robot in robots]

@@ -98,7 +98,7 @@ def record_demonstrations(path, episodes, seconds, seed):
             commands = np.array([joints_of(ball(t + LEAD_S)) for t in seconds_of], np.float32)
             # The arm is pushed, so that the policy learns to return to the ball, and to look at the ball instead of the arm.
             pushes = np.sum(
-                [0.15 * np.sin(np.outer(seconds_of, rng.uniform(1, 9, 2)) + rng.uniform(0, 6, 2)) for _ in "123"], 0
+                [0.15 * np.sin(np.outer(seconds_of, rng.uniform(1, 9, 2)) + rng.uniform(0, 6, 2)) for _ in range(3)], 0
             )
             joints = np.array([arm.step(command)[0] for command in commands + pushes])
             frames = np.array([frame_of(ball(t)) for t in seconds_of[::FRAME_STEPS]])
@@ -113,7 +113,7 @@ class Policy(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.register_buffer("at", torch.linspace(-1, 1, PIXELS))
+        self.register_buffer("positions", torch.linspace(-1, 1, PIXELS))
         self.layers = torch.nn.Sequential(
             torch.nn.Linear(2 * len(FRAMES_S) + 2, 128), torch.nn.GELU(),
             torch.nn.Linear(128, 128), torch.nn.GELU(), torch.nn.Linear(128, 2 * len(ACTIONS_S)),
@@ -122,7 +122,7 @@ class Policy(torch.nn.Module):
     def forward(self, batch):
         frames = batch["front"][:, :, 0]  # [B, frames, PIXELS, PIXELS]
         weight = frames / frames.sum((2, 3), keepdim=True)
-        spots = 4 * torch.stack([(weight.sum(2) * self.at).sum(2), (weight.sum(3) * self.at).sum(2)], 2)
+        spots = 4 * torch.stack([(weight.sum(2) * self.positions).sum(2), (weight.sum(3) * self.positions).sum(2)], 2)
         return self.layers(torch.cat([spots.flatten(1), batch["joint"][:, 0]], 1)).unflatten(1, (len(ACTIONS_S), 2))
 
 
@@ -171,8 +171,8 @@ def robot(pipe, seed, seconds, delay_s):
     ball = ball_path(rng)
     arm = Arm(ball)
     command = arm.data.ctrl.copy()
-    coming = deque()  # frames on their way
-    apart = []
+    in_flight = deque()  # frames
+    distances = []
     began, step = time.time_ns(), 0
     while step * STEP_NS < seconds * 1e9:
         now = time.time_ns()
@@ -182,15 +182,15 @@ def robot(pipe, seed, seconds, delay_s):
             joints, tip = arm.step(command)
             stamp = began + step * STEP_NS
             ball_position = ball(step * STEP_NS / 1e9)
-            apart.append(np.hypot(*(tip - ball_position)))
+            distances.append(np.hypot(*(tip - ball_position)))
             pipe.send(("joint", stamp, joints))
             if step % FRAME_STEPS == 0:
-                coming.append((stamp + (delay_s + rng.uniform(0, 0.004)) * 1e9, stamp, frame_of(ball_position)))
+                in_flight.append((stamp + (delay_s + rng.uniform(0, 0.004)) * 1e9, stamp, frame_of(ball_position)))
             step += 1
-        while coming and coming[0][0] <= now:
-            pipe.send(("front", *coming.popleft()[1:]))
+        while in_flight and in_flight[0][0] <= now:
+            pipe.send(("front", *in_flight.popleft()[1:]))
         time.sleep(0.0005)
-    pipe.send(("end", began, np.array(apart)))
+    pipe.send(("end", began, np.array(distances)))
 
 
 def latest_of_everything(rows, now):
@@ -217,13 +217,13 @@ def drive(policy, spec, recorded, *, aligned, seconds, delay_s, seed):
     chunks = live.Chunks("newest", spec=spec, key="action")
     rows = {"joint": deque(maxlen=1), "front": deque(maxlen=7)}
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=robot, args=(there, seed, seconds, delay_s), daemon=True)
+    our_end, robot_end = context.Pipe()
+    process = context.Process(target=robot, args=(robot_end, seed, seconds, delay_s), daemon=True)
     result = []
 
     def receive():
         while True:
-            stream, stamp, row = here.recv()
+            stream, stamp, row = our_end.recv()
             if stream == "end":
                 result.append(row)
                 return
@@ -233,24 +233,24 @@ def drive(policy, spec, recorded, *, aligned, seconds, delay_s, seed):
     receiver = threading.Thread(target=receive, daemon=True)
     process.start()
     receiver.start()
-    ages, ask_at = [], 0
+    ages, next_request = [], 0
     with (
         live.Recorder(rings, recorded, episode={"task": "follow the ball", "aligned": aligned}) as recorder,
         torch.no_grad(),
     ):
         while receiver.is_alive():
             now = time.time_ns()
-            if now >= ask_at:
+            if now >= next_request:
                 batch = aligner.latest() if aligned else latest_of_everything(rows, now)
                 if batch is not None:
                     moment = int(batch["time_ns"][0])
                     chunks.put(moment, None, policy(batch))
                     recorder.saw(moment, now_ns=now)
                     ages.append(int(batch["front_age"][0, -1]) / 1e6)
-                    ask_at = now + 40_000_000
+                    next_request = now + 40_000_000
             action = chunks.at(now)
             if action is not None and receiver.is_alive():
-                here.send(action)
+                our_end.send(action)
             time.sleep(0.01)
     process.join()
     return result[0], np.array(ages)

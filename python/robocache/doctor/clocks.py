@@ -51,17 +51,17 @@ def check_nominal_clock(survey: Survey) -> Iterator[Finding]:
 def check_declared_rate(survey: Survey) -> Iterator[Finding]:
     """Compares the declared rate with the measured rows a second, without gaps and bursts."""
     for name, clock in survey.distinct.items():
-        declared, true = survey.declared_rate_hz(clock.stream), clock.true_rate_hz
+        declared, measured = survey.declared_rate_hz(clock.stream), clock.true_rate_hz
         if declared is None or not clock.steady:
             continue
-        off = abs(true / declared - 1)
-        if off > RATE_WARNING:
+        difference = abs(measured / declared - 1)
+        if difference > RATE_WARNING:
             yield Finding(
-                "error" if off > RATE_ERROR else "warning",
+                "error" if difference > RATE_ERROR else "warning",
                 "rate-not-as-declared",
-                f"{true:.5g} rows a second without gaps and bursts, but the source says {declared:.5g}{survey.also(name)}",
+                f"{measured:.5g} rows a second without gaps and bursts, but the source says {declared:.5g}{survey.also(name)}",
                 stream=name,
-                value=true,
+                value=measured,
                 expected=declared,
                 advice="Believe the stamps or the rate, whichever was measured, and correct the other at the source.",
             )
@@ -80,10 +80,10 @@ def check_own_stamps(survey: Survey) -> Iterator[Finding]:
             if rates is None:
                 continue
             rate, _, expected = rates
-            off = abs(rate / expected - 1)
-            if off > RATE_WARNING:
+            difference = abs(rate / expected - 1)
+            if difference > RATE_WARNING:
                 yield Finding(
-                    "error" if off > RATE_ERROR else "warning",
+                    "error" if difference > RATE_ERROR else "warning",
                     "rate-not-as-declared",
                     f"its values are stamps of {rate:.5g} rows a second, and the clock is index / rate of {expected:.5g}",
                     episode=episode,
@@ -347,34 +347,34 @@ def check_bursts(survey: Survey) -> Iterator[Finding]:
 
 def check_simulation_time(survey: Survey) -> Iterator[Finding]:
     """Finds clocks that begin near 0 beside clocks with dates, or in ROS recordings."""
-    near = [name for name, clock in survey.distinct.items() if _near_zero(clock)]
+    near_zero = [name for name, clock in survey.distinct.items() if _near_zero(clock)]
     dates = [
         name for name, clock in survey.distinct.items() if clock.stream.rows and int(clock.stream.time_ns[0]) > TODAY_NS
     ]
-    of_ros = survey.dataset.provenance.get("format") in ("mcap", "rosbag1", "rosbag2")
+    is_ros = survey.dataset.provenance.get("format") in ("mcap", "rosbag1", "rosbag2")
     others = f"{dates[0]}{f' and {len(dates) - 1} more' * (len(dates) > 1)}" if dates else ""
-    if near and dates:
+    if near_zero and dates:
         yield Finding(
             "error",
             "simulation-time",
-            f"{count(len(near), 'stream')} of simulation time, which begins near 0 (use_sim_time), beside {others} of wall time: "
-            f"{', '.join(near[:4])}{f' and {len(near) - 4} more' * (len(near) > 4)}",
-            stream=near[0] if len(near) == 1 else None,
-            count=len(near),
+            f"{count(len(near_zero), 'stream')} of simulation time, which begins near 0 (use_sim_time), beside {others} of wall time: "
+            f"{', '.join(near_zero[:4])}{f' and {len(near_zero) - 4} more' * (len(near_zero) > 4)}",
+            stream=near_zero[0] if len(near_zero) == 1 else None,
+            count=len(near_zero),
             advice="The two never overlap: ingest with one clock for all streams (--stamp log for bags), or record with use_sim_time.",
         )
-    elif near and of_ros:
+    elif near_zero and is_ros:
         yield Finding(
             "note",
             "simulation-time",
-            f"the clock begins near 0, at {int(survey.distinct[near[0]].first_ns[0]) / 1e9:.3f} s: simulation time (use_sim_time), "
+            f"the clock begins near 0, at {int(survey.distinct[near_zero[0]].first_ns[0]) / 1e9:.3f} s: simulation time (use_sim_time), "
             "or time since the robot started",
-            count=len(near),
+            count=len(near_zero),
             advice="This is right for a simulation: rates and gaps are in simulation time, and rows of one stamp are its ticks.",
         )
     reasons = [(text, reason) for ingest in ingests(survey.dataset.provenance) for text, reason in ingest.left_out]
     topics = [text for text, reason in reasons if " as the clock" in text and _OFF_BY_A_DATE.search(reason)]
-    if topics and not near:
+    if topics and not near_zero:
         yield Finding(
             "note",
             "simulation-time",
@@ -411,15 +411,15 @@ def _coverage(survey: Survey, clocks: dict[str, Clock]) -> Iterator[Finding]:
         present = np.flatnonzero(has_rows[:, episode])
         begins, ends = first[present, episode], last[present, episode]
         # The reference is the stream that overlaps most others; among equals, the longest.
-        common = (begins[:, None] <= ends) & (ends[:, None] >= begins)
-        main = int(np.lexsort((ends - begins, common.sum(1)))[-1])
-        apart = (begins > ends[main]) | (ends < begins[main])
-        for index in np.flatnonzero(apart).tolist():
-            seconds = float(begins[index] - begins[main]) / 1e9
+        overlaps = (begins[:, None] <= ends) & (ends[:, None] >= begins)
+        reference = int(np.lexsort((ends - begins, overlaps.sum(1)))[-1])
+        disjoint = (begins > ends[reference]) | (ends < begins[reference])
+        for index in np.flatnonzero(disjoint).tolist():
+            seconds = float(begins[index] - begins[reference]) / 1e9
             yield Finding(
                 "error",
                 "no-common-time",
-                f"no moment in common with {names[present[main]]}: it begins {abs(seconds):.6g} s "
+                f"no moment in common with {names[present[reference]]}: it begins {abs(seconds):.6g} s "
                 f"{'after' if seconds > 0 else 'before'} that{survey.also(names[present[index]])}",
                 episode=episode,
                 stream=names[present[index]],
@@ -427,7 +427,7 @@ def _coverage(survey: Survey, clocks: dict[str, Clock]) -> Iterator[Finding]:
                 expected=0.0,
                 advice="Their clocks start at different times: shift one at the source, or give the loader its offset.",
             )
-        in_common = np.flatnonzero(~apart)
+        in_common = np.flatnonzero(~disjoint)
         begin, end = int(begins[in_common].min()), int(ends[in_common].max())
         for index in in_common.tolist():
             name = names[present[index]]

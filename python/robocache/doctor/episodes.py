@@ -276,8 +276,8 @@ def check_texts(survey: Survey) -> Iterator[Finding]:
         if not texts_of_numbers(survey.dataset, stream) or not len(rows := rows_without_text(survey.dataset, stream)):
             continue
         values = stream.values.reshape(-1)
-        of_rows = np.searchsorted(stream.row_offsets, rows, side="right") - 1
-        numbers, episodes = (np.unique(array).tolist() for array in (values[rows], of_rows))
+        episodes_of_rows = np.searchsorted(stream.row_offsets, rows, side="right") - 1
+        numbers, episodes = (np.unique(array).tolist() for array in (values[rows], episodes_of_rows))
         yield Finding(
             "error" if stream.name in tasks else "warning",
             "unknown-task",
@@ -285,7 +285,7 @@ def check_texts(survey: Survey) -> Iterator[Finding]:
             f"{len(episodes)} episodes, {ranges(episodes)}",
             episode=episodes[0],
             stream=stream.name,
-            row=int(rows[0] - stream.row_offsets[of_rows[0]]),
+            row=int(rows[0] - stream.row_offsets[episodes_of_rows[0]]),
             count=len(rows),
             advice="The table of texts in the source lacks them: add them there and ingest again. The loader's text of these rows is "
             "None.",
