@@ -87,18 +87,18 @@ def _stream(
     floating = is_floating(values.dtype)
     dtype = values.dtype if dtype is None else np.dtype(dtype)
     work = fused_work_type(values.dtype)
-    none = NS_ENDS.min if targets.dtype == np.int64 else np.nan
+    absent_age = NS_ENDS.min if targets.dtype == np.int64 else np.nan
 
     out = np.full((batch, count, features), np.nan if floating else 0).astype(dtype)
     valid = np.zeros((batch, count), bool)
-    age = np.full((batch, count), none, targets.dtype)
+    age = np.full((batch, count), absent_age, targets.dtype)
     for b in range(batch):
         row_times, row = only_last_of_each_time(times[b, : lengths[b]], rows[b, : lengths[b]])
-        looked_up = [on_clock(t, times.dtype, offset) for t in targets[b, : target_lengths[b]]]
-        requested = [k for k, t in enumerate(looked_up) if t is not None]
+        on_stream_clock = [on_clock(t, times.dtype, offset) for t in targets[b, : target_lengths[b]]]
+        requested = [k for k, t in enumerate(on_stream_clock) if t is not None]
         if not requested or len(row_times) == 0:
             continue
-        moved = np.array([looked_up[k] for k in requested], times.dtype)
+        moved = np.array([on_stream_clock[k] for k in requested], times.dtype)
         # Rules 3 to 12 in the work type. A NaN sample is a value, so absence is known from the samples' indices.
         used, is_valid = _used(row_times, moved, rules)
         x = row.astype(work) if floating else None

@@ -62,7 +62,7 @@ def _placement(loader, key):
 
 
 @pytest.mark.parametrize(
-    ("options", "kept"),
+    ("options", "stored_size"),
     [
         ({"size": (9, 13)}, (9, 13)),
         ({"size": (10, 10), "fit": "pad", "crop": (7, 8)}, (10, 10)),
@@ -74,7 +74,7 @@ def _placement(loader, key):
         ({"crop": (11, 13), "dtype": "uint8", "layout": "hwc"}, (18, 26)),
     ],
 )
-def test_decoded_frames_give_the_bytes_of_encoded_ones(filmed, filmed_dataset, device, options, kept):
+def test_decoded_frames_give_the_bytes_of_encoded_ones(filmed, filmed_dataset, device, options, stored_size):
     loading = {"batch_size": 7, "delta_timestamps": {"top": DELTAS, "joint": [0.0]}, "anchor": "top", "seed": 8}
     loading["images"] = robocache.ImageOptions(**options)
     _, expected = _batches(filmed_dataset, loading, device="cpu", residency="mapped")
@@ -82,12 +82,12 @@ def test_decoded_frames_give_the_bytes_of_encoded_ones(filmed, filmed_dataset, d
         loader, got = _batches(filmed_dataset, loading, device=device, **more)
         assert_same_batches(got, expected)
         placement = _placement(loader, "top")
-        if filmed_dataset.streams["top"].frames.codec == "raw" and kept == (18, 26):
+        if filmed_dataset.streams["top"].frames.codec == "raw" and stored_size == (18, 26):
             assert placement.tier == "device"  # raw frames are pixels already
             continue
         rows = sum(len(streams["top"][0]) for streams in filmed.episodes)
         states = rows if device == "cpu" else 0
-        assert (placement.tier, placement.bytes) == ("decoded", rows * kept[0] * kept[1] * 3 + states)
+        assert (placement.tier, placement.bytes) == ("decoded", rows * stored_size[0] * stored_size[1] * 3 + states)
         assert "pixels in" in placement.why
 
 
@@ -211,17 +211,17 @@ def test_ranks_of_one_host_share_decoded_frames(filmed, tmp_path, monkeypatch):
         theirs = next(flat_loader(loader.dataset, **{**resized, "residency": "mapped"}))
         assert torch.equal(next(alike[-1])["top"], theirs["top"])
     file = tmp_path / "cache" / "streams" / "top" / "values.npy"
-    mine = _segment_name(file)
-    assert len([name for name in os.listdir("/dev/shm") if name.startswith(mine)]) == 4
+    prefix = _segment_name(file)
+    assert len([name for name in os.listdir("/dev/shm") if name.startswith(prefix)]) == 4
     with open(file, "r+b") as to:  # overwritten files cannot be decoded again
         to.seek(1000)
         to.write(bytes(file.stat().st_size - 1000))
     without_torch = "import sys; sys.modules['torch'] = None" + PROGRAM  # its import would take most of the time
-    run = [sys.executable, "-c", without_torch, str(tmp_path / "cache"), repr(options), mine]
+    run = [sys.executable, "-c", without_torch, str(tmp_path / "cache"), repr(options), prefix]
     other = subprocess.run(run, check=True, capture_output=True, text=True)
     assert other.stdout.splitlines()[:2] == [expected.hexdigest(), "True"]
     del loader, alike
-    assert not [name for name in os.listdir("/dev/shm") if name.startswith(mine)]
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith(prefix)]
 
 
 @pytest.mark.parametrize("codec", ["raw", "jpeg"])
@@ -247,13 +247,13 @@ def test_processes_on_one_gpu_share_one_pinned_copy(filmed, tmp_path, monkeypatc
     loader = flat_loader(dataset, **options)
     if "each rank has a copy of its own" in loader.explain()[0].why:
         pytest.skip("NOT TESTED: ranks that share memory, /dev/shm refuses")
-    mine = _segment_name(tmp_path / "cache/streams/top/values.npy")
-    shared = [name for name in os.listdir("/dev/shm") if name.startswith(mine)]
+    prefix = _segment_name(tmp_path / "cache/streams/top/values.npy")
+    shared = [name for name in os.listdir("/dev/shm") if name.startswith(prefix)]
     assert len(shared) == 1
     expected = hashlib.sha256()
     for batch in loader:
         expected.update(batch["top"].cpu().numpy().tobytes())
-    run = [sys.executable, "-c", PROGRAM, str(tmp_path / "cache"), repr(options), mine]
+    run = [sys.executable, "-c", PROGRAM, str(tmp_path / "cache"), repr(options), prefix]
     others = [subprocess.Popen(run, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for other in others:
         lines = other.communicate(timeout=300)[0].splitlines()
@@ -302,8 +302,8 @@ def test_prefetched_batches_are_used_and_wrong_guesses_change_no_byte(filmed, tm
                 **more,
             )
             why = {placement.key: placement.why for placement in loader.explain()}
-            word = "read across the link, since the budget lacks" if "budget" in more else "copied a batch ahead"
-            assert word in why["top"] and word in why["wrist"] and word not in why["joint"]
+            reason = "read across the link, since the budget lacks" if "budget" in more else "copied a batch ahead"
+            assert reason in why["top"] and reason in why["wrist"] and reason not in why["joint"]
             assert_same_batches(steps(loader), expected)
 
 

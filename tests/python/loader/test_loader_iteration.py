@@ -20,7 +20,7 @@ import robocache
 ROWS = [50, 1, 60, 2, 98]
 COUNT, BATCH = sum(ROWS), 16
 STEPS = -(-COUNT // BATCH)
-WAYS = [
+MEMORY_OPTIONS = [
     {"prefetch": 0},
     {"prefetch": 3},
     {"prefetch": 2, "residency": "mapped"},
@@ -86,7 +86,7 @@ INNER = {
 }
 
 
-@pytest.mark.parametrize("options", WAYS)
+@pytest.mark.parametrize("options", MEMORY_OPTIONS)
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
 def test_rule_36_an_inner_loop_does_not_change_the_outer(make, numbers_of, inner, options):
     """The inner loop runs at the beginning, in the middle, or after the last batch; torch's DataLoader does the same."""
@@ -108,7 +108,7 @@ def test_rule_36_an_inner_loop_does_not_change_the_outer(make, numbers_of, inner
         assert numbers == epoch_of(0)
 
 
-@pytest.mark.parametrize("options", WAYS)
+@pytest.mark.parametrize("options", MEMORY_OPTIONS)
 def test_rule_36_zip_of_a_loader_and_itself(make, numbers_of, options):
     loader = make(**options)
     numbers = [(numbers_of(a), numbers_of(b)) for a, b in zip(loader, loader, strict=True)]
@@ -116,7 +116,7 @@ def test_rule_36_zip_of_a_loader_and_itself(make, numbers_of, options):
     assert flat(map(numbers_of, loader)) == epoch_of(2)
 
 
-@pytest.mark.parametrize("options", WAYS)
+@pytest.mark.parametrize("options", MEMORY_OPTIONS)
 def test_rule_36_iterators_in_any_order(make, numbers_of, options):
     rng = np.random.default_rng(5)
     loader = make(**options)
@@ -299,11 +299,11 @@ def test_the_meter_counts_the_batches_of_all_loops(make):
 # ---- Threads ----
 
 
-@pytest.mark.parametrize("options", WAYS[:3])
+@pytest.mark.parametrize("options", MEMORY_OPTIONS[:3])
 def test_rule_36_threads_share_an_epoch_and_may_have_inner_loops(make, numbers_of, options):
     """One thread also runs an inner loop: it gets another epoch, and the shared epoch continues."""
     loader = make(**options, batch_size=3)
-    barrier, numbers, looked = threading.Barrier(3), [[] for _ in range(3)], []
+    barrier, numbers, inner_numbers = threading.Barrier(3), [[] for _ in range(3)], []
 
     def loop(which):
         batches = iter(loader)
@@ -311,7 +311,7 @@ def test_rule_36_threads_share_an_epoch_and_may_have_inner_loops(make, numbers_o
         for step, batch in enumerate(batches):
             numbers[which] += numbers_of(batch)
             if which == 0 and step == 2:
-                looked.extend(flat(map(numbers_of, loader)))
+                inner_numbers.extend(flat(map(numbers_of, loader)))
 
     threads = [threading.Thread(target=loop, args=(which,)) for which in range(3)]
     for thread in threads:
@@ -319,7 +319,7 @@ def test_rule_36_threads_share_an_epoch_and_may_have_inner_loops(make, numbers_o
     for thread in threads:
         thread.join()
     assert sorted(flat(numbers)) == list(range(COUNT))
-    assert looked in ([], epoch_of(1))  # the others may have finished the epoch before its third batch
+    assert inner_numbers in ([], epoch_of(1))  # the others may have finished the epoch before its third batch
 
 
 # ---- Other arrays with a batch's memory ----

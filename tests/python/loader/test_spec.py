@@ -228,7 +228,7 @@ def test_conversions_are_part_of_a_spec(arm):
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "named"),
+    ("path", "value", "message"),
     [
         (("steps", 0, "speed"), 1, r"convert.steps\[0\].speed: no such field"),
         (("speed",), 1, r"convert.speed: no such field"),
@@ -242,8 +242,8 @@ def test_conversions_are_part_of_a_spec(arm):
         (("tolerance",), "nan", "a tolerance of 0 or more"),
     ],
 )
-def test_invalid_conversions_are_refused(arm, path, value, named):
-    with pytest.raises(robocache.ArgumentError, match=named):
+def test_invalid_conversions_are_refused(arm, path, value, message):
+    with pytest.raises(robocache.ArgumentError, match=message):
         Spec(changed(converted(arm).spec, ("keys", 1, "convert", *path), value))
 
 
@@ -287,7 +287,7 @@ JOINT, TOP = ("keys", 0), ("keys", 2)
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "named"),
+    ("path", "value", "message"),
     [
         (("version",), 2, "version: expected 1, got 2, which a newer RoboCache wrote"),
         (("version",), None, "version: expected this field"),
@@ -323,13 +323,13 @@ JOINT, TOP = ("keys", 0), ("keys", 2)
         (("snap_ns",), -1, "snap_ns: expected 0 or more"),
     ],
 )
-def test_invalid_fields_are_refused_by_name(arm, tmp_path, path, value, named):
+def test_invalid_fields_are_refused_by_name(arm, tmp_path, path, value, message):
     text = changed(loader_of(arm).spec, path, value)
-    with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=named):
+    with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=message):
         Spec(text)
     file = tmp_path / "spec.json"
     file.write_text(text)
-    with pytest.raises(robocache.FileError, match=named) as error:
+    with pytest.raises(robocache.FileError, match=message) as error:
         Spec.load(file)
     assert str(error.value).startswith(str(file))
 
