@@ -9,7 +9,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import out_gradient
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import curve_calls
 from reference.compare import assert_same_bits, assert_within, to_numpy, to_torch
@@ -84,7 +84,7 @@ angles_of = st.one_of(
 )
 
 
-@out_gradient(data=st.data())
+@given(data=st.data())
 def test_rule_8_any_small_row_is_within_the_bound(device, data):
     clock, dtype = data.draw(st.sampled_from(CLOCKS)), data.draw(st.sampled_from(FLOATS[:2]))
     times = 2 * np.array(data.draw(st.lists(st.integers(0, 9), max_size=10).map(sorted)), np.int64)

@@ -201,11 +201,13 @@ def test_threads_call_at_the_same_time(inputs):
     assert not wrong
 
 
+ON_CUDA = pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.cuda)], indirect=True)
 CHANGED = "values", "recorded values", "features", "recorded features", "points", "depth"
 
 
+@ON_CUDA
 @pytest.mark.parametrize("case", QUEUED)
-def test_work_is_queued_on_the_current_stream(inputs, case, cuda):
+def test_work_is_queued_on_the_current_stream(inputs, case):
     expected = arrays_of(CALLS[case](inputs))
     late = {name: torch.full_like(inputs[name], torch.nan).requires_grad_(name.startswith("rec")) for name in CHANGED}
     CALLS[case](inputs | late)  # the first call of a kind loads code
@@ -223,8 +225,9 @@ def test_work_is_queued_on_the_current_stream(inputs, case, cuda):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)  # sums over times vary
 
 
+@ON_CUDA
 @pytest.mark.parametrize("case", QUEUED)
-def test_a_captured_call_reads_its_inputs_anew(inputs, case, cuda):
+def test_a_captured_call_reads_its_inputs_anew(inputs, case):
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
