@@ -305,7 +305,7 @@ def _merged(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None 
     if "mean" not in common and "std" in common:
         common.remove("std")
     columns = {field: np.array([np.ravel(getattr(part, field)) for part in parts.values()]) for field in common}
-    merged = {field: np.full(columns["count"].shape[1], np.nan) for field in common}
+    merged: dict[str, Any] = {field: np.full(columns["count"].shape[1], np.nan) for field in common}
     for d in range(columns["count"].shape[1]):
         counted = columns["count"][:, d] > 0
         if weights is not None:
@@ -315,11 +315,9 @@ def _merged(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None 
             merged_feature = _merged_feature(column, column["count"] if weights is None else weights[counted])
         for field, value in merged_feature.items():
             merged[field][d] = value
-    return Stats(
-        **{field: numbers.reshape(shape) for field, numbers in merged.items()},
-        of=of,
-        **facts,
-    )
+    for field in merged:
+        merged[field] = merged[field].reshape(shape)
+    return Stats(**merged, of=of, **facts)
 
 
 def _merged_feature(parts: dict[str, npt.NDArray[np.float64]], weights: npt.NDArray[np.float64]) -> dict[str, float]:
