@@ -91,7 +91,7 @@ class Random {
 
   // Returns floats of everyday size, now and then NaN; integers as above.
   template <class E>
-  std::vector<typename E::Type> tame_values(E element, int64_t n) {
+  std::vector<typename E::Type> everyday_values(E element, int64_t n) {
     using T = typename E::Type;
     if constexpr (!kIsFloat<T>) {
       return values(element, n);

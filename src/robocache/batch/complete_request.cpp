@@ -112,9 +112,9 @@ void check_alike(const LoaderOptions& options, const std::vector<const Stream*>&
   for (const Stream* const other : streams) {
     if (other->ragged) {
       refuse(of_stream(request), ": expected rows of one size, which a batch is made of, got ",
-             *other->ragged == Ragged::kText
-                 ? "text; task_text='" + request.stream + "' gives the text at each anchor"
-                 : "ragged rows; 'Clouds beside a batch' in docs/loader.md gathers a batch's from Dataset.streams");
+             *other->ragged == Ragged::kText ? "text; task_text='" + request.stream + "' gives the text at each anchor"
+                                             : "ragged rows; 'Clouds beside a batch' in docs/loader.md shows how to "
+                                               "gather a batch's clouds from Dataset.streams");
     }
     if (camera) continue;
     if (other->frames) {
@@ -245,23 +245,23 @@ void check_grid(const LoaderOptions& options, size_t index) {
       continue;
     }
     mixes = mixes || (is_floating(stream->dtype) && !stream->frames && !request.causal.value_or(options.causal));
-    std::map<int64_t, Period> own;  // by microseconds, since an episode may have a rate of its own
+    std::map<int64_t, Period> periods;  // by the period in microseconds; several, if episodes differ in rate
     const StreamFindings& findings = stream->findings;
     if (static_cast<double>(findings.max_period_ns - findings.min_period_ns) <= kOffGridNs) {
-      own[0] = {findings.period_ns, 1};
+      periods[0] = {findings.period_ns, 1};
     } else {
       for (const int64_t episode : *source.episodes) {
         const double period = period_ns_of(*stream, episode);
-        if (period > 0) ++own.try_emplace(std::llround(period / 1000), Period{period, 0}).first->second.episodes;
+        if (period > 0) ++periods.try_emplace(std::llround(period / 1000), Period{period, 0}).first->second.episodes;
       }
     }
     const std::string stream_name =
         "'" + stream->name + "'" + (options.mixture ? " of sources[" + std::to_string(i) + "]" : "");
-    for (const auto& [_, period] : own) {
+    for (const auto& [_, period] : periods) {
       all.push_back(period);
       if (all.size() > kPeriodsNamed) continue;
       text += (text.empty() ? "of " : ", of ") + stream_name + " " + period_text(period.ns);
-      if (own.size() > 1) {
+      if (periods.size() > 1) {
         text += " in " + std::to_string(period.episodes) + (period.episodes == 1 ? " episode" : " episodes");
       }
     }
@@ -275,8 +275,8 @@ void check_grid(const LoaderOptions& options, size_t index) {
     });
     if (is_on_grid) continue;
     refuse(of_stream(request), ": ", delta, " s",
-           latency == 0 ? "" : " and the offset of " + number_text(latency) + " s", " is no multiple of ",
-           all.size() > 1 ? "each period: " : "the period ", text,
+           latency == 0 ? "" : " and the offset of " + number_text(latency) + " s", " is not a multiple of ",
+           all.size() > 1 ? "every period: " : "the period ", text,
            "; the clock is nominal: nothing was recorded there; expected multiples, or method=, such as ",
            method_proposal(request), ", to make values between rows",
            all.size() > 1 ? "; Window(..., rows=True) counts recorded rows of any rate" : "");

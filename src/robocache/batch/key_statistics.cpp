@@ -265,7 +265,7 @@ std::string overflow_note(const LoaderOptions& options, std::span<const BatchSpe
 }
 
 std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<const BatchSpec> specs) {
-  FeatureList lesser;
+  FeatureList below_min;
   FeatureList lacking;
   for (size_t source = 0; source < options.sources.size(); ++source) {
     for (size_t request = 0; request < options.streams.size(); ++request) {
@@ -290,7 +290,7 @@ std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<
           has_numbers = stream.stats.count[f] > 0;
         }
         const bool lacks = has_numbers && scaled.lacks_scale;
-        if (!scaled.lesser_spread && !lacks) continue;
+        if (!scaled.spread_below_min && !lacks) continue;
         const std::string name =
             feature_name(options, source, request, f, stats.steps > 0 ? std::optional(step) : std::nullopt);
         if (lacks) {
@@ -299,7 +299,7 @@ std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<
           };
           lacking.add(name + " " + numbered(mode.first()) + " and " + numbered(mode.second()));
         } else {
-          lesser.add(name + " " + short_text(*scaled.lesser_spread));
+          below_min.add(name + " " + short_text(*scaled.spread_below_min));
         }
       }
     }
@@ -309,10 +309,10 @@ std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<
     notes.push_back("normalize: features are not scaled, since their statistics give no scale, " + lacking.text() +
                     "; Normalization(norm_stats=) gives others");
   }
-  if (lesser.count > 0) {
+  if (below_min.count > 0) {
     notes.push_back(
         "min_spread: features that are not constant count as such and are not scaled, since their spread is below " +
-        number_text(options.min_spread) + ", " + lesser.text() + "; min_spread=0 scales them");
+        number_text(options.min_spread) + ", " + below_min.text() + "; min_spread=0 scales them");
   }
   return notes;
 }

@@ -17,8 +17,9 @@ namespace {
 constexpr double kLeRobotEpsilon = 1e-8;
 constexpr double kOpenPiEpsilon = 1e-6;
 
-// Returns a line that maps the constant `x`, rounded to the work type, to `y`. Its slope is 1 / spread, or less by a power of
-// two if rounding would lose `y`: at x = 1, a slope of 1e8 gives float32 results in steps of 10, which loses LeRobot's -1.
+// Returns a line that maps the constant `x`, rounded to the work type, to `y`. Its slope is 1 / spread; if rounding
+// would lose `y`, it is the largest power of two below that which keeps `y`. At x = 1, a slope of 1e8 gives float32
+// results in steps of 8, which loses LeRobot's -1.
 template <class Work>
 Affine line_through(double x, double y, double spread) {
   const Work constant = static_cast<Work>(x);
@@ -37,10 +38,12 @@ std::string names_of_fields(const NormStats& stats) {
   return names.empty() ? "none" : names;
 }
 
-// Returns the numbers of a step in each field.
-int64_t check(const NormStats& stats, size_t features, int64_t steps, const Normalize& mode, std::string_view name) {
+// Checks the fields. Returns how many numbers a field has for each step.
+int64_t checked_width(const NormStats& stats, size_t features, int64_t steps, const Normalize& mode,
+                      std::string_view name) {
   if (stats.steps > 0 && stats.steps != steps) {
-    refuse(name, ": expected statistics of the window's ", steps, " steps, or of all together, got of ", stats.steps);
+    refuse(name, ": expected statistics for each of the window's ", steps,
+           " steps, or for all steps together, got them for ", stats.steps);
   }
   const auto parts = static_cast<size_t>(std::max<int64_t>(stats.steps, 1));
   for (const std::string_view field : {mode.first(), mode.second()}) {
@@ -67,25 +70,26 @@ int64_t check(const NormStats& stats, size_t features, int64_t steps, const Norm
 }  // namespace
 
 ScaledFeature scale_feature(const NormStats& stats, size_t feature, const Scaling& scaling) {
-  const auto& [normalize, wide, constant, min_spread] = scaling;
+  const auto& [normalize, wide, constant_rule, min_spread] = scaling;
   const double first = stats[normalize.first()][feature];  // the mean, or the lower end
   const double second = stats[normalize.second()][feature];
   const bool standard = !normalize.has_ends();
   double distance =
       standard ? second : second - first;  // the std, or the distance of the two ends, which is twice the spread
   const double unit = (wide ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon()) / 2;
-  const bool flat = constant != Constant::kCenter && std::abs(distance) <= unit * std::abs(first);  // without spread
+  const bool flat =
+      constant_rule != Constant::kCenter && std::abs(distance) <= unit * std::abs(first);  // without spread
   const double largest = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
   const double recorded_spread = std::abs(standard ? distance : distance / 2);
   if (!flat && recorded_spread > 0 && recorded_spread < min_spread) {
     double zero = first;  // the value that becomes 0
-    if (!standard) zero += constant == Constant::kCenter ? distance / 2 : 1;
-    if (!(std::abs(zero) <= largest)) return {.lacks_scale = true, .lesser_spread = recorded_spread};
-    return {.affine = {1, -zero, 1, zero}, .lesser_spread = recorded_spread};
+    if (!standard) zero += constant_rule == Constant::kCenter ? distance / 2 : 1;
+    if (!(std::abs(zero) <= largest)) return {.lacks_scale = true, .spread_below_min = recorded_spread};
+    return {.affine = {1, -zero, 1, zero}, .spread_below_min = recorded_spread};
   }
   if (flat) distance = 0;  // only the rounding error of the statistics is left
-  if (constant == Constant::kOpenPi) distance += kOpenPiEpsilon;
-  if (constant == Constant::kLeRobot && (standard || flat)) distance += kLeRobotEpsilon;
+  if (constant_rule == Constant::kOpenPi) distance += kOpenPiEpsilon;
+  if (constant_rule == Constant::kLeRobot && (standard || flat)) distance += kLeRobotEpsilon;
   double spread = standard ? distance : distance / 2;
   if (flat) {
     if (!(std::abs(first) <= largest)) return {.lacks_scale = true};
@@ -179,7 +183,7 @@ std::vector<Affine> affines(const NormStats& stats, int64_t features, int64_t st
   std::vector<Affine> all;
   if (normalize == Normalize::kNone) return all;
   const Scaling scaling{normalize, dtype == DType::kFloat64, constant, min_spread};
-  const int64_t width = check(stats, static_cast<size_t>(features), steps, normalize, name);
+  const int64_t width = checked_width(stats, static_cast<size_t>(features), steps, normalize, name);
   for (int64_t step = 0; step < std::max<int64_t>(stats.steps, 1); ++step) {
     for (int64_t feature = 0; feature < features; ++feature) {
       all.push_back(scale_feature(stats, static_cast<size_t>(step * width + feature), scaling).affine);

@@ -117,16 +117,18 @@ struct ScaledFeature {
   // The affine returns x or x - centre although the statistics ask for another scale, or give none.
   bool lacks_scale = false;
 
-  // The spread of the feature (a std, or half the distance of two ends) if it is not 0 but so small that it counts as none.
-  std::optional<double> lesser_spread = {};
+  // The spread of the feature (a std, or half the distance of two ends) if it is above 0 but below `min_spread`, so that
+  // it counts as none.
+  std::optional<double> spread_below_min = {};
 };
 
 // Scales one feature by statistics that have what the mode needs. If the work type cannot hold scale, shift and spread, or if the
 // spread is below 0, the result is x - centre; if the centre is not finite, it is x. Both lack a scale.
 //
 // With kLeRobot and kOpenPi, a feature without spread is scaled as LeRobot or openpi scale it: the constant becomes 0
-// (kMeanStd) or -1. If that slope is so large that rounding the shift changes this result, it is divided by a power of
-// two. The constant, rounded to the work type, then becomes the result within 2^-23 (float64 2^-52).
+// (kMeanStd) or -1. If that slope is so large that rounding the shift changes this result, the slope is the largest
+// power of two below it that keeps the result. The constant, rounded to the work type, then becomes the result within
+// 2^-23 (float64 2^-52).
 //
 // A feature with a spread below `min_spread` has the slope 1. With kCenter its centre becomes 0; else the mean becomes
 // 0, or the lower end -1.

@@ -34,9 +34,10 @@ Manifest growing_manifest(const std::string& path) {
   const std::string file = path + "/" + kManifestFile;
   const MappedFile text(open_directory(path), kManifestFile, file);
   Manifest manifest = parse_manifest(file, text.text());
-  if (manifest.version < kFirstGrowingVersion) {
-    throw FileError(file, ": expected a cache of schema version ", kFirstGrowingVersion, " or later to append to, got ",
-                    manifest.version, ", which cannot grow: write it anew from its source");
+  if (manifest.version < kFirstAppendableVersion) {
+    throw FileError(file, ": expected a cache of schema version ", kFirstAppendableVersion,
+                    " or later to append to, got ", manifest.version,
+                    ", which cannot grow: write it anew from its source");
   }
   if (manifest.generation == std::numeric_limits<int64_t>::max()) {
     throw FileError(file, ": in 'generation': expected one that another can follow, got ", manifest.generation);

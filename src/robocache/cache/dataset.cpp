@@ -204,7 +204,7 @@ Dataset::Impl::Impl(const cache::FileDescriptor& directory, std::string cache_pa
 
 File Dataset::Impl::open_file(const cache::FileDescriptor& directory, const std::string& name, bool may_grow) {
   File file{cache::MappedFile(directory, name, path + "/" + name), manifest.files.at(name)};
-  file.grows = may_grow && manifest.version >= cache::kFirstGrowingVersion;
+  file.grows = may_grow && manifest.version >= cache::kFirstAppendableVersion;
   const auto size = static_cast<int64_t>(file.mapping.bytes().size());
   if (size < file.record.bytes || (size > file.record.bytes && !file.grows)) {
     cache::refuse_bytes(file.mapping.path(), std::min(size, file.record.bytes),

@@ -15,8 +15,8 @@
 
 namespace robocache::cache {
 
-inline constexpr int64_t kSchemaVersion = 3;  // the version that is written; older versions can be read
-inline constexpr int64_t kFirstGrowingVersion = 2;
+inline constexpr int64_t kSchemaVersion = 3;           // the version that is written; older versions can be read
+inline constexpr int64_t kFirstAppendableVersion = 2;  // an append refuses caches of older versions
 
 inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kNewManifestFile = "manifest.json.new";  // before it is renamed to kManifestFile
@@ -43,7 +43,7 @@ struct EpisodeColumn {
   bool operator==(const EpisodeColumn&) const = default;
 };
 
-// The streams have no pointers, because those refer to files.
+// The streams' pointers are null: they point into mapped files, and a manifest maps none.
 struct Manifest {
   int64_t version = kSchemaVersion;
   int64_t generation = 0;  // number of appends to the finished cache

@@ -22,7 +22,7 @@ namespace {
 
 // Returns how many rows at or after a target a method reads; 0 if it reads none later than the target. Rows with equal
 // stamps count once.
-int rows_beyond(InterpolationMethod method, bool causal) {
+int rows_after(InterpolationMethod method, bool causal) {
   if (causal || method == InterpolationMethod::kPrevious) return 0;
   return 1 + with_method(method, []<class Method>(Method) { return Method::kReach; });
 }
@@ -36,7 +36,7 @@ BatchSpec without_goals(BatchSpec spec) {
 // Returns how many rows at or before a target a method reads. Rows with equal stamps count once.
 int rows_before(InterpolationMethod method, bool causal) {
   if (causal || method == InterpolationMethod::kPrevious) return 1;
-  return rows_beyond(method, causal);
+  return rows_after(method, causal);
 }
 
 constexpr int64_t kLatestNs = int64_t{1} << 62;
@@ -52,7 +52,7 @@ struct Aligner::Impl {
     std::vector<int64_t> offsets_ns;   // for each step the offset of its target stamp; for a key in rows the anchor's
     int64_t first_offset_ns = 0;
     int64_t last_offset_ns = 0;
-    int beyond = 0;        // the argument of Ring::settled_ns
+    int rows_after = 0;    // the argument of Ring::settled_ns
     int64_t before = 1;    // how many rows with distinct stamps the window needs at or before its first target
     int margin = kMargin;  // the argument of Ring::copy
     int64_t settled_ns = INT64_MIN;
@@ -238,14 +238,14 @@ struct Aligner::Impl {
       check(key);
       if (key_spec.offsets_rows.empty()) {
         for (const FeatureBlock& block : key_spec.rows->methods) {
-          key.beyond = std::max(key.beyond, rows_beyond(block.method, key_spec.causal));
+          key.rows_after = std::max(key.rows_after, rows_after(block.method, key_spec.causal));
           key.before = std::max<int64_t>(key.before, rows_before(block.method, key_spec.causal));
         }
       } else {
         const auto [earliest, latest] = std::ranges::minmax(key_spec.offsets_rows);
         key.margin += static_cast<int>(std::max(-earliest, latest));
         key.before = std::max<int64_t>(0, -earliest) + 1;
-        if (latest > 0) key.beyond = static_cast<int>(latest) + 2;  // the anchor may snap to a row after the target
+        if (latest > 0) key.rows_after = static_cast<int>(latest) + 2;  // the anchor may snap to a row after the target
       }
       if (!key_spec.images && !key_spec.convert)
         key.affine = affine_tables(key_spec.rows->affine, key_spec.rows->dtype, constants);
@@ -372,7 +372,7 @@ struct Aligner::Impl {
     std::optional<int64_t> frontier;
     for (const Key& key : keys) {
       if (key.ring == nullptr) continue;
-      const auto settled = key.ring->settled_ns(key.beyond, spec.snap_ns);
+      const auto settled = key.ring->settled_ns(key.rows_after, spec.snap_ns);
       if (!settled) return {};
       frontier = std::min(frontier.value_or(INT64_MAX), *settled - key.last_offset_ns);
     }
@@ -407,7 +407,7 @@ struct Aligner::Impl {
       if (key.ring == nullptr) continue;
       newest = std::max(newest, key.ring->newest_ns().value_or(INT64_MIN));
       // Reads settled_ns before the rows: a row that comes in between is copied but not needed.
-      key.settled_ns = key.ring->settled_ns(key.beyond, spec.snap_ns).value_or(INT64_MIN);
+      key.settled_ns = key.ring->settled_ns(key.rows_after, spec.snap_ns).value_or(INT64_MIN);
       key.ring->copy(time_ns + key.first_offset_ns, time_ns + key.last_offset_ns, key.margin, key.rows);
       check_not_forgotten(key, time_ns);
       if (key.spec->images && key.numbers.size() < key.rows.time_ns.size()) {

@@ -110,7 +110,7 @@ struct RingFrame::Slot {
   }
 
   static constexpr int64_t kNever = -1;  // the slot has never held a frame
-  static constexpr int64_t kGone = -2;   // forgotten; the writer may reuse it once no reader pins it
+  static constexpr int64_t kGone = -2;   // forgotten; the writer may reuse it once no reader holds it
 
   struct Free {
     void operator()(void* pages) const { std::free(pages); }
@@ -121,7 +121,7 @@ struct RingFrame::Slot {
   std::once_flag locked;
   HostRegistration registration;
   std::atomic<int64_t> id{kNever};
-  std::atomic<int32_t> pins{0};
+  std::atomic<int32_t> holders{0};
 };
 
 std::span<const uint8_t> RingFrame::bytes() const {
@@ -129,7 +129,7 @@ std::span<const uint8_t> RingFrame::bytes() const {
 }
 
 void RingFrame::release() {
-  if (slot_ != nullptr) slot_->pins.fetch_sub(1);
+  if (slot_ != nullptr) slot_->holders.fetch_sub(1);
   slot_ = nullptr;
 }
 
@@ -201,7 +201,7 @@ void Ring::grow(int64_t begin, int64_t end) {
 int64_t Ring::write_frame(std::span<const char> frame) {
   int64_t index = slot_count_;
   for (size_t i = 0; i < free_.size(); ++i) {
-    if (slots_[static_cast<size_t>(free_[i])].load()->pins.load() > 0) continue;
+    if (slots_[static_cast<size_t>(free_[i])].load()->holders.load() > 0) continue;
     index = std::exchange(free_[i], free_.back());
     free_.pop_back();
     break;
@@ -332,18 +332,18 @@ std::optional<int64_t> Ring::arrival_ns() const {
   });
 }
 
-std::optional<int64_t> Ring::settled_ns(int beyond, int64_t snap_ns) const {
+std::optional<int64_t> Ring::settled_ns(int rows_after, int64_t snap_ns) const {
   return read([&](const View& view) -> std::optional<int64_t> {
     if (view.empty()) return {};
     const int64_t final_before = view.newest() - options_.lateness_ns;
-    if (beyond == 0) {  // the value before a first row that is not final is held
+    if (rows_after == 0) {  // the value before a first row that is not final is held
       if (view.rows->time(view.begin) >= final_before) return {};
       return final_before - 1 - snap_ns;
     }
     int64_t row = view.first_from(final_before);
     for (int i = 1; row > view.begin; ++i) {
       const int64_t stamp = view.rows->time(row - 1);
-      if (i == beyond) return stamp;
+      if (i == rows_after) return stamp;
       row = view.first_from(stamp);
     }
     return {};
@@ -368,14 +368,14 @@ void Ring::copy_rows(const View& view, int64_t first, int64_t count, RingRows& t
 }
 
 // Returns false if the ring has reused a frame's slot meanwhile: the caller must then read the rows again.
-bool Ring::pin_frames(RingRows& to) const {
+bool Ring::hold_frames(RingRows& to) const {
   const auto count = static_cast<size_t>(to.rows);
   if (to.frames.size() < count) to.frames.resize(std::bit_ceil(count));
   for (size_t i = 0; i < count; ++i) {
     int64_t id = 0;
     std::memcpy(&id, to.values.data() + 8 * i, 8);
     RingFrame::Slot* const slot = slots_[static_cast<size_t>(id & (kMostSlots - 1))].load();
-    slot->pins.fetch_add(1);
+    slot->holders.fetch_add(1);
     to.frames[i].slot_ = slot;
     if (slot->id.load() == id) continue;
     for (RingFrame& frame : to.frames) frame.release();
@@ -408,7 +408,7 @@ bool Ring::copy(int64_t first_ns, int64_t last_ns, int margin, RingRows& to) con
                      last_ns >= oldest_ns_.load(std::memory_order_acquire);
       return true;
     });
-  } while (options_.codec && !pin_frames(to));
+  } while (options_.codec && !hold_frames(to));
   return to.rows > 0;
 }
 
@@ -427,7 +427,7 @@ int64_t Ring::take(int64_t from, int64_t most, bool all, RingRows& to) const {
       for (size_t i = 0; i < rows; ++i) to.arrival_ns[i] = view.rows->arrival(begin + static_cast<int64_t>(i));
       return begin;
     });
-  } while (options_.codec && !pin_frames(to));
+  } while (options_.codec && !hold_frames(to));
   return first;
 }
 

@@ -20,6 +20,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -75,7 +76,8 @@ struct RingCounts {
 
 class Ring;
 
-// A frame that a reader holds. The writer does not reuse its memory until the reader releases it. The ring outlives it.
+// A frame that a reader holds. The writer does not reuse its memory until the reader releases it. The ring must outlive
+// it.
 class RingFrame {
  public:
   RingFrame() = default;
@@ -89,8 +91,8 @@ class RingFrame {
   std::span<const uint8_t> bytes() const;
   void release();
 
-  // Page-locks the frame's memory and returns its address for the kernels of a CUDA device. Only for frames of kRaw,
-  // whose memory stays: the later frames there are page-locked too. Throws DeviceError, OutOfMemory.
+  // Page-locks the frame's memory and returns its address for the kernels of a CUDA device. Only for kRaw: there a slot
+  // keeps its memory, so later frames in the slot are page-locked too. Throws DeviceError, OutOfMemory.
   const void* page_lock(Device device);
 
  private:
@@ -129,10 +131,11 @@ class Ring {
   std::optional<int64_t> newest_ns() const;   // the largest stamp
   std::optional<int64_t> arrival_ns() const;  // when that row first came: a sensor may send one frame again and again
 
-  // Returns the latest moment whose value is settled: no row that may still come changes it. The value depends on
-  // `beyond` rows at or after the moment, counted in distinct stamps; 0 means that it depends on no row later than the
-  // moment + snap_ns. Returns none if there is no such moment, as for a stream without a final row.
-  std::optional<int64_t> settled_ns(int beyond, int64_t snap_ns) const;
+  // Returns the latest moment whose value is settled: no row that may still come changes it. The value
+  // needs `rows_after` rows with distinct stamps at or after the moment, such as 1 for linear; 0 means that it depends
+  // on no row later than the moment + snap_ns. Returns none if there is no such moment, as for a stream without a final
+  // row.
+  std::optional<int64_t> settled_ns(int rows_after, int64_t snap_ns) const;
 
   // Copies the rows with stamps in [first_ns, last_ns], and the rows of `margin` more distinct stamps on each side.
   // Returns false if there are no rows.
@@ -152,7 +155,7 @@ class Ring {
   struct View;  // the rows as a reader or the writer sees them
   View view() const;
   void copy_rows(const View& view, int64_t first, int64_t count, RingRows& to) const;
-  bool pin_frames(RingRows& to) const;
+  bool hold_frames(RingRows& to) const;
   void grow(int64_t begin, int64_t end);
   int64_t write_frame(std::span<const char> frame);
   void count(Pushed outcome) { counts_[static_cast<size_t>(outcome)].fetch_add(1, std::memory_order_relaxed); }

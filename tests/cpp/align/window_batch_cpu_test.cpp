@@ -27,7 +27,7 @@ using test::Random;
 
 struct Build {
   std::string name;
-  WindowSamples* samples;
+  WindowSamples* kernel;
 };
 
 // The builds of the kernel for this processor besides the baseline, to be compared with the baseline.
@@ -68,7 +68,8 @@ class Portion final : public Ranges {
 
 constexpr DType kFloats[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
-// Converts each element type to each type that it can become, every other time normalised; floats by `method`.
+// Converts each element type to each type that it can become. Every second float stream is normalised, and floats are
+// interpolated by `method`.
 class EveryConversion {
  public:
   explicit EveryConversion(InterpolationMethod method) : method_(method) {
@@ -87,15 +88,15 @@ class EveryConversion {
 
   int64_t count() const { return anchors_.index().anchors; }
 
-  // Returns the memory after `samples`; every byte of it was 0x5a before.
-  std::vector<unsigned char> filled(WindowSamples* samples, Portion portion) const {
+  // Returns the memory that `kernel` filled; every byte of it was 0x5a before.
+  std::vector<unsigned char> filled(WindowSamples* kernel, Portion portion) const {
     std::vector<unsigned char> memory(static_cast<size_t>(bytes_), 0x5a);
     WindowBatch batch{};
     batch.plan = plan_;
     batch.mixture = mixture_.mixture().at_epoch(1, 2);
     batch.count = count();
     batch.memory = memory.data();
-    samples(batch, portion);
+    kernel(batch, portion);
     return memory;
   }
 
@@ -105,7 +106,7 @@ class EveryConversion {
   template <class E>
   void add(E element, DType out) {
     using T = typename E::Type;
-    auto values = random_.tame_values(element, 40 * kFeatures);
+    auto values = random_.everyday_values(element, 40 * kFeatures);
     // The builds may give different payloads of a NaN.
     if constexpr (test::kIsFloat<T>) {
       for (T& value : values) value = std::isnan(test::widened(value)) ? T{} : value;
@@ -153,7 +154,7 @@ TEST(WindowSamplesBuilds, GiveTheSameBitsForEveryConversionAndMethod) {
     const std::vector<unsigned char> expected = batch.filled(baseline::window_samples, {0, batch.count()});
     EXPECT_NE(expected, batch.filled(baseline::window_samples, {0, 0}));
     for (const Build& build : vector_builds()) {
-      EXPECT_EQ(batch.filled(build.samples, {0, batch.count()}), expected) << build.name << " by " << name_of(method);
+      EXPECT_EQ(batch.filled(build.kernel, {0, batch.count()}), expected) << build.name << " by " << name_of(method);
     }
   }
 }
@@ -172,8 +173,8 @@ TEST(WindowSamplesBuilds, FillTheirSamplesAndNoOther) {
                                                   {{0, all, 5, 2}, {5, all, 5, 2}}};
     for (size_t at = 0; at < std::size(halves); ++at) {
       const auto& [one, other] = halves[at];
-      const std::vector<unsigned char> first = batch.filled(build.samples, one);
-      const std::vector<unsigned char> second = batch.filled(build.samples, other);
+      const std::vector<unsigned char> first = batch.filled(build.kernel, one);
+      const std::vector<unsigned char> second = batch.filled(build.kernel, other);
       for (size_t i = 0; i < whole.size(); ++i) {
         // One of the two halves wrote this byte, the other left it.
         ASSERT_TRUE((first[i] == whole[i] && second[i] == none[i]) || (first[i] == none[i] && second[i] == whole[i]))
@@ -192,7 +193,8 @@ struct StreamOptions {
   int64_t snap_ns;
 };
 
-// Rows 20 ms apart, moved by up to `jitter` of that. The last third follows a pause and repeats some times.
+// Rows 20 ms apart, moved by up to `jitter` of that. The last third comes after a pause; in it some stamps are
+// repeated.
 std::vector<int64_t> uneven_clock(int64_t start_ns, double jitter) {
   Random random{7};
   std::vector<int64_t> times;
@@ -221,7 +223,7 @@ std::vector<int64_t> broken_clock() {
   return times;
 }
 
-void expect_what_scalar_rules_take(const std::vector<int64_t>& deltas) {
+void expect_the_rows_of_the_scalar_rules(const std::vector<int64_t>& deltas) {
   const std::vector<std::vector<int64_t>> episodes = {uneven_clock(1'800'000'000'000'000'000, 0.3),
                                                       uneven_clock(0, 0.3),
                                                       uneven_clock(-4'600'000'000'000'000'000, 0),
@@ -274,7 +276,7 @@ void expect_what_scalar_rules_take(const std::vector<int64_t>& deltas) {
       std::vector<unsigned char> memory(static_cast<size_t>(13 * steps * count));
       batch.memory = memory.data();
       Portion portion(0, count);
-      build.samples(batch, portion);
+      build.kernel(batch, portion);
       for (int64_t i = 0; i < count * steps; ++i) {
         const Anchor anchor = anchors.index().at(i / steps);
         const std::vector<int64_t>& times = episodes[static_cast<size_t>(anchor.episode)];
@@ -302,18 +304,19 @@ void expect_what_scalar_rules_take(const std::vector<int64_t>& deltas) {
 }
 
 TEST(WindowSamplesBuilds, PickTheRowsOfTheScalarRules) {
-  expect_what_scalar_rules_take({-40'000'000, -20'000'000, 0, 700, 3'000'000, 20'000'000, 29'000'000, 340'000'000});
+  expect_the_rows_of_the_scalar_rules(
+      {-40'000'000, -20'000'000, 0, 700, 3'000'000, 20'000'000, 29'000'000, 340'000'000});
 }
 
 // In some episodes rows are as far apart as steps, in others they are not.
-TEST(WindowSamplesBuilds, PickTheRowsOfTheScalarRulesForStepsOfAPeriod) {
+TEST(WindowSamplesBuilds, PickTheRowsOfTheScalarRulesForStepsOneRowApart) {
   std::vector<int64_t> deltas;
   for (int64_t step = -4; step < 12; ++step) deltas.push_back(step * 20'000'000);
-  expect_what_scalar_rules_take(deltas);
+  expect_the_rows_of_the_scalar_rules(deltas);
 }
 
 // Any NaN becomes the same NaN, in whole vectors and in the rest of a row.
-TEST(WindowSamplesBuilds, WriteOneNanInBFloat16) {
+TEST(WindowSamplesBuilds, WriteEveryNanAlikeInBFloat16) {
   constexpr int64_t kFeatures = 84;
   const test::HostClock clock{{{1'000, 2'000, 3'000}}};
   std::vector<float> values;
@@ -342,7 +345,7 @@ TEST(WindowSamplesBuilds, WriteOneNanInBFloat16) {
     std::vector<uint16_t> memory(3 * kFeatures + 2);
     batch.memory = memory.data();
     Portion portion(0, 3);
-    build.samples(batch, portion);
+    build.kernel(batch, portion);
     for (size_t i = 0; i < values.size(); ++i) {
       const auto expected = std::bit_cast<uint16_t>(rounded_once<BFloat16>(values[i]));
       EXPECT_EQ(memory[i], expected) << build.name << ", feature " << i;

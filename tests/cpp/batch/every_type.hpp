@@ -63,7 +63,7 @@ inline const std::shared_ptr<const Dataset>& every_type() {
         if ((number + episode) % 7 == 5) times.resize(1);
         const auto n = static_cast<int64_t>(times.size());
         const bool wild = number % 4 == 1;  // with infinities and numbers of any size, which can hardly be normalised
-        const auto values = wild ? random.values(element, n * features) : random.tame_values(element, n * features);
+        const auto values = wild ? random.values(element, n * features) : random.everyday_values(element, n * features);
         writer.append(stream_name(element.kDType, features), element, times, values, row_shape);
       };
       test::for_each_float([&](auto element) {

@@ -66,7 +66,7 @@ const std::shared_ptr<const Dataset>& recording() {
       };
       // No NaN, because bytes are compared and devices give a NaN different payloads.
       const auto numbers = [&](auto element, int64_t count) {
-        auto values = random.tame_values(element, count);
+        auto values = random.everyday_values(element, count);
         for (auto& value : values) value = std::isnan(value) ? 0 : value;
         return values;
       };

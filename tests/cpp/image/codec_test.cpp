@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <initializer_list>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "robocache/core/error.hpp"
 #include "robocache/image/frames.hpp"
@@ -52,10 +56,10 @@ void expect_segmented(const Bytes& file, int height, int width, int channels, in
   EXPECT_EQ(file[marker(file, kSos) + 4], channels);
   const size_t restart = marker(file, kDri);
   ASSERT_LT(restart, file.size());
-  const int each = across * down == 4 ? 1 : 2;
-  EXPECT_EQ(file[restart + 4] << 8 | file[restart + 5], each);
+  const int restart_interval = across * down == 4 ? 1 : 2;  // in MCUs
+  EXPECT_EQ(file[restart + 4] << 8 | file[restart + 5], restart_interval);
   const int mcus = ((width + 8 * across - 1) / (8 * across)) * ((height + 8 * down - 1) / (8 * down));
-  EXPECT_EQ(count_markers(file, 0xd0, 0xd7), (mcus - 1) / each);
+  EXPECT_EQ(count_markers(file, 0xd0, 0xd7), (mcus - 1) / restart_interval);
   int number = 0;
   for (size_t i = 0; i + 1 < file.size(); ++i) {
     if (file[i] == 0xff && file[i + 1] >= 0xd0 && file[i + 1] <= 0xd7) {
@@ -89,7 +93,7 @@ TEST(Codec, JpegsDecodeToLibjpegsPixels) {
   }
 }
 
-TEST(Codec, SegmentsWithoutLoss) {
+TEST(Codec, SegmentingIsLossless) {
   for (const auto& [height, width] : kSizes) {
     for (const int channels : {1, 3}) {
       // Grey with a sampling of 2 x 2 means the same as 1 x 1, and some encoders write it.
@@ -114,7 +118,7 @@ TEST(Codec, SegmentsWithoutLoss) {
   }
 }
 
-TEST(Codec, SegmentsTheLargestCoefficientsWithoutLoss) {
+TEST(Codec, SegmentingKeepsTheLargestCoefficients) {
   Bytes pixels;  // blocks of black, of white, and of stripes of both
   for (int i = 0; i < 32 * 32; ++i) pixels.push_back(i % 32 < 16 ? (i / 8 % 2 == 0 ? 0 : 255) : (i % 2 == 0 ? 0 : 255));
   const Bytes file = test::encode_jpeg(pixels, 32, 32, 1, {.quality = 100, .luma_across = 1, .luma_down = 1});
@@ -196,7 +200,7 @@ TEST(Codec, RefusesDamagedJpegs) {
   file.resize(third);
   file.insert(file.end(), {0xff, kEoi});
   refused(file, "component 2 has no data");
-  // The same scan repeats: only a few repetitions are accepted.
+  // The same scan repeats. A file may have at most 100 scans.
   const auto with_scans = [&](int times) {
     const Bytes again(several.begin() + static_cast<std::ptrdiff_t>(first),
                       several.begin() + static_cast<std::ptrdiff_t>(second));
@@ -210,7 +214,7 @@ TEST(Codec, RefusesDamagedJpegs) {
   refused(with_scans(98), "more than 100 scans");
 }
 
-TEST(Frames, RawFramesHaveOneSize) {
+TEST(Frames, RawFramesNeedNoOffsets) {
   const FrameShape shape{2, 3, 1, DType::kUInt16};
   const Bytes bytes = picture(4, 12, 1);
   Bytes out(24);

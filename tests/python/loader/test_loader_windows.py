@@ -701,7 +701,7 @@ def test_rule_33_offsets_must_fit_the_rate_of_each_drawn_episode(tmp_path, devic
         steps = to_numpy(next(flat_loader(result, shuffle=False, snap_s=1e-5, **options))["state"])[..., 0]
         np.testing.assert_array_equal(steps[:, 1] - steps[:, 0], round(offset * rates[0]))
         return
-    with pytest.raises(robocache.ArgumentError, match="no multiple") as caught:
+    with pytest.raises(robocache.ArgumentError, match="not a multiple") as caught:
         flat_loader(result, **options)
     assert message in str(caught.value), str(caught.value)
     assert "45 Hz" not in str(caught.value)
@@ -722,7 +722,7 @@ def test_rule_33_missing_rows_of_a_nominal_clock_are_no_other_rate(tmp_path, dev
     index = np.delete(np.arange(900), [1, 2, 40, 41, 500])
     rows = {"state": (np.round(index * 1e9 / 30).astype(np.int64), index[:, None].astype(np.float32))}
     dataset = write(tmp_path / "cache", [rows, {"state": tuple(x[:50] for x in rows["state"])}], nominal=["state"])
-    with pytest.raises(robocache.ArgumentError, match=r"no multiple of the period of 'state' 0.03333 s \(30 Hz\);"):
+    with pytest.raises(robocache.ArgumentError, match=r"not a multiple of the period of 'state' 0.03333 s \(30 Hz\);"):
         flat_loader(dataset, batch_size=8, delta_timestamps={"state": [0.0, 1 / 60]}, device=device)
     with pytest.raises(robocache.ArgumentError, match=r"between rows that are 0.1 s apart"):
         flat_loader(dataset, batch_size=8, delta_timestamps={"state": [0.0, 1 / 30]}, device=device)
@@ -817,7 +817,7 @@ def test_rule_33_declared_rotations_are_no_requested_method(tmp_path, device):
     dataset = write(tmp_path / "cache", [rows], streams=declared)
     with pytest.raises(robocache.ArgumentError, match=r"ticks of 15 Hz .*\[\(slice\(0, 4\), 'slerp'\)\]"):
         flat_loader(dataset, batch_size=8, delta_timestamps={"action": None}, anchor_hz=15, device=device)
-    with pytest.raises(robocache.ArgumentError, match=r"0.02 s is no multiple.*\[\(slice\(0, 4\), 'slerp'\)\]"):
+    with pytest.raises(robocache.ArgumentError, match=r"0.02 s is not a multiple.*\[\(slice\(0, 4\), 'slerp'\)\]"):
         flat_loader(dataset, batch_size=8, delta_timestamps={"action": [0.02]}, device=device)
 
 

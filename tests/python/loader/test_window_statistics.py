@@ -615,7 +615,7 @@ def test_statistics_of_another_number_of_steps_are_refused(tmp_path, rng):
     each = dataset.statistics(loader_of(dataset), per_step=True)["action"]
     unknown = {name: array[:-1] for name, array in each._asdict().items()}
     normalised = RELATIVE | {"normalize": "mean_std"}
-    match = r"norm_stats\['action'\]: expected statistics of the window's 5 steps, or of all together, got of 4"
+    match = r"norm_stats\['action'\]: expected statistics for each of the window's 5 steps, .* got them for 4"
     for window in (normalised, {"normalize": "mean_std"}):
         with pytest.raises(robocache.ArgumentError, match=match):
             loader_of(dataset, window, normalization=Normalization(norm_stats={"action": unknown}))
