@@ -11,9 +11,9 @@ namespace robocache {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
-constexpr int64_t kCells = 16384;  // voxels that a thread takes at a time
+constexpr int64_t kVoxels = 16384;  // voxels that a thread takes at a time
 
-int64_t cell_count(const TsdfParams& p) { return p.grid.shape[0] * p.grid.shape[1] * p.grid.shape[2]; }
+int64_t voxel_count(const TsdfParams& p) { return p.grid.shape[0] * p.grid.shape[1] * p.grid.shape[2]; }
 
 template <class Visit>
 void along_all_rays(const TsdfParams& p, const TsdfSensor* sensors, const Visit& visit) {
@@ -35,13 +35,14 @@ void clear(const TsdfParams& p, const TsdfSensor* sensors) {
     });
     return;
   }
-  parallel_for(cell_count(p), kCells,
+  parallel_for(voxel_count(p), kVoxels,
                [&](int64_t begin, int64_t end) { std::fill(p.sums + begin, p.sums + end, TsdfSum{}); });
 }
 
 void add(const TsdfParams& p, const TsdfSensor* sensors) {
   along_all_rays(p, sensors, [&](const int64_t cell[3], double sdf) {
     TsdfSum& sum = p.sums[cell_index(p, cell)];
+    // Free space measures the truncation, so it adds 0, without an atomic addition.
     const int64_t quanta = in_quanta(p, sdf) - p.free_quanta;
     if (quanta != 0) std::atomic_ref(sum.quanta).fetch_add(quanta, kRelaxed);
     std::atomic_ref(sum.count).fetch_add(1, kRelaxed);
@@ -59,16 +60,16 @@ void update(const TsdfParams& p, const TsdfSensor* sensors) {
     });
     return;
   }
-  parallel_for(cell_count(p), kCells, [&](int64_t begin, int64_t end) {
+  parallel_for(voxel_count(p), kVoxels, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      if (p.sums[i].count > 0) update_cell(p, i, p.sums[i]);
+      if (p.sums[i].count > 0) update_voxel_at(p, i, p.sums[i]);
     }
   });
 }
 
 void integrate_depth(const TsdfParams& p, const TsdfSensor* sensors) {
   DepthRows* const integrate_rows = ROBOCACHE_SELECT_ISA(integrate_rows);
-  const int64_t rows = std::max<int64_t>(1, kCells / p.grid.shape[2]);
+  const int64_t rows = std::max<int64_t>(1, kVoxels / p.grid.shape[2]);
   parallel_for(p.grid.shape[0] * p.grid.shape[1], rows,
                [&](int64_t begin, int64_t end) { integrate_rows(p, sensors, begin, end); });
 }

@@ -134,7 +134,7 @@ __global__ void update_everywhere(const __grid_constant__ TsdfCall call) {
   const TsdfParams& p = call.params;
   for (int64_t i = first_index(); i < cell_count(p); i += index_step()) {
     const TsdfSum sum = p.sums[i];
-    if (sum.count > 0) update_cell(p, i, sum);
+    if (sum.count > 0) update_voxel_at(p, i, sum);
   }
 }
 

@@ -246,7 +246,7 @@ ROBOCACHE_HD int64_t cell_index(const TsdfParams& p, const int64_t cell[3]) {
   return (cell[0] * p.grid.shape[1] + cell[1]) * p.grid.shape[2] + cell[2];
 }
 
-ROBOCACHE_HD void update_cell(const TsdfParams& p, int64_t index, const TsdfSum& sum) {
+ROBOCACHE_HD void update_voxel_at(const TsdfParams& p, int64_t index, const TsdfSum& sum) {
   const int64_t row = index / p.grid.shape[2];
   const int64_t x = row / p.grid.shape[1];
   update_voxel(p, x, row - x * p.grid.shape[1], index - row * p.grid.shape[2], sum);

@@ -55,7 +55,7 @@ struct TsdfParams {
   double half_diagonal;     // of a voxel
   double quantum;           // in metres, a power of two
   double quanta_per_metre;  // its inverse
-  int64_t free_quanta;      // the truncation in quanta
+  int64_t free_quanta;      // the truncation in quanta, which TsdfSum subtracts from each measurement
   double max_weight;        // infinity: weights are not limited
 
   // For points: the sums of each voxel, row-major. The kernels clear all sums, or only those of the voxels that rays

@@ -19,7 +19,7 @@ struct FastGrid {
   uint32_t shape[3];
 };
 
-inline constexpr int64_t kMostFastShape = 4096;
+inline constexpr int64_t kMostCellsPerAxis = 4096;
 
 inline bool is_fast(const VoxelReduction& call) {
   const Clouds& clouds = call.clouds;
@@ -29,7 +29,7 @@ inline bool is_fast(const VoxelReduction& call) {
   }
   for (int axis = 0; axis < 3; ++axis) {
     const double size = call.grid.size[axis];
-    if (call.grid.shape[axis] > kMostFastShape || !(size > 0x1p-100 && size < 0x1p100)) return false;
+    if (call.grid.shape[axis] > kMostCellsPerAxis || !(size > 0x1p-100 && size < 0x1p100)) return false;
   }
   return true;
 }
@@ -41,8 +41,8 @@ inline FastGrid fast_grid(const VoxelGrid& grid) {
     fast.size[axis] = static_cast<float>(grid.size[axis]);
     fast.inverse[axis] = 1 / fast.size[axis];
     fast.shape[axis] = static_cast<uint32_t>(grid.shape[axis]);
-    // The two quotients differ by three roundings of 2^-24. For a point in or near the grid they are below 4/3 of its
-    // shape.
+    // The quotients by division and by multiplication differ by at most three roundings, each of 2^-24 of the quotient.
+    // For a point in or near the grid they are below 4/3 of its shape: together 2^-22 of the shape.
     fast.error = std::max(fast.error, static_cast<float>(grid.shape[axis]) * 0x1p-22f);
   }
   return fast;
