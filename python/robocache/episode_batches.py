@@ -25,7 +25,8 @@ from .text_keys import hashes
 _episodes = _lib.function("loader_episodes")
 
 _FORMS = ("padded", "packed")
-_OF_SEGMENTS = ("episode_index", "dataset_index")
+# The arrays with one value for each segment, and their columns in the table of episodes.
+_COLUMNS = {"dataset_index": 0, "episode_index": 1}
 _RESERVED = ("lengths", "offsets", "is_pad")
 # A different salt for each kind of hash.
 _ORDER, _BATCHES, _CUTS = (zlib.crc32(name) for name in (b"order", b"batches", b"cuts"))
@@ -46,8 +47,8 @@ class EpisodeLoader(BatchesInOrder):
         form: ``"padded"``: ``<key>`` is ``[B, T, ...]``, T the longest length of the batch; ``"packed"``: ``[sum of lengths,
             ...]``, segment after segment, as for ``torch.nested.nested_tensor_from_jagged(batch[key], batch["offsets"])``.
         min_steps: shorter episodes are not drawn; a :class:`LoaderWarning` counts them.
-        max_steps: the most steps of a segment, at least 2 * `min_steps` - 1, so that segments can hold an episode of any length.
-            None: segments are whole episodes.
+        max_steps: the most steps of a segment, at least 2 * `min_steps` - 1, so that an episode of any length can be cut into
+            segments of allowed lengths. None: segments are whole episodes.
         bucket: the number of batches whose segments are sorted by length together, so that a batch has similar lengths. The
             order of the batches is still drawn. None: no sorting.
         seed, shuffle, drop_last, ranks: as for :class:`Loader`.
@@ -60,12 +61,13 @@ class EpisodeLoader(BatchesInOrder):
     and colours of frames, and of texts.
 
     Loops, states and pickling work as in :class:`Loader`. A batch is made when it is requested, never ahead. With `bucket` the
-    order depends on the batch size and the number of ranks. On CUDA a batch waits for the device. A batch has the memory of the
-    `batch_size` longest segments.
+    order depends on the batch size and the number of ranks. On CUDA a batch waits for the device. Every batch takes as much
+    memory as the `batch_size` longest segments would need.
 
     Attributes:
         loader: the :class:`Loader` that gathers the steps. Its `normalize`, `texts`, `spec` and `explain` apply to these
-            batches. For its `to_absolute` a step is a sample, as in a packed batch.
+            batches. Its `to_absolute` takes one step a row, as in a packed batch: reshape the arrays of a padded one from
+            ``[B, T, ...]`` to ``[B * T, ...]`` first.
         num_samples: the segments in an epoch, of all ranks together.
         batch_size, rank, world_size, seed: the arguments, or the values found for them.
         epoch, samples: the position in the order: all ranks together have returned `samples` segments of the epoch.
@@ -114,12 +116,12 @@ class EpisodeLoader(BatchesInOrder):
         self._dataset = opened = _without_weights(dataset)
         if isinstance(ranks, Ranks) and ranks.shard_episodes:
             raise errors.ArgumentError("ranks.shard_episodes: goes with Loader; here ranks share the episodes")
-        of_both = {"delta_timestamps": delta_timestamps, "shuffle": False, **options}
-        self._episodes = _episodes_of(opened, of_both)
+        loader_options = {"delta_timestamps": delta_timestamps, "shuffle": False, **options}
+        self._episodes = _episodes_of(opened, loader_options)
         note = self._cut_into_segments()
         most = np.sort(self._most_steps())[-self.batch_size :]
         rows = int(most.sum() if self._packed else most.max() * self.batch_size)
-        self.loader = Loader(opened, batch_size=rows, ranks=ranks, **of_both)
+        self.loader = Loader(opened, batch_size=rows, ranks=ranks, **loader_options)
         for name in (*self.loader._names, *self.loader._texts):
             if name in _RESERVED:
                 raise errors.ArgumentError(
@@ -176,14 +178,15 @@ class EpisodeLoader(BatchesInOrder):
         episodes = self._episode_of[segments]
         steps, parts, part = self._episodes[episodes, 2], self._parts[episodes], self._part_of[segments]
 
-        def cut(number: np.ndarray, part: np.ndarray) -> np.ndarray:
+        def cut(cut_id: np.ndarray, part: np.ndarray) -> np.ndarray:
+            # Both segments at a cut give it the same id, so they draw the same row.
             row: np.ndarray = part * steps // parts
             if self._max_steps is None or not self._shuffle:
                 return row
-            # A segment can lose or gain steps at both ends, so each cut moves by at most half of the allowed steps.
+            # A segment can lose or gain steps at both ends, so each cut moves by at most half of what a segment may lose or gain.
             room = np.minimum(steps // parts - self._min_steps, self._max_steps + -steps // parts) // 2
             room[(part == 0) | (part == parts)] = 0
-            drawn = hashes(seed, epoch, number, _CUTS) % (2 * room + 1).astype(np.uint64)
+            drawn = hashes(seed, epoch, cut_id, _CUTS) % (2 * room + 1).astype(np.uint64)
             row += drawn.astype(np.int64) - room
             return row
 
@@ -196,15 +199,15 @@ class EpisodeLoader(BatchesInOrder):
         order = np.arange(self.num_samples)
         if self._shuffle:
             order = np.argsort(hashes(seed, epoch, order, _ORDER), kind="stable")
-        together = self.batch_size * self.world_size
+        global_batch = self.batch_size * self.world_size
         if self._bucket is not None:
-            buckets = np.arange(self.num_samples) // (self._bucket * together)
+            buckets = np.arange(self.num_samples) // (self._bucket * global_batch)
             order = order[np.lexsort((self._spans(order, seed, epoch)[1], buckets))]
             if self._shuffle:  # an incomplete batch stays the last
-                batches = np.arange(self.num_samples // together)
+                batches = np.arange(self.num_samples // global_batch)
                 drawn = np.argsort(hashes(seed, epoch, batches, _BATCHES), kind="stable")
-                whole_batches = order[: len(batches) * together].reshape(-1, together)[drawn]
-                order = np.concatenate([whole_batches.ravel(), order[len(batches) * together :]])
+                whole_batches = order[: len(batches) * global_batch].reshape(-1, global_batch)[drawn]
+                order = np.concatenate([whole_batches.ravel(), order[len(batches) * global_batch :]])
         self._order = (seed, epoch), order
         return order
 
@@ -212,17 +215,17 @@ class EpisodeLoader(BatchesInOrder):
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
-        together = self.batch_size * self.world_size
-        return self.num_samples // together if self._drop_last else -(-self.num_samples // together)
+        global_batch = self.batch_size * self.world_size
+        return self.num_samples // global_batch if self._drop_last else -(-self.num_samples // global_batch)
 
     def _batch_at(self, position: Position) -> dict[str, Any] | None:
         seed, epoch, samples, *_ = position
-        left, together = self.num_samples - samples, self.batch_size * self.world_size
-        if left <= 0 or (left < together and self._drop_last):
+        left, global_batch = self.num_samples - samples, self.batch_size * self.world_size
+        if left <= 0 or (left < global_batch and self._drop_last):
             return None
-        if left < together:  # filled up with the epoch's first segments, so that all ranks have equally many
-            together = -(-left // self.world_size) * self.world_size
-        drawn = self._in_order(seed, epoch).take(range(samples, samples + together), mode="wrap")
+        if left < global_batch:  # filled up with the epoch's first segments, so that all ranks have equally many
+            global_batch = -(-left // self.world_size) * self.world_size
+        drawn = self._in_order(seed, epoch).take(range(samples, samples + global_batch), mode="wrap")
         return self._batch(drawn[self.rank :: self.world_size], seed, epoch)
 
     def _batch(self, segments: np.ndarray, seed: int, epoch: int) -> dict[str, Any]:
@@ -241,30 +244,32 @@ class EpisodeLoader(BatchesInOrder):
             batch = {name: self._padded(name, values, lengths, is_pad) for name, values in batch.items()}
             batch["is_pad"] = is_pad
         table = self._episodes[self._episode_of[segments]]
-        batch |= {name: to_device(table[:, 1 - i].copy()) for i, name in enumerate(_OF_SEGMENTS) if name in batch}
+        batch |= {name: to_device(table[:, column].copy()) for name, column in _COLUMNS.items() if name in batch}
         batch["lengths"] = to_device(lengths)
         return batch
 
     def _padded(self, name: str, values: Any, lengths: np.ndarray, is_pad: Any) -> Any:
         """Returns the values of all steps as [B, T, ...], with fill values after a segment's end."""
-        samples, steps = is_pad.shape
+        segments, steps = is_pad.shape
         if isinstance(values, list):
             rows = [values[begin : begin + steps] for begin in range(0, len(values), steps)]
             empty = [self.loader._texts[name].empty] * steps
             return [row[:length] + empty[length:] for row, length in zip(rows, lengths.tolist(), strict=True)]
-        values, fill = values.reshape(samples, steps, *values.shape[1:]), self._fills.get(name, 0)
+        values, fill = values.reshape(segments, steps, *values.shape[1:]), self._fills.get(name, 0)
         if self.loader.device != "cpu":
-            return values.masked_fill_(is_pad.reshape(samples, steps, *[1] * (values.ndim - 2)), fill)
+            return values.masked_fill_(is_pad.reshape(segments, steps, *[1] * (values.ndim - 2)), fill)
         for row, length in zip(values, lengths.tolist(), strict=True):  # faster than a mask on the CPU
             row[length:] = fill
         return values
 
     def _check_fingerprint(self, fingerprint: Any) -> None:
+        if isinstance(fingerprint, str) and fingerprint.count("-") + 1 == self._fingerprint.count("-"):
+            raise errors.ArgumentError(f"state: expected one of an EpisodeLoader, got one of a Loader, {fingerprint!r}")
         if fingerprint != self._fingerprint:
             raise errors.ArgumentError(
                 f"fingerprint: expected {self._fingerprint}, got {fingerprint!r}: the state is of another dataset, selection "
-                "or order; compare episodes, anchors, min_steps, max_steps, shuffle and bucket, with which batch_size and "
-                "ranks count too"
+                "or order; compare episodes, anchors, min_steps, max_steps, shuffle and bucket; with bucket compare "
+                "batch_size and ranks too"
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -289,7 +294,7 @@ def _above_0(name: str, value: Any) -> int:
 
 
 def _without_weights(dataset: Any) -> Dataset | Mixture:
-    """Opens the sources once, for all loaders. Refuses options that weigh anchors."""
+    """Opens the sources once, for the loader that counts anchors and the one that gathers. Refuses options that weigh anchors."""
     sources, mixture = as_sources(dataset)
     options = {
         f"sources[{index}].{name}": getattr(source, name)

@@ -34,7 +34,7 @@ class BatchesInOrder(abc.ABC):
     world_size: int
     num_samples: int
     _fingerprint: str
-    _shards = False  # whether each rank has its own samples
+    _shards_episodes = False  # whether each rank has its own samples
     _weights: Any = None  # the weights of the order's positions, as the subclass keeps them
 
     def _begin(self, seed: int, drop_last: bool) -> None:
@@ -177,7 +177,7 @@ class BatchesInOrder(abc.ABC):
             position[key] = whole(key, state.get(key))
             if not 0 <= position[key] <= largest:
                 raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {position[key]}")
-        if self._shards and position["samples"] % self.world_size:
+        if self._shards_episodes and position["samples"] % self.world_size:
             raise errors.ArgumentError(
                 f"samples: expected a multiple of the {self.world_size} ranks that have their own episodes, "
                 f"got {position['samples']}"

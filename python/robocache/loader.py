@@ -1,4 +1,4 @@
-"""Makes training batches from a cache: one kernel launch each on a GPU, else the same bytes by threads."""
+"""Makes training batches from a cache: by one kernel launch each on a GPU, else by threads on the CPU."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _memory = _lib.function("batch_memory")
 _array = _lib.function("batch_array")
 _arrays = _lib.function("batch_arrays")
 _cuda_unavailable = _lib.function("cuda_unavailable_reason")
-# _arrays needs the lock. The others take less time than to release it.
+# _arrays needs the GIL. The others are so short that releasing it would take longer.
 _memory.release_gil = _array.release_gil = _arrays.release_gil = False
 
 
@@ -129,9 +129,9 @@ class Loader(BatchesInOrder):
         return_age: whether batches have ``<key>_age`` too.
         snap_s: a target closer than this to a sample is that sample, in seconds.
         task_text: True: batches have ``task`` too, a list of str: the text of the task at the sample's anchor, from the stream
-            of tasks, else from the episode's column ``task`` or ``tasks``; None where there is no task. Or the name of another
-            stream of texts, or of numbers that have texts, such as ``"subtask_index"``. A stream of text may also be a key of
-            `delta_timestamps`: see `texts` of :class:`Window`. :attr:`texts` has the table.
+            of tasks, else from the episode's column ``task`` or ``tasks``; None where there is no task. A name: the same from
+            another stream, of texts or of numbers with a table of texts, such as ``"subtask_index"``. A stream of text may also
+            be a key of `delta_timestamps`: see `texts` of :class:`Window`. :attr:`texts` has the table.
         on_bad_frame: ``"error"``: a frame that does not decode is a :class:`FrameError`; ``"pad"``: it is black and padding,
             and :attr:`bad_frames` counts it.
         findings: what happens with errors that the doctor found earlier (:func:`robocache.doctor`; the loader does not run it).
@@ -166,7 +166,7 @@ class Loader(BatchesInOrder):
     continues the newest loop. Several threads may loop over one loader: each batch of the epoch goes to one of them, and all
     their loops end with the epoch. A loader pickles as its datasets' paths, its arguments and its position, so the copy
     continues with the next batch. If the device, rank and world size are the defaults, they are chosen again on unpickling.
-    `stream` is dropped. If a cache was appended to or replaced since, unpickling is a FileError.
+    The `stream` of :class:`Memory` is dropped. If a cache was appended to or replaced since, unpickling is a FileError.
 
     Attributes:
         device: the device of the batches: ``"cpu"`` or ``"cuda:N"``.
@@ -178,9 +178,9 @@ class Loader(BatchesInOrder):
             :meth:`load_state_dict` changes the position.
 
     Warns:
-        LoaderWarning: drawn episodes lack a key; more than half of a key's steps are padding; values of a nominal clock are
-            interpolated between its rows, around anchors of a recorded clock; features are not scaled, because of `min_spread`
-            or because their statistics give no scale; the dtype makes numbers infinite; with `task_text` or a key of texts a
+        LoaderWarning: drawn episodes lack a key; more than half of a key's steps are padding; a stream of nominal clock is
+            interpolated between its rows, because the anchors are of a recorded clock; features are not scaled,
+            because of `min_spread` or because their statistics give no scale; the dtype makes numbers infinite; with `task_text` or a key of texts a
             source has no texts, or an episode has several and nothing says when each holds.
 
     Raises:
@@ -232,7 +232,7 @@ class Loader(BatchesInOrder):
         self._torch = self._framework(framework)
         self.device = self._device_name(device)
         self._memory, ranks = of_type("memory", memory, Memory), of_type("ranks", ranks, Ranks)
-        self._shards = ranks.shard_episodes
+        self._shards_episodes = ranks.shard_episodes
         self.rank, self.world_size = _rank_and_world_size(ranks.rank, ranks.world_size)
         self._handle, self._texts, own_notes = open_loader(
             sources, mixture, self._arguments, device=self.device, rank=self.rank, world_size=self.world_size
@@ -255,7 +255,7 @@ class Loader(BatchesInOrder):
             warn(note, LoaderWarning)
         handle = self._handle  # not self: in a reference cycle its memory would wait for the garbage collector
         self._affine_of = AffineOf(lambda source: Spec(_spec(handle, source)).keys, len(sources))
-        self._converted = {key: as_window(key, given) for key, given in self._arguments["delta_timestamps"].items()}
+        self._windows = {key: as_window(key, given) for key, given in self._arguments["delta_timestamps"].items()}
         self._transforms = self._image_transforms(default or Window())
         self._placements = [Placement(**placement) for placement in described["placements"]]
         self._reused: dict[tuple[int, int], dict[str, Any]] | None = {} if self._memory.reuse_buffers else None
@@ -266,7 +266,7 @@ class Loader(BatchesInOrder):
                 "memory.stream: goes without reuse_buffers, since each batch is made while the one before is used"
             )
         self._begin(seed, drop_last)
-        # The library allocates in the framework of an array among a call's arguments.
+        # An empty array for each call: the library allocates in its framework and on its device.
         self._like: Any = None
         self._exchange: int | None = None
         if self._torch is not None:
@@ -343,8 +343,9 @@ class Loader(BatchesInOrder):
 
     @property
     def bad_frames(self) -> int:
-        """The number of frames that did not decode, with ``on_bad_frame="pad"``, in the batches returned so far. Frames decoded
-        on a CUDA device count once it has tried them, with `stream` also those of the next batch."""
+        """The number of frames that did not decode, with ``on_bad_frame="pad"``, in the batches returned so far. A frame
+        that a CUDA device decodes counts when the device has tried it. With the `stream` of :class:`Memory` those of the next
+        batch count too."""
         return int(_bad_frames(self._handle))
 
     @staticmethod
@@ -375,7 +376,7 @@ class Loader(BatchesInOrder):
 
     def _image_transforms(self, default: Window) -> dict[str, Any]:
         """Returns the `transform` of each camera that has one."""
-        images = {key: window.images or default.images for key, window in self._converted.items()}
+        images = {key: window.images or default.images for key, window in self._windows.items()}
         transforms = {key: x.transform for key, x in images.items() if x is not None and x.transform is not None}
         cameras = self.spec_of(0).keys if transforms else {}
         return {key: transform for key, transform in transforms.items() if cameras.get(key, {}).get("images")}
@@ -453,8 +454,9 @@ class Loader(BatchesInOrder):
         return dict(self._reused[key])
 
     def _batch_ahead(self, position: Position) -> dict[str, Any] | None:
-        """Returns the batch at a position, whose work on the loader's own stream began one batch ago. Its memory is allocated on
-        the current stream, whose queued work may still read what the memory held before."""
+        """Returns the batch at a position, whose work on the loader's own stream began one batch ago. The batch's
+        memory is allocated on the current stream, so the loader's stream first waits for the work queued there, which may still
+        read the former contents."""
         current = self._torch.cuda.current_stream(self.device)  # type: ignore[union-attr]
 
         def queued(position: Position) -> tuple[Any, ...]:
@@ -462,7 +464,7 @@ class Loader(BatchesInOrder):
             return position, self._batch(position, self._stream.cuda_stream), self._stream.record_event()
 
         if self._ahead is not None and self._ahead[0] != position:
-            # The batch is still being written, and its memory returns to this stream.
+            # The batch is still being written, and the allocator may give its memory to the current stream's next work.
             current.wait_event(self._ahead[2])
             self._ahead = None
         if self._ahead is None:
@@ -524,8 +526,8 @@ class Loader(BatchesInOrder):
         return self._gathered(indices, self.seed, self.epoch)
 
     def _gathered(self, indices: Any, seed: int, epoch: int, draws: np.ndarray | None = None) -> dict[str, Any]:
-        """As :meth:`gather`, with random draws of this seed and epoch, by the numbers `draws` instead of the anchors'
-        indices."""
+        """As :meth:`gather`. Random crops and the like of sample i come from (seed, epoch, draws[i]); without `draws`, from the
+        anchor's index."""
         if indices is None:
             raise errors.ArgumentTypeError("indices: expected a list of ints, got None")
         anchors = wholes("indices", indices)
@@ -641,7 +643,7 @@ class Loader(BatchesInOrder):
             key: one of the batch's keys with conversions.
             x: the policy's output, in the shape that the batch has: ``[B, T, E]``, or ``[B, E]`` for a window without offsets.
             batch: the batch, or a dict with ``<key>_base`` ``[B, D]``: on a robot its present state, in recorded units, with
-                the features in the key's order. It may be empty if no conversion compares with a state.
+                the features in the key's order. It may be empty if no conversion is relative to a state.
             dataset_index: as for :meth:`unnormalize`.
 
         Returns:
@@ -659,9 +661,9 @@ class Loader(BatchesInOrder):
             >>> loader.to_absolute("action", batch["action"], batch).shape
             torch.Size([256, 16, 7])
         """
-        window = self._converted.get(key)
+        window = self._windows.get(key)
         if window is None or window.convert is None:
-            keys = ", ".join(repr(name) for name, other in self._converted.items() if other.convert) or "none"
+            keys = ", ".join(repr(name) for name, other in self._windows.items() if other.convert) or "none"
             raise errors.ArgumentError(f"key: expected one with conversions, which are {keys}, got {key!r}")
         x = self.unnormalize(key, x, dataset_index)
         one_step, has_base = window.offsets is None, window.base is not None
@@ -682,13 +684,13 @@ class Loader(BatchesInOrder):
 
     @property
     def texts(self) -> dict[str, tuple[str, ...]]:
-        """For each key of texts all texts of the loader's sources, in a fixed order: the indices of ``Window(texts="indices")``
-        count them. Tokenise them once, and take a batch's rows by index; -1 is no text."""
+        """For each key of texts all texts of the loader's sources, in a fixed order. The indices of ``Window(texts="indices")``
+        are indices into this tuple. Tokenise them once, and take a batch's rows by index; -1 is no text."""
         return {name: key.texts for name, key in self._texts.items()}
 
     @property
     def spec(self) -> Spec:
-        """The description of the batches as one value, without memory, order and the tasks' texts.
+        """The description of the batches as one value. It does not hold the `memory` options, the order and the tasks' texts.
 
         Raises:
             ArgumentError: there are several sources, each with its own spec: use :meth:`spec_of`.
@@ -734,6 +736,8 @@ class Loader(BatchesInOrder):
         if fingerprint == self._fingerprint:
             return
         then, now = fingerprint.split("-") if isinstance(fingerprint, str) else [], self._fingerprint.split("-")
+        if len(then) == len(now) + 1:  # EpisodeLoader adds one part
+            raise errors.ArgumentError(f"state: expected one of a Loader, got one of an EpisodeLoader, {fingerprint!r}")
         if len(then) != len(now):
             raise errors.ArgumentError(f"fingerprint: expected a result of state_dict(), got {fingerprint!r}")
         anchors, data, selection, order = (x == y for x, y in zip(then, now, strict=True))
@@ -747,7 +751,7 @@ class Loader(BatchesInOrder):
             what = f"of another order of the same {now[0]} anchors"
         ways = []
         if not (anchors and selection):
-            ways.append("episodes (after robocache append name the earlier ones), anchors")
+            ways.append("episodes (if `robocache append` was run since, pass the indices of the earlier ones), anchors")
         if not order:
             ways.append("shuffle, weights, weight_by, balance, temperature, samples_per_epoch, shard_episodes")
         if not order and self._is_weighted:

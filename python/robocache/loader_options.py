@@ -98,7 +98,7 @@ def open_loader(
     )
     pairs = list(zip(sources, names, strict=True))
     windows = {key: window for key, window in windows.items() if key not in texts}
-    keys.add_windows(
+    keys.add_keys(
         {
             key: _lib.text(f"delta_timestamps['{key}'].stream", window.stream)
             for key, window in windows.items()

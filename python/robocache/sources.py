@@ -32,8 +32,8 @@ class Source:
         anchor: the stream or key whose ticks are the anchors, instead of the loader's.
         anchors: an :class:`Anchors` whose keep, drop, where, first, last and every replace the loader's for this source.
         weight_by: a column of numbers, as in :class:`Anchors`, such as ``"return"`` of a stream or of the episodes. An anchor
-            is drawn in proportion to its value; 0 is never drawn. Up to 512 different weights have their exact shares. Of more
-            weights, the closest ones are drawn equally often, and together have their exact share. Shares are whole 65,536ths.
+            is drawn in proportion to its value; 0 is never drawn. With more than 512 different weights, neighbouring ones form
+            a group: it has the sum of their shares, and its anchors are drawn equally often. Shares are rounded to 1/65,536.
         balance: a column, such as ``"task"``: each value of the column has the same share of the draws.
         name: the source's name for :meth:`Loader.set_weights`. None: the name of the dataset's folder.
     """
@@ -135,7 +135,8 @@ def as_sources(dataset: Any) -> tuple[list[Source], Mixture | None]:
 
 
 def resolved(sources: Sequence[Source], names: Sequence[str], episodes: Any) -> list[Source]:
-    """Returns the sources with lists of episodes; `episodes` for a source without its own. `names` precede errors."""
+    """Returns the sources with lists of episodes. A source without its own episodes gets `episodes`. `names` begin the messages
+    of errors, such as ``"sources[0]."``."""
     for source, name in zip(sources, names, strict=True):
         if source.rename is not None and not isinstance(source.rename, Mapping):
             raise errors.ArgumentTypeError(f"{name}rename: expected {{stream: key}}, got {source.rename!r}")
@@ -151,12 +152,16 @@ def resolved(sources: Sequence[Source], names: Sequence[str], episodes: Any) -> 
 
 
 def selected(dataset: Dataset, name: str, episodes: Any) -> Any:
-    """Returns the episodes as indices; for a condition the result of :meth:`Dataset.select`."""
+    """Replaces a condition by the indices of its episodes, and returns anything else as it is.
+
+    Raises:
+        ArgumentError: no episode meets the condition.
+    """
     if episodes is None or not (isinstance(episodes, Mapping) or type(episodes).__module__.startswith("pyarrow")):
         return episodes
     indices = dataset.select(episodes)
     if not indices:
-        raise errors.ArgumentError(f"{name}: expected a condition true of an episode, got none of {dataset.path}")
+        raise errors.ArgumentError(f"{name}: no episode of {dataset.path} meets the condition")
     return indices
 
 
@@ -171,8 +176,11 @@ def streams_of(source: Source, key: str) -> list[Stream]:
 
 
 class Keys(dict[str, int]):
-    """The possible keys of a batch, with the number of features of a row. Also the sets of keys that are cameras, cameras of
-    labels, or ragged or text, and the streams of numbers that fill each key."""
+    """The possible keys of a batch, with the number of features of a row.
+
+    cameras, labels, ragged: the sets of keys of each kind; ragged keys include texts, and cameras include labels.
+    numbers: the streams of numbers that fill each key.
+    """
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.cameras: set[str] = set()
@@ -191,17 +199,17 @@ class Keys(dict[str, int]):
                     (self.cameras if stream.kind == "frames" else self.ragged).add(key)
         self._where = sources[0].dataset.path if len(sources) == 1 else "any source"
 
-    def add_windows(self, streams: Mapping[str, str]) -> None:
+    def add_keys(self, others: Mapping[str, str]) -> None:
         """Adds keys that another key's stream fills: ``{key: the other key}``. The library refuses an unknown stream."""
         features, numbers = dict(self), dict(self.numbers)
         kinds = [(kind, set(kind)) for kind in (self.cameras, self.labels, self.ragged)]
-        for key, stream in streams.items():
-            self[key] = features.get(stream, 0)
+        for key, other in others.items():
+            self[key] = features.get(other, 0)
             self.numbers.pop(key, None)
-            if stream in numbers:
-                self.numbers[key] = numbers[stream]
+            if other in numbers:
+                self.numbers[key] = numbers[other]
             for kind, before in kinds:
-                (kind.add if stream in before else kind.discard)(key)
+                (kind.add if other in before else kind.discard)(key)
 
     def missing(self, argument: str, key: Any) -> errors.ArgumentError:
         """Returns the error for an argument that names an unknown stream."""
@@ -272,7 +280,11 @@ def units_of(stream: Stream) -> list[str]:
 
 
 def own_methods(key: str, streams: Sequence[Stream]) -> list[tuple[slice, str]]:
-    """Returns the methods of interpolation that a key's streams declare; [] if they declare none."""
+    """Returns the methods of interpolation that a key's streams declare; [] if they declare none.
+
+    Raises:
+        ArgumentError: their methods differ, or are no list of [start, stop, method].
+    """
     methods = streams[0].attributes.get("methods", [])
     for stream in streams:
         other = stream.attributes.get("methods", [])

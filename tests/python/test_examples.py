@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flat_options import from_lerobot
+from loaders_by_keywords import from_lerobot
 from PIL import Image
 from scipy.interpolate import PchipInterpolator
 

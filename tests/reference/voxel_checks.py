@@ -16,7 +16,7 @@ POINTS = [np.dtype(np.float32), np.dtype(np.float64)]
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 each_float = pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
-each_points = pytest.mark.parametrize("points_dtype", POINTS, ids=name_of)
+each_points_dtype = pytest.mark.parametrize("points_dtype", POINTS, ids=name_of)
 
 
 def voxelize(points, features=None, device="cpu", *, mode, **options):

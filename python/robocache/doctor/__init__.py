@@ -66,8 +66,7 @@ def doctor(
         ('repeated-episode', 'episode 0')
     """
     from ..ingest import ingest  # ingest takes long to import, and a cache does not need it
-    from ..ingest.driver import check_source as check_path
-    from ..ingest.driver import checked_path
+    from ..ingest.driver import check_source, checked_path
     from ..ingest.registry import find_format
 
     root = checked_path("path", path)
@@ -80,7 +79,7 @@ def doctor(
         if save:
             store(report, root)
         return report
-    check_path(root)
+    check_source(root)
     if options.get("format") is None:
         find_format(root)
     folder = checked_path("work", work) if work is not None else root.resolve().parent

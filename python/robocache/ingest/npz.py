@@ -23,7 +23,8 @@ from .files import check_file
 
 # The bytes of rows that are read together.
 _AT_ONCE = 2**24
-# The most bytes of an array that is held in memory once its header is read, and of all held arrays of a file.
+# The most bytes of a compressed array that is held in memory, and of all held arrays of a file. A file of at most _HELD bytes is read
+# whole, and its uncompressed arrays of any size are held.
 _SMALL, _HELD = 2**22, 2**25
 # By the version of .npy: the bytes of the header's length, and the function that reads the header. The length is checked first: NumPy
 # refuses too long a header only after reading it.
@@ -35,7 +36,7 @@ _PREFIX = 12
 # sizes follow the member, and that the name is in UTF-8.
 _LOCAL_HEADER = struct.Struct("<4s2xH18xHH")
 _PLAIN_FLAGS = 0x808
-# Matches the header of plain numbers as NumPy writes it. NumPy needs as long for it as for a small array.
+# Matches the header of plain numbers as NumPy writes it. NumPy's own parser takes as long as reading a small array.
 _SIDE = rb"(?:0|[1-9]\d{0,17})"
 _PLAIN_HEADER = re.compile(
     rb"\{'descr': '([<>][fiu][248]|\|[iub]1)', 'fortran_order': (False|True), 'shape': \((|%b,|%b(?:, %b)+)\), \} *\n"
@@ -47,7 +48,7 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
     """Returns all arrays of a file, in the order of their names.
 
     Raises:
-        Error: an array has objects, is larger than an item may be (`budget`), or differs in size from its header.
+        Error: an array has objects, is larger than :mod:`budget` allows, or differs in size from its header.
         OSError, zipfile.BadZipFile, zlib.error, ValueError: the file does not exist or is damaged.
     """
     with open_npz(file) as archive:
@@ -98,7 +99,8 @@ class Npz:
             self.entries[name] = _read_header(stream, entry.filename)
 
     def _hold(self, name: str) -> None:
-        """Holds a small array in memory, so that it is opened once. Errors are raised when its rows are read."""
+        """Holds an array in memory, so that it is opened once: one that _find_stored() finds, or a small one.
+        Errors are raised when its rows are read."""
         entry = self._files[name]
         size = entry.file_size
         if self._held_bytes + size > _HELD:
@@ -118,7 +120,7 @@ class Npz:
         """Returns a whole array.
 
         Raises:
-            Error: the array is larger than an item may be, or differs in size from its header.
+            Error: the array is larger than :mod:`budget` allows, or differs in size from its header.
         """
         entry = self.entries[name]
         size = math.prod(entry.shape) * entry.dtype.itemsize
@@ -127,11 +129,11 @@ class Npz:
         return array if array.flags.aligned else array.copy()
 
     def parts(self, name: str, at_once: int = _AT_ONCE) -> Iterator[np.ndarray]:
-        """Yields an array in parts of `at_once` bytes of rows, at least one part. In C order a part is at its address in the file, which
-        may not be aligned.
+        """Yields an array in parts of `at_once` bytes of rows, at least one part. In C order a part may be a view of the file's bytes, and
+        then unaligned.
 
         Raises:
-            Error: the array differs in size from its header; or a row, in Fortran order the whole array, is larger than an item may be.
+            Error: the array differs in size from its header; or a row, in Fortran order the whole array, is larger than :mod:`budget` allows.
         """
         entry = self.entries[name]
         rows = entry.shape[0] if entry.shape else 1

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from soak import rounds
 
 import robocache
@@ -341,8 +341,10 @@ def test_a_loader_continues_its_epoch_during_an_append(path, residency):
         "anchor": "joint",
         "residency": residency,
     }
-    expected = [{key: array.copy() for key, array in b.items()} for b in flat_loader(robocache.open(path), **options)]
-    loader = flat_loader(robocache.open(path), **options)
+    expected = [
+        {key: array.copy() for key, array in b.items()} for b in loader_by_keywords(robocache.open(path), **options)
+    ]
+    loader = loader_by_keywords(robocache.open(path), **options)
     batches = iter(loader)
     got = [next(batches)]
     for e in range(2, 5):
@@ -355,7 +357,7 @@ def test_a_loader_continues_its_epoch_during_an_append(path, residency):
     check(loader.dataset)
     assert len(loader.dataset) == 2 and len(robocache.open(path)) == 5
     # As docs/loader.md says: to resume in another process, name the episodes that existed before.
-    resumed = flat_loader(robocache.open(path), **options, episodes=range(2))
+    resumed = loader_by_keywords(robocache.open(path), **options, episodes=range(2))
     resumed.load_state_dict({"seed": 0, "epoch": 0, "samples": 4 * len(expected[0]["time_ns"])})
     for one, other in zip(resumed, expected[4:], strict=True):
         assert all(np.array_equal(one[key], other[key]) for key in other)

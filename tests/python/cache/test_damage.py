@@ -8,9 +8,9 @@ import shutil
 import numpy as np
 import pytest
 from cache_files import GROWING, append_files, header_bytes
-from flat_options import flat_loader
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loaders_by_keywords import loader_by_keywords
 from soak import rounds
 
 import robocache
@@ -141,7 +141,7 @@ def test_statistics_of_a_selection_refuse_a_damaged_stream(copy):
     file = copy / "streams" / "joint%2Fposition" / "values.npy"
     flip(file, 200, 0x40)
     with pytest.raises(robocache.FileError, match=f"{file}: at byte 128: expected CRC-32"):
-        flat_loader(
+        loader_by_keywords(
             robocache.open(copy),
             batch_size=2,
             delta_timestamps={"joint/position": None},

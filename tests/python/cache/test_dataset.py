@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 
 import robocache
 
@@ -137,7 +137,7 @@ def test_unpickling_opens_the_dataset_again(path, monkeypatch):
 def test_a_pickle_of_a_changed_cache_is_refused(path, options):
     ds = robocache.open(path)
     options_of_loader = {"delta_timestamps": {"joint.position": [0.0]}, "batch_size": 2, "shuffle": False}
-    loader = flat_loader(ds, **options_of_loader, normalize="mean_std")
+    loader = loader_by_keywords(ds, **options_of_loader, normalize="mean_std")
     saved = [pickle.dumps(ds), pickle.dumps(loader)]
     with robocache.Writer(path, **options) as w, w.episode() as ep:
         ep.append("joint.position", [0, 1], np.full((2, 2), 5, np.float32))
@@ -191,7 +191,7 @@ def test_a_bfloat16_stream_loads_without_ml_dtypes(tmp_path, monkeypatch):
         ep.append("x", [0, 1], torch.ones(2, 3, dtype=torch.bfloat16))
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     ds = robocache.open(tmp_path / "cache")
-    loader = flat_loader(ds, batch_size=2, delta_timestamps={"x": [0]}, normalize="min_max", framework="torch")
+    loader = loader_by_keywords(ds, batch_size=2, delta_timestamps={"x": [0]}, normalize="min_max", framework="torch")
     assert next(loader)["x"].tolist() == [[[0, 0, 0]], [[0, 0, 0]]]
 
 

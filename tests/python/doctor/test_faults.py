@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import robots
 from cache_files import sign
-from flat_options import flat_loader
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loaders_by_keywords import loader_by_keywords
 from robocache.doctor import cameras
 from scipy.spatial.transform import Rotation
 
@@ -813,7 +813,7 @@ def test_undeclared_quaternions_are_named_with_a_mapping(dtype, rng, tmp_path):
     assert after.attributes["methods"] == [[3, 7, "slerp"], [8, 12, "slerp"]]
     assert not robots.findings(robocache.doctor(tmp_path / "after"), "quaternion-without-method")
     # Halfway between two rows the value is the rotation halfway, also where the sign changes.
-    loader = flat_loader(
+    loader = loader_by_keywords(
         robocache.open(tmp_path / "after"),
         batch_size=rows - 1,
         delta_timestamps={'odd "name"': [0.01]},

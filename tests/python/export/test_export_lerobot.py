@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from PIL import Image
 from robocache.cli import main
 
@@ -653,7 +653,7 @@ WANTED = [["reach"] * 3 + ["lift", None, None], ["of the episode"] * 3, ["lift",
 
 def task_texts(dataset, **options):
     found = [[] for _ in range(len(dataset))]
-    for batch in flat_loader(
+    for batch in loader_by_keywords(
         dataset, batch_size=4, delta_timestamps={"action": None}, task_text=True, shuffle=False, device="cpu", **options
     ):
         for episode, text in zip(batch["episode_index"].tolist(), batch["task"], strict=True):

@@ -5,9 +5,9 @@ import json
 import h5py
 import numpy as np
 import pytest
-from flat_options import flat_loader
 from hdf5_files import make_aloha, write_aloha
 from lerobot_files import Episode, make_episodes, write_json_lines, write_lerobot
+from loaders_by_keywords import loader_by_keywords
 
 import robocache
 from robocache import cli
@@ -181,7 +181,7 @@ def test_rule_47_appended_texts_keep_their_indices(tmp_path):
         (True, ["a", "b", *["pick the cup"] * 4]),
         ("subtask_index", [None, None, *["reach", "lift"] * 2]),
     ):
-        loader = flat_loader(
+        loader = loader_by_keywords(
             dataset,
             batch_size=6,
             delta_timestamps={"action": None},

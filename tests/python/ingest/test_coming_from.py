@@ -22,14 +22,14 @@ def run(begin, **names):
     """Executes our snippet that begins with `begin`. Loaders are unshuffled, with every moment in one batch."""
     (code,) = [text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if text.startswith(begin)]
     code = code.replace("batch_size=64", 'batch_size=4096, shuffle=False, drop_last=False, device="cpu", findings=None')
-    words = {"robocache": robocache, "Window": Window, "Normalization": Normalization, "Anchors": Anchors}
-    words |= {"actions": actions, "np": np} | names
-    exec(code, words)
-    return words
+    namespace = {"robocache": robocache, "Window": Window, "Normalization": Normalization, "Anchors": Anchors}
+    namespace |= {"actions": actions, "np": np} | names
+    exec(code, namespace)
+    return namespace
 
 
 def chunk(x, t, offsets):
-    """Rows of an episode at t + offsets; the first and last row hold outside."""
+    """Rows of an episode at t + offsets; outside it, its first or last row."""
     return x[np.clip(t + np.asarray(offsets), 0, len(x) - 1)]
 
 
@@ -79,7 +79,8 @@ def test_openpi(tmp_path, rng, monkeypatch, robot):
     np.testing.assert_allclose(got["absolute"].numpy(), recorded, atol=1e-5)
     if aloha:
         assert got["batch"]["task"] == ["task 0"] * 70 + ["task 1"] * 20
-        # openpi_client/image_tools.py, resize_with_pad: by the larger ratio, rounded down, in the middle of black; model.py: / 255 * 2 - 1.
+        # openpi_client/image_tools.py, resize_with_pad scales by the larger of both ratios, rounds the size down, and centres the
+        # image on black; model.py: / 255 * 2 - 1.
         resized = np.zeros((90, 224, 224, 3))
         height, width = int(60 / (100 / 224)), 224
         for number, frame in enumerate(np.concatenate(frames)):
@@ -96,8 +97,8 @@ def test_openpi_adapt_to_pi(tmp_path, rng):
     sign, grips = np.ones(14), np.array([6, 13])
     sign[[1, 2, 8, 9]] = -1
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
-        words = {"episode": episode, "state": state, "action": action, "time_ns": np.arange(12) * 20_000_000}
-        robots = run("# ours: adapt_to_pi", **words)["robots"]
+        names = {"episode": episode, "state": state, "action": action, "time_ns": np.arange(12) * 20_000_000}
+        robots = run("# ours: adapt_to_pi", **names)["robots"]
     dataset = robocache.open(tmp_path / "cache")
 
     def angular(g):
@@ -143,8 +144,8 @@ def test_groot(tmp_path, rng):
         # gr00t/data/state_action: xyz + rot6d is the position and the matrix's first two rows; relative is inv(T0) T.
         # sharded_single_step_dataset.py: no window crosses the end.
         for t in range(rows - 15):
-            near = np.linalg.inv(poses["state"][t]) @ chunk(poses["action"], t, range(16))
-            want.append(np.concatenate([near[:, :3, 3], near[:, :2, :3].reshape(-1, 6)], -1))
+            relative = np.linalg.inv(poses["state"][t]) @ chunk(poses["action"], t, range(16))
+            want.append(np.concatenate([relative[:, :3, 3], relative[:, :2, :3].reshape(-1, 6)], -1))
         streams = {
             f"{what}.eef": np.concatenate([x[:, :3, 3], x[:, :2, :3].reshape(-1, 6)], -1) for what, x in poses.items()
         }
@@ -152,8 +153,8 @@ def test_groot(tmp_path, rng):
         episodes.append({name: x.astype(np.float32) for name, x in (streams | grips).items()})
     batch = run("# ours: ingest with --mapping", ds=write(tmp_path / "cache", episodes))["batch"]
 
-    # gr00t/data/utils.py, normalize_values_minmax; state_action_processor.py clips to [-1, 1]. stats.py: a relative action has
-    # the range of each step of its windows, everything else that of all rows.
+    # gr00t/data/utils.py, normalize_values_minmax; state_action_processor.py clips to [-1, 1]. stats.py: relative actions
+    # have a min and max for each step of the window, everything else has those over all rows.
     def scaled(x, low, high):
         return np.clip(2 * (x - low) / (high - low) - 1, -1, 1)
 
@@ -187,8 +188,9 @@ def test_openvla_libero(tmp_path, rng):
 
 def test_openvla_bridge(tmp_path, rng):
     state, action = rng.normal(size=(30, 7)), rng.uniform(0, 1, (30, 7))
-    # prismatic/vla/datasets/rlds/utils/data_utils.py, binarize_gripper_actions: below 0.05 closed, above 0.95 open, between them the next
-    # decided one, at the end the last number; relabel_actions: the difference to the next state, without the last step.
+    # prismatic/vla/datasets/rlds/utils/data_utils.py, binarize_gripper_actions: below 0.05 closed, above 0.95 open; in
+    # between the next value that is open or closed, or if none follows the last row's number. relabel_actions: the difference to
+    # the next state, without the last step.
     gripper, carry = np.zeros(30), float(action[-1, 6])
     for t in reversed(range(30)):
         g = action[t, 6]
@@ -198,32 +200,34 @@ def test_openvla_bridge(tmp_path, rng):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         run("# ours: BridgeData", episode=episode, state=state, action=action, time_ns=np.arange(30) * 200_000_000)
     dataset = robocache.open(tmp_path / "cache")
-    words = {"delta_timestamps": {"action": Window()}, "shuffle": False, "device": "cpu", "findings": None}
-    batch = next(robocache.Loader(dataset, batch_size=29, **words))
+    options = {"delta_timestamps": {"action": Window()}, "shuffle": False, "device": "cpu", "findings": None}
+    batch = next(robocache.Loader(dataset, batch_size=29, **options))
     np.testing.assert_allclose(batch["action"].numpy(), want, atol=1e-12)
 
 
 def test_umi(tmp_path, rng):
-    episodes, poses, acts, ends = [], [], [], []
+    episodes, poses, acts, is_pad = [], [], [], []
     offsets = range(0, 48, 3)
     for rows in (60, 50):
         p, turn = rng.normal(size=(rows, 3)), Rotation.random(rows, random_state=int(rng.integers(1 << 30)))
         x = homogeneous(p, turn)
         # pose_repr_util.convert_pose_mat_rep, "relative": inv(base) @ pose; pose_util.mat_to_pose10d: xyz and two rows. sampler.py:
-        # poses before the start are the first row's; actions after the end repeat the window's last action before it.
+        # poses before the start are the first row's; actions after the end repeat the last action
+        # of the window that the episode has.
         for t in range(rows):
-            ends.append([t + k >= rows for k in offsets])
+            is_pad.append([t + k >= rows for k in offsets])
             for into, at in ((poses, np.clip([t - 3, t], 0, None)), (acts, np.arange(t, rows, 3)[:16])):
-                near = np.linalg.inv(x[t]) @ x[at]
-                near = np.concatenate([near, near[-1:].repeat(16 - len(at), 0)]) if into is acts else near
-                into.append(np.concatenate([near[:, :3, 3], near[:, :2, :3].reshape(-1, 6)], -1))
+                relative = np.linalg.inv(x[t]) @ x[at]
+                if into is acts:
+                    relative = np.concatenate([relative, relative[-1:].repeat(16 - len(at), 0)])
+                into.append(np.concatenate([relative[:, :3, 3], relative[:, :2, :3].reshape(-1, 6)], -1))
         pose = np.concatenate([p, turn.as_rotvec()], -1).astype(np.float32)
         episodes.append({"pose": pose, "action": pose})
     batch = run("# ours: `pose` is", ds=write(tmp_path / "cache", episodes))["batch"]
     np.testing.assert_allclose(batch["pose"].numpy(), np.stack(poses), atol=1e-4)
-    ends = np.array(ends)
-    assert (batch["action_is_pad"].numpy() == ends).all()
-    np.testing.assert_allclose(batch["action"].numpy()[~ends], np.stack(acts)[~ends], atol=1e-4)
+    is_pad = np.array(is_pad)
+    assert (batch["action_is_pad"].numpy() == is_pad).all()
+    np.testing.assert_allclose(batch["action"].numpy()[~is_pad], np.stack(acts)[~is_pad], atol=1e-4)
 
 
 def test_robomimic(tmp_path, rng):

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import zstandard
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from mcap.reader import make_reader
 from robocache.ingest import registry
 from robocache.ingest.messages import passes
@@ -273,7 +273,7 @@ def test_rule_47_a_topic_named_as_the_task(topic, entry, tmp_path):
     }
     if entry is None and topic == "/operator":
         with pytest.raises(robocache.ArgumentError, match="task_text: expected a stream of texts that is the task's"):
-            flat_loader(robocache.open(tmp_path / "cache"), **options)
+            loader_by_keywords(robocache.open(tmp_path / "cache"), **options)
     else:
-        loader = flat_loader(robocache.open(tmp_path / "cache"), **options)
+        loader = loader_by_keywords(robocache.open(tmp_path / "cache"), **options)
         assert next(loader)["task"] == ["reach", "reach", "lift", None, None]

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
-from flat_options import from_lerobot, lerobot_dataset
 from lerobot_files import Episode, declare, write_json_lines, write_lerobot
+from loaders_by_keywords import from_lerobot, lerobot_dataset
 from reference.lerobot import Items, assert_same_item
 from robocache.lerobot import LeRobotLoader, open_cache
 from sets import FPS, windows, write

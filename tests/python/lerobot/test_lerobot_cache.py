@@ -6,12 +6,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import flat_options
+import loaders_by_keywords
 import numpy as np
 import pyarrow as pa
 import pytest
-from flat_options import from_lerobot, lerobot_dataset
 from lerobot_files import BOOKKEEPING, Episode, append_column, data_files, declare, rewrite, with_column, write_lerobot
+from loaders_by_keywords import from_lerobot, lerobot_dataset
 from robocache.lerobot import open_cache
 from sets import made_at, open_together, write
 
@@ -143,7 +143,7 @@ def test_a_cache_without_index_columns_warns_of_missing_keys(source, tmp_path):
     result = made_at(robocache.open(tmp_path / "cache"))
     with pytest.warns(UserWarning, match="without the columns timestamp, frame_index, index, so batches") as warned:
         loader = from_lerobot(source, cache=tmp_path / "cache", batch_size=76, shuffle=False)
-    assert warned[0].filename == flat_options.__file__
+    assert warned[0].filename == loaders_by_keywords.__file__
     whole = from_lerobot(source, batch_size=76, shuffle=False)
     (ours,), (theirs,) = loader, whole
     assert theirs.keys() - ours.keys() == {"index", "frame_index", "timestamp"}

@@ -3,13 +3,13 @@
 import itertools
 import json
 
-import flat_options
+import loaders_by_keywords
 import numpy as np
 import pyarrow as pa
 import pytest
-from flat_options import from_lerobot, lerobot_dataset
 from hdf5_files import image_file
 from lerobot_files import BOOKKEEPING, Episode, data_files, declare, rewrite, write_lerobot
+from loaders_by_keywords import from_lerobot, lerobot_dataset
 
 import robocache
 
@@ -259,7 +259,7 @@ def test_a_camera_without_files_is_left_out_with_a_warning(source, tmp_path):
     declare(source, {planned: {"dtype": "video", "shape": [HEIGHT, WIDTH, 3]}})
     with pytest.warns(UserWarning, match=f"in the cache are left out, all else is read: {planned}") as error:
         dataset = lerobot_dataset(source, {"action": [0.0]}, cache=tmp_path / "cache")
-    assert [warning.filename for warning in error] == [flat_options.__file__]
+    assert [warning.filename for warning in error] == [loaders_by_keywords.__file__]
     assert TOP in dataset[0] and planned not in dataset[0] and dataset.meta.camera_keys == [TOP]
     with (
         pytest.warns(UserWarning),
@@ -305,7 +305,7 @@ def test_episodes_without_a_video_are_not_drawn(lacking, tmp_path, device):
     options = {"cache": tmp_path / "cache", "on_error": "skip", "batch_size": 14}
     with pytest.warns(UserWarning, match=rf"1 of 3 episodes lack .*are left out.*{TOP} has none in 1: 0;") as warned:
         loader = from_lerobot(lacking, device=device, **options)
-    assert [warning.filename for warning in warned] == [flat_options.__file__]
+    assert [warning.filename for warning in warned] == [loaders_by_keywords.__file__]
     (batch,) = loader
     assert set(batch["episode_index"].tolist()) == {1, 2} and f"{TOP}_is_pad" not in batch
     assert [_shown(frame) for frame in batch[TOP]] == (100 * batch["episode_index"] + batch["frame_index"]).tolist()
@@ -333,7 +333,7 @@ def test_episodes_without_a_camera_are_padded_with_the_option(lacking, tmp_path)
 def test_items_are_from_episodes_with_every_camera(lacking, tmp_path):
     with pytest.warns(UserWarning, match="1 of 3 episodes lack") as warned:
         dataset = lerobot_dataset(lacking, cache=tmp_path / "cache", on_error="skip")
-    assert [warning.filename for warning in warned] == [flat_options.__file__]
+    assert [warning.filename for warning in warned] == [loaders_by_keywords.__file__]
     assert (len(dataset), dataset.num_frames, dataset.num_episodes, dataset.episodes) == (14, 14, 2, [1, 2])
     assert dataset.absolute_to_relative_idx == {7 + index: index for index in range(14)}
     assert dataset.meta.total_episodes == 3

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from flat_options import from_lerobot, lerobot_dataset
 from lerobot_files import (
     BOOKKEEPING,
     Episode,
@@ -22,6 +21,7 @@ from lerobot_files import (
     write_json_lines,
     write_lerobot,
 )
+from loaders_by_keywords import from_lerobot, lerobot_dataset
 from reference.lerobot import Items
 from sets import write
 

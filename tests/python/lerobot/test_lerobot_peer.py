@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from flat_options import lerobot_dataset
+from loaders_by_keywords import lerobot_dataset
 from reference.lerobot import assert_same_item
 from sets import windows, write, write_as_v3, write_low_dimensional
 

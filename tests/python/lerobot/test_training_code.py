@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from flat_options import from_lerobot
+from loaders_by_keywords import from_lerobot
 from sets import write_low_dimensional
 
 import robocache

@@ -11,7 +11,7 @@ import warnings
 import ml_dtypes
 import numpy as np
 import pytest
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from reference.compare import assert_same_bits, to_numpy
 from reference.window_batch import assert_batch, window_batch
 
@@ -159,7 +159,9 @@ def expect(dataset, recording, batch, delta_timestamps, **options):
 
 def check(dataset, recording, delta_timestamps, *, batches=2, batch_size=24, device="cpu", **options):
     """Compares a loader's first batches with the oracle. Returns the loader."""
-    loader = flat_loader(dataset, batch_size=batch_size, delta_timestamps=delta_timestamps, device=device, **options)
+    loader = loader_by_keywords(
+        dataset, batch_size=batch_size, delta_timestamps=delta_timestamps, device=device, **options
+    )
     oracle_options = {
         name: value
         for name, value in options.items()
@@ -197,7 +199,7 @@ def assert_same_batches(one, other):
 
 def small(dataset, **options):
     options = {"batch_size": 16, "delta_timestamps": {"action": [0.0]}, "device": "cpu"} | options
-    return flat_loader(dataset, **options)
+    return loader_by_keywords(dataset, **options)
 
 
 def loader_of(dataset, windows, **options):
@@ -208,7 +210,7 @@ def make(dataset, device="cpu", **options):
     """A loader with windows of several rates."""
     windows = {"observation.state": [-0.05, 0.0], "action": [0.0, 0.021], "mode": None}
     options = {"batch_size": 24, "delta_timestamps": windows, "anchor": "action", "device": device} | options
-    return flat_loader(dataset, **options)
+    return loader_by_keywords(dataset, **options)
 
 
 def copied(batch):

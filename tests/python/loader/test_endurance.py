@@ -10,7 +10,7 @@ import resource
 import numpy as np
 import pytest
 import torch
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import FORKS, forever, in_a_child, write
 from reference.compare import to_numpy
 from soak import rounds
@@ -36,7 +36,7 @@ WINDOWS = {"state": [-0.05, 0.0], "action": [0.0, 0.03, 0.06]}
 
 def loader_of(dataset, device="cpu", **options):
     options |= {"batch_size": 16, "delta_timestamps": WINDOWS, "seed": 3, "device": device}
-    return flat_loader(dataset, framework="numpy" if device == "cpu" else "torch", **options)
+    return loader_by_keywords(dataset, framework="numpy" if device == "cpu" else "torch", **options)
 
 
 def reused_of(dataset, device="cpu"):

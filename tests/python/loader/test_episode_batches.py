@@ -357,6 +357,10 @@ def test_weights_and_foreign_states_are_refused(dataset, tmp_path):
         with pytest.raises(robocache.ArgumentError, match=r"fingerprint: expected .* the state is of another dataset"):
             other.load_state_dict(state)
         assert other.state_dict()["samples"] == 0
+    with pytest.raises(robocache.ArgumentError, match=r"^state: expected one of a Loader, got one of an EpisodeLoader"):
+        loader.loader.load_state_dict(state)
+    with pytest.raises(robocache.ArgumentError, match=r"^state: expected one of an EpisodeLoader, got one of a Loader"):
+        loader.load_state_dict(loader.loader.state_dict())
     for wrong in ({**state, "samples": 9}, {"seed": 1}, {**state, "epoch": -1}):
         with pytest.raises(robocache.Error, match=r"samples|epoch"):
             loader.load_state_dict(wrong)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import assert_same_batches, batches_of, refused, small, warnings_with, write
 
 import robocache
@@ -173,19 +173,19 @@ def test_streams_that_share_a_key_of_the_batch_are_refused(tmp_path, streams, ke
     recording = [{name: (np.arange(3), np.zeros((3, 1), np.float32)) for name in [*streams, "b"]}]
     dataset = write(tmp_path / "cache", recording)
     with pytest.raises(robocache.ArgumentError, match=f"delta_timestamps: .*'{key}'") as caught:
-        flat_loader(dataset, batch_size=1, delta_timestamps={name: [0.0] for name in streams})
+        loader_by_keywords(dataset, batch_size=1, delta_timestamps={name: [0.0] for name in streams})
     for name in streams:
         assert f"'{name}'" in str(caught.value)
-    flat_loader(dataset, batch_size=1, delta_timestamps={"b": [0.0]})
+    loader_by_keywords(dataset, batch_size=1, delta_timestamps={"b": [0.0]})
 
 
 def test_a_path_opens_its_dataset(dataset, tmp_path, monkeypatch):
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.0]}, "device": "cpu"}
-    expected = batches_of(flat_loader(dataset, **options))
+    expected = batches_of(loader_by_keywords(dataset, **options))
     monkeypatch.chdir(Path(dataset.path).parent)
     name = Path(dataset.path).name
     for path in (dataset.path, Path(dataset.path), name):
-        loader = flat_loader(path, **options)
+        loader = loader_by_keywords(path, **options)
         assert isinstance(loader.dataset, robocache.Dataset) and loader.dataset.path == dataset.path
         assert "dataset_index" not in next(copy.deepcopy(loader))
         assert repr(dataset.path) in repr(loader)
@@ -195,9 +195,9 @@ def test_a_path_opens_its_dataset(dataset, tmp_path, monkeypatch):
         source = robocache.Source(path, episodes=[0])
         assert source.dataset.path == dataset.path
         assert dataclasses.replace(source, weight=1.0).dataset is source.dataset
-        mixture = flat_loader([source, robocache.Source(dataset)], **options)
+        mixture = loader_by_keywords([source, robocache.Source(dataset)], **options)
         assert set(next(mixture)["dataset_index"].tolist()) <= {0, 1}
-    for call in (lambda path: flat_loader(path, **options), robocache.Source):
+    for call in (lambda path: loader_by_keywords(path, **options), robocache.Source):
         with pytest.raises(robocache.FileError, match="nowhere"):
             call(tmp_path / "nowhere")
         with pytest.raises(robocache.FileError, match=r"no cache: it has no manifest.json; `robocache ingest` makes"):
@@ -207,14 +207,14 @@ def test_a_path_opens_its_dataset(dataset, tmp_path, monkeypatch):
 @pytest.mark.parametrize("dataset_argument", [b"bytes", None, 3, ["a path"], {}])
 def test_a_loader_needs_a_dataset(dataset_argument):
     with pytest.raises(robocache.ArgumentTypeError, match=r"(?i)dataset|sources"):
-        flat_loader(dataset_argument, batch_size=8, delta_timestamps={"action": [0.0]})
+        loader_by_keywords(dataset_argument, batch_size=8, delta_timestamps={"action": [0.0]})
 
 
 def test_a_missing_gpu_is_named(dataset):
     if robocache.check_installation()["cuda"]["reason"] is None:
         pytest.skip("this machine has a GPU")
     with pytest.raises(robocache.Error, match=r"(?i)cuda"):
-        flat_loader(dataset, batch_size=8, delta_timestamps={"action": [0.0]}, device="cuda")
+        loader_by_keywords(dataset, batch_size=8, delta_timestamps={"action": [0.0]}, device="cuda")
 
 
 @pytest.mark.parametrize("argument", ["ranks", "memory", "normalization", "anchors", "default"])
@@ -235,13 +235,13 @@ def test_numpy_scalars_are_accepted(dataset):
 def test_a_cache_without_streams(tmp_path, option):
     source = robocache.Source(write(tmp_path / "cache", []), rename={"action": "a"} if option == "rename" else None)
     with pytest.raises(robocache.ArgumentError, match=r"there are none$|rename: no stream 'action'"):
-        flat_loader([source], batch_size=1, delta_timestamps={"action": [0.0]}, device="cpu")
+        loader_by_keywords([source], batch_size=1, delta_timestamps={"action": [0.0]}, device="cpu")
 
 
 def test_the_repr_of_a_loader_and_its_sources(tmp_path):
     dataset = write(tmp_path / "cache", [{"state": (np.arange(10) * 10**8, np.zeros((10, 2)))}] * 3)
     options = {"batch_size": 4, "delta_timestamps": {"state": [0.0]}, "device": "cpu"}
-    loader = flat_loader(dataset, **options)
+    loader = loader_by_keywords(dataset, **options)
     assert repr(loader).startswith(f"robocache.Loader({dataset.path!r}, 30 samples in batches of 4 on cpu: ")
     assert "state" in repr(loader).partition("cpu: ")[2]
     sources = [
@@ -250,7 +250,7 @@ def test_the_repr_of_a_loader_and_its_sources(tmp_path):
     ]
     assert repr(sources[0]) == f"robocache.Source({dataset!r}, weight=0.5, 2 episodes)"
     assert repr(sources[1]) == f"robocache.Source({dataset!r}, weight=1, norm_stats of state)"
-    assert "robocache.Loader(2 sources, " in repr(flat_loader(sources, **options))
+    assert "robocache.Loader(2 sources, " in repr(loader_by_keywords(sources, **options))
 
 
 # ---- precision that float32 loses ----

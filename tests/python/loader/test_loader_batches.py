@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import EVERY, FLOAT_STREAMS, anchors_of, assert_same_batches, batches_of, expect, record, write
 from reference.compare import assert_same_bits, to_numpy
 
@@ -13,7 +13,7 @@ import robocache
 
 def test_the_keys_shapes_and_types_of_a_batch(dataset, device):
     deltas = {"action": [0.0, 0.02], "gripper": [0.0], "observation.feature": [-0.1, 0.0, 0.1]}
-    loader = flat_loader(dataset, batch_size=5, delta_timestamps=deltas, dtype="bfloat16", device=device)
+    loader = loader_by_keywords(dataset, batch_size=5, delta_timestamps=deltas, dtype="bfloat16", device=device)
     batch = next(iter(loader))
     assert {key: (tuple(value.shape), value.dtype) for key, value in batch.items()} == {
         "action": ((5, 2, 17), torch.bfloat16),
@@ -31,7 +31,7 @@ def test_the_keys_shapes_and_types_of_a_batch(dataset, device):
 
 def test_the_loader_keeps_its_dataset(rng, tmp_path, device):
     dataset = write(tmp_path / "cache", record(rng, episodes=5))
-    loader = flat_loader(dataset, batch_size=8, delta_timestamps={"action": [0.0]}, device=device)
+    loader = loader_by_keywords(dataset, batch_size=8, delta_timestamps={"action": [0.0]}, device=device)
     del dataset
     assert len(anchors_of(loader)) > 8
 
@@ -40,16 +40,16 @@ def test_same_bytes_on_cpu_and_cuda(dataset, cuda):
     for dtype in ("float64", "float32", "float16", "bfloat16"):
         options = {"batch_size": 64, "delta_timestamps": EVERY, "anchor": "action", "dtype": dtype, "seed": 5}
         options["normalize"] = dict.fromkeys(FLOAT_STREAMS, "mean_std")
-        one, other = (batches_of(flat_loader(dataset, device=device, **options)) for device in ("cpu", cuda))
+        one, other = (batches_of(loader_by_keywords(dataset, device=device, **options)) for device in ("cpu", cuda))
         assert_same_batches(one, other)
 
 
 def test_torch_by_default_and_numpy_on_request(dataset):
     options = {"batch_size": 8, "delta_timestamps": EVERY, "anchor": "action"}
-    by_default = next(iter(flat_loader(dataset, **options)))
+    by_default = next(iter(loader_by_keywords(dataset, **options)))
     assert all(isinstance(value, torch.Tensor) for value in by_default.values())
-    as_torch = next(iter(flat_loader(dataset, framework="torch", **options)))
-    as_numpy = next(iter(flat_loader(dataset, framework="numpy", **options)))
+    as_torch = next(iter(loader_by_keywords(dataset, framework="torch", **options)))
+    as_numpy = next(iter(loader_by_keywords(dataset, framework="numpy", **options)))
     assert all(type(value) is np.ndarray for value in as_numpy.values())
     for key, value in as_numpy.items():
         assert_same_bits(value, to_numpy(as_torch[key]), key)
@@ -58,14 +58,16 @@ def test_torch_by_default_and_numpy_on_request(dataset):
 
 def test_numpy_bfloat16(dataset, recording):
     windows = {"action": [0.0, 0.011]}
-    batch = next(flat_loader(dataset, batch_size=8, delta_timestamps=windows, dtype="bfloat16", framework="numpy"))
+    batch = next(
+        loader_by_keywords(dataset, batch_size=8, delta_timestamps=windows, dtype="bfloat16", framework="numpy")
+    )
     assert batch["action"].dtype == ml_dtypes.bfloat16
     expected = expect(dataset, recording, batch, windows, dtype="bfloat16")
     assert_same_bits(batch["action"], expected["action"])
 
 
 def test_a_batch_is_one_kernel_launch(dataset, cuda):
-    loader = flat_loader(dataset, batch_size=64, delta_timestamps=EVERY, anchor="action", device=cuda)
+    loader = loader_by_keywords(dataset, batch_size=64, delta_timestamps=EVERY, anchor="action", device=cuda)
     iterator = iter(loader)
     next(iterator)
     torch.cuda.synchronize()
@@ -80,7 +82,7 @@ def test_a_batch_is_one_kernel_launch(dataset, cuda):
 
 
 def test_batches_are_queued_on_the_callers_stream(dataset, recording, cuda):
-    loader = flat_loader(dataset, batch_size=64, delta_timestamps=EVERY, anchor="action", device=cuda)
+    loader = loader_by_keywords(dataset, batch_size=64, delta_timestamps=EVERY, anchor="action", device=cuda)
     iterator = iter(loader)
     next(iterator)
     torch.cuda.synchronize()
@@ -100,10 +102,10 @@ def test_batches_are_queued_on_the_callers_stream(dataset, recording, cuda):
 
 def test_the_default_device_is_the_gpu(dataset):
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.0]}}
-    loader = flat_loader(dataset, **options)
+    loader = loader_by_keywords(dataset, **options)
     present = robocache.check_installation()["cuda"]["reason"] is None and torch.cuda.is_available()
     assert loader.device == (f"cuda:{torch.cuda.current_device()}" if present else "cpu")
     assert str(next(loader)["action"].device) == loader.device
-    assert flat_loader(dataset, framework="numpy", **options).device == "cpu"
+    assert loader_by_keywords(dataset, framework="numpy", **options).device == "cpu"
     for cpu in (torch.device("cpu"), torch.device("cpu", 0)):
-        assert flat_loader(dataset, device=cpu, **options).device == "cpu"
+        assert loader_by_keywords(dataset, device=cpu, **options).device == "cpu"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filmed import DELTAS, PERIOD_NS, smooth_frames, write_frames
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import assert_same_batches, batches_of, copied, joined
 
 import robocache
@@ -37,7 +37,7 @@ def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(filmed, tmp_path, cuda, 
         with pytest.raises(
             robocache.ArgumentError, match=r"memory.residency\['top'\]: expected 'decoded', 'mapped' or"
         ):
-            flat_loader(sources, device=cuda, residency=tier, **options)
+            loader_by_keywords(sources, device=cuda, residency=tier, **options)
         return
     _, expected = _batches(sources, options, device="cpu", residency="mapped")
     for more in ({"prefetch": 0}, {"prefetch": 3, "reuse_buffers": True}):
@@ -52,7 +52,7 @@ def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(filmed, tmp_path, cuda, 
 
 def _batches(sources, options, **more):
     """(loader, its batches of two epochs and some gathered samples)."""
-    loader = flat_loader(sources, **options, **more)
+    loader = loader_by_keywords(sources, **options, **more)
     batches = [copied(batch) for _ in range(2) for batch in loader]
     return loader, batches + batches_of([loader.gather([10, 3, 3, 4])])
 
@@ -162,16 +162,16 @@ def test_loaders_on_one_dataset_share_decoded_frames(filmed, tmp_path, device, c
     filmed.write(tmp_path / "cache", codec)
     dataset = robocache.open(tmp_path / "cache")
     options = {"batch_size": 36, "delta_timestamps": {"top": None}, "residency": "decoded", "device": device}
-    first = flat_loader(dataset, **options)
+    first = loader_by_keywords(dataset, **options)
     expected = next(first)["top"].cpu()
     file = tmp_path / "cache" / "streams" / "top" / "values.npy"
     with open(file, "r+b") as to:
         to.truncate(file.stat().st_size // 4)
-    assert torch.equal(next(flat_loader(dataset, seed=0, **options))["top"].cpu(), expected)
-    alike = flat_loader(dataset, **options, images=robocache.ImageOptions(crop=(9, 9)))
+    assert torch.equal(next(loader_by_keywords(dataset, seed=0, **options))["top"].cpu(), expected)
+    alike = loader_by_keywords(dataset, **options, images=robocache.ImageOptions(crop=(9, 9)))
     assert next(alike)["top"].shape == (36, 3, 9, 9)  # crops come from the same pixels
     with pytest.raises(robocache.FileError, match=r"values\.npy: at byte"):
-        next(flat_loader(dataset, **options, images=robocache.ImageOptions(size=(9, 9))))
+        next(loader_by_keywords(dataset, **options, images=robocache.ImageOptions(size=(9, 9))))
 
 
 def _segment_name(file):
@@ -182,9 +182,9 @@ def _segment_name(file):
 PROGRAM = f"""
 import hashlib, os, sys, robocache
 sys.path.insert(0, {str(TESTS)!r})
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 
-loader = flat_loader(robocache.open(sys.argv[1]), **eval(sys.argv[2]))
+loader = loader_by_keywords(robocache.open(sys.argv[1]), **eval(sys.argv[2]))
 digest = hashlib.sha256()
 for batch in loader:
     top = batch["top"]
@@ -199,7 +199,7 @@ def test_ranks_of_one_host_share_decoded_frames(filmed, tmp_path, monkeypatch):
     filmed.write(tmp_path / "cache", "jpeg")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     options = {"batch_size": 36, "delta_timestamps": {"top": None}, "residency": "decoded", "device": "cpu"}
-    loader = flat_loader(robocache.open(tmp_path / "cache"), **options)
+    loader = loader_by_keywords(robocache.open(tmp_path / "cache"), **options)
     if "each rank has a copy of its own" in loader.explain()[0].why:
         pytest.skip("NOT TESTED: ranks that share memory, /dev/shm refuses")
     assert "one copy for all ranks of this host" in loader.explain()[0].why
@@ -207,8 +207,8 @@ def test_ranks_of_one_host_share_decoded_frames(filmed, tmp_path, monkeypatch):
     alike = []  # keeps all loaders alive at once
     for how in ({"fit": "stretch"}, {"fit": "pad"}, {"interpolation": "area"}):  # equal sizes, different pixels
         resized = {**options, "images": robocache.ImageOptions(size=(9, 9), **how)}
-        alike.append(flat_loader(loader.dataset, **resized))
-        theirs = next(flat_loader(loader.dataset, **{**resized, "residency": "mapped"}))
+        alike.append(loader_by_keywords(loader.dataset, **resized))
+        theirs = next(loader_by_keywords(loader.dataset, **{**resized, "residency": "mapped"}))
         assert torch.equal(next(alike[-1])["top"], theirs["top"])
     file = tmp_path / "cache" / "streams" / "top" / "values.npy"
     prefix = _segment_name(file)
@@ -244,7 +244,7 @@ def test_processes_on_one_gpu_share_one_pinned_copy(filmed, tmp_path, monkeypatc
     dataset = filmed.write(tmp_path / "cache", codec)
     options = {"batch_size": 7, "delta_timestamps": {"top": DELTAS}, "seed": 2, "device": cuda, "residency": "pinned"}
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    loader = flat_loader(dataset, **options)
+    loader = loader_by_keywords(dataset, **options)
     if "each rank has a copy of its own" in loader.explain()[0].why:
         pytest.skip("NOT TESTED: ranks that share memory, /dev/shm refuses")
     prefix = _segment_name(tmp_path / "cache/streams/top/values.npy")
@@ -289,11 +289,11 @@ def test_prefetched_batches_are_used_and_wrong_guesses_change_no_byte(filmed, tm
         return [copied(batch) for batch in result]
 
     for batch_size in (7, 20):
-        expected = steps(flat_loader(sources, batch_size=batch_size, device="cpu", **options))
+        expected = steps(loader_by_keywords(sources, batch_size=batch_size, device="cpu", **options))
         for more in ({}, {"stream": torch.cuda.Stream()}, {"prefetch": 0}, {"budget": {"device": 0}}):
             if "budget" in more:
                 more["budget"]["host"] = 2**30
-            loader = flat_loader(
+            loader = loader_by_keywords(
                 sources,
                 batch_size=batch_size,
                 device=cuda,
@@ -312,7 +312,7 @@ def test_pixels_that_do_not_fit_stay_encoded(filmed, tmp_path, device):
     options = {"batch_size": 4, "delta_timestamps": {"top": None, "joint": None}, "anchor": "top", "device": device}
 
     def placement(budget, **more):
-        return _placement(flat_loader(dataset, budget=budget, **{**options, **more}), "top")
+        return _placement(loader_by_keywords(dataset, budget=budget, **{**options, **more}), "top")
 
     files = placement(2**40, residency="device").bytes
     pixels = placement(2**40).bytes
@@ -340,12 +340,12 @@ def test_damage_found_by_decoding_is_reported_in_every_tier(filmed, tmp_path, de
     # The loader finds the damage before the first batch: it refuses a named tier, and "auto" keeps the stored form.
     if tier == "decoded" and device != "cpu":
         with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: JPEG"):
-            flat_loader(dataset, residency=tier, **options)
+            loader_by_keywords(dataset, residency=tier, **options)
         tier = "auto"
     with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: JPEG.*on_bad_frame='pad'"):
-        for batch in flat_loader(dataset, residency=tier, **options):
+        for batch in loader_by_keywords(dataset, residency=tier, **options):
             torch.as_tensor(batch["top"]).cpu()
-    loader = flat_loader(dataset, on_bad_frame="pad", residency=tier, **options)
+    loader = loader_by_keywords(dataset, on_bad_frame="pad", residency=tier, **options)
     if tier == "auto":
         assert loader.explain()[0].tier == "device" and "episode 1, row 3" in loader.explain()[0].why
     for epoch in range(2):  # it fails again in the next epoch
@@ -353,7 +353,7 @@ def test_damage_found_by_decoding_is_reported_in_every_tier(filmed, tmp_path, de
         assert np.flatnonzero(batch["top_is_pad"]).tolist() == [15]
         assert [batch["top"][row].any() for row in (14, 15, 16)] == [True, False, True]
         assert device != "cpu" or loader.bad_frames == epoch + 1
-    loader = flat_loader(dataset, on_bad_frame="pad", residency=tier, prefetch=0, **options)
+    loader = loader_by_keywords(dataset, on_bad_frame="pad", residency=tier, prefetch=0, **options)
     for _ in loader:
         pass
     assert loader.bad_frames == 1

@@ -6,7 +6,7 @@ from time import sleep
 import numpy as np
 import pytest
 from filmed import DELTAS, PERIOD_NS, Recording, smooth_frames, write_frames
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import batches_of, copied, joined
 
 import robocache
@@ -44,7 +44,7 @@ def _expected(dataset, name, batch, deltas_s):
 
 @pytest.mark.parametrize("residency", ["auto", "decoded", "mapped"])
 def test_frames_are_chosen_by_the_clock(filmed_dataset, device, residency):
-    loader = flat_loader(
+    loader = loader_by_keywords(
         filmed_dataset,
         batch_size=7,
         delta_timestamps={"joint": [0.0], "top": DELTAS, "wrist": DELTAS},
@@ -66,7 +66,9 @@ def test_frames_are_chosen_by_the_clock(filmed_dataset, device, residency):
 
 def test_default_pixels_are_0_to_1_channels_first(filmed_dataset, device):
     windows = {"top": None, "joint": None}
-    loader = flat_loader(filmed_dataset, batch_size=30, delta_timestamps=windows, anchor="joint", seed=1, device=device)
+    loader = loader_by_keywords(
+        filmed_dataset, batch_size=30, delta_timestamps=windows, anchor="joint", seed=1, device=device
+    )
     batch = copied(next(loader))
     pixels, is_pad = _expected(filmed_dataset, "top", batch, [0.0])
     assert batch["top"].dtype == np.float32 and batch["top"].shape == (30, 3, 18, 26)
@@ -80,7 +82,7 @@ def test_crops_are_slices_and_do_not_depend_on_the_batch(filmed_dataset, device)
     def frames(batch_size, **options):
         images = {"top": robocache.ImageOptions(dtype="uint8", layout="hwc", **options)}
         loading = {"delta_timestamps": {"top": [-0.04, 0.0]}, "seed": 9, "device": device}
-        return joined(flat_loader(filmed_dataset, batch_size=batch_size, images=images, **loading))["top"]
+        return joined(loader_by_keywords(filmed_dataset, batch_size=batch_size, images=images, **loading))["top"]
 
     whole, cropped = frames(36), frames(36, crop=(11, 13))
     np.testing.assert_array_equal(cropped, frames(5, crop=(11, 13)))
@@ -103,7 +105,7 @@ def test_bytes_do_not_depend_on_threads_or_prefetch(filmed_dataset, threads):
         images = robocache.ImageOptions(size=(12, 12), crop=(9, 9), brightness=0.3, mean=0.5, std=0.2)
         options = {"batch_size": 11, "anchor": "top", "images": images, "seed": 4, "prefetch": prefetch}
         windows = {"top": DELTAS, "wrist": DELTAS}
-        loader = flat_loader(filmed_dataset, delta_timestamps=windows, device="cpu", **options)
+        loader = loader_by_keywords(filmed_dataset, delta_timestamps=windows, device="cpu", **options)
         return [array for batch in loader for array in copied(batch).values()]
 
     threads(1)
@@ -126,16 +128,16 @@ def test_frames_of_different_sizes_are_resized_to_one(filmed, tmp_path, device):
         )
     )
     windows = {"delta_timestamps": {"joint": [0.0], "cam": [0.0]}, "batch_size": 8, "anchor": "joint", "device": device}
-    loader = flat_loader(
+    loader = loader_by_keywords(
         [robocache.Source(a), robocache.Source(b)], images=robocache.ImageOptions(size=(8, 8)), **windows
     )
     assert next(loader)["cam"].shape == (8, 1, 3, 8, 8)
     with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['cam'\].images.size: expected"):
-        flat_loader([robocache.Source(a), robocache.Source(b)], **windows)
+        loader_by_keywords([robocache.Source(a), robocache.Source(b)], **windows)
     with pytest.raises(robocache.ArgumentError, match=r"expected numbers in all sources|expected frames in all"):
-        flat_loader([robocache.Source(a), robocache.Source(c)], **windows)
+        loader_by_keywords([robocache.Source(a), robocache.Source(c)], **windows)
     # A source without the camera gives black frames.
-    loader = flat_loader(
+    loader = loader_by_keywords(
         [robocache.Source(a), robocache.Source(b, rename={"cam": "other"})],
         images=robocache.ImageOptions(mean=0.5, std=0.25),
         **windows,
@@ -165,9 +167,9 @@ def test_a_frame_that_does_not_decode_is_named_or_padding(filmed, tmp_path, code
     dataset = robocache.open(tmp_path / "cache")
     options = {"batch_size": 36, "delta_timestamps": {"top": None}, "shuffle": False, "device": device}
     with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: .*on_bad_frame='pad'"):
-        for batch in flat_loader(dataset, **options):
+        for batch in loader_by_keywords(dataset, **options):
             torch.as_tensor(batch["top"]).cpu()
-    loader = flat_loader(dataset, on_bad_frame="pad", prefetch=0, **options)
+    loader = loader_by_keywords(dataset, on_bad_frame="pad", prefetch=0, **options)
     batch = next(loader)
     assert batch["top_is_pad"].nonzero().tolist() == [[15]]
     assert (batch["top"][15] == 0).all() and not (batch["top"][14] == 0).all()
@@ -179,7 +181,7 @@ def test_bad_frames_are_those_of_returned_batches(filmed, tmp_path, options, dev
     """Batches that are prefetched, or made and dropped, do not count."""
     filmed.write(tmp_path / "cache", "png")  # the host decodes PNG, also for CUDA
     _spoil(tmp_path / "cache", "top", 15)
-    loader = flat_loader(
+    loader = loader_by_keywords(
         robocache.open(tmp_path / "cache"),
         batch_size=4,
         delta_timestamps={"top": None},
@@ -205,7 +207,7 @@ def test_bad_frames_are_those_of_returned_batches(filmed, tmp_path, options, dev
 
 def test_reading_a_cut_file_is_an_error(filmed, tmp_path):
     filmed.write(tmp_path / "cache", "jpeg")
-    loader = flat_loader(
+    loader = loader_by_keywords(
         robocache.open(tmp_path / "cache"),
         batch_size=36,
         delta_timestamps={"top": None},
@@ -226,7 +228,7 @@ def test_intrinsics_follow_the_crop(filmed, tmp_path, device):
     dataset = write_frames(tmp_path / "cache", [rows], "raw", streams)
     images = robocache.ImageOptions(crop=(10, 20), crop_at="center")
     windows = {"top": [0.0], "side": [0.0]}
-    batch = next(flat_loader(dataset, batch_size=4, delta_timestamps=windows, images=images, device=device))
+    batch = next(loader_by_keywords(dataset, batch_size=4, delta_timestamps=windows, images=images, device=device))
     expected = np.array([[20, 0, 10], [0, 21, 5], [0, 0, 1]], np.float32)
     np.testing.assert_allclose(batch["top_intrinsics"].cpu().numpy(), np.broadcast_to(expected, (4, 3, 3)))
     assert "side_intrinsics" not in batch
@@ -249,11 +251,13 @@ def test_intrinsics_follow_the_crop(filmed, tmp_path, device):
 def test_invalid_options_of_cameras_are_refused(filmed_dataset, options, message):
     windows = {"joint": [0.0], "top": [0.0]}
     with pytest.raises(robocache.Error, match=message):
-        flat_loader(filmed_dataset, batch_size=4, delta_timestamps=windows, anchor="joint", device="cpu", **options)
+        loader_by_keywords(
+            filmed_dataset, batch_size=4, delta_timestamps=windows, anchor="joint", device="cpu", **options
+        )
 
 
 def test_nearest_looks_ahead(filmed_dataset):
-    loader = flat_loader(
+    loader = loader_by_keywords(
         filmed_dataset,
         batch_size=120,
         delta_timestamps={"top": None, "joint": None},
@@ -273,9 +277,9 @@ def test_nearest_looks_ahead(filmed_dataset):
 def test_state_and_gather_with_cameras(filmed_dataset, device):
     images = robocache.ImageOptions(crop=(9, 9), dtype="uint8")
     options = {"batch_size": 6, "delta_timestamps": {"top": [0.0]}, "images": images, "seed": 5, "device": device}
-    loader = flat_loader(filmed_dataset, **options)
+    loader = loader_by_keywords(filmed_dataset, **options)
     batches = batches_of(loader, None)
-    resumed = flat_loader(filmed_dataset, **options)
+    resumed = loader_by_keywords(filmed_dataset, **options)
     resumed.load_state_dict({"seed": 5, "epoch": 0, "samples": 12})
     np.testing.assert_array_equal(copied(next(resumed))["top"], batches[2]["top"])
     two, one = (copied(loader.gather(indices))["top"] for indices in ([3, 30], [30]))
@@ -285,8 +289,10 @@ def test_state_and_gather_with_cameras(filmed_dataset, device):
 def test_images_need_a_camera_and_float64_is_for_numbers(filmed_dataset):
     options = {"batch_size": 4, "device": "cpu"}
     with pytest.raises(robocache.ArgumentError, match="images: goes with a camera in the batch, got none"):
-        flat_loader(filmed_dataset, delta_timestamps={"joint": None}, images=robocache.ImageOptions(), **options)
-    batch = next(flat_loader(filmed_dataset, delta_timestamps={"joint": None, "top": None}, dtype="float64", **options))
+        loader_by_keywords(filmed_dataset, delta_timestamps={"joint": None}, images=robocache.ImageOptions(), **options)
+    batch = next(
+        loader_by_keywords(filmed_dataset, delta_timestamps={"joint": None, "top": None}, dtype="float64", **options)
+    )
     assert (batch["joint"].dtype, batch["top"].dtype) == (torch.float64, torch.float32)
 
 
@@ -296,7 +302,7 @@ def test_cameras_with_shared_draws_are_cropped_alike(filmed, tmp_path):
     def batch(**more):
         images = robocache.ImageOptions(crop=(7, 7), **more)
         windows = {"left": None, "right": None}
-        return next(flat_loader(dataset, batch_size=12, delta_timestamps=windows, images=images, device="cpu"))
+        return next(loader_by_keywords(dataset, batch_size=12, delta_timestamps=windows, images=images, device="cpu"))
 
     together, apart = batch(together=("left", "right")), batch()
     assert torch.equal(together["left"], together["right"])
@@ -307,7 +313,7 @@ def test_several_sources_of_one_dataset_and_camera(filmed_dataset, tmp_path):
     other = Recording(np.random.default_rng(16)).write(tmp_path / "other", "raw")
     # The third source reads the first one's frames, not rows after the second's.
     of_source = [filmed_dataset, other, filmed_dataset]
-    loader = flat_loader(
+    loader = loader_by_keywords(
         [robocache.Source(dataset_of, episodes=[e]) for dataset_of, e in zip(of_source, (2, 0, 1), strict=True)],
         batch_size=36,
         delta_timestamps={"top": None},

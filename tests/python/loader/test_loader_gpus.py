@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import EVERY, assert_same_batches, batches_of, small, ticks_of, write
 from reference.mixture import draw
 
@@ -213,4 +213,4 @@ def test_the_second_gpu_gives_the_same_bytes(dataset, two_gpus, residency):
     for batches in taken:
         assert_same_batches(batches, wanted)
     assert torch.cuda.current_device() == before
-    assert flat_loader(dataset, batch_size=2, delta_timestamps={"action": [0.0]}).device == f"cuda:{before}"
+    assert loader_by_keywords(dataset, batch_size=2, delta_timestamps={"action": [0.0]}).device == f"cuda:{before}"

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import anchors_of, position_of, ticks_of, write
 from reference.compare import to_numpy
 from reference.mixture import draw
@@ -47,7 +47,7 @@ def dataset(recording, tmp_path_factory):
 def make(dataset, device):
     def make(dataset=dataset, **options):
         options = {"batch_size": BATCH, "delta_timestamps": {"x": [0.0]}, "device": device} | options
-        return flat_loader(dataset, **options)
+        return loader_by_keywords(dataset, **options)
 
     return make
 
@@ -435,7 +435,7 @@ def test_rule_36_a_state_from_before_an_append(tmp_path, make, recording):
     next(before)
     grown = write(tmp_path / "cache", [{"x": (np.arange(30) * 1000, np.ones((30, 3)))}], append=True)
     assert len(grown) == 6
-    with pytest.raises(robocache.ArgumentError, match=r"211 anchors then, 241 now; .*after robocache append"):
+    with pytest.raises(robocache.ArgumentError, match=r"211 anchors then, 241 now; .*if `robocache append` was run"):
         make(grown).load_state_dict(before.state_dict())
     loader = make(grown, episodes=range(5))
     loader.load_state_dict(before.state_dict())

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import EPOCH_NS, FLOATS, anchors_of, check, write
 from reference.compare import assert_same_bits, to_numpy
 from reference.window_batch import assert_batch, window_batch
@@ -55,7 +55,9 @@ def test_rotations_of_every_type(rng, tmp_path, device, stored):
     deltas = {"x": [-0.011, 0.0, 0.0023, 0.5]}
     methods = {"x": [(slice(0, 4), "slerp"), (slice(4, 8), "slerp")]}
     options = {"method": methods, "dtype": "float64"}
-    loader = flat_loader(dataset, batch_size=50, delta_timestamps=deltas, device=device, shuffle=False, **options)
+    loader = loader_by_keywords(
+        dataset, batch_size=50, delta_timestamps=deltas, device=device, shuffle=False, **options
+    )
     batch = next(loader)
     types = {"dtypes": {"x": stored}, "shapes": {"x": (8,)}}
     assert_batch(batch, window_batch(recording, [(0, int(t)) for t in times], deltas, **types, **options))
@@ -71,7 +73,7 @@ def test_hits_and_values_outside_are_samples(rng, tmp_path, device, method):
     values = (100 * rng.standard_normal((6, 3))).astype(np.float32)
     dataset = write(tmp_path / "cache", [{"x": (times, values)}])
     options = {"batch_size": 6, "method": method, "device": device, "shuffle": False}
-    batch = next(flat_loader(dataset, delta_timestamps={"x": [-100.0, 0.0, 100.0]}, **options))
+    batch = next(loader_by_keywords(dataset, delta_timestamps={"x": [-100.0, 0.0, 100.0]}, **options))
     assert_same_bits(to_numpy(batch["x"]), np.stack([values[[0] * 6], values, values[[5] * 6]], 1))
     assert to_numpy(batch["x_is_pad"]).tolist() == [[True, False, True]] * 6
 
@@ -109,7 +111,7 @@ def test_streams_of_one_clock_have_their_own_methods(rng, tmp_path, device, snap
     deltas = {"a": [0.0, -0.013, 0.02, 0.02], "b": [0.02, 0.0], "c": [-0.013, 0.0, 0.5], "d": [0.02, -0.013]}
     methods = {"a": [(slice(0, 2), "next")], "b": "slerp", "c": "nearest"}
     options = {"method": methods, "snap_s": snap_s, "max_gap_s": 0.03}
-    batch = next(flat_loader(dataset, batch_size=90, delta_timestamps=deltas, device=device, **options))
+    batch = next(loader_by_keywords(dataset, batch_size=90, delta_timestamps=deltas, device=device, **options))
     types = {"dtypes": {name: values.dtype for name, (_, values) in recording[0].items()}}
     types["shapes"] = {name: values.shape[1:] for name, (_, values) in recording[0].items()}
     assert_batch(batch, window_batch(recording, anchors_of([batch]), deltas, **types, **options))
@@ -119,8 +121,8 @@ def test_a_stream_gives_the_same_bytes_alone_and_with_others_of_its_clock(rng, t
     dataset = write(tmp_path / "cache", on_one_clock(rng))
     deltas = {"a": [0.0, 0.011], "b": [-0.02, 0.011], "c": [0.011]}
     options = {"batch_size": 40, "anchor": "c", "seed": 3, "device": device}
-    together = next(flat_loader(dataset, delta_timestamps=deltas, **options))
+    together = next(loader_by_keywords(dataset, delta_timestamps=deltas, **options))
     for name in deltas:
-        alone = next(flat_loader(dataset, delta_timestamps={name: deltas[name]}, **options))
+        alone = next(loader_by_keywords(dataset, delta_timestamps={name: deltas[name]}, **options))
         for key in alone:
             assert_same_bits(to_numpy(alone[key]), to_numpy(together[key]), key)

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import anchors_of, assert_same_batches, batches_of, copied, position_of, refused, warnings_with, write
 from reference.compare import to_numpy
 from reference.mixture import BLOCK, Part, draw, mixture_batch, shares
@@ -111,7 +111,7 @@ def mixed(robots, count, weights=None, *, device="cpu", batch_size=50, deltas=DE
         if any(key in (own.get("rename") or {}).values() or key in ROBOTS[name] for name, own in chosen)
     }
     options = {"anchor": "state", "pad_features": True} | options
-    loader = flat_loader(sources, batch_size=batch_size, delta_timestamps=deltas, device=device, **options)
+    loader = loader_by_keywords(sources, batch_size=batch_size, delta_timestamps=deltas, device=device, **options)
     return loader, [part(robots, name, **own) for name, own in chosen], deltas
 
 
@@ -237,7 +237,7 @@ def test_every_batch_of_a_mixture_equals_the_oracles(robots, device, count, dtyp
 def test_a_mixture_without_pad_features_has_no_mask_of_features(robots, device):
     sources = [source(robots, "one_arm"), source(robots, "base"), source(robots, "none")]
     deltas = {"state": [0.0], "action": None, "mode": [0.0, 0.1]}
-    loader = flat_loader(sources, batch_size=64, delta_timestamps=deltas, anchor="state", device=device)
+    loader = loader_by_keywords(sources, batch_size=64, delta_timestamps=deltas, anchor="state", device=device)
     parts = [part(robots, name) for name in ("one_arm", "base", "none")]
     drawn = [draw(position, [len(part.ticks) for part in parts]) for position in range(64)]
     batch = next(loader)
@@ -256,7 +256,7 @@ def test_a_row_without_features_is_no_padding(tmp_path, device, steps):
         recording = [{"x": (time_ns, np.ones((4, width), np.float32))}]
         sources.append(robocache.Source(write(tmp_path / str(width), recording)))
     options = {"pad_features": True, "return_age": True, "shuffle": False, "device": device}
-    batch = next(flat_loader(sources, batch_size=8, delta_timestamps={"x": steps}, **options))
+    batch = next(loader_by_keywords(sources, batch_size=8, delta_timestamps={"x": steps}, **options))
     arrays = copied(batch)
     for key in ("x_is_pad", "x_age"):
         np.testing.assert_array_equal(arrays[key][:4], arrays[key][4:])
@@ -269,11 +269,11 @@ def test_a_row_without_features_is_no_padding(tmp_path, device, steps):
 def test_a_list_of_one_source_is_a_mixture_but_a_dataset_is_not(robots, device):
     options = {"batch_size": 32, "delta_timestamps": {"state": [0.0]}, "device": device}
     dataset = robots["one_arm"][0]
-    alone = flat_loader(dataset, **options)
+    alone = loader_by_keywords(dataset, **options)
     for listed in ([robocache.Source(dataset)], robocache.Source(dataset), (robocache.Source(dataset, weight=2),)):
-        batches = batches_of(flat_loader(listed, **options))
+        batches = batches_of(loader_by_keywords(listed, **options))
         assert all((batch["dataset_index"] == 0).all() for batch in batches)
-    batches = batches_of(flat_loader([robocache.Source(dataset)], **options))
+    batches = batches_of(loader_by_keywords([robocache.Source(dataset)], **options))
     for batch in batches:
         del batch["dataset_index"]
     assert_same_batches(batches, batches_of(alone))
@@ -320,7 +320,7 @@ def test_edges_apply_to_each_source(robots, device):
     """A source without the stream is drawn completely; in a source with it, an episode without it is not drawn."""
     sources = [source(robots, "base"), source(robots, "none")]
     deltas = {"state": [-0.1, 0.0], "action": [0.0, 0.1]}
-    loader = flat_loader(
+    loader = loader_by_keywords(
         sources, batch_size=16, delta_timestamps=deltas, edges="drop", anchor="state", shuffle=False, device=device
     )
     wanted = []
@@ -362,14 +362,14 @@ def test_a_pickled_mixture_resumes(robots, device):
 def test_a_mixture_copies_its_list_of_sources(robots):
     """Later changes of the caller's list have no effect."""
     sources = [source(robots, "one_arm"), source(robots, "base")]
-    loader = flat_loader(sources, batch_size=8, delta_timestamps={"state": [0.0]}, device="cpu")
+    loader = loader_by_keywords(sources, batch_size=8, delta_timestamps={"state": [0.0]}, device="cpu")
     sources.pop()
     assert_same_batches(batches_of(pickle.loads(pickle.dumps(loader))), batches_of(loader))
 
 
 def test_a_source_is_not_changed_by_its_loader(robots):
     one = source(robots, "two_arms", weight=0.5, rename=TO_STATE_AND_ACTION)
-    flat_loader([one], batch_size=8, delta_timestamps={"state": [0.0]}, device="cpu")
+    loader_by_keywords([one], batch_size=8, delta_timestamps={"state": [0.0]}, device="cpu")
     assert one == source(robots, "two_arms", weight=0.5, rename=TO_STATE_AND_ACTION)
 
 
@@ -421,7 +421,7 @@ def test_a_source_is_not_changed_by_its_loader(robots):
 def test_invalid_mixtures_are_refused_by_name(robots, chosen, options, parts):
     options = {"batch_size": 8, "delta_timestamps": {"state": [0.0]}, "device": "cpu"} | options
     with refused(*parts):
-        flat_loader(sources_of(robots, *chosen), **options)
+        loader_by_keywords(sources_of(robots, *chosen), **options)
 
 
 def test_values_that_are_no_source_are_refused(robots):
@@ -435,7 +435,7 @@ def test_values_that_are_no_source_are_refused(robots):
         ({"base": dataset}, "dataset"),
     ):
         with pytest.raises(robocache.ArgumentTypeError, match=part):
-            flat_loader(given, **options)
+            loader_by_keywords(given, **options)
 
 
 # ---- names of features ----

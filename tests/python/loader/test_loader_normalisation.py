@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import FLOAT_STREAMS, check, joined, small, write
 from reference.compare import assert_same_bits, to_numpy
 from reference.normalisation import MODES, affine_of
@@ -32,7 +32,9 @@ def test_a_constant_feature_is_normalised_to_a_finite_value(tmp_path, device):
     values = np.stack([np.full(50, 3.5), np.arange(50)], 1).astype(np.float32)
     dataset = write(tmp_path / "cache", [{"x": (np.arange(50) * 10**8, values)}])
     for mode in MODES:
-        loader = flat_loader(dataset, batch_size=50, delta_timestamps={"x": [0.0]}, normalize=mode, device=device)
+        loader = loader_by_keywords(
+            dataset, batch_size=50, delta_timestamps={"x": [0.0]}, normalize=mode, device=device
+        )
         got = to_numpy(next(loader)["x"])
         assert np.isfinite(got).all()
         assert len(np.unique(got[..., 0])) == 1
@@ -81,8 +83,8 @@ def test_normalize_of_a_raw_batch_equals_the_batch(dataset, device, mode, consta
     for names, dtype in ((keys, "float32"), (["observation.imu"], "float64")):
         arguments = {"batch_size": 200, "delta_timestamps": dict.fromkeys(names, DELTAS), "seed": 8, "dtype": dtype}
         arguments |= {"device": device, "framework": framework}
-        raw = next(flat_loader(dataset, **arguments))
-        loader = flat_loader(dataset, normalize=mode, constant=constant, **arguments)
+        raw = next(loader_by_keywords(dataset, **arguments))
+        loader = loader_by_keywords(dataset, normalize=mode, constant=constant, **arguments)
         batch = next(loader)
         for key in names:
             present = has_rows(dataset, batch, key)
@@ -121,8 +123,8 @@ def test_norm_stats_of_a_source_precede_the_loaders_and_the_caches(arms, device,
     of_source = {"state": stats_about(1.0, 2.0)}
     of_loader = {"state": stats_about(-3.0, 4.0), "action": stats_about(7.0, 0.5)}
     sources = [robocache.Source(arms[0], norm_stats=of_source), robocache.Source(arms[1])]
-    raw = next(flat_loader(sources, **arguments))
-    loader = flat_loader(sources, normalize="mean_std", norm_stats=of_loader, **arguments)
+    raw = next(loader_by_keywords(sources, **arguments))
+    loader = loader_by_keywords(sources, normalize="mean_std", norm_stats=of_loader, **arguments)
     batch = next(loader)
     index = to_numpy(batch["dataset_index"])
     assert set(index.tolist()) == {0, 1}

@@ -6,7 +6,7 @@ import signal
 
 import numpy as np
 import pytest
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import EVERY, anchors_of, assert_same_batches, batches_of, check, position_of, small, ticks_of, write
 
 import robocache
@@ -16,7 +16,7 @@ import robocache
 def test_the_order_is_a_bijection_for_any_number_of_anchors(tmp_path, device, rows):
     recording = [{"x": (np.arange(rows) * 1000, np.zeros(rows))}]
     dataset = write(tmp_path / "cache", recording)
-    loader = flat_loader(dataset, batch_size=64, delta_timestamps={"x": [0.0]}, device=device)
+    loader = loader_by_keywords(dataset, batch_size=64, delta_timestamps={"x": [0.0]}, device=device)
     for _ in range(3):
         assert sorted(anchors_of(loader)) == ticks_of(recording, "x")
 
@@ -24,7 +24,9 @@ def test_the_order_is_a_bijection_for_any_number_of_anchors(tmp_path, device, ro
 def test_the_order_is_well_mixed(tmp_path):
     rows = 20_000
     recording = [{"x": (np.arange(rows), np.zeros((rows, 1), np.float32))}]
-    loader = flat_loader(write(tmp_path / "cache", recording), batch_size=1000, delta_timestamps={"x": [0.0]}, snap_s=0)
+    loader = loader_by_keywords(
+        write(tmp_path / "cache", recording), batch_size=1000, delta_timestamps={"x": [0.0]}, snap_s=0
+    )
     orders = [np.array([t for _, t in anchors_of(loader)]) for _ in range(2)]
     for order in orders:
         # A random permutation of n has: mean |position - value| is n/3, neighbours are uncorrelated (std 1/sqrt(n)).

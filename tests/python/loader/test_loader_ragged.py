@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import write
 
 import robocache
@@ -26,7 +26,7 @@ def dataset(tmp_path):
 
 def loader(dataset, **options):
     options = {"batch_size": 4, "device": "cpu", "framework": "numpy", "shuffle": False, "dtype": "float64", **options}
-    return flat_loader(dataset, **options)
+    return loader_by_keywords(dataset, **options)
 
 
 def test_ragged_streams_are_refused_by_name(dataset):
@@ -65,10 +65,10 @@ def test_the_callers_methods_precede_declared_ones(dataset):
     with pytest.warns(robocache.LoaderWarning, match=r"\['heading'\].method: 'pchip' overrides .*, angle \[0:1\]"):
         loader(dataset, delta_timestamps=DELTAS, method={"heading": "pchip"})
     assert np.all(np.abs(linear["heading"]) < 1e-9)
-    of_one = next(loader(dataset, delta_timestamps=DELTAS, method={"heading": "linear"}))
+    heading_linear = next(loader(dataset, delta_timestamps=DELTAS, method={"heading": "linear"}))
     by_default = next(loader(dataset, delta_timestamps=DELTAS))
-    assert np.array_equal(of_one["heading"], linear["heading"])
-    assert np.array_equal(of_one["pose"], by_default["pose"])
+    assert np.array_equal(heading_linear["heading"], linear["heading"])
+    assert np.array_equal(heading_linear["pose"], by_default["pose"])
     assert not np.array_equal(linear["pose"], by_default["pose"])
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import (
     EVERY,
     anchors_of,
@@ -111,7 +111,7 @@ def test_rule_36_an_epoch_is_filled_up_like_torchs_distributed_sampler(tmp_path,
     for rank in range(world_size):
         options = {"batch_size": batch_size, "delta_timestamps": {"x": None}, "snap_s": 0, "device": device}
         options |= {"shuffle": False, "rank": rank, "world_size": world_size}
-        loader = flat_loader(dataset, **options)
+        loader = loader_by_keywords(dataset, **options)
         sampler = DistributedSampler(range(rows), world_size, rank, shuffle=False)
         of_torch = list(DataLoader(range(rows), batch_size, sampler=sampler))
         batches = [to_numpy(batch["time_ns"]).tolist() for batch in loader]
@@ -122,7 +122,7 @@ def test_rule_36_an_epoch_is_filled_up_like_torchs_distributed_sampler(tmp_path,
         if rows >= batch_size * world_size:
             sampler = DistributedSampler(range(rows), world_size, rank, drop_last=True)
             of_torch = DataLoader(range(rows), batch_size, sampler=sampler, drop_last=True)
-            assert len(flat_loader(dataset, drop_last=True, **options)) == len(of_torch)
+            assert len(loader_by_keywords(dataset, drop_last=True, **options)) == len(of_torch)
     assert ours == theirs
 
 
@@ -404,11 +404,11 @@ def test_a_killed_run_resumes_exactly(plain, tmp_path):
             run.send_signal(signal.SIGKILL)
         assert run.wait() == -signal.SIGKILL
         number, saved = json.loads(state.read_text())
-        wanted = batches_from(flat_loader(sources, seed=5, **options), number + 40)
+        wanted = batches_from(loader_by_keywords(sources, seed=5, **options), number + 40)
         records = [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
         assert number <= len(records)
         assert records[: len(wanted)] == wanted[: len(records)]
-        resumed = flat_loader(sources, **options)
+        resumed = loader_by_keywords(sources, **options)
         resumed.load_state_dict(saved)
         assert batches_from(resumed, 40) == wanted[number:]
 
@@ -432,7 +432,7 @@ while True:
 def test_a_killed_rank_does_not_affect_others(plain):
     """A Loader waits for no other rank: the remaining rank gives the same batches in time."""
     options = {"batch_size": 8, "delta_timestamps": {"x": [0.0]}, "seed": 5, "framework": "numpy", "world_size": 2}
-    expected = [x["x"].tolist() for x in itertools.islice(forever(flat_loader(plain[0], rank=0, **options)), 40)]
+    expected = [x["x"].tolist() for x in itertools.islice(forever(loader_by_keywords(plain[0], rank=0, **options)), 40)]
     running = [
         subprocess.Popen(
             [sys.executable, "-c", RANK, plain[0].path, str(rank)],

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import EVERY, STREAMS, assert_same_batches, batches_of, write
 from reference.compare import to_numpy
 
@@ -50,7 +50,9 @@ LOADERS = {
 
 
 def loader_on(dataset, device, residency="auto", windows=WINDOWS, **options):
-    return flat_loader(dataset, batch_size=24, delta_timestamps=windows, device=device, residency=residency, **options)
+    return loader_by_keywords(
+        dataset, batch_size=24, delta_timestamps=windows, device=device, residency=residency, **options
+    )
 
 
 def tiers_of(loader):
@@ -71,7 +73,7 @@ def test_every_tier_gives_the_same_bytes(dataset, device, name):
 
     def batches(residency, device=device, **more):
         options_of_it = {"batch_size": 24, "seed": 4, "device": device, **options, **more}
-        return batches_of(flat_loader(dataset, residency=residency, **options_of_it), 5)
+        return batches_of(loader_by_keywords(dataset, residency=residency, **options_of_it), 5)
 
     expected = batches("device")
     # Rule 39: the CPU computes values of mapped rows.
@@ -86,15 +88,15 @@ def test_every_tier_gives_the_same_bytes(dataset, device, name):
 
 @pytest.mark.parametrize("options", [LOADERS[name] for name in ALIKE])
 def test_every_combination_of_tiers_gives_the_cpus_bytes(dataset, device, options):
-    expected = batches_of(flat_loader(dataset, batch_size=24, device="cpu", **options), 3)
+    expected = batches_of(loader_by_keywords(dataset, batch_size=24, device="cpu", **options), 3)
     for turn in range(3):
         tiers = {key: ("device", "pinned", "mapped")[(index + turn) % 3] for index, key in enumerate(STREAMS)}
-        loader = flat_loader(dataset, batch_size=24, device=device, residency=tiers, **options)
+        loader = loader_by_keywords(dataset, batch_size=24, device=device, residency=tiers, **options)
         if device == "cuda":
             assert tiers_of(loader) == tiers
         assert_same_batches(batches_of(loader, 3), expected)
         indices = [loader.num_anchors - 1, 0, 7, 7]
-        plain = flat_loader(dataset, batch_size=24, device="cpu", **options)
+        plain = loader_by_keywords(dataset, batch_size=24, device="cpu", **options)
         assert_same_batches(batches_of([loader.gather(indices)]), batches_of([plain.gather(indices)]))
 
 
@@ -119,8 +121,8 @@ def test_a_mixture_whose_sources_differ(rng, tmp_path, device, residency):
         "pad_features": True,
         "normalize": {"state": "min_max"},
     }
-    expected = batches_of(flat_loader(sources, device="cpu", residency="device", **arguments), 6)
-    loader = flat_loader(sources, device=device, residency={"state": residency, "tick": "device"}, **arguments)
+    expected = batches_of(loader_by_keywords(sources, device="cpu", residency="device", **arguments), 6)
+    loader = loader_by_keywords(sources, device=device, residency={"state": residency, "tick": "device"}, **arguments)
     assert_same_batches(batches_of(loader, 6), expected)
     state = loader.explain()[0]
     assert (state.key, state.bytes) == ("state", 3 * 50 * (7 * 8 + 3 * 2))
@@ -272,7 +274,7 @@ def used_mib(device):
 def test_loaders_on_one_dataset_share_its_rows(wide, device):
     def make(**options):
         options = {"batch_size": 8, "delta_timestamps": {"wide": [0.0]}, "device": device, "prefetch": 0} | options
-        return flat_loader(wide, **options)
+        return loader_by_keywords(wide, **options)
 
     next(make(batch_size=4, episodes=[0]))
     before = used_mib(device)
@@ -291,7 +293,7 @@ def test_loaders_on_one_dataset_share_its_rows(wide, device):
 
 
 def test_a_mapped_key_takes_no_memory(wide, device):
-    loader = flat_loader(wide, batch_size=8, delta_timestamps={"wide": [0.0]}, device=device, residency="mapped")
+    loader = loader_by_keywords(wide, batch_size=8, delta_timestamps={"wide": [0.0]}, device=device, residency="mapped")
     next(loader)
     before = used_mib(device)
     for _ in itertools.islice(loader, 50):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import FORKS, assert_same_batches, copied, forever, in_a_child, make, position_of, record, write
 from reference.compare import to_numpy
 from soak import rounds
@@ -113,7 +113,7 @@ def test_ctrl_c_ends_a_wait_at_once(tmp_path, threads):
     def slow(prefetch):
         windows = {"pose": robocache.Window(np.linspace(0, 1, 8000), method="pose")}
         options = {"batch_size": 200, "prefetch": prefetch, "device": "cpu", "framework": "numpy"}
-        return flat_loader(dataset, delta_timestamps=windows, **options)
+        return loader_by_keywords(dataset, delta_timestamps=windows, **options)
 
     plain = slow(0)
     next(plain)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import anchors_of, assert_same_batches, batches_of, joined, position_of, ticks_of, write
 
 import robocache
@@ -17,7 +17,7 @@ def recorded(rng, lengths, width=3):
 
 def ranks_of(source, world_size, **options):
     options = {"batch_size": 8, "delta_timestamps": {"x": [0.0, 1e-6]}, "shard_episodes": True} | options
-    return [flat_loader(source, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+    return [loader_by_keywords(source, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
 
 
 @pytest.mark.parametrize("tier", ["device", "pinned", "mapped"])
@@ -49,7 +49,7 @@ def test_values_equal_those_of_a_loader_of_all_episodes(rng, tmp_path, device):
     """A rank that loads only its own episodes has them at other addresses."""
     recording = recorded(rng, (40, 30, 50, 45))
     dataset = write(tmp_path / "cache", recording)
-    whole = joined(flat_loader(dataset, batch_size=165, delta_timestamps={"x": [0.0, 1e-6]}, device=device))
+    whole = joined(loader_by_keywords(dataset, batch_size=165, delta_timestamps={"x": [0.0, 1e-6]}, device=device))
     values = dict(zip(anchors_of([whole]), whole["x"], strict=True))
     for loader in ranks_of(dataset, 2, device=device):
         assert loader.explain()[0].bytes < 4 * 3 * 165
@@ -91,7 +91,7 @@ def test_a_rank_without_anchors_is_refused(rng, tmp_path):
         for source, options in ((dataset, {}), (weighted, {"samples_per_epoch": 100})):
             options |= {"batch_size": 8, "delta_timestamps": {"x": [0.0]}, "shard_episodes": True, "device": "cpu"}
             with pytest.raises(robocache.ArgumentError, match=r"anchor: expected a tick .* episodes of rank \d"):
-                flat_loader(source, rank=rank, world_size=4, **options)
+                loader_by_keywords(source, rank=rank, world_size=4, **options)
 
 
 def test_a_state_of_another_number_of_ranks_is_refused(rng, tmp_path):

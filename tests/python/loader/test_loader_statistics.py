@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cache_files import sign
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import FORKS, in_a_child, no_warning, warnings_with, write
 from reference.normalisation import MODES, affine_of, assert_statistics
 
@@ -47,7 +47,7 @@ def rows_of(recording, episodes):
 
 
 def windowed(dataset, **options):
-    return flat_loader(
+    return loader_by_keywords(
         dataset,
         **{"batch_size": 4096, "delta_timestamps": {"action": None}, "shuffle": False, "device": "cpu", **options},
     )
@@ -250,7 +250,7 @@ def test_rule_38_a_spread_below_min_spread_is_not_scaled(rng, tmp_path, mode, co
     dataset, values = flickering(rng, tmp_path, [1e-7, 2e-5, 1.0], dtype, names=["wrist", "elbow", "base"])
     options = {"batch_size": 500, "delta_timestamps": {"state": None}, "shuffle": False, "device": device}
     with pytest.warns(LoaderWarning) as warned:
-        loader = flat_loader(dataset, normalize=mode, constant=constant, dtype="float64", **options)
+        loader = loader_by_keywords(dataset, normalize=mode, constant=constant, dtype="float64", **options)
     assert len(warned) == 1
     for part in ("min_spread", "2 in all", "'state'[0] (wrist)", "'state'[1] (elbow)", "below 0.0001", "min_spread=0"):
         assert part in str(warned[0].message)
@@ -269,21 +269,23 @@ def test_rule_38_min_spread_of_0_scales_all_without_a_warning(rng, tmp_path):
     dataset, values = flickering(rng, tmp_path, [1e-5], np.float64)
     with no_warning():
         options = {"batch_size": 500, "delta_timestamps": {"state": None}, "normalize": "mean_std", "shuffle": False}
-        got = np.asarray(next(flat_loader(dataset, min_spread=0, dtype="float64", device="cpu", **options))["state"])
-        flat_loader(dataset, min_spread=0.9e-5, **options)
+        got = np.asarray(
+            next(loader_by_keywords(dataset, min_spread=0, dtype="float64", device="cpu", **options))["state"]
+        )
+        loader_by_keywords(dataset, min_spread=0.9e-5, **options)
     np.testing.assert_allclose(got, (values - values.mean(0)) / values.std(0), atol=1e-6)
     with pytest.warns(LoaderWarning, match=r"below 0.5"):
-        flat_loader(dataset, min_spread=0.5, **options)
+        loader_by_keywords(dataset, min_spread=0.5, **options)
 
 
 def test_rule_38_constants_and_given_statistics_have_the_same_rule(rng, tmp_path):
     dataset, _ = flickering(rng, tmp_path, [0.0, 1.0])
     options = {"batch_size": 8, "delta_timestamps": {"state": None}, "normalize": "mean_std"}
     with no_warning():
-        flat_loader(dataset, **options)
+        loader_by_keywords(dataset, **options)
     given = {"state": {"mean": [0.0, 0.0], "std": [1.0, 1e-6]}}
     with pytest.warns(LoaderWarning, match=r"'state'\[1\] 1e-06"):
-        loader = flat_loader(dataset, norm_stats=given, **options)
+        loader = loader_by_keywords(dataset, norm_stats=given, **options)
     assert loader.normalize("state", np.float32([[0, 0.5]]))[0, 1] == 0.5
 
 
@@ -292,9 +294,9 @@ def test_rule_38_an_invalid_min_spread_is_refused(rng, tmp_path, wrong):
     dataset, _ = flickering(rng, tmp_path, [1.0])
     options = {"batch_size": 8, "delta_timestamps": {"state": None}}
     with pytest.raises(robocache.ArgumentError, match="min_spread: expected a finite number"):
-        flat_loader(dataset, normalize="mean_std", min_spread=wrong, **options)
+        loader_by_keywords(dataset, normalize="mean_std", min_spread=wrong, **options)
     with pytest.raises(robocache.ArgumentError, match="min_spread: expected a Window"):
-        flat_loader(dataset, min_spread=0.0, **options)
+        loader_by_keywords(dataset, min_spread=0.0, **options)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import EPOCH_NS, EVERY, FLOATS, anchors_of, check, write
 from reference.compare import to_numpy
 from reference.window_batch import assert_batch, window_batch
@@ -50,7 +50,7 @@ def test_more_streams_than_a_group_holds(rng, tmp_path, device):
     recording = [{name: (clocks[name], rng.standard_normal((n, 1))) for name, n in counts.items()} for _ in range(2)]
     dataset = write(tmp_path / "cache", recording)
     deltas = {name: [0.001 * k] * (1 + k % 3) for k, name in enumerate(reversed(names))}
-    batch = next(flat_loader(dataset, batch_size=20, delta_timestamps=deltas, device=device, dtype="float64"))
+    batch = next(loader_by_keywords(dataset, batch_size=20, delta_timestamps=deltas, device=device, dtype="float64"))
     types = {"dtypes": dict.fromkeys(names, np.dtype(float)), "shapes": dict.fromkeys(names, (1,)), "dtype": "float64"}
     assert_batch(batch, window_batch(recording, anchors_of([batch]), deltas, **types))
 
@@ -81,7 +81,7 @@ def test_every_width(rng, tmp_path, device, features, stored):
     described = {"dtypes": {"x": stored}, "shapes": {"x": (features,)}, "stats": dataset.stats, **normalised}
     for dtype in (np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)):
         options = {"dtype": dtype.name, "device": device, **normalised}
-        batch = next(flat_loader(dataset, batch_size=16, delta_timestamps=deltas, **options))
+        batch = next(loader_by_keywords(dataset, batch_size=16, delta_timestamps=deltas, **options))
         assert_batch(batch, window_batch(recording, anchors_of([batch]), deltas, dtype=dtype, **described))
 
 
@@ -89,7 +89,7 @@ def test_float64_becomes_bfloat16_in_one_rounding(tmp_path, device):
     # Just above the middle of two bfloat16 values: rounding to float32 first would drop the difference.
     values = np.full((4, 1), 1.0 + 2.0**-8 + 2.0**-40)
     dataset = write(tmp_path / "cache", [{"x": (np.arange(4) * 10**9, values)}])
-    loader = flat_loader(dataset, batch_size=4, delta_timestamps={"x": [0.0]}, dtype="bfloat16", device=device)
+    loader = loader_by_keywords(dataset, batch_size=4, delta_timestamps={"x": [0.0]}, dtype="bfloat16", device=device)
     assert (next(iter(loader))["x"].float() == 1.0 + 2.0**-7).all()
 
 
@@ -102,11 +102,11 @@ def test_a_recording_of_nominal_30_hz_gives_its_own_frames(tmp_path, device):
     deltas = {"frame": [k / 30 for k in range(-20, 21)]}
     options = {"batch_size": frames, "delta_timestamps": deltas, "shuffle": False, "device": device}
     for method in ("previous", "next", "nearest", "linear"):
-        batch = next(iter(flat_loader(dataset, method={"frame": method}, **options)))
+        batch = next(iter(loader_by_keywords(dataset, method={"frame": method}, **options)))
         wanted = np.arange(frames)[:, None] + np.arange(-20, 21)
         np.testing.assert_array_equal(to_numpy(batch["frame"])[..., 0], wanted.clip(0, frames - 1))
         np.testing.assert_array_equal(to_numpy(batch["frame_is_pad"]), (wanted < 0) | (wanted >= frames))
-    unsnapped = next(iter(flat_loader(dataset, method={"frame": "previous"}, snap_s=0, **options)))
+    unsnapped = next(iter(loader_by_keywords(dataset, method={"frame": "previous"}, snap_s=0, **options)))
     assert (to_numpy(unsnapped["frame"])[30:60, :, 0] != wanted[30:60]).any()
 
 
@@ -116,7 +116,7 @@ def snapped(tmp_path, device, offsets_ns, **options):
     recording = [{"a": (np.array([EPOCH_NS]), np.zeros(1)), "b": (times, np.arange(len(times), dtype=np.float32))}]
     dataset = write(tmp_path / "cache", recording)
     options |= {"batch_size": 1, "anchor": "a", "method": "previous", "device": device}
-    return int(next(flat_loader(dataset, delta_timestamps={"b": [0.0]}, **options))["b"].item())
+    return int(next(loader_by_keywords(dataset, delta_timestamps={"b": [0.0]}, **options))["b"].item())
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,9 @@ def test_a_nan_of_the_data_stays_in_its_entries(tmp_path, device):
     recording = [{"x": (np.arange(10) * 10**8, values), "y": (np.arange(10) * 10**8, np.zeros((10, 1), np.float32))}]
     dataset = write(tmp_path / "cache", recording)
     deltas = {"x": [0.0, 0.05]}
-    loader = flat_loader(dataset, batch_size=10, delta_timestamps=deltas, anchor="y", shuffle=False, device=device)
+    loader = loader_by_keywords(
+        dataset, batch_size=10, delta_timestamps=deltas, anchor="y", shuffle=False, device=device
+    )
     indices = np.argwhere(np.isnan(to_numpy(next(iter(loader))["x"]))).tolist()
     assert indices == [[3, 1, 1], [4, 0, 1], [4, 1, 1]]
 
@@ -156,6 +158,8 @@ def test_targets_beyond_int64_saturate(tmp_path, device):
         recording = [{"x": (np.array(times), np.arange(len(times), dtype=np.float32)[:, None])}]
         dataset = write(tmp_path / str(times[0]), recording)
         deltas, options = {"x": [-4e9, -1e-9, 0.0, 1e-9, 4e9]}, {"method": "previous", "snap_s": 0}
-        loader = flat_loader(dataset, batch_size=3, delta_timestamps=deltas, device=device, shuffle=False, **options)
+        loader = loader_by_keywords(
+            dataset, batch_size=3, delta_timestamps=deltas, device=device, shuffle=False, **options
+        )
         types = {"dtypes": {"x": np.float32}, "shapes": {"x": (1,)}}
         assert_batch(next(loader), window_batch(recording, [(0, t) for t in times], deltas, **types, **options))

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import write, write_texts
 
 import robocache
@@ -24,7 +24,7 @@ def kitchen(tmp_path):
 def _loader(*datasets, **options):
     source = datasets[0] if len(datasets) == 1 else [robocache.Source(dataset) for dataset in datasets]
     options = {"batch_size": 4, "delta_timestamps": {"joint": None}, "task_text": True} | options
-    return flat_loader(source, **options)
+    return loader_by_keywords(source, **options)
 
 
 def test_tasks_from_a_column_of_the_episodes(kitchen, device):
@@ -74,11 +74,11 @@ def test_a_dataset_without_tasks_is_refused(kitchen, tmp_path):
         assert all(text is None for text, plain in zip(batch["task"], of_plain.tolist(), strict=True) if plain)
     named = _write(tmp_path / "named", [{"task": "x"}], stream="task")
     with pytest.raises(robocache.ArgumentError, match="task_text: the batch's key 'task'"):
-        flat_loader(named, batch_size=1, delta_timestamps={"task": None}, task_text=True)
+        loader_by_keywords(named, batch_size=1, delta_timestamps={"task": None}, task_text=True)
     with pytest.raises(robocache.ArgumentTypeError, match="task_text: expected True or False, got 1"):
-        flat_loader(named, batch_size=1, delta_timestamps={"task": None}, task_text=1)
+        loader_by_keywords(named, batch_size=1, delta_timestamps={"task": None}, task_text=1)
     with pytest.raises(robocache.ArgumentError, match=r"task_text: expected a stream 'joint'"):
-        flat_loader(kitchen, batch_size=1, delta_timestamps={"joint": None}, task_text="joint")
+        loader_by_keywords(kitchen, batch_size=1, delta_timestamps={"joint": None}, task_text="joint")
 
 
 def test_a_single_text_in_the_column_tasks(tmp_path):

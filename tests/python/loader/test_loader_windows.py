@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import (
     EPOCH_NS,
     EVERY,
@@ -118,7 +118,9 @@ def test_none_is_the_anchor_without_a_step_axis(dataset, recording, device):
     for key in ("button", "action_is_pad", "action_age"):
         assert batch[key].shape == (24,)
     one_step = {name: [0.0] if offsets is None else offsets for name, offsets in deltas.items()}
-    again = next(itertools.islice(flat_loader(dataset, batch_size=24, delta_timestamps=one_step, **options), 2, 3))
+    again = next(
+        itertools.islice(loader_by_keywords(dataset, batch_size=24, delta_timestamps=one_step, **options), 2, 3)
+    )
     for name in ("action", "observation.feature", "button"):
         for part in ("", "_is_pad", "_age"):
             np.testing.assert_array_equal(to_numpy(batch[name + part]), to_numpy(again[name + part])[:, 0])
@@ -136,7 +138,7 @@ def at_anchors(path, device, recording, windows, **options):
     """The batch of all anchors, which are the rows of the stream "at", in order; with ages."""
     options = {"anchor": "at", "return_age": True, "shuffle": False, "device": device} | options
     count = sum(len(rows["at"][0]) for rows in recording)
-    return next(flat_loader(write(path, recording), batch_size=count, delta_timestamps=windows, **options))
+    return next(loader_by_keywords(write(path, recording), batch_size=count, delta_timestamps=windows, **options))
 
 
 def at_rows(tmp_path, device, rows_ns, anchors_ns, **options):
@@ -232,7 +234,9 @@ def nominal(tmp_path_factory):
 
 
 def on_clock(nominal, device, deltas, **options):
-    return flat_loader(nominal, batch_size=8, delta_timestamps=deltas, device=device, **{"anchor": "state", **options})
+    return loader_by_keywords(
+        nominal, batch_size=8, delta_timestamps=deltas, device=device, **{"anchor": "state", **options}
+    )
 
 
 @pytest.mark.parametrize("key", ["action", "state", "count"])
@@ -433,15 +437,15 @@ def test_check_tolerance_checks_all_anchors_of_the_requested_keys(tmp_path, devi
     dataset = write(tmp_path / "cache", [{"x": numbered(rows), "at": numbered(np.arange(25_000) * 1000)}])
     options = {"anchor": "at", "batch_size": 8, "delta_timestamps": {"x": [0.0]}, "method": "previous", "snap_s": 0}
     options["device"] = device
-    flat_loader(dataset, **options).check_tolerance()  # no tolerance is set
-    flat_loader(dataset, tolerance_s=5e-6, **options).check_tolerance()
+    loader_by_keywords(dataset, **options).check_tolerance()  # no tolerance is set
+    loader_by_keywords(dataset, tolerance_s=5e-6, **options).check_tolerance()
     with pytest.raises(robocache.ArgumentError, match=r"2e-06 s away in episode 0 at 20001000 ns"):
-        flat_loader(dataset, tolerance_s=1e-6, **options).check_tolerance()
+        loader_by_keywords(dataset, tolerance_s=1e-6, **options).check_tolerance()
     mixed = [robocache.Source(dataset), robocache.Source(dataset, anchor="x")]
     with pytest.raises(robocache.ArgumentError, match=r"^sources\[0\]\.delta_timestamps\['x'\].tolerance_s"):
-        flat_loader(mixed, tolerance_s=1e-6, **options).check_tolerance()
+        loader_by_keywords(mixed, tolerance_s=1e-6, **options).check_tolerance()
     options.pop("anchor")
-    flat_loader(dataset, tolerance_s=0, anchor="x", **options).check_tolerance()
+    loader_by_keywords(dataset, tolerance_s=0, anchor="x", **options).check_tolerance()
 
 
 def test_check_tolerance_names_the_first_on_any_number_of_threads(tmp_path, device, threads):
@@ -502,7 +506,7 @@ def test_anchor_index_is_the_index_for_gather(dataset, recording, device, weight
     options = {"batch_size": 64, "delta_timestamps": EVERY, "device": device, "return_age": True}
     anchors = {"anchor": "action"} if rate_hz is None else {"anchor_hz": rate_hz}
     for drawn_from in (dataset, sources):
-        loader = flat_loader(drawn_from, **options, **anchors, rank=1, world_size=2)
+        loader = loader_by_keywords(drawn_from, **options, **anchors, rank=1, world_size=2)
         every = [to_numpy(batch["anchor_index"]).tolist() for batch in loader]
         if not (weight and drawn_from is sources):
             assert len({*itertools.chain(*every)}) == sum(map(len, every))
@@ -571,7 +575,9 @@ def test_the_last_row_of_a_time_counts(tmp_path, device):
         options = {"method": method, "causal": causal, "max_gap_s": 1e-5, "return_age": True, "snap_s": 0}
         if method in STEPS:
             options["tolerance_s"] = 5e-6
-        loader = flat_loader(dataset, batch_size=8, delta_timestamps=deltas, shuffle=False, device=device, **options)
+        loader = loader_by_keywords(
+            dataset, batch_size=8, delta_timestamps=deltas, shuffle=False, device=device, **options
+        )
         expected = window_batch(
             recording, [(0, int(t)) for t in time_ns], deltas, dtypes={"x": np.float32}, shapes={"x": ()}, **options
         )
@@ -590,7 +596,7 @@ def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
     state, action, code = rng.normal(size=(rows, 3)), rng.normal(size=(rows, 2)), rng.integers(0, 99, rows)
     recording = [{"state": (times, state), "action": (times, action), "code": (times, code)}]
     steps = {"state": [-1, 0], "action": [*range(10)], "code": code_steps}
-    loader = flat_loader(
+    loader = loader_by_keywords(
         write(tmp_path / "cache", recording),
         batch_size=64,
         delta_timestamps={name: [k * period / 1e9 for k in own_steps] for name, own_steps in steps.items()},
@@ -636,7 +642,7 @@ def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
 )
 def test_rule_33_anchors_between_rows_of_a_nominal_clock_are_refused(nominal, device, deltas, options, parts):
     with refused(*parts):
-        flat_loader(nominal, batch_size=8, delta_timestamps=deltas, device=device, **options)
+        loader_by_keywords(nominal, batch_size=8, delta_timestamps=deltas, device=device, **options)
 
 
 @pytest.mark.parametrize(
@@ -650,7 +656,7 @@ def test_rule_33_anchors_between_rows_of_a_nominal_clock_are_refused(nominal, de
     ids=str,
 )
 def test_rule_33_ticks_on_the_rows_of_a_nominal_clock_are_rows(nominal, device, deltas, options, step):
-    loader = flat_loader(
+    loader = loader_by_keywords(
         nominal, batch_size=8, delta_timestamps=deltas, device=device, shuffle=False, snap_s=1e-5, **options
     )
     shift = 2 if "offset_s" in options else 0
@@ -667,10 +673,10 @@ def test_rule_33_a_rate_with_some_ticks_between_rows_is_refused(tmp_path, device
     options = {"batch_size": 8, "delta_timestamps": {"a": None, "b": None}, "device": device}
     for anchors in ({"anchor_hz": 30}, {"anchor": "b"}):
         with pytest.raises(robocache.ArgumentError, match=r"not on the rows of 'a', 0.05 s \(20 Hz\) apart"):
-            flat_loader(dataset, **options, **anchors)
+            loader_by_keywords(dataset, **options, **anchors)
     with pytest.raises(robocache.ArgumentError, match=r"the rows of 'a', 0.05 s \(20 Hz\) apart, are not on the rows"):
-        flat_loader(dataset, **options)
-    flat_loader(dataset, method="previous", **options)
+        loader_by_keywords(dataset, **options)
+    loader_by_keywords(dataset, method="previous", **options)
 
 
 def at_rates(path, *rates):
@@ -698,24 +704,24 @@ def test_rule_33_offsets_must_fit_the_rate_of_each_drawn_episode(tmp_path, devic
     result = at_rates(tmp_path / "cache", *rates)
     options = {"batch_size": 8, "delta_timestamps": {"state": [0.0, offset]}, "device": device}
     if message is None:
-        steps = to_numpy(next(flat_loader(result, shuffle=False, snap_s=1e-5, **options))["state"])[..., 0]
+        steps = to_numpy(next(loader_by_keywords(result, shuffle=False, snap_s=1e-5, **options))["state"])[..., 0]
         np.testing.assert_array_equal(steps[:, 1] - steps[:, 0], round(offset * rates[0]))
         return
     with pytest.raises(robocache.ArgumentError, match="not a multiple") as caught:
-        flat_loader(result, **options)
+        loader_by_keywords(result, **options)
     assert message in str(caught.value), str(caught.value)
     assert "45 Hz" not in str(caught.value)
     drawn = [e for e, hz in enumerate(rates) if abs(offset * hz - round(offset * hz)) < 1e-9]
     if drawn:
-        flat_loader(result, episodes=drawn, **options)
+        loader_by_keywords(result, episodes=drawn, **options)
 
 
 def test_rule_33_sources_of_two_rates_are_named_with_their_rates(tmp_path, device):
     sources = [robocache.Source(at_rates(tmp_path / str(hz), hz)) for hz in (30, 60)]
     with pytest.raises(robocache.ArgumentError, match="rows=True") as caught:
-        flat_loader(sources, batch_size=8, delta_timestamps={"state": [0.0, 1 / 60]}, device=device)
+        loader_by_keywords(sources, batch_size=8, delta_timestamps={"state": [0.0, 1 / 60]}, device=device)
     assert "of 'state' of sources[0] 0.03333 s (30 Hz), of 'state' of sources[1] 0.01667 s (60 Hz)" in str(caught.value)
-    flat_loader(sources, batch_size=8, delta_timestamps={"state": [0.0, 1 / 30]}, device=device)
+    loader_by_keywords(sources, batch_size=8, delta_timestamps={"state": [0.0, 1 / 30]}, device=device)
 
 
 def test_rule_33_missing_rows_of_a_nominal_clock_are_no_other_rate(tmp_path, device):
@@ -723,9 +729,9 @@ def test_rule_33_missing_rows_of_a_nominal_clock_are_no_other_rate(tmp_path, dev
     rows = {"state": (np.round(index * 1e9 / 30).astype(np.int64), index[:, None].astype(np.float32))}
     dataset = write(tmp_path / "cache", [rows, {"state": tuple(x[:50] for x in rows["state"])}], nominal=["state"])
     with pytest.raises(robocache.ArgumentError, match=r"not a multiple of the period of 'state' 0.03333 s \(30 Hz\);"):
-        flat_loader(dataset, batch_size=8, delta_timestamps={"state": [0.0, 1 / 60]}, device=device)
+        loader_by_keywords(dataset, batch_size=8, delta_timestamps={"state": [0.0, 1 / 60]}, device=device)
     with pytest.raises(robocache.ArgumentError, match=r"between rows that are 0.1 s apart"):
-        flat_loader(dataset, batch_size=8, delta_timestamps={"state": [0.0, 1 / 30]}, device=device)
+        loader_by_keywords(dataset, batch_size=8, delta_timestamps={"state": [0.0, 1 / 30]}, device=device)
 
 
 @pytest.mark.parametrize(
@@ -749,7 +755,7 @@ def test_long_gaps_that_windows_interpolate_are_named_once(tmp_path, device, gap
     dataset = write(tmp_path / "cache", [rows])
     options = {"anchor": "tick"} | options
     with warnings_with("gaps of any length", warning_text):
-        flat_loader(dataset, batch_size=8, delta_timestamps={"x": [0.0]}, device=device, **options)
+        loader_by_keywords(dataset, batch_size=8, delta_timestamps={"x": [0.0]}, device=device, **options)
 
 
 def test_mostly_repeated_stamps_have_no_gaps(tmp_path, device):
@@ -757,7 +763,7 @@ def test_mostly_repeated_stamps_have_no_gaps(tmp_path, device):
     rows["tick"] = (np.arange(30) * 370_000_000 + 5_000_000, np.zeros((30, 1), np.float32))
     dataset = write(tmp_path / "cache", [rows])
     with warnings_with("gaps of any length", None):
-        flat_loader(dataset, batch_size=8, delta_timestamps={"x": [0.0]}, device=device, anchor="tick")
+        loader_by_keywords(dataset, batch_size=8, delta_timestamps={"x": [0.0]}, device=device, anchor="tick")
 
 
 @pytest.mark.parametrize(
@@ -777,7 +783,7 @@ def test_stored_angles_beyond_half_a_turn_are_named(tmp_path, device, low, offse
     rows = {"x": (time_ns, np.stack([np.full(400, 9.0), heading], 1))}
     dataset = write(tmp_path / "cache", [rows], streams=declared)
     with warnings_with("'angle' gives", warning_text):
-        flat_loader(dataset, batch_size=8, delta_timestamps={"x": [offset]}, device=device)
+        loader_by_keywords(dataset, batch_size=8, delta_timestamps={"x": [offset]}, device=device)
 
 
 def turning(unit, dtype=np.float64):
@@ -808,7 +814,7 @@ def test_wrapping_angles_interpolated_as_numbers_are_named(tmp_path, device, val
     dataset = write(tmp_path / "cache", recording, streams={"x": {"names": ["x", "yaw"]}})
     for offset, expected in ((0.02, warning_text), (0.0, None)):  # with 0 all values are rows
         with warnings_with("jump by a turn", expected):
-            flat_loader(dataset, batch_size=8, delta_timestamps={"x": [offset]}, device=device, **options)
+            loader_by_keywords(dataset, batch_size=8, delta_timestamps={"x": [offset]}, device=device, **options)
 
 
 def test_rule_33_declared_rotations_are_no_requested_method(tmp_path, device):
@@ -816,15 +822,15 @@ def test_rule_33_declared_rotations_are_no_requested_method(tmp_path, device):
     declared = {"action": {"clock": "nominal", "attributes": {"methods": [[0, 4, "slerp"]]}}}
     dataset = write(tmp_path / "cache", [rows], streams=declared)
     with pytest.raises(robocache.ArgumentError, match=r"ticks of 15 Hz .*\[\(slice\(0, 4\), 'slerp'\)\]"):
-        flat_loader(dataset, batch_size=8, delta_timestamps={"action": None}, anchor_hz=15, device=device)
+        loader_by_keywords(dataset, batch_size=8, delta_timestamps={"action": None}, anchor_hz=15, device=device)
     with pytest.raises(robocache.ArgumentError, match=r"0.02 s is not a multiple.*\[\(slice\(0, 4\), 'slerp'\)\]"):
-        flat_loader(dataset, batch_size=8, delta_timestamps={"action": [0.02]}, device=device)
+        loader_by_keywords(dataset, batch_size=8, delta_timestamps={"action": [0.02]}, device=device)
 
 
 def test_rule_33_values_of_a_nominal_clock_at_recorded_anchors_are_warned_of(nominal, device):
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.02], "arm": [0.0]}, "anchor": "arm", "device": device}
     with pytest.warns(robocache.LoaderWarning, match=r"delta_timestamps\['action'\].method: 100% of the values"):
-        flat_loader(nominal, **options)
+        loader_by_keywords(nominal, **options)
     with no_warning():
-        flat_loader(nominal, method={"action": "linear"}, **options)
-        flat_loader(nominal, **options | {"delta_timestamps": {"action": [1 / 15 - 1e-9]}})
+        loader_by_keywords(nominal, method={"action": "linear"}, **options)
+        loader_by_keywords(nominal, **options | {"delta_timestamps": {"action": [1 / 15 - 1e-9]}})

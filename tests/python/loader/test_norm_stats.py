@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from flat_options import flat_loader
+from loaders_by_keywords import loader_by_keywords
 from recordings import no_warning, warnings_with, write
 from reference import normalisation as oracle
 from reference.compare import assert_same_bits
@@ -140,7 +140,7 @@ def test_values_that_are_no_list_of_statistics_are_refused(dataset, tmp_path):
         robocache.merge_stats(np.array(1.0))
     normalised = {"batch_size": 2, "delta_timestamps": {"action": [0.0]}, "normalize": "mean_std"}
     with pytest.raises(robocache.ArgumentError, match=r"norm_stats: expected statistics of .*, got of 5"):
-        flat_loader(dataset, norm_stats={5: {"mean": 0}}, **normalised)
+        loader_by_keywords(dataset, norm_stats={5: {"mean": 0}}, **normalised)
     with pytest.raises(robocache.ArgumentError, match="path: expected UTF-8 that is not empty"):
         robocache.save_norm_stats("", dataset.stats)
 

@@ -10,7 +10,7 @@ from reference.compare import OnlyDLPack, assert_same_bits, to_numpy, to_torch
 from reference.random_clouds import GRID, random_points
 from reference.random_streams import FLOATS, random_values
 from reference.scans import SCANS, read_scan, scan_path, xyz
-from reference.voxel_checks import DTYPES, check, each_dtype, each_points, random_case, voxelize
+from reference.voxel_checks import DTYPES, check, each_dtype, each_points_dtype, random_case, voxelize
 from reference.voxelize import MODES, cells, nearest
 from reference.voxelize import voxelize as oracle
 
@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 
 
 @each_dtype
-@each_points
+@each_points_dtype
 def test_every_mode_gives_the_oracles_bits(rng, device, dtype, points_dtype):
     check(*random_case(rng, dtype, points_dtype=points_dtype), device)
 

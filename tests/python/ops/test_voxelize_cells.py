@@ -5,7 +5,7 @@ import pytest
 from reference.compare import assert_same_bits, to_numpy, to_torch
 from reference.random_clouds import GRID, random_points
 from reference.random_streams import random_values
-from reference.voxel_checks import check, each_points, random_case, voxelize
+from reference.voxel_checks import check, each_points_dtype, random_case, voxelize
 from reference.voxelize import MODES, cells
 from reference.voxelize import voxelize as oracle
 
@@ -17,8 +17,8 @@ pytest.importorskip("torch")
 # ---- Which voxel: rule 25 ----
 
 
-@each_points
-def test_rule_25_boundaries_equal_numpys(rng, device, points_dtype):
+@each_points_dtype
+def test_rule_25_points_at_boundaries_get_the_voxels_that_numpy_computes(rng, device, points_dtype):
     for size in (0.1, 0.3, 1 / 3, 0.05, 1e-3, 7.0):
         grid = {"grid_min": (-12.8, 0.0, 100.0), "voxel_size": size, "grid_size": (256, 255, 100)}
         low, step = np.asarray(grid["grid_min"], points_dtype), points_dtype.type(size)
@@ -86,7 +86,7 @@ def test_rule_25_a_grid_beyond_memory_is_a_typed_error(device):
 # ---- Points: rule 26 ----
 
 
-@each_points
+@each_points_dtype
 def test_rule_26_further_columns_are_features_by_default(rng, device, points_dtype):
     points, features = random_case(rng, count=200, points_dtype=points_dtype)
     more = np.concatenate([points, random_values(rng, (200, 2), points_dtype)], 1)

@@ -158,7 +158,7 @@ class Faults:
         self._skip = skip
 
     @property
-    def is_repeat(self) -> bool:
+    def is_later_pass(self) -> bool:
         """Whether an earlier pass reported the faults."""
         return self._skip is None
 
@@ -297,12 +297,12 @@ class LogClock:
             self._latest.update(zip(channels, logs, strict=True))
             self._top = logs[-1]
             return []
-        steps: list[int] = []
+        set_back_rows: list[int] = []
         start = 0
         while (step := self._next_step(logs, channels, start)) is not None:
-            steps.append(step)
+            set_back_rows.append(step)
             self._latest, self._top, start = {}, None, step
-        return steps
+        return set_back_rows
 
     def _next_step(self, logs: Sequence[int], channels: Sequence[int], start: int) -> int | None:
         """Returns the first row after a step. One channel shows the step, but rows of other channels before it may be after it."""
@@ -329,16 +329,16 @@ class Chunk:
 
     first, last: the log times that the file declares.
     read: reads the messages; returns None if they cannot be read.
-    steps: the rows at which the log clock was set back; None if unknown.
+    set_back_rows: the rows at which the log clock was set back; None if unknown.
     """
 
     first: int
     last: int
     read: Callable[[], Table | None]
-    steps: list[int] | None = None
+    set_back_rows: list[int] | None = None
 
 
-def find_steps(chunks: Sequence[Chunk], out_of_order: OutOfOrder) -> list[list[int]] | None:
+def find_set_back_rows(chunks: Sequence[Chunk], out_of_order: OutOfOrder) -> list[list[int]] | None:
     """Returns for each chunk the rows at which the log clock was set back. Returns None, without reading the chunks, if each
     begins after those before it: then the clock can only have been set back inside a chunk."""
     top = chunks[0].first if chunks else 0
@@ -366,12 +366,12 @@ def merge(chunks: Sequence[Chunk], out_of_order: OutOfOrder, run: int = 0) -> It
                 read[number] = table
             following = chunks[pieces[index + 1][0]].first if index + 1 < len(pieces) else _NEVER
             if table is not None:
-                steps = LogClock(out_of_order).add(table[0], table[1]) if chunk.steps is None else []
-                for number_of_steps, begin in enumerate([start, *steps]):
-                    if number_of_steps:
+                set_back_rows = LogClock(out_of_order).add(table[0], table[1]) if chunk.set_back_rows is None else []
+                for times_set_back, begin in enumerate([start, *set_back_rows]):
+                    if times_set_back:
                         yield from held.parts(_NEVER, run)
                         run += 1
-                    end = [*steps, stop][number_of_steps]
+                    end = [*set_back_rows, stop][times_set_back]
                     ordered = _in_order(table, begin, end)
                     if not held and ordered[0][-1] < following and end is None:
                         yield _part(run, ordered)
@@ -389,7 +389,7 @@ def _runs(chunks: Sequence[Chunk]) -> list[list[_Piece]]:
     """Returns the pieces of each run, sorted by their chunks' log times."""
     runs: list[list[_Piece]] = [[]]
     for number, chunk in enumerate(chunks):
-        for step, (start, stop) in enumerate(pairwise([0, *(chunk.steps or ()), None])):
+        for step, (start, stop) in enumerate(pairwise([0, *(chunk.set_back_rows or ()), None])):
             if step:
                 runs.append([])
             if start != stop:

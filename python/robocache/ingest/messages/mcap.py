@@ -25,10 +25,10 @@ from ..budget import Budget, at_once, check_size
 from ..files import check_file, look_through
 from ..formats.mcap import MessageOptions, is_mcap
 from ..recording import Notes, Recording, SourceError, naming
-from .bags import Bag, Channel, Chunk, Faults, Part, Payload, Table, find_steps, merge
+from .bags import Bag, Channel, Chunk, Faults, Part, Payload, Table, find_set_back_rows, merge
 from .exported import Exported, columns_of, texts_of
 from .metadata import BagMetadata
-from .packed import UnpackedBag, without_twins
+from .packed import UnpackedBag, without_packed_copies
 from .passes import finish as finish
 from .passes import read_bags
 
@@ -48,7 +48,7 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
     root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or is_mcap(file)]
     listing.name_others([*files, *(file.with_suffix(".mp4") for file in files)], "no MCAP", root, notes)
-    files = without_twins(files, root, notes)
+    files = without_packed_copies(files, root, notes)
     bags = [(file.relative_to(root).as_posix(), UnpackedBag(file, McapBag)) for file in files]
     yield from read_bags(source, bags, options, notes)
 
@@ -59,7 +59,7 @@ class _Segment:
 
     offset, size: the offset and the bytes of the chunk's record without its head, or of the part.
     first, last: log times.
-    steps: as in :class:`Chunk`.
+    set_back_rows: as in :class:`Chunk`.
     """
 
     offset: int
@@ -67,7 +67,7 @@ class _Segment:
     chunk: bool
     first: int
     last: int
-    steps: list[int] | None = None
+    set_back_rows: list[int] | None = None
 
 
 @dataclass
@@ -106,15 +106,15 @@ class McapBag(Bag):
 
     def parts(self, faults: Faults) -> Iterator[Part]:
         """Yields the messages, in each file in the order of log time."""
-        if not faults.is_repeat:
-            self._find_steps()
+        if not faults.is_later_pass:
+            self._find_set_back_rows()
         self.counts.clear()
-        run = 0
+        run = 0  # how often the log clock was set back so far
         for contents in self._files:
             contents.counts.clear()
             self._budget = Budget(contents.path)  # each pass has its own
             with contents.path.open("rb") as file:
-                out_of_order = {} if faults.is_repeat else self.out_of_order
+                out_of_order = {} if faults.is_later_pass else self.out_of_order
                 for part in merge(self._chunks(file, contents, faults), out_of_order, run):
                     run = part.run
                     yield part
@@ -124,30 +124,32 @@ class McapBag(Bag):
                 topic_of = partial(self._topic_of, contents)
                 faults.compare(contents.path, contents.counts, contents.expected, topic_of, "its statistics count")
         video = self.path.with_suffix(".mp4")
-        if len(self._paths) == 1 and video.is_file() and not faults.is_repeat:
+        if len(self._paths) == 1 and video.is_file() and not faults.is_later_pass:
             self.left_out[video.name] = self._compare(video)
 
     def _topic_of(self, contents: _File, number: int) -> str:
-        found = contents.channels.get(number)
-        return f"channel {number}" if found is None else self.channels[found].topic
+        bag_number = contents.channels.get(number)
+        return f"channel {number}" if bag_number is None else self.channels[bag_number].topic
 
     def _chunks(self, file: BinaryIO, contents: _File, faults: Faults) -> list[Chunk]:
         return [
-            Chunk(segment.first, segment.last, partial(self._read, file, contents, segment, faults), segment.steps)
+            Chunk(
+                segment.first, segment.last, partial(self._read, file, contents, segment, faults), segment.set_back_rows
+            )
             for segment in contents.segments
         ]
 
-    def _find_steps(self) -> None:
-        """Finds steps of the log clock between chunks, in all files."""
+    def _find_set_back_rows(self) -> None:
+        """Finds the rows at which the log clock was set back between chunks, in all files."""
         with ExitStack() as files:
             chunks = []
             for contents in self._files:
                 file = files.enter_context(contents.path.open("rb"))
                 chunks += self._chunks(file, contents, Faults("", None))
-            found = find_steps(chunks, self.out_of_order)
+            found = find_set_back_rows(chunks, self.out_of_order)
         segments = [segment for contents in self._files for segment in contents.segments]
-        for segment, steps in zip(segments, found or [], strict=found is not None):
-            segment.steps = steps
+        for segment, set_back_rows in zip(segments, found or [], strict=found is not None):
+            segment.set_back_rows = set_back_rows
 
     def _compare(self, video: Path) -> str:
         """Describes a video that has the file's name: the file's messages may be the stamps of its frames."""
@@ -204,11 +206,13 @@ class McapBag(Bag):
                     summary = True
             offset += 9 + length
         if not ended:
-            state = "in its summary" if summary else "without an end, as after a crash of the recorder"
+            ending = (
+                "ends in its summary" if summary else "ends early and has no summary, as after a crash of the recorder"
+            )
             faults.add(
                 f"{self._prefix(path)}from byte {offset}",
                 SourceError(
-                    f"{path}: byte {offset}: expected a whole record or the magic at the end, got {size - offset} bytes: cut off {state}"
+                    f"{path}: byte {offset}: expected a whole record or the magic at the end, got {size - offset} bytes: the file {ending}"
                 ),
             )
 
@@ -239,9 +243,9 @@ class McapBag(Bag):
                 metadata = _texts(body, offset)
                 exported = Exported.of(metadata) if b"robocache." in body else None
                 channel = Channel(topic, name, encoding, definition_encoding, definition, exported)
-                found = self.number(channel)
-                channels_of_topic = list(contents.channels.values()).count(found)
-                contents.channels[number] = found
+                bag_number = self.number(channel)
+                channels_of_topic = list(contents.channels.values()).count(bag_number)
+                contents.channels[number] = bag_number
                 contents.publishers[number] = metadata.get("callerid") or f"channel {channels_of_topic + 1}"
         elif opcode == _STATISTICS:
             (size,) = struct.unpack_from("<I", body, 42)
@@ -283,7 +287,7 @@ class McapBag(Bag):
                         f"{where}: expected {segment.size} bytes, got {len(data)}: the file has become shorter"
                     )
                 if segment.chunk:
-                    data = self._decompress(data, where, check=not faults.is_repeat)
+                    data = self._decompress(data, where, check=not faults.is_later_pass)
                 return self._walk(data, contents, where, faults)
         except SourceError as error:
             faults.add(f"{self._prefix(contents.path)}{kind} at byte {start}", error)

@@ -125,7 +125,7 @@ class UnpackedBag(Bag):
         self._unpacked.close()
 
 
-def without_twins(files: list[Path], root: Path, notes: Notes) -> list[Path]:
+def without_packed_copies(files: list[Path], root: Path, notes: Notes) -> list[Path]:
     """Returns the files without those that are also there uncompressed: one recording is one episode."""
     names = set(files)
     kept = []

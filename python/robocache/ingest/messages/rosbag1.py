@@ -18,7 +18,7 @@ from ..files import check_file, look_through
 from ..formats.mcap import MessageOptions
 from ..formats.rosbag1 import is_bag
 from ..recording import Notes, Recording, SourceError, naming
-from .bags import Bag, Channel, Chunk, Faults, Part, Payload, Table, find_steps, merge
+from .bags import Bag, Channel, Chunk, Faults, Part, Payload, Table, find_set_back_rows, merge
 from .mcap import decompress_lz4
 from .passes import finish as finish
 from .passes import read_bags
@@ -42,7 +42,7 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
 class _Chunk:
     """The extent of a chunk's data, their compression, and the log times that the bag states for the chunk.
 
-    steps: as in :class:`Chunk`.
+    set_back_rows: as in :class:`Chunk`.
     """
 
     offset: int
@@ -51,7 +51,7 @@ class _Chunk:
     size: int
     first: int = 0
     last: int = 0
-    steps: list[int] | None = None
+    set_back_rows: list[int] | None = None
 
 
 class RosBag1(Bag):
@@ -137,13 +137,13 @@ class RosBag1(Bag):
 
     def parts(self, faults: Faults) -> Iterator[Part]:
         with self.path.open("rb") as file:
-            if not faults.is_repeat:
-                found = find_steps(self._readable(file, Faults("", None)), self.out_of_order)
-                for chunk, steps in zip(self._chunks, found or [], strict=found is not None):
-                    chunk.steps = steps
+            if not faults.is_later_pass:
+                found = find_set_back_rows(self._readable(file, Faults("", None)), self.out_of_order)
+                for chunk, set_back_rows in zip(self._chunks, found or [], strict=found is not None):
+                    chunk.set_back_rows = set_back_rows
             self._counts.clear()
             self._budget = Budget(self.path)  # each pass has its own
-            yield from merge(self._readable(file, faults), {} if faults.is_repeat else self.out_of_order)
+            yield from merge(self._readable(file, faults), {} if faults.is_later_pass else self.out_of_order)
         faults.compare(self.path, self._counts, self._expected or {}, self._topic_of, "its index counts")
 
     def _topic_of(self, number: int) -> str:
@@ -152,7 +152,7 @@ class RosBag1(Bag):
 
     def _readable(self, file: BinaryIO, faults: Faults) -> list[Chunk]:
         return [
-            Chunk(chunk.first, chunk.last, partial(self._read, file, chunk, faults), chunk.steps)
+            Chunk(chunk.first, chunk.last, partial(self._read, file, chunk, faults), chunk.set_back_rows)
             for chunk in self._chunks
         ]
 

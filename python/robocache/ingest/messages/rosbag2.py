@@ -22,7 +22,7 @@ from ..yaml import read_yaml
 from .bags import Bag, Channel, Faults, LogClock, Part
 from .mcap import McapBag
 from .metadata import BagMetadata
-from .packed import UnpackedBag, without_twins
+from .packed import UnpackedBag, without_packed_copies
 from .passes import finish as finish
 from .passes import read_bags
 
@@ -47,7 +47,7 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
     in_folders = [file for file in listing.files if file.parent in folders]
     bare = [file for file in listing.files if is_mcap(file) or is_database(file) or file == source]
     listing.name_others([*bare, *in_folders], "not in a bag", root, notes)
-    for file in without_twins([file for file in bare if file.parent not in folders], root, notes):
+    for file in without_packed_copies([file for file in bare if file.parent not in folders], root, notes):
         bags[file] = UnpackedBag(file, _bag_of)
     named = [
         (path.relative_to(root).as_posix() if path != root else os.path.basename(os.path.abspath(root)), bag)
@@ -124,7 +124,7 @@ class _Database(Bag):
         super().__init__(paths[0])
         self._paths = paths
         self._open: list[tuple[Path, dict[int, int]]] = []
-        self._steps: list[list[int]] | None = (
+        self._set_back_ids: list[list[int]] | None = (
             None  # for each file, the ids of messages at which the log clock was set back
         )
 
@@ -192,20 +192,20 @@ class _Database(Bag):
             self.left_out[f"{path.name}: its metadata of the bag"] = str(error)
 
     def parts(self, faults: Faults) -> Iterator[Part]:
-        if self._steps is None:
-            self._steps = self._find_steps()
+        if self._set_back_ids is None:
+            self._set_back_ids = self._find_set_back_ids()
         run = 0
-        for (path, topics), steps in zip(self._open, self._steps, strict=True):
-            for number, (first, end) in enumerate(pairwise([None, *steps, None])):
+        for (path, topics), set_back_ids in zip(self._open, self._set_back_ids, strict=True):
+            for number, (first, end) in enumerate(pairwise([None, *set_back_ids, None])):
                 run += number > 0
                 yield from self._run(path, topics, _where(first, end), run, faults)
 
-    def _find_steps(self) -> list[list[int]]:
-        """Finds steps of the log clock. Messages have rising ids in the order of writing."""
+    def _find_set_back_ids(self) -> list[list[int]]:
+        """Finds the messages at which the log clock was set back. Messages have rising ids in the order of writing."""
         clock = LogClock(self.out_of_order)
         found: list[list[int]] = []
         for path, topics in self._open:
-            steps: list[int] = []
+            set_back_ids: list[int] = []
             with (
                 suppress(apsw.Error),
                 closing(_connect(path)) as database,
@@ -216,8 +216,8 @@ class _Database(Bag):
                 )
                 while batch := list(islice(rows, _TIMES_AT_ONCE)):
                     ids, numbers, times_ns = zip(*batch, strict=True)
-                    steps += [ids[row] for row in clock.add(times_ns, [topics[number] for number in numbers])]
-            found.append(steps)
+                    set_back_ids += [ids[row] for row in clock.add(times_ns, [topics[number] for number in numbers])]
+            found.append(set_back_ids)
         return found
 
     def _run(self, path: Path, topics: dict[int, int], where: str, run: int, faults: Faults) -> Iterator[Part]:
