@@ -81,7 +81,7 @@ struct KeySpec {
   // For a goal: how the loader draws the moment that replaces the anchor. Outside a loader the caller gives the moment.
   std::optional<MomentRule> moment = {};
   DType dtype = DType::kFloat32;  // in the batch
-  // Of a step in the batch. With pad_features the rows of numbers have the shape of the widest source.
+  // The shape of a step in the batch. With pad_features, rows of numbers have the shape of the widest source.
   std::vector<int64_t> shape = {};
   std::vector<int64_t> offsets_ns = {};    // of each step, from the moment; empty with offsets_rows
   std::vector<int64_t> offsets_rows = {};  // of each step, in rows from the last row at or before the moment

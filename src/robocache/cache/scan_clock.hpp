@@ -44,7 +44,7 @@ struct ClockScan {
   int64_t longest_burst_row = 0;  // the first row of the first such burst
 
   std::array<PicturePart, kPictureParts> parts{};  // equal parts of the rows, except the last one
-  // Of the periods above 0, in units of P. The outer bins include periods beyond the edges.
+  // Counts the periods above 0 by their length in units of P. The outer bins include periods beyond the edges.
   std::vector<int64_t> histogram;
   std::vector<int64_t> long_gap_rows;  // the rows after the first gaps over 10 P
 };

@@ -175,7 +175,7 @@ def test_repeated_stamps_and_grids(tmp_path, rng, device):
     loader = loader_of(dataset, windows, batch_size=290, seed=3, device=device)
     batch = next(loader)
     ticks, tasks, values = parts_of(recording, lambda _: "")
-    # Of rows with equal stamps the last one counts.
+    # The last of the rows with equal stamps counts.
     values = {e: rows[np.searchsorted(ticks[e], ticks[e], "right") - 1] for e, rows in values.items()}
     for name in ("one", "tenth", "geometric"):
         moments = assert_goals(batch, name, windows[name], ticks, tasks, values, seed=3, numbers=range(290))
