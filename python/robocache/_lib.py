@@ -116,6 +116,8 @@ def array_at(
     owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, read_only: bool
 ) -> npt.NDArray[Any]:
     """Returns a numpy view of contiguous memory that `owner` keeps alive."""
+    if address == 0:  # an empty array, for which NumPy before 2.3 refuses a null address
+        return np.empty(shape, dtype)
     # numpy has no typestr for bfloat16, so the memory is an array of plain bits first.
     return np.asarray(_Memory(owner, address, shape, dtype, read_only)).view(dtype)
 

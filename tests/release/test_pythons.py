@@ -48,13 +48,17 @@ def test_self_test(version, packages, tmp_path):
     (tmp_path / "robocache-alone/robocache").symlink_to(Path(robocache.__file__).parent)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "robocache-alone"), "ROBOCACHE_LIBRARY": found["library"]}
 
-    def run(command):
-        arguments = [python, "-m", "robocache", command, "--json"]
+    def run(*command):
+        arguments = [python, "-m", "robocache", *command, "--json"]
         return subprocess.run(arguments, env=environment, capture_output=True, text=True)
 
     done = run("self-test")
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["cases"] >= 100
+    # An angle that never wraps: the library returns an empty table, which NumPy views.
+    (tmp_path / "arm.csv").write_text("time,joint_rad\n" + "".join(f"{k / 100},{k / 1000}\n" for k in range(50)))
+    done = run("ingest", tmp_path / "arm.csv", tmp_path / "cache")
+    assert done.returncode == 0, done.stdout + done.stderr
     versions = json.loads(run("info").stdout)["versions"]
     assert versions["python"].startswith(version) and versions["torch"] is None
     if packages == "oldest":
