@@ -63,7 +63,7 @@ def test_rows_have_the_newest_arrived_frame(recorded):
 
 
 @pytest.mark.soak
-def test_clocks_are_closer_than_rows(recorded, tmp_path):
+def test_clocks_are_closer_than_rows(recorded, tmp_path, monkeypatch):
     arms = ("--arms", "rows", "clocks", "--seeds", 0)
     steps, rollouts = (500, 40) if LONG else (10, 2)
     run("train", recorded, *arms, "--steps", steps)
@@ -84,8 +84,33 @@ def test_clocks_are_closer_than_rows(recorded, tmp_path):
     for one in rows, clocks:
         assert one["curve"][-1]["successes"] == one["successes"] and one["curve"][-1]["step"] == steps
     if LONG:
-        assert clocks["miss_mm"]["50 %"] < 0.7 * rows["miss_mm"]["50 %"], table
-        assert clocks["within_mm"]["6"] >= rows["within_mm"]["6"] + 6, table
+        assert closer(clocks, rows), table
+        assert not closer(with_stamps_of_arrival(recorded / "runs/clocks-0", steps, rollouts, monkeypatch), rows)
+
+
+def closer(clocks, rows):
+    median, within = clocks["miss_mm"]["50 %"], clocks["within_mm"]["6"]
+    return median < 0.7 * rows["miss_mm"]["50 %"] and within >= rows["within_mm"]["6"] + 6
+
+
+def with_stamps_of_arrival(run, steps, rollouts, monkeypatch):
+    """The planted fault: the misses of the policy of "clocks" if each frame has the stamp of its arrival."""
+    import torch
+
+    monkeypatch.syspath_prepend(CHECKOUT)
+    from examples.conveyor import drive, learn
+
+    class Late(drive.Robot):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.episode.stamps = self.arrivals
+
+    monkeypatch.setattr(drive, "Robot", Late)
+    policy = learn.Policy()
+    policy.load_state_dict(torch.load(run / f"step_{steps}.pt", weights_only=True))
+    options = {"rollouts": rollouts, "seed": 1_000_000, "device": "cpu", "note": "stamps of arrival"}
+    misses = np.array(drive.roll_out(policy, run / "spec.json", "clocks", 60, **options)[0])
+    return {"miss_mm": {"50 %": np.median(misses)}, "within_mm": {"6": (misses < 6).sum()}}
 
 
 def test_resumed_training_gives_the_same_policy(recorded, tmp_path, monkeypatch):
