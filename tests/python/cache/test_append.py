@@ -29,24 +29,24 @@ def path(tmp_path):
 
 
 def add_episode(writer, e, between=None):
-    """Writes an episode of every kind of stream, with values of e: in parts, and calls `between` after each, if it is given."""
+    """Writes episode e, with every kind of stream. If `between` is given, appends in parts and calls it after each."""
     rng = np.random.default_rng(e)
     rows = 4000 + e
     times, values = np.arange(rows) * 10 + rng.integers(0, 5, rows), rng.normal(size=(rows, 40))
-    pause = between or (lambda: None)
+    after_part = between or (lambda: None)
     with writer.episode(number=e, **({"late": 0.5 * e} if e > 2 else {})) as ep:
         for part in np.array_split(np.arange(rows), 3 if between else 1):
             ep.append("joint", times[part], values[part])
-            pause()
+            after_part()
         for part in np.array_split(np.arange(3), 3 if between else 1):
             ep.append("camera", part, np.full((len(part), 8, 8, 3), e, np.uint8), codec="png")
-            pause()
+            after_part()
         ep.append("depth", np.arange(2), np.full((2, 8, 8), e, np.uint8), codec="png")
         ep.append("raw", np.arange(1), np.full((1, 8, 8, 3), e, np.uint8), codec="raw")
-        pause()
+        after_part()
         for row, points in ((0, e), (1, 300)) if between else ():
             ep.append("cloud", [row], np.full((points, 3), e, np.float32), offsets=[0, points])
-            pause()
+            after_part()
         if not between:
             ep.append("cloud", [0, 1], np.full((e + 300, 3), e, np.float32), offsets=[0, e, e + 300])
         ep.append("said", [5], [f"ä{e}"])
@@ -83,7 +83,7 @@ def check(dataset):
 
 
 def contents(path):
-    """Every file's bytes by its name without the generation."""
+    """Returns the bytes of every file but the manifest, by the file's name without the generation."""
     files = {}
     for file in Path(path).rglob("*"):
         if file.is_file() and file.name != "manifest.json":
@@ -92,7 +92,7 @@ def contents(path):
     return files
 
 
-def names(path):
+def names_in(path):
     return sorted(str(file.relative_to(path)) for file in Path(path).rglob("*"))
 
 
@@ -115,12 +115,12 @@ def test_appended_episodes_equal_those_written_at_once(path, parts):
         assert (stream.clock, stream.kind, repr(stream.frames)) == (other.clock, other.kind, repr(other.frames))
     assert dataset.provenance == {"by": "hand"}
     generation = len(parts) - 1
-    assert f"episodes.{generation}.jsonl" in names(path) and "writer.lock" not in names(path)
-    assert "episodes.jsonl" not in names(path) and len(names(path)) == len(names(path.parent / "at once"))
+    assert f"episodes.{generation}.jsonl" in names_in(path) and "writer.lock" not in names_in(path)
+    assert "episodes.jsonl" not in names_in(path) and len(names_in(path)) == len(names_in(path.parent / "at once"))
     assert np.load(path / "streams/joint/values.npy").shape == dataset.streams["joint"].values.shape
 
 
-def test_provenance_begins_as_that_of_the_cache(path):
+def test_an_append_begins_with_the_provenance_of_the_cache(path):
     write(path, [0])
     with robocache.Writer(path, append=True) as w:
         assert w.provenance == {"by": "hand"}
@@ -148,22 +148,22 @@ def test_a_dropped_episode_leaves_no_rows(path):
 
 def test_files_of_others_in_the_folder_stay(path):
     write(path, [0])
-    mine = ["README.txt", "streams/joint/notes.txt", "streams/joint/stats.old.npy", "episodes.first.jsonl"]
-    for name in mine:
-        (path / name).write_text("mine")
+    foreign = ["README.txt", "streams/joint/notes.txt", "streams/joint/stats.old.npy", "episodes.first.jsonl"]
+    for name in foreign:
+        (path / name).write_text("foreign")
     write(path, [1], append=True)
-    assert [(path / name).read_text() for name in mine] == ["mine"] * 4
+    assert [(path / name).read_text() for name in foreign] == ["foreign"] * 4
 
 
 def test_an_aborted_append_changes_no_byte(path):
     write(path, [0, 1])
-    before, files = contents(path), names(path)
+    before, files = contents(path), names_in(path)
     manifest = (path / "manifest.json").read_bytes()
     with pytest.raises(RuntimeError), robocache.Writer(path, append=True) as w:
         add_episode(w, 2)
         add_episode(w, 3)
         raise RuntimeError
-    assert contents(path) == before and names(path) == files
+    assert contents(path) == before and names_in(path) == files
     assert (path / "manifest.json").read_bytes() == manifest
 
 
@@ -184,14 +184,14 @@ def test_rows_that_do_not_fit_existing_streams_are_refused(path):
         ):
             with pytest.raises(robocache.Error, match=f"stream '{stream}': {message}"):
                 ep.append(stream, [0], values, **options)
-        for stream, wrong, message in (
+        for stream, options, message in (
             ("cloud", {"names": ["y", "x", "z"]}, "expected the names that it has in "),
             ("joint", {"attributes": {"units": "deg"}}, "expected the attributes that it has in .*rad.*deg"),
             ("depth", {"unit_m": 0.002, "intrinsics": np.eye(3)}, "expected unit_m, intrinsics and resized"),
             ("joint", {"unit_m": 0.002}, "expected frames, as it was described"),
         ):
             with pytest.raises(robocache.ArgumentError, match=f"stream '{stream}': {message}"):
-                w.stream(stream, **wrong)
+                w.stream(stream, **options)
         w.stream("cloud", clock="nominal")
         w.stream("joint", clock="nominal", attributes={"units": "rad"})  # a recorded clock stays recorded
         w.stream("depth", unit_m=0.001, intrinsics=np.eye(3))
@@ -219,7 +219,7 @@ def test_paths_that_are_no_cache_are_refused(path, golden=Path(__file__).parents
     shutil.copytree(golden / "cache_v1", path)
     with pytest.raises(robocache.FileError, match=r"manifest.json: "):
         robocache.Writer(path, append=True)
-    assert contents(path) == contents(golden / "cache_v1") and "writer.lock" not in names(path)
+    assert contents(path) == contents(golden / "cache_v1") and "writer.lock" not in names_in(path)
 
 
 def test_a_cache_of_version_2_becomes_one_of_the_latest_version(path, golden=Path(__file__).parents[2] / "golden"):
@@ -257,16 +257,16 @@ def test_damage_of_files_that_append_reads_is_refused(path, name, offset):
     assert file.read_bytes() == content
 
 
-def test_files_of_the_last_generation_do_not_change(path):
+def test_a_cache_of_the_largest_generation_is_not_appended_to(path):
     write(path, [0])
-    last = 2**63 - 1
-    for small in ("episodes.jsonl", "row_offsets.npy", "stats.npy"):
-        for file in list(path.rglob(small)):
-            file.rename(file.with_name(small.replace(".", f".{last}.")))
+    largest = 2**63 - 1
+    for name in ("episodes.jsonl", "row_offsets.npy", "stats.npy"):
+        for file in list(path.rglob(name)):
+            file.rename(file.with_name(name.replace(".", f".{largest}.")))
     body = (path / "manifest.json").read_text().rpartition('  "crc32": "')[0]
-    body = body.replace('"generation": 0', f'"generation": {last}')
-    for small in ("episodes.jsonl", "row_offsets.npy", "stats.npy"):
-        body = body.replace(small, small.replace(".", f".{last}."))
+    body = body.replace('"generation": 0', f'"generation": {largest}')
+    for name in ("episodes.jsonl", "row_offsets.npy", "stats.npy"):
+        body = body.replace(name, name.replace(".", f".{largest}."))
     manifest = body + f'  "crc32": "{zlib.crc32(body.encode()):08x}"\n}}\n'
     (path / "manifest.json").write_text(manifest)
     robocache.open(path, verify=True)
@@ -293,7 +293,7 @@ def test_one_writer_at_a_time(path):
     assert list(robocache.open(path).streams) == ["other"]
 
 
-def append_for_a_second(path, done):
+def append_for_a_second(path, count):
     end = time.monotonic() + 1
     while time.monotonic() < end:
         try:
@@ -302,28 +302,28 @@ def append_for_a_second(path, done):
         except robocache.FileError as error:
             assert str(error) == f"{path}: another writer is at work on it", error
         else:
-            with done.get_lock():
-                done.value += 1
+            with count.get_lock():
+                count.value += 1
 
 
 def test_simultaneous_writers_add_or_are_refused(path):
     with robocache.Writer(path):
         pass
-    done = FORK.Value("i", 0)
-    writers = [FORK.Process(target=append_for_a_second, args=(path, done)) for _ in range(3)]
+    count = FORK.Value("i", 0)
+    writers = [FORK.Process(target=append_for_a_second, args=(path, count)) for _ in range(3)]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
         assert writer.exitcode == 0
-    assert len(robocache.open(path, verify=True)) == done.value > 0
-    assert sorted(file.name for file in path.iterdir()) == [f"episodes.{done.value}.jsonl", "manifest.json", "streams"]
+    assert len(robocache.open(path, verify=True)) == count.value > 0
+    assert sorted(file.name for file in path.iterdir()) == [f"episodes.{count.value}.jsonl", "manifest.json", "streams"]
 
 
 # ---- readers meanwhile -----------------------------------------------------------------------------------------------
 
 
-def in_another_process(work):
+def run_in_another_process(work):
     process = FORK.Process(target=work)
     process.start()
     process.join()
@@ -348,24 +348,24 @@ def test_a_loader_continues_its_epoch_during_an_append(path, residency):
     batches = iter(loader)
     got = [next(batches)]
     for e in range(2, 5):
-        in_another_process(lambda e=e: write(path, [e], append=True))
+        run_in_another_process(lambda e=e: write(path, [e], append=True))
         got.append(next(batches))
     got.extend(batches)
     assert len(got) == len(expected) > 10
-    for one, other in zip(got, expected, strict=True):
-        assert all(np.array_equal(one[key], other[key]) for key in other)
+    for batch, expected_batch in zip(got, expected, strict=True):
+        assert all(np.array_equal(batch[key], expected_batch[key]) for key in expected_batch)
     check(loader.dataset)
     assert len(loader.dataset) == 2 and len(robocache.open(path)) == 5
     # As docs/loader.md says: to resume in another process, name the episodes that existed before.
     resumed = loader_by_keywords(robocache.open(path), **options, episodes=range(2))
     resumed.load_state_dict({"seed": 0, "epoch": 0, "samples": 4 * len(expected[0]["time_ns"])})
-    for one, other in zip(resumed, expected[4:], strict=True):
-        assert all(np.array_equal(one[key], other[key]) for key in other)
+    for batch, expected_batch in zip(resumed, expected[4:], strict=True):
+        assert all(np.array_equal(batch[key], expected_batch[key]) for key in expected_batch)
     check(robocache.open(path))
 
 
 def append_until_seen(path, begun, seen):
-    """Appends eleven episodes, and more until the reader has seen four lengths: it may wait on a busy machine."""
+    """Appends eleven episodes, then more until the reader has seen four lengths: on a busy machine it may be slow."""
     begun.set()
     for e in itertools.count(1):
         if e > 11 and seen.value > 3:
@@ -375,23 +375,23 @@ def append_until_seen(path, begun, seen):
 
 @pytest.mark.soak
 def test_opening_during_an_append(path):
-    """Each reader sees the old episodes or the new ones, and that does not change."""
+    """A reader sees the episodes from before or after an append, and later appends change nothing for it."""
     write(path, [0])
     begun, seen = FORK.Event(), FORK.Value("i", 0)
     process = FORK.Process(target=append_until_seen, args=(path, begun, seen))
     process.start()
     assert begun.wait(60)
-    kept, before = {}, 0  # one reader for each length: more could exceed the maps of a process
+    readers, length = {}, 0  # one reader for each length: a process may have only so many mappings
     while process.is_alive():
         opened = robocache.open(path)
-        assert len(opened) >= before
-        before = len(opened)
+        assert len(opened) >= length
+        length = len(opened)
         check(opened)
-        kept.setdefault(before, opened)
-        seen.value = len(kept)
+        readers.setdefault(length, opened)
+        seen.value = len(readers)
     assert process.exitcode == 0 and len(robocache.open(path)) >= 12
-    assert len(kept) > 3
-    for dataset in kept.values():
+    assert len(readers) > 3
+    for dataset in readers.values():
         check(dataset)
 
 
@@ -406,49 +406,49 @@ def append_for_ever(path, begun, first):
 
 @pytest.mark.soak
 def test_a_kill_at_any_moment_of_an_append(path):
-    dice = random.Random(0)
+    rng = random.Random(0)
     write(path, [0])
     started = time.perf_counter()
     write(path, [1], append=True)
-    taken = time.perf_counter() - started
-    held = [robocache.open(path)]
+    append_s = time.perf_counter() - started
+    readers = [robocache.open(path)]
     for _ in range(rounds(20)):
-        if len(held[-1]) > 25:  # begin again: an append reads the whole cache
+        if len(readers[-1]) > 25:  # begin again: an append reads the whole cache
             shutil.rmtree(path)
             write(path, [0])
-            held = [robocache.open(path)]
-        before = len(held[-1])
+            readers = [robocache.open(path)]
+        before = len(readers[-1])
         begun = FORK.Event()
         process = FORK.Process(target=append_for_ever, args=(path, begun, before))
         process.start()
         assert begun.wait(60)
-        time.sleep(dice.uniform(0, 2.5 * taken))
+        time.sleep(rng.uniform(0, 2.5 * append_s))
         process.kill()
         process.join()
-        held.append(robocache.open(path))
-        assert len(held[-1]) >= before
-        check(held[-1])
-    check(held[0])
-    count = len(held[-1])
+        readers.append(robocache.open(path))
+        assert len(readers[-1]) >= before
+        check(readers[-1])
+    check(readers[0])
+    count = len(readers[-1])
     write(path, [count], append=True)
     check(robocache.open(path))
     write(path.parent / "at once", range(count + 1))
     assert contents(path) == contents(path.parent / "at once")
-    assert len(names(path)) == len(names(path.parent / "at once"))
+    assert len(names_in(path)) == len(names_in(path.parent / "at once"))
 
 
 @pytest.mark.soak
 def test_a_full_disk_at_any_byte_leaves_the_old_cache(path):
-    """A limit on the size of files stands for the full disk."""
-    dice = random.Random(1)
+    """A limit on the size of files imitates the full disk."""
+    rng = random.Random(1)
     write(path, [0])
-    before, files = contents(path), names(path)
-    most = os.path.getsize(path / "streams/joint/values.npy")
+    before, files = contents(path), names_in(path)
+    values_bytes = os.path.getsize(path / "streams/joint/values.npy")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         for _ in range(rounds(10)):
-            limit = dice.choice([dice.randint(0, 3000), dice.randint(most, 2 * most)])
+            limit = rng.choice([rng.randint(0, 3000), rng.randint(values_bytes, 2 * values_bytes)])
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
             try:
                 with pytest.raises(robocache.FileError, match="File too large"):
@@ -456,8 +456,8 @@ def test_a_full_disk_at_any_byte_leaves_the_old_cache(path):
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
             check(robocache.open(path))
-            assert names(path) == files
-            if limit >= most:
+            assert names_in(path) == files
+            if limit >= values_bytes:
                 assert contents(path) == before
     finally:
         signal.signal(signal.SIGXFSZ, handler)
@@ -465,7 +465,7 @@ def test_a_full_disk_at_any_byte_leaves_the_old_cache(path):
     check(robocache.open(path))
 
 
-def test_close_may_be_tried_again(path):
+def test_close_can_be_repeated_after_a_failure(path):
     write(path, [0])
     writer = robocache.Writer(path, append=True)
     add_episode(writer, 1)
@@ -498,17 +498,17 @@ def test_a_cache_with_commits_equals_one_without(path, append):
 
         describe(w)
         w.provenance["by"] = "hand"
-        for e in range(append, 4):
+        for e in range(append, 4):  # episode 0 is there before an append
             add_episode(w, e, commit)
             commit()
         with pytest.raises(robocache.FileError, match="writer"):
             robocache.Writer(path, append=True)
     write(path.parent / "at once", range(4))
     check(robocache.open(path))
-    assert contents(path) == contents(path.parent / "at once") and "writer.lock" not in names(path)
+    assert contents(path) == contents(path.parent / "at once") and "writer.lock" not in names_in(path)
     lengths = [len(values) for _, values, _, _ in readers]
     assert lengths == sorted(lengths) and len(set(lengths)) > 8
-    for dataset, values, offsets, episodes in readers:  # readers opened in between keep the rows of that moment
+    for dataset, values, offsets, episodes in readers:  # each keeps the rows from when it was opened
         np.testing.assert_array_equal(dataset.streams["joint"].values, values)
         assert dataset.streams["joint"].row_offsets.tolist() == offsets and len(dataset) == episodes
 
@@ -540,7 +540,6 @@ def test_rows_after_the_last_commit_are_dropped(path):
     assert dataset.episodes.to_pydict() == {
         "episode_index": [0, 1], "start_ns": [0, 0], "end_ns": [2, 1], "number": [0, 2], "good": [True, None],
     }  # fmt: skip
-    assert "writer.lock" not in names(path)
-    write_more = robocache.Writer(path, append=True)
-    write_more.abort()
+    assert "writer.lock" not in names_in(path)
+    robocache.Writer(path, append=True).abort()
     assert robocache.open(path, verify=True)["a"].rows == 5

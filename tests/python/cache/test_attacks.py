@@ -1,4 +1,4 @@
-"""Unforeseen events: processes that are killed, full disks, writers of one name, forks, forged manifests.
+"""Unforeseen events: killed processes, full disks, several writers of one path, forks, forged manifests.
 
 The path always holds one complete cache; a cache that does not open says why. `./dev attack` runs more than the few
 rounds of each test.
@@ -78,15 +78,15 @@ def replace_for_ever(begun, path, streams):
 # ---- killed ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("there_before", [False, True])
-def test_a_killed_writer_leaves_the_old_cache(path, there_before):
-    if there_before:
+@pytest.mark.parametrize("cache_exists", [False, True])
+def test_a_killed_writer_leaves_the_old_cache(path, cache_exists):
+    if cache_exists:
         write(path, 1.0)
     process = start(record_for_ever, path)
     with pytest.raises(robocache.FileError, match="another writer is at work on it"):
         robocache.Writer(path, overwrite=True)
     kill(process)
-    if there_before:
+    if cache_exists:
         assert value_of(path) == 1.0
     else:
         with pytest.raises(robocache.FileError):
@@ -166,7 +166,7 @@ def test_forks_cannot_harm_the_writer_or_the_dataset(path):
                     status = 1
                 except robocache.ArgumentError:
                     pass
-                del ep, w  # the child's copies must not end those of the parent
+                del ep, w  # the child's copies must not end the parent's episode or writer
                 os._exit(status)
             assert os.waitpid(child, 0)[1] == 0
     assert robocache.open(path.parent / "forked", verify=True).streams["x"].values.tolist() == [1.0] * rounds(20)
@@ -176,7 +176,7 @@ def test_forks_cannot_harm_the_writer_or_the_dataset(path):
 
 
 def test_a_full_disk_at_any_byte_keeps_the_old_cache(path, rng):
-    """A limit on the size of files stands for the full disk."""
+    """A limit on the size of files imitates the full disk."""
     write(path, 1.0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -209,15 +209,15 @@ def small_disk(tmp_path):
 
 
 def test_a_small_disk_that_fills_up_keeps_the_old_cache(small_disk, tmp_path, rng):
-    many = np.arange(200_000) * 100_000_000, rng.normal(size=200_000)
+    too_many_rows = np.arange(200_000) * 100_000_000, rng.normal(size=200_000)
     write(small_disk / "cache", 1.0)
     for options in ({"overwrite": True}, {"append": True}):
         refused = pytest.raises(robocache.FileError, match=r"cache(\.partial)?/.*: .*No space left on device")
         with refused, robocache.Writer(small_disk / "cache", **options) as w, w.episode() as ep:
-            ep.append("x0", *many)
+            ep.append("x0", *too_many_rows)
         assert value_of(small_disk / "cache") == 1.0
     with robocache.Writer(tmp_path / "large") as w, w.episode() as ep:
-        ep.append("x0", *many)
+        ep.append("x0", *too_many_rows)
     (tmp_path / "logs").mkdir()
     rows = np.column_stack([np.arange(60_000) / 100, rng.normal(size=(60_000, 3))])
     np.savetxt(tmp_path / "logs/imu.csv", rows, delimiter=",")
@@ -238,13 +238,13 @@ JUNK = [None, True, -1, 0, 1, 2**31, 2**63 - 1, 2**63, 2**64, 1e300, -0.5]
 JUNK += ["", "x", "../../x", "\0", [], {}, [[]], {"a": 1}]
 
 
-def places(value, found):
-    """Every (container, key) of a JSON value."""
+def json_items(value, items):
+    """Appends every (container, key) of a JSON value to `items`, and returns them."""
     for key in value if isinstance(value, dict) else range(len(value)):
-        found.append((value, key))
+        items.append((value, key))
         if isinstance(value[key], dict | list):
-            places(value[key], found)
-    return found
+            json_items(value[key], items)
+    return items
 
 
 def test_forged_manifests_with_right_checksums(path):
@@ -262,20 +262,21 @@ def test_forged_manifests_with_right_checksums(path):
                 ep.append("said", np.arange(2), ["left", "to the right"])
     manifest = path / "manifest.json"
     whole = manifest.read_text()
-    dice = random.Random(0)
+    rng = random.Random(0)
     opened = 0
     for _ in range(rounds(500)):
         forged = json.loads(whole)
-        for _ in range(dice.randint(1, 3)):
-            container, key = dice.choice(places(forged, []))
-            act = dice.choice(["junk", "remove", "copy", "swap"])
-            other, other_key = dice.choice(places(forged, []))
-            if act == "junk":
-                container[key] = dice.choice(JUNK)
-            elif act == "remove":
+        for _ in range(rng.randint(1, 3)):
+            container, key = rng.choice(json_items(forged, []))
+            change = rng.choice(["junk", "remove", "copy", "swap"])
+            other, other_key = rng.choice(json_items(forged, []))
+            if change == "junk":
+                container[key] = rng.choice(JUNK)
+            elif change == "remove":
                 del container[key]
-            elif act == "copy":
+            elif change == "copy":
                 container[key] = json.loads(json.dumps(other[other_key]))
+            # A swap must not put a container into itself.
             elif not any(item in (container[key], other[other_key]) for item in (container, other)):
                 container[key], other[other_key] = other[other_key], container[key]
         write_manifest(path, forged)

@@ -23,19 +23,19 @@ def path(tmp_path):
 
 
 def pictures(rng, n, height=24, width=32, channels=3):
-    """uint8 [n, H, W, C] without sharp edges, like a camera's: sums of a few waves."""
+    """Returns n pictures without sharp edges, sums of a few waves: uint8 [n, H, W, C]."""
     y, x = np.mgrid[0:height, 0:width][..., None] / 8.0
     phase = rng.uniform(0, 6, (n, 1, 1, channels))
     return (127 + 60 * np.sin(x + phase) + 60 * np.sin(y - 2 * phase)).astype(np.uint8)
 
 
-def file_of(picture, **options):
+def encode(picture, **options):
     buffer = io.BytesIO()
     Image.fromarray(picture.squeeze()).save(buffer, **options)
     return buffer.getvalue()
 
 
-def pillow(data):
+def decode_with_pillow(data):
     return np.asarray(Image.open(io.BytesIO(data)))
 
 
@@ -76,7 +76,7 @@ def test_pillow_decodes_jpeg_rows(path, rng, channels, subsampling):
     assert stream.frames[:5] == ("jpeg", 24, 32, channels, "rgb" if channels == 3 else "gray")
     for row in range(4):
         begin, end = stream.values.offsets[row : row + 2]
-        by_pillow = pillow(stream.values.data[begin:end].tobytes()).reshape(24, 32, channels)
+        by_pillow = decode_with_pillow(stream.values.data[begin:end].tobytes()).reshape(24, 32, channels)
         assert np.array_equal(stream.frame(row), by_pillow)
         error = stream.frame(row).astype(float) - values[row]
         assert 10 * np.log10(255**2 / np.mean(error**2)) > 30
@@ -86,11 +86,11 @@ def test_pillow_decodes_jpeg_rows(path, rng, channels, subsampling):
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG"])
 def test_appended_files_keep_their_bytes(path, rng, format):
-    files = [file_of(picture, format=format) for picture in pictures(rng, 3)]
+    files = [encode(picture, format=format) for picture in pictures(rng, 3)]
     stream = write(path, files)
     assert stream.frames.codec == format.lower()
     for row, file in enumerate(files):
-        assert np.array_equal(stream.frame(row), pillow(file))
+        assert np.array_equal(stream.frame(row), decode_with_pillow(file))
     if format == "PNG":
         assert stream.values.data.tobytes() == b"".join(files)
 
@@ -115,9 +115,9 @@ def test_many_appends_are_one_stream(path, rng):
 def test_rows_are_indexed_like_an_array(path, rng):
     values = pictures(rng, 6)
     stream = write(path, values, codec="png")
-    shown = np.zeros(6, bool)
-    shown[[1, 5]] = True
-    for rows in (0, -1, np.int64(3), slice(1, 4), slice(None, None, -2), [4, 0, 4], np.array([-1, 2]), shown, ...):
+    mask = np.zeros(6, bool)
+    mask[[1, 5]] = True
+    for rows in (0, -1, np.int64(3), slice(1, 4), slice(None, None, -2), [4, 0, 4], np.array([-1, 2]), mask, ...):
         assert np.array_equal(stream[rows], values[rows]), rows
     assert stream[[]].shape == (0, 24, 32, 3)
     for row in (6, -7):
@@ -169,8 +169,8 @@ def test_a_camera_has_no_statistics(path, rng):
 
 def test_values_that_are_no_frames_are_refused_and_add_nothing(path, rng):
     values = pictures(rng, 3)
-    png, jpeg = file_of(values[0], format="PNG"), file_of(values[0], format="JPEG")
-    other = file_of(values[0, :8], format="PNG")
+    png, jpeg = encode(values[0], format="PNG"), encode(values[0], format="JPEG")
+    other = encode(values[0, :8], format="PNG")
     with robocache.Writer(path) as w, w.episode() as ep:
         ep.append("cam", [0], [png])
         ep.append("x", [0], [1.0])
@@ -238,11 +238,11 @@ def test_numbers_are_no_camera(path):
 
 
 def test_jpegs_encoded_anew_are_counted(path, rng):
-    files = [file_of(picture, format="JPEG", keep_rgb=True) for picture in pictures(rng, 2)]
+    files = [encode(picture, format="JPEG", keep_rgb=True) for picture in pictures(rng, 2)]
     with pytest.warns(robocache.ReencodedWarning, match="stream 'cam': 2 JPEGs ") as warned:
         stream = write(path, files)
     assert warned[0].filename == __file__
-    assert np.abs(stream.frame(0).astype(int) - pillow(files[0])).mean() < 3
+    assert np.abs(stream.frame(0).astype(int) - decode_with_pillow(files[0])).mean() < 3
 
 
 def test_reading_a_frame_that_does_not_decode_names_it(path):
@@ -290,8 +290,8 @@ def test_a_dropped_episode_leaves_no_frames(path, rng):
     assert np.array_equal(ds.streams["cam"][:], values[[0, 1, 3]])
 
 
-def test_a_full_disk_costs_one_episode(path, rng):
-    """A limit on the size of files stands for the full disk."""
+def test_a_full_disk_loses_one_episode(path, rng):
+    """A limit on the size of files imitates the full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -315,7 +315,7 @@ def test_a_full_disk_costs_one_episode(path, rng):
     assert stream.values.offsets.tolist() == [0, 5, 10]
 
 
-def test_a_cache_of_version_1_is_replaced_by_one_of_version_2(path):
+def test_a_cache_of_version_1_can_be_overwritten(path):
     shutil.copytree(os.path.join(os.path.dirname(__file__), "..", "..", "golden", "cache_v1"), path)
     with robocache.Writer(path, overwrite=True) as w, w.episode() as ep:
         append_files(ep, "cam", [0], [b"frame"])

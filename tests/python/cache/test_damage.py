@@ -32,7 +32,7 @@ def original(tmp_path_factory):
     return path
 
 
-def is_longer(original, damaged):
+def keeps_all_elements(original, damaged):
     """Whether the damaged file has all elements and the same header except for the number of rows."""
     begin = header_bytes(original)
     try:
@@ -43,7 +43,7 @@ def is_longer(original, damaged):
 
 
 def npy_header(file):
-    """(the header's length, its fields without the number of rows)."""
+    """Returns the header's length, and its fields without the number of rows."""
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("a version that the test does not read")
     shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
@@ -71,7 +71,7 @@ def test_any_damage_to_any_file(original, tmp_path_factory, data):
     files = sorted(p.relative_to(copy) for p in copy.rglob("*") if p.is_file())
     file = copy / data.draw(st.sampled_from(files), label="file")
     content = file.read_bytes()
-    offset = data.draw(st.integers(0, len(content)), label="at")
+    offset = data.draw(st.integers(0, len(content)), label="offset")
     kind = data.draw(st.sampled_from(["flip", "cut", "insert", "remove", "zeros", "swap", "delete"]), label="kind")
     if kind == "flip":
         offset = min(offset, len(content) - 1)
@@ -100,10 +100,10 @@ def test_any_damage_to_any_file(original, tmp_path_factory, data):
         assert damaged != content
         assert str(refused).startswith(f"{file}: ")
     else:
-        assert damaged == content or (file.name in GROWING and is_longer(content, damaged))
+        assert damaged == content or (file.name in GROWING and keeps_all_elements(content, damaged))
 
 
-def test_a_future_version_names_both(copy):
+def test_an_unknown_schema_version_is_refused(copy):
     manifest = copy / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"schema_version": 3', '"schema_version": 4'))
     with pytest.raises(robocache.FileError, match=r"manifest.json: at byte 47: expected a schema version from 1"):
@@ -162,12 +162,12 @@ USES = {
 OPTIONS = {"batch_size": 4, "device": "cpu", "framework": "numpy"}
 
 
-def use_a_cut_file(use, path, cut, message):
+def use_a_cut_file(use, path, file, queue):
     dataset = robocache.open(path / "cache")
-    os.truncate(cut, os.path.getsize(cut) // 3)
+    os.truncate(file, os.path.getsize(file) // 3)
     with pytest.raises(robocache.FileError) as refused:
         USES[use](dataset, path)
-    message.put(str(refused.value))
+    queue.put(str(refused.value))
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
@@ -180,9 +180,9 @@ def test_a_file_cut_short_after_opening_is_an_error(tmp_path, use, file):
             with writer.episode() as episode:
                 episode.append("x", np.arange(20_000) * 10, np.ones((20_000, 3)))
     fork = multiprocessing.get_context("fork")
-    cut, message = tmp_path / f"cache/streams/x/{file}.npy", fork.Queue()
-    process = fork.Process(target=use_a_cut_file, args=(use, tmp_path, cut, message))
+    path, queue = tmp_path / f"cache/streams/x/{file}.npy", fork.Queue()
+    process = fork.Process(target=use_a_cut_file, args=(use, tmp_path, path, queue))
     process.start()
     process.join(120)
     assert process.exitcode == 0
-    assert message.get().startswith(f"{cut}: at byte ")
+    assert queue.get().startswith(f"{path}: at byte ")

@@ -106,7 +106,7 @@ def test_a_dataset_is_not_iterable(path):
     assert copy.copy(ds) is ds
 
 
-def test_arrays_are_read_only_for_good(path):
+def test_arrays_cannot_be_made_writeable(path):
     s = robocache.open(path).streams["joint.position"]
     for array in (s.values, s.time_ns, s.row_offsets, s._stats.mean):
         with pytest.raises(ValueError):
@@ -128,28 +128,28 @@ def test_unpickling_opens_the_dataset_again(path, monkeypatch):
     monkeypatch.chdir(path.parent)
     ds = robocache.open("cache")
     monkeypatch.chdir("/")
-    again = pickle.loads(pickle.dumps(ds))
-    assert again.path == ds.path == os.fspath(path)
-    assert again.streams["joint.position"].rows == 12
+    reopened = pickle.loads(pickle.dumps(ds))
+    assert reopened.path == ds.path == os.fspath(path)
+    assert reopened.streams["joint.position"].rows == 12
 
 
 @pytest.mark.parametrize("options", [{"append": True}, {"overwrite": True}], ids=["appended", "replaced"])
 def test_a_pickle_of_a_changed_cache_is_refused(path, options):
     ds = robocache.open(path)
-    options_of_loader = {"delta_timestamps": {"joint.position": [0.0]}, "batch_size": 2, "shuffle": False}
-    loader = loader_by_keywords(ds, **options_of_loader, normalize="mean_std")
+    loader_options = {"delta_timestamps": {"joint.position": [0.0]}, "batch_size": 2, "shuffle": False}
+    loader = loader_by_keywords(ds, **loader_options, normalize="mean_std")
     saved = [pickle.dumps(ds), pickle.dumps(loader)]
     with robocache.Writer(path, **options) as w, w.episode() as ep:
         ep.append("joint.position", [0, 1], np.full((2, 2), 5, np.float32))
-    now = len(robocache.open(path))
+    episodes_now = len(robocache.open(path))
     for pickled in saved:
-        with pytest.raises(robocache.FileError, match=rf"was pickled, of {len(ds)} .* got one of {now} "):
+        with pytest.raises(robocache.FileError, match=rf"was pickled, of {len(ds)} .* got one of {episodes_now} "):
             pickle.loads(pickled)
     assert copy.deepcopy(ds) is copy.copy(ds) is ds
     assert len(copy.deepcopy(loader)) == len(loader)
     saved = pickle.dumps(robocache.open(path))
     robocache.doctor(path)  # stores its findings in the cache
-    assert len(pickle.loads(saved)) == now
+    assert len(pickle.loads(saved)) == episodes_now
 
 
 def test_a_pickle_accepts_the_same_rows_of_another_source(tmp_path):
@@ -175,7 +175,7 @@ def test_bfloat16_without_ml_dtypes(tmp_path, monkeypatch):
         _ = s.values
 
 
-def test_whole_numbers_beyond_float64_beside_floats(tmp_path):
+def test_integers_beside_floats_are_rounded_to_float64(tmp_path):
     with robocache.Writer(tmp_path / "cache") as w:
         for number, weights in ((0.5, [2**60 + 1]), (2**60 + 1, [0.5]), (None, [])):
             with w.episode(number=number, weights=weights):
@@ -220,8 +220,8 @@ def test_a_path_without_a_cache(tmp_path):
 # ---- close ----
 
 
-def mapped(path):
-    """The files of a cache that this process maps or has open."""
+def used_files(path):
+    """Returns the files of a cache that this process maps or has open."""
     names = [line.split(maxsplit=5)[5:] for line in Path("/proc/self/maps").read_text().splitlines()]
     maps = {name[0].strip() for name in names if name and name[0].startswith(str(path))}
     links = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
@@ -253,9 +253,9 @@ def test_close_releases_the_files_at_once(mixed):
     try:
         with robocache.open(mixed) as ds:
             use_all(ds)
-            assert mapped(mixed)
-        assert mapped(mixed) == set()
-        ds.close()  # again
+            assert used_files(mixed)
+        assert used_files(mixed) == set()
+        ds.close()  # a second close does nothing
     finally:
         gc.enable()
 
@@ -266,15 +266,15 @@ def test_arrays_and_loaders_keep_the_files_of_a_closed_dataset(mixed):
     frames = ds["camera"].values
     loader = robocache.Loader(ds, batch_size=2, delta_timestamps={"joint": [0.0]}, device="cpu")
     ds.close()
-    assert mapped(mixed)
+    assert used_files(mixed)
     assert values.tolist() == [[1, 1]] * 4 and frames[1:3].shape == (2, 8, 8, 3)
     assert next(iter(loader))["joint"].shape == (2, 1, 2)
     del values, frames, loader
     gc.collect()
-    assert mapped(mixed) == set()
+    assert used_files(mixed) == set()
 
 
-CLOSED = {
+USES = {
     "time_ns": lambda ds, stream: stream.time_ns,
     "values": lambda ds, stream: stream.values,
     "row": lambda ds, stream: stream[0],
@@ -290,17 +290,17 @@ CLOSED = {
 }
 
 
-@pytest.mark.parametrize("use", CLOSED)
+@pytest.mark.parametrize("use", USES)
 def test_a_closed_dataset_is_refused(use, mixed):
     ds = robocache.open(mixed)
     stream = ds["joint"]
     ds.close()
     with pytest.raises(robocache.ArgumentError, match=r"mixed: expected an open dataset, got one"):
-        CLOSED[use](ds, stream)
+        USES[use](ds, stream)
     assert repr(ds) and len(ds) == 1 and list(ds.streams) == ["joint", "camera", "said", "cloud"]
 
 
 def test_an_error_in_the_block_closes_the_dataset(mixed):
     with pytest.raises(ZeroDivisionError), robocache.open(mixed) as ds:
         ds["joint"].values[0] / (1 // 0)
-    assert mapped(mixed) == set()
+    assert used_files(mixed) == set()

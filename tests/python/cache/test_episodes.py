@@ -29,9 +29,9 @@ LISTS["list<null>"] = st.just([])
 RESERVED = {"episode_index", "start_ns", "end_ns"}
 
 
-def as_columns_have_it(value, kind):
+def column_value(value, kind):
     if isinstance(value, list):
-        return [as_columns_have_it(item, kind.removeprefix("list<").removesuffix(">")) for item in value]
+        return [column_value(item, kind.removeprefix("list<").removesuffix(">")) for item in value]
     return float(value) if kind == "float64" and value is not None else value
 
 
@@ -56,7 +56,7 @@ def test_the_table_has_the_metadata_of_each_episode(tmp_path_factory, data):
         kind = column["type"]
         item = pa.type_for_alias(kind.removeprefix("list<").removesuffix(">"))
         assert ds.episodes.schema.field(column["name"]).type == (pa.list_(item) if kind.startswith("list<") else item)
-        expected = [as_columns_have_it(line.get(column["name"]), kind) for line in lines]
+        expected = [column_value(line.get(column["name"]), kind) for line in lines]
         assert ds.episodes[column["name"]].to_pylist() == expected
 
 
@@ -71,7 +71,7 @@ def test_lines_longer_than_the_read_buffer(tmp_path):
 
 @pytest.mark.soak
 def test_many_episodes_open_at_once(tmp_path):
-    """`./dev attack` has a million of them."""
+    """`./dev attack` tests a million episodes."""
     episodes = rounds(25_000)
     times, values = np.array([0, 20_000_000]), np.zeros((2, 7), np.float32)
     with robocache.Writer(tmp_path / "few") as w, w.episode(task="t", success=True) as ep:
@@ -81,10 +81,10 @@ def test_many_episodes_open_at_once(tmp_path):
             with w.episode(task=f"pick object {episode % 100} and put it into the box", success=episode % 3 == 0) as ep:
                 ep.append("action", times, values)
                 ep.append("observation.state", times, values)
-    # A separate process, so that its memory is that of this code.
+    # In a separate process, so that only this code uses its memory.
     code = f"""
 import sys, time
-sys.modules["torch"] = None  # takes most of the time, and gives nothing
+sys.modules["torch"] = None  # its import would take most of the time
 import robocache
 def memory():
     with open("/proc/self/status") as status:
@@ -92,21 +92,21 @@ def memory():
 robocache.Loader(robocache.open({str(tmp_path / "few")!r}), batch_size=1, delta_timestamps={{"action": [0.0]}}, device="cpu")
 before, start = memory(), time.process_time()
 ds = robocache.open({str(tmp_path / "many")!r})
-opened, bytes = time.process_time() - start, memory() - before
+open_s, bytes = time.process_time() - start, memory() - before
 start = time.process_time()
 loader = robocache.Loader(ds, batch_size=8, delta_timestamps={{"action": [0.0]}}, device="cpu")
 assert loader.num_samples == 2 * {episodes}
-started = time.process_time() - start
+loader_s = time.process_time() - start
 start = time.process_time()
 assert len(ds.select({{"success": True}})) == len(range(0, {episodes}, 3))
-print(opened, bytes, started, time.process_time() - start)
+print(open_s, bytes, loader_s, time.process_time() - start)
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    opened, memory, started, selected = map(float, done.stdout.split())
-    assert opened < 2
+    open_s, memory, loader_s, select_s = map(float, done.stdout.split())
+    assert open_s < 2
     assert memory < 5e6 + 50 * episodes
-    assert started < 3
-    assert selected < 10
+    assert loader_s < 3
+    assert select_s < 10
 
 
 # ---- select ----
@@ -114,7 +114,7 @@ print(opened, bytes, started, time.process_time() - start)
 
 @pytest.fixture
 def ds(tmp_path):
-    """Episodes that last 0, 1, 2, ... s, one without rows among them."""
+    """Twelve episodes: episode e lasts e seconds, but episode 7 has no rows."""
     with robocache.Writer(tmp_path / "cache") as w:
         for e in range(12):
             task = {} if e == 4 else {"task": ["pick", "place", "wipe"][e % 3]}
@@ -147,7 +147,7 @@ def test_select_by_an_expression(ds):
     assert ds.select(pc.scalar(False)) == []
 
 
-def test_columns_of_the_writer_hide_the_tables_own(tmp_path):
+def test_a_column_of_the_writer_hides_the_one_that_select_adds(tmp_path):
     with robocache.Writer(tmp_path / "cache") as w:
         for e in range(3):
             with w.episode(duration_s=float(e), **{"rows.x": "few"}) as ep:
@@ -168,7 +168,7 @@ def test_select_of_no_episodes(tmp_path):
     assert ds.select({}) == ds.select(pc.field("duration_s") > 0) == ds.select({"start_ns": None}) == []
 
 
-def test_an_order_of_many_episodes(tmp_path):
+def test_select_of_many_episodes_is_ascending(tmp_path):
     with robocache.Writer(tmp_path / "cache") as w:
         for e in range(100_000):
             with w.episode(odd=e % 2):
@@ -229,15 +229,15 @@ def test_shares_are_rounded_by_largest_remainder(shares, episodes, seed, tmp_pat
     names = [f"part {p}" for p in range(len(shares))]
     parts = ds.split({name: share / 1000 for name, share in zip(names, shares, strict=True)}, seed=seed)
     rest = check_split(parts, names, episodes)
-    # Each quota is rounded down or up. If one is rounded up, so are those of larger remainders, and equal ones before it.
+    # Quotas with the largest remainders are rounded up, of equal remainders the earlier ones; the others down.
     quotas = [Fraction(share * episodes, 1000) for share in (*shares, 1000 - sum(shares))]
     counts = [*map(len, parts.values()), len(rest)]
     assert sum(counts) == episodes
     ranks = [(-(quota % 1), p) for p, quota in enumerate(quotas)]
-    ups = [rank for rank, count, quota in zip(ranks, counts, quotas, strict=True) if count == quota // 1 + 1]
-    downs = [rank for rank, count, quota in zip(ranks, counts, quotas, strict=True) if count == quota // 1]
-    assert len(ups) + len(downs) == len(counts)
-    assert not ups or not downs or max(ups) < min(downs)
+    rounded_up = [rank for rank, count, quota in zip(ranks, counts, quotas, strict=True) if count == quota // 1 + 1]
+    rounded_down = [rank for rank, count, quota in zip(ranks, counts, quotas, strict=True) if count == quota // 1]
+    assert len(rounded_up) + len(rounded_down) == len(counts)
+    assert not rounded_up or not rounded_down or max(rounded_up) < min(rounded_down)
 
 
 def test_a_split_never_changes(tmp_path):
@@ -260,7 +260,7 @@ def test_decimal_shares_are_exact(tmp_path):
     assert ds.split({}) == {}
 
 
-def test_numbers_of_episodes(tmp_path):
+def test_shares_may_be_numbers_of_episodes(tmp_path):
     ds = make(tmp_path / "cache", 10)
     parts = ds.split({"train": np.int32(6), "val": 3, "none": 0}, seed=5)
     assert [len(part) for part in parts.values()] == [6, 3, 0]
@@ -274,10 +274,10 @@ def test_episodes_with_one_value_of_a_column_stay_together(tmp_path):
     ds = make(tmp_path / "cache", 60, task=tasks, tools=tools)
     parts = ds.split({"train": 0.5, "val": 0.5}, by="task", seed=2)
     assert check_split(parts, ["train", "val"], 60) == []
-    by_part = [{tasks[e] for e in part} for part in parts.values()]
-    assert not by_part[0] & by_part[1]
-    # Pick, place and fold: e * e % 3 is only 0 or 1.
-    assert [len(found) for found in by_part] == [2, 1]
+    tasks_by_part = [{tasks[e] for e in part} for part in parts.values()]
+    assert not tasks_by_part[0] & tasks_by_part[1]
+    # Only pick, place and fold occur: e * e % 5 is 0, 1 or 4.
+    assert [len(part) for part in tasks_by_part] == [2, 1]
     assert ds.split({"train": 0.5, "val": 0.5}, by="tools", seed=2) == parts
     assert make(tmp_path / "none", 0, task=[]).split({"train": 1.0}, by="start_ns") == {"train": []}
 

@@ -1,6 +1,6 @@
-"""Files of every version of the format: today's reader reads all, today's writer writes the last one byte for byte.
+"""Files of every version of the format: today's reader reads all; today's writer writes the latest version byte for byte.
 
-A new version of the format gets a folder of its own and the old one stays readable. To make the files:
+A new version of the format gets its own folder, and the old ones stay. To write its files:
 ``PYTHONPATH=tests python tests/python/cache/test_golden.py tests/golden/cache_v3``.
 """
 
@@ -19,7 +19,7 @@ from cache_files import append_files
 import robocache
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-LAST = GOLDEN / "cache_v3"
+LATEST = GOLDEN / "cache_v3"
 
 TIMES = np.array([1_700_000_000_123_456_789, 1_700_000_000_143_456_789, 1_700_000_000_163_456_790])
 JOINTS = np.array([[0.25, -1.5, 3.0], [0.5, np.nan, 3.0], [-np.inf, 2.5, 3.0]], np.float32)
@@ -127,7 +127,7 @@ def test_todays_reader_reads_numbers(version, tmp_path):
         "constant_features": [2],
     }
     stats = ds.stats["joint.position"]
-    # The writers of these files counted the infinity, and the reader does not.
+    # The stored statistics count the infinity; the reader's do not.
     assert np.load(tmp_path / "cache/streams/joint.position/stats.npy")[2, 0] == -np.inf
     np.testing.assert_allclose(stats.mean, [1 / 3, -1 / 6, 3], rtol=1e-15)
     np.testing.assert_array_equal(stats.min, [0.25, -1.5, 3])
@@ -179,9 +179,9 @@ def test_todays_reader_reads_ragged_rows_and_text():
     assert cloud.findings["max_period_ns"] == 1 and cloud.findings["nan_values"] == 0
 
 
-def test_todays_writer_writes_it(tmp_path):
+def test_todays_writer_writes_the_same_bytes(tmp_path):
     write(tmp_path / "cache")
-    golden = {p.relative_to(LAST): p.read_bytes() for p in LAST.rglob("*") if p.is_file()}
+    golden = {p.relative_to(LATEST): p.read_bytes() for p in LATEST.rglob("*") if p.is_file()}
     written = {
         p.relative_to(tmp_path / "cache"): p.read_bytes() for p in (tmp_path / "cache").rglob("*") if p.is_file()
     }
@@ -193,12 +193,12 @@ def test_todays_writer_writes_it(tmp_path):
         b'"robocache_version": "%s"' % versions[0], b'"robocache_version": "%s"' % versions[1]
     )
     text = text[: text.rindex(b'  "crc32"')]
-    # The writer of these files counted the infinity in a column's statistics.
-    counted = Path("streams/joint.position/stats.npy")
-    tables = [np.frombuffer(files[counted][128:]).reshape(10, 3)[:, 1:] for files in (golden, written)]
+    # The golden statistics of column 0 count its infinity, today's do not. The other columns are equal.
+    stats_name = Path("streams/joint.position/stats.npy")
+    tables = [np.frombuffer(files[stats_name][128:]).reshape(10, 3)[:, 1:] for files in (golden, written)]
     np.testing.assert_array_equal(*tables)
-    sums = [b"%08x" % zlib.crc32(files[counted]) for files in (golden, written)]
-    text, golden[counted] = text.replace(*sums), written[counted]
+    crcs = [b"%08x" % zlib.crc32(files[stats_name]) for files in (golden, written)]
+    text, golden[stats_name] = text.replace(*crcs), written[stats_name]
     golden[manifest] = text + b'  "crc32": "%08x"\n}\n' % zlib.crc32(text)
     for name, content in written.items():
         assert content == golden[name], name

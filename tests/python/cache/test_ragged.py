@@ -20,13 +20,13 @@ def path(tmp_path):
 
 
 def clouds(rng, lengths, features=4):
-    """(values [sum of lengths, features], offsets)."""
+    """Returns (values [sum of lengths, features], offsets)."""
     offsets = np.cumsum([0, *lengths])
     return rng.normal(size=(offsets[-1], features)).astype(np.float32), offsets
 
 
 def write(path, rng):
-    """Two episodes of clouds, text and numbers."""
+    """Writes two episodes of clouds, text and numbers. Returns the dataset and all points."""
     with robocache.Writer(path) as w:
         w.stream("lidar", names=["x", "y", "z", "intensity"], attributes={"units": "m", "frame_id": "base"})
         w.stream("joint", attributes={"units": ["rad", "rad", "m"]})
@@ -134,20 +134,23 @@ def test_clouds_are_voxelized_without_a_copy(path, rng):
     ds, _ = write(path, rng)
     lidar = ds.streams["lidar"]
     options = {"grid_min": (-2, -2, -2), "voxel_size": 0.5, "grid_size": (8, 8, 8), "mode": ["count", "mean"]}
-    i, j = 1, 4
-    a, b = lidar.offsets[[i, j]]
-    offsets = lidar.offsets[i : j + 1] - lidar.offsets[i]
+    first_row, end_row = 1, 4
+    first, end = lidar.offsets[[first_row, end_row]]
+    offsets = lidar.offsets[first_row : end_row + 1] - lidar.offsets[first_row]
     grids = robocache.voxelize_pointcloud(
-        lidar.values[a:b, :3], lidar.values[a:b, 3:], batch_offsets=offsets, **options
+        lidar.values[first:end, :3],
+        lidar.values[first:end, 3:],
+        batch_offsets=offsets,
+        **options,
     )
     assert grids["count"].shape == (3, 8, 8, 8) and grids["count"][1].sum() > 400
     for cloud in range(3):
-        alone = robocache.voxelize_pointcloud(lidar[i + cloud], **options)
-        assert np.array_equal(grids["count"][cloud], alone["count"])
-        assert np.array_equal(grids["mean"][cloud], alone["mean"])
+        grid = robocache.voxelize_pointcloud(lidar[first_row + cloud], **options)
+        assert np.array_equal(grids["count"][cloud], grid["count"])
+        assert np.array_equal(grids["mean"][cloud], grid["mean"])
     rows = ds.episode(0)["lidar"][1]
-    of_episode = robocache.voxelize_pointcloud(rows.values, batch_offsets=rows.offsets, **options)
-    assert np.array_equal(of_episode["count"][2], grids["count"][1])
+    episode_grids = robocache.voxelize_pointcloud(rows.values, batch_offsets=rows.offsets, **options)
+    assert np.array_equal(episode_grids["count"][2], grids["count"][1])
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
@@ -181,7 +184,7 @@ def test_invalid_rows_are_refused_and_add_nothing(path, values, options, message
     assert robocache.open(path, verify=True).streams["x"].offsets.tolist() == [0, 2]
 
 
-def test_invalid_utf8_is_refused_by_its_row(path):
+def test_invalid_utf8_is_refused_with_its_row(path):
     with robocache.Writer(path) as w, w.episode() as ep:
         ep.append("said", [0, 1], ["ok", "näher"])
     values = path / "streams/said/values.npy"
@@ -197,7 +200,7 @@ def test_invalid_utf8_is_refused_by_its_row(path):
 
 @pytest.mark.parametrize("stream", ["lidar", "said"])
 @pytest.mark.parametrize(
-    ("row", "by", "message"),
+    ("row", "shift", "message"),
     [
         (0, 1, "blob_offsets.npy: at byte 128: expected an offset from 0 to 0, got 1"),
         (1, -(2**40), "blob_offsets.npy: at byte 136: expected an offset from 0 to"),
@@ -207,11 +210,11 @@ def test_invalid_utf8_is_refused_by_its_row(path):
         (4, 2**62, r"values.npy: "),
     ],
 )
-def test_forged_offsets_with_right_checksums(path, rng, stream, row, by, message):
+def test_forged_offsets_with_right_checksums(path, rng, stream, row, shift, message):
     write(path, rng)
     name = f"streams/{stream}/blob_offsets.npy"
     content = bytearray((path / name).read_bytes())
-    np.frombuffer(content, np.int64, offset=header_bytes(content))[row] += by
+    np.frombuffer(content, np.int64, offset=header_bytes(content))[row] += shift
     (path / name).write_bytes(content)
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["files"][name]["crc32"] = checksums(name, content)
@@ -224,10 +227,10 @@ def test_forged_offsets_with_right_checksums(path, rng, stream, row, by, message
 
 
 def test_every_kind_of_stream_keeps_its_attributes(path, rng):
-    declared = {"units": ["m", "rad"], "nested": {"ü": [None, 1.5, True, {"deep": []}]}, "n": 2**62}
+    attributes = {"units": ["m", "rad"], "nested": {"ü": [None, 1.5, True, {"deep": []}]}, "n": 2**62}
     with robocache.Writer(path) as w:
         for name in ("x", "cam", "cloud", "text", "never appended to"):
-            w.stream(name, attributes={**declared, "name": name})
+            w.stream(name, attributes={**attributes, "name": name})
         w.stream("late", attributes={"units": "before"})
         with w.episode() as ep:
             ep.append("x", [0], [[1.0, 2.0]])
@@ -239,7 +242,7 @@ def test_every_kind_of_stream_keeps_its_attributes(path, rng):
         w.stream("late", attributes={"units": "after"})
     streams = robocache.open(path, verify=True).streams
     for name in ("x", "cam", "cloud", "text"):
-        assert streams[name].attributes == {**declared, "name": name}
+        assert streams[name].attributes == {**attributes, "name": name}
     assert streams["late"].attributes == {"units": "after"} and streams["nothing"].attributes == {}
     assert pickle.loads(pickle.dumps(robocache.open(path))).streams["x"].attributes["n"] == 2**62
 
@@ -263,7 +266,7 @@ def test_invalid_attributes_are_refused(path, attributes, message):
 
 
 @pytest.mark.parametrize("rows", [[np.zeros((2, 3)), np.zeros((4, 3))], [np.zeros(2), np.zeros(3)]])
-def test_lists_of_unequal_rows_are_refused_with_the_way_to_pass_them(path, rows):
+def test_lists_of_unequal_rows_are_refused(path, rows):
     writer = robocache.Writer(path)
     episode = writer.episode()
     with episode as ep, pytest.raises(robocache.ArgumentTypeError, match="'x': "):
@@ -278,9 +281,9 @@ def test_inspect_shows_ragged_streams(path, rng, tmp_path):
     ds, _ = write(path, rng)
     console = Console(file=io.StringIO(), width=150)
     view.show(ds, console)
-    shown = console.file.getvalue()
-    assert "ragged float32 [4], mean 177 a row" in shown and "text, mean 6.5 bytes" in shown
-    assert "units" in shown and "rad, m" in shown
+    output = console.file.getvalue()
+    assert "ragged float32 [4], mean 177 a row" in output and "text, mean 6.5 bytes" in output
+    assert "units" in output and "rad, m" in output
     described = json.loads(json.dumps(view.describe(ds)))["streams"]
     assert described["lidar"]["ragged"] == "array" and described["lidar"]["elements"] == 708
     assert described["lidar"]["attributes"] == {"units": "m", "frame_id": "base"}

@@ -22,13 +22,13 @@ DTYPES = [
 ]
 
 
-def bits(array):
-    """The array's bytes: NaN equals itself."""
+def bytes_of(array):
+    """Returns the array's bytes, in which a NaN equals itself."""
     return np.ascontiguousarray(array).view(np.uint8)
 
 
 def random_rows(rng, dtype, shape):
-    """Random bits: NaN of every kind, infinities, subnormals. A bool is 0 or 1."""
+    """Returns random bits: NaN of every kind, infinities, subnormals. A bool is 0 or 1."""
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
     return rng.integers(0, 256, (*shape, dtype.itemsize), dtype=np.uint8).view(dtype).reshape(shape)
@@ -89,13 +89,13 @@ def test_any_streams_and_episodes(tmp_path_factory, data):
             times, values = episode.get(name, (np.empty(0, np.int64), np.empty((0, *shape), dtype)))
             assert np.array_equal(got[name][0], times)
             assert got[name][1].dtype == values.dtype and got[name][1].shape == values.shape
-            assert np.array_equal(bits(got[name][1]), bits(values))
+            assert np.array_equal(bytes_of(got[name][1]), bytes_of(values))
         stamps = [int(t) for times, _ in episode.values() for t in times]
         row = ds.episodes.slice(index, 1).to_pylist()[0]
         assert (row["start_ns"], row["end_ns"]) == ((min(stamps), max(stamps)) if stamps else (None, None))
 
 
-def test_any_tool_opens_it(tmp_path):
+def test_any_tool_opens_a_cache(tmp_path):
     """numpy and json read every file; zlib agrees with every checksum."""
     rng = np.random.default_rng(1)
     values = rng.normal(size=(200_000, 3)).astype(np.float32)  # three blocks
@@ -116,8 +116,8 @@ def test_any_tool_opens_it(tmp_path):
     assert np.load(camera / "values.npy").tobytes() == b"onethree"
     assert np.load(camera / "blob_offsets.npy").tolist() == [0, 3, 3, 8]
     assert not (camera / "stats.npy").exists()
-    brain = np.load(tmp_path / "cache" / "streams" / "b" / "values.npy").view(ml_dtypes.bfloat16)
-    assert np.array_equal(bits(brain), bits(values[:3].astype(ml_dtypes.bfloat16)))
+    bfloats = np.load(tmp_path / "cache" / "streams" / "b" / "values.npy").view(ml_dtypes.bfloat16)
+    assert np.array_equal(bytes_of(bfloats), bytes_of(values[:3].astype(ml_dtypes.bfloat16)))
     assert [json.loads(line) for line in (tmp_path / "cache" / "episodes.jsonl").read_text().splitlines()] == [
         {"episode_index": 0, "start_ns": 0, "end_ns": int(times[-1]), "task": "x"}
     ]
@@ -125,8 +125,8 @@ def test_any_tool_opens_it(tmp_path):
     text = (tmp_path / "cache" / "manifest.json").read_bytes()
     manifest = json.loads(text)
     assert manifest["provenance"] == {"source": "a test"}
-    before = text[: text.rindex(b'  "crc32"')]
-    assert manifest["crc32"] == f"{zlib.crc32(before):08x}"
+    covered = text[: text.rindex(b'  "crc32"')]
+    assert manifest["crc32"] == f"{zlib.crc32(covered):08x}"
     on_disk = {str(p.relative_to(tmp_path / "cache")) for p in (tmp_path / "cache").rglob("*") if p.is_file()}
     assert on_disk == {*manifest["files"], "manifest.json"}
     for name, record in manifest["files"].items():
@@ -137,7 +137,7 @@ def test_any_tool_opens_it(tmp_path):
 
 @pytest.mark.parametrize("size", [0, 1, 2**17 - 17, 2**17 - 16, 2**17, 3 * 2**17 + 1])
 def test_rows_around_the_ends_of_blocks(tmp_path, size):
-    """A block is 2^20 bytes: 2^17 stamps, less the 128 bytes of the header."""
+    """A block has 2^20 bytes or 2^17 stamps; the first one also holds the header of 128 bytes."""
     times = np.arange(size)
     with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
         ep.append("x", times, times)

@@ -29,7 +29,7 @@ def write(path, value=0.0, **options):
         ep.append("x", [0], [value])
 
 
-def value_of(path):
+def read_values(path):
     return robocache.open(path, verify=True).streams["x"].values.tolist()
 
 
@@ -44,7 +44,7 @@ def read_only(array):
 VALUES = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
-def packed():
+def struct_column():
     """A column of C structs: rows are 13 bytes apart."""
     rows = np.zeros(4, [("v", np.float32, 3), ("flag", np.int8)])
     rows["v"] = VALUES
@@ -52,14 +52,14 @@ def packed():
 
 
 def unaligned(values):
-    """Elements 12 bytes apart that begin at an odd address."""
+    """Returns a copy whose elements are 12 bytes apart and begin at an odd address."""
     memory = np.zeros(12 * values.size + 1, np.uint8)[1:].view(
         [("v", values.dtype), ("rest", np.uint8, 12 - values.itemsize)]
     )
-    apart = memory["v"].reshape(values.shape)
-    apart[:] = values
-    assert not apart.flags.aligned
-    return apart
+    copy = memory["v"].reshape(values.shape)
+    copy[:] = values
+    assert not copy.flags.aligned
+    return copy
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def unaligned(values):
         np.asfortranarray(VALUES),
         np.repeat(VALUES, 2, axis=1)[:, ::2],
         VALUES[::-1][::-1],
-        packed(),
+        struct_column(),
         unaligned(VALUES),
         VALUES.view(np.recarray),
     ],
@@ -89,11 +89,11 @@ def test_unaligned_memory_is_copied(dtype, monkeypatch, path):
 
     append = writer._writer_append
 
-    def checked(handle, stream, *arrays):
+    def append_checked(handle, stream, *arrays):
         assert all(np.from_dlpack(array).flags.aligned for array in arrays)
         append(handle, stream, *arrays)
 
-    monkeypatch.setattr(writer, "_writer_append", checked)
+    monkeypatch.setattr(writer, "_writer_append", append_checked)
     values, times = unaligned(VALUES.astype(dtype)), np.frombuffer(b"0" + np.arange(4).tobytes(), np.int64, 4, 1)
     assert not times.flags.aligned
     with robocache.Writer(path) as w, w.episode() as ep:
@@ -124,7 +124,7 @@ def test_lists_memory_maps_and_torch(path, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("times", "values", "error", "words"),
+    ("times", "values", "error", "message"),
     [
         ([0.5], [1], ArgumentTypeError, "expected times in int64 nanoseconds, got float64"),
         (np.array([0], np.int32), [1], ArgumentTypeError, "got int32"),
@@ -143,9 +143,9 @@ def test_lists_memory_maps_and_torch(path, tmp_path):
         (np.ma.masked_array([0]), [1.0], ArgumentTypeError, "time_ns: "),
     ],
 )
-def test_append_refuses_invalid_rows(path, times, values, error, words):
+def test_append_refuses_invalid_rows(path, times, values, error, message):
     with robocache.Writer(path) as w, w.episode() as ep:
-        with pytest.raises(error, match="stream 'wrist/f': .*" + words):
+        with pytest.raises(error, match="stream 'wrist/f': .*" + message):
             ep.append("wrist/f", times, values)
         ep.append("x", [0], [0.0])
     assert list(robocache.open(path).streams) == ["x"]
@@ -163,7 +163,7 @@ def test_a_stream_keeps_dtype_and_shape(path):
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "words"),
+    ("name", "error", "message"),
     [
         ("", ArgumentError, "expected UTF-8 text that is not empty, got ''"),
         ("a\ud800", ArgumentError, r"expected UTF-8, got 'a\\ud800'"),
@@ -171,10 +171,10 @@ def test_a_stream_keeps_dtype_and_shape(path):
         (None, ArgumentTypeError, "expected a str"),
     ],
 )
-def test_invalid_names_of_streams_are_refused(path, name, error, words):
+def test_invalid_names_of_streams_are_refused(path, name, error, message):
     with robocache.Writer(path) as w, w.episode() as ep:
         ep.append("x", [0], [0.0])
-        with pytest.raises(error, match=f"^stream: {words}"):
+        with pytest.raises(error, match=f"^stream: {message}"):
             ep.append(name, [0], [0.0])
     streams = robocache.open(path).streams
     with pytest.raises(error, match=r"^stream: expected"):
@@ -218,7 +218,7 @@ def test_descriptions_of_streams(path):
 
 
 @pytest.mark.parametrize(
-    ("names", "error", "words"),
+    ("names", "error", "message"),
     [
         (["p", ""], ArgumentError, r"names\[1\]: "),
         (["p", "\udcff"], ArgumentError, r"names\[1\]: "),
@@ -226,9 +226,9 @@ def test_descriptions_of_streams(path):
         ("pq", ArgumentTypeError, "names: "),
     ],
 )
-def test_invalid_feature_names_are_refused(path, names, error, words):
+def test_invalid_feature_names_are_refused(path, names, error, message):
     with robocache.Writer(path) as w, w.episode() as ep:
-        with pytest.raises(error, match=f"stream 'wrist': {words}"):
+        with pytest.raises(error, match=f"stream 'wrist': {message}"):
             w.stream("wrist", names=names)
         ep.append("wrist", [0], [[1, 2]])
     assert robocache.open(path).streams["wrist"].names == []
@@ -279,21 +279,21 @@ def test_metadata_of_numpy_paths_and_enums(path):
     assert {key: row[key] for key in metadata} == expected
 
 
-def endless():
+def list_within_itself():
     items = []
     items.append(items)
     return items
 
 
 @pytest.mark.parametrize(
-    ("metadata", "words"),
+    ("metadata", "message"),
     [
         ({"x": float("nan")}, "expected finite numbers"),
         ({"x": 2**63}, "expected integers within int64"),
         ({"x": 10**5000}, "expected integers within int64"),
         ({"x": "a\ud800"}, "'x': "),
         ({"\ud800": 1}, "key: "),
-        ({"x": endless()}, "'x': "),
+        ({"x": list_within_itself()}, "'x': "),
         ({"x": {"a": 1}}, "'x': "),
         ({"x": [[1]]}, "'x': "),
         ({"x": [1, "a"]}, "'x': "),
@@ -302,12 +302,12 @@ def endless():
         ({"task": 3}, "'task': "),
     ],
 )
-def test_metadata_without_a_column_type_is_refused(path, metadata, words):
+def test_metadata_without_a_column_type_is_refused(path, metadata, message):
     with robocache.Writer(path) as w:
         with w.episode(task="a"):
             pass
         with (
-            pytest.raises((ArgumentError, ArgumentTypeError), match=f"episode metadata.*{words}"),
+            pytest.raises((ArgumentError, ArgumentTypeError), match=f"episode metadata.*{message}"),
             w.episode(**metadata),
         ):
             pytest.fail("the block ran")
@@ -332,7 +332,7 @@ def nested(levels):
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("key", "value", "message"),
     [
         ("bad", object(), "'bad': "),
         ("bad", {1, 2}, "'bad': "),
@@ -345,10 +345,10 @@ def nested(levels):
     ],
     ids=["object", "set", "key", "infinite", "deep", "very deep", "surrogate", "own key"],
 )
-def test_invalid_provenance_is_refused_at_assignment(path, key, value, words):
+def test_invalid_provenance_is_refused_at_assignment(path, key, value, message):
     with robocache.Writer(path) as w:
         w.provenance["good"] = 1
-        refused = pytest.raises((ArgumentError, ArgumentTypeError), match=f"^provenance ?{words}")
+        refused = pytest.raises((ArgumentError, ArgumentTypeError), match=f"^provenance ?{message}")
         with refused:
             w.provenance[key] = value
         with refused:
@@ -363,7 +363,7 @@ def test_invalid_provenance_is_refused_at_assignment(path, key, value, words):
             w.provenance = ["good"]
         with w.episode() as ep:
             ep.append("x", [0], [1.0])
-    assert value_of(path) == [1.0]
+    assert read_values(path) == [1.0]
     assert robocache.open(path).provenance == {"good": 1}
 
 
@@ -465,11 +465,11 @@ def test_existing_paths_are_kept(path):
     with pytest.raises(robocache.FileError, match="thesis: "):
         robocache.Writer(other, overwrite=True)
     assert (other / "chapter1.tex").read_text() == "years of work"
-    assert value_of(path) == [1.0]
+    assert read_values(path) == [1.0]
 
 
 def test_options_are_true_or_false(path):
-    """The text "no" once counted as true, and replaced a cache."""
+    """Python counts the text "no" as true: it would replace a cache."""
     write(path, 1.0)
     for option in ({"overwrite": "no"}, {"append": 0}):
         with pytest.raises(ArgumentTypeError, match=r"^\w+: expected True or False, got"):
@@ -478,7 +478,7 @@ def test_options_are_true_or_false(path):
             robocache.ingest(path, path, format="csv", **option)
     with pytest.raises(ArgumentTypeError, match=r"^verify: "):
         robocache.open(path, verify="yes")
-    assert value_of(path) == [1.0]
+    assert read_values(path) == [1.0]
 
 
 def test_each_thread_appends_to_its_own_stream(path):
@@ -505,7 +505,7 @@ def test_a_relative_path_is_fixed_at_construction(tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path / "elsewhere")
         with w.episode() as ep:
             ep.append("x", [0], [1.0])
-    assert value_of(tmp_path / "cache") == [1.0]
+    assert read_values(tmp_path / "cache") == [1.0]
 
 
 # ---- paths -----------------------------------------------------------------------------------------------------------
@@ -535,7 +535,7 @@ def test_the_next_writer_removes_a_folder_that_abort_could_not(path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert [entry.name for entry in path.parent.iterdir()] == ["cache.partial"]
     write(path, 5.0)
-    assert value_of(path) == [5.0]
+    assert read_values(path) == [5.0]
     assert [entry.name for entry in path.parent.iterdir()] == ["cache"]
 
 
@@ -563,36 +563,36 @@ def work(path, logs):
     robocache.ingest(logs, path + ".again")
 
 robocache.set_num_threads(1)
-work(sys.argv[1], sys.argv[2])  # imports what another user may not
+work(sys.argv[1], sys.argv[2])  # imports modules that another user may not read
 robocache.set_num_threads(4)
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-if os.geteuid() == 0:  # whom the limit does not bind
+if os.geteuid() == 0:  # the limit does not hold for root
     os.setgid(65534)
     os.setuid(65534)
 work(sys.argv[1] + ".2", sys.argv[2])
 try:
     print(len(robocache.open(sys.argv[1]).episodes))
-except robocache.Error as error:  # pyarrow cannot do without threads
+except robocache.Error as error:  # pyarrow needs threads
     assert "episodes.jsonl: pyarrow" in str(error)
 """
 
 
 @pytest.fixture
 def open_to_all():
-    """A folder outside pytest's own, which pytest closes to other users."""
+    """A folder that every user can write to. Pytest closes its own folders to other users."""
     with tempfile.TemporaryDirectory(prefix="open to all ") as name:
-        for up in (pathlib.Path(name), *pathlib.Path(name).parents):
+        for folder in (pathlib.Path(name), *pathlib.Path(name).parents):
             with contextlib.suppress(OSError):
-                up.chmod(up.stat().st_mode | (0o777 if up == pathlib.Path(name) else 0o011))
+                folder.chmod(folder.stat().st_mode | (0o777 if folder == pathlib.Path(name) else 0o011))
         yield pathlib.Path(name)
 
 
-def test_without_threads_the_caller_does_all(open_to_all):
+def test_without_threads_the_caller_does_all_work(open_to_all):
     folder = open_to_all
     logs = folder / "logs"
     logs.mkdir()
-    for run in ("a", "b", "c"):  # each is read while the one before it is written
-        np.savez(logs / f"{run}.npz", a=np.zeros((5, 3)), fps=10)
+    for name in ("a", "b", "c"):  # each file is read while the rows of the one before are written
+        np.savez(logs / f"{name}.npz", a=np.zeros((5, 3)), fps=10)
     program = [sys.executable, "-c", WITHOUT_THREADS, str(folder / "cache"), str(logs)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
