@@ -21,7 +21,7 @@ def random_stamps(rng, n, period_ns, start=0):
 
 
 def write_frames(path, recording, codec, streams=None):
-    """Writes [{stream: (stamps, values)}], of which arrays of three or more axes are frames.
+    """Writes [{stream: (stamps, values)}]. Values with three or more axes are frames.
 
     codec: one for all cameras, or {stream: codec}. streams: {name: arguments of Writer.stream}.
     """
@@ -31,8 +31,8 @@ def write_frames(path, recording, codec, streams=None):
         for rows in recording:
             with writer.episode() as episode:
                 for name, (time_ns, values) in rows.items():
-                    of_frames = {"codec": codec[name] if isinstance(codec, dict) else codec} if values.ndim > 2 else {}
-                    episode.append(name, time_ns, values, **of_frames)
+                    options = {"codec": codec[name] if isinstance(codec, dict) else codec} if values.ndim > 2 else {}
+                    episode.append(name, time_ns, values, **options)
     return robocache.open(path)
 
 

@@ -1,4 +1,4 @@
-"""Recordings of every kind of stream, loaders on them compared with the oracle, and the refusals and warnings of a call."""
+"""Makes recordings, compares their loaders with the oracle, and expects errors and warnings."""
 
 import contextlib
 import itertools
@@ -55,7 +55,7 @@ def position_of(loader):
 
 
 def record(rng, episodes=7):
-    """Streams of several rates with jitter, dropouts, repeated stamps and clock offsets; some are missing or have one sample."""
+    """Returns [{stream: (stamps, values)}], with jitter, dropouts and repeated stamps; some streams are missing or have one row."""
     recording = []
     for number in range(episodes):
         start = EPOCH_NS + 10**12 * number
@@ -83,8 +83,8 @@ def record(rng, episodes=7):
 def write(path, recording, nominal=(), *, streams=None, columns=None, provenance=(), **options):
     """Writes a cache of [{stream: (stamps, values)}].
 
-    The streams in `nominal` have nominal clocks; `streams` has the arguments of Writer.stream by name; `columns` has the
-    columns of each episode, by default two alternating tasks.
+    nominal: streams with a nominal clock. streams: {name: arguments of Writer.stream}. columns: the metadata of each
+    episode, by default two alternating tasks.
     """
     with robocache.Writer(path, **options) as writer:
         writer.provenance.update(provenance)
@@ -100,9 +100,10 @@ def write(path, recording, nominal=(), *, streams=None, columns=None, provenance
 
 
 def write_texts(path, episodes, counts=None, *, attributes=None, columns=None, tables=()):
-    """Writes [{stream: [(stamp, text or index)]}] and rows of `joint`, 10 or `counts` an episode.
+    """Writes [{stream: [(time, text or index)]}], with times in units of 0.1 s from the episode's start.
 
-    Stamps are in steps of 0.1 s, `joint` has a row at each; every episode begins at another time.
+    The stream `joint` has a row every 0.1 s, `counts[episode]` or 10 of them. attributes: {stream: its attributes}.
+    tables: provenance with tables of texts.
     """
     recording = []
     for number, (texts, count) in enumerate(zip(episodes, counts or [10] * len(episodes), strict=True)):
@@ -113,8 +114,8 @@ def write_texts(path, episodes, counts=None, *, attributes=None, columns=None, t
             stamps = start + np.round(np.array(stamps) * 10**8).astype(np.int64)
             rows[stream] = stamps, list(values) if isinstance(values[0], str) else np.array(values)
         recording.append(rows)
-    declared = {stream: {"attributes": of_stream} for stream, of_stream in (attributes or {}).items()}
-    return write(path, recording, streams=declared, columns=columns or [{}] * len(episodes), provenance=tables)
+    streams = {stream: {"attributes": values} for stream, values in (attributes or {}).items()}
+    return write(path, recording, streams=streams, columns=columns or [{}] * len(episodes), provenance=tables)
 
 
 @contextlib.contextmanager
@@ -135,7 +136,7 @@ def no_warning(category=robocache.LoaderWarning):
 
 @contextlib.contextmanager
 def warnings_with(part, expected):
-    """Expects one warning with `part` in its message, which the pattern `expected` matches; no such warning if it is None."""
+    """Expects one warning with `part` in its message, which the pattern `expected` matches; no such warning if `expected` is None."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -189,9 +190,9 @@ def batches_of(loader, count=3):
     return [{key: to_numpy(value) for key, value in batch.items()} for batch in itertools.islice(loader, count)]
 
 
-def assert_same_batches(one, other):
-    assert len(one) == len(other)
-    for a, b in zip(one, other, strict=True):
+def assert_same_batches(batches, expected):
+    assert len(batches) == len(expected)
+    for a, b in zip(batches, expected, strict=True):
         assert set(a) == set(b)
         for key in a:
             assert_same_bits(a[key], b[key], key)
@@ -218,7 +219,7 @@ def copied(batch):
 
 
 def joined(batches):
-    """One batch of the samples of all, in order."""
+    """Returns one batch with the samples of all batches, in order."""
     batches = batches_of(batches, None)
     return {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
 

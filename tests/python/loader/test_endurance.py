@@ -39,12 +39,12 @@ def loader_of(dataset, device="cpu", **options):
     return loader_by_keywords(dataset, framework="numpy" if device == "cpu" else "torch", **options)
 
 
-def reused_of(dataset, device="cpu"):
+def reusing_loader_of(dataset, device="cpu"):
     return loader_of(dataset, device, residency={"state": "mapped"}, reuse_buffers=True)
 
 
 def mixture_of(dataset, device="cpu", residency="auto"):
-    """Rank 1 of 2, three weighted sources, and every option of a window."""
+    """Returns a loader for rank 1 of 2, with three weighted sources and many options."""
     sources = [
         robocache.Source(dataset, weight=5, episodes=[0, 1, 2]),
         robocache.Source(dataset, weight=2, rename={"state": "action", "action": "state"}),
@@ -63,14 +63,14 @@ def digest(batch):
     return hashlib.sha256(b"".join(to_numpy(batch[key]).tobytes() for key in sorted(batch))).hexdigest()
 
 
-@pytest.mark.parametrize("make", [loader_of, mixture_of, mapped_mixture_of, reused_of])
+@pytest.mark.parametrize("make", [loader_of, mixture_of, mapped_mixture_of, reusing_loader_of])
 def test_many_batches(dataset, device, make):
     loader = make(dataset, device)
     batches = forever(loader)
     first = digest(next(batches))
-    gc.collect()  # closes what other tests left open
+    gc.collect()  # closes files that other tests left open
     open_files, memory_kib = len(os.listdir("/proc/self/fd")), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    on_device = 0 if device == "cpu" else torch.cuda.memory_allocated()
+    device_bytes = 0 if device == "cpu" else torch.cuda.memory_allocated()
     for number in range(rounds(2500)):
         state = loader.state_dict()
         batch = next(batches)
@@ -82,22 +82,22 @@ def test_many_batches(dataset, device, make):
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= open_files
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_kib < 32 << 10
-    assert device == "cpu" or torch.cuda.memory_allocated() <= on_device
+    assert device == "cpu" or torch.cuda.memory_allocated() <= device_bytes
 
 
 def test_loaders_in_threads(dataset, device):
-    """Loaders in threads give the same batches as one after another. All read one dataset; two are of the same kind."""
+    """Loaders in threads give the same batches as one after another. All read one dataset."""
     kinds, count = [loader_of, mixture_of, mixture_of, mapped_mixture_of], rounds(200)
 
     def digests(make):
         return [digest(batch) for batch in itertools.islice(forever(make(dataset, device)), count)]
 
-    alone = [digests(make) for make in kinds]
+    expected = [digests(make) for make in kinds]
     with concurrent.futures.ThreadPoolExecutor(len(kinds)) as pool:
-        assert list(pool.map(digests, kinds)) == alone
+        assert list(pool.map(digests, kinds)) == expected
 
 
-@pytest.mark.parametrize("make", [loader_of, mapped_mixture_of, reused_of])
+@pytest.mark.parametrize("make", [loader_of, mapped_mixture_of, reusing_loader_of])
 def test_many_forks(dataset, make):
     """Parent and child both continue from the parent's position."""
     loader = make(dataset)

@@ -53,7 +53,7 @@ def _loader(dataset, **options):
 
 
 def _segments(batch):
-    """(episode, row of the first step, steps) of each segment of a padded or packed batch, decoded from the values."""
+    """Returns (episode, row of the first step, steps) of each segment of a batch, decoded from the values."""
     states = to_numpy(batch["state"])[..., 0]
     lengths = to_numpy(batch["lengths"]).tolist()
     if "offsets" in batch:
@@ -74,11 +74,11 @@ def _flat(epoch):
     return [segment for batch in epoch for segment in batch]
 
 
-def _epoch(loader):
+def _next_epoch(loader):
     return [_segments(batch) for batch in loader]
 
 
-WHOLE = [(episode, 0, length) for episode, length in enumerate(LENGTHS) if length]
+EPISODES = [(episode, 0, length) for episode, length in enumerate(LENGTHS) if length]
 
 
 @pytest.mark.parametrize("form", ["padded", "packed"])
@@ -87,13 +87,13 @@ def test_whole_episodes(dataset, device, form, framework):
     device = "cpu" if framework == "numpy" else device
     loader = _loader(dataset, form=form, device=device, framework=framework)
     assert len(loader) == 3 and loader.num_samples == 8
-    epochs = [_epoch(loader) for _ in range(3)]
+    epochs = [_next_epoch(loader) for _ in range(3)]
     for epoch in epochs:
         assert [len(batch) for batch in epoch] == [3, 3, 2]
-        assert sorted(_flat(epoch)) == WHOLE
+        assert sorted(_flat(epoch)) == EPISODES
     assert len({str(epoch) for epoch in epochs}) == 3
     in_order = _loader(dataset, form=form, shuffle=False, device=device, framework=framework)
-    assert _flat(_epoch(in_order)) == WHOLE
+    assert _flat(_next_epoch(in_order)) == EPISODES
 
 
 def test_a_padded_batch(dataset, device):
@@ -104,15 +104,15 @@ def test_a_padded_batch(dataset, device):
     is_pad = np.arange(40) >= np.array(lengths)[:, None]
     assert np.array_equal(to_numpy(batch["is_pad"]), is_pad) and batch["lengths"].tolist() == lengths
     assert batch["episode_index"].tolist() == [0, 1, 2, 3]
-    wanted = np.zeros((4, 40, 2, 2), np.float32)
+    expected = np.zeros((4, 40, 2, 2), np.float32)
     masks = np.ones((4, 40, 2), bool)
     texts = [[None] * 40 for _ in range(4)]
     for episode, length in enumerate(lengths):
         for row in range(length):
-            wanted[episode, row] = _value(episode, np.minimum([row, row + 2], length - 1))[:, None]
+            expected[episode, row] = _value(episode, np.minimum([row, row + 2], length - 1))[:, None]
             masks[episode, row] = [False, row + 2 >= length]
             texts[episode][row] = f"{'begin' if row < 3 else 'go on'} {episode}"
-    assert np.array_equal(to_numpy(batch["state"]), wanted)
+    assert np.array_equal(to_numpy(batch["state"]), expected)
     assert np.array_equal(to_numpy(batch["state_is_pad"]), masks)
     assert batch["said"] == texts
     assert (to_numpy(batch["state_age"])[is_pad] == -(2**63)).all() and (to_numpy(batch["time_ns"])[is_pad] == 0).all()
@@ -146,26 +146,26 @@ def test_converted_and_normalised_keys(tmp_path, device):
     windows = {"state": Window(dtype="float64"), "action": action}
     loader = _loader(write(tmp_path / "two", recording), windows=windows, form="packed", shuffle=False, device=device)
     (batch,) = loader
-    wanted = np.concatenate([rows[:4], rows]) + 0.5
+    expected = np.concatenate([rows[:4], rows]) + 0.5
     assert to_numpy(batch["action"]).min() >= -1.001 and to_numpy(batch["action"]).max() <= 1.001
     undone = to_numpy(loader.loader.to_absolute("action", batch["action"], batch))
-    assert np.allclose(undone[:, 0], wanted, atol=1e-9)
+    assert np.allclose(undone[:, 0], expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("form", ["padded", "packed"])
-def test_segments_have_each_step_once_an_epoch(dataset, device, form):
+def test_segments_contain_each_step_once_an_epoch(dataset, device, form):
     loader = _loader(dataset, min_steps=3, max_steps=7, form=form, device=device)
     cuts = set()
     for _ in range(6):
-        segments = sorted(_flat(_epoch(loader)))
+        segments = sorted(_flat(_next_epoch(loader)))
         cuts.add(str(segments))
         assert len(segments) == loader.num_samples
         assert all(3 <= length <= 7 for _, _, length in segments)
         steps = [(episode, first + step) for episode, first, length in segments for step in range(length)]
         assert steps == [(e, row) for e, length in enumerate(LENGTHS) if length >= 3 for row in range(length)]
     assert len(cuts) == 6
-    even = _loader(dataset, min_steps=3, max_steps=7, form=form, device=device, shuffle=False)
-    assert _epoch(even) == _epoch(even)
+    unshuffled = _loader(dataset, min_steps=3, max_steps=7, form=form, device=device, shuffle=False)
+    assert _next_epoch(unshuffled) == _next_epoch(unshuffled)
 
 
 @settings(max_examples=60)
@@ -181,53 +181,53 @@ def test_segments_have_each_step_once_an_epoch(dataset, device, form):
 def test_any_lengths(tmp_path_factory, lengths, limits, batch_size, bucket, world_size, packed, seed):
     dataset = _write(tmp_path_factory.mktemp("any") / "cache", lengths, width=1)
     options = {"batch_size": batch_size, "bucket": bucket, "seed": seed, "form": "packed" if packed else "padded"}
-    least = 1
+    min_steps = 1
     if limits is not None:
-        least = limits[0]
-        options |= {"min_steps": least, "max_steps": 2 * least - 1 + limits[1]}
-    if max(lengths) < least:
+        min_steps = limits[0]
+        options |= {"min_steps": min_steps, "max_steps": 2 * min_steps - 1 + limits[1]}
+    if max(lengths) < min_steps:
         with pytest.raises(robocache.ArgumentError, match=r"state|min_steps: .* expected an episode to draw"):
             _loader(dataset, **options)
         return
     epochs = []
     for rank in range(world_size):
         loader = _loader(dataset, ranks=Ranks(rank=rank, world_size=world_size), **options)
-        epochs.append(_epoch(loader))
+        epochs.append(_next_epoch(loader))
         assert len(epochs[-1]) == len(loader)
     sizes = [[len(batch) for batch in epoch] for epoch in epochs]
-    assert all(of_rank == sizes[0] for of_rank in sizes)
+    assert all(rank_sizes == sizes[0] for rank_sizes in sizes)
     drawn = [segment for epoch in epochs for batch in epoch for segment in batch]
-    assert 0 <= len(drawn) - loader.num_samples < world_size  # an uneven last batch is filled up
+    assert 0 <= len(drawn) - loader.num_samples < world_size  # repeats fill up an uneven last batch
     assert len({*drawn}) == loader.num_samples
     steps = sorted((episode, first + step) for episode, first, length in {*drawn} for step in range(length))
-    assert steps == [(e, row) for e, length in enumerate(lengths) if length >= least for row in range(length)]
+    assert steps == [(e, row) for e, length in enumerate(lengths) if length >= min_steps for row in range(length)]
     if limits is not None:
-        assert all(least <= length <= options["max_steps"] for _, _, length in drawn)
+        assert all(min_steps <= length <= options["max_steps"] for _, _, length in drawn)
 
 
-def test_buckets_have_similar_lengths_in_random_order(tmp_path, rng):
+def test_batches_of_a_bucket_have_similar_lengths_in_random_order(tmp_path, rng):
     lengths = rng.integers(1, 200, 96).tolist()
     dataset = _write(tmp_path / "cache", lengths, width=1)
     loader = _loader(dataset, batch_size=8, bucket=12)
-    epochs = [_epoch(loader) for _ in range(2)]
+    epochs = [_next_epoch(loader) for _ in range(2)]
     for epoch in epochs:
         means = [np.mean([length for _, _, length in batch]) for batch in epoch]
         ordered = sorted(epoch, key=lambda batch: np.mean([length for _, _, length in batch]))
         assert [length for batch in ordered for _, _, length in batch] == sorted(lengths)
         assert means != sorted(means)
     assert epochs[0] != epochs[1]
-    waste = {}
+    padded_steps = {}
     for bucket in (None, 3):
-        batches = _epoch(_loader(dataset, batch_size=8, bucket=bucket))
-        waste[bucket] = sum(8 * max(n for _, _, n in batch) for batch in batches)
-    assert waste[3] < 0.8 * waste[None]
+        batches = _next_epoch(_loader(dataset, batch_size=8, bucket=bucket))
+        padded_steps[bucket] = sum(8 * max(n for _, _, n in batch) for batch in batches)
+    assert padded_steps[3] < 0.8 * padded_steps[None]
 
 
 @pytest.mark.parametrize("bucket", [None, 2])
 def test_a_state_resumes(dataset, device, bucket):
     options = {"min_steps": 2, "max_steps": 9, "bucket": bucket, "device": device, "seed": 4}
-    whole = _loader(dataset, **options)
-    first, second = _epoch(whole), _epoch(whole)
+    uninterrupted = _loader(dataset, **options)
+    first, second = _next_epoch(uninterrupted), _next_epoch(uninterrupted)
     loader = _loader(dataset, **options)
     iterator = iter(loader)
     assert [_segments(next(iterator)) for _ in range(2)] == first[:2]
@@ -236,51 +236,51 @@ def test_a_state_resumes(dataset, device, bucket):
     copies = [pickle.loads(pickle.dumps(loader)), _loader(dataset, **options | {"seed": 9})]
     copies[1].load_state_dict(state)
     for copy in copies:
-        assert _epoch(copy) == first[2:]
-        assert _epoch(copy) == second
+        assert _next_epoch(copy) == first[2:]
+        assert _next_epoch(copy) == second
     assert [_segments(batch) for batch in iterator] == first[2:]  # copies do not advance the original
-    assert _epoch(loader) == second
+    assert _next_epoch(loader) == second
     if bucket is None:  # the order does not depend on the batch size
         other = _loader(dataset, **options | {"batch_size": 5})
         other.load_state_dict(state)
-        assert _flat(_epoch(other)) == _flat(first[2:])
+        assert _flat(_next_epoch(other)) == _flat(first[2:])
 
 
-def test_break_ends_a_loop(dataset):
+def test_break_ends_an_epoch(dataset):
     loader = _loader(dataset)
-    epochs = [_epoch(loader) for _ in range(3)]
+    epochs = [_next_epoch(loader) for _ in range(3)]
     loader = _loader(dataset)
     for _ in loader:
         break
     outer = iter(loader)
     assert _segments(next(outer)) == epochs[1][0]
-    assert _epoch(loader) == epochs[2]  # an inner loop is a later epoch
+    assert _next_epoch(loader) == epochs[2]  # a loop inside a loop runs the next epoch
     assert [_segments(batch) for batch in outer] == epochs[1][1:]
     loader.set_epoch(1)
-    assert _epoch(loader) == epochs[1]
+    assert _next_epoch(loader) == epochs[1]
 
 
 def test_ranks_share_each_epoch(dataset):
     ranks = [_loader(dataset, batch_size=2, ranks=Ranks(rank=rank, world_size=2), bucket=2) for rank in range(2)]
-    epochs = [_epoch(rank) for rank in ranks]
+    epochs = [_next_epoch(rank) for rank in ranks]
     assert [[len(batch) for batch in epoch] for epoch in epochs] == [[2, 2]] * 2
-    assert sorted(_flat(epochs[0]) + _flat(epochs[1])) == WHOLE
+    assert sorted(_flat(epochs[0]) + _flat(epochs[1])) == EPISODES
     assert ranks[0].state_dict() == ranks[1].state_dict()
     dropping = _loader(dataset, batch_size=3, drop_last=True, ranks=Ranks(rank=1, world_size=2))
-    assert len(dropping) == 1 and [len(batch) for batch in _epoch(dropping)] == [3]
+    assert len(dropping) == 1 and [len(batch) for batch in _next_epoch(dropping)] == [3]
 
 
 def test_steps_are_the_drawn_anchors(dataset, device):
     anchors = robocache.Anchors(stream="state", drop_n_last=2)
     loader = _loader(dataset, anchors=anchors, shuffle=False, device=device)
-    assert _flat(_epoch(loader)) == [(episode, 0, length - 2) for episode, _, length in WHOLE if length > 2]
-    ticks = _loader(dataset, anchors=robocache.Anchors(rate_hz=50.0), shuffle=False, device=device, batch_size=8)
-    (batch,) = ticks  # every second row
+    assert _flat(_next_epoch(loader)) == [(episode, 0, length - 2) for episode, _, length in EPISODES if length > 2]
+    at_50_hz = _loader(dataset, anchors=robocache.Anchors(rate_hz=50.0), shuffle=False, device=device, batch_size=8)
+    (batch,) = at_50_hz  # every second row
     assert batch["lengths"].tolist() == [(length + 1) // 2 for length in LENGTHS if length]
 
 
 def test_an_episode_of_filtered_anchors_is_one_segment(dataset, device):
-    """A filter makes gaps: the steps on both sides are neighbours in the segment. An episode listed twice gives two segments."""
+    """A filter leaves gaps, and the steps around a gap are neighbours in the segment. An episode listed twice gives two segments."""
     keep = [{"episode": e, "start_row": begin, "end_row": end} for e in (1, 3) for begin, end in ((2, 4), (7, 9))]
     anchors = robocache.Anchors(stream="state", keep=keep)
     (batch,) = _loader(dataset, anchors=anchors, episodes=[1, 3, 3], shuffle=False, form="packed", device=device)
@@ -298,7 +298,7 @@ def test_a_mixture(dataset, tmp_path, device):
     assert _segments(batch) == [(2, 0, 3), (0, 0, 5), (2, 0, 3), (0, 0, 4), (1, 0, 6)]
 
 
-def test_a_segments_steps_draw_one_text(tmp_path):
+def test_all_steps_of_a_segment_have_the_same_text(tmp_path):
     rows = {"state": (np.arange(6) * STEP, np.zeros(6, np.float32))}
     dataset = write(tmp_path / "cache", [rows] * 30, columns=[{"tasks": ["a", "b", "c"]}] * 30)
     windows = {"state": Window(), "task": Window(texts="drawn_text")}
@@ -310,7 +310,7 @@ def test_a_segments_steps_draw_one_text(tmp_path):
 @pytest.mark.parametrize("codec", ["raw", "jpeg"])
 def test_cameras(tmp_path, device, codec, rng):
     frames = [rng.integers(0, 256, (length, 8, 8, 3), np.uint8) for length in (4, 2, 7)]
-    recording = [{"camera": (np.arange(len(of_episode)) * STEP, of_episode)} for of_episode in frames]
+    recording = [{"camera": (np.arange(len(images)) * STEP, images)} for images in frames]
     dataset = write_frames(tmp_path / "cache", recording, codec)
     windows = {"camera": Window(images=robocache.ImageOptions(dtype="uint8"))}
     options = {"windows": windows, "anchors": "camera", "shuffle": False, "device": device}
@@ -361,9 +361,9 @@ def test_weights_and_foreign_states_are_refused(dataset, tmp_path):
         loader.loader.load_state_dict(state)
     with pytest.raises(robocache.ArgumentError, match=r"^state: expected one of an EpisodeLoader, got one of a Loader"):
         loader.load_state_dict(loader.loader.state_dict())
-    for wrong in ({**state, "samples": 9}, {"seed": 1}, {**state, "epoch": -1}):
+    for invalid in ({**state, "samples": 9}, {"seed": 1}, {**state, "epoch": -1}):
         with pytest.raises(robocache.Error, match=r"samples|epoch"):
-            loader.load_state_dict(wrong)
+            loader.load_state_dict(invalid)
     with pytest.raises(robocache.ArgumentTypeError, match="state: expected a result of state_dict"):
         loader.load_state_dict([1])
     named = write(tmp_path / "named", [{"lengths": ([0, 1], np.zeros(2, np.float32))}])
@@ -371,11 +371,11 @@ def test_weights_and_foreign_states_are_refused(dataset, tmp_path):
         _loader(named, windows={"lengths": None}, anchors="lengths")
 
 
-def test_short_episodes_are_counted_once(dataset):
+def test_short_episodes_are_named_in_one_warning(dataset):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loader = _loader(dataset, min_steps=5, episodes=[0, 1, 2, 5])
     (warning,) = caught
     assert str(warning.message) == "min_steps: 2 of 4 episodes have fewer than 5 steps and are not drawn"
     assert warning.category is robocache.LoaderWarning and warning.filename == __file__
-    assert sorted(_flat(_epoch(loader))) == [(0, 0, 5), (1, 0, 12)]
+    assert sorted(_flat(_next_epoch(loader))) == [(0, 0, 5), (1, 0, 12)]

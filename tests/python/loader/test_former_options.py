@@ -29,6 +29,7 @@ def loader_of(cache, **options):
     return robocache.Loader(cache, **{"batch_size": 8, "delta_timestamps": WINDOWS} | options)
 
 
+# name: (former options, the same options in the current form)
 CASES = {
     "methods": ({"methods": "nearest"}, {"default": Window(method="nearest")}),
     "methods of keys": (
@@ -69,7 +70,7 @@ CASES = {
         {"delta_timestamps": None, "rate_hz": 50, "history": {"state": 2}, "horizon": {"action": 3}},
         {"delta_timestamps": {"state": Window.steps(50, history=2), "action": Window.steps(50, horizon=3)}},
     ),
-    "steps of all": (
+    "steps of all keys": (
         {"delta_timestamps": None, "rate_hz": 50, "history": 2, "horizon": 3},
         {"delta_timestamps": {"state": Window.steps(50, history=2), "action": Window.steps(50, horizon=3)}},
     ),
@@ -96,7 +97,7 @@ def test_former_options_of_a_mixture(cache):
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "argument"),
     [
         ({"prefetch": 0, "memory": Memory()}, "memory"),
         ({"rate_hz": 10, "horizon": 2}, "delta_timestamps"),
@@ -105,10 +106,10 @@ def test_former_options_of_a_mixture(cache):
         ({"delta_timestamps": None, "rate_hz": 10}, "delta_timestamps"),
     ],
 )
-def test_invalid_former_options_are_refused(cache, options, named):
+def test_invalid_former_options_are_refused(cache, options, argument):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        with pytest.raises(robocache.ArgumentError, match=named):
+        with pytest.raises(robocache.ArgumentError, match=argument):
             loader_of(cache, **options)
 
 

@@ -10,7 +10,7 @@ from recordings import STREAMS, anchors_of, assert_same_batches, batches_of, che
 import robocache
 
 
-def test_anchors_are_the_ticks_of_the_named_stream(dataset, recording, device):
+def test_anchors_are_the_rows_of_the_named_stream(dataset, recording, device):
     for stream in STREAMS:
         assert sorted(anchors_of(small(dataset, anchor=stream, device=device))) == ticks_of(recording, stream)
 
@@ -22,8 +22,8 @@ def test_the_default_anchor_is_the_slowest_requested_stream(dataset, recording):
 
 
 @pytest.mark.parametrize("hz", [1.0, 10, 29.97, 1000])
-def test_anchors_of_a_clock(dataset, recording, device, hz):
-    """Ticks k / hz within the span covered by all streams."""
+def test_anchors_of_a_rate(dataset, recording, device, hz):
+    """Anchors are 1 / hz apart within the span that all streams cover."""
     deltas = {"action": [0.0], "observation.imu": [0.0]}
     anchors = collections.defaultdict(list)
     for episode, time_ns in anchors_of(
@@ -39,7 +39,7 @@ def test_anchors_of_a_clock(dataset, recording, device, hz):
         np.testing.assert_allclose(np.array(times) - first, np.arange(len(times)) * 1e9 / hz, atol=1)
 
 
-def test_anchors_of_a_clock_give_the_oracles_batches(dataset, recording, device):
+def test_batches_at_anchors_of_a_rate_equal_the_oracles(dataset, recording, device):
     deltas = {"action": [0.0, 0.1], "mode": [0.0], "observation.imu": [-0.01, 0.0]}
     check(dataset, recording, deltas, device=device, anchor_hz=30)
 
@@ -61,12 +61,12 @@ def test_a_condition_selects_episodes(dataset, recording, source, options, expec
 
 
 def test_a_condition_without_episodes_is_refused(dataset):
-    nowhere = {"task": "task 9"}
-    sources = [robocache.Source(dataset), robocache.Source(dataset, episodes=nowhere)]
+    condition = {"task": "task 9"}
+    sources = [robocache.Source(dataset), robocache.Source(dataset, episodes=condition)]
     with pytest.raises(robocache.ArgumentError, match=r"^sources\[1\].episodes: no episode of .* meets"):
         small(sources)
     with pytest.raises(robocache.ArgumentError, match=r"^episodes: no episode of .* meets"):
-        small(dataset, episodes=nowhere)
+        small(dataset, episodes=condition)
 
 
 @pytest.mark.parametrize("rate_hz", [20, 7.5, 500])
@@ -75,16 +75,16 @@ def test_history_ends_and_horizon_starts_at_the_anchor(dataset, rate_hz):
         "observation.state": robocache.Window.steps(rate_hz, history=3),
         "mode": robocache.Window.steps(rate_hz, history=1),
         "action": robocache.Window.steps(rate_hz, horizon=4),
-        "gripper": robocache.Window.steps(rate_hz, history=3, horizon=2),  # the anchor once
+        "gripper": robocache.Window.steps(rate_hz, history=3, horizon=2),  # the anchor is one step, not two
     }
-    meant = {
+    offsets = {
         "observation.state": [-2 / rate_hz, -1 / rate_hz, 0.0],
         "mode": [0.0],
         "action": [k / rate_hz for k in range(4)],
         "gripper": [-2 / rate_hz, -1 / rate_hz, 0.0, 1 / rate_hz],
     }
-    named, expected = (batches_of(small(dataset, delta_timestamps=deltas)) for deltas in (windows, meant))
-    assert_same_batches(named, expected)
+    batches, expected = (batches_of(small(dataset, delta_timestamps=deltas)) for deltas in (windows, offsets))
+    assert_same_batches(batches, expected)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_invalid_steps_are_refused(arguments, steps, name):
         robocache.Window.steps(*arguments, **steps)
 
 
-def test_too_many_ticks_are_refused(tmp_path):
+def test_too_many_anchors_are_refused(tmp_path):
     times = np.array([-(2**62), 2**62])
     dataset = write(tmp_path / "cache", [{"x": (times, np.zeros((2, 1), np.float32))}])
     with pytest.raises(robocache.ArgumentError, match=r"anchors.rate_hz: expected .*, got 1000000000 Hz.*episode 0"):
@@ -125,13 +125,13 @@ def test_rule_48_a_stream_of_one_row_is_not_the_default_anchor(tmp_path, order):
     dataset = write(tmp_path / "cache", recording)
     loader = small(dataset, delta_timestamps=dict.fromkeys(recording[0]))
     assert (loader.anchor, loader.num_anchors) == ("actions", 160)
-    alone = small(dataset, delta_timestamps={"intrinsics": None})
-    assert (alone.anchor, alone.num_anchors) == ("intrinsics", 5)
+    intrinsics_loader = small(dataset, delta_timestamps={"intrinsics": None})
+    assert (intrinsics_loader.anchor, intrinsics_loader.num_anchors) == ("intrinsics", 5)
     assert small(dataset, delta_timestamps=dict.fromkeys(recording[0]), anchor="intrinsics").num_anchors == 5
 
 
 def test_rule_48_a_stream_of_repeated_stamps_is_not_the_slowest(tmp_path):
-    """Its median period is 0, so it has no rate: bursts of equal stamps are no slow stream."""
+    """Its median period is 0, so it has no rate: bursts of equal stamps do not make a stream slow."""
     burst = (np.repeat(np.arange(10) * 10**8, 10), np.zeros((100, 1), np.float32))
-    result = write(tmp_path / "cache", [{"burst": burst, "state": slow_and_fast()["state"]}])
-    assert small(result, delta_timestamps={"burst": None, "state": None}).anchor == "state"
+    dataset = write(tmp_path / "cache", [{"burst": burst, "state": slow_and_fast()["state"]}])
+    assert small(dataset, delta_timestamps={"burst": None, "state": None}).anchor == "state"

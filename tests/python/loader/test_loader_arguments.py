@@ -189,9 +189,9 @@ def test_a_path_opens_its_dataset(dataset, tmp_path, monkeypatch):
         assert isinstance(loader.dataset, robocache.Dataset) and loader.dataset.path == dataset.path
         assert "dataset_index" not in next(copy.deepcopy(loader))
         assert repr(dataset.path) in repr(loader)
-        again = pickle.loads(pickle.dumps(loader))
+        unpickled = pickle.loads(pickle.dumps(loader))
         assert_same_batches(batches_of(loader), expected)
-        assert_same_batches(batches_of(again), expected)
+        assert_same_batches(batches_of(unpickled), expected)
         source = robocache.Source(path, episodes=[0])
         assert source.dataset.path == dataset.path
         assert dataclasses.replace(source, weight=1.0).dataset is source.dataset
@@ -256,9 +256,9 @@ def test_the_repr_of_a_loader_and_its_sources(tmp_path):
 # ---- precision that float32 loses ----
 
 
-def rounded(tmp_path, columns, expected, names=None, stored=np.float64, **window):
-    """(the batch's values, the columns), for a loader with the warning `expected` of lost precision, or None."""
-    values = np.stack(columns, axis=1).astype(stored)
+def load_columns(tmp_path, columns, expected, names=None, stored_dtype=np.float64, **window):
+    """Returns (a batch's values, the columns that it was loaded from). The loader must warn of lost precision as `expected`."""
+    values = np.stack(columns, axis=1).astype(stored_dtype)
     rows = {"fix": (np.arange(len(values)) * 10**8, values)}
     dataset = write(tmp_path / "cache", [rows], streams={"fix": {"names": names}}, overwrite=True)
     windows = {"fix": robocache.Window(**window)}
@@ -282,9 +282,9 @@ def test_precision_that_float32_loses_is_warned_of(name, tmp_path):
     columns, names = [STEPS % 7 + 0.5, LARGE[name]], ["small", name]
     lost = 2.0**-24 * np.abs(LARGE[name]).max()
     part = f"'fix'[1] ({name}) by up to {lost:.3g}, {lost / LARGE[name].std():.3g} of its std"
-    values, exact = rounded(tmp_path, columns, re.escape(part) + ".*dtype=", names)
+    values, exact = load_columns(tmp_path, columns, re.escape(part) + ".*dtype=", names)
     assert np.abs(values[:, 1].astype(np.float64) - exact[:, 1]).max() <= lost
-    np.testing.assert_array_equal(*rounded(tmp_path, columns, None, names, dtype="float64"))
+    np.testing.assert_array_equal(*load_columns(tmp_path, columns, None, names, dtype="float64"))
 
 
 @pytest.mark.parametrize(
@@ -294,8 +294,8 @@ def test_precision_that_float32_loses_is_warned_of(name, tmp_path):
         (np.full(200, 47.397742), {}),  # a constant
         (LARGE["epoch"], {"normalize": "mean_std"}),
         (LARGE["epoch"], {"dtype": "float32"}),  # the caller chose float32
-        (LARGE["northing"], {"stored": np.float32}),
+        (LARGE["northing"], {"stored_dtype": np.float32}),
     ],
 )
 def test_values_that_float32_holds_are_not_warned_of(column, options, tmp_path):
-    rounded(tmp_path, [column], None, **options)
+    load_columns(tmp_path, [column], None, **options)

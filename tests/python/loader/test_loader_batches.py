@@ -40,8 +40,8 @@ def test_same_bytes_on_cpu_and_cuda(dataset, cuda):
     for dtype in ("float64", "float32", "float16", "bfloat16"):
         options = {"batch_size": 64, "delta_timestamps": EVERY, "anchor": "action", "dtype": dtype, "seed": 5}
         options["normalize"] = dict.fromkeys(FLOAT_STREAMS, "mean_std")
-        one, other = (batches_of(loader_by_keywords(dataset, device=device, **options)) for device in ("cpu", cuda))
-        assert_same_batches(one, other)
+        expected = batches_of(loader_by_keywords(dataset, device="cpu", **options))
+        assert_same_batches(batches_of(loader_by_keywords(dataset, device=cuda, **options)), expected)
 
 
 def test_torch_by_default_and_numpy_on_request(dataset):
@@ -53,7 +53,7 @@ def test_torch_by_default_and_numpy_on_request(dataset):
     assert all(type(value) is np.ndarray for value in as_numpy.values())
     for key, value in as_numpy.items():
         assert_same_bits(value, to_numpy(as_torch[key]), key)
-        value[...] = 0  # its own, writable memory
+        value[...] = 0  # the array's memory is its own, and writable
 
 
 def test_numpy_bfloat16(dataset, recording):
@@ -103,8 +103,8 @@ def test_batches_are_queued_on_the_callers_stream(dataset, recording, cuda):
 def test_the_default_device_is_the_gpu(dataset):
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.0]}}
     loader = loader_by_keywords(dataset, **options)
-    present = robocache.check_installation()["cuda"]["reason"] is None and torch.cuda.is_available()
-    assert loader.device == (f"cuda:{torch.cuda.current_device()}" if present else "cpu")
+    cuda_is_usable = robocache.check_installation()["cuda"]["reason"] is None and torch.cuda.is_available()
+    assert loader.device == (f"cuda:{torch.cuda.current_device()}" if cuda_is_usable else "cpu")
     assert str(next(loader)["action"].device) == loader.device
     assert loader_by_keywords(dataset, framework="numpy", **options).device == "cpu"
     for cpu in (torch.device("cpu"), torch.device("cpu", 0)):

@@ -30,8 +30,8 @@ def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(filmed, tmp_path, cuda, 
     rows = dict.fromkeys(("top", "side"), filmed.episodes[0]["top"])
     datasets = [write_frames(tmp_path / name, [rows], codec, streams) for name, streams in (("a", matrices), ("b", {}))]
     sources = [robocache.Source(dataset) for dataset in datasets]
-    jitter = {"brightness": 0.2, "mean": 0.5, "std": 0.3, "per_frame": per_frame}
-    images = robocache.ImageOptions(crop_scale=(0.4, 1.0), size=(16, 20), crop=(11, 13), **jitter)
+    image_options = {"brightness": 0.2, "mean": 0.5, "std": 0.3, "per_frame": per_frame}
+    images = robocache.ImageOptions(crop_scale=(0.4, 1.0), size=(16, 20), crop=(11, 13), **image_options)
     options = {"batch_size": 5, "delta_timestamps": {"top": DELTAS, "side": None}, "images": images, "seed": 6}
     if codec == "png" and tier in ("device", "pinned"):
         with pytest.raises(
@@ -40,19 +40,20 @@ def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(filmed, tmp_path, cuda, 
             loader_by_keywords(sources, device=cuda, residency=tier, **options)
         return
     _, expected = _batches(sources, options, device="cpu", residency="mapped")
-    for more in ({"prefetch": 0}, {"prefetch": 3, "reuse_buffers": True}):
-        loader, got = _batches(sources, options, device=cuda, residency=tier, **more)
+    for extra in ({"prefetch": 0}, {"prefetch": 3, "reuse_buffers": True}):
+        loader, got = _batches(sources, options, device=cuda, residency=tier, **extra)
         assert_same_batches(got, expected)
-    tier_of = {placement.key: placement.tier for placement in loader.explain()}
-    assert set(tier_of.values()) == {"device" if (codec, tier) == ("raw", "decoded") else tier}
+    tiers = {placement.key: placement.tier for placement in loader.explain()}
+    # Raw frames are pixels already.
+    assert set(tiers.values()) == {"device" if (codec, tier) == ("raw", "decoded") else tier}
     if tier == "mapped":
-        by = "host: PNG" if codec == "png" else "device"
-        assert all(f"decoded by the {by}" in placement.why for placement in loader.explain())
+        decoder = "host: PNG" if codec == "png" else "device"
+        assert all(f"decoded by the {decoder}" in placement.why for placement in loader.explain())
 
 
-def _batches(sources, options, **more):
-    """(loader, its batches of two epochs and some gathered samples)."""
-    loader = loader_by_keywords(sources, **options, **more)
+def _batches(sources, options, **extra):
+    """Returns (loader, its batches of two epochs and of some gathered samples)."""
+    loader = loader_by_keywords(sources, **options, **extra)
     batches = [copied(batch) for _ in range(2) for batch in loader]
     return loader, batches + batches_of([loader.gather([10, 3, 3, 4])])
 
@@ -70,23 +71,23 @@ def _placement(loader, key):
         ({"size": (11, 11), "fit": "pad", "contrast": 0.4, "saturation": 0.3, "mean": "imagenet"}, (11, 11)),
         ({"size": (11, 11), "hue": 0.1}, (11, 11)),
         ({"size": (36, 40), "crop": (30, 30)}, (18, 26)),  # larger than the stored frame
-        ({"crop_scale": (0.5, 1.0), "size": (9, 9)}, (18, 26)),  # the random part comes first
+        ({"crop_scale": (0.5, 1.0), "size": (9, 9)}, (18, 26)),  # the random crop precedes the resizing
         ({"crop": (11, 13), "dtype": "uint8", "layout": "hwc"}, (18, 26)),
     ],
 )
 def test_decoded_frames_give_the_bytes_of_encoded_ones(filmed, filmed_dataset, device, options, stored_size):
-    loading = {"batch_size": 7, "delta_timestamps": {"top": DELTAS, "joint": [0.0]}, "anchor": "top", "seed": 8}
-    loading["images"] = robocache.ImageOptions(**options)
-    _, expected = _batches(filmed_dataset, loading, device="cpu", residency="mapped")
-    for more in ({"residency": "decoded", "prefetch": 0}, {"residency": "auto"}):
-        loader, got = _batches(filmed_dataset, loading, device=device, **more)
+    loader_options = {"batch_size": 7, "delta_timestamps": {"top": DELTAS, "joint": [0.0]}, "anchor": "top", "seed": 8}
+    loader_options["images"] = robocache.ImageOptions(**options)
+    _, expected = _batches(filmed_dataset, loader_options, device="cpu", residency="mapped")
+    for extra in ({"residency": "decoded", "prefetch": 0}, {"residency": "auto"}):
+        loader, got = _batches(filmed_dataset, loader_options, device=device, **extra)
         assert_same_batches(got, expected)
         placement = _placement(loader, "top")
         if filmed_dataset.streams["top"].frames.codec == "raw" and stored_size == (18, 26):
             assert placement.tier == "device"  # raw frames are pixels already
             continue
         rows = sum(len(streams["top"][0]) for streams in filmed.episodes)
-        states = rows if device == "cpu" else 0
+        states = rows if device == "cpu" else 0  # a byte for each frame says whether it is decoded
         assert (placement.tier, placement.bytes) == ("decoded", rows * stored_size[0] * stored_size[1] * 3 + states)
         assert "pixels in" in placement.why
 
@@ -168,14 +169,14 @@ def test_loaders_on_one_dataset_share_decoded_frames(filmed, tmp_path, device, c
     with open(file, "r+b") as to:
         to.truncate(file.stat().st_size // 4)
     assert torch.equal(next(loader_by_keywords(dataset, seed=0, **options))["top"].cpu(), expected)
-    alike = loader_by_keywords(dataset, **options, images=robocache.ImageOptions(crop=(9, 9)))
-    assert next(alike)["top"].shape == (36, 3, 9, 9)  # crops come from the same pixels
+    cropping = loader_by_keywords(dataset, **options, images=robocache.ImageOptions(crop=(9, 9)))
+    assert next(cropping)["top"].shape == (36, 3, 9, 9)  # crops come from the same pixels
     with pytest.raises(robocache.FileError, match=r"values\.npy: at byte"):
         next(loader_by_keywords(dataset, **options, images=robocache.ImageOptions(size=(9, 9))))
 
 
-def _segment_name(file):
-    """How the names of shared memory with this file's frames begin. Tests that run at the same time have other names."""
+def _segment_prefix(file):
+    """Returns how the names of shared memory with this file's frames begin. Simultaneous tests have other names."""
     return f"robocache-{os.getuid()}-{file.stat().st_dev}-{file.stat().st_ino}-"
 
 
@@ -201,26 +202,26 @@ def test_ranks_of_one_host_share_decoded_frames(filmed, tmp_path, monkeypatch):
     options = {"batch_size": 36, "delta_timestamps": {"top": None}, "residency": "decoded", "device": "cpu"}
     loader = loader_by_keywords(robocache.open(tmp_path / "cache"), **options)
     if "each rank has a copy of its own" in loader.explain()[0].why:
-        pytest.skip("NOT TESTED: ranks that share memory, /dev/shm refuses")
+        pytest.skip("NOT TESTED: ranks that share memory; /dev/shm refuses it")
     assert "one copy for all ranks of this host" in loader.explain()[0].why
     expected = hashlib.sha256(next(loader)["top"].numpy().tobytes())
-    alike = []  # keeps all loaders alive at once
-    for how in ({"fit": "stretch"}, {"fit": "pad"}, {"interpolation": "area"}):  # equal sizes, different pixels
-        resized = {**options, "images": robocache.ImageOptions(size=(9, 9), **how)}
-        alike.append(loader_by_keywords(loader.dataset, **resized))
-        theirs = next(loader_by_keywords(loader.dataset, **{**resized, "residency": "mapped"}))
-        assert torch.equal(next(alike[-1])["top"], theirs["top"])
+    loaders = []  # keeps all loaders alive at once
+    for resizing in ({"fit": "stretch"}, {"fit": "pad"}, {"interpolation": "area"}):  # equal sizes, different pixels
+        resized = {**options, "images": robocache.ImageOptions(size=(9, 9), **resizing)}
+        loaders.append(loader_by_keywords(loader.dataset, **resized))
+        mapped_batch = next(loader_by_keywords(loader.dataset, **{**resized, "residency": "mapped"}))
+        assert torch.equal(next(loaders[-1])["top"], mapped_batch["top"])
     file = tmp_path / "cache" / "streams" / "top" / "values.npy"
-    prefix = _segment_name(file)
+    prefix = _segment_prefix(file)
     assert len([name for name in os.listdir("/dev/shm") if name.startswith(prefix)]) == 4
     with open(file, "r+b") as to:  # overwritten files cannot be decoded again
         to.seek(1000)
         to.write(bytes(file.stat().st_size - 1000))
-    without_torch = "import sys; sys.modules['torch'] = None" + PROGRAM  # its import would take most of the time
-    run = [sys.executable, "-c", without_torch, str(tmp_path / "cache"), repr(options), prefix]
-    other = subprocess.run(run, check=True, capture_output=True, text=True)
-    assert other.stdout.splitlines()[:2] == [expected.hexdigest(), "True"]
-    del loader, alike
+    without_torch = "import sys; sys.modules['torch'] = None" + PROGRAM  # importing torch would take most of the time
+    command = [sys.executable, "-c", without_torch, str(tmp_path / "cache"), repr(options), prefix]
+    process = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert process.stdout.splitlines()[:2] == [expected.hexdigest(), "True"]
+    del loader, loaders
     assert not [name for name in os.listdir("/dev/shm") if name.startswith(prefix)]
 
 
@@ -230,7 +231,7 @@ def test_ranks_of_one_host_share_pinned_frames(filmed, tmp_path, monkeypatch, cu
     options = {"batch_size": 7, "delta_timestamps": {"top": DELTAS}, "seed": 2}
     _, expected = _batches(dataset, options, device="cpu", residency="mapped")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    # The second loader shares the entropy-coded words and makes only its tables. Each has its own dataset, as in two processes.
+    # Each loader has its own dataset, as in two processes. The second one shares the first one's copy of the coded frames.
     ranks = [
         _batches(robocache.open(dataset.path), options, device=cuda, residency="pinned", prefetch=0) for _ in range(2)
     ]
@@ -246,18 +247,18 @@ def test_processes_on_one_gpu_share_one_pinned_copy(filmed, tmp_path, monkeypatc
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     loader = loader_by_keywords(dataset, **options)
     if "each rank has a copy of its own" in loader.explain()[0].why:
-        pytest.skip("NOT TESTED: ranks that share memory, /dev/shm refuses")
-    prefix = _segment_name(tmp_path / "cache/streams/top/values.npy")
+        pytest.skip("NOT TESTED: ranks that share memory; /dev/shm refuses it")
+    prefix = _segment_prefix(tmp_path / "cache/streams/top/values.npy")
     shared = [name for name in os.listdir("/dev/shm") if name.startswith(prefix)]
     assert len(shared) == 1
     expected = hashlib.sha256()
     for batch in loader:
         expected.update(batch["top"].cpu().numpy().tobytes())
-    run = [sys.executable, "-c", PROGRAM, str(tmp_path / "cache"), repr(options), prefix]
-    others = [subprocess.Popen(run, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    for other in others:
-        lines = other.communicate(timeout=300)[0].splitlines()
-        assert other.returncode == 0 and lines == [expected.hexdigest(), "True", str(shared)]
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "cache"), repr(options), prefix]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in processes:
+        lines = process.communicate(timeout=300)[0].splitlines()
+        assert process.returncode == 0 and lines == [expected.hexdigest(), "True", str(shared)]
     del loader
 
 
@@ -271,8 +272,8 @@ def test_prefetched_batches_are_used_and_wrong_guesses_change_no_byte(filmed, tm
         "samples_per_epoch": 50,
     }
 
-    def steps(loader):
-        """An epoch and a part, gathered samples in between, a jump back, a jump ahead, and other epochs."""
+    def drawn_batches(loader):
+        """Returns the batches of an epoch, of a part of the next, of gathered samples, after jumps back and ahead, and of other epochs."""
         result = list(loader)
         for batch in loader:
             result.append(batch)
@@ -289,40 +290,43 @@ def test_prefetched_batches_are_used_and_wrong_guesses_change_no_byte(filmed, tm
         return [copied(batch) for batch in result]
 
     for batch_size in (7, 20):
-        expected = steps(loader_by_keywords(sources, batch_size=batch_size, device="cpu", **options))
-        for more in ({}, {"stream": torch.cuda.Stream()}, {"prefetch": 0}, {"budget": {"device": 0}}):
-            if "budget" in more:
-                more["budget"]["host"] = 2**30
+        expected = drawn_batches(loader_by_keywords(sources, batch_size=batch_size, device="cpu", **options))
+        for extra in (
+            {},
+            {"stream": torch.cuda.Stream()},
+            {"prefetch": 0},
+            {"budget": {"device": 0, "host": 2**30}},
+        ):
             loader = loader_by_keywords(
                 sources,
                 batch_size=batch_size,
                 device=cuda,
                 residency={"top": "pinned", "wrist": "pinned", "joint": "mapped" if batch_size == 7 else "pinned"},
                 **options,
-                **more,
+                **extra,
             )
             why = {placement.key: placement.why for placement in loader.explain()}
-            reason = "read across the link, since the budget lacks" if "budget" in more else "copied a batch ahead"
+            reason = "read across the link, since the budget lacks" if "budget" in extra else "copied a batch ahead"
             assert reason in why["top"] and reason in why["wrist"] and reason not in why["joint"]
-            assert_same_batches(steps(loader), expected)
+            assert_same_batches(drawn_batches(loader), expected)
 
 
 def test_pixels_that_do_not_fit_stay_encoded(filmed, tmp_path, device):
     dataset = filmed.write(tmp_path / "cache", "jpeg")
     options = {"batch_size": 4, "delta_timestamps": {"top": None, "joint": None}, "anchor": "top", "device": device}
 
-    def placement(budget, **more):
-        return _placement(loader_by_keywords(dataset, budget=budget, **{**options, **more}), "top")
+    def placement(budget, **extra):
+        return _placement(loader_by_keywords(dataset, budget=budget, **{**options, **extra}), "top")
 
-    files = placement(2**40, residency="device").bytes
-    pixels = placement(2**40).bytes
-    assert files < pixels
+    encoded_bytes = placement(2**40, residency="device").bytes
+    pixel_bytes = placement(2**40).bytes
+    assert encoded_bytes < pixel_bytes
     assert placement(2**40).tier == "decoded"
-    short = placement(pixels - 1)
-    assert short.tier == "device" and short.bytes == files
-    assert "pixels, " in short.why and "over budget (" in short.why
-    with pytest.raises(robocache.DeviceError, match=rf"'top' as 'decoded' needs {pixels} bytes of"):
-        placement(pixels - 1, residency="decoded")
+    too_large = placement(pixel_bytes - 1)
+    assert too_large.tier == "device" and too_large.bytes == encoded_bytes
+    assert "pixels, " in too_large.why and "over budget (" in too_large.why
+    with pytest.raises(robocache.DeviceError, match=rf"'top' as 'decoded' needs {pixel_bytes} bytes of"):
+        placement(pixel_bytes - 1, residency="decoded")
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -332,12 +336,13 @@ def test_damage_found_by_decoding_is_reported_in_every_tier(filmed, tmp_path, de
     file = tmp_path / "cache" / "streams" / "top" / "values.npy"
     content = bytearray(file.read_bytes())
     begin = len(content) - offsets[-1] + offsets[15]
+    # The data between the first two restart markers become valid codes, but too few.
     first, second = content.index(b"\xff\xd0", begin), content.index(b"\xff\xd1", begin)
-    content[first + 2 : second] = bytes(second - first - 2)  # valid codes, but too few
+    content[first + 2 : second] = bytes(second - first - 2)
     file.write_bytes(content)
     dataset = robocache.open(tmp_path / "cache")
     options = {"batch_size": 4, "delta_timestamps": {"top": None}, "shuffle": False, "device": device}
-    # The loader finds the damage before the first batch: it refuses a named tier, and "auto" keeps the stored form.
+    # On a GPU this tier is decoded before the first batch: "decoded" is refused, and "auto" keeps the frames encoded.
     if tier == "decoded" and device != "cpu":
         with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: JPEG"):
             loader_by_keywords(dataset, residency=tier, **options)
@@ -348,7 +353,7 @@ def test_damage_found_by_decoding_is_reported_in_every_tier(filmed, tmp_path, de
     loader = loader_by_keywords(dataset, on_bad_frame="pad", residency=tier, **options)
     if tier == "auto":
         assert loader.explain()[0].tier == "device" and "episode 1, row 3" in loader.explain()[0].why
-    for epoch in range(2):  # it fails again in the next epoch
+    for epoch in range(2):  # the frame fails again in the next epoch
         batch = joined(loader)
         assert np.flatnonzero(batch["top_is_pad"]).tolist() == [15]
         assert [batch["top"][row].any() for row in (14, 15, 16)] == [True, False, True]

@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")
 
 
-def _decoded(dataset, name):
-    """Every row's pixels, decoded by Pillow."""
+def _pixels(dataset, name):
+    """Returns every row's pixels, decoded by Pillow."""
     stream = dataset.streams[name]
     if stream.frames.codec == "raw":
         return stream.values
@@ -27,13 +27,13 @@ def _decoded(dataset, name):
 
 
 def _expected(dataset, name, batch, deltas_s):
-    pixels, stream = _decoded(dataset, name), dataset.streams[name]
-    steps = [round(s * 1e9) for s in deltas_s]
-    out = np.zeros((len(batch["time_ns"]), len(steps), *stream.shape), np.uint8)
+    pixels, stream = _pixels(dataset, name), dataset.streams[name]
+    deltas_ns = [round(s * 1e9) for s in deltas_s]
+    out = np.zeros((len(batch["time_ns"]), len(deltas_ns), *stream.shape), np.uint8)
     is_pad = np.ones(out.shape[:2], bool)
     for b, (time, e) in enumerate(zip(batch["time_ns"].tolist(), batch["episode_index"].tolist(), strict=True)):
         begin, end = stream.row_offsets[e : e + 2]
-        for k, delta in enumerate(steps):
+        for k, delta in enumerate(deltas_ns):
             if begin < end:
                 times = stream.time_ns[begin:end]
                 row = np.searchsorted(times, time + delta, side="right") - 1
@@ -72,7 +72,7 @@ def test_default_pixels_are_0_to_1_channels_first(filmed_dataset, device):
     batch = copied(next(loader))
     pixels, is_pad = _expected(filmed_dataset, "top", batch, [0.0])
     assert batch["top"].dtype == np.float32 and batch["top"].shape == (30, 3, 18, 26)
-    # One fma, with constants rounded from float64.
+    # The float64 product is exact, so it is rounded once, as in the fma of the loader.
     expected = (pixels[:, 0].astype(np.float64) * float(np.float32(1 / 255))).astype(np.float32)
     np.testing.assert_array_equal(batch["top"], expected.transpose(0, 3, 1, 2))
     np.testing.assert_array_equal(batch["top_is_pad"], is_pad[:, 0])
@@ -81,8 +81,8 @@ def test_default_pixels_are_0_to_1_channels_first(filmed_dataset, device):
 def test_crops_are_slices_and_do_not_depend_on_the_batch(filmed_dataset, device):
     def frames(batch_size, **options):
         images = {"top": robocache.ImageOptions(dtype="uint8", layout="hwc", **options)}
-        loading = {"delta_timestamps": {"top": [-0.04, 0.0]}, "seed": 9, "device": device}
-        return joined(loader_by_keywords(filmed_dataset, batch_size=batch_size, images=images, **loading))["top"]
+        loader_options = {"delta_timestamps": {"top": [-0.04, 0.0]}, "seed": 9, "device": device}
+        return joined(loader_by_keywords(filmed_dataset, batch_size=batch_size, images=images, **loader_options))["top"]
 
     whole, cropped = frames(36), frames(36, crop=(11, 13))
     np.testing.assert_array_equal(cropped, frames(5, crop=(11, 13)))
@@ -109,10 +109,10 @@ def test_bytes_do_not_depend_on_threads_or_prefetch(filmed_dataset, threads):
         return [array for batch in loader for array in copied(batch).values()]
 
     threads(1)
-    alone = batches(0)
+    expected = batches(0)
     for count, prefetch in ((2, 2), (3, 5)):
         threads(count)
-        for a, b in zip(alone, batches(prefetch), strict=True):
+        for a, b in zip(expected, batches(prefetch), strict=True):
             np.testing.assert_array_equal(a, b)
 
 
@@ -146,11 +146,11 @@ def test_frames_of_different_sizes_are_resized_to_one(filmed, tmp_path, device):
     missing = batch["dataset_index"].cpu() == 1
     assert missing.any() and not missing.all()
     assert batch["cam_is_pad"].cpu()[missing].all()
-    assert (batch["cam"].cpu()[missing] == -2).all()  # a normalised 0
+    assert (batch["cam"].cpu()[missing] == -2).all()  # 0 after the normalisation
     assert not (batch["cam"].cpu()[~missing] == -2).all()
 
 
-def _spoil(path, name, row):
+def _damage_frame(path, name, row):
     """Overwrites the middle of a row's blob, so that its entropy-coded data end with markers of another image."""
     offsets = np.load(path / "streams" / name / "blob_offsets.npy")
     file = path / "streams" / name / "values.npy"
@@ -161,9 +161,9 @@ def _spoil(path, name, row):
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png"])
-def test_a_frame_that_does_not_decode_is_named_or_padding(filmed, tmp_path, codec, device):
+def test_an_undecodable_frame_is_an_error_or_padding(filmed, tmp_path, codec, device):
     filmed.write(tmp_path / "cache", codec)
-    _spoil(tmp_path / "cache", "top", 15)
+    _damage_frame(tmp_path / "cache", "top", 15)
     dataset = robocache.open(tmp_path / "cache")
     options = {"batch_size": 36, "delta_timestamps": {"top": None}, "shuffle": False, "device": device}
     with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: .*on_bad_frame='pad'"):
@@ -177,10 +177,10 @@ def test_a_frame_that_does_not_decode_is_named_or_padding(filmed, tmp_path, code
 
 
 @pytest.mark.parametrize("options", [{"prefetch": 0}, {"prefetch": 3}, {"prefetch": 3, "residency": "mapped"}])
-def test_bad_frames_are_those_of_returned_batches(filmed, tmp_path, options, device):
+def test_bad_frames_counts_returned_batches_only(filmed, tmp_path, options, device):
     """Batches that are prefetched, or made and dropped, do not count."""
     filmed.write(tmp_path / "cache", "png")  # the host decodes PNG, also for CUDA
-    _spoil(tmp_path / "cache", "top", 15)
+    _damage_frame(tmp_path / "cache", "top", 15)
     loader = loader_by_keywords(
         robocache.open(tmp_path / "cache"),
         batch_size=4,
@@ -267,7 +267,7 @@ def test_nearest_looks_ahead(filmed_dataset):
         device="cpu",
     )
     batch = copied(next(loader))
-    stream, pixels = filmed_dataset.streams["top"], _decoded(filmed_dataset, "top")
+    stream, pixels = filmed_dataset.streams["top"], _pixels(filmed_dataset, "top")
     for b, (time, e) in enumerate(zip(batch["time_ns"], batch["episode_index"], strict=True)):
         begin, end = stream.row_offsets[e : e + 2]
         row = begin + np.argmin(np.abs(stream.time_ns[begin:end] - time))
@@ -282,8 +282,8 @@ def test_state_and_gather_with_cameras(filmed_dataset, device):
     resumed = loader_by_keywords(filmed_dataset, **options)
     resumed.load_state_dict({"seed": 5, "epoch": 0, "samples": 12})
     np.testing.assert_array_equal(copied(next(resumed))["top"], batches[2]["top"])
-    two, one = (copied(loader.gather(indices))["top"] for indices in ([3, 30], [30]))
-    np.testing.assert_array_equal(two[1], one[0])
+    pair, single = (copied(loader.gather(indices))["top"] for indices in ([3, 30], [30]))
+    np.testing.assert_array_equal(pair[1], single[0])
 
 
 def test_images_need_a_camera_and_float64_is_for_numbers(filmed_dataset):
@@ -299,8 +299,8 @@ def test_images_need_a_camera_and_float64_is_for_numbers(filmed_dataset):
 def test_cameras_with_shared_draws_are_cropped_alike(filmed, tmp_path):
     dataset = write_frames(tmp_path / "cache", [dict.fromkeys(("left", "right"), filmed.episodes[0]["top"])], "raw")
 
-    def batch(**more):
-        images = robocache.ImageOptions(crop=(7, 7), **more)
+    def batch(**options):
+        images = robocache.ImageOptions(crop=(7, 7), **options)
         windows = {"left": None, "right": None}
         return next(loader_by_keywords(dataset, batch_size=12, delta_timestamps=windows, images=images, device="cpu"))
 
@@ -311,18 +311,18 @@ def test_cameras_with_shared_draws_are_cropped_alike(filmed, tmp_path):
 
 def test_several_sources_of_one_dataset_and_camera(filmed_dataset, tmp_path):
     other = Recording(np.random.default_rng(16)).write(tmp_path / "other", "raw")
-    # The third source reads the first one's frames, not rows after the second's.
-    of_source = [filmed_dataset, other, filmed_dataset]
+    # The third source reads the frames of the first one, not the rows that follow the second one's.
+    datasets = [filmed_dataset, other, filmed_dataset]
     loader = loader_by_keywords(
-        [robocache.Source(dataset_of, episodes=[e]) for dataset_of, e in zip(of_source, (2, 0, 1), strict=True)],
+        [robocache.Source(source_dataset, episodes=[e]) for source_dataset, e in zip(datasets, (2, 0, 1), strict=True)],
         batch_size=36,
         delta_timestamps={"top": None},
         images=robocache.ImageOptions(dtype="uint8", layout="hwc"),
         device="cpu",
     )
     batch = copied(next(loader))
-    for source, dataset_of in enumerate(of_source):
-        mine = {name: array[batch["dataset_index"] == source] for name, array in batch.items()}
-        assert len(mine["top"]) == 12
-        pixels, _ = _expected(dataset_of, "top", mine, [0.0])
-        np.testing.assert_array_equal(mine["top"], pixels[:, 0])
+    for source, source_dataset in enumerate(datasets):
+        samples = {name: array[batch["dataset_index"] == source] for name, array in batch.items()}
+        assert len(samples["top"]) == 12
+        pixels, _ = _expected(source_dataset, "top", samples, [0.0])
+        np.testing.assert_array_equal(samples["top"], pixels[:, 0])

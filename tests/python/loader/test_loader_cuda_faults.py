@@ -60,12 +60,12 @@ def test_full_memory_is_an_error_and_the_loader_continues(cuda, tmp_path):
     assert torch.isfinite(next(loader_of(large))["x"]).all()
 
 
-SPOILT = """
+PROGRAM = """
 import sys, torch, robocache
 loader = robocache.Loader(sys.argv[1], batch_size=64, delta_timestamps={"x": [0.0]}, device="cuda")
 next(loader)
 values, times = torch.ones(1, 8, 2, device="cuda"), torch.arange(8.0, device="cuda")[None]
-torch.zeros(4, device="cuda")[torch.tensor([1 << 40], device="cuda")]  # its kernel asserts, and the context is lost
+torch.zeros(4, device="cuda")[torch.tensor([1 << 40], device="cuda")]  # the kernel's assertion destroys the CUDA context
 for call in (lambda: next(loader), lambda: robocache.resample_trajectories(values, times, times),
              lambda: robocache.voxelize_pointcloud(values[0, :, [0, 1, 1]], grid_min=(0, 0, 0), voxel_size=1.0, grid_size=(2, 2, 2)),
              lambda: robocache.Loader(sys.argv[1], batch_size=64, delta_timestamps={"x": [0.0]}, device="cuda")):
@@ -77,14 +77,14 @@ for call in (lambda: next(loader), lambda: robocache.resample_trajectories(value
     except robocache.DeviceError as error:
         print("DeviceError", error)
     except Exception as error:
-        print("torch", type(error).__name__)  # of its allocation, or of its index
+        print("torch", type(error).__name__)  # an error of its allocation or its index
 print("on the CPU", robocache.resample_trajectories(values.new_ones(1, 8, 2, device="cpu"), torch.arange(8.0)[None], torch.arange(8.0)[None]).sum().item())
 """
 
 
 def test_a_failed_launch_is_an_error(cuda, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", SPOILT, write(tmp_path / "cache")], capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", PROGRAM, write(tmp_path / "cache")], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
     *lines, last = done.stdout.splitlines()

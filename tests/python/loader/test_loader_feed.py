@@ -14,12 +14,12 @@ import robocache
 FRAMEWORKS = ["torch", "numpy"]
 
 
-def where(batch):
+def addresses(batch):
     return {key: x.ctypes.data if isinstance(x, np.ndarray) else x.data_ptr() for key, x in batch.items()}
 
 
 def epochs(loader, count=3):
-    """Copies of every batch of `count` epochs."""
+    """Returns copies of every batch of `count` epochs."""
     return [copied(batch) for _ in range(count) for batch in loader]
 
 
@@ -38,33 +38,33 @@ def test_prefetch_does_not_change_batches(dataset, device, residency, options):
 
 def test_jumps_with_prefetch(dataset, device, rng):
     plain = make(dataset, device, prefetch=0)
-    ahead = make(dataset, device, prefetch=3, residency="mapped")
-    reused = make(dataset, device, prefetch=2, reuse_buffers=True)
+    prefetching = make(dataset, device, prefetch=3, residency="mapped")
+    reusing = make(dataset, device, prefetch=2, reuse_buffers=True)
     for _ in range(25):
         state = {"seed": int(rng.integers(3)), "epoch": int(rng.integers(4))}
         state["samples"] = int(rng.integers(plain.num_samples))
-        for loader in (plain, ahead, reused):
+        for loader in (plain, prefetching, reusing):
             loader.load_state_dict(state)
         for _ in range(int(rng.integers(1, 4))):
             if plain.epoch == state["epoch"]:
-                assert ahead.state_dict() == reused.state_dict() == plain.state_dict()
+                assert prefetching.state_dict() == reusing.state_dict() == plain.state_dict()
             try:
                 expected = copied(next(plain))
             except StopIteration:
-                for loader in (ahead, reused):
+                for loader in (prefetching, reusing):
                     with pytest.raises(StopIteration):
                         next(loader)
                 continue
-            assert_same_batches([copied(next(ahead)), copied(next(reused))], [expected] * 2)
+            assert_same_batches([copied(next(prefetching)), copied(next(reusing))], [expected] * 2)
 
 
 def test_gather_does_not_change_prefetched_batches(dataset, device):
-    plain, ahead = make(dataset, device, prefetch=0), make(dataset, device, prefetch=2, reuse_buffers=True)
+    plain, prefetching = make(dataset, device, prefetch=0), make(dataset, device, prefetch=2, reuse_buffers=True)
     for _ in range(3):
-        batch = next(ahead)
+        batch = next(prefetching)
         before = copied(batch)
-        one = copied(ahead.gather([3, 1, 2]))
-        assert_same_batches([copied(batch), one], [before, copied(plain.gather([3, 1, 2]))])
+        gathered = copied(prefetching.gather([3, 1, 2]))
+        assert_same_batches([copied(batch), gathered], [before, copied(plain.gather([3, 1, 2]))])
         assert_same_batches([before], [copied(next(plain))])
 
 
@@ -73,24 +73,25 @@ def test_gather_does_not_change_prefetched_batches(dataset, device):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_a_batch_reuses_the_memory_of_the_last(dataset, framework, prefetch):
+def test_a_batch_reuses_the_memory_of_an_earlier_one(dataset, framework, prefetch):
     plain = epochs(make(dataset, framework=framework, prefetch=0))
     loader = make(dataset, framework=framework, prefetch=prefetch, reuse_buffers=True)
     seen, kept = set(), []
     for index, batch in enumerate(itertools.islice(forever(loader), 3 * len(loader))):
         assert_same_batches([copied(batch)], [plain[index]])
         assert all(isinstance(x, np.ndarray) == (framework == "numpy") for x in batch.values())
-        seen.add(tuple(where(batch).values()))
+        seen.add(tuple(addresses(batch).values()))
         kept.append(batch)
     assert index == len(plain) - 1
     assert len(seen) <= prefetch + 2
-    # A new dict for each batch, with views of reused memory.
+    # Each batch is a new dict, with views of reused memory.
     assert len({id(batch) for batch in kept}) == len(kept)
-    first = where(kept[0])
-    again = [batch for batch in kept[1:] if where(batch) == first]
-    assert again
-    rows = len(again[-1]["time_ns"])
-    assert_same_bits(to_numpy(kept[0]["time_ns"])[:rows], to_numpy(again[-1]["time_ns"]))
+    first = addresses(kept[0])
+    later = [batch for batch in kept[1:] if addresses(batch) == first]
+    assert later
+    # Both batches now show the later values.
+    rows = len(later[-1]["time_ns"])
+    assert_same_bits(to_numpy(kept[0]["time_ns"])[:rows], to_numpy(later[-1]["time_ns"]))
 
 
 def test_without_reuse_batches_keep_their_values(dataset, device):
@@ -98,18 +99,18 @@ def test_without_reuse_batches_keep_their_values(dataset, device):
     kept = list(itertools.islice(forever(loader), 40))
     expected = epochs(make(dataset, device, prefetch=0), 1 + 40 // len(loader))[:40]
     assert_same_batches([copied(batch) for batch in kept], expected)
-    assert len({tuple(where(batch).values()) for batch in kept}) == 40
+    assert len({tuple(addresses(batch).values()) for batch in kept}) == 40
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_the_last_batch_has_its_own_shape_in_the_same_memory(dataset, device, prefetch):
+def test_a_smaller_last_batch_uses_the_same_memory(dataset, device, prefetch):
     loader = make(dataset, device, prefetch=prefetch, reuse_buffers=True)
-    last = loader.num_samples % loader.batch_size
-    assert last
+    last_size = loader.num_samples % loader.batch_size
+    assert last_size
     for _ in range(3):
         sizes = [{len(x) for x in batch.values()} for batch in loader]
-        assert sizes == [{24}] * (len(sizes) - 1) + [{last}]
-    # From a position that is no multiple of the batch size.
+        assert sizes == [{24}] * (len(sizes) - 1) + [{last_size}]
+    # The epoch continues at a sample that is no multiple of the batch size.
     loader.load_state_dict({"seed": 0, "epoch": 9, "samples": loader.num_samples - 25})
     assert [len(batch["time_ns"]) for batch in loader] == [24, 1]
 
@@ -153,7 +154,7 @@ def test_batches_on_a_stream_are_the_same(dataset, cuda, residency):
 
 
 def test_a_batch_on_a_stream_waits_for_readers_of_its_memory(dataset, cuda):
-    """While the current stream is busy, memory goes back to torch and later batches use it."""
+    """While the current stream still reads a batch, torch gives its memory to later batches."""
     expected = epochs(make(dataset, "cpu"))
     loader = make(dataset, cuda, stream=torch.cuda.Stream())
     busy = torch.zeros(64 << 20, device=cuda)
@@ -173,14 +174,14 @@ def test_the_meter_has_the_loops_waiting_time(dataset):
     assert (loader.meter.batches, loader.meter.waited_s, loader.meter.elapsed_s, loader.meter.share) == (0, 0, 0, 0)
     assert str(loader.meter) == "0 batches: 0.000 of 0.000 s waited for data (0.0%)"
     assert repr(loader.meter) == f"robocache.Meter({loader.meter})"
-    began = time.perf_counter()
+    start = time.perf_counter()
     for _ in itertools.islice(loader, 5):
         time.sleep(0.01)
-    took = time.perf_counter() - began
+    loop_s = time.perf_counter() - start
     meter = loader.meter
     assert meter.batches == 5
     assert 0 < meter.waited_s < meter.elapsed_s - 0.04 + 1e-3
-    assert 0.04 <= meter.elapsed_s < took - 0.009  # time after the last batch is not counted yet
+    assert 0.04 <= meter.elapsed_s < loop_s - 0.009  # time after the last batch is not counted yet
     assert meter.share == meter.waited_s / meter.elapsed_s
     assert str(meter) == (
         f"5 batches: {meter.waited_s:.3f} of {meter.elapsed_s:.3f} s waited for data ({meter.share:.1%})"
@@ -191,7 +192,7 @@ def test_the_meter_has_the_loops_waiting_time(dataset):
     assert str(meter).startswith("1 batch: ")
 
 
-def test_the_meter_counts_batches_alone(dataset):
+def test_the_meter_counts_only_batches_of_loops(dataset):
     loader = make(dataset)
     for _ in range(2):
         for _ in loader:

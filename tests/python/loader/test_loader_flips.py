@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 MATRIX = np.array([[50.0, 2.0, 11.5], [0.0, 48.0, 7.25], [0.0, 0.0, 1.0]])
 OFFSETS = [0.0, 0.015, 0.04]
-HALF = {"flip_horizontal": 0.5, "dtype": "uint8", "layout": "hwc"}
+FLIPS = {"flip_horizontal": 0.5, "dtype": "uint8", "layout": "hwc"}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def windows_of(images, **action):
 
 
 def flipped_of(result, plain):
-    """Whether each sample of `result` is the mirror image of `plain`'s, by both cameras."""
+    """Returns whether each sample of `result` is the mirror image of `plain`'s; both cameras must agree."""
     flips = {}
     for key in ("top", "wrist"):
         upright = (result[key] == plain[key]).reshape(len(result[key]), -1).all(axis=1)
@@ -64,7 +64,7 @@ def flipped_of(result, plain):
 
 def test_all_cameras_of_a_sample_flip_together_and_features_change_their_signs(dataset, device):
     plain = copied(next(loader_of(dataset, windows_of({"dtype": "uint8", "layout": "hwc"}), device)))
-    result = copied(next(loader_of(dataset, windows_of(HALF, mirror=[0, 3]), device)))
+    result = copied(next(loader_of(dataset, windows_of(FLIPS, mirror=[0, 3]), device)))
     flipped = flipped_of(result, plain)
     assert 15 < flipped.sum() < 49
     signs = np.where(flipped[:, None, None], np.float32([-1, 1, 1, -1]), np.float32(1))
@@ -78,7 +78,7 @@ def test_signs_change_before_normalisation(dataset, device, dtype):
     window = {"normalize": "mean_std", "dtype": dtype}
     upright = next(loader_of(dataset, windows_of({"dtype": "uint8", "layout": "hwc"}, **window), device))
     recorded = copied(next(loader_of(dataset, windows_of({"dtype": "uint8", "layout": "hwc"}))))
-    result = next(loader_of(dataset, windows_of(HALF, mirror=[1], **window), device))
+    result = next(loader_of(dataset, windows_of(FLIPS, mirror=[1], **window), device))
     assert result["action"].dtype == getattr(torch, dtype)
     upright["action"], result["action"] = upright["action"].float(), result["action"].float()
     result, upright = copied(result), copied(upright)
@@ -100,7 +100,7 @@ def test_a_relative_action_is_relative_to_the_mirrored_state(dataset, device):
 
     recorded = {"action": Window(OFFSETS, dtype="float64"), "state": Window(dtype="float64")}
     recorded = copied(next(loader_of(dataset, windows_of({"dtype": "uint8", "layout": "hwc"}) | recorded)))
-    loader = loader_of(dataset, windows(HALF, {"action": {"mirror": [0]}, "state": {"mirror": [0, 2]}}), device)
+    loader = loader_of(dataset, windows(FLIPS, {"action": {"mirror": [0]}, "state": {"mirror": [0, 2]}}), device)
     batch = next(loader)
     result = copied(batch)
     flipped = flipped_of(result, recorded)[:, None]
@@ -130,10 +130,10 @@ def test_two_flips_reverse_a_sign_twice(dataset, device):
 
 
 def test_the_draw_depends_on_the_sample_alone(dataset, device):
-    windows = windows_of(HALF, mirror=[0, 1], normalize="min_max")
-    whole = copied(next(loader_of(dataset, windows, batch_size=120)))
+    windows = windows_of(FLIPS, mirror=[0, 1], normalize="min_max")
+    all_samples = copied(next(loader_of(dataset, windows, batch_size=120)))
 
-    def check(batches, expected=whole):
+    def check(batches, expected=all_samples):
         assert_same_batches([joined(batches)], [expected])
 
     check(loader_of(dataset, windows, device, batch_size=7))
@@ -145,12 +145,12 @@ def test_the_draw_depends_on_the_sample_alone(dataset, device):
     resumed.load_state_dict(state)
     check([first, *resumed])
     check(pickle.loads(pickle.dumps(loader_of(dataset, windows, device, batch_size=40))))
-    alone = [loader_of(dataset, windows).gather([anchor]) for anchor in (5, 17, 17, 3)]
-    check(alone, copied(loader_of(dataset, windows, device).gather([5, 17, 17, 3])))
-    again = loader_of(dataset, windows, device, batch_size=120)
-    list(again)
-    later = copied(next(again))  # the next epoch
-    assert not np.array_equal(np.sort(later["action"], axis=0), np.sort(whole["action"], axis=0))
+    gathered = [loader_of(dataset, windows).gather([anchor]) for anchor in (5, 17, 17, 3)]
+    check(gathered, copied(loader_of(dataset, windows, device).gather([5, 17, 17, 3])))
+    two_epochs = loader_of(dataset, windows, device, batch_size=120)
+    list(two_epochs)
+    later = copied(next(two_epochs))  # the next epoch
+    assert not np.array_equal(np.sort(later["action"], axis=0), np.sort(all_samples["action"], axis=0))
 
 
 def test_intrinsics_describe_the_mirrored_world(dataset, device):
@@ -161,7 +161,7 @@ def test_intrinsics_describe_the_mirrored_world(dataset, device):
         x, y, z = matrix.astype(np.float64) @ point
         return np.array([x / z, y / z])
 
-    before = pixel(MATRIX, point)
+    before = pixel(MATRIX, point)  # in the recorded image of 24 x 16 pixels
     for images, mirrored, after in (
         ({"flip_horizontal": 1}, [-1, 1, 1], [23 - before[0], before[1]]),
         ({"flip_vertical": 1}, [1, -1, 1], [before[0], 15 - before[1]]),
@@ -205,30 +205,30 @@ def test_a_mirror_changes_nothing_without_flips(dataset, device):
         np.testing.assert_array_equal(unflipped[name], array)
 
 
-def test_without_a_mirror_cameras_may_flip_differently(dataset):
+def test_with_an_empty_mirror_cameras_may_flip_differently(dataset):
     windows = windows_of({}, mirror=[]) | {"top": Window(images=ImageOptions(flip_horizontal=1))}
     result, plain = next(loader_of(dataset, windows)), next(loader_of(dataset, windows_of({})))
     assert torch.equal(result["top"], plain["top"].flip(-1)) and torch.equal(result["wrist"], plain["wrist"])
     assert torch.equal(result["action"], plain["action"])
 
 
-MIRRORED = windows_of(HALF, mirror=[1])
+MIRRORED = windows_of(FLIPS, mirror=[1])
 
 
 @pytest.mark.parametrize(
     ("windows", "message"),
     [
-        (windows_of(HALF), r"\['action'\].mirror: .*flip_horizontal of 'top'.*got none"),
-        (windows_of(HALF, mirror={"vertical": [0]}), r"\['action'\].mirror: .*flip_horizontal"),
-        (windows_of(HALF, mirror=[4]), r"\['action'\].mirror: .*below 4, got 4"),
-        (windows_of(HALF, mirror=[2, 1]), r"\['action'\].mirror: .*ascending.*got 1"),
-        (windows_of(HALF, mirror=[-1]), r"\['action'\].mirror: .*got -1"),
-        (windows_of(HALF, mirror=[0.5]), r"\['action'\].mirror: "),
-        (windows_of(HALF, mirror=3), r"\['action'\].mirror: "),
-        (windows_of(HALF, mirror={"x": [1]}), r"\['action'\].mirror: expected 'horizontal' and 'vertical'"),
-        (windows_of({**HALF, "flip_vertical": 0.5}, mirror=[1]), r"\['action'\].mirror: expected \{'horizontal'"),
+        (windows_of(FLIPS), r"\['action'\].mirror: .*flip_horizontal of 'top'.*got none"),
+        (windows_of(FLIPS, mirror={"vertical": [0]}), r"\['action'\].mirror: .*flip_horizontal"),
+        (windows_of(FLIPS, mirror=[4]), r"\['action'\].mirror: .*below 4, got 4"),
+        (windows_of(FLIPS, mirror=[2, 1]), r"\['action'\].mirror: .*ascending.*got 1"),
+        (windows_of(FLIPS, mirror=[-1]), r"\['action'\].mirror: .*got -1"),
+        (windows_of(FLIPS, mirror=[0.5]), r"\['action'\].mirror: "),
+        (windows_of(FLIPS, mirror=3), r"\['action'\].mirror: "),
+        (windows_of(FLIPS, mirror={"x": [1]}), r"\['action'\].mirror: expected 'horizontal' and 'vertical'"),
+        (windows_of({**FLIPS, "flip_vertical": 0.5}, mirror=[1]), r"\['action'\].mirror: expected \{'horizontal'"),
         (MIRRORED | {"button": Window(mirror=[0])}, r"\['button'\].mirror: expected \[\]"),
-        (MIRRORED | {"top": Window(mirror=[0], images=ImageOptions(**HALF))}, r"\['top'\].mirror: expected none"),
+        (MIRRORED | {"top": Window(mirror=[0], images=ImageOptions(**FLIPS))}, r"\['top'\].mirror: expected none"),
         (
             MIRRORED | {"wrist": Window(images=ImageOptions(flip_horizontal=0.25))},
             r"\['wrist'\].images.flip_horizontal: ",

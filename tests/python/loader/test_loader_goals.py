@@ -17,10 +17,10 @@ import robocache
 from robocache import Anchors, Memory, Mixture, Normalization, Ranks, Source, Window, actions
 
 pytestmark = pytest.mark.filterwarnings("ignore::robocache.LoaderWarning")
-NONE = -(2**63)
-REACH = 999  # ns; a tick closer than snap_s to an end of the range counts as on it
-MASK = 2**64 - 1
-GOLDEN = 0x9E3779B97F4A7C15
+NO_OFFSET = -(2**63)
+REACH = 999  # ns: a tick closer than snap_s, 1 us, to an end of a range counts as on it
+UINT64_MAX = 2**64 - 1
+GOLDEN = 0x9E3779B97F4A7C15  # the increment of SplitMix64
 
 WINDOWS = {
     "future": Window.future("same episode", 0.0, 0.3),
@@ -36,22 +36,22 @@ WINDOWS = {
 # ---- The oracle ----
 
 
-def hashed(*parts):
+def hash_of(*parts):
     state = 0
     for part in parts:
-        state = mix_bits((state ^ (part & MASK)) + GOLDEN & MASK)
+        state = mix_bits((state ^ (part & UINT64_MAX)) + GOLDEN & UINT64_MAX)
     return state
 
 
-def rule_of(moment):
-    """([low, high] in ns, the hash key of a moment's draws)."""
+def range_and_hash_key(moment):
+    """Returns ([low, high] in ns, the hash key of a moment's draws)."""
     kind = ("future", "last", "geometric", "other").index(moment.kind)
     ns = [2**63 - 1 if s == float("inf") else round(s * 1e9) for s in (moment.low_s, moment.high_s)]
-    return ns, hashed(kind + 1, *ns, int.from_bytes(struct.pack("<d", moment.discount), "little"))
+    return ns, hash_of(kind + 1, *ns, int.from_bytes(struct.pack("<d", moment.discount), "little"))
 
 
 def geometric(discount, count, bits):
-    """The least i in [1, count] with discount^i < 1 - u (1 - discount^count); each product of a power is rounded."""
+    """Returns the least i in [1, count] with discount^i < 1 - u (1 - discount^count). `bits` give u; products are rounded."""
     powers = [discount]
     for _ in range(61):
         powers.append(powers[-1] * powers[-1])
@@ -60,49 +60,52 @@ def geometric(discount, count, bits):
         if count >> i & 1:
             last_power *= powers[i]
     u = (bits >> 11) * 2.0**-53
-    least = float(1 - Fraction(u) * Fraction(1 - last_power))
+    threshold = float(1 - Fraction(u) * Fraction(1 - last_power))
     steps, power = 0, 1.0
     for i in reversed(range(62)):
-        if steps + 2**i < count and power * powers[i] >= least:
+        if steps + 2**i < count and power * powers[i] >= threshold:
             steps, power = steps + 2**i, power * powers[i]
     return steps + 1
 
 
-def moment(window, seed, epoch, number, episode, time_ns, ticks, tasks):
-    """(episode, tick) of an anchor's moment, or None. ticks: {episode: its candidate ticks}."""
-    (low_ns, high_ns), key = rule_of(window.moment)
-    state = hashed(seed, epoch, number, key)
-    bits = mix_bits(state + GOLDEN & MASK)
-    of_episode = ticks[episode]
+def expected_moment(window, seed, epoch, draw, episode, time_ns, ticks, tasks):
+    """Returns (episode, index of the tick) of an anchor's moment, or None. ticks: {episode: times of its ticks}."""
+    (low_ns, high_ns), key = range_and_hash_key(window.moment)
+    state = hash_of(seed, epoch, draw, key)
+    bits = mix_bits(state + GOLDEN & UINT64_MAX)
+    times = ticks[episode]
     match window.moment.kind:
         case "future":
-            inside = [i for i, t in enumerate(of_episode) if time_ns + low_ns + REACH < t <= time_ns + high_ns + REACH]
+            inside = [i for i, t in enumerate(times) if time_ns + low_ns + REACH < t <= time_ns + high_ns + REACH]
             return (episode, inside[bits % len(inside)]) if inside else None
         case "last":
-            return episode, len(of_episode) - 1
+            return episode, len(times) - 1
         case "geometric":
-            passed = int(np.searchsorted(of_episode, time_ns, "right"))
-            remaining = len(of_episode) - passed
+            passed = int(np.searchsorted(times, time_ns, "right"))
+            remaining = len(times) - passed
             return (episode, passed - 1 + geometric(window.moment.discount, remaining, bits)) if remaining else None
     peers = sorted(e for e in ticks if tasks[e] is not None and tasks[e] == tasks[episode] and len(ticks[e]))
     if len(peers) < 2:
         return None
     nth = bits % (len(peers) - 1)
     other = [e for e in peers if e != episode][nth]
-    return other, mix_bits(state + 2 * GOLDEN & MASK) % len(ticks[other])
+    return other, mix_bits(state + 2 * GOLDEN & UINT64_MAX) % len(ticks[other])
 
 
-def assert_goals(batch, key, window, ticks, tasks, values, *, seed, numbers, epoch=0):
-    """Compares a key without steps; its stream has a row at each tick, ``values[episode][tick]``."""
+def assert_goals(batch, key, window, ticks, tasks, values, *, seed, draws, epoch=0):
+    """Compares a key without steps, whose stream has the rows ``values[episode][tick]``. Returns the expected moments.
+
+    draws: the numbers that the random draws of the samples depend on.
+    """
     batch = {name: to_numpy(array) for name, array in batch.items()}
     moments = []
-    for i, number in enumerate(numbers):
+    for i, draw in enumerate(draws):
         episode, time_ns = int(batch["episode_index"][i]), int(batch["time_ns"][i])
-        drawn = moment(window, seed, epoch, number, episode, time_ns, ticks, tasks)
+        drawn = expected_moment(window, seed, epoch, draw, episode, time_ns, ticks, tasks)
         moments.append(drawn)
         assert batch[f"{key}_is_pad"][i] == (drawn is None)
         if drawn is None:
-            assert batch[f"{key}_offset_ns"][i] == NONE
+            assert batch[f"{key}_offset_ns"][i] == NO_OFFSET
             assert not batch[key][i].any()
         else:
             assert batch[f"{key}_offset_ns"][i] == int(ticks[drawn[0]][drawn[1]]) - time_ns
@@ -118,8 +121,8 @@ def assert_goals(batch, key, window, ticks, tasks, values, *, seed, numbers, epo
 def recording_of(rng, lengths, names=("state",), jitter=True, period_ns=33_333_333):
     result = []
     for number, n in enumerate(lengths):
-        apart = rng.integers(10**7, 6 * 10**7, n) if jitter else np.full(n, period_ns)
-        times = EPOCH_NS + 10**12 * number + np.cumsum(apart)
+        periods = rng.integers(10**7, 6 * 10**7, n) if jitter else np.full(n, period_ns)
+        times = EPOCH_NS + 10**12 * number + np.cumsum(periods)
         result.append({name: (times, rng.standard_normal((n, 3)).astype(np.float32)) for name in names})
     return result
 
@@ -127,7 +130,7 @@ def recording_of(rng, lengths, names=("state",), jitter=True, period_ns=33_333_3
 LENGTHS = [40, 1, 17, 2, 60, 1, 30, 5]  # the two tasks alternate
 
 
-def parts_of(recording, task=lambda episode: f"task {episode % 2}"):
+def oracle_data(recording, task=lambda episode: f"task {episode % 2}"):
     ticks = {e: streams["state"][0] for e, streams in enumerate(recording)}
     values = {e: streams["state"][1] for e, streams in enumerate(recording)}
     return ticks, [task(e) for e in range(len(recording))], values
@@ -152,14 +155,14 @@ def test_every_moment_equals_the_oracles(tmp_path, rng, device, seed):
     for epoch in range(2):
         position = 0
         for batch in loader:
-            numbers = range(position, position + len(batch["time_ns"]))
+            draws = range(position, position + len(batch["time_ns"]))
             position += len(batch["time_ns"])
             for name, window in WINDOWS.items():
-                assert_goals(batch, name, window, *parts_of(recording), seed=seed, numbers=numbers, epoch=epoch)
+                assert_goals(batch, name, window, *oracle_data(recording), seed=seed, draws=draws, epoch=epoch)
 
 
 def test_repeated_stamps_and_grids(tmp_path, rng, device):
-    """The ends of a range snap to ticks: k / 30 s in whole ns is sometimes 1 ns below, sometimes above."""
+    """The ends of a range snap to ticks: k / 30 s in whole ns may be 1 ns before or after a tick."""
     times = np.round(np.arange(120) * 1e9 / 30).astype(np.int64)
     repeated = np.repeat(times[:40], 3)
     recording = [
@@ -174,16 +177,16 @@ def test_repeated_stamps_and_grids(tmp_path, rng, device):
     }
     loader = loader_of(dataset, windows, batch_size=290, seed=3, device=device)
     batch = next(loader)
-    ticks, tasks, values = parts_of(recording, lambda _: "")
+    ticks, tasks, values = oracle_data(recording, lambda _: "")
     # The last of the rows with equal stamps counts.
     values = {e: rows[np.searchsorted(ticks[e], ticks[e], "right") - 1] for e, rows in values.items()}
     for name in ("one", "tenth", "geometric"):
-        moments = assert_goals(batch, name, windows[name], ticks, tasks, values, seed=3, numbers=range(290))
+        moments = assert_goals(batch, name, windows[name], ticks, tasks, values, seed=3, draws=range(290))
         assert any(moments)
     episode, time = to_numpy(batch["episode_index"]), to_numpy(batch["time_ns"])
     offset = to_numpy(batch["one_offset_ns"])
     is_last = time == np.array([ticks[e][-1] for e in episode])
-    np.testing.assert_array_equal(offset == NONE, is_last)
+    np.testing.assert_array_equal(offset == NO_OFFSET, is_last)
     assert set(offset[~is_last]) == {33_333_333, 33_333_334}
 
 
@@ -194,27 +197,27 @@ def test_ticks_of_a_rate(tmp_path, rng, device, rate_hz):
     anchors = Anchors(rate_hz=rate_hz)
     dataset = write(tmp_path / "cache", recording)
     shared = {"anchors": anchors, "device": device, "default": Window(method="linear")}
-    (every,) = batches_of(loader_of(dataset, windows, batch_size=10_000, shuffle=False, **shared), 1)
-    ticks = {e: every["time_ns"][every["episode_index"] == e] for e in range(len(LENGTHS))}
-    values = {e: every["state"][every["episode_index"] == e] for e in range(len(LENGTHS))}
+    (all_rows,) = batches_of(loader_of(dataset, windows, batch_size=10_000, shuffle=False, **shared), 1)
+    ticks = {e: all_rows["time_ns"][all_rows["episode_index"] == e] for e in range(len(LENGTHS))}
+    values = {e: all_rows["state"][all_rows["episode_index"] == e] for e in range(len(LENGTHS))}
     batch = next(loader_of(dataset, windows, batch_size=1000, seed=5, **shared))
-    tasks = parts_of(recording)[1]
+    tasks = oracle_data(recording)[1]
     for name in ("future", "last", "geometric", "other"):
-        numbers = range(len(batch["time_ns"]))
-        assert_goals(batch, name, WINDOWS[name], ticks, tasks, values, seed=5, numbers=numbers)
+        draws = range(len(batch["time_ns"]))
+        assert_goals(batch, name, WINDOWS[name], ticks, tasks, values, seed=5, draws=draws)
 
 
 def test_ticks_that_are_no_anchors_can_be_goals(tmp_path, rng):
     """edges and drop_n_last remove anchors, not goals; goals remove no anchors."""
     recording = recording_of(rng, LENGTHS)
     dataset = write(tmp_path / "cache", recording)
-    for anchors, left in ((Anchors(edges="drop"), sum(max(n - 3, 0) for n in LENGTHS)), (Anchors(drop_n_last=4), 132)):
+    for anchors, count in ((Anchors(edges="drop"), sum(max(n - 3, 0) for n in LENGTHS)), (Anchors(drop_n_last=4), 132)):
         windows = goals("last", "geometric", "other") | {"state": Window(range(4), rows=True)}
         loader = loader_of(dataset, windows, anchors=anchors, batch_size=500, seed=2)
-        assert loader.num_anchors == left
+        assert loader.num_anchors == count
         batch = next(loader)
         for name in ("last", "geometric", "other"):
-            assert all(assert_goals(batch, name, WINDOWS[name], *parts_of(recording), seed=2, numbers=range(left)))
+            assert all(assert_goals(batch, name, WINDOWS[name], *oracle_data(recording), seed=2, draws=range(count)))
 
 
 def test_goals_of_other_episodes_are_from_selected_episodes(tmp_path, rng):
@@ -222,10 +225,10 @@ def test_goals_of_other_episodes_are_from_selected_episodes(tmp_path, rng):
     dataset = write(tmp_path / "cache", recording)
     episodes = [6, 0, 3, 0]
     loader = loader_of(dataset, goals("other"), batch_size=200, episodes=episodes, seed=1)
-    ticks, tasks, values = parts_of(recording)
+    ticks, tasks, values = oracle_data(recording)
     ticks = {e: ticks[e] for e in set(episodes)}
     batch = next(loader)
-    moments = assert_goals(batch, "other", WINDOWS["other"], ticks, tasks, values, seed=1, numbers=range(112))
+    moments = assert_goals(batch, "other", WINDOWS["other"], ticks, tasks, values, seed=1, draws=range(112))
     pairs = {(e, goal and goal[0]) for e, goal in zip(batch["episode_index"].tolist(), moments, strict=True)}
     assert pairs == {(6, 0), (0, 6), (3, None)}
 
@@ -241,19 +244,19 @@ def test_tasks_are_the_first_text_of_each_episode(tmp_path, rng):
     dataset = write(tmp_path / "cache", recording, streams=declared, columns=[{}] * 6)
     loader = loader_of(dataset, goals("other"), batch_size=36, seed=1)
     first = ["pick", "pour", "pick", None, "pour", None]
-    ticks, _, values = parts_of(recording)
-    assert_goals(next(loader), "other", WINDOWS["other"], ticks, first, values, seed=1, numbers=range(36))
+    ticks, _, values = oracle_data(recording)
+    assert_goals(next(loader), "other", WINDOWS["other"], ticks, first, values, seed=1, draws=range(36))
 
 
 def test_without_texts_all_episodes_have_one_task(tmp_path, rng):
     recording = recording_of(rng, [4, 5, 1])
     loader = loader_of(write(tmp_path / "cache", recording, columns=[{}] * 3), goals("other"), batch_size=10, seed=1)
-    ticks, tasks, values = parts_of(recording, lambda _: "")
-    assert all(assert_goals(next(loader), "other", WINDOWS["other"], ticks, tasks, values, seed=1, numbers=range(10)))
+    ticks, tasks, values = oracle_data(recording, lambda _: "")
+    assert all(assert_goals(next(loader), "other", WINDOWS["other"], ticks, tasks, values, seed=1, draws=range(10)))
 
 
 def assert_likely(counts, expected):
-    """Chi-square is within five of its standard deviations."""
+    """Asserts that chi-square is less than five standard deviations above its mean."""
     freedom = len(counts) - 1
     assert ((np.array(counts) - expected) ** 2 / expected).sum() < freedom + 5 * (2 * freedom) ** 0.5
 
@@ -269,39 +272,40 @@ def test_draws_have_the_given_probabilities(tmp_path, rng):
     }
     loader = loader_of(dataset, windows, batch_size=48, shuffle=False, memory=Memory(prefetch=0), seed=11)
     counts = collections.defaultdict(collections.Counter)
-    rounds = 2000
-    for epoch in range(rounds):
+    epochs = 2000
+    for epoch in range(epochs):
         loader.set_epoch(epoch)
         batch = next(loader)
         row = batch["state"][:, 0].tolist()
         for name in ("future", "geometric"):
             steps = batch[f"{name}_offset_ns"].tolist()
-            counts[name].update((r, s // 10**8) for r, s in zip(row, steps, strict=True) if s != NONE)
+            counts[name].update((r, s // 10**8) for r, s in zip(row, steps, strict=True) if s != NO_OFFSET)
         columns = (batch["episode_index"], batch["other_episode_index"], batch["other"][:, 0])
         counts["other"].update(zip(*(column.tolist() for column in columns), strict=True))
     for row in range(12):
-        left = 11 - row
-        wanted = {
-            "future": dict.fromkeys(range(2, min(left, 8) + 1), 1.0),
-            "geometric": {k: 0.7**k for k in range(1, left + 1)},
+        remaining = 11 - row
+        expected = {
+            "future": dict.fromkeys(range(2, min(remaining, 8) + 1), 1.0),
+            "geometric": {k: 0.7**k for k in range(1, remaining + 1)},
         }
-        for name, likely in wanted.items():
+        for name, shares in expected.items():
             got = {k: c for (r, k), c in counts[name].items() if r == row}
-            assert set(got) <= set(likely)
-            if len(likely) < 2:
+            assert set(got) <= set(shares)
+            if len(shares) < 2:
                 continue
-            total = sum(likely.values())
-            assert_likely([got.get(k, 0) for k in likely], [4 * rounds * p / total for p in likely.values()])
+            total = sum(shares.values())
+            assert_likely([got.get(k, 0) for k in shares], [4 * epochs * p / total for p in shares.values()])
     pairs = [(a, b, r) for a in range(4) for b in range(4) if a != b for r in range(12)]
     assert set(counts["other"]) == set(pairs)
-    assert_likely([counts["other"][pair] for pair in pairs], [rounds * 12 / 3 / 12] * len(pairs))
+    # In an epoch the 12 rows of episode a each draw one of 3 episodes, and one of its 12 rows.
+    assert_likely([counts["other"][pair] for pair in pairs], [epochs * 12 / 3 / 12] * len(pairs))
 
 
-# ---- One draw for keys of one moment ----
+# ---- Keys of one moment ----
 
 
 def test_keys_of_one_moment_share_the_draw(filmed_dataset, filmed, device):
-    """An image, its state and two windows of the state, in any tier."""
+    """An image and two windows of the state have the same moment, in any tier."""
     goal = Window.future("same episode", 0.0, 0.2, [-0.05, 0.0]).moment
     windows = {
         "joint": Window(),
@@ -319,7 +323,7 @@ def test_keys_of_one_moment_share_the_draw(filmed_dataset, filmed, device):
                 np.testing.assert_array_equal(batch[f"{name}_offset_ns"], batch["goal.joint_offset_ns"])
             for i, offset in enumerate(batch["goal.joint_offset_ns"].tolist()):
                 episode = int(batch["episode_index"][i])
-                if offset == NONE:
+                if offset == NO_OFFSET:
                     assert batch["goal.top_is_pad"][i] and batch["goal.joint_is_pad"][i].all()
                     assert not batch["goal.top"][i].any()
                     continue
@@ -330,8 +334,8 @@ def test_keys_of_one_moment_share_the_draw(filmed_dataset, filmed, device):
                 np.testing.assert_array_equal(batch["goal.joint"][i, 1], rows[tick])
                 three_rows = rows[np.minimum(tick + np.arange(3), len(rows) - 1)]
                 np.testing.assert_array_equal(batch["goal.rows"][i], three_rows)
-                same = (frames["episode_index"] == episode) & (frames["time_ns"] == moment_ns)
-                np.testing.assert_array_equal(batch["goal.top"][i], frames["top"][same][0])
+                is_goal = (frames["episode_index"] == episode) & (frames["time_ns"] == moment_ns)
+                np.testing.assert_array_equal(batch["goal.top"][i], frames["top"][is_goal][0])
 
 
 def test_a_goal_is_normalised_like_the_state(dataset, device):
@@ -351,7 +355,7 @@ def test_a_goal_is_normalised_like_the_state(dataset, device):
 
 
 def test_goals_relative_to_the_current_state_and_to_their_own(tmp_path, rng, device):
-    """A base has the moment of its own key."""
+    """A key that is a base keeps its own moment."""
     recording = recording_of(rng, LENGTHS)
     relative = {"convert": [actions.Relative("joints")]}
     last = Window.last().moment
@@ -412,7 +416,7 @@ def test_gather_draws_by_the_anchors_index(tmp_path, rng, device):
     chosen = [100, 3, 3, 155, 41]
     batch = loader.gather(chosen)
     for name, window in WINDOWS.items():
-        assert_goals(batch, name, window, *parts_of(recording), seed=8, numbers=chosen)
+        assert_goals(batch, name, window, *oracle_data(recording), seed=8, draws=chosen)
 
 
 @pytest.mark.parametrize("weights", [(None, None), (0.3, 0.7)])
@@ -429,16 +433,16 @@ def test_mixtures_draw_within_a_source(tmp_path, rng, device, weights):
     loader = loader_of(mixture, goals(), batch_size=100, seed=9, device=device)
     position = 0
     for batch in batches_of(loader, 2):
-        numbers = np.arange(position, position + len(batch["time_ns"]))
-        position += len(numbers)
+        draws = np.arange(position, position + len(batch["time_ns"]))
+        position += len(draws)
         for source, recording in enumerate(recordings):
-            of_source = batch["dataset_index"] == source
-            own = {key: array[of_source] for key, array in batch.items()}
-            ticks, tasks, values = parts_of(recording)
+            mask = batch["dataset_index"] == source
+            samples = {key: array[mask] for key, array in batch.items()}
+            ticks, tasks, values = oracle_data(recording)
             values = {e: np.pad(rows, ((0, 0), (0, 3 - rows.shape[1]))) for e, rows in values.items()}
             for name, window in WINDOWS.items():
-                assert_goals(own, name, window, ticks, tasks, values, seed=9, numbers=numbers[of_source].tolist())
-                np.testing.assert_array_equal(own[f"{name}_feature_is_pad"], own["state_feature_is_pad"])
+                assert_goals(samples, name, window, ticks, tasks, values, seed=9, draws=draws[mask].tolist())
+                np.testing.assert_array_equal(samples[f"{name}_feature_is_pad"], samples["state_feature_is_pad"])
 
 
 def test_streams_of_every_type_and_missing_streams(dataset, recording, device):
@@ -466,7 +470,7 @@ def test_a_batch_with_goals_alone(tmp_path, rng, device):
     for residency in ("auto", "mapped"):
         options = {"batch_size": 50, "memory": Memory(residency=residency), "seed": 2, "device": device}
         batch = next(loader_of(dataset, {"state": window}, **options))
-        assert_goals(batch, "state", window, *parts_of(recording), seed=2, numbers=range(50))
+        assert_goals(batch, "state", window, *oracle_data(recording), seed=2, draws=range(50))
 
 
 # ---- Statistics, the spec, errors ----
@@ -478,8 +482,8 @@ def test_statistics_of_goals(tmp_path, rng):
     goal = with_stream(WINDOWS["last"], base="state", convert=[actions.Relative("joints")])
     loader = loader_of(dataset, {"state": Window(), "goal": goal})
     values = np.concatenate([s["state"][1][-1] - s["state"][1] for s in recording]).astype(np.float64)
-    for owner in (loader, loader.spec):
-        stats = dataset.statistics(owner)["goal"]
+    for loader_or_spec in (loader, loader.spec):
+        stats = dataset.statistics(loader_or_spec)["goal"]
         np.testing.assert_allclose(stats.mean, values.mean(0), rtol=1e-6, atol=1e-7)
         np.testing.assert_array_equal(stats.max, values.max(0))
 
@@ -534,11 +538,11 @@ def test_a_default_has_no_moment(dataset):
 
 
 def test_two_windows_of_one_stream(dataset, device):
-    two = {"action": Window([0.0, 0.1]), "before": Window([-0.1], stream="action")}
-    one = {"action": Window([-0.1, 0.0, 0.1])}
+    two_windows = {"action": Window([0.0, 0.1]), "before": Window([-0.1], stream="action")}
+    one_window = {"action": Window([-0.1, 0.0, 0.1])}
     options = {"batch_size": 32, "default": Window(method="linear"), "device": device}
-    both, whole = (joined(loader_of(dataset, windows, **options)) for windows in (two, one))
-    assert_same_bits(np.concatenate([both["before"], both["action"]], 1), whole["action"], "action")
+    parts, whole = (joined(loader_of(dataset, windows, **options)) for windows in (two_windows, one_window))
+    assert_same_bits(np.concatenate([parts["before"], parts["action"]], 1), whole["action"], "action")
 
 
 @pytest.mark.parametrize("options", [{"balance": "task"}, {"weight_by": "weight"}], ids=str)
@@ -558,7 +562,7 @@ def test_weighted_anchors_keep_each_keys_source(tmp_path, rng, device, options):
         batches_of(loader_of(Mixture([source]), windows, batch_size=71, device=device), 1)[0]
         for source in (Source(dataset), Source(dataset, **options))
     )
-    known = {key: i for i, key in enumerate(zip(plain["episode_index"], plain["time_ns"], strict=True))}
-    indices = [known[key] for key in zip(batch["episode_index"], batch["time_ns"], strict=True)]
+    index_of = {key: i for i, key in enumerate(zip(plain["episode_index"], plain["time_ns"], strict=True))}
+    indices = [index_of[key] for key in zip(batch["episode_index"], batch["time_ns"], strict=True)]
     for name in ("state", "action", "goal", "goal_offset_ns", "dataset_index"):
         assert_same_bits(batch[name], plain[name][indices], name)

@@ -1,5 +1,5 @@
-"""A Loader in several processes on the GPUs of one host: the order over ranks, a DDP step, resuming in one process, and shared
-memory. A Loader on the second GPU."""
+"""A Loader on the second GPU, and in several processes on the GPUs of one host: the order over ranks, a DDP step, resuming
+in one process, and shared memory."""
 
 import contextlib
 import json
@@ -39,8 +39,8 @@ def ranks(request, cuda):
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    """A dataset of 1 stream, 4 episodes and 2,111 rows, all at different times."""
+def one_stream(tmp_path_factory):
+    """Returns a dataset of one stream, with 2,111 different stamps in 4 episodes, and its (episode, stamp) of each row."""
     rng = np.random.default_rng(3)
     recording = [
         {"x": (10**9 * e + np.arange(n) * 1000, rng.normal(size=(n, 3)).astype(np.float32))}
@@ -54,16 +54,23 @@ def torchrun(tmp_path, ranks, program, *arguments):
     backend, count = ranks
     script, out = tmp_path / "train.py", tmp_path / "results.json"
     script.write_text(f"{BEGIN}\n{program}\n{END}")
-    with contextlib.closing(socket.socket()) as opened:
-        opened.bind(("127.0.0.1", 0))
-        port = opened.getsockname()[1]
-    run = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={count}"]
-    run += ["--master-addr=127.0.0.1", f"--master-port={port}", str(script), backend, str(out), *map(str, arguments)]
+    with contextlib.closing(socket.socket()) as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={count}"]
+    command += [
+        "--master-addr=127.0.0.1",
+        f"--master-port={port}",
+        str(script),
+        backend,
+        str(out),
+        *map(str, arguments),
+    ]
     paths = os.pathsep.join([str(Path(robocache.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         environment.pop(name, None)
-    done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=1800)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     return json.loads(out.read_text())
 
@@ -81,11 +88,11 @@ torch.cuda.set_device(device)
 dist.init_process_group(backend, device_id=device if backend == "nccl" else None)
 results = {}
 
-def gathered(x):
+def gather_ranks(x):
     x = x if backend == "nccl" else x.cpu()
-    every = [torch.empty_like(x) for _ in range(ranks)]
-    dist.all_gather(every, x)
-    return [each.to(device) for each in every]
+    parts = [torch.empty_like(x) for _ in range(ranks)]
+    dist.all_gather(parts, x)
+    return [part.to(device) for part in parts]
 """
 
 END = """
@@ -95,42 +102,42 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
-# One epoch, and three batches of the next, after which the state is saved.
+# Trains for one epoch and three batches of the next, and returns the state.
 TRAIN = """
 loader = robocache.Loader(robocache.open(path), batch_size=128 // ranks, delta_timestamps={"x": [0.0, 1e-6]}, seed=4)
 assert (loader.rank, loader.world_size, loader.device) == (rank, ranks, str(device))
 torch.manual_seed(0)
 model = torch.nn.Linear(3, 3, dtype=torch.float64, device="cuda")
-alone = torch.nn.Linear(3, 3, dtype=torch.float64, device="cuda")  # of one process that has the whole batch
-alone.load_state_dict(model.state_dict())
-begun = torch.cat([p.detach().flatten() for p in alone.parameters()])
+reference = torch.nn.Linear(3, 3, dtype=torch.float64, device="cuda")  # as trained by one process with the whole batch
+reference.load_state_dict(model.state_dict())
+initial = torch.cat([p.detach().flatten() for p in reference.parameters()])
 model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device])
-optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, alone)]
-results = {"times": [], "apart": []}
+optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (model, reference)]
+results = {"times": [], "differences": []}
 for epoch in range(2):
     for batch in loader:
-        results["times"].append([times.tolist() for times in gathered(batch["time_ns"])])
+        results["times"].append([times.tolist() for times in gather_ranks(batch["time_ns"])])
         x = batch["x"].double()
-        whole = torch.cat(gathered(x))
-        for one, values in ((model, x), (alone, whole)):
-            (one(values[:, 0]) - values[:, 1]).square().mean().backward()
+        whole = torch.cat(gather_ranks(x))
+        for module, values in ((model, x), (reference, whole)):
+            (module(values[:, 0]) - values[:, 1]).square().mean().backward()
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
         flat = torch.cat([p.detach().flatten() for p in model.parameters()])
-        of_alone = torch.cat([p.detach().flatten() for p in alone.parameters()])
-        assert all(torch.equal(other, flat) for other in gathered(flat))
-        results["apart"].append((flat - of_alone).abs().max().item())
+        reference_flat = torch.cat([p.detach().flatten() for p in reference.parameters()])
+        assert all(torch.equal(other, flat) for other in gather_ranks(flat))
+        results["differences"].append((flat - reference_flat).abs().max().item())
         if epoch == 1 and len(results["times"]) == len(loader) + 3:
             break
-results["moved"] = (of_alone - begun).abs().max().item()
+results["moved"] = (reference_flat - initial).abs().max().item()
 results["state"] = loader.state_dict()
 results["steps"] = len(loader)
 """
 
 
-def test_ranks_share_an_epoch_train_alike_and_resume_in_one_process(plain, ranks, tmp_path):
-    dataset, ticks = plain
+def test_ranks_share_an_epoch_train_alike_and_resume_in_one_process(one_stream, ranks, tmp_path):
+    dataset, ticks = one_stream
     results = torchrun(tmp_path, ranks, TRAIN, dataset.path)
     numbers = {t: number for number, (_, t) in enumerate(ticks)}
     drawn = [numbers[t] for batch in results["times"] for times in batch for t in times]
@@ -143,7 +150,7 @@ def test_ranks_share_an_epoch_train_alike_and_resume_in_one_process(plain, ranks
     assert results["steps"] == -(-count // 128)
 
     # All ranks have equally many samples, so the mean of their gradients is the whole batch's, within float64's last digits.
-    assert max(results["apart"]) <= 1e-12
+    assert max(results["differences"]) <= 1e-12
     assert results["moved"] > 0.01
 
     fingerprint = results["state"].pop("fingerprint")
@@ -158,15 +165,15 @@ PINNED = """
 import glob
 import hashlib
 
-def in_shared_memory():
+def shared_file_bytes():
     return sum(os.stat(file).st_blocks * 512 for file in glob.glob("/dev/shm/robocache-*"))
 
-def shared_by_all():
+def host_shared_bytes():
     with open("/proc/meminfo") as lines:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Shmem:"))
 
 dist.barrier()
-before, of_files = shared_by_all(), in_shared_memory()
+host_before, files_before = host_shared_bytes(), shared_file_bytes()
 dist.barrier()
 dataset = robocache.open(path)
 options = dict(batch_size=64, delta_timestamps={"x": [0.0]}, seed=4)
@@ -174,11 +181,11 @@ loader = robocache.Loader(dataset, memory=robocache.Memory(residency="pinned"), 
 batch = next(loader)
 torch.cuda.synchronize()
 dist.barrier()
-taken = [shared_by_all() - before, in_shared_memory() - of_files]
+taken = [host_shared_bytes() - host_before, shared_file_bytes() - files_before]
 dist.barrier()
 assert torch.equal(batch["x"], next(robocache.Loader(dataset, memory=robocache.Memory(residency="device"), **options))["x"])
 results = {"taken": taken, "explained": str(loader.explain()), "tiers": [p.tier for p in loader.explain()]}
-results["distinct"] = len(torch.cat(gathered(batch["time_ns"])).unique())
+results["distinct"] = len(torch.cat(gather_ranks(batch["time_ns"])).unique())
 del loader
 """
 
@@ -191,26 +198,26 @@ def test_ranks_of_one_host_share_one_pinned_copy(ranks, tmp_path):
     results = torchrun(tmp_path, ranks, PINNED, dataset.path)
     assert results["tiers"] == ["pinned"], results["explained"]
     assert results["distinct"] == 64 * ranks[1]
-    of_host, of_files = results["taken"]
-    assert rows.nbytes <= of_files < 1.1 * rows.nbytes, results["explained"]
-    assert of_host < 1.5 * rows.nbytes  # the rest is other shared memory of the host
+    host_bytes, file_bytes = results["taken"]
+    assert rows.nbytes <= file_bytes < 1.1 * rows.nbytes, results["explained"]
+    assert host_bytes < 1.5 * rows.nbytes  # the rest is other shared memory of the host
     assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"robocache-{os.getuid()}-")]
 
 
 @pytest.mark.parametrize("residency", ["device", "pinned", "mapped"])
 def test_the_second_gpu_gives_the_same_bytes(dataset, two_gpus, residency):
     options = {"delta_timestamps": EVERY, "anchor": "gripper", "batch_size": 7, "seed": 2, "normalize": "mean_std"}
-    wanted = batches_of(small(dataset, device="cpu", **options))
-    before = torch.cuda.current_device()
+    expected = batches_of(small(dataset, device="cpu", **options))
+    current = torch.cuda.current_device()
     loaders = [small(dataset, device=f"cuda:{number}", residency=residency, **options) for number in range(2)]
     assert [next(loader)["time_ns"].device.index for loader in loaders] == [0, 1]
     for loader in loaders:
         loader.set_epoch(0)
-    taken = [[], []]
-    for _ in wanted:  # the two loaders alternate
-        for batches, loader in zip(taken, loaders, strict=True):
+    results = [[], []]
+    for _ in expected:  # the two loaders alternate
+        for batches, loader in zip(results, loaders, strict=True):
             batches += batches_of([next(loader)])
-    for batches in taken:
-        assert_same_batches(batches, wanted)
-    assert torch.cuda.current_device() == before
-    assert loader_by_keywords(dataset, batch_size=2, delta_timestamps={"action": [0.0]}).device == f"cuda:{before}"
+    for batches in results:
+        assert_same_batches(batches, expected)
+    assert torch.cuda.current_device() == current
+    assert loader_by_keywords(dataset, batch_size=2, delta_timestamps={"action": [0.0]}).device == f"cuda:{current}"

@@ -28,14 +28,14 @@ def dataset(tmp_path_factory):
     return write_frames(tmp_path_factory.mktemp("transform") / "cache", recording, {"top": "raw", "wrist": "jpeg"})
 
 
-def with_seeds(images, seeds):
-    """Bytes that depend on the images and the seeds."""
+def add_seeds(images, seeds):
+    """Returns values that depend on the images and the seeds."""
     assert images.dtype == torch.uint8 and seeds.dtype == torch.int64 and seeds.shape == images.shape[:1]
     assert images.device == seeds.device
     return images.double().flatten(1) + (seeds % 1000).double()[:, None]
 
 
-def noised(images, seeds):
+def add_noise(images, seeds):
     """Adds random noise by torch's generator."""
     result = images.float()
     for image, seed in zip(result, seeds.tolist(), strict=True):
@@ -43,7 +43,7 @@ def noised(images, seeds):
     return result
 
 
-def of_arrays(images, seeds):
+def transform_arrays(images, seeds):
     assert isinstance(images, np.ndarray) and isinstance(seeds, np.ndarray)
     return images[..., ::2] + (seeds % 7).astype(np.uint8)[:, None, None, None]
 
@@ -64,11 +64,11 @@ def loader_of(dataset, windows, device="cpu", **options):
 def test_the_function_is_the_last_step(dataset, device):
     seen = {}
 
-    def kept(images, seeds):
+    def record(images, seeds):
         seen[images.shape[1:]] = images.clone(), seeds.clone()
         return images >> 1
 
-    batch = next(loader_of(dataset, windows_of(kept), device))
+    batch = next(loader_of(dataset, windows_of(record), device))
     windows = {
         "top": Window([-0.02, 0.0], images=ImageOptions(size=(7, 9), dtype="uint8")),
         "wrist": Window(images=ImageOptions(dtype="uint8")),
@@ -83,13 +83,13 @@ def test_the_function_is_the_last_step(dataset, device):
     assert len(seeds.unique()) == 16 and (seeds >= 0).all()
 
 
-@pytest.mark.parametrize("transform", [with_seeds, noised])
+@pytest.mark.parametrize("transform", [add_seeds, add_noise])
 def test_seeds_depend_on_the_sample_alone(dataset, device, transform):
     windows = windows_of(transform)
-    whole = joined(loader_of(dataset, windows, batch_size=60))
+    expected = joined(loader_of(dataset, windows, batch_size=60))
 
     def check(batches):
-        assert_same_batches([joined(batches)], [whole])
+        assert_same_batches([joined(batches)], [expected])
 
     check(loader_of(dataset, windows, device, batch_size=7))
     check(loader_of(dataset, windows, device, memory=Memory(prefetch=0)))
@@ -102,28 +102,28 @@ def test_seeds_depend_on_the_sample_alone(dataset, device, transform):
     resumed.load_state_dict(state)
     check([first, *resumed])
     check(pickle.loads(pickle.dumps(loader_of(dataset, windows, device))))
-    later = loader_of(dataset, windows, device, batch_size=60)
-    list(later)
-    again = copied(next(later))
-    order = [np.argsort(batch["anchor_index"]) for batch in (whole, again)]
-    assert not np.array_equal(whole["wrist"][order[0]], again["wrist"][order[1]])  # another epoch draws anew
+    two_epochs = loader_of(dataset, windows, device, batch_size=60)
+    list(two_epochs)
+    second_epoch = copied(next(two_epochs))
+    order = [np.argsort(batch["anchor_index"]) for batch in (expected, second_epoch)]
+    assert not np.array_equal(expected["wrist"][order[0]], second_epoch["wrist"][order[1]])  # another epoch draws anew
 
 
 def test_gather_draws_by_the_anchor(dataset, device):
-    loader = loader_of(dataset, windows_of(with_seeds), device)
-    alone = [loader_of(dataset, windows_of(with_seeds)).gather([anchor]) for anchor in (5, 9, 9, 44)]
-    assert_same_batches([copied(loader.gather([5, 9, 9, 44]))], [joined(alone)])
+    loader = loader_of(dataset, windows_of(add_seeds), device)
+    gathered = [loader_of(dataset, windows_of(add_seeds)).gather([anchor]) for anchor in (5, 9, 9, 44)]
+    assert_same_batches([copied(loader.gather([5, 9, 9, 44]))], [joined(gathered)])
 
 
 @pytest.mark.cuda
 def test_the_function_runs_on_the_loaders_stream(dataset, cuda):
-    windows = windows_of(with_seeds)
-    ahead = loader_of(dataset, windows, "cuda", memory=Memory(stream=torch.cuda.Stream()))
-    assert_same_batches([joined(ahead)], [joined(loader_of(dataset, windows))])
+    windows = windows_of(add_seeds)
+    on_stream = loader_of(dataset, windows, "cuda", memory=Memory(stream=torch.cuda.Stream()))
+    assert_same_batches([joined(on_stream)], [joined(loader_of(dataset, windows))])
 
 
 def test_a_mixture_and_the_default(dataset, device):
-    default = Window(images=ImageOptions(transform=with_seeds))
+    default = Window(images=ImageOptions(transform=add_seeds))
     sources = Mixture([Source(dataset, weight=1), Source(dataset, weight=2)])
     batch = next(loader_of(sources, {"wrist": None, "action": None}, device, default=default))
     assert batch["wrist"].shape == (16, 192) and batch["action"].shape == (16, 2)
@@ -132,17 +132,17 @@ def test_a_mixture_and_the_default(dataset, device):
 def test_the_function_may_change_dtype_and_layout(dataset, device):
     seen = []
 
-    def kept(images, seeds):
+    def record(images, seeds):
         seen.append(images)
         return images
 
-    images = ImageOptions(transform=kept, dtype="bfloat16", layout="hwc", mean=0.5)
+    images = ImageOptions(transform=record, dtype="bfloat16", layout="hwc", mean=0.5)
     next(loader_of(dataset, {"wrist": Window(images=images)}, device, default=Window(dtype="float16")))
     assert seen[0].shape == (16, 8, 8, 3) and seen[0].dtype == torch.bfloat16
 
 
 def test_numpy_gives_numpy(dataset):
-    windows = {"wrist": Window(images=ImageOptions(transform=of_arrays)), "action": None}
+    windows = {"wrist": Window(images=ImageOptions(transform=transform_arrays)), "action": None}
     recorded = {"wrist": Window(images=ImageOptions(dtype="uint8")), "action": None}
     result, plain = (next(loader_of(dataset, w, framework="numpy"))["wrist"] for w in (windows, recorded))
     assert isinstance(result, np.ndarray) and result.shape == (16, 3, 8, 4)
@@ -151,7 +151,7 @@ def test_numpy_gives_numpy(dataset):
 
 
 def test_a_spec_has_the_images_before_the_function(dataset):
-    with_transform = loader_of(dataset, windows_of(noised)).spec
+    with_transform = loader_of(dataset, windows_of(add_noise)).spec
     plain = windows_of(None)
     plain["top"] = Window([-0.02, 0.0], images=ImageOptions(size=(7, 9), dtype="uint8"))
     plain["wrist"] = Window(images=ImageOptions(dtype="uint8"))
@@ -159,7 +159,7 @@ def test_a_spec_has_the_images_before_the_function(dataset):
 
 
 @pytest.mark.parametrize(
-    ("result", "got"),
+    ("transform", "got"),
     [
         (lambda images, seeds: None, "None"),
         (lambda images, seeds: images[1:], r"\(15, 3, 8, 8\) on cpu"),
@@ -167,16 +167,16 @@ def test_a_spec_has_the_images_before_the_function(dataset):
         (lambda images, seeds: images.sum(), r"\(\) on cpu"),
     ],
 )
-def test_invalid_results_of_the_function_are_refused(dataset, result, got):
-    loader = loader_of(dataset, {"wrist": Window(images=ImageOptions(transform=result))})
+def test_invalid_results_of_the_function_are_refused(dataset, transform, got):
+    loader = loader_of(dataset, {"wrist": Window(images=ImageOptions(transform=transform))})
     with pytest.raises(robocache.ArgumentError, match=rf"\['wrist'\].images.transform: .*16 samples.*{got}"):
         next(loader)
 
 
-def test_refusals(dataset):
+def test_invalid_transforms_are_refused(dataset):
     with pytest.raises(robocache.ArgumentTypeError, match=r"^transform: expected a function"):
         ImageOptions(transform="blur")
     with pytest.raises(robocache.ArgumentError, match=r"^transform: expected none"):
-        robocache.image_batch(np.zeros((1, 4, 4, 3), np.uint8), transform=noised)
+        robocache.image_batch(np.zeros((1, 4, 4, 3), np.uint8), transform=add_noise)
     with pytest.raises(robocache.ArgumentError, match="mean: goes with a floating dtype"):
-        loader_of(dataset, {"wrist": Window(images=ImageOptions(transform=noised, mean=0.5))})
+        loader_of(dataset, {"wrist": Window(images=ImageOptions(transform=add_noise, mean=0.5))})

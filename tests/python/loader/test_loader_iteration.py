@@ -29,8 +29,8 @@ MEMORY_OPTIONS = [
 ]
 
 
-def recording_of(rng, rows=ROWS, late=0):
-    return [{"x": (10**9 * e + late + np.arange(n) * 1000, rng.normal(size=(n, 3)))} for e, n in enumerate(rows)]
+def recording_of(rng, rows=ROWS, offset_ns=0):
+    return [{"x": (10**9 * e + offset_ns + np.arange(n) * 1000, rng.normal(size=(n, 3)))} for e, n in enumerate(rows)]
 
 
 @pytest.fixture(scope="module")
@@ -55,42 +55,42 @@ def make(dataset, device):
 @pytest.fixture
 def numbers_of(recording):
     """Returns a function from a batch to its anchors' indices among all ticks; it also checks the batch's values."""
-    number = {tick: index for index, tick in enumerate(ticks_of(recording, "x"))}
+    index_of = {tick: index for index, tick in enumerate(ticks_of(recording, "x"))}
     values = np.concatenate([streams["x"][1] for streams in recording]).astype(np.float32)
 
     def numbers_of(batch):
-        numbers = [number[tick] for tick in anchors_of([batch])]
+        numbers = [index_of[tick] for tick in anchors_of([batch])]
         np.testing.assert_array_equal(to_numpy(batch["x"])[:, 0], values[numbers])
         return numbers
 
     return numbers_of
 
 
-def epoch_of(epoch, seed=0):
+def order_of(epoch, seed=0):
     return [draw(position, [COUNT], seed=seed, epoch=epoch)[1] for position in range(COUNT)]
 
 
-def flat(batches):
+def flatten(batches):
     return list(itertools.chain.from_iterable(batches))
 
 
 # ---- Loops inside loops ----
 
-INNER = {
-    "a look": lambda loader: next(iter(loader)),
-    "a pass": lambda loader: [0 for _ in loader],
-    "a part": lambda loader: list(itertools.islice(loader, 3)),
-    "a loop left": lambda loader: next(True for step, _ in enumerate(loader) if step == 2),
-    "two passes": lambda loader: [0 for _ in range(2) for _ in loader],
-    "a loop in it": lambda loader: [next(iter(loader)) for _ in loader],
+INNER_LOOPS = {
+    "one batch": lambda loader: next(iter(loader)),
+    "an epoch": lambda loader: [0 for _ in loader],
+    "three batches": lambda loader: list(itertools.islice(loader, 3)),
+    "a loop left early": lambda loader: next(True for step, _ in enumerate(loader) if step == 2),
+    "two epochs": lambda loader: [0 for _ in range(2) for _ in loader],
+    "a loop with a loop in it": lambda loader: [next(iter(loader)) for _ in loader],
 }
 
 
 @pytest.mark.parametrize("options", MEMORY_OPTIONS)
-@pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
+@pytest.mark.parametrize("inner", INNER_LOOPS.values(), ids=INNER_LOOPS)
 def test_rule_36_an_inner_loop_does_not_change_the_outer(make, numbers_of, inner, options):
     """The inner loop runs at the beginning, in the middle, or after the last batch; torch's DataLoader does the same."""
-    theirs = DataLoader(TensorDataset(torch.zeros(COUNT)), batch_size=BATCH)
+    dataloader = DataLoader(TensorDataset(torch.zeros(COUNT)), batch_size=BATCH)
     for inner_steps in ({0}, {5}, {STEPS - 1}, {0, 5, 6}):
         loader, numbers, steps = make(**options), [], 0
         for step, batch in enumerate(loader):
@@ -100,20 +100,20 @@ def test_rule_36_an_inner_loop_does_not_change_the_outer(make, numbers_of, inner
                 inner(loader)
                 assert position_of(loader) == position
             numbers += numbers_of(batch)  # the inner loop has not overwritten it
-        for step, _ in enumerate(theirs):
+        for step, _ in enumerate(dataloader):
             steps += 1
             if step in inner_steps:
-                inner(theirs)
+                inner(dataloader)
         assert len(numbers) == COUNT and steps == STEPS
-        assert numbers == epoch_of(0)
+        assert numbers == order_of(0)
 
 
 @pytest.mark.parametrize("options", MEMORY_OPTIONS)
 def test_rule_36_zip_of_a_loader_and_itself(make, numbers_of, options):
     loader = make(**options)
     numbers = [(numbers_of(a), numbers_of(b)) for a, b in zip(loader, loader, strict=True)]
-    assert [flat(part) for part in zip(*numbers, strict=True)] == [epoch_of(0), epoch_of(1)]
-    assert flat(map(numbers_of, loader)) == epoch_of(2)
+    assert [flatten(part) for part in zip(*numbers, strict=True)] == [order_of(0), order_of(1)]
+    assert flatten(map(numbers_of, loader)) == order_of(2)
 
 
 @pytest.mark.parametrize("options", MEMORY_OPTIONS)
@@ -123,30 +123,30 @@ def test_rule_36_iterators_in_any_order(make, numbers_of, options):
     loops = [iter(loader) for _ in range(4)]
     numbers, last, alive = [[] for _ in loops], {}, set(range(4))
     while alive:
-        which = int(rng.choice(sorted(alive)))
+        index = int(rng.choice(sorted(alive)))
         try:
-            batch = next(loops[which])
+            batch = next(loops[index])
         except StopIteration:
-            alive.remove(which)
+            alive.remove(index)
             continue
-        numbers[which] += numbers_of(batch)
-        last[which] = batch, numbers[which][-len(batch["time_ns"]) :]
-        for batch, expected in last.values():  # each loop's last batch is still its own
+        numbers[index] += numbers_of(batch)
+        last[index] = batch, numbers[index][-len(batch["time_ns"]) :]
+        for batch, expected in last.values():  # the last batch of each loop still has its values
             assert numbers_of(batch) == expected
-    assert numbers == [epoch_of(epoch) for epoch in range(4)]
+    assert numbers == [order_of(epoch) for epoch in range(4)]
     assert next(loops[0], None) is None
     assert position_of(loader) == {"seed": 0, "epoch": 4, "samples": 0}
 
 
 def test_reuse_buffers_has_constant_memory(make):
     loader = make(reuse_buffers=True, prefetch=2)
-    where = set()
+    addresses = set()
     for _ in range(6):
         for step, batch in enumerate(loader):
-            where.add(batch["x"].data_ptr())
+            addresses.add(batch["x"].data_ptr())
             if step == 3:
-                where.add(next(iter(loader))["x"].data_ptr())
-    assert len(where) <= 5  # the buffers of the outer loop, and one of the inner
+                addresses.add(next(iter(loader))["x"].data_ptr())
+    assert len(addresses) <= 5  # the buffers of the outer loop, and one of the inner
 
 
 def test_rule_36_the_state_is_that_of_the_oldest_living_iterator(make, numbers_of):
@@ -168,8 +168,8 @@ def test_rule_36_the_state_is_that_of_the_oldest_living_iterator(make, numbers_o
         "seed": 0,
         "epoch": 2,
         "samples": BATCH,
-    }  # no iterator is alive: the state of the newest
-    assert flat(map(numbers_of, loader)) == epoch_of(3)
+    }  # no iterator is alive: the newest one's state
+    assert flatten(map(numbers_of, loader)) == order_of(3)
 
 
 @pytest.mark.parametrize("step", [0, 4, STEPS - 1])
@@ -182,13 +182,13 @@ def test_rule_36_a_state_from_an_inner_loop_resumes_the_outer(make, numbers_of, 
     assert len(states) == STEPS and len(set(states)) == 1
     resumed = make(batch_size=7, prefetch=0)
     resumed.load_state_dict(json.loads(states[0]))
-    assert flat(map(numbers_of, resumed)) == epoch_of(0)[(step + 1) * BATCH :]
-    assert flat(map(numbers_of, resumed)) == epoch_of(1)
-    for twin in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
-        assert position_of(twin) == position_of(loader)
+    assert flatten(map(numbers_of, resumed)) == order_of(0)[(step + 1) * BATCH :]
+    assert flatten(map(numbers_of, resumed)) == order_of(1)
+    for copied in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
+        assert position_of(copied) == position_of(loader)
 
 
-@pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
+@pytest.mark.parametrize("inner", INNER_LOOPS.values(), ids=INNER_LOOPS)
 def test_rule_36_a_state_after_a_loop_begins_the_next(make, numbers_of, inner):
     loader = make()
     for step, _ in enumerate(loader):
@@ -196,17 +196,17 @@ def test_rule_36_a_state_after_a_loop_begins_the_next(make, numbers_of, inner):
             inner(loader)
     resumed = make()
     resumed.load_state_dict(loader.state_dict())
-    assert flat(map(numbers_of, resumed)) == flat(map(numbers_of, loader)) == epoch_of(resumed.epoch - 1)
+    assert flatten(map(numbers_of, resumed)) == flatten(map(numbers_of, loader)) == order_of(resumed.epoch - 1)
 
 
 def test_rule_36_a_copy_within_a_loop_continues_there(make, numbers_of):
     loader, numbers = make(), []
     for step, batch in enumerate(loader):
         if step == 3:
-            numbers = flat(map(numbers_of, copy.deepcopy(loader)))
+            numbers = flatten(map(numbers_of, copy.deepcopy(loader)))
         last = numbers_of(batch)
-    assert numbers == epoch_of(0)[4 * BATCH :]
-    assert last == epoch_of(0)[-len(last) :]
+    assert numbers == order_of(0)[4 * BATCH :]
+    assert last == order_of(0)[-len(last) :]
 
 
 @pytest.mark.parametrize(
@@ -214,16 +214,16 @@ def test_rule_36_a_copy_within_a_loop_continues_there(make, numbers_of):
 )
 def test_rule_36_a_jump_ends_every_loop(make, numbers_of, move):
     loader, steps = make(), 0
-    kept = iter(loader)
-    next(kept)
+    earlier = iter(loader)
+    next(earlier)
     for outer, _ in enumerate(loader):
         for inner, _ in enumerate(loader):
             steps += 1
             if (outer, inner) == (1, 2):
                 move(loader)
     assert steps == STEPS + 3
-    assert next(kept, None) is None
-    assert flat(map(numbers_of, loader)) == epoch_of(7)
+    assert next(earlier, None) is None
+    assert flatten(map(numbers_of, loader)) == order_of(7)
 
 
 # ---- next(loader) and for ----
@@ -232,15 +232,15 @@ def test_rule_36_a_jump_ends_every_loop(make, numbers_of, move):
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_rule_36_a_loop_after_the_last_next_is_the_next_epoch(make, numbers_of, drop_last):
     loader = make(drop_last=drop_last)
-    taken = flat(numbers_of(next(loader)) for _ in range(len(loader)))
+    numbers = flatten(numbers_of(next(loader)) for _ in range(len(loader)))
     count = len(loader) * BATCH if drop_last else COUNT
-    assert taken == epoch_of(0)[:count]
+    assert numbers == order_of(0)[:count]
     assert position_of(loader) == {"seed": 0, "epoch": 0, "samples": count}
-    assert flat(map(numbers_of, loader)) == epoch_of(1)[:count]
+    assert flatten(map(numbers_of, loader)) == order_of(1)[:count]
     # A state at the end of an epoch: nothing is left of that epoch.
     loader.load_state_dict({"seed": 0, "epoch": 4, "samples": count})
     assert list(loader) == []
-    assert flat(map(numbers_of, loader)) == epoch_of(5)[:count]
+    assert flatten(map(numbers_of, loader)) == order_of(5)[:count]
 
 
 def test_rule_36_next_continues_the_newest_loop(make, numbers_of):
@@ -252,24 +252,24 @@ def test_rule_36_next_continues_the_newest_loop(make, numbers_of):
             numbers += numbers_of(next(loader))  # this loop is the newest
         if step == 4:
             inner = iter(loader)
-            first = numbers_of(next(inner)) + numbers_of(next(loader)) + flat(map(numbers_of, inner))
-            assert first == epoch_of(1)
-            assert numbers_of(next(loader)) == epoch_of(2)[:BATCH]
-    assert numbers == epoch_of(0)
-    assert flat(map(numbers_of, loader)) == epoch_of(2)[BATCH:]
+            first = numbers_of(next(inner)) + numbers_of(next(loader)) + flatten(map(numbers_of, inner))
+            assert first == order_of(1)
+            assert numbers_of(next(loader)) == order_of(2)[:BATCH]
+    assert numbers == order_of(0)
+    assert flatten(map(numbers_of, loader)) == order_of(2)[BATCH:]
     for _ in loader:
         break
-    assert numbers_of(next(loader)) == epoch_of(3)[BATCH : 2 * BATCH]
-    assert flat(map(numbers_of, loader)) == epoch_of(4)
+    assert numbers_of(next(loader)) == order_of(3)[BATCH : 2 * BATCH]
+    assert flatten(map(numbers_of, loader)) == order_of(4)
 
 
 def test_rule_36_an_unused_iterator_skips_no_epoch(make, numbers_of):
     loader = make()
     iter(loader)
-    assert flat(map(numbers_of, loader)) == epoch_of(0)
+    assert flatten(map(numbers_of, loader)) == order_of(0)
     loader.load_state_dict({"seed": 0, "epoch": 3, "samples": 2 * BATCH})
     iter(loader)
-    assert flat(map(numbers_of, loader)) == epoch_of(3)[2 * BATCH :]
+    assert flatten(map(numbers_of, loader)) == order_of(3)[2 * BATCH :]
 
 
 def test_rule_36_an_abandoned_generator_blocks_nothing(make, numbers_of):
@@ -278,13 +278,13 @@ def test_rule_36_an_abandoned_generator_blocks_nothing(make, numbers_of):
     def batches():
         yield from loader
 
-    left = batches()
-    next(left)
+    generator = batches()
+    next(generator)
     for epoch in range(1, 4):
-        assert flat(map(numbers_of, loader)) == epoch_of(epoch)
+        assert flatten(map(numbers_of, loader)) == order_of(epoch)
         assert position_of(loader) == {"seed": 0, "epoch": 0, "samples": BATCH}  # the generator may still continue
-    assert numbers_of(next(left)) == epoch_of(0)[BATCH : 2 * BATCH]
-    left.close()
+    assert numbers_of(next(generator)) == order_of(0)[BATCH : 2 * BATCH]
+    generator.close()
     assert position_of(loader) == {"seed": 0, "epoch": 4, "samples": 0}
 
 
@@ -305,21 +305,21 @@ def test_rule_36_threads_share_an_epoch_and_may_have_inner_loops(make, numbers_o
     loader = make(**options, batch_size=3)
     barrier, numbers, inner_numbers = threading.Barrier(3), [[] for _ in range(3)], []
 
-    def loop(which):
+    def loop(index):
         batches = iter(loader)
         barrier.wait()
         for step, batch in enumerate(batches):
-            numbers[which] += numbers_of(batch)
-            if which == 0 and step == 2:
-                inner_numbers.extend(flat(map(numbers_of, loader)))
+            numbers[index] += numbers_of(batch)
+            if index == 0 and step == 2:
+                inner_numbers.extend(flatten(map(numbers_of, loader)))
 
-    threads = [threading.Thread(target=loop, args=(which,)) for which in range(3)]
+    threads = [threading.Thread(target=loop, args=(index,)) for index in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(flat(numbers)) == list(range(COUNT))
-    assert inner_numbers in ([], epoch_of(1))  # the others may have finished the epoch before its third batch
+    assert sorted(flatten(numbers)) == list(range(COUNT))
+    assert inner_numbers in ([], order_of(1))  # or the others finished the epoch before the third batch here
 
 
 # ---- Other arrays with a batch's memory ----
@@ -338,8 +338,8 @@ def test_reuse_buffers_overwrites_views_of_a_batch(make):
     np.testing.assert_array_equal(next(loader)["x"], copied)
     plain = make(framework="numpy", device="cpu", shuffle=False)
     kept = [np.from_dlpack(batch["x"]) for batch in plain]  # without reuse_buffers each batch has its own memory
-    again = [batch["x"] for batch in plain]
-    assert all(map(np.array_equal, kept, again))
+    next_epoch = [batch["x"] for batch in plain]
+    assert all(map(np.array_equal, kept, next_epoch))
 
 
 # ---- In a DataLoader ----
@@ -376,7 +376,8 @@ def test_rule_36_a_state_does_not_depend_on_windows_and_transforms(make, dataset
         assert loader.state_dict() == state, options
 
 
-OTHERS = {
+# name: (options, part of the message)
+OTHER_SELECTIONS = {
     "episodes": ({"episodes": [1, 2, 3, 4]}, "another dataset or selection: 211 anchors then, 161 now"),
     "the order of episodes": ({"episodes": [2, 1, 0, 3, 4]}, "selection, though both have 211 anchors"),
     "drop_n_last": ({"drop_n_last": 1}, "another dataset or selection: 211 anchors then, 206 now"),
@@ -386,21 +387,21 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(("options", "part"), OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize(("options", "part"), OTHER_SELECTIONS.values(), ids=OTHER_SELECTIONS)
 def test_rule_36_a_state_of_another_selection_or_order_is_refused(make, options, part):
     first = make(seed=5)
     next(first), next(first)
     other = make(**options)
     next(other)
-    before = other.state_dict()
+    state = other.state_dict()
     with pytest.raises(robocache.ArgumentError, match=f"^state: .*{part}"):
         other.load_state_dict(first.state_dict())
-    assert other.state_dict() == before
+    assert other.state_dict() == state
     other.load_state_dict({key: x for key, x in first.state_dict().items() if key != "fingerprint"})
     assert other.seed == 5
-    twin = make(**options)
-    twin.load_state_dict(before)
-    assert twin.state_dict() == before
+    same = make(**options)
+    same.load_state_dict(state)
+    assert same.state_dict() == state
 
 
 def test_rule_36_selections_of_equal_size_are_distinguished(tmp_path, make):
@@ -419,7 +420,7 @@ def test_rule_36_a_state_of_another_dataset_is_refused(tmp_path, make, recording
     same.load_state_dict(state)  # the same rows at another path
     for name, other, part in (
         ("values", recording_of(rng), "another dataset, whose 211 anchors lie at the same times"),
-        ("stamps", recording_of(np.random.default_rng(3), late=1), "though both have 211 anchors"),
+        ("stamps", recording_of(np.random.default_rng(3), offset_ns=1), "though both have 211 anchors"),
         ("rows", recording_of(rng, [50, 1, 60, 2, 98, 4]), "211 anchors then, 215 now"),
         ("other rows", recording_of(rng, [50, 1, 61, 2, 97]), "though both have 211 anchors"),
     ):
@@ -431,32 +432,37 @@ def test_rule_36_a_state_of_another_dataset_is_refused(tmp_path, make, recording
 def test_rule_36_a_state_from_before_an_append(tmp_path, make, recording):
     """The same episodes keep their order; a loader of all episodes now has more."""
     dataset = write(tmp_path / "cache", recording)
-    before = make(dataset)
-    next(before)
+    earlier = make(dataset)
+    next(earlier)
     grown = write(tmp_path / "cache", [{"x": (np.arange(30) * 1000, np.ones((30, 3)))}], append=True)
     assert len(grown) == 6
     with pytest.raises(robocache.ArgumentError, match=r"211 anchors then, 241 now; .*if `robocache append` was run"):
-        make(grown).load_state_dict(before.state_dict())
+        make(grown).load_state_dict(earlier.state_dict())
     loader = make(grown, episodes=range(5))
-    loader.load_state_dict(before.state_dict())
-    assert loader.state_dict() == before.state_dict()
+    loader.load_state_dict(earlier.state_dict())
+    assert loader.state_dict() == earlier.state_dict()
 
 
 def test_rule_36_a_state_of_another_mixture_is_refused(dataset, make):
-    def mixed(*weights, **options):
+    def mixture(*weights, **options):
         selections = zip(weights, ([0, 1], [2], [4]), strict=False)
         return make([robocache.Source(dataset, weight=w, episodes=e) for w, e in selections], **options)
 
-    state = mixed(2, 1, 1).state_dict()
-    mixed(4, 2, 2, batch_size=3).load_state_dict(state)  # the same shares
-    for other in (mixed(1, 1, 1), mixed(1, 1, 2), mixed(2, 1, 1, samples_per_epoch=50), mixed(None, None, None)):
+    state = mixture(2, 1, 1).state_dict()
+    mixture(4, 2, 2, batch_size=3).load_state_dict(state)  # the same shares
+    for other in (
+        mixture(1, 1, 1),
+        mixture(1, 1, 2),
+        mixture(2, 1, 1, samples_per_epoch=50),
+        mixture(None, None, None),
+    ):
         with pytest.raises(robocache.ArgumentError, match="another order of the same 209 anchors"):
             other.load_state_dict(state)
-    warm = mixed(None, None, None, temperature=2.0).state_dict()
+    state_at_2 = mixture(None, None, None, temperature=2.0).state_dict()
     with pytest.raises(robocache.ArgumentError, match="another order"):
-        mixed(None, None, None, temperature=3.0).load_state_dict(warm)
+        mixture(None, None, None, temperature=3.0).load_state_dict(state_at_2)
     with pytest.raises(robocache.ArgumentError, match="dataset or selection"):
-        mixed(2, 1).load_state_dict(state)
+        mixture(2, 1).load_state_dict(state)
 
 
 def test_rule_36_states_with_episodes_for_each_rank(make):

@@ -7,13 +7,13 @@ from recordings import EPOCH_NS, FLOATS, anchors_of, check, write
 from reference.compare import assert_same_bits, to_numpy
 from reference.window_batch import assert_batch, window_batch
 
-WIDE = {"action": [-0.21, -0.0333, 0.0, 0.0101, 0.35], "observation.imu": [-0.02, 0.0, 0.0031]}
+DELTAS = {"action": [-0.21, -0.0333, 0.0, 0.0101, 0.35], "observation.imu": [-0.02, 0.0, 0.0031]}
 
 
 @pytest.mark.parametrize("method", ["pchip", "akima", "angle"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_curves_and_angles_equal_the_oracles(dataset, recording, device, method, dtype):
-    deltas = WIDE | {"observation.feature": [-0.01, 0.0], "observation.tactile": [0.004], "gripper": [0.03]}
+    deltas = DELTAS | {"observation.feature": [-0.01, 0.0], "observation.tactile": [0.004], "gripper": [0.03]}
     options = {"dtype": dtype, "method": dict.fromkeys(deltas, method), "max_gap_s": 0.04, "device": device}
     options["normalize"] = {"action": "mean_std", "observation.imu": "q01_q99"}
     check(dataset, recording, deltas, batches=1, **options)
@@ -32,7 +32,7 @@ def test_slices_of_every_method_side_by_side(dataset, recording, device):
         "observation.feature": [(slice(0, 4), "slerp")],  # the shape is [2, 3], row-major
         "mode": [(slice(0, 1), "nearest")],
     }
-    deltas = WIDE | {"observation.feature": [-0.01, 0.0], "mode": [-0.1, 0.0], "gripper": [0.0, 0.01]}
+    deltas = DELTAS | {"observation.feature": [-0.01, 0.0], "mode": [-0.1, 0.0], "gripper": [0.0, 0.01]}
     check(
         dataset,
         recording,
@@ -45,11 +45,11 @@ def test_slices_of_every_method_side_by_side(dataset, recording, device):
     )
 
 
-@pytest.mark.parametrize("stored", FLOATS, ids=lambda dtype: dtype.name)
-def test_rotations_of_every_type(rng, tmp_path, device, stored):
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
+def test_rotations_of_every_type(rng, tmp_path, device, dtype):
     times = EPOCH_NS + np.cumsum(rng.integers(0, 40, 50)) * 10**6  # some stamps twice
-    quaternions = rng.standard_normal((50, 8)).astype(stored)
-    quaternions[7, :4] = 0  # has no direction
+    quaternions = rng.standard_normal((50, 8)).astype(dtype)
+    quaternions[7, :4] = 0  # this quaternion has no direction
     recording = [{"x": (times, quaternions)}]
     dataset = write(tmp_path / "cache", recording)
     deltas = {"x": [-0.011, 0.0, 0.0023, 0.5]}
@@ -59,16 +59,16 @@ def test_rotations_of_every_type(rng, tmp_path, device, stored):
         dataset, batch_size=50, delta_timestamps=deltas, device=device, shuffle=False, **options
     )
     batch = next(loader)
-    types = {"dtypes": {"x": stored}, "shapes": {"x": (8,)}}
+    types = {"dtypes": {"x": dtype}, "shapes": {"x": (8,)}}
     assert_batch(batch, window_batch(recording, [(0, int(t)) for t in times], deltas, **types, **options))
-    turned = to_numpy(batch["x"])[:, 2, 4:]
-    between = (turned[:, None] != quaternions[None, :, 4:].astype(np.float64)).any(-1).all(1)
-    assert between.sum() > 20
-    np.testing.assert_allclose(np.linalg.norm(turned[between], axis=1), 1, atol=1e-5)
+    rotations = to_numpy(batch["x"])[:, 2, 4:]
+    interpolated = (rotations[:, None] != quaternions[None, :, 4:].astype(np.float64)).any(-1).all(1)
+    assert interpolated.sum() > 20
+    np.testing.assert_allclose(np.linalg.norm(rotations[interpolated], axis=1), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["pchip", "akima", "angle"])
-def test_hits_and_values_outside_are_samples(rng, tmp_path, device, method):
+def test_values_at_or_outside_the_stamps_are_samples(rng, tmp_path, device, method):
     times = np.arange(6) * 10**9
     values = (100 * rng.standard_normal((6, 3))).astype(np.float32)
     dataset = write(tmp_path / "cache", [{"x": (times, values)}])
@@ -79,7 +79,7 @@ def test_hits_and_values_outside_are_samples(rng, tmp_path, device, method):
 
 
 @pytest.mark.parametrize("batch_size", [1, 33])
-def test_many_curves_in_several_groups(dataset, recording, device, batch_size):
+def test_curves_at_130_offsets(dataset, recording, device, batch_size):
     deltas = {name: [0.001 * k for k in range(130)] for name in ("action", "observation.imu", "observation.tactile")}
     methods = {"action": "akima", "observation.imu": [(slice(1, 3), "pchip")]}
     check(dataset, recording, deltas, device=device, method=methods, batch_size=batch_size, batches=1)
@@ -89,7 +89,7 @@ def test_many_curves_in_several_groups(dataset, recording, device, batch_size):
 
 
 def on_one_clock(rng):
-    """Streams a, b and c on one clock; d on the same times in other episodes."""
+    """Returns episodes in which a, b and c share a clock. d has the same stamps, but not in the last episode."""
     recording = []
     for number in range(3):
         times = EPOCH_NS + number * 10**12 + np.cumsum(rng.integers(5, 40, 30)) * 10**6

@@ -13,27 +13,27 @@ from robocache import LoaderWarning, Source
 WINDOWS = {"state": None, "camera": [0.0]}
 
 
-def rows(count, hz=10, first=0.0):
-    return np.arange(count) * (10**9 // hz), np.arange(first, first + count, dtype=np.float32)[:, None]
+def rows(count, hz=10, first_value=0.0):
+    return np.arange(count) * (10**9 // hz), np.arange(first_value, first_value + count, dtype=np.float32)[:, None]
 
 
 def episodes_with(*names_of_episodes):
-    """Episodes of 20 rows of each of these streams."""
-    return [{name: rows(20, first=1) for name in names.split()} for names in names_of_episodes]
+    """Returns an episode for each text of stream names, with 20 rows of every stream."""
+    return [{name: rows(20, first_value=1) for name in names.split()} for names in names_of_episodes]
 
 
 @pytest.fixture
-def partly(tmp_path):
+def incomplete(tmp_path):
     """Five episodes: two have the camera, four the state."""
-    return write(tmp_path / "partly", episodes_with("state camera", "state", "state camera", "state", "camera"))
+    return write(tmp_path / "incomplete", episodes_with("state camera", "state", "state camera", "state", "camera"))
 
 
 def loader_of(dataset, **options):
     return small(dataset, **{"delta_timestamps": WINDOWS} | options)
 
 
-def quiet(dataset, **options):
-    """A loader that must not warn."""
+def loader_without_warning(dataset, **options):
+    """Returns a loader, which must not warn."""
     with no_warning():
         return loader_of(dataset, **options)
 
@@ -42,9 +42,9 @@ def episodes_of(loader):
     return {episode for episode, _ in anchors_of(loader)}
 
 
-def test_rule_48_episodes_without_a_key_are_padded_and_counted_in_one_warning(partly, device):
+def test_rule_48_episodes_without_a_key_are_padded_and_counted_in_one_warning(incomplete, device):
     with pytest.warns(LoaderWarning) as warned:
-        loader = loader_of(partly, batch_size=80, anchor="state", device=device)
+        loader = loader_of(incomplete, batch_size=80, anchor="state", device=device)
     assert len(warned) == 1
     text = str(warned[0].message)
     assert "missing: 2 of 5 episodes have no row of 'camera'" in text
@@ -57,40 +57,40 @@ def test_rule_48_episodes_without_a_key_are_padded_and_counted_in_one_warning(pa
     assert (np.asarray(batch["camera"].cpu())[absent] == 0).all()
 
 
-def test_rule_48_drop_leaves_episodes_out(partly, device):
-    loader = quiet(partly, missing="drop", device=device)
+def test_rule_48_drop_leaves_episodes_out(incomplete, device):
+    loader = loader_without_warning(incomplete, missing="drop", device=device)
     assert episodes_of(loader) == {0, 2}
     assert loader.num_anchors == 40
-    only = quiet(partly, missing="drop", episodes=[3, 2, 1], device=device)
-    assert episodes_of(only) == {2}
+    selected = loader_without_warning(incomplete, missing="drop", episodes=[3, 2, 1], device=device)
+    assert episodes_of(selected) == {2}
 
 
-def test_rule_48_error_names_what_is_missing(partly):
-    wanted = r"^missing: 1 of 5 episodes have no row of 'state', 2 none of 'camera'; the first is episode 4"
-    with pytest.raises(robocache.ArgumentError, match=wanted):
-        loader_of(partly, anchor="state", missing="error")
-    quiet(partly, missing="error", episodes=[0, 2])
+def test_rule_48_error_names_what_is_missing(incomplete):
+    message = r"^missing: 1 of 5 episodes have no row of 'state', 2 none of 'camera'; the first is episode 4"
+    with pytest.raises(robocache.ArgumentError, match=message):
+        loader_of(incomplete, anchor="state", missing="error")
+    loader_without_warning(incomplete, missing="error", episodes=[0, 2])
     with pytest.raises(robocache.ArgumentError, match=r"missing: expected 'pad', 'drop' or 'error', got 'skip'"):
-        loader_of(partly, missing="skip")
+        loader_of(incomplete, missing="skip")
 
 
-def test_rule_48_dropping_all_episodes_is_refused(partly):
+def test_rule_48_dropping_all_episodes_is_refused(incomplete):
     with pytest.raises(robocache.ArgumentError, match=r"^missing: 2 of 2 episodes have no row of 'camera'; expected"):
-        loader_of(partly, missing="drop", episodes=[1, 3])
+        loader_of(incomplete, missing="drop", episodes=[1, 3])
 
 
-def test_rule_48_where_selects_episodes_with_rows(partly):
-    present = (pc.field("rows.camera") > 0) & (pc.field("rows.state") > 0)
-    assert partly.select(present) == [0, 2]
-    by_where = quiet(partly, episodes=present, shuffle=False)
-    dropped = quiet(partly, missing="drop", shuffle=False)
-    assert anchors_of(by_where) == anchors_of(dropped)
+def test_rule_48_where_selects_episodes_with_rows(incomplete):
+    condition = (pc.field("rows.camera") > 0) & (pc.field("rows.state") > 0)
+    assert incomplete.select(condition) == [0, 2]
+    selected = loader_without_warning(incomplete, episodes=condition, shuffle=False)
+    dropped = loader_without_warning(incomplete, missing="drop", shuffle=False)
+    assert anchors_of(selected) == anchors_of(dropped)
 
 
-def test_rule_37_a_source_without_the_key_is_drawn_with_a_warning(partly, tmp_path):
-    """Its episodes are padded. Episodes of the other source without the key are counted by that source's name."""
-    blind = write(tmp_path / "blind", episodes_with("state", "state"))
-    sources = [Source(blind), Source(partly, episodes=[0, 1, 2])]
+def test_rule_37_a_source_without_the_key_is_drawn_with_a_warning(incomplete, tmp_path):
+    """Its episodes are padded. Episodes of the other source without the key are counted in the same warning."""
+    without_camera = write(tmp_path / "without_camera", episodes_with("state", "state"))
+    sources = [Source(without_camera), Source(incomplete, episodes=[0, 1, 2])]
     with pytest.warns(LoaderWarning) as warned:
         loader_of(sources, anchor="state")
     (text,) = (str(warning.message) for warning in warned)
@@ -104,38 +104,38 @@ def test_rule_37_a_source_without_the_key_is_drawn_with_a_warning(partly, tmp_pa
         loader_of(sources, anchor="state", missing="error")
 
 
-def test_rule_48_warnings_have_a_renamed_streams_key(partly):
+def test_rule_48_warnings_have_a_renamed_streams_key(incomplete):
     windows = {"state": None, "top": None}
     with pytest.warns(LoaderWarning, match=r"no row of 'top'.*field\('rows.camera'\)"):
-        loader_of([robocache.Source(partly, rename={"camera": "top"})], delta_timestamps=windows, anchor="state")
+        loader_of([robocache.Source(incomplete, rename={"camera": "top"})], delta_timestamps=windows, anchor="state")
 
 
-def test_rule_48_anchors_of_a_clock(partly, tmp_path, device):
+def test_rule_48_anchors_of_a_clock(incomplete, tmp_path, device):
     """An episode with one of the streams is drawn; one with neither is not, and is not warned of."""
     with pytest.warns(LoaderWarning, match=r"1 of 5 episodes have no row of 'state', 2 none of 'camera'"):
-        loader_of(partly, anchor_hz=10, device=device)
-    loader = quiet(partly, anchor_hz=10, missing="drop", device=device)
+        loader_of(incomplete, anchor_hz=10, device=device)
+    loader = loader_without_warning(incomplete, anchor_hz=10, missing="drop", device=device)
     assert episodes_of(loader) == {0, 2}
     aborted = write(tmp_path / "aborted", [*episodes_with("state camera", "state camera"), {}])
-    quiet(aborted, anchor_hz=10)
+    loader_without_warning(aborted, anchor_hz=10)
 
 
-def test_rule_48_no_warning_if_edges_drop_the_episodes(partly):
-    loader = quiet(partly, edges="drop", anchor="state")
+def test_rule_48_no_warning_if_edges_drop_the_episodes(incomplete):
+    loader = loader_without_warning(incomplete, edges="drop", anchor="state")
     assert episodes_of(loader) == {0, 2}
 
 
-def test_rule_48_ranks_drop_the_same_and_one_warns(partly):
+def test_rule_48_ranks_drop_the_same_and_one_warns(incomplete):
     options = {"batch_size": 4, "anchor": "state", "world_size": 2}
     with pytest.warns(LoaderWarning):
-        loader_of(partly, rank=0, **options)
-    quiet(partly, rank=1, **options)
+        loader_of(incomplete, rank=0, **options)
+    loader_without_warning(incomplete, rank=1, **options)
     options |= {"missing": "drop", "shard_episodes": True}
-    assert [episodes_of(quiet(partly, rank=rank, **options)) for rank in range(2)] == [{0}, {2}]
+    assert [episodes_of(loader_without_warning(incomplete, rank=rank, **options)) for rank in range(2)] == [{0}, {2}]
 
 
-def test_rule_48_one_warning_for_all_sources_and_none_for_copies(partly, tmp_path):
-    sources = [Source(partly), Source(partly, episodes=[0, 1])]
+def test_rule_48_one_warning_for_all_sources_and_none_for_copies(incomplete, tmp_path):
+    sources = [Source(incomplete), Source(incomplete, episodes=[0, 1])]
     with pytest.warns(LoaderWarning) as warned:
         loader = loader_of(sources, anchor="state")
     assert len(warned) == 1
@@ -148,13 +148,13 @@ def test_rule_48_one_warning_for_all_sources_and_none_for_copies(partly, tmp_pat
 # ---- windows that are mostly padding ----
 
 
-def ten_hz(tmp_path, episodes=3, count=100, nominal=()):
+def dataset_at_10_hz(tmp_path, episodes=3, count=100, nominal=()):
     return write(tmp_path / "ten", [{"action": rows(count), "state": rows(count)} for _ in range(episodes)], nominal)
 
 
 @pytest.mark.parametrize("length", [16, 200])
 def test_rule_48_offsets_in_rows_instead_of_seconds_are_warned_of(tmp_path, device, length):
-    dataset = ten_hz(tmp_path)
+    dataset = dataset_at_10_hz(tmp_path)
     windows = {"state": None, "action": list(range(length))}
     with pytest.warns(LoaderWarning) as warned:
         loader = loader_of(dataset, batch_size=300, delta_timestamps=windows, device=device)
@@ -175,13 +175,13 @@ def test_rule_48_offsets_in_rows_instead_of_seconds_are_warned_of(tmp_path, devi
 
 
 def test_rule_48_mostly_complete_windows_are_not_warned_of(tmp_path):
-    dataset = ten_hz(tmp_path)
-    quiet(dataset, delta_timestamps={"action": [k / 10 for k in range(50)]})
-    quiet(dataset, delta_timestamps={"action": list(range(9))}, edges="drop")
+    dataset = dataset_at_10_hz(tmp_path)
+    loader_without_warning(dataset, delta_timestamps={"action": [k / 10 for k in range(50)]})
+    loader_without_warning(dataset, delta_timestamps={"action": list(range(9))}, edges="drop")
 
 
 def test_rule_48_the_warning_names_the_kind_of_padding(tmp_path):
-    dataset = ten_hz(tmp_path)
+    dataset = dataset_at_10_hz(tmp_path)
     options = {"delta_timestamps": {"action": [0.03, 0.04]}}
     with pytest.warns(LoaderWarning, match=r"'action'\]: 100% of the steps are padding.*tolerance_s"):
         loader_of(dataset, method="nearest", tolerance_s=0.01, **options)
@@ -189,16 +189,16 @@ def test_rule_48_the_warning_names_the_kind_of_padding(tmp_path):
         loader_of(dataset, max_gap_s=0.05, **options)
 
 
-def test_rule_48_padding_counts_only_episodes_with_the_key(partly):
+def test_rule_48_padding_counts_only_episodes_with_the_key(incomplete):
     """Episodes without the key have another warning."""
     with pytest.warns(LoaderWarning) as warned:
-        loader_of(partly, episodes=[0, 1, 3])
+        loader_of(incomplete, episodes=[0, 1, 3])
     assert [str(w.message).partition(":")[0] for w in warned] == ["missing"]
 
 
-def test_rule_48_padding_of_one_source_is_named(tmp_path, partly):
-    long = ten_hz(tmp_path)
-    sources = [Source(partly, episodes=[0, 2]), Source(long)]
+def test_rule_48_padding_of_one_source_is_named(tmp_path, incomplete):
+    long = dataset_at_10_hz(tmp_path)
+    sources = [Source(incomplete, episodes=[0, 2]), Source(long)]
     options = {"anchor": "state"}
     with pytest.warns(LoaderWarning, match=r"^sources\[0\].delta_timestamps\['state'\]: 7\d(.\d)?% of") as warned:
         loader_of(sources, delta_timestamps={"state": [k / 5 for k in range(20)]}, **options)
@@ -206,8 +206,8 @@ def test_rule_48_padding_of_one_source_is_named(tmp_path, partly):
 
 
 def test_rule_48_the_share_is_estimated_from_many_anchors(tmp_path):
-    """There are more anchors than the loader checks: episodes of 4 s, offsets up to 10 s."""
-    dataset = ten_hz(tmp_path, episodes=200, count=41)
+    """There are more anchors than the loader checks. Episodes last 4 s, and offsets reach 10 s."""
+    dataset = dataset_at_10_hz(tmp_path, episodes=200, count=41)
     windows = {"action": [k / 10 for k in range(101)]}
     with pytest.warns(LoaderWarning) as warned:
         loader = loader_of(dataset, batch_size=200 * 41, delta_timestamps=windows, device="cpu")

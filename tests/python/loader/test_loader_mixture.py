@@ -35,7 +35,7 @@ TO_STATE_AND_ACTION = {"qpos": "state", "command": "action"}
 
 
 def record(rng, streams, episodes):
-    """A robot's streams, each with its own clock, repeated stamps and gaps; some streams are missing in some episodes."""
+    """Returns a robot's episodes. Streams have their own clocks, repeated stamps and gaps; some are missing in some episodes."""
     recording = []
     for number in range(episodes):
         start, seconds = 10**12 * number + int(rng.integers(10**9)), rng.uniform(0.4, 1.5)
@@ -45,7 +45,7 @@ def record(rng, streams, episodes):
             times[1] = times[0]
             values = rng.normal(size=(len(times), *shape)) * 50 + 100
             rows[name] = (start + np.round(times * 1e9).astype(np.int64), values.astype(dtype))
-        if number == 2:
+        if number == 2:  # this episode has no action or command
             rows.pop("action", rows.pop("command", None))
         recording.append(rows)
     return recording
@@ -67,7 +67,7 @@ def sources_of(robots, *chosen):
     return [source(robots, name, **options) for name, options in chosen]
 
 
-def part(robots, name, *, anchor="state", episodes=None, rename=None, **_):
+def part_of(robots, name, *, anchor="state", episodes=None, rename=None, **_):
     """The oracle's form of `source(robots, name, ...)`."""
     dataset, recording = robots[name]
     keys = {stream: (rename or {}).get(stream, stream) for stream in ROBOTS[name]}
@@ -84,7 +84,7 @@ def part(robots, name, *, anchor="state", episodes=None, rename=None, **_):
 
 
 # Several sources of one dataset, renamed and swapped streams, other widths, dtypes and clocks, missing keys.
-NINE = [
+NINE_SOURCES = [
     ("one_arm", {"episodes": [0, 1, 2]}),
     ("two_arms", {"rename": TO_STATE_AND_ACTION}),
     ("one_arm", {"episodes": [3, 4, 2]}),
@@ -99,20 +99,20 @@ WEIGHTS = [0.5, 0.25, 3, 1e-2, 0.7, 1 / 3, 0.1, 2, 1]
 
 
 def mixed(robots, count, weights=None, *, device="cpu", batch_size=50, deltas=DELTAS, **options):
-    """(a loader of `count` sources, which repeat NINE; the oracle's parts; the windows)."""
-    chosen = list(itertools.islice(itertools.cycle(NINE), count))
+    """Returns (a loader of `count` sources, which repeat NINE_SOURCES; the oracle's parts; the windows)."""
+    chosen = list(itertools.islice(itertools.cycle(NINE_SOURCES), count))
     sources = [
-        source(robots, name, **own, weight=None if weights is None else weights[k])
-        for k, (name, own) in enumerate(chosen)
+        source(robots, name, **choice, weight=None if weights is None else weights[k])
+        for k, (name, choice) in enumerate(chosen)
     ]
     deltas = {
         key: requested
         for key, requested in deltas.items()
-        if any(key in (own.get("rename") or {}).values() or key in ROBOTS[name] for name, own in chosen)
+        if any(key in (choice.get("rename") or {}).values() or key in ROBOTS[name] for name, choice in chosen)
     }
     options = {"anchor": "state", "pad_features": True} | options
     loader = loader_by_keywords(sources, batch_size=batch_size, delta_timestamps=deltas, device=device, **options)
-    return loader, [part(robots, name, **own) for name, own in chosen], deltas
+    return loader, [part_of(robots, name, **choice) for name, choice in chosen], deltas
 
 
 def expected_anchors(parts, positions, **options):
@@ -133,27 +133,27 @@ def test_rule_35_every_epoch_equals_the_oracles(robots, device, count, weighted)
     anchors = [len(part.ticks) for part in parts]
     assert loader.num_anchors == loader.num_samples == sum(anchors)
     for epoch in range(3):
-        wanted = expected_anchors(parts, range(sum(anchors)), seed=seed, epoch=epoch, weights=weights)
-        assert anchors_of(loader, "dataset_index") == wanted
+        expected = expected_anchors(parts, range(sum(anchors)), seed=seed, epoch=epoch, weights=weights)
+        assert anchors_of(loader, "dataset_index") == expected
         if not weighted:
-            every = [(k, *tick) for k, part in enumerate(parts) for tick in part.ticks]
-            assert collections.Counter(wanted) == collections.Counter(every)
+            all_anchors = [(k, *tick) for k, part in enumerate(parts) for tick in part.ticks]
+            assert collections.Counter(expected) == collections.Counter(all_anchors)
 
 
-# On a GPU each lane has one source, if there are enough lanes.
+# On a GPU each of a warp's 32 lanes has one source, if there are enough lanes.
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("count", [32, 33])
 def test_rule_35_many_sources(robots, device, count, weighted):
     weights = [(k % 7 + 1) / 3 for k in range(count)] if weighted else None
     loader, parts, _ = mixed(robots, count, weights, seed=3, device=device, deltas={"state": None}, batch_size=150)
-    wanted = expected_anchors(parts, range(150), seed=3, epoch=0, weights=weights)
-    assert anchors_of([next(loader)], "dataset_index") == wanted
+    expected = expected_anchors(parts, range(150), seed=3, epoch=0, weights=weights)
+    assert anchors_of([next(loader)], "dataset_index") == expected
 
 
 def test_rule_35_without_shuffle(robots, device):
     loader, parts, _ = mixed(robots, 4, shuffle=False, device=device)
-    every = [(k, *tick) for k, part in enumerate(parts) for tick in part.ticks]
-    assert anchors_of(loader, "dataset_index") == anchors_of(loader, "dataset_index") == every
+    all_anchors = [(k, *tick) for k, part in enumerate(parts) for tick in part.ticks]
+    assert anchors_of(loader, "dataset_index") == anchors_of(loader, "dataset_index") == all_anchors
     loader, parts, _ = mixed(robots, 4, WEIGHTS[:4], shuffle=False, device=device, samples_per_epoch=1000)
     for epoch in range(2):
         options = {"weights": WEIGHTS[:4], "samples": 1000, "shuffle": False, "epoch": epoch}
@@ -168,11 +168,14 @@ def test_rule_35_blocks_continue_across_epochs(robots, device, samples):
     assert loader.num_samples == samples
     assert len(loader) == -(-samples // 128)
     for epoch in [0, 1, 2, 5, 2**40, 2**62]:
+        # The starts: the begin and the end of the epoch, and 100 draws before a block ends.
         for start in {0, max(samples - 150, 0), min((-epoch * samples - 100) % BLOCK, samples - 1)}:
             loader.load_state_dict({"seed": 5, "epoch": epoch, "samples": start})
             stop = min(start + 256, samples)
-            wanted = expected_anchors(parts, range(start, stop), seed=5, epoch=epoch, weights=weights, samples=samples)
-            assert anchors_of(itertools.islice(loader, 2), "dataset_index") == wanted
+            expected = expected_anchors(
+                parts, range(start, stop), seed=5, epoch=epoch, weights=weights, samples=samples
+            )
+            assert anchors_of(itertools.islice(loader, 2), "dataset_index") == expected
 
 
 @pytest.mark.parametrize("weights", [[1, 1, 1], [3, 1, 0.01], [1e300, 1e300, 1e296], [0.4, 0.15, 0.45]])
@@ -186,13 +189,13 @@ def test_rule_35_shares_of_a_block_are_exact(robots, device, weights):
             drawn[k].append(tuple(tick))
         assert [len(ticks) for ticks in drawn] == [block * share for share in shares(weights)]
     for k, part in enumerate(parts):
-        every, whole = sorted(part.ticks), len(drawn[k]) // len(part.ticks) * len(part.ticks)
-        for begin in range(0, whole, len(every)):
-            assert sorted(drawn[k][begin : begin + len(every)]) == every
+        all_anchors, complete = sorted(part.ticks), len(drawn[k]) // len(part.ticks) * len(part.ticks)
+        for begin in range(0, complete, len(all_anchors)):
+            assert sorted(drawn[k][begin : begin + len(all_anchors)]) == all_anchors
 
 
 def test_rule_35_shares_are_the_largest_remainders(robots):
-    """Many weights, counted over the loader's draws; integer weights have equal remainders."""
+    """The loader's draws are counted for many weights. Integer weights give equal remainders."""
     rng = np.random.default_rng(8)
     cases = [[5, 12, 15, 8, 13, 3], [5, 19, 18, 14], [1, 2, 3, 1], [1e300, 3e300, 3e300]]
     for _ in range(rounds(4)):
@@ -207,8 +210,8 @@ def test_rule_35_shares_are_the_largest_remainders(robots):
 def test_rule_35_temperature_weighs_by_the_number_of_anchors(robots, device, temperature):
     loader, parts, _ = mixed(robots, 5, temperature=temperature, deltas={"state": None}, device=device, seed=3)
     weights = [len(part.ticks) ** (1 / temperature) for part in parts]
-    wanted = expected_anchors(parts, range(loader.num_samples), seed=3, weights=weights)
-    assert anchors_of(loader, "dataset_index") == wanted
+    expected = expected_anchors(parts, range(loader.num_samples), seed=3, weights=weights)
+    assert anchors_of(loader, "dataset_index") == expected
 
 
 # ---- Batches ----
@@ -238,7 +241,7 @@ def test_a_mixture_without_pad_features_has_no_mask_of_features(robots, device):
     sources = [source(robots, "one_arm"), source(robots, "base"), source(robots, "none")]
     deltas = {"state": [0.0], "action": None, "mode": [0.0, 0.1]}
     loader = loader_by_keywords(sources, batch_size=64, delta_timestamps=deltas, anchor="state", device=device)
-    parts = [part(robots, name) for name in ("one_arm", "base", "none")]
+    parts = [part_of(robots, name) for name in ("one_arm", "base", "none")]
     drawn = [draw(position, [len(part.ticks) for part in parts]) for position in range(64)]
     batch = next(loader)
     assert_batch(batch, mixture_batch(parts, drawn, deltas))
@@ -269,25 +272,25 @@ def test_a_row_without_features_is_no_padding(tmp_path, device, steps):
 def test_a_list_of_one_source_is_a_mixture_but_a_dataset_is_not(robots, device):
     options = {"batch_size": 32, "delta_timestamps": {"state": [0.0]}, "device": device}
     dataset = robots["one_arm"][0]
-    alone = loader_by_keywords(dataset, **options)
+    dataset_loader = loader_by_keywords(dataset, **options)
     for listed in ([robocache.Source(dataset)], robocache.Source(dataset), (robocache.Source(dataset, weight=2),)):
         batches = batches_of(loader_by_keywords(listed, **options))
         assert all((batch["dataset_index"] == 0).all() for batch in batches)
     batches = batches_of(loader_by_keywords([robocache.Source(dataset)], **options))
     for batch in batches:
         del batch["dataset_index"]
-    assert_same_batches(batches, batches_of(alone))
+    assert_same_batches(batches, batches_of(dataset_loader))
 
 
 def test_gather_takes_indices_over_all_sources(robots, device):
     loader, parts, deltas = mixed(robots, 6, WEIGHTS[:6], device=device, return_age=True)
-    every = [(k, anchor) for k, part in enumerate(parts) for anchor in range(len(part.ticks))]
+    all_anchors = [(k, anchor) for k, part in enumerate(parts) for anchor in range(len(part.ticks))]
     rng = np.random.default_rng(2)
-    for indices in ([0, len(every) - 1], rng.integers(0, len(every), 50).tolist()):
-        wanted = mixture_batch(parts, [every[i] for i in indices], deltas, pad_features=True, return_age=True)
-        assert_batch(loader.gather(indices), wanted)
-    with pytest.raises(robocache.ArgumentError, match=rf"indices\[0\].*\[0, {len(every)}\)"):
-        loader.gather([len(every)])
+    for indices in ([0, len(all_anchors) - 1], rng.integers(0, len(all_anchors), 50).tolist()):
+        expected = mixture_batch(parts, [all_anchors[i] for i in indices], deltas, pad_features=True, return_age=True)
+        assert_batch(loader.gather(indices), expected)
+    with pytest.raises(robocache.ArgumentError, match=rf"indices\[0\].*\[0, {len(all_anchors)}\)"):
+        loader.gather([len(all_anchors)])
 
 
 @pytest.mark.parametrize("by_feature", [False, True])
@@ -303,9 +306,9 @@ def test_sources_whose_numbers_have_other_words_are_warned_of(other, difference,
     sources = []
     for name, words in (("a", {"OPEN": 0, "CLOSED": 1}), ("b", other)):
         attributes = {"words": {"mode": words} if by_feature else words}
-        declared = {"grip": {"names": ["mode"], "attributes": attributes}} if words else {}
+        streams = {"grip": {"names": ["mode"], "attributes": attributes}} if words else {}
         rows = {"grip": (np.arange(3) * 10**7, np.array([[0], [1], [0]]))}
-        sources.append(robocache.Source(write(tmp_path / name, [rows], streams=declared)))
+        sources.append(robocache.Source(write(tmp_path / name, [rows], streams=streams)))
     for anchors in ("grip", robocache.Anchors(where=pc.field("grip") == 0)):
         robocache.Loader(sources, batch_size=2, delta_timestamps={"grip": None}, anchors=anchors, device="cpu")
     texts = [str(warning.message) for warning in recwarn if "number words otherwise" in str(warning.message)]
@@ -317,13 +320,13 @@ def test_sources_whose_numbers_have_other_words_are_warned_of(other, difference,
 
 
 def test_edges_apply_to_each_source(robots, device):
-    """A source without the stream is drawn completely; in a source with it, an episode without it is not drawn."""
+    """A source without actions is drawn completely. In a source with actions, an episode without them is not drawn."""
     sources = [source(robots, "base"), source(robots, "none")]
     deltas = {"state": [-0.1, 0.0], "action": [0.0, 0.1]}
     loader = loader_by_keywords(
         sources, batch_size=16, delta_timestamps=deltas, edges="drop", anchor="state", shuffle=False, device=device
     )
-    wanted = []
+    expected = []
     for k, name in enumerate(("base", "none")):
         for episode, rows in enumerate(robots[name][1]):
             requested = {key: offsets for key, offsets in deltas.items() if key in ROBOTS[name]}
@@ -333,10 +336,10 @@ def test_edges_apply_to_each_source(robots, device):
                     for key, offsets in requested.items()
                     for offset in offsets
                 ):
-                    wanted.append((k, episode, t))
-    assert {k for k, _, _ in wanted} == {0, 1}
-    assert (0, 2) not in {anchor[:2] for anchor in wanted}
-    assert anchors_of(loader, "dataset_index") == wanted
+                    expected.append((k, episode, t))
+    assert {k for k, _, _ in expected} == {0, 1}
+    assert (0, 2) not in {anchor[:2] for anchor in expected}
+    assert anchors_of(loader, "dataset_index") == expected
 
 
 def test_bytes_do_not_depend_on_tier_or_threads(robots, device, threads):
@@ -368,9 +371,9 @@ def test_a_mixture_copies_its_list_of_sources(robots):
 
 
 def test_a_source_is_not_changed_by_its_loader(robots):
-    one = source(robots, "two_arms", weight=0.5, rename=TO_STATE_AND_ACTION)
-    loader_by_keywords([one], batch_size=8, delta_timestamps={"state": [0.0]}, device="cpu")
-    assert one == source(robots, "two_arms", weight=0.5, rename=TO_STATE_AND_ACTION)
+    given = source(robots, "two_arms", weight=0.5, rename=TO_STATE_AND_ACTION)
+    loader_by_keywords([given], batch_size=8, delta_timestamps={"state": [0.0]}, device="cpu")
+    assert given == source(robots, "two_arms", weight=0.5, rename=TO_STATE_AND_ACTION)
 
 
 # ---- Refusals ----
@@ -443,8 +446,8 @@ def test_values_that_are_no_source_are_refused(robots):
 LEFT_RIGHT = ["left_0", "left_1", "right_0", "right_1"]
 
 
-def named(path, names, state=None):
-    """Eight rows of actions and states with these names of features."""
+def write_named(path, names, state=None):
+    """Writes eight rows of actions and states with these names of features."""
     streams = {"action": {"names": names}, "state": {"names": state}}
     widths = {name: len(declared["names"] or LEFT_RIGHT) for name, declared in streams.items()}
     rows = {name: (np.arange(8) * 10**8, np.tile(np.arange(n, dtype=np.float32), (8, 1))) for name, n in widths.items()}
@@ -463,18 +466,18 @@ def loader_of(datasets, keys=("action",), **options):
 
 
 def test_the_same_features_in_another_order_are_refused(tmp_path):
-    a = named(tmp_path / "a", LEFT_RIGHT)
-    b = named(tmp_path / "b", LEFT_RIGHT[2:] + LEFT_RIGHT[:2])
+    a = write_named(tmp_path / "a", LEFT_RIGHT)
+    b = write_named(tmp_path / "b", LEFT_RIGHT[2:] + LEFT_RIGHT[:2])
     with pytest.raises(robocache.ArgumentError, match=r"\['action'\].*one order.*feature 0 is 'left_0'"):
         loader_of([a, b])
     loader_of([a, b], ["state"])  # a key whose features have no names
-    whitened = {"default": robocache.Window(normalize="mean_std")}
+    normalized = {"default": robocache.Window(normalize="mean_std")}
     for norm_stats in (a.stats, a.statistics([0]), robocache.merge_stats([a.stats, a.stats])):
-        given = robocache.Normalization(norm_stats=norm_stats)
+        normalization = robocache.Normalization(norm_stats=norm_stats)
         with pytest.raises(robocache.ArgumentError, match=r"norm_stats\['action'\]: expected features in the order"):
-            loader_of([b], normalization=given, **whitened)
-        loader_of([a], normalization=given, **whitened)
-        loader_of([b], ["state"], normalization=given, **whitened)
+            loader_of([b], normalization=normalization, **normalized)
+        loader_of([a], normalization=normalization, **normalized)
+        loader_of([b], ["state"], normalization=normalization, **normalized)
     with pytest.raises(robocache.ArgumentError, match=r"stats\[1\]\['action'\]: .* feature 0"):
         robocache.merge_stats([a.stats, b.stats])
     spec = loader_of([a]).spec
@@ -484,18 +487,18 @@ def test_the_same_features_in_another_order_are_refused(tmp_path):
 
 
 def test_different_feature_names_are_warned_of(tmp_path):
-    a, b = named(tmp_path / "a", LEFT_RIGHT), named(tmp_path / "b", ["left_0", "x", "y", "z"])
+    a, b = write_named(tmp_path / "a", LEFT_RIGHT), write_named(tmp_path / "b", ["left_0", "x", "y", "z"])
     with pytest.warns(robocache.LoaderWarning, match=r"\['action'\].*feature 1 is 'left_1' and 'x'.*rename"):
         loader_of([a, b])
     with pytest.warns(robocache.NormStatsWarning, match="feature 1 is 'left_1', and 'x'"):
-        whitened = {"default": robocache.Window(normalize="mean_std")}
-        loader_of([b], normalization=robocache.Normalization(norm_stats=a.stats), **whitened)
+        normalized = {"default": robocache.Window(normalize="mean_std")}
+        loader_of([b], normalization=robocache.Normalization(norm_stats=a.stats), **normalized)
     with pytest.warns(robocache.NormStatsWarning, match="feature 1 is 'x', and 'left_1'"):
         robocache.merge_stats([a.stats, b.stats])
 
 
 def test_a_state_in_another_order_is_refused(tmp_path):
-    dataset = named(tmp_path / "a", LEFT_RIGHT, LEFT_RIGHT[2:] + LEFT_RIGHT[:2])
+    dataset = write_named(tmp_path / "a", LEFT_RIGHT, LEFT_RIGHT[2:] + LEFT_RIGHT[:2])
 
     def relative(base):
         window = robocache.Window([0.0], convert=[robocache.actions.Relative("joints")], base=base)
@@ -509,7 +512,7 @@ def test_a_state_in_another_order_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "others", "is_refused"),
+    ("names", "state_names", "is_refused"),
     [
         (["action.x", "action.y", "action.z"], ["state.y", "state.x", "state.z"], True),
         (["x_cmd", "y_cmd", "z_cmd"], ["x.pos", "z.pos", "y.pos"], True),
@@ -517,23 +520,23 @@ def test_a_state_in_another_order_is_refused(tmp_path):
         (["joint_0", "joint_1", "joint_2"], ["motor_1", "motor_2", "motor_3"], False),
     ],
 )
-def test_common_prefixes_of_names_do_not_hide_their_order(names, others, is_refused, tmp_path):
-    dataset = named(tmp_path / "a", names, others)
+def test_common_prefixes_of_names_do_not_hide_their_order(names, state_names, is_refused, tmp_path):
+    dataset = write_named(tmp_path / "a", names, state_names)
     relative = robocache.Window([0.0], convert=[robocache.actions.Relative("joints")], base="state")
     windows = {"action": relative, "state": [0.0]}
     with refused("base: ", "order of this key's") if is_refused else contextlib.nullcontext():
         robocache.Loader(dataset, batch_size=4, delta_timestamps=windows)
 
 
-def with_attributes(path, **attributes):
-    """A source of four rows of `q` with two features."""
+def source_with_attributes(path, **attributes):
+    """Writes four rows of `q` with two features, and returns their source."""
     return robocache.Source(
         write(path, [{"q": (np.arange(4), np.ones((4, 2)))}], streams={"q": {"attributes": attributes}})
     )
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "words"),
+    ("one", "other", "message"),
     [
         ("rad", "deg", "got 'rad' and 'deg' of feature 0"),
         (["m", "rad"], ["m", "deg"], "got 'rad' and 'deg' of feature 1"),
@@ -545,54 +548,54 @@ def with_attributes(path, **attributes):
         (None, ["rad", ""], ""),
     ],
 )
-def test_sources_of_different_units_in_one_key_are_refused(one, other, words, tmp_path):
+def test_sources_of_different_units_in_one_key_are_refused(one, other, message, tmp_path):
     sources = [
-        with_attributes(tmp_path / name, **({} if units is None else {"units": units}))
+        source_with_attributes(tmp_path / name, **({} if units is None else {"units": units}))
         for name, units in (("one", one), ("other", other))
     ]
-    if not words:
+    if not message:
         assert len(next(robocache.Loader(sources, delta_timestamps={"q": None}, batch_size=8, shuffle=False))["q"]) == 8
         assert robocache.merge_stats([source.dataset.stats for source in sources])["q"].count.tolist() == [8, 8]
         return
     first, second = (source.dataset for source in sources)
-    unsaid = with_attributes(tmp_path / "unsaid").dataset
+    without_unit = source_with_attributes(tmp_path / "without_unit").dataset
     for norm_stats in (first.stats, first.statistics([0]), robocache.merge_stats([first.stats, first.statistics([0])])):
         with pytest.raises(robocache.ArgumentError, match=r"stats\[1\]\['q'\]: expected statistics in the unit"):
             robocache.merge_stats([norm_stats, second.stats])
         with pytest.raises(robocache.ArgumentError, match=r"stats\[2\]\['q'\]: expected statistics in the unit"):
-            robocache.merge_stats([unsaid.stats, norm_stats, second.stats])
-        given = robocache.Normalization(norm_stats=norm_stats)
+            robocache.merge_stats([without_unit.stats, norm_stats, second.stats])
+        normalization = robocache.Normalization(norm_stats=norm_stats)
         with pytest.raises(robocache.ArgumentError, match=r"norm_stats\['q'\]: expected statistics in the unit"):
             window = robocache.Window(normalize="mean_std")
-            robocache.Loader(second, delta_timestamps={"q": window}, batch_size=8, normalization=given)
-    with pytest.raises(robocache.ArgumentError, match=rf"delta_timestamps\['q'\].*{words}.*rename="):
+            robocache.Loader(second, delta_timestamps={"q": window}, batch_size=8, normalization=normalization)
+    with pytest.raises(robocache.ArgumentError, match=rf"delta_timestamps\['q'\].*{message}.*rename="):
         robocache.Loader(sources, delta_timestamps={"q": None}, batch_size=8)
-    apart = [sources[0], robocache.Source(sources[1].dataset, rename={"q": "other"}, anchor="other")]
-    robocache.Loader(apart, delta_timestamps={"q": None, "other": None}, batch_size=4, missing="pad")
+    separate = [sources[0], robocache.Source(sources[1].dataset, rename={"q": "other"}, anchor="other")]
+    robocache.Loader(separate, delta_timestamps={"q": None, "other": None}, batch_size=4, missing="pad")
 
 
 def test_statistics_of_relative_values_do_not_apply_to_absolute_ones(tmp_path):
-    absolute, relative, unsaid = (
-        with_attributes(tmp_path / str(number), **attributes).dataset
+    absolute, relative, unmarked = (
+        source_with_attributes(tmp_path / str(number), **attributes).dataset
         for number, attributes in enumerate([{"absolute": True}, {"absolute": False}, {}])
     )
     options = {"delta_timestamps": {"q": robocache.Window(normalize="mean_std")}, "batch_size": 4}
-    for stats in (relative.stats, relative.statistics([0]), robocache.merge_stats([relative.stats, unsaid.stats])):
+    for stats in (relative.stats, relative.statistics([0]), robocache.merge_stats([relative.stats, unmarked.stats])):
         with pytest.raises(robocache.ArgumentError, match=r"stats\[1\]\['q'\]: expected .* of relative values"):
             robocache.merge_stats([stats, absolute.stats])
-        given = robocache.Normalization(norm_stats=stats)
+        normalization = robocache.Normalization(norm_stats=stats)
         with pytest.raises(robocache.ArgumentError, match=r"norm_stats\['q'\]: expected .* of absolute values"):
-            robocache.Loader(absolute, normalization=given, **options)
-        for dataset in (relative, unsaid):
-            next(robocache.Loader(dataset, normalization=given, **options))
+            robocache.Loader(absolute, normalization=normalization, **options)
+        for dataset in (relative, unmarked):
+            next(robocache.Loader(dataset, normalization=normalization, **options))
 
 
-def with_names(path, names, column=None, shape=(2,), stream="q"):
-    """Two episodes whose features are named by the stream, or by a column of the episodes."""
+def write_names(path, names, column=None, shape=(2,), stream="q"):
+    """Writes two episodes whose features are named by the stream, or by a column of the episodes."""
     rows = {stream: (np.arange(4) * 10**8, np.ones((4, *shape), np.float32))}
     if not column:
         return write(path, [rows] * 2, streams={stream: {"names": names}})
-    return write(path, [rows] * 2, columns=[{} if own is None else {column: own} for own in names])
+    return write(path, [rows] * 2, columns=[{} if value is None else {column: value} for value in names])
 
 
 AB, BA = ["a", "b"], ["b", "a"]
@@ -614,19 +617,19 @@ AB, BA = ["a", "b"], ["b", "a"]
 )
 def test_sources_with_differently_ordered_features_are_refused(column, one, other, shape, stream, tmp_path):
     """A column of the batch would mix quantities."""
-    first = with_names(tmp_path / "one", one, column, shape, stream)
-    second = with_names(tmp_path / "other", other, column, shape, stream)
+    first = write_names(tmp_path / "one", one, column, shape, stream)
+    second = write_names(tmp_path / "other", other, column, shape, stream)
     sources = [robocache.Source(first), robocache.Source(second)]
     with pytest.raises(robocache.ArgumentError, match=r"one order.*rename=") as raised:
         robocache.Loader(sources, delta_timestamps={stream: None}, batch_size=4)
     assert all(str(part) in str(raised.value) for part in (stream, tmp_path / "other", "sources[1]"))
     assert column is None or (str(AB) in str(raised.value) and str(BA) in str(raised.value))
-    apart = [sources[0], robocache.Source(second, episodes=[0], rename={stream: "other"}, anchor="other")]
-    robocache.Loader(apart, delta_timestamps={stream: None, "other": None}, batch_size=4, missing="pad")
+    separate = [sources[0], robocache.Source(second, episodes=[0], rename={stream: "other"}, anchor="other")]
+    robocache.Loader(separate, delta_timestamps={stream: None, "other": None}, batch_size=4, missing="pad")
 
 
 def test_episodes_with_differently_ordered_features_are_refused(tmp_path):
-    dataset = with_names(tmp_path / "one", [AB, BA], "joint_names")
+    dataset = write_names(tmp_path / "one", [AB, BA], "joint_names")
     with pytest.raises(robocache.ArgumentError, match="one order"):
         robocache.Loader(dataset, delta_timestamps={"q": None}, batch_size=4)
     robocache.Loader(dataset, delta_timestamps={"q": None}, batch_size=4, episodes=[1])
@@ -647,7 +650,7 @@ def test_episodes_with_differently_ordered_features_are_refused(tmp_path):
 )
 def test_matching_or_unrelated_names_are_accepted(column, one, other, stream, warning, tmp_path):
     """Unrelated names may be synonyms, so they are only a warning."""
-    datasets = [with_names(tmp_path / name, x, column, stream=stream) for name, x in (("one", one), ("other", other))]
+    datasets = [write_names(tmp_path / name, x, column, stream=stream) for name, x in (("one", one), ("other", other))]
     with warnings_with("features", warning):
         robocache.Loader([robocache.Source(x) for x in datasets], delta_timestamps={stream: None}, batch_size=4)
 
@@ -656,6 +659,6 @@ def test_matching_or_unrelated_names_are_accepted(column, one, other, stream, wa
 def test_columns_with_different_units_are_warned_of(column, values, tmp_path):
     rows = {"q": (np.arange(4) * 10**8, np.ones((4, 2), np.float32))}
     sources = [robocache.Source(write(tmp_path / str(x), [rows], columns=[{column: x}])) for x in values]
-    for both, expected in ((sources[:1] * 2, None), (sources, r"'rad' in sources\[0\].*'deg' in sources\[1\]")):
+    for chosen, expected in ((sources[:1] * 2, None), (sources, r"'rad' in sources\[0\].*'deg' in sources\[1\]")):
         with warnings_with(f"'{column}' says", expected):
-            robocache.Loader(both, delta_timestamps={"q": None}, batch_size=4)
+            robocache.Loader(chosen, delta_timestamps={"q": None}, batch_size=4)

@@ -47,13 +47,13 @@ def test_the_statistics_are_those_of_every_row(dataset, recording, device, mode)
     """At a repeated time both anchors read the last of its rows. The bound covers float32's rounding of scale, shift and
     result, each at most 2^-24 of its term."""
     loader = small(dataset, delta_timestamps={"action": None}, normalize=mode, device=device, shuffle=False)
-    present = [episode["action"] for episode in recording if "action" in episode]
-    rows = np.concatenate([values for _, values in present]).astype(np.float64)
-    read = np.concatenate([values[np.searchsorted(times, times, side="right") - 1] for times, values in present])
-    read = read.astype(np.float64)
+    episodes = [episode["action"] for episode in recording if "action" in episode]
+    rows = np.concatenate([values for _, values in episodes]).astype(np.float64)
+    read_rows = np.concatenate([values[np.searchsorted(times, times, side="right") - 1] for times, values in episodes])
+    read_rows = read_rows.astype(np.float64)
     centre, spread = affine_of(rows, mode)
-    expected = (read - centre) / spread
-    bound = 2.0**-24 * (np.abs(read / spread) + np.abs(centre / spread) + np.abs(expected)) * 1.001
+    expected = (read_rows - centre) / spread
+    bound = 2.0**-24 * (np.abs(read_rows / spread) + np.abs(centre / spread) + np.abs(expected)) * 1.001
     assert (np.abs(joined(loader)["action"] - expected) <= bound).all()
 
 
@@ -61,7 +61,7 @@ def test_the_statistics_are_those_of_every_row(dataset, recording, device, mode)
 
 
 def has_rows(dataset, batch, key):
-    """Whether each sample's episode has rows of the stream; if not, the batch has zeros, normalised or not."""
+    """Returns whether each sample's episode has rows of the stream; if not, the batch has zeros, normalised or not."""
     return np.diff(dataset.streams[key].row_offsets)[to_numpy(batch["episode_index"])] > 0
 
 
@@ -79,7 +79,8 @@ def assert_neighbours(result, batch, shift):
 def test_normalize_of_a_raw_batch_equals_the_batch(dataset, device, mode, constant, framework):
     if framework == "numpy" and device == "cuda":
         pytest.skip("numpy is on the CPU")
-    keys = [key for key in FLOAT_STREAMS if key != "observation.imu"]  # it is float64, so computed in float64
+    # The loader computes float64 streams in float64.
+    keys = [key for key in FLOAT_STREAMS if key != "observation.imu"]
     for names, dtype in ((keys, "float32"), (["observation.imu"], "float64")):
         arguments = {"batch_size": 200, "delta_timestamps": dict.fromkeys(names, DELTAS), "seed": 8, "dtype": dtype}
         arguments |= {"device": device, "framework": framework}
@@ -110,7 +111,7 @@ def arms(tmp_path_factory):
     return result
 
 
-def stats_about(mean, std):
+def stats_of(mean, std):
     return {"mean": np.full(4, mean), "std": np.full(4, std)}
 
 
@@ -120,17 +121,17 @@ def test_norm_stats_of_a_source_precede_the_loaders_and_the_caches(arms, device,
         pytest.skip("numpy is on the CPU")
     arguments = {"batch_size": 128, "delta_timestamps": {key: [0.0, 0.004] for key in ("state", "action", "force")}}
     arguments |= {"device": device, "framework": framework, "anchor": "state"}
-    of_source = {"state": stats_about(1.0, 2.0)}
-    of_loader = {"state": stats_about(-3.0, 4.0), "action": stats_about(7.0, 0.5)}
-    sources = [robocache.Source(arms[0], norm_stats=of_source), robocache.Source(arms[1])]
+    source_stats = {"state": stats_of(1.0, 2.0)}
+    loader_stats = {"state": stats_of(-3.0, 4.0), "action": stats_of(7.0, 0.5)}
+    sources = [robocache.Source(arms[0], norm_stats=source_stats), robocache.Source(arms[1])]
     raw = next(loader_by_keywords(sources, **arguments))
-    loader = loader_by_keywords(sources, normalize="mean_std", norm_stats=of_loader, **arguments)
+    loader = loader_by_keywords(sources, normalize="mean_std", norm_stats=loader_stats, **arguments)
     batch = next(loader)
     index = to_numpy(batch["dataset_index"])
     assert set(index.tolist()) == {0, 1}
     used = {
-        "state": [of_source["state"], of_loader["state"]],
-        "action": [of_loader["action"]] * 2,
+        "state": [source_stats["state"], loader_stats["state"]],
+        "action": [loader_stats["action"]] * 2,
         "force": [{"mean": arm.stats["force"].mean, "std": arm.stats["force"].std} for arm in arms],
     }
     for key, stats in used.items():
@@ -153,7 +154,7 @@ def test_norm_stats_of_a_source_precede_the_loaders_and_the_caches(arms, device,
 @pytest.mark.parametrize(
     ("options", "error", "part"),
     [
-        ({"norm_stats": {"actions": stats_about(0, 1)}}, robocache.ArgumentError, "norm_stats: .* actions"),
+        ({"norm_stats": {"actions": stats_of(0, 1)}}, robocache.ArgumentError, "norm_stats: .* actions"),
         ({"norm_stats": 3}, robocache.ArgumentTypeError, "norm_stats: "),
         ({"norm_stats": {"action": 3}}, robocache.ArgumentTypeError, r"norm_stats\['action'\]: "),
         ({"norm_stats": {"action": {"mean": [0.0] * 4}}}, robocache.ArgumentError, r"norm_stats\['action'\].* std"),

@@ -29,7 +29,7 @@ def test_the_order_is_well_mixed(tmp_path):
     )
     orders = [np.array([t for _, t in anchors_of(loader)]) for _ in range(2)]
     for order in orders:
-        # A random permutation of n has: mean |position - value| is n/3, neighbours are uncorrelated (std 1/sqrt(n)).
+        # In a random permutation of n, |position - value| has mean n/3, and neighbours do not correlate (std 1/sqrt(n)).
         assert abs(np.abs(order - np.arange(rows)).mean() / rows - 1 / 3) < 0.01
         assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 0.04
         per_batch = np.sort(order.reshape(-1, 1000), axis=1)
@@ -109,18 +109,18 @@ def test_a_signal_handler_can_read_the_state(dataset):
     loader = small(dataset, batch_size=8, prefetch=0)
     samples = []
     handler = signal.signal(signal.SIGUSR1, lambda *_: samples.append(loader.state_dict()["samples"]))
-    make = loader._batch
+    make_batch = loader._batch
     try:
-        loader._batch = lambda position: (signal.raise_signal(signal.SIGUSR1), make(position))[1]
+        loader._batch = lambda position: (signal.raise_signal(signal.SIGUSR1), make_batch(position))[1]
         for _ in range(3):
             next(loader)
     finally:
         signal.signal(signal.SIGUSR1, handler)
-    assert samples == [0, 8, 16]  # those returned before the signal
+    assert samples == [0, 8, 16]  # the samples returned before each signal
 
 
 def test_set_epoch_keeps_a_loaded_position(dataset):
-    """As in ``for epoch in range(first, last): loader.set_epoch(epoch)`` after load_state_dict."""
+    """The loop ``for epoch in range(first, last): loader.set_epoch(epoch)`` may follow load_state_dict."""
     loader = small(dataset)
     loader.load_state_dict({"seed": 0, "epoch": 3, "samples": 32})
     loader.set_epoch(3)

@@ -62,7 +62,7 @@ def tiers_of(loader):
 # ---- The same bytes ----
 
 
-# Arrays that CPU and CUDA compute alike.
+# The loaders whose arrays CPU and CUDA compute alike.
 ALIKE = "every_type", "normalised", "one_step"
 
 
@@ -71,17 +71,17 @@ def test_every_tier_gives_the_same_bytes(dataset, device, name):
     options = LOADERS[name]
     curved = name in ("curves", "slices")
 
-    def batches(residency, device=device, **more):
-        options_of_it = {"batch_size": 24, "seed": 4, "device": device, **options, **more}
-        return batches_of(loader_by_keywords(dataset, residency=residency, **options_of_it), 5)
+    def batches(residency, device=device, **more_options):
+        merged = {"batch_size": 24, "seed": 4, "device": device, **options, **more_options}
+        return batches_of(loader_by_keywords(dataset, residency=residency, **merged), 5)
 
     expected = batches("device")
     # Rule 39: the CPU computes values of mapped rows.
-    of_files = batches("device", device="cpu") if curved else expected
+    mapped_expected = batches("device", device="cpu") if curved else expected
     for prefetch in (0, 2):
         assert_same_batches(batches("pinned", prefetch=prefetch), expected)
         assert_same_batches(batches("auto", prefetch=prefetch), expected)
-        assert_same_batches(batches("mapped", prefetch=prefetch), of_files)
+        assert_same_batches(batches("mapped", prefetch=prefetch), mapped_expected)
     if device == "cpu" or not curved:
         assert_same_batches(batches("auto", budget={"device": 0, "host": 30_000}), expected)
 
@@ -89,8 +89,8 @@ def test_every_tier_gives_the_same_bytes(dataset, device, name):
 @pytest.mark.parametrize("options", [LOADERS[name] for name in ALIKE])
 def test_every_combination_of_tiers_gives_the_cpus_bytes(dataset, device, options):
     expected = batches_of(loader_by_keywords(dataset, batch_size=24, device="cpu", **options), 3)
-    for turn in range(3):
-        tiers = {key: ("device", "pinned", "mapped")[(index + turn) % 3] for index, key in enumerate(STREAMS)}
+    for shift in range(3):
+        tiers = {key: ("device", "pinned", "mapped")[(index + shift) % 3] for index, key in enumerate(STREAMS)}
         loader = loader_by_keywords(dataset, batch_size=24, device=device, residency=tiers, **options)
         if device == "cuda":
             assert tiers_of(loader) == tiers
@@ -112,8 +112,8 @@ def test_a_mixture_whose_sources_differ(rng, tmp_path, device, residency):
             {name: (times, rng.normal(size=(50, features)).astype(dtype)), "tick": (ticks, rng.integers(0, 9, 40))}
             for _ in range(3)
         ]
-        written = write(tmp_path / name, recording)
-        sources.append(robocache.Source(written, weight=1 + number, rename={"qpos": "state"} if number == 1 else None))
+        dataset = write(tmp_path / name, recording)
+        sources.append(robocache.Source(dataset, weight=1 + number, rename={"qpos": "state"} if number == 1 else None))
     arguments = {
         "batch_size": 32,
         "delta_timestamps": {"state": [-0.013, 0.0], "tick": [0.0, 0.1]},
@@ -144,34 +144,34 @@ def test_a_tier_for_each_key(dataset, device):
     assert tiers_of(loader_on(dataset, device, given)) == expected
 
 
-def room_for(loader, keys, clocks):
+def needed_bytes(loader, keys, clocks):
     return clocks + sum(placement.bytes for placement in loader.explain() if placement.key in keys)
 
 
-def clocks_of(dataset, keys):
-    """The bytes of clocks: a time for every row, and 32 bytes for every episode."""
+def clock_bytes(dataset, keys):
+    """Returns the bytes of clocks: a time for every row, and 32 bytes for every episode."""
     return sum(8 * len(dataset.streams[key].time_ns) + 32 * len(dataset) for key in keys)
 
 
-def test_auto_moves_the_largest_down_first(dataset):
+def test_auto_maps_the_largest_first(dataset):
     keys = ["action", "observation.state", "mode"]  # in descending size
-    whole = loader_on(dataset, "cpu")
-    sizes = [placement.bytes for key in keys for placement in whole.explain() if placement.key == key]
+    unlimited = loader_on(dataset, "cpu")
+    sizes = [placement.bytes for key in keys for placement in unlimited.explain() if placement.key == key]
     assert sizes == sorted(sizes, reverse=True)
-    clocks = clocks_of(dataset, keys)
+    clocks = clock_bytes(dataset, keys)
     for moved in range(4):
-        room = room_for(whole, keys[moved:], clocks)
-        for short in (0, 1):
-            down = min(moved + short, 3)
-            tiers = tiers_of(loader_on(dataset, "cpu", budget=room - short))
-            assert [tiers[key] for key in keys] == ["mapped"] * down + ["device"] * (3 - down), (moved, short)
+        room = needed_bytes(unlimited, keys[moved:], clocks)
+        for lacking in (0, 1):
+            mapped = min(moved + lacking, 3)
+            tiers = tiers_of(loader_on(dataset, "cpu", budget=room - lacking))
+            assert [tiers[key] for key in keys] == ["mapped"] * mapped + ["device"] * (3 - mapped), (moved, lacking)
 
 
 def test_auto_goes_from_the_device_to_pinned_memory_to_files(dataset, cuda):
     keys = ["action", "observation.state", "mode"]
-    whole = loader_on(dataset, cuda)
-    clocks = clocks_of(dataset, keys)
-    device, host = room_for(whole, ["mode"], clocks), room_for(whole, ["observation.state"], clocks)
+    unlimited = loader_on(dataset, cuda)
+    clocks = clock_bytes(dataset, keys)
+    device, host = needed_bytes(unlimited, ["mode"], clocks), needed_bytes(unlimited, ["observation.state"], clocks)
     loader = loader_on(dataset, cuda, budget={"device": device, "host": host})
     assert tiers_of(loader) == {"action": "mapped", "observation.state": "pinned", "mode": "device"}
     assert_same_batches(batches_of(loader), batches_of(loader_on(dataset, "cpu")))
@@ -182,7 +182,7 @@ def test_auto_goes_from_the_device_to_pinned_memory_to_files(dataset, cuda):
 def test_a_budget_is_bytes_or_a_share(dataset, device):
     for budget in (1.0, np.float32(0.25), 10**9, np.int64(10**9), {"host": 0.5}, {"device": 0.5, "host": 10**9}, {}):
         assert set(tiers_of(loader_on(dataset, device, budget=budget)).values()) == {"device"}
-    # 1 means one byte; a tiny share has no room either.
+    # 1 is one byte, not the whole memory. A tiny share has no room either.
     for budget in (1, 0, 1e-9):
         loader = loader_on(dataset, device, budget={"device": budget, "host": budget})
         assert set(tiers_of(loader).values()) == {"mapped"}
@@ -194,9 +194,9 @@ def test_a_requested_tier_without_room_is_refused_with_both_sizes(dataset, devic
     with pytest.raises(robocache.DeviceError) as refusal:
         loader_on(dataset, device, {"action": residency}, budget=budget)
     [action] = [p for p in loader_on(dataset, device).explain() if p.key == "action"]
-    where = r"cuda:\d+" if device == "cuda" and residency == "device" else "host memory"
+    memory_name = r"cuda:\d+" if device == "cuda" and residency == "device" else "host memory"
     assert re.match(
-        rf"memory.residency: 'action' as '{residency}' needs {action.bytes} bytes of {where}, the memory budget of 20000 "
+        rf"memory.residency: 'action' as '{residency}' needs {action.bytes} bytes of {memory_name}, the memory budget of 20000 "
         r"has \d+ left; ",
         str(refusal.value),
     )
@@ -249,12 +249,12 @@ def test_changes_of_explains_result_have_no_effect(dataset):
 
 # ---- Memory ----
 
-MEGABYTES = 48
+WIDE_MIB = 48
 
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
-    rows = MEGABYTES * 2**20 // 4096
+    rows = WIDE_MIB * 2**20 // 4096
     values = np.arange(rows * 1024, dtype=np.float32).reshape(rows, 1024)
     return write(tmp_path_factory.mktemp("wide") / "cache", [{"wide": (np.arange(rows) * 10**6, values)}])
 
@@ -277,25 +277,25 @@ def test_loaders_on_one_dataset_share_its_rows(wide, device):
         return loader_by_keywords(wide, **options)
 
     next(make(batch_size=4, episodes=[0]))
-    before = used_mib(device)
+    before_mib = used_mib(device)
     train = make()
-    one = used_mib(device)
-    assert one - before > 0.9 * MEGABYTES
+    one_loader_mib = used_mib(device)
+    assert one_loader_mib - before_mib > 0.9 * WIDE_MIB
     others = [make(seed=1), make(batch_size=16), make(residency="device"), pickle.loads(pickle.dumps(train))]
-    assert used_mib(device) - one < 1.3 * MEGABYTES  # the unpickled loader has another dataset
+    assert used_mib(device) - one_loader_mib < 1.3 * WIDE_MIB  # the unpickled loader has another dataset
     first = to_numpy(next(train)["wide"])
     del train, others[0], others[-1]
-    assert used_mib(device) - before < 1.3 * MEGABYTES
+    assert used_mib(device) - before_mib < 1.3 * WIDE_MIB
     assert to_numpy(next(others[-1])["wide"]).shape == (8, 1, 1024)
     assert first.shape == (8, 1, 1024)
     others.clear()
-    assert used_mib(device) - before < 0.2 * MEGABYTES
+    assert used_mib(device) - before_mib < 0.2 * WIDE_MIB
 
 
 def test_a_mapped_key_takes_no_memory(wide, device):
     loader = loader_by_keywords(wide, batch_size=8, delta_timestamps={"wide": [0.0]}, device=device, residency="mapped")
     next(loader)
-    before = used_mib(device)
+    before_mib = used_mib(device)
     for _ in itertools.islice(loader, 50):
         pass
-    assert used_mib(device) - before < 0.2 * MEGABYTES
+    assert used_mib(device) - before_mib < 0.2 * WIDE_MIB

@@ -23,7 +23,7 @@ import robocache
 
 pytestmark = FORKS
 
-WAYS = [
+MEMORY_OPTIONS = [
     {"prefetch": 0},
     {"prefetch": 2},
     {"prefetch": 3, "residency": "mapped"},
@@ -32,7 +32,7 @@ WAYS = [
 
 
 def take(loader, count=12):
-    """Copies of the next `count` batches, beyond the end of an epoch too."""
+    """Returns copies of the next `count` batches, also beyond the end of an epoch."""
     return [copied(batch) for batch in itertools.islice(forever(loader), count)]
 
 
@@ -59,8 +59,8 @@ def test_a_file_that_is_cut_short_under_a_loader(changeable, device, residency, 
     for epoch in range(4):
         for samples in range(0, loader.num_samples, 24):
             state = {"seed": 0, "epoch": epoch, "samples": samples}
-            for each in (loader, plain):
-                each.load_state_dict(state)
+            for changed in (loader, plain):
+                changed.load_state_dict(state)
             expected = copied(next(plain))
             try:
                 batch = copied(next(loader))
@@ -78,21 +78,21 @@ def test_a_file_that_is_cut_short_under_a_loader(changeable, device, residency, 
         make(robocache.open(dataset.path), device)
 
 
-@pytest.mark.parametrize("how", ["writer", "rename", "removed"])
+@pytest.mark.parametrize("replacement", ["writer", "rename", "removed"])
 @pytest.mark.parametrize("residency", ["device", "mapped"])
-def test_a_cache_that_is_replaced_under_a_loader(changeable, tmp_path, device, residency, how):
+def test_a_cache_that_is_replaced_under_a_loader(changeable, tmp_path, device, residency, replacement):
     dataset = changeable
     expected = take(make(dataset, device, prefetch=0), 20)
     loader = make(dataset, device, residency=residency)
     assert_same_batches(take(loader, 5), expected[:5])
     loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 5 * 24})
-    other = record(np.random.default_rng(22))
-    if how == "writer":
-        write(dataset.path, other, overwrite=True)
-    elif how == "rename":
-        write(tmp_path / "other", other)
+    other_recording = record(np.random.default_rng(22))
+    if replacement == "writer":
+        write(dataset.path, other_recording, overwrite=True)
+    elif replacement == "rename":
+        write(tmp_path / "other_recording", other_recording)
         os.rename(dataset.path, tmp_path / "away")
-        os.rename(tmp_path / "other", dataset.path)
+        os.rename(tmp_path / "other_recording", dataset.path)
         shutil.rmtree(tmp_path / "away")
     else:
         shutil.rmtree(dataset.path)
@@ -110,23 +110,23 @@ def test_ctrl_c_ends_a_wait_at_once(tmp_path, threads):
     poses = np.concatenate([np.ones((400, 4)), np.zeros((400, 3))], axis=1) + np.linspace(0, 1, 400)[:, None]
     dataset = write(tmp_path / "cache", [{"pose": (times, poses)}])
 
-    def slow(prefetch):
+    def slow_loader(prefetch):
         windows = {"pose": robocache.Window(np.linspace(0, 1, 8000), method="pose")}
         options = {"batch_size": 200, "prefetch": prefetch, "device": "cpu", "framework": "numpy"}
         return loader_by_keywords(dataset, delta_timestamps=windows, **options)
 
-    plain = slow(0)
+    plain = slow_loader(0)
     next(plain)
-    began = time.perf_counter()
+    start = time.perf_counter()
     expected = next(plain)
-    duration_s = time.perf_counter() - began
-    loader = slow(1)
-    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    duration_s = time.perf_counter() - start
+    loader = slow_loader(1)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     interrupted = 0
     try:
         for _ in range(20):
             loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 0})
-            next(loader)  # the loader also begins the next one
+            next(loader)  # the loader also begins to make the next batch
             state = loader.state_dict()
             sent = []
 
@@ -142,9 +142,9 @@ def test_ctrl_c_ends_a_wait_at_once(tmp_path, threads):
                 timer.join()
                 time.sleep(0.1)  # if the signal comes too late
             except KeyboardInterrupt:
-                waited = time.perf_counter() - sent[0]
+                wait_s = time.perf_counter() - sent[0]
                 if loader.state_dict() == state:
-                    interrupted += waited < duration_s / 2  # once is enough: other programs use the processor too
+                    interrupted += wait_s < duration_s / 2  # once is enough: other programs use the processor too
                     batch = next(loader)
                 elif batch is None:
                     continue  # the signal came between the wait and the assignment
@@ -152,31 +152,31 @@ def test_ctrl_c_ends_a_wait_at_once(tmp_path, threads):
             if interrupted:
                 break
     finally:
-        signal.signal(signal.SIGINT, old)
+        signal.signal(signal.SIGINT, handler)
     assert interrupted
 
 
 # ---- Forks and other processes ----
 
 
-@pytest.mark.parametrize("options", WAYS)
+@pytest.mark.parametrize("options", MEMORY_OPTIONS)
 def test_parent_and_child_continue_after_a_fork(dataset, options):
     expected = take(make(dataset, prefetch=0), 40)
     batches = forever(make(dataset, **options))
     position = 0
 
-    def go_on(count):
+    def check_next(count):
         nonlocal position
         for _ in range(count):
             assert_same_batches([copied(next(batches))], [expected[position]])
             position += 1
         return position
 
-    go_on(5)
+    check_next(5)
     for number in range(3):
-        assert in_a_child(lambda: go_on(6)) == 11 + 5 * number
-        assert in_a_child(lambda: go_on(2) and in_a_child(lambda: go_on(3))) == 10 + 5 * number
-        go_on(5)
+        assert in_a_child(lambda: check_next(6)) == 11 + 5 * number
+        assert in_a_child(lambda: check_next(2) and in_a_child(lambda: check_next(3))) == 10 + 5 * number
+        check_next(5)
 
 
 def next_batches(loaders):
@@ -185,7 +185,7 @@ def next_batches(loaders):
 
 @pytest.mark.parametrize(("method", "count"), [("fork", 2), ("spawn", 1)])
 def test_processes_of_multiprocessing_continue_from_the_parents_position(dataset, method, count):
-    loaders = [make(dataset, framework="numpy", **options) for options in WAYS[1:]]
+    loaders = [make(dataset, framework="numpy", **options) for options in MEMORY_OPTIONS[1:]]
     for loader in loaders:
         for _ in range(3):
             next(loader)
@@ -200,7 +200,7 @@ def test_processes_of_multiprocessing_continue_from_the_parents_position(dataset
 
 SCRIPT = """
 import hashlib, itertools, sys
-sys.modules["torch"] = None  # takes most of the time, and gives nothing
+sys.modules["torch"] = None  # importing torch would take most of the time
 import numpy as np
 import robocache
 
@@ -216,9 +216,9 @@ print(digest.hexdigest())
 """
 
 
-def run(dataset, residency, batches, ends="", **environment):
+def run(dataset, residency, batches, ending="", **environment):
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::UserWarning", "-c", SCRIPT + ends, dataset.path, residency, str(batches)],
+        [sys.executable, "-W", "ignore::UserWarning", "-c", SCRIPT + ending, dataset.path, residency, str(batches)],
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -229,7 +229,7 @@ def run(dataset, residency, batches, ends="", **environment):
     return done.stdout.strip()
 
 
-ENDS = {
+ENDINGS = {
     "global": "",
     "cycle": "cycle = [loader]; cycle.append(cycle); del loader, cycle",
     "daemon": "import threading; threading.Thread(target=lambda: [list(loader) for _ in range(10**6)], daemon=True).start(); "
@@ -238,10 +238,10 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
-def test_a_process_can_end_while_batches_are_made(dataset, ends):
+@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
+def test_a_process_can_end_while_batches_are_made(dataset, ending):
     for _ in range(rounds(1)):
-        run(dataset, "mapped", 3, "\n" + ends)
+        run(dataset, "mapped", 3, "\n" + ending)
 
 
 # ---- Deletion ----
@@ -249,7 +249,7 @@ def test_a_process_can_end_while_batches_are_made(dataset, ends):
 
 def test_a_loader_can_be_deleted_at_any_moment(dataset, device):
     for number in range(rounds(150)):
-        loader = make(dataset, device, **WAYS[number % 4])
+        loader = make(dataset, device, **MEMORY_OPTIONS[number % 4])
         kept = [next(loader) for _ in range(number % 3)]
         if number % 5 == 0:
             loader.load_state_dict({"seed": 1, "epoch": 2, "samples": number % loader.num_samples})

@@ -103,11 +103,11 @@ def test_windows_in_seconds_beside_rows_keep_their_bits(dataset, device):
     seconds = {"action": Window([-0.02, 0.0, 0.013]), "observation.imu": Window([k / 200 for k in range(20)])}
     rows = {"observation.state": Window(range(-1, 5), rows=True), "ticks": Window([0, 3], rows=True)}
     shared = {"batch_size": 40, "anchors": "action", "device": device, "return_age": True}
-    alone = [loader_of(dataset, part, **shared) for part in (seconds, rows)]
+    separate = [loader_of(dataset, part, **shared) for part in (seconds, rows)]
     both = loader_of(dataset, seconds | rows, **shared)
-    for one, other, together in zip(*map(batches_of, (*alone, both)), strict=True):
-        for name, array in together.items():
-            assert_same_bits(array, (one | other)[name], name)
+    for seconds_batch, rows_batch, both_batch in zip(*map(batches_of, (*separate, both)), strict=True):
+        for name, array in both_batch.items():
+            assert_same_bits(array, (seconds_batch | rows_batch)[name], name)
 
 
 def test_normalisation_and_dtypes_equal_those_of_seconds(tmp_path, device):
@@ -116,23 +116,25 @@ def test_normalisation_and_dtypes_equal_those_of_seconds(tmp_path, device):
     dataset = write(tmp_path / "cache", [{"x": (np.arange(50) * 20_000_000, values)}] * 2)
     for options in ({}, {"normalize": "mean_std"}, {"dtype": "bfloat16", "normalize": "min_max"}):
         rows, seconds = Window(range(-3, 30), rows=True, **options), Window.steps(50, history=4, horizon=30, **options)
-        (one,), (other,) = (
+        (by_rows,), (by_seconds,) = (
             batches_of(loader_of(dataset, {"x": window}, batch_size=100, return_age=True, device=device))
             for window in (rows, seconds)
         )
-        inside = ~other["x_is_pad"]
-        assert_same_bits(one["x"], other["x"], "x")
-        np.testing.assert_array_equal(one["x_is_pad"], other["x_is_pad"])
-        np.testing.assert_array_equal((one["x_age"] + np.arange(-3, 30) * 20_000_000)[inside], other["x_age"][inside])
+        inside = ~by_seconds["x_is_pad"]
+        assert_same_bits(by_rows["x"], by_seconds["x"], "x")
+        np.testing.assert_array_equal(by_rows["x_is_pad"], by_seconds["x_is_pad"])
+        np.testing.assert_array_equal(
+            (by_rows["x_age"] + np.arange(-3, 30) * 20_000_000)[inside], by_seconds["x_age"][inside]
+        )
 
 
 def test_without_offsets_the_value_is_the_anchors_row(dataset, device):
-    one, other = (
+    without_offsets, with_offset = (
         next(loader_of(dataset, {"action": window}, batch_size=50, anchors="ticks", device=device))
         for window in (Window(rows=True), Window([0], rows=True))
     )
-    assert one["action"].shape == (50, 17)
-    assert_same_bits(to_numpy(one["action"]), to_numpy(other["action"])[:, 0], "action")
+    assert without_offsets["action"].shape == (50, 17)
+    assert_same_bits(to_numpy(without_offsets["action"]), to_numpy(with_offset["action"])[:, 0], "action")
 
 
 def test_a_mixture_counts_the_rows_of_each_source(tmp_path, device):
@@ -144,16 +146,16 @@ def test_a_mixture_counts_the_rows_of_each_source(tmp_path, device):
     windows = {"action": Window(range(16), rows=True)}
     (batch,) = batches_of(loader_of(sources, windows, batch_size=160, return_age=True, device=device))
     for source, recording in enumerate(recordings):
-        of_source = {key: value[batch["dataset_index"] == source] for key, value in batch.items()}
-        assert len(of_source["time_ns"]) == 80
-        assert_rows(of_source, "action", recording, range(16))
+        samples = {key: value[batch["dataset_index"] == source] for key, value in batch.items()}
+        assert len(samples["time_ns"]) == 80
+        assert_rows(samples, "action", recording, range(16))
     assert loader_of(sources, windows, anchors=Anchors(edges="drop")).num_anchors == 2 * 2 * (40 - 15)
 
 
 @pytest.mark.parametrize("offsets", [[0], [1], [3, 5], [-1], [-4, -2], [-2, 3], [-50], [50]], ids=str)
 @pytest.mark.parametrize("offset_s", [0.0, 0.017, -0.04])
 def test_edges_drop_anchors_with_padding(dataset, recording, offsets, offset_s):
-    """Anchors also lie between the rows and outside."""
+    """Some anchors lie between the rows, and some outside them."""
     shared = {"batch_size": 5000, "shuffle": False}
     for stream, anchor in (("action", "observation.imu"), ("gripper", "observation.state"), ("action", "action")):
         windows = {stream: Window(offsets, rows=True, offset_s=offset_s)}
@@ -176,13 +178,13 @@ def test_frames_in_rows(filmed, filmed_dataset, device, residency):
     frames = batches_of(loader_of(filmed_dataset, {"top": None}, anchors="top", **shared))[0]["top"]
     windows = {"top": Window([-1, 0, 2], rows=True)}
     loader = loader_of(filmed_dataset, windows, anchors="joint", return_age=True, **shared)
-    stamped, first = [], 0
+    recording, first_row = [], 0
     for episode in filmed.episodes:
         times = episode["top"][0]
-        stamped.append({"top": (times, frames[first : first + len(times)])})
-        first += len(times)
+        recording.append({"top": (times, frames[first_row : first_row + len(times)])})
+        first_row += len(times)
     for batch in batches_of(loader, None):
-        assert_rows(batch, "top", stamped, [-1, 0, 2])
+        assert_rows(batch, "top", recording, [-1, 0, 2])
 
 
 def test_converted_keys_and_their_base(tmp_path, device):
@@ -257,7 +259,7 @@ def test_rows_are_in_pickles_and_the_windows_repr(dataset):
 
 
 def write_rates(path, rates, clock="nominal", gap_s=0.0):
-    """Episodes of 60 rows of `x` on this clock, and of `tick`, 1 ns later, on a recorded clock."""
+    """Writes 60 rows of `x` an episode on this clock, and of `tick`, 1 ns later, on a recorded one; both pause for gap_s."""
     recording = []
     for rate in rates:
         time_ns = np.rint(np.arange(60) * 1e9 / rate).astype(np.int64)
@@ -267,7 +269,7 @@ def write_rates(path, rates, clock="nominal", gap_s=0.0):
 
 
 @pytest.mark.parametrize(
-    ("rates", "gap_s", "words"),
+    ("rates", "gap_s", "message"),
     [
         ((60, 60, 10), 0.0, "1 of 3 episodes have 10 rows a second or little more, the fastest 60"),
         ((60, 60, 50), 0.0, None),
@@ -275,15 +277,15 @@ def write_rates(path, rates, clock="nominal", gap_s=0.0):
     ],
 )
 @pytest.mark.parametrize("episodes", [None, [0, 1]])
-def test_rows_of_episodes_of_several_rates_are_warned_of(rates, gap_s, words, episodes, tmp_path):
+def test_rows_of_episodes_of_several_rates_are_warned_of(rates, gap_s, message, episodes, tmp_path):
     dataset = write_rates(tmp_path / "cache", rates, "recorded", gap_s)
-    with warnings_with("rows a second", None if episodes else words):
+    with warnings_with("rows a second", None if episodes else message):
         loader_of(dataset, {"x": Window(range(4), rows=True)}, episodes=episodes)
 
 
-@pytest.mark.parametrize(("rare", "words"), [(25, "in 1 of 31 episodes, of 25 rows a second"), (20, None)])
-def test_offsets_between_the_rows_of_a_rare_nominal_rate_are_warned_of(rare, words, tmp_path):
+@pytest.mark.parametrize(("rare_rate", "message"), [(25, "in 1 of 31 episodes, of 25 rows a second"), (20, None)])
+def test_offsets_between_the_rows_of_a_rare_nominal_rate_are_warned_of(rare_rate, message, tmp_path):
     """The anchors have another clock; on the stream's own clock these offsets are refused."""
-    dataset = write_rates(tmp_path / "cache", [60] * 30 + [rare])
-    with warnings_with("rows a second", words):
-        loader_of(dataset, {"x": [0, 3 / 60] if words is None else [0, 1 / 60]}, anchors="tick")
+    dataset = write_rates(tmp_path / "cache", [60] * 30 + [rare_rate])
+    with warnings_with("rows a second", message):
+        loader_of(dataset, {"x": [0, 3 / 60] if message is None else [0, 1 / 60]}, anchors="tick")

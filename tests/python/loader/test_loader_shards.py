@@ -8,7 +8,7 @@ from recordings import anchors_of, assert_same_batches, batches_of, joined, posi
 import robocache
 
 
-def recorded(rng, lengths, width=3):
+def recording_of(rng, lengths, width=3):
     return [
         {"x": (1000 * np.arange(n, dtype=np.int64) + 10**6 * e, rng.normal(size=(n, width)).astype(np.float32))}
         for e, n in enumerate(lengths)
@@ -23,31 +23,31 @@ def ranks_of(source, world_size, **options):
 @pytest.mark.parametrize("tier", ["device", "pinned", "mapped"])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_each_rank_draws_from_its_own_episodes(rng, tmp_path, device, world_size, tier):
-    recording = recorded(rng, (50, 7, 0, 60, 33, 40, 3, 55, 21))
+    recording = recording_of(rng, (50, 7, 0, 60, 33, 40, 3, 55, 21))
     dataset = write(tmp_path / "cache", recording)
     loaders = ranks_of(dataset, world_size, device=device, residency=tier)
-    episodes, steps = [], set()
+    episodes, sizes = [], set()
     for loader in loaders:
         drawn = [anchors_of(loader) for _ in range(2)]
-        own = sorted({episode for epoch in drawn for episode, _ in epoch})
-        episodes += own
-        ticks = ticks_of(recording, "x", own)
+        rank_episodes = sorted({episode for epoch in drawn for episode, _ in epoch})
+        episodes += rank_episodes
+        ticks = ticks_of(recording, "x", rank_episodes)
         assert loader.num_anchors == len(ticks)
         for epoch in drawn:
             assert len(set(epoch)) == len(epoch) == loader.num_samples // world_size
             assert set(epoch) <= set(ticks)
         assert drawn[0] != drawn[1]
-        steps.add((len(loader), loader.num_samples))
+        sizes.add((len(loader), loader.num_samples))
     assert episodes == [0, 1, 3, 4, 5, 6, 7, 8]  # each rank has neighbouring episodes
-    assert len(steps) == 1
+    assert len(sizes) == 1
     fewest = min(loader.num_anchors for loader in loaders)
-    assert steps.pop()[1] == fewest * world_size
+    assert sizes.pop()[1] == fewest * world_size
     assert fewest >= 269 // world_size - 60  # episodes are not split
 
 
 def test_values_equal_those_of_a_loader_of_all_episodes(rng, tmp_path, device):
     """A rank that loads only its own episodes has them at other addresses."""
-    recording = recorded(rng, (40, 30, 50, 45))
+    recording = recording_of(rng, (40, 30, 50, 45))
     dataset = write(tmp_path / "cache", recording)
     whole = joined(loader_by_keywords(dataset, batch_size=165, delta_timestamps={"x": [0.0, 1e-6]}, device=device))
     values = dict(zip(anchors_of([whole]), whole["x"], strict=True))
@@ -58,20 +58,20 @@ def test_values_equal_those_of_a_loader_of_all_episodes(rng, tmp_path, device):
 
 
 def test_a_rank_resumes(rng, tmp_path, device):
-    dataset = write(tmp_path / "cache", recorded(rng, (40, 30, 50, 45)))
-    first, again = (ranks_of(dataset, 2, device=device, seed=3)[1] for _ in range(2))
+    dataset = write(tmp_path / "cache", recording_of(rng, (40, 30, 50, 45)))
+    first, resumed = (ranks_of(dataset, 2, device=device, seed=3)[1] for _ in range(2))
     loop = iter(first)
     next(loop)
     next(loop)
     assert position_of(first) == {"seed": 3, "epoch": 0, "samples": 32}
-    again.load_state_dict(first.state_dict())
-    assert_same_batches(batches_of(again, 100), batches_of(loop, 100))
+    resumed.load_state_dict(first.state_dict())
+    assert_same_batches(batches_of(resumed, 100), batches_of(loop, 100))
 
 
 def test_weights_hold_within_each_rank(rng, tmp_path):
-    one = write(tmp_path / "one", recorded(rng, (400, 300, 500, 450)))
-    two = write(tmp_path / "two", recorded(rng, (100, 90)))
-    sources = [robocache.Source(one, weight=3), robocache.Source(two, weight=1)]
+    large = write(tmp_path / "large", recording_of(rng, (400, 300, 500, 450)))
+    small = write(tmp_path / "small", recording_of(rng, (100, 90)))
+    sources = [robocache.Source(large, weight=3), robocache.Source(small, weight=1)]
     for loader in ranks_of(sources, 2, samples_per_epoch=2**17, batch_size=2**10, device="cpu"):
         assert loader.num_samples == 2**17
         assert np.bincount(joined(loader)["dataset_index"]).tolist() == [3 * 2**14, 2**14]
@@ -79,13 +79,13 @@ def test_weights_hold_within_each_rank(rng, tmp_path):
 
 @pytest.mark.parametrize("samples", [0, -4])
 def test_an_epoch_without_draws_is_refused(rng, tmp_path, samples):
-    dataset = write(tmp_path / "cache", recorded(rng, (40, 30)))
+    dataset = write(tmp_path / "cache", recording_of(rng, (40, 30)))
     with pytest.raises(robocache.ArgumentError, match="samples_per_epoch: expected from 1"):
         ranks_of([robocache.Source(dataset, weight=1)], 2, samples_per_epoch=samples, device="cpu")
 
 
 def test_a_rank_without_anchors_is_refused(rng, tmp_path):
-    dataset = write(tmp_path / "cache", recorded(rng, (40, 30)))
+    dataset = write(tmp_path / "cache", recording_of(rng, (40, 30)))
     weighted = [robocache.Source(dataset, weight=1)]
     for rank in range(4):  # every rank raises, so none waits for others
         for source, options in ((dataset, {}), (weighted, {"samples_per_epoch": 100})):
@@ -95,6 +95,6 @@ def test_a_rank_without_anchors_is_refused(rng, tmp_path):
 
 
 def test_a_state_of_another_number_of_ranks_is_refused(rng, tmp_path):
-    loader = ranks_of(write(tmp_path / "cache", recorded(rng, (40, 30, 50))), 2, device="cpu")[0]
+    loader = ranks_of(write(tmp_path / "cache", recording_of(rng, (40, 30, 50))), 2, device="cpu")[0]
     with pytest.raises(robocache.ArgumentError, match="samples: expected a multiple of the 2 ranks"):
         loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 15})

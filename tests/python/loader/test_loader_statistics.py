@@ -20,7 +20,7 @@ QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 
 def recording_of(rng, dtype=np.float32, episodes=10, broken=(9,), longest=300):
-    """Episodes of any length, one empty; those in `broken` have a sensor's fault."""
+    """Returns episodes of random lengths, of which episode 3 is empty. Those in `broken` have wrong, constant values."""
     result = []
     for e in range(episodes):
         count = 0 if e == 3 else int(rng.integers(1, longest))
@@ -46,20 +46,20 @@ def rows_of(recording, episodes):
     return np.concatenate([recording[e]["action"][1] for e in sorted(set(episodes)) if recording[e]]).astype(np.float64)
 
 
-def windowed(dataset, **options):
+def loader_of(dataset, **options):
     return loader_by_keywords(
         dataset,
         **{"batch_size": 4096, "delta_timestamps": {"action": None}, "shuffle": False, "device": "cpu", **options},
     )
 
 
-def assert_normalised(loader, mode, rows, pooled, source=None):
-    """Checks that numpy's statistics of `pooled` normalise the batch, which has `rows`, and an array."""
-    centre, spread = affine_of(pooled, mode)
+def assert_normalised(loader, mode, rows, pooled_rows, source=None):
+    """Checks that a batch of the recorded `rows`, and an array, are normalised by the statistics of `pooled_rows`."""
+    centre, spread = affine_of(pooled_rows, mode)
     batch = next(loader)
-    of_source = slice(None) if source is None else np.asarray(batch["dataset_index"]) == source
+    samples = slice(None) if source is None else np.asarray(batch["dataset_index"]) == source
     tolerance = {"rtol": 1e-5, "atol": 1e-5}
-    np.testing.assert_allclose(np.asarray(batch["action"])[of_source], (rows - centre) / spread, **tolerance)
+    np.testing.assert_allclose(np.asarray(batch["action"])[samples], (rows - centre) / spread, **tolerance)
     x = np.float32([[0.5, 99, 0.1]])
     y = loader.normalize("action", x, source)
     np.testing.assert_allclose(y, (x - centre) / spread, **tolerance)
@@ -74,20 +74,20 @@ def test_rule_49_statistics_of_episodes_equal_numpys(rng, tmp_path, dtype, episo
     assert_statistics(dataset.statistics(episodes)["action"], rows_of(recording, episodes))
 
 
-def test_rule_49_statistics_of_a_selection_equal_those_of_a_cache_of_it(rng, tmp_path):
+def test_rule_49_statistics_of_a_selection_equal_those_of_its_own_cache(rng, tmp_path):
     """Blocks of sums cross episodes, and many rows are read in parts."""
     recording = recording_of(rng, episodes=60, broken=(), longest=3000)
     chosen = [e for e in range(60) if e % 3]
-    alone = write(tmp_path / "alone", [recording[e] for e in chosen])
-    some = write(tmp_path / "all", recording).statistics(chosen)
+    own_cache = write(tmp_path / "own_cache", [recording[e] for e in chosen])
+    selection_stats = write(tmp_path / "all", recording).statistics(chosen)
     for name in ("action", "time"):
-        for got, wanted in zip(some[name], alone.stats[name], strict=True):
-            np.testing.assert_array_equal(got.view(np.int64), wanted.view(np.int64))
+        for got, expected in zip(selection_stats[name], own_cache.stats[name], strict=True):
+            np.testing.assert_array_equal(got.view(np.int64), expected.view(np.int64))
 
 
 def test_rule_49_statistics_of_all_no_and_conditional_episodes(dataset, recording):
-    for got, wanted in zip(dataset.statistics()["action"], dataset.stats["action"], strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    for got, expected in zip(dataset.statistics()["action"], dataset.stats["action"], strict=True):
+        np.testing.assert_array_equal(got, expected)
     assert (dataset.statistics([])["action"].count == 0).all()
     assert np.isnan(dataset.statistics([3])["action"].mean).all()
     assert_statistics(dataset.statistics(where={"task": "task 0"})["action"], rows_of(recording, [0, 2, 4, 6, 8]))
@@ -103,7 +103,7 @@ def test_rule_49_statistics_of_all_no_and_conditional_episodes(dataset, recordin
 def test_rule_49_a_loader_normalises_by_its_drawn_rows(dataset, recording, mode, selected):
     drawn = [0, 2, 4, 6, 8] if isinstance(selected, dict) else selected
     rows = np.concatenate([recording[e]["action"][1] for e in drawn if recording[e]])
-    loader = windowed(dataset, normalize=mode, episodes=selected)
+    loader = loader_of(dataset, normalize=mode, episodes=selected)
     assert_normalised(loader, mode, rows, rows_of(recording, drawn))
 
 
@@ -113,19 +113,19 @@ def test_rule_49_statistics_of_the_dataset_or_given_ones_on_request(dataset, rec
         ({"norm_stats": dataset.stats}, range(10)),
         ({"norm_stats": dataset.statistics(range(9))}, range(9)),
     ):
-        loader = windowed(dataset, normalize="mean_std", episodes=[0], **options)
+        loader = loader_of(dataset, normalize="mean_std", episodes=[0], **options)
         assert_normalised(loader, "mean_std", recording[0]["action"][1], rows_of(recording, episodes))
     with pytest.raises(robocache.ArgumentError, match="stats_of: expected 'selection' or 'dataset', got 'all'"):
-        windowed(dataset, normalize="mean_std", stats_of="all")
+        loader_of(dataset, normalize="mean_std", stats_of="all")
     with pytest.raises(robocache.ArgumentError, match="stats_of: expected a Window"):
-        windowed(dataset, stats_of="dataset")
+        loader_of(dataset, stats_of="dataset")
 
 
 def test_rule_49_each_source_normalises_by_its_selection(dataset, recording):
     sources = [Source(dataset, episodes=[0, 1]), Source(dataset, episodes={"task": "task 0"}), Source(dataset)]
     for index, episodes in enumerate(([0, 1], [0, 2, 4, 6, 8], range(10))):
         rows = rows_of(recording, episodes)
-        assert_normalised(windowed(sources, normalize="mean_std"), "mean_std", rows, rows, index)
+        assert_normalised(loader_of(sources, normalize="mean_std"), "mean_std", rows, rows, index)
     merged = robocache.merge_stats([dataset.statistics(range(4)), dataset.statistics(range(4, 9))])["action"]
     np.testing.assert_allclose(merged.std, dataset.statistics(range(9))["action"].std, rtol=1e-12)
 
@@ -135,7 +135,7 @@ def test_rule_49_episodes_dropped_by_missing_do_not_count(rng, tmp_path):
     del recording[9]["time"]  # from the broken episode
     dataset = write(tmp_path / "cache", recording)
     windows = {"action": None, "time": None}
-    loader = windowed(dataset, normalize="mean_std", missing="drop", delta_timestamps=windows, min_spread=0)
+    loader = loader_of(dataset, normalize="mean_std", missing="drop", delta_timestamps=windows, min_spread=0)
     rows = rows_of(recording, range(9))
     assert_normalised(loader, "mean_std", rows, rows)
 
@@ -143,45 +143,45 @@ def test_rule_49_episodes_dropped_by_missing_do_not_count(rng, tmp_path):
 def test_rule_49_ranks_with_their_own_episodes_and_copies_agree(dataset):
     options = {"normalize": "min_max", "episodes": range(9), "shard_episodes": True, "batch_size": 8, "world_size": 2}
     x = np.float32([[0.5, 99, 0.1]])
-    alone = windowed(dataset, normalize="min_max", episodes=range(9)).normalize("action", x)
+    expected = loader_of(dataset, normalize="min_max", episodes=range(9)).normalize("action", x)
     for rank in range(2):
-        loader = windowed(dataset, rank=rank, **options)
-        np.testing.assert_array_equal(loader.normalize("action", x), alone)
+        loader = loader_of(dataset, rank=rank, **options)
+        np.testing.assert_array_equal(loader.normalize("action", x), expected)
         copy = pickle.loads(pickle.dumps(loader))
-        np.testing.assert_array_equal(copy.normalize("action", x), alone)
+        np.testing.assert_array_equal(copy.normalize("action", x), expected)
         np.testing.assert_array_equal(np.asarray(next(copy)["action"]), np.asarray(next(loader)["action"]))
 
 
 # ---- stored statistics ----
 
 
-def stored(dataset):
+def stored_files(dataset):
     return sorted(Path(dataset.path).glob("statistics/*"))
 
 
-def computed_in_a_child(dataset, episodes):
+def compute_in_a_child(dataset, episodes):
     """Computes the statistics of actions in a forked child, so that this process does not remember them."""
     return np.array(in_a_child(lambda: tuple(dataset.statistics(episodes)["action"])))
 
 
 @FORKS
 def test_rule_49_statistics_are_stored_and_the_cache_stays_valid(dataset, recording):
-    table = computed_in_a_child(dataset, range(9))
-    (file,) = stored(dataset)
+    table = compute_in_a_child(dataset, range(9))
+    (file,) = stored_files(dataset)
     np.testing.assert_array_equal(np.load(file), table)
     robocache.open(dataset.path, verify=True)
     inode = file.stat().st_ino
     rows = rows_of(recording, range(9))
-    assert_normalised(windowed(dataset, normalize="mean_std", episodes=range(9)), "mean_std", rows, rows)
-    windowed(dataset, normalize="mean_std")  # the manifest has these statistics
-    assert [(path, path.stat().st_ino) for path in stored(dataset)] == [(file, inode)]
+    assert_normalised(loader_of(dataset, normalize="mean_std", episodes=range(9)), "mean_std", rows, rows)
+    loader_of(dataset, normalize="mean_std")  # the manifest has these statistics
+    assert [(path, path.stat().st_ino) for path in stored_files(dataset)] == [(file, inode)]
 
 
 @FORKS
 @pytest.mark.parametrize("damage", ["byte", "cut", "empty", "folder"])
 def test_rule_49_damaged_stored_statistics_are_computed_anew(dataset, damage):
-    wanted = computed_in_a_child(dataset, [0, 1])
-    (file,) = stored(dataset)
+    expected = compute_in_a_child(dataset, [0, 1])
+    (file,) = stored_files(dataset)
     content = bytearray(file.read_bytes())
     content[-20] ^= 1
     file.unlink()
@@ -189,14 +189,14 @@ def test_rule_49_damaged_stored_statistics_are_computed_anew(dataset, damage):
         file.mkdir()
     else:
         file.write_bytes({"byte": content, "cut": content[:100], "empty": b""}[damage])
-    np.testing.assert_array_equal(np.array(dataset.statistics([0, 1])["action"]), wanted)
+    np.testing.assert_array_equal(np.array(dataset.statistics([0, 1])["action"]), expected)
     if damage != "folder":
-        np.testing.assert_array_equal(np.load(file), wanted)
+        np.testing.assert_array_equal(np.load(file), expected)
 
 
 def test_rule_49_a_read_only_folder_is_not_changed(dataset, recording):
     folder = Path(dataset.path) / "statistics"
-    folder.write_text("taken")  # no folder: root ignores permissions
+    folder.write_text("taken")  # a file instead of the folder, since root ignores permissions
     assert_statistics(dataset.statistics([0, 1])["action"], rows_of(recording, [0, 1]))
     assert folder.read_text() == "taken"
 
@@ -205,11 +205,11 @@ def test_rule_49_a_changed_cache_has_new_statistics(rng, recording, tmp_path):
     path = tmp_path / "cache"
     dataset = write(path, recording)
     before = dataset.statistics([0, 1])["action"]
-    more = {"action": (np.arange(50) * 10**7, np.full((50, 3), 7, np.float32))}
-    grown = write(path, [more], append=True)
+    new_episode = {"action": (np.arange(50) * 10**7, np.full((50, 3), 7, np.float32))}
+    grown = write(path, [new_episode], append=True)
     np.testing.assert_array_equal(np.array(grown.statistics([0, 1])["action"]), np.array(before))
-    more = np.concatenate([rows_of(recording, [0]), np.full((50, 3), 7.0)])
-    assert_statistics(grown.statistics([0, 10])["action"], more)
+    rows = np.concatenate([rows_of(recording, [0]), np.full((50, 3), 7.0)])
+    assert_statistics(grown.statistics([0, 10])["action"], rows)
     robocache.open(path, verify=True)
     other = recording_of(rng)
     overwritten = write(path, other, overwrite=True)
@@ -231,7 +231,7 @@ def test_rule_49_simultaneous_requests(rng, tmp_path):
     assert len(results) == 8
     for got in results:
         np.testing.assert_array_equal(got, results[0])
-    assert [path.suffix for path in stored(dataset)] == [".npy"]
+    assert [path.suffix for path in stored_files(dataset)] == [".npy"]
 
 
 # ---- features that hardly change ----
@@ -257,12 +257,12 @@ def test_rule_38_a_spread_below_min_spread_is_not_scaled(rng, tmp_path, mode, co
     assert "base" not in str(warned[0].message)
     got = np.asarray(next(loader)["state"].cpu())[:, :2]
     centre, spread = affine_of(values.astype(np.float64), mode)
-    wanted = values - centre if mode == "mean_std" or constant == "center" else values - (centre - spread) - 1
-    np.testing.assert_allclose(got, wanted[:, :2], atol=1e-6)
-    field = np.asarray([[0.31, 0.31, 0.31]], dtype)
-    normalised = loader.normalize("state", field)
+    expected = values - centre if mode == "mean_std" or constant == "center" else values - (centre - spread) - 1
+    np.testing.assert_allclose(got, expected[:, :2], atol=1e-6)
+    array = np.asarray([[0.31, 0.31, 0.31]], dtype)
+    normalised = loader.normalize("state", array)
     assert np.abs(normalised[:, :2]).max() < 1.02
-    np.testing.assert_allclose(loader.unnormalize("state", normalised), field, atol=1e-6)
+    np.testing.assert_allclose(loader.unnormalize("state", normalised), array, atol=1e-6)
 
 
 def test_rule_38_min_spread_of_0_scales_all_without_a_warning(rng, tmp_path):
@@ -283,32 +283,32 @@ def test_rule_38_constants_and_given_statistics_have_the_same_rule(rng, tmp_path
     options = {"batch_size": 8, "delta_timestamps": {"state": None}, "normalize": "mean_std"}
     with no_warning():
         loader_by_keywords(dataset, **options)
-    given = {"state": {"mean": [0.0, 0.0], "std": [1.0, 1e-6]}}
+    norm_stats = {"state": {"mean": [0.0, 0.0], "std": [1.0, 1e-6]}}
     with pytest.warns(LoaderWarning, match=r"'state'\[1\] 1e-06"):
-        loader = loader_by_keywords(dataset, norm_stats=given, **options)
+        loader = loader_by_keywords(dataset, norm_stats=norm_stats, **options)
     assert loader.normalize("state", np.float32([[0, 0.5]]))[0, 1] == 0.5
 
 
-@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf")])
-def test_rule_38_an_invalid_min_spread_is_refused(rng, tmp_path, wrong):
+@pytest.mark.parametrize("min_spread", [-1, float("nan"), float("inf")])
+def test_rule_38_an_invalid_min_spread_is_refused(rng, tmp_path, min_spread):
     dataset, _ = flickering(rng, tmp_path, [1.0])
     options = {"batch_size": 8, "delta_timestamps": {"state": None}}
     with pytest.raises(robocache.ArgumentError, match="min_spread: expected a finite number"):
-        loader_by_keywords(dataset, normalize="mean_std", min_spread=wrong, **options)
+        loader_by_keywords(dataset, normalize="mean_std", min_spread=min_spread, **options)
     with pytest.raises(robocache.ArgumentError, match="min_spread: expected a Window"):
         loader_by_keywords(dataset, min_spread=0.0, **options)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("beam", [[np.inf], [-np.inf], [np.inf, -np.inf]])
+@pytest.mark.parametrize("infinities", [[np.inf], [-np.inf], [np.inf, -np.inf]])
 @pytest.mark.parametrize("mode", MODES)
-def test_infinities_are_ignored(tmp_path, rng, dtype, beam, mode):
+def test_infinities_are_ignored(tmp_path, rng, dtype, infinities, mode):
     """Statistics of a dataset, a selection and a window equal numpy's of the finite numbers."""
     times = np.arange(200) * 10**7
     episodes = []
     for _ in range(3):
         values = rng.normal(100, 20, (200, 2)).astype(dtype)
-        values[50 : 50 + len(beam), 1] = beam
+        values[50 : 50 + len(infinities), 1] = infinities
         values[70, 0] = np.nan
         episodes.append({"scan": (times, values)})
     dataset = write(tmp_path / "cache", episodes)
@@ -319,7 +319,7 @@ def test_infinities_are_ignored(tmp_path, rng, dtype, beam, mode):
         stats = dataset.stats if chosen is None else dataset.statistics(episodes=chosen)
         assert_statistics(stats["scan"], finite)
         with no_warning():
-            loader = windowed(
+            loader = loader_of(
                 dataset, delta_timestamps={"scan": None}, episodes=chosen, normalize=mode, dtype="float32"
             )
         centre, spread = affine_of(finite, mode)
@@ -334,14 +334,15 @@ def test_a_feature_of_infinities_alone_has_no_statistics(tmp_path):
     assert dataset.streams["scan"].findings["constant_features"] == [1]
 
 
-def count_infinities(file, rows):
+def write_former(file, rows):
     """Writes statistics of an older version, which ignored only NaN, into a file with or without a checksum."""
     content = file.read_bytes()
-    head = content[: content.index(b"\n") + 1]
+    header = content[: content.index(b"\n") + 1]
     with np.errstate(all="ignore"):
         quantiles = np.nanquantile(rows, list(QUANTILES.values()), axis=0)
         table = [np.nanmean(rows, 0), np.nanstd(rows, 0), np.nanmin(rows, 0), np.nanmax(rows, 0), *quantiles]
-    written = head + np.array([*table, (~np.isnan(rows)).sum(0)], np.float64).tobytes()
+    written = header + np.array([*table, (~np.isnan(rows)).sum(0)], np.float64).tobytes()
+    # A file beside the cache ends with a checksum; one in the cache has its checksum in the manifest.
     file.write_bytes(written + zlib.crc32(written).to_bytes(4, "little") * (len(content) > len(written)))
 
 
@@ -356,17 +357,17 @@ def test_statistics_that_count_infinities_are_computed_anew(tmp_path, rng, mode,
     path = tmp_path / "cache"
     write(path, episodes)
     rows = [episodes[e]["scan"][1] for e in selected or range(3)]
-    count_infinities(path / "streams/scan/stats.npy", np.concatenate([episode["scan"][1] for episode in episodes]))
+    write_former(path / "streams/scan/stats.npy", np.concatenate([episode["scan"][1] for episode in episodes]))
     sign(path, "streams/scan/stats.npy")
     if selected:
         in_a_child(lambda: tuple(robocache.open(path).statistics(selected)["scan"]))
         (file,) = (path / "statistics").iterdir()
-        count_infinities(file, np.concatenate(rows))
+        write_former(file, np.concatenate(rows))
     dataset = robocache.open(path)
     rows = np.concatenate(rows)
     finite = np.where(np.isfinite(rows), rows, np.nan)
     with no_warning():
-        loader = windowed(dataset, delta_timestamps={"scan": None}, episodes=selected, normalize=mode)
+        loader = loader_of(dataset, delta_timestamps={"scan": None}, episodes=selected, normalize=mode)
     centre, spread = affine_of(finite, mode)
     np.testing.assert_allclose(np.asarray(next(loader)["scan"]), (rows - centre) / spread, rtol=1e-5, atol=1e-5)
     assert_statistics((dataset.statistics(selected) if selected else dataset.stats)["scan"], finite)
@@ -377,13 +378,13 @@ def test_statistics_that_count_infinities_are_computed_anew(tmp_path, rng, mode,
 SCAN = {"delta_timestamps": {"scan": None}}
 
 
-def scan(tmp_path, rng, dtype=np.float64, scale=1.0):
+def write_scan(tmp_path, rng, dtype=np.float64, scale=1.0):
     values = rng.normal(100, 20, (200, 3)).astype(dtype) * dtype(scale)
     return write(tmp_path / "cache", [{"scan": (np.arange(200) * 10**7, values)}]), values
 
 
 @pytest.mark.parametrize(
-    ("mode", "given", "words"),
+    ("mode", "stats", "message"),
     [
         ("mean_std", {"mean": [0.0, np.nan, 0.0], "std": [1.0, np.nan, 1.0]}, "mean nan and std nan"),
         ("mean_std", {"mean": [0.0, np.nan, 0.0], "std": [1.0, np.nan, 1.0], "count": 0}, "mean nan and std nan"),
@@ -395,18 +396,18 @@ def scan(tmp_path, rng, dtype=np.float64, scale=1.0):
         ("q01_q99", {"q01": [0.0, np.nan, 0.0], "q99": [1.0, 1.0, 1.0]}, "q01 nan and q99 1"),
     ],
 )
-def test_given_statistics_without_a_scale_are_named(tmp_path, rng, mode, given, words):
-    dataset, _ = scan(tmp_path, rng, np.float32)
-    with pytest.warns(LoaderWarning, match=rf"not scaled, .* 'scan'\[1\] {words}; "):
-        windowed(dataset, normalize=mode, norm_stats={"scan": given}, **SCAN)
+def test_given_statistics_without_a_scale_are_named(tmp_path, rng, mode, stats, message):
+    dataset, _ = write_scan(tmp_path, rng, np.float32)
+    with pytest.warns(LoaderWarning, match=rf"not scaled, .* 'scan'\[1\] {message}; "):
+        loader_of(dataset, normalize=mode, norm_stats={"scan": stats}, **SCAN)
 
 
 @pytest.mark.parametrize("constant", ["center", "lerobot", "openpi"])
 def test_given_statistics_of_a_constant_beyond_float32_are_named(tmp_path, rng, constant):
-    dataset, _ = scan(tmp_path, rng, np.float32)
-    given = {"mean": [0.0, 1e39, 0.0], "std": [1.0, 0.0, 1.0]}
+    dataset, _ = write_scan(tmp_path, rng, np.float32)
+    stats = {"mean": [0.0, 1e39, 0.0], "std": [1.0, 0.0, 1.0]}
     with pytest.warns(LoaderWarning, match=r"'scan'\[1\] mean 1e\+39 and std 0"):
-        windowed(dataset, normalize="mean_std", norm_stats={"scan": given}, constant=constant, **SCAN)
+        loader_of(dataset, normalize="mean_std", norm_stats={"scan": stats}, constant=constant, **SCAN)
 
 
 def test_features_without_numbers_and_constants_are_not_named(tmp_path, rng):
@@ -416,27 +417,27 @@ def test_features_without_numbers_and_constants_are_not_named(tmp_path, rng):
     for constant in ("center", "lerobot", "openpi"):
         for stats in (None, dataset.stats):
             with no_warning():
-                windowed(dataset, normalize="mean_std", norm_stats=stats, constant=constant, **SCAN)
+                loader_of(dataset, normalize="mean_std", norm_stats=stats, constant=constant, **SCAN)
 
 
 def test_numbers_whose_sums_overflow_are_named(tmp_path, rng):
-    dataset, values = scan(tmp_path, rng, np.float64, 1e200)
+    dataset, values = write_scan(tmp_path, rng, np.float64, 1e200)
     with np.errstate(over="ignore"):
         assert np.isinf(np.std(values, 0)).all()
     options = {"dtype": "float64", **SCAN}
     with pytest.warns(LoaderWarning, match=r"3 in all: 'scan'\[0\] mean .*e\+202 and std inf"):
-        windowed(dataset, normalize="mean_std", **options)
-    got = np.asarray(next(windowed(dataset, normalize="q10_q90", **options))["scan"])
+        loader_of(dataset, normalize="mean_std", **options)
+    got = np.asarray(next(loader_of(dataset, normalize="q10_q90", **options))["scan"])
     centre, spread = affine_of(values, "q10_q90")
     np.testing.assert_allclose(got, (values - centre) / spread, rtol=1e-9, atol=1e-9)
 
 
 def test_numbers_near_the_largest_float32_are_normalised(tmp_path, rng):
-    dataset, values = scan(tmp_path, rng, np.float32, 1e36)
+    dataset, values = write_scan(tmp_path, rng, np.float32, 1e36)
     with no_warning():
-        loader = windowed(dataset, normalize="mean_std", **SCAN)
-    wide = values.astype(np.float64)
-    expected = (wide - wide.mean(0)) / wide.std(0)
+        loader = loader_of(dataset, normalize="mean_std", **SCAN)
+    exact = values.astype(np.float64)
+    expected = (exact - exact.mean(0)) / exact.std(0)
     np.testing.assert_allclose(np.asarray(next(loader)["scan"]), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -454,7 +455,7 @@ def test_numbers_beyond_the_dtype_are_named(tmp_path, rng, dtype, largest, beyon
         dataset = write(tmp_path / name, [{"scan": (np.arange(2) * 10**7, values)}])
         expected = rf"beyond {dtype}, 1 in all: 'scan'\[0\] up to " if name == "beyond" else None
         with warnings_with("infinite", expected):
-            windowed(dataset, default=robocache.Window(dtype=dtype), **SCAN)
+            loader_of(dataset, default=robocache.Window(dtype=dtype), **SCAN)
 
 
 def test_normalised_numbers_beyond_the_dtype_are_named(tmp_path, rng):
@@ -463,18 +464,18 @@ def test_normalised_numbers_beyond_the_dtype_are_named(tmp_path, rng):
     dataset = write(tmp_path / "cache", [{"scan": (np.arange(1000) * 10**7, values)}])
     options = {"dtype": "float16", "normalize": "q10_q90", **SCAN}
     with pytest.warns(LoaderWarning, match=r"beyond float16, 1 in all: 'scan'\[1\] up to"):
-        loader = windowed(dataset, **options)
+        loader = loader_of(dataset, **options)
     assert np.isinf(np.asarray(next(loader)["scan"])[500, 1])
     with no_warning():
-        windowed(dataset, normalization=robocache.Normalization(clip=True), **options)
-        windowed(dataset, **{**options, "normalize": "min_max"})
+        loader_of(dataset, normalization=robocache.Normalization(clip=True), **options)
+        loader_of(dataset, **{**options, "normalize": "min_max"})
 
 
-@pytest.mark.parametrize("wrong", [np.inf, -np.inf])
-def test_given_statistics_that_are_infinite_are_refused(dataset, wrong):
-    given = {"mean": [0.0, 0, 0], "std": [1.0, 1, 1], "min": [0.0, -2, 0], "max": [5.0, wrong, 5]}
+@pytest.mark.parametrize("infinity", [np.inf, -np.inf])
+def test_given_statistics_that_are_infinite_are_refused(dataset, infinity):
+    stats = {"mean": [0.0, 0, 0], "std": [1.0, 1, 1], "min": [0.0, -2, 0], "max": [5.0, infinity, 5]}
     with pytest.raises(robocache.ArgumentError, match=r"norm_stats\['action'\].max: .*inf for feature 1; compute"):
-        windowed(dataset, normalize="min_max", norm_stats={"action": given})
+        loader_of(dataset, normalize="min_max", norm_stats={"action": stats})
     with pytest.raises(robocache.ArgumentError, match=r"sources\[0\].*norm_stats\['action'\].max: .*inf for feature 1"):
-        windowed([Source(dataset, norm_stats={"action": given}), Source(dataset)], normalize="min_max")
-    windowed(dataset, normalize="mean_std", norm_stats={"action": given})
+        loader_of([Source(dataset, norm_stats={"action": stats}), Source(dataset)], normalize="min_max")
+    loader_of(dataset, normalize="mean_std", norm_stats={"action": stats})

@@ -37,13 +37,13 @@ def test_every_window_length_and_batch_size(dataset, recording, device, offsets,
     check(dataset, recording, deltas, device=device, batch_size=batch_size, normalize={"action": "mean_std"}, batches=1)
 
 
-def test_windows_of_more_steps_than_a_group_holds(dataset, recording, device):
-    many = [0.0003 * (k - 650) for k in range(1300)]
-    deltas = {"action": many, "mode": many[:511], "observation.imu": many[:513], "gripper": [0.0, 0.4]}
+def test_windows_of_more_than_512_steps(dataset, recording, device):
+    offsets = [0.0003 * (k - 650) for k in range(1300)]
+    deltas = {"action": offsets, "mode": offsets[:511], "observation.imu": offsets[:513], "gripper": [0.0, 0.4]}
     check(dataset, recording, deltas, device=device, batch_size=9, normalize={"observation.imu": "mean_std"}, batches=1)
 
 
-def test_more_streams_than_a_group_holds(rng, tmp_path, device):
+def test_forty_streams(rng, tmp_path, device):
     names = [f"stream {k}" for k in range(40)]
     counts = {name: 8 + k % 9 for k, name in enumerate(names)}
     clocks = {name: np.arange(n) * (90 + k) * 10**5 for k, (name, n) in enumerate(counts.items())}
@@ -71,18 +71,18 @@ def test_every_max_gap(dataset, recording, device, max_gap_s):
 
 
 @pytest.mark.parametrize("features", [1, 2, 3, 7, 8, 16, 31, 64, 129])
-@pytest.mark.parametrize("stored", FLOATS, ids=lambda dtype: dtype.name)
-def test_every_width(rng, tmp_path, device, features, stored):
+@pytest.mark.parametrize("stored_dtype", FLOATS, ids=lambda dtype: dtype.name)
+def test_every_width(rng, tmp_path, device, features, stored_dtype):
     time_ns = np.arange(60) * 20_000_000
-    recording = [{"x": (time_ns, rng.standard_normal((60, features)).astype(stored))} for _ in range(2)]
+    recording = [{"x": (time_ns, rng.standard_normal((60, features)).astype(stored_dtype))} for _ in range(2)]
     dataset = write(tmp_path / "cache", recording)
     deltas = {"x": [0.0, 0.0125, 0.1]}
     normalised = {"normalize": {"x": "mean_std"}}
-    described = {"dtypes": {"x": stored}, "shapes": {"x": (features,)}, "stats": dataset.stats, **normalised}
+    oracle_options = {"dtypes": {"x": stored_dtype}, "shapes": {"x": (features,)}, "stats": dataset.stats, **normalised}
     for dtype in (np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)):
         options = {"dtype": dtype.name, "device": device, **normalised}
         batch = next(loader_by_keywords(dataset, batch_size=16, delta_timestamps=deltas, **options))
-        assert_batch(batch, window_batch(recording, anchors_of([batch]), deltas, dtype=dtype, **described))
+        assert_batch(batch, window_batch(recording, anchors_of([batch]), deltas, dtype=dtype, **oracle_options))
 
 
 def test_float64_becomes_bfloat16_in_one_rounding(tmp_path, device):
@@ -103,15 +103,15 @@ def test_a_recording_of_nominal_30_hz_gives_its_own_frames(tmp_path, device):
     options = {"batch_size": frames, "delta_timestamps": deltas, "shuffle": False, "device": device}
     for method in ("previous", "next", "nearest", "linear"):
         batch = next(iter(loader_by_keywords(dataset, method={"frame": method}, **options)))
-        wanted = np.arange(frames)[:, None] + np.arange(-20, 21)
-        np.testing.assert_array_equal(to_numpy(batch["frame"])[..., 0], wanted.clip(0, frames - 1))
-        np.testing.assert_array_equal(to_numpy(batch["frame_is_pad"]), (wanted < 0) | (wanted >= frames))
+        expected = np.arange(frames)[:, None] + np.arange(-20, 21)
+        np.testing.assert_array_equal(to_numpy(batch["frame"])[..., 0], expected.clip(0, frames - 1))
+        np.testing.assert_array_equal(to_numpy(batch["frame_is_pad"]), (expected < 0) | (expected >= frames))
     unsnapped = next(iter(loader_by_keywords(dataset, method={"frame": "previous"}, snap_s=0, **options)))
-    assert (to_numpy(unsnapped["frame"])[30:60, :, 0] != wanted[30:60]).any()
+    assert (to_numpy(unsnapped["frame"])[30:60, :, 0] != expected[30:60]).any()
 
 
-def snapped(tmp_path, device, offsets_ns, **options):
-    """The row of stream b that "previous" takes at one anchor; b has rows at `offsets_ns` from it, and 1 s before and after."""
+def previous_row(tmp_path, device, offsets_ns, **options):
+    """Returns the row that "previous" takes at an anchor, of rows 1 s before it, at `offsets_ns` from it, and 1 s after it."""
     times = EPOCH_NS + np.array([-(10**9), *offsets_ns, 10**9])
     recording = [{"a": (np.array([EPOCH_NS]), np.zeros(1)), "b": (times, np.arange(len(times), dtype=np.float32))}]
     dataset = write(tmp_path / "cache", recording)
@@ -133,9 +133,9 @@ def snapped(tmp_path, device, offsets_ns, **options):
     ],
 )
 def test_a_target_closer_than_snap_is_the_nearest_sample(tmp_path, device, offsets_ns, row):
-    assert snapped(tmp_path, device, offsets_ns) == row
+    assert previous_row(tmp_path, device, offsets_ns) == row
     at_or_before = sum(offset <= 0 for offset in offsets_ns)
-    assert snapped(tmp_path / "exact", device, offsets_ns, snap_s=0) == at_or_before
+    assert previous_row(tmp_path / "exact", device, offsets_ns, snap_s=0) == at_or_before
 
 
 def test_a_nan_of_the_data_stays_in_its_entries(tmp_path, device):
@@ -153,8 +153,8 @@ def test_a_nan_of_the_data_stays_in_its_entries(tmp_path, device):
 
 def test_targets_beyond_int64_saturate(tmp_path, device):
     """Rule 24: a target must not wrap around."""
-    least, most = -(2**63), 2**63 - 1
-    for times in ([most - 10**9, most - 5], [least + 5, least + 10**9], [least, 0, most]):
+    minimum, maximum = -(2**63), 2**63 - 1
+    for times in ([maximum - 10**9, maximum - 5], [minimum + 5, minimum + 10**9], [minimum, 0, maximum]):
         recording = [{"x": (np.array(times), np.arange(len(times), dtype=np.float32)[:, None])}]
         dataset = write(tmp_path / str(times[0]), recording)
         deltas, options = {"x": [-4e9, -1e-9, 0.0, 1e-9, 4e9]}, {"method": "previous", "snap_s": 0}

@@ -70,13 +70,13 @@ def test_a_dataset_without_tasks_is_refused(kitchen, tmp_path):
     with pytest.warns(robocache.LoaderWarning, match=r"task_text: expected .*plain, got .*operator; the task"):
         loader = _loader(kitchen, plain)
     for batch in loader:
-        of_plain = batch["dataset_index"] == 1
-        assert all(text is None for text, plain in zip(batch["task"], of_plain.tolist(), strict=True) if plain)
-    named = _write(tmp_path / "named", [{"task": "x"}], stream="task")
+        sources = batch["dataset_index"].tolist()
+        assert all(text is None for text, source in zip(batch["task"], sources, strict=True) if source == 1)
+    clashing = _write(tmp_path / "clashing", [{"task": "x"}], stream="task")
     with pytest.raises(robocache.ArgumentError, match="task_text: the batch's key 'task'"):
-        loader_by_keywords(named, batch_size=1, delta_timestamps={"task": None}, task_text=True)
+        loader_by_keywords(clashing, batch_size=1, delta_timestamps={"task": None}, task_text=True)
     with pytest.raises(robocache.ArgumentTypeError, match="task_text: expected True or False, got 1"):
-        loader_by_keywords(named, batch_size=1, delta_timestamps={"task": None}, task_text=1)
+        loader_by_keywords(clashing, batch_size=1, delta_timestamps={"task": None}, task_text=1)
     with pytest.raises(robocache.ArgumentError, match=r"task_text: expected a stream 'joint'"):
         loader_by_keywords(kitchen, batch_size=1, delta_timestamps={"joint": None}, task_text="joint")
 
@@ -89,15 +89,15 @@ def test_a_single_text_in_the_column_tasks(tmp_path):
 
 
 def _write_moments(path, episodes, attributes=None, stream="said", tables=()):
-    """Writes episodes (columns, rows of `joint`, [(stamp, text or index)])."""
+    """Writes episodes, each (columns, number of rows of `joint`, [(stamp, text or index)])."""
     columns, counts, texts = zip(*episodes, strict=True)
-    declared = {stream: attributes} if attributes else {}
+    stream_attributes = {stream: attributes} if attributes else {}
     texts = [{stream: moments} if moments else {} for moments in texts]
-    return write_texts(path, texts, counts, attributes=declared, columns=columns, tables=tables)
+    return write_texts(path, texts, counts, attributes=stream_attributes, columns=columns, tables=tables)
 
 
-def _all(dataset, device="cpu", **options):
-    """The texts of each episode's rows."""
+def _tasks_by_episode(dataset, device="cpu", **options):
+    """Returns the tasks of each episode's rows."""
     texts = [[] for _ in range(len(dataset))]
     for batch in _loader(dataset, shuffle=False, device=device, **options):
         for episode, text in zip(batch["episode_index"].tolist(), batch["task"], strict=True):
@@ -106,17 +106,17 @@ def _all(dataset, device="cpu", **options):
 
 
 def test_rule_47_a_text_holds_from_its_stamp_to_the_next(tmp_path, device):
-    # An empty text ends the previous one.
+    # An empty text ends the previous one. Of two texts with one stamp the last one holds.
     episodes = [
         ({"task": "of the episode"}, 6, [(1, "reach"), (2.5, "lift"), (4, "")]),
         ({"task": "of the episode"}, 3, []),
-        ({}, 3, [(-4, "reach"), (0, "place"), (0, "wipe"), (9, "never")]),  # the last of two with one stamp
+        ({}, 3, [(-4, "reach"), (0, "place"), (0, "wipe"), (9, "never")]),
         ({}, 2, []),
     ]
     dataset = _write_moments(tmp_path / "cache", episodes, {"task": True})
     first = [None, "reach", "reach", "lift", None, None]
-    assert _all(dataset, device) == [first, ["of the episode"] * 3, ["wipe"] * 3, [None] * 2]
-    assert _all(dataset, device, task_text="said") == [first, [None] * 3, ["wipe"] * 3, [None] * 2]
+    assert _tasks_by_episode(dataset, device) == [first, ["of the episode"] * 3, ["wipe"] * 3, [None] * 2]
+    assert _tasks_by_episode(dataset, device, task_text="said") == [first, [None] * 3, ["wipe"] * 3, [None] * 2]
     loader = _loader(dataset, task_text="said", shuffle=False, device=device)
     assert loader.gather([3, 0, 1])["task"] == ["lift", None, "reach"]
     assert pickle.loads(pickle.dumps(loader)).gather([3])["task"] == ["lift"]
@@ -128,12 +128,12 @@ def test_rule_47_indices_refer_to_their_table(tmp_path):
     attributes = {"texts": "mine.goals", "task": True}
     dataset = _write_moments(tmp_path / "cache", [({}, 6, events)], attributes, tables=tables)
     texts = ["lift", "reach", None, None, None, "lift"]
-    assert _all(dataset) == [texts]
+    assert _tasks_by_episode(dataset) == [texts]
     other = _write_moments(tmp_path / "other", [({"task": "x"}, 6, events)], {"texts": "mine.goals"}, tables=tables)
-    assert _all(other) == [["x"] * 6]  # the stream is not declared the task's
-    assert _all(other, task_text="said") == [texts]
+    assert _tasks_by_episode(other) == [["x"] * 6]  # the stream is not declared to be the task's
+    assert _tasks_by_episode(other, task_text="said") == [texts]
     with pytest.raises(robocache.ArgumentError, match=r"task_text: expected a stream 'joint' .*other, got said"):
-        _all(other, task_text="joint")
+        _tasks_by_episode(other, task_text="joint")
 
 
 def test_rule_47_a_moment_snaps_to_a_stamp(tmp_path):
@@ -141,8 +141,8 @@ def test_rule_47_a_moment_snaps_to_a_stamp(tmp_path):
     stamps = np.round(np.arange(90) * 1e9 / 30).astype(np.int64)
     texts = [f"text {row}" for row in range(0, 90, 5)]
     dataset = write(tmp_path / "cache", [{"joint": (stamps, np.arange(90.0)), "task": (stamps[::5] + 1, texts)}])
-    assert _all(dataset) == [[f"text {row - row % 5}" for row in range(90)]]
-    assert _all(dataset, snap_s=0)[0][5:7] == ["text 0", "text 5"]
+    assert _tasks_by_episode(dataset) == [[f"text {row - row % 5}" for row in range(90)]]
+    assert _tasks_by_episode(dataset, snap_s=0)[0][5:7] == ["text 0", "text 5"]
 
 
 @pytest.mark.parametrize(
@@ -150,17 +150,17 @@ def test_rule_47_a_moment_snaps_to_a_stamp(tmp_path):
 )
 def test_text_streams_with_names_of_tasks_are_the_tasks(name, tmp_path):
     dataset = _write_moments(tmp_path / "cache", [({"task": "x"}, 3, [(0, "a"), (2, "b")])], stream=name)
-    assert _all(dataset) == [["a", "a", "b"]]
+    assert _tasks_by_episode(dataset) == [["a", "a", "b"]]
     other = _write_moments(tmp_path / "other", [({"task": "x"}, 3, [(0, "a"), (2, "b")])], stream=f"{name}s/log")
-    assert _all(other) == [["x"] * 3]
+    assert _tasks_by_episode(other) == [["x"] * 3]
 
 
 def test_the_first_stream_with_rows_in_the_episode_counts(tmp_path):
     joint, one, two = (np.arange(2), np.zeros(2)), ([0], ["a"]), ([0], ["b"])
     recording = [{"joint": joint, "one": one}, {"joint": joint, "two": two}, {"joint": joint, "two": two, "one": one}]
-    declared = {stream: {"attributes": {"task": True}} for stream in ("one", "two")}
-    dataset = write(tmp_path / "cache", recording, streams=declared)
-    assert _all(dataset) == [["a"] * 2, ["b"] * 2, ["a"] * 2]
+    streams = {stream: {"attributes": {"task": True}} for stream in ("one", "two")}
+    dataset = write(tmp_path / "cache", recording, streams=streams)
+    assert _tasks_by_episode(dataset) == [["a"] * 2, ["b"] * 2, ["a"] * 2]
 
 
 def test_many_texts_equal_a_linear_search(tmp_path, rng):
@@ -170,9 +170,9 @@ def test_many_texts_equal_a_linear_search(tmp_path, rng):
         stamps = np.sort(rng.integers(-3, 25, count))
         episodes.append(({}, int(rng.integers(1, 20)), [(int(stamp), f"{rng.integers(5)}") for stamp in stamps]))
     dataset = _write_moments(tmp_path / "cache", episodes, {"task": True})
-    wanted = [
+    expected = [
         [next((text for stamp, text in reversed(texts) if stamp <= row), None) for row in range(rows)]
         for _, rows, texts in episodes
     ]
-    assert _all(dataset) == wanted
-    assert _all(dataset, batch_size=64, framework="numpy") == wanted
+    assert _tasks_by_episode(dataset) == expected
+    assert _tasks_by_episode(dataset, batch_size=64, framework="numpy") == expected

@@ -30,9 +30,9 @@ from soak import rounds
 
 import robocache
 
-LEAST = -(2**63)
-STEPS = ["nearest", "previous", "next"]
-CURVES = ["linear", "pchip", "akima", "angle"]
+INT64_MIN = -(2**63)
+STEP_METHODS = ["nearest", "previous", "next"]
+CURVE_METHODS = ["linear", "pchip", "akima", "angle"]
 
 
 # ---- Options of windows, alone and together ----
@@ -50,8 +50,8 @@ CURVES = ["linear", "pchip", "akima", "angle"]
         {"causal": {"action": True, "mode": False, "observation.imu": True}, "method": {"observation.imu": "pchip"}},
         {"causal": True, "method": "nearest", "tolerance_s": 0.012},
         {"max_gap_s": {"action": 0.021, "mode": 0.3, "observation.feature": 0}},
-        *({"method": method, "tolerance_s": 0.004} for method in STEPS),
-        *({"method": method, "tolerance_s": 0} for method in STEPS),
+        *({"method": method, "tolerance_s": 0.004} for method in STEP_METHODS),
+        *({"method": method, "tolerance_s": 0} for method in STEP_METHODS),
         {"tolerance_s": {"mode": 0.05, "action": 0.003, "ticks": 0}, "method": {"action": "nearest", "ticks": "next"}},
         {"method": "previous", "tolerance_s": 0.03, "max_gap_s": 0.03, "offset_s": 0.02, "causal": True},
         {"method": {"action": [(slice(0, 7), "pose"), (slice(7, 11), "slerp"), (slice(12, 14), "previous")]}},
@@ -72,16 +72,16 @@ def test_each_option_equals_the_oracle(dataset, recording, device, options):
 def random_options(rng):
     """Random options: a value for each stream, or one for all."""
     is_one_method = rng.random() < 0.3
-    methods = rng.choice(STEPS) if is_one_method else {}
+    methods = rng.choice(STEP_METHODS) if is_one_method else {}
     options = {name: {} for name in ("offset_s", "causal", "tolerance_s", "max_gap_s")}
     for name in STREAMS:
-        kinds = [*STEPS, *(CURVES if name in FLOAT_STREAMS else [])]
+        kinds = [*STEP_METHODS, *(CURVE_METHODS if name in FLOAT_STREAMS else [])]
         method = methods if is_one_method else rng.choice(kinds)
         if not is_one_method:
             methods[name] = str(method)
         if method != "next" and rng.random() < 0.5:
             options["causal"][name] = bool(rng.random() < 0.7)
-        if method in STEPS and rng.random() < 0.5:
+        if method in STEP_METHODS and rng.random() < 0.5:
             options["tolerance_s"][name] = float(rng.choice([0, 0.003, 0.011, 0.05]))
         if rng.random() < 0.5:
             options["offset_s"][name] = float(rng.choice([-0.02, 0.0, 0.0073, 0.5]))
@@ -118,40 +118,40 @@ def test_none_is_the_anchor_without_a_step_axis(dataset, recording, device):
     for key in ("button", "action_is_pad", "action_age"):
         assert batch[key].shape == (24,)
     one_step = {name: [0.0] if offsets is None else offsets for name, offsets in deltas.items()}
-    again = next(
+    one_step_batch = next(  # the third one: check() took two
         itertools.islice(loader_by_keywords(dataset, batch_size=24, delta_timestamps=one_step, **options), 2, 3)
     )
     for name in ("action", "observation.feature", "button"):
-        for part in ("", "_is_pad", "_age"):
-            np.testing.assert_array_equal(to_numpy(batch[name + part]), to_numpy(again[name + part])[:, 0])
+        for suffix in ("", "_is_pad", "_age"):
+            np.testing.assert_array_equal(to_numpy(batch[name + suffix]), to_numpy(one_step_batch[name + suffix])[:, 0])
 
 
 # ---- Latency, causality, tolerance and age by hand ----
 
 
-def numbered(time_ns):
-    """Rows 0, 1, 2, ... at these times."""
+def rows_at(time_ns):
+    """Returns rows 0, 1, 2, ... at these times."""
     return np.array(time_ns, np.int64), np.arange(len(time_ns), dtype=np.float32)
 
 
-def at_anchors(path, device, recording, windows, **options):
-    """The batch of all anchors, which are the rows of the stream "at", in order; with ages."""
+def batch_at_anchors(path, device, recording, windows, **options):
+    """Returns the batch of all anchors in order, with ages. The anchors are the rows of the stream `at`."""
     options = {"anchor": "at", "return_age": True, "shuffle": False, "device": device} | options
     count = sum(len(rows["at"][0]) for rows in recording)
     return next(loader_by_keywords(write(path, recording), batch_size=count, delta_timestamps=windows, **options))
 
 
-def at_rows(tmp_path, device, rows_ns, anchors_ns, **options):
+def take_rows(tmp_path, device, rows_ns, anchors_ns, **options):
     """Rows 0, 1, 2, ... are at `rows_ns`. Returns [values, is_pad, age] at each of `anchors_ns`."""
-    recording = [{"x": numbered(EPOCH_NS + np.array(rows_ns)), "at": numbered(EPOCH_NS + np.array(anchors_ns))}]
-    batch = at_anchors(tmp_path / "cache", device, recording, {"x": [0.0]}, **{"method": "previous"} | options)
+    recording = [{"x": rows_at(EPOCH_NS + np.array(rows_ns)), "at": rows_at(EPOCH_NS + np.array(anchors_ns))}]
+    batch = batch_at_anchors(tmp_path / "cache", device, recording, {"x": [0.0]}, **{"method": "previous"} | options)
     return [to_numpy(batch[key]).tolist() for key in ("x", "x_is_pad", "x_age")]
 
 
 def test_rule_33_age_is_the_target_less_the_sample_used(tmp_path, device):
-    # Before the first row, on a row, after it, snapped to an earlier and to a later row, after the last.
+    # The anchors lie before the first row, on a row, after it, a little after and before one, and after the last.
     anchors = [400, 1000, 1400, 2003, 2997, 3500]
-    values, is_pad, age = at_rows(tmp_path, device, [1000, 2000, 3000], anchors, snap_s=4e-9)
+    values, is_pad, age = take_rows(tmp_path, device, [1000, 2000, 3000], anchors, snap_s=4e-9)
     assert values == [[0], [0], [0], [1], [2], [2]]
     assert is_pad == [[True], [False], [False], [False], [False], [True]]
     assert age == [[-600], [0], [400], [3], [-3], [500]]
@@ -162,35 +162,35 @@ def test_rule_33_age_is_the_target_less_the_sample_used(tmp_path, device):
     [("previous", 0, 400), ("nearest", 0, 400), ("next", 1, -600), ("linear", 0.4, 400), ("akima", None, 400)],
 )
 def test_rule_33_age_of_every_kind_of_method(tmp_path, device, method, value, age):
-    values, _, ages = at_rows(tmp_path, device, [1000, 2000, 3000], [1400], method=method, snap_s=0)
+    values, _, ages = take_rows(tmp_path, device, [1000, 2000, 3000], [1400], method=method, snap_s=0)
     assert ages == [[age]]
     if value is not None:
         assert values == [[np.float32(value)]]
 
 
 def test_rule_33_age_without_a_sample_is_the_least_int64(tmp_path, device):
-    values, is_pad, age = at_rows(tmp_path, device, [1000, 2000], [999, 1000, 1001], causal=True, snap_s=0)
-    assert (values, is_pad, age) == ([[0], [0], [0]], [[True], [False], [False]], [[LEAST], [0], [1]])
-    recording = [{"at": numbered([5]), "b": numbered([7])}, {"at": numbered([6])}]
-    batch = at_anchors(tmp_path / "lacking", device, recording, {"b": [0.0, 1e-9]})
-    assert to_numpy(batch["b_age"]).tolist() == [[-2, -1], [LEAST, LEAST]]
+    values, is_pad, age = take_rows(tmp_path, device, [1000, 2000], [999, 1000, 1001], causal=True, snap_s=0)
+    assert (values, is_pad, age) == ([[0], [0], [0]], [[True], [False], [False]], [[INT64_MIN], [0], [1]])
+    recording = [{"at": rows_at([5]), "b": rows_at([7])}, {"at": rows_at([6])}]
+    batch = batch_at_anchors(tmp_path / "lacking", device, recording, {"b": [0.0, 1e-9]})
+    assert to_numpy(batch["b_age"]).tolist() == [[-2, -1], [INT64_MIN, INT64_MIN]]
 
 
 def test_rule_23_ages_beyond_int64_saturate(tmp_path, device):
-    most = 2**63 - 1
-    recording = [{"early": numbered([LEAST]), "late": numbered([most]), "at": numbered([LEAST, 0, most])}]
-    batch = at_anchors(tmp_path / "cache", device, recording, {"early": None, "late": None})
-    assert to_numpy(batch["early_age"]).tolist() == [0, most, most]
-    assert to_numpy(batch["late_age"]).tolist() == [-most, -most, 0]
+    largest = 2**63 - 1
+    recording = [{"early": rows_at([INT64_MIN]), "late": rows_at([largest]), "at": rows_at([INT64_MIN, 0, largest])}]
+    batch = batch_at_anchors(tmp_path / "cache", device, recording, {"early": None, "late": None})
+    assert to_numpy(batch["early_age"]).tolist() == [0, largest, largest]
+    assert to_numpy(batch["late_age"]).tolist() == [-largest, -largest, 0]
 
 
 def test_rule_33_latency_moves_targets_not_anchors(tmp_path, device):
-    # A row stamped t was measured at t - 300 ns: at 1000 the row stamped 1300.
-    values, is_pad, age = at_rows(tmp_path, device, [1000, 1300, 2300], [1000, 2000, 2001], offset_s=300e-9, snap_s=0)
+    # A row stamped t was measured at t - 300 ns, so the row stamped 1300 was measured at 1000.
+    values, is_pad, age = take_rows(tmp_path, device, [1000, 1300, 2300], [1000, 2000, 2001], offset_s=300e-9, snap_s=0)
     assert values == [[1], [2], [2]]
     assert age == [[0], [0], [1]]
     assert is_pad == [[False], [False], [True]]
-    values, _, _ = at_rows(tmp_path / "back", device, [1000, 1300, 2300], [1300], offset_s={"x": -300e-9}, snap_s=0)
+    values, _, _ = take_rows(tmp_path / "back", device, [1000, 1300, 2300], [1300], offset_s={"x": -300e-9}, snap_s=0)
     assert values == [[0]]
 
 
@@ -202,10 +202,10 @@ def test_rule_33_a_sample_at_the_tolerance_is_valid(tmp_path, device):
         "next": [True, True, True, True, False],
     }.items():
         options = {"method": method, "tolerance_s": 300e-9, "snap_s": 0}
-        values, is_pad, age = at_rows(tmp_path / method, device, [1000, 2000], anchors, **options)
+        values, is_pad, age = take_rows(tmp_path / method, device, [1000, 2000], anchors, **options)
         assert [row[0] for row in is_pad] == padded
         assert [[abs(x[0]) > 300] for x in age] == is_pad
-        assert [x[0] for x in values] == [float(a[0] < 0) for a in age]  # the value stays
+        assert [x[0] for x in values] == [float(a[0] < 0) for a in age]  # padded steps keep the value
 
 
 def test_causal_uses_no_later_rows(dataset, recording, device):
@@ -217,7 +217,7 @@ def test_causal_uses_no_later_rows(dataset, recording, device):
         for batch in loader:
             for name in FLOAT_STREAMS:
                 age = to_numpy(batch[name + "_age"])
-                assert ((age >= 0) | (age == LEAST)).all()
+                assert ((age >= 0) | (age == INT64_MIN)).all()
 
 
 # ---- Nominal clocks ----
@@ -233,7 +233,7 @@ def nominal(tmp_path_factory):
     return write(tmp_path_factory.mktemp("nominal") / "cache", [rows] * 2, ["state", "action", "count", "slow"])
 
 
-def on_clock(nominal, device, deltas, **options):
+def loader_on_clock(nominal, device, deltas, **options):
     return loader_by_keywords(
         nominal, batch_size=8, delta_timestamps=deltas, device=device, **{"anchor": "state", **options}
     )
@@ -243,17 +243,17 @@ def on_clock(nominal, device, deltas, **options):
 def test_rule_33_offsets_off_a_nominal_clock_are_refused(nominal, device, key):
     for offsets in ([k / 50 for k in range(16)], robocache.Window.steps(50, horizon=4)):
         with refused(f"delta_timestamps['{key}']", "0.02", "0.0666", "nominal", "method="):
-            on_clock(nominal, device, {key: offsets})
+            loader_on_clock(nominal, device, {key: offsets})
 
 
 def test_rule_33_offsets_on_a_nominal_clock_are_rows(nominal, device):
     deltas = {"action": [k / 15 for k in range(-8, 9)], "count": [1 / 15 + 0.9e-4, -1 / 15 - 0.9e-4, 0.0]}
-    batch = next(on_clock(nominal, device, deltas, shuffle=False, edges="drop", snap_s=2e-4))
+    batch = next(loader_on_clock(nominal, device, deltas, shuffle=False, edges="drop", snap_s=2e-4))
     rows = to_numpy(batch["count"])[:, 2]
     np.testing.assert_array_equal(to_numpy(batch["action"])[..., 0], rows[:, None] + np.arange(-8, 9))
     np.testing.assert_array_equal(to_numpy(batch["count"]), rows[:, None] + [1, -1, 0])
     with pytest.raises(robocache.ArgumentError, match="nominal"):
-        on_clock(nominal, device, {"count": [1 / 15 + 1.1e-4]})
+        loader_on_clock(nominal, device, {"count": [1 / 15 + 1.1e-4]})
 
 
 @pytest.mark.parametrize(
@@ -273,27 +273,27 @@ def test_rule_33_offsets_on_a_nominal_clock_are_rows(nominal, device):
     ids=str,
 )
 def test_rule_33_values_between_rows_need_a_method(nominal, device, deltas, options):
-    next(on_clock(nominal, device, deltas, **options))
+    next(loader_on_clock(nominal, device, deltas, **options))
 
 
 def test_rule_33_a_method_for_another_stream_does_not_count(nominal, device):
     with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['action'\].*nominal"):
-        on_clock(nominal, device, {"action": [0.02], "state": [0.0]}, method={"state": "nearest"})
+        loader_on_clock(nominal, device, {"action": [0.02], "state": [0.0]}, method={"state": "nearest"})
 
 
 def test_rule_33_a_nominal_clock_of_one_source_is_enough(nominal, dataset, device):
     sources = [robocache.Source(dataset, rename={"observation.imu": "arm"}), robocache.Source(nominal, anchor="state")]
     deltas = {"action": [0.0], "arm": [0.02]}
-    on_clock(sources, device, deltas, anchor=None, pad_features=True)
+    loader_on_clock(sources, device, deltas, anchor=None, pad_features=True)
     with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['action'\].*nominal"):
-        on_clock(sources, device, deltas | {"action": [0.02]}, anchor=None, pad_features=True)
+        loader_on_clock(sources, device, deltas | {"action": [0.02]}, anchor=None, pad_features=True)
 
 
 # ---- Edges ----
 
 
-def ticks_at(recording, streams, hz):
-    """Anchors of a rate in each episode: from the latest first row of the streams to the earliest last row."""
+def anchors_at_rate(recording, streams, hz):
+    """Returns the anchors of a rate in each episode, from the latest first row of the streams to the earliest last row."""
     ticks = []
     for episode, rows in enumerate(recording):
         clocks = [rows[name][0] for name in streams if name in rows]
@@ -306,8 +306,8 @@ def ticks_at(recording, streams, hz):
     return ticks
 
 
-def drawn(recording, ticks, deltas, *, edges="pad", drop_n_last=0, offset_s=0.0, snap_s=1e-6):
-    """The drawn anchors of each episode, found by checking every target of every stream."""
+def expected_anchors(recording, ticks, deltas, *, edges="pad", drop_n_last=0, offset_s=0.0, snap_s=1e-6):
+    """Returns the anchors of each episode that are drawn, found by checking every target of every stream."""
     snap_ns = round(snap_s * 1e9)
 
     def is_complete(episode, anchor):
@@ -341,19 +341,19 @@ WINDOWS = {
 @pytest.mark.parametrize("anchor", ["action", "gripper", "ticks", 17.3])
 def test_rule_34_drawn_anchors_equal_brute_force(dataset, recording, device, anchor, edges, drop_n_last):
     if isinstance(anchor, float):
-        options, ticks = {"anchor_hz": anchor}, ticks_at(recording, WINDOWS, anchor)
+        options, ticks = {"anchor_hz": anchor}, anchors_at_rate(recording, WINDOWS, anchor)
     else:
         options, ticks = {"anchor": anchor}, ticks_of(recording, anchor)
-    wanted = drawn(recording, ticks, WINDOWS, edges=edges, drop_n_last=drop_n_last)
+    expected = expected_anchors(recording, ticks, WINDOWS, edges=edges, drop_n_last=drop_n_last)
     options |= {"edges": edges, "drop_n_last": drop_n_last, "delta_timestamps": WINDOWS, "device": device}
-    if not wanted:
+    if not expected:
         with pytest.raises(robocache.ArgumentError, match=r"anchor: .*edges, drop_n_last.* leave"):
             small(dataset, shuffle=False, **options)
         return
     loader = small(dataset, shuffle=False, **options)
-    assert anchors_of(loader) == wanted
-    assert loader.num_anchors == loader.num_samples == len(wanted)
-    assert sorted(anchors_of(small(dataset, **options))) == wanted
+    assert anchors_of(loader) == expected
+    assert loader.num_anchors == loader.num_samples == len(expected)
+    assert sorted(anchors_of(small(dataset, **options))) == expected
     if edges == "drop":
         for batch in loader:
             assert not any(to_numpy(batch[name + "_is_pad"]).any() for name in WINDOWS)
@@ -363,33 +363,34 @@ def test_rule_34_drawn_anchors_equal_brute_force(dataset, recording, device, anc
 @pytest.mark.parametrize("snap_s", [0, 1e-6, 0.011])
 def test_rule_34_edges_include_latency_and_snap(dataset, recording, device, offset, snap_s):
     options = {"edges": "drop", "drop_n_last": 2, "offset_s": offset, "snap_s": snap_s}
-    wanted = drawn(recording, ticks_of(recording, "action"), WINDOWS, **options)
+    expected = expected_anchors(recording, ticks_of(recording, "action"), WINDOWS, **options)
     loader = small(dataset, delta_timestamps=WINDOWS, anchor="action", shuffle=False, device=device, **options)
-    assert anchors_of(loader) == wanted
+    assert anchors_of(loader) == expected
 
 
 @pytest.mark.parametrize("off_ns", [-1001, -1000, -999, -1, 0, 1, 999, 1000, 1001])
 def test_rule_34_edges_snap_to_the_nanosecond(tmp_path, device, off_ns):
     """Anchors 1 to 4 s, rows from 1 s + off_ns to 4 s - off_ns: windows at the ends are complete if they snap to rows."""
     anchors = np.arange(1, 5) * 10**9
-    recording = [{"at": numbered(anchors), "x": numbered([10**9 + off_ns, 2 * 10**9, 4 * 10**9 - off_ns])}]
-    batch = at_anchors(tmp_path / "cache", device, recording, {"x": None}, edges="drop")
+    recording = [{"at": rows_at(anchors), "x": rows_at([10**9 + off_ns, 2 * 10**9, 4 * 10**9 - off_ns])}]
+    batch = batch_at_anchors(tmp_path / "cache", device, recording, {"x": None}, edges="drop")
     assert anchors_of([batch]) == [(0, int(t)) for t in (anchors if off_ns < 1000 else anchors[1:3])]
 
 
 def test_rule_34_episodes_keep_their_order_and_drop_at_each_end(dataset, recording, device):
     episodes = [5, 0, 3, 5]
-    kept = {"edges": "drop", "drop_n_last": 3}
-    wanted = [x for e in episodes for x in drawn(recording, ticks_of(recording, "action", [e]), WINDOWS, **kept)]
-    options = {"episodes": episodes, "delta_timestamps": WINDOWS, "anchor": "action", **kept}
-    assert anchors_of(small(dataset, shuffle=False, device=device, **options)) == wanted
+    edges = {"edges": "drop", "drop_n_last": 3}
+    ticks = [ticks_of(recording, "action", [episode]) for episode in episodes]
+    expected = [anchor for part in ticks for anchor in expected_anchors(recording, part, WINDOWS, **edges)]
+    options = {"episodes": episodes, "delta_timestamps": WINDOWS, "anchor": "action", **edges}
+    assert anchors_of(small(dataset, shuffle=False, device=device, **options)) == expected
 
 
 # ---- check_tolerance ----
 
 
 def first_too_far(recording, ticks, deltas, tolerance_s, method):
-    """(stream, episode, target, distance) of the first anchor of the first stream with a sample beyond the tolerance, or None."""
+    """Returns (stream, episode, target, distance) of the first sample beyond the tolerance, or None."""
     for name, requested in deltas.items():
         for episode, anchor in ticks:
             if name not in recording[episode]:
@@ -410,7 +411,7 @@ def first_too_far(recording, ticks, deltas, tolerance_s, method):
     return None
 
 
-@pytest.mark.parametrize("method", STEPS)
+@pytest.mark.parametrize("method", STEP_METHODS)
 @pytest.mark.parametrize("tolerance_s", [0.0, 0.004, 0.019, 0.04, 10.0])
 def test_check_tolerance_names_the_first(dataset, recording, device, method, tolerance_s):
     deltas = {"observation.imu": [-0.01, 0.0], "observation.state": [0.0, 0.033]}
@@ -428,22 +429,22 @@ def test_check_tolerance_names_the_first(dataset, recording, device, method, tol
     message = str(caught.value)
     assert f"delta_timestamps['{name}'].tolerance_s" in message
     assert f"in episode {episode} at {target} ns" in message
-    away = float(re.search(r"got one ([^ ]+) s away", message).group(1))
-    np.testing.assert_allclose(away, distance / 1e9, rtol=1e-5)
+    distance_s = float(re.search(r"got one ([^ ]+) s away", message).group(1))
+    np.testing.assert_allclose(distance_s, distance / 1e9, rtol=1e-5)
 
 
 def test_check_tolerance_checks_all_anchors_of_the_requested_keys(tmp_path, device):
     rows = np.concatenate([np.arange(20_000), 20_000 + 5 + np.arange(5000)]) * 1000
-    dataset = write(tmp_path / "cache", [{"x": numbered(rows), "at": numbered(np.arange(25_000) * 1000)}])
+    dataset = write(tmp_path / "cache", [{"x": rows_at(rows), "at": rows_at(np.arange(25_000) * 1000)}])
     options = {"anchor": "at", "batch_size": 8, "delta_timestamps": {"x": [0.0]}, "method": "previous", "snap_s": 0}
     options["device"] = device
     loader_by_keywords(dataset, **options).check_tolerance()  # no tolerance is set
     loader_by_keywords(dataset, tolerance_s=5e-6, **options).check_tolerance()
     with pytest.raises(robocache.ArgumentError, match=r"2e-06 s away in episode 0 at 20001000 ns"):
         loader_by_keywords(dataset, tolerance_s=1e-6, **options).check_tolerance()
-    mixed = [robocache.Source(dataset), robocache.Source(dataset, anchor="x")]
+    sources = [robocache.Source(dataset), robocache.Source(dataset, anchor="x")]
     with pytest.raises(robocache.ArgumentError, match=r"^sources\[0\]\.delta_timestamps\['x'\].tolerance_s"):
-        loader_by_keywords(mixed, tolerance_s=1e-6, **options).check_tolerance()
+        loader_by_keywords(sources, tolerance_s=1e-6, **options).check_tolerance()
     options.pop("anchor")
     loader_by_keywords(dataset, tolerance_s=0, anchor="x", **options).check_tolerance()
 
@@ -451,7 +452,7 @@ def test_check_tolerance_checks_all_anchors_of_the_requested_keys(tmp_path, devi
 def test_check_tolerance_names_the_first_on_any_number_of_threads(tmp_path, device, threads):
     """Samples of anchors from index 4090 on are too far. A thread with later anchors finds one sooner; the first is named."""
     rows = np.append(np.arange(4090), 10**6) * 1000
-    recording = [{"x": numbered(rows), "at": numbered(np.arange(12_000) * 1000)}]
+    recording = [{"x": rows_at(rows), "at": rows_at(np.arange(12_000) * 1000)}]
     options = {"delta_timestamps": {"x": [0.0] * 64}, "anchor": "at", "method": "previous", "tolerance_s": 5e-7}
     loader = small(write(tmp_path / "cache", recording), snap_s=0, device=device, **options)
     threads(4)
@@ -491,12 +492,12 @@ def test_gather_gives_the_requested_anchors_in_order(dataset, recording, device)
 def test_gather_accepts_arrays_and_tensors_of_any_integers(dataset, device, dtype):
     loader = small(dataset, device=device)
     indices = np.array([3, 0, 127, 3], dtype)
-    wanted = batches_of([loader.gather(indices.tolist())])
+    expected = batches_of([loader.gather(indices.tolist())])
     tensor = torch.tensor(indices.tolist(), dtype=getattr(torch, dtype))
     swapped = indices.astype(indices.dtype.newbyteorder(">"))
     strided = np.repeat(indices, 2)[::2]
-    for given in (indices, swapped, strided, tensor, tensor.to(device), tuple(indices), list(indices), iter(tensor)):
-        assert_same_batches(wanted, batches_of([loader.gather(given)]))
+    for form in (indices, swapped, strided, tensor, tensor.to(device), tuple(indices), list(indices), iter(tensor)):
+        assert_same_batches(expected, batches_of([loader.gather(form)]))
 
 
 @pytest.mark.parametrize("rate_hz", [None, 33.0])
@@ -507,9 +508,9 @@ def test_anchor_index_is_the_index_for_gather(dataset, recording, device, weight
     anchors = {"anchor": "action"} if rate_hz is None else {"anchor_hz": rate_hz}
     for drawn_from in (dataset, sources):
         loader = loader_by_keywords(drawn_from, **options, **anchors, rank=1, world_size=2)
-        every = [to_numpy(batch["anchor_index"]).tolist() for batch in loader]
+        anchor_indices = [to_numpy(batch["anchor_index"]).tolist() for batch in loader]
         if not (weight and drawn_from is sources):
-            assert len({*itertools.chain(*every)}) == sum(map(len, every))
+            assert len({*itertools.chain(*anchor_indices)}) == sum(map(len, anchor_indices))
         for batch in itertools.islice(loader, 2):
             assert_same_batches(batches_of([loader.gather(batch["anchor_index"])]), batches_of([batch]))
     loader = small(dataset, batch_size=32, shuffle=False, device=device, **anchors)
@@ -564,16 +565,16 @@ def test_gather_refuses_invalid_indices(dataset, device, indices, parts):
 
 
 def test_the_last_row_of_a_time_counts(tmp_path, device):
-    """Rule 5 with every option: rows of one time, with targets on both sides."""
+    """Rule 5 holds with every option: targets lie on both sides of rows with equal stamps."""
     time_ns = EPOCH_NS + np.array([0, 0, 10, 10, 10, 20, 30, 30]) * 1000
     recording = [{"x": (time_ns, np.arange(8, dtype=np.float32))}]
     dataset = write(tmp_path / "cache", recording)
     deltas = {"x": [-1e-5, -4e-6, -5e-6, 0.0, 4e-6, 5e-6, 6e-6, 1e-5]}
-    for method, causal in itertools.product([*STEPS, "linear"], [False, True]):
+    for method, causal in itertools.product([*STEP_METHODS, "linear"], [False, True]):
         if method == "next" and causal:
             continue
         options = {"method": method, "causal": causal, "max_gap_s": 1e-5, "return_age": True, "snap_s": 0}
-        if method in STEPS:
+        if method in STEP_METHODS:
             options["tolerance_s"] = 5e-6
         loader = loader_by_keywords(
             dataset, batch_size=8, delta_timestamps=deltas, shuffle=False, device=device, **options
@@ -586,11 +587,11 @@ def test_the_last_row_of_a_time_counts(tmp_path, device):
 
 @pytest.mark.parametrize("code_steps", [[-2, -1, 0], [3, 0, -2]])  # an unsorted window uses the slower path for all
 def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
-    """Windows of consecutive rows are the same beside any other key of their clock: at the ends, at a repeated stamp,
-    at stamps near a frame, and with rows of several segments."""
+    """Windows of consecutive rows have the same values beside any other key of their clock: at the ends, at a repeated
+    stamp, and at stamps near a frame."""
     period, rows = 20_000_000, 120
     times = np.arange(rows) * period
-    times[60] = times[59]  # this row no longer counts; the next frame is between rows
+    times[60] = times[59]  # row 59 no longer counts, and row 60's frame is between rows
     times[80:90] += rng.integers(-900, 900, 10)  # within snap_s
     times[101] = times[100] + 700  # both are closer to a frame than snap_s
     state, action, code = rng.normal(size=(rows, 3)), rng.normal(size=(rows, 2)), rng.integers(0, 99, rows)
@@ -599,7 +600,7 @@ def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
     loader = loader_by_keywords(
         write(tmp_path / "cache", recording),
         batch_size=64,
-        delta_timestamps={name: [k * period / 1e9 for k in own_steps] for name, own_steps in steps.items()},
+        delta_timestamps={name: [k * period / 1e9 for k in key_steps] for name, key_steps in steps.items()},
         method={"state": [(slice(0, 1), "linear")], "code": "previous"},
         anchor="state",
         dtype="float64",
@@ -608,21 +609,21 @@ def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
         device=device,
     )
     last = np.append(times[1:] != times[:-1], True)  # whether a row is the last of its time
-    known, rows_of = times[last], np.flatnonzero(last)
+    distinct, last_rows = times[last], np.flatnonzero(last)
     for batch in batches_of(loader, None):
-        for name, own_steps in steps.items():
-            target = batch["time_ns"][:, None] + np.array(own_steps) * period
-            nearest = np.abs(target[..., None] - known).argmin(-1)
-            on_row = np.abs(target - known[nearest]) < 1000
-            snapped = np.where(on_row, known[nearest], target)
-            np.testing.assert_array_equal(batch[f"{name}_is_pad"], (snapped < known[0]) | (snapped > known[-1]))
-            before = np.maximum(np.searchsorted(known, snapped, side="right") - 1, 0)
-            np.testing.assert_array_equal(batch[f"{name}_age"], target - known[before])
+        for name, key_steps in steps.items():
+            target = batch["time_ns"][:, None] + np.array(key_steps) * period
+            nearest = np.abs(target[..., None] - distinct).argmin(-1)
+            on_row = np.abs(target - distinct[nearest]) < 1000
+            snapped = np.where(on_row, distinct[nearest], target)
+            np.testing.assert_array_equal(batch[f"{name}_is_pad"], (snapped < distinct[0]) | (snapped > distinct[-1]))
+            before = np.maximum(np.searchsorted(distinct, snapped, side="right") - 1, 0)
+            np.testing.assert_array_equal(batch[f"{name}_age"], target - distinct[before])
             if name == "code":
-                np.testing.assert_array_equal(batch[name], code[rows_of[before]])
+                np.testing.assert_array_equal(batch[name], code[last_rows[before]])
                 continue
-            values = {"state": state, "action": action}[name][rows_of]
-            expected = np.stack([np.interp(snapped, known, column) for column in values.T], -1)
+            values = {"state": state, "action": action}[name][last_rows]
+            expected = np.stack([np.interp(snapped, distinct, column) for column in values.T], -1)
             np.testing.assert_array_equal(batch[name][on_row], expected[on_row])
             np.testing.assert_allclose(batch[name], expected, rtol=0, atol=1e-12)
 
@@ -679,8 +680,8 @@ def test_rule_33_a_rate_with_some_ticks_between_rows_is_refused(tmp_path, device
     loader_by_keywords(dataset, method="previous", **options)
 
 
-def at_rates(path, *rates):
-    """A dataset with one episode for each rate, on a nominal clock, with equal numbers of rows."""
+def write_at_rates(path, *rates):
+    """Writes one episode for each rate, on a nominal clock, with equal numbers of rows."""
     episodes = []
     for hz in rates:
         index = np.arange(120)
@@ -701,23 +702,23 @@ def at_rates(path, *rates):
     ids=str,
 )
 def test_rule_33_offsets_must_fit_the_rate_of_each_drawn_episode(tmp_path, device, rates, offset, message):
-    result = at_rates(tmp_path / "cache", *rates)
+    dataset = write_at_rates(tmp_path / "cache", *rates)
     options = {"batch_size": 8, "delta_timestamps": {"state": [0.0, offset]}, "device": device}
     if message is None:
-        steps = to_numpy(next(loader_by_keywords(result, shuffle=False, snap_s=1e-5, **options))["state"])[..., 0]
+        steps = to_numpy(next(loader_by_keywords(dataset, shuffle=False, snap_s=1e-5, **options))["state"])[..., 0]
         np.testing.assert_array_equal(steps[:, 1] - steps[:, 0], round(offset * rates[0]))
         return
     with pytest.raises(robocache.ArgumentError, match="not a multiple") as caught:
-        loader_by_keywords(result, **options)
+        loader_by_keywords(dataset, **options)
     assert message in str(caught.value), str(caught.value)
-    assert "45 Hz" not in str(caught.value)
-    drawn = [e for e, hz in enumerate(rates) if abs(offset * hz - round(offset * hz)) < 1e-9]
-    if drawn:
-        loader_by_keywords(result, episodes=drawn, **options)
+    assert "45 Hz" not in str(caught.value)  # the mean rate, which no episode has
+    fitting = [e for e, hz in enumerate(rates) if abs(offset * hz - round(offset * hz)) < 1e-9]
+    if fitting:
+        loader_by_keywords(dataset, episodes=fitting, **options)
 
 
 def test_rule_33_sources_of_two_rates_are_named_with_their_rates(tmp_path, device):
-    sources = [robocache.Source(at_rates(tmp_path / str(hz), hz)) for hz in (30, 60)]
+    sources = [robocache.Source(write_at_rates(tmp_path / str(hz), hz)) for hz in (30, 60)]
     with pytest.raises(robocache.ArgumentError, match="rows=True") as caught:
         loader_by_keywords(sources, batch_size=8, delta_timestamps={"state": [0.0, 1 / 60]}, device=device)
     assert "of 'state' of sources[0] 0.03333 s (30 Hz), of 'state' of sources[1] 0.01667 s (60 Hz)" in str(caught.value)
@@ -779,15 +780,15 @@ def test_stored_angles_beyond_half_a_turn_are_named(tmp_path, device, low, offse
     """A heading of 3.5 on a row is -2.78 between two rows."""
     time_ns = np.arange(400) * 50_000_000
     heading = (0.1 * np.arange(400).astype(np.float64)) % 6.25 + low
-    declared = {"x": {"attributes": {"methods": [[1, 2, "angle"]]}}}
+    streams = {"x": {"attributes": {"methods": [[1, 2, "angle"]]}}}
     rows = {"x": (time_ns, np.stack([np.full(400, 9.0), heading], 1))}
-    dataset = write(tmp_path / "cache", [rows], streams=declared)
+    dataset = write(tmp_path / "cache", [rows], streams=streams)
     with warnings_with("'angle' gives", warning_text):
         loader_by_keywords(dataset, batch_size=8, delta_timestamps={"x": [offset]}, device=device)
 
 
-def turning(unit, dtype=np.float64):
-    """An angle in [-turn / 2, turn / 2) that wraps twice, beside a number that does not."""
+def turning_angle(unit, dtype=np.float64):
+    """Returns an angle in [-turn / 2, turn / 2) that wraps twice, beside a number that does not."""
     turn = {"rad": 2 * np.pi, "deg": 360.0}[unit]
     angle = (np.linspace(0.1, 2.3, 400) * turn + turn / 2) % turn - turn / 2
     return np.stack([np.linspace(-3, 3, 400), angle], 1).astype(dtype)
@@ -796,14 +797,14 @@ def turning(unit, dtype=np.float64):
 @pytest.mark.parametrize(
     ("values", "options", "warning_text"),
     [
-        (turning("rad"), {}, r"'x' feature 1 \(yaw\) goes from 3.1\d+ to -3.1\d+ at row \d+ of episode 0;"),
-        (turning("deg", np.float32), {}, r"goes from 17\d\S* to -17\d\S* at row"),
-        (turning("rad"), {"method": "pchip"}, "'x' feature 1"),
-        (turning("rad") + np.array([0, np.pi]), {}, r"goes from 6.2\d+ to 0.0\d+"),
-        (turning("rad"), {"method": {"x": [(slice(1, 2), "angle")]}}, None),
-        (turning("rad"), {"method": "previous"}, None),
-        (turning("rad"), {"episodes": [1]}, None),
-        (np.unwrap(turning("rad"), axis=0), {}, None),
+        (turning_angle("rad"), {}, r"'x' feature 1 \(yaw\) goes from 3.1\d+ to -3.1\d+ at row \d+ of episode 0;"),
+        (turning_angle("deg", np.float32), {}, r"goes from 17\d\S* to -17\d\S* at row"),
+        (turning_angle("rad"), {"method": "pchip"}, "'x' feature 1"),
+        (turning_angle("rad") + np.array([0, np.pi]), {}, r"goes from 6.2\d+ to 0.0\d+"),
+        (turning_angle("rad"), {"method": {"x": [(slice(1, 2), "angle")]}}, None),
+        (turning_angle("rad"), {"method": "previous"}, None),
+        (turning_angle("rad"), {"episodes": [1]}, None),
+        (np.unwrap(turning_angle("rad"), axis=0), {}, None),
         (np.random.default_rng(0).uniform(-np.pi, np.pi, (400, 2)), {}, None),  # noise crosses half a turn as often
         (np.where(np.arange(400) % 40 < 20, 2.5, -2.5)[:, None] * [1, 1], {}, None),  # a switch
     ],
@@ -819,8 +820,8 @@ def test_wrapping_angles_interpolated_as_numbers_are_named(tmp_path, device, val
 
 def test_rule_33_declared_rotations_are_no_requested_method(tmp_path, device):
     rows = {"action": (np.arange(40) * 50_000_000, np.tile(np.float32([0, 0, 0, 1, 5]), (40, 1)))}
-    declared = {"action": {"clock": "nominal", "attributes": {"methods": [[0, 4, "slerp"]]}}}
-    dataset = write(tmp_path / "cache", [rows], streams=declared)
+    streams = {"action": {"clock": "nominal", "attributes": {"methods": [[0, 4, "slerp"]]}}}
+    dataset = write(tmp_path / "cache", [rows], streams=streams)
     with pytest.raises(robocache.ArgumentError, match=r"ticks of 15 Hz .*\[\(slice\(0, 4\), 'slerp'\)\]"):
         loader_by_keywords(dataset, batch_size=8, delta_timestamps={"action": None}, anchor_hz=15, device=device)
     with pytest.raises(robocache.ArgumentError, match=r"0.02 s is not a multiple.*\[\(slice\(0, 4\), 'slerp'\)\]"):

@@ -21,7 +21,7 @@ FIELDS = list(Stats._fields)
 
 
 def parts_of(rng, count, features=5):
-    """Rows of several datasets with different means, spreads and lengths; one feature is constant, one rarely nonzero."""
+    """Returns rows of several datasets with different means, spreads and lengths; one feature is constant, one rarely nonzero."""
     parts = []
     for n in rng.integers(1, 400, count):
         rows = rng.standard_normal((n, features)) * np.exp2(rng.integers(-8, 8, features)) + rng.normal(0, 20, features)
@@ -31,7 +31,7 @@ def parts_of(rng, count, features=5):
     return parts
 
 
-def feature(stats, d):
+def feature_stats(stats, d):
     return {field: float(np.asarray(stats[field]).reshape(-1)[d]) for field in FIELDS}
 
 
@@ -41,14 +41,14 @@ def feature(stats, d):
 def test_counts_ends_and_moments_equal_those_of_all_rows(rng):
     for count in (2, 3, 17):
         parts = parts_of(rng, count)
-        given = [oracle.stats_of(rows) for rows in parts]
-        merged = robocache.merge_stats([{"x": stats} for stats in given])["x"]
+        part_stats = [oracle.stats_of(rows) for rows in parts]
+        merged = robocache.merge_stats([{"x": stats} for stats in part_stats])["x"]
         pooled = oracle.stats_of(np.concatenate(parts))
         for field in ("count", "min", "max"):
             np.testing.assert_array_equal(getattr(merged, field), pooled[field])
         for d in range(5):
-            means = [stats["mean"][d] for stats in given]
-            mean, variance = oracle.merged_moments([(s["count"][d], s["mean"][d], s["std"][d]) for s in given])
+            means = [stats["mean"][d] for stats in part_stats]
+            mean, variance = oracle.merged_moments([(s["count"][d], s["mean"][d], s["std"][d]) for s in part_stats])
             largest = max(map(abs, means))
             assert abs(Fraction(merged.mean[d]) - mean) <= 4 * ROUNDING * largest
             std = math.sqrt(variance)  # from a fraction: within a rounding or two
@@ -57,22 +57,22 @@ def test_counts_ends_and_moments_equal_those_of_all_rows(rng):
             assert abs(merged.std[d] - pooled["std"][d]) <= 1e-9 * (pooled["std"][d] + largest)
 
 
-def test_a_quantile_is_in_the_bracket_of_the_true_one(rng):
-    narrower = 0
+def test_a_merged_quantile_is_in_the_bracket_of_the_true_one(rng):
+    narrow_brackets = 0
     for count in (2, 3, 9):
         parts = [rows for rows in parts_of(rng, count) if len(rows) > 1]
-        given = [oracle.stats_of(rows) for rows in parts]
-        merged = robocache.merge_stats([{"x": stats} for stats in given])["x"]
+        part_stats = [oracle.stats_of(rows) for rows in parts]
+        merged = robocache.merge_stats([{"x": stats} for stats in part_stats])["x"]
         pooled = np.concatenate(parts)
         for d, (field, percent) in itertools.product(range(5), list(oracle.PERCENTS.items())[1:-1]):
-            low, high = oracle.quantile_bracket([feature(stats, d) for stats in given], percent)
+            low, high = oracle.quantile_bracket([feature_stats(stats, d) for stats in part_stats], percent)
             got = getattr(merged, field)[d]
-            own = [stats[field][d] for stats in given]
+            part_quantiles = [stats[field][d] for stats in part_stats]
             assert low <= got <= high
             assert low <= np.quantile(pooled[:, d], percent / 100) <= high
-            assert min(own) <= got <= max(own)
-            narrower += high - low < np.ptp(pooled[:, d]) / 2
-    assert narrower > 20  # the bracket is narrow
+            assert min(part_quantiles) <= got <= max(part_quantiles)
+            narrow_brackets += high - low < np.ptp(pooled[:, d]) / 2
+    assert narrow_brackets > 20  # many brackets are narrow
 
 
 def test_quantiles_of_evenly_spaced_rows_are_exact():
@@ -84,8 +84,8 @@ def test_quantiles_of_evenly_spaced_rows_are_exact():
 
 
 def test_the_order_of_the_datasets_does_not_matter(rng):
-    given = [{"x": oracle.stats_of(rows)} for rows in parts_of(rng, 5)]
-    merged = [robocache.merge_stats(list(order))["x"] for order in itertools.permutations(given)]
+    part_stats = [{"x": oracle.stats_of(rows)} for rows in parts_of(rng, 5)]
+    merged = [robocache.merge_stats(list(order))["x"] for order in itertools.permutations(part_stats)]
     for field in FIELDS:
         for other in merged[1:]:
             assert_same_bits(getattr(other, field), getattr(merged[0], field), field)
@@ -128,19 +128,19 @@ def test_merging_keeps_all_keys_and_common_fields(rng):
     assert [field for field in FIELDS if getattr(merged["x"], field) is not None] == list(few)
 
 
-@pytest.mark.parametrize("none", [[], (), iter([])])
-def test_statistics_of_no_dataset_are_refused(none):
+@pytest.mark.parametrize("empty", [[], (), iter([])])
+def test_statistics_of_no_dataset_are_refused(empty):
     """A pattern that matches no file gives such an empty list."""
     with pytest.raises(robocache.ArgumentError, match="stats: expected those of one dataset at least, got none"):
-        robocache.merge_stats(none)
+        robocache.merge_stats(empty)
 
 
 def test_values_that_are_no_list_of_statistics_are_refused(dataset, tmp_path):
     with pytest.raises(robocache.ArgumentTypeError, match="stats: expected a list"):
         robocache.merge_stats(np.array(1.0))
-    normalised = {"batch_size": 2, "delta_timestamps": {"action": [0.0]}, "normalize": "mean_std"}
+    options = {"batch_size": 2, "delta_timestamps": {"action": [0.0]}, "normalize": "mean_std"}
     with pytest.raises(robocache.ArgumentError, match=r"norm_stats: expected statistics of .*, got of 5"):
-        loader_by_keywords(dataset, norm_stats={5: {"mean": 0}}, **normalised)
+        loader_by_keywords(dataset, norm_stats={5: {"mean": 0}}, **options)
     with pytest.raises(robocache.ArgumentError, match="path: expected UTF-8 that is not empty"):
         robocache.save_norm_stats("", dataset.stats)
 
@@ -152,8 +152,8 @@ def test_a_scalar_and_a_shape_of_1_are_equal():
 
 
 def test_two_clusters_with_a_gap():
-    one, two = ({"x": oracle.stats_of(np.full(10, value))} for value in (1.0, 2.0))
-    merged = robocache.merge_stats([one, two, two])["x"]
+    low, high = ({"x": oracle.stats_of(np.full(10, value))} for value in (1.0, 2.0))
+    merged = robocache.merge_stats([low, high, high])["x"]
     assert [float(getattr(merged, q)) for q in ("q01", "q10", "q50", "q90", "q99")] == [1, 1, 2, 2, 2]
     assert merged.min == 1 and merged.max == 2
 
@@ -166,7 +166,7 @@ def test_merging_with_infinities():
     assert 1 <= merged.q50 <= 3 and np.isnan(merged.q99)
 
 
-FEW = {"x": {"mean": [1.0], "count": 2}}
+MEANS = {"x": {"mean": [1.0], "count": 2}}
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,11 @@ FEW = {"x": {"mean": [1.0], "count": 2}}
         ([{"x": {"mean": [1, 2], "count": [1, 2, 3]}}], r"stats\[0\]\['x'\].count: expected one number or"),
         ([{"x": {"mean": 1, "count": -1}}], r"stats\[0\]\['x'\].count: expected numbers of rows, got -1"),
         ([{"x": {"std": [1, -2], "count": 1}}], r"stats\[0\]\['x'\].std: expected 0 or more, got -2"),
-        ([FEW, {"x": {"mean": [1.0], "std": [2.0]}}], r"stats\[1\]\['x'\]: expected count, .*got mean, std"),
-        ([FEW, {"x": {"mean": [1.0, 2.0], "count": 2}}], r"stats\[1\]\['x'\]: expected the shape \(1,\) of stats\[0\]"),
+        ([MEANS, {"x": {"mean": [1.0], "std": [2.0]}}], r"stats\[1\]\['x'\]: expected count, .*got mean, std"),
+        (
+            [MEANS, {"x": {"mean": [1.0, 2.0], "count": 2}}],
+            r"stats\[1\]\['x'\]: expected the shape \(1,\) of stats\[0\]",
+        ),
     ],
 )
 def test_statistics_that_cannot_be_merged_are_refused_by_name(stats, message):
@@ -225,7 +228,7 @@ def test_openpis_file_round_trips(dataset, tmp_path):
         assert list(robocache.load_norm_stats(path, keys={"observation.state": "state"})) == ["observation.state"]
 
 
-def test_openpis_without_quantiles(tmp_path):
+def test_openpis_file_without_quantiles(tmp_path):
     path = tmp_path / "norm_stats.json"
     robocache.save_norm_stats(path, {"state": {"mean": [1.0], "std": [2.0]}}, "openpi")
     assert json.loads(path.read_text())["norm_stats"]["state"]["q01"] is None
@@ -237,14 +240,15 @@ def test_episodes_stats_are_merged_like_lerobots(rng, tmp_path):
     (tmp_path / "meta").mkdir()
     lines = []
     for number, rows in enumerate(episodes):
-        own = oracle.stats_of(rows)
-        stats = {field: own[field].tolist() for field in ("min", "max", "mean", "std")} | {"count": [len(rows)]}
+        computed = oracle.stats_of(rows)
+        stats = {field: computed[field].tolist() for field in ("min", "max", "mean", "std")} | {"count": [len(rows)]}
         image = {"mean": [[[0.5]], [[0.25]], [[number]]], "std": [[[0.1]], [[0.0]], [[1]]], "count": [100 + number]}
         stats["names"] = "a line separator \u2028 within a line"
-        of_episode = {"action": stats, "observation.images.top": image}
-        lines.append(json.dumps({"episode_index": number, "stats": of_episode}, ensure_ascii=False))
-    of_episode["action"] |= {"mean": (np.array(own["mean"]) + 1000).tolist()}  # this episode was recorded again
-    replaced = json.dumps({"episode_index": 5, "stats": of_episode}, ensure_ascii=False)
+        episode_stats = {"action": stats, "observation.images.top": image}
+        lines.append(json.dumps({"episode_index": number, "stats": episode_stats}, ensure_ascii=False))
+    # An older line of the last episode, which the later line replaces.
+    episode_stats["action"] |= {"mean": (np.array(computed["mean"]) + 1000).tolist()}
+    replaced = json.dumps({"episode_index": 5, "stats": episode_stats}, ensure_ascii=False)
     (tmp_path / "meta" / "episodes_stats.jsonl").write_text("\n".join([replaced, *lines]) + "\n")
     loaded = robocache.load_norm_stats(tmp_path)
     pooled = oracle.stats_of(np.concatenate(episodes))
@@ -256,7 +260,7 @@ def test_episodes_stats_are_merged_like_lerobots(rng, tmp_path):
     weights = 100 + np.arange(6)
     expected = (weights * np.arange(6)).sum() / weights.sum()
     assert loaded["observation.images.top"].mean[2, 0, 0] == pytest.approx(expected)
-    # A file of one line is JSON too, but no file of keys.
+    # A file of one line is also valid JSON, but its object is not one by key.
     (tmp_path / "meta" / "episodes_stats.jsonl").write_text(lines[0])
     assert list(robocache.load_norm_stats(tmp_path)) == ["action", "observation.images.top"]
 
@@ -376,11 +380,11 @@ def test_merged_quantiles_of_real_episodes_are_closer_than_their_average(real, t
         moves = truth.std > 0
         for field in ("q01", "q99"):
             average = np.average([part[field] for part in parts], axis=0, weights=[part["count"][0] for part in parts])
-            off, averages = (
+            merged_error, average_error = (
                 np.median(np.abs(got - getattr(truth, field))[moves] / truth.std[moves])
                 for got in (getattr(merged, field), average)
             )
-            assert off < 0.1 and averages > 0.25, (key, field)
+            assert merged_error < 0.1 and average_error > 0.25, (key, field)
 
 
 # ---- statistics that contradict the rows ----
@@ -391,7 +395,7 @@ def write_episodes(path, parts):
 
 
 def assert_warning(expected, dataset, norm_stats, episodes=None, **window):
-    """The loader's warning of these statistics matches the pattern `expected`; None: it does not warn."""
+    """Asserts that the loader's warning of these statistics matches `expected`, or that None is given and it does not warn."""
     windows = {"x": robocache.Window(**({"normalize": "min_max"} | window))}
     normalization = robocache.Normalization(norm_stats={"x": norm_stats})
     source = dataset if episodes is None else robocache.Source(dataset, episodes=episodes)
@@ -417,9 +421,7 @@ def test_a_loader_warns_of_statistics_that_contradict_the_rows(rng, tmp_path):
     ):
         mode = "mean_std" if "mean" in fitting else "q01_q99"
         assert_warning(None, dataset, fitting, normalize=mode)
-    assert_warning(
-        None, dataset, statistics_of(parts[0]), episodes=[0]
-    )  # the outlier is in an episode that is not drawn
+    assert_warning(None, dataset, statistics_of(parts[0]), episodes=[0])  # the outlier's episode is not drawn
     assert_warning(None, dataset, statistics_of(rng.uniform(-1, 1, (20, 2))), episodes=[0])  # like a validation set's
     assert_warning("", dataset, statistics_of(parts[0]), episodes=[1])
     assert_warning("mean and std", dataset, statistics_of(parts[0], "mean", "std"), normalize="mean_std")
@@ -438,9 +440,9 @@ def test_the_mean_of_few_episodes_may_deviate_and_of_many_may_not(episodes, tmp_
     positions = 1.5 + 0.5 * np.linspace(-1, 1, episodes) * (episodes > 1)
     moves = 0.1 * np.sin(np.arange(50))[:, None] * [1, 0.5]
     dataset = write_episodes(tmp_path / "cache", [position + moves for position in positions])
-    given = {"mean": np.zeros(2), "std": np.ones(2)}
-    assert_warning("the rows' mean is 1.5" if episodes == 40 else None, dataset, given, normalize="mean_std")
-    assert_warning("", dataset, given | {"mean": np.full(2, 60.0)}, normalize="mean_std")
+    norm_stats = {"mean": np.zeros(2), "std": np.ones(2)}
+    assert_warning("the rows' mean is 1.5" if episodes == 40 else None, dataset, norm_stats, normalize="mean_std")
+    assert_warning("", dataset, norm_stats | {"mean": np.full(2, 60.0)}, normalize="mean_std")
 
 
 @pytest.mark.parametrize(
@@ -448,5 +450,5 @@ def test_the_mean_of_few_episodes_may_deviate_and_of_many_may_not(episodes, tmp_
 )
 def test_statistics_in_another_unit_are_recognised_by_the_std(factor, message, rng, tmp_path):
     rows = rng.normal(0, 1, (4, 50, 3))
-    given = {"mean": rows.mean((0, 1)), "std": rows.std((0, 1))}
-    assert_warning(message, write_episodes(tmp_path / "cache", rows * factor), given, normalize="mean_std")
+    norm_stats = {"mean": rows.mean((0, 1)), "std": rows.std((0, 1))}
+    assert_warning(message, write_episodes(tmp_path / "cache", rows * factor), norm_stats, normalize="mean_std")

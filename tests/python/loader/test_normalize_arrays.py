@@ -1,4 +1,4 @@
-"""The affines of statistics, and arrays normalised by them, which equal a batch's values."""
+"""Affines from statistics, and arrays normalised by them: their values equal a batch's."""
 
 import pickle
 
@@ -61,11 +61,11 @@ def test_a_feature_without_spread_has_the_peers_number(rng, mode, dtype, peer):
 def test_statistics_without_an_affine_are_refused(rng):
     stats = random_stats(rng, (3,))
     few = {field: stats[field] for field in ("mean", "std", "q01", "q99")}
-    for words, arguments in {
+    for message, arguments in {
         r"stats\['a'\]: 'q10_q90' expects q10 and q90, got mean, std, q01, q99": (few, "q10_q90"),
         r"normalize: expected 'none', 'mean_std', .*, got 'zscore'": (stats, "zscore"),
     }.items():
-        with pytest.raises(robocache.ArgumentError, match=words):
+        with pytest.raises(robocache.ArgumentError, match=message):
             Affine.of(*arguments, shape=(3,), name="stats['a']")
     with pytest.raises(robocache.ArgumentError, match=r"norm_stats.mean: expected 4 numbers, one a feature, got 3"):
         Affine.of(stats, "mean_std", shape=(4,))
@@ -92,7 +92,7 @@ def affine_of(scale, shift):
 
 
 def bound_of(x, y, expected, dtype):
-    """The error of arithmetic in float64 against one fma: a double rounding for float32, the product's for float64."""
+    """Returns how far float64 arithmetic may be from one fma: a rounding more for float32, the product's for float64."""
     ulp = np.spacing(np.abs(expected.astype(dtype))).astype(np.float64)
     return ulp if dtype == "float32" else ulp + 2.0**-53 * np.abs(x * y)
 
@@ -136,25 +136,25 @@ def test_normalisation_round_trips(rng, device, mode, constant):
     rows[:, ::8] = rows[0, ::8]
     for dtype in ("float32", "float64", "float16", ml_dtypes.bfloat16):
         x = rows.astype(dtype)
-        wide = x.astype(np.float64)
-        work = "float64" if dtype == "float64" else "float32"
-        affine = Affine.of(oracle.stats_of(wide), mode, shape=(40,), dtype=work, constant=constant)
-        tensor = torch.from_numpy(wide).to(device, getattr(torch, np.dtype(dtype).name))
+        exact = x.astype(np.float64)
+        work_dtype = "float64" if dtype == "float64" else "float32"
+        affine = Affine.of(oracle.stats_of(exact), mode, shape=(40,), dtype=work_dtype, constant=constant)
+        tensor = torch.from_numpy(exact).to(device, getattr(torch, np.dtype(dtype).name))
         back = to_numpy(affine.unnormalize(affine.normalize(tensor)))
         assert back.dtype == x.dtype
-        u, times = (2.0**-53, 6) if dtype == "float64" else (2.0**-24, 4)
-        bound = times * u * (np.abs(wide) + np.abs(affine.centre.astype(np.float64))) * (1 + 8 * u)
+        u, roundings = (2.0**-53, 6) if dtype == "float64" else (2.0**-24, 4)
+        bound = roundings * u * (np.abs(exact) + np.abs(affine.centre.astype(np.float64))) * (1 + 8 * u)
         if dtype not in ("float32", "float64"):
             # Both results are rounded to the narrower type.
-            narrow = float(ml_dtypes.finfo(dtype).eps)
+            eps = float(ml_dtypes.finfo(dtype).eps)
             y = np.abs(affine.normalize(x).astype(np.float64))
-            bound += narrow * (y * affine.spread + np.abs(wide))
+            bound += eps * (y * affine.spread + np.abs(exact))
             bound += float(ml_dtypes.finfo(dtype).tiny) * (affine.spread + 1)
             bound = np.where(np.isfinite(y), bound, np.inf)
-        assert ((np.abs(back.astype(np.float64) - wide) <= bound) | (bound == np.inf)).all()
+        assert ((np.abs(back.astype(np.float64) - exact) <= bound) | (bound == np.inf)).all()
 
 
-def test_each_row_by_its_source(rng, device):
+def test_each_row_is_normalised_by_its_source(rng, device):
     stats = [random_stats(rng, (5,)) for _ in range(3)]
     affine = Affine.of_sources([Affine.of(s, "mean_std", shape=(5,)) for s in stats])
     assert affine.scale.shape == (3, 5)
@@ -168,21 +168,21 @@ def test_each_row_by_its_source(rng, device):
     assert_same_bits(affine.normalize(x, index), expected)
     assert_same_bits(affine.normalize(x[:, 0], index), expected[:, 0])
     assert_same_bits(affine.normalize(x[1], 2), expected[1])
-    again = pickle.loads(pickle.dumps(affine))
-    assert_same_bits(to_numpy(again.normalize(tensor, tensor_index)), expected)
+    unpickled = pickle.loads(pickle.dumps(affine))
+    assert_same_bits(to_numpy(unpickled.normalize(tensor, tensor_index)), expected)
 
 
 def test_narrower_sources_leave_missing_features(rng):
     wide, narrow = random_stats(rng, (4,)), random_stats(rng, (2,))
-    of_wide, of_narrow = Affine.of(wide, "min_max", shape=(4,)), Affine.of(narrow, "min_max", shape=(2,))
-    affine = Affine.of_sources([of_wide, of_narrow, Affine.of(None, None, shape=(4,))])
+    wide_affine, narrow_affine = Affine.of(wide, "min_max", shape=(4,)), Affine.of(narrow, "min_max", shape=(2,))
+    affine = Affine.of_sources([wide_affine, narrow_affine, Affine.of(None, None, shape=(4,))])
     x = rng.standard_normal((3, 4)).astype(np.float32)
     y = affine.normalize(x, [0, 1, 2])
     assert_same_bits(y[1, 2:], x[1, 2:])
     assert_same_bits(y[2], x[2])
-    assert_same_bits(y[1, :2], of_narrow.normalize(x[1, :2]))
-    alike = Affine.of_sources([of_wide] * 2)
-    assert_same_bits(alike.normalize(x), alike.normalize(x, [0, 1, 0]))
+    assert_same_bits(y[1, :2], narrow_affine.normalize(x[1, :2]))
+    same_twice = Affine.of_sources([wide_affine] * 2)
+    assert_same_bits(same_twice.normalize(x), same_twice.normalize(x, [0, 1, 0]))
     scalars = Affine.of_sources([Affine.of({"mean": 1.0, "std": s}, "mean_std", shape=()) for s in (1.0, 2.0)])
     assert scalars.normalize(np.full((2, 3), 3, np.float32), [0, 1]).tolist() == [[2] * 3, [1] * 3]
 
@@ -201,14 +201,14 @@ def test_gradients_go_to_x(rng, device):
     assert half.grad.dtype == torch.bfloat16
     spread = torch.from_numpy(affine.spread).to(device)[:, None].expand(2, 4, 3)
     torch.testing.assert_close(half.grad, spread.bfloat16(), rtol=0, atol=0)
-    each = torch.func.vmap(lambda row: affine.normalize(row, 0))(x.detach())
-    torch.testing.assert_close(each, affine.normalize(x.detach(), 0), rtol=0, atol=0)
+    by_row = torch.func.vmap(lambda row: affine.normalize(row, 0))(x.detach())
+    torch.testing.assert_close(by_row, affine.normalize(x.detach(), 0), rtol=0, atol=0)
 
 
 def test_invalid_arrays_are_refused_by_name(rng):
     affine = Affine.of_sources([Affine.of(random_stats(rng, (3,)), "mean_std", shape=(3,)) for _ in "ab"])
     x = np.zeros((2, 4, 3), np.float32)
-    for words, call in {
+    for message, call in {
         "x: expected a numpy array or a torch tensor, got list": lambda: affine.normalize([1.0, 2.0, 3.0], 0),
         "x: expected floats, got int64": lambda: affine.normalize(x.astype(np.int64), 0),
         "x: expected floats, got torch.int32": lambda: affine.normalize(torch.zeros(3, dtype=torch.int32), 0),
@@ -224,5 +224,5 @@ def test_invalid_arrays_are_refused_by_name(rng):
         "dataset_index: expected integers, got torch.bool": lambda: affine.normalize(x, torch.tensor([True, False])),
         "dataset_index: expected a whole number, got True": lambda: affine.normalize(x, True),
     }.items():
-        with pytest.raises(robocache.Error, match=words):
+        with pytest.raises(robocache.Error, match=message):
             call()

@@ -21,30 +21,31 @@ NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 NS = st.integers(-(2**62), 2**62 - 1)
 DURATIONS = st.none() | st.integers(0, 2**63 - 1)
 FLOATS = st.sampled_from(["float16", "bfloat16", "float32", "float64"])
-ENDLESS = {"low_ns": st.just(0), "high_ns": st.just(0), "discount": st.just(0.0)}
+NO_RANGE = {"low_ns": st.just(0), "high_ns": st.just(0), "discount": st.just(0.0)}
 FUTURE = {"low_ns": st.integers(0, 9), "high_ns": st.integers(10, 2**63 - 1), "discount": st.just(0.0)}
 DISCOUNT = st.floats(0, 1, exclude_min=True, exclude_max=True)
 MOMENTS = st.one_of(
-    st.fixed_dictionaries({"kind": st.sampled_from(["last", "other"])} | ENDLESS),
+    st.fixed_dictionaries({"kind": st.sampled_from(["last", "other"])} | NO_RANGE),
     st.fixed_dictionaries({"kind": st.just("future")} | FUTURE),
-    st.fixed_dictionaries({"kind": st.just("geometric")} | ENDLESS | {"discount": DISCOUNT}),
+    st.fixed_dictionaries({"kind": st.just("geometric")} | NO_RANGE | {"discount": DISCOUNT}),
 )
-STEPS = ("nearest", "previous", "next")
+STEP_METHODS = ("nearest", "previous", "next")
 
 
 @st.composite
-def numbers_rows(draw, shape, causal, tolerance, in_rows, steps_of_window):
+def numbers_rows(draw, shape, causal, tolerance, in_rows, step_count):
     features = math.prod(shape)
     dtype = draw(FLOATS | st.sampled_from(["int64", "uint8", "bool"]))
     floating = "float" in dtype
-    steps = [method for method in STEPS if not (causal and method == "next")]
+    steps = [method for method in STEP_METHODS if not (causal and method == "next")]
     methods = steps if tolerance is not None or not floating else [*steps, "linear", "pchip", "akima", "angle"]
     if in_rows:
         methods = ["previous"]
     ends = [*sorted(draw(st.sets(st.integers(1, features - 1)))), features] if features > 1 else [features]
     parts = ("scale", "shift", "spread", "centre")
-    numbers = features * draw(st.sampled_from([1, steps_of_window]))
-    affine = {part: draw(st.lists(NUMBERS, min_size=numbers, max_size=numbers)) for part in parts}
+    # An affine for all steps, or one for each.
+    count = features * draw(st.sampled_from([1, step_count]))
+    affine = {part: draw(st.lists(NUMBERS, min_size=count, max_size=count)) for part in parts}
     affine = affine if floating and draw(st.booleans()) else None
     return {
         "dtype": dtype,
@@ -102,22 +103,22 @@ def specs(draw):
     }
 
 
-def bits(value):
-    """The value with its floats as their bytes: -0.0 is not 0.0, and 1 is not 1.0."""
+def comparable(value):
+    """Returns the value with floats as bytes and other leaves with their types: -0.0 is not 0.0, and 1 is not 1.0."""
     match value:
         case float():
             return struct.pack("<d", value)
         case dict():
-            return {name: bits(part) for name, part in value.items()}
+            return {name: comparable(part) for name, part in value.items()}
         case list():
-            return [bits(part) for part in value]
+            return [comparable(part) for part in value]
     return type(value), value
 
 
 @given(specs())
 def test_every_spec_round_trips(spec):
     parsed = Spec(json.dumps(spec))
-    assert bits(json.loads(parsed.to_json())) == bits(spec)
+    assert comparable(json.loads(parsed.to_json())) == comparable(spec)
     assert Spec(parsed.to_json()) == parsed == pickle.loads(pickle.dumps(parsed)) == copy.copy(parsed)
     assert hash(Spec(parsed.to_json())) == hash(parsed)
     assert list(parsed.keys) == [key["key"] for key in spec["keys"]]
@@ -196,32 +197,32 @@ def test_augmentation_is_off_in_a_spec(arm):
     assert images(size=(9, 9), interpolation="area") != images(size=(9, 9))
 
 
-def test_a_spec_has_only_the_loaders_options(arm):
+def test_a_spec_has_only_the_options_that_change_samples(arm):
     spec = loader_of(arm).spec
     for same in ({"batch_size": 5}, {"seed": 3}, {"shuffle": False}, {"memory": robocache.Memory(prefetch=0)}):
         assert loader_of(arm, **same).spec == spec
-    wide = Normalization(stats_of="dataset", min_spread=9)
-    for other in ({"return_age": False}, {"snap_s": 2e-6}, {"normalization": wide}):
+    normalization = Normalization(stats_of="dataset", min_spread=9)
+    for other in ({"return_age": False}, {"snap_s": 2e-6}, {"normalization": normalization}):
         assert loader_of(arm, **other).spec != spec
 
 
-def converted(arm):
+def converting_loader(arm):
     steps = [robocache.actions.Relative("joints"), robocache.actions.Rescale(slice(0, 7), (-0.1, 1 / 3), (0, 1))]
     ahead = Window([0.0, 0.1], convert=steps, base=("joint", [6, 5, 4, 3, 2, 1, 0]), normalize="mean_std")
-    given = Normalization(norm_stats={"ahead": {"mean": np.arange(7.0), "std": np.full(7, 0.3)}})
+    normalization = Normalization(norm_stats={"ahead": {"mean": np.arange(7.0), "std": np.full(7, 0.3)}})
     source = Source(arm, rename={"other": "ahead"})
-    return loader_of(source, delta_timestamps={"joint": None, "ahead": ahead}, normalization=given)
+    return loader_of(source, delta_timestamps={"joint": None, "ahead": ahead}, normalization=normalization)
 
 
 def test_conversions_are_part_of_a_spec(arm):
-    loader = converted(arm)
+    loader = converting_loader(arm)
     spec = loader.spec
     ahead = spec.keys["ahead"]
     convert = ahead["convert"]
     assert (convert["base"], convert["base_features"]) == ("joint", [6, 5, 4, 3, 2, 1, 0])
     assert (convert["dtype"], convert["tolerance"]) == ("float64", 1e-3 + 2**-24)
     assert [step["step"] for step in convert["steps"]] == ["joints", "rescale"]
-    assert bits(convert["steps"][1]["from_last"]) == bits(1 / 3)
+    assert comparable(convert["steps"][1]["from_last"]) == comparable(1 / 3)
     assert ahead["rows"]["affine"]["centre"] == list(range(7))
     assert Spec(spec.to_json()) == spec
     assert loader_of(arm).spec.keys["joint"]["convert"] is None
@@ -244,7 +245,7 @@ def test_conversions_are_part_of_a_spec(arm):
 )
 def test_invalid_conversions_are_refused(arm, path, value, message):
     with pytest.raises(robocache.ArgumentError, match=message):
-        Spec(changed(converted(arm).spec, ("keys", 1, "convert", *path), value))
+        Spec(change_spec(converting_loader(arm).spec, ("keys", 1, "convert", *path), value))
 
 
 def test_each_source_of_a_mixture_has_its_own_spec(tmp_path):
@@ -270,8 +271,8 @@ def test_each_source_of_a_mixture_has_its_own_spec(tmp_path):
 # ---- refusals ----
 
 
-def changed(spec, path, value):
-    """The spec's JSON with another value at a path, or without the field."""
+def change_spec(spec, path, value):
+    """Returns the spec's JSON with another value at a path. None removes the field."""
     parsed = json.loads(spec.to_json())
     node = parsed
     for name in path[:-1]:
@@ -324,7 +325,7 @@ JOINT, TOP = ("keys", 0), ("keys", 2)
     ],
 )
 def test_invalid_fields_are_refused_by_name(arm, tmp_path, path, value, message):
-    text = changed(loader_of(arm).spec, path, value)
+    text = change_spec(loader_of(arm).spec, path, value)
     with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=message):
         Spec(text)
     file = tmp_path / "spec.json"

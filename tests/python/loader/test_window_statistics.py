@@ -31,7 +31,7 @@ assert_statistics = functools.partial(oracle.assert_statistics, rtol=1e-11)
 
 
 def rows_of(rng, episodes=4, shortest=30, longest=120, dtype=np.float32):
-    """Episodes of states, and actions that drift from them."""
+    """Returns episodes of states that drift, and of actions near them."""
     result = []
     for _ in range(episodes):
         count = int(rng.integers(shortest, longest))
@@ -42,11 +42,11 @@ def rows_of(rng, episodes=4, shortest=30, longest=120, dtype=np.float32):
 
 def write(path, episodes, **options):
     """Writes [{stream: values}] with HZ rows a second."""
-    clocked = [
+    recording = [
         {name: (np.arange(len(values)) * (10**9 // HZ), values) for name, values in streams.items()}
         for streams in episodes
     ]
-    return write_recording(path, clocked, **options)
+    return write_recording(path, recording, **options)
 
 
 def loader_with(dataset, windows, **options):
@@ -59,8 +59,8 @@ def loader_of(dataset, action=None, *, state=None, **options):
     return loader_with(dataset, windows, **options)
 
 
-def drawn(loader, key):
-    """The key's values in the loader's batches, float64 [anchors, steps, features], NaN for padding."""
+def batch_values(loader, key):
+    """Returns the key's values in the loader's batches, float64 [anchors, steps, features], NaN for padding."""
     batch = joined(loader)
     values, pad = batch[key].astype(np.float64), batch[f"{key}_is_pad"]
     if pad.ndim == 1:
@@ -70,7 +70,7 @@ def drawn(loader, key):
 
 
 def relative_rows(episodes, steps=STEPS):
-    """Like `drawn`, for actions relative to the state as in RELATIVE, computed from the rows."""
+    """Returns what `batch_values` does for actions as in RELATIVE, but computed from the rows."""
     result = []
     for episode in episodes:
         action, state = episode["action"], episode["state"]
@@ -83,20 +83,20 @@ def relative_rows(episodes, steps=STEPS):
     return np.array(result)
 
 
-# Statistics are kept by their quantiles too: with other quantiles each device computes its own.
+# Statistics are stored for a set of quantiles: with other sets each device computes its own.
 QUANTILES_OF = {"cpu": (0.02, 0.98), "cuda": (0.02, 0.3, 0.98)}
 
 
-def assert_both(dataset, loader, values):
+def assert_pooled_and_per_step(dataset, loader, values):
     """Checks the statistics of the key `action`, pooled and per step."""
     requested = QUANTILES_OF[loader.device.split(":")[0]]
     pooled = dataset.statistics(loader, quantiles=requested)["action"]
     assert pooled.q02.shape == values.shape[2:]
     assert_statistics(pooled, values.reshape(-1, values.shape[-1]))
-    each = dataset.statistics(loader, per_step=True, quantiles=requested)["action"]
-    assert each.mean.shape == values.shape[1:]
-    assert_statistics(each, values)
-    return pooled, each
+    by_step = dataset.statistics(loader, per_step=True, quantiles=requested)["action"]
+    assert by_step.mean.shape == values.shape[1:]
+    assert_statistics(by_step, values)
+    return pooled, by_step
 
 
 # ---- The numbers ----
@@ -107,9 +107,9 @@ def test_statistics_of_relative_joints(tmp_path, rng):
     dataset = write(tmp_path / "c", episodes)
     loader = loader_of(dataset)
     values = relative_rows(episodes)
-    np.testing.assert_array_equal(np.sort(drawn(loader, "action"), 0), np.sort(values, 0))
-    pooled, each = assert_both(dataset, loader, values)
-    assert (each.std[-1, :2] > 2 * each.std[0, :2]).all() and (each.std[0, :2] < pooled.std[:2]).all()
+    np.testing.assert_array_equal(np.sort(batch_values(loader, "action"), 0), np.sort(values, 0))
+    pooled, by_step = assert_pooled_and_per_step(dataset, loader, values)
+    assert (by_step.std[-1, :2] > 2 * by_step.std[0, :2]).all() and (by_step.std[0, :2] < pooled.std[:2]).all()
     assert_statistics(dataset.statistics(loader)["state"], np.concatenate([e["state"] for e in episodes]).astype(float))
 
 
@@ -122,11 +122,11 @@ def test_infinite_actions_and_states_are_ignored(tmp_path, rng, mode):
     values = relative_rows(episodes)
     assert np.isinf(values).sum((0, 1)).all()
     finite = np.where(np.isfinite(values), values, np.nan)
-    assert_both(dataset, loader_of(dataset), finite)
+    assert_pooled_and_per_step(dataset, loader_of(dataset), finite)
     with no_warning():
         loader = loader_of(dataset, RELATIVE | {"normalize": mode}, shuffle=False)
     centre, spread = affine_of(finite.reshape(-1, 3), mode)
-    np.testing.assert_allclose(drawn(loader, "action"), (values - centre) / spread, atol=2e-6)
+    np.testing.assert_allclose(batch_values(loader, "action"), (values - centre) / spread, atol=2e-6)
 
 
 @pytest.mark.filterwarnings("default::robocache.LoaderWarning")
@@ -137,7 +137,7 @@ def test_constant_and_infinite_results_of_conversions_are_named(tmp_path, rng):
     window = RELATIVE | {"normalize": "q10_q90", "dtype": "float16"}
     with pytest.warns(robocache.LoaderWarning, match=r"beyond float16, 1 in all: 'action'\[0\] up to"):
         loader = loader_of(dataset, window)
-    assert np.isinf(drawn(loader, "action")).any((0, 1)).tolist() == [True, False, False]
+    assert np.isinf(batch_values(loader, "action")).any((0, 1)).tolist() == [True, False, False]
     stats = dataset.statistics(loader)["action"]
     given = stats._asdict() | {"q90": stats.q90 * [1, np.nan, 1], "count": stats.count * [1, 0, 1]}
     with pytest.warns(robocache.LoaderWarning, match=r"not scaled, .* 1 in all: 'action'\[1\] q10 .* and q90 nan"):
@@ -147,15 +147,15 @@ def test_constant_and_infinite_results_of_conversions_are_named(tmp_path, rng):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_statistics_of_every_dtype(tmp_path, rng, dtype):
     """Statistics are of values before rounding to the batch's dtype."""
-    stored = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    dataset = write(tmp_path / "c", rows_of(rng, dtype=stored))
-    work = "float64" if dtype == "float64" else "float32"
-    values = drawn(loader_of(dataset, RELATIVE | {"dtype": work}), "action")
-    wanted, _ = assert_both(dataset, loader_of(dataset), values)
-    for narrow in ("float16", "float32", "float64"):
-        got = dataset.statistics(loader_of(dataset, RELATIVE | {"dtype": narrow}))["action"]
-        assert got.of == wanted.of
-        np.testing.assert_array_equal(got, wanted[: len(got)])
+    stored_dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    dataset = write(tmp_path / "c", rows_of(rng, dtype=stored_dtype))
+    work_dtype = "float64" if dtype == "float64" else "float32"
+    values = batch_values(loader_of(dataset, RELATIVE | {"dtype": work_dtype}), "action")
+    expected, _ = assert_pooled_and_per_step(dataset, loader_of(dataset), values)
+    for batch_dtype in ("float16", "float32", "float64"):
+        got = dataset.statistics(loader_of(dataset, RELATIVE | {"dtype": batch_dtype}))["action"]
+        assert got.of == expected.of
+        np.testing.assert_array_equal(got, expected[: len(got)])
 
 
 @pytest.mark.parametrize(
@@ -179,8 +179,8 @@ def test_statistics_of_drawn_anchors(tmp_path, rng, options):
     dataset = write(tmp_path / "c", episodes)
     window = RELATIVE | {"method": "linear", "offset_s": 0.003, "max_gap_s": 0.1}
     state = Window(None, method="previous")
-    values = drawn(loader_of(dataset, window, state=state, **options | {"drop_last": False}), "action")
-    assert_both(dataset, loader_of(dataset, window, state=state, **options), values)
+    values = batch_values(loader_of(dataset, window, state=state, **options | {"drop_last": False}), "action")
+    assert_pooled_and_per_step(dataset, loader_of(dataset, window, state=state, **options), values)
 
 
 @pytest.mark.parametrize("rows", [(40, 90), (70_000, 70_010)], ids=str)
@@ -195,9 +195,9 @@ def test_an_anchor_of_weight_0_does_not_count(tmp_path, rng, rows):
     windows = {"action": Window([0.0], normalize="mean_std", **RELATIVE), "state": Window()}
     loader = loader_with(Source(dataset, weight_by="weight"), windows, batch_size=4096)
     values = relative_rows(episodes, [0])[is_drawn]
-    stats, _ = assert_both(dataset, loader, values)
-    spread = next(loader)["action"] * stats.std + stats.mean
-    assert np.abs(spread).max() <= np.abs(values).max() * 1.0001 < 1e4
+    stats, _ = assert_pooled_and_per_step(dataset, loader, values)
+    unnormalized = next(loader)["action"] * stats.std + stats.mean
+    assert np.abs(unnormalized).max() <= np.abs(values).max() * 1.0001 < 1e4
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -225,9 +225,9 @@ def test_statistics_of_any_sizes(tmp_path_factory, device, lengths, steps, kind,
     windows = {"action": Window([step / HZ for step in steps], **RELATIVE), "state": Window()}
     loader = loader_with(dataset, windows, batch_size=5, device=device, framework="torch")
     with np.errstate(invalid="ignore"):
-        values = relative_rows(episodes, steps) if min(steps) >= 0 else drawn(loader, "action")
+        values = relative_rows(episodes, steps) if min(steps) >= 0 else batch_values(loader, "action")
     values[~np.isfinite(values)] = np.nan
-    assert_both(dataset, loader, values)
+    assert_pooled_and_per_step(dataset, loader, values)
 
 
 @pytest.mark.parametrize("kind", ["wanders", "in one bin", "steps", "of all sizes"])
@@ -245,7 +245,7 @@ def test_statistics_of_many_values(tmp_path, rng, device, kind, dtype):
     window = Window([step / HZ for step in range(0, 100, 2)], dtype=dtype, **RELATIVE)
     windows = {"action": window, "state": Window()}
     loader = loader_with(dataset, windows, batch_size=512, device=device, framework="torch")
-    values = drawn(loader, "action")
+    values = batch_values(loader, "action")
     assert_statistics(dataset.statistics(loader, quantiles=QUANTILES_OF[device])["action"], values.reshape(-1, 3))
 
 
@@ -277,23 +277,23 @@ def test_a_device_gives_the_same_bits(tmp_path, cuda, rng, dtype, features, step
 
 
 def test_slow_statistics_show_a_bar(tmp_path, rng, monkeypatch):
-    lines = []
+    bars = []
 
     @contextmanager
     def bar():
-        lines.append([])
-        yield lambda *now: lines[-1].append(now)
+        bars.append([])
+        yield lambda *now: bars[-1].append(now)
 
     monkeypatch.setattr(view, "progress_bar", bar)
     dataset = write(tmp_path / "c", rows_of(rng, shortest=20_000, longest=30_000))
     dataset.statistics(loader_of(dataset))
-    assert lines == []
+    assert bars == []
     monkeypatch.setattr(window_statistics, "_SHOWN_AFTER_S", -1)
     dataset.statistics(loader_of(dataset), per_step=True)
     anchors = int(dataset.stats["action"].count[0])
-    of_action = next(calls for calls in lines if "'action'" in calls[0][2])
-    assert len(of_action) > 2 and of_action[0][:2] == (0, anchors)
-    assert all(0 <= done < total == anchors for done, total, _ in of_action)
+    action_calls = next(calls for calls in bars if "'action'" in calls[0][2])
+    assert len(action_calls) > 2 and action_calls[0][:2] == (0, anchors)
+    assert all(0 <= done < total == anchors for done, total, _ in action_calls)
 
 
 def test_statistics_of_integers_and_unconverted_keys(tmp_path, rng):
@@ -311,7 +311,7 @@ def test_statistics_of_integers_and_unconverted_keys(tmp_path, rng):
     stats = dataset.statistics(loader, per_step=True)
     assert list(stats) == ["count", "flag", "pose"]
     for name in stats:
-        assert_statistics(stats[name], drawn(loader, name).reshape(60, 3, *dataset[name].shape))
+        assert_statistics(stats[name], batch_values(loader, name).reshape(60, 3, *dataset[name].shape))
 
 
 def test_statistics_of_a_spec(tmp_path, rng):
@@ -323,11 +323,11 @@ def test_statistics_of_a_spec(tmp_path, rng):
     loader.save_spec(tmp_path / "spec.json")
     spec = robocache.Spec.load(tmp_path / "spec.json")
     for options in ({}, {"episodes": [1, 3]}):
-        wanted = dataset.statistics(loader_of(dataset, window, **options))
+        expected = dataset.statistics(loader_of(dataset, window, **options))
         got = dataset.statistics(spec, **options)
         for key in ("action", "state"):
-            np.testing.assert_array_equal(got[key], wanted[key])
-            assert got[key].of == wanted[key].of
+            np.testing.assert_array_equal(got[key], expected[key])
+            assert got[key].of == expected[key].of
     with pytest.raises(robocache.ArgumentError, match=r"no stream 'action'"):
         write(tmp_path / "d", [{"state": np.zeros((3, 3), np.float32)}]).statistics(spec)
 
@@ -337,26 +337,26 @@ def test_statistics_of_windows_in_rows(tmp_path, rng):
     dataset = write(tmp_path / "c", episodes)
     rows = {"action": Window(STEPS, rows=True, **RELATIVE), "state": Window([-2, 0], rows=True)}
     loader = loader_with(dataset, rows)
-    _, each = assert_both(dataset, loader, relative_rows(episodes))
-    of_spec = dataset.statistics(loader.spec, per_step=True, quantiles=(0.02, 0.98))
-    np.testing.assert_array_equal(of_spec["action"], each)
-    assert of_spec["action"].of == each.of
-    of_seconds = dataset.statistics(loader_of(dataset), quantiles=(0.02, 0.98))["action"]
-    assert of_seconds.of != each.of
+    _, by_step = assert_pooled_and_per_step(dataset, loader, relative_rows(episodes))
+    spec_stats = dataset.statistics(loader.spec, per_step=True, quantiles=(0.02, 0.98))
+    np.testing.assert_array_equal(spec_stats["action"], by_step)
+    assert spec_stats["action"].of == by_step.of
+    seconds_stats = dataset.statistics(loader_of(dataset), quantiles=(0.02, 0.98))["action"]
+    assert seconds_stats.of != by_step.of
 
 
 def test_statistics_of_each_source_of_a_mixture(tmp_path, rng):
-    wide, narrow = (rows_of(rng, episodes=n) for n in (2, 3))
-    sets = [write(tmp_path / str(n), episodes) for n, episodes in enumerate((wide, narrow))]
-    loader = loader_of(Mixture([Source(sets[0], weight=3), Source(sets[1], weight=1, episodes=[0, 2])]))
-    parts = [dataset.statistics(loader)["action"] for dataset in sets]
-    assert_statistics(parts[0], relative_rows(wide).reshape(-1, 3))
-    assert_statistics(parts[1], relative_rows([narrow[0], narrow[2]]).reshape(-1, 3))
+    first, second = (rows_of(rng, episodes=n) for n in (2, 3))
+    datasets = [write(tmp_path / str(n), episodes) for n, episodes in enumerate((first, second))]
+    loader = loader_of(Mixture([Source(datasets[0], weight=3), Source(datasets[1], weight=1, episodes=[0, 2])]))
+    parts = [dataset.statistics(loader)["action"] for dataset in datasets]
+    assert_statistics(parts[0], relative_rows(first).reshape(-1, 3))
+    assert_statistics(parts[1], relative_rows([second[0], second[2]]).reshape(-1, 3))
     merged = robocache.merge_stats([{"action": stats} for stats in parts])["action"]
     assert merged.of == parts[0].of
-    both = np.concatenate([relative_rows(wide), relative_rows([narrow[0], narrow[2]])]).reshape(-1, 3)
-    np.testing.assert_allclose(merged.mean, np.nanmean(both, 0), rtol=1e-12)
-    np.testing.assert_allclose(merged.std, np.nanstd(both, 0), rtol=1e-12)
+    values = np.concatenate([relative_rows(first), relative_rows([second[0], second[2]])]).reshape(-1, 3)
+    np.testing.assert_allclose(merged.mean, np.nanmean(values, 0), rtol=1e-12)
+    np.testing.assert_allclose(merged.std, np.nanstd(values, 0), rtol=1e-12)
     with pytest.raises(robocache.ArgumentError, match=r"of: expected a Loader one of whose sources draws from"):
         write(tmp_path / "other", rows_of(rng)).statistics(loader)
 
@@ -375,23 +375,23 @@ def test_statistics_of_a_weighted_mixture(tmp_path, rng):
     merged = robocache.merge_stats(parts, weights=[3, 1])["action"]
     values = [relative_rows([episodes[e] for e in source.episodes]).reshape(-1, 3) for source in sources]
     values = [x[~np.isnan(x).any(1)] for x in values]
-    drawn = np.concatenate(
+    repeated = np.concatenate(
         [np.repeat(x, n, 0) for x, n in zip(values, (3 * len(values[1]), len(values[0])), strict=True)]
     )
-    np.testing.assert_allclose(merged.mean, drawn.mean(0), rtol=1e-6)
-    np.testing.assert_allclose(merged.std, drawn.std(0), rtol=1e-6)
-    np.testing.assert_array_equal(merged.min, drawn.min(0))
+    np.testing.assert_allclose(merged.mean, repeated.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(merged.std, repeated.std(0), rtol=1e-6)
+    np.testing.assert_array_equal(merged.min, repeated.min(0))
     for name, percent in (("q01", 1), ("q10", 10), ("q50", 50), ("q90", 90), ("q99", 99)):
-        # The quantile is in the bracket of the true one, between the knots of the parts around it.
+        # The merged quantile is between the knots of the parts on both sides of the true one.
         fields = ("min", "q01", "q10", "q50", "q90", "q99", "max")
         knots = np.sort([getattr(part["action"], field) for part in parts for field in fields], axis=0)
-        true = np.quantile(drawn, percent / 100, axis=0, method="inverted_cdf")
+        true = np.quantile(repeated, percent / 100, axis=0, method="inverted_cdf")
         for d in range(3):
             knot = np.searchsorted(knots[:, d], true[d])
             low, high = knots[max(knot - 1, 0), d], knots[min(knot + 1, len(knots) - 1), d]
             assert low <= getattr(merged, name)[d] <= high
-    words = {"normalization": robocache.Normalization(norm_stats={"action": merged})}
-    normalised = loader_of(Mixture(sources, samples_per_epoch=4096), RELATIVE | {"normalize": "mean_std"}, **words)
+    options = {"normalization": robocache.Normalization(norm_stats={"action": merged})}
+    normalised = loader_of(Mixture(sources, samples_per_epoch=4096), RELATIVE | {"normalize": "mean_std"}, **options)
     x = np.concatenate([batch["action"][~batch["action_is_pad"]] for batch in normalised])
     np.testing.assert_allclose(x.mean(0), 0, atol=0.06)
     np.testing.assert_allclose(x.std(0), 1, atol=0.06)
@@ -402,10 +402,10 @@ def test_statistics_of_a_weighted_mixture(tmp_path, rng):
 
 def test_ranks_with_their_own_episodes_have_the_statistics_of_all(tmp_path, rng):
     dataset = write(tmp_path / "c", rows_of(rng, episodes=5))
-    wanted = dataset.statistics(loader_of(dataset))["action"]
+    expected = dataset.statistics(loader_of(dataset))["action"]
     for rank in (0, 1):
         ranks = robocache.Ranks(rank=rank, world_size=2, shard_episodes=True)
-        np.testing.assert_array_equal(dataset.statistics(loader_of(dataset, ranks=ranks))["action"], wanted)
+        np.testing.assert_array_equal(dataset.statistics(loader_of(dataset, ranks=ranks))["action"], expected)
 
 
 # ---- Stored statistics ----
@@ -416,28 +416,30 @@ def test_statistics_are_stored_until_the_dataset_changes(tmp_path, rng, threads)
     episodes = rows_of(rng)
     dataset = write(tmp_path / "c", episodes)
 
-    def computed(number_of_threads):
+    def compute(number_of_threads):
         threads(number_of_threads)
         return dataset.statistics(loader_of(dataset))["action"]
 
-    first = in_a_child(lambda: computed(1))  # this process remembers none
+    first = in_a_child(lambda: compute(1))  # this process remembers none
     files = {file: file.stat().st_ino for file in (tmp_path / "c" / "statistics").iterdir()}
     assert files
-    np.testing.assert_array_equal(in_a_child(lambda: computed(1)), first)
+    np.testing.assert_array_equal(in_a_child(lambda: compute(1)), first)
     assert {file: file.stat().st_ino for file in (tmp_path / "c" / "statistics").iterdir()} == files
     for file in files:
         file.unlink()
-    np.testing.assert_array_equal(computed(3), first)
-    more = rows_of(rng, episodes=1)
-    dataset = write(tmp_path / "c", more, append=True)
-    assert_statistics(dataset.statistics(loader_of(dataset))["action"], relative_rows(episodes + more).reshape(-1, 3))
+    np.testing.assert_array_equal(compute(3), first)
+    appended = rows_of(rng, episodes=1)
+    dataset = write(tmp_path / "c", appended, append=True)
+    assert_statistics(
+        dataset.statistics(loader_of(dataset))["action"], relative_rows(episodes + appended).reshape(-1, 3)
+    )
 
 
 def test_a_dataset_without_room_for_statistics(tmp_path, rng):
     dataset = write(tmp_path / "c", rows_of(rng))
     (tmp_path / "c" / "statistics").write_text("no folder")
     assert_statistics(
-        dataset.statistics(loader_of(dataset))["action"], drawn(loader_of(dataset), "action").reshape(-1, 3)
+        dataset.statistics(loader_of(dataset))["action"], batch_values(loader_of(dataset), "action").reshape(-1, 3)
     )
 
 
@@ -452,23 +454,23 @@ def test_a_converted_key_is_normalised_by_its_converted_values(tmp_path, rng, mo
     values = relative_rows([episodes[e] for e in options["episodes"]])
     loader = loader_of(dataset, RELATIVE | {"normalize": mode}, **options)
     centre, spread = affine_of(values.reshape(-1, 3), mode)
-    normalised = drawn(loader, "action")
+    normalised = batch_values(loader, "action")
     np.testing.assert_allclose(normalised, (values - centre) / spread, atol=2e-6)
     np.testing.assert_allclose(loader.unnormalize("action", normalised), values, atol=1e-5)
-    given = Normalization(norm_stats=dataset.statistics(loader))
-    same = loader_of(dataset, RELATIVE | {"normalize": mode}, normalization=given, **options)
+    normalization = Normalization(norm_stats=dataset.statistics(loader))
+    same = loader_of(dataset, RELATIVE | {"normalize": mode}, normalization=normalization, **options)
     assert same.spec == loader.spec
-    whole = loader_of(
+    by_dataset = loader_of(
         dataset, RELATIVE | {"normalize": mode}, normalization=Normalization(stats_of="dataset"), **options
     )
-    assert whole.spec == loader_of(dataset, RELATIVE | {"normalize": mode}).spec != loader.spec
+    assert by_dataset.spec == loader_of(dataset, RELATIVE | {"normalize": mode}).spec != loader.spec
 
 
 def test_statistics_of_other_values_are_refused(tmp_path, rng):
     dataset = write(tmp_path / "c", rows_of(rng))
     converted = RELATIVE | {"normalize": "mean_std"}
 
-    def normalised(stats, action=None):
+    def loader_normalised_by(stats, action=None):
         if not isinstance(stats, Normalization):
             stats = Normalization(norm_stats={"action": stats})
         return loader_of(dataset, action or converted, normalization=stats)
@@ -477,45 +479,48 @@ def test_statistics_of_other_values_are_refused(tmp_path, rng):
     way = r".*dataset\.statistics\(loader\)\['action'\] makes them"
     for stats in (dataset.stats, dataset.statistics([0, 1]), robocache.merge_stats([dataset.stats, dataset.stats])):
         with pytest.raises(robocache.ArgumentError, match=recorded + "those of recorded values" + way):
-            normalised(stats["action"])
-        assert normalised(stats["action"], {"normalize": "mean_std"})
+            loader_normalised_by(stats["action"])
+        assert loader_normalised_by(stats["action"], {"normalize": "mean_std"})
     with pytest.raises(robocache.ArgumentError, match=recorded):
         Source(dataset, norm_stats=dataset.stats) and loader_of(
             Mixture([Source(dataset, norm_stats=dataset.stats)]), converted
         )
-    others = {
+    other_windows = {
         "offsets_ns": Window([0.0, 0.1], **RELATIVE),
         "convert": Window(OFFSETS, **RELATIVE | {"convert": [actions.Relative("joints")]}),
         "base": Window(OFFSETS, **RELATIVE),
         "offset_ns": Window(OFFSETS, **RELATIVE, offset_s=0.01),
         "rows": Window(OFFSETS, **RELATIVE, method="previous"),
     }
-    for field, window in others.items():
+    for field, window in other_windows.items():
         state = Window(offset_s=0.02) if field == "base" else Window()
         windows = {"action": window, "state": state}
         other = loader_with(dataset, windows)
         stats = dataset.statistics(other)["action"]
         with pytest.raises(robocache.ArgumentError, match=f"{recorded}others: {field}: expected .*, got .*{way}"):
-            normalised(stats)
+            loader_normalised_by(stats)
         with pytest.raises(robocache.ArgumentError, match=recorded):
-            normalised(pickle.loads(pickle.dumps(stats)))
+            loader_normalised_by(pickle.loads(pickle.dumps(stats)))
         with pytest.raises(robocache.ArgumentError, match=r"expected statistics of values that are not converted"):
-            normalised(stats, {"normalize": "mean_std"})
-    right = dataset.statistics(loader_of(dataset))["action"]
-    bits16 = normalised(right, converted | {"dtype": "float16"})
-    assert bits16.spec.keys["action"]["rows"]["affine"] == normalised(right).spec.keys["action"]["rows"]["affine"]
-    unknown = {"mean": np.zeros(3), "std": np.ones(3)}  # their values are not declared
-    assert normalised(unknown)
+            loader_normalised_by(stats, {"normalize": "mean_std"})
+    matching = dataset.statistics(loader_of(dataset))["action"]
+    half = loader_normalised_by(matching, converted | {"dtype": "float16"})
+    assert (
+        half.spec.keys["action"]["rows"]["affine"]
+        == loader_normalised_by(matching).spec.keys["action"]["rows"]["affine"]
+    )
+    unknown = {"mean": np.zeros(3), "std": np.ones(3)}  # they do not say which values they describe
+    assert loader_normalised_by(unknown)
     with pytest.raises(
         robocache.ArgumentError, match=r"stats\[1\]\['action'\]: expected statistics of .*, as in stats"
     ):
-        robocache.merge_stats([{"action": right}, dataset.stats])
+        robocache.merge_stats([{"action": matching}, dataset.stats])
 
 
-def test_arguments(tmp_path, rng):
+def test_invalid_arguments_are_refused(tmp_path, rng):
     dataset = write(tmp_path / "c", rows_of(rng))
     loader = loader_of(dataset)
-    for words, match in [
+    for arguments, match in [
         ({"per_step": True}, "per_step: goes with a Loader or a Spec"),
         ({"quantiles": [0.02, 0.020000000001]}, "quantiles: expected percents of at most 4 decimals"),
         ({"of": loader, "episodes": [0]}, "episodes, where: a Loader has its own"),
@@ -525,7 +530,7 @@ def test_arguments(tmp_path, rng):
         ({"of": loader, "quantiles": [float("nan")]}, "quantiles: expected numbers from 0 to 1"),
     ]:
         with pytest.raises(robocache.ArgumentError, match=match):
-            dataset.statistics(**words)
+            dataset.statistics(**arguments)
     with pytest.raises(robocache.ArgumentTypeError, match="quantiles"):
         dataset.statistics(loader, quantiles=["q02"])
 
@@ -541,17 +546,17 @@ def test_statistics_for_each_step(tmp_path, rng, device, mode, converted, method
     dataset = write(tmp_path / "c", rows_of(rng, shortest=60))
     window = (RELATIVE if converted else {}) | {"method": method, "offset_s": 0.007 if method == "pchip" else 0.0}
     options = {"shuffle": False, "device": device, "framework": "torch"}
-    values = drawn(loader_of(dataset, window, **options), "action")
+    values = batch_values(loader_of(dataset, window, **options), "action")
     stats = dataset.statistics(loader_of(dataset, window), per_step=True, quantiles=(0.02, 0.98))
-    given = Normalization(norm_stats={"action": stats["action"]})
-    loader = loader_of(dataset, window | {"normalize": mode}, normalization=given, **options)
+    normalization = Normalization(norm_stats={"action": stats["action"]})
+    loader = loader_of(dataset, window | {"normalize": mode}, normalization=normalization, **options)
     centre, spread = affine_of(values, mode)
     assert centre.shape == (len(STEPS), 3)
-    got = drawn(loader, "action")
+    got = batch_values(loader, "action")
     np.testing.assert_allclose(got, (values - centre) / spread, atol=1e-5)
     if converted:
-        first = (values - centre[0]) / spread[0]
-        assert not np.allclose(got[..., :2], first[..., :2], atol=0.1, equal_nan=True)
+        by_first_step = (values - centre[0]) / spread[0]
+        assert not np.allclose(got[..., :2], by_first_step[..., :2], atol=0.1, equal_nan=True)
     if method == "previous":  # arrays have the numbers of the batch
         np.testing.assert_array_equal(loader.normalize("action", values.astype(np.float32)), got.astype(np.float32))
     np.testing.assert_allclose(loader.unnormalize("action", got), values, atol=1e-5)
@@ -559,8 +564,8 @@ def test_statistics_for_each_step(tmp_path, rng, device, mode, converted, method
     if converted:
         batch = next(loader)
         raw = next(loader_of(dataset, {"method": method, "offset_s": window["offset_s"]}, **options))
-        for back in (loader, loader.spec):
-            result = back.to_absolute("action", batch["action"], batch)
+        for converter in (loader, loader.spec):
+            result = converter.to_absolute("action", batch["action"], batch)
             present = ~batch["action_is_pad"].cpu().numpy()
             np.testing.assert_allclose(result.cpu()[present], raw["action"].cpu()[present], atol=1e-5)
     with pytest.raises(robocache.ArgumentError, match=r"x: expected \[..., 5, 3\]"):
@@ -573,36 +578,36 @@ def test_statistics_for_each_step_of_wide_rows_and_blocks_of_methods(tmp_path, r
     rows = rng.normal(size=(90, 45)).astype(np.float32).astype(dtype)
     dataset = write(tmp_path / "c", [{"action": rows}])
     stats = {"mean": rng.normal(size=(4, 45)), "std": rng.uniform(0.5, 2, (4, 45))}
-    given = Normalization(norm_stats={"action": stats})
+    normalization = Normalization(norm_stats={"action": stats})
     blocks = [(slice(0, 9), "previous"), (slice(9, 45), "linear")]
     for method, residency in itertools.product((blocks, "linear"), ("device", "mapped")):
         memory = robocache.Memory(residency=residency)
         options = {"device": device, "framework": "torch", "shuffle": False, "memory": memory}
         window = {"offsets": [0.0, 0.004, 0.02, 0.3], "method": method, "dtype": "float64"}
         options |= {"anchors": Anchors(edges="drop"), "batch_size": 50}
-        values = drawn(loader_with(dataset, {"action": Window(**window)}, **options), "action")
+        values = batch_values(loader_with(dataset, {"action": Window(**window)}, **options), "action")
         normalised = {"action": Window(normalize="mean_std", **window)}
-        got = drawn(loader_with(dataset, normalised, normalization=given, **options), "action")
+        got = batch_values(loader_with(dataset, normalised, normalization=normalization, **options), "action")
         tolerance = 1e-12 if dtype == "float64" else 1e-5
         np.testing.assert_allclose(got, (values - stats["mean"]) / stats["std"], atol=tolerance)
 
 
 def test_statistics_for_each_step_in_mixtures(tmp_path, rng, device):
     """One source has statistics for each step, the other pooled ones."""
-    sets = [write(tmp_path / str(n), rows_of(rng, episodes=2)) for n in range(2)]
-    each = sets[0].statistics(loader_of(sets[0]), per_step=True)["action"]
-    pooled = sets[1].statistics(loader_of(sets[1]))["action"]
-    sources = [Source(sets[0], norm_stats={"action": each}), Source(sets[1], norm_stats={"action": pooled})]
-    words = {"device": device, "framework": "torch", "batch_size": 4096, "shuffle": False}
+    datasets = [write(tmp_path / str(n), rows_of(rng, episodes=2)) for n in range(2)]
+    by_step = datasets[0].statistics(loader_of(datasets[0]), per_step=True)["action"]
+    pooled = datasets[1].statistics(loader_of(datasets[1]))["action"]
+    sources = [Source(datasets[0], norm_stats={"action": by_step}), Source(datasets[1], norm_stats={"action": pooled})]
+    options = {"device": device, "framework": "torch", "batch_size": 4096, "shuffle": False}
     for action in (RELATIVE, None):
         window = action if action else {"convert": None}
         if not action:  # not declared as statistics of converted values
             sources = [Source(s.dataset, norm_stats={"action": s.norm_stats["action"]._asdict()}) for s in sources]
-        loader = loader_of(Mixture(sources), window | {"normalize": "mean_std"}, **words)
-        batch, raw = next(loader), next(loader_of(Mixture(sources), window, **words))
+        loader = loader_of(Mixture(sources), window | {"normalize": "mean_std"}, **options)
+        batch, raw = next(loader), next(loader_of(Mixture(sources), window, **options))
         source_of, values, got = (to_numpy(x) for x in (batch["dataset_index"], raw["action"], batch["action"]))
         present = ~to_numpy(batch["action_is_pad"])
-        for source, stats in ((0, each), (1, pooled)):
+        for source, stats in ((0, by_step), (1, pooled)):
             steps = present & (source_of == source)[:, None]
             expected = (values - stats.mean) / stats.std
             np.testing.assert_allclose(got[steps], expected[steps], atol=1e-5)
@@ -612,13 +617,13 @@ def test_statistics_for_each_step_in_mixtures(tmp_path, rng, device):
 
 def test_statistics_of_another_number_of_steps_are_refused(tmp_path, rng):
     dataset = write(tmp_path / "c", rows_of(rng))
-    each = dataset.statistics(loader_of(dataset), per_step=True)["action"]
-    unknown = {name: array[:-1] for name, array in each._asdict().items()}
+    by_step = dataset.statistics(loader_of(dataset), per_step=True)["action"]
+    too_few = {name: array[:-1] for name, array in by_step._asdict().items()}
     normalised = RELATIVE | {"normalize": "mean_std"}
     match = r"norm_stats\['action'\]: expected statistics for each of the window's 5 steps, .* got them for 4"
     for window in (normalised, {"normalize": "mean_std"}):
         with pytest.raises(robocache.ArgumentError, match=match):
-            loader_of(dataset, window, normalization=Normalization(norm_stats={"action": unknown}))
+            loader_of(dataset, window, normalization=Normalization(norm_stats={"action": too_few}))
     plain = dataset.statistics(loader_of(dataset, {"convert": None}), per_step=True)["action"]
     other = {"action": Window([0.0, 0.1, 0.2, 0.3, 0.4], normalize="mean_std")}
     with pytest.raises(robocache.ArgumentError, match=r"norm_stats\['action'\]: .*offsets_ns: expected .*, got "):
@@ -633,8 +638,10 @@ def test_the_batch_has_each_steps_statistics_of_scalars(tmp_path, rng):
     assert stats["x"].mean.shape == (3,)
     normalised = {"x": Window(normalize="mean_std", **window)}
     result = loader_with(dataset, normalised, normalization=Normalization(norm_stats=stats), shuffle=False)
-    values = drawn(loader, "x")
-    np.testing.assert_allclose(drawn(result, "x"), (values - np.nanmean(values, 0)) / np.nanstd(values, 0), atol=1e-9)
+    values = batch_values(loader, "x")
+    np.testing.assert_allclose(
+        batch_values(result, "x"), (values - np.nanmean(values, 0)) / np.nanstd(values, 0), atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("mode", ["q02_q98", "q00.5_q99.5", "q25_q75", "q07_q100"])
@@ -649,13 +656,13 @@ def test_any_two_quantiles(tmp_path, rng, mode):
         rows = np.concatenate([episode["action"] for episode in drawn_from]).astype(float)
         converted = loader_of(dataset, RELATIVE | {"normalize": mode}, **options)
         for result, values in ((loader, rows), (converted, relative_rows(drawn_from).reshape(-1, 3))):
-            ends = np.nanquantile(values, (low, high), axis=0)
+            quantiles = np.nanquantile(values, (low, high), axis=0)
             affine = result.spec.keys["action"]["rows"]["affine"]
-            np.testing.assert_allclose(affine["centre"], ends.mean(0), rtol=1e-12)
-            np.testing.assert_allclose(affine["spread"], (ends[1] - ends[0]) / 2, rtol=1e-12)
+            np.testing.assert_allclose(affine["centre"], quantiles.mean(0), rtol=1e-12)
+            np.testing.assert_allclose(affine["spread"], (quantiles[1] - quantiles[0]) / 2, rtol=1e-12)
         stats = dataset.statistics(options.get("episodes"), quantiles=(low, high))
-        given = Normalization(norm_stats=stats)
-        assert loader_of(dataset, {"normalize": mode}, normalization=given, **options).spec == loader.spec
+        normalization = Normalization(norm_stats=stats)
+        assert loader_of(dataset, {"normalize": mode}, normalization=normalization, **options).spec == loader.spec
     with pytest.raises(robocache.ArgumentError, match=rf"'{mode}' expects {mode.split('_')[0]} and .*, got mean, std"):
         loader_of(dataset, {"normalize": mode}, normalization=Normalization(norm_stats=dataset.stats))
 
@@ -676,18 +683,18 @@ def test_clipping(tmp_path, rng, device, mode, method):
     dataset = write(tmp_path / "c", episodes)
     for window in (RELATIVE, {"convert": None}):
         for dtype in ("float32", "bfloat16"):
-            words = window | {"normalize": mode, "dtype": dtype, "method": method}
+            window_options = window | {"normalize": mode, "dtype": dtype, "method": method}
             options = {"shuffle": False, "device": device, "framework": "torch"}
-            plain = loader_of(dataset, words, **options)
-            loader = loader_of(dataset, words, normalization=Normalization(clip=True), **options)
+            plain = loader_of(dataset, window_options, **options)
+            loader = loader_of(dataset, window_options, normalization=Normalization(clip=True), **options)
             got, expected = (joined(batches)["action"].astype(np.float32) for batches in (loader, plain))
-            clipped = (lambda x: x) if mode == "mean_std" else (lambda x: np.clip(x, -1, 1))
-            np.testing.assert_array_equal(got, clipped(expected))
+            clip = (lambda x: x) if mode == "mean_std" else (lambda x: np.clip(x, -1, 1))
+            np.testing.assert_array_equal(got, clip(expected))
             assert np.isnan(got).any() and (mode != "q10_q90" or (expected > 1).any())
             assert loader.spec.keys["action"]["rows"]["clip"] == (mode != "mean_std")
             assert robocache.Spec(loader.spec.to_json()) == loader.spec
             x = np.linspace(-50, 50, 33 * 3).reshape(-1, 3).astype(np.float32)
-            np.testing.assert_array_equal(loader.normalize("action", x), clipped(plain.normalize("action", x)))
+            np.testing.assert_array_equal(loader.normalize("action", x), clip(plain.normalize("action", x)))
             np.testing.assert_array_equal(loader.unnormalize("action", x), plain.unnormalize("action", x))
     with pytest.raises(robocache.ArgumentError, match=r"normalization\.clip: expected a Window with normalize="):
         loader_of(dataset, RELATIVE, normalization=Normalization(clip=True))
@@ -710,8 +717,8 @@ def test_files_of_other_libraries(tmp_path, rng, form, per_step):
     robocache.save_norm_stats(file, stats, form, keys)
     written = json.loads(file.read_text())
     fields = (written["norm_stats"] if form == "openpi" else written)["actions"]
-    own = {"openpi": ["mean", "std", "q01", "q99"], "groot": ["mean", "std", "min", "max", "q01", "q99"]}
-    assert form == "lerobot" or sorted(fields) == sorted(own[form])
+    expected_fields = {"openpi": ["mean", "std", "q01", "q99"], "groot": ["mean", "std", "min", "max", "q01", "q99"]}
+    assert form == "lerobot" or sorted(fields) == sorted(expected_fields[form])
     assert np.shape(fields["mean"]) == ((len(STEPS), 3) if per_step else (3,))
     with warnings.catch_warnings():
         warnings.simplefilter("error" if form != "openpi" else "ignore", robocache.NormStatsWarning)
@@ -726,7 +733,7 @@ def test_files_of_other_libraries(tmp_path, rng, form, per_step):
 
 
 def test_groots_own_statistics(tmp_path, rng):
-    """For each step, over every complete window of an episode, by numpy, as in GR00T's relative_stats.json."""
+    """GR00T's relative_stats.json has, for each step, numpy's statistics over every complete window of an episode."""
     episodes = rows_of(rng, shortest=60)
     dataset = write(tmp_path / "c", episodes)
     chunks = []
@@ -739,12 +746,12 @@ def test_groots_own_statistics(tmp_path, rng):
     file.write_text(json.dumps({"single_arm": {name: array.tolist() for name, array in theirs.items()}}))
     loaded = robocache.load_norm_stats(file, {"action": "single_arm"})
     action = Window.steps(HZ, horizon=16, base="state", convert=[actions.Relative("joints")])
-    windows, words = {"state": Window(), "action": action}, {"anchors": Anchors(edges="drop")}
-    ours = dataset.statistics(loader_with(dataset, windows, **words), per_step=True)["action"]
+    windows, options = {"state": Window(), "action": action}, {"anchors": Anchors(edges="drop")}
+    ours = dataset.statistics(loader_with(dataset, windows, **options), per_step=True)["action"]
     for name in theirs:
         np.testing.assert_allclose(getattr(ours, name), getattr(loaded["action"], name), rtol=2e-6, atol=2e-6)
-    words |= {"default": Window(normalize="min_max"), "normalization": Normalization(norm_stats=loaded, clip=True)}
-    assert np.abs(next(loader_with(dataset, windows, **words))["action"]).max() <= 1
+    options |= {"default": Window(normalize="min_max"), "normalization": Normalization(norm_stats=loaded, clip=True)}
+    assert np.abs(next(loader_with(dataset, windows, **options))["action"]).max() <= 1
 
 
 def test_merging_any_quantiles(tmp_path, rng):
@@ -757,7 +764,7 @@ def test_merging_any_quantiles(tmp_path, rng):
         for x in (a, b)
     ]
     merged = robocache.merge_stats(parts)["x"]
-    both = np.concatenate([a, b])
+    values = np.concatenate([a, b])
     for name, p in (("q02", 2), ("q50", 50), ("q98", 98)):
-        np.testing.assert_allclose(getattr(merged, name), np.quantile(both, p / 100, axis=0), atol=0.2)
+        np.testing.assert_allclose(getattr(merged, name), np.quantile(values, p / 100, axis=0), atol=0.2)
     assert merged.mean is None and "q02" in merged._asdict()
