@@ -1,4 +1,4 @@
-"""Rule 8 of `angle`, in resample_trajectories and fuse_multimodal, on the CPU and on CUDA.
+"""Rule 8, the method `angle`, in resample_trajectories and fuse_multimodal, on the CPU and on CUDA.
 
 The oracle computes with integers (tests/reference/angle.py); the bound is rule 8.2's in docs/rules.md.
 """
@@ -30,20 +30,20 @@ def check(values, times, targets, device="cpu", **options):
     out, valid = resample(values, times, targets, device, **options)
     expected = resample_curve(values, times, targets, method="angle", **options)
     assert_same_bits(valid, expected.valid, f"valid, {options}")
-    between = expected.bound > 0
+    interpolated = expected.bound > 0
     inside = np.abs(out.astype(np.float64)) <= float(PI[values.dtype])
-    assert (inside | np.isnan(out.astype(np.float64)) | ~between).all()
+    assert (inside | np.isnan(out.astype(np.float64)) | ~interpolated).all()
     if values.dtype.itemsize >= 4:
-        assert not (between & (out == PI[values.dtype])).any()
+        assert not (interpolated & (out == PI[values.dtype])).any()
     # Angles are equal modulo 2 pi.
     with np.errstate(invalid="ignore"):
         turns = np.rint((out.astype(np.float64) - expected.exact) / (2 * np.pi))
-    exact = np.where(between & np.isfinite(turns), expected.exact + 2 * np.pi * turns, expected.exact)
+    exact = np.where(interpolated & np.isfinite(turns), expected.exact + 2 * np.pi * turns, expected.exact)
     assert_within(out, expected._replace(exact=exact), f"values, {options}")
 
 
 def random_angles(rng, shape, dtype):
-    """Angles on the circle, at its seam, several turns away, and some NaN or infinite."""
+    """Returns angles on the circle, at its seam, several turns away, and some NaN or infinite."""
     x = rng.uniform(-np.pi, np.pi, shape)
     seam = rng.choice([np.pi, -np.pi, np.pi / 2, -np.pi / 2, 0.0, 2 * np.pi], shape)
     seam = seam + rng.standard_normal(shape) * np.exp2(-rng.integers(5, 60, shape).astype(float))
@@ -79,7 +79,7 @@ def test_rule_8_every_feature_count_is_within_the_bound(rng, device, dtype, feat
     check(*random_case(rng, dtype, np.dtype(np.float64), batch=2, features=features), device)
 
 
-angles_of = st.one_of(
+any_angle = st.one_of(
     st.integers(-8, 8).map(lambda quarters: quarters * np.pi / 2), st.floats(-1e5, 1e5, width=32, allow_subnormal=False)
 )
 
@@ -90,7 +90,7 @@ def test_rule_8_any_small_row_is_within_the_bound(device, data):
     times = 2 * np.array(data.draw(st.lists(st.integers(0, 9), max_size=10).map(sorted)), np.int64)
     targets = np.array(data.draw(st.lists(st.integers(-3, 22), max_size=8)), np.int64)
     times, targets = (x + EPOCH_NS if clock == np.int64 else (x / 2).astype(clock) for x in (times, targets))
-    drawn = data.draw(st.lists(angles_of, min_size=len(times), max_size=len(times)))
+    drawn = data.draw(st.lists(any_angle, min_size=len(times), max_size=len(times)))
     values = np.array(drawn, np.float64).astype(dtype).reshape(len(times), 1)
     check(values, times, targets, device, extrapolate=data.draw(st.sampled_from(["clamp", "nan", "linear"])))
 
@@ -121,7 +121,7 @@ def test_rule_8_without_wraps_angle_equals_linear(rng, device, dtype, clock):
 
 
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=lambda dtype: dtype.name)
-def test_rule_8_goes_over_the_seam(device, dtype):
+def test_rule_8_interpolation_crosses_the_seam(device, dtype):
     values = np.array([[3.0, -3.0, 170.0], [-3.0, 3.0, -170.0]]).astype(dtype)
     values[:, 2] = np.radians(values[:, 2])
     out, _ = resample(values, np.array([0.0, 1.0]), np.array([0.25, 0.5, 0.75]), device)
@@ -133,13 +133,13 @@ def test_rule_8_goes_over_the_seam(device, dtype):
             [-3 - step / 4, 3 + step / 4, -np.radians(175)],
         ]
     )
-    off = np.abs(out - expected)
-    assert (np.minimum(off, 2 * np.pi - off) < 8 * np.finfo(dtype).eps).all()
+    error = np.abs(out - expected)
+    assert (np.minimum(error, 2 * np.pi - error) < 8 * np.finfo(dtype).eps).all()
     assert np.sign(out[[0, 2]]).tolist() == np.sign(expected[[0, 2]]).tolist()
 
 
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=lambda dtype: dtype.name)
-def test_rule_8_half_a_turn_goes_as_the_numbers_go(device, dtype):
+def test_rule_8_half_a_turn_is_interpolated_like_numbers(device, dtype):
     pi = PI[dtype]
     values = np.array([[0, 0, -pi / 2, pi / 2], [pi, -pi, pi / 2, -pi / 2]], dtype)
     out, _ = resample(values, np.array([0.0, 1.0]), np.array([0.25, 0.5]), device)
@@ -167,16 +167,18 @@ def test_rule_8_16_bits_may_round_to_their_own_pi(device, dtype):
 @each_float
 def test_rule_8_whole_turns_do_not_matter(rng, device, dtype):
     """An encoder that counts turns and a wrapped one agree within the sum of their bounds."""
-    place = np.cumsum(rng.uniform(-0.4, 0.4, 50)) + np.linspace(0, 40, 50)
-    unwrapped = place[:, None].astype(dtype)
+    angle = np.cumsum(rng.uniform(-0.4, 0.4, 50)) + np.linspace(0, 40, 50)
+    unwrapped = angle[:, None].astype(dtype)
     wrapped = np.angle(np.exp(1j * unwrapped.astype(np.float64))).astype(dtype)
     targets = np.linspace(0, 49, 333)[1:-1]
     check(unwrapped, np.arange(50.0), targets, device)
-    one, other = (resample(x, np.arange(50.0), targets, device)[0].astype(np.float64) for x in (unwrapped, wrapped))
-    unit = {8: 2.0**-53, 4: 2.0**-24}.get(dtype.itemsize, 2.0**-11 if dtype == np.float16 else 2.0**-8)
-    between = targets != np.round(targets)
-    off = np.abs(np.angle(np.exp(1j * (one - other))))[between]
-    assert (off <= 150 * unit).all()
+    by_unwrapped, by_wrapped = (
+        resample(x, np.arange(50.0), targets, device)[0].astype(np.float64) for x in (unwrapped, wrapped)
+    )
+    rounding = {8: 2.0**-53, 4: 2.0**-24}.get(dtype.itemsize, 2.0**-11 if dtype == np.float16 else 2.0**-8)
+    is_between = targets != np.round(targets)
+    error = np.abs(np.angle(np.exp(1j * (by_unwrapped - by_wrapped))))[is_between]
+    assert (error <= 150 * rounding).all()
 
 
 def test_rule_8_a_non_finite_sample_gives_nan_in_its_feature_alone(device):
@@ -217,13 +219,13 @@ def test_fused_angles_equal_resample_scaled_before_rounding(rng, device, clock):
         "yaw": (to_torch(values, device), to_torch(times, device)),
         "v": (to_torch(other, device), to_torch(times, device)),
     }
-    on = to_torch(targets, device)
+    target_times = to_torch(targets, device)
     angles, valid = resample(values, times, targets, device)
-    out, valids = robocache.fuse_multimodal(streams, on, method={"yaw": "angle"}, return_valid=True)
+    out, valids = robocache.fuse_multimodal(streams, target_times, method={"yaw": "angle"}, return_valid=True)
     assert_same_bits(to_numpy(out)[..., :5], angles)
     assert_same_bits(to_numpy(valids)[..., 0], valid)
     degrees = robocache.fuse_multimodal(
-        streams, on, method={"yaw": "angle"}, scale={"yaw": 180 / np.pi}, dtype=torch.float16, output="dict"
+        streams, target_times, method={"yaw": "angle"}, scale={"yaw": 180 / np.pi}, dtype=torch.float16, output="dict"
     )["yaw"]
     with np.errstate(over="ignore", invalid="ignore"):
         expected = (angles * np.float32(180 / np.pi) + np.float32(0)).astype(np.float16)
@@ -251,8 +253,8 @@ def test_rule_19_gradients_equal_those_of_unwrapped_values(rng, device, extrapol
     tensors = [to_torch(x, device).requires_grad_() for x in (line, times, targets)]
     out = robocache.resample_trajectories(*tensors, method="linear", extrapolate=extrapolate)
     expected = torch.autograd.grad(out, tensors, to_torch(out_gradient, device))
-    for one, other in zip(result, expected, strict=True):
-        np.testing.assert_allclose(one, to_numpy(other), rtol=1e-12, atol=1e-12)
+    for gradient, expected_gradient in zip(result, expected, strict=True):
+        np.testing.assert_allclose(gradient, to_numpy(expected_gradient), rtol=1e-12, atol=1e-12)
 
 
 def test_rule_19_gradcheck_of_angles(rng, device):

@@ -60,7 +60,7 @@ def test_rule_19_a_hit_moves_with_the_slope_of_the_curve(rng, device, method):
     result = gradients(device, values, times, hits, out_gradient, method=method)
     tensors = [to_torch(x, device) for x in (values, times)]
 
-    def central(step):
+    def central_difference(step):
         after, before = (
             robocache.resample_trajectories(*tensors, to_torch(hits + move, device), method=method)
             for move in (step, -step)
@@ -68,7 +68,7 @@ def test_rule_19_a_hit_moves_with_the_slope_of_the_curve(rng, device, method):
         return (to_numpy(after - before) * out_gradient).sum(2) / (2 * step)
 
     # The second derivative jumps at a sample. That is an error of first order in the step, which two steps cancel.
-    slope = 2 * central(0.5e-5) - central(1e-5)
+    slope = 2 * central_difference(0.5e-5) - central_difference(1e-5)
     np.testing.assert_allclose(result[2], slope, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(result[1][:, 1:-1], -slope, rtol=1e-5, atol=1e-5)
     assert_same_bits(result[0][:, 1:-1], out_gradient)
@@ -103,13 +103,15 @@ def test_rule_19_each_block_of_features_has_the_gradient_of_its_method(rng, devi
         (slice(14, 15), "linear"),
     ]
     result = gradients(device, values, times, targets, out_gradient, methods=blocks[:-1])
-    alone = [
+    separate = [
         gradients(device, values[..., features], times, targets, out_gradient[..., features], method=method)
         for features, method in blocks
     ]
-    np.testing.assert_allclose(result[0], np.concatenate([one[0] for one in alone], axis=2), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        result[0], np.concatenate([block[0] for block in separate], axis=2), rtol=1e-12, atol=1e-12
+    )
     for index in (1, 2):
-        np.testing.assert_allclose(result[index], sum(one[index] for one in alone), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(result[index], sum(block[index] for block in separate), rtol=1e-9, atol=1e-9)
 
 
 def test_rule_19_targets_past_their_length_give_no_gradient(rng, device):
@@ -127,7 +129,7 @@ def test_rule_19_values_gradient_has_the_same_bits_on_cpu_and_cuda(rng, cuda, dt
     times, targets = jittered(rng, 5, 300, 700, np.dtype(np.float32))
     values = rng.standard_normal((5, 300, 24)).astype(dtype)
     out_gradient = random_gradient(rng, (5, 700, 24), dtype)
-    # Without rotations, whose sines differ by an ulp.
+    # Rotations are left out: their sines differ by an ulp.
     curves = [options for options in CURVES if options["method"] in ("pchip", "akima", "cubic")]
     for options in CALLS + curves:
         arrays = values, times, targets, out_gradient, ("values",)

@@ -11,13 +11,13 @@ torch = pytest.importorskip("torch")
 
 
 def test_rule_19_any_strides(rng, device):
-    times, wanted = jittered(rng, 4, 9, 12, np.dtype(np.float64))
+    times, target_times = jittered(rng, 4, 9, 12, np.dtype(np.float64))
     values, out_gradient = rng.standard_normal((4, 9, 6)), rng.standard_normal((4, 12, 6))
-    expected = gradients(device, values, times, wanted, out_gradient)
+    expected = gradients(device, values, times, target_times, out_gradient)
 
     backwards = to_torch(values.transpose(2, 0, 1), device).requires_grad_()
     every_other = to_torch(np.repeat(times, 2, axis=1), device).requires_grad_()
-    targets = to_torch(wanted.T, device).requires_grad_()
+    targets = to_torch(target_times.T, device).requires_grad_()
     out = robocache.resample_trajectories(backwards.permute(1, 2, 0), every_other[:, ::2], targets.T)
     out.backward(to_torch(out_gradient.transpose(1, 2, 0), device).permute(2, 0, 1))
     assert_same_bits(to_numpy(backwards.grad).transpose(1, 2, 0), expected[0])
@@ -27,10 +27,10 @@ def test_rule_19_any_strides(rng, device):
 
 
 def test_rule_19_expanded_inputs_sum_their_gradients(rng, device):
-    times, wanted = jittered(rng, 1, 9, 12, np.dtype(np.float64))
+    times, target_times = jittered(rng, 1, 9, 12, np.dtype(np.float64))
     row = to_torch(rng.standard_normal((9, 3)), device).requires_grad_()
     clock = to_torch(times[0], device).requires_grad_()
-    targets = to_torch(wanted[0], device).requires_grad_()
+    targets = to_torch(target_times[0], device).requires_grad_()
     out = robocache.resample_trajectories(row.expand(5, -1, -1), clock.expand(5, -1), targets.expand(5, -1))
     expanded = torch.autograd.grad(out.sum(), (row, clock, targets))
     shared = torch.autograd.grad(
@@ -53,27 +53,25 @@ def test_rule_19_views_with_torchs_negative_bit(device):
 
 def test_rule_19_masked_results_give_no_nan_gradient(device):
     values = np.array([[1.0], [np.nan], [3.0], [4.0]])
-    times, wanted = np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.5, 1.5, 2.5])
+    times, target_times = np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.5, 1.5, 2.5])
     out_gradient = np.array([[0.0], [0.0], [1.0]])
-    of_values, of_times, of_targets = gradients(device, values, times, wanted, out_gradient)
-    assert of_values.ravel().tolist() == [0, 0, 0.5, 0.5]
-    assert of_times.tolist() == [0, 0, -0.5, -0.5]
-    assert of_targets.tolist() == [0, 0, 1]
+    values_gradient, times_gradient, targets_gradient = gradients(device, values, times, target_times, out_gradient)
+    assert values_gradient.ravel().tolist() == [0, 0, 0.5, 0.5]
+    assert times_gradient.tolist() == [0, 0, -0.5, -0.5]
+    assert targets_gradient.tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize("method", ["pchip", "akima", "slerp"])
 def test_rule_19_zero_gradients_take_no_nan_from_curves(rng, device, method):
     times = np.arange(12.0)
-    wanted = rng.uniform(0, 11, 40)
+    target_times = rng.uniform(0, 11, 40)
     values = rng.standard_normal((12, 4))
     values[3] = np.nan
     out_gradient = rng.standard_normal((40, 4))
-    out_gradient[wanted < 6] = 0  # all targets that may use sample 3
-    poisoned_values = gradients(device, values, times, wanted, out_gradient, method=method)
+    out_gradient[target_times < 6] = 0  # all targets that may use sample 3
+    result = gradients(device, values, times, target_times, out_gradient, method=method)
     values[3] = 7
-    for a, b in zip(
-        poisoned_values, gradients(device, values, times, wanted, out_gradient, method=method), strict=True
-    ):
+    for a, b in zip(result, gradients(device, values, times, target_times, out_gradient, method=method), strict=True):
         assert np.isfinite(a).all()
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
@@ -88,13 +86,13 @@ def test_rule_19_a_hit_takes_its_gradient_beside_nan(device):
 
 
 def test_rule_19_the_cpu_gives_the_same_bits_on_any_number_of_threads(rng, threads):
-    times, wanted = jittered(rng, 16, 200, 300, np.dtype(np.float32))
+    times, target_times = jittered(rng, 16, 200, 300, np.dtype(np.float32))
     values = rng.standard_normal((16, 200, 33)).astype(np.float32)
     out_gradient = rng.standard_normal((16, 300, 33)).astype(np.float32)
     result = []
     for count in (1, 2, 7):
         threads(count)
-        result.append(gradients("cpu", values, times, wanted, out_gradient))
+        result.append(gradients("cpu", values, times, target_times, out_gradient))
     for other in result[1:]:
         for a, b in zip(result[0], other, strict=True):
             assert_same_bits(b, a)

@@ -32,6 +32,7 @@ def inputs(device):
         "camera": torch.tensor([8.0, 8.0, 3.5, 2.5]),
     }
     arrays = {name: array.to(device) for name, array in arrays.items()}
+    # Torch records the gradients of these.
     recorded = {f"recorded {name}": arrays[name].clone().requires_grad_() for name in ("values", "times", "features")}
     return arrays | recorded | {"numpy": np.ones((9, 4), np.float32), "numpy times": np.arange(9.0)}
 
@@ -137,15 +138,15 @@ def test_a_call_keeps_no_objects(inputs, case):
 
     def counts():
         gc.collect()
-        return [sys.getrefcount(one) for one in watched]
+        return [sys.getrefcount(item) for item in watched]
 
     # Objects are freed without the collector. On CUDA torch's backward thread may free them a moment later.
     gc.disable()
     try:
-        results, until = call(), time.monotonic() + 5
-        while any(one() is not None for one in results) and time.monotonic() < until:
+        results, deadline = call(), time.monotonic() + 5
+        while any(reference() is not None for reference in results) and time.monotonic() < deadline:
             time.sleep(0.001)
-        assert [one() for one in results] == [None] * len(results)
+        assert [reference() for reference in results] == [None] * len(results)
     finally:
         gc.enable()
     before = counts()
@@ -177,7 +178,7 @@ def test_the_memory_of_a_result_is_freed_with_it(case):
 def test_threads_call_at_the_same_time(inputs):
     names = [name for name in CALLS if name != "resample, unused graph"]
     expected = {name: arrays_of(CALLS[name](inputs)) for name in names}
-    wrong = []
+    errors = []
 
     def work(first):
         try:
@@ -191,34 +192,36 @@ def test_threads_call_at_the_same_time(inputs):
                     with pytest.raises(robocache.Error):
                         refused(inputs)
         except BaseException as error:
-            wrong.append(error)
+            errors.append(error)
 
     threads = [threading.Thread(target=work, args=(3 * first,)) for first in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong
+    assert not errors
 
 
 ON_CUDA = pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.cuda)], indirect=True)
-CHANGED = "values", "recorded values", "features", "recorded features", "points", "depth"
+CHANGED_INPUTS = "values", "recorded values", "features", "recorded features", "points", "depth"
 
 
 @ON_CUDA
 @pytest.mark.parametrize("case", QUEUED)
 def test_work_is_queued_on_the_current_stream(inputs, case):
     expected = arrays_of(CALLS[case](inputs))
-    late = {name: torch.full_like(inputs[name], torch.nan).requires_grad_(name.startswith("rec")) for name in CHANGED}
-    CALLS[case](inputs | late)  # the first call of a kind loads code
+    late_inputs = {
+        name: torch.full_like(inputs[name], torch.nan).requires_grad_(name.startswith("rec")) for name in CHANGED_INPUTS
+    }
+    CALLS[case](inputs | late_inputs)  # the first call of a kind loads code
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         torch.cuda._sleep(200_000_000)
         with torch.no_grad():
-            for name in CHANGED:
-                late[name].copy_(inputs[name])
-        result = arrays_of(CALLS[case](inputs | late))
+            for name in CHANGED_INPUTS:
+                late_inputs[name].copy_(inputs[name])
+        result = arrays_of(CALLS[case](inputs | late_inputs))
         assert not side.query()  # the call did not wait
     side.synchronize()
     for a, b in zip(result, expected, strict=True):
@@ -238,7 +241,7 @@ def test_a_captured_call_reads_its_inputs_anew(inputs, case):
         captured = arrays_of(CALLS[case](inputs))
     for _ in range(2):
         with torch.no_grad():
-            for name in CHANGED:
+            for name in CHANGED_INPUTS:
                 inputs[name].normal_()
             inputs["pose"][:3, 3].uniform_(-0.1, 0.1)
         graph.replay()

@@ -11,19 +11,19 @@ torch = pytest.importorskip("torch")
 
 
 def pictures(rng, count, height=70, width=90, channels=3):
-    """Smooth gradients and noise."""
+    """Returns pictures of smooth gradients and noise."""
     y, x = np.mgrid[:height, :width]
     base = 100 + 60 * np.sin(x / 11)[..., None] + 50 * np.cos(y / 7)[..., None] * np.arange(1, channels + 1) / channels
     noise = rng.normal(0, 15, (count, height, width, channels))
     return np.clip(base + noise, 0, 255).astype(np.uint8)
 
 
-def on(device, encoded):
+def tensors_on(device, encoded):
     return torch.from_numpy(encoded.data).to(device), torch.from_numpy(encoded.offsets).to(device)
 
 
-def damaged(encoded, frame):
-    """Zeros between two restart markers of a frame: valid codes, but too few."""
+def damage(encoded, frame):
+    """Returns the frames with zeros between two restart markers of one frame: valid codes, but too few."""
     data = encoded.data.copy()
     file = data[encoded.offsets[frame] : encoded.offsets[frame + 1]]
     begin, end = (file.tobytes().index(marker) for marker in (b"\xff\xd2", b"\xff\xd3"))
@@ -36,20 +36,20 @@ def damaged(encoded, frame):
 def test_every_device_gives_the_same_pixels(device, rng, channels, subsampling, quality):
     encoded = frames.encode(pictures(rng, 5, channels=channels), quality=quality, subsampling=subsampling)
     expected = robocache.decode_jpeg(encoded.data, encoded.offsets)
-    decoded = robocache.decode_jpeg(*on(device, encoded))
+    decoded = robocache.decode_jpeg(*tensors_on(device, encoded))
     assert decoded.device.type == device
     np.testing.assert_array_equal(decoded.cpu().numpy(), expected)
     out = torch.empty_like(decoded)
-    assert robocache.decode_jpeg(*on(device, encoded), out=out) is out
+    assert robocache.decode_jpeg(*tensors_on(device, encoded), out=out) is out
     np.testing.assert_array_equal(out.cpu().numpy(), expected)
 
 
 def test_a_bad_frame_is_named(device, rng):
     encoded = frames.encode(pictures(rng, 4))
-    blobs, offsets = on(device, damaged(encoded, 2))
+    blobs, offsets = tensors_on(device, damage(encoded, 2))
     with pytest.raises(robocache.FrameError, match=r"^frames\[2\]: JPEG"):
         robocache.decode_jpeg(blobs, offsets)
-    blobs, offsets = on(device, encoded)
+    blobs, offsets = tensors_on(device, encoded)
     with pytest.raises(robocache.FrameError, match=r"^frames\[0\]: "):
         robocache.decode_jpeg(blobs, offsets, out=torch.empty((4, 70, 91, 3), dtype=torch.uint8, device=device))
     with pytest.raises(robocache.FrameError, match=r"^frames\[3\]: JPEG"):
@@ -80,7 +80,7 @@ def test_resident_frames_are_decoded_in_any_order(cuda, rng, tier):
 def test_a_damaged_resident_frame_is_black_and_marked(cuda, rng):
     encoded = frames.encode(pictures(rng, 4))
     expected = robocache.decode_jpeg(encoded.data, encoded.offsets)
-    bad = damaged(encoded, 1)
+    bad = damage(encoded, 1)
     resident = ResidentJpegs(bad.data, bad.offsets)
     out = torch.empty((4, 70, 90, 3), dtype=torch.uint8, device=cuda)
     status = torch.empty(4, dtype=torch.int32, device=cuda)
@@ -96,9 +96,9 @@ def test_resident_frames_refuse_invalid_arguments(cuda, rng):
     rows = torch.arange(2, device=cuda)
     out = torch.empty((2, 70, 90, 3), dtype=torch.uint8, device=cuda)
     status = torch.empty(2, dtype=torch.int32, device=cuda)
-    for name, wrong in [("rows", rows.int()), ("out", out[:1]), ("out", out.cpu()), ("status", status.long())]:
+    for name, invalid in [("rows", rows.int()), ("out", out[:1]), ("out", out.cpu()), ("status", status.long())]:
         with pytest.raises(robocache.Error, match=f"^{name}: "):
-            resident.decode(**{"rows": rows, "out": out, "status": status, name: wrong})
+            resident.decode(**{"rows": rows, "out": out, "status": status, name: invalid})
 
 
 def test_invalid_devices_and_tiers_are_refused(rng):

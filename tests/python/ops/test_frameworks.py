@@ -17,10 +17,10 @@ import robocache
 torch = pytest.importorskip("torch")
 
 
-def case(rng, dtype=np.float32, *, batch=3, samples=17, targets=23, features=5):
+def random_case(rng, dtype=np.float32, *, batch=3, samples=17, targets=23, features=5):
     times = np.cumsum(rng.uniform(0.1, 1, (batch, samples)), axis=1)
-    wanted = rng.uniform(-0.5, times.max() + 0.5, (batch, targets))
-    return rng.standard_normal((batch, samples, features)).astype(dtype), times, wanted
+    target_times = rng.uniform(-0.5, times.max() + 0.5, (batch, targets))
+    return rng.standard_normal((batch, samples, features)).astype(dtype), times, target_times
 
 
 # ---- Frameworks ----
@@ -35,7 +35,7 @@ class Array(OnlyDLPack):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=lambda dtype: dtype.__name__)
 def test_rule_18_a_framework_with_a_namespace_gets_its_arrays(rng, device, dtype):
-    arrays = case(rng, dtype)
+    arrays = random_case(rng, dtype)
     out, valid = robocache.resample_trajectories(*(Array(to_torch(x, device)) for x in arrays), return_valid=True)
     assert isinstance(out, Array) and isinstance(valid, Array)
     assert out.array.device.type == valid.array.device.type == device
@@ -45,9 +45,9 @@ def test_rule_18_a_framework_with_a_namespace_gets_its_arrays(rng, device, dtype
 
 
 def test_rule_18_the_result_has_the_framework_of_values(rng, device):
-    values, times, wanted = case(rng)
-    expected = oracle(values, times, wanted)[0]
-    tensors = [to_torch(x, device) for x in (values, times, wanted)]
+    values, times, target_times = random_case(rng)
+    expected = oracle(values, times, target_times)[0]
+    tensors = [to_torch(x, device) for x in (values, times, target_times)]
     out = robocache.resample_trajectories(tensors[0], Array(tensors[1]), Array(tensors[2]))
     assert_same_bits(to_numpy(out), expected)
     out = robocache.resample_trajectories(Array(tensors[0]), tensors[1], tensors[2])
@@ -55,12 +55,12 @@ def test_rule_18_the_result_has_the_framework_of_values(rng, device):
 
 
 def test_rule_18_torch_parameters_give_torch_tensors(rng, device):
-    values, times, wanted = (to_torch(x, device) for x in case(rng))
+    values, times, target_times = (to_torch(x, device) for x in random_case(rng))
     parameter = torch.nn.Parameter(values)
     with torch.no_grad():
-        out = robocache.resample_trajectories(parameter, times, wanted)
+        out = robocache.resample_trajectories(parameter, times, target_times)
     assert type(out) is torch.Tensor and not out.requires_grad
-    assert robocache.resample_trajectories(parameter, times, wanted).requires_grad
+    assert robocache.resample_trajectories(parameter, times, target_times).requires_grad
 
 
 def test_rule_18_a_framework_reads_its_result_on_a_stream_of_its_own(cuda):
@@ -75,7 +75,7 @@ def test_rule_18_a_framework_reads_its_result_on_a_stream_of_its_own(cuda):
 
 
 def test_rule_18_out_may_have_another_framework(rng, device):
-    arrays = case(rng)
+    arrays = random_case(rng)
     out = Array(poisoned((3, 23, 5), torch.float32, device))
     result = robocache.resample_trajectories(*(Array(to_torch(x, device)) for x in arrays), out=out)
     assert result is out
@@ -102,17 +102,17 @@ def run_with_jax(program, *arguments):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_rule_18_jax(rng, tmp_path, dtype):
-    values, times, wanted = case(rng, np.float32)
+    values, times, target_times = random_case(rng, np.float32)
     lengths = np.array([17, 3, 0])
-    np.savez(tmp_path / "in.npz", values, times, wanted, lengths)
+    np.savez(tmp_path / "in.npz", values, times, target_times, lengths)
     run_with_jax(
         """
-values, times, wanted, lengths = (jax.numpy.asarray(x) for x in np.load(sys.argv[1]).values())
+values, times, target_times, lengths = (jax.numpy.asarray(x) for x in np.load(sys.argv[1]).values())
 values = values.astype(sys.argv[3])
-out, valid = robocache.resample_trajectories(values, times, wanted, lengths=lengths, return_valid=True)
+out, valid = robocache.resample_trajectories(values, times, target_times, lengths=lengths, return_valid=True)
 assert isinstance(out, jax.Array) and isinstance(valid, jax.Array)
 assert out.dtype == values.dtype and valid.dtype == bool
-twice = np.asarray(out + out)  # jax can go on with it
+twice = np.asarray(out + out)  # jax can compute with it
 np.savez(sys.argv[2], np.asarray(out.astype("float64")), np.asarray(valid), twice.astype("float64"))
 """,
         tmp_path / "in.npz",
@@ -121,7 +121,7 @@ np.savez(sys.argv[2], np.asarray(out.astype("float64")), np.asarray(valid), twic
     )
     out, valid, twice = np.load(tmp_path / "out.npz").values()
     dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    expected, expected_valid = oracle(values.astype(dtype), times, wanted, lengths=lengths)
+    expected, expected_valid = oracle(values.astype(dtype), times, target_times, lengths=lengths)
     assert_same_bits(out, expected.astype(np.float64))
     assert_same_bits(twice, 2 * expected.astype(np.float64))
     assert_same_bits(valid, expected_valid)
@@ -141,7 +141,7 @@ else:
 
 def test_rule_18_cupy(rng, cuda):
     cupy = pytest.importorskip("cupy", reason="cupy is not installed")
-    arrays = case(rng)
+    arrays = random_case(rng)
     for stream in (cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True)):
         with stream:
             out, valid = robocache.resample_trajectories(*(cupy.asarray(x) for x in arrays), return_valid=True)
@@ -154,8 +154,8 @@ def test_rule_18_cupy(rng, cuda):
 # ---- The caller's allocator ----
 
 
-def allocated(function):
-    """(result, bytes of torch's CUDA allocator that it keeps, the most bytes at any time of the call)."""
+def allocated_by(function):
+    """Returns (result, bytes that it keeps of torch's CUDA allocator, the peak of these bytes during the call)."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -164,9 +164,9 @@ def allocated(function):
 
 
 def test_only_outputs_come_from_torchs_allocator(rng, cuda):
-    tensors = [to_torch(x, cuda) for x in case(rng, targets=4096, features=64)]
-    out, kept, most = allocated(lambda: robocache.resample_trajectories(*tensors))
-    assert kept == most == out.numel() * 4  # 3 MiB, a multiple of the allocator's 512 bytes
+    tensors = [to_torch(x, cuda) for x in random_case(rng, targets=4096, features=64)]
+    out, kept, peak = allocated_by(lambda: robocache.resample_trajectories(*tensors))
+    assert kept == peak == out.numel() * 4  # 3 MiB, a multiple of the allocator's 512 bytes
     free, total = torch.cuda.mem_get_info()
     for _ in range(50):
         robocache.resample_trajectories(*tensors, out=out)
@@ -174,7 +174,7 @@ def test_only_outputs_come_from_torchs_allocator(rng, cuda):
 
 
 def test_outputs_come_from_the_callers_pool(rng, cuda):
-    tensors = [to_torch(x, cuda) for x in case(rng, targets=4096, features=64)]
+    tensors = [to_torch(x, cuda) for x in random_case(rng, targets=4096, features=64)]
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         out = robocache.resample_trajectories(*tensors)
@@ -195,12 +195,12 @@ def test_a_call_waits_for_no_other_stream(cuda):
     torch.cuda.synchronize()
     with torch.cuda.stream(busy):
         torch.cuda._sleep(500_000_000)
-        done = torch.cuda.Event()
-        done.record()
+        event = torch.cuda.Event()
+        event.record()
     with torch.cuda.stream(beside):
         robocache.resample_trajectories(values, times, times, out=out)
     beside.synchronize()
-    assert not done.query(), "the call waited for another stream"
+    assert not event.query(), "the call waited for another stream"
     assert (out == 1).all()
     torch.cuda.synchronize()
 
@@ -208,7 +208,7 @@ def test_a_call_waits_for_no_other_stream(cuda):
 @pytest.mark.parametrize("method", ["linear", "nearest"])
 def test_a_replayed_call_reads_its_buffers_anew(rng, cuda, method):
     """Values, clocks, lengths and `out` are read and written at replay, at the addresses of the capture."""
-    cases = [case(rng, np.float16) for _ in range(3)]
+    cases = [random_case(rng, np.float16) for _ in range(3)]
     lengths = [rng.integers(0, 18, 3) for _ in cases]
     buffers = [to_torch(x, cuda) for x in cases[0]]
     length = to_torch(lengths[0], cuda)
@@ -230,7 +230,7 @@ def test_a_replayed_call_reads_its_buffers_anew(rng, cuda, method):
 # ---- Tensors without dense memory ----
 
 
-SPECIAL = {
+LAYOUTS = {
     "sparse": lambda x: x.to_sparse(),
     "sparse_csr": lambda x: x[0].to_sparse_csr(),
     "nested": lambda x: torch.nested.nested_tensor(list(x)),
@@ -239,22 +239,22 @@ SPECIAL = {
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested", "ignore:torch.quantize_per_tensor")
-@pytest.mark.parametrize("special", SPECIAL)
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("requires_grad", [False, True])
-def test_rule_17_tensors_without_dense_memory_are_refused(rng, special, requires_grad):
-    values, times, wanted = map(torch.from_numpy, case(rng, np.float64))
-    special = SPECIAL[special](values)
+def test_rule_17_tensors_without_dense_memory_are_refused(rng, layout, requires_grad):
+    values, times, target_times = map(torch.from_numpy, random_case(rng, np.float64))
+    special = LAYOUTS[layout](values)
     times.requires_grad_(requires_grad)
     with pytest.raises(robocache.ArgumentTypeError, match=r"^values: "):
-        robocache.resample_trajectories(special, times, wanted)
+        robocache.resample_trajectories(special, times, target_times)
     with pytest.raises(robocache.ArgumentTypeError, match=r"streams\[0\].values: "):
-        robocache.fuse_multimodal([(special, times), (values, times)], wanted)
+        robocache.fuse_multimodal([(special, times), (values, times)], target_times)
 
 
 @pytest.mark.parametrize("argument", ["values", "times", "target_times", "lengths"])
 def test_rule_17_one_meta_tensor_among_others_is_refused(rng, argument):
-    values, times, wanted = map(torch.from_numpy, case(rng))
-    arguments = {"values": values, "times": times, "target_times": wanted, "lengths": torch.tensor([1, 2, 3])}
+    values, times, target_times = map(torch.from_numpy, random_case(rng))
+    arguments = {"values": values, "times": times, "target_times": target_times, "lengths": torch.tensor([1, 2, 3])}
     arguments[argument] = arguments[argument].to("meta")
     with pytest.raises(robocache.ArgumentError, match=f"expected on meta like {argument}, got on cpu"):
         robocache.resample_trajectories(**arguments)
@@ -267,6 +267,6 @@ def test_rule_17_check_times_needs_times_with_memory():
 
 @pytest.mark.parametrize("lengths", [np.array([1, 2, 3]), [1, 2, 3]], ids=lambda x: type(x).__name__)
 def test_rule_17_recording_gradients_needs_torch_arrays(rng, lengths):
-    values, times, wanted = map(torch.from_numpy, case(rng))
+    values, times, target_times = map(torch.from_numpy, random_case(rng))
     with pytest.raises(robocache.ArgumentTypeError, match=r"^lengths: "):
-        robocache.resample_trajectories(values.requires_grad_(), times, wanted, lengths=lengths)
+        robocache.resample_trajectories(values.requires_grad_(), times, target_times, lengths=lengths)

@@ -31,7 +31,7 @@ def test_rule_15_strides_and_alignment_change_nothing(rng, device):
     targets = targets_of(rng, np.dtype(np.float64))
     expected = oracle(streams, targets, dtype=np.float32)
 
-    def forms(tensor):
+    def layouts(tensor):
         yield tensor
         yield tensor.transpose(0, 1).contiguous().transpose(0, 1)
         yield tensor.transpose(-2, -1).contiguous().transpose(-2, -1)
@@ -42,9 +42,9 @@ def test_rule_15_strides_and_alignment_change_nothing(rng, device):
 
     tensors = [tuple(to_torch(x, device) for x in stream) for stream in streams]
     for values_form, times_form, targets_form in zip(
-        zip(*(forms(v) for v, _ in tensors), strict=True),
-        zip(*(forms(t) for _, t in tensors), strict=True),
-        forms(to_torch(targets, device)),
+        zip(*(layouts(v) for v, _ in tensors), strict=True),
+        zip(*(layouts(t) for _, t in tensors), strict=True),
+        layouts(to_torch(targets, device)),
         strict=True,
     ):
         got = robocache.fuse_multimodal(
@@ -54,8 +54,8 @@ def test_rule_15_strides_and_alignment_change_nothing(rng, device):
             return_valid=True,
             return_age=True,
         )
-        for one, other in zip(got, expected, strict=True):
-            assert_same_bits(to_numpy(one), other)
+        for array, expected_array in zip(got, expected, strict=True):
+            assert_same_bits(to_numpy(array), expected_array)
 
 
 def test_rule_15_stride_0(rng, device):
@@ -63,9 +63,9 @@ def test_rule_15_stride_0(rng, device):
         stream_of(rng, np.dtype(np.float32), np.dtype(np.float64), batch=1),
         np.linspace(3, 3.2, 9),
     )
-    one = to_torch(values, device), to_torch(times, device)
-    many = one[0].expand(6, -1, -1), one[1].expand(6, -1)
-    fused = robocache.fuse_multimodal([many, many], to_torch(targets, device))
+    single = to_torch(values, device), to_torch(times, device)
+    expanded = single[0].expand(6, -1, -1), single[1].expand(6, -1)
+    fused = robocache.fuse_multimodal([expanded, expanded], to_torch(targets, device))
     expected = oracle([(values, times)] * 2, targets)[0]
     for row in range(6):
         assert_same_bits(to_numpy(fused)[row], expected[0])
@@ -89,8 +89,8 @@ def test_rule_15_output_offsets_pass_2_31(device):
     )
     assert fused.numel() > 2**31
     for row, k in itertools.product((0, 2), (0, 1, 12, 12345, count - 1)):
-        used = min(max(int(targets[k]) // 10, 0), 2)
-        assert torch.equal(fused[row, k], values[0, used]), (row, k)
+        sample = min(max(int(targets[k]) // 10, 0), 2)
+        assert torch.equal(fused[row, k], values[0, sample]), (row, k)
 
 
 def test_rule_15_lengths_and_target_lengths(rng, device):
@@ -111,8 +111,8 @@ def test_rule_15_lengths_and_target_lengths(rng, device):
 def test_rule_15_lengths_beyond_the_samples_are_cut_on_cuda(rng, cuda):
     streams = [stream_of(rng, np.dtype(np.float32), np.dtype(np.float64))]
     targets = targets_of(rng, np.dtype(np.float64))
-    wild, tame = np.array([-5, 2**40, 4]), np.array([0, 17, 4])
-    got = fuse(streams, targets, cuda, lengths=wild, target_lengths=wild)
-    expected = oracle(streams, targets, lengths=tame, target_lengths=np.minimum(np.maximum(wild, 0), 23))
-    for one, other in zip(got, expected, strict=True):
-        assert_same_bits(one, other)
+    lengths, cut = np.array([-5, 2**40, 4]), np.array([0, 17, 4])
+    got = fuse(streams, targets, cuda, lengths=lengths, target_lengths=lengths)
+    expected = oracle(streams, targets, lengths=cut, target_lengths=np.minimum(np.maximum(lengths, 0), 23))
+    for array, expected_array in zip(got, expected, strict=True):
+        assert_same_bits(array, expected_array)

@@ -27,12 +27,12 @@ def test_rule_18_numpy_gives_numpy(rng, output):
             streams, targets, output=output, scale=scale, return_valid=True, return_age=True
         )
         expected = oracle(streams, targets, output=output, scale=scale)
-        for one, other in zip(
+        for result, expected_result in zip(
             fused if output == "dict" else [fused], expected[0] if output == "dict" else [expected[0]], strict=True
         ):
-            assert isinstance(one, np.ndarray)
-            assert_same_bits(one, other)
-            one[...] = 0  # its own, writable memory
+            assert isinstance(result, np.ndarray)
+            assert_same_bits(result, expected_result)
+            result[...] = 0  # its memory is its own, and writable
         assert_same_bits(valid, expected[1])
         assert_same_bits(age, expected[2])
 
@@ -42,11 +42,11 @@ def test_rule_18_dlpack_gives_dlpack(rng, device):
     targets = targets_of(rng, np.dtype(np.float64))
     wrapped = [tuple(OnlyDLPack(to_torch(x, device)) for x in stream) for stream in streams]
     got = robocache.fuse_multimodal(wrapped, OnlyDLPack(to_torch(targets, device)), return_valid=True, return_age=True)
-    for one, other in zip(got, oracle(streams, targets), strict=True):
-        assert not isinstance(one, np.ndarray | torch.Tensor)
-        back = torch.from_dlpack(one)
+    for array, expected in zip(got, oracle(streams, targets), strict=True):
+        assert not isinstance(array, np.ndarray | torch.Tensor)
+        back = torch.from_dlpack(array)
         assert back.device.type == device
-        assert_same_bits(to_numpy(back).astype(other.dtype), other)
+        assert_same_bits(to_numpy(back).astype(expected.dtype), expected)
 
 
 def test_rule_18_the_result_has_the_framework_of_the_first_streams_values(rng):
@@ -55,20 +55,20 @@ def test_rule_18_the_result_has_the_framework_of_the_first_streams_values(rng):
     expected = oracle([first, second], targets)
     as_torch = tuple(to_torch(x) for x in second)
     for streams, kind in (([first, as_torch], np.ndarray), ([as_torch, first], torch.Tensor)):
-        want = expected if kind is np.ndarray else oracle([second, first], targets)
+        arrays = expected if kind is np.ndarray else oracle([second, first], targets)
         got = robocache.fuse_multimodal(streams, targets, return_valid=True, return_age=True)
-        for one, other in zip(got, want, strict=True):
-            assert isinstance(one, kind)
-            assert_same_bits(to_numpy(one), other)
+        for array, expected_array in zip(got, arrays, strict=True):
+            assert isinstance(array, kind)
+            assert_same_bits(to_numpy(array), expected_array)
 
 
 def test_rule_20_the_number_of_threads_changes_nothing(rng, threads):
     streams = [stream_of(rng, dtype, np.dtype(np.float64), batch=8, samples=50, features=40) for dtype in FLOATS]
     targets = targets_of(rng, np.dtype(np.float64), batch=8, count=100)
-    answers = []
+    results = []
     for count in (1, 2, 5):
         threads(count)
-        answers.append(fuse(streams, targets, dtype=np.float32))
-    for other in answers[1:]:
-        for one, two in zip(answers[0], other, strict=True):
-            assert_same_bits(one, two)
+        results.append(fuse(streams, targets, dtype=np.float32))
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            assert_same_bits(a, b)

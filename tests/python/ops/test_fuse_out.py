@@ -23,9 +23,9 @@ def test_rule_16_out_is_completely_written_and_returned(rng, device, output):
     widths = [20] if output == "concat" else [3, 16, 1]
 
     def forms(width):
-        gaps = poisoned((3, 23, width + 5), torch.float32, device)
+        memory = poisoned((3, 23, width + 5), torch.float32, device)
         yield poisoned((3, 23, width), torch.float32, device), None
-        yield gaps[..., 2 : width + 2], gaps
+        yield memory[..., 2 : width + 2], memory
         yield poisoned((23, 3, width), torch.float32, device).transpose(0, 1), None
         yield poisoned((3, width, 23), torch.float32, device).transpose(1, 2), None
 
@@ -38,13 +38,13 @@ def test_rule_16_out_is_completely_written_and_returned(rng, device, output):
             tensors, to_torch(targets, device), return_valid=True, return_age=True, **options
         )
         assert returned is out
-        for one, other in zip(outs, [expected[0]] if output == "concat" else expected[0], strict=True):
-            assert_same_bits(to_numpy(one), other)
+        for array, expected_array in zip(outs, [expected[0]] if output == "concat" else expected[0], strict=True):
+            assert_same_bits(to_numpy(array), expected_array)
         assert_same_bits(to_numpy(valid), expected[1])
         assert_same_bits(to_numpy(age), expected[2])
-        for (_, gaps), width in zip(form, widths, strict=True):
-            if gaps is not None:
-                raw = gaps.cpu().contiguous().view(torch.uint8).view(3, 23, width + 5, -1)
+        for (_, memory), width in zip(form, widths, strict=True):
+            if memory is not None:
+                raw = memory.cpu().contiguous().view(torch.uint8).view(3, 23, width + 5, -1)
                 assert (torch.cat([raw[:, :, :2], raw[:, :, width + 2 :]], 2) == 0xA5).all()
 
 

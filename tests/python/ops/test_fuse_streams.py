@@ -26,9 +26,9 @@ def test_rule_21_three_positional_streams(rng, device):
     expected = oracle(streams, targets, options=[{"causal": True}, {}, {"causal": True}])
     assert_same_bits(to_numpy(fused), expected[0])
     assert_same_bits(to_numpy(valid), expected[1])
-    for wrong in (flat[:3], flat[:4], flat):
+    for arguments in (flat[:3], flat[:4], flat):
         with pytest.raises(robocache.ArgumentTypeError, match="positional arguments"):
-            robocache.fuse_multimodal(*wrong)
+            robocache.fuse_multimodal(*arguments)
 
 
 def test_rule_21_a_dict_of_streams_with_options_for_each(rng, device):
@@ -59,17 +59,17 @@ def test_rule_21_a_dict_of_streams_with_options_for_each(rng, device):
         streams, to_torch(targets, device), output="dict", dtype={"camera": "float32"}, **keywords
     )
     assert list(separate) == ["arm", "camera", "imu"]
-    kept = oracle(
+    expected_dict = oracle(
         [arm, camera, imu],
         targets,
         options=[stream_options[0], stream_options[1] | {"dtype": np.float32}, stream_options[2]],
         output="dict",
     )[0]
-    for one, other in zip(separate.values(), kept, strict=True):
-        assert_same_bits(to_numpy(one), other)
+    for array, expected_array in zip(separate.values(), expected_dict, strict=True):
+        assert_same_bits(to_numpy(array), expected_array)
 
 
-def resampled(stream, targets, device, **options):
+def resample_stream(stream, targets, device, **options):
     values, times = (to_torch(x, device) for x in stream)
     return [
         to_numpy(x)
@@ -106,14 +106,14 @@ def test_rules_8_to_10_every_method_equals_resamples(rng, device, clock):
             {"method": curve} | ({"bc_type": boundary} if boundary else {}),
         ]
         for index, (name, stream) in enumerate((("pose", pose), ("arm", arm), ("wheels", wheels))):
-            out, stream_valid = resampled(stream, targets, device, **options[index])
+            out, stream_valid = resample_stream(stream, targets, device, **options[index])
             assert_same_bits(to_numpy(fused[name]), out, name)
             assert_same_bits(to_numpy(valid)[..., index], stream_valid, name)
         # A stream of several methods has one age, by the method of its first features.
         nearest = oracle([pose], targets, method="nearest")[2]
-        line = oracle([wheels], targets)[2]
+        linear = oracle([wheels], targets)[2]
         assert_same_bits(to_numpy(age)[..., :1], nearest)
-        assert_same_bits(to_numpy(age)[..., 2:], line)
+        assert_same_bits(to_numpy(age)[..., 2:], linear)
 
 
 def test_rule_10_several_cubic_streams_share_their_memory(rng, device):
@@ -136,7 +136,7 @@ def test_rule_10_several_cubic_streams_share_their_memory(rng, device):
         )
         for index, (values, times) in enumerate(streams):
             if times.dtype == clock:
-                expected, _ = resampled((values, times), targets, device, method="cubic", methods=methods[index])
+                expected, _ = resample_stream((values, times), targets, device, method="cubic", methods=methods[index])
                 assert_same_bits(to_numpy(fused[index]), expected)
 
 
@@ -163,14 +163,14 @@ def test_rule_10_one_bc_type_applies_to_cubic_streams(rng, device):
     values, times = rng.standard_normal((9, 2)), np.cumsum(rng.random(9) + 0.5)
     targets = np.linspace(times[0], times[-1], 33)
     stream = (to_torch(values, device), to_torch(times, device))
-    streams, on = {"arm": stream, "imu": stream}, to_torch(targets, device)
-    fused = robocache.fuse_multimodal(streams, on, method={"arm": "cubic"}, bc_type="natural")
+    streams, target_times = {"arm": stream, "imu": stream}, to_torch(targets, device)
+    fused = robocache.fuse_multimodal(streams, target_times, method={"arm": "cubic"}, bc_type="natural")
     assert_same_bits(to_numpy(fused)[:, 2:], oracle([(values, times)], targets)[0])
-    alone = robocache.resample_trajectories(*stream, on, method="cubic", bc_type="natural")
-    assert_same_bits(to_numpy(fused)[:, :2], to_numpy(alone))
+    resampled = robocache.resample_trajectories(*stream, target_times, method="cubic", bc_type="natural")
+    assert_same_bits(to_numpy(fused)[:, :2], to_numpy(resampled))
     for bc_type in ("natural", {"imu": "natural"}):
         with pytest.raises(robocache.ArgumentError, match="bc_type: "):
-            robocache.fuse_multimodal(streams, on, bc_type=bc_type)
+            robocache.fuse_multimodal(streams, target_times, bc_type=bc_type)
 
 
 def test_rule_9_methods_for_all_streams_or_for_each(rng, device):
@@ -179,21 +179,21 @@ def test_rule_9_methods_for_all_streams_or_for_each(rng, device):
     tensors = [tuple(to_torch(x, device) for x in stream) for stream in streams]
 
     def call(methods, form=list):
-        given = tensors if form is list else dict(zip("ab", tensors, strict=True))
-        return to_numpy(robocache.fuse_multimodal(given, to_torch(targets, device), methods=methods))
+        arguments = tensors if form is list else dict(zip("ab", tensors, strict=True))
+        return to_numpy(robocache.fuse_multimodal(arguments, to_torch(targets, device), methods=methods))
 
     blocks = [(slice(0, 2), "previous"), (slice(-1, None), "nearest")]
     plain, steps = (oracle(streams, targets, method=m)[0] for m in ("linear", "previous"))
     nearest = oracle(streams, targets, method="nearest")[0]
-    both = plain.copy()
+    in_both = plain.copy()
     for first in (0, 5):
-        both[..., first : first + 2] = steps[..., first : first + 2]
-        both[..., first + 4] = nearest[..., first + 4]
-    only_second = np.concatenate([plain[..., :5], both[..., 5:]], -1)
-    assert_same_bits(call(blocks), both)
-    assert_same_bits(call(blocks, dict), both)
-    assert_same_bits(call([None, blocks]), only_second)
-    assert_same_bits(call({"b": blocks}, dict), only_second)
+        in_both[..., first : first + 2] = steps[..., first : first + 2]
+        in_both[..., first + 4] = nearest[..., first + 4]
+    in_second = np.concatenate([plain[..., :5], in_both[..., 5:]], -1)
+    assert_same_bits(call(blocks), in_both)
+    assert_same_bits(call(blocks, dict), in_both)
+    assert_same_bits(call([None, blocks]), in_second)
+    assert_same_bits(call({"b": blocks}, dict), in_second)
     assert_same_bits(call([]), plain)
     with pytest.raises(robocache.ArgumentError, match="methods: "):
         call([blocks])
@@ -213,8 +213,8 @@ def test_rule_21_a_list_gives_a_list_and_results_have_a_fixed_order(rng, device)
         requested = ["out"] + ["valid"] * valid + ["age"] * age
         got = got if isinstance(got, tuple) else (got,)
         assert len(got) == len(requested)
-        for name, one in zip(requested, got, strict=True):
-            assert_same_bits(to_numpy(one), expected[name], name)
+        for name, array in zip(requested, got, strict=True):
+            assert_same_bits(to_numpy(array), expected[name], name)
     separate, valid = robocache.fuse_multimodal(tensors, to_torch(targets, device), output="dict", return_valid=True)
     assert isinstance(separate, list)
     assert valid.shape == (3, 23, 4)

@@ -70,13 +70,13 @@ def test_rule_2_durations_have_the_streams_unit(device, clock, target_clock):
     stream = ramp(clock=clock, unit=unit)
     quarters = np.arange(-2, 18)
     targets = quarters * 250_000_000 if target_clock == np.int64 else (quarters / 4).astype(target_clock)
-    whole = (lambda x: int(x * unit)) if clock == np.int64 else float
+    in_unit = (lambda x: int(x * unit)) if clock == np.int64 else float
     for options in (
-        {"offset": whole(0.5)},
-        {"max_gap": whole(1)},
-        {"max_gap": whole(0.999)},
-        {"method": "previous", "tolerance": whole(0.5)},
-        {"causal": True, "max_gap": whole(0.25)},
+        {"offset": in_unit(0.5)},
+        {"max_gap": in_unit(1)},
+        {"max_gap": in_unit(0.999)},
+        {"method": "previous", "tolerance": in_unit(0.5)},
+        {"causal": True, "max_gap": in_unit(0.25)},
     ):
         check([stream, stream], targets, device, **options)
 
@@ -135,17 +135,17 @@ def test_rule_23_age_of_every_case(device):
         ]
     )
     methods = ["linear", *STEPS]
-    for scale, none, kind in ((1, nan, np.float64), (1, nan, np.float32), (10**9, INT64.min, np.int64)):
-        rows = table if kind != np.int64 else table[:-1]
-        targets = (rows[:, 0] * scale).astype(kind)
+    for scale, absent, clock in ((1, nan, np.float64), (1, nan, np.float32), (10**9, INT64.min, np.int64)):
+        rows = table if clock != np.int64 else table[:-1]
+        targets = (rows[:, 0] * scale).astype(clock)
         _, _, age = fuse([ramp()] * 4, targets, device, options=[{"method": m} for m in methods])
-        assert_same_bits(age, (rows[:, 1:] * scale).astype(kind))
-        # No sample used, no age.
+        assert_same_bits(age, (rows[:, 1:] * scale).astype(clock))
+        # Without a sample there is no age.
         _, valid, age = fuse([ramp()] * 2, targets, device, options=[{"extrapolate": "nan"}, {"causal": True}])
-        assert_same_bits(age[0], np.full(2, none).astype(kind))
+        assert_same_bits(age[0], np.full(2, absent).astype(clock))
         assert not valid[0].any()
         _, _, age = fuse([(np.zeros((0, 1), np.float32), np.zeros(0))], targets, device)
-        assert_same_bits(age, np.full((len(targets), 1), none).astype(kind))
+        assert_same_bits(age, np.full((len(targets), 1), absent).astype(clock))
 
 
 def test_rule_23_ages_of_extrapolation_count_from_the_end_brackets_earlier_sample(device):

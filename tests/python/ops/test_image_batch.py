@@ -17,26 +17,26 @@ DTYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfl
 
 
 def random_frames(rng, *shape):
-    """Random bytes, many of them 0 and 255, where clamping and rounding show."""
+    """Returns random bytes, many of them 0 and 255, where clamping and rounding show."""
     frames = rng.integers(0, 256, shape, dtype=np.uint8)
     return np.where(rng.random(shape) < 0.2, rng.choice(np.uint8([0, 255]), shape), frames)
 
 
-def places(count, height, width):
-    """Frames whose red and green are a pixel's row and column."""
+def coordinates(count, height, width):
+    """Returns frames whose red and green are a pixel's row and column."""
     frame = np.zeros((height, width, 3), np.uint8)
     frame[..., 0], frame[..., 1] = np.arange(height)[:, None], np.arange(width)
     return np.broadcast_to(frame, (count, *frame.shape)).copy()
 
 
 def batch(frames, rows=None, device="cpu", **options):
-    """robocache.image_batch through torch on `device`, as numpy."""
+    """Calls robocache.image_batch with torch tensors on `device`, and returns its result as numpy."""
     rows = None if rows is None else torch.as_tensor(rows, device=device)
     return to_numpy(robocache.image_batch(to_torch(frames, device), rows, **options))
 
 
 def corners(result):
-    """The row and column of the first pixel, [..., 2], decoded from the bytes of places()."""
+    """Returns the row and column of the first pixel, [..., 2], decoded from the bytes of coordinates()."""
     return result[..., 0, 0, :2].astype(int)
 
 
@@ -196,8 +196,8 @@ def test_rule_41_pad_equals_openpis_letterbox(rng, device, before, after):
     result = batch(frames, device=device, size=after, fit="pad", **BYTES)
     top, left, height, width = images.letterboxed(frames[0], *after)
     expected = np.zeros((2, *after, 3), np.uint8)
-    for frame, into in zip(frames, expected, strict=True):
-        into[top : top + height, left : left + width] = images.resized(frame, height, width)
+    for frame, padded in zip(frames, expected, strict=True):
+        padded[top : top + height, left : left + width] = images.resized(frame, height, width)
     assert_same_bits(result, expected)
 
 
@@ -231,10 +231,11 @@ def test_rule_41_crops_are_drawn_by_area_at_any_position(device):
     """A crop resized to one pixel has the value of its middle, because the weights are symmetric."""
     count, side = 4000, 41
     result = batch(
-        places(1, side, side), np.zeros(count, np.int64), device, crop_scale=(0.25, 1.0), size=(1, 1), **BYTES
+        coordinates(1, side, side), np.zeros(count, np.int64), device, crop_scale=(0.25, 1.0), size=(1, 1), **BYTES
     )[:, 0, 0, :2].astype(float)
     # A quarter of the area is half of each side; its middle is at least a quarter of the side from the edges.
     assert result.min() >= side / 4 - 2 and result.max() <= side * 3 / 4 + 1
+    # Five standard errors: the standard deviation is below 6.
     assert np.abs(result.mean(axis=0) - (side - 1) / 2).max() < 5 * 6 / math.sqrt(count)
     assert abs(np.corrcoef(result.T)[0, 1]) < 5 / math.sqrt(count)
 
@@ -260,10 +261,10 @@ def test_rule_41_crops_equal_slices(rng, device, shape, channels):
 
 def test_rule_42_random_crops_are_slices_at_uniform_positions(rng, device):
     count = 9000
-    result = batch(places(1, 11, 10), np.zeros(count, np.int64), device, crop=(9, 8), **BYTES)
+    result = batch(coordinates(1, 11, 10), np.zeros(count, np.int64), device, crop=(9, 8), **BYTES)
     corner = corners(result)
     for crop, (top, left) in zip(result[:50], corner[:50], strict=True):
-        assert_same_bits(crop, places(1, 11, 10)[0, top : top + 9, left : left + 8])
+        assert_same_bits(crop, coordinates(1, 11, 10)[0, top : top + 9, left : left + 8])
     counts = np.zeros((3, 3))
     np.add.at(counts, tuple(corner.T), 1)
     expected = count / 9
@@ -280,7 +281,7 @@ def test_rule_41_shifts_repeat_the_edge_like_drq(rng, device):
         for y in range(-shift, shift + 1)
         for x in range(-shift, shift + 1)
     }
-    seen = {next((position for position, frame in moved.items() if (frame == one).all()), None) for one in result}
+    seen = {next((position for position, frame in moved.items() if (frame == image).all()), None) for image in result}
     assert None not in seen
     assert len(seen) == (2 * shift + 1) ** 2  # 500 draws miss one of 49 once in 600 times
 
@@ -292,7 +293,7 @@ def test_rule_41_shifts_beyond_the_frame(rng, device):
     assert set(result.ravel().tolist()) == values
     padded = np.pad(frames[0], ((9, 9), (9, 9), (0, 0)), mode="edge")
     allowed = {padded[y : y + 3, x : x + 2].tobytes() for y in range(19) for x in range(19)}
-    assert {one.tobytes() for one in result} <= allowed
+    assert {image.tobytes() for image in result} <= allowed
 
 
 # ---- Draws ----
@@ -310,16 +311,16 @@ def test_rule_42_a_draw_depends_on_its_sample_alone(rng, device, threads):
         "seed": 7,
         "epoch": 2,
     }
-    whole = batch(frames, rows, device, sample=100, **options)
+    expected = batch(frames, rows, device, sample=100, **options)
     for begin, end in ((0, 1), (1, 17), (17, 64)):
-        assert_same_bits(batch(frames, rows[begin:end], device, sample=100 + begin, **options), whole[begin:end])
+        assert_same_bits(batch(frames, rows[begin:end], device, sample=100 + begin, **options), expected[begin:end])
     threads(1)
-    assert_same_bits(batch(frames, rows, device, sample=100, **options), whole)
-    assert_same_bits(batch(frames, rows, "cpu", sample=100, **options), whole)
+    assert_same_bits(batch(frames, rows, device, sample=100, **options), expected)
+    assert_same_bits(batch(frames, rows, "cpu", sample=100, **options), expected)
 
 
 def test_rule_42_a_draw_depends_on_seed_epoch_and_sample(device):
-    frames, rows = places(1, 64, 64), np.zeros(300, np.int64)
+    frames, rows = coordinates(1, 64, 64), np.zeros(300, np.int64)
     drawn = [
         corners(batch(frames, rows, device, crop=(9, 9), seed=seed, epoch=epoch, sample=sample, **BYTES))
         for seed, epoch, sample in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 300), (-1, 0, 0), (1 << 40, 0, 0))
@@ -334,7 +335,7 @@ def test_rule_42_a_draw_depends_on_seed_epoch_and_sample(device):
 
 
 def test_rule_42_a_window_draws_once_unless_per_frame(device):
-    frames, rows = places(1, 40, 40), np.zeros((50, 4), np.int64)
+    frames, rows = coordinates(1, 40, 40), np.zeros((50, 4), np.int64)
     together = corners(batch(frames, rows, device, crop=(8, 8), **BYTES))
     assert (together == together[:, :1]).all()
     assert len(np.unique(together[:, 0], axis=0)) > 30
@@ -353,7 +354,7 @@ def test_rule_42_factors_are_uniform_in_their_range(device):
 
 # ---- Colour: torchvision's formulas in float64 ----
 
-ROUNDED = 0.5 + 1e-4  # float32 keeps four decimals of a byte
+ROUNDING = 0.5 + 1e-4  # float32 keeps four decimals of a byte
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.3, 1.0, 1.7, 40.0])
@@ -362,9 +363,9 @@ def test_rule_41_colour_factors_equal_torchvisions(rng, device, name, factor):
     frames = random_frames(rng, 3, 13, 21, 3)
     result = batch(frames, device=device, **{name: (factor, factor)}, **BYTES)
     formula = {"brightness": images.brightened, "contrast": images.contrasted, "saturation": images.saturated}[name]
-    for frame, one in zip(frames, result, strict=True):
+    for frame, image in zip(frames, result, strict=True):
         # The weights of red, green and blue are multiples of 2^-16, and so is a mean.
-        assert np.abs(one - formula(frame, factor)).max() <= ROUNDED + abs(1 - factor) * 255 * 2 * 2**-16
+        assert np.abs(image - formula(frame, factor)).max() <= ROUNDING + abs(1 - factor) * 255 * 2 * 2**-16
     if factor == 1:
         assert_same_bits(result, frames)
 
@@ -372,8 +373,8 @@ def test_rule_41_colour_factors_equal_torchvisions(rng, device, name, factor):
 def test_rule_41_contrast_of_grey_frames(rng, device):
     frames = random_frames(rng, 2, 9, 7, 1)
     result = batch(frames, device=device, contrast=(1.4, 1.4), **BYTES)
-    for frame, one in zip(frames, result, strict=True):
-        assert np.abs(one - images.contrasted(frame, 1.4)).max() <= ROUNDED
+    for frame, image in zip(frames, result, strict=True):
+        assert np.abs(image - images.contrasted(frame, 1.4)).max() <= ROUNDING
 
 
 @pytest.mark.parametrize("turns", [-0.5, -0.21, 0.0, 0.05, 1 / 3, 0.5])
@@ -381,7 +382,7 @@ def test_rule_41_hue_equals_colorsys(rng, device, turns):
     frames = random_frames(rng, 1, 40, 50, 3)
     frames[0, :8] = rng.choice(np.uint8([0, 255]), (8, 50, 3))  # the corners of the colour cube
     result = batch(frames, device=device, hue=(turns, turns), **BYTES)
-    assert np.abs(result[0] - images.hue_turned(frames[0], turns)).max() <= ROUNDED
+    assert np.abs(result[0] - images.hue_turned(frames[0], turns)).max() <= ROUNDING
     if turns == 0:
         assert_same_bits(result, frames)
 
@@ -417,17 +418,17 @@ def test_rule_42_flips_are_drawn_once_a_sample_by_their_probability(rng, device)
     frames = random_frames(rng, 2, 5, 6, 3)
     rows = np.tile([0, 1], (2000, 1))
     result = batch(frames, rows, device, flip_horizontal=0.3, flip_vertical=0.5, per_frame=True, seed=5, **BYTES)
-    seen = {}
+    counts = {}
     for name, expected in (
         ("neither", frames),
         ("columns", frames[:, :, ::-1]),
         ("rows", frames[:, ::-1]),
         ("both", frames[:, ::-1, ::-1]),
     ):
-        seen[name] = int((result == expected).all(axis=(1, 2, 3, 4)).sum())
-    assert sum(seen.values()) == 2000  # both frames of a window flip alike, even with per_frame
+        counts[name] = int((result == expected).all(axis=(1, 2, 3, 4)).sum())
+    assert sum(counts.values()) == 2000  # both frames of a window flip alike, even with per_frame
     for name, share in (("neither", 0.35), ("columns", 0.15), ("rows", 0.35), ("both", 0.15)):
-        assert abs(seen[name] - 2000 * share) < 5 * math.sqrt(2000 * share * (1 - share)), seen
+        assert abs(counts[name] - 2000 * share) < 5 * math.sqrt(2000 * share * (1 - share)), counts
     # Other options do not change the draw.
     upright = np.repeat(np.uint8([[[[255]], [[0]]]]), 3, axis=2)
     plain = batch(upright, np.zeros(2000, np.int64), device, flip_vertical=0.5, brightness=(0.9, 1), seed=5, **BYTES)
@@ -531,6 +532,7 @@ def test_rule_41_erasing_is_one_rectangle_like_torchvisions(device):
     assert abs(len(areas) - 2000) < 5 * math.sqrt(1000)
     shares, ratios, tops = np.array(areas).T
     assert shares.min() > 0.017 and shares.max() < 0.34 and ratios.min() > 0.25 and ratios.max() < 4
+    # Ratios are uniform in their logarithm, from 0.3 to 3.3.
     small = np.log(ratios[shares < 0.1])
     assert abs(small.mean() - np.log(0.3 * 3.3) / 2) < 5 * 0.7 / math.sqrt(len(small))
     assert abs(tops.mean() - 0.5) < 5 * 0.3 / math.sqrt(len(tops))
@@ -544,10 +546,10 @@ def test_rule_41_erased_values_are_normalised(rng, device, dtype, layout):
     options = {"erase": 1, "erase_scale": 0.5, "erase_ratio": 1, "dtype": dtype, "layout": layout, **normal}
     result = batch(frames, device=device, erase_value="imagenet", **options)
     mean = np.rint(255 * np.array([0.485, 0.456, 0.406])).astype(np.uint8)
-    whole = batch(np.broadcast_to(mean, frames.shape).copy(), dtype=dtype, layout=layout, **normal)
+    erased = batch(np.broadcast_to(mean, frames.shape).copy(), dtype=dtype, layout=layout, **normal)
     plain = batch(frames, dtype=dtype, layout=layout, **normal)
-    assert ((result == whole) | (result == plain)).all()
-    assert (result == whole).mean() > 0.45
+    assert ((result == erased) | (result == plain)).all()
+    assert (result == erased).mean() > 0.45
 
 
 def test_rule_41_augmentations_have_a_fixed_order(rng, device):
@@ -567,8 +569,8 @@ def test_rule_41_augmentations_have_a_fixed_order(rng, device):
             one_by_one = batch(one_by_one, device=device, seed=seed, **step, **BYTES)
         together = {name: value for step in steps for name, value in step.items()}
         assert_same_bits(batch(frames, device=device, seed=seed, **together, **BYTES), one_by_one)
-        whole = batch(frames, np.array([[0, -1], [1, 1]]), device, seed=seed, per_frame=True, **together)
-        assert_same_bits(batch(frames, np.array([[0, -1], [1, 1]]), seed=seed, per_frame=True, **together), whole)
+        expected = batch(frames, np.array([[0, -1], [1, 1]]), device, seed=seed, per_frame=True, **together)
+        assert_same_bits(batch(frames, np.array([[0, -1], [1, 1]]), seed=seed, per_frame=True, **together), expected)
 
 
 # ---- Values ----
@@ -584,7 +586,7 @@ def test_rule_41_normalisation_is_one_fma_and_one_rounding(device, dtype, mean, 
     result = batch(frames, device=device, mean=mean, std=std, dtype=dtype, layout="hwc")
     named = {"imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])}.get(mean, (mean, std))
     mean, std = (
-        np.broadcast_to(np.float64(none if x is None else x), 3) for x, none in zip(named, (0, 1), strict=True)
+        np.broadcast_to(np.float64(default if x is None else x), 3) for x, default in zip(named, (0, 1), strict=True)
     )
     scale, offset = (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
     expected = round_to(fma(frames.astype(np.float32), scale, offset, np.float32), DTYPES[dtype])
@@ -595,7 +597,7 @@ def test_rule_41_normalisation_is_one_fma_and_one_rounding(device, dtype, mean, 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (16, 24), (9, 33)])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_layouts_have_the_same_values(rng, device, dtype, shape, channels):
-    """Widths that are multiples of a vector and others; rows begin at every byte of a word."""
+    """Some widths are multiples of a vector. Rows begin at every byte of a word."""
     frames = random_frames(rng, 7, shape[0], shape[1] + 3, channels)
     options = {"crop": shape, "dtype": dtype}
     pixels = batch(frames, device=device, layout="hwc", **options)
@@ -667,7 +669,7 @@ def test_rule_46_depth_follows_the_geometry_and_pads_with_0(rng, device):
     shifted = batch(metres, np.zeros(20, np.int64), device, shift=2, layout="hwc")
     padded = np.pad(metres[0], ((2, 2), (2, 2), (0, 0)), mode="edge")
     allowed = {padded[y : y + 9, x : x + 20].tobytes() for y in range(5) for x in range(5)}
-    assert {one.tobytes() for one in shifted} <= allowed
+    assert {image.tobytes() for image in shifted} <= allowed
 
 
 # ---- Arguments ----

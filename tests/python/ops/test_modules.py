@@ -12,27 +12,27 @@ ROOT = Path(robocache.__file__).parent
 FILES = [path.relative_to(ROOT.parent).with_suffix("") for path in sorted(ROOT.glob("ops/**/*.py"))]
 MODULES = [".".join(path.parts).removesuffix(".__init__") for path in FILES]
 
-# A child for each module, forked after all other packages are imported.
+# Imports each module in a child of its own, forked after all other packages are imported.
 PROGRAM = """
 import importlib.util, os, sys, types
 package = types.ModuleType("robocache")  # without its __init__, which imports the others
 package.__path__ = importlib.util.find_spec("robocache").submodule_search_locations
 sys.modules["robocache"] = package
 if sys.argv[1] == "without torch":
-    sys.modules["torch"] = None  # no import of it succeeds
+    sys.modules["torch"] = None  # makes its import fail
 else:
     import torch
 import numpy, tvm_ffi
 assert [name for name in sys.modules if name.startswith("robocache")] == ["robocache"]
-refused = []
+failed = []
 for module in sys.argv[2:]:
     child = os.fork()
     if child == 0:
         __import__(module)
         os._exit(0)
     if os.waitpid(child, 0)[1] != 0:
-        refused.append(module)
-sys.exit(" ".join(refused) or 0)
+        failed.append(module)
+sys.exit(" ".join(failed) or 0)
 """
 
 

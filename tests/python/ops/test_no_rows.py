@@ -38,19 +38,19 @@ def poison(device):
 def forms(device):
     """Functions from a NumPy array to the argument of a call: a torch tensor, and on the CPU also the array itself."""
 
-    def torchs(array):
+    def as_tensor(array):
         return None if array is None else to_torch(array, device)
 
-    return [torchs] if device == "cuda" else [torchs, lambda array: array]
+    return [as_tensor] if device == "cuda" else [as_tensor, lambda array: array]
 
 
-def assert_all(result, expected, framework, what):
+def assert_all(result, expected, framework, context):
     for name, array in expected.items():
         if array is None:
-            assert result[name] is None, f"{name}, {what}"
+            assert result[name] is None, f"{name}, {context}"
             continue
-        assert isinstance(result[name], framework), f"{name}, {what}: {type(result[name])}"
-        assert_same_bits(to_numpy(result[name]), np.asarray(array), f"{name}, {what}")
+        assert isinstance(result[name], framework), f"{name}, {context}: {type(result[name])}"
+        assert_same_bits(to_numpy(result[name]), np.asarray(array), f"{name}, {context}")
 
 
 # ---- Streams ----
@@ -64,32 +64,32 @@ def assert_all(result, expected, framework, what):
 def test_resample(device, method, batch, samples, targets, features):
     rows = () if batch is None else (batch,)
     features = {"slerp": 4, "pose": 7}.get(method, features)
-    step = method in ("nearest", "previous", "next")
+    is_step = method in ("nearest", "previous", "next")
     for dtype, extrapolate in itertools.product(
-        [np.float32, np.float64, *([np.int32] if step else [])], ["clamp", "nan"]
+        [np.float32, np.float64, *([np.int32] if is_step else [])], ["clamp", "nan"]
     ):
         values = np.ones((*rows, samples, features), dtype)
-        times, wanted = np.arange(float(samples)), np.arange(float(targets))
-        expected = resample_oracle.resample(values, times, wanted, method=method, extrapolate=extrapolate)
+        times, target_times = np.arange(float(samples)), np.arange(float(targets))
+        expected = resample_oracle.resample(values, times, target_times, method=method, extrapolate=extrapolate)
         if method in CURVES:  # the oracle gives a curve with its bound
             expected = expected[0].out if hasattr(expected[0], "out") else expected[0], expected[1]
         for form in forms(device):
             poison(device)
             result = robocache.resample_trajectories(
-                *map(form, (values, times, wanted)), method=method, extrapolate=extrapolate, return_valid=True
+                *map(form, (values, times, target_times)), method=method, extrapolate=extrapolate, return_valid=True
             )
-            named = dict(zip(("out", "valid"), expected, strict=True))
+            by_name = dict(zip(("out", "valid"), expected, strict=True))
             framework = type(form(values))
-            assert_all(dict(zip(named, result, strict=True)), named, framework, f"{dtype}, {extrapolate}")
+            assert_all(dict(zip(by_name, result, strict=True)), by_name, framework, f"{dtype}, {extrapolate}")
 
 
 def test_resample_without_a_length(device):
     """Rows of length 0 are written as absent."""
-    values, times, wanted = np.ones((3, 4, 2), np.float32), np.arange(4.0), np.arange(5.0)
+    values, times, target_times = np.ones((3, 4, 2), np.float32), np.arange(4.0), np.arange(5.0)
     lengths = np.zeros(3, np.int64)
     for form in forms(device):
         poison(device)
-        arguments = map(form, (values, times, wanted))
+        arguments = map(form, (values, times, target_times))
         out, valid = robocache.resample_trajectories(*arguments, lengths=form(lengths), return_valid=True)
         assert np.isnan(to_numpy(out)).all() and not to_numpy(valid).any()
 
@@ -99,18 +99,18 @@ def test_resample_without_a_length(device):
 def test_fuse(device, samples, batch, targets, features):
     rows = () if batch is None else (batch,)
     streams = [(np.ones((*rows, s, features), np.float32), np.arange(float(s))) for s in samples]
-    wanted = np.arange(float(targets))
-    expected = dict(zip(("out", "valid", "age"), fuse_oracle.fuse(streams, wanted), strict=True))
+    target_times = np.arange(float(targets))
+    expected = dict(zip(("out", "valid", "age"), fuse_oracle.fuse(streams, target_times), strict=True))
     for form in forms(device):
         poison(device)
         arguments = [tuple(map(form, stream)) for stream in streams]
-        result = robocache.fuse_multimodal(arguments, form(wanted), return_valid=True, return_age=True)
+        result = robocache.fuse_multimodal(arguments, form(target_times), return_valid=True, return_age=True)
         assert_all(dict(zip(expected, result, strict=True)), expected, type(arguments[0][0]), f"{samples}")
 
 
 # ---- Points ----
 
-# The points and the other arguments: no clouds, empty clouds, length 0, and ragged clouds.
+# name: (points, other arguments)
 NO_POINTS = {
     "no points": (np.zeros((0, 3), np.float32), {}),
     "no points of float64": (np.zeros((0, 3), np.float64), {}),
@@ -139,10 +139,10 @@ def test_voxelize(device, case, dtype, count):
     for form in forms(device):
         poison(device)
         arguments = {name: form(array) for name, array in clouds.items()}
-        result, missed = robocache.voxelize_pointcloud(
+        result, result_dropped = robocache.voxelize_pointcloud(
             form(points), form(features), mode=list(MODES), return_dropped=True, **GRID, **arguments
         )
-        assert_all(result | {"dropped": missed}, expected, type(form(points)), case)
+        assert_all(result | {"dropped": result_dropped}, expected, type(form(points)), case)
 
 
 @pytest.mark.parametrize("grid_size", [(0, 2, 3), (2, 0, 3), (2, 3, 0), (0, 0, 0)])
@@ -152,10 +152,10 @@ def test_voxelize_without_a_grid(device, grid_size):
     out, dropped = voxelize_oracle.voxelize(points, features, mode=MODES, **options)
     for form in forms(device):
         poison(device)
-        result, missed = robocache.voxelize_pointcloud(
+        result, result_dropped = robocache.voxelize_pointcloud(
             form(points), form(features), mode=list(MODES), return_dropped=True, **options
         )
-        assert_all(result | {"dropped": missed}, out | {"dropped": dropped}, type(form(points)), f"{grid_size}")
+        assert_all(result | {"dropped": result_dropped}, out | {"dropped": dropped}, type(form(points)), f"{grid_size}")
 
 
 @each_points
@@ -218,10 +218,10 @@ def test_integrate_tsdf_leaves_the_grid_as_it_is(rng, device, shape, measured, c
     pose = np.broadcast_to(np.eye(4), (measured[0], 4, 4)) if stacked else np.eye(4)
     for form in forms(device):
         poison(device)
-        into = form(grid.copy()), form(weights.copy())
+        outputs = form(grid.copy()), form(weights.copy())
         result = robocache.integrate_tsdf(
-            *into, form(points), pose, camera, grid_min=(0, 0, 0), voxel_size=0.5, truncation=1.0
+            *outputs, form(points), pose, camera, grid_min=(0, 0, 0), voxel_size=0.5, truncation=1.0
         )
-        assert all(a is b for a, b in zip(result, into, strict=True))
-        assert_same_bits(to_numpy(into[0]), grid, "grid")
-        assert_same_bits(to_numpy(into[1]), weights, "weights")
+        assert all(a is b for a, b in zip(result, outputs, strict=True))
+        assert_same_bits(to_numpy(outputs[0]), grid, "grid")
+        assert_same_bits(to_numpy(outputs[1]), weights, "weights")

@@ -277,41 +277,41 @@ TYPE_ERRORS = {
 
 def cases(table, error):
     return [
-        pytest.param(call, argument, given, error, id=f"{call.__name__}-{argument}-{number}")
+        pytest.param(call, argument, arguments, error, id=f"{call.__name__}-{argument}-{number}")
         for call, refused in table.items()
-        for number, (argument, given) in enumerate(refused)
+        for number, (argument, arguments) in enumerate(refused)
     ]
 
 
-def on(device, given):
+def to_device(device, value):
     """Moves arrays to torch on the device, except for dtypes that torch lacks; other values stay."""
-    if isinstance(given, dict):
-        return {name: on(device, value) for name, value in given.items()}
-    if isinstance(given, np.ndarray) and given.ndim and given.dtype.kind in "biufc":
-        return to_torch(given, device)
-    return given
+    if isinstance(value, dict):
+        return {name: to_device(device, value) for name, value in value.items()}
+    if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "biufc":
+        return to_torch(value, device)
+    return value
 
 
 @pytest.mark.parametrize(
-    ("call", "argument", "given", "error"),
+    ("call", "argument", "arguments", "error"),
     cases(VALUE_ERRORS, robocache.ArgumentError) + cases(TYPE_ERRORS, robocache.ArgumentTypeError),
 )
-def test_rule_17_invalid_arguments_are_refused_by_name(device, call, argument, given, error):
+def test_rule_17_invalid_arguments_are_refused_by_name(device, call, argument, arguments, error):
     arrays = {
         resample: {"values": VALUES, "times": TIMES, "target_times": TIMES},
         fuse: {"values": VALUES, "times": TIMES, "target_times": TIMES},
         fuse_two: {**TWO_STREAMS, "target_times": TIMES},
         tsdf: {"points": POINTS, "grid": np.zeros((2, 2, 2), np.float32)},
     }.get(call, {"points": POINTS, "features": FEATURES})
-    host = {"pose": given["pose"]} if "pose" in given else {}  # the values of a pose on a device are not read
-    given = on(device, arrays | given) | host
-    written = {"out", "grid"} & given.keys()
-    before = {name: given[name].clone() for name in written if isinstance(given[name], torch.Tensor)}
+    host = {"pose": arguments["pose"]} if "pose" in arguments else {}  # the values of a pose on a device are not read
+    arguments = to_device(device, arrays | arguments) | host
+    outputs = {"out", "grid"} & arguments.keys()
+    before = {name: arguments[name].clone() for name in outputs if isinstance(arguments[name], torch.Tensor)}
     with pytest.raises(error) as caught:
-        call(**given)
+        call(**arguments)
     assert str(caught.value).startswith(f"{argument}:")
     for name, array in before.items():
-        assert torch.equal(given[name], array)
+        assert torch.equal(arguments[name], array)
 
 
 def test_rule_17_the_error_classes():
@@ -344,7 +344,7 @@ def test_rule_17_options_are_keywords():
 
 
 def test_rule_17_the_call_after_an_error_works(device):
-    arrays = on(device, {"values": VALUES, "times": TIMES, "target_times": TIMES})
+    arrays = to_device(device, {"values": VALUES, "times": TIMES, "target_times": TIMES})
     for _ in range(3):
         with pytest.raises(robocache.ArgumentError):
             resample(**arrays, method="cubicle")
@@ -360,19 +360,19 @@ def test_rule_17_a_refused_last_stream_writes_nothing(device):
     assert torch.equal(out.view(torch.int32), before.view(torch.int32))
 
 
-@pytest.mark.parametrize("bad", [-1, 5, 2**40])
-def test_rule_15_lengths_beyond_the_rows_are_refused_on_the_cpu(bad):
-    bad = np.array([bad])
+@pytest.mark.parametrize("length", [-1, 5, 2**40])
+def test_rule_15_lengths_beyond_the_rows_are_refused_on_the_cpu(length):
+    length = np.array([length])
     clouds = {"points": CLOUDS[:1], "features": None, "mode": "count"}
-    for call, argument, given in (
-        (resample, "lengths", {"lengths": bad}),
-        (resample, "target_lengths", {"target_lengths": bad}),
-        (fuse_two, "streams['b'].lengths", {"lengths": {"b": bad}}),
-        (fuse_two, "target_lengths", {"target_lengths": bad}),
-        (voxelize, "lengths", clouds | {"lengths": bad + (bad > 0)}),
+    for call, argument, arguments in (
+        (resample, "lengths", {"lengths": length}),
+        (resample, "target_lengths", {"target_lengths": length}),
+        (fuse_two, "streams['b'].lengths", {"lengths": {"b": length}}),
+        (fuse_two, "target_lengths", {"target_lengths": length}),
+        (voxelize, "lengths", clouds | {"lengths": length + (length > 0)}),
     ):
         with pytest.raises(robocache.ArgumentError) as caught:
-            call(**given)
+            call(**arguments)
         assert str(caught.value).startswith(f"{argument}:")
     for offsets in ([1, 5], [0, 4], [0, 6], [0, 3, 2, 5], [-1, 5], [1], []):
         for call in (voxelize, sparse):
@@ -395,11 +395,11 @@ def test_rule_17_every_name_that_an_error_lists_is_accepted(call, name):
         call(**{name: "nothing"})
     listed = re.split(r", | or ", re.search("expected (one of )?(.*), got", str(refused.value))[2])
     assert len(listed) > 1
-    for one in (text.strip("'") for text in listed):
+    for value in (text.strip("'") for text in listed):
         try:
-            call(**{name: one})
+            call(**{name: value})
         except robocache.Error as error:  # for example a rotation of two features
-            assert not re.search(rf"{name}: expected .*, got '{one}", str(error)), error
+            assert not re.search(rf"{name}: expected .*, got '{value}", str(error)), error
 
 
 # ---- Rule 16: the memory of outputs ----
@@ -409,9 +409,9 @@ def fuse_second(values, times, target_times, scale=None, shift=None, lengths=Non
     """Fuses the given stream as the second one; the first is on a device."""
     device = first_on or target_times.device
     first = torch.zeros(1, 4, 1, device=device), torch.arange(4.0, device=device)
-    given = ("scale", scale), ("shift", shift), ("lengths", lengths)
-    two = {name: {"b": x} for name, x in given if x is not None}
-    return robocache.fuse_multimodal({"a": first, "b": (values, times)}, target_times, **two, **options)
+    stream_options = ("scale", scale), ("shift", shift), ("lengths", lengths)
+    second_options = {name: {"b": x} for name, x in stream_options if x is not None}
+    return robocache.fuse_multimodal({"a": first, "b": (values, times)}, target_times, **second_options, **options)
 
 
 SHAPES = {
@@ -441,32 +441,32 @@ def test_rule_16_out_may_not_overlap_inputs(device, call, name):
 
 
 def test_rule_16_outs_may_not_overlap_themselves_or_each_other(device):
-    arrays = on(device, {"values": VALUES, "times": TIMES})
-    clouds = on(device, {"points": POINTS, "features": np.ones((5, 1), np.int32)})
-    half, both = torch.zeros(1, 4, 2, device=device), torch.empty(12, dtype=torch.int32, device=device)
-    outs = {"min": both[:8].view(2, 2, 2, 1), "max": both[4:].view(2, 2, 2, 1)}
+    arrays = to_device(device, {"values": VALUES, "times": TIMES})
+    clouds = to_device(device, {"points": POINTS, "features": np.ones((5, 1), np.int32)})
+    out, memory = torch.zeros(1, 4, 2, device=device), torch.empty(12, dtype=torch.int32, device=device)
+    outs = {"min": memory[:8].view(2, 2, 2, 1), "max": memory[4:].view(2, 2, 2, 1)}
     gaps = torch.empty(2, 2, 4, dtype=torch.int32, device=device)[..., :2]
-    two = {"streams": {name: tuple(arrays.values()) for name in "ab"}, "target_times": arrays["times"]}
-    for match, call, given in (
-        ("^out: ", resample, {**arrays, "target_times": arrays["times"], "out": half[:, :1].expand(1, 4, 2)}),
-        ("^out: ", fuse_two, {**two, "out": torch.zeros(1, 4, 1, device=device).expand(1, 4, 4)}),
-        (r"^streams\['b'\].out: ", fuse_two, {**two, "output": "dict", "out": {"a": half, "b": half}}),
+    two_streams = {"streams": {name: tuple(arrays.values()) for name in "ab"}, "target_times": arrays["times"]}
+    for match, call, arguments in (
+        ("^out: ", resample, {**arrays, "target_times": arrays["times"], "out": out[:, :1].expand(1, 4, 2)}),
+        ("^out: ", fuse_two, {**two_streams, "out": torch.zeros(1, 4, 1, device=device).expand(1, 4, 4)}),
+        (r"^streams\['b'\].out: ", fuse_two, {**two_streams, "output": "dict", "out": {"a": out, "b": out}}),
         ("^out: ", voxelize, {**clouds, "mode": "count", "out": gaps}),
         (r"out\['max'\].*out\['min'\]", voxelize, {**clouds, "mode": ["min", "max"], "out": outs}),
     ):
         with pytest.raises(robocache.ArgumentError, match=match):
-            call(**given)
+            call(**arguments)
 
 
 def test_rule_16_out_must_be_writable():
     out = VALUES.copy()
     out.flags.writeable = False
-    for call, given in (
+    for call, arguments in (
         (resample, {"out": out}),
         (fuse_two, {"output": "dict", "out": {"a": VALUES.copy(), "b": out}}),
     ):
         with pytest.raises(robocache.ArgumentError, match=r"\bout\b.*read-only"):
-            call(**given)
+            call(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -527,7 +527,7 @@ def test_rule_17_a_streams_name_must_be_text():
 # ---- Masks ----
 
 
-def masked(array):
+def add_mask(array):
     array = np.asarray(array)
     return np.ma.masked_array(array, np.zeros(array.shape, bool))
 
@@ -555,12 +555,12 @@ def masked(array):
 def test_rule_15_a_masked_array_is_refused(call, argument, array):
     name = {"pose": "T_world_sensor"}.get(argument, argument)
     with pytest.raises(robocache.ArgumentTypeError, match=f"{name}: .*expected an array without a mask"):
-        call(**{argument: masked(array)})
+        call(**{argument: add_mask(array)})
 
 
 # ---- Forward mode ----
 
-ADS = {
+CALLS = {
     "resample": lambda x: resample(x, *times_like(x)),
     "times": lambda x: resample(torch.ones(4, 2, dtype=x.dtype, device=x.device), x[:, 0], x[:, 0].detach()),
     "out": lambda x: resample(x, *times_like(x), out=torch.empty(4, 2, dtype=x.dtype, device=x.device)),
@@ -576,43 +576,43 @@ def times_like(x):
     return (torch.arange(4.0, dtype=x.dtype, device=x.device),) * 2
 
 
-HOWS = ["dual numbers", "jvp", "jacfwd", "vmap of jvp", "jvp of vmap", "hessian"]
-NEITHER_VMAP_NOR_FUNC = ("sparse", "downsample", "out", "tsdf")  # these have no jvp of vmap, and no hessian
+FORWARD_MODES = ["dual numbers", "jvp", "jacfwd", "vmap of jvp", "jvp of vmap", "hessian"]
+WITHOUT_VMAP = ("sparse", "downsample", "out", "tsdf")  # these have no jvp of vmap, and no hessian
 
 
 @pytest.mark.parametrize(
-    ("operation", "how"),
-    [(op, how) for op in ADS for how in HOWS if op not in NEITHER_VMAP_NOR_FUNC or how not in HOWS[-2:]],
+    ("operation", "mode"),
+    [(op, mode) for op in CALLS for mode in FORWARD_MODES if op not in WITHOUT_VMAP or mode not in FORWARD_MODES[-2:]],
 )
-def test_rule_19_forward_mode_is_refused(device, operation, how):
-    call = ADS[operation]
+def test_rule_19_forward_mode_is_refused(device, operation, mode):
+    call = CALLS[operation]
     x = torch.arange(8.0, device=device).reshape(4, 2)
     with pytest.raises(robocache.ArgumentError, match="forward-mode"):
-        if how == "dual numbers":
+        if mode == "dual numbers":
             with torch.autograd.forward_ad.dual_level():
                 call(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))
-        elif how == "jvp":
+        elif mode == "jvp":
             torch.func.jvp(call, (x,), (x,))
-        elif how == "jacfwd":
+        elif mode == "jacfwd":
             torch.func.jacfwd(call)(x)
-        elif how == "vmap of jvp":
+        elif mode == "vmap of jvp":
             torch.vmap(lambda y: torch.func.jvp(call, (y,), (y,))[1])(x[None])
-        elif how == "jvp of vmap":
+        elif mode == "jvp of vmap":
             torch.func.jvp(lambda y: torch.vmap(call)(y[None]), (x,), (x,))
         else:
             torch.func.hessian(lambda y: (call(y) ** 2).sum())(x)
 
 
-@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("requires_grad", [False, True])
 @pytest.mark.parametrize("operation", ["resample", "fuse", "voxelize", "sparse", "downsample"])
 @pytest.mark.parametrize("transform", ["grad", "jvp", "vmap"])
-def test_rule_18_a_call_on_constants_within_a_transform(device, operation, transform, recorded):
-    constant = torch.arange(8.0, device=device).reshape(4, 2).requires_grad_(recorded)
-    expected = ADS[operation](constant).detach()
+def test_rule_18_a_call_on_constants_within_a_transform(device, operation, transform, requires_grad):
+    constant = torch.arange(8.0, device=device).reshape(4, 2).requires_grad_(requires_grad)
+    expected = CALLS[operation](constant).detach()
     x = torch.ones(3, device=device)
 
     def loss(y):
-        return y.sum() + ADS[operation](constant).sum()
+        return y.sum() + CALLS[operation](constant).sum()
 
     if transform == "grad":
         assert torch.equal(torch.func.grad(loss)(x), torch.ones_like(x))

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 
 def memory_forms(tensor):
-    """(name, the same values with other strides)."""
+    """Yields (name, the same values with other strides)."""
     yield "contiguous", tensor.contiguous()
     if tensor.ndim == 3:
         yield "batch and time swapped", tensor.transpose(0, 1).contiguous().transpose(0, 1)
@@ -49,16 +49,16 @@ def test_rule_15_strides_and_alignment_change_nothing(rng, device, dtype, featur
 
 def test_rule_15_stride_0(rng, device):
     values, times, targets = random_case(rng, np.dtype(np.float32), np.dtype(np.float32), batch=1)
-    one = [to_torch(x, device) for x in (values, times, targets)]
-    out, valid = robocache.resample_trajectories(*(x.expand(6, *x.shape[1:]) for x in one), return_valid=True)
+    single = [to_torch(x, device) for x in (values, times, targets)]
+    out, valid = robocache.resample_trajectories(*(x.expand(6, *x.shape[1:]) for x in single), return_valid=True)
     expected, expected_valid = oracle(values, times, targets)
     for row in range(6):
         assert_same_bits(to_numpy(out)[row], expected[0])
         assert_same_bits(to_numpy(valid)[row], expected_valid[0])
-    time_constant = one[0][:, :1].expand(-1, values.shape[1], -1)
-    feature_constant = one[0][..., :1].expand(-1, -1, 4)
+    time_constant = single[0][:, :1].expand(-1, values.shape[1], -1)
+    feature_constant = single[0][..., :1].expand(-1, -1, 4)
     for form in (time_constant, feature_constant):
-        out = robocache.resample_trajectories(form, *one[1:])
+        out = robocache.resample_trajectories(form, *single[1:])
         assert_same_bits(to_numpy(out), oracle(to_numpy(form), times, targets)[0])
 
 
@@ -97,8 +97,8 @@ def test_rule_15_output_offsets_pass_2_31(device):
     assert out.numel() > 2**31
     for row in (0, 2):
         for k in (0, 1, 2, 12, 12345, count - 1):
-            used = min(max(int(targets[k]) // 10, 0), 2)
-            assert torch.equal(out[row, k], values[0, used]), (row, k)
+            sample = min(max(int(targets[k]) // 10, 0), 2)
+            assert torch.equal(out[row, k], values[0, sample]), (row, k)
 
 
 def test_rule_15_input_offsets_pass_2_31(tmp_path):
@@ -136,13 +136,13 @@ def test_rule_15_samples_past_the_length_are_not_read(rng, device):
     expected = resample(values, times, targets, device, lengths=lengths)
     for row, length in enumerate(lengths):
         values[row, length:], times[row, length:] = np.nan, -1e9
-    for one, other in zip(resample(values, times, targets, device, lengths=lengths), expected, strict=True):
-        assert_same_bits(one, other)
+    for array, expected_array in zip(resample(values, times, targets, device, lengths=lengths), expected, strict=True):
+        assert_same_bits(array, expected_array)
 
 
 def test_rule_15_lengths_beyond_the_samples_are_cut_on_cuda(rng, cuda):
     values, times, targets = random_case(rng, np.dtype(np.float32), np.dtype(np.float64))
     cut = resample(values, times, targets, cuda, lengths=np.array([-5, 2**40, 4]))
     expected = oracle(values, times, targets, lengths=np.array([0, 17, 4]))
-    for one, other in zip(cut, expected, strict=True):
-        assert_same_bits(one, other)
+    for array, expected_array in zip(cut, expected, strict=True):
+        assert_same_bits(array, expected_array)

@@ -25,7 +25,7 @@ pytest.importorskip("torch")
 @each_clock
 def test_rule_9_each_block_has_its_method(rng, device, dtype, clock):
     values, times, targets = random_case(rng, dtype, clock, features=26)
-    named = [
+    blocks = [
         (slice(19, 23), "slerp"),
         (slice(0, 7), "pose"),
         (slice(8, 10), "previous"),
@@ -33,8 +33,8 @@ def test_rule_9_each_block_has_its_method(rng, device, dtype, clock):
         (slice(15, 19), "slerp"),
         (slice(10, 13), "akima"),
     ]
-    whole = [
-        *named[1:2],
+    all_blocks = [
+        *blocks[1:2],
         (slice(7, 8), "nearest"),
         (slice(8, 10), "previous"),
         (slice(10, 13), "akima"),
@@ -45,8 +45,8 @@ def test_rule_9_each_block_has_its_method(rng, device, dtype, clock):
     ]
     gap = 12_000_000 if clock == np.int64 else 0.012
     for options in ({}, {"extrapolate": "nan"}, {"max_gap": gap}, {"lengths": np.array([17, 0, 9])}, {"causal": True}):
-        out, valid = resample(values, times, targets, device, method="nearest", methods=named, **options)
-        expected = expected_by_blocks(values, times, targets, whole, **options)
+        out, valid = resample(values, times, targets, device, method="nearest", methods=blocks, **options)
+        expected = expected_by_blocks(values, times, targets, all_blocks, **options)
         assert_same_bits(valid, expected.valid)
         assert_within(out, expected, str(options))
 
@@ -61,19 +61,19 @@ def test_rule_9_sixteen_quaternions_in_one_row(rng, device, dtype):
 
 def test_rule_9_a_hundred_blocks(rng, device):
     values, times, targets = random_case(rng, float32, np.dtype(np.float64), features=200)
-    named = [(slice(d, d + 1), "nearest") for d in range(0, 110, 2)]
-    out, _ = resample(values, times, targets, device, methods=named)
+    blocks = [(slice(d, d + 1), "nearest") for d in range(0, 110, 2)]
+    out, _ = resample(values, times, targets, device, methods=blocks)
     linear, nearest = (oracle(values, times, targets, method=method)[0] for method in ("linear", "nearest"))
-    stepped = np.zeros(200, bool)
-    stepped[:110:2] = True
-    assert_same_bits(out, np.where(stepped, nearest, linear))
+    is_nearest = np.zeros(200, bool)
+    is_nearest[:110:2] = True
+    assert_same_bits(out, np.where(is_nearest, nearest, linear))
     with pytest.raises(robocache.ArgumentError, match="methods: "):
         resample(values, times, targets, device, methods=[(slice(d, d + 1), "nearest") for d in range(0, 200, 2)])
 
 
-@pytest.mark.parametrize("whole", ["int32", "uint8", "bool"])
-def test_rule_9_integers_by_several_methods(rng, device, whole):
-    values = rng.integers(0, 2, (2, 9, 6)).astype(whole)
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
+def test_rule_9_integers_by_several_methods(rng, device, dtype):
+    values = rng.integers(0, 2, (2, 9, 6)).astype(dtype)
     times = random_times(rng, 2, 9, np.dtype(np.float64))
     targets = random_targets(rng, times, 50)
     out, _ = resample(values, times, targets, device, method="next", methods=[(slice(1, 4), "previous")])
@@ -81,7 +81,7 @@ def test_rule_9_integers_by_several_methods(rng, device, whole):
         values, times, targets, [(slice(0, 1), "next"), (slice(1, 4), "previous"), (slice(4, 6), "next")]
     )
     assert_same_bits(out, expected.out)
-    with pytest.raises(robocache.ArgumentTypeError, match=rf"'pchip'.*{whole}"):
+    with pytest.raises(robocache.ArgumentTypeError, match=rf"'pchip'.*{dtype}"):
         resample(values, times, targets, device, method="next", methods=[(slice(1, 4), "pchip")])
 
 

@@ -71,7 +71,7 @@ def test_every_target_count_is_within_the_bound(rng, device, method, targets):
     check(*case, device, method=method)
 
 
-values_of = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e6, 1e6, width=32, allow_subnormal=False))
+any_value = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e6, 1e6, width=32, allow_subnormal=False))
 
 
 @each_method
@@ -82,7 +82,7 @@ def test_any_small_row_is_within_the_bound(device, method, data):
     targets = np.array(data.draw(st.lists(st.integers(-3, 22), max_size=8)), np.int64)
     times, targets = (x + EPOCH_NS if clock == np.int64 else (x / 2).astype(clock) for x in (times, targets))
     features = WIDTHS.get(method, 2)
-    drawn = data.draw(st.lists(values_of, min_size=len(times) * features, max_size=len(times) * features))
+    drawn = data.draw(st.lists(any_value, min_size=len(times) * features, max_size=len(times) * features))
     values = np.array(drawn, np.float64).astype(dtype).reshape(len(times), features)
     check(
         values,
@@ -101,8 +101,8 @@ def test_rule_10_cpu_and_cuda_agree_within_the_sum_of_their_bounds(rng, cuda, me
         case = random_case(rng, dtype, clock, method=method, batch=9, samples=300, targets=700)
         expected = resample_curve(*case, method=method)
         on_cpu, on_cuda = (resample(*case, device, method=method)[0].astype(np.float64) for device in ("cpu", cuda))
-        off = np.abs(on_cpu - on_cuda)
-        assert (np.isnan(off) | (off <= 2 * expected.bound)).all()
+        difference = np.abs(on_cpu - on_cuda)
+        assert (np.isnan(difference) | (difference <= 2 * expected.bound)).all()
 
 
 def test_a_pchip_does_not_overshoot(rng, device):
@@ -165,13 +165,13 @@ def test_rule_5_removing_the_duplicates_changes_nothing(rng, device, method, clo
     for extrapolate in extrapolations(method):
         options = {"method": method, "extrapolate": extrapolate}
         with_duplicates = resample(values, times, targets, device, **options)
-        without = resample(values[:, last], times[:, last], targets, device, **options)
-        for one, other in zip(with_duplicates, without, strict=True):
-            assert_same_bits(one, other)
+        without_duplicates = resample(values[:, last], times[:, last], targets, device, **options)
+        for array, expected_array in zip(with_duplicates, without_duplicates, strict=True):
+            assert_same_bits(array, expected_array)
 
 
 @each_method
-def test_rule_5_one_time_many_times(rng, device, method):
+def test_rule_5_many_samples_of_one_time(rng, device, method):
     times = np.repeat([1.0, 2.0, 4.0, 5.0, 7.0], [300, 1, 500, 2, 100])[None]
     values = random_values(rng, (1, times.size, WIDTHS.get(method, 3)), float64, special=False)
     check(values, times, np.linspace(0, 8, 100)[None], device, method=method, extrapolate="linear")
@@ -197,13 +197,13 @@ def test_rule_10_a_nan_stays_in_its_stencil_and_its_feature(rng, device, dtype):
     times = np.arange(12, dtype=np.float64)
     targets = np.arange(11) + 0.5
     reach = {"pchip": 1, "akima": 2, "cubic": 12}
-    for method, bad in itertools.product(CURVES, range(12)):
+    for method, nan_row in itertools.product(CURVES, range(12)):
         values = rng.standard_normal((12, 2)).astype(dtype)
-        values[bad, 1] = np.nan
+        values[nan_row, 1] = np.nan
         out, _ = resample(values, times, np.concatenate([targets, times]), device, method=method)
         left = np.arange(11)
-        spoilt = (left - reach[method] <= bad) & (bad <= left + 1 + reach[method])
-        assert (np.isnan(out[:11, 1]) == spoilt).all(), (method, bad)
+        in_reach = (left - reach[method] <= nan_row) & (nan_row <= left + 1 + reach[method])
+        assert (np.isnan(out[:11, 1]) == in_reach).all(), (method, nan_row)
         assert not np.isnan(out[:, 0]).any()
         assert_same_bits(out[11:], values)
 
@@ -263,18 +263,18 @@ def test_rule_12_a_bracket_longer_than_max_gap_is_invalid(rng, device, method, c
 @each_clock
 def test_rule_13_past_target_lengths_values_are_absent(rng, device, method, dtype, clock):
     values, times, targets = random_case(rng, dtype, clock, method=method, batch=4)
-    for kind in (np.int32, np.int64):
-        present = np.array([0, 5, 37, 20], kind)
-        out, valid = resample(values, times, targets, device, method=method, target_lengths=present)
-        whole, whole_valid = resample(values, times, targets, device, method=method)
-        exists = np.arange(37) < present[:, None]
-        assert_same_bits(valid, whole_valid & exists)
-        assert_same_bits(out, np.where(exists[..., None], whole, np.nan).astype(dtype))
+    for lengths_dtype in (np.int32, np.int64):
+        lengths = np.array([0, 5, 37, 20], lengths_dtype)
+        out, valid = resample(values, times, targets, device, method=method, target_lengths=lengths)
+        full, full_valid = resample(values, times, targets, device, method=method)
+        exists = np.arange(37) < lengths[:, None]
+        assert_same_bits(valid, full_valid & exists)
+        assert_same_bits(out, np.where(exists[..., None], full, np.nan).astype(dtype))
 
 
-@pytest.mark.parametrize("whole", ["int16", "bool"])
-def test_rule_13_past_target_lengths_integers_are_0(device, whole):
-    values = np.ones((1, 3, 2), whole)
+@pytest.mark.parametrize("dtype", ["int16", "bool"])
+def test_rule_13_past_target_lengths_integers_are_0(device, dtype):
+    values = np.ones((1, 3, 2), dtype)
     out, valid = resample(
         values, np.arange(3.0), np.arange(3.0), device, method="nearest", target_lengths=np.array([1])
     )
@@ -313,17 +313,17 @@ def test_rule_15_any_strides(rng, device, method, dtype):
     values, times, targets = random_case(rng, dtype, np.dtype(np.float64), method=method, batch=4)
     expected, expected_valid = resample(values, times, targets, device, method=method)
     spread = to_torch(np.repeat(np.repeat(values, 2, axis=2), 3, axis=1), device)[:, ::3, ::2]
-    turned_round = to_torch(np.ascontiguousarray(values.transpose(2, 0, 1)), device).permute(1, 2, 0)
+    permuted = to_torch(np.ascontiguousarray(values.transpose(2, 0, 1)), device).permute(1, 2, 0)
     padded = poisoned((4, 17, values.shape[2] + 1), spread.dtype, device)
     padded[..., 1:] = to_torch(values, device)
-    for form in (spread, turned_round, padded[..., 1:]):
+    for form in (spread, permuted, padded[..., 1:]):
         out, valid = robocache.resample_trajectories(
             form, to_torch(times, device), to_torch(targets, device), method=method, return_valid=True
         )
         assert_same_bits(to_numpy(out), expected)
         assert_same_bits(to_numpy(valid), expected_valid)
-    one = to_torch(values[:1], device).expand(4, -1, -1)
-    out = robocache.resample_trajectories(one, to_torch(times[0], device), to_torch(targets, device), method=method)
+    row = to_torch(values[:1], device).expand(4, -1, -1)
+    out = robocache.resample_trajectories(row, to_torch(times[0], device), to_torch(targets, device), method=method)
     repeated, _ = resample(np.repeat(values[:1], 4, axis=0), times[0], targets, device, method=method)
     assert_same_bits(to_numpy(out), repeated)
 

@@ -27,7 +27,7 @@ def test_rule_18_read_only_numpy_gives_numpy(rng, dtype):
     assert type(out) is type(valid) is np.ndarray
     assert_same_bits(out, expected)
     assert_same_bits(valid, expected_valid)
-    out[...] = 0  # its own, writable memory
+    out[...] = 0  # its memory is its own, and writable
     lengths = np.array([17, 17, 17])
     lengths.flags.writeable = False
     assert_same_bits(robocache.resample_trajectories(*case, method="nearest", lengths=lengths), expected)
@@ -46,16 +46,16 @@ def test_rule_18_memory_mapped_numpy(rng, tmp_path):
 
 
 def test_rule_18_numpy_of_unusual_layout_is_accepted_or_refused(rng):
-    """Swapped byte order, fields of records, unaligned buffers."""
+    """The byte order is swapped, the array is a field of records, or the buffer is unaligned."""
     values, times, targets = random_case(rng, np.dtype(np.float32), np.dtype(np.float64), batch=1)
     values, times, targets = values[0], times[0], targets[0]
     expected = oracle(values, times, targets)[0]
     record = np.zeros(17, [("flag", "u1"), ("values", "f4", 5)])
     record["values"] = values
     unaligned = np.frombuffer(b"x" + times.tobytes(), np.float64, offset=1)
-    for odd in ((record["values"], times), (values.astype(">f4"), times), (values, unaligned)):
+    for arrays in ((record["values"], times), (values.astype(">f4"), times), (values, unaligned)):
         try:
-            out = robocache.resample_trajectories(*odd, targets)
+            out = robocache.resample_trajectories(*arrays, targets)
         except robocache.Error as error:
             assert str(error)
         else:
@@ -63,9 +63,9 @@ def test_rule_18_numpy_of_unusual_layout_is_accepted_or_refused(rng):
 
 
 def test_rule_18_dlpack_gives_dlpack(rng, device):
-    of_numpy = random_case(rng, np.dtype(np.float32), np.dtype(np.float64))
-    of_torch = random_case(rng, np.dtype(ml_dtypes.bfloat16), np.dtype(np.float64))
-    calls = [(of_torch, [to_torch(x, device) for x in of_torch])] + [(of_numpy, of_numpy)] * (device == "cpu")
+    numpy_case = random_case(rng, np.dtype(np.float32), np.dtype(np.float64))
+    torch_case = random_case(rng, np.dtype(ml_dtypes.bfloat16), np.dtype(np.float64))
+    calls = [(torch_case, [to_torch(x, device) for x in torch_case])] + [(numpy_case, numpy_case)] * (device == "cpu")
     for case, arrays in calls:
         result = robocache.resample_trajectories(*map(OnlyDLPack, arrays), return_valid=True)
         for array, expected in zip(result, oracle(*case), strict=True):

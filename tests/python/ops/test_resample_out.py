@@ -20,13 +20,13 @@ def test_rule_16_out_is_completely_written_and_returned(rng, device, dtype, feat
     expected, expected_valid = oracle(*case, method=method, extrapolate="nan", causal=True)
     tensors = [to_torch(x, device) for x in case]
     shape = (3, 37, features)
-    kind = tensors[0].dtype
-    gaps = poisoned((3, 37, features + 5), kind, device)
+    torch_dtype = tensors[0].dtype
+    memory = poisoned((3, 37, features + 5), torch_dtype, device)
     for out in (
-        poisoned(shape, kind, device),
-        gaps[..., 2 : features + 2],
-        poisoned((37, 3, features), kind, device).transpose(0, 1),
-        poisoned((3, 2 * 37, features), kind, device)[:, ::2],
+        poisoned(shape, torch_dtype, device),
+        memory[..., 2 : features + 2],
+        poisoned((37, 3, features), torch_dtype, device).transpose(0, 1),
+        poisoned((3, 2 * 37, features), torch_dtype, device)[:, ::2],
     ):
         options = {"method": method, "extrapolate": "nan", "causal": True}
         assert robocache.resample_trajectories(*tensors, out=out, **options) is out
@@ -34,7 +34,7 @@ def test_rule_16_out_is_completely_written_and_returned(rng, device, dtype, feat
         returned, valid = robocache.resample_trajectories(*tensors, out=out, return_valid=True, **options)
         assert returned is out
         assert_same_bits(to_numpy(valid), expected_valid)
-    raw = gaps.cpu().contiguous().view(torch.uint8).view(3, 37, features + 5, -1)
+    raw = memory.cpu().contiguous().view(torch.uint8).view(3, 37, features + 5, -1)
     untouched = torch.cat([raw[:, :, :2], raw[:, :, features + 2 :]], 2)
     assert (untouched == 0xA5).all(), "the gaps between out's rows were written"
 

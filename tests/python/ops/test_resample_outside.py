@@ -44,8 +44,8 @@ def test_rule_12_a_longer_bracket_is_invalid_and_an_equal_one_valid(device, meth
     }.items():
         out, valid = resample(values, times, targets, device, method=method, max_gap=max_gap)
         assert valid.tolist() == expected
-        kept, _ = resample(values, times, targets, device, method=method)
-        assert_same_bits(out, kept)  # with clamp the value is still interpolated
+        unlimited, _ = resample(values, times, targets, device, method=method)
+        assert_same_bits(out, unlimited)  # with clamp the value is still interpolated
         out, _ = resample(values, times, targets, device, method=method, max_gap=max_gap, extrapolate="nan")
         assert np.isnan(out[:, 0]).tolist() == [not v for v in expected]
 
@@ -93,7 +93,7 @@ def test_rule_13_a_nan_target_has_no_value(device, clock):
 @pytest.mark.parametrize("disorder", ["reversed", "shuffled", "nan", "all_nan", "infinite"])
 @pytest.mark.parametrize("samples", [50, 5000])
 def test_rule_14_bad_times_stay_within_their_row(rng, device, method, disorder, samples):
-    """The result is NaN or within the row's values; those of other rows are far away."""
+    """The result is NaN or within the row's values; values of other rows are far away."""
     batch, count = 6, 300
     times = random_times(rng, batch, samples, np.dtype(np.float64))
     if disorder == "reversed":

@@ -12,37 +12,37 @@ from reference.resample import resample as oracle
 pytest.importorskip("torch")
 
 
-def turned(axis, degrees):
+def quaternion(axis, degrees):
     half = np.radians(degrees) / 2
     return np.append(np.sin(half) * np.asarray(axis, np.float64), np.cos(half))
 
 
 @each_float
 def test_rule_8_slerp_has_a_constant_rate(device, dtype):
-    values = np.stack([turned([0, 0, 1], 10), turned([0, 0, 1], 110)]).astype(dtype)
+    values = np.stack([quaternion([0, 0, 1], 10), quaternion([0, 0, 1], 110)]).astype(dtype)
     targets = np.linspace(0, 1, 11)
     out, _ = resample(values, np.array([0.0, 1.0]), targets, device, method="slerp")
-    expected = np.stack([turned([0, 0, 1], 10 + 100 * t) for t in targets])
+    expected = np.stack([quaternion([0, 0, 1], 10 + 100 * t) for t in targets])
     np.testing.assert_allclose(
         out.astype(np.float64), expected, rtol=0, atol=4 * 2.0 ** {8: -53, 4: -23}.get(dtype.itemsize, -8)
     )
 
 
 def test_rule_8_slerp_takes_the_shortest_arc(device):
-    a, b = turned([0, 0, 1], 0), turned([0, 0, 1], 60)
+    a, b = quaternion([0, 0, 1], 0), quaternion([0, 0, 1], 60)
     for sign_a, sign_b in itertools.product([1, -1], [1, -1]):
         out, _ = resample(
             np.stack([sign_a * a, sign_b * b]), np.array([0.0, 1.0]), np.array([0.5]), device, method="slerp"
         )
-        np.testing.assert_allclose(out[0], sign_a * turned([0, 0, 1], 30), rtol=0, atol=1e-15)
+        np.testing.assert_allclose(out[0], sign_a * quaternion([0, 0, 1], 30), rtol=0, atol=1e-15)
 
 
 def test_rule_8_the_order_of_components_does_not_matter(rng, device):
     values, times, targets = random_case(rng, float32, np.dtype(np.float64), method="slerp", special=False)
     out, _ = resample(values, times, targets, device, method="slerp")
     order = [3, 0, 1, 2]
-    moved, _ = resample(values[..., order], times, targets, device, method="slerp")
-    np.testing.assert_allclose(moved, out[..., order], rtol=0, atol=128 * 2.0**-24)
+    reordered, _ = resample(values[..., order], times, targets, device, method="slerp")
+    np.testing.assert_allclose(reordered, out[..., order], rtol=0, atol=128 * 2.0**-24)
 
 
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=name_of)
@@ -54,21 +54,19 @@ def test_rule_8_inputs_of_any_length_are_normalised(rng, device, dtype, length):
     targets = np.linspace(0.1, 4.9, 40)
     check(values, np.arange(6.0), targets, device, method="slerp")
     out, _ = resample(values, np.arange(6.0), targets, device, method="slerp")
-    between = targets != np.round(targets)
-    np.testing.assert_allclose(np.linalg.norm(out[between].astype(np.float64), axis=1), 1, atol=1e-6)
+    is_between = targets != np.round(targets)
+    np.testing.assert_allclose(np.linalg.norm(out[is_between].astype(np.float64), axis=1), 1, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=name_of)
 @pytest.mark.parametrize("degrees", [0, 1e-12, 1e-8, 1e-6, 1e-4, 1e-2, 1, 90, 179, 179.99, 181, 270, 359, 359.9999])
 def test_rule_8_tiny_and_near_opposite_angles(rng, device, dtype, degrees):
     axis = rng.standard_normal(3)
-    values = np.stack([turned([0, 0, 1], 0), turned(axis / np.linalg.norm(axis), degrees)]).astype(dtype)
+    values = np.stack([quaternion([0, 0, 1], 0), quaternion(axis / np.linalg.norm(axis), degrees)]).astype(dtype)
     targets = np.linspace(0, 1, 33)
-    for values_of_sign in (values, values * np.array([[1], [-1]], dtype)):
-        check(values_of_sign, np.array([0.0, 1.0]), targets, device, method="slerp")
-        check(
-            values_of_sign, np.array([0.0, 1.0]), np.linspace(-3, 3, 33), device, method="slerp", extrapolate="linear"
-        )
+    for signed in (values, values * np.array([[1], [-1]], dtype)):
+        check(signed, np.array([0.0, 1.0]), targets, device, method="slerp")
+        check(signed, np.array([0.0, 1.0]), np.linspace(-3, 3, 33), device, method="slerp", extrapolate="linear")
 
 
 def test_rule_8_a_small_turn_keeps_its_digits(device):

@@ -42,7 +42,7 @@ def test_rule_6_previous_is_at_or_before_and_next_at_or_after(device):
 
 
 @each_whole
-def test_rule_6_integers_and_bool_take_step_methods_alone(rng, device, dtype):
+def test_rule_6_integers_and_bool_take_only_step_methods(rng, device, dtype):
     values = random_values(rng, (4, 3), dtype)
     times = np.arange(4, dtype=np.float32)
     for step in STEPS:
@@ -68,8 +68,8 @@ def test_rule_7_causal_equals_previous_outside(device):
         out, valid = resample(values, times, targets, device, method=method, causal=True)
         assert_same_bits(out[:, 0], np.array([np.nan, 0, 0, 40, 40], np.float32))
         assert valid.tolist() == [False, True, True, True, False]
-    whole, valid = resample(values.astype(np.int32), times, targets, device, method="previous", causal=True)
-    assert whole[:, 0].tolist() == [0, 0, 0, 40, 40]
+    integers, valid = resample(values.astype(np.int32), times, targets, device, method="previous", causal=True)
+    assert integers[:, 0].tolist() == [0, 0, 0, 40, 40]
     assert not valid[0]
 
 

@@ -42,7 +42,7 @@ def test_rule_10_gaps_of_many_lengths_under_a_cubic(rng, device):
 
 
 def exact_slopes(x, y, bc_type):
-    """The spline's slopes in rational arithmetic."""
+    """Returns the spline's slopes, in rational arithmetic. h: gaps; m: slopes of the chords; a: the equations, to be solved."""
     n = len(x)
     h = [x[i + 1] - x[i] for i in range(n - 1)]
     m = [(y[i + 1] - y[i]) / h[i] for i in range(n - 1)]
@@ -78,7 +78,7 @@ def test_rule_10_a_cubic_in_exact_arithmetic(rng, device, bc_type):
             targets = (times[1:] + times[:-1]) / 2
             x, y = [Fraction(t) for t in times], [Fraction(v) for v in values[:, 0]]
             slopes = exact_slopes(x, y, bc_type)
-            middle = [
+            midpoints = [
                 float((y[i] + y[i + 1]) / 2 + (x[i + 1] - x[i]) * (slopes[i] - slopes[i + 1]) / 8)
                 for i in range(samples - 1)
             ]
@@ -88,19 +88,19 @@ def test_rule_10_a_cubic_in_exact_arithmetic(rng, device, bc_type):
             if samples == 4 and bc_type == "not-a-knot":  # the two ends amplify each other's errors: rule 10.1
                 norm *= (gaps[0] + gaps[1]) * (gaps[1] + gaps[2]) / (gaps[1] * gaps.sum())
             size = np.abs(values).max() + gaps.max() * max(abs(float(s)) for s in slopes)
-            np.testing.assert_allclose(out[:, 0], middle, rtol=0, atol=16 * 2.0**-53 * norm * size)
+            np.testing.assert_allclose(out[:, 0], midpoints, rtol=0, atol=16 * 2.0**-53 * norm * size)
 
 
 def test_rule_10_several_cubics_in_one_row(rng, device):
     values, times, targets = random_case(rng, float32, np.dtype(np.float64), features=12)
     blocks = [(slice(0, 3), "cubic"), (slice(5, 10), "cubic")]
-    whole = [blocks[0], (slice(3, 5), "linear"), blocks[1], (slice(10, 12), "linear")]
+    all_blocks = [blocks[0], (slice(3, 5), "linear"), blocks[1], (slice(10, 12), "linear")]
     out, _ = resample(values, times, targets, device, methods=blocks, bc_type="natural")
     parts = [
         resample_curve(values[..., d], times, targets, method=method, bc_type="natural")
         if method == "cubic"
         else expected_by_blocks(values, times, targets, [(d, method)])
-        for d, method in whole
+        for d, method in all_blocks
     ]
     assert_within(
         out, Expected(*(np.concatenate([part[i] for part in parts], axis=-1) for i in range(3)), parts[0].valid)

@@ -35,7 +35,7 @@ def test_rule_20_no_result_depends_on_the_number_of_threads(rng, threads):
 def test_rule_20_the_environment_sets_the_number_of_threads(threads):
     program = (
         "import hashlib, sys, numpy as np\n"
-        "sys.modules['torch'] = None  # takes most of the time, and gives nothing\n"
+        "sys.modules['torch'] = None  # importing torch would take most of the time\n"
         "import robocache\n"
         "values = np.sin(np.arange(32 * 400 * 33, dtype=np.float32)).reshape(32, 400, 33)\n"
         "out = robocache.resample_trajectories(values, np.arange(400.0), np.linspace(-1, 401, 700))\n"
@@ -79,8 +79,8 @@ def run_in_fork(function, seconds=60):
             pytest.fail(f"the forked child still ran after {seconds} s")
         time.sleep(0.005)
     with os.fdopen(read_end, "rb") as pipe:
-        word = pipe.read().decode()
-    return word == "ok" or word or "the forked child died"
+        answer = pipe.read().decode()
+    return answer == "ok" or answer or "the forked child died"
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")

@@ -13,7 +13,7 @@ def test_rule_2_int64_durations_are_nanoseconds(device):
     times = EPOCH_NS + times * 1000
     check(values, times, times[:-1] + 500, device, max_gap=999)
     check(values, times, times[:-1] + 500, device, max_gap=1000)
-    _, valid = resample(values, times, times[:-1] + 500, device, max_gap=1000.0)  # whole
+    _, valid = resample(values, times, times[:-1] + 500, device, max_gap=1000.0)  # a float that is a whole number
     assert valid.all()
 
 

@@ -39,11 +39,11 @@ def fresh_compiler():
     torch.compiler.reset()
 
 
-def case(rng, device, *, batch=3, samples=7, targets=9, features=2, dtype=torch.float32, clock=torch.float64):
+def random_case(rng, device, *, batch=3, samples=7, targets=9, features=2, dtype=torch.float32, clock=torch.float64):
     times = np.cumsum(rng.uniform(0.1, 1, (batch, samples)), axis=1)
-    wanted = rng.uniform(-0.5, times.max() + 0.5, (batch, targets))
+    target_times = rng.uniform(-0.5, times.max() + 0.5, (batch, targets))
     values = to_torch(rng.standard_normal((batch, samples, features)), device).to(dtype)
-    return values, to_torch(times, device).to(clock), to_torch(wanted, device).to(clock)
+    return values, to_torch(times, device).to(clock), to_torch(target_times, device).to(clock)
 
 
 def assert_equal(actual, expected):
@@ -54,7 +54,7 @@ def assert_equal(actual, expected):
 @pytest.mark.parametrize("options", CALLS, ids=lambda o: "-".join(map(str, o.values())))
 def test_one_graph_gives_the_bits_of_the_eager_call(rng, device, options):
     compiled = torch.compile(lambda *arrays, **o: resample(*arrays, **o), fullgraph=True, backend="aot_eager")
-    arrays = case(rng, device)
+    arrays = random_case(rng, device)
     assert_equal(compiled(*arrays, **options), resample(*arrays, **options))
     lengths = torch.tensor([7, 3, 0], device=device)
     assert_equal(compiled(*arrays, lengths=lengths, **options), resample(*arrays, lengths=lengths, **options))
@@ -64,7 +64,7 @@ def test_one_graph_gives_the_bits_of_the_eager_call(rng, device, options):
 @pytest.mark.parametrize("clock", [torch.float32, torch.int64], ids=str)
 def test_every_kind_of_array(rng, device, dtype, clock):
     compiled = torch.compile(resample, fullgraph=True, backend="aot_eager")
-    arrays = case(rng, device, dtype=dtype, clock=clock)
+    arrays = random_case(rng, device, dtype=dtype, clock=clock)
     duration = 1 if clock == torch.int64 else 0.5
     assert_equal(
         compiled(*arrays, method="nearest", max_gap=duration), resample(*arrays, method="nearest", max_gap=duration)
@@ -75,7 +75,7 @@ def test_inductor_with_operations_around_the_call(rng, device):
     def model(values, times, targets, weight):
         return torch.relu(resample(values * 2, times, targets + 0.25) @ weight)
 
-    values, times, targets = case(rng, device)
+    values, times, targets = random_case(rng, device)
     weight = to_torch(rng.standard_normal((2, 4)), device).float()
     compiled = torch.compile(model, fullgraph=True)
     torch.testing.assert_close(compiled(values, times, targets, weight), model(values, times, targets, weight))
@@ -85,7 +85,7 @@ def test_gradients_through_a_compiled_call(rng, device):
     def loss(values, times, targets):
         return resample(values.sin(), times, targets, extrapolate="linear").square().sum()
 
-    tensors = [x.requires_grad_() for x in case(rng, device, dtype=torch.float64)]
+    tensors = [x.requires_grad_() for x in random_case(rng, device, dtype=torch.float64)]
     expected = torch.autograd.grad(loss(*tensors), tensors)
     result = torch.autograd.grad(torch.compile(loss, fullgraph=True)(*tensors), tensors)
     for a, b in zip(result, expected, strict=True):
@@ -119,7 +119,7 @@ def test_one_graph_serves_other_sizes(rng, device):
 
     compiled = torch.compile(resample, fullgraph=True, dynamic=True, backend=backend)
     for batch, samples, targets, features in [(3, 7, 9, 2), (5, 11, 4, 3), (2, 30, 8, 6)]:
-        arrays = case(rng, device, batch=batch, samples=samples, targets=targets, features=features)
+        arrays = random_case(rng, device, batch=batch, samples=samples, targets=targets, features=features)
         assert_equal(compiled(*arrays, return_valid=True), resample(*arrays, return_valid=True))
     assert len(graphs) == 1
 
@@ -131,7 +131,7 @@ def test_sizes_read_from_the_result_are_symbolic(rng, device):
 
     compiled = torch.compile(model, fullgraph=True, dynamic=True)
     for batch, targets in [(3, 9), (4, 2)]:
-        arrays = case(rng, device, batch=batch, targets=targets)
+        arrays = random_case(rng, device, batch=batch, targets=targets)
         assert_equal(compiled(*arrays), model(*arrays))
 
 
@@ -140,7 +140,7 @@ def test_out_is_written_by_a_compiled_call(rng, device):
         result, valid = resample(values, times, targets, out=out, return_valid=True)
         return result + 1, valid
 
-    values, times, targets = case(rng, device)
+    values, times, targets = random_case(rng, device)
     expected, expected_valid = resample(values, times, targets, return_valid=True)
     out = poisoned((3, 9, 2), torch.float32, device)
     result, valid = torch.compile(model, fullgraph=True)(values, times, targets, out)
@@ -148,7 +148,7 @@ def test_out_is_written_by_a_compiled_call(rng, device):
 
 
 def test_a_compiled_call_raises_typed_errors(rng, device):
-    values, times, targets = case(rng, device)
+    values, times, targets = random_case(rng, device)
     compiled = torch.compile(resample, fullgraph=True, backend="aot_eager")
     with pytest.raises(robocache.ArgumentError, match="max_gap"):
         compiled(values, times, targets, max_gap=-1.0)
@@ -159,7 +159,7 @@ def test_export_keeps_the_operator(rng, device):
         def forward(self, values, times, targets):
             return resample(values, times, targets)
 
-    arrays = case(rng, device)
+    arrays = random_case(rng, device)
     program = torch.export.export(Model(), arrays)
     assert "robocache.resample_trajectories" in str(program.graph)
     assert_equal(program.module()(*arrays), resample(*arrays))
@@ -168,7 +168,7 @@ def test_export_keeps_the_operator(rng, device):
 def test_a_compiled_call_runs_in_cuda_graphs(rng, cuda):
     compiled = torch.compile(lambda *arrays: resample(*arrays) * 2, fullgraph=True, mode="reduce-overhead")
     for _ in range(4):
-        arrays = case(rng, cuda)
+        arrays = random_case(rng, cuda)
         assert_equal(compiled(*arrays).clone(), resample(*arrays) * 2)
 
 
@@ -183,21 +183,21 @@ def test_opcheck(rng, device, requires_grad, return_valid, with_lengths):
     from robocache.ops.resample import _resample
 
     def arguments(values, times, target_times):
-        given = {"values": values, "times": times, "target_times": target_times, "max_gap": 0.5, "lengths": lengths}
-        return _torch._spread(_resample, _resample.call(given | {"methods": [(slice(0, 1), "nearest")]}))
+        options = {"values": values, "times": times, "target_times": target_times, "max_gap": 0.5, "lengths": lengths}
+        return _torch._spread(_resample, _resample.call(options | {"methods": [(slice(0, 1), "nearest")]}))
 
-    arrays = [x.requires_grad_(requires_grad) for x in case(rng, device, dtype=torch.float64)]
+    arrays = [x.requires_grad_(requires_grad) for x in random_case(rng, device, dtype=torch.float64)]
     lengths = torch.tensor([7, 3, 1], device=device) if with_lengths else None
     # On CUDA the order of sums over times varies.
     close = {"rtol": 1e-9, "atol": 1e-9} if device == "cuda" else {}
     operators = torch.ops.robocache
-    recorded = *arguments(*arrays), [True, return_valid]
-    torch.library.opcheck(operators.resample_trajectories.default, recorded, **close)
+    with_gradients = *arguments(*arrays), [True, return_valid]
+    torch.library.opcheck(operators.resample_trajectories.default, with_gradients, **close)
     plain = arguments(*[x.detach() for x in arrays])
     out = torch.empty(3, 9, 2, dtype=torch.float64, device=device)
     torch.library.opcheck(operators.resample_trajectories_out.default, (*plain, [True, False], [out]))
-    for wanted in ([True, True, True], [False, True, False]):
-        backward = *plain, torch.ones_like(out), wanted
+    for needed in ([True, True, True], [False, True, False]):
+        backward = *plain, torch.ones_like(out), needed
         torch.library.opcheck(operators.resample_trajectories_backward.default, backward, **close)
 
 
@@ -219,7 +219,7 @@ def test_fake_tensors_give_fake_tensors(device):
 
 def fused_case(rng, device):
     arm, hand, count = (
-        case(rng, device, features=n, samples=s, dtype=torch.float64) for n, s in ((3, 7), (2, 11), (1, 5))
+        random_case(rng, device, features=n, samples=s, dtype=torch.float64) for n, s in ((3, 7), (2, 11), (1, 5))
     )
     streams = {"arm": arm[:2], "hand": hand[:2], "count": ((count[0] * 8).to(torch.int16), count[1])}
     options = {
@@ -277,7 +277,7 @@ def test_opcheck_of_fuse(rng, device, requires_grad):
     from robocache import _torch
     from robocache.ops.fuse import _fuse
 
-    values, times, targets = case(rng, device, dtype=torch.float64)
+    values, times, targets = random_case(rng, device, dtype=torch.float64)
     tensors = [x.requires_grad_(requires_grad) for x in (values, times, targets)]
     scale = torch.tensor([2.0, 3.0], dtype=torch.float64, device=device)
 
@@ -287,16 +287,16 @@ def test_opcheck_of_fuse(rng, device, requires_grad):
         options |= {"method": ["linear", "pchip"], "max_gap": [0.5] * 2, "scale": [scale] * 2, "shift": [1.0] * 2}
         return _torch._spread(_fuse, _fuse.call(options | {"methods": [[], []]}))
 
-    other = values.detach().flip(1).requires_grad_(requires_grad)
-    recorded = arguments([tensors[0], other], [tensors[1], tensors[1]], tensors[2])
+    hand_values = values.detach().flip(1).requires_grad_(requires_grad)
+    with_gradients = arguments([tensors[0], hand_values], [tensors[1], tensors[1]], tensors[2])
     close = {"rtol": 1e-9, "atol": 1e-9} if device == "cuda" else {}
     operators = torch.ops.robocache
-    torch.library.opcheck(operators.fuse_multimodal.default, (*recorded, [True] * 3), **close)
-    plain = torch.utils._pytree.tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, recorded)
+    torch.library.opcheck(operators.fuse_multimodal.default, (*with_gradients, [True] * 3), **close)
+    plain = torch.utils._pytree.tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, with_gradients)
     out = torch.empty(3, 9, 4, dtype=torch.float64, device=device)
     torch.library.opcheck(operators.fuse_multimodal_out.default, (*plain, [True, False, False], [out]))
-    wanted = [True, False, True, True, True]
-    backward = (*plain, [torch.ones_like(out)], [], wanted)
+    needed = [True, False, True, True, True]
+    backward = (*plain, [torch.ones_like(out)], [], needed)
     torch.library.opcheck(operators.fuse_multimodal_backward.default, backward, **close)
 
 
@@ -305,12 +305,12 @@ def test_vmap_of_fuse_equals_a_loop_over_calls(rng, device):
     options = cases[0][2]
 
     def call(streams, targets, lengths):
-        own = options | {"lengths": {"hand": lengths}}
-        return robocache.fuse_multimodal(streams, targets, return_valid=True, return_age=True, **own)
+        row_options = options | {"lengths": {"hand": lengths}}
+        return robocache.fuse_multimodal(streams, targets, return_valid=True, return_age=True, **row_options)
 
     lengths = torch.tensor([[3, 11, 0], [1, 1, 5], [11, 2, 3]], device=device)
-    expected = [call(*one[:2], n) for one, n in zip(cases, lengths, strict=True)]
-    streams, targets = torch.utils._pytree.tree_map(lambda *x: torch.stack(x), *(one[:2] for one in cases))
+    expected = [call(*case[:2], n) for case, n in zip(cases, lengths, strict=True)]
+    streams, targets = torch.utils._pytree.tree_map(lambda *x: torch.stack(x), *(case[:2] for case in cases))
     expected = tuple(torch.stack(x) for x in zip(*expected, strict=True))
     assert_equal(torch.vmap(call)(streams, targets, lengths), expected)
     compiled = torch.compile(torch.vmap(call), fullgraph=True, backend="aot_eager")
@@ -336,7 +336,7 @@ def test_gradients_of_every_row_of_fuse_by_vmap(rng, device):
 
 
 def test_vmap_equals_a_loop_over_calls(rng, device):
-    calls = [case(rng, device) for _ in range(4)]
+    calls = [random_case(rng, device) for _ in range(4)]
     values, times, targets = (torch.stack(x) for x in zip(*calls, strict=True))
     lengths = torch.tensor([[7, 1, 0], [3, 3, 3], [7, 7, 7], [2, 5, 6]], device=device)
 
@@ -354,7 +354,7 @@ def test_vmap_equals_a_loop_over_calls(rng, device):
 )
 @pytest.mark.parametrize("layout", ["rows", "shared clocks", "one row"])
 def test_vmap_over_any_argument_and_dimension(rng, device, in_dims, layout):
-    calls = [case(rng, device) for _ in range(4)]
+    calls = [random_case(rng, device) for _ in range(4)]
     if layout != "rows":
         calls = [(v, t[0], q[0]) for v, t, q in calls]
     if layout == "one row":
@@ -371,7 +371,7 @@ def test_vmap_over_any_argument_and_dimension(rng, device, in_dims, layout):
 
 
 def test_vmap_in_vmap_and_in_a_graph(rng, device):
-    values, times, targets = case(rng, device, batch=6)
+    values, times, targets = random_case(rng, device, batch=6)
     values, times, targets = values.reshape(2, 3, 7, 2), times.reshape(2, 3, 7), targets.reshape(2, 3, 9)
     twice = torch.vmap(torch.vmap(resample))
     expected = resample(values.flatten(0, 1), times.flatten(0, 1), targets.flatten(0, 1)).reshape(2, 3, 9, 2)
@@ -380,7 +380,7 @@ def test_vmap_in_vmap_and_in_a_graph(rng, device):
 
 
 def test_gradients_of_every_row_by_vmap(rng, device):
-    values, times, targets = case(rng, device, dtype=torch.float64)
+    values, times, targets = random_case(rng, device, dtype=torch.float64)
 
     def loss(v, t, q):
         return resample(v, t, q, extrapolate="linear").square().sum()
@@ -392,14 +392,14 @@ def test_gradients_of_every_row_by_vmap(rng, device):
 
 
 def test_the_jacobian_of_a_linear_method_is_its_weights(rng, device):
-    values, times, targets = (x[0] for x in case(rng, device, features=1, dtype=torch.float64))
+    values, times, targets = (x[0] for x in random_case(rng, device, features=1, dtype=torch.float64))
     jacobian = torch.func.jacrev(lambda v: resample(v[:, None], times, targets)[:, 0])(values[:, 0])
     torch.testing.assert_close(jacobian @ values, resample(values, times, targets), rtol=1e-12, atol=1e-12)
 
 
 def test_batched_backward_passes(rng, device):
     """torch batches the backward passes of a call that was not batched."""
-    values, times, targets = case(rng, device, features=1, dtype=torch.float64)
+    values, times, targets = random_case(rng, device, features=1, dtype=torch.float64)
 
     def call(values):
         return resample(values, times, targets)

@@ -32,36 +32,36 @@ def random_case(rng, dtype, count=150, features=3):
     return random_points(rng, count), values
 
 
-def takers(column, rows, mode):
-    """The rows of one voxel that take a feature's gradient."""
-    wide = column[rows].astype(np.float64)
+def gradient_rows(column, rows, mode):
+    """Returns the rows of one voxel that take a feature's gradient."""
+    exact = column[rows].astype(np.float64)
     if mode in ("sum", "mean"):
         return rows
     if mode in ("first", "last"):
         return rows[:1] if mode == "first" else rows[-1:]
-    if np.isnan(wide).any():
-        return rows[np.isnan(wide)][:1]
-    extreme = wide == (wide.min() if mode == "min" else wide.max())
-    signs = np.signbit(wide[extreme])
+    if np.isnan(exact).any():
+        return rows[np.isnan(exact)][:1]
+    extreme = exact == (exact.min() if mode == "min" else exact.max())
+    signs = np.signbit(exact[extreme])
     sign = signs.any() if mode == "min" else signs.all()  # -0 counts as below +0
-    return rows[extreme & (np.signbit(wide) == sign)][:1]
+    return rows[extreme & (np.signbit(exact) == sign)][:1]
 
 
 def gradient_oracle(points, features, out_gradients):
-    """The gradient of the features from {mode: gradient of the output}, summed mode by mode in the work type."""
-    work = np.float64 if features.dtype == np.float64 else np.float32
-    result = np.zeros(features.shape, work)
+    """Returns the gradient of the features from {mode: gradient of the output}, summed mode by mode in the work type."""
+    work_dtype = np.float64 if features.dtype == np.float64 else np.float32
+    result = np.zeros(features.shape, work_dtype)
     voxel, inside = cells(points, **GRID)
-    rows_of = {}
+    rows_of_voxel = {}
     for row in np.flatnonzero(inside):
-        rows_of.setdefault(tuple(voxel[row]), []).append(row)
+        rows_of_voxel.setdefault(tuple(voxel[row]), []).append(row)
     for mode, gradient in out_gradients.items():
-        for cell, rows in rows_of.items():
+        for cell, rows in rows_of_voxel.items():
             for f in range(features.shape[1]):
                 part = np.float64(gradient[(*cell, f)])
                 if mode == "mean":
                     part = part / len(rows)
-                result[takers(features[:, f], np.array(rows), mode), f] += work(part)
+                result[gradient_rows(features[:, f], np.array(rows), mode), f] += work_dtype(part)
     return result.astype(features.dtype)
 
 
@@ -119,24 +119,24 @@ def test_rule_29_gradients_of_clouds_are_separate(rng, device):
     lengths = np.array([50, 0, 7, 31])
     result = gradient_of(points, features, modes, out_gradients, device, lengths=to_torch(lengths, device))
     for b, n in enumerate(lengths):
-        one = {mode: gradient[b] for mode, gradient in out_gradients.items()}
-        assert_same_bits(result[b, :n], gradient_oracle(points[b, :n], features[b, :n], one))
+        cloud_gradients = {mode: gradient[b] for mode, gradient in out_gradients.items()}
+        assert_same_bits(result[b, :n], gradient_oracle(points[b, :n], features[b, :n], cloud_gradients))
         assert not result[b, n:].any()
     offsets = np.array([0, 20, 20, 150, 200])
     flat, columns = points.reshape(-1, 3), features.reshape(-1, 3)
     result = gradient_of(flat, columns, modes, out_gradients, device, batch_offsets=to_torch(offsets, device))
     for b in range(4):
         rows = slice(offsets[b], offsets[b + 1])
-        one = {mode: gradient[b] for mode, gradient in out_gradients.items()}
-        assert_same_bits(result[rows], gradient_oracle(flat[rows], columns[rows], one))
+        cloud_gradients = {mode: gradient[b] for mode, gradient in out_gradients.items()}
+        assert_same_bits(result[rows], gradient_oracle(flat[rows], columns[rows], cloud_gradients))
 
 
 def test_rule_29_columns_of_the_points_get_the_gradient(rng, device):
     points, features = random_case(rng, np.dtype(np.float32))
     out_gradients = random_gradients(rng, ["mean"], np.float32)
-    both = to_torch(np.concatenate([points, features], 1), device).requires_grad_()
-    out = voxelize(both, None, mode="mean")
-    (gradient,) = torch.autograd.grad(out, both, to_torch(out_gradients["mean"], device))
+    columns = to_torch(np.concatenate([points, features], 1), device).requires_grad_()
+    out = voxelize(columns, None, mode="mean")
+    (gradient,) = torch.autograd.grad(out, columns, to_torch(out_gradients["mean"], device))
     assert not gradient[:, :3].any()
     assert_same_bits(to_numpy(gradient[:, 3:]), gradient_oracle(points, features, out_gradients))
 
@@ -157,7 +157,7 @@ def test_rule_29_gradients_have_the_same_bits_on_cpu_and_cuda(rng, cuda, dtype):
     assert_same_bits(gradient_of(points, features, OF_FEATURES, out_gradients, cuda), on_cpu)
 
 
-def test_out_gradientsand_modes_without_a_gradient(rng, device):
+def test_points_and_modes_without_a_gradient(rng, device):
     points, features = (to_torch(x, device) for x in random_case(rng, np.dtype(np.float32)))
     assert not voxelize(points.requires_grad_(), features, mode="mean").requires_grad
     assert not voxelize(points, features.to(torch.int32), mode="mean").requires_grad
@@ -203,8 +203,8 @@ def as_arrays(result):
 
 
 def assert_equal(result, expected):
-    for one, other in zip(as_arrays(result), as_arrays(expected), strict=True):
-        assert_same_bits(one, other)
+    for array, expected_array in zip(as_arrays(result), as_arrays(expected), strict=True):
+        assert_same_bits(array, expected_array)
 
 
 @pytest.mark.parametrize("layout", ["one", "stacked", "lengths", "ragged", "columns"])
@@ -282,7 +282,7 @@ def test_opcheck(rng, device, requires_grad):
     out = operators.voxelize_pointcloud.default(*arguments(plain, modes), results)
     torch.library.opcheck(operators.voxelize_pointcloud_out.default, (*arguments(plain, modes), results, out))
     if not requires_grad:
-        backward = *arguments(plain, ["mean", "max"]), [torch.ones_like(one) for one in out[:2]], [out[1]], [True]
+        backward = *arguments(plain, ["mean", "max"]), [torch.ones_like(array) for array in out[:2]], [out[1]], [True]
         torch.library.opcheck(operators.voxelize_pointcloud_backward.default, backward)
 
 
@@ -302,13 +302,13 @@ def test_vmap_equals_a_loop_over_calls(rng, device, layout):
         return out["mean"], out["count"], dropped
 
     inputs = (points, features) if lengths is None else (points, features, lengths)
-    expected = [torch.stack(x) for x in zip(*(call(*one) for one in zip(*inputs, strict=True)), strict=True)]
-    for result, one in zip(torch.vmap(call)(*inputs), expected, strict=True):
-        assert_same_bits(to_numpy(result), to_numpy(one))
+    expected = [torch.stack(x) for x in zip(*(call(*cloud) for cloud in zip(*inputs, strict=True)), strict=True)]
+    for result, array in zip(torch.vmap(call)(*inputs), expected, strict=True):
+        assert_same_bits(to_numpy(result), to_numpy(array))
     result = torch.vmap(call, (None, 0))(points[0], features)
     for b in range(5):
-        for one, other in zip(result, call(points[0], features[b]), strict=True):
-            assert_same_bits(to_numpy(one[b]), to_numpy(other))
+        for array, expected_array in zip(result, call(points[0], features[b]), strict=True):
+            assert_same_bits(to_numpy(array[b]), to_numpy(expected_array))
 
 
 def test_gradients_of_every_cloud_by_vmap(rng, device):

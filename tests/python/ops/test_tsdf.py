@@ -24,31 +24,33 @@ def rotation(rng):
     return q if np.linalg.det(q) > 0 else -q
 
 
-def pose(rng, away=1.0):
+def pose(rng, reach=1.0):
     result = np.eye(4)
-    result[:3, :3], result[:3, 3] = rotation(rng), rng.uniform(-away, away, 3)
+    result[:3, :3], result[:3, 3] = rotation(rng), rng.uniform(-reach, reach, 3)
     return result
 
 
-def poses(rng, count, away=1.0):
-    return np.array([pose(rng, away) for _ in range(count)]).reshape(count, 4, 4)
+def poses(rng, count, reach=1.0):
+    return np.array([pose(rng, reach) for _ in range(count)]).reshape(count, 4, 4)
 
 
 def volume(rng, shape):
-    """A grid and weights; some voxels are unseen, their values arbitrary."""
+    """Returns a grid and weights; some voxels are unseen, and their values are arbitrary."""
     grid = rng.standard_normal(shape).astype(np.float32)
     weights = rng.integers(0, 4, shape).astype(np.float32) * np.float32(0.75)
     grid[weights == 0] = rng.choice(np.float32([np.nan, np.inf, 0, 7]), int((weights == 0).sum()))
     return grid, weights
 
 
-def spoilt(rng, measured, bad=(np.nan, np.inf, -np.inf, 0.0)):
-    """Replaces one in ten by a value that is no measurement."""
-    return np.where(rng.random(measured.shape) < 0.1, rng.choice(bad, measured.shape), measured).astype(measured.dtype)
+def spoil(rng, measured, invalid=(np.nan, np.inf, -np.inf, 0.0)):
+    """Returns the measurements, one in ten replaced by a value that is no measurement."""
+    return np.where(rng.random(measured.shape) < 0.1, rng.choice(invalid, measured.shape), measured).astype(
+        measured.dtype
+    )
 
 
 def integrate(grid, weights, measured, *arguments, device="cpu", **options):
-    """New (grid, weights) as NumPy arrays, through torch on `device`."""
+    """Calls integrate_tsdf with torch tensors on `device`. Returns the new (grid, weights) as NumPy arrays."""
     arrays = [to_torch(x, device) for x in (grid, weights)]
     result = robocache.integrate_tsdf(*arrays, to_torch(measured, device), *arguments, **options)
     assert result[0] is arrays[0] and result[1] is arrays[1]
@@ -65,12 +67,12 @@ def check(grid, weights, measured, *arguments, device="cpu", **options):
     return int((expected[1] != weights).sum())
 
 
-def random_options(rng, **given):
+def random_options(rng, **fixed):
     return {
         "grid_min": rng.uniform(-1.2, -0.4, 3),
         "voxel_size": rng.uniform(0.07, 0.3, 3) if rng.random() < 0.5 else float(rng.uniform(0.07, 0.3)),
         "truncation": float(rng.uniform(0.03, 0.6)),
-    } | given
+    } | fixed
 
 
 carved = pytest.mark.parametrize("space_carving", [False, True])
@@ -85,20 +87,20 @@ carved = pytest.mark.parametrize("space_carving", [False, True])
 def test_rule_32_points_give_the_oracles_bits(rng, device, shape, dtype, space_carving):
     updated = 0
     for max_weight in (None, 2.5):
-        points = spoilt(rng, rng.standard_normal((211, 3)).astype(dtype))
+        points = spoil(rng, rng.standard_normal((211, 3)).astype(dtype))
         options = random_options(rng, max_weight=max_weight, space_carving=space_carving)
         updated += check(*volume(rng, shape), points, pose(rng), device=device, **options)
-    assert updated > 0 or min(shape) < 5  # a camera may miss what is thin
+    assert updated > 0 or min(shape) < 5  # a camera may miss a thin grid
 
 
 @carved
 def test_rule_32_rays_along_planes_edges_and_corners(rng, device, space_carving):
     """Sensors and points on corners of voxels: rays lie in planes, cross edges and corners, start and end on them."""
-    turns = [np.eye(3)[list(order)] for order in itertools.permutations(range(3))]
-    for turn in turns:
+    permutations = [np.eye(3)[list(order)] for order in itertools.permutations(range(3))]
+    for permutation in permutations:
         points = rng.integers(-8, 9, (150, 3)) / 8
         T = np.eye(4)
-        T[:3, :3] = turn if np.linalg.det(turn) > 0 else -turn
+        T[:3, :3] = permutation if np.linalg.det(permutation) > 0 else -permutation
         T[:3, 3] = rng.integers(-8, 9, 3) / 8
         options = {"grid_min": (-0.75, -0.5, -1.0), "voxel_size": (0.125, 0.25, 0.125)}
         for truncation in (0.125, 0.3):
@@ -137,9 +139,9 @@ def test_rule_32_depth_gives_the_oracles_bits(rng, device, shape, dtype, space_c
             depth[rng.random(depth.shape) < 0.1] = 0
             options["depth_scale"] = 0.001
         else:
-            depth = spoilt(rng, rng.uniform(0.1, 2.5, (24, 32)).astype(dtype), (np.nan, np.inf, -np.inf, 0.0, -1.0))
+            depth = spoil(rng, rng.uniform(0.1, 2.5, (24, 32)).astype(dtype), (np.nan, np.inf, -np.inf, 0.0, -1.0))
         updated += check(*volume(rng, shape), depth, pose(rng), CAMERA, device=device, **options)
-    assert updated > 0 or min(shape) < 5  # a camera may miss what is thin
+    assert updated > 0 or min(shape) < 5  # a camera may miss a thin grid
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 16, 17, 40])
@@ -147,13 +149,13 @@ def test_rule_32_several_sensors_at_once(rng, device, count):
     """Also more sensors than fit into a kernel's parameters."""
     T = poses(rng, count)
     options = random_options(rng)
-    check(*volume(rng, (8, 7, 9)), spoilt(rng, rng.standard_normal((count, 23, 3))), T, device=device, **options)
-    depth = spoilt(rng, rng.uniform(0.1, 2.5, (count, 24, 32)).astype(np.float32))
-    each = np.array(CAMERA) + rng.uniform(-1, 1, (count, 4))
+    check(*volume(rng, (8, 7, 9)), spoil(rng, rng.standard_normal((count, 23, 3))), T, device=device, **options)
+    depth = spoil(rng, rng.uniform(0.1, 2.5, (count, 24, 32)).astype(np.float32))
+    cameras = np.array(CAMERA) + rng.uniform(-1, 1, (count, 4))
     matrices = np.zeros((count, 3, 3))
-    matrices[:, [0, 1, 0, 1], [0, 1, 2, 2]] = each
+    matrices[:, [0, 1, 0, 1], [0, 1, 2, 2]] = cameras
     matrices[:, 2, 2] = 1
-    for camera in (CAMERA, each, matrices):
+    for camera in (CAMERA, cameras, matrices):
         check(*volume(rng, (8, 7, 9)), depth, T, camera, device=device, **options)
 
 
@@ -179,11 +181,11 @@ def test_cpu_and_cuda_give_the_same_bits(rng, cuda):
     v, u = np.mgrid[:240, :320]
     depth = (1.1 + 0.1 * np.sin(u / 20) + rng.normal(0, 0.004, u.shape)).astype(np.float32)
     points = np.stack([(u - 160) / 260 * depth, (v - 120) / 260 * depth, depth], -1).reshape(-1, 3)
-    camera, beside = (260, 260, 160, 120), np.stack([np.eye(4)] * 3)
-    beside[:, 0, 3] = 0, 0.1, -0.3
+    camera, sensor_poses = (260, 260, 160, 120), np.stack([np.eye(4)] * 3)
+    sensor_poses[:, 0, 3] = 0, 0.1, -0.3
     depths = np.stack([depth, np.where(u < 100, 0, 0.7 * depth), depth[:, ::-1]])
     for size, shape in ((0.01, (128, 128, 100)), (0.04, (32, 32, 25)), (0.005, (251, 253, 199))):
-        for arguments in ((points, np.eye(4)), (depth, np.eye(4), camera), (depths, beside, camera)):
+        for arguments in ((points, np.eye(4)), (depth, np.eye(4), camera), (depths, sensor_poses, camera)):
             for space_carving in (False, True):
                 call = {"voxel_size": size, "space_carving": space_carving} | options
                 start = volume(rng, shape)
@@ -198,7 +200,7 @@ def test_cpu_and_cuda_give_the_same_bits(rng, cuda):
 
 
 def looking_along_z(cells=12, size=0.25):
-    """(grid, weights, a pose at (0, 0, 0), options): a column of voxels along the z axis."""
+    """Returns (grid, weights, a pose at (0, 0, 0), options): a column of voxels along the z axis."""
     grid, weights = np.zeros((1, 1, cells), np.float32), np.zeros((1, 1, cells), np.float32)
     return grid, weights, np.eye(4), {"grid_min": (-size / 2, -size / 2, 0), "voxel_size": size}
 
@@ -255,19 +257,19 @@ def test_rule_32_pixels_are_rounded_midway_to_even(device, cx, column):
 
 
 @carved
-@pytest.mark.parametrize("aside", [0.0, 1e-13, -1e-13, 1e-9, -1e-9, 1e-7, -1e-7, 3e-6, -3e-6])
-def test_rule_32_voxels_within_float32s_error_of_two_pixels(rng, device, aside, space_carving):
+@pytest.mark.parametrize("shift", [0.0, 1e-13, -1e-13, 1e-9, -1e-9, 1e-7, -1e-7, 3e-6, -3e-6])
+def test_rule_32_voxels_within_float32s_error_of_two_pixels(rng, device, shift, space_carving):
     """Every centre lies almost midway between columns and rows: float32 cannot decide between them, nor on which side of
     the image's border it is."""
     far = rng.integers(-3, 4, 3) * 1000.0
-    for present in (0.0, far):
+    for position in (0.0, far):
         T = np.eye(4)
-        T[:3, 3] = present
+        T[:3, 3] = position
         # The centres of the layer are (n + 1/2) / 64 from the axis, and 1 or 2 m from the camera.
         depth = rng.uniform(0.4, 2.5, (24, 40)).astype(np.float32)
         for z in (1, 2):
-            camera = (64 * z, 64 * z, 20 + aside, 12 - aside)
-            corner = present + np.array([-0.25, -0.125, z - 0.25])
+            camera = (64 * z, 64 * z, 20 + shift, 12 - shift)
+            corner = position + np.array([-0.25, -0.125, z - 0.25])
             options = {"grid_min": corner, "voxel_size": (1 / 64, 1 / 64, 0.5)}
             updated = check(
                 *volume(rng, (40, 20, 1)),
@@ -383,28 +385,28 @@ def test_rule_32_a_plane_is_reconstructed(rng, device):
     v, u = np.mgrid[:120, :160]
     camera = (130.0, 130.0, 79.5, 59.5)
     T = pose(rng, 0.1)
-    d = np.stack([(u - camera[2]) / camera[0], (v - camera[3]) / camera[1], np.ones(u.shape)], -1)
+    rays = np.stack([(u - camera[2]) / camera[0], (v - camera[3]) / camera[1], np.ones(u.shape)], -1)
     normal, offset = np.array([0.1, -0.2, 1.0]), 1.0
-    depth = offset / (d @ normal)
+    depth = offset / (rays @ normal)
     shape, size, truncation = (40, 40, 40), 0.02, 0.08
     grid_min = (T @ [0, 0, 1.0, 1])[:3] - 0.4
     grid, weights = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     options = {"grid_min": grid_min, "voxel_size": size, "truncation": truncation, "device": device}
     centres = (np.moveaxis(np.indices(shape), 0, -1) + 0.5) * size + grid_min
-    c = (centres - T[:3, 3]) @ T[:3, :3]
+    in_camera = (centres - T[:3, 3]) @ T[:3, :3]
     # Distance to the plane along the ray through the centre.
-    along = np.linalg.norm(c, axis=-1) * (offset / (c @ normal) - 1)
-    points = (d * depth[..., None]).reshape(-1, 3)
+    distance = np.linalg.norm(in_camera, axis=-1) * (offset / (in_camera @ normal) - 1)
+    points = (rays * depth[..., None]).reshape(-1, 3)
     result, seen = integrate(grid, weights, points, T, **options)
     # A ray passes a voxel's centre within half a diagonal, s. So its hit on the plane moves by up to s times the
     # plane's slope against the rays, below 1 here. The same holds for the mean of rays, unless the band excludes some.
     half_diagonal = size * math.sqrt(3) / 2
-    inner = (seen > 0) & (np.abs(along) < truncation - 2 * half_diagonal)
+    inner = (seen > 0) & (np.abs(distance) < truncation - 2 * half_diagonal)
     assert inner.sum() > 2000
-    assert np.abs(result - along)[inner].max() <= half_diagonal
+    assert np.abs(result - distance)[inner].max() <= half_diagonal
     result, seen = integrate(grid, weights, depth.astype(np.float32), T, camera, **options)
     inner = seen > 0
     assert inner.sum() > 2000
     # The depth is the pixel centre's, up to half a pixel away in u and v.
     gradient = np.abs(np.gradient(depth)).max()
-    assert np.abs(result - along)[inner].max() <= 1.3 * gradient
+    assert np.abs(result - distance)[inner].max() <= 1.3 * gradient

@@ -27,7 +27,7 @@ def case(rng):
 
 
 def both_forms(case):
-    """((measured, pose, intrinsics...), (grid, weights) expected)."""
+    """Returns (arguments, expected (grid, weights)) for points and for a depth image."""
     grid, weights, points, depth, T = case
     return [
         ((points, T), integrate_points(grid, weights, points, T, **OPTIONS)),
@@ -36,7 +36,7 @@ def both_forms(case):
 
 
 def layouts(array, device):
-    """(name, a tensor with these values): dense, with gaps, transposed, with an offset, in another order."""
+    """Yields (name, a tensor with these values): dense, with gaps, transposed, with an offset, in another order."""
     tensor = to_torch(array, device)
     yield "dense", tensor.clone()
     wide = torch.full((*tensor.shape[:-1], tensor.shape[-1] + 3), 7, dtype=torch.float32, device=device).to(
@@ -44,9 +44,9 @@ def layouts(array, device):
     )
     wide[..., 2:-1] = tensor
     yield "gaps", wide[..., 2:-1]
-    every = torch.zeros(tuple(2 * n for n in tensor.shape), dtype=tensor.dtype, device=device)
-    every[tuple(slice(1, None, 2) for _ in tensor.shape)] = tensor
-    yield "every second", every[tuple(slice(1, None, 2) for _ in tensor.shape)]
+    spaced = torch.zeros(tuple(2 * n for n in tensor.shape), dtype=tensor.dtype, device=device)
+    spaced[tuple(slice(1, None, 2) for _ in tensor.shape)] = tensor
+    yield "every second", spaced[tuple(slice(1, None, 2) for _ in tensor.shape)]
     yield (
         "last first",
         tensor.permute(*reversed(range(tensor.ndim))).contiguous().permute(*reversed(range(tensor.ndim))),
@@ -101,15 +101,15 @@ def test_rule_15_stride_0_of_inputs(case, device):
 
 def test_rule_15_offsets_pass_2_31_elements(case, tmp_path):
     """The grid's strides are far beyond 32 bits."""
-    places = 2**31 + 1000
+    elements = 2**31 + 1000
     for number, (arguments, expected) in enumerate(both_forms(case)):
         arrays = []
         for name, array in zip(("grid", "weights"), case[:2], strict=True):
             path = tmp_path / f"{name}{number}"
             with open(path, "wb") as file:
-                file.truncate(4 * places)
+                file.truncate(4 * elements)
             memory = np.memmap(path, np.float32, "r+")
-            step = (places - 30) // 6
+            step = (elements - 30) // 6
             assert 6 * step > 2**31 - 40
             arrays.append(np.lib.stride_tricks.as_strided(memory, SHAPE, (4 * step, 20, 4)))
             arrays[-1][:] = array
@@ -121,8 +121,8 @@ def test_rule_15_offsets_pass_2_31_elements(case, tmp_path):
 @pytest.mark.parametrize("tensors", [False, True])
 def test_measurements_that_miss_the_grid_are_warned_of(case, tensors):
     grid, weights, points, depth, T = case
-    away = T.copy()
-    away[:3, 3] = [0, 0, -4.0]  # the grid is 4.25 m and more ahead
+    far_pose = T.copy()
+    far_pose[:3, 3] = [0, 0, -4.0]  # the grid is 4.25 m and more ahead
     nothing = np.where(np.arange(depth.size).reshape(depth.shape) % 2 == 0, np.float32(np.nan), np.float32(0))
     cases = [
         (
@@ -132,19 +132,19 @@ def test_measurements_that_miss_the_grid_are_warned_of(case, tensors):
         ),
         ((depth * 1000, T, CAMERA), {}, r"depth: no measurement reaches the grid: they lie 3\d\d"),
         (((depth * 1000).astype(np.uint16), T, CAMERA), {"depth_scale": 1.0}, "with depth_scale 1, the grid"),
-        ((depth * 4, away, CAMERA), {"depth_scale": 0.001}, "with depth_scale 0.001, the grid 4.25 to"),
+        ((depth * 4, far_pose, CAMERA), {"depth_scale": 0.001}, "with depth_scale 0.001, the grid 4.25 to"),
         ((nothing, T, CAMERA), {}, "depth: none of the 768 numbers is finite and above 0"),
     ]
-    for (measured, pose, *camera), options, words in cases:
+    for (measured, pose, *camera), options, message in cases:
         arrays = [grid.copy(), weights.copy(), measured]
         if tensors:
             arrays = [torch.from_numpy(x) for x in arrays]
-        with pytest.warns(UserWarning, match=words):
+        with pytest.warns(UserWarning, match=message):
             robocache.integrate_tsdf(*arrays, pose, *camera, **OPTIONS, **options)
         assert_same_bits(np.asarray(arrays[1]), weights, "nothing was measured, as the warning says")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for arguments in ((points, T), (depth, T, CAMERA), (depth + 3, away, CAMERA)):
+        for arguments in ((points, T), (depth, T, CAMERA), (depth + 3, far_pose, CAMERA)):
             robocache.integrate_tsdf(grid.copy(), weights.copy(), *arguments, **OPTIONS)
         robocache.integrate_tsdf(grid.copy(), weights.copy(), depth * 1000, T, CAMERA, **OPTIONS, space_carving=True)
 
@@ -195,13 +195,17 @@ POINTS, DEPTH = np.ones((4, 3), np.float32), np.ones((24, 32), np.float32)
 
 
 def test_rule_16_outputs_may_not_overlap(device):
-    both = torch.ones(SHAPE, device=device)
+    memory = torch.ones(SHAPE, device=device)
     for match, arrays in {
-        "weights: overlaps grid": (both, both, to_torch(POINTS, device)),
-        "points: overlaps grid": (both, both.clone(), both.view(-1)[3:9].view(2, 3)),
-        "points: overlaps weights": (both.clone(), both, both.view(-1)[3:9].view(2, 3)),
-        "grid: expected memory of its own": (both[:1].expand(SHAPE), both, to_torch(POINTS, device)),
-        "weights: expected memory of its own": (both, both[:, :, :1].clone().expand(SHAPE), to_torch(POINTS, device)),
+        "weights: overlaps grid": (memory, memory, to_torch(POINTS, device)),
+        "points: overlaps grid": (memory, memory.clone(), memory.view(-1)[3:9].view(2, 3)),
+        "points: overlaps weights": (memory.clone(), memory, memory.view(-1)[3:9].view(2, 3)),
+        "grid: expected memory of its own": (memory[:1].expand(SHAPE), memory, to_torch(POINTS, device)),
+        "weights: expected memory of its own": (
+            memory,
+            memory[:, :, :1].clone().expand(SHAPE),
+            to_torch(POINTS, device),
+        ),
     }.items():
         with pytest.raises(robocache.ArgumentError, match=match):
             robocache.integrate_tsdf(*arrays, np.eye(4), **OPTIONS)
@@ -214,8 +218,8 @@ def test_rule_16_outputs_may_not_overlap(device):
 # ---- Poses and cameras on the device ----
 
 
-def stacked(case, count):
-    """(depth, points, poses, cameras) of `count` sensors."""
+def stack_sensors(case, count):
+    """Returns (depth, points, poses, cameras) of `count` sensors."""
     _, _, points, depth, T = case
     T = np.stack([T] * count)
     T[:, 0, 3] += 0.05 * np.arange(count)
@@ -226,20 +230,21 @@ def stacked(case, count):
 @pytest.mark.parametrize("count", [1, 3, 40])
 def test_poses_and_cameras_on_the_device_give_the_same_bits(case, cuda, count, dtype):
     grid, weights, *_ = case
-    depth, points, T, cameras = stacked(case, count)
+    depth, points, T, cameras = stack_sensors(case, count)
     T, cameras = (torch.from_numpy(x).to(dtype) for x in (T, cameras))
     matrices = torch.zeros(count, 3, 3, dtype=dtype)
     matrices[:, [0, 1, 0, 1], [0, 1, 2, 2]], matrices[:, 2, 2] = cameras, 1
-    turned = torch.empty(4, 4, count, dtype=dtype).permute(2, 1, 0).copy_(T)
+    permuted = torch.empty(4, 4, count, dtype=dtype).permute(2, 1, 0).copy_(T)
     expected = integrate_points(grid, weights, points, T.double().numpy(), **OPTIONS)
-    for pose in (T.to(cuda), turned.to(cuda)):
+    for pose in (T.to(cuda), permuted.to(cuda)):
         result = [to_torch(x, cuda) for x in (grid, weights, points)]
         robocache.integrate_tsdf(*result, pose, **OPTIONS)
         for actual, array in zip(result, expected, strict=False):
             assert_same_bits(to_numpy(actual), array)
     for camera in (cameras, matrices, cameras[0], matrices[0]):
-        oracle = cameras[0] if camera.ndim == (2 if camera.shape[-1] == 3 else 1) else cameras
-        expected = integrate_depth(grid, weights, depth, T.double().numpy(), oracle.double().numpy(), **OPTIONS)
+        # One camera, [4] or [3, 3], serves all sensors.
+        oracle_cameras = cameras[0] if camera.ndim == (2 if camera.shape[-1] == 3 else 1) else cameras
+        expected = integrate_depth(grid, weights, depth, T.double().numpy(), oracle_cameras.double().numpy(), **OPTIONS)
         for pose, intrinsics in ((T.to(cuda), camera.to(cuda)), (T, camera.to(cuda)), (T.to(cuda), camera)):
             result = [to_torch(x, cuda) for x in (grid, weights, depth)]
             robocache.integrate_tsdf(*result, pose, intrinsics, **OPTIONS)
@@ -250,19 +255,19 @@ def test_poses_and_cameras_on_the_device_give_the_same_bits(case, cuda, count, d
 def test_rule_32_a_sensor_with_an_invalid_pose_on_the_device_is_ignored(case, cuda):
     """Every fault that the host refuses; the other sensors of the call still count."""
     grid, weights, *_ = case
-    depth, points, T, cameras = stacked(case, 18)
+    depth, points, T, cameras = stack_sensors(case, 18)
     bad_poses = {0: ((0, 0), np.nan), 3: ((3, 0), 0.5), 5: ((1, 1), 1.1), 8: ((0, 0), 1.0), 17: ((2, 3), np.inf)}
     bad_cameras = {1: (0, 0.0), 6: (1, -20.0), 9: (2, np.nan), 16: (0, np.inf)}
-    spoilt, odd = T.copy(), cameras.copy()
+    invalid_poses, invalid_cameras = T.copy(), cameras.copy()
     for sensor, (index, value) in bad_poses.items():
-        spoilt[sensor][index] = value  # (0, 0) is -1: 1 makes a mirror image
+        invalid_poses[sensor][index] = value  # (0, 0) is -1: 1 makes a mirror image
     for sensor, (index, value) in bad_cameras.items():
-        odd[sensor, index] = value
+        invalid_cameras[sensor, index] = value
     for bad, (measured, pose, *camera) in (
-        (bad_poses, (points, spoilt)),
-        (bad_poses, (depth, spoilt, cameras)),
-        (bad_cameras, (depth, T, odd)),
-        (bad_poses | bad_cameras, (depth, spoilt, odd)),
+        (bad_poses, (points, invalid_poses)),
+        (bad_poses, (depth, invalid_poses, cameras)),
+        (bad_cameras, (depth, T, invalid_cameras)),
+        (bad_poses | bad_cameras, (depth, invalid_poses, invalid_cameras)),
     ):
         good = [i for i in range(18) if i not in bad]
         oracle = integrate_depth if camera else integrate_points
@@ -279,13 +284,13 @@ def test_a_pose_on_a_device_needs_a_grid_there(case, cuda):
         robocache.integrate_tsdf(grid, weights, points, T.to(cuda), **OPTIONS)
     with pytest.raises(robocache.ArgumentError, match="intrinsics: "):
         robocache.integrate_tsdf(grid, weights, depth, T, torch.tensor(CAMERA, device=cuda), **OPTIONS)
-    present = [x.to(cuda) for x in (grid, weights, points)]
+    tensors = [x.to(cuda) for x in (grid, weights, points)]
     with pytest.raises(robocache.ArgumentTypeError, match="T_world_sensor: "):
-        robocache.integrate_tsdf(*present, T.to(cuda).half(), **OPTIONS)
+        robocache.integrate_tsdf(*tensors, T.to(cuda).half(), **OPTIONS)
     with pytest.raises(robocache.ArgumentError, match="T_world_sensor: "):
-        robocache.integrate_tsdf(*present, T.to(cuda)[:3], **OPTIONS)
+        robocache.integrate_tsdf(*tensors, T.to(cuda)[:3], **OPTIONS)
     with pytest.raises(robocache.ArgumentError, match=r"^T_world_sensor: "):
-        robocache.integrate_tsdf(*present, T.to(cuda).requires_grad_(), **OPTIONS)
+        robocache.integrate_tsdf(*tensors, T.to(cuda).requires_grad_(), **OPTIONS)
 
 
 # ---- Frameworks ----
@@ -354,11 +359,11 @@ def test_rule_20_no_result_depends_on_the_number_of_threads(rng, threads, carvin
     """Rays of one sensor share voxels, whichever thread follows them."""
     points = rng.uniform(-1, 1, (20_000, 3)) + np.array([0, 0, 1])
     options = {"grid_min": (-1, -1, 0), "voxel_size": 2 / cells, "truncation": 0.1, "space_carving": carving}
-    runs = set()
+    results = set()
     for n in (1, 2, 3, 8, 8):
         threads(n)
         grid, weights = np.zeros((cells,) * 3, np.float32), np.zeros((cells,) * 3, np.float32)
         robocache.integrate_tsdf(grid, weights, points, np.eye(4), **options)
         assert weights.sum() > 20_000
-        runs.add(grid.tobytes() + weights.tobytes())
-    assert len(runs) == 1
+        results.add(grid.tobytes() + weights.tobytes())
+    assert len(results) == 1

@@ -30,8 +30,8 @@ def zeros():
 @pytest.mark.parametrize("space_carving", [False, True])
 def test_rule_32_a_real_view_gives_the_oracles_bits(scan, device, space_carving):
     options = PART | {"space_carving": space_carving}
-    few = scan[::3, ::3].reshape(-1, 3)
-    for measured, camera, oracle in ((few, [], integrate_points), (scan[..., 2], [CAMERA], integrate_depth)):
+    subset = scan[::3, ::3].reshape(-1, 3)
+    for measured, camera, oracle in ((subset, [], integrate_points), (scan[..., 2], [CAMERA], integrate_depth)):
         expected = oracle(*zeros(), measured, np.eye(4), *camera, **options)
         assert (expected[1] > 0).sum() > 100
         result = robocache.integrate_tsdf(
@@ -55,7 +55,7 @@ def test_points_and_depth_see_the_same_surface(scan, device):
             ]
         )
     (by_points, rays), (by_depth, pixels) = grids
-    both = (rays > 0) & (pixels > 0)
-    assert both.sum() > 2000
+    in_both = (rays > 0) & (pixels > 0)
+    assert in_both.sum() > 2000
     # Only at steep sides and edges of the box does one voxel mix near and far points.
-    assert np.median(np.abs(by_points - by_depth)[both]) < 0.005 * np.sqrt(3) / 2
+    assert np.median(np.abs(by_points - by_depth)[in_both]) < 0.005 * np.sqrt(3) / 2

@@ -21,7 +21,7 @@ def fresh_compiler():
     torch.compiler.reset()
 
 
-def case(rng, depth):
+def random_case(rng, depth):
     grid, weights = rng.standard_normal(SHAPE).astype(np.float32), rng.integers(0, 3, SHAPE).astype(np.float32)
     T = np.eye(4)
     T[:3, 3] = rng.uniform(-0.1, 0.1, 3)
@@ -37,11 +37,11 @@ def oracle(grid, weights, measured, *arguments, **options):
 
 
 @pytest.mark.parametrize(
-    ("depth", "kind", "backend"),
+    ("depth", "pose_type", "backend"),
     [
-        (depth, kind, backend)
+        (depth, pose_type, backend)
         for depth in (False, True)
-        for kind, backend in (
+        for pose_type, backend in (
             ("array", "aot_eager"),
             ("tensor", "aot_eager"),
             ("list", "aot_eager"),
@@ -49,9 +49,9 @@ def oracle(grid, weights, measured, *arguments, **options):
         )
     ],
 )
-def test_one_graph_gives_the_oracles_bits(rng, device, depth, kind, backend):
-    grid, weights, measured, T, *camera = case(rng, depth)
-    pose = {"array": T, "tensor": torch.from_numpy(T), "list": T.tolist()}[kind]
+def test_one_graph_gives_the_oracles_bits(rng, device, depth, pose_type, backend):
+    grid, weights, measured, T, *camera = random_case(rng, depth)
+    pose = {"array": T, "tensor": torch.from_numpy(T), "list": T.tolist()}[pose_type]
 
     def model(grid, weights, measured, T):
         result = robocache.integrate_tsdf(grid, weights, measured * 2, T, *camera, max_weight=2.0, **OPTIONS)
@@ -69,7 +69,7 @@ def test_one_graph_gives_the_oracles_bits(rng, device, depth, kind, backend):
 
 @pytest.mark.parametrize("depth", [False, True])
 def test_a_graph_reads_poses_and_cameras_on_the_device(rng, cuda, depth):
-    grid, weights, measured, *sensor = case(rng, depth)
+    grid, weights, measured, *sensor = random_case(rng, depth)
     compiled = torch.compile(
         lambda *x: robocache.integrate_tsdf(*x, **OPTIONS)[0] + 1, fullgraph=True, backend="aot_eager"
     )
@@ -81,7 +81,7 @@ def test_a_graph_reads_poses_and_cameras_on_the_device(rng, cuda, depth):
 
 
 def test_a_graph_refuses_invalid_arguments(rng, device):
-    grid, weights, points, T = (to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(case(rng, False)))
+    grid, weights, points, T = (to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(random_case(rng, False)))
     compiled = torch.compile(lambda *x: robocache.integrate_tsdf(*x, **OPTIONS), fullgraph=True, backend="aot_eager")
     with pytest.raises(robocache.ArgumentError, match="T_world_sensor: "):
         compiled(grid, weights, points, T * 2)
@@ -93,7 +93,7 @@ def test_export(rng, device):
             robocache.integrate_tsdf(grid, weights, points, T, **OPTIONS)
             return grid * 1
 
-    arrays = case(rng, False)
+    arrays = random_case(rng, False)
     tensors = [to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(arrays)]
     program = torch.export.export(Model(), tuple(x.clone() for x in tensors))
     result = program.module()(*tensors)
@@ -103,10 +103,10 @@ def test_export(rng, device):
 
 
 def test_vmap_is_refused_with_a_hint(rng, device):
-    grid, weights, points, T = (to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(case(rng, False)))
-    many = torch.stack([points] * 3)
+    grid, weights, points, T = (to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(random_case(rng, False)))
+    clouds = torch.stack([points] * 3)
     with pytest.raises(robocache.ArgumentError, match=r"torch\.vmap cannot map it"):
-        torch.vmap(lambda p: robocache.integrate_tsdf(grid, weights, p, T, **OPTIONS)[0].sum())(many)
+        torch.vmap(lambda p: robocache.integrate_tsdf(grid, weights, p, T, **OPTIONS)[0].sum())(clouds)
 
 
 def test_fake_tensors_are_not_read(rng):
@@ -124,13 +124,13 @@ def test_opcheck(rng, device):
 
     from robocache import _torch
 
-    grid, weights, depth, T, camera = case(rng, True)
+    grid, weights, depth, T, camera = random_case(rng, True)
     tensors = [to_torch(x, device) for x in (grid, weights, depth)]
-    numbers = [torch.as_tensor(x, dtype=torch.float64) for x in (T, camera)]
+    sensor = [torch.as_tensor(x, dtype=torch.float64) for x in (T, camera)]
     sizes = {"grid_min": [-1.0, -0.75, 0.25], "voxel_size": [0.25] * 3, "truncation": 0.3}
-    given = {"depth": tensors[2], "T_world_sensor": numbers[0], "intrinsics": numbers[1], **sizes}
+    fields = {"depth": tensors[2], "T_world_sensor": sensor[0], "intrinsics": sensor[1], **sizes}
     torch.library.opcheck(
         torch.ops.robocache.integrate_tsdf_out.default,
-        (*_torch._spread(_integrate, _integrate.call(given)), [True, True], tensors[:2]),
+        (*_torch._spread(_integrate, _integrate.call(fields)), [True, True], tensors[:2]),
         test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_static"),
     )

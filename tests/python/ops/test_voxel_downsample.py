@@ -55,8 +55,10 @@ def test_rule_31_far_coordinates_keep_their_digits(rng, device):
     points = rng.uniform(0, 30, (3000, 3)) + np.array([443_000.0, 5_360_000.0, 300.0])
     result = check(points, device=device, voxel_size=2.0)
     cells = cells_of(points, 2.0)
-    _, first, of_row, counts = np.unique(cells, axis=0, return_index=True, return_inverse=True, return_counts=True)
-    means = np.stack([np.bincount(of_row.ravel(), points[:, k] - points[0, k]) for k in range(3)], 1) / counts[:, None]
+    _, first, cell_of_row, counts = np.unique(cells, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    means = (
+        np.stack([np.bincount(cell_of_row.ravel(), points[:, k] - points[0, k]) for k in range(3)], 1) / counts[:, None]
+    )
     assert np.abs(result - (means + points[0])[np.argsort(first)]).max() < 1e-8
 
 
@@ -85,23 +87,23 @@ def test_rule_31_real_scans(device, method, seed, name):
     result = downsample(points, device=device, voxel_size=size, method=method, seed=seed)
     points = points[np.isfinite(points).all(axis=1)]
     cells = cells_of(points, size)
-    of_cells, first, of_row, counts = np.unique(
+    unique_cells, first, cell_of_row, counts = np.unique(
         cells, axis=0, return_index=True, return_inverse=True, return_counts=True
     )
-    births = np.sort(first)
-    assert result.shape == of_cells.shape
+    first_rows = np.sort(first)
+    assert result.shape == unique_cells.shape
     if method == "first":
-        assert_same_bits(result, points[births])
+        assert_same_bits(result, points[first_rows])
     elif method == "random":
-        assert_same_bits(cells_of(result, size).astype(np.int64), cells[births].astype(np.int64))
+        assert_same_bits(cells_of(result, size).astype(np.int64), cells[first_rows].astype(np.int64))
         assert {tuple(p) for p in result} <= {tuple(p) for p in points}
     else:
-        # Relative to the first point of the scan, so that numpy's sums keep their digits: n additions each round by half an ulp of the
-        # sum of distances; the result adds half an ulp, and rule 28's error for this number of points.
-        away = points - points[0]
-        means = np.stack([np.bincount(of_row.ravel(), away[:, k]) for k in range(3)], 1) / counts[:, None]
-        far = np.abs(away).max() * counts.max() * 2.0**-52 + np.abs(points).max() * 2.0**-50
-        assert np.abs(result - (means + points[0])[np.argsort(first)]).max() <= far
+        # The means are relative to the scan's first point, so that numpy's sums keep their digits. The bound has n additions, each
+        # rounded by half an ulp of the sum of distances, and half an ulp of the result with rule 28's error for n points.
+        relative = points - points[0]
+        means = np.stack([np.bincount(cell_of_row.ravel(), relative[:, k]) for k in range(3)], 1) / counts[:, None]
+        bound = np.abs(relative).max() * counts.max() * 2.0**-52 + np.abs(points).max() * 2.0**-50
+        assert np.abs(result - (means + points[0])[np.argsort(first)]).max() <= bound
 
 
 def test_rule_31_random_depends_on_seed_and_row_alone(rng, device):
@@ -114,9 +116,9 @@ def test_rule_31_random_depends_on_seed_and_row_alone(rng, device):
     moved = points.copy()
     elsewhere = np.floor(points[:, 0]) != 1
     moved[elsewhere] = rng.uniform(5, 6, (elsewhere.sum(), 3))
-    again = downsample(moved, device=device, seed=1, **options)
+    moved_result = downsample(moved, device=device, seed=1, **options)
     kept = {tuple(p) for p in result[np.floor(result[:, 0]) == 1]}
-    assert len(kept) == 9 and kept == {tuple(p) for p in again[np.floor(again[:, 0]) == 1]}
+    assert len(kept) == 9 and kept == {tuple(p) for p in moved_result[np.floor(moved_result[:, 0]) == 1]}
 
 
 def test_rule_31_random_is_uniform(device):
@@ -137,7 +139,7 @@ def test_rule_31_equals_open3d(rng, device):
     for p in points:
         cells.setdefault(tuple(np.floor((p - origin) / 0.5)), []).append(p)
     result = downsample(points, device=device, voxel_size=0.5, origin=tuple(origin))
-    expected = np.array([np.mean(of_cell, axis=0) for of_cell in cells.values()])
+    expected = np.array([np.mean(cell_points, axis=0) for cell_points in cells.values()])
     assert result.shape == expected.shape
     # numpy rounds a sum of n values at most n times, by half an ulp of at most 4 n.
     assert np.abs(result - expected).max() <= max(map(len, cells.values())) * 4 * 2.0**-52
@@ -159,11 +161,11 @@ def test_rule_19_gradients(rng, device, method, with_features):
     for index, source in enumerate(x for x in (points, features) if x is not None):
         expected = np.zeros(source.shape)
         width = weights[index].shape[1]
-        for voxel, of_voxel in enumerate(rows):
+        for voxel, voxel_rows in enumerate(rows):
             if method == "centroid":
-                expected[of_voxel, :width] = weights[index][voxel] / len(of_voxel)
+                expected[voxel_rows, :width] = weights[index][voxel] / len(voxel_rows)
             else:
-                (row,) = (r for r in of_voxel if (cloud[r, :3] == taken[voxel, :3]).all())
+                (row,) = (r for r in voxel_rows if (cloud[r, :3] == taken[voxel, :3]).all())
                 expected[row, :width] = weights[index][voxel]
         assert_same_bits(to_numpy(source.grad), expected)
 

@@ -102,7 +102,7 @@ def test_rule_18_numpy_gives_numpy(rng):
         for name in MODES:
             assert type(out[name]) is np.ndarray
             assert_same_bits(out[name], expected[name], name)
-            out[name][...] = 0  # its own, writable memory
+            out[name][...] = 0  # its memory is its own, and writable
         assert_same_bits(dropped, np.asarray(expected_dropped))
 
 
@@ -120,7 +120,7 @@ def test_rule_18_only_dlpack(rng, device):
 def test_rule_18_numbers_of_any_kind(rng):
     points = random_points(rng, 60)
     expected = robocache.voxelize_pointcloud(points, mode="count", **GRID)
-    kinds = {
+    grids = {
         "numpy": {name: np.asarray(value) for name, value in GRID.items()},
         "torch": {
             name: torch.tensor(value, dtype=torch.float64 if name != "grid_size" else None)
@@ -128,7 +128,7 @@ def test_rule_18_numbers_of_any_kind(rng):
         },
         "list": {name: list(value) for name, value in GRID.items()},
     }
-    for name, grid in kinds.items():
+    for name, grid in grids.items():
         assert_same_bits(robocache.voxelize_pointcloud(points, mode="count", **grid), expected, name)
     grid = GRID | {"voxel_size": np.float32(0.5)}
     assert_same_bits(
@@ -156,9 +156,9 @@ def test_a_real_scan_gives_numpys_counts_and_exact_means(device, scan):
         "voxel_size": size,
         "grid_size": tuple(map(int, (high - low) / size * 0.9 + 1)),
     }
-    where, inside = cells(points, **grid)
+    voxel, inside = cells(points, **grid)
     count = np.zeros(grid["grid_size"], np.int32)
-    np.add.at(count, tuple(where[inside].T), 1)
+    np.add.at(count, tuple(voxel[inside].T), 1)
     mode = ["count", "occupancy", "mean", "min", "last"]
     out, dropped = voxelize(points, points, device, mode=mode, **grid)
     assert_same_bits(out["count"], count)
@@ -166,10 +166,10 @@ def test_a_real_scan_gives_numpys_counts_and_exact_means(device, scan):
     assert dropped == (~inside).sum()
     assert 0 < dropped < len(points)
     lowest = np.full((*grid["grid_size"], 3), np.inf, np.float32)
-    np.minimum.at(lowest, tuple(where[inside].T), points[inside])
+    np.minimum.at(lowest, tuple(voxel[inside].T), points[inside])
     np.testing.assert_array_equal(out["min"], np.where(count[..., None] > 0, lowest, 0))  # numpy's -0 is 0
     for cell in np.argwhere(count)[:: max(1, np.count_nonzero(count) // 40)]:
-        rows = np.flatnonzero(inside & (where == cell).all(1))
+        rows = np.flatnonzero(inside & (voxel == cell).all(1))
         assert_same_bits(out["last"][tuple(cell)], points[rows[-1]])
         for axis in range(3):
             mean = sum(Fraction(float(x)) for x in points[rows, axis]) / len(rows)

@@ -24,12 +24,12 @@ def test_rule_25_points_at_boundaries_get_the_voxels_that_numpy_computes(rng, de
         low, step = np.asarray(grid["grid_min"], points_dtype), points_dtype.type(size)
         cell = rng.integers(-2, 259, (3000, 3)).astype(points_dtype)
         points = low + cell * step
-        up = rng.random((3000, 3))
-        points = np.where(up < 0.3, np.nextafter(points, points_dtype.type(np.inf)), points)
-        points = np.where(up > 0.7, np.nextafter(points, points_dtype.type(-np.inf)), points).astype(points_dtype)
-        where, inside = cells(points, **grid)
+        draw = rng.random((3000, 3))
+        points = np.where(draw < 0.3, np.nextafter(points, points_dtype.type(np.inf)), points)
+        points = np.where(draw > 0.7, np.nextafter(points, points_dtype.type(-np.inf)), points).astype(points_dtype)
+        voxel, inside = cells(points, **grid)
         expected = np.zeros(grid["grid_size"], np.int32)
-        np.add.at(expected, tuple(where[inside].T), 1)
+        np.add.at(expected, tuple(voxel[inside].T), 1)
         out, dropped = voxelize(points, None, device, mode=["count"], **grid)
         assert_same_bits(out["count"], expected, f"size {size}")
         assert dropped == (~inside).sum()
@@ -40,11 +40,11 @@ def test_rule_25_cells_are_by_true_division(device):
     size = np.float32(0.3)
     x = size * np.arange(4000, dtype=np.float32)
     by_division = np.floor(x / size)
-    differ = by_division != np.floor(x * (1 / size))
-    assert differ.sum() > 10
-    points = np.stack([x[differ], np.zeros(differ.sum()), np.zeros(differ.sum())], 1).astype(np.float32)
+    differs = by_division != np.floor(x * (1 / size))
+    assert differs.sum() > 10
+    points = np.stack([x[differs], np.zeros(differs.sum()), np.zeros(differs.sum())], 1).astype(np.float32)
     out, _ = voxelize(points, None, device, mode=["count"], grid_min=(0, 0, 0), voxel_size=0.3, grid_size=(4001, 1, 1))
-    expected = np.bincount(by_division[differ].astype(int), minlength=4001).astype(np.int32)
+    expected = np.bincount(by_division[differs].astype(int), minlength=4001).astype(np.int32)
     assert_same_bits(out["count"].ravel(), expected)
 
 
@@ -89,9 +89,9 @@ def test_rule_25_a_grid_beyond_memory_is_a_typed_error(device):
 @each_points_dtype
 def test_rule_26_further_columns_are_features_by_default(rng, device, points_dtype):
     points, features = random_case(rng, count=200, points_dtype=points_dtype)
-    more = np.concatenate([points, random_values(rng, (200, 2), points_dtype)], 1)
-    check(more, None, device)
-    check(more, features, device)
+    with_columns = np.concatenate([points, random_values(rng, (200, 2), points_dtype)], 1)
+    check(with_columns, None, device)
+    check(with_columns, features, device)
 
 
 def test_rule_26_clouds_with_lengths(rng, device):

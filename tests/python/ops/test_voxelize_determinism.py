@@ -20,16 +20,16 @@ RUNS = 20
 
 
 class Cloud:
-    """Many points in few voxels, the rest over all voxels, some outside, some not finite. Features that make sums
-    hard: far outliers, cancellation, ties, both zeros, and in some voxels NaN and infinities."""
+    """A cloud with many points in few voxels, the rest over all voxels, some outside, some not finite. Its features make
+    sums hard: far outliers, cancellation, ties, both zeros, and in some voxels NaN and infinities."""
 
     def __init__(self, rng, count, dtype, size=(23, 19, 37), features=3):
         extent = np.array(size) * 0.3
-        spread = rng.uniform(-0.05, 1.05, (count, 3)) * extent
-        crowd = rng.choice(8, count, p=[0.4, 0.2, 0.1, 0.05, 0.05, 0.05, 0.05, 0.1])
+        uniform = rng.uniform(-0.05, 1.05, (count, 3)) * extent
+        cluster = rng.choice(8, count, p=[0.4, 0.2, 0.1, 0.05, 0.05, 0.05, 0.05, 0.1])
         centres = rng.uniform(0.1, 0.9, (8, 3)) * extent
-        near = centres[crowd] + rng.normal(scale=0.1, size=(count, 3))
-        points = np.where((rng.random(count) < 0.5)[:, None], near, spread).astype(np.float32)
+        clustered = centres[cluster] + rng.normal(scale=0.1, size=(count, 3))
+        points = np.where((rng.random(count) < 0.5)[:, None], clustered, uniform).astype(np.float32)
         points[rng.integers(0, count, count // 50), 0] = np.nan
         points[rng.integers(0, count, count // 50), 2] = np.inf
         self.points = torch.from_numpy(points)
@@ -44,18 +44,18 @@ class Cloud:
             info = torch.iinfo(dtype)
             return torch.from_numpy(rng.integers(info.min, info.max, shape, np.int64, endpoint=True)).to(dtype)
         values = rng.normal(size=shape) * 10.0 ** rng.integers(-4, 5, shape)
-        some = rng.random(shape)
-        values[some < 0.2] = rng.integers(-2, 3, (some < 0.2).sum())  # ties
-        values[some < 0.05] = -0.0
+        draw = rng.random(shape)
+        values[draw < 0.2] = rng.integers(-2, 3, (draw < 0.2).sum())  # ties
+        values[draw < 0.05] = -0.0
         for rare, value in ((0.9999, np.nan), (0.9998, np.inf), (0.9997, -np.inf), (0.9990, 2.1e9), (0.9985, 1e-30)):
-            values[(some > rare - 1e-4) & (some < rare)] = value
+            values[(draw > rare - 1e-4) & (draw < rare)] = value
         return torch.from_numpy(values).to(dtype)
 
     def to(self, device):
         self.points, self.features = self.points.to(device), self.features.to(device)
         return self
 
-    def ordered(self, order):
+    def reordered(self, order):
         other = copy.copy(self)
         other.points, other.features = self.points[order], self.features[order]
         return other
@@ -75,7 +75,7 @@ def points_on(device):
 def test_rule_29_twenty_runs_give_the_same_bits(rng, device, dtype, quantum):
     cloud = Cloud(rng, points_on(device), dtype).to(device)
     first = cloud.voxels(quantum=quantum)
-    assert int(first[0]["count"].max()) > points_on(device) // 50  # the crowd
+    assert int(first[0]["count"].max()) > points_on(device) // 50  # the clusters
     assert 0 < int(first[1]) < points_on(device)
     for _ in range(RUNS):
         noise = torch.rand(1 << 20, device=device)  # another use of the memory in between
@@ -92,10 +92,10 @@ def test_rule_28_the_order_of_the_points_does_not_matter(rng, device, dtype, qua
     backwards = torch.arange(count - 1, -1, -1, device=device)
     shuffles = [torch.from_numpy(rng.permutation(count)).to(device) for _ in range(5)]
     for order in (by_x, backwards, *shuffles):
-        assert same(cloud.ordered(order).voxels(ORDERLESS, quantum=quantum), first)
-    ends, turned = cloud.voxels(["first", "last"])[0], cloud.ordered(backwards).voxels(["last", "first"])[0]
-    assert same(ends["first"], turned["last"])
-    assert same(ends["last"], turned["first"])
+        assert same(cloud.reordered(order).voxels(ORDERLESS, quantum=quantum), first)
+    forward, backward = cloud.voxels(["first", "last"])[0], cloud.reordered(backwards).voxels(["last", "first"])[0]
+    assert same(forward["first"], backward["last"])
+    assert same(forward["last"], backward["first"])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -137,11 +137,11 @@ def test_rule_29_cuda_gives_the_bits_of_the_cpu(rng, cuda, dtype, grid):
         requested = [{}, {"fill": 1}, *([{"quantum": 2.0**-10}] if dtype in FLOATS else [])]
         expected = [cloud.voxels(modes, **options) for options in requested]
         cloud.to(cuda)
-        for options, answer in zip(requested, expected, strict=True):
-            assert same(cloud.voxels(modes, **options), answer), (count, options)
+        for options, expected_result in zip(requested, expected, strict=True):
+            assert same(cloud.voxels(modes, **options), expected_result), (count, options)
             if options == {} and count > 30_000:
                 for mode in modes:
-                    assert same(cloud.voxels(mode)[0], answer[0][mode]), (count, mode)
+                    assert same(cloud.voxels(mode)[0], expected_result[0][mode]), (count, mode)
 
 
 @pytest.mark.parametrize("features", [1, 2, 3, 4, 7, 8, 16, 33])
@@ -169,13 +169,13 @@ def test_rule_29_cuda_gives_the_bits_of_the_cpu_for_batches(rng, cuda, dtype, ra
 def test_rule_28_an_outlier_costs_the_other_voxels_no_bit(rng, device, dtype):
     cloud = Cloud(rng, points_on(device), dtype).to(device)
     before, _ = cloud.voxels(["sum", "mean"])
-    where = torch.floor(cloud.points / 0.3)
-    inside = (where >= 0).all(1) & (where < torch.tensor(cloud.grid["grid_size"], device=device)).all(1)
+    voxel = torch.floor(cloud.points / 0.3)
+    inside = (voxel >= 0).all(1) & (voxel < torch.tensor(cloud.grid["grid_size"], device=device)).all(1)
     row = int(inside.nonzero()[len(inside) // 4])
     info = torch.iinfo(torch.int32) if dtype == "int32" else torch.finfo(getattr(torch, dtype))
     cloud.features[row] = info.max
     after, _ = cloud.voxels(["sum", "mean"])
-    x, y, z = where[row].long().tolist()
+    x, y, z = voxel[row].long().tolist()
     for mode in ("sum", "mean"):
         after[mode][x, y, z] = before[mode][x, y, z]
     assert same(after, before)
@@ -200,7 +200,7 @@ def sparse(cloud, **options):
     return tuple(robocache.voxelize_sparse(cloud.points, cloud.features, voxel_size=0.3, **options))
 
 
-def downsampled(cloud, method):
+def downsample(cloud, method):
     call = {"voxel_size": 0.3, "method": method, **DOWNSAMPLE[method]}
     return robocache.voxel_downsample(cloud.points, cloud.features, **call)
 
@@ -219,22 +219,22 @@ def test_rule_29_twenty_runs_of_sparse_voxels_give_the_same_bits(rng, device, th
 @pytest.mark.parametrize("method", DOWNSAMPLE)
 def test_rule_31_twenty_runs_of_downsampling_give_the_same_bits(rng, device, threads, method):
     cloud = Cloud(rng, points_on(device), "float32").to(device)
-    first = downsampled(cloud, method)
+    first = downsample(cloud, method)
     for count in rng.permutation(np.resize([1, 2, 3, 4, 5, 7, 8, 16], RUNS)):
         threads(int(count))
-        assert same(downsampled(cloud, method), first), f"{count} threads"
+        assert same(downsample(cloud, method), first), f"{count} threads"
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "int64"])
 def test_rule_28_sparse_sums_do_not_depend_on_the_order_of_the_points(rng, device, dtype):
     cloud = Cloud(rng, points_on(device), dtype).to(device)
     options = {"order": "linear", "reduce": "mean"}
-    coords, features, counts, numbers, dropped, _ = sparse(cloud, **options)
+    coords, features, counts, point_to_voxel, dropped, _ = sparse(cloud, **options)
     for _ in range(5):
         order = torch.from_numpy(rng.permutation(len(cloud.points))).to(device)
-        result = sparse(cloud.ordered(order), **options)
+        result = sparse(cloud.reordered(order), **options)
         assert same(result[:3] + result[4:5], (coords, features, counts, dropped))
-        assert same(result[3], numbers[order])
+        assert same(result[3], point_to_voxel[order])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "int32", "bool"])
@@ -242,9 +242,9 @@ def test_rule_29_cuda_gives_the_bits_of_the_cpu_for_sparse_voxels(rng, cuda, dty
     for count in (1, 257, 30_011, 700_001):
         cloud = Cloud(rng, count, dtype)
         expected = {name: sparse(cloud, **options) for name, options in SPARSE.items()}
-        expected |= {method: downsampled(cloud, method) for method in DOWNSAMPLE}
+        expected |= {method: downsample(cloud, method) for method in DOWNSAMPLE}
         cloud.to(cuda)
         for name, options in SPARSE.items():
             assert same(sparse(cloud, **options), expected[name]), (count, name)
         for method in DOWNSAMPLE:
-            assert same(downsampled(cloud, method), expected[method]), (count, method)
+            assert same(downsample(cloud, method), expected[method]), (count, method)

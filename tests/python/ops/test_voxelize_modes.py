@@ -46,14 +46,16 @@ def test_rule_27_fill(rng, device, dtype):
 def test_rule_27_counts_beyond_2_to_24(device):
     """A count in float32 would stop at 2^24; sums and means of as many points are correct too."""
     n = (1 << 24) + 3
-    one = torch.full((1, 3), 0.5, device=device).expand(n, 3)
+    points = torch.full((1, 3), 0.5, device=device).expand(n, 3)
     features = torch.ones((n, 1), dtype=torch.int8, device=device)
     out = robocache.voxelize_pointcloud(
-        one, features, grid_min=(0, 0, 0), voxel_size=1, grid_size=(1, 1, 1), mode=["count", "sum", "mean"]
+        points, features, grid_min=(0, 0, 0), voxel_size=1, grid_size=(1, 1, 1), mode=["count", "sum", "mean"]
     )
     assert [out[name].item() for name in ("count", "sum", "mean")] == [n, n, 1.0]
     floats = features.to(torch.float16)
-    out = robocache.voxelize_pointcloud(one, floats, grid_min=(0, 0, 0), voxel_size=1, grid_size=(1, 1, 1), mode="mean")
+    out = robocache.voxelize_pointcloud(
+        points, floats, grid_min=(0, 0, 0), voxel_size=1, grid_size=(1, 1, 1), mode="mean"
+    )
     assert out.item() == 1.0
 
 

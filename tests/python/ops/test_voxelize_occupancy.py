@@ -1,5 +1,5 @@
-"""Occupancy alone, of large clouds, against NumPy. The CUDA backend marks bits in shared memory. The grids: a block holds
-all bits, a block holds a part, and a grid with too many voxels for its points, which is done by tiles."""
+"""Occupancy alone, of large clouds, against NumPy. The CUDA backend marks bits in shared memory. In some grids
+a block holds all bits, in others a part; a grid with too many voxels for its points is done by tiles."""
 
 import itertools
 
@@ -17,19 +17,19 @@ SIZE = 0.25
 
 
 def occupied(points, shape, lengths=None):
-    """(occupied bool [B, X, Y, Z], outside int64 [B]) of points [B, N, 3] in a grid that begins at 0."""
+    """Returns (occupied bool [B, X, Y, Z], outside int64 [B]) of points [B, N, 3] in a grid that begins at 0."""
     out, dropped = [], []
     for b, cloud in enumerate(points):
         cloud = cloud[: None if lengths is None else lengths[b]]
-        where, inside = cells(cloud, grid_min=(0, 0, 0), voxel_size=SIZE, grid_size=shape)
+        voxel, inside = cells(cloud, grid_min=(0, 0, 0), voxel_size=SIZE, grid_size=shape)
         grid = np.zeros(shape, bool)
-        grid[tuple(where[inside].T)] = True
+        grid[tuple(voxel[inside].T)] = True
         out.append(grid)
         dropped.append(np.count_nonzero(~inside))
     return np.stack(out), np.array(dropped)
 
 
-def words(occupancy):
+def pack_words(occupancy):
     """Packs occupancy into words along z; bit 0 is the lowest z."""
     depth = occupancy.shape[-1]
     padded = np.pad(occupancy, [(0, 0)] * (occupancy.ndim - 1) + [(0, -depth % 32)])
@@ -69,12 +69,12 @@ MODES = [["occupancy"], ["occupancy_bits"], ["occupancy", "occupancy_bits"]]
 def test_rule_27_occupancy_of_a_large_cloud(rng, device, shape, kind, mode):
     points = cloud_of(rng, kind, shape, ROWS)
     result, dropped = voxels(points, shape, device, mode)
-    (expected,), (out,) = occupied(points[None], shape)
+    (expected,), (outside,) = occupied(points[None], shape)
     if "occupancy" in mode:
         assert np.array_equal(result["occupancy"], expected)
     if "occupancy_bits" in mode:
-        assert np.array_equal(result["occupancy_bits"], words(expected))
-    assert dropped == out
+        assert np.array_equal(result["occupancy_bits"], pack_words(expected))
+    assert dropped == outside
 
 
 @pytest.mark.parametrize("kind", ["anywhere", "one voxel", "curve"])
@@ -82,9 +82,9 @@ def test_rule_27_occupancy_of_a_large_cloud(rng, device, shape, kind, mode):
 def test_rule_27_occupancy_in_a_grid_of_two_blocks(rng, cuda, shape, kind):
     points = cloud_of(rng, kind, shape, 4_200_003)
     result, dropped = voxels(points, shape, cuda, ["occupancy"])
-    (expected,), (out,) = occupied(points[None], shape)
+    (expected,), (outside,) = occupied(points[None], shape)
     assert np.array_equal(result["occupancy"], expected)
-    assert dropped == out
+    assert dropped == outside
 
 
 @pytest.mark.parametrize("layout", ["columns", "float64", "lengths", "ragged"])
@@ -95,21 +95,21 @@ def test_rule_27_occupancy_of_a_large_cloud_in_other_layouts(rng, device, layout
     if layout in ("columns", "float64"):
         wide = np.concatenate([points, np.ones((ROWS, 2), points.dtype)], axis=1)
         result, dropped = voxels(wide, shape, device, mode)
-        expected, out = occupied(points[None], shape)
-        expected, out = expected[0], out[0]
+        expected, outside = occupied(points[None], shape)
+        expected, outside = expected[0], outside[0]
     elif layout == "lengths":
         points = points[: ROWS // 3 * 3].reshape(3, -1, 3)
         lengths = np.array([points.shape[1], 0, 200_001])
         result, dropped = voxels(points, shape, device, mode, lengths=lengths)
-        expected, out = occupied(points, shape, lengths)
+        expected, outside = occupied(points, shape, lengths)
     else:
         offsets = np.array([0, 300_000, 300_000, ROWS])
         result, dropped = voxels(points, shape, device, mode, batch_offsets=offsets)
-        each = [occupied(points[None, a:b], shape) for a, b in itertools.pairwise(offsets)]
-        expected, out = (np.concatenate(parts) for parts in zip(*each, strict=True))
+        clouds = [occupied(points[None, a:b], shape) for a, b in itertools.pairwise(offsets)]
+        expected, outside = (np.concatenate(parts) for parts in zip(*clouds, strict=True))
     assert np.array_equal(result["occupancy"], expected)
-    assert np.array_equal(result["occupancy_bits"], words(expected))
-    assert np.array_equal(dropped, out)
+    assert np.array_equal(result["occupancy_bits"], pack_words(expected))
+    assert np.array_equal(dropped, outside)
 
 
 def test_rule_29_twenty_runs_of_occupancy_are_the_same(rng, cuda):

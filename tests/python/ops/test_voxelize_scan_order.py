@@ -16,24 +16,24 @@ POINTS = (1 << 20) + 4321
 
 
 def scan(rng, count=POINTS):
-    """Points of a turning sensor in a room, column by column; some of every hundred are outside or not finite."""
+    """Returns points of a turning sensor in a room, column by column; some of every hundred are outside or not finite."""
     column, beam = np.divmod(np.arange(count), BEAMS)
     angle = column * (2 * np.pi / 2048)
     slope = np.linspace(-0.4, 0.4, BEAMS)[beam]
-    reach = np.minimum(14 / np.maximum(np.abs(np.cos(angle)), np.abs(np.sin(angle))), 3.5 / np.maximum(-slope, 1e-9))
-    reach += rng.normal(scale=0.02, size=count)
-    points = np.stack((16 + reach * np.cos(angle), 16 + reach * np.sin(angle), 6 + reach * slope), axis=1)
+    distance = np.minimum(14 / np.maximum(np.abs(np.cos(angle)), np.abs(np.sin(angle))), 3.5 / np.maximum(-slope, 1e-9))
+    distance += rng.normal(scale=0.02, size=count)
+    points = np.stack((16 + distance * np.cos(angle), 16 + distance * np.sin(angle), 6 + distance * slope), axis=1)
     points[rng.random(count) < 0.01] += 100
     points[rng.random(count) < 0.01, 1] = np.nan
     return points.astype(np.float32)
 
 
 def values(rng, shape, dtype):
-    """Values of many magnitudes, with ties of a quantum of 2^-10, both zeros, and a feature that is zero throughout."""
+    """Returns values of many magnitudes, with ties of a quantum of 2^-10, both zeros, and a feature that is zero throughout."""
     result = rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3, shape)
-    some = rng.random(shape)
-    result[some < 0.1] = rng.integers(-9, 10, (some < 0.1).sum()) * 2.0**-11
-    result[some < 0.02] = -0.0
+    draw = rng.random(shape)
+    result[draw < 0.1] = rng.integers(-9, 10, (draw < 0.1).sum()) * 2.0**-11
+    result[draw < 0.02] = -0.0
     result[..., 1] = 0
     return torch.from_numpy(result).to(dtype)
 
@@ -48,14 +48,14 @@ def voxels(points, features, device, quantum=None, mode=MODES, grid=GRID, **opti
 def test_the_scan_is_in_scan_order(rng):
     cells = np.floor(scan(rng) / 0.5)
     chunks = cells[: POINTS // 2048 * 2048].reshape(-1, 2048, 3)
-    stretches = np.mean([len(np.unique(chunk, axis=0)) for chunk in chunks[::16]])
-    assert stretches < 2048 / 4
+    voxels_per_chunk = np.mean([len(np.unique(chunk, axis=0)) for chunk in chunks[::16]])
+    assert voxels_per_chunk < 2048 / 4
 
 
 @pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
 def test_rule_28_means_of_a_scan(rng, device, quantum):
     points, features = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
-    found, dropped = voxels(points, features, device, quantum)
+    result, dropped = voxels(points, features, device, quantum)
 
     cells = np.floor(points.numpy() / 0.5)
     inside = np.isfinite(cells).all(axis=1) & (cells >= 0).all(axis=1) & (cells < GRID["grid_size"]).all(axis=1)
@@ -63,8 +63,8 @@ def test_rule_28_means_of_a_scan(rng, device, quantum):
     flat = np.ravel_multi_index(cells[inside].astype(np.int64).T, GRID["grid_size"])
     size = np.prod(GRID["grid_size"])
     count = np.bincount(flat, minlength=size)
-    assert np.array_equal(found["count"].cpu().numpy().ravel(), count)
-    held = count > 0
+    assert np.array_equal(result["count"].cpu().numpy().ravel(), count)
+    occupied = count > 0
     assert count.max() > 100
     for f in range(8):
         feature = features[:, f].numpy()[inside].astype(np.float64)
@@ -72,9 +72,13 @@ def test_rule_28_means_of_a_scan(rng, device, quantum):
         np.maximum.at(largest, flat, np.abs(feature))
         # Each value, so also the mean, has an error of half a quantum; rounding to float32 and float64's sum add theirs.
         error = 2.0**-11 if quantum else largest * 2.0**-31
-        mean = np.bincount(flat, feature, size)[held] / count[held]
-        bound = np.broadcast_to(error, size)[held] + np.abs(mean) * 2.0**-24 + largest[held] * count[held] * 2.0**-52
-        assert (np.abs(found["mean"].cpu().numpy().reshape(size, 8)[held, f] - mean) <= bound).all()
+        mean = np.bincount(flat, feature, size)[occupied] / count[occupied]
+        bound = (
+            np.broadcast_to(error, size)[occupied]
+            + np.abs(mean) * 2.0**-24
+            + largest[occupied] * count[occupied] * 2.0**-52
+        )
+        assert (np.abs(result["mean"].cpu().numpy().reshape(size, 8)[occupied, f] - mean) <= bound).all()
 
 
 @pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
@@ -86,9 +90,9 @@ def test_rule_29_a_scan_has_the_bits_of_the_cpu(rng, cuda, count, dtype, quantum
 
 
 @pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
-def test_rule_29_a_scan_of_the_most_features_of_this_path(rng, cuda, quantum):
-    points, eight = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
-    features = torch.cat([eight * 2.0**k for k in range(-8, 8)], dim=1)
+def test_rule_29_a_scan_of_128_features(rng, cuda, quantum):
+    points, base = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
+    features = torch.cat([base * 2.0**k for k in range(-8, 8)], dim=1)
     assert same(voxels(points, features, cuda, quantum), voxels(points, features, "cpu", quantum))
 
 
@@ -113,15 +117,15 @@ def test_rule_28_the_largest_and_smallest_quanta_of_a_scan(rng, cuda, power):
 @pytest.mark.parametrize("capacity", [None, 40_000])
 def test_rule_29_sparse_voxels_of_a_scan(rng, cuda, capacity):
     points, features = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
-    found = [
+    results = [
         robocache.voxelize_sparse(
             points.to(device), features.to(device), voxel_size=0.5, point_range=(0, 0, 0, 32, 30, 16), capacity=capacity
         )
         for device in (cuda, "cpu")
     ]
-    assert 1000 < len(np.unique(found[1].point_to_voxel)) < 40_000
+    assert 1000 < len(np.unique(results[1].point_to_voxel)) < 40_000
     for name in ("coords", "features", "counts", "point_to_voxel", "dropped"):
-        assert torch.equal(bits(getattr(found[0], name)), bits(getattr(found[1], name))), name
+        assert torch.equal(bits(getattr(results[0], name)), bits(getattr(results[1], name))), name
 
 
 @pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])

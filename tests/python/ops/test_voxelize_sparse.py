@@ -30,7 +30,7 @@ def poisoned_allocator():
 
 
 def random_case(rng, dtype, rows=700):
-    """(points, the arguments that divide them into clouds), of a random kind."""
+    """Returns (points, the arguments that divide them into clouds), of a random kind."""
     kind = rng.integers(0, 4)
     size = rng.choice([0.25, 0.5, 0.37]) * np.array([1.0, 1.0, rng.choice([1.0, 2.0])])
     extra = rng.integers(0, 4)
@@ -55,17 +55,17 @@ def random_case(rng, dtype, rows=700):
 @each_real
 @pytest.mark.parametrize("round", range(6))
 def test_rule_30_every_option_gives_the_oracles_bits(rng, device, dtype, round):
-    for max_voxels, most, capacity, order in itertools.product(
+    for max_voxels, max_points, capacity, order in itertools.product(
         [None, 1, 9], [None, 1, 3, 40], [None, 1, 25, 900], ORDERS
     ):
         points, options = random_case(rng, dtype, int(rng.integers(0, 300)))
-        if capacity is not None and most is None:
+        if capacity is not None and max_points is None:
             continue  # refused: the call does not wait for the largest count
         check(
             points,
             device=device,
             max_voxels=max_voxels,
-            max_points_per_voxel=most,
+            max_points_per_voxel=max_points,
             capacity=capacity,
             reduce=None,
             order=order,
@@ -95,10 +95,10 @@ def test_rule_30_more_rows_than_one_wave_of_threads(rng, device):
     result = voxelize(points, features, device, voxel_size=0.05, max_points_per_voxel=5, reduce=None)
     cells = cells_of(points, 0.05)
     inside = (np.abs(cells) < 2**31).all(axis=1)
-    _, first, of_row = np.unique(cells[inside], axis=0, return_index=True, return_inverse=True)
-    number = np.argsort(np.argsort(first))  # the voxels' numbers in order of their first rows
+    _, first, cell_of_row = np.unique(cells[inside], axis=0, return_index=True, return_inverse=True)
+    voxel_of_cell = np.argsort(np.argsort(first))  # the voxels' numbers in order of their first rows
     expected = np.full(len(points), -1, np.int32)
-    expected[inside] = number[of_row.ravel()]
+    expected[inside] = voxel_of_cell[cell_of_row.ravel()]
     assert_same_bits(result.point_to_voxel, expected)
     assert_same_bits(result.coords, cells[inside][np.sort(first)].astype(np.int32))
     assert_same_bits(result.counts, np.minimum(np.bincount(expected[inside]), 5).astype(np.int32))
@@ -124,21 +124,21 @@ def test_rule_30_rows_in_the_voxel_of_the_row_before(rng, device):
 
 def test_rule_30_all_rows_in_one_voxel(rng, device):
     points = rng.uniform(0, 1, (20_000, 3)).astype(np.float32)
-    for most in (None, 1, 7, 33, 200, 30_000):
-        if most == 30_000:
-            result = check(points[:2000], device=device, voxel_size=1.0, max_points_per_voxel=most, reduce=None)
-            assert result.features.shape == (1, most, 3)
+    for max_points in (None, 1, 7, 33, 200, 30_000):
+        if max_points == 30_000:
+            result = check(points[:2000], device=device, voxel_size=1.0, max_points_per_voxel=max_points, reduce=None)
+            assert result.features.shape == (1, max_points, 3)
         else:
-            check(points, device=device, voxel_size=1.0, max_points_per_voxel=most, reduce=None)
+            check(points, device=device, voxel_size=1.0, max_points_per_voxel=max_points, reduce=None)
 
 
 def test_rule_30_a_few_crowded_voxels_among_many(rng, device):
     points = np.where(rng.random((40_000, 1)) < 0.7, rng.uniform(0, 1, (40_000, 3)), rng.uniform(-9, 9, (40_000, 3)))
     points = points.astype(np.float32)
-    for most in (5, 32, 33, 100, None):
-        if most is None:  # room for as many points in each voxel as in the fullest
+    for max_points in (5, 32, 33, 100, None):
+        if max_points is None:  # room for as many points in each voxel as in the fullest
             points = points[:6000]
-        check(points, device=device, voxel_size=1.0, max_points_per_voxel=most, reduce=None)
+        check(points, device=device, voxel_size=1.0, max_points_per_voxel=max_points, reduce=None)
 
 
 def test_rule_30_each_row_in_its_own_voxel(rng, device):
@@ -198,8 +198,8 @@ def test_rule_30_no_point_outside_the_range_is_in_a_voxel(device, dtype):
             result = check(points, device=device, voxel_size=size, point_range=tuple(range_), reduce=None)
             outside = points[:, axis] >= dtype.type(upper)
             assert (result.point_to_voxel[outside] == -1).all() and result.dropped >= outside.sum()
-            whole = points[:, axis] < upper - size / 2 - 1e-5
-            assert (result.point_to_voxel[whole] >= 0).all()
+            well_inside = points[:, axis] < upper - size / 2 - 1e-5
+            assert (result.point_to_voxel[well_inside] >= 0).all()
 
 
 @pytest.mark.parametrize("count", [3, 1000])
@@ -223,7 +223,7 @@ def test_rule_30_morton_interleaves_x_lowest(rng, device, count):
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 8, 17])
 def test_rule_26_features_of_any_type_are_gathered_unchanged(rng, device, dtype, count):
     if dtype == np.uint64 or (device == "cuda" and dtype in (np.uint16, np.uint32)):
-        pytest.skip("refused, or torch cannot bring it there")
+        pytest.skip("the library refuses uint64, and torch has no uint16 and uint32 on CUDA")
     points = random_points(rng, (257,))
     features = random_values(rng, (257, count), dtype)
     check(points, features, device, voxel_size=0.5, max_points_per_voxel=3, reduce=None)
@@ -260,10 +260,10 @@ def test_rule_26_rows_past_a_length_are_ignored(rng, device):
 
 def test_rule_26_offsets_and_lengths_on_cuda_are_cut_to_the_rows(rng, cuda):
     points = random_points(rng, (200,))
-    wild, tame = np.array([-5, 60, 40, 300, 120]), np.array([0, 60, 60, 200, 200])
+    offsets, cut = np.array([-5, 60, 40, 300, 120]), np.array([0, 60, 60, 200, 200])
     options = {"voxel_size": 0.5, "reduce": None}
-    result = voxelize(points, device=cuda, batch_offsets=wild, **options)
-    assert_same_bits(result.point_to_voxel, oracle(points, batch_offsets=tame, **options).point_to_voxel)
+    result = voxelize(points, device=cuda, batch_offsets=offsets, **options)
+    assert_same_bits(result.point_to_voxel, oracle(points, batch_offsets=cut, **options).point_to_voxel)
     clouds = points.reshape(4, 50, 3)
     result = voxelize(clouds, device=cuda, lengths=np.array([-1, 51, 2**40, 3]), **options)
     expected = oracle(clouds, lengths=np.array([0, 50, 50, 3]), **options)
@@ -271,9 +271,9 @@ def test_rule_26_offsets_and_lengths_on_cuda_are_cut_to_the_rows(rng, cuda):
     assert_same_bits(result.dropped, expected.dropped)
     partial = voxelize(points, device=cuda, batch_offsets=np.array([20, 60, 150]), **options)
     assert (partial.point_to_voxel[:20] == -1).all() and (partial.point_to_voxel[150:] == -1).all()
-    whole = oracle(points[20:150], batch_offsets=np.array([0, 40, 130]), **options)
-    assert_same_bits(partial.point_to_voxel[20:150], whole.point_to_voxel)
-    assert_same_bits(partial.dropped, whole.dropped)
+    expected = oracle(points[20:150], batch_offsets=np.array([0, 40, 130]), **options)
+    assert_same_bits(partial.point_to_voxel[20:150], expected.point_to_voxel)
+    assert_same_bits(partial.dropped, expected.dropped)
 
 
 def test_rule_18_frameworks(rng):

@@ -29,11 +29,11 @@ def test_rule_27_every_type_gives_the_oracles_bits(rng, device, reduce, dtype):
 @each_reduce
 def test_rule_30_caps_apply_before_reduce(rng, device, reduce):
     points = np.concatenate([random_points(rng, (4, 90)), rng.standard_normal((4, 90, 2))], -1).astype(np.float32)
-    for most in (1, 3, 33):
+    for max_points in (1, 3, 33):
         for capacity in (None, 20, 400):
-            options = {"max_points_per_voxel": most, "max_voxels": 9, "capacity": capacity, "order": "linear"}
+            options = {"max_points_per_voxel": max_points, "max_voxels": 9, "capacity": capacity, "order": "linear"}
             result = check(points, device=device, voxel_size=0.7, reduce=reduce, **options)
-            assert result.counts.max() <= most
+            assert result.counts.max() <= max_points
     check(points, device=device, voxel_size=0.7, reduce=reduce, capacity=50)
 
 
@@ -52,23 +52,27 @@ def test_rule_30_order_linear_equals_mmcvs_dynamic_scatter(rng, device):
     features = rng.standard_normal((3000, 4))
     for reduce in ("mean", "max"):
         result = voxelize(points, features, device, voxel_size=0.5, reduce=reduce, order="linear")
-        cells, of_row = np.unique(np.floor(points / np.float32(0.5)), axis=0, return_inverse=True)  # like torch.unique
+        cells, cell_of_row = np.unique(
+            np.floor(points / np.float32(0.5)), axis=0, return_inverse=True
+        )  # like torch.unique
         assert_same_bits(result.coords, cells.astype(np.int32))
-        assert_same_bits(result.point_to_voxel, of_row.ravel().astype(np.int32))
+        assert_same_bits(result.point_to_voxel, cell_of_row.ravel().astype(np.int32))
         for voxel in range(len(cells)):
-            of_voxel = features[of_row.ravel() == voxel]
+            voxel_features = features[cell_of_row.ravel() == voxel]
             if reduce == "max":
-                assert_same_bits(result.features[voxel], of_voxel.max(0))
+                assert_same_bits(result.features[voxel], voxel_features.max(0))
             else:  # numpy's sum of n values rounds n times, by half an ulp of at most the sum of magnitudes
-                bound = (len(of_voxel) + 2) * 2.0**-53 * np.abs(of_voxel).mean(0) + np.abs(of_voxel).max(0) * 2.0**-31
-                assert (np.abs(result.features[voxel] - of_voxel.mean(0)) <= bound).all()
+                bound = (len(voxel_features) + 2) * 2.0**-53 * np.abs(voxel_features).mean(0) + np.abs(
+                    voxel_features
+                ).max(0) * 2.0**-31
+                assert (np.abs(result.features[voxel] - voxel_features.mean(0)) <= bound).all()
 
 
 # ---- Gradients ----
 
 
-def numeric_gradient(points, features, reduce, weights, options):
-    """The gradient of sum(weights * result) for features [N, F], from the oracle's rows alone."""
+def expected_gradient(points, features, reduce, weights, options):
+    """Returns the gradient of sum(weights * result) for features [N, F], from the oracle's rows alone."""
     expected = oracle(points, features, **{**options, "reduce": reduce})
     gradient = np.zeros(features.shape)
     for voxel, rows in enumerate(expected.rows):
@@ -105,7 +109,7 @@ def test_rule_19_gradients_of_features(rng, device, reduce, dtype):
         assert result.features.requires_grad and not result.counts.requires_grad
         weights = rng.integers(-4, 5, result.features.shape).astype(np.float64)
         result.features.backward(to_torch(weights, device).to(dtype))
-        expected = numeric_gradient(points, features, reduce, weights, options)
+        expected = expected_gradient(points, features, reduce, weights, options)
         assert_same_bits(to_numpy(tensor.grad.float()), to_numpy(torch.from_numpy(expected).to(dtype).float()) + 0.0)
 
 
@@ -118,7 +122,7 @@ def test_rule_19_gradients_of_columns_of_points(rng, device, reduce):
     weights = rng.standard_normal(result.features.shape)
     result.features.backward(to_torch(weights, device))
     features = cloud if reduce is None else cloud[..., 3:]
-    expected = numeric_gradient(cloud, features.reshape(160, -1), reduce, weights, options)
+    expected = expected_gradient(cloud, features.reshape(160, -1), reduce, weights, options)
     expected = expected.reshape(features.shape)
     if reduce is not None:
         expected = np.concatenate([np.zeros((2, 80, 3)), expected], -1)
@@ -164,8 +168,8 @@ def test_rule_18_torch_compile_makes_one_graph_with_capacity(rng, device):
                 assert_same_bits(to_numpy(a), to_numpy(b), name)
             weights = torch.randn_like(expected.features)
             (gradient,) = torch.autograd.grad((result.features * weights).sum(), features)
-            (wanted,) = torch.autograd.grad((expected.features * weights).sum(), features)
-            assert_same_bits(to_numpy(gradient), to_numpy(wanted))
+            (expected_grad,) = torch.autograd.grad((expected.features * weights).sum(), features)
+            assert_same_bits(to_numpy(gradient), to_numpy(expected_grad))
 
 
 def test_rule_18_torch_compile_breaks_the_graph_without_capacity(rng, device):
@@ -179,20 +183,20 @@ def test_rule_18_opcheck(rng, device):
     from robocache import _torch  # defines the operators
     from robocache.ops import voxel_downsample, voxelize_sparse
 
-    def arguments(operation, **given):
-        return _torch._spread(operation, operation.call(given))
+    def arguments(operation, **fields):
+        return _torch._spread(operation, operation.call(fields))
 
     points = to_torch(random_points(rng, (60,)), device)
     features = torch.randn(60, 2, device=device, requires_grad=True)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
-    for reduce, most, capacity in ((None, 3, 40), ("mean", None, 40), ("min", 2, None), (None, None, None)):
-        given = {"points": points, "features": features, "voxel_size": [0.5] * 3, "reduce": reduce}
-        call = arguments(voxelize_sparse._voxelize, **given, max_points_per_voxel=most, capacity=capacity)
-        results = [True] * 5 + [capacity is not None, bool(reduce and most), reduce is None]
+    for reduce, max_points, capacity in ((None, 3, 40), ("mean", None, 40), ("min", 2, None), (None, None, None)):
+        fields = {"points": points, "features": features, "voxel_size": [0.5] * 3, "reduce": reduce}
+        call = arguments(voxelize_sparse._voxelize, **fields, max_points_per_voxel=max_points, capacity=capacity)
+        results = [True] * 5 + [capacity is not None, bool(reduce and max_points), reduce is None]
         torch.library.opcheck(torch.ops.robocache.voxelize_sparse.default, (*call, results), test_utils=tests)
     for method, seed in (("centroid", None), ("first", None), ("random", 3)):
-        given = {"points": points, "features": features, "voxel_size": [0.5] * 3, "method": method, "seed": seed}
-        call = arguments(voxel_downsample._downsample, **given)
+        fields = {"points": points, "features": features, "voxel_size": [0.5] * 3, "method": method, "seed": seed}
+        call = arguments(voxel_downsample._downsample, **fields)
         centroid = method == "centroid"
         results = [True, True, centroid, centroid, not centroid]
         torch.library.opcheck(torch.ops.robocache.voxel_downsample.default, (*call, results), test_utils=tests)

@@ -33,12 +33,12 @@ def test_rule_28_a_given_quantum(rng, device, dtype, quantum):
 def test_rule_28_features_that_can_be_summed_four_at_once(rng, device, dtype, count, quantum):
     """Voxels of few rows and of many; in some, one feature needs more than float32."""
     sizes = [1, 2, 5, 9, 31, 32, 100, 256, 257, 600]
-    odd = [None, 0.0, np.nan, np.inf, 1e-41, 3e38, 65504.0]
-    cells_of_points = np.repeat(np.arange(len(sizes) * len(odd)), np.repeat(sizes, len(odd)))
+    outliers = [None, 0.0, np.nan, np.inf, 1e-41, 3e38, 65504.0]
+    cells_of_points = np.repeat(np.arange(len(sizes) * len(outliers)), np.repeat(sizes, len(outliers)))
     features = random_values(rng, (len(cells_of_points), count), dtype, special=False)
-    for cell in range(len(sizes) * len(odd)):
+    for cell in range(len(sizes) * len(outliers)):
         rows = np.flatnonzero(cells_of_points == cell)
-        value = odd[cell % len(odd)]
+        value = outliers[cell % len(outliers)]
         if value == 0:
             features[rows] = 0
         elif value is not None:
@@ -46,7 +46,7 @@ def test_rule_28_features_that_can_be_summed_four_at_once(rng, device, dtype, co
                 features[rng.choice(rows), rng.integers(count)] = np.asarray(value).astype(dtype)
     order = rng.permutation(len(cells_of_points))
     points = np.stack([cells_of_points + 0.5, *np.full((2, len(cells_of_points)), 0.5)], 1).astype(np.float32)
-    grid = {"grid_min": (0, 0, 0), "voxel_size": 1.0, "grid_size": (len(sizes) * len(odd), 1, 3)}
+    grid = {"grid_min": (0, 0, 0), "voxel_size": 1.0, "grid_size": (len(sizes) * len(outliers), 1, 3)}
     check(points[order], features[order], device, mode=["sum", "mean", "count"], quantum=quantum, **grid)
 
 
@@ -101,17 +101,17 @@ def test_rule_28_sums_of_int64_wrap_and_their_mean_is_nan(device):
 @pytest.mark.parametrize("outlier", [2.1e9, 1e15, 1e30, np.inf, np.nan])
 def test_rule_28_an_outlier_stays_in_its_voxel(rng, device, outlier):
     points, features = random_case(rng, count=300, special=False)
-    where, inside = cells(points, **GRID)
+    voxel, inside = cells(points, **GRID)
     row = np.flatnonzero(inside)[0]
-    spoilt = features.copy()
-    spoilt[row, 1] = outlier
+    with_outlier = features.copy()
+    with_outlier[row, 1] = outlier
     before, _ = voxelize(points, features, device, mode=["sum", "mean", "max"], **GRID)
-    after, _ = voxelize(points, spoilt, device, mode=["sum", "mean", "max"], **GRID)
+    after, _ = voxelize(points, with_outlier, device, mode=["sum", "mean", "max"], **GRID)
     for name in before:
         same = np.ones(before[name].shape, bool)
-        same[(*where[row], 1)] = False
+        same[(*voxel[row], 1)] = False
         assert_same_bits(after[name][same], before[name][same], name)
-    check(points, spoilt, device)
+    check(points, with_outlier, device)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, ml_dtypes.bfloat16], ids=lambda d: np.dtype(d).name)
@@ -145,7 +145,7 @@ def test_rule_28_float16_sums_are_exact(rng, device):
 
 
 @each_float
-def test_rule_28_nan_wins_inf_stays(device, dtype):
+def test_rule_28_sums_with_nan_and_infinities(device, dtype):
     inf, nan = np.inf, np.nan
     columns = [[inf, 1], [-inf, 1], [inf, inf], [inf, -inf], [nan, inf], [nan, 1], [1, 2]]
     points, features, grid = in_one_voxel(np.array(columns, np.float64).T.astype(dtype))
@@ -174,8 +174,8 @@ def test_rule_29_many_blocks_of_rows_keep_their_order(rng, device, count):
     points[count // 2 :] = 0.5
     features = np.arange(count, dtype=np.int32)[:, None]
     out, _ = voxelize(points, features, device, mode=["first", "last", "count"], **grid)
-    where, _ = cells(points, **grid)
-    flat = np.ravel_multi_index(tuple(where.T), (3, 2, 2))
+    voxel, _ = cells(points, **grid)
+    flat = np.ravel_multi_index(tuple(voxel.T), (3, 2, 2))
     first = np.full(12, count, np.int32)
     np.minimum.at(first, flat, features[:, 0])
     last = np.zeros(12, np.int32)
