@@ -23,7 +23,7 @@ from robocache import cli, demo, overview, picture
 
 
 def write_logs(folder, *, broken=False):
-    """Two episodes: a 100 Hz stream of two columns, one of them constant, with a gap and a NaN; a 20 Hz stream."""
+    """Writes two episodes: a 100 Hz stream of two columns, one of them constant, with a gap and a NaN; a 20 Hz stream."""
     rng = np.random.default_rng(0)
     for number in range(2):
         episode = folder / f"run_{number}"
@@ -46,12 +46,12 @@ def cache(tmp_path):
 
 
 def run(capsys, *arguments):
-    """(exit code, stdout, stderr) of a command run in this process."""
+    """Runs a command in this process, and returns (exit code, stdout, stderr)."""
     capsys.readouterr()
     try:
         code = cli.main([str(argument) for argument in arguments])
-    except SystemExit as exit:
-        code = exit.code
+    except SystemExit as raised:
+        code = raised.code
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
@@ -78,20 +78,20 @@ def test_failures_as_json(capsys, cache, tmp_path, monkeypatch):
     for folder in ("empty", "lerobot/meta"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "lerobot/meta/info.json").write_text("{}")
-    both = write_logs(tmp_path / "both")
-    (both / "meta").mkdir()
-    (both / "meta/info.json").write_text("{}")
+    ambiguous = write_logs(tmp_path / "ambiguous")
+    (ambiguous / "meta").mkdir()
+    (ambiguous / "meta/info.json").write_text("{}")
     no_cache = f"{tmp_path}/empty: no cache: it has no manifest.json; `robocache ingest` makes one"
     offsets = ("--offset", "imu=1", "--offset", "imu=2")
-    for code, kind, words, *arguments in (
+    for code, error_type, message, *arguments in (
         (1, "FileError", "not a cache; ingest them first", "inspect", tmp_path),
         (1, "FileError", no_cache, "inspect", tmp_path / "empty"),
         (1, "FileError", no_cache, "export", tmp_path / "empty", tmp_path / "c", "--to", "mcap"),
         (1, "FileError", f"{cache}: expected recordings, got a cache", "ingest", cache, tmp_path / "c"),
-        (1, "FileError", "; say which with format (--format)", "ingest", both, tmp_path / "c"),
+        (1, "FileError", "; say which with format (--format)", "ingest", ambiguous, tmp_path / "c"),
         (1, "FileError", "overwrite=True (--overwrite) replaces a cache", "ingest", tmp_path / "logs", cache),
         (2, "ArgumentError", "time_unit", "ingest", tmp_path / "lerobot", tmp_path / "c", "--time-unit", "ms"),
-        (2, "ArgumentError", "--offset: expected one per stream", "ingest", both, tmp_path / "c", *offsets),
+        (2, "ArgumentError", "--offset: expected one per stream", "ingest", ambiguous, tmp_path / "c", *offsets),
         (1, "SourceError", "--on-error skip passes over it by name", "ingest", broken, tmp_path / "c"),
         (1, "FileError", "--overwrite", "ingest", broken, cache),
         (1, "FileError", "plan.json: No such file", "merge", tmp_path / "none", tmp_path / "c"),
@@ -101,10 +101,10 @@ def test_failures_as_json(capsys, cache, tmp_path, monkeypatch):
         (2, "ArgumentError", "unrecognized arguments: --fast", "bench", cache, "--fast"),
         (2, "ArgumentError", "invalid choice", "frobnicate"),
     ):
-        got, out, err = run(capsys, *arguments, "--json")
+        exit_code, out, err = run(capsys, *arguments, "--json")
         error = json.loads(out)["error"]
-        assert (got, error["type"], error["exit_code"]) == (code, kind, code), (arguments, out)
-        assert words in error["message"] and error["message"] in err
+        assert (exit_code, error["type"], error["exit_code"]) == (code, error_type, code), (arguments, out)
+        assert message in error["message"] and error["message"] in err
         assert run(capsys, *arguments)[:2] == (code, "")
     monkeypatch.setattr(cli, "doctor", Mock(side_effect=KeyboardInterrupt))
     code, out, _ = run(capsys, "doctor", cache, "--json")
@@ -117,8 +117,8 @@ def test_ingest_with_skips_exits_with_3(capsys, tmp_path):
     assert code == 1
     assert "run_1/cam.csv" in err and "--on-error skip" in err
     assert not (tmp_path / "refused").exists()
-    for given in (["--on-error", "stop"], ["--on-error=stop"]):
-        _, _, err = run(capsys, "ingest", *given, source, tmp_path / "refused")
+    for options in (["--on-error", "stop"], ["--on-error=stop"]):
+        _, _, err = run(capsys, "ingest", *options, source, tmp_path / "refused")
         assert "stop" not in err and err.endswith("--on-error skip\n")
     code, out, err = run(capsys, "ingest", source, tmp_path / "cache", "--on-error", "skip")
     assert (code, err) == (3, "")
@@ -128,7 +128,7 @@ def test_ingest_with_skips_exits_with_3(capsys, tmp_path):
     assert [omission["what"] for omission in json.loads(out)["skipped"]] == ["run_1/cam.csv"]
 
 
-def test_skipped_files_are_named_if_the_reason_does_not(capsys, tmp_path):
+def test_skipped_rows_are_named(capsys, tmp_path):
     (tmp_path / "logs/cam").mkdir(parents=True)
     PIL.Image.new("RGB", (4, 4)).save(tmp_path / "logs/cam/0.png")
     rows = "".join(f"{row},{row}.png\n" for row in range(9))
@@ -137,11 +137,11 @@ def test_skipped_files_are_named_if_the_reason_does_not(capsys, tmp_path):
     assert code == 3 and "rows 1-8: " in " ".join(out.split())
 
 
-def test_the_option_that_helps_a_skipped_file_is_in_command_line_form(capsys, tmp_path):
+def test_the_reason_of_a_skipped_file_names_the_command_line_option(capsys, tmp_path):
     stamps = 1_700_000_000_000_000_000 + np.arange(3) * 10**7
-    for number, first in enumerate((stamps[0], 0)):
+    for number, first_stamp in enumerate((stamps[0], 0)):
         (tmp_path / f"logs/run_{number}").mkdir(parents=True)
-        rows = "".join(f"{time},1\n" for time in (first, *stamps[1:]))
+        rows = "".join(f"{time},1\n" for time in (first_stamp, *stamps[1:]))
         (tmp_path / f"logs/run_{number}/imu.csv").write_text(rows)
     code, out, _ = run(
         capsys, "ingest", tmp_path / "logs", tmp_path / "cache", "--time-unit", "ns", "--on-error", "skip"
@@ -219,17 +219,17 @@ def test_a_terminal_that_cannot_encode_a_name(command, tmp_path):
 def test_inspect_of_text_shows_no_rate(capsys, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         episode.append("note", np.array([0, 1, 2, 50]) * 10**9, ["ab"] * 4)
-    for arguments, shown in (([], ["text", "4"]), (["--all"], ["text,", "mean", "2", "bytes", "4"])):
+    for arguments, expected in (([], ["text", "4"]), (["--all"], ["text,", "mean", "2", "bytes", "4"])):
         _, out, _ = run(capsys, "inspect", tmp_path / "cache", *arguments)
         (line,) = (line.split() for line in out.splitlines() if line.split()[:1] == ["note"])
-        assert line == ["note", *shown] and "gap" not in out
+        assert line == ["note", *expected] and "gap" not in out
 
 
 def test_inspect_json(capsys, cache):
     code, out, _ = run(capsys, "inspect", cache, "--json")
     assert code == 0
-    described = json.loads(out, parse_constant=pytest.fail)
-    imu = described["streams"]["imu"]
+    report = json.loads(out, parse_constant=pytest.fail)
+    imu = report["streams"]["imu"]
     dataset = robocache.open(cache)
     assert (imu["rows"], imu["shape"], imu["dtype"], imu["clock"]) == (380, [2], "float64", "recorded")
     assert imu["names"] == ["rate", "flag"]
@@ -237,8 +237,8 @@ def test_inspect_json(capsys, cache):
     assert (imu["findings"]["gaps"], imu["findings"]["nan_values"], imu["findings"]["constant_features"]) == (2, 2, [1])
     assert imu["stats"]["mean"] == dataset.stats["imu"].mean.tolist()
     assert imu["stats"]["count"] == [378, 380]
-    assert [episode["name"] for episode in described["episodes"]] == ["run_0", "run_1"]
-    assert described["provenance"]["format"] == "csv"
+    assert [episode["name"] for episode in report["episodes"]] == ["run_0", "run_1"]
+    assert report["provenance"]["format"] == "csv"
 
 
 def test_inspect_shows_cameras(capsys, tmp_path, monkeypatch):
@@ -263,8 +263,8 @@ def test_inspect_shows_cameras(capsys, tmp_path, monkeypatch):
     assert "depth: a unit is 0.001 m, intrinsics, fit pad" in out
     assert "statistics" not in out
 
-    described = json.loads(run(capsys, "inspect", tmp_path / "cache", "--json")[1], parse_constant=pytest.fail)
-    depth = described["streams"]["depth"]
+    report = json.loads(run(capsys, "inspect", tmp_path / "cache", "--json")[1], parse_constant=pytest.fail)
+    depth = report["streams"]["depth"]
     assert depth["stats"] is None and depth["frames"]["bytes"] == pixels.nbytes
     assert (depth["frames"]["codec"], depth["frames"]["unit_m"]) == ("raw", 0.001)
     assert depth["frames"]["intrinsics"] == np.eye(3).tolist()
@@ -282,7 +282,7 @@ def test_inspect_limits_statistics_unless_all(capsys, tmp_path, monkeypatch):
     assert "more" not in run(capsys, "inspect", tmp_path / "cache", "--all")[1]
 
 
-def test_names_are_shown_verbatim(capsys, tmp_path, monkeypatch):
+def test_markup_and_escapes_in_names_are_not_interpreted(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with robocache.Writer(tmp_path / "[red]cache") as writer:
         writer.stream("arm[left]", names=["[bold]x"])
@@ -331,7 +331,7 @@ def test_inspect_of_a_recording_suggests_ingest(command, capsys, tmp_path):
     assert "recordings (LeRobot dataset (v2" in run(capsys, command, tmp_path / "set")[2]
 
 
-def test_eighty_columns_break_no_word(capsys, tmp_path, monkeypatch):
+def test_no_name_is_cut_in_80_columns(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     names = ["observation.state", "annotation.human.action.task_description", "latency_runs__run_20260514_203014__data"]
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
@@ -350,8 +350,8 @@ def test_eighty_columns_break_no_word(capsys, tmp_path, monkeypatch):
     assert {word for name in names for word in re.split(r"[._]+", name)} <= set(re.split(r"[^a-z0-9]+", out))
 
 
-def figure_of(monkeypatch, dataset):
-    """The figure that picture.plot draws."""
+def drawn_figure(monkeypatch, dataset):
+    """Returns the figure that picture.plot draws."""
     from matplotlib.figure import Figure
 
     figures = []
@@ -374,7 +374,7 @@ def test_a_picture_has_values_and_recorded_clocks(clock, tmp_path, monkeypatch):
                 episode.append("arm", np.arange(50) * 33_333_333 + start, values)
                 episode.append("gripper", [start, start + 10**9], [False, True])
         writer.stream("gripper", clock="nominal")
-    figure = figure_of(monkeypatch, robocache.open(tmp_path / "cache"))
+    figure = drawn_figure(monkeypatch, robocache.open(tmp_path / "cache"))
     arm, gripper, lengths, *clocks = figure.axes
     assert [line.get_label() for line in arm.get_lines()] == ["a", "c", "d", "f"]  # the features that vary most
     for line, feature in zip(arm.get_lines(), (0, 2, 3, 5), strict=True):
@@ -396,7 +396,7 @@ def test_a_picture_begins_with_cameras_and_ends_with_still_streams(tmp_path, mon
     with robocache.Writer(tmp_path / "cache") as writer:
         for number in range(2):
             with writer.episode() as episode:
-                for name in reversed(order[-9:]):  # 8 are drawn
+                for name in reversed(order[-9:]):  # the picture has room for 8 streams
                     if name == "absent" and number:
                         continue
                     values = {"still": np.ones((20, 2)), "nan": np.full(20, np.nan), "counter": np.arange(20)}.get(name)
@@ -409,7 +409,7 @@ def test_a_picture_begins_with_cameras_and_ends_with_still_streams(tmp_path, mon
                     else:
                         episode.append(name, times, rng.normal(size=(20, 2)) if values is None else values)
                 episode.append("camera", times, np.zeros((20, 8, 8, 3), np.uint8), codec="jpeg")
-    figure = figure_of(monkeypatch, robocache.open(tmp_path / "cache"))
+    figure = drawn_figure(monkeypatch, robocache.open(tmp_path / "cache"))
     titles = [re.split("[,:]", axis.get_title(loc="left"))[0] for axis in figure.axes[:8]]
     assert [*titles[:2], *sorted(titles[2:4]), *titles[4:6]] == order[:6] and set(titles[6:]) <= set(order[6:])
 
@@ -425,12 +425,12 @@ def test_a_picture_of_many_clocks_draws_those_with_the_most_rows(tmp_path, monke
                     episode.append(f"sensor {number}", stamps, np.zeros(rows))
                     if number == 34:
                         episode.append("another feature of it", stamps, np.zeros(rows))
-    figure = figure_of(monkeypatch, robocache.open(tmp_path / "cache"))
+    figure = drawn_figure(monkeypatch, robocache.open(tmp_path / "cache"))
     *_, periods, _ = figure.axes
     assert periods.get_title().startswith("10 of 70 recorded clocks")
-    drawn = [f"sensor {number}" for number in (*range(30, 34), *range(65, 70))]
-    drawn.insert(4, "sensor 34 and 1 more")  # one line for streams of one clock
-    assert [line.get_label() for line in periods.get_lines()] == drawn
+    labels = [f"sensor {number}" for number in (*range(30, 34), *range(65, 70))]
+    labels.insert(4, "sensor 34 and 1 more")  # one line for streams of one clock
+    assert [line.get_label() for line in periods.get_lines()] == labels
 
 
 def test_inspect_plots(capsys, cache, tmp_path, recwarn):
@@ -464,10 +464,10 @@ def test_inspect_of_a_nearly_empty_cache(rows, capsys, tmp_path):
 def test_bench_measures(capsys, cache):
     options = ["--batch-size", "16", "--seconds", "0.05", "--device", "cpu"]
     code, out, _ = run(capsys, "bench", cache, *options, "--json")
-    measured = json.loads(out)
+    result = json.loads(out)
     assert code == 0
-    assert measured["samples_per_second"] > 0
-    assert (measured["batch_size"], measured["device"], measured["anchors"]) == (16, "cpu", 80)
+    assert result["samples_per_second"] > 0
+    assert (result["batch_size"], result["device"], result["anchors"]) == (16, "cpu", 80)
     code, out, _ = run(capsys, "bench", cache, *options)
     assert code == 0
     assert "samples/s" in out
@@ -494,19 +494,19 @@ def test_bench_of_few_and_no_anchors(capsys, cache, tmp_path):
     assert err.startswith("robocache bench: ")
 
 
-@pytest.mark.parametrize("free", [1 << 20, 1 << 24, 1 << 40])
-def test_bench_chooses_a_batch_that_fits_memory(free, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "memory_available", lambda device: free)
+@pytest.mark.parametrize("free_bytes", [1 << 20, 1 << 24, 1 << 40])
+def test_bench_chooses_a_batch_that_fits_memory(free_bytes, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "memory_available", lambda device: free_bytes)
     frames = np.random.default_rng(0).integers(0, 255, (20, 64, 64, 3), np.uint8)
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         episode.append("cam", np.arange(20) * 10**8, frames, codec="jpeg")
         episode.append("joint", np.arange(2000) * 10**6, np.zeros((2000, 7)))
     options = ["--seconds", "0.01", "--device", "cpu", "--json", "--steps", "2"]
     code, out, _ = run(capsys, "bench", tmp_path / "cache", *options)
-    measured = json.loads(out)["batch_size"]
-    sample = 2 * (64 * 64 * 3 + 7) * 4
-    assert code == 0 and measured <= max(1, free / 4 / sample)
-    assert measured == {20: 1, 24: 10, 40: 1024}[free.bit_length() - 1]
+    batch_size = json.loads(out)["batch_size"]
+    sample_bytes = 2 * (64 * 64 * 3 + 7) * 4
+    assert code == 0 and batch_size <= max(1, free_bytes / 4 / sample_bytes)
+    assert batch_size == {20: 1, 24: 10, 40: 1024}[free_bytes.bit_length() - 1]
     code, out, _ = run(capsys, "bench", tmp_path / "cache", *options, "--batch-size", "3")
     assert json.loads(out)["batch_size"] == 3
 
@@ -532,9 +532,9 @@ def test_failures_of_inspect_and_bench_are_one_line(capsys, cache, tmp_path):
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "picture.xyz" in err and "supported formats" in err
     (tmp_path / "full.png").symlink_to("/dev/full")
-    for name, why in (("nowhere/a.png", "No such file or directory"), ("full.png", "No space left on device")):
+    for name, reason in (("nowhere/a.png", "No such file or directory"), ("full.png", "No space left on device")):
         picture = tmp_path / name
-        assert run(capsys, "inspect", cache, "--plot", picture) == (1, "", f"robocache inspect: {picture}: {why}\n")
+        assert run(capsys, "inspect", cache, "--plot", picture) == (1, "", f"robocache inspect: {picture}: {reason}\n")
 
 
 # ---- as a process ----
@@ -569,8 +569,8 @@ def test_python_m_robocache(cache):
     assert result.stderr.startswith("robocache inspect: nowhere")
 
 
-def modules_of(*command):
-    """The names of the modules that a command imports, run in a process of its own."""
+def imported_modules(*command):
+    """Runs a command in a new process, and returns the names of the modules that it imports."""
     result = subprocess.run([sys.executable, "-X", "importtime", *command], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr[-1000:]
     return {line.rpartition("|")[2].strip() for line in result.stderr.splitlines() if line.startswith("import time:")}
@@ -578,7 +578,7 @@ def modules_of(*command):
 
 @pytest.fixture
 def script(tmp_path):
-    """The script of the command, like pip's."""
+    """A script like the one that pip installs for the command."""
     path = tmp_path / "bin" / "robocache"
     path.parent.mkdir()
     path.write_text("import sys\n\nfrom robocache.cli import main\n\nsys.exit(main())\n")
@@ -588,9 +588,9 @@ def script(tmp_path):
 def test_commands_on_files_do_not_import_torch(cache, script):
     pytest.importorskip("torch")
     for command in (["-m", "robocache", "inspect", cache], ["-mrobocache", "--help"], [script, "--version"]):
-        modules = modules_of(*command)
+        modules = imported_modules(*command)
         assert "robocache._lib" in modules and "torch.nn" not in modules
-    assert "torch.nn" in modules_of("-m", "robocache", "bench", cache, "--seconds", "0.01", "--device", "cpu")
+    assert "torch.nn" in imported_modules("-m", "robocache", "bench", cache, "--seconds", "0.01", "--device", "cpu")
 
 
 def test_a_closed_pipe(cache):
@@ -604,66 +604,68 @@ def test_a_closed_pipe(cache):
     [("inspect cache", ""), ("inspect cache --json", "1"), ("inspect none --json", "1"), ("inspect --help", "")],
 )
 def test_an_unwritable_output(arguments, unbuffered, cache):
-    def process(redirected):
-        command = f"{sys.executable} -m robocache {arguments} {redirected}"
+    def run_redirected(redirection):
+        command = f"{sys.executable} -m robocache {arguments} {redirection}"
         environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "PYTHONPATH": os.pathsep.join(sys.path)}
-        process = subprocess.run(
+        result = subprocess.run(
             ["bash", "-c", command], capture_output=True, text=True, cwd=cache.parent, env=environment
         )
-        assert "Traceback" not in process.stderr and "Exception" not in process.stderr
-        return process
+        assert "Traceback" not in result.stderr and "Exception" not in result.stderr
+        return result
 
-    full = process("> /dev/full")
-    assert full.returncode == 1
-    assert full.stderr.endswith("robocache: standard output: No space left on device\n")
-    closed = process(">&-")
-    assert closed.returncode == ("none" in arguments)
-    process("| true")
+    result = run_redirected("> /dev/full")
+    assert result.returncode == 1
+    assert result.stderr.endswith("robocache: standard output: No space left on device\n")
+    assert run_redirected(">&-").returncode == ("none" in arguments)
+    run_redirected("| true")
 
 
-def on_a_terminal(*arguments, until=None, signal_number=signal.SIGTERM):
-    """(exit code, terminal output) of a command. When `until` is in the output, the command gets the signal."""
+def run_on_a_terminal(*arguments, is_time_to_stop=None, signal_number=signal.SIGTERM):
+    """Returns (exit code, terminal output) of a command, which gets the signal when `is_time_to_stop` returns True."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(TERM="xterm", COLUMNS="80")
         os.execv(sys.executable, [sys.executable, "-m", "robocache", *map(str, arguments)])
-    out, requested = b"", False
+    out, signal_sent = b"", False
     with suppress(OSError):  # reading fails when the command has ended
-        while part := os.read(terminal, 65536):
-            out += part
-            if until is not None and not requested and until():
+        while chunk := os.read(terminal, 65536):
+            out += chunk
+            if is_time_to_stop is not None and not signal_sent and is_time_to_stop():
                 os.kill(pid, signal_number)
-                requested = True
+                signal_sent = True
     os.close(terminal)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), out
 
 
 def test_names_are_escaped_on_a_terminal(tmp_path):
     for number in range(20):
-        run = tmp_path / f"logs/{number}\x1b]0;title\x07\x9b2J"
-        run.mkdir(parents=True)
-        (run / "imu.csv").write_text("t [s],x\n1,2\n2,nan\n")
+        folder = tmp_path / f"logs/{number}\x1b]0;title\x07\x9b2J"
+        folder.mkdir(parents=True)
+        (folder / "imu.csv").write_text("t [s],x\n1,2\n2,nan\n")
     for arguments in (["ingest", tmp_path / "logs", tmp_path / "cache"], ["doctor", tmp_path / "logs"]):
-        code, out = on_a_terminal(*arguments)
+        code, out = run_on_a_terminal(*arguments)
         assert code == (arguments[0] == "doctor") and b"\x1b]0;" not in out and b"\xc2\x9b" not in out
         assert arguments[0] == "doctor" or rb"\x1b]0;title" in out  # the bar shows the escaped name
 
 
-@pytest.mark.parametrize("requested", [signal.SIGTERM, signal.SIGHUP])
-def test_a_terminated_command_cleans_up(requested, tmp_path):
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminated_command_cleans_up(signal_number, tmp_path):
     rows = "".join(f"{row},{row}\n" for row in range(2000))
     for number in range(600):
         (tmp_path / f"logs/{number}").mkdir(parents=True)
         (tmp_path / f"logs/{number}/imu.csv").write_text(f"t [s],x\n{rows}")
-    code, out = on_a_terminal(
-        "doctor", tmp_path / "logs", until=lambda: any(tmp_path.glob(".robocache-doctor-*/*")), signal_number=requested
+    code, out = run_on_a_terminal(
+        "doctor",
+        tmp_path / "logs",
+        is_time_to_stop=lambda: any(tmp_path.glob(".robocache-doctor-*/*")),
+        signal_number=signal_number,
     )
-    assert code == 128 + requested and sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
+    assert code == 128 + signal_number and sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
     assert out.rfind(b"\x1b[?25h") > out.rfind(b"\x1b[?25l") >= 0  # the cursor is shown again
     assert b"Traceback" not in out
 
 
-def wide_cache(path):
+def write_wide_cache(path):
     """Writes a cache with hundreds of unusual streams with long names, and the provenance of an ingest."""
     with robocache.Writer(path) as writer:
         writer.provenance.update(
@@ -684,7 +686,7 @@ def test_inspect_fits_into_20_lines_of_80_columns(capsys, cache, tmp_path, monke
     monkeypatch.setenv("COLUMNS", "80")
     with robocache.Writer(tmp_path / "empty"):
         pass
-    for path in (cache, wide_cache(tmp_path / "wide"), tmp_path / "empty"):
+    for path in (cache, write_wide_cache(tmp_path / "wide"), tmp_path / "empty"):
         for _ in range(2):  # before and after the doctor
             code, out, _ = run(capsys, "inspect", path)
             lines = out.splitlines()
@@ -696,15 +698,15 @@ def test_inspect_fits_into_20_lines_of_80_columns(capsys, cache, tmp_path, monke
 
 
 def test_ingest_with_many_notes_fits_into_20_lines(tmp_path):
-    path = wide_cache(tmp_path / "wide")
+    path = write_wide_cache(tmp_path / "wide")
     omissions = [
         Omission(f"run_{n}.csv", f"{reason} " * 20) for n, reason in enumerate(("no text", "no row", "no stamp"))
     ]
     report = IngestReport(source="/data/set", format="csv", cache=str(path), episodes=2, seconds=1.0)
     report.skipped, report.left_out = omissions, [*omissions, Omission("notes.txt", "no CSV")]
-    given = ["ingest", "/data/set", f"/cache/{'long/' * 8}wide", "--on-error", "skip"]
+    command = ["ingest", "/data/set", f"/cache/{'long/' * 8}wide", "--on-error", "skip"]
     report.assumed = [Assumption(f"clock 't{n}'", f"{'by' * n} its name", ["a", f"of {n}"]) for n in range(12)]
-    lines = [line.text for line in overview.ingest_lines(report, robocache.open(path), 80, given)]
+    lines = [line.text for line in overview.ingest_lines(report, robocache.open(path), 80, command)]
     assert len(lines) <= 20 and max(map(len, lines)) <= 80, lines
     assert sum(line.startswith("assumed") for line in lines) == 1
     for number in range(3):
@@ -719,17 +721,17 @@ def test_assumptions_are_grouped_and_stored(capsys, tmp_path):
             (folder / f"{stream}.csv").write_text("t,x\n" + "".join(f"{k * step:.3f},{k}\n" for k in range(9)))
     code, out, _ = run(capsys, "ingest", tmp_path / "logs", tmp_path / "cache")
     lines = out.splitlines()
-    begin = next(index for index, line in enumerate(lines) if line.startswith("assumed"))
-    assert code == 0 and lines[begin + 1] == "  clock 't' (2 streams): seconds, by its steps of 0.005"
-    assert lines[begin + 2].startswith("next:")
+    first_line = next(index for index, line in enumerate(lines) if line.startswith("assumed"))
+    assert code == 0 and lines[first_line + 1] == "  clock 't' (2 streams): seconds, by its steps of 0.005"
+    assert lines[first_line + 2].startswith("next:")
     assumptions = [{"what": "clock 't'", "reason": "seconds, by its steps of 0.005", "streams": ["a", "b"]}]
     code, out, _ = run(capsys, "ingest", tmp_path / "logs", tmp_path / "cache", "--overwrite", "--json")
     assert json.loads(out)["assumed"] == assumptions == robocache.open(tmp_path / "cache").provenance["assumed"]
     assert "of the source: assumed 1" in run(capsys, "inspect", tmp_path / "cache")[1]
     assert "assumed clock 't' (2 streams): seconds" in run(capsys, "inspect", tmp_path / "cache", "--all")[1]
-    (found,) = (one for one in robocache.doctor(tmp_path / "cache").findings if one.code == "assumed")
-    assert found.severity == "note" and "clock 't' (2 streams): seconds" in found.message
-    assert "assumed" in out and robocache.ingest(tmp_path / "logs", tmp_path / "said", time_unit="s").assumed == []
+    (assumed,) = (finding for finding in robocache.doctor(tmp_path / "cache").findings if finding.code == "assumed")
+    assert assumed.severity == "note" and "clock 't' (2 streams): seconds" in assumed.message
+    assert "assumed" in out and robocache.ingest(tmp_path / "logs", tmp_path / "with_unit", time_unit="s").assumed == []
 
 
 def test_ingest_reports_in_20_lines_with_the_next_command(capsys, tmp_path, monkeypatch):
@@ -739,19 +741,19 @@ def test_ingest_reports_in_20_lines_with_the_next_command(capsys, tmp_path, monk
     for number in range(40):
         (tmp_path / f"whole/run_{number}").mkdir(exist_ok=True)
         (tmp_path / f"whole/run_{number}/wheel.csv").write_text("t_s,turns\n0,1\n1,2\n")
-    for broken in (0, 30):
-        for number in range(broken):
+    for broken_files in (0, 30):
+        for number in range(broken_files):
             (tmp_path / f"whole/run_{number}/wheel.csv").write_text("")
-        code, out, err = run(capsys, "ingest", "whole", f"cache {broken}", "--on-error", "skip")
+        code, out, err = run(capsys, "ingest", "whole", f"cache {broken_files}", "--on-error", "skip")
         lines = out.splitlines()
         assert err == "" and len(lines) <= 20 and max(map(len, lines)) <= 80, out
-        if not broken:
+        if not broken_files:
             assert code == 0 and lines[0].startswith("complete: 40 episodes")
             assert lines[-1] == "next: robocache doctor 'cache 0'"
         else:
             assert code == 3 and lines[0].startswith("incomplete: 12 episodes") and "30" in lines[0]
-            (skipped,) = (line for line in lines if line.startswith("skipped"))
-            assert "run_0-29/wheel.csv" in skipped
+            (skipped_line,) = (line for line in lines if line.startswith("skipped"))
+            assert "run_0-29/wheel.csv" in skipped_line
             begin = next(index for index, line in enumerate(lines) if "robocache ingest" in line)
             command = "".join(lines[begin:]).replace("\\", "").partition("robocache ")[2]
     for number in range(30):
@@ -760,15 +762,15 @@ def test_ingest_reports_in_20_lines_with_the_next_command(capsys, tmp_path, monk
     assert code == 0 and out.startswith("complete: 40 episodes")
     (tmp_path / "whole/run_7/wheel.csv").write_text("")
     code, _, err = run(capsys, "ingest", "whole", "cache 1")
-    first, *command = err.splitlines()
-    assert code == 1 and "run_7/wheel.csv" in first
+    message, *command = err.splitlines()
+    assert code == 1 and "run_7/wheel.csv" in message
     code, out, _ = run(capsys, *shlex.split("".join(command).replace("\\", ""))[1:])
     assert code == 3 and out.startswith("incomplete: 39 episodes")
 
 
 def test_a_provenance_of_another_form_is_ignored(capsys, tmp_path):
-    odd = [7, "x", None, True, [1, [2]], {"a": 1}, [{"what": 1, "reason": [2]}, {"what": 3}], {"streams": {"x": 5}}]
-    for index, value in enumerate(odd):
+    values = [7, "x", None, True, [1, [2]], {"a": 1}, [{"what": 1, "reason": [2]}, {"what": 3}], {"streams": {"x": 5}}]
+    for index, value in enumerate(values):
         path = tmp_path / str(index)
         with robocache.Writer(path) as writer:
             writer.stream("x", attributes={"rate_hz": value, "limits": value, "methods": value, "units": value})

@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="the demo compares with torch's DataLoader")
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """(a run's result, its folder, its output)."""
+    """Returns (the result of a run, its folder, its output)."""
     from robocache.demo import run
 
     out, output = tmp_path_factory.mktemp("demo"), io.StringIO()
@@ -23,21 +23,21 @@ def demo(tmp_path_factory):
 
 
 def test_the_demo_measures_and_draws(demo):
-    measured, out, _ = demo
+    result, out, _ = demo
     # The values depend on the machine.
-    assert min(measured["samples_per_second"], measured["dataloader_samples_per_second"]) > 0
-    assert measured["largest_difference"] < 1e-4
+    assert min(result["samples_per_second"], result["dataloader_samples_per_second"]) > 0
+    assert result["largest_difference"] < 1e-4
     assert (out / "window.png").read_bytes().startswith(b"\x89PNG")
     assert {path.name for path in out.iterdir()} == {"cache", "window.png"}
 
 
 def test_the_output_is_short_and_ends_with_the_result(demo):
-    measured, out, output = demo
+    result, out, output = demo
     lines = output.strip().splitlines()
     assert len(lines) <= 7
     assert str(out / "window.png") in lines[-4]
-    assert lines[-2].startswith(f"{measured['samples_per_second']:,.0f} samples/s on ")
-    assert f"({measured['dataloader_samples_per_second']:,.0f} with 2 workers)" in lines[-2]
+    assert lines[-2].startswith(f"{result['samples_per_second']:,.0f} samples/s on ")
+    assert f"({result['dataloader_samples_per_second']:,.0f} with 2 workers)" in lines[-2]
     assert lines[-1].startswith("next ") and f"robocache doctor {out / 'cache'}" in lines[-1]
 
 
@@ -45,10 +45,10 @@ def test_the_camera_sees_the_arm_move(demo):
     camera = robocache.open(demo[1] / "cache").streams["camera"]
     assert (camera.frames.codec, camera.shape) == ("jpeg", (96, 128, 3))
     first, last = (frames.astype(int) for frames in camera.values[[0, 200]])
-    moved = np.abs(last - first).max(-1) > 40
-    assert 0.005 < moved.mean() < 0.4
-    red = first[..., 0] - first[..., 1:].max(-1) > 50
-    assert 2 <= red.sum() <= 100  # the ball
+    has_moved = np.abs(last - first).max(-1) > 40
+    assert 0.005 < has_moved.mean() < 0.4
+    is_red = first[..., 0] - first[..., 1:].max(-1) > 50
+    assert 2 <= is_red.sum() <= 100  # the ball
 
 
 def test_the_recording_is_as_irregular_as_a_real_one(demo):
@@ -58,9 +58,9 @@ def test_the_recording_is_as_irregular_as_a_real_one(demo):
     expected = {"joint.state": 500, "imu": 200, "end_effector.pose": 100, "camera": 30}
     assert rates == pytest.approx(expected, rel=0.05)
     for stream in dataset.streams.values():
-        found = stream.findings
-        assert found["jitter_ns"] > 0
-        assert found["duplicates"] == 0
+        findings = stream.findings
+        assert findings["jitter_ns"] > 0
+        assert findings["duplicates"] == 0
     assert dataset.streams["joint.state"].findings["gaps"] > 0
     starts = {name: int(times[0]) for name, (times, _) in dataset.episode(0).items()}
     assert len(set(starts.values())) == 4
@@ -73,8 +73,8 @@ def test_the_same_seed_gives_the_same_recording(demo, tmp_path):
         physics = _Physics(3)
         for episode in range(2):
             _record(physics, writer, episode, np.random.default_rng([3, episode]))
-    again, first = robocache.open(tmp_path / "cache"), robocache.open(demo[1] / "cache")
+    repeated, first = robocache.open(tmp_path / "cache"), robocache.open(demo[1] / "cache")
     for name, stream in first.streams.items():
-        np.testing.assert_array_equal(again.streams[name].time_ns, stream.time_ns)
-        values = [np.asarray(streams[name].values) for streams in (again.streams, first.streams)]
+        np.testing.assert_array_equal(repeated.streams[name].time_ns, stream.time_ns)
+        values = [np.asarray(streams[name].values) for streams in (repeated.streams, first.streams)]
         np.testing.assert_array_equal(*values)

@@ -20,11 +20,11 @@ torch = pytest.importorskip("torch")
 mujoco = pytest.importorskip("mujoco")
 
 ROOT = Path(__file__).parents[2]
-LONG = rounds(1) > 1
-EPISODES = 30 if LONG else 4
-BESIDE = Path(sys.prefix) / "aloha"  # ./dev test installs gym-aloha's files here, without its dependencies
-if BESIDE.exists():
-    sys.path.append(str(BESIDE))
+IS_SOAK = rounds(1) > 1
+EPISODES = 30 if IS_SOAK else 4
+GYM_ALOHA_FOLDER = Path(sys.prefix) / "aloha"  # ./dev test installs gym-aloha's files here, without its dependencies
+if GYM_ALOHA_FOLDER.exists():
+    sys.path.append(str(GYM_ALOHA_FOLDER))
 if importlib.util.find_spec("gym_aloha") is None:
     pytest.skip("NOT RUN: no gym_aloha; pip install --no-deps gym-aloha", allow_module_level=True)
 sys.path.insert(0, str(ROOT))
@@ -39,11 +39,11 @@ from examples.aloha.scene import HELD_TICKS, Scene  # noqa: E402
 from examples.aloha.train import make_loader  # noqa: E402
 
 
-def python(*arguments):
-    # Saves seconds in each process.
+def run_python(*arguments):
+    # Importing torch would take seconds in each process.
     without_torch = {"ROBOCACHE_WITHOUT_TORCH": "1"} if {"record", "-c"} & {*arguments} else {}
-    path = os.pathsep.join(filter(None, [str(BESIDE), os.environ.get("PYTHONPATH")]))
-    ran = subprocess.run(
+    path = os.pathsep.join(filter(None, [str(GYM_ALOHA_FOLDER), os.environ.get("PYTHONPATH")]))
+    result = subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **without_torch},
@@ -51,12 +51,12 @@ def python(*arguments):
         text=True,
         timeout=900,
     )
-    assert ran.returncode == 0, ran.stderr
-    return ran
+    assert result.returncode == 0, result.stderr
+    return result
 
 
 def run(folder, *arguments):
-    return python("-m", "examples.aloha", "--folder", folder, *arguments)
+    return run_python("-m", "examples.aloha", "--folder", folder, *arguments)
 
 
 @pytest.mark.parametrize(("side", "arm", "first"), [(-1, "left", 0), (1, "right", 8)])
@@ -74,7 +74,7 @@ def test_the_closed_form_equals_mujocos_kinematics(side, arm, first):
         np.testing.assert_allclose(expert.solve(side, xyz[None], pitch, joints[5])[0], joints, atol=1e-6)
 
 
-def carried_out(seed, change=lambda commands: commands):
+def carry_out(seed, change=lambda commands: commands):
     episode = Episode(Scene(), seed)
     commands = change(expert.plan(episode.scene.start, episode.scene.cube(), episode.rng))
     episode.stand_still()
@@ -83,14 +83,14 @@ def carried_out(seed, change=lambda commands: commands):
 
 
 def test_success_is_strict():
-    scene = carried_out(0)
+    scene = carry_out(0)
     assert scene.success and scene.touched and scene.held_for > HELD_TICKS
-    # Both hands hold the cube where they met: a touch, but no success.
+    # Both hands stop where they meet, and hold the cube: a touch, but no success.
     left, right = np.minimum(np.arange(400), 290), np.minimum(np.arange(400), 230)
-    both = carried_out(0, lambda commands: np.column_stack([commands[left, :7], commands[right, 7:]]))
-    assert both.touched and not both.success and both.held_for == 0
+    stuck = carry_out(0, lambda commands: np.column_stack([commands[left, :7], commands[right, 7:]]))
+    assert stuck.touched and not stuck.success and stuck.held_for == 0
     # The left hand drops the cube at the end.
-    dropped = carried_out(
+    dropped = carry_out(
         0,
         lambda commands: np.column_stack(
             [commands[:, :6], np.where(np.arange(400) > 370, 1, commands[:, 6]), commands[:, 7:]]
@@ -98,13 +98,13 @@ def test_success_is_strict():
     )
     assert dropped.touched and not dropped.success
     # The left hand never moves.
-    alone = carried_out(0, lambda commands: np.column_stack([np.repeat(commands[:1, :7], 400, 0), commands[:, 7:]]))
-    assert not alone.touched and not alone.success
+    right_only = carry_out(0, lambda commands: np.column_stack([np.repeat(commands[:1, :7], 400, 0), commands[:, 7:]]))
+    assert not right_only.touched and not right_only.success
 
 
 def test_equal_seeds_give_equal_episodes():
-    (first, ended), (second, again), (other, _) = (demonstrate(seed, camera=False) for seed in (3, 3, 4))
-    assert ended == again and ended["success"]
+    (first, first_facts), (second, second_facts), (other, _) = (demonstrate(seed, camera=False) for seed in (3, 3, 4))
+    assert first_facts == second_facts and first_facts["success"]
     for stream, (time_ns, rows) in first.items():
         np.testing.assert_array_equal(time_ns, second[stream][0])
         np.testing.assert_array_equal(rows, second[stream][1])
@@ -149,73 +149,77 @@ def test_recording_resumes(folder):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_policys_numbers_become_commands_again(folder, tmp_path, way):
+def test_outputs_of_a_policy_become_commands(folder, tmp_path, way):
     loader = make_loader(folder / "demonstrations", camera=False, batch_size=64, device="cpu", seed=0, way=way)
     loader.save_spec(tmp_path / "spec.json")
     rollout = Rollout(1_000_000, robocache.Spec.load(tmp_path / "spec.json"), 25)
     rollout.observe()
     base = 0.0 if way == "absolute" else rollout._batch[f"{ACTION}_base"][0]
-    wanted = rollout._episode.scene.start + 0.01 * np.arange(50)[:, None] / 50
-    numbers = wanted - base * (np.arange(14) % 7 < 6)
-    rollout.advance(loader.normalize(ACTION, numbers[None].astype(np.float32))[0])
+    expected = rollout._episode.scene.start + 0.01 * np.arange(50)[:, None] / 50
+    outputs = expected - base * (np.arange(14) % 7 < 6)
+    rollout.advance(loader.normalize(ACTION, outputs[None].astype(np.float32))[0])
     for step in (30, 49):
         command = rollout._chunks.at(int(rollout._batch["time_ns"][0]) + step * 20_000_000)
-        np.testing.assert_allclose(command, wanted[step], atol=1e-4)
+        np.testing.assert_allclose(command, expected[step], atol=1e-4)
 
 
 @pytest.mark.soak
 def test_a_policy_from_joints_and_cube(folder):
     """`./dev attack` trains the policy until it succeeds."""
-    half, rollouts = (250, 12) if LONG else (10, 2)
-    sizes = "--every", half, "--batch-size", 256, "--lr", 1e-3
-    trained = json.loads(run(folder, "train", "--policy", "mlp", "--steps", 2 * half, *sizes, "--device", "cpu").stdout)
-    assert [point["step"] for point in trained["checkpoints"]] == [half, 2 * half]
+    half_steps, rollouts = (250, 12) if IS_SOAK else (10, 2)
+    sizes = "--every", half_steps, "--batch-size", 256, "--lr", 1e-3
+    trained = json.loads(
+        run(folder, "train", "--policy", "mlp", "--steps", 2 * half_steps, *sizes, "--device", "cpu").stdout
+    )
+    assert [point["step"] for point in trained["checkpoints"]] == [half_steps, 2 * half_steps]
     assert trained["checkpoints"][1]["loss"] < trained["checkpoints"][0]["loss"]
-    # Without the dataset: checkpoint and spec are enough.
+    # Rollouts need the checkpoint and the spec, but not the dataset.
     shutil.move(folder / "demonstrations", folder / "away")
     evaluate = "evaluate", "--policy", "mlp", "--rollouts", rollouts, "--workers", 2
     (arm,) = json.loads(run(folder, *evaluate).stdout)["arms"]
     shutil.move(folder / "away", folder / "demonstrations")
     assert arm["rollouts"] == rollouts and arm["successes"] <= arm["touched"]
-    assert not LONG or arm["successes"] >= 3, arm
-    assert [point["step"] for point in arm["curve"]] == [half, 2 * half]
+    assert not IS_SOAK or arm["successes"] >= 3, arm
+    assert [point["step"] for point in arm["curve"]] == [half_steps, 2 * half_steps]
     # A policy that was trained and rolled out is not trained again.
     before = {file: file.stat().st_mtime_ns for file in (folder / "mlp-0").iterdir() if file.name != "spec.json"}
     assert len(before) == 4
-    run(folder, "train", "--policy", "mlp", "--steps", 2 * half, "--device", "cpu")
+    run(folder, "train", "--policy", "mlp", "--steps", 2 * half_steps, "--device", "cpu")
     run(folder, *evaluate, "--result", folder / "result.json")
     content = json.loads((folder / "result.json").read_text())
     assert content["arms"][0]["outcomes"] == arm["outcomes"]
-    assert f"train --policy mlp --steps {2 * half} --batch-size 256 --lr 0.001" in content["command"]
+    assert f"train --policy mlp --steps {2 * half_steps} --batch-size 256 --lr 0.001" in content["command"]
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
 def test_weights_are_averaged_and_training_resumes_exactly(folder, tmp_path):
-    def run_to_the_end(name):
+    def train_to_the_end(name):
         loader = make_loader(folder / "demonstrations", camera=False, batch_size=8, device="cpu", seed=0)
         training.train(loader, tmp_path / name, kind="mlp", steps=4, every=1)
         files = training.checkpoints(tmp_path / name)
         return [torch.load(file, weights_only=True) for file in files]
 
-    whole = run_to_the_end("whole")
-    for key, averaged in whole[-1]["weights"].items():
+    uninterrupted = train_to_the_end("uninterrupted")
+    for key, averaged in uninterrupted[-1]["weights"].items():
         expected = 0
-        for step, state in enumerate(whole):
+        for step, state in enumerate(uninterrupted):
             expected += (state["training"][key].double().numpy() - expected) / (1 + 0.1 * step)
         np.testing.assert_allclose(averaged.numpy(), expected, atol=1e-6)
-        assert not torch.equal(averaged, whole[-1]["training"][key])
-    (tmp_path / "half").mkdir()
-    shutil.copy(tmp_path / "whole" / "step_2.pt", tmp_path / "half")
+        assert not torch.equal(averaged, uninterrupted[-1]["training"][key])
+    (tmp_path / "resumed").mkdir()
+    shutil.copy(tmp_path / "uninterrupted" / "step_2.pt", tmp_path / "resumed")
     torch.manual_seed(99)
-    again = run_to_the_end("half")[-1]
-    for part in ("weights", "training"):
-        assert all(torch.equal(value, again[part][key]) for key, value in whole[-1][part].items())
-    policy = training.load(tmp_path / "half" / "step_4.pt")
-    assert all(torch.equal(value, whole[-1]["weights"][key]) for key, value in policy.state_dict().items())
+    resumed = train_to_the_end("resumed")[-1]
+    for weights_name in ("weights", "training"):
+        assert all(
+            torch.equal(value, resumed[weights_name][key]) for key, value in uninterrupted[-1][weights_name].items()
+        )
+    policy = training.load(tmp_path / "resumed" / "step_4.pt")
+    assert all(torch.equal(value, uninterrupted[-1]["weights"][key]) for key, value in policy.state_dict().items())
 
 
-@pytest.mark.parametrize(("way", "share"), [("absolute", 0), ("per-step", 1)])
-def test_a_constant_policy_keeps_deviations_or_not(folder, tmp_path, way, share):
+@pytest.mark.parametrize(("way", "expected_share"), [("absolute", 0), ("per-step", 1)])
+def test_the_share_of_a_deviation_that_a_constant_policy_keeps(folder, tmp_path, way, expected_share):
     """Absolute commands contain nothing of a deviation, relative ones all of it."""
     loader = make_loader(folder / "demonstrations", camera=False, batch_size=8, device="cpu", seed=0, way=way)
     training.train(loader, tmp_path, kind="mlp", steps=2, every=2)
@@ -225,11 +229,11 @@ def test_a_constant_policy_keeps_deviations_or_not(folder, tmp_path, way, share)
         value.zero_()
     torch.save(state, file)
     assert deviation.kept_shares(folder / "demonstrations", tmp_path, way, moments=64) == pytest.approx(
-        [share] * 3, abs=1e-4
+        [expected_share] * 3, abs=1e-4
     )
 
 
-def test_saving_checkpoints_does_not_count_in_the_pace(folder, tmp_path, monkeypatch):
+def test_the_pace_leaves_out_the_time_of_saving_checkpoints(folder, tmp_path, monkeypatch):
     saved = []
     clock = types.SimpleNamespace(perf_counter=lambda: time.perf_counter() + 1000 * len(saved))
     monkeypatch.setattr(training, "time", clock)
@@ -245,21 +249,21 @@ def test_a_step_crops_frames_like_the_loader():
     images = torch.arange(2 * 3 * 7 * 9, dtype=torch.float32).view(2, 3, 7, 9)
     padded = np.pad(images.numpy(), ((0, 0), (0, 0), (2, 2), (2, 2)), mode="edge")
     torch.manual_seed(0)
-    seen = set()
+    seen_shifts = set()
     for _ in range(200):
-        moved = training.shifted(images, 2).numpy()
-        for image, whole in zip(moved, padded, strict=True):
-            found = [
-                (y, x) for y in range(5) for x in range(5) if np.array_equal(image, whole[:, y : y + 7, x : x + 9])
+        crops = training.shifted(images, 2).numpy()
+        for crop, image in zip(crops, padded, strict=True):
+            shifts = [
+                (y, x) for y in range(5) for x in range(5) if np.array_equal(crop, image[:, y : y + 7, x : x + 9])
             ]
-            seen |= {*found}
-            assert len(found) == 1
-    assert len(seen) == 25
+            seen_shifts |= {*shifts}
+            assert len(shifts) == 1
+    assert len(seen_shifts) == 25
     # A draw depends on the seed and the step alone.
     torch.manual_seed(3)
     first = [training.shifted(images, 2) for _ in range(3)]
     torch.manual_seed(3)
-    assert all(torch.equal(one, training.shifted(images, 2)) for one in first)
+    assert all(torch.equal(crop, training.shifted(images, 2)) for crop in first)
 
 
 @pytest.fixture(scope="module")
@@ -273,20 +277,20 @@ def filmed(tmp_path_factory):
     return folder
 
 
-def test_a_camera(filmed):
+def test_the_camera_sees_the_cube_at_its_position(filmed):
     camera = robocache.open(filmed / "demonstrations").streams[CAMERA]
-    clock = Episode(Scene(), 0)
-    count = len(clock.exposed_s)
+    episode = Episode(Scene(), 0)
+    count = len(episode.exposed_s)
     assert camera.row_offsets[1] == count
     frame = camera.frame(0)
     assert frame.shape == (128, 128, 3)
-    red = (frame[..., 0] > 150) & (frame[..., 1] < 100)
-    rows, columns = np.nonzero(red)
-    # The picture shows the cube at its position: 4.5 mm a pixel around (0.05, 0.5).
-    cube = clock.scene.cube()
-    pixel = 2 * (0.8 - 0.04) * np.tan(np.radians(20)) / 128
-    assert 0.05 + (columns.mean() - 63.5) * pixel == pytest.approx(cube[0], abs=0.01)
-    assert 0.5 - (rows.mean() - 63.5) * pixel == pytest.approx(cube[1], abs=0.01)
+    is_red = (frame[..., 0] > 150) & (frame[..., 1] < 100)
+    rows, columns = np.nonzero(is_red)
+    # A pixel is 4.5 mm wide; the middle of the picture is at (0.05, 0.5).
+    cube = episode.scene.cube()
+    pixel_m = 2 * (0.8 - 0.04) * np.tan(np.radians(20)) / 128
+    assert 0.05 + (columns.mean() - 63.5) * pixel_m == pytest.approx(cube[0], abs=0.01)
+    assert 0.5 - (rows.mean() - 63.5) * pixel_m == pytest.approx(cube[1], abs=0.01)
 
 
 OBSERVE = """
@@ -314,7 +318,7 @@ for _ in range(4):
 def test_a_policy_sees_the_newest_frame_that_arrived(filmed, tmp_path):
     spec = tmp_path / "spec.json"
     make_loader(filmed / "demonstrations", camera=True, batch_size=2, device="cpu", seed=0).save_spec(spec)
-    observations = python("-c", OBSERVE, spec).stdout.splitlines()
+    observations = run_python("-c", OBSERVE, spec).stdout.splitlines()
     assert len(observations) == 4
     for pixels, age_s in map(json.loads, observations):
         assert pixels < 2  # levels of 255, by JPEG; a frame of another moment differs more
@@ -346,8 +350,8 @@ def test_arms_of_the_comparison_have_the_same_batches(filmed):
         for key in (STATE, ACTION, CAMERA)
     )
     nearest = int(np.abs(recorded[0] - starts - round(float(raw["timestamp"][0]) * 1e9)).argmin())
-    off = np.abs(np.asarray(recorded[1][nearest], np.float32) - raw[CAMERA][0].permute(1, 2, 0).numpy())
-    assert off.mean() < 3
+    difference = np.abs(np.asarray(recorded[1][nearest], np.float32) - raw[CAMERA][0].permute(1, 2, 0).numpy())
+    assert difference.mean() < 3
 
 
 def test_the_comparison_with_lerobots_loader(filmed, tmp_path):
@@ -372,12 +376,12 @@ def test_the_comparison_with_lerobots_loader(filmed, tmp_path):
     assert policies[0] == policies[1] and len({*policies[0], *policies[2]}) == 4
     assert "bit for bit" in content["explained"]["ours, the same dataset"]
     assert [len([*(filmed / f"compare-{number}-0").glob("*.rollouts.json")]) for number in range(3)] == [2, 0, 2]
-    # Another seed is added; the first one is not trained again.
+    # A second seed is trained, and the first is kept.
     before = {file: file.stat().st_mtime_ns for file in filmed.glob("compare-*-0/*.pt")}
     run(filmed, "compare", "--seeds", 0, 1, *options.split(), "--result", result)
-    again = json.loads(result.read_text())
-    assert again["loading"] == loading and again["arms"][:3] == content["arms"]
-    assert [arm["seed"] for arm in again["arms"]] == [0, 0, 0, 1, 1, 1]
+    resumed = json.loads(result.read_text())
+    assert resumed["loading"] == loading and resumed["arms"][:3] == content["arms"]
+    assert [arm["seed"] for arm in resumed["arms"]] == [0, 0, 0, 1, 1, 1]
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
@@ -388,13 +392,13 @@ def test_record_ends_without_gym_aloha(tmp_path, monkeypatch):
 
 
 def test_missing_parts_are_named(tmp_path):
-    for command, words in (("train", "run record first"), ("evaluate", "run train first")):
-        with pytest.raises(SystemExit, match=words):
+    for command, message in (("train", "run record first"), ("evaluate", "run train first")):
+        with pytest.raises(SystemExit, match=message):
             main(["--folder", str(tmp_path), command])
 
 
 @pytest.mark.parametrize("command", ["record", "train", "evaluate", "compare"])
 def test_help(command, capsys):
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as raised:
         main([command, "--help"])
-    assert ended.value.code == 0 and "--" in capsys.readouterr().out
+    assert raised.value.code == 0 and "--" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The example of a moving belt, with rows like those of a recorder at 30 fps. `./dev attack` trains until clocks do better."""
+"""The example of a moving belt: rows like a recorder's at 30 fps against clocks. `./dev attack` trains until clocks are better."""
 
 import json
 import subprocess
@@ -11,21 +11,21 @@ from soak import rounds
 
 import robocache
 
-for needed in ("mujoco", "torch", "PIL"):
-    pytest.importorskip(needed)
+for package in ("mujoco", "torch", "PIL"):
+    pytest.importorskip(package)
 
 from PIL import Image  # noqa: E402
 
 CHECKOUT = Path(__file__).parents[2]
-LONG = rounds(1) > 1
-EPISODES = 40 if LONG else 6
+IS_SOAK = rounds(1) > 1
+EPISODES = 40 if IS_SOAK else 6
 
 
 def run(command, folder, *options):
     arguments = [sys.executable, "-m", "examples.conveyor", command, "--folder", folder, "--delays-ms", "60", *options]
-    ran = subprocess.run(list(map(str, arguments)), cwd=CHECKOUT, capture_output=True, text=True, timeout=900)
-    assert ran.returncode == 0, ran.stderr
-    return ran
+    result = subprocess.run(list(map(str, arguments)), cwd=CHECKOUT, capture_output=True, text=True, timeout=900)
+    assert result.returncode == 0, result.stderr
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +65,11 @@ def test_rows_have_the_newest_arrived_frame(recorded):
 @pytest.mark.soak
 def test_clocks_are_closer_than_rows(recorded, tmp_path):
     arms = ("--arms", "rows", "clocks", "--seeds", 0)
-    steps, rollouts = (500, 40) if LONG else (10, 2)
+    steps, rollouts = (500, 40) if IS_SOAK else (10, 2)
     run("train", recorded, *arms, "--steps", steps)
     checkpoint = (recorded / "runs/clocks-0/checkpoint.pt").read_bytes()
     run("train", recorded, *arms, "--steps", steps)
-    assert (recorded / "runs/clocks-0/checkpoint.pt").read_bytes() == checkpoint  # nothing is done again
+    assert (recorded / "runs/clocks-0/checkpoint.pt").read_bytes() == checkpoint  # a finished run is not trained again
     run("evaluate", recorded, *arms, "--rollouts", rollouts, "--film", tmp_path / "film")
     for file in (tmp_path / "film.png", tmp_path / "film.gif"):
         picture = Image.open(file)
@@ -81,20 +81,20 @@ def test_clocks_are_closer_than_rows(recorded, tmp_path):
     table = run("compare", recorded, *arms, "--out", tmp_path).stdout
     assert "60 ms rows" in table and "60 ms clocks" in table
     rows, clocks = json.loads((tmp_path / "training-conveyor-60ms.json").read_text())["arms"]
-    for one in rows, clocks:
-        assert one["curve"][-1]["successes"] == one["successes"] and one["curve"][-1]["step"] == steps
-    if LONG:
-        assert closer(clocks, rows), table
-        assert not closer(with_stamps_of_arrival(recorded / "runs/clocks-0", steps, rollouts), rows)
+    for arm in rows, clocks:
+        assert arm["curve"][-1]["successes"] == arm["successes"] and arm["curve"][-1]["step"] == steps
+    if IS_SOAK:
+        assert is_closer(clocks, rows), table
+        assert not is_closer(roll_out_with_arrival_stamps(recorded / "runs/clocks-0", steps, rollouts), rows)
 
 
-def closer(clocks, rows):
-    median, within = clocks["miss_mm"]["50 %"], clocks["within_mm"]["6"]
-    return median < 0.7 * rows["miss_mm"]["50 %"] and within >= rows["within_mm"]["6"] + 6
+def is_closer(clocks, rows):
+    median, within_6_mm = clocks["miss_mm"]["50 %"], clocks["within_mm"]["6"]
+    return median < 0.7 * rows["miss_mm"]["50 %"] and within_6_mm >= rows["within_mm"]["6"] + 6
 
 
-# Prints the misses, in mm, of the policy of "clocks" if each frame has the stamp of its arrival.
-STAMPS_OF_ARRIVAL = """
+# Prints the misses, in mm, of the policy of the arm "clocks" when frames have the stamps of their arrival.
+ARRIVAL_STAMPS = """
 import json, pathlib, sys
 import torch
 from examples.conveyor import drive, learn
@@ -114,11 +114,11 @@ print(json.dumps(misses))
 """
 
 
-def with_stamps_of_arrival(run, steps, rollouts):
-    command = [sys.executable, "-c", STAMPS_OF_ARRIVAL, *map(str, (run, steps, rollouts))]
-    ran = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=900)
-    assert ran.returncode == 0, ran.stderr
-    misses = np.array(json.loads(ran.stdout.splitlines()[-1]))
+def roll_out_with_arrival_stamps(run, steps, rollouts):
+    command = [sys.executable, "-c", ARRIVAL_STAMPS, *map(str, (run, steps, rollouts))]
+    result = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=900)
+    assert result.returncode == 0, result.stderr
+    misses = np.array(json.loads(result.stdout.splitlines()[-1]))
     return {"miss_mm": {"50 %": np.median(misses)}, "within_mm": {"6": (misses < 6).sum()}}
 
 
@@ -136,23 +136,24 @@ def test_resumed_training_gives_the_same_policy(recorded, tmp_path, monkeypatch)
         if done == 8:
             raise KeyboardInterrupt
 
-    train(tmp_path / "whole")
+    train(tmp_path / "uninterrupted")
     with monkeypatch.context() as patched:
         patched.setattr(learn.Progress, "show", stop)
         with pytest.raises(KeyboardInterrupt):
             train(tmp_path / "stopped")
     train(tmp_path / "stopped")
-    whole, stopped = (
-        torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["policy"] for name in ("whole", "stopped")
+    expected, resumed = (
+        torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["policy"]
+        for name in ("uninterrupted", "stopped")
     )
-    assert all(torch.equal(whole[name], stopped[name]) for name in whole)
+    assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 
 def test_the_help_has_the_command(monkeypatch, capsys):
     monkeypatch.syspath_prepend(CHECKOUT)
     from examples.conveyor.__main__ import main
 
-    for command, words in ([], "record"), (["evaluate"], "--folder"):
-        with pytest.raises(SystemExit) as ended:
+    for command, word in ([], "record"), (["evaluate"], "--folder"):
+        with pytest.raises(SystemExit) as raised:
             main([*command, "--help"])
-        assert ended.value.code == 0 and words in capsys.readouterr().out
+        assert raised.value.code == 0 and word in capsys.readouterr().out

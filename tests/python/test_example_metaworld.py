@@ -1,4 +1,4 @@
-"""Runs the example of metaworld's tasks: it records, trains, and the policy succeeds."""
+"""The example of metaworld's tasks records demonstrations and trains a policy, which succeeds."""
 
 import importlib.util
 import json
@@ -16,16 +16,18 @@ torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
 EPISODES, STEPS, ROLLOUTS = 60, 600, 20
-BESIDE = Path(sys.prefix) / "metaworld"  # ./dev test installs metaworld here, with its MuJoCo
+METAWORLD_FOLDER = Path(sys.prefix) / "metaworld"  # ./dev test installs metaworld here, with its MuJoCo
 pytestmark = pytest.mark.skipif(
-    not BESIDE.exists() and importlib.util.find_spec("metaworld") is None,
+    not METAWORLD_FOLDER.exists() and importlib.util.find_spec("metaworld") is None,
     reason="NOT RUN: no metaworld; pip install 'robocache[examples]'",
 )
 
 
 def run(*arguments, **environment):
-    path = os.pathsep.join(filter(None, [str(BESIDE) * BESIDE.exists(), os.environ.get("PYTHONPATH")]))
-    ran = subprocess.run(
+    path = os.pathsep.join(
+        filter(None, [str(METAWORLD_FOLDER) * METAWORLD_FOLDER.exists(), os.environ.get("PYTHONPATH")])
+    )
+    result = subprocess.run(
         [sys.executable, "-m", "examples.metaworld", *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path, **environment},
@@ -33,8 +35,8 @@ def run(*arguments, **environment):
         text=True,
         timeout=900,
     )
-    assert ran.returncode == 0, ran.stderr
-    return ran
+    assert result.returncode == 0, result.stderr
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_policy_learns_to_pick_and_place(folder):
-    # Without the dataset: the checkpoint and its spec are enough.
+    # Rollouts need the checkpoint and its spec, but not the dataset.
     shutil.move(folder / "pick-place-v3/demonstrations", folder / "away")
     result = json.loads(run("evaluate", "--rollouts", ROLLOUTS, "--folder", folder, "--json").stdout)
     shutil.move(folder / "away", folder / "pick-place-v3/demonstrations")
@@ -65,21 +67,21 @@ def test_finished_work_is_not_repeated(folder):
     assert recorded["episodes"] == EPISODES + 2
     dataset = robocache.open(path / "demonstrations", verify=True)
     hand, tracker = (dataset.episode(EPISODES + 1)[stream][0] for stream in ("hand", "tracker"))
-    assert len(hand) > 2 * len(tracker) > 20  # each on its own clock
+    assert len(hand) > 2 * len(tracker) > 20  # each stream has its own clock
     run("train", "--steps", STEPS, "--folder", folder)
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*.pt")} == before
 
 
 def test_training_without_demonstrations_names_the_command(tmp_path):
-    ran = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "examples.metaworld", "train", "--folder", tmp_path],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(BESIDE), os.environ.get("PYTHONPATH", "")])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(METAWORLD_FOLDER), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert ran.returncode == 1 and "run record first" in ran.stderr and "Traceback" not in ran.stderr
+    assert result.returncode == 1 and "run record first" in result.stderr and "Traceback" not in result.stderr
 
 
 def test_the_help_names_commands_and_options():

@@ -1,4 +1,4 @@
-"""Result files of the examples: intervals against scipy and published ones, and errors of wrong files."""
+"""Result files of the examples have the intervals of scipy and of publications; wrong files are refused."""
 
 import importlib.util
 import json
@@ -25,7 +25,7 @@ def test_wilsons_interval_equals_scipys(results, successes, rollouts):
     np.testing.assert_allclose(results.wilson(successes, rollouts), [expected.low, expected.high], atol=1e-12)
 
 
-# Newcombe, 1998, table of examples, method 10: counts of both, first only, second only, neither; the interval.
+# Newcombe, 1998, table of examples, method 10. Counts of successes: both, first only, second only, neither.
 @pytest.mark.parametrize(
     ("counts", "interval"),
     [((36, 12, 2, 0), (0.0569, 0.3404)), ((36, 14, 0, 0), (0.1528, 0.4167)), ((0, 0, 0, 30), (-0.1135, 0.1135))],
@@ -37,8 +37,8 @@ def test_the_paired_interval_equals_the_published_one(results, counts, interval)
     difference, bounds = results.paired_difference(a, b)
     assert difference == pytest.approx((first - second) / len(a))
     np.testing.assert_allclose(bounds, interval, atol=1e-3)
-    turned, turned_bounds = results.paired_difference(b, a)
-    np.testing.assert_allclose([turned, *turned_bounds], [-difference, *(-x for x in reversed(bounds))], atol=1e-12)
+    swapped, swapped_bounds = results.paired_difference(b, a)
+    np.testing.assert_allclose([swapped, *swapped_bounds], [-difference, *(-x for x in reversed(bounds))], atol=1e-12)
 
 
 def write(results, path):
@@ -68,7 +68,7 @@ def test_a_result_file_round_trips(results, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (lambda content: content.pop("commit"), "'commit'"),
         (lambda content: content["expert"].pop("episodes"), "expert"),
@@ -79,13 +79,13 @@ def test_a_result_file_round_trips(results, tmp_path):
         (lambda content: content["arms"][0]["curve"][0].pop("loss"), r"arms\[0\].curve"),
     ],
 )
-def test_a_file_that_contradicts_itself_is_refused(results, tmp_path, change, words):
+def test_a_file_that_contradicts_itself_is_refused(results, tmp_path, change, message):
     path = tmp_path / "training-toy-first.json"
     write(results, path)
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=f"(?s){path.name}.*{words}"):
+    with pytest.raises(ValueError, match=f"(?s){path.name}.*{message}"):
         results.read(path)
 
 
