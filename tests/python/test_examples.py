@@ -32,9 +32,9 @@ def snippets(language, text=README + START):
 
 
 def snippet(language, part):
-    """The only snippet that contains `part`."""
-    (found,) = [text for text in snippets(language) if part in text]
-    return found
+    """Returns the only snippet that contains `part`."""
+    (text,) = [text for text in snippets(language) if part in text]
+    return text
 
 
 @pytest.fixture
@@ -76,19 +76,19 @@ def test_from_a_lerobot_dataset_to_a_training_loop(rng, folder, lerobot_files, d
         assert program == "robocache"
         assert cli.main(arguments) == 0
 
-    seen = []
+    moments = []
 
     def policy(state, action, is_pad):
         assert state.shape == (1024, 2, 3)
         assert action.shape == (1024, 16, 2)
         assert is_pad.shape == (1024, 16)
         assert state.dtype == action.dtype == torch.float32
-        assert {x.device.type for x in (state, action, is_pad)} == {device}
+        assert {tensor.device.type for tensor in (state, action, is_pad)} == {device}
         assert state.isfinite().all()
         assert action.isfinite().all()
         assert not is_pad.all(1).any()  # the window begins on the anchor, which is a row
-        at_the_anchor = action[:, 0].double()  # almost all are rows of the recording
-        seen.append((at_the_anchor.mean().item(), at_the_anchor.std().item()))
+        anchor_actions = action[:, 0].double()  # almost all are rows of the recording
+        moments.append((anchor_actions.mean().item(), anchor_actions.std().item()))
         return ((action - state.mean()) ** 2)[~is_pad].mean()
 
     source = snippet("python", "policy(")
@@ -96,8 +96,8 @@ def test_from_a_lerobot_dataset_to_a_training_loop(rng, folder, lerobot_files, d
         source = source.replace("Loader(ds, ", 'Loader(ds, device="cpu", ')  # without device= it would use a GPU
     names = {"policy": policy}
     exec(source, names)
-    assert len(seen) == 10 * (sum(lengths) // 1024)
-    np.testing.assert_allclose(seen, [(0, 1)] * len(seen), atol=0.1)
+    assert len(moments) == 10 * (sum(lengths) // 1024)
+    np.testing.assert_allclose(moments, [(0, 1)] * len(moments), atol=0.1)
     state = names["loader"].state_dict()
     assert (state["seed"], state["epoch"], state["samples"]) == (0, 10, 0)
 
@@ -117,11 +117,11 @@ def test_the_operations_alone(device, framework):
     lines = snippet("python", "resample_trajectories").strip().splitlines()
     resample, fuse, voxelize, voxelize_sparse, image_batch, integrate_tsdf = lines
     times, values, targets = [0.0, 0.1, 1.0], [[0.0], [10.0], [20.0]], [0.05, 0.55, 2.0]
-    arrays = {"values": values, "times": times, "q": values, "t_q": times, "target_times": targets}
-    arrays |= {"f": [[1.0, 2.0], [3.0, 4.0]], "t_f": [0.0, 0.5]}
-    arrays |= {"points": [[-7.95, 0.05, 0.55], [-7.94, 0.06, 0.57], [9.0, 0.0, 0.0]]}
-    arrays |= {"grid": [[[0.0] * 16]], "weights": [[[0.0] * 16]], "depth": [[0.07]]}
-    names = {name: torch.tensor(array, device=device) for name, array in arrays.items()}
+    inputs = {"values": values, "times": times, "q": values, "t_q": times, "target_times": targets}
+    inputs |= {"f": [[1.0, 2.0], [3.0, 4.0]], "t_f": [0.0, 0.5]}
+    inputs |= {"points": [[-7.95, 0.05, 0.55], [-7.94, 0.06, 0.57], [9.0, 0.0, 0.0]]}
+    inputs |= {"grid": [[[0.0] * 16]], "weights": [[[0.0] * 16]], "depth": [[0.07]]}
+    names = {name: torch.tensor(array, device=device) for name, array in inputs.items()}
     if framework == "numpy":
         names = {name: tensor.cpu().numpy() for name, tensor in names.items()}
     names["robocache"] = robocache
@@ -151,15 +151,15 @@ def test_the_operations_alone(device, framework):
     images = eval(image_batch, names)
     assert type(images) is type(names["frames"]) and tuple(images.shape) == (2, 3, 224, 224)
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
-    shown = [images[sample, :, 7, 9].tolist() for sample in range(2)]
-    np.testing.assert_allclose(shown, [(1 - mean) / std, -mean / std], rtol=1e-6)
+    pixels = [images[sample, :, 7, 9].tolist() for sample in range(2)]
+    np.testing.assert_allclose(pixels, [(1 - mean) / std, -mean / std], rtol=1e-6)
     names |= {"pose": np.eye(4), "camera": (1.0, 1.0, 0.0, 0.0)}
     names["pose"][:2, 3] = -0.995  # so that the camera looks along the only column of voxels
     assert eval(integrate_tsdf, names)[0] is names["grid"]
     distances = 0.07 - (np.arange(16) + 0.5) * 0.01
-    seen = abs(distances) < 0.04
-    np.testing.assert_allclose(names["grid"].tolist()[0][0], np.where(seen, distances, 0), atol=1e-7)
-    assert names["weights"].tolist()[0][0] == seen.tolist()
+    is_updated = abs(distances) < 0.04
+    np.testing.assert_allclose(names["grid"].tolist()[0][0], np.where(is_updated, distances, 0), atol=1e-7)
+    assert names["weights"].tolist()[0][0] == is_updated.tolist()
 
 
 # ---- docs ----
@@ -170,7 +170,7 @@ PAGES = ["resample", "fuse", "voxelize", "voxelize_sparse", "tsdf"]
 @pytest.mark.parametrize("page", [*PAGES, "loader"])
 def test_the_examples_of_a_page(folder, device, page):
     text = (ROOT / f"docs/{page}.md").read_text()
-    examples = [snippet for snippet in snippets("python", text) if snippet.startswith(">>>")]
+    examples = [code for code in snippets("python", text) if code.startswith(">>>")]
     assert len(examples) >= (7 if page == "loader" else 2)
     assert page == "loader" or any('device="cuda"' in example for example in examples)
     names = {}
@@ -191,7 +191,7 @@ def test_the_cpp_example_of_an_operations_page_exists(page):
 
 
 def run_examples(text, names):
-    """Runs the >>> examples of a text, and compares their output."""
+    """Runs the >>> examples of a text, and checks what they print."""
     for example in doctest.DocTestParser().get_examples(text):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(compile(example.source, "<example>", "single"), names)
@@ -203,8 +203,8 @@ def run_examples(text, names):
 
 
 @pytest.fixture
-def train(folder, monkeypatch):
-    """Runs the example on a dataset, and returns its losses."""
+def train_act(folder, monkeypatch):
+    """A function that runs the example on a dataset, and returns its losses."""
     pytest.importorskip("av", reason="no PyAV: pip install av")
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     main = importlib.import_module("train_act").main
@@ -212,33 +212,34 @@ def train(folder, monkeypatch):
 
 
 @pytest.fixture
-def seen_by_a_camera(rng, folder, monkeypatch, lerobot_files):
+def camera_dataset(rng, folder, monkeypatch, lerobot_files):
     """A LeRobot dataset with 28 frames of a camera, whose actions follow from the state."""
     pytest.importorskip("av", reason="no PyAV: pip install av")
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "ingest"))
-    video = importlib.import_module("video_files")
+    video_files = importlib.import_module("video_files")
     camera, episodes = "observation.images.top", []
     for number, rows in enumerate((18, 10)):
         state = rng.normal(size=(rows, 3)).astype(np.float32).cumsum(0)
         episodes.append(lerobot_files.Episode({"observation.state": state, "action": state[:, :2]}))
         path = folder / f"pusht/videos/chunk-000/{camera}/episode_{number:06d}.mp4"
-        video.write_video(path, range(100 * number, 100 * number + rows))
+        video_files.write_video(path, range(100 * number, 100 * number + rows))
     features = {
         name: {"dtype": "float32", "shape": [values.shape[1]], "names": None}
         for name, values in episodes[0].columns.items()
     }
-    features[camera] = {"dtype": "video", "shape": [video.HEIGHT, video.WIDTH, 3], "names": ["height", "width", "rgb"]}
+    shape = [video_files.HEIGHT, video_files.WIDTH, 3]
+    features[camera] = {"dtype": "video", "shape": shape, "names": ["height", "width", "rgb"]}
     features |= lerobot_files.BOOKKEEPING
     return lerobot_files.write_lerobot(folder / "pusht", episodes, "v2.1", features=features)
 
 
 @pytest.mark.parametrize("policy", ["small", "act"])
-def test_training_on_a_dataset_with_a_camera(seen_by_a_camera, train, folder, policy, capsys):
+def test_training_on_a_dataset_with_a_camera(camera_dataset, train_act, folder, policy, capsys):
     if policy == "act":
         pytest.importorskip("lerobot.policies.act.modeling_act", reason="LeRobot is not installed: pip install lerobot")
     steps = {"small": 12, "act": 2}[policy]
     options = f"--policy {policy} --steps {steps} --batch-size 8 --picture a.png --record a.json"
-    losses = train(seen_by_a_camera, *options.split())
+    losses = train_act(camera_dataset, *options.split())
     assert len(losses) == steps
     assert np.isfinite(losses).all()
     if policy == "small":
@@ -254,20 +255,20 @@ def test_training_on_a_dataset_with_a_camera(seen_by_a_camera, train, folder, po
     assert 0 < record["waited_s"] < record["elapsed_s"]
 
 
-def test_a_trained_policy_runs_without_the_dataset(seen_by_a_camera, train, folder, capsys):
-    train(seen_by_a_camera, "--policy", "small", "--steps", "3", "--batch-size", "8", "--save", "arm.pt")
-    actions = train(seen_by_a_camera, "--run", "arm.pt")
+def test_a_trained_policy_runs_without_the_dataset(camera_dataset, train_act, folder, capsys):
+    train_act(camera_dataset, "--policy", "small", "--steps", "3", "--batch-size", "8", "--save", "arm.pt")
+    actions = train_act(camera_dataset, "--run", "arm.pt")
     lines = capsys.readouterr().out.splitlines()
     assert "the next 16 actions; the first, and what was recorded:" in lines and len(lines[-1].split()) == 3
     module = importlib.import_module("train_act")
-    stream = robocache.open("cache").streams
-    frame, state = stream["observation.images.top"].frame(0), stream["observation.state"].values[0]
-    again = module.load_policy("arm.pt")({"observation.images.top": frame}, state)
-    torch.testing.assert_close(again, actions)
-    # The oracle: the loader normalises the state and the frame's middle, and unnormalises the actions.
+    streams = robocache.open("cache").streams
+    frame, state = streams["observation.images.top"].frame(0), streams["observation.state"].values[0]
+    repeated = module.load_policy("arm.pt")({"observation.images.top": frame}, state)
+    torch.testing.assert_close(repeated, actions)
+    # As an oracle, the loader normalises the state and the frame's middle, and unnormalises the actions.
     images = robocache.ImageOptions(size=(108, 108), crop=(96, 96), crop_at="center", mean="imagenet", std="imagenet")
     loader = from_lerobot(
-        seen_by_a_camera, cache="cache", batch_size=1, shuffle=False, device="cpu", images=images, normalize="mean_std"
+        camera_dataset, cache="cache", batch_size=1, shuffle=False, device="cpu", images=images, normalize="mean_std"
     )
     saved = torch.load("arm.pt", weights_only=True)
     policy = module.SmallPolicy(*saved["sizes"]).eval()
@@ -277,59 +278,60 @@ def test_a_trained_policy_runs_without_the_dataset(seen_by_a_camera, train, fold
     torch.testing.assert_close(actions, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_training_accepts_sources_of_ingest(seen_by_a_camera, train, folder, capsys):
+def test_training_accepts_sources_of_ingest(camera_dataset, train_act, folder, capsys):
     (video,) = (folder / "pusht").rglob("episode_000001.mp4")
     video.unlink()
     with pytest.raises(SystemExit):
-        train(seen_by_a_camera, "--policy", "small", "--steps", "1")
+        train_act(camera_dataset, "--policy", "small", "--steps", "1")
     assert "episode_000001.mp4" in (output := capsys.readouterr().err) and "--on-error skip" in output
     with pytest.warns(UserWarning, match="1 of 2 episodes lack rows"):
-        train(seen_by_a_camera, "--policy", "small", "--steps", "1", "--on-error", "skip", "--frames", "by-index")
+        train_act(camera_dataset, "--policy", "small", "--steps", "1", "--on-error", "skip", "--frames", "by-index")
     assert "18 frames" in capsys.readouterr().out
-    robocache.ingest(folder / "pusht", folder / "theirs", on_error="skip", jobs=1)
-    result = (folder / "theirs").stat().st_mtime_ns
+    robocache.ingest(folder / "pusht", folder / "ingested", on_error="skip", jobs=1)
+    modified_ns = (folder / "ingested").stat().st_mtime_ns
     with pytest.warns(UserWarning, match="batches lack them"):
-        train(seen_by_a_camera, "--policy", "small", "--steps", "1", "--on-error", "skip", "--cache", "theirs")
-    assert (folder / "theirs").stat().st_mtime_ns == result
+        train_act(camera_dataset, "--policy", "small", "--steps", "1", "--on-error", "skip", "--cache", "ingested")
+    assert (folder / "ingested").stat().st_mtime_ns == modified_ns
 
 
 @pytest.mark.filterwarnings("ignore:cameras without frames")
-def test_training_on_a_real_dataset(real_data, train):
-    losses = train(real_data("lerobot_v2/gr00t_gr1_pnp_sim"), "--policy", "small", "--steps", "30", "--batch-size", "8")
+def test_training_on_a_real_dataset(real_data, train_act):
+    dataset = real_data("lerobot_v2/gr00t_gr1_pnp_sim")
+    losses = train_act(dataset, "--policy", "small", "--steps", "30", "--batch-size", "8")
     assert np.mean(losses[-10:]) < 0.95 * np.mean(losses[:5])
 
 
-def test_the_page_shows_the_training_command(seen_by_a_camera, train, folder):
+def test_the_page_shows_the_training_command(camera_dataset, train_act, folder):
     (command,) = [text for text in snippets("bash", (ROOT / "docs/images.md").read_text()) if "train_act" in text]
     python, program, dataset, *options = shlex.split(command, comments=True)
     assert (python, program) == ("python", "examples/train_act.py") and (ROOT / program).exists()
     options[options.index("--steps") + 1] = "1"
-    assert len(train(dataset, *options, "--policy", "small")) == 1
+    assert len(train_act(dataset, *options, "--policy", "small")) == 1
     assert (folder / options[options.index("--picture") + 1]).exists()
 
 
 # ---- Docstrings ----
 
 
-def documented():
-    """Every public object and method with an example."""
-    found = []
+def objects_with_examples():
+    """Returns every public object and method with an example, as parameters of a test."""
+    parameters = []
     for name in robocache.__all__:
         value = getattr(robocache, name)
         members = inspect.getmembers(value, inspect.isroutine) if inspect.isclass(value) else []
-        for path, documented in [(name, value), *((f"{name}.{member}", routine) for member, routine in members)]:
-            if ">>>" in (inspect.getdoc(documented) or ""):
-                found.append(pytest.param(documented, id=path))
-    return found
+        for path, item in [(name, value), *((f"{name}.{member}", routine) for member, routine in members)]:
+            if ">>>" in (inspect.getdoc(item) or ""):
+                parameters.append(pytest.param(item, id=path))
+    return parameters
 
 
 def write_example_cache(path, time_ns, values):
-    with robocache.Writer(path) as w:
-        for episode in range(4):
-            task = "calibrate" if episode == 1 else "pick the cup"
-            with w.episode(task=task, success=episode < 3) as ep:
+    with robocache.Writer(path) as writer:
+        for number in range(4):
+            task = "calibrate" if number == 1 else "pick the cup"
+            with writer.episode(task=task, success=number < 3) as episode:
                 for stream in ("joint.position", "observation.state", "action"):
-                    ep.append(stream, time_ns, values)
+                    episode.append(stream, time_ns, values)
 
 
 VALUES = np.random.default_rng(0).normal(size=(200, 7)).astype(np.float32)
@@ -359,12 +361,12 @@ def files_of_examples(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("example_of", documented())
-def test_the_examples_of_docstrings(folder, files_of_examples, example_of):
+@pytest.mark.parametrize("value", objects_with_examples())
+def test_the_examples_of_docstrings(folder, files_of_examples, value):
     shutil.copytree(files_of_examples, folder, dirs_exist_ok=True)
-    if example_of in (robocache.Writer, robocache.ingest):  # these make the cache
+    if value in (robocache.Writer, robocache.ingest):  # these make the cache
         shutil.rmtree("cache")
     ds = robocache.open("other")
     names = {"robocache": robocache, "np": np, "ds": ds, "time_ns": STAMPS, "values": VALUES}
     names |= {"kitchen": ds, "garage": ds, "folder": folder / "photos"}
-    run_examples(inspect.getdoc(example_of), names)
+    run_examples(inspect.getdoc(value), names)

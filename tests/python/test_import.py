@@ -13,13 +13,13 @@ import pytest
 import robocache
 from robocache import _lib
 
-OWN = {"robocache", *(f"robocache.{name}" for name in ("_command", "_lib", "_printable", "_tvm_ffi", "errors"))}
+OWN_MODULES = {"robocache", *(f"robocache.{name}" for name in ("_command", "_lib", "_printable", "_tvm_ffi", "errors"))}
 
 
-def python(program):
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+def run_python(program):
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.split()
 
 
 def test_the_modules_that_an_import_adds_to_numpy_and_tvm_ffi():
@@ -31,37 +31,37 @@ before = set(sys.modules)
 import robocache
 print(*sorted(set(sys.modules) - before))
 """
-    assert set(python(program)) == OWN
+    assert set(run_python(program)) == OWN_MODULES
 
 
 def test_import_loads_no_modules_of_files_and_reports():
-    away = ("rich", "pyarrow", "matplotlib", "jsonschema", "h5py", "av")
+    late_modules = ("rich", "pyarrow", "matplotlib", "jsonschema", "h5py", "av")
     program = f"""
 import sys; sys.modules["torch"] = None
 import robocache
 for use in ("resample_trajectories", "open", "Writer", "Loader", "actions", "live"):
     getattr(robocache, use)
-    assert not [name for name in {away} if name in sys.modules], use
+    assert not [name for name in {late_modules} if name in sys.modules], use
 """
-    python(program)
+    run_python(program)
 
 
 def test_each_public_name_is_listed_for_import_and_for_type_checkers():
-    listed = {*robocache._MODULE_OF, "actions", "live"}
-    assert listed == set(robocache.__all__) <= set(dir(robocache))
+    public_names = {*robocache._MODULE_OF, "actions", "live"}
+    assert public_names == set(robocache.__all__) <= set(dir(robocache))
     tree = ast.parse(Path(robocache.__file__).read_text())
-    typed = {
+    type_checked = {
         alias.name: statement.module
         for node in tree.body
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for statement in node.body
         for alias in statement.names
     }
-    assert typed == {**robocache._MODULE_OF, "actions": None, "live": None}
+    assert type_checked == {**robocache._MODULE_OF, "actions": None, "live": None}
 
 
 def test_names_do_not_depend_on_earlier_imports():
-    """A function with the name of its subpackage, a module, a misspelt name; and the package, pickled as Ray and Dask do."""
+    """Neither submodules imported before nor pickling the package, as Ray and Dask do, change a public name."""
     pickled = pickle.dumps(robocache)
     assert pickle.loads(pickled) is robocache
     program = f"""
@@ -75,7 +75,7 @@ for name in robocache.__all__:
     assert is_module == (name in ("actions", "live")), name
 assert robocache.loader.Loader is robocache.Loader
 """
-    python(program)
+    run_python(program)
     for name in ("Lodaer", "no_such_module", "_private", "__wrapped__"):
         with pytest.raises(AttributeError, match=f"module 'robocache' has no attribute '{name}'"):
             getattr(robocache, name)
@@ -100,16 +100,16 @@ streams = {"a": (values, times)}
 robocache.fuse_multimodal(streams, times).sum().backward()
 print(*(name.partition("::")[2] for name in torch._C._dispatch_get_all_op_names() if name.startswith("robocache::")))
 """
-    named = {name.partition(".")[0] for name in python(program)}
-    used = {"resample_trajectories", "fuse_multimodal", "voxelize_pointcloud"}
-    assert used | {"voxelize_sparse", "voxel_downsample", "integrate_tsdf_out"} <= named
+    registered = {name.partition(".")[0] for name in run_python(program)}
+    called = {"resample_trajectories", "fuse_multimodal", "voxelize_pointcloud"}
+    assert called | {"voxelize_sparse", "voxel_downsample", "integrate_tsdf_out"} <= registered
 
 
 def test_a_tensor_keeps_its_array_alive():
     array = np.array([False, True])
-    kept, tensor = weakref.ref(array), _lib.from_numpy(array)
+    reference, tensor = weakref.ref(array), _lib.from_numpy(array)
     del array
     assert _lib.to_numpy(tensor).tolist() == [False, True]
-    assert kept() is not None
+    assert reference() is not None
     del tensor
-    assert kept() is None
+    assert reference() is None

@@ -58,60 +58,60 @@ def fakes(tmp_path_factory):
     return folder
 
 
-# The command without torch, which takes seconds to import.
+# Importing torch would take seconds.
 COMMAND = "import sys; sys.modules['torch'] = None; from robocache.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def info(*arguments, **environment):
-    """The exit code and output of the command, in a process whose environment has no other variable of CUDA."""
-    others = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "ROBOCACHE_CUDA"))}
-    others["PYTHONPATH"] = str(Path(robocache.__file__).parents[1])
+    """Returns the exit code and output of the command, in a process whose environment has no other variable of CUDA."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "ROBOCACHE_CUDA"))}
+    inherited["PYTHONPATH"] = str(Path(robocache.__file__).parents[1])
     command = [sys.executable, "-c", COMMAND, "info", *arguments]
-    done = subprocess.run(command, env={**others, **environment}, capture_output=True, text=True)
-    return done.returncode, done.stdout + done.stderr
+    process = subprocess.run(command, env={**inherited, **environment}, capture_output=True, text=True)
+    return process.returncode, process.stdout + process.stderr
 
 
 def reason(**environment):
     code, out = info("--json", **environment)
-    found = json.loads(out)
-    assert code == 0 and found["ok"] and found["cuda"]["devices"] == []  # the CPU works
-    return found["cuda"]["reason"]
+    information = json.loads(out)
+    assert code == 0 and information["ok"] and information["cuda"]["devices"] == []  # the CPU works
+    return information["cuda"]["reason"]
 
 
 @pytest.fixture(scope="module")
 def plugin(fakes):
     """Environment variables for a plugin of this build."""
-    named = {"ROBOCACHE_CUDA_LIBRARY": str(fakes / "librobocache_cuda.so")}
-    abi = re.search("this library's is ([0-9a-f]{16})", reason(**named, FAKE_ABI="another")).group(1)
-    return {**named, "FAKE_ABI": abi}
+    variables = {"ROBOCACHE_CUDA_LIBRARY": str(fakes / "librobocache_cuda.so")}
+    abi = re.search("this library's is ([0-9a-f]{16})", reason(**variables, FAKE_ABI="another")).group(1)
+    return {**variables, "FAKE_ABI": abi}
 
 
 @pytest.fixture
-def copied(tmp_path):
+def library(tmp_path):
     """A copy of the library, in a folder without a plugin."""
     return Path(shutil.copy(robocache.check_installation()["library"], tmp_path / "librobocache.so"))
 
 
-def test_no_plugin(copied):
-    assert reason(ROBOCACHE_LIBRARY=str(copied)) == (
-        f"no CUDA plugin: {copied.parent}/librobocache_cuda.so does not exist; install a build with CUDA, which pip makes "
+def test_no_plugin(library):
+    assert reason(ROBOCACHE_LIBRARY=str(library)) == (
+        f"no CUDA plugin: {library.parent}/librobocache_cuda.so does not exist; install a build with CUDA, which pip makes "
         "where it finds nvcc"
     )
 
 
-def test_a_plugin_of_another_build(copied, fakes):
-    shutil.copy(fakes / "librobocache_cuda.so", copied.parent)
-    found = reason(ROBOCACHE_LIBRARY=str(copied), FAKE_ABI="0123456789abcdef")
+def test_a_plugin_of_another_build(library, fakes):
+    shutil.copy(fakes / "librobocache_cuda.so", library.parent)
+    got = reason(ROBOCACHE_LIBRARY=str(library), FAKE_ABI="0123456789abcdef")
     assert re.fullmatch(
-        re.escape(f"{copied.parent}/librobocache_cuda.so belongs to another build of RoboCache: its interface is ")
+        re.escape(f"{library.parent}/librobocache_cuda.so belongs to another build of RoboCache: its interface is ")
         + "0123456789abcdef, this library's is [0-9a-f]{16}; build or install both together",
-        found,
+        got,
     )
 
 
-def test_a_damaged_plugin(copied):
-    (copied.parent / "librobocache_cuda.so").write_bytes(b"\x7fELF, and no more")
-    assert re.search("does not open: .*; reinstall robocache$", reason(ROBOCACHE_LIBRARY=str(copied)))
+def test_a_damaged_plugin(library):
+    (library.parent / "librobocache_cuda.so").write_bytes(b"\x7fELF, and no more")
+    assert re.search("does not open: .*; reinstall robocache$", reason(ROBOCACHE_LIBRARY=str(library)))
 
 
 @pytest.mark.parametrize(
@@ -138,31 +138,31 @@ def test_no_driver(plugin):
 
 
 def test_an_old_driver_is_named_with_the_needed_version(plugin, fakes):
-    old = {**plugin, "FAKE_CODE": "35", "FAKE_DRIVER": "12020"}
-    words = "the NVIDIA driver {} is too old; install version 580 or later (CUDA 13.0)"
-    assert reason(**old, LD_LIBRARY_PATH=str(fakes)) == words.format("535.104.05 (CUDA 12.2)")
+    environment = {**plugin, "FAKE_CODE": "35", "FAKE_DRIVER": "12020"}
+    message = "the NVIDIA driver {} is too old; install version 580 or later (CUDA 13.0)"
+    assert reason(**environment, LD_LIBRARY_PATH=str(fakes)) == message.format("535.104.05 (CUDA 12.2)")
     if not Path("/proc/driver/nvidia").exists():  # else the machine's NVML would answer
-        assert reason(**old) == words.format("for CUDA 12.2")
+        assert reason(**environment) == message.format("for CUDA 12.2")
 
 
 @pytest.mark.parametrize("code", ["0", "100"])
 def test_no_device(plugin, code):
-    without = {**plugin, "FAKE_CODE": code, "FAKE_DRIVER": "13000"}
-    what = "no CUDA device" + ": no CUDA-capable device is detected" * (code == "100")
-    assert reason(**without) == f"{what}; make nvidia-smi list one first"
-    hidden = f"{what}; CUDA_VISIBLE_DEVICES=7 hides those it does not name: unset it"
-    assert reason(**without, CUDA_VISIBLE_DEVICES="7") == hidden
+    environment = {**plugin, "FAKE_CODE": code, "FAKE_DRIVER": "13000"}
+    fault = "no CUDA device" + ": no CUDA-capable device is detected" * (code == "100")
+    assert reason(**environment) == f"{fault}; make nvidia-smi list one first"
+    message = f"{fault}; CUDA_VISIBLE_DEVICES=7 hides those it does not name: unset it"
+    assert reason(**environment, CUDA_VISIBLE_DEVICES="7") == message
 
 
 def test_a_device_without_kernels(plugin):
-    turing = {**plugin, "FAKE_GPUS": "1", "FAKE_DRIVER": "13000", "FAKE_CAPABILITY": "75"}
-    code, out = info("--json", **turing)
+    environment = {**plugin, "FAKE_GPUS": "1", "FAKE_DRIVER": "13000", "FAKE_CAPABILITY": "75"}
+    code, out = info("--json", **environment)
     device = json.loads(out)["cuda"]["devices"][0]
     assert code == 1 and device["works"] is False and device["compute_capability"] == "7.5"
     assert device["failure"] == (
         'it has no kernels here, which need compute capability 8.0 (Ampere) or later; use device="cpu"'
     )
-    code, out = info(**turing)
+    code, out = info(**environment)
     assert code == 1 and "Fake T4, sm 7.5" in out and "does not work: it has no kernels here" in out
 
 
@@ -184,26 +184,26 @@ def test_a_report_has_no_path_of_the_user(tmp_path):
     home = tmp_path / "Jane Doe"
     for folder in ("lib", "work"):
         (home / folder).mkdir(parents=True)
-    copied = shutil.copy(robocache.check_installation()["library"], home / "lib/librobocache.so")
+    library = shutil.copy(robocache.check_installation()["library"], home / "lib/librobocache.so")
     environment = {
         "HOME": str(home),
-        "ROBOCACHE_LIBRARY": copied,
+        "ROBOCACHE_LIBRARY": library,
         "ROBOCACHE_CUDA_LIBRARY": str(home / "work/nowhere.so"),
         "ROBOCACHE_NUM_THREADS": "2",
     }
-    (code, text), (json_code, as_json) = (info("--report", *more, **environment) for more in ([], ["--json"]))
+    (code, text), (json_code, as_json) = (info("--report", *options, **environment) for options in ([], ["--json"]))
     for out in (text, as_json):
         assert "Jane" not in out and str(tmp_path) not in out and sys.prefix not in out
         assert "ROBOCACHE_CUDA_LIBRARY: PLUGIN/nowhere.so does not exist" in out
     lines = text.splitlines()
     assert code == json_code == 0 and all(": " in line for line in lines)
     assert {f"versions.robocache: {robocache.__version__}", "self_test.ok: True"} <= set(lines)
-    found = json.loads(as_json)
-    assert found["library"] == "LIBRARY/librobocache.so"
-    assert found["environment"]["ROBOCACHE_NUM_THREADS"] == "2"
-    assert found["environment"]["ROBOCACHE_LIBRARY"] == "a path"
-    assert found["self_test"]["ok"] and found["versions"]["libc"].startswith("glibc ")
-    assert {"threads", "memory_available", "model", "instructions"} <= found["cpu"].keys()
+    report = json.loads(as_json)
+    assert report["library"] == "LIBRARY/librobocache.so"
+    assert report["environment"]["ROBOCACHE_NUM_THREADS"] == "2"
+    assert report["environment"]["ROBOCACHE_LIBRARY"] == "a path"
+    assert report["self_test"]["ok"] and report["versions"]["libc"].startswith("glibc ")
+    assert {"threads", "memory_available", "model", "instructions"} <= report["cpu"].keys()
 
 
 # ---- the fake plugin answers like CUDA's runtime ----
@@ -237,8 +237,8 @@ int main() {
 """
 
 
-def cuda_folder():
-    """The folder of CUDA's include and lib, from the machine or from PyPI's packages."""
+def cuda_folders():
+    """Returns CUDA's folder and that of its static libraries, from the machine or from PyPI's packages."""
     compiler = os.environ.get("CUDACXX") or shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     for folder in (Path(compiler).resolve().parents[1], ROOT / ".venv/cuda/nvidia/cu13", Path("/usr/local/cuda-13.0")):
         for name in ("lib", "lib64"):
@@ -248,19 +248,19 @@ def cuda_folder():
 
 
 def test_cudas_runtime_answers_like_the_fake_plugin(tmp_path):
-    folder, libraries = cuda_folder()
+    folder, libraries = cuda_folders()
     (tmp_path / "driver.c").write_text(DRIVER)
     (tmp_path / "runtime.cpp").write_text(RUNTIME)
     subprocess.run(["gcc", "-shared", "-fPIC", tmp_path / "driver.c", "-o", tmp_path / "libcuda.so.1"], check=True)
     command = ["g++", f"-I{folder / 'include'}", tmp_path / "runtime.cpp", libraries / "libcudart_static.a"]
     subprocess.run([*command, "-ldl", "-lpthread", "-lrt", "-o", tmp_path / "runtime"], check=True)
 
-    def answers(**environment):
-        done = subprocess.run([tmp_path / "runtime"], env={**os.environ, **environment}, capture_output=True, text=True)
-        return done.stdout.split()
+    def run_runtime(**variables):
+        result = subprocess.run([tmp_path / "runtime"], env={**os.environ, **variables}, capture_output=True, text=True)
+        return result.stdout.split()
 
     with_driver = {"LD_LIBRARY_PATH": str(tmp_path)}
-    assert answers(FAKE_DRIVER="12020", **with_driver) == ["12020", "35"]
-    assert answers(FAKE_DRIVER="13000", **with_driver) == ["13000", "100"]
+    assert run_runtime(FAKE_DRIVER="12020", **with_driver) == ["12020", "35"]
+    assert run_runtime(FAKE_DRIVER="13000", **with_driver) == ["13000", "100"]
     if not Path("/proc/driver/nvidia").exists():
-        assert answers() == ["0", "35"]
+        assert run_runtime() == ["0", "35"]

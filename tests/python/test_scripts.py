@@ -8,7 +8,7 @@ import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
-# script: (files that pass, {(a further or replaced file, its content): the message})
+# {script: (files that pass, {(an added or replaced file, its content): the message})}
 CHECKS = {
     "check_includes.py": (
         {
@@ -66,7 +66,7 @@ CHECKS["check_imports.py"] = (
         ("ingest/driver.py", "\n"): "ingest/driver.py: does not import ingest.workers; take that out of UPWARD",
     },
 )
-CASES = [(script, *case) for script, (_, wrong) in CHECKS.items() for case in wrong.items()]
+CASES = [(script, *case) for script, (_, faults) in CHECKS.items() for case in faults.items()]
 
 
 def run(folder, script, files):
@@ -74,9 +74,9 @@ def run(folder, script, files):
         path = folder / ("python/robocache" if script == "check_imports.py" else "src/robocache") / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    done = subprocess.run([sys.executable, SCRIPTS / script], cwd=folder, capture_output=True, text=True)
-    assert not done.stderr
-    return done.returncode, done.stdout
+    process = subprocess.run([sys.executable, SCRIPTS / script], cwd=folder, capture_output=True, text=True)
+    assert not process.stderr
+    return process.returncode, process.stdout
 
 
 @pytest.mark.parametrize("script", CHECKS)
@@ -92,5 +92,5 @@ def test_an_empty_folder_fails(tmp_path, script):
 
 @pytest.mark.parametrize(("script", "file", "message"), CASES)
 def test_faults_are_named(tmp_path, script, file, message):
-    code, out = run(tmp_path, script, CHECKS[script][0] | dict([file]))
-    assert code == 1 and message in out, out
+    code, output = run(tmp_path, script, CHECKS[script][0] | dict([file]))
+    assert code == 1 and message in output, output

@@ -11,21 +11,21 @@ from robocache import cli, self_test
 
 
 @pytest.fixture(scope="module")
-def tested():
-    """The results of one run, and its CPU seconds in all threads, which other programs do not change."""
+def report_and_seconds():
+    """The report of one run, and its CPU seconds in all threads, which other programs do not change."""
     begin = time.process_time()
     return self_test.self_test(), time.process_time() - begin
 
 
-def test_the_cpu_gives_the_stored_results(tested):
-    found, cpu_seconds = tested
-    assert len(found.results) >= 100
-    assert [result for result in found.failures if result.device == "cpu"] == []
+def test_the_cpu_gives_the_stored_results(report_and_seconds):
+    report, cpu_seconds = report_and_seconds
+    assert len(report.results) >= 100
+    assert [result for result in report.failures if result.device == "cpu"] == []
     assert cpu_seconds < 10
 
 
 def test_every_operation_and_a_loader_run_on_every_device(monkeypatch):
-    offered = {
+    operations = {
         name
         for name in robocache.__all__
         if inspect.isfunction(getattr(robocache, name))
@@ -33,23 +33,23 @@ def test_every_operation_and_a_loader_run_on_every_device(monkeypatch):
     } - {"check_times"}  # check_times computes nothing
     called = set()
 
-    def counted(name, function):
-        return lambda *arguments, **given: (called.add(name), function(*arguments, **given))[1]
+    def noting_calls(name, function):
+        return lambda *arguments, **options: (called.add(name), function(*arguments, **options))[1]
 
-    for name in offered | {"Loader"}:
-        monkeypatch.setattr(self_test, name, counted(name, getattr(robocache, name)))
+    for name in operations | {"Loader"}:
+        monkeypatch.setattr(self_test, name, noting_calls(name, getattr(robocache, name)))
     live = {"Ring", "Aligner"}
     for name in live:
-        monkeypatch.setattr(self_test, name, counted(name, getattr(robocache.live, name)))
+        monkeypatch.setattr(self_test, name, noting_calls(name, getattr(robocache.live, name)))
     conversions = ("Relative", "StepDelta", "Rotate", "Rescale", "BinarizeGripper")
     directions = {f"{name}.{direction}" for name in conversions for direction in ("forward", "back")}
     directions.remove("BinarizeGripper.back")
-    for name, _, direction in (text.partition(".") for text in directions):
+    for name, _, direction in (path.partition(".") for path in directions):
         conversion = getattr(robocache.actions, name)
-        monkeypatch.setattr(conversion, direction, counted(f"{name}.{direction}", getattr(conversion, direction)))
-    found = self_test.self_test()
-    assert called == offered | {"Loader"} | live | directions and len(offered) >= 8
-    cases = {device: {result.case for result in found.results if result.device == device} for device in found.devices}
+        monkeypatch.setattr(conversion, direction, noting_calls(f"{name}.{direction}", getattr(conversion, direction)))
+    report = self_test.self_test()
+    assert called == operations | {"Loader"} | live | directions and len(operations) >= 8
+    cases = {device: {result.case for result in report.results if result.device == device} for device in report.devices}
     assert all(names == cases["cpu"] for names in cases.values())
     assert cases["cpu"] == set(json.loads(self_test._ANSWERS.read_text()))
 
@@ -72,8 +72,8 @@ def test_a_wrong_result_is_named(monkeypatch, tmp_path, capsys):
     stored = tmp_path / "answers.json"
     stored.write_text(json.dumps(answers))
     monkeypatch.setattr(self_test, "_ANSWERS", stored)
-    found = self_test.self_test()
-    monkeypatch.setattr(cli, "self_test", lambda: found)
+    report = self_test.self_test()
+    monkeypatch.setattr(cli, "self_test", lambda: report)
     assert cli.main(["self-test"]) == 1
     out = capsys.readouterr().out
     assert "cpu: fuse concat: expected 0000000000000000, got " in out
@@ -93,8 +93,8 @@ def test_an_operation_that_raises_fails_with_its_error(monkeypatch):
     assert failed == dict.fromkeys(cases, "DeviceError: no memory") and "gradient fuse" in cases
 
 
-def test_the_command_succeeds(tested, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "self_test", lambda: tested[0])
+def test_the_command_succeeds(report_and_seconds, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "self_test", lambda: report_and_seconds[0])
     assert cli.main(["self-test"]) == 0
     assert "as expected" in capsys.readouterr().out
     assert cli.main(["self-test", "--json"]) == 0

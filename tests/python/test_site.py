@@ -1,4 +1,4 @@
-"""The site builds without a warning, its links work, every public name is in its reference, and no page is wider than a phone."""
+"""The site builds without a warning: links work, the reference has every public name, and no page is wider than a phone."""
 
 import inspect
 import operator
@@ -22,7 +22,7 @@ PHONE, SCREEN = 400, 1280  # pixels
 
 
 class Links(HTMLParser):
-    """The ids of a page, and its links and pictures."""
+    """Collects the ids of a page, and the targets of its links and pictures."""
 
     def __init__(self, text):
         super().__init__()
@@ -50,36 +50,36 @@ def dead_links(folder):
     return dead
 
 
-def torn_tables(folder):
+def unrendered_tables(folder):
     """Returns each page that shows a row of a table as text, with the row's beginning."""
     pages = {path.relative_to(folder): path.read_text() for path in sorted(folder.rglob("*.html"))}
     return [f"{path}: {row}" for path, text in pages.items() for row in re.findall(r"<p>(\|.{0,40})", text)]
 
 
 def undocumented(module, names):
-    """The public names of a module, with methods and properties, that have neither a docstring nor a protocol's."""
-    without = []
+    """Returns public names of a module, with methods and properties, that have neither a docstring nor a protocol's."""
+    undocumented_names = []
     protocols = [getattr(module, name) for name in names if getattr(getattr(module, name), "_is_protocol", False)]
-    shared = {
+    protocol_members = {
         member for protocol in protocols for member in vars(protocol) if inspect.getdoc(getattr(protocol, member))
     }
     for name in names:
         value = getattr(module, name)
         text = inspect.getdoc(value) or ""
         if not text or text == inspect.getdoc(type(value)):
-            without.append(name)
+            undocumented_names.append(name)
         if not inspect.isclass(value):
             continue
         for member, attribute in vars(value).items():
             if (
                 member.startswith("_")
-                or member in shared
+                or member in protocol_members
                 or not (inspect.isroutine(attribute) or isinstance(attribute, property))
             ):
                 continue
             if not inspect.getdoc(getattr(value, member)) and not re.search(rf"^\s*{member}:", text, re.MULTILINE):
-                without.append(f"{name}.{member}")
-    return without
+                undocumented_names.append(f"{name}.{member}")
+    return undocumented_names
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +88,8 @@ def site(tmp_path_factory):
     pytest.importorskip("furo", reason="NOT RUN: the site needs furo; pip install 'robocache[docs]'")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
     return folder
 
 
@@ -105,17 +105,17 @@ def test_a_dead_link_is_found(tmp_path):
 
 
 def test_every_table_is_rendered(site, tmp_path):
-    assert torn_tables(site) == []
+    assert unrendered_tables(site) == []
     (tmp_path / "a.html").write_text("<p>a | b</p><p>| <code>message</code> | remedy |</p>")
-    assert torn_tables(tmp_path) == ["a.html: | <code>message</code> | remedy |</p>"]
+    assert unrendered_tables(tmp_path) == ["a.html: | <code>message</code> | remedy |</p>"]
 
 
 def test_every_public_name_is_in_the_reference(site):
     ids = Links((site / "site/reference.html").read_text()).ids
-    named = [f"robocache.{name}" for name in robocache.__all__]
-    named += [f"robocache.{room}.{name}" for room in ("actions", "live") for name in getattr(robocache, room).__all__]
-    modules = {name for name in named if inspect.ismodule(operator.attrgetter(name.partition(".")[2])(robocache))}
-    assert [name for name in named if name not in ids and f"module-{name}" not in ids] == []
+    names = [f"robocache.{name}" for name in robocache.__all__]
+    names += [f"robocache.{room}.{name}" for room in ("actions", "live") for name in getattr(robocache, room).__all__]
+    modules = {name for name in names if inspect.ismodule(operator.attrgetter(name.partition(".")[2])(robocache))}
+    assert [name for name in names if name not in ids and f"module-{name}" not in ids] == []
     assert modules == {"robocache.actions", "robocache.actions.presets", "robocache.live"}
 
 
@@ -160,10 +160,10 @@ def too_wide(browser, pages, folder):
     (folder / "all.html").write_text(frames + measure)
     switches = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--dump-dom"]
     command = [browser, *switches, "--virtual-time-budget=60000", (folder / "all.html").as_uri()]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
-    widths = re.findall(r"measured (\S+) at (\d+): (\d+)$", shown, re.MULTILINE)
+    html = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+    widths = re.findall(r"measured (\S+) at (\d+): (\d+)$", html, re.MULTILINE)
     assert len(widths) == 2 * len(pages)
-    return [f"{page} at {width}: {wide}" for page, width, wide in widths if int(wide) > int(width)]
+    return [f"{page} at {width}: {own_width}" for page, width, own_width in widths if int(own_width) > int(width)]
 
 
 @pytest.fixture
@@ -188,17 +188,15 @@ def test_a_page_that_is_too_wide_is_found(browser, tmp_path):
 
 def test_messages_in_troubleshooting_are_in_the_code():
     text = (ROOT / "docs/troubleshooting.md").read_text()
-    messages = [cell.split("|")[1] for cell in text.splitlines() if cell.startswith("| ") and "---" not in cell]
-    quoted = [
-        part.strip() for cell in messages for whole in re.findall(r"`([^`]+)`", cell) for part in whole.split("...")
-    ]
-    quoted = [part for part in quoted if part]
-    assert len(quoted) > 20
+    messages = [row.split("|")[1] for row in text.splitlines() if row.startswith("| ") and "---" not in row]
+    quotes = [quote for message in messages for quote in re.findall(r"`([^`]+)`", message)]
+    parts = [part.strip() for quote in quotes for part in quote.split("...") if part.strip()]
+    assert len(parts) > 20
     code = "".join(
         path.read_text()
-        for room in ("python/robocache", "src/robocache")
-        for path in (ROOT / room).rglob("*.*p*")
+        for folder in ("python/robocache", "src/robocache")
+        for path in (ROOT / folder).rglob("*.*p*")
         if path.suffix in (".py", ".cpp", ".hpp")
     )
     code = re.sub(r'"\s*\n\s*f?"', "", code)  # joins messages that continue on the next line
-    assert [part for part in quoted if part not in code] == []
+    assert [part for part in parts if part not in code] == []

@@ -24,37 +24,37 @@ ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests/interface.json"
 
 
-def parameters(function):
-    """The names of the function's parameters, keyword-only ones with a star; None if Python does not know them."""
+def parameters_of(function):
+    """Returns the names of a function's parameters, keyword-only ones with a star; None if Python does not know them."""
     try:
-        values = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return None
-    return [("*" if x.kind is x.KEYWORD_ONLY else "") + x.name for x in values if x.name != "self"]
+    return [("*" if p.kind is p.KEYWORD_ONLY else "") + p.name for p in parameters if p.name != "self"]
 
 
 def members(value):
-    """A class's public methods, with their parameters, and its properties and fields."""
+    """Returns a class's public methods, with their parameters, and its properties and fields."""
     names = {name for base in value.__mro__ if base.__module__.startswith("robocache") for name in vars(base)}
     names |= set(getattr(value, "__dataclass_fields__", ())) | set(value._fields if issubclass(value, tuple) else ())
     return {
-        name: parameters(getattr(value, name)) if inspect.isroutine(getattr(value, name, None)) else None
+        name: parameters_of(getattr(value, name)) if inspect.isroutine(getattr(value, name, None)) else None
         for name in sorted(names)
         if not name.startswith("_")
     }
 
 
 def python_names():
-    found = {}
+    names = {}
     for module in (robocache, robocache.actions, robocache.live):
         for name in module.__all__:
             value = getattr(module, name)
             path = f"{module.__name__}.{name}"
             if inspect.isclass(value):
-                found[path] = {"parameters": parameters(value), "members": members(value)}
+                names[path] = {"parameters": parameters_of(value), "members": members(value)}
             else:
-                found[path] = parameters(value) if callable(value) else None
-    return found
+                names[path] = parameters_of(value) if callable(value) else None
+    return names
 
 
 def error_classes():
@@ -67,23 +67,23 @@ def command_line():
         action for action in _arguments.make_parser()._actions if isinstance(action, argparse._SubParsersAction)
     )
     return {
-        command: sorted(name for action in result._actions for name in (action.option_strings or [action.dest]))
-        for command, result in subcommands.choices.items()
+        command: sorted(name for action in parser._actions for name in (action.option_strings or [action.dest]))
+        for command, parser in subcommands.choices.items()
     }
 
 
 def keys(value):
-    """The keys of JSON: "a.b" for a key of a nested dict, "a[]" for keys of a list's first item."""
+    """Returns the keys of JSON: "a.b" for a key of a nested dict, "a[]" for keys of a list's first item."""
     if isinstance(value, list):
         return ["[]" + key for key in keys(value[0])] if value else []
     if not isinstance(value, dict):
         return []
-    inner = ((name, keys(item)) for name, item in value.items() if name not in ("streams", "environment"))
-    return sorted({*value, *(f"{name}.{key}" for name, inner_keys in inner for key in inner_keys)})
+    nested = ((name, keys(item)) for name, item in value.items() if name not in ("streams", "environment"))
+    return sorted({*value, *(f"{name}.{key}" for name, nested_keys in nested for key in nested_keys)})
 
 
 def json_keys(folder):
-    """The keys of each command's JSON, for a small cache."""
+    """Returns the keys of each command's JSON, for a small cache."""
     with robocache.Writer(folder / "cache") as writer, writer.episode(task="pick") as episode:
         episode.append("joint", np.arange(40) * 10**7, np.zeros((40, 2), np.float32))
     (folder / "log.csv").write_text("time_s,a\n" + "".join(f"{i / 10},{i}\n" for i in range(20)))
@@ -96,12 +96,12 @@ def json_keys(folder):
         "ingest": ["ingest", folder / "log.csv", folder / "new"],
         "error": ["inspect", folder / "nowhere"],
     }
-    found = {}
+    keys_of = {}
     for name, command in commands.items():
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
             cli.main([*map(str, command), "--json"])
-        found[name] = keys(json.loads(out.getvalue()))
-    return found
+        keys_of[name] = keys(json.loads(out.getvalue()))
+    return keys_of
 
 
 def interface():
@@ -122,40 +122,40 @@ def interface():
     }
 
 
-def gone(recorded, found, name=""):
-    """A line for each recorded name that is missing or has changed."""
-    if isinstance(recorded, dict) and isinstance(found, dict):
+def changes(recorded, current, name=""):
+    """Yields a line for each recorded name that is missing or has changed."""
+    if isinstance(recorded, dict) and isinstance(current, dict):
         for key in recorded:
             path = f"{name}: {key}" if name else key
-            yield from gone(recorded[key], found[key], path) if key in found else [f"{path} is gone"]
-    elif isinstance(recorded, list) and isinstance(found, list):
-        yield from (f"{name}: {item} is gone" for item in recorded if item not in found)
-        kept = [item for item in found if item in recorded and not item.startswith("*")]
+            yield from changes(recorded[key], current[key], path) if key in current else [f"{path} is gone"]
+    elif isinstance(recorded, list) and isinstance(current, list):
+        yield from (f"{name}: {item} is gone" for item in recorded if item not in current)
+        kept = [item for item in current if item in recorded and not item.startswith("*")]
         if "parameters" in name and kept != [item for item in recorded if item in kept]:
             yield f"{name}: another order"
-    elif recorded != found:
-        yield f"{name}: {recorded} became {found}"
+    elif recorded != current:
+        yield f"{name}: {recorded} became {current}"
 
 
 def test_every_recorded_name_exists():
-    assert list(gone(json.loads(RECORDED.read_text()), json.loads(json.dumps(interface())))) == []
+    assert list(changes(json.loads(RECORDED.read_text()), json.loads(json.dumps(interface())))) == []
 
 
 def test_missing_names_are_named():
     recorded = json.loads(RECORDED.read_text())
-    found = copy.deepcopy(recorded)
-    assert list(gone(recorded, found)) == []
-    del found["python"]["robocache.fuse_multimodal"]
-    found["python"]["robocache.Loader"]["parameters"].remove("*seed")
-    found["python"]["robocache.Window"]["parameters"].reverse()
-    found["python"]["robocache.Loader"]["members"].pop("state_dict")
-    found["python"]["robocache.new"] = None
-    found["errors"]["FileError"].remove("OSError")
-    found["command line"]["inspect"].remove("--plot")
-    found["exit codes"]["_SKIPPED"] = 4
-    found["json"]["error"].remove("error.message")
-    found["headers"].pop(1)
-    assert set(gone(recorded, found)) == {
+    current = copy.deepcopy(recorded)
+    assert list(changes(recorded, current)) == []
+    del current["python"]["robocache.fuse_multimodal"]
+    current["python"]["robocache.Loader"]["parameters"].remove("*seed")
+    current["python"]["robocache.Window"]["parameters"].reverse()
+    current["python"]["robocache.Loader"]["members"].pop("state_dict")
+    current["python"]["robocache.new"] = None
+    current["errors"]["FileError"].remove("OSError")
+    current["command line"]["inspect"].remove("--plot")
+    current["exit codes"]["_SKIPPED"] = 4
+    current["json"]["error"].remove("error.message")
+    current["headers"].pop(1)
+    assert set(changes(recorded, current)) == {
         "command line: inspect: --plot is gone",
         "errors: FileError: OSError is gone",
         "exit codes: _SKIPPED: 3 became 4",
@@ -170,5 +170,5 @@ def test_missing_names_are_named():
 
 if __name__ == "__main__":
     text = json.dumps(interface(), indent=1, sort_keys=True)
-    text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)  # puts each list on one line
+    text = re.sub(r"\[[^\[\]{}]*\]", lambda match: " ".join(match[0].split()), text)  # puts each list on one line
     Path(sys.argv[1]).write_text(text + "\n")

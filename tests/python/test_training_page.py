@@ -12,5 +12,5 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_shows_the_results():
-    done = subprocess.run([sys.executable, "docs/training.py", "--check"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run([sys.executable, "docs/training.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
