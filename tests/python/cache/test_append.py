@@ -105,12 +105,12 @@ def test_appended_episodes_equal_those_written_at_once(path, parts):
     for part in parts[1:]:
         write(path, part, append=True)
     write(path.parent / "at once", [e for part in parts for e in part])
-    dataset, at_once = robocache.open(path), robocache.open(path.parent / "at once")
+    dataset, written_at_once = robocache.open(path), robocache.open(path.parent / "at once")
     check(dataset)
     assert contents(path) == contents(path.parent / "at once")
-    assert list(dataset.streams) == list(at_once.streams)
+    assert list(dataset.streams) == list(written_at_once.streams)
     for name, stream in dataset.streams.items():
-        other = at_once.streams[name]
+        other = written_at_once.streams[name]
         assert (stream.findings, stream.attributes, stream.names) == (other.findings, other.attributes, other.names)
         assert (stream.clock, stream.kind, repr(stream.frames)) == (other.clock, other.kind, repr(other.frames))
     assert dataset.provenance == {"by": "hand"}

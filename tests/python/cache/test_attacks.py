@@ -117,12 +117,12 @@ def test_opening_during_a_replacement(path):
     write(path, 1.0, streams=24)
     process = start(replace_for_ever, path, 24)
     try:
-        seen = set()
+        seen_values = set()
         for _ in range(rounds(300)):
-            seen.add(value_of(path))
-        while len(seen) < 3:  # may take long on a slow disk
+            seen_values.add(value_of(path))
+        while len(seen_values) < 3:  # may take long on a slow disk
             assert process.is_alive()
-            seen.add(value_of(path))
+            seen_values.add(value_of(path))
         assert process.is_alive()
     finally:
         kill(process)
@@ -261,11 +261,11 @@ def test_forged_manifests_with_right_checksums(path):
                 ep.append("cloud", np.arange(3), np.full((5, 2), 2, np.int16), offsets=[0, 4, 4, 5])
                 ep.append("said", np.arange(2), ["left", "to the right"])
     manifest = path / "manifest.json"
-    whole = manifest.read_text()
+    content = manifest.read_text()
     rng = random.Random(0)
     opened = 0
     for _ in range(rounds(500)):
-        forged = json.loads(whole)
+        forged = json.loads(content)
         for _ in range(rng.randint(1, 3)):
             container, key = rng.choice(json_items(forged, []))
             change = rng.choice(["junk", "remove", "copy", "swap"])
@@ -301,5 +301,5 @@ def test_forged_manifests_with_right_checksums(path):
                 assert np.isfinite(stream.values).all()
         assert len(repr(dataset)) and len(dataset.provenance) >= 0
     assert opened > 0
-    manifest.write_text(whole)
+    manifest.write_text(content)
     assert robocache.open(path, verify=True).streams["camera"].values.ravel().tolist() == [0] * 36 + [1] * 36

@@ -259,15 +259,15 @@ def test_reading_a_frame_that_does_not_decode_names_it(path):
 def test_a_hundred_thousand_frames(path, rng):
     sizes = rng.integers(0, 60, 100_000)
     data = rng.bytes(int(sizes.sum()))
-    ends = np.cumsum(sizes)
-    files = [data[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    file_ends = np.cumsum(sizes)
+    files = [data[end - size : end] for end, size in zip(file_ends, sizes, strict=True)]
     with robocache.Writer(path) as w:
         for episode in range(100):
             with w.episode() as ep:
                 for begin in range(1000 * episode, 1000 * episode + 1000, 125):
                     append_files(ep, "cam", np.arange(begin, begin + 125), files[begin : begin + 125])
     stream = robocache.open(path, verify=True).streams["cam"]
-    assert np.array_equal(stream.values.offsets, [0, *ends])
+    assert np.array_equal(stream.values.offsets, [0, *file_ends])
     assert stream.values.data.tobytes() == data
     assert np.array_equal(stream.time_ns, np.arange(100_000))
     assert np.array_equal(stream.row_offsets, np.arange(0, 100_001, 1000))

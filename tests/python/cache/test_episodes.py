@@ -101,8 +101,8 @@ start = time.process_time()
 assert len(ds.select({{"success": True}})) == len(range(0, {episodes}, 3))
 print(open_s, bytes, loader_s, time.process_time() - start)
 """
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    open_s, memory, loader_s, select_s = map(float, done.stdout.split())
+    process = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    open_s, memory, loader_s, select_s = map(float, process.stdout.split())
     assert open_s < 2
     assert memory < 5e6 + 50 * episodes
     assert loader_s < 3
@@ -204,10 +204,10 @@ def test_select_refuses(ds, where, error):
 def check_split(parts, names, episodes):
     """Asserts that the parts are ascending and disjoint; returns the episodes in no part."""
     assert list(parts) == names
-    drawn = [e for part in parts.values() for e in part]
+    members = [e for part in parts.values() for e in part]
     assert all(part == sorted(part) and all(type(e) is int for e in part) for part in parts.values())
-    assert len(set(drawn)) == len(drawn) and set(drawn) <= set(range(episodes))
-    return sorted(set(range(episodes)) - set(drawn))
+    assert len(set(members)) == len(members) and set(members) <= set(range(episodes))
+    return sorted(set(range(episodes)) - set(members))
 
 
 def make(path, episodes, **metadata):

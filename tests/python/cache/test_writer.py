@@ -594,5 +594,5 @@ def test_without_threads_the_caller_does_all_work(open_to_all):
     for name in ("a", "b", "c"):  # each file is read while the rows of the one before are written
         np.savez(logs / f"{name}.npz", a=np.zeros((5, 3)), fps=10)
     program = [sys.executable, "-c", WITHOUT_THREADS, str(folder / "cache"), str(logs)]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-2000:]
+    process = subprocess.run(program, capture_output=True, text=True, timeout=600)
+    assert process.returncode == 0, process.stderr[-2000:]

@@ -75,10 +75,10 @@ def test_many_batches(dataset, device, make):
         state = loader.state_dict()
         batch = next(batches)
         if number % 500 == 0 and state["samples"] < loader.num_samples:
-            fresh = make(dataset, device)
-            fresh.load_state_dict(state)
-            assert digest(next(fresh)) == digest(batch) != first
-    del batch, fresh  # `fresh` holds batches made ahead
+            new_loader = make(dataset, device)
+            new_loader.load_state_dict(state)
+            assert digest(next(new_loader)) == digest(batch) != first
+    del batch, new_loader  # `new_loader` holds batches made ahead
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= open_files
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_kib < 32 << 10

@@ -148,8 +148,8 @@ def test_converted_and_normalised_keys(tmp_path, device):
     (batch,) = loader
     expected = np.concatenate([rows[:4], rows]) + 0.5
     assert to_numpy(batch["action"]).min() >= -1.001 and to_numpy(batch["action"]).max() <= 1.001
-    undone = to_numpy(loader.loader.to_absolute("action", batch["action"], batch))
-    assert np.allclose(undone[:, 0], expected, atol=1e-9)
+    absolute = to_numpy(loader.loader.to_absolute("action", batch["action"], batch))
+    assert np.allclose(absolute[:, 0], expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("form", ["padded", "packed"])

@@ -280,10 +280,10 @@ LARGE = {
 @pytest.mark.parametrize("name", LARGE)
 def test_precision_that_float32_loses_is_warned_of(name, tmp_path):
     columns, names = [STEPS % 7 + 0.5, LARGE[name]], ["small", name]
-    lost = 2.0**-24 * np.abs(LARGE[name]).max()
-    part = f"'fix'[1] ({name}) by up to {lost:.3g}, {lost / LARGE[name].std():.3g} of its std"
+    largest_error = 2.0**-24 * np.abs(LARGE[name]).max()
+    part = f"'fix'[1] ({name}) by up to {largest_error:.3g}, {largest_error / LARGE[name].std():.3g} of its std"
     values, exact = load_columns(tmp_path, columns, re.escape(part) + ".*dtype=", names)
-    assert np.abs(values[:, 1].astype(np.float64) - exact[:, 1]).max() <= lost
+    assert np.abs(values[:, 1].astype(np.float64) - exact[:, 1]).max() <= largest_error
     np.testing.assert_array_equal(*load_columns(tmp_path, columns, None, names, dtype="float64"))
 
 

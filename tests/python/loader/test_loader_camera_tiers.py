@@ -166,8 +166,8 @@ def test_loaders_on_one_dataset_share_decoded_frames(filmed, tmp_path, device, c
     first = loader_by_keywords(dataset, **options)
     expected = next(first)["top"].cpu()
     file = tmp_path / "cache" / "streams" / "top" / "values.npy"
-    with open(file, "r+b") as to:
-        to.truncate(file.stat().st_size // 4)
+    with open(file, "r+b") as handle:
+        handle.truncate(file.stat().st_size // 4)
     assert torch.equal(next(loader_by_keywords(dataset, seed=0, **options))["top"].cpu(), expected)
     cropping = loader_by_keywords(dataset, **options, images=robocache.ImageOptions(crop=(9, 9)))
     assert next(cropping)["top"].shape == (36, 3, 9, 9)  # crops come from the same pixels
@@ -214,9 +214,9 @@ def test_ranks_of_one_host_share_decoded_frames(filmed, tmp_path, monkeypatch):
     file = tmp_path / "cache" / "streams" / "top" / "values.npy"
     prefix = _segment_prefix(file)
     assert len([name for name in os.listdir("/dev/shm") if name.startswith(prefix)]) == 4
-    with open(file, "r+b") as to:  # overwritten files cannot be decoded again
-        to.seek(1000)
-        to.write(bytes(file.stat().st_size - 1000))
+    with open(file, "r+b") as handle:  # overwritten files cannot be decoded again
+        handle.seek(1000)
+        handle.write(bytes(file.stat().st_size - 1000))
     without_torch = "import sys; sys.modules['torch'] = None" + PROGRAM  # importing torch would take most of the time
     command = [sys.executable, "-c", without_torch, str(tmp_path / "cache"), repr(options), prefix]
     process = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -305,9 +305,9 @@ def test_prefetched_batches_are_used_and_wrong_guesses_change_no_byte(filmed, tm
                 **options,
                 **extra,
             )
-            why = {placement.key: placement.why for placement in loader.explain()}
+            reasons = {placement.key: placement.why for placement in loader.explain()}
             reason = "read across the link, since the budget lacks" if "budget" in extra else "copied a batch ahead"
-            assert reason in why["top"] and reason in why["wrist"] and reason not in why["joint"]
+            assert reason in reasons["top"] and reason in reasons["wrist"] and reason not in reasons["joint"]
             assert_same_batches(drawn_batches(loader), expected)
 
 

@@ -54,14 +54,14 @@ def test_frames_are_chosen_by_the_clock(filmed_dataset, device, residency):
         seed=3,
         device=device,
     )
-    seen = 0
+    samples = 0
     for batch in batches_of(loader, None):
         for name in ("top", "wrist"):
             pixels, is_pad = _expected(filmed_dataset, name, batch, DELTAS)
             np.testing.assert_array_equal(batch[name], pixels)
             np.testing.assert_array_equal(batch[f"{name}_is_pad"], is_pad)
-        seen += len(batch["time_ns"])
-    assert seen == 120
+        samples += len(batch["time_ns"])
+    assert samples == 120
 
 
 def test_default_pixels_are_0_to_1_channels_first(filmed_dataset, device):
@@ -84,11 +84,11 @@ def test_crops_are_slices_and_do_not_depend_on_the_batch(filmed_dataset, device)
         loader_options = {"delta_timestamps": {"top": [-0.04, 0.0]}, "seed": 9, "device": device}
         return joined(loader_by_keywords(filmed_dataset, batch_size=batch_size, images=images, **loader_options))["top"]
 
-    whole, cropped = frames(36), frames(36, crop=(11, 13))
+    uncropped, cropped = frames(36), frames(36, crop=(11, 13))
     np.testing.assert_array_equal(cropped, frames(5, crop=(11, 13)))
-    np.testing.assert_array_equal(frames(36, crop=(11, 13), crop_at="center"), whole[:, :, 3:14, 6:19])
+    np.testing.assert_array_equal(frames(36, crop=(11, 13), crop_at="center"), uncropped[:, :, 3:14, 6:19])
     positions = set()
-    for sample, crop in zip(whole, cropped, strict=True):
+    for sample, crop in zip(uncropped, cropped, strict=True):
         matches = [
             (y, x)
             for y in range(8)
@@ -155,9 +155,9 @@ def _damage_frame(path, name, row):
     offsets = np.load(path / "streams" / name / "blob_offsets.npy")
     file = path / "streams" / name / "values.npy"
     begin = file.stat().st_size - offsets[-1] + offsets[row]
-    with open(file, "r+b") as to:
-        to.seek(begin + (offsets[row + 1] - offsets[row]) * 2 // 3)
-        to.write(b"\xff\xd8\xff\xd9" * 4)
+    with open(file, "r+b") as handle:
+        handle.seek(begin + (offsets[row + 1] - offsets[row]) * 2 // 3)
+        handle.write(b"\xff\xd8\xff\xd9" * 4)
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png"])
@@ -196,11 +196,11 @@ def test_bad_frames_counts_returned_batches_only(filmed, tmp_path, options, devi
             sleep(0.02)  # time to make the next batches
             assert loader.bad_frames == 0
         loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 0})
-    seen = 0
+    bad_samples = 0
     for batch in loader:
-        seen += int(batch["top_is_pad"].sum())
-        assert loader.bad_frames == seen
-    assert seen == 1
+        bad_samples += int(batch["top_is_pad"].sum())
+        assert loader.bad_frames == bad_samples
+    assert bad_samples == 1
     loader.gather([14, 15])
     assert loader.bad_frames == 2
 
@@ -216,8 +216,8 @@ def test_reading_a_cut_file_is_an_error(filmed, tmp_path):
         device="cpu",
     )
     file = tmp_path / "cache" / "streams" / "top" / "values.npy"
-    with open(file, "r+b") as to:
-        to.truncate(file.stat().st_size // 2)
+    with open(file, "r+b") as handle:
+        handle.truncate(file.stat().st_size // 2)
     with pytest.raises(robocache.FileError, match=r"values\.npy: at byte"):
         next(loader)
 
@@ -304,9 +304,9 @@ def test_cameras_with_shared_draws_are_cropped_alike(filmed, tmp_path):
         windows = {"left": None, "right": None}
         return next(loader_by_keywords(dataset, batch_size=12, delta_timestamps=windows, images=images, device="cpu"))
 
-    together, apart = batch(together=("left", "right")), batch()
-    assert torch.equal(together["left"], together["right"])
-    assert not torch.equal(apart["left"], apart["right"])
+    shared, separate = batch(shared=("left", "right")), batch()
+    assert torch.equal(shared["left"], shared["right"])
+    assert not torch.equal(separate["left"], separate["right"])
 
 
 def test_several_sources_of_one_dataset_and_camera(filmed_dataset, tmp_path):

@@ -83,11 +83,11 @@ print("on the CPU", robocache.resample_trajectories(values.new_ones(1, 8, 2, dev
 
 
 def test_a_failed_launch_is_an_error(cuda, tmp_path):
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM, write(tmp_path / "cache")], capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
-    *lines, last = done.stdout.splitlines()
-    assert len(lines) == 4 and last == "on the CPU 16.0", done.stdout
-    assert all(line.startswith(("DeviceError ", "torch ")) for line in lines), done.stdout
-    assert any(line.startswith("DeviceError ") for line in lines), done.stdout
+    assert process.returncode == 0, (process.returncode, process.stderr[-2000:])
+    *lines, last = process.stdout.splitlines()
+    assert len(lines) == 4 and last == "on the CPU 16.0", process.stdout
+    assert all(line.startswith(("DeviceError ", "torch ")) for line in lines), process.stdout
+    assert any(line.startswith("DeviceError ") for line in lines), process.stdout

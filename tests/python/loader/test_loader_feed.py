@@ -37,19 +37,19 @@ def test_prefetch_does_not_change_batches(dataset, device, residency, options):
 
 
 def test_jumps_with_prefetch(dataset, device, rng):
-    plain = make(dataset, device, prefetch=0)
+    without_prefetch = make(dataset, device, prefetch=0)
     prefetching = make(dataset, device, prefetch=3, residency="mapped")
     reusing = make(dataset, device, prefetch=2, reuse_buffers=True)
     for _ in range(25):
         state = {"seed": int(rng.integers(3)), "epoch": int(rng.integers(4))}
-        state["samples"] = int(rng.integers(plain.num_samples))
-        for loader in (plain, prefetching, reusing):
+        state["samples"] = int(rng.integers(without_prefetch.num_samples))
+        for loader in (without_prefetch, prefetching, reusing):
             loader.load_state_dict(state)
         for _ in range(int(rng.integers(1, 4))):
-            if plain.epoch == state["epoch"]:
-                assert prefetching.state_dict() == reusing.state_dict() == plain.state_dict()
+            if without_prefetch.epoch == state["epoch"]:
+                assert prefetching.state_dict() == reusing.state_dict() == without_prefetch.state_dict()
             try:
-                expected = copied(next(plain))
+                expected = copied(next(without_prefetch))
             except StopIteration:
                 for loader in (prefetching, reusing):
                     with pytest.raises(StopIteration):
@@ -59,13 +59,14 @@ def test_jumps_with_prefetch(dataset, device, rng):
 
 
 def test_gather_does_not_change_prefetched_batches(dataset, device):
-    plain, prefetching = make(dataset, device, prefetch=0), make(dataset, device, prefetch=2, reuse_buffers=True)
+    without_prefetch = make(dataset, device, prefetch=0)
+    prefetching = make(dataset, device, prefetch=2, reuse_buffers=True)
     for _ in range(3):
         batch = next(prefetching)
         before = copied(batch)
         gathered = copied(prefetching.gather([3, 1, 2]))
-        assert_same_batches([copied(batch), gathered], [before, copied(plain.gather([3, 1, 2]))])
-        assert_same_batches([before], [copied(next(plain))])
+        assert_same_batches([copied(batch), gathered], [before, copied(without_prefetch.gather([3, 1, 2]))])
+        assert_same_batches([before], [copied(next(without_prefetch))])
 
 
 # ---- reuse_buffers ----
@@ -74,16 +75,16 @@ def test_gather_does_not_change_prefetched_batches(dataset, device):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_a_batch_reuses_the_memory_of_an_earlier_one(dataset, framework, prefetch):
-    plain = epochs(make(dataset, framework=framework, prefetch=0))
+    expected = epochs(make(dataset, framework=framework, prefetch=0))
     loader = make(dataset, framework=framework, prefetch=prefetch, reuse_buffers=True)
-    seen, kept = set(), []
+    seen_addresses, kept = set(), []
     for index, batch in enumerate(itertools.islice(forever(loader), 3 * len(loader))):
-        assert_same_batches([copied(batch)], [plain[index]])
+        assert_same_batches([copied(batch)], [expected[index]])
         assert all(isinstance(x, np.ndarray) == (framework == "numpy") for x in batch.values())
-        seen.add(tuple(addresses(batch).values()))
+        seen_addresses.add(tuple(addresses(batch).values()))
         kept.append(batch)
-    assert index == len(plain) - 1
-    assert len(seen) <= prefetch + 2
+    assert index == len(expected) - 1
+    assert len(seen_addresses) <= prefetch + 2
     # Each batch is a new dict, with views of reused memory.
     assert len({id(batch) for batch in kept}) == len(kept)
     first = addresses(kept[0])
@@ -157,13 +158,13 @@ def test_a_batch_on_a_stream_waits_for_readers_of_its_memory(dataset, cuda):
     """While the current stream still reads a batch, torch gives its memory to later batches."""
     expected = epochs(make(dataset, "cpu"))
     loader = make(dataset, cuda, stream=torch.cuda.Stream())
-    busy = torch.zeros(64 << 20, device=cuda)
-    kept = []
+    work = torch.zeros(64 << 20, device=cuda)
+    clones = []
     for batch in itertools.islice(forever(loader), 3 * len(loader)):
-        busy.add_(1)
-        kept.append({key: x.clone() for key, x in batch.items()})
+        work.add_(1)
+        clones.append({key: x.clone() for key, x in batch.items()})
         del batch
-    assert_same_batches([copied(batch) for batch in kept], expected)
+    assert_same_batches([copied(batch) for batch in clones], expected)
 
 
 # ---- The meter ----

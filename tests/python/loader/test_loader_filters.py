@@ -77,13 +77,13 @@ def speed(recording, episode, time_ns):
     return float(np.linalg.norm(values[row].astype(float) - values[row - 1].astype(float))) / seconds
 
 
-def expected_anchors(recording, ticks, *, holds=None, keep=None, drop=None, first=None, last=None, every=1):
+def expected_anchors(recording, ticks, *, condition=None, keep=None, drop=None, first=None, last=None, every=1):
     """Returns the anchors that a loader should draw.
 
     ticks: for each episode a list of (row, time). Ranges are (episode, kind, start, end).
     """
 
-    def inside(ranges, episode, row, time_ns):
+    def is_inside(ranges, episode, row, time_ns):
         begin = min(int(times[0]) for times, _ in recording[episode].values())
         position = {"row": row, "ns": time_ns, "s": time_ns - begin}
         tolerance = {"row": 0, "ns": 999, "s": 999}  # times count as inside if less than 1 us beyond an end
@@ -101,14 +101,14 @@ def expected_anchors(recording, ticks, *, holds=None, keep=None, drop=None, firs
         remaining = [
             time_ns
             for row, time_ns in moments
-            if (keep is None or inside(keep, episode, row, time_ns))
-            and not (drop and inside(drop, episode, row, time_ns))
-            and (holds is None or holds(episode, time_ns))
+            if (keep is None or is_inside(keep, episode, row, time_ns))
+            and not (drop and is_inside(drop, episode, row, time_ns))
+            and (condition is None or condition(episode, time_ns))
         ]
         if first is not None or last is not None:
             n = len(remaining)
-            kept = {*range(min(first or 0, n)), *range(max(n - (last or 0), 0), n)}
-            remaining = [time_ns for index, time_ns in enumerate(remaining) if index in kept]
+            kept_indices = {*range(min(first or 0, n)), *range(max(n - (last or 0), 0), n)}
+            remaining = [time_ns for index, time_ns in enumerate(remaining) if index in kept_indices]
         anchors += [(episode, time_ns) for time_ns in remaining[::every]]
     return anchors
 
@@ -378,7 +378,7 @@ def test_a_condition_must_mean_the_same_in_all_sources(tmp_path):
 
     first = write_cache("first", ["x", "y"], "m")
     swapped = write_cache("swapped", ["y", "x"], "metres")
-    small = write_cache("small", ["x", "y"], ["mm", "m"])
+    in_millimetres = write_cache("small", ["x", "y"], ["mm", "m"])
 
     def count(condition, *datasets, source_condition=None):
         source_anchors = None if source_condition is None else Anchors(where=source_condition)
@@ -387,13 +387,13 @@ def test_a_condition_must_mean_the_same_in_all_sources(tmp_path):
 
     for condition, other, message in (
         (pc.field("arm[0]") > 1, swapped, r"'arm\[0\]' of 'x' in sources\[0\] .* and of 'y' in"),
-        (pc.field("arm.x") > 1, small, r"'arm.x' of 'm' in sources\[0\] .* and of 'mm' in"),
-        ((pc.field("a") > 0) & (pc.field("speed(arm)") > 1), small, r"'speed\(arm\)' of 'm' in"),
+        (pc.field("arm.x") > 1, in_millimetres, r"'arm.x' of 'm' in sources\[0\] .* and of 'mm' in"),
+        ((pc.field("a") > 0) & (pc.field("speed(arm)") > 1), in_millimetres, r"'speed\(arm\)' of 'm' in"),
     ):
         with pytest.raises(robocache.ArgumentError, match=rf"anchors\.where: expected columns .* got {message}"):
             count(condition, first, other)
         assert count(condition, first) > 0
     # Columns that the condition does not use may differ; so may columns when each source has its own condition.
     assert count(pc.field("arm.x") > 1, first, swapped) == 3 + 3
-    assert count(pc.field("arm[1]") > 1, first, small) == count(pc.field("a") > 0, first, swapped) == 6
-    assert count(None, first, small, source_condition=pc.field("arm.x") > 1) == 6
+    assert count(pc.field("arm[1]") > 1, first, in_millimetres) == count(pc.field("a") > 0, first, swapped) == 6
+    assert count(None, first, in_millimetres, source_condition=pc.field("arm.x") > 1) == 6

@@ -50,12 +50,12 @@ def windows_of(images, **action):
     }
 
 
-def flipped_of(result, plain):
-    """Returns whether each sample of `result` is the mirror image of `plain`'s; both cameras must agree."""
+def flipped_of(result, unflipped):
+    """Returns whether each sample of `result` is the mirror image of `unflipped`'s; both cameras must agree."""
     flips = {}
     for key in ("top", "wrist"):
-        upright = (result[key] == plain[key]).reshape(len(result[key]), -1).all(axis=1)
-        mirrored = (result[key] == plain[key][..., ::-1, :]).reshape(len(result[key]), -1).all(axis=1)
+        upright = (result[key] == unflipped[key]).reshape(len(result[key]), -1).all(axis=1)
+        mirrored = (result[key] == unflipped[key][..., ::-1, :]).reshape(len(result[key]), -1).all(axis=1)
         assert (upright != mirrored).all()
         flips[key] = mirrored
     np.testing.assert_array_equal(flips["top"], flips["wrist"])
@@ -63,14 +63,14 @@ def flipped_of(result, plain):
 
 
 def test_all_cameras_of_a_sample_flip_together_and_features_change_their_signs(dataset, device):
-    plain = copied(next(loader_of(dataset, windows_of({"dtype": "uint8", "layout": "hwc"}), device)))
+    unflipped = copied(next(loader_of(dataset, windows_of({"dtype": "uint8", "layout": "hwc"}), device)))
     result = copied(next(loader_of(dataset, windows_of(FLIPS, mirror=[0, 3]), device)))
-    flipped = flipped_of(result, plain)
+    flipped = flipped_of(result, unflipped)
     assert 15 < flipped.sum() < 49
     signs = np.where(flipped[:, None, None], np.float32([-1, 1, 1, -1]), np.float32(1))
-    np.testing.assert_array_equal(result["action"], plain["action"] * signs)
-    np.testing.assert_array_equal(result["button"], plain["button"])
-    np.testing.assert_array_equal(result["action_is_pad"], plain["action_is_pad"])
+    np.testing.assert_array_equal(result["action"], unflipped["action"] * signs)
+    np.testing.assert_array_equal(result["button"], unflipped["button"])
+    np.testing.assert_array_equal(result["action_is_pad"], unflipped["action_is_pad"])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -119,10 +119,11 @@ def test_two_flips_reverse_a_sign_twice(dataset, device):
         "action": Window(mirror={"horizontal": [0, 1], "vertical": (1, 2)}),
     }
     upright = {"top": Window(images=ImageOptions(dtype="uint8", layout="hwc")), "action": None}
-    plain = copied(next(loader_of(dataset, upright)))
+    unflipped = copied(next(loader_of(dataset, upright)))
     result = copied(next(loader_of(dataset, windows, device)))
     flips = set()
-    for image, action, *recorded in zip(result["top"], result["action"], plain["top"], plain["action"], strict=True):
+    pairs = zip(result["top"], result["action"], unflipped["top"], unflipped["action"], strict=True)
+    for image, action, *recorded in pairs:
         ((h, v),) = [(h, v) for h in (1, -1) for v in (1, -1) if np.array_equal(image, recorded[0][::v, ::h])]
         flips.add((h, v))
         np.testing.assert_array_equal(action, recorded[1] * np.float32([h, h * v, v, 1]))
@@ -244,9 +245,9 @@ def test_missing_and_impossible_mirrors_are_refused(dataset, windows, message):
 def test_keys_without_a_mirror_take_the_default(dataset):
     flips = Window(mirror=[], images=ImageOptions(flip_horizontal=1))
     batch = next(loader_of(dataset, {"top": None, "action": None, "state": None}, default=flips))
-    plain = next(loader_of(dataset, {"top": None, "action": None, "state": None}))
-    assert torch.equal(batch["top"], plain["top"].flip(-1))
-    assert torch.equal(batch["action"], plain["action"]) and torch.equal(batch["state"], plain["state"])
+    unflipped = next(loader_of(dataset, {"top": None, "action": None, "state": None}))
+    assert torch.equal(batch["top"], unflipped["top"].flip(-1))
+    assert torch.equal(batch["action"], unflipped["action"]) and torch.equal(batch["state"], unflipped["state"])
 
 
 @pytest.mark.parametrize("form", ["packed", "padded"])
@@ -256,18 +257,18 @@ def test_the_steps_of_a_segment_share_their_draws(dataset, device, form):
         options = {"batch_size": 4, "form": form, "min_steps": 2, "max_steps": 9, "seed": 3, "device": device}
         return copied(next(iter(robocache.EpisodeLoader(dataset, delta_timestamps=top | windows, **options))))
 
-    plain = batch_of({}, {"action": None})
+    unflipped = batch_of({}, {"action": None})
     result = batch_of({"flip_horizontal": 0.5}, {"action": Window(mirror=[0])})
     cropped = batch_of({"crop": (6, 10)}, {"action": None})["top"]
-    ends = np.cumsum(plain["lengths"])
-    seen = set()
-    for i, length in enumerate(plain["lengths"]):
+    ends = np.cumsum(unflipped["lengths"])
+    seen_flips = set()
+    for i, length in enumerate(unflipped["lengths"]):
         steps = np.s_[ends[i] - length : ends[i]] if form == "packed" else np.s_[i, :length]
-        flipped = np.array_equal(result["top"][steps], plain["top"][steps][:, :, ::-1])
-        assert flipped or np.array_equal(result["top"][steps], plain["top"][steps])
-        seen.add(flipped)
+        flipped = np.array_equal(result["top"][steps], unflipped["top"][steps][:, :, ::-1])
+        assert flipped or np.array_equal(result["top"][steps], unflipped["top"][steps])
+        seen_flips.add(flipped)
         signs = np.float32([-1, 1, 1, 1]) if flipped else np.float32(1)
-        np.testing.assert_array_equal(result["action"][steps], plain["action"][steps] * signs)
-        crops = [plain["top"][steps][:, y : y + 6, x : x + 10] for y in range(7) for x in range(11)]
+        np.testing.assert_array_equal(result["action"][steps], unflipped["action"][steps] * signs)
+        crops = [unflipped["top"][steps][:, y : y + 6, x : x + 10] for y in range(7) for x in range(11)]
         assert sum(np.array_equal(crop, cropped[steps]) for crop in crops) == 1
-    assert len(seen) == 2
+    assert len(seen_flips) == 2

@@ -76,8 +76,8 @@ def expected_moment(window, seed, epoch, draw, episode, time_ns, ticks, tasks):
     times = ticks[episode]
     match window.moment.kind:
         case "future":
-            inside = [i for i, t in enumerate(times) if time_ns + low_ns + REACH < t <= time_ns + high_ns + REACH]
-            return (episode, inside[bits % len(inside)]) if inside else None
+            candidates = [i for i, t in enumerate(times) if time_ns + low_ns + REACH < t <= time_ns + high_ns + REACH]
+            return (episode, candidates[bits % len(candidates)]) if candidates else None
         case "last":
             return episode, len(times) - 1
         case "geometric":
@@ -87,8 +87,8 @@ def expected_moment(window, seed, epoch, draw, episode, time_ns, ticks, tasks):
     peers = sorted(e for e in ticks if tasks[e] is not None and tasks[e] == tasks[episode] and len(ticks[e]))
     if len(peers) < 2:
         return None
-    nth = bits % (len(peers) - 1)
-    other = [e for e in peers if e != episode][nth]
+    index = bits % (len(peers) - 1)
+    other = [e for e in peers if e != episode][index]
     return other, mix_bits(state + 2 * GOLDEN & UINT64_MAX) % len(ticks[other])
 
 
@@ -101,17 +101,17 @@ def assert_goals(batch, key, window, ticks, tasks, values, *, seed, draws, epoch
     moments = []
     for i, draw in enumerate(draws):
         episode, time_ns = int(batch["episode_index"][i]), int(batch["time_ns"][i])
-        drawn = expected_moment(window, seed, epoch, draw, episode, time_ns, ticks, tasks)
-        moments.append(drawn)
-        assert batch[f"{key}_is_pad"][i] == (drawn is None)
-        if drawn is None:
+        moment = expected_moment(window, seed, epoch, draw, episode, time_ns, ticks, tasks)
+        moments.append(moment)
+        assert batch[f"{key}_is_pad"][i] == (moment is None)
+        if moment is None:
             assert batch[f"{key}_offset_ns"][i] == NO_OFFSET
             assert not batch[key][i].any()
         else:
-            assert batch[f"{key}_offset_ns"][i] == int(ticks[drawn[0]][drawn[1]]) - time_ns
-            np.testing.assert_array_equal(batch[key][i], values[drawn[0]][drawn[1]])
+            assert batch[f"{key}_offset_ns"][i] == int(ticks[moment[0]][moment[1]]) - time_ns
+            np.testing.assert_array_equal(batch[key][i], values[moment[0]][moment[1]])
         if window.moment.kind == "other":
-            assert batch[f"{key}_episode_index"][i] == (-1 if drawn is None else drawn[0])
+            assert batch[f"{key}_episode_index"][i] == (-1 if moment is None else moment[0])
     return moments
 
 
@@ -541,8 +541,8 @@ def test_two_windows_of_one_stream(dataset, device):
     two_windows = {"action": Window([0.0, 0.1]), "before": Window([-0.1], stream="action")}
     one_window = {"action": Window([-0.1, 0.0, 0.1])}
     options = {"batch_size": 32, "default": Window(method="linear"), "device": device}
-    parts, whole = (joined(loader_of(dataset, windows, **options)) for windows in (two_windows, one_window))
-    assert_same_bits(np.concatenate([parts["before"], parts["action"]], 1), whole["action"], "action")
+    separate, single = (joined(loader_of(dataset, windows, **options)) for windows in (two_windows, one_window))
+    assert_same_bits(np.concatenate([separate["before"], separate["action"]], 1), single["action"], "action")
 
 
 @pytest.mark.parametrize("options", [{"balance": "task"}, {"weight_by": "weight"}], ids=str)

@@ -70,8 +70,8 @@ def torchrun(tmp_path, ranks, program, *arguments):
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         environment.pop(name, None)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
+    assert process.returncode == 0, (process.stdout + process.stderr)[-4000:]
     return json.loads(out.read_text())
 
 
@@ -142,11 +142,11 @@ def test_ranks_share_an_epoch_train_alike_and_resume_in_one_process(one_stream, 
     numbers = {t: number for number, (_, t) in enumerate(ticks)}
     drawn = [numbers[t] for batch in results["times"] for times in batch for t in times]
     count = len(ticks)
-    filled = count + -count % ranks[1]
+    padded_count = count + -count % ranks[1]
     epochs = [[draw(p, [count], seed=4, epoch=epoch)[1] for p in range(count)] for epoch in range(2)]
     assert drawn[:count] == epochs[0]
-    assert drawn[count:filled] == epochs[0][: filled - count]
-    assert drawn[filled:] == epochs[1][: 3 * 128]
+    assert drawn[count:padded_count] == epochs[0][: padded_count - count]
+    assert drawn[padded_count:] == epochs[1][: 3 * 128]
     assert results["steps"] == -(-count // 128)
 
     # All ranks have equally many samples, so the mean of their gradients is the whole batch's, within float64's last digits.
@@ -157,8 +157,8 @@ def test_ranks_share_an_epoch_train_alike_and_resume_in_one_process(one_stream, 
     assert results["state"] == {"seed": 4, "epoch": 1, "samples": 3 * 128}
     resumed = small(dataset, batch_size=50, delta_timestamps={"x": None}, device="cuda", rank=0, world_size=1)
     resumed.load_state_dict({**results["state"], "fingerprint": fingerprint})
-    rest = [numbers[t] for batch in resumed for t in batch["time_ns"].tolist()]
-    assert rest == epochs[1][3 * 128 :]
+    resumed_numbers = [numbers[t] for batch in resumed for t in batch["time_ns"].tolist()]
+    assert resumed_numbers == epochs[1][3 * 128 :]
 
 
 PINNED = """

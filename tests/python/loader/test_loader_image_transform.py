@@ -62,10 +62,10 @@ def loader_of(dataset, windows, device="cpu", **options):
 
 
 def test_the_function_is_the_last_step(dataset, device):
-    seen = {}
+    got = {}
 
     def record(images, seeds):
-        seen[images.shape[1:]] = images.clone(), seeds.clone()
+        got[images.shape[1:]] = images.clone(), seeds.clone()
         return images >> 1
 
     batch = next(loader_of(dataset, windows_of(record), device))
@@ -74,12 +74,12 @@ def test_the_function_is_the_last_step(dataset, device):
         "wrist": Window(images=ImageOptions(dtype="uint8")),
         "action": None,
     }
-    plain = next(loader_of(dataset, windows, device))
-    assert torch.equal(seen[2, 3, 7, 9][0], plain["top"]) and torch.equal(seen[3, 8, 8][0], plain["wrist"])
-    assert torch.equal(batch["top"], plain["top"] >> 1) and torch.equal(batch["wrist"], plain["wrist"] >> 1)
-    assert torch.equal(batch["top_is_pad"], plain["top_is_pad"]) and torch.equal(batch["action"], plain["action"])
-    seeds = seen[3, 8, 8][1]
-    assert torch.equal(seeds, seen[2, 3, 7, 9][1]) and str(seeds.device) == loader_of(dataset, windows, device).device
+    raw = next(loader_of(dataset, windows, device))
+    assert torch.equal(got[2, 3, 7, 9][0], raw["top"]) and torch.equal(got[3, 8, 8][0], raw["wrist"])
+    assert torch.equal(batch["top"], raw["top"] >> 1) and torch.equal(batch["wrist"], raw["wrist"] >> 1)
+    assert torch.equal(batch["top_is_pad"], raw["top_is_pad"]) and torch.equal(batch["action"], raw["action"])
+    seeds = got[3, 8, 8][1]
+    assert torch.equal(seeds, got[2, 3, 7, 9][1]) and str(seeds.device) == loader_of(dataset, windows, device).device
     assert len(seeds.unique()) == 16 and (seeds >= 0).all()
 
 
@@ -130,32 +130,32 @@ def test_a_mixture_and_the_default(dataset, device):
 
 
 def test_the_function_may_change_dtype_and_layout(dataset, device):
-    seen = []
+    calls = []
 
     def record(images, seeds):
-        seen.append(images)
+        calls.append(images)
         return images
 
     images = ImageOptions(transform=record, dtype="bfloat16", layout="hwc", mean=0.5)
     next(loader_of(dataset, {"wrist": Window(images=images)}, device, default=Window(dtype="float16")))
-    assert seen[0].shape == (16, 8, 8, 3) and seen[0].dtype == torch.bfloat16
+    assert calls[0].shape == (16, 8, 8, 3) and calls[0].dtype == torch.bfloat16
 
 
 def test_numpy_gives_numpy(dataset):
     windows = {"wrist": Window(images=ImageOptions(transform=transform_arrays)), "action": None}
     recorded = {"wrist": Window(images=ImageOptions(dtype="uint8")), "action": None}
-    result, plain = (next(loader_of(dataset, w, framework="numpy"))["wrist"] for w in (windows, recorded))
+    result, raw = (next(loader_of(dataset, w, framework="numpy"))["wrist"] for w in (windows, recorded))
     assert isinstance(result, np.ndarray) and result.shape == (16, 3, 8, 4)
-    offsets = result - plain[..., ::2]
+    offsets = result - raw[..., ::2]
     assert (offsets == offsets[:, :1, :1, :1]).all() and len(np.unique(offsets)) > 2
 
 
 def test_a_spec_has_the_images_before_the_function(dataset):
     with_transform = loader_of(dataset, windows_of(add_noise)).spec
-    plain = windows_of(None)
-    plain["top"] = Window([-0.02, 0.0], images=ImageOptions(size=(7, 9), dtype="uint8"))
-    plain["wrist"] = Window(images=ImageOptions(dtype="uint8"))
-    assert with_transform == loader_of(dataset, plain).spec
+    raw = windows_of(None)
+    raw["top"] = Window([-0.02, 0.0], images=ImageOptions(size=(7, 9), dtype="uint8"))
+    raw["wrist"] = Window(images=ImageOptions(dtype="uint8"))
+    assert with_transform == loader_of(dataset, raw).spec
 
 
 @pytest.mark.parametrize(

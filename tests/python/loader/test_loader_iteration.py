@@ -87,8 +87,8 @@ INNER_LOOPS = {
 
 
 @pytest.mark.parametrize("options", MEMORY_OPTIONS)
-@pytest.mark.parametrize("inner", INNER_LOOPS.values(), ids=INNER_LOOPS)
-def test_rule_36_an_inner_loop_does_not_change_the_outer(make, numbers_of, inner, options):
+@pytest.mark.parametrize("inner_loop", INNER_LOOPS.values(), ids=INNER_LOOPS)
+def test_rule_36_an_inner_loop_does_not_change_the_outer(make, numbers_of, inner_loop, options):
     """The inner loop runs at the beginning, in the middle, or after the last batch; torch's DataLoader does the same."""
     dataloader = DataLoader(TensorDataset(torch.zeros(COUNT)), batch_size=BATCH)
     for inner_steps in ({0}, {5}, {STEPS - 1}, {0, 5, 6}):
@@ -97,13 +97,13 @@ def test_rule_36_an_inner_loop_does_not_change_the_outer(make, numbers_of, inner
             if step in inner_steps:
                 position = {"seed": 0, "epoch": 0, "samples": min(COUNT, (step + 1) * BATCH)}
                 assert position_of(loader) == position
-                inner(loader)
+                inner_loop(loader)
                 assert position_of(loader) == position
             numbers += numbers_of(batch)  # the inner loop has not overwritten it
         for step, _ in enumerate(dataloader):
             steps += 1
             if step in inner_steps:
-                inner(dataloader)
+                inner_loop(dataloader)
         assert len(numbers) == COUNT and steps == STEPS
         assert numbers == order_of(0)
 
@@ -188,12 +188,12 @@ def test_rule_36_a_state_from_an_inner_loop_resumes_the_outer(make, numbers_of, 
         assert position_of(copied) == position_of(loader)
 
 
-@pytest.mark.parametrize("inner", INNER_LOOPS.values(), ids=INNER_LOOPS)
-def test_rule_36_a_state_after_a_loop_begins_the_next(make, numbers_of, inner):
+@pytest.mark.parametrize("inner_loop", INNER_LOOPS.values(), ids=INNER_LOOPS)
+def test_rule_36_a_state_after_a_loop_begins_the_next(make, numbers_of, inner_loop):
     loader = make()
     for step, _ in enumerate(loader):
         if step == 2:
-            inner(loader)
+            inner_loop(loader)
     resumed = make()
     resumed.load_state_dict(loader.state_dict())
     assert flatten(map(numbers_of, resumed)) == flatten(map(numbers_of, loader)) == order_of(resumed.epoch - 1)
@@ -336,10 +336,10 @@ def test_reuse_buffers_overwrites_views_of_a_batch(make):
     assert not np.array_equal(alias, copied)
     loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 0})
     np.testing.assert_array_equal(next(loader)["x"], copied)
-    plain = make(framework="numpy", device="cpu", shuffle=False)
-    kept = [np.from_dlpack(batch["x"]) for batch in plain]  # without reuse_buffers each batch has its own memory
-    next_epoch = [batch["x"] for batch in plain]
-    assert all(map(np.array_equal, kept, next_epoch))
+    without_reuse = make(framework="numpy", device="cpu", shuffle=False)
+    views = [np.from_dlpack(batch["x"]) for batch in without_reuse]  # each batch has its own memory
+    next_epoch = [batch["x"] for batch in without_reuse]
+    assert all(map(np.array_equal, views, next_epoch))
 
 
 # ---- In a DataLoader ----
@@ -399,9 +399,9 @@ def test_rule_36_a_state_of_another_selection_or_order_is_refused(make, options,
     assert other.state_dict() == state
     other.load_state_dict({key: x for key, x in first.state_dict().items() if key != "fingerprint"})
     assert other.seed == 5
-    same = make(**options)
-    same.load_state_dict(state)
-    assert same.state_dict() == state
+    equal_loader = make(**options)
+    equal_loader.load_state_dict(state)
+    assert equal_loader.state_dict() == state
 
 
 def test_rule_36_selections_of_equal_size_are_distinguished(tmp_path, make):
@@ -416,8 +416,8 @@ def test_rule_36_selections_of_equal_size_are_distinguished(tmp_path, make):
 def test_rule_36_a_state_of_another_dataset_is_refused(tmp_path, make, recording):
     state = make().state_dict()
     rng = np.random.default_rng(9)
-    same = make(write(tmp_path / "same", recording))
-    same.load_state_dict(state)  # the same rows at another path
+    equal_loader = make(write(tmp_path / "same", recording))
+    equal_loader.load_state_dict(state)  # the same rows at another path
     for name, other, part in (
         ("values", recording_of(rng), "another dataset, whose 211 anchors lie at the same times"),
         ("stamps", recording_of(np.random.default_rng(3), offset_ns=1), "though both have 211 anchors"),

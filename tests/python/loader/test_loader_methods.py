@@ -121,8 +121,8 @@ def test_a_stream_gives_the_same_bytes_alone_and_with_others_of_its_clock(rng, t
     dataset = write(tmp_path / "cache", on_one_clock(rng))
     deltas = {"a": [0.0, 0.011], "b": [-0.02, 0.011], "c": [0.011]}
     options = {"batch_size": 40, "anchor": "c", "seed": 3, "device": device}
-    together = next(loader_by_keywords(dataset, delta_timestamps=deltas, **options))
+    with_others = next(loader_by_keywords(dataset, delta_timestamps=deltas, **options))
     for name in deltas:
         alone = next(loader_by_keywords(dataset, delta_timestamps={name: deltas[name]}, **options))
         for key in alone:
-            assert_same_bits(to_numpy(alone[key]), to_numpy(together[key]), key)
+            assert_same_bits(to_numpy(alone[key]), to_numpy(with_others[key]), key)

@@ -51,10 +51,10 @@ def test_rule_48_episodes_without_a_key_are_padded_and_counted_in_one_warning(in
     assert "anchors: 1 of 5 episodes have no row of 'state'" in text
     assert "missing='drop'" in text and "pc.field('rows.camera') > 0" in text
     batch = next(loader)
-    absent = np.isin(np.asarray(batch["episode_index"].cpu()), [1, 3])
-    assert absent.sum() == 40
-    assert (np.asarray(batch["camera_is_pad"].cpu())[:, 0] == absent).all()
-    assert (np.asarray(batch["camera"].cpu())[absent] == 0).all()
+    is_absent = np.isin(np.asarray(batch["episode_index"].cpu()), [1, 3])
+    assert is_absent.sum() == 40
+    assert (np.asarray(batch["camera_is_pad"].cpu())[:, 0] == is_absent).all()
+    assert (np.asarray(batch["camera"].cpu())[is_absent] == 0).all()
 
 
 def test_rule_48_drop_leaves_episodes_out(incomplete, device):
@@ -94,8 +94,8 @@ def test_rule_37_a_source_without_the_key_is_drawn_with_a_warning(incomplete, tm
     with pytest.warns(LoaderWarning) as warned:
         loader_of(sources, anchor="state")
     (text,) = (str(warning.message) for warning in warned)
-    absent = "sources[0].missing: no stream for 'camera': in all of its 2 episodes the values are 0 and is_pad is true"
-    assert text.startswith(absent) and "rename=" in text
+    message = "sources[0].missing: no stream for 'camera': in all of its 2 episodes the values are 0 and is_pad is true"
+    assert text.startswith(message) and "rename=" in text
     assert "sources[1].missing: 1 of 3 episodes have no row of 'camera'" in text
     with pytest.warns(LoaderWarning, match=r"sources\[0\].missing: no stream for 'camera'") as warned:
         loader = loader_of(sources, anchor="state", missing="drop")

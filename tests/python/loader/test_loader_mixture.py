@@ -273,8 +273,8 @@ def test_a_list_of_one_source_is_a_mixture_but_a_dataset_is_not(robots, device):
     options = {"batch_size": 32, "delta_timestamps": {"state": [0.0]}, "device": device}
     dataset = robots["one_arm"][0]
     dataset_loader = loader_by_keywords(dataset, **options)
-    for listed in ([robocache.Source(dataset)], robocache.Source(dataset), (robocache.Source(dataset, weight=2),)):
-        batches = batches_of(loader_by_keywords(listed, **options))
+    for sources in ([robocache.Source(dataset)], robocache.Source(dataset), (robocache.Source(dataset, weight=2),)):
+        batches = batches_of(loader_by_keywords(sources, **options))
         assert all((batch["dataset_index"] == 0).all() for batch in batches)
     batches = batches_of(loader_by_keywords([robocache.Source(dataset)], **options))
     for batch in batches:
@@ -536,7 +536,7 @@ def source_with_attributes(path, **attributes):
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "message"),
+    ("one_unit", "other_unit", "message"),
     [
         ("rad", "deg", "got 'rad' and 'deg' of feature 0"),
         (["m", "rad"], ["m", "deg"], "got 'rad' and 'deg' of feature 1"),
@@ -548,10 +548,10 @@ def source_with_attributes(path, **attributes):
         (None, ["rad", ""], ""),
     ],
 )
-def test_sources_of_different_units_in_one_key_are_refused(one, other, message, tmp_path):
+def test_sources_of_different_units_in_one_key_are_refused(one_unit, other_unit, message, tmp_path):
     sources = [
         source_with_attributes(tmp_path / name, **({} if units is None else {"units": units}))
-        for name, units in (("one", one), ("other", other))
+        for name, units in (("one", one_unit), ("other", other_unit))
     ]
     if not message:
         assert len(next(robocache.Loader(sources, delta_timestamps={"q": None}, batch_size=8, shuffle=False))["q"]) == 8
@@ -602,7 +602,7 @@ AB, BA = ["a", "b"], ["b", "a"]
 
 
 @pytest.mark.parametrize(
-    ("column", "one", "other", "shape", "stream"),
+    ("column", "one_order", "other_order", "shape", "stream"),
     [
         (None, AB, BA, (2,), "q"),
         (None, ["a", "b", "c"], ["b", "a", "d"], (3,), "q"),
@@ -615,10 +615,10 @@ AB, BA = ["a", "b"], ["b", "a"]
         ("body_names", [AB, AB], [BA, BA], (2, 3), "body_pos_w"),
     ],
 )
-def test_sources_with_differently_ordered_features_are_refused(column, one, other, shape, stream, tmp_path):
+def test_sources_with_differently_ordered_features_are_refused(column, one_order, other_order, shape, stream, tmp_path):
     """A column of the batch would mix quantities."""
-    first = write_names(tmp_path / "one", one, column, shape, stream)
-    second = write_names(tmp_path / "other", other, column, shape, stream)
+    first = write_names(tmp_path / "one", one_order, column, shape, stream)
+    second = write_names(tmp_path / "other", other_order, column, shape, stream)
     sources = [robocache.Source(first), robocache.Source(second)]
     with pytest.raises(robocache.ArgumentError, match=r"one order.*rename=") as raised:
         robocache.Loader(sources, delta_timestamps={stream: None}, batch_size=4)
@@ -636,7 +636,7 @@ def test_episodes_with_differently_ordered_features_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("column", "one", "other", "stream", "warning"),
+    ("column", "one_order", "other_order", "stream", "warning"),
     [
         (None, AB, AB, "q", None),
         (None, AB, None, "q", None),
@@ -648,9 +648,10 @@ def test_episodes_with_differently_ordered_features_are_refused(tmp_path):
         ("joint_names", [AB, None], [AB, AB], "q", None),
     ],
 )
-def test_matching_or_unrelated_names_are_accepted(column, one, other, stream, warning, tmp_path):
+def test_matching_or_unrelated_names_are_accepted(column, one_order, other_order, stream, warning, tmp_path):
     """Unrelated names may be synonyms, so they are only a warning."""
-    datasets = [write_names(tmp_path / name, x, column, stream=stream) for name, x in (("one", one), ("other", other))]
+    orders = {"one": one_order, "other": other_order}
+    datasets = [write_names(tmp_path / name, order, column, stream=stream) for name, order in orders.items()]
     with warnings_with("features", warning):
         robocache.Loader([robocache.Source(x) for x in datasets], delta_timestamps={stream: None}, batch_size=4)
 

@@ -88,14 +88,16 @@ def test_normalize_of_a_raw_batch_equals_the_batch(dataset, device, mode, consta
         loader = loader_by_keywords(dataset, normalize=mode, constant=constant, **arguments)
         batch = next(loader)
         for key in names:
-            present = has_rows(dataset, batch, key)
-            assert present.any()
+            is_present = has_rows(dataset, batch, key)
+            assert is_present.any()
             result = loader.normalize(key, raw[key])
             assert isinstance(result, type(batch[key]))
-            assert_neighbours(to_numpy(result)[present], to_numpy(batch[key])[present], loader._affine_of[key].shift)
-            assert not to_numpy(batch[key])[~present].any()
-            back = to_numpy(loader.unnormalize(key, result)).astype(np.float64)
-            np.testing.assert_allclose(back, to_numpy(raw[key]), rtol=1e-4, atol=1e-3)
+            assert_neighbours(
+                to_numpy(result)[is_present], to_numpy(batch[key])[is_present], loader._affine_of[key].shift
+            )
+            assert not to_numpy(batch[key])[~is_present].any()
+            unnormalized = to_numpy(loader.unnormalize(key, result)).astype(np.float64)
+            np.testing.assert_allclose(unnormalized, to_numpy(raw[key]), rtol=1e-4, atol=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -129,12 +131,12 @@ def test_norm_stats_of_a_source_precede_the_loaders_and_the_caches(arms, device,
     batch = next(loader)
     index = to_numpy(batch["dataset_index"])
     assert set(index.tolist()) == {0, 1}
-    used = {
+    expected_stats = {
         "state": [source_stats["state"], loader_stats["state"]],
         "action": [loader_stats["action"]] * 2,
         "force": [{"mean": arm.stats["force"].mean, "std": arm.stats["force"].std} for arm in arms],
     }
-    for key, stats in used.items():
+    for key, stats in expected_stats.items():
         recorded = to_numpy(raw[key])
         expected = np.empty(recorded.shape)
         for source in (0, 1):
@@ -142,8 +144,8 @@ def test_norm_stats_of_a_source_precede_the_loaders_and_the_caches(arms, device,
         np.testing.assert_allclose(to_numpy(batch[key]), expected, rtol=1e-5, atol=1e-5)
         result = loader.normalize(key, raw[key], dataset_index=batch["dataset_index"])
         assert_same_bits(to_numpy(result), to_numpy(batch[key]), key)
-        back = loader.unnormalize(key, result, dataset_index=batch["dataset_index"])
-        np.testing.assert_allclose(to_numpy(back), recorded, rtol=1e-4, atol=1e-4)
+        unnormalized = loader.unnormalize(key, result, dataset_index=batch["dataset_index"])
+        np.testing.assert_allclose(to_numpy(unnormalized), recorded, rtol=1e-4, atol=1e-4)
     # dataset_index may be left out only if all sources are normalised alike.
     assert_same_bits(to_numpy(loader.normalize("action", raw["action"])), to_numpy(batch["action"]))
     for key in ("state", "force"):

@@ -107,7 +107,7 @@ def test_rule_36_each_rank_has_a_slice_of_the_global_batch(one_stream, device, w
 def test_rule_36_an_epoch_is_filled_up_like_torchs_distributed_sampler(tmp_path, device, rows, world_size, batch_size):
     recording = [{"x": (np.arange(rows), np.zeros(rows))}]
     dataset = write(tmp_path / "cache", recording)
-    ours, theirs = collections.Counter(), collections.Counter()
+    our_counts, torch_counts = collections.Counter(), collections.Counter()
     for rank in range(world_size):
         options = {"batch_size": batch_size, "delta_timestamps": {"x": None}, "snap_s": 0, "device": device}
         options |= {"shuffle": False, "rank": rank, "world_size": world_size}
@@ -117,13 +117,13 @@ def test_rule_36_an_epoch_is_filled_up_like_torchs_distributed_sampler(tmp_path,
         batches = [to_numpy(batch["time_ns"]).tolist() for batch in loader]
         assert [len(batch) for batch in batches] == [len(batch) for batch in torch_batches]
         assert len(loader) == len(torch_batches)
-        ours.update(itertools.chain(*batches))
-        theirs.update(torch.cat(torch_batches).tolist())
+        our_counts.update(itertools.chain(*batches))
+        torch_counts.update(torch.cat(torch_batches).tolist())
         if rows >= batch_size * world_size:
             sampler = DistributedSampler(range(rows), world_size, rank, drop_last=True)
             torch_batches = DataLoader(range(rows), batch_size, sampler=sampler, drop_last=True)
             assert len(loader_by_keywords(dataset, drop_last=True, **options)) == len(torch_batches)
-    assert ours == theirs
+    assert our_counts == torch_counts
 
 
 def test_rule_36_no_byte_depends_on_ranks_batch_size_threads_prefetch_or_tier(dataset, device, threads):
@@ -270,10 +270,10 @@ def test_torchrun_of_two_processes_shares_all_samples(one_stream, tmp_path):
     script, out = tmp_path / "train.py", tmp_path / "times.json"
     script.write_text(TRAIN)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, str(script), dataset.path, str(out)], env=environment(), capture_output=True, text=True, timeout=1800
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert process.returncode == 0, process.stderr[-3000:]
     batches = json.loads(out.read_text())
     assert len(batches) == 2 * -(-len(ticks) // 16)
     index_of = {t: number for number, (_, t) in enumerate(ticks)}
@@ -329,11 +329,11 @@ def test_rule_36_next_before_a_loop_takes_from_its_epoch(one_stream, device):
     expected = [[anchor_at(p, 0, epoch) for p in range(211)] for epoch in range(2)]
     first = all_indices_of([next(loader), next(loader)], ticks)
     assert first + all_indices_of(loader, ticks) == expected[0]
-    rest = []
+    remaining = []
     with pytest.raises(StopIteration):
         while True:
-            rest.append(next(loader))
-    assert all_indices_of(rest, ticks) == expected[1]
+            remaining.append(next(loader))
+    assert all_indices_of(remaining, ticks) == expected[1]
     assert position_of(loader) == {"seed": 0, "epoch": 2, "samples": 0}
 
 
@@ -414,7 +414,7 @@ def test_a_killed_run_resumes_exactly(one_stream, tmp_path):
         assert batches_from(resumed, 40) == expected[number:]
 
 
-RANK = """
+RANK_PROGRAM = """
 import sys
 sys.modules["torch"] = None
 import robocache
@@ -437,7 +437,7 @@ def test_a_killed_rank_does_not_affect_others(one_stream):
     expected = [batch["x"].tolist() for batch in itertools.islice(batches, 40)]
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, one_stream[0].path, str(rank)],
+            [sys.executable, "-c", RANK_PROGRAM, one_stream[0].path, str(rank)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

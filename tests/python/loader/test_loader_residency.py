@@ -281,14 +281,14 @@ def test_loaders_on_one_dataset_share_its_rows(wide, device):
     train = make()
     one_loader_mib = used_mib(device)
     assert one_loader_mib - before_mib > 0.9 * WIDE_MIB
-    others = [make(seed=1), make(batch_size=16), make(residency="device"), pickle.loads(pickle.dumps(train))]
+    other_loaders = [make(seed=1), make(batch_size=16), make(residency="device"), pickle.loads(pickle.dumps(train))]
     assert used_mib(device) - one_loader_mib < 1.3 * WIDE_MIB  # the unpickled loader has another dataset
     first = to_numpy(next(train)["wide"])
-    del train, others[0], others[-1]
+    del train, other_loaders[0], other_loaders[-1]
     assert used_mib(device) - before_mib < 1.3 * WIDE_MIB
-    assert to_numpy(next(others[-1])["wide"]).shape == (8, 1, 1024)
+    assert to_numpy(next(other_loaders[-1])["wide"]).shape == (8, 1, 1024)
     assert first.shape == (8, 1, 1024)
-    others.clear()
+    other_loaders.clear()
     assert used_mib(device) - before_mib < 0.2 * WIDE_MIB
 
 

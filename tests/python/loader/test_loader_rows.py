@@ -21,11 +21,11 @@ OFFSETS = [[0], [-2, -1, 0], list(range(16)), [5, -300, 0, 0, 2, 300, -1], [1, 2
 def anchor_row(times, target, snap_ns=SNAP_NS):
     """The last row at or before the target, or -1. The target first snaps to the nearest row closer than snap_ns."""
     before = int(np.searchsorted(times, target, "right")) - 1
-    left = target - int(times[before]) if before >= 0 else snap_ns
-    right = int(times[before + 1]) - target if before + 1 < len(times) else snap_ns
-    if left < snap_ns and left <= right:
+    before_ns = target - int(times[before]) if before >= 0 else snap_ns
+    after_ns = int(times[before + 1]) - target if before + 1 < len(times) else snap_ns
+    if before_ns < snap_ns and before_ns <= after_ns:
         return before
-    return int(np.searchsorted(times, int(times[before + 1]), "right")) - 1 if right < snap_ns else before
+    return int(np.searchsorted(times, int(times[before + 1]), "right")) - 1 if after_ns < snap_ns else before
 
 
 def assert_rows(batch, key, recording, offsets, *, stream=None, offset_ns=0, tolerance_ns=None, causal=False):
@@ -104,9 +104,9 @@ def test_windows_in_seconds_beside_rows_keep_their_bits(dataset, device):
     rows = {"observation.state": Window(range(-1, 5), rows=True), "ticks": Window([0, 3], rows=True)}
     shared = {"batch_size": 40, "anchors": "action", "device": device, "return_age": True}
     separate = [loader_of(dataset, part, **shared) for part in (seconds, rows)]
-    both = loader_of(dataset, seconds | rows, **shared)
-    for seconds_batch, rows_batch, both_batch in zip(*map(batches_of, (*separate, both)), strict=True):
-        for name, array in both_batch.items():
+    combined = loader_of(dataset, seconds | rows, **shared)
+    for seconds_batch, rows_batch, combined_batch in zip(*map(batches_of, (*separate, combined)), strict=True):
+        for name, array in combined_batch.items():
             assert_same_bits(array, (seconds_batch | rows_batch)[name], name)
 
 

@@ -19,14 +19,14 @@ from robocache import LoaderWarning, Source
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 
-def recording_of(rng, dtype=np.float32, episodes=10, broken=(9,), longest=300):
-    """Returns episodes of random lengths, of which episode 3 is empty. Those in `broken` have wrong, constant values."""
+def recording_of(rng, dtype=np.float32, episodes=10, wrong_episodes=(9,), longest=300):
+    """Returns episodes of random lengths, of which episode 3 is empty. Those in `wrong_episodes` have wrong, constant values."""
     result = []
     for e in range(episodes):
         count = 0 if e == 3 else int(rng.integers(1, longest))
         values = rng.normal(size=(count, 3)) * [1, 5, 0.3] + [0, 100, 0]
         values[rng.random(values.shape) < 0.02] = np.nan
-        values = np.full((count, 3), 4000.0) if e in broken else values
+        values = np.full((count, 3), 4000.0) if e in wrong_episodes else values
         streams = {"time": (np.arange(count) * 10**7, np.zeros((count, 1), np.float32))} if count else {}
         result.append({**streams, "action": (np.arange(count) * 10**7, values.astype(dtype))} if count else {})
     return result

@@ -64,11 +64,11 @@ def test_each_source_has_its_own_tasks(kitchen, tmp_path):
 
 
 def test_a_dataset_without_tasks_is_refused(kitchen, tmp_path):
-    plain = _write(tmp_path / "plain", [{"operator": "ann"}])
+    without_tasks = _write(tmp_path / "plain", [{"operator": "ann"}])
     with pytest.raises(robocache.ArgumentError, match=r"task_text: expected .* a column task or tasks"):
-        _loader(plain)
+        _loader(without_tasks)
     with pytest.warns(robocache.LoaderWarning, match=r"task_text: expected .*plain, got .*operator; the task"):
-        loader = _loader(kitchen, plain)
+        loader = _loader(kitchen, without_tasks)
     for batch in loader:
         sources = batch["dataset_index"].tolist()
         assert all(text is None for text, source in zip(batch["task"], sources, strict=True) if source == 1)

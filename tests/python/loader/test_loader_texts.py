@@ -284,16 +284,16 @@ def test_rule_48_episodes_without_texts(dataset):
 
 
 def test_texts_do_not_change_other_keys(dataset, device):
-    plain = _loader(dataset, {}, shuffle=True, device=device)
+    without_texts = _loader(dataset, {}, shuffle=True, device=device)
     loader = _loader(dataset, {"said": Window([0.0], texts="indices")}, shuffle=True, device=device)
-    assert loader.state_dict() == plain.state_dict()
-    assert loader.spec == plain.spec
+    assert loader.state_dict() == without_texts.state_dict()
+    assert loader.spec == without_texts.spec
     assert [placement.key for placement in loader.explain()] == ["joint"]
     assert "said" in repr(loader)
-    for plain_batch, batch in zip(plain, loader, strict=True):
+    for plain_batch, batch in zip(without_texts, loader, strict=True):
         for key in plain_batch:
             assert np.array_equal(to_numpy(plain_batch[key]), to_numpy(batch[key]))
-    assert position_of(plain) == position_of(loader)
+    assert position_of(without_texts) == position_of(loader)
     default = _loader(dataset, {"said": None}, default=Window(normalize="mean_std", dtype="float64"))
     assert default.gather([1])["said"] == ["reach"]
 
@@ -341,9 +341,9 @@ def test_texts_do_not_wait_for_the_device(dataset, cuda):
     next(loader)
     torch.cuda.synchronize()
     torch.cuda._sleep(2 * 10**9)
-    busy = torch.cuda.Event()
-    busy.record()
+    earlier_work = torch.cuda.Event()
+    earlier_work.record()
     start = time.perf_counter()
     batch = next(loader)
-    assert not busy.query(), f"took {time.perf_counter() - start:.3f} s"
+    assert not earlier_work.query(), f"took {time.perf_counter() - start:.3f} s"
     assert batch["task"] == [row[0] for row in _expected([0.0])[4:8]]

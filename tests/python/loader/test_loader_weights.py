@@ -337,14 +337,14 @@ def test_any_number_of_ranks_draws_the_same_and_resumes_any_state(dataset, devic
         for loader in resumed:
             loader.load_state_dict(state)
             assert loader.state_dict() == state
-        rest = [draw for parts in zip(*resumed, strict=True) for draw in draws_of(parts)]
+        resumed_draws = [draw for parts in zip(*resumed, strict=True) for draw in draws_of(parts)]
         end = min(end for end in (1000, 2000) if end >= position)
         # The state has the changes up to its position, and the one scheduled for epoch 1.
         expected = expected_draws(2000, [change for change in changes if change[0] <= position or change[0] == 1000])
-        assert rest[: end - position] == expected[position:end]
+        assert resumed_draws[: end - position] == expected[position:end]
         if end == 1000:  # the next epoch has the weights in the state
-            rest = [draw for parts in zip(*resumed, strict=True) for draw in draws_of(parts)]
-            assert rest[:1000] == expected[1000:]
+            resumed_draws = [draw for parts in zip(*resumed, strict=True) for draw in draws_of(parts)]
+            assert resumed_draws[:1000] == expected[1000:]
 
 
 def test_a_copy_continues_and_a_state_of_another_seed_has_its_weights(dataset, device):

@@ -401,13 +401,13 @@ def first_too_far(recording, ticks, deltas, tolerance_s, method):
                 if not times[0] <= target <= times[-1]:
                     continue
                 before, after = max(t for t in times if t <= target), min(t for t in times if t >= target)
-                used = {
+                time_used = {
                     "previous": before,
                     "next": after,
                     "nearest": before if target - before <= after - target else after,
                 }[method]
-                if abs(used - target) > round(tolerance_s * 1e9):
-                    return name, episode, target, abs(used - target)
+                if abs(time_used - target) > round(tolerance_s * 1e9):
+                    return name, episode, target, abs(time_used - target)
     return None
 
 
@@ -789,8 +789,8 @@ def test_stored_angles_beyond_half_a_turn_are_named(tmp_path, device, low, offse
 
 def turning_angle(unit, dtype=np.float64):
     """Returns an angle in [-turn / 2, turn / 2) that wraps twice, beside a number that does not."""
-    turn = {"rad": 2 * np.pi, "deg": 360.0}[unit]
-    angle = (np.linspace(0.1, 2.3, 400) * turn + turn / 2) % turn - turn / 2
+    full_turn = {"rad": 2 * np.pi, "deg": 360.0}[unit]
+    angle = (np.linspace(0.1, 2.3, 400) * full_turn + full_turn / 2) % full_turn - full_turn / 2
     return np.stack([np.linspace(-3, 3, 400), angle], 1).astype(dtype)
 
 

@@ -111,21 +111,21 @@ def test_parts_of_a_dataset_merge_to_its_statistics(rng, tmp_path):
     merged = robocache.merge_stats(
         [statistics_of("a", rows[:70]), statistics_of("b", rows[70:120]), statistics_of("c", rows[120:])]
     )["x"]
-    whole = statistics_of("whole", rows)["x"]
+    expected = statistics_of("whole", rows)["x"]
     for field in ("count", "min", "max"):
-        np.testing.assert_array_equal(getattr(merged, field), getattr(whole, field))
-    np.testing.assert_allclose(merged.mean, whole.mean, rtol=0, atol=1e-14)
-    np.testing.assert_allclose(merged.std, whole.std, rtol=1e-14)
+        np.testing.assert_array_equal(getattr(merged, field), getattr(expected, field))
+    np.testing.assert_allclose(merged.mean, expected.mean, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(merged.std, expected.std, rtol=1e-14)
     assert merged.count[2] == 0 and np.isnan(merged.q50[2])
     assert np.isfinite(merged.q50[[0, 1, 3]]).all()
 
 
 def test_merging_keeps_all_keys_and_common_fields(rng):
     a, b = (oracle.stats_of(rows) for rows in parts_of(rng, 2))
-    few = {field: b[field] for field in ("mean", "std", "q01", "q99", "count")}
-    merged = robocache.merge_stats([{"x": a, "only": a}, {"x": few}])
+    fewer_fields = {field: b[field] for field in ("mean", "std", "q01", "q99", "count")}
+    merged = robocache.merge_stats([{"x": a, "only": a}, {"x": fewer_fields}])
     np.testing.assert_array_equal(merged["only"].q50, a["q50"])
-    assert [field for field in FIELDS if getattr(merged["x"], field) is not None] == list(few)
+    assert [field for field in FIELDS if getattr(merged["x"], field) is not None] == list(fewer_fields)
 
 
 @pytest.mark.parametrize("empty", [[], (), iter([])])
@@ -146,9 +146,9 @@ def test_values_that_are_no_list_of_statistics_are_refused(dataset, tmp_path):
 
 
 def test_a_scalar_and_a_shape_of_1_are_equal():
-    ours, lerobots = ({"mean": np.full(shape, 1.0), "count": 4} for shape in ((), (1,)))
-    assert robocache.merge_stats([{"x": ours}, {"x": lerobots}])["x"].mean == 1
-    assert robocache.merge_stats([{"x": lerobots}, {"x": ours}])["x"].count.shape == (1,)
+    scalar, with_shape_1 = ({"mean": np.full(shape, 1.0), "count": 4} for shape in ((), (1,)))
+    assert robocache.merge_stats([{"x": scalar}, {"x": with_shape_1}])["x"].mean == 1
+    assert robocache.merge_stats([{"x": with_shape_1}, {"x": scalar}])["x"].count.shape == (1,)
 
 
 def test_two_clusters_with_a_gap():
@@ -273,11 +273,11 @@ def test_a_folder_with_statistics_of_other_rows_in_two_files_is_refused(rng, tmp
     episodes.write_text(json.dumps({"episode_index": 0, "stats": {"action": fields | {"count": [len(rows)]}}}))
     whole.write_text(json.dumps({"action": fields}))
     np.testing.assert_array_equal(robocache.load_norm_stats(tmp_path)["action"].mean, fields["mean"])
-    moved = {field: (np.array(x) + (1000 if field != "std" else 0)).tolist() for field, x in fields.items()}
-    whole.write_text(json.dumps({"action": moved}))
+    shifted = {field: (np.array(x) + (1000 if field != "std" else 0)).tolist() for field, x in fields.items()}
+    whole.write_text(json.dumps({"action": shifted}))
     with pytest.raises(robocache.FileError, match=r"different ones in stats\.json and episodes_stats\.jsonl \(action:"):
         robocache.load_norm_stats(tmp_path, keys={"ours": "action"})
-    np.testing.assert_array_equal(robocache.load_norm_stats(whole)["action"].mean, moved["mean"])
+    np.testing.assert_array_equal(robocache.load_norm_stats(whole)["action"].mean, shifted["mean"])
     np.testing.assert_array_equal(robocache.load_norm_stats(episodes)["action"].mean, fields["mean"])
 
 
@@ -354,9 +354,9 @@ def test_episodes_statistics_of_a_real_v2_1_dataset_merge_to_those_of_its_rows(r
     source = real / "unitree_g1_real"
     robocache.ingest(source, tmp_path / "cache", on_error="skip", video=False)
     ds = robocache.open(tmp_path / "cache")
-    present = set(ds.episodes["source_episode_index"].to_pylist())  # 22 of 100
+    recorded = set(ds.episodes["source_episode_index"].to_pylist())  # 22 of 100
     lines = (source / "meta" / "episodes_stats.jsonl").read_text().splitlines()
-    (tmp_path / "some.jsonl").write_text("\n".join(x for x in lines if json.loads(x)["episode_index"] in present))
+    (tmp_path / "some.jsonl").write_text("\n".join(x for x in lines if json.loads(x)["episode_index"] in recorded))
     merged = robocache.load_norm_stats(tmp_path / "some.jsonl")
     for key in ("observation.state", "action"):
         ours = ds.stats[key]
@@ -376,12 +376,12 @@ def test_merged_quantiles_of_real_episodes_are_closer_than_their_average(real, t
     ds = robocache.open(tmp_path / "cache")
     for key in ("observation.state", "action"):
         parts = [oracle.stats_of(ds.episode(episode)[key][1]) for episode in range(len(ds))]
-        merged, truth = robocache.merge_stats([{key: part} for part in parts])[key], ds.stats[key]
-        moves = truth.std > 0
+        merged, expected = robocache.merge_stats([{key: part} for part in parts])[key], ds.stats[key]
+        moves = expected.std > 0
         for field in ("q01", "q99"):
             average = np.average([part[field] for part in parts], axis=0, weights=[part["count"][0] for part in parts])
             merged_error, average_error = (
-                np.median(np.abs(got - getattr(truth, field))[moves] / truth.std[moves])
+                np.median(np.abs(got - getattr(expected, field))[moves] / expected.std[moves])
                 for got in (getattr(merged, field), average)
             )
             assert merged_error < 0.1 and average_error > 0.25, (key, field)
@@ -411,13 +411,13 @@ def test_a_loader_warns_of_statistics_that_contradict_the_rows(rng, tmp_path):
         stats = oracle.stats_of(rows)
         return {name: stats[name] for name in fields or ("mean", "std", "min", "max", "q01", "q99")}
 
-    whole = np.concatenate(parts)
+    rows = np.concatenate(parts)
     assert_warning("rows: feature 1: the rows go from.*leave 'x' out of norm_stats", dataset, statistics_of(parts[0]))
     for fitting in (
-        statistics_of(whole),
-        statistics_of(whole * 1.2),
-        statistics_of(whole, "mean", "std"),
-        statistics_of(whole, "q01", "q99"),
+        statistics_of(rows),
+        statistics_of(rows * 1.2),
+        statistics_of(rows, "mean", "std"),
+        statistics_of(rows, "q01", "q99"),
     ):
         mode = "mean_std" if "mean" in fitting else "q01_q99"
         assert_warning(None, dataset, fitting, normalize=mode)
@@ -427,7 +427,7 @@ def test_a_loader_warns_of_statistics_that_contradict_the_rows(rng, tmp_path):
     assert_warning("mean and std", dataset, statistics_of(parts[0], "mean", "std"), normalize="mean_std")
     assert_warning("q01 and q99", dataset, statistics_of(parts[0] - 1000, "q01", "q99"), normalize="q01_q99")
     padded = {
-        name: np.concatenate([x, np.zeros(30)]) for name, x in statistics_of(whole, "mean", "std", "q01", "q99").items()
+        name: np.concatenate([x, np.zeros(30)]) for name, x in statistics_of(rows, "mean", "std", "q01", "q99").items()
     }
     assert_warning(None, dataset, padded, normalize="q01_q99")
     convert = [robocache.actions.StepDelta()]

@@ -31,14 +31,14 @@ def random_stats(rng, shape, dtype=np.float32):
 def test_a_feature_with_spread_has_the_peers_numbers(rng, mode, dtype, peer):
     stats, x = random_stats(rng, (6,), dtype), rng.standard_normal((50, 4, 6)).astype(dtype)
     affine = Affine.of(stats, mode, shape=(6,), dtype=dtype, constant=peer)
-    theirs = getattr(oracle, peer)
+    peer_function = getattr(oracle, peer)
     # A few roundings of terms up to |x| / spread and |centre| / spread.
     bound = 8 * np.finfo(dtype).eps * (1 + (np.abs(x) + np.abs(affine.centre)) / affine.spread)
-    assert (np.abs(affine.normalize(x) - theirs(x, stats, mode)) <= bound).all()
+    assert (np.abs(affine.normalize(x) - peer_function(x, stats, mode)) <= bound).all()
     # LeRobot adds its 1e-8 to std when it divides, but not when it multiplies.
     bound = 8 * np.finfo(dtype).eps * (np.abs(x) * affine.spread + np.abs(affine.centre)) + 1e-8 * np.abs(x)
     bound += 8 * np.finfo(dtype).eps * affine.spread
-    assert (np.abs(affine.unnormalize(x) - theirs(x, stats, mode, inverse=True)) <= bound).all()
+    assert (np.abs(affine.unnormalize(x) - peer_function(x, stats, mode, inverse=True)) <= bound).all()
 
 
 @pytest.mark.parametrize("mode", oracle.MODES)
@@ -48,12 +48,12 @@ def test_a_feature_without_spread_has_the_peers_number(rng, mode, dtype, peer):
     x = np.concatenate([[0, 1, 0.1, 3.5, -1e-12, 1e12, 1e30], rng.standard_normal(200)]).astype(dtype)
     stats = {field: np.float64(x) for field in FIELDS} | {"std": np.zeros(len(x)), "count": 3}
     affine = Affine.of(stats, mode, shape=x.shape, dtype=dtype, constant=peer)
-    got, theirs = affine.normalize(x), getattr(oracle, peer)(x, stats, mode)
-    assert set(np.unique(theirs)) == {0 if mode == "mean_std" else -1}
-    assert (np.abs(got - theirs) <= np.finfo(dtype).eps).all()
-    back = affine.unnormalize(theirs)
+    got, expected = affine.normalize(x), getattr(oracle, peer)(x, stats, mode)
+    assert set(np.unique(expected)) == {0 if mode == "mean_std" else -1}
+    assert (np.abs(got - expected) <= np.finfo(dtype).eps).all()
+    unnormalized = affine.unnormalize(expected)
     bound = 2 * np.finfo(dtype).eps * (np.abs(x) + np.abs(affine.centre[0]).astype(np.float64))
-    assert (np.abs(back.astype(np.float64) - x) <= bound).all()
+    assert (np.abs(unnormalized.astype(np.float64) - x) <= bound).all()
     centred = Affine.of(stats, mode, shape=x.shape, dtype=dtype)
     assert (centred.normalize(x) == 0).all() and (centred.normalize(x[:1] + 1 + 0 * x) == 1 - x).all()
 
@@ -122,8 +122,8 @@ def test_infinities_nan_and_the_ends_of_the_range(dtype, device):
     result = to_numpy(affine_of(y, z).normalize(torch.from_numpy(x).to(device)))
     with np.errstate(all="ignore"):
         overflows = np.isinf(x * y) & np.isfinite(expected) & (dtype == "float64")
-        near = np.abs(result.astype(np.float64) - expected) <= bound_of(x, y, expected, dtype)
-    assert (near | overflows | (result == expected) | (np.isnan(result) & np.isnan(expected))).all()
+        is_close = np.abs(result.astype(np.float64) - expected) <= bound_of(x, y, expected, dtype)
+    assert (is_close | overflows | (result == expected) | (np.isnan(result) & np.isnan(expected))).all()
     assert (np.signbit(result) == np.signbit(expected))[(result == 0) & (expected == 0)].all()
     if device == "cpu":
         assert_same_bits(affine_of(y, z).normalize(x), result)
@@ -140,8 +140,8 @@ def test_normalisation_round_trips(rng, device, mode, constant):
         work_dtype = "float64" if dtype == "float64" else "float32"
         affine = Affine.of(oracle.stats_of(exact), mode, shape=(40,), dtype=work_dtype, constant=constant)
         tensor = torch.from_numpy(exact).to(device, getattr(torch, np.dtype(dtype).name))
-        back = to_numpy(affine.unnormalize(affine.normalize(tensor)))
-        assert back.dtype == x.dtype
+        unnormalized = to_numpy(affine.unnormalize(affine.normalize(tensor)))
+        assert unnormalized.dtype == x.dtype
         u, roundings = (2.0**-53, 6) if dtype == "float64" else (2.0**-24, 4)
         bound = roundings * u * (np.abs(exact) + np.abs(affine.centre.astype(np.float64))) * (1 + 8 * u)
         if dtype not in ("float32", "float64"):
@@ -151,7 +151,7 @@ def test_normalisation_round_trips(rng, device, mode, constant):
             bound += eps * (y * affine.spread + np.abs(exact))
             bound += float(ml_dtypes.finfo(dtype).tiny) * (affine.spread + 1)
             bound = np.where(np.isfinite(y), bound, np.inf)
-        assert ((np.abs(back.astype(np.float64) - exact) <= bound) | (bound == np.inf)).all()
+        assert ((np.abs(unnormalized.astype(np.float64) - exact) <= bound) | (bound == np.inf)).all()
 
 
 def test_each_row_is_normalised_by_its_source(rng, device):
@@ -196,11 +196,11 @@ def test_gradients_go_to_x(rng, device):
     for call in (affine.normalize, affine.unnormalize):
         assert torch.autograd.gradcheck(lambda x, call=call: call(x, index), x)
         assert torch.autograd.gradgradcheck(lambda x, call=call: call(x, index) ** 2, x)
-    half = x.detach().bfloat16().requires_grad_()
-    affine.unnormalize(half, index).sum().backward()
-    assert half.grad.dtype == torch.bfloat16
+    rounded = x.detach().bfloat16().requires_grad_()
+    affine.unnormalize(rounded, index).sum().backward()
+    assert rounded.grad.dtype == torch.bfloat16
     spread = torch.from_numpy(affine.spread).to(device)[:, None].expand(2, 4, 3)
-    torch.testing.assert_close(half.grad, spread.bfloat16(), rtol=0, atol=0)
+    torch.testing.assert_close(rounded.grad, spread.bfloat16(), rtol=0, atol=0)
     by_row = torch.func.vmap(lambda row: affine.normalize(row, 0))(x.detach())
     torch.testing.assert_close(by_row, affine.normalize(x.detach(), 0), rtol=0, atol=0)
 

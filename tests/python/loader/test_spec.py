@@ -199,8 +199,8 @@ def test_augmentation_is_off_in_a_spec(arm):
 
 def test_a_spec_has_only_the_options_that_change_samples(arm):
     spec = loader_of(arm).spec
-    for same in ({"batch_size": 5}, {"seed": 3}, {"shuffle": False}, {"memory": robocache.Memory(prefetch=0)}):
-        assert loader_of(arm, **same).spec == spec
+    for options in ({"batch_size": 5}, {"seed": 3}, {"shuffle": False}, {"memory": robocache.Memory(prefetch=0)}):
+        assert loader_of(arm, **options).spec == spec
     normalization = Normalization(stats_of="dataset", min_spread=9)
     for other in ({"return_age": False}, {"snap_s": 2e-6}, {"normalization": normalization}):
         assert loader_of(arm, **other).spec != spec
@@ -359,10 +359,10 @@ def test_a_spec_that_cannot_be_written_leaves_the_old_file(arm, tmp_path, monkey
     file = tmp_path / "spec.json"
     file.write_text("old")
 
-    def fails(*_):
+    def raise_error(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", fails)
+    monkeypatch.setattr(os, "replace", raise_error)
     with pytest.raises(robocache.FileError, match=r"spec.json.*No space left"):
         spec.save(file)
     assert file.read_text() == "old"

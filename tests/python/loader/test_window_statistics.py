@@ -282,7 +282,7 @@ def test_slow_statistics_show_a_bar(tmp_path, rng, monkeypatch):
     @contextmanager
     def bar():
         bars.append([])
-        yield lambda *now: bars[-1].append(now)
+        yield lambda *progress: bars[-1].append(progress)
 
     monkeypatch.setattr(view, "progress_bar", bar)
     dataset = write(tmp_path / "c", rows_of(rng, shortest=20_000, longest=30_000))
@@ -458,8 +458,8 @@ def test_a_converted_key_is_normalised_by_its_converted_values(tmp_path, rng, mo
     np.testing.assert_allclose(normalised, (values - centre) / spread, atol=2e-6)
     np.testing.assert_allclose(loader.unnormalize("action", normalised), values, atol=1e-5)
     normalization = Normalization(norm_stats=dataset.statistics(loader))
-    same = loader_of(dataset, RELATIVE | {"normalize": mode}, normalization=normalization, **options)
-    assert same.spec == loader.spec
+    equal_loader = loader_of(dataset, RELATIVE | {"normalize": mode}, normalization=normalization, **options)
+    assert equal_loader.spec == loader.spec
     by_dataset = loader_of(
         dataset, RELATIVE | {"normalize": mode}, normalization=Normalization(stats_of="dataset"), **options
     )
@@ -566,8 +566,8 @@ def test_statistics_for_each_step(tmp_path, rng, device, mode, converted, method
         raw = next(loader_of(dataset, {"method": method, "offset_s": window["offset_s"]}, **options))
         for converter in (loader, loader.spec):
             result = converter.to_absolute("action", batch["action"], batch)
-            present = ~batch["action_is_pad"].cpu().numpy()
-            np.testing.assert_allclose(result.cpu()[present], raw["action"].cpu()[present], atol=1e-5)
+            is_present = ~batch["action_is_pad"].cpu().numpy()
+            np.testing.assert_allclose(result.cpu()[is_present], raw["action"].cpu()[is_present], atol=1e-5)
     with pytest.raises(robocache.ArgumentError, match=r"x: expected \[..., 5, 3\]"):
         loader.normalize("action", np.zeros((7, 3)))
 
@@ -606,13 +606,13 @@ def test_statistics_for_each_step_in_mixtures(tmp_path, rng, device):
         loader = loader_of(Mixture(sources), window | {"normalize": "mean_std"}, **options)
         batch, raw = next(loader), next(loader_of(Mixture(sources), window, **options))
         source_of, values, got = (to_numpy(x) for x in (batch["dataset_index"], raw["action"], batch["action"]))
-        present = ~to_numpy(batch["action_is_pad"])
+        is_present = ~to_numpy(batch["action_is_pad"])
         for source, stats in ((0, by_step), (1, pooled)):
-            steps = present & (source_of == source)[:, None]
+            steps = is_present & (source_of == source)[:, None]
             expected = (values - stats.mean) / stats.std
             np.testing.assert_allclose(got[steps], expected[steps], atol=1e-5)
-        back = to_numpy(loader.unnormalize("action", batch["action"], batch["dataset_index"]))
-        np.testing.assert_allclose(back[present], values[present], atol=1e-5)
+        unnormalized = to_numpy(loader.unnormalize("action", batch["action"], batch["dataset_index"]))
+        np.testing.assert_allclose(unnormalized[is_present], values[is_present], atol=1e-5)
 
 
 def test_statistics_of_another_number_of_steps_are_refused(tmp_path, rng):
@@ -624,10 +624,10 @@ def test_statistics_of_another_number_of_steps_are_refused(tmp_path, rng):
     for window in (normalised, {"normalize": "mean_std"}):
         with pytest.raises(robocache.ArgumentError, match=match):
             loader_of(dataset, window, normalization=Normalization(norm_stats={"action": too_few}))
-    plain = dataset.statistics(loader_of(dataset, {"convert": None}), per_step=True)["action"]
+    unconverted = dataset.statistics(loader_of(dataset, {"convert": None}), per_step=True)["action"]
     other = {"action": Window([0.0, 0.1, 0.2, 0.3, 0.4], normalize="mean_std")}
     with pytest.raises(robocache.ArgumentError, match=r"norm_stats\['action'\]: .*offsets_ns: expected .*, got "):
-        loader_with(dataset, other, normalization=Normalization(norm_stats={"action": plain}))
+        loader_with(dataset, other, normalization=Normalization(norm_stats={"action": unconverted}))
 
 
 def test_the_batch_has_each_steps_statistics_of_scalars(tmp_path, rng):
@@ -685,17 +685,17 @@ def test_clipping(tmp_path, rng, device, mode, method):
         for dtype in ("float32", "bfloat16"):
             window_options = window | {"normalize": mode, "dtype": dtype, "method": method}
             options = {"shuffle": False, "device": device, "framework": "torch"}
-            plain = loader_of(dataset, window_options, **options)
+            unclipped = loader_of(dataset, window_options, **options)
             loader = loader_of(dataset, window_options, normalization=Normalization(clip=True), **options)
-            got, expected = (joined(batches)["action"].astype(np.float32) for batches in (loader, plain))
+            got, expected = (joined(batches)["action"].astype(np.float32) for batches in (loader, unclipped))
             clip = (lambda x: x) if mode == "mean_std" else (lambda x: np.clip(x, -1, 1))
             np.testing.assert_array_equal(got, clip(expected))
             assert np.isnan(got).any() and (mode != "q10_q90" or (expected > 1).any())
             assert loader.spec.keys["action"]["rows"]["clip"] == (mode != "mean_std")
             assert robocache.Spec(loader.spec.to_json()) == loader.spec
             x = np.linspace(-50, 50, 33 * 3).reshape(-1, 3).astype(np.float32)
-            np.testing.assert_array_equal(loader.normalize("action", x), clip(plain.normalize("action", x)))
-            np.testing.assert_array_equal(loader.unnormalize("action", x), plain.unnormalize("action", x))
+            np.testing.assert_array_equal(loader.normalize("action", x), clip(unclipped.normalize("action", x)))
+            np.testing.assert_array_equal(loader.unnormalize("action", x), unclipped.unnormalize("action", x))
     with pytest.raises(robocache.ArgumentError, match=r"normalization\.clip: expected a Window with normalize="):
         loader_of(dataset, RELATIVE, normalization=Normalization(clip=True))
 
@@ -722,11 +722,11 @@ def test_files_of_other_libraries(tmp_path, rng, form, per_step):
     assert np.shape(fields["mean"]) == ((len(STEPS), 3) if per_step else (3,))
     with warnings.catch_warnings():
         warnings.simplefilter("error" if form != "openpi" else "ignore", robocache.NormStatsWarning)
-        back = robocache.load_norm_stats(file, keys)
-    assert back["action"].of is None
+        reloaded = robocache.load_norm_stats(file, keys)
+    assert reloaded["action"].of is None
     for mode in ("mean_std", "q01_q99"):
         window = RELATIVE | {"normalize": mode}
-        result = [loader_of(dataset, window, normalization=Normalization(norm_stats=x)) for x in (stats, back)]
+        result = [loader_of(dataset, window, normalization=Normalization(norm_stats=x)) for x in (stats, reloaded)]
         assert result[0].spec == result[1].spec
     with pytest.raises(robocache.ArgumentError, match=r"expected mean.* for "):
         robocache.save_norm_stats(file, {"action": {"min": [0.0]}}, "groot" if form == "groot" else "openpi")

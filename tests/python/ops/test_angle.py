@@ -31,8 +31,8 @@ def check(values, times, targets, device="cpu", **options):
     expected = resample_curve(values, times, targets, method="angle", **options)
     assert_same_bits(valid, expected.valid, f"valid, {options}")
     interpolated = expected.bound > 0
-    inside = np.abs(out.astype(np.float64)) <= float(PI[values.dtype])
-    assert (inside | np.isnan(out.astype(np.float64)) | ~interpolated).all()
+    is_wrapped = np.abs(out.astype(np.float64)) <= float(PI[values.dtype])
+    assert (is_wrapped | np.isnan(out.astype(np.float64)) | ~interpolated).all()
     if values.dtype.itemsize >= 4:
         assert not (interpolated & (out == PI[values.dtype])).any()
     # Angles are equal modulo 2 pi.

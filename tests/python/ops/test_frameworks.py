@@ -90,14 +90,14 @@ def run_with_jax(program, *arguments):
         "import jax, numpy as np, ml_dtypes, robocache, sys\njax.config.update('jax_enable_x64', True)\n" + program
     )
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
         env=environment,
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
@@ -165,8 +165,8 @@ def allocated_by(function):
 
 def test_only_outputs_come_from_torchs_allocator(rng, cuda):
     tensors = [to_torch(x, cuda) for x in random_case(rng, targets=4096, features=64)]
-    out, kept, peak = allocated_by(lambda: robocache.resample_trajectories(*tensors))
-    assert kept == peak == out.numel() * 4  # 3 MiB, a multiple of the allocator's 512 bytes
+    out, bytes_kept, peak = allocated_by(lambda: robocache.resample_trajectories(*tensors))
+    assert bytes_kept == peak == out.numel() * 4  # 3 MiB, a multiple of the allocator's 512 bytes
     free, total = torch.cuda.mem_get_info()
     for _ in range(50):
         robocache.resample_trajectories(*tensors, out=out)
@@ -191,15 +191,15 @@ def test_a_call_waits_for_no_other_stream(cuda):
     values = torch.ones(64, 256, device=cuda)
     out = torch.zeros(64, 256, device=cuda)
     robocache.resample_trajectories(values, times, times)
-    busy, beside = torch.cuda.Stream(), torch.cuda.Stream()
+    busy_stream, own_stream = torch.cuda.Stream(), torch.cuda.Stream()
     torch.cuda.synchronize()
-    with torch.cuda.stream(busy):
+    with torch.cuda.stream(busy_stream):
         torch.cuda._sleep(500_000_000)
         event = torch.cuda.Event()
         event.record()
-    with torch.cuda.stream(beside):
+    with torch.cuda.stream(own_stream):
         robocache.resample_trajectories(values, times, times, out=out)
-    beside.synchronize()
+    own_stream.synchronize()
     assert not event.query(), "the call waited for another stream"
     assert (out == 1).all()
     torch.cuda.synchronize()

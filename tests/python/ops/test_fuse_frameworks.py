@@ -44,9 +44,9 @@ def test_rule_18_dlpack_gives_dlpack(rng, device):
     got = robocache.fuse_multimodal(wrapped, OnlyDLPack(to_torch(targets, device)), return_valid=True, return_age=True)
     for array, expected in zip(got, oracle(streams, targets), strict=True):
         assert not isinstance(array, np.ndarray | torch.Tensor)
-        back = torch.from_dlpack(array)
-        assert back.device.type == device
-        assert_same_bits(to_numpy(back).astype(expected.dtype), expected)
+        tensor = torch.from_dlpack(array)
+        assert tensor.device.type == device
+        assert_same_bits(to_numpy(tensor).astype(expected.dtype), expected)
 
 
 def test_rule_18_the_result_has_the_framework_of_the_first_streams_values(rng):

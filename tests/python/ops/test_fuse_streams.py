@@ -19,14 +19,14 @@ def test_rule_21_three_positional_streams(rng, device):
         stream_of(rng, np.dtype(np.float32), clock, features=d) for d, clock in zip((3, 2, 1), CLOCKS, strict=True)
     ]
     targets = targets_of(rng, np.dtype(np.float64))
-    flat = [to_torch(x, device) for stream in streams for x in stream]
+    positional = [to_torch(x, device) for stream in streams for x in stream]
     fused, valid = robocache.fuse_multimodal(
-        *flat, to_torch(targets, device), causal=[True, False, True], return_valid=True
+        *positional, to_torch(targets, device), causal=[True, False, True], return_valid=True
     )
     expected = oracle(streams, targets, options=[{"causal": True}, {}, {"causal": True}])
     assert_same_bits(to_numpy(fused), expected[0])
     assert_same_bits(to_numpy(valid), expected[1])
-    for arguments in (flat[:3], flat[:4], flat):
+    for arguments in (positional[:3], positional[:4], positional):
         with pytest.raises(robocache.ArgumentTypeError, match="positional arguments"):
             robocache.fuse_multimodal(*arguments)
 

@@ -135,17 +135,17 @@ def test_rule_23_age_of_every_case(device):
         ]
     )
     methods = ["linear", *STEPS]
-    for scale, absent, clock in ((1, nan, np.float64), (1, nan, np.float32), (10**9, INT64.min, np.int64)):
+    for scale, no_age, clock in ((1, nan, np.float64), (1, nan, np.float32), (10**9, INT64.min, np.int64)):
         rows = table if clock != np.int64 else table[:-1]
         targets = (rows[:, 0] * scale).astype(clock)
         _, _, age = fuse([ramp()] * 4, targets, device, options=[{"method": m} for m in methods])
         assert_same_bits(age, (rows[:, 1:] * scale).astype(clock))
         # Without a sample there is no age.
         _, valid, age = fuse([ramp()] * 2, targets, device, options=[{"extrapolate": "nan"}, {"causal": True}])
-        assert_same_bits(age[0], np.full(2, absent).astype(clock))
+        assert_same_bits(age[0], np.full(2, no_age).astype(clock))
         assert not valid[0].any()
         _, _, age = fuse([(np.zeros((0, 1), np.float32), np.zeros(0))], targets, device)
-        assert_same_bits(age, np.full((len(targets), 1), absent).astype(clock))
+        assert_same_bits(age, np.full((len(targets), 1), no_age).astype(clock))
 
 
 def test_rule_23_ages_of_extrapolation_count_from_the_end_brackets_earlier_sample(device):

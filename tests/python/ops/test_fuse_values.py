@@ -105,9 +105,9 @@ def test_rule_14_bad_times_stay_within_their_row(rng, device, method):
     times = clock_of(rng, (batch, samples), np.dtype(np.float64))
     times[rng.random(times.shape) < 0.3] = np.nan
     values = np.full((batch, samples, 3), 1, np.float32) * (1 + 10 * np.arange(batch, dtype=np.float32)[:, None, None])
-    good = stream_of(rng, np.dtype(np.float32), np.dtype(np.int64), batch=batch, special=False)
+    finite_stream = stream_of(rng, np.dtype(np.float32), np.dtype(np.int64), batch=batch, special=False)
     targets = rng.uniform(2.9, 3.5, (batch, 100))
-    out, _, _ = fuse([(values, times), good], targets, device, method=method)
-    bad = out[..., :3]
-    assert (np.isnan(bad) | (bad == values[:, :1])).all()
-    assert_same_bits(out[..., 3:], oracle([good], targets, method=method)[0])
+    out, _, _ = fuse([(values, times), finite_stream], targets, device, method=method)
+    first_stream = out[..., :3]
+    assert (np.isnan(first_stream) | (first_stream == values[:, :1])).all()
+    assert_same_bits(out[..., 3:], oracle([finite_stream], targets, method=method)[0])

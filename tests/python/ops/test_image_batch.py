@@ -276,12 +276,14 @@ def test_rule_41_shifts_repeat_the_edge_like_drq(rng, device):
     shift, count = 3, 500
     result = batch(frames, np.zeros(count, np.int64), device, shift=shift, **BYTES)
     padded = np.pad(frames[0], ((shift, shift), (shift, shift), (0, 0)), mode="edge")
-    moved = {
+    frames_at = {
         (y, x): padded[shift + y : shift + y + 12, shift + x : shift + x + 9]
         for y in range(-shift, shift + 1)
         for x in range(-shift, shift + 1)
     }
-    seen = {next((position for position, frame in moved.items() if (frame == image).all()), None) for image in result}
+    seen = {
+        next((position for position, frame in frames_at.items() if (frame == image).all()), None) for image in result
+    }
     assert None not in seen
     assert len(seen) == (2 * shift + 1) ** 2  # 500 draws miss one of 49 once in 600 times
 
@@ -336,11 +338,11 @@ def test_rule_42_a_draw_depends_on_seed_epoch_and_sample(device):
 
 def test_rule_42_a_window_draws_once_unless_per_frame(device):
     frames, rows = coordinates(1, 40, 40), np.zeros((50, 4), np.int64)
-    together = corners(batch(frames, rows, device, crop=(8, 8), **BYTES))
-    assert (together == together[:, :1]).all()
-    assert len(np.unique(together[:, 0], axis=0)) > 30
-    apart = corners(batch(frames, rows, device, crop=(8, 8), per_frame=True, **BYTES))
-    assert len(np.unique(apart.reshape(-1, 2), axis=0)) > 150
+    per_window = corners(batch(frames, rows, device, crop=(8, 8), **BYTES))
+    assert (per_window == per_window[:, :1]).all()
+    assert len(np.unique(per_window[:, 0], axis=0)) > 30
+    per_frame = corners(batch(frames, rows, device, crop=(8, 8), per_frame=True, **BYTES))
+    assert len(np.unique(per_frame.reshape(-1, 2), axis=0)) > 150
 
 
 def test_rule_42_factors_are_uniform_in_their_range(device):
@@ -546,10 +548,10 @@ def test_rule_41_erased_values_are_normalised(rng, device, dtype, layout):
     options = {"erase": 1, "erase_scale": 0.5, "erase_ratio": 1, "dtype": dtype, "layout": layout, **normal}
     result = batch(frames, device=device, erase_value="imagenet", **options)
     mean = np.rint(255 * np.array([0.485, 0.456, 0.406])).astype(np.uint8)
-    erased = batch(np.broadcast_to(mean, frames.shape).copy(), dtype=dtype, layout=layout, **normal)
+    fill = batch(np.broadcast_to(mean, frames.shape).copy(), dtype=dtype, layout=layout, **normal)
     plain = batch(frames, dtype=dtype, layout=layout, **normal)
-    assert ((result == erased) | (result == plain)).all()
-    assert (result == erased).mean() > 0.45
+    assert ((result == fill) | (result == plain)).all()
+    assert (result == fill).mean() > 0.45
 
 
 def test_rule_41_augmentations_have_a_fixed_order(rng, device):

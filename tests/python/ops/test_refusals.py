@@ -61,7 +61,7 @@ IN_NS = {"times": WHOLE_TIMES, "target_times": WHOLE_TIMES}
 NO_ARRAYS = (None, "abc", 3, object(), [[1.0], [2.0]])
 CLOUDS = np.full((2, 5, 3), 0.25, np.float32)
 DEPTH, CAMERA = np.ones((24, 32), np.float32), (20.0, 22.0, 15.5, 11.25)
-AN_IMAGE = {"points": DEPTH, "intrinsics": CAMERA}
+DEPTH_IMAGE = {"points": DEPTH, "intrinsics": CAMERA}
 
 # For each operation: (the argument that the error names, its wrong value). If a case needs further arguments, the value
 # is a dict of all of them.
@@ -184,7 +184,7 @@ VALUE_ERRORS = {
         *[("points", {"points": np.ones(shape)}) for shape in ((5, 4), (3,))],
         *[("depth", {"points": DEPTH[0], "intrinsics": CAMERA}), ("points", {"points": DEPTH})],
         *[("depth_scale", {"points": DEPTH.astype(np.uint16), "intrinsics": CAMERA}), ("depth_scale", {"depth_scale": 0.1})],
-        *[("depth_scale", {**AN_IMAGE, "depth_scale": bad}) for bad in (0.0, NAN)],
+        *[("depth_scale", {**DEPTH_IMAGE, "depth_scale": bad}) for bad in (0.0, NAN)],
         *[("truncation", {"truncation": bad}) for bad in (0.0, -0.1, INF, 1e-39, 1e39)],
         *[("voxel_size", {"voxel_size": bad}) for bad in (0, (0.1, -0.1, 0.1), (0.1, 0.1))],
         *[("grid_min", {"grid_min": (0, NAN, 0)}), ("max_weight", {"max_weight": 0.0}), ("max_weight", {"max_weight": NAN})],
@@ -267,7 +267,7 @@ TYPE_ERRORS = {
     ],
     tsdf: [
         *[("points", {"points": POINTS.astype(np.float16)}), ("points", {"points": [[0, 0, 1]]})],
-        *[("depth", {**AN_IMAGE, "points": DEPTH.astype(dtype)}) for dtype in ("float64", "int32")],
+        *[("depth", {**DEPTH_IMAGE, "points": DEPTH.astype(dtype)}) for dtype in ("float64", "int32")],
         *[("truncation", {"truncation": "0.1"}), ("space_carving", {"space_carving": 1}), ("grid_min", {"grid_min": "abc"})],
         *[("grid_min", {"grid_min": 0.0}), ("T_world_sensor", {"pose": "home"})],
         *[("grid", {"grid": np.ones((2, 2, 2))}), ("weights", {"weights": np.ones((2, 2, 2), np.float16)})],
@@ -393,9 +393,9 @@ def test_rule_15_lengths_beyond_the_rows_are_refused_on_the_cpu(length):
 def test_rule_17_every_name_that_an_error_lists_is_accepted(call, name):
     with pytest.raises(robocache.ArgumentError, match=f"{name}: expected .*, got 'nothing'") as refused:
         call(**{name: "nothing"})
-    listed = re.split(r", | or ", re.search("expected (one of )?(.*), got", str(refused.value))[2])
-    assert len(listed) > 1
-    for value in (text.strip("'") for text in listed):
+    alternatives = re.split(r", | or ", re.search("expected (one of )?(.*), got", str(refused.value))[2])
+    assert len(alternatives) > 1
+    for value in (text.strip("'") for text in alternatives):
         try:
             call(**{name: value})
         except robocache.Error as error:  # for example a rotation of two features
@@ -405,9 +405,9 @@ def test_rule_17_every_name_that_an_error_lists_is_accepted(call, name):
 # ---- Rule 16: the memory of outputs ----
 
 
-def fuse_second(values, times, target_times, scale=None, shift=None, lengths=None, first_on=None, **options):
+def fuse_second(values, times, target_times, scale=None, shift=None, lengths=None, first_device=None, **options):
     """Fuses the given stream as the second one; the first is on a device."""
-    device = first_on or target_times.device
+    device = first_device or target_times.device
     first = torch.zeros(1, 4, 1, device=device), torch.arange(4.0, device=device)
     stream_options = ("scale", scale), ("shift", shift), ("lengths", lengths)
     second_options = {name: {"b": x} for name, x in stream_options if x is not None}
@@ -470,7 +470,7 @@ def test_rule_16_out_must_be_writable():
 
 
 @pytest.mark.parametrize(
-    ("call", "elsewhere"),
+    ("call", "argument"),
     [
         *((resample, name) for name in ("times", "target_times", "lengths", "out")),
         *(
@@ -481,15 +481,15 @@ def test_rule_16_out_must_be_writable():
         *((tsdf, name) for name in ("points", "grid", "weights")),
     ],
 )
-def test_rule_16_all_arrays_must_be_on_one_device(cuda, call, elsewhere):
+def test_rule_16_all_arrays_must_be_on_one_device(cuda, call, argument):
     shapes = SHAPES | {tsdf: {"points": (6, 3), "grid": (2, 2, 2), "weights": (2, 2, 2)}}
     arrays = {name: torch.zeros(shape, device=cuda) for name, shape in shapes[call].items()}
     if call in (resample, fuse_second):
         arrays |= {name: torch.tensor([4], device=cuda) for name in ("lengths", "target_lengths")}
-    arrays[elsewhere] = arrays[elsewhere].cpu()
+    arrays[argument] = arrays[argument].cpu()
     if call is fuse_second:
         arrays["first_on"] = cuda
-    with pytest.raises(robocache.ArgumentError, match=rf"(?s)(?=.*\b{elsewhere}\b)(?=.*cpu)(?=.*cuda)"):
+    with pytest.raises(robocache.ArgumentError, match=rf"(?s)(?=.*\b{argument}\b)(?=.*cpu)(?=.*cuda)"):
         call(**arrays)
 
 

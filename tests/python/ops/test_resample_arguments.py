@@ -142,7 +142,7 @@ def test_rule_15_samples_past_the_length_are_not_read(rng, device):
 
 def test_rule_15_lengths_beyond_the_samples_are_cut_on_cuda(rng, cuda):
     values, times, targets = random_case(rng, np.dtype(np.float32), np.dtype(np.float64))
-    cut = resample(values, times, targets, cuda, lengths=np.array([-5, 2**40, 4]))
+    result = resample(values, times, targets, cuda, lengths=np.array([-5, 2**40, 4]))
     expected = oracle(values, times, targets, lengths=np.array([0, 17, 4]))
-    for array, expected_array in zip(cut, expected, strict=True):
+    for array, expected_array in zip(result, expected, strict=True):
         assert_same_bits(array, expected_array)

@@ -202,8 +202,8 @@ def test_rule_10_a_nan_stays_in_its_stencil_and_its_feature(rng, device, dtype):
         values[nan_row, 1] = np.nan
         out, _ = resample(values, times, np.concatenate([targets, times]), device, method=method)
         left = np.arange(11)
-        in_reach = (left - reach[method] <= nan_row) & (nan_row <= left + 1 + reach[method])
-        assert (np.isnan(out[:11, 1]) == in_reach).all(), (method, nan_row)
+        is_nan = (left - reach[method] <= nan_row) & (nan_row <= left + 1 + reach[method])
+        assert (np.isnan(out[:11, 1]) == is_nan).all(), (method, nan_row)
         assert not np.isnan(out[:, 0]).any()
         assert_same_bits(out[11:], values)
 
@@ -243,9 +243,9 @@ def test_rule_11_a_row_of_one_time_has_no_bracket(rng, device, method, samples):
     for extrapolate in extrapolations(method):
         out, valid = resample(values, times, targets, device, method=method, extrapolate=extrapolate)
         assert valid.tolist() == [False, samples > 0, False]
-        held = values[-1] if samples else np.full(values.shape[1], np.nan, np.float32)
-        outside = np.full_like(held, np.nan) if extrapolate == "nan" else held
-        assert_same_bits(out, np.stack([outside, held, outside]))
+        last_values = values[-1] if samples else np.full(values.shape[1], np.nan, np.float32)
+        outside_values = np.full_like(last_values, np.nan) if extrapolate == "nan" else last_values
+        assert_same_bits(out, np.stack([outside_values, last_values, outside_values]))
 
 
 @each_method

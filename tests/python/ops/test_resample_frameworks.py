@@ -70,9 +70,9 @@ def test_rule_18_dlpack_gives_dlpack(rng, device):
         result = robocache.resample_trajectories(*map(OnlyDLPack, arrays), return_valid=True)
         for array, expected in zip(result, oracle(*case), strict=True):
             assert not isinstance(array, np.ndarray | torch.Tensor)
-            back = torch.from_dlpack(array)
-            assert back.device.type == device
-            assert_same_bits(to_numpy(back).astype(expected.dtype), expected)
+            tensor = torch.from_dlpack(array)
+            assert tensor.device.type == device
+            assert_same_bits(to_numpy(tensor).astype(expected.dtype), expected)
 
 
 def test_rule_18_the_output_outlives_its_inputs(rng, device):

@@ -79,8 +79,8 @@ def run_in_fork(function, seconds=60):
             pytest.fail(f"the forked child still ran after {seconds} s")
         time.sleep(0.005)
     with os.fdopen(read_end, "rb") as pipe:
-        answer = pipe.read().decode()
-    return answer == "ok" or answer or "the forked child died"
+        message = pipe.read().decode()
+    return message == "ok" or message or "the forked child died"
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
@@ -121,8 +121,8 @@ def test_use_in_forked_dataloader_workers(rng):
     loader = torch.utils.data.DataLoader(
         dataset, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=300
     )
-    for got, want in zip(loader, expected, strict=True):
-        assert_same_bits(to_numpy(got), to_numpy(want))
+    for got, expected_array in zip(loader, expected, strict=True):
+        assert_same_bits(to_numpy(got), to_numpy(expected_array))
 
 
 def test_use_from_many_threads_at_once(rng):

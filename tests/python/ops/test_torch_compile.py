@@ -103,10 +103,10 @@ def test_torchs_graphs_on_disk_depend_on_the_code(tmp_path):
             with (tmp_path / "robocache" / source).open("a") as file:
                 file.write("# changed\n")
         environment = os.environ | {"PYTHONPATH": str(tmp_path), "ROBOCACHE_LIBRARY": str(robocache._lib.path)}
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
         )
-        tags.append(done.stdout)
+        tags.append(process.stdout)
     assert "robocache" in tags[0] and tags[0] != tags[1]
 
 
@@ -193,11 +193,11 @@ def test_opcheck(rng, device, requires_grad, return_valid, with_lengths):
     operators = torch.ops.robocache
     with_gradients = *arguments(*arrays), [True, return_valid]
     torch.library.opcheck(operators.resample_trajectories.default, with_gradients, **close)
-    plain = arguments(*[x.detach() for x in arrays])
+    detached = arguments(*[x.detach() for x in arrays])
     out = torch.empty(3, 9, 2, dtype=torch.float64, device=device)
-    torch.library.opcheck(operators.resample_trajectories_out.default, (*plain, [True, False], [out]))
-    for needed in ([True, True, True], [False, True, False]):
-        backward = *plain, torch.ones_like(out), needed
+    torch.library.opcheck(operators.resample_trajectories_out.default, (*detached, [True, False], [out]))
+    for needs_gradient in ([True, True, True], [False, True, False]):
+        backward = *detached, torch.ones_like(out), needs_gradient
         torch.library.opcheck(operators.resample_trajectories_backward.default, backward, **close)
 
 
@@ -292,11 +292,11 @@ def test_opcheck_of_fuse(rng, device, requires_grad):
     close = {"rtol": 1e-9, "atol": 1e-9} if device == "cuda" else {}
     operators = torch.ops.robocache
     torch.library.opcheck(operators.fuse_multimodal.default, (*with_gradients, [True] * 3), **close)
-    plain = torch.utils._pytree.tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, with_gradients)
+    detached = torch.utils._pytree.tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, with_gradients)
     out = torch.empty(3, 9, 4, dtype=torch.float64, device=device)
-    torch.library.opcheck(operators.fuse_multimodal_out.default, (*plain, [True, False, False], [out]))
-    needed = [True, False, True, True, True]
-    backward = (*plain, [torch.ones_like(out)], [], needed)
+    torch.library.opcheck(operators.fuse_multimodal_out.default, (*detached, [True, False, False], [out]))
+    needs_gradient = [True, False, True, True, True]
+    backward = (*detached, [torch.ones_like(out)], [], needs_gradient)
     torch.library.opcheck(operators.fuse_multimodal_backward.default, backward, **close)
 
 
@@ -326,9 +326,9 @@ def test_gradients_of_every_row_of_fuse_by_vmap(rng, device):
         return robocache.fuse_multimodal(streams, targets, **options).square().sum()
 
     by_row = torch.vmap(torch.func.grad(loss))(streams, targets)
-    at_once = torch.func.grad(loss)(streams, targets)
+    unmapped = torch.func.grad(loss)(streams, targets)
     for name in streams:
-        for a, b in zip(by_row[name], at_once[name], strict=True):
+        for a, b in zip(by_row[name], unmapped[name], strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
@@ -373,10 +373,10 @@ def test_vmap_over_any_argument_and_dimension(rng, device, in_dims, layout):
 def test_vmap_in_vmap_and_in_a_graph(rng, device):
     values, times, targets = random_case(rng, device, batch=6)
     values, times, targets = values.reshape(2, 3, 7, 2), times.reshape(2, 3, 7), targets.reshape(2, 3, 9)
-    twice = torch.vmap(torch.vmap(resample))
+    nested = torch.vmap(torch.vmap(resample))
     expected = resample(values.flatten(0, 1), times.flatten(0, 1), targets.flatten(0, 1)).reshape(2, 3, 9, 2)
-    assert_equal(twice(values, times, targets), expected)
-    assert_equal(torch.compile(twice, fullgraph=True, backend="aot_eager")(values, times, targets), expected)
+    assert_equal(nested(values, times, targets), expected)
+    assert_equal(torch.compile(nested, fullgraph=True, backend="aot_eager")(values, times, targets), expected)
 
 
 def test_gradients_of_every_row_by_vmap(rng, device):
@@ -405,5 +405,5 @@ def test_batched_backward_passes(rng, device):
         return resample(values, times, targets)
 
     one_by_one = torch.autograd.functional.jacobian(call, values)
-    at_once = torch.autograd.functional.jacobian(call, values, vectorize=True)
-    torch.testing.assert_close(at_once, one_by_one, rtol=1e-12, atol=1e-12)
+    vectorized = torch.autograd.functional.jacobian(call, values, vectorize=True)
+    torch.testing.assert_close(vectorized, one_by_one, rtol=1e-12, atol=1e-12)

@@ -41,10 +41,10 @@ def gradient_rows(column, rows, mode):
         return rows[:1] if mode == "first" else rows[-1:]
     if np.isnan(exact).any():
         return rows[np.isnan(exact)][:1]
-    extreme = exact == (exact.min() if mode == "min" else exact.max())
-    signs = np.signbit(exact[extreme])
+    is_extreme = exact == (exact.min() if mode == "min" else exact.max())
+    signs = np.signbit(exact[is_extreme])
     sign = signs.any() if mode == "min" else signs.all()  # -0 counts as below +0
-    return rows[extreme & (np.signbit(exact) == sign)][:1]
+    return rows[is_extreme & (np.signbit(exact) == sign)][:1]
 
 
 def gradient_oracle(points, features, out_gradients):

@@ -401,12 +401,12 @@ def test_rule_32_a_plane_is_reconstructed(rng, device):
     # A ray passes a voxel's centre within half a diagonal, s. So its hit on the plane moves by up to s times the
     # plane's slope against the rays, below 1 here. The same holds for the mean of rays, unless the band excludes some.
     half_diagonal = size * math.sqrt(3) / 2
-    inner = (seen > 0) & (np.abs(distance) < truncation - 2 * half_diagonal)
-    assert inner.sum() > 2000
-    assert np.abs(result - distance)[inner].max() <= half_diagonal
+    checked = (seen > 0) & (np.abs(distance) < truncation - 2 * half_diagonal)
+    assert checked.sum() > 2000
+    assert np.abs(result - distance)[checked].max() <= half_diagonal
     result, seen = integrate(grid, weights, depth.astype(np.float32), T, camera, **options)
-    inner = seen > 0
-    assert inner.sum() > 2000
+    checked = seen > 0
+    assert checked.sum() > 2000
     # The depth is the pixel centre's, up to half a pixel away in u and v.
     gradient = np.abs(np.gradient(depth)).max()
-    assert np.abs(result - distance)[inner].max() <= 1.3 * gradient
+    assert np.abs(result - distance)[checked].max() <= 1.3 * gradient

@@ -26,7 +26,7 @@ def case(rng):
     return grid, weights, points, rng.uniform(0.3, 1.6, (24, 32)).astype(np.float32), T
 
 
-def both_forms(case):
+def points_and_depth(case):
     """Returns (arguments, expected (grid, weights)) for points and for a depth image."""
     grid, weights, points, depth, T = case
     return [
@@ -54,7 +54,7 @@ def layouts(array, device):
 
 
 def test_rule_15_strides_change_nothing(case, device):
-    for (measured, *rest), expected in both_forms(case):
+    for (measured, *rest), expected in points_and_depth(case):
         for index in range(3):
             arrays = [case[0], case[1], measured]
             for name, form in layouts(arrays[index], device):
@@ -66,7 +66,7 @@ def test_rule_15_strides_change_nothing(case, device):
 
 
 def test_rule_15_gaps_stay_untouched(case, device):
-    for arguments, expected in both_forms(case):
+    for arguments, expected in points_and_depth(case):
         memory = [torch.full((7, 6, 2, 9), 7.0, device=device) for _ in range(2)]
         views = [x[:, :, 1, 2:7] for x in memory]
         for view, array in zip(views, case[:2], strict=True):
@@ -79,7 +79,7 @@ def test_rule_15_gaps_stay_untouched(case, device):
 
 
 def test_rule_15_negative_strides(case):
-    for (measured, *rest), expected in both_forms(case):
+    for (measured, *rest), expected in points_and_depth(case):
         grid, weights = (x[::-1, :, ::-1].copy()[::-1, :, ::-1] for x in case[:2])
         robocache.integrate_tsdf(grid, weights, measured[::-1].copy()[::-1], *rest, **OPTIONS)
         assert_same_bits(grid, expected[0])
@@ -102,7 +102,7 @@ def test_rule_15_stride_0_of_inputs(case, device):
 def test_rule_15_offsets_pass_2_31_elements(case, tmp_path):
     """The grid's strides are far beyond 32 bits."""
     elements = 2**31 + 1000
-    for number, (arguments, expected) in enumerate(both_forms(case)):
+    for number, (arguments, expected) in enumerate(points_and_depth(case)):
         arrays = []
         for name, array in zip(("grid", "weights"), case[:2], strict=True):
             path = tmp_path / f"{name}{number}"
@@ -297,7 +297,7 @@ def test_a_pose_on_a_device_needs_a_grid_there(case, cuda):
 
 
 def test_rule_18_every_framework_in_place(case):
-    for arguments, expected in both_forms(case):
+    for arguments, expected in points_and_depth(case):
         forms = [lambda x: x.copy(), to_torch, lambda x: OnlyDLPack(x.copy()), lambda x: np.asfortranarray(x)]
         for form in forms:
             grid, weights = (form(x) for x in case[:2])

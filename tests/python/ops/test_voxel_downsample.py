@@ -114,8 +114,8 @@ def test_rule_31_random_depends_on_seed_and_row_alone(rng, device):
     assert (result != downsample(points, device=device, seed=2, **options)).any()
     # Rows of other voxels may change.
     moved = points.copy()
-    elsewhere = np.floor(points[:, 0]) != 1
-    moved[elsewhere] = rng.uniform(5, 6, (elsewhere.sum(), 3))
+    outside = np.floor(points[:, 0]) != 1
+    moved[outside] = rng.uniform(5, 6, (outside.sum(), 3))
     moved_result = downsample(moved, device=device, seed=1, **options)
     kept = {tuple(p) for p in result[np.floor(result[:, 0]) == 1]}
     assert len(kept) == 9 and kept == {tuple(p) for p in moved_result[np.floor(moved_result[:, 0]) == 1]}

@@ -115,11 +115,11 @@ def test_rule_30_more_rows_than_one_wave_of_threads(rng, device):
 def test_rule_30_rows_in_the_voxel_of_the_row_before(rng, device):
     points = random_points(rng, (250_000,), voxel_size=0.05)
     options = {"voxel_size": 0.05, "max_points_per_voxel": 1, "reduce": None, "max_voxels": 50_000}
-    once, often = (voxelize(np.repeat(points, times, axis=0), device=device, **options) for times in (1, 5))
-    assert_same_bits(often.point_to_voxel, np.repeat(once.point_to_voxel, 5))
+    single, repeated = (voxelize(np.repeat(points, times, axis=0), device=device, **options) for times in (1, 5))
+    assert_same_bits(repeated.point_to_voxel, np.repeat(single.point_to_voxel, 5))
     for name in ("coords", "counts", "features"):
-        assert_same_bits(getattr(often, name), getattr(once, name), name)
-    assert often.dropped == 5 * once.dropped
+        assert_same_bits(getattr(repeated, name), getattr(single, name), name)
+    assert repeated.dropped == 5 * single.dropped
 
 
 def test_rule_30_all_rows_in_one_voxel(rng, device):
