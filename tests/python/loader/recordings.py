@@ -18,6 +18,7 @@ from reference.window_batch import assert_batch, window_batch
 import robocache
 
 FLOATS = [np.dtype(name) for name in ("float64", "float32", "float16", ml_dtypes.bfloat16)]
+# Lets a test fork a process that has threads.
 FORKS = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 EPOCH_NS = 1_700_000_000_123_456_789
 
@@ -34,7 +35,7 @@ STREAMS = {
     "action": (50, np.dtype(np.float32), (17,)),
 }
 FLOAT_STREAMS = [name for name, (_, dtype, _) in STREAMS.items() if dtype in FLOATS]
-EVERY = {name: [-0.21, -0.0333, 0.0, 0.0101, 0.35] for name in STREAMS}
+ALL_WINDOWS = {name: [-0.21, -0.0333, 0.0, 0.0101, 0.35] for name in STREAMS}
 
 
 def random_values(rng, count, dtype, shape):
@@ -48,7 +49,7 @@ def random_values(rng, count, dtype, shape):
 
 
 def position_of(loader):
-    """The state without its fingerprint and weights."""
+    """Returns the state without its fingerprint and weights."""
     state = loader.state_dict()
     assert set(state) - {"weights"} == {"seed", "epoch", "samples", "fingerprint"}
     return {key: state[key] for key in ("seed", "epoch", "samples")}
@@ -144,7 +145,8 @@ def warnings_with(part, expected):
     assert len(texts) == (expected is not None) and all(re.search(expected, text) for text in texts), texts
 
 
-def expect(dataset, recording, batch, delta_timestamps, **options):
+def oracle_batch(dataset, recording, batch, delta_timestamps, **options):
+    """Returns what the oracle expects at the anchors of `batch`."""
     dtype = options.pop("dtype", "float32")
     return window_batch(
         recording,
@@ -170,13 +172,13 @@ def check(dataset, recording, delta_timestamps, *, batches=2, batch_size=24, dev
         in ("method", "max_gap_s", "offset_s", "causal", "tolerance_s", "return_age", "snap_s", "normalize", "dtype")
     }
     for batch in itertools.islice(loader, batches):
-        assert_batch(batch, expect(dataset, recording, batch, delta_timestamps, **oracle_options))
+        assert_batch(batch, oracle_batch(dataset, recording, batch, delta_timestamps, **oracle_options))
         assert {array.device.type for array in batch.values()} == {device}
     return loader
 
 
 def anchors_of(batches, *names):
-    """(episode, time) of every sample, in order. `names`: other keys, whose values precede them."""
+    """Returns (*values of `names`, episode, time) of every sample, in order."""
     names = (*names, "episode_index", "time_ns")
     return [row for batch in batches for row in zip(*(to_numpy(batch[name]).tolist() for name in names), strict=True)]
 
@@ -198,7 +200,7 @@ def assert_same_batches(batches, expected):
             assert_same_bits(a[key], b[key], key)
 
 
-def small(dataset, **options):
+def small_loader(dataset, **options):
     options = {"batch_size": 16, "delta_timestamps": {"action": [0.0]}, "device": "cpu"} | options
     return loader_by_keywords(dataset, **options)
 
@@ -207,8 +209,8 @@ def loader_of(dataset, windows, **options):
     return robocache.Loader(dataset, delta_timestamps=windows, **{"batch_size": 8} | options)
 
 
-def make(dataset, device="cpu", **options):
-    """A loader with windows of several rates."""
+def make_loader(dataset, device="cpu", **options):
+    """Returns a loader with windows of several rates."""
     windows = {"observation.state": [-0.05, 0.0], "action": [0.0, 0.021], "mode": None}
     options = {"batch_size": 24, "delta_timestamps": windows, "anchor": "action", "device": device} | options
     return loader_by_keywords(dataset, **options)
@@ -224,7 +226,7 @@ def joined(batches):
     return {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
 
 
-def in_a_child(call):
+def run_forked(call):
     """Returns the result of a call in a forked child, or the child's error."""
     read_end, write_end = os.pipe()
     child = os.fork()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from loaders_by_keywords import loader_by_keywords
-from recordings import FORKS, forever, in_a_child, write
+from recordings import FORKS, forever, run_forked, write
 from reference.compare import to_numpy
 from soak import rounds
 
@@ -108,4 +108,4 @@ def test_many_forks(dataset, make):
 
     for _ in range(rounds(3)):
         next(batches)
-        assert in_a_child(digests) == digests()
+        assert run_forked(digests) == digests()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from loaders_by_keywords import loader_by_keywords
-from recordings import assert_same_batches, batches_of, refused, small, warnings_with, write
+from recordings import assert_same_batches, batches_of, refused, small_loader, warnings_with, write
 
 import robocache
 
@@ -157,7 +157,7 @@ def in_rows(offsets, **options):
 )
 def test_invalid_arguments_are_refused_by_name(dataset, options, parts):
     with refused(*parts):
-        small(dataset, **options)
+        small_loader(dataset, **options)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_invalid_groups_of_options_are_refused_by_name(argument, dataset):
 
 
 def test_numpy_scalars_are_accepted(dataset):
-    small(dataset, batch_size=np.int32(2), max_gap_s=np.float32(0.5), episodes=np.array([0]), shuffle=np.True_)
+    small_loader(dataset, batch_size=np.int32(2), max_gap_s=np.float32(0.5), episodes=np.array([0]), shuffle=np.True_)
     threads = robocache.num_threads()
     robocache.set_num_threads(np.int64(threads))
     with pytest.raises(robocache.ArgumentTypeError, match="n: expected a whole number, got True"):

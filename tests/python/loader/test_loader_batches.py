@@ -5,7 +5,16 @@ import numpy as np
 import pytest
 import torch
 from loaders_by_keywords import loader_by_keywords
-from recordings import EVERY, FLOAT_STREAMS, anchors_of, assert_same_batches, batches_of, expect, record, write
+from recordings import (
+    ALL_WINDOWS,
+    FLOAT_STREAMS,
+    anchors_of,
+    assert_same_batches,
+    batches_of,
+    oracle_batch,
+    record,
+    write,
+)
 from reference.compare import assert_same_bits, to_numpy
 
 import robocache
@@ -38,14 +47,14 @@ def test_the_loader_keeps_its_dataset(rng, tmp_path, device):
 
 def test_same_bytes_on_cpu_and_cuda(dataset, cuda):
     for dtype in ("float64", "float32", "float16", "bfloat16"):
-        options = {"batch_size": 64, "delta_timestamps": EVERY, "anchor": "action", "dtype": dtype, "seed": 5}
+        options = {"batch_size": 64, "delta_timestamps": ALL_WINDOWS, "anchor": "action", "dtype": dtype, "seed": 5}
         options["normalize"] = dict.fromkeys(FLOAT_STREAMS, "mean_std")
         expected = batches_of(loader_by_keywords(dataset, device="cpu", **options))
         assert_same_batches(batches_of(loader_by_keywords(dataset, device=cuda, **options)), expected)
 
 
 def test_torch_by_default_and_numpy_on_request(dataset):
-    options = {"batch_size": 8, "delta_timestamps": EVERY, "anchor": "action"}
+    options = {"batch_size": 8, "delta_timestamps": ALL_WINDOWS, "anchor": "action"}
     by_default = next(iter(loader_by_keywords(dataset, **options)))
     assert all(isinstance(value, torch.Tensor) for value in by_default.values())
     as_torch = next(iter(loader_by_keywords(dataset, framework="torch", **options)))
@@ -62,12 +71,12 @@ def test_numpy_bfloat16(dataset, recording):
         loader_by_keywords(dataset, batch_size=8, delta_timestamps=windows, dtype="bfloat16", framework="numpy")
     )
     assert batch["action"].dtype == ml_dtypes.bfloat16
-    expected = expect(dataset, recording, batch, windows, dtype="bfloat16")
+    expected = oracle_batch(dataset, recording, batch, windows, dtype="bfloat16")
     assert_same_bits(batch["action"], expected["action"])
 
 
 def test_a_batch_is_one_kernel_launch(dataset, cuda):
-    loader = loader_by_keywords(dataset, batch_size=64, delta_timestamps=EVERY, anchor="action", device=cuda)
+    loader = loader_by_keywords(dataset, batch_size=64, delta_timestamps=ALL_WINDOWS, anchor="action", device=cuda)
     iterator = iter(loader)
     next(iterator)
     torch.cuda.synchronize()
@@ -82,7 +91,7 @@ def test_a_batch_is_one_kernel_launch(dataset, cuda):
 
 
 def test_batches_are_queued_on_the_callers_stream(dataset, recording, cuda):
-    loader = loader_by_keywords(dataset, batch_size=64, delta_timestamps=EVERY, anchor="action", device=cuda)
+    loader = loader_by_keywords(dataset, batch_size=64, delta_timestamps=ALL_WINDOWS, anchor="action", device=cuda)
     iterator = iter(loader)
     next(iterator)
     torch.cuda.synchronize()
@@ -92,7 +101,7 @@ def test_batches_are_queued_on_the_callers_stream(dataset, recording, cuda):
         batch = next(iterator)
         assert not stream.query(), "next(loader) waited for the device"
     stream.synchronize()
-    expected = expect(dataset, recording, batch, EVERY)
+    expected = oracle_batch(dataset, recording, batch, ALL_WINDOWS)
     for key in expected:
         assert_same_bits(to_numpy(batch[key]), expected[key], key)
 

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from recordings import assert_same_batches, copied, forever, make
+from recordings import assert_same_batches, copied, forever, make_loader
 from reference.compare import assert_same_bits, to_numpy
 
 import robocache
@@ -29,17 +29,19 @@ def epochs(loader, count=3):
 @pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"rank": 1, "world_size": 3}])
 @pytest.mark.parametrize("residency", ["device", "mapped"])
 def test_prefetch_does_not_change_batches(dataset, device, residency, options):
-    expected = epochs(make(dataset, device, prefetch=0, **options))
+    expected = epochs(make_loader(dataset, device, prefetch=0, **options))
     for prefetch in (1, 2, 7, 32):
         for reuse in (False, True):
-            loader = make(dataset, device, residency=residency, prefetch=prefetch, reuse_buffers=reuse, **options)
+            loader = make_loader(
+                dataset, device, residency=residency, prefetch=prefetch, reuse_buffers=reuse, **options
+            )
             assert_same_batches(epochs(loader), expected)
 
 
 def test_jumps_with_prefetch(dataset, device, rng):
-    without_prefetch = make(dataset, device, prefetch=0)
-    prefetching = make(dataset, device, prefetch=3, residency="mapped")
-    reusing = make(dataset, device, prefetch=2, reuse_buffers=True)
+    without_prefetch = make_loader(dataset, device, prefetch=0)
+    prefetching = make_loader(dataset, device, prefetch=3, residency="mapped")
+    reusing = make_loader(dataset, device, prefetch=2, reuse_buffers=True)
     for _ in range(25):
         state = {"seed": int(rng.integers(3)), "epoch": int(rng.integers(4))}
         state["samples"] = int(rng.integers(without_prefetch.num_samples))
@@ -59,8 +61,8 @@ def test_jumps_with_prefetch(dataset, device, rng):
 
 
 def test_gather_does_not_change_prefetched_batches(dataset, device):
-    without_prefetch = make(dataset, device, prefetch=0)
-    prefetching = make(dataset, device, prefetch=2, reuse_buffers=True)
+    without_prefetch = make_loader(dataset, device, prefetch=0)
+    prefetching = make_loader(dataset, device, prefetch=2, reuse_buffers=True)
     for _ in range(3):
         batch = next(prefetching)
         before = copied(batch)
@@ -75,8 +77,8 @@ def test_gather_does_not_change_prefetched_batches(dataset, device):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_a_batch_reuses_the_memory_of_an_earlier_one(dataset, framework, prefetch):
-    expected = epochs(make(dataset, framework=framework, prefetch=0))
-    loader = make(dataset, framework=framework, prefetch=prefetch, reuse_buffers=True)
+    expected = epochs(make_loader(dataset, framework=framework, prefetch=0))
+    loader = make_loader(dataset, framework=framework, prefetch=prefetch, reuse_buffers=True)
     seen_addresses, kept = set(), []
     for index, batch in enumerate(itertools.islice(forever(loader), 3 * len(loader))):
         assert_same_batches([copied(batch)], [expected[index]])
@@ -96,16 +98,16 @@ def test_a_batch_reuses_the_memory_of_an_earlier_one(dataset, framework, prefetc
 
 
 def test_without_reuse_batches_keep_their_values(dataset, device):
-    loader = make(dataset, device)
+    loader = make_loader(dataset, device)
     kept = list(itertools.islice(forever(loader), 40))
-    expected = epochs(make(dataset, device, prefetch=0), 1 + 40 // len(loader))[:40]
+    expected = epochs(make_loader(dataset, device, prefetch=0), 1 + 40 // len(loader))[:40]
     assert_same_batches([copied(batch) for batch in kept], expected)
     assert len({tuple(addresses(batch).values()) for batch in kept}) == 40
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_a_smaller_last_batch_uses_the_same_memory(dataset, device, prefetch):
-    loader = make(dataset, device, prefetch=prefetch, reuse_buffers=True)
+    loader = make_loader(dataset, device, prefetch=prefetch, reuse_buffers=True)
     last_size = loader.num_samples % loader.batch_size
     assert last_size
     for _ in range(3):
@@ -117,16 +119,16 @@ def test_a_smaller_last_batch_uses_the_same_memory(dataset, device, prefetch):
 
 
 def test_changes_of_a_batchs_dict_do_not_affect_the_next(dataset, device):
-    loader = make(dataset, device, prefetch=0, reuse_buffers=True)
+    loader = make_loader(dataset, device, prefetch=0, reuse_buffers=True)
     next(loader).clear()
     batch = next(loader)
     batch["action"] = None
-    assert set(next(loader)) == set(next(make(dataset, device)))
+    assert set(next(loader)) == set(next(make_loader(dataset, device)))
 
 
 def test_a_batch_outlives_its_loader(dataset, device):
     for reuse in (False, True):
-        loader = make(dataset, device, reuse_buffers=reuse)
+        loader = make_loader(dataset, device, reuse_buffers=reuse)
         next(loader)
         batch = next(loader)
         before = copied(batch)
@@ -140,15 +142,15 @@ def test_a_batch_outlives_its_loader(dataset, device):
 def test_a_stream_needs_cuda_and_excludes_reuse_buffers(dataset, cuda):
     stream = torch.cuda.Stream()
     with pytest.raises(robocache.ArgumentError, match=r"^memory.stream: expected one of cpu, got one of cuda:0"):
-        make(dataset, "cpu", stream=stream)
+        make_loader(dataset, "cpu", stream=stream)
     with pytest.raises(robocache.ArgumentError, match=r"^memory.stream: goes without reuse_buffers"):
-        make(dataset, cuda, stream=stream, reuse_buffers=True)
+        make_loader(dataset, cuda, stream=stream, reuse_buffers=True)
 
 
 @pytest.mark.parametrize("residency", ["device", "pinned", "mapped", {"action": "mapped"}])
 def test_batches_on_a_stream_are_the_same(dataset, cuda, residency):
-    expected = epochs(make(dataset, "cpu"))
-    loader = make(dataset, cuda, stream=torch.cuda.Stream(), residency=residency)
+    expected = epochs(make_loader(dataset, "cpu"))
+    loader = make_loader(dataset, cuda, stream=torch.cuda.Stream(), residency=residency)
     assert_same_batches(epochs(loader), expected)
     loader.load_state_dict({"seed": 0, "epoch": 1, "samples": 24})
     assert_same_batches([copied(next(loader))], [expected[len(loader) + 1]])
@@ -156,8 +158,8 @@ def test_batches_on_a_stream_are_the_same(dataset, cuda, residency):
 
 def test_a_batch_on_a_stream_waits_for_readers_of_its_memory(dataset, cuda):
     """While the current stream still reads a batch, torch gives its memory to later batches."""
-    expected = epochs(make(dataset, "cpu"))
-    loader = make(dataset, cuda, stream=torch.cuda.Stream())
+    expected = epochs(make_loader(dataset, "cpu"))
+    loader = make_loader(dataset, cuda, stream=torch.cuda.Stream())
     work = torch.zeros(64 << 20, device=cuda)
     clones = []
     for batch in itertools.islice(forever(loader), 3 * len(loader)):
@@ -171,7 +173,7 @@ def test_a_batch_on_a_stream_waits_for_readers_of_its_memory(dataset, cuda):
 
 
 def test_the_meter_has_the_loops_waiting_time(dataset):
-    loader = make(dataset)
+    loader = make_loader(dataset)
     assert (loader.meter.batches, loader.meter.waited_s, loader.meter.elapsed_s, loader.meter.share) == (0, 0, 0, 0)
     assert str(loader.meter) == "0 batches: 0.000 of 0.000 s waited for data (0.0%)"
     assert repr(loader.meter) == f"robocache.Meter({loader.meter})"
@@ -194,7 +196,7 @@ def test_the_meter_has_the_loops_waiting_time(dataset):
 
 
 def test_the_meter_counts_only_batches_of_loops(dataset):
-    loader = make(dataset)
+    loader = make_loader(dataset)
     for _ in range(2):
         for _ in loader:
             pass

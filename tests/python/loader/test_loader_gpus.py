@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from loaders_by_keywords import loader_by_keywords
-from recordings import EVERY, assert_same_batches, batches_of, small, ticks_of, write
+from recordings import ALL_WINDOWS, assert_same_batches, batches_of, small_loader, ticks_of, write
 from reference.mixture import draw
 
 import robocache
@@ -155,7 +155,7 @@ def test_ranks_share_an_epoch_train_alike_and_resume_in_one_process(one_stream, 
 
     fingerprint = results["state"].pop("fingerprint")
     assert results["state"] == {"seed": 4, "epoch": 1, "samples": 3 * 128}
-    resumed = small(dataset, batch_size=50, delta_timestamps={"x": None}, device="cuda", rank=0, world_size=1)
+    resumed = small_loader(dataset, batch_size=50, delta_timestamps={"x": None}, device="cuda", rank=0, world_size=1)
     resumed.load_state_dict({**results["state"], "fingerprint": fingerprint})
     resumed_numbers = [numbers[t] for batch in resumed for t in batch["time_ns"].tolist()]
     assert resumed_numbers == epochs[1][3 * 128 :]
@@ -206,10 +206,11 @@ def test_ranks_of_one_host_share_one_pinned_copy(ranks, tmp_path):
 
 @pytest.mark.parametrize("residency", ["device", "pinned", "mapped"])
 def test_the_second_gpu_gives_the_same_bytes(dataset, two_gpus, residency):
-    options = {"delta_timestamps": EVERY, "anchor": "gripper", "batch_size": 7, "seed": 2, "normalize": "mean_std"}
-    expected = batches_of(small(dataset, device="cpu", **options))
+    options = {"delta_timestamps": ALL_WINDOWS, "anchor": "gripper", "batch_size": 7}
+    options |= {"seed": 2, "normalize": "mean_std"}
+    expected = batches_of(small_loader(dataset, device="cpu", **options))
     current = torch.cuda.current_device()
-    loaders = [small(dataset, device=f"cuda:{number}", residency=residency, **options) for number in range(2)]
+    loaders = [small_loader(dataset, device=f"cuda:{number}", residency=residency, **options) for number in range(2)]
     assert [next(loader)["time_ns"].device.index for loader in loaders] == [0, 1]
     for loader in loaders:
         loader.set_epoch(0)

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from recordings import anchors_of, no_warning, small, write
+from recordings import anchors_of, no_warning, small_loader, write
 
 import robocache
 from robocache import LoaderWarning, Source
@@ -29,7 +29,7 @@ def incomplete(tmp_path):
 
 
 def loader_of(dataset, **options):
-    return small(dataset, **{"delta_timestamps": WINDOWS} | options)
+    return small_loader(dataset, **{"delta_timestamps": WINDOWS} | options)
 
 
 def loader_without_warning(dataset, **options):

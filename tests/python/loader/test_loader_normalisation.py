@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from loaders_by_keywords import loader_by_keywords
-from recordings import FLOAT_STREAMS, check, joined, small, write
+from recordings import FLOAT_STREAMS, check, joined, small_loader, write
 from reference.compare import assert_same_bits, to_numpy
 from reference.normalisation import MODES, affine_of
 
@@ -46,7 +46,7 @@ def test_a_constant_feature_is_normalised_to_a_finite_value(tmp_path, device):
 def test_the_statistics_are_those_of_every_row(dataset, recording, device, mode):
     """At a repeated time both anchors read the last of its rows. The bound covers float32's rounding of scale, shift and
     result, each at most 2^-24 of its term."""
-    loader = small(dataset, delta_timestamps={"action": None}, normalize=mode, device=device, shuffle=False)
+    loader = small_loader(dataset, delta_timestamps={"action": None}, normalize=mode, device=device, shuffle=False)
     episodes = [episode["action"] for episode in recording if "action" in episode]
     rows = np.concatenate([values for _, values in episodes]).astype(np.float64)
     read_rows = np.concatenate([values[np.searchsorted(times, times, side="right") - 1] for times, values in episodes])
@@ -169,12 +169,12 @@ def test_norm_stats_of_a_source_precede_the_loaders_and_the_caches(arms, device,
 def test_invalid_statistics_are_refused_by_name(arms, options, error, part):
     options = {"normalize": "mean_std", **options}
     with pytest.raises(error, match=part):
-        small(arms[0], **options)
+        small_loader(arms[0], **options)
 
 
 def test_an_unnormalised_key_stays_and_an_unknown_one_is_refused(arms, device):
     windows = {"action": [0.0], "state": [0.0]}
-    loader = small(arms[0], delta_timestamps=windows, normalize={"action": "min_max"}, device=device)
+    loader = small_loader(arms[0], delta_timestamps=windows, normalize={"action": "min_max"}, device=device)
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
     assert_same_bits(loader.normalize("state", x), x)
     assert not np.array_equal(loader.normalize("action", x), x)
@@ -186,4 +186,4 @@ def test_an_unnormalised_key_stays_and_an_unknown_one_is_refused(arms, device):
 def test_unused_statistics_are_refused(dataset):
     for options in ({"norm_stats": dataset.stats}, {"constant": "lerobot"}):
         with pytest.raises(robocache.ArgumentError, match="expected a Window"):
-            small(dataset, **options)
+            small_loader(dataset, **options)

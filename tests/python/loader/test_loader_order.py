@@ -7,7 +7,17 @@ import signal
 import numpy as np
 import pytest
 from loaders_by_keywords import loader_by_keywords
-from recordings import EVERY, anchors_of, assert_same_batches, batches_of, check, position_of, small, ticks_of, write
+from recordings import (
+    ALL_WINDOWS,
+    anchors_of,
+    assert_same_batches,
+    batches_of,
+    check,
+    position_of,
+    small_loader,
+    ticks_of,
+    write,
+)
 
 import robocache
 
@@ -38,7 +48,7 @@ def test_the_order_is_well_mixed(tmp_path):
 
 
 def test_a_small_last_batch_equals_the_oracles(dataset, recording, device):
-    check(dataset, recording, EVERY, device=device, batches=100, drop_last=False, anchor="gripper", batch_size=50)
+    check(dataset, recording, ALL_WINDOWS, device=device, batches=100, drop_last=False, anchor="gripper", batch_size=50)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +67,7 @@ def test_a_small_last_batch_equals_the_oracles(dataset, recording, device):
     ],
 )
 def test_an_invalid_state_is_refused(dataset, state):
-    loader = small(dataset, seed=3)
+    loader = small_loader(dataset, seed=3)
     with pytest.raises(robocache.Error, match=r"(?i)state|seed|epoch|samples"):
         loader.load_state_dict(state)
     assert position_of(loader) == {"seed": 3, "epoch": 0, "samples": 0}
@@ -67,14 +77,14 @@ def test_an_invalid_state_is_refused(dataset, state):
 
 
 def test_a_state_has_plain_ints(dataset):
-    loader = small(dataset, batch_size=np.int64(16), seed=np.int32(4))
+    loader = small_loader(dataset, batch_size=np.int64(16), seed=np.int32(4))
     next(loader)
     assert json.dumps(loader.state_dict()).startswith('{"seed": 4, "epoch": 0, "samples": 16, "fingerprint": "')
 
 
 def test_a_pickled_loader_resumes(dataset):
     options = {"delta_timestamps": {"action": [0.0, 0.1]}, "method": {"action": [(slice(0, 3), "pchip")]}, "seed": 5}
-    loader = small(dataset, normalize="mean_std", episodes=np.array([0, 2, 3]), **options)
+    loader = small_loader(dataset, normalize="mean_std", episodes=np.array([0, 2, 3]), **options)
     next(loader)
     copy = pickle.loads(pickle.dumps(loader))
     assert position_of(copy) == position_of(loader) == {"seed": 5, "epoch": 0, "samples": 16}
@@ -85,15 +95,15 @@ def test_a_pickled_loader_resumes(dataset):
 def test_a_loader_of_generators_pickles(dataset, as_source):
     deltas, chosen = {"action": (k / 10 for k in range(2))}, iter([0, 2])
     source = robocache.Source(dataset, episodes=chosen) if as_source else dataset
-    loader = small(source, delta_timestamps=deltas, **({} if as_source else {"episodes": chosen}))
+    loader = small_loader(source, delta_timestamps=deltas, **({} if as_source else {"episodes": chosen}))
     copy = pickle.loads(pickle.dumps(loader))
-    assert copy.num_anchors == loader.num_anchors == small(dataset, episodes=[0, 2]).num_anchors
+    assert copy.num_anchors == loader.num_anchors == small_loader(dataset, episodes=[0, 2]).num_anchors
     assert_same_batches(batches_of(copy), batches_of(loader))
 
 
 def test_a_copy_is_independent_of_the_original_and_its_arguments(dataset):
     deltas, chosen = {"action": [0.0]}, np.array([0, 2])
-    loader = small(dataset, delta_timestamps=deltas, episodes=chosen)
+    loader = small_loader(dataset, delta_timestamps=deltas, episodes=chosen)
     deltas["mode"] = [0.0]
     deltas["action"].append(0.1)
     chosen[:] = 1
@@ -106,7 +116,7 @@ def test_a_copy_is_independent_of_the_original_and_its_arguments(dataset):
 
 
 def test_a_signal_handler_can_read_the_state(dataset):
-    loader = small(dataset, batch_size=8, prefetch=0)
+    loader = small_loader(dataset, batch_size=8, prefetch=0)
     samples = []
     handler = signal.signal(signal.SIGUSR1, lambda *_: samples.append(loader.state_dict()["samples"]))
     make_batch = loader._batch
@@ -121,7 +131,7 @@ def test_a_signal_handler_can_read_the_state(dataset):
 
 def test_set_epoch_keeps_a_loaded_position(dataset):
     """The loop ``for epoch in range(first, last): loader.set_epoch(epoch)`` may follow load_state_dict."""
-    loader = small(dataset)
+    loader = small_loader(dataset)
     loader.load_state_dict({"seed": 0, "epoch": 3, "samples": 32})
     loader.set_epoch(3)
     assert position_of(loader) == {"seed": 0, "epoch": 3, "samples": 32}

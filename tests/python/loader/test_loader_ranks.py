@@ -16,14 +16,14 @@ import pytest
 import torch
 from loaders_by_keywords import loader_by_keywords
 from recordings import (
-    EVERY,
+    ALL_WINDOWS,
     anchors_of,
     assert_same_batches,
     batches_of,
     forever,
     joined,
     position_of,
-    small,
+    small_loader,
     ticks_of,
     write,
 )
@@ -73,7 +73,7 @@ def one_stream(tmp_path_factory):
 
 
 def loader_of(one_stream, **options):
-    return small(one_stream[0], **{"delta_timestamps": {"x": [-1e-6, 0.0]}, **options})
+    return small_loader(one_stream[0], **{"delta_timestamps": {"x": [-1e-6, 0.0]}, **options})
 
 
 # ---- Ranks ----
@@ -128,12 +128,13 @@ def test_rule_36_an_epoch_is_filled_up_like_torchs_distributed_sampler(tmp_path,
 
 def test_rule_36_no_byte_depends_on_ranks_batch_size_threads_prefetch_or_tier(dataset, device, threads):
     """One epoch of every kind of stream is split in several ways."""
-    options = {"delta_timestamps": EVERY, "anchor": "gripper", "seed": 2, "device": device, "normalize": "mean_std"}
+    options = {"delta_timestamps": ALL_WINDOWS, "anchor": "gripper", "seed": 2}
+    options |= {"device": device, "normalize": "mean_std"}
 
     def epoch(world_size, batch_size, thread_count, **more_options):
         threads(thread_count)
         more_options |= {"world_size": world_size, "batch_size": batch_size}
-        ranks = [small(dataset, rank=r, **options, **more_options) for r in range(world_size)]
+        ranks = [small_loader(dataset, rank=r, **options, **more_options) for r in range(world_size)]
         return joined(itertools.chain(*zip(*ranks, strict=True)))
 
     expected = epoch(1, 1000, 1)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from loaders_by_keywords import loader_by_keywords
-from recordings import EVERY, STREAMS, assert_same_batches, batches_of, write
+from recordings import ALL_WINDOWS, STREAMS, assert_same_batches, batches_of, write
 from reference.compare import to_numpy
 
 import robocache
@@ -23,8 +23,8 @@ KEYS = ["observation.state", "action", "mode"]
 WINDOWS = {"observation.state": [-0.05, 0.0], "action": [0.0, 0.021], "mode": None}
 
 LOADERS = {
-    "every_type": {"delta_timestamps": EVERY, "return_age": True},
-    "normalised": {"delta_timestamps": EVERY, "normalize": "mean_std", "dtype": "bfloat16", "max_gap_s": 0.05},
+    "every_type": {"delta_timestamps": ALL_WINDOWS, "return_age": True},
+    "normalised": {"delta_timestamps": ALL_WINDOWS, "normalize": "mean_std", "dtype": "bfloat16", "max_gap_s": 0.05},
     "curves": {
         "delta_timestamps": {"observation.state": [-0.03, 0.0, 0.011], "action": [0.0, 0.5], "observation.imu": [0.0]},
         "method": {"observation.state": "pchip", "action": "akima"},

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from loaders_by_keywords import loader_by_keywords
-from recordings import FORKS, assert_same_batches, copied, forever, in_a_child, make, position_of, record, write
+from recordings import FORKS, assert_same_batches, copied, forever, make_loader, position_of, record, run_forked, write
 from reference.compare import to_numpy
 from soak import rounds
 
@@ -49,8 +49,8 @@ def changeable(tmp_path):
 @pytest.mark.parametrize("residency", ["device", "pinned", "mapped"])
 def test_a_file_that_is_cut_short_under_a_loader(changeable, device, residency, prefetch):
     dataset = changeable
-    plain = make(dataset, device, residency="device", prefetch=0)
-    loader = make(dataset, device, residency=residency, prefetch=prefetch)
+    plain = make_loader(dataset, device, residency="device", prefetch=0)
+    loader = make_loader(dataset, device, residency=residency, prefetch=prefetch)
     assert_same_batches(take(loader, 2), take(plain, 2))
     for file in ("values", "time_ns"):
         path = Path(dataset.path) / "streams" / "action" / f"{file}.npy"
@@ -75,15 +75,15 @@ def test_a_file_that_is_cut_short_under_a_loader(changeable, device, residency, 
                 assert_same_batches([batch], [expected])
     assert (failed > 0) == (residency == "mapped")
     with pytest.raises(robocache.FileError, match=r"(time_ns|values)\.npy"):
-        make(robocache.open(dataset.path), device)
+        make_loader(robocache.open(dataset.path), device)
 
 
 @pytest.mark.parametrize("replacement", ["writer", "rename", "removed"])
 @pytest.mark.parametrize("residency", ["device", "mapped"])
 def test_a_cache_that_is_replaced_under_a_loader(changeable, tmp_path, device, residency, replacement):
     dataset = changeable
-    expected = take(make(dataset, device, prefetch=0), 20)
-    loader = make(dataset, device, residency=residency)
+    expected = take(make_loader(dataset, device, prefetch=0), 20)
+    loader = make_loader(dataset, device, residency=residency)
     assert_same_batches(take(loader, 5), expected[:5])
     loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 5 * 24})
     other_recording = record(np.random.default_rng(22))
@@ -98,7 +98,7 @@ def test_a_cache_that_is_replaced_under_a_loader(changeable, tmp_path, device, r
         shutil.rmtree(dataset.path)
     assert_same_batches(take(loader, 15), expected[5:])
     # A loader of the dataset opened before still has the old rows.
-    assert_same_batches(take(make(dataset, device, residency=residency), 20), expected)
+    assert_same_batches(take(make_loader(dataset, device, residency=residency), 20), expected)
 
 
 # ---- Ctrl-C ----
@@ -161,8 +161,8 @@ def test_ctrl_c_ends_a_wait_at_once(tmp_path, threads):
 
 @pytest.mark.parametrize("options", MEMORY_OPTIONS)
 def test_parent_and_child_continue_after_a_fork(dataset, options):
-    expected = take(make(dataset, prefetch=0), 40)
-    batches = forever(make(dataset, **options))
+    expected = take(make_loader(dataset, prefetch=0), 40)
+    batches = forever(make_loader(dataset, **options))
     position = 0
 
     def check_next(count):
@@ -174,8 +174,8 @@ def test_parent_and_child_continue_after_a_fork(dataset, options):
 
     check_next(5)
     for number in range(3):
-        assert in_a_child(lambda: check_next(6)) == 11 + 5 * number
-        assert in_a_child(lambda: check_next(2) and in_a_child(lambda: check_next(3))) == 10 + 5 * number
+        assert run_forked(lambda: check_next(6)) == 11 + 5 * number
+        assert run_forked(lambda: check_next(2) and run_forked(lambda: check_next(3))) == 10 + 5 * number
         check_next(5)
 
 
@@ -185,13 +185,13 @@ def next_batches(loaders):
 
 @pytest.mark.parametrize(("method", "count"), [("fork", 2), ("spawn", 1)])
 def test_processes_of_multiprocessing_continue_from_the_parents_position(dataset, method, count):
-    loaders = [make(dataset, framework="numpy", **options) for options in MEMORY_OPTIONS[1:]]
+    loaders = [make_loader(dataset, framework="numpy", **options) for options in MEMORY_OPTIONS[1:]]
     for loader in loaders:
         for _ in range(3):
             next(loader)
     with multiprocessing.get_context(method).Pool(count) as pool:
         results = pool.map(next_batches, [loaders] * count, chunksize=1)
-    plain = make(dataset, framework="numpy", prefetch=0)
+    plain = make_loader(dataset, framework="numpy", prefetch=0)
     plain.load_state_dict({"seed": 0, "epoch": 0, "samples": 3 * 24})
     expected = take(plain, 4) * len(loaders)
     for result in [*results, next_batches(loaders)]:
@@ -249,7 +249,7 @@ def test_a_process_can_end_while_batches_are_made(dataset, ending):
 
 def test_a_loader_can_be_deleted_at_any_moment(dataset, device):
     for number in range(rounds(150)):
-        loader = make(dataset, device, **MEMORY_OPTIONS[number % 4])
+        loader = make_loader(dataset, device, **MEMORY_OPTIONS[number % 4])
         kept = [next(loader) for _ in range(number % 3)]
         if number % 5 == 0:
             loader.load_state_dict({"seed": 1, "epoch": 2, "samples": number % loader.num_samples})

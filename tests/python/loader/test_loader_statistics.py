@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cache_files import sign
 from loaders_by_keywords import loader_by_keywords
-from recordings import FORKS, in_a_child, no_warning, warnings_with, write
+from recordings import FORKS, no_warning, run_forked, warnings_with, write
 from reference.normalisation import MODES, affine_of, assert_statistics
 
 import robocache
@@ -161,7 +161,7 @@ def stored_files(dataset):
 
 def compute_in_a_child(dataset, episodes):
     """Computes the statistics of actions in a forked child, so that this process does not remember them."""
-    return np.array(in_a_child(lambda: tuple(dataset.statistics(episodes)["action"])))
+    return np.array(run_forked(lambda: tuple(dataset.statistics(episodes)["action"])))
 
 
 @FORKS
@@ -360,7 +360,7 @@ def test_statistics_that_count_infinities_are_computed_anew(tmp_path, rng, mode,
     write_former(path / "streams/scan/stats.npy", np.concatenate([episode["scan"][1] for episode in episodes]))
     sign(path, "streams/scan/stats.npy")
     if selected:
-        in_a_child(lambda: tuple(robocache.open(path).statistics(selected)["scan"]))
+        run_forked(lambda: tuple(robocache.open(path).statistics(selected)["scan"]))
         (file,) = (path / "statistics").iterdir()
         write_former(file, np.concatenate(rows))
     dataset = robocache.open(path)

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from loaders_by_keywords import loader_by_keywords
-from recordings import EPOCH_NS, EVERY, FLOATS, anchors_of, check, write
+from recordings import ALL_WINDOWS, EPOCH_NS, FLOATS, anchors_of, check, write
 from reference.compare import to_numpy
 from reference.window_batch import assert_batch, window_batch
 
@@ -14,7 +14,7 @@ def test_every_batch_equals_the_oracles(dataset, recording, device, dtype):
     check(
         dataset,
         recording,
-        EVERY,
+        ALL_WINDOWS,
         device=device,
         dtype=dtype,
         anchor="observation.state",
@@ -67,7 +67,7 @@ def test_every_snap(dataset, recording, device, snap_s):
 
 @pytest.mark.parametrize("max_gap_s", [0, 0.005, 0.021, 0.1, None])
 def test_every_max_gap(dataset, recording, device, max_gap_s):
-    check(dataset, recording, EVERY, device=device, max_gap_s=max_gap_s)
+    check(dataset, recording, ALL_WINDOWS, device=device, max_gap_s=max_gap_s)
 
 
 @pytest.mark.parametrize("features", [1, 2, 3, 7, 8, 16, 31, 64, 129])

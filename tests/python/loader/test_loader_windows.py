@@ -8,18 +8,18 @@ import pytest
 import torch
 from loaders_by_keywords import loader_by_keywords
 from recordings import (
+    ALL_WINDOWS,
     EPOCH_NS,
-    EVERY,
     FLOAT_STREAMS,
     STREAMS,
     anchors_of,
     assert_same_batches,
     batches_of,
     check,
-    expect,
     no_warning,
+    oracle_batch,
     refused,
-    small,
+    small_loader,
     ticks_of,
     warnings_with,
     write,
@@ -66,7 +66,7 @@ CURVE_METHODS = ["linear", "pchip", "akima", "angle"]
 )
 def test_each_option_equals_the_oracle(dataset, recording, device, options):
     options = {"return_age": True, "anchor": "observation.state", "batch_size": 40, **options}
-    check(dataset, recording, EVERY, device=device, batches=1, **options)
+    check(dataset, recording, ALL_WINDOWS, device=device, batches=1, **options)
 
 
 def random_options(rng):
@@ -348,12 +348,12 @@ def test_rule_34_drawn_anchors_equal_brute_force(dataset, recording, device, anc
     options |= {"edges": edges, "drop_n_last": drop_n_last, "delta_timestamps": WINDOWS, "device": device}
     if not expected:
         with pytest.raises(robocache.ArgumentError, match=r"anchor: .*edges, drop_n_last.* leave"):
-            small(dataset, shuffle=False, **options)
+            small_loader(dataset, shuffle=False, **options)
         return
-    loader = small(dataset, shuffle=False, **options)
+    loader = small_loader(dataset, shuffle=False, **options)
     assert anchors_of(loader) == expected
     assert loader.num_anchors == loader.num_samples == len(expected)
-    assert sorted(anchors_of(small(dataset, **options))) == expected
+    assert sorted(anchors_of(small_loader(dataset, **options))) == expected
     if edges == "drop":
         for batch in loader:
             assert not any(to_numpy(batch[name + "_is_pad"]).any() for name in WINDOWS)
@@ -364,7 +364,7 @@ def test_rule_34_drawn_anchors_equal_brute_force(dataset, recording, device, anc
 def test_rule_34_edges_include_latency_and_snap(dataset, recording, device, offset, snap_s):
     options = {"edges": "drop", "drop_n_last": 2, "offset_s": offset, "snap_s": snap_s}
     expected = expected_anchors(recording, ticks_of(recording, "action"), WINDOWS, **options)
-    loader = small(dataset, delta_timestamps=WINDOWS, anchor="action", shuffle=False, device=device, **options)
+    loader = small_loader(dataset, delta_timestamps=WINDOWS, anchor="action", shuffle=False, device=device, **options)
     assert anchors_of(loader) == expected
 
 
@@ -383,7 +383,7 @@ def test_rule_34_episodes_keep_their_order_and_drop_at_each_end(dataset, recordi
     ticks = [ticks_of(recording, "action", [episode]) for episode in episodes]
     expected = [anchor for part in ticks for anchor in expected_anchors(recording, part, WINDOWS, **edges)]
     options = {"episodes": episodes, "delta_timestamps": WINDOWS, "anchor": "action", **edges}
-    assert anchors_of(small(dataset, shuffle=False, device=device, **options)) == expected
+    assert anchors_of(small_loader(dataset, shuffle=False, device=device, **options)) == expected
 
 
 # ---- check_tolerance ----
@@ -417,7 +417,7 @@ def test_check_tolerance_names_the_first(dataset, recording, device, method, tol
     deltas = {"observation.imu": [-0.01, 0.0], "observation.state": [0.0, 0.033]}
     ticks = ticks_of(recording, "action")
     options = {"method": method, "tolerance_s": tolerance_s, "snap_s": 0, "delta_timestamps": deltas}
-    loader = small(dataset, anchor="action", device=device, **options)
+    loader = small_loader(dataset, anchor="action", device=device, **options)
     first = first_too_far(recording, ticks, deltas, tolerance_s, method)
     assert (first is None) == (tolerance_s > 1)
     if first is None:
@@ -454,7 +454,7 @@ def test_check_tolerance_names_the_first_on_any_number_of_threads(tmp_path, devi
     rows = np.append(np.arange(4090), 10**6) * 1000
     recording = [{"x": rows_at(rows), "at": rows_at(np.arange(12_000) * 1000)}]
     options = {"delta_timestamps": {"x": [0.0] * 64}, "anchor": "at", "method": "previous", "tolerance_s": 5e-7}
-    loader = small(write(tmp_path / "cache", recording), snap_s=0, device=device, **options)
+    loader = small_loader(write(tmp_path / "cache", recording), snap_s=0, device=device, **options)
     threads(4)
     for _ in range(5):
         with pytest.raises(robocache.ArgumentError, match="in episode 0 at 4090000 ns"):
@@ -465,8 +465,9 @@ def test_check_tolerance_names_the_first_on_any_number_of_threads(tmp_path, devi
 
 
 def test_gather_gives_the_requested_anchors_in_order(dataset, recording, device):
-    options = {"delta_timestamps": EVERY, "anchor": "action", "edges": "pad", "device": device, "return_age": True}
-    loader = small(dataset, batch_size=64, **options)
+    options = {"delta_timestamps": ALL_WINDOWS, "anchor": "action", "edges": "pad"}
+    options |= {"device": device, "return_age": True}
+    loader = small_loader(dataset, batch_size=64, **options)
     ticks = ticks_of(recording, "action")
     assert loader.num_anchors == len(ticks)
     next(loader)
@@ -481,16 +482,16 @@ def test_gather_gives_the_requested_anchors_in_order(dataset, recording, device)
     ):
         batch = loader.gather(indices)
         assert anchors_of([batch]) == [ticks[i] for i in indices]
-        assert_batch(batch, expect(dataset, recording, batch, EVERY, return_age=True))
+        assert_batch(batch, oracle_batch(dataset, recording, batch, ALL_WINDOWS, return_age=True))
         assert {array.device.type for array in batch.values()} == {device}
     assert loader.state_dict() == state
-    in_order = small(dataset, batch_size=64, shuffle=False, **options)
+    in_order = small_loader(dataset, batch_size=64, shuffle=False, **options)
     assert_same_batches(batches_of(in_order, 1), batches_of([loader.gather(range(64))]))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 def test_gather_accepts_arrays_and_tensors_of_any_integers(dataset, device, dtype):
-    loader = small(dataset, device=device)
+    loader = small_loader(dataset, device=device)
     indices = np.array([3, 0, 127, 3], dtype)
     expected = batches_of([loader.gather(indices.tolist())])
     tensor = torch.tensor(indices.tolist(), dtype=getattr(torch, dtype))
@@ -504,7 +505,7 @@ def test_gather_accepts_arrays_and_tensors_of_any_integers(dataset, device, dtyp
 @pytest.mark.parametrize("weight", [None, 2.0])
 def test_anchor_index_is_the_index_for_gather(dataset, recording, device, weight, rate_hz):
     sources = [robocache.Source(dataset, weight and weight * k, episodes=[5, k]) for k in (1, 2, 3)]
-    options = {"batch_size": 64, "delta_timestamps": EVERY, "device": device, "return_age": True}
+    options = {"batch_size": 64, "delta_timestamps": ALL_WINDOWS, "device": device, "return_age": True}
     anchors = {"anchor": "action"} if rate_hz is None else {"anchor_hz": rate_hz}
     for drawn_from in (dataset, sources):
         loader = loader_by_keywords(drawn_from, **options, **anchors, rank=1, world_size=2)
@@ -513,12 +514,12 @@ def test_anchor_index_is_the_index_for_gather(dataset, recording, device, weight
             assert len({*itertools.chain(*anchor_indices)}) == sum(map(len, anchor_indices))
         for batch in itertools.islice(loader, 2):
             assert_same_batches(batches_of([loader.gather(batch["anchor_index"])]), batches_of([batch]))
-    loader = small(dataset, batch_size=32, shuffle=False, device=device, **anchors)
+    loader = small_loader(dataset, batch_size=32, shuffle=False, device=device, **anchors)
     assert [i for batch in loader for i in to_numpy(batch["anchor_index"]).tolist()] == list(range(loader.num_anchors))
 
 
 def test_gather_of_nothing_is_an_empty_batch(dataset, device):
-    batch = small(dataset, device=device).gather([])
+    batch = small_loader(dataset, device=device).gather([])
     assert {key: tuple(array.shape) for key, array in batch.items()} == {
         "action": (0, 1, 17),
         "action_is_pad": (0, 1),
@@ -558,7 +559,7 @@ def test_gather_of_nothing_is_an_empty_batch(dataset, device):
     ids=str,
 )
 def test_gather_refuses_invalid_indices(dataset, device, indices, parts):
-    loader = small(dataset, device=device)
+    loader = small_loader(dataset, device=device)
     with refused(*parts):
         loader.gather(indices)
     assert loader.gather([0])["action"].shape == (1, 1, 17)

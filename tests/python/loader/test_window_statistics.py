@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from recordings import FORKS, in_a_child, joined, no_warning
+from recordings import FORKS, joined, no_warning, run_forked
 from recordings import write as write_recording
 from reference import normalisation as oracle
 from reference.compare import to_numpy
@@ -420,10 +420,10 @@ def test_statistics_are_stored_until_the_dataset_changes(tmp_path, rng, threads)
         threads(number_of_threads)
         return dataset.statistics(loader_of(dataset))["action"]
 
-    first = in_a_child(lambda: compute(1))  # this process remembers none
+    first = run_forked(lambda: compute(1))  # this process remembers none
     files = {file: file.stat().st_ino for file in (tmp_path / "c" / "statistics").iterdir()}
     assert files
-    np.testing.assert_array_equal(in_a_child(lambda: compute(1)), first)
+    np.testing.assert_array_equal(run_forked(lambda: compute(1)), first)
     assert {file: file.stat().st_ino for file in (tmp_path / "c" / "statistics").iterdir()} == files
     for file in files:
         file.unlink()
