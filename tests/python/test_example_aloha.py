@@ -166,12 +166,12 @@ def test_outputs_of_a_policy_become_commands(folder, tmp_path, way):
 @pytest.mark.soak
 def test_a_policy_from_joints_and_cube(folder):
     """`./dev attack` trains the policy until it succeeds."""
-    half_steps, rollouts = (250, 12) if IS_SOAK else (10, 2)
-    sizes = "--every", half_steps, "--batch-size", 256, "--lr", 1e-3
+    every, rollouts = (250, 12) if IS_SOAK else (10, 2)
+    sizes = "--every", every, "--batch-size", 256, "--lr", 1e-3
     trained = json.loads(
-        run(folder, "train", "--policy", "mlp", "--steps", 2 * half_steps, *sizes, "--device", "cpu").stdout
+        run(folder, "train", "--policy", "mlp", "--steps", 2 * every, *sizes, "--device", "cpu").stdout
     )
-    assert [point["step"] for point in trained["checkpoints"]] == [half_steps, 2 * half_steps]
+    assert [point["step"] for point in trained["checkpoints"]] == [every, 2 * every]
     assert trained["checkpoints"][1]["loss"] < trained["checkpoints"][0]["loss"]
     # Rollouts need the checkpoint and the spec, but not the dataset.
     shutil.move(folder / "demonstrations", folder / "away")
@@ -180,15 +180,15 @@ def test_a_policy_from_joints_and_cube(folder):
     shutil.move(folder / "away", folder / "demonstrations")
     assert arm["rollouts"] == rollouts and arm["successes"] <= arm["touched"]
     assert not IS_SOAK or arm["successes"] >= 3, arm
-    assert [point["step"] for point in arm["curve"]] == [half_steps, 2 * half_steps]
+    assert [point["step"] for point in arm["curve"]] == [every, 2 * every]
     # A policy that was trained and rolled out is not trained again.
     before = {file: file.stat().st_mtime_ns for file in (folder / "mlp-0").iterdir() if file.name != "spec.json"}
     assert len(before) == 4
-    run(folder, "train", "--policy", "mlp", "--steps", 2 * half_steps, "--device", "cpu")
+    run(folder, "train", "--policy", "mlp", "--steps", 2 * every, "--device", "cpu")
     run(folder, *evaluate, "--result", folder / "result.json")
     content = json.loads((folder / "result.json").read_text())
     assert content["arms"][0]["outcomes"] == arm["outcomes"]
-    assert f"train --policy mlp --steps {2 * half_steps} --batch-size 256 --lr 0.001" in content["command"]
+    assert f"train --policy mlp --steps {2 * every} --batch-size 256 --lr 0.001" in content["command"]
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
@@ -210,10 +210,8 @@ def test_weights_are_averaged_and_training_resumes_exactly(folder, tmp_path):
     shutil.copy(tmp_path / "uninterrupted" / "step_2.pt", tmp_path / "resumed")
     torch.manual_seed(99)
     resumed = train_to_the_end("resumed")[-1]
-    for weights_name in ("weights", "training"):
-        assert all(
-            torch.equal(value, resumed[weights_name][key]) for key, value in uninterrupted[-1][weights_name].items()
-        )
+    for kind in ("weights", "training"):
+        assert all(torch.equal(value, resumed[kind][key]) for key, value in uninterrupted[-1][kind].items())
     policy = training.load(tmp_path / "resumed" / "step_4.pt")
     assert all(torch.equal(value, uninterrupted[-1]["weights"][key]) for key, value in policy.state_dict().items())
 

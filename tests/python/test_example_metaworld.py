@@ -16,17 +16,15 @@ torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
 EPISODES, STEPS, ROLLOUTS = 60, 600, 20
-METAWORLD_FOLDER = Path(sys.prefix) / "metaworld"  # ./dev test installs metaworld here, with its MuJoCo
+METAWORLD = Path(sys.prefix) / "metaworld"  # ./dev test installs metaworld here, with its MuJoCo
 pytestmark = pytest.mark.skipif(
-    not METAWORLD_FOLDER.exists() and importlib.util.find_spec("metaworld") is None,
+    not METAWORLD.exists() and importlib.util.find_spec("metaworld") is None,
     reason="NOT RUN: no metaworld; pip install 'robocache[examples]'",
 )
 
 
 def run(*arguments, **environment):
-    path = os.pathsep.join(
-        filter(None, [str(METAWORLD_FOLDER) * METAWORLD_FOLDER.exists(), os.environ.get("PYTHONPATH")])
-    )
+    path = os.pathsep.join(filter(None, [str(METAWORLD) * METAWORLD.exists(), os.environ.get("PYTHONPATH")]))
     result = subprocess.run(
         [sys.executable, "-m", "examples.metaworld", *map(str, arguments)],
         cwd=ROOT,
@@ -76,7 +74,7 @@ def test_training_without_demonstrations_names_the_command(tmp_path):
     result = subprocess.run(
         [sys.executable, "-m", "examples.metaworld", "train", "--folder", tmp_path],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(METAWORLD_FOLDER), os.environ.get("PYTHONPATH", "")])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(METAWORLD), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
         timeout=300,

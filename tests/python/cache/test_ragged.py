@@ -136,13 +136,8 @@ def test_clouds_are_voxelized_without_a_copy(path, rng):
     options = {"grid_min": (-2, -2, -2), "voxel_size": 0.5, "grid_size": (8, 8, 8), "mode": ["count", "mean"]}
     first_row, end_row = 1, 4
     first, end = lidar.offsets[[first_row, end_row]]
-    offsets = lidar.offsets[first_row : end_row + 1] - lidar.offsets[first_row]
-    grids = robocache.voxelize_pointcloud(
-        lidar.values[first:end, :3],
-        lidar.values[first:end, 3:],
-        batch_offsets=offsets,
-        **options,
-    )
+    points, offsets = lidar.values[first:end], lidar.offsets[first_row : end_row + 1] - first
+    grids = robocache.voxelize_pointcloud(points[:, :3], points[:, 3:], batch_offsets=offsets, **options)
     assert grids["count"].shape == (3, 8, 8, 8) and grids["count"][1].sum() > 400
     for cloud in range(3):
         grid = robocache.voxelize_pointcloud(lidar[first_row + cloud], **options)

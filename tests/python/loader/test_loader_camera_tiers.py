@@ -291,12 +291,7 @@ def test_prefetched_batches_are_used_and_wrong_guesses_change_no_byte(filmed, tm
 
     for batch_size in (7, 20):
         expected = drawn_batches(loader_by_keywords(sources, batch_size=batch_size, device="cpu", **options))
-        for extra in (
-            {},
-            {"stream": torch.cuda.Stream()},
-            {"prefetch": 0},
-            {"budget": {"device": 0, "host": 2**30}},
-        ):
+        for extra in ({}, {"stream": torch.cuda.Stream()}, {"prefetch": 0}, {"budget": {"device": 0, "host": 2**30}}):
             loader = loader_by_keywords(
                 sources,
                 batch_size=batch_size,

@@ -58,14 +58,8 @@ def torchrun(tmp_path, ranks, program, *arguments):
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={count}"]
-    command += [
-        "--master-addr=127.0.0.1",
-        f"--master-port={port}",
-        str(script),
-        backend,
-        str(out),
-        *map(str, arguments),
-    ]
+    command += ["--master-addr=127.0.0.1", f"--master-port={port}", str(script), backend, str(out)]
+    command += map(str, arguments)
     paths = os.pathsep.join([str(Path(robocache.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):

@@ -450,12 +450,8 @@ def test_rule_36_a_state_of_another_mixture_is_refused(dataset, make):
 
     state = mixture(2, 1, 1).state_dict()
     mixture(4, 2, 2, batch_size=3).load_state_dict(state)  # the same shares
-    for other in (
-        mixture(1, 1, 1),
-        mixture(1, 1, 2),
-        mixture(2, 1, 1, samples_per_epoch=50),
-        mixture(None, None, None),
-    ):
+    others = mixture(1, 1, 1), mixture(1, 1, 2), mixture(2, 1, 1, samples_per_epoch=50), mixture(None, None, None)
+    for other in others:
         with pytest.raises(robocache.ArgumentError, match="another order of the same 209 anchors"):
             other.load_state_dict(state)
     state_at_2 = mixture(None, None, None, temperature=2.0).state_dict()

@@ -44,9 +44,8 @@ def volume(rng, shape):
 
 def spoil(rng, measured, invalid=(np.nan, np.inf, -np.inf, 0.0)):
     """Returns the measurements, one in ten replaced by a value that is no measurement."""
-    return np.where(rng.random(measured.shape) < 0.1, rng.choice(invalid, measured.shape), measured).astype(
-        measured.dtype
-    )
+    is_invalid = rng.random(measured.shape) < 0.1
+    return np.where(is_invalid, rng.choice(invalid, measured.shape), measured).astype(measured.dtype)
 
 
 def integrate(grid, weights, measured, *arguments, device="cpu", **options):

@@ -195,17 +195,13 @@ POINTS, DEPTH = np.ones((4, 3), np.float32), np.ones((24, 32), np.float32)
 
 
 def test_rule_16_outputs_may_not_overlap(device):
-    memory = torch.ones(SHAPE, device=device)
+    base = torch.ones(SHAPE, device=device)
     for match, arrays in {
-        "weights: overlaps grid": (memory, memory, to_torch(POINTS, device)),
-        "points: overlaps grid": (memory, memory.clone(), memory.view(-1)[3:9].view(2, 3)),
-        "points: overlaps weights": (memory.clone(), memory, memory.view(-1)[3:9].view(2, 3)),
-        "grid: expected memory of its own": (memory[:1].expand(SHAPE), memory, to_torch(POINTS, device)),
-        "weights: expected memory of its own": (
-            memory,
-            memory[:, :, :1].clone().expand(SHAPE),
-            to_torch(POINTS, device),
-        ),
+        "weights: overlaps grid": (base, base, to_torch(POINTS, device)),
+        "points: overlaps grid": (base, base.clone(), base.view(-1)[3:9].view(2, 3)),
+        "points: overlaps weights": (base.clone(), base, base.view(-1)[3:9].view(2, 3)),
+        "grid: expected memory of its own": (base[:1].expand(SHAPE), base, to_torch(POINTS, device)),
+        "weights: expected memory of its own": (base, base[:, :, :1].clone().expand(SHAPE), to_torch(POINTS, device)),
     }.items():
         with pytest.raises(robocache.ArgumentError, match=match):
             robocache.integrate_tsdf(*arrays, np.eye(4), **OPTIONS)

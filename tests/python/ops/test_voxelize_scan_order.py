@@ -73,11 +73,8 @@ def test_rule_28_means_of_a_scan(rng, device, quantum):
         # Each value, so also the mean, has an error of half a quantum; rounding to float32 and float64's sum add theirs.
         error = 2.0**-11 if quantum else largest * 2.0**-31
         mean = np.bincount(flat, feature, size)[occupied] / count[occupied]
-        bound = (
-            np.broadcast_to(error, size)[occupied]
-            + np.abs(mean) * 2.0**-24
-            + largest[occupied] * count[occupied] * 2.0**-52
-        )
+        bound = np.broadcast_to(error, size)[occupied] + np.abs(mean) * 2.0**-24
+        bound += largest[occupied] * count[occupied] * 2.0**-52
         assert (np.abs(result["mean"].cpu().numpy().reshape(size, 8)[occupied, f] - mean) <= bound).all()
 
 

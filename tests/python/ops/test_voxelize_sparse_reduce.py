@@ -52,20 +52,17 @@ def test_rule_30_order_linear_equals_mmcvs_dynamic_scatter(rng, device):
     features = rng.standard_normal((3000, 4))
     for reduce in ("mean", "max"):
         result = voxelize(points, features, device, voxel_size=0.5, reduce=reduce, order="linear")
-        cells, cell_of_row = np.unique(
-            np.floor(points / np.float32(0.5)), axis=0, return_inverse=True
-        )  # like torch.unique
+        # Voxels have the order of torch.unique.
+        cells, cell_of_row = np.unique(np.floor(points / np.float32(0.5)), axis=0, return_inverse=True)
         assert_same_bits(result.coords, cells.astype(np.int32))
         assert_same_bits(result.point_to_voxel, cell_of_row.ravel().astype(np.int32))
         for voxel in range(len(cells)):
-            voxel_features = features[cell_of_row.ravel() == voxel]
+            members = features[cell_of_row.ravel() == voxel]
             if reduce == "max":
-                assert_same_bits(result.features[voxel], voxel_features.max(0))
+                assert_same_bits(result.features[voxel], members.max(0))
             else:  # numpy's sum of n values rounds n times, by half an ulp of at most the sum of magnitudes
-                bound = (len(voxel_features) + 2) * 2.0**-53 * np.abs(voxel_features).mean(0) + np.abs(
-                    voxel_features
-                ).max(0) * 2.0**-31
-                assert (np.abs(result.features[voxel] - voxel_features.mean(0)) <= bound).all()
+                bound = (len(members) + 2) * 2.0**-53 * np.abs(members).mean(0) + np.abs(members).max(0) * 2.0**-31
+                assert (np.abs(result.features[voxel] - members.mean(0)) <= bound).all()
 
 
 # ---- Gradients ----
