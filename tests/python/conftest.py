@@ -36,7 +36,7 @@ gc.disable()  # until all tests are collected: garbage collection would take a q
 
 @functools.cache
 def _why_no_cuda():
-    """The reason why robocache finds no GPU; None if it does, or if ROBOCACHE_REQUIRE_CUDA=1 makes that a failure."""
+    """Returns the reason why robocache finds no GPU; None if it does, or if ROBOCACHE_REQUIRE_CUDA=1 makes that a failure."""
     import robocache
 
     reason = robocache.check_installation()["cuda"]["reason"]

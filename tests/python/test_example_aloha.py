@@ -338,7 +338,7 @@ def test_arms_of_the_comparison_have_the_same_batches(filmed):
     stats = robocache.open(filmed / "demonstrations").stats[ACTION]
     expected = (raw[ACTION].double().numpy() - stats.mean) / stats.std
     np.testing.assert_allclose(batch[ACTION].numpy(), expected, atol=1e-5)
-    # A frame of the dataset is the recorded one of that moment: 20 ms is a row, 17 ms half a frame.
+    # A frame of the dataset is the recorded frame nearest in time.
     frames = (batch[CAMERA] * batch[CAMERA].new_tensor([0.229, 0.224, 0.225]).view(3, 1, 1)).numpy()
     frames = 255 * (frames + np.array([0.485, 0.456, 0.406], np.float32)[:, None, None])
     np.testing.assert_allclose(frames, raw[CAMERA].numpy(), atol=1e-3)

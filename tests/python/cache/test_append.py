@@ -381,7 +381,7 @@ def test_opening_during_an_append(path):
     process = FORK.Process(target=append_until_seen, args=(path, begun, seen))
     process.start()
     assert begun.wait(60)
-    readers, length = {}, 0  # one reader for each length: a process may have only so many mappings
+    readers, length = {}, 0  # one reader for each length, since the number of mappings of a process is limited
     while process.is_alive():
         opened = robocache.open(path)
         assert len(opened) >= length
@@ -413,7 +413,7 @@ def test_a_kill_at_any_moment_of_an_append(path):
     append_s = time.perf_counter() - started
     readers = [robocache.open(path)]
     for _ in range(rounds(20)):
-        if len(readers[-1]) > 25:  # begin again: an append reads the whole cache
+        if len(readers[-1]) > 25:  # begins again, because each append reads the whole cache
             shutil.rmtree(path)
             write(path, [0])
             readers = [robocache.open(path)]

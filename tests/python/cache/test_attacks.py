@@ -37,7 +37,7 @@ def write(path, value, streams=1, **options):
 
 
 def value_of(path):
-    """The one value in all streams of a cache; asserts that the cache is complete."""
+    """Returns the value that all streams of a cache have; asserts that the cache is complete."""
     dataset = robocache.open(path, verify=True)
     values = {float(stream.values[0]) for stream in dataset.streams.values()}
     assert len(values) == 1

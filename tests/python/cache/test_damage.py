@@ -33,7 +33,7 @@ def original(tmp_path_factory):
 
 
 def keeps_all_elements(original, damaged):
-    """Whether the damaged file has all elements and the same header except for the number of rows."""
+    """Returns whether the damaged file has all elements and the same header except for the number of rows."""
     begin = header_bytes(original)
     try:
         header, expected = (npy_header(io.BytesIO(content)) for content in (damaged, original))

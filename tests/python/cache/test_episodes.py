@@ -229,7 +229,7 @@ def test_shares_are_rounded_by_largest_remainder(shares, episodes, seed, tmp_pat
     names = [f"part {p}" for p in range(len(shares))]
     parts = ds.split({name: share / 1000 for name, share in zip(names, shares, strict=True)}, seed=seed)
     rest = check_split(parts, names, episodes)
-    # Quotas with the largest remainders are rounded up, of equal remainders the earlier ones; the others down.
+    # Quotas with the largest remainders are rounded up, at equal remainders the earlier ones; all others are rounded down.
     quotas = [Fraction(share * episodes, 1000) for share in (*shares, 1000 - sum(shares))]
     counts = [*map(len, parts.values()), len(rest)]
     assert sum(counts) == episodes

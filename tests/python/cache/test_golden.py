@@ -84,7 +84,7 @@ def write(path):
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_todays_reader_reads_numbers(version, tmp_path):
-    shutil.copytree(GOLDEN / f"cache_v{version}", tmp_path / "cache")  # a copy: reading may store statistics
+    shutil.copytree(GOLDEN / f"cache_v{version}", tmp_path / "cache")  # a copy, since reading may store statistics
     ds = robocache.open(tmp_path / "cache", verify=True)
     assert len(ds) == 4
     assert [name for name, stream in ds.streams.items() if stream.kind == "numbers"] == [

@@ -31,7 +31,7 @@ def assert_stats(stats, values):
         assert got["max"] == column.max()
         for name, q in QUANTILES.items():
             assert got[name] == np.quantile(column, q), name
-        # Each mean of n terms is off by at most n * 2^-53 of the largest term, so two differ by at most twice that.
+        # Each mean of n terms is off by at most n * 2^-53 of the largest term, so two means differ by at most twice as much.
         tolerance = np.abs(column).max() * len(column) * 2.0**-52
         assert abs(got["mean"] - column.mean()) <= tolerance
         assert abs(got["std"] - column.std()) <= tolerance

@@ -591,7 +591,7 @@ def test_without_threads_the_caller_does_all_work(open_to_all):
     folder = open_to_all
     logs = folder / "logs"
     logs.mkdir()
-    for name in ("a", "b", "c"):  # each file is read while the rows of the one before are written
+    for name in ("a", "b", "c"):  # a file is read while the rows of the previous file are written
         np.savez(logs / f"{name}.npz", a=np.zeros((5, 3)), fps=10)
     program = [sys.executable, "-c", WITHOUT_THREADS, str(folder / "cache"), str(logs)]
     process = subprocess.run(program, capture_output=True, text=True, timeout=600)

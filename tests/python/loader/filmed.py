@@ -9,7 +9,7 @@ DELTAS = [-0.1, -0.017, 0.0, 0.05]
 
 
 def smooth_frames(rng, n, height=18, width=26, channels=3):
-    """Frames smooth enough for JPEG, different in every row."""
+    """Returns frames smooth enough for JPEG, different in every row."""
     y, x = np.mgrid[:height, :width]
     phase = rng.uniform(0, 6, (n, 1, 1, channels))
     wave = np.sin(x[None, :, :, None] / 5 + phase) + np.cos(y[None, :, :, None] / 4 - phase)

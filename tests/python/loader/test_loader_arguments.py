@@ -257,7 +257,7 @@ def test_the_repr_of_a_loader_and_its_sources(tmp_path):
 
 
 def load_columns(tmp_path, columns, expected, names=None, stored_dtype=np.float64, **window):
-    """Returns (a batch's values, the columns that it was loaded from). The loader must warn of lost precision as `expected`."""
+    """Returns (a batch's values, the columns it was loaded from). Expects a warning of lost precision that `expected` matches."""
     values = np.stack(columns, axis=1).astype(stored_dtype)
     rows = {"fix": (np.arange(len(values)) * 10**8, values)}
     dataset = write(tmp_path / "cache", [rows], streams={"fix": {"names": names}}, overwrite=True)

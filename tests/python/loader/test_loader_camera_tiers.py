@@ -273,7 +273,7 @@ def test_prefetched_batches_are_used_and_wrong_guesses_change_no_byte(filmed, tm
     }
 
     def drawn_batches(loader):
-        """Returns the batches of an epoch, of a part of the next, of gathered samples, after jumps back and ahead, and of other epochs."""
+        """Returns batches drawn in every way: by epochs, by a loop left early, by gather, and after jumps back and ahead."""
         result = list(loader)
         for batch in loader:
             result.append(batch)
@@ -337,7 +337,7 @@ def test_damage_found_by_decoding_is_reported_in_every_tier(filmed, tmp_path, de
     file.write_bytes(content)
     dataset = robocache.open(tmp_path / "cache")
     options = {"batch_size": 4, "delta_timestamps": {"top": None}, "shuffle": False, "device": device}
-    # On a GPU this tier is decoded before the first batch: "decoded" is refused, and "auto" keeps the frames encoded.
+    # On a GPU all frames are decoded before the first batch: "decoded" is refused, and "auto" keeps the frames encoded.
     if tier == "decoded" and device != "cpu":
         with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: JPEG"):
             loader_by_keywords(dataset, residency=tier, **options)

@@ -57,7 +57,7 @@ def loader_of(dataset, anchors, **options):
 
 
 def last_row(recording, episode, stream, time_ns, snap_ns=1000):
-    """The last row of a stream with a stamp before time + snap; -1 if it has none."""
+    """Returns the last row of a stream with a stamp before time + snap; -1 if it has none."""
     times, _ = recording[episode].get(stream, ([], []))
     return sum(stamp < time_ns + snap_ns for stamp in times) - 1
 

@@ -410,7 +410,7 @@ def test_goals_do_not_depend_on_ranks_batch_size_resuming_or_prefetch(tmp_path, 
 
 
 def test_gather_draws_by_the_anchors_index(tmp_path, rng, device):
-    """The draw depends on the anchor's index alone, as that of a random crop does."""
+    """The draw depends on the anchor's index alone, like the draw of a random crop."""
     recording = recording_of(rng, LENGTHS)
     loader = loader_of(write(tmp_path / "cache", recording), goals(), batch_size=64, seed=8, device=device)
     chosen = [100, 3, 3, 155, 41]

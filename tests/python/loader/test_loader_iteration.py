@@ -168,7 +168,7 @@ def test_rule_36_the_state_is_that_of_the_oldest_living_iterator(make, numbers_o
         "seed": 0,
         "epoch": 2,
         "samples": BATCH,
-    }  # no iterator is alive: the newest one's state
+    }  # no iterator is alive, so this is the newest iterator's state
     assert flatten(map(numbers_of, loader)) == order_of(3)
 
 
@@ -319,7 +319,10 @@ def test_rule_36_threads_share_an_epoch_and_may_have_inner_loops(make, numbers_o
     for thread in threads:
         thread.join()
     assert sorted(flatten(numbers)) == list(range(COUNT))
-    assert inner_numbers in ([], order_of(1))  # or the others finished the epoch before the third batch here
+    assert inner_numbers in (
+        [],
+        order_of(1),
+    )  # none if the others finished the epoch before the third batch of this thread
 
 
 # ---- Other arrays with a batch's memory ----

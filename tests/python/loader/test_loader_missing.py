@@ -111,7 +111,7 @@ def test_rule_48_warnings_have_a_renamed_streams_key(incomplete):
 
 
 def test_rule_48_anchors_of_a_clock(incomplete, tmp_path, device):
-    """An episode with one of the streams is drawn; one with neither is not, and is not warned of."""
+    """Episodes with one of the streams are drawn; episodes with neither are left out without a warning."""
     with pytest.warns(LoaderWarning, match=r"1 of 5 episodes have no row of 'state', 2 none of 'camera'"):
         loader_of(incomplete, anchor_hz=10, device=device)
     loader = loader_without_warning(incomplete, anchor_hz=10, missing="drop", device=device)

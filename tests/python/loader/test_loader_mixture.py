@@ -68,7 +68,7 @@ def sources_of(robots, *chosen):
 
 
 def part_of(robots, name, *, anchor="state", episodes=None, rename=None, **_):
-    """The oracle's form of `source(robots, name, ...)`."""
+    """Returns the oracle's form of `source(robots, name, ...)`."""
     dataset, recording = robots[name]
     keys = {stream: (rename or {}).get(stream, stream) for stream in ROBOTS[name]}
     renamed = [{keys[stream]: rows for stream, rows in streams.items()} for streams in recording]
@@ -83,7 +83,7 @@ def part_of(robots, name, *, anchor="state", episodes=None, rename=None, **_):
     )
 
 
-# Several sources of one dataset, renamed and swapped streams, other widths, dtypes and clocks, missing keys.
+# Sources repeat datasets, rename and swap streams, have other widths, dtypes and clocks, and lack keys.
 NINE_SOURCES = [
     ("one_arm", {"episodes": [0, 1, 2]}),
     ("two_arms", {"rename": TO_STATE_AND_ACTION}),
@@ -168,7 +168,7 @@ def test_rule_35_blocks_continue_across_epochs(robots, device, samples):
     assert loader.num_samples == samples
     assert len(loader) == -(-samples // 128)
     for epoch in [0, 1, 2, 5, 2**40, 2**62]:
-        # The starts: the begin and the end of the epoch, and 100 draws before a block ends.
+        # Starts are the begin and the end of the epoch, and 100 draws before a block ends.
         for start in {0, max(samples - 150, 0), min((-epoch * samples - 100) % BLOCK, samples - 1)}:
             loader.load_state_dict({"seed": 5, "epoch": epoch, "samples": start})
             stop = min(start + 256, samples)

@@ -339,7 +339,7 @@ def test_rule_36_next_before_a_loop_takes_from_its_epoch(one_stream, device):
 
 
 def test_a_sanity_check_skips_no_epoch(one_stream, device):
-    """A trainer's order: two batches of validation, then epochs of training, each followed by the whole validation."""
+    """A trainer runs two batches of validation, then epochs of training, each followed by the whole validation."""
     _, ticks = one_stream
     train, validation = loader_of(one_stream, device=device, seed=1), loader_of(one_stream, device=device, seed=2)
     sanity = iter(validation)
@@ -381,7 +381,7 @@ with open(log, "w") as lines:
 
 
 def test_a_killed_run_resumes_exactly(one_stream, tmp_path):
-    """SIGKILL at any moment: after the last saved state the next run draws the same samples."""
+    """After SIGKILL at any moment, the next run draws the same samples from the last saved state on."""
     state, log = tmp_path / "state.json", tmp_path / "log"
     sources = [
         robocache.Source(one_stream[0], weight=2, episodes=[0, 1, 2]),

@@ -62,7 +62,7 @@ def tiers_of(loader):
 # ---- The same bytes ----
 
 
-# The loaders whose arrays CPU and CUDA compute alike.
+# CPU and CUDA compute the arrays of these loaders alike.
 ALIKE = "every_type", "normalised", "one_step"
 
 

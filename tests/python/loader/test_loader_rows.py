@@ -19,7 +19,7 @@ OFFSETS = [[0], [-2, -1, 0], list(range(16)), [5, -300, 0, 0, 2, 300, -1], [1, 2
 
 
 def anchor_row(times, target, snap_ns=SNAP_NS):
-    """The last row at or before the target, or -1. The target first snaps to the nearest row closer than snap_ns."""
+    """Returns the last row at or before the target, or -1. The target first snaps to the nearest row closer than snap_ns."""
     before = int(np.searchsorted(times, target, "right")) - 1
     before_ns = target - int(times[before]) if before >= 0 else snap_ns
     after_ns = int(times[before + 1]) - target if before + 1 < len(times) else snap_ns

@@ -350,7 +350,7 @@ def write_former(file, rows):
 @pytest.mark.parametrize("selected", [None, [0, 2]])
 @pytest.mark.parametrize("mode", ["mean_std", "min_max", "q10_q90", "q02_q98"])
 def test_statistics_that_count_infinities_are_computed_anew(tmp_path, rng, mode, selected):
-    """This holds for statistics in the cache and for those stored beside it."""
+    """This holds for statistics stored in the cache and beside it."""
     episodes = [{"scan": (np.arange(100) * 10**7, rng.normal(size=(100, 2)))} for _ in range(3)]
     for episode in episodes:
         episode["scan"][1][::7, 1] = np.inf

@@ -1,4 +1,4 @@
-"""The sample that a Loader takes for a target: between, outside, in gaps, and without rows; every type against the oracle."""
+"""The sample that a Loader takes for a target between rows, outside, in gaps, and without rows, against the oracle."""
 
 import ml_dtypes
 import numpy as np

@@ -283,7 +283,7 @@ def test_several_calls_make_a_schedule_of_epochs(dataset, device):
         for epoch in order:
             loader.set_weights(by_name(schedule[epoch]), epoch=epoch)
         assert [draw for _ in range(8) for draw in draws_of(loader)] == expected
-    loader.set_epoch(2)  # an earlier epoch, and the one after it
+    loader.set_epoch(2)  # an earlier epoch, and the next one
     assert draws_of(loader) == expected[2000:3000]
     assert draws_of(loader) == expected[3000:4000]
 

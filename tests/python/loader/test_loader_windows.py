@@ -70,7 +70,7 @@ def test_each_option_equals_the_oracle(dataset, recording, device, options):
 
 
 def random_options(rng):
-    """Random options: a value for each stream, or one for all."""
+    """Returns random options: a value for each stream, or one for all."""
     is_one_method = rng.random() < 0.3
     methods = rng.choice(STEP_METHODS) if is_one_method else {}
     options = {name: {} for name in ("offset_s", "causal", "tolerance_s", "max_gap_s")}
@@ -118,7 +118,7 @@ def test_none_is_the_anchor_without_a_step_axis(dataset, recording, device):
     for key in ("button", "action_is_pad", "action_age"):
         assert batch[key].shape == (24,)
     one_step = {name: [0.0] if offsets is None else offsets for name, offsets in deltas.items()}
-    one_step_batch = next(  # the third one: check() took two
+    one_step_batch = next(  # the third batch: check() took two
         itertools.islice(loader_by_keywords(dataset, batch_size=24, delta_timestamps=one_step, **options), 2, 3)
     )
     for name in ("action", "observation.feature", "button"):
@@ -370,7 +370,7 @@ def test_rule_34_edges_include_latency_and_snap(dataset, recording, device, offs
 
 @pytest.mark.parametrize("off_ns", [-1001, -1000, -999, -1, 0, 1, 999, 1000, 1001])
 def test_rule_34_edges_snap_to_the_nanosecond(tmp_path, device, off_ns):
-    """Anchors 1 to 4 s, rows from 1 s + off_ns to 4 s - off_ns: windows at the ends are complete if they snap to rows."""
+    """Anchors are at 1 to 4 s, rows at 1 s + off_ns to 4 s - off_ns: windows at the ends are complete if they snap to rows."""
     anchors = np.arange(1, 5) * 10**9
     recording = [{"at": rows_at(anchors), "x": rows_at([10**9 + off_ns, 2 * 10**9, 4 * 10**9 - off_ns])}]
     batch = batch_at_anchors(tmp_path / "cache", device, recording, {"x": None}, edges="drop")
@@ -586,7 +586,9 @@ def test_the_last_row_of_a_time_counts(tmp_path, device):
         assert_batch(next(loader), expected)
 
 
-@pytest.mark.parametrize("code_steps", [[-2, -1, 0], [3, 0, -2]])  # an unsorted window uses the slower path for all
+@pytest.mark.parametrize(
+    "code_steps", [[-2, -1, 0], [3, 0, -2]]
+)  # an unsorted window uses the slower path for all its steps
 def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
     """Windows of consecutive rows have the same values beside any other key of their clock: at the ends, at a repeated
     stamp, and at stamps near a frame."""

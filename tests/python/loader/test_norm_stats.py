@@ -51,7 +51,7 @@ def test_counts_ends_and_moments_equal_those_of_all_rows(rng):
             mean, variance = oracle.merged_moments([(s["count"][d], s["mean"][d], s["std"][d]) for s in part_stats])
             largest = max(map(abs, means))
             assert abs(Fraction(merged.mean[d]) - mean) <= 4 * ROUNDING * largest
-            std = math.sqrt(variance)  # from a fraction: within a rounding or two
+            std = math.sqrt(variance)  # the variance is exact, so this has a rounding or two
             assert abs(merged.std[d] - std) <= 8 * ROUNDING * std + 8 * ROUNDING * largest
             assert abs(merged.mean[d] - pooled["mean"][d]) <= 1e-12 * largest
             assert abs(merged.std[d] - pooled["std"][d]) <= 1e-9 * (pooled["std"][d] + largest)
@@ -260,7 +260,7 @@ def test_episodes_stats_are_merged_like_lerobots(rng, tmp_path):
     weights = 100 + np.arange(6)
     expected = (weights * np.arange(6)).sum() / weights.sum()
     assert loaded["observation.images.top"].mean[2, 0, 0] == pytest.approx(expected)
-    # A file of one line is also valid JSON, but its object is not one by key.
+    # A file of one line is also valid JSON, but its object does not map keys to statistics.
     (tmp_path / "meta" / "episodes_stats.jsonl").write_text(lines[0])
     assert list(robocache.load_norm_stats(tmp_path)) == ["action", "observation.images.top"]
 

@@ -382,7 +382,7 @@ def test_statistics_of_a_weighted_mixture(tmp_path, rng):
     np.testing.assert_allclose(merged.std, repeated.std(0), rtol=1e-6)
     np.testing.assert_array_equal(merged.min, repeated.min(0))
     for name, percent in (("q01", 1), ("q10", 10), ("q50", 50), ("q90", 90), ("q99", 99)):
-        # The merged quantile is between the knots of the parts on both sides of the true one.
+        # The merged quantile is between the knots of the parts on both sides of the true quantile.
         fields = ("min", "q01", "q10", "q50", "q90", "q99", "max")
         knots = np.sort([getattr(part["action"], field) for part in parts for field in fields], axis=0)
         true = np.quantile(repeated, percent / 100, axis=0, method="inverted_cdf")
@@ -574,7 +574,7 @@ def test_statistics_for_each_step(tmp_path, rng, device, mode, converted, method
 
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
 def test_statistics_for_each_step_of_wide_rows_and_blocks_of_methods(tmp_path, rng, device, dtype):
-    """Features that fill several vector registers, and slices of them, from memory and from files."""
+    """Features fill several vector registers, a slice of them only a part; rows are read from memory and from files."""
     rows = rng.normal(size=(90, 45)).astype(np.float32).astype(dtype)
     dataset = write(tmp_path / "c", [{"action": rows}])
     stats = {"mean": rng.normal(size=(4, 45)), "std": rng.uniform(0.5, 2, (4, 45))}

@@ -247,7 +247,7 @@ def test_rule_19_gradients_equal_those_of_unwrapped_values(rng, device, extrapol
     line = np.cumsum(rng.uniform(-2.5, 2.5, (2, 12, 3)), axis=1)
     circle = np.angle(np.exp(1j * line))
     times = np.cumsum(rng.uniform(0.5, 1.5, (2, 12)), axis=1)
-    targets = np.concatenate([rng.uniform(0, 14, (2, 20)), times[:, ::3]], axis=1)  # hits too
+    targets = np.concatenate([rng.uniform(0, 14, (2, 20)), times[:, ::3]], axis=1)  # with targets on rows
     out_gradient = rng.standard_normal((2, 24, 3))
     result = gradients(device, circle, times, targets, out_gradient, extrapolate=extrapolate)
     tensors = [to_torch(x, device).requires_grad_() for x in (line, times, targets)]

@@ -135,7 +135,7 @@ def test_rule_19_with_int64_clocks_only_values_have_gradients(rng, device):
 @pytest.mark.parametrize("options", CALLS, ids=lambda o: "-".join(str(v) for v in o.values()))
 @pytest.mark.parametrize("layout", ["rows", "shared clocks", "one row"])
 def test_rule_19_gradcheck(rng, device, options, layout):
-    """Without hits and repeated times, where no derivative exists."""
+    """Inputs have no hits and no repeated times, where no derivative exists."""
     batch, samples, targets, features = 3, 7, 9, 2
     times, target_times = jittered(rng, batch, samples, targets, np.dtype(np.float64), duplicates=False, hits=False)
     times, target_times = times * 100, target_times * 100  # far apart: a step of 1e-6 reaches no sample

@@ -79,7 +79,7 @@ def test_rule_19_gradients_of_times_have_each_clocks_unit(device):
 
 
 def test_rule_19_fuse_of_other_types_rounds_once(rng, device):
-    """16-bit values, a float32 clock, int32 counts scaled to a float: each gradient has the type of its input."""
+    """Each gradient has the type of its input: 16-bit values, a float32 clock, int32 counts scaled to a float."""
     values = to_torch(rng.standard_normal((2, 8, 3)), device).to(torch.bfloat16).requires_grad_()
     counts = torch.arange(8, dtype=torch.int32, device=device)[:, None].expand(2, 8, 1)
     times = torch.arange(8.0, device=device).requires_grad_()

@@ -59,7 +59,7 @@ def test_a_second_derivative_is_refused(device):
 
 
 def test_tensors_are_saved_by_torchs_hooks_alone(device):
-    """So hooks can move them, checkpoints recompute them, and nothing else holds them until the backward pass."""
+    """Hooks can move the tensors, checkpoints recompute them, and nothing else holds them until the backward pass."""
     values, times = ramp(device)
     inputs = values.detach() * 1, times * 1  # only the call holds them
     alive = [weakref.ref(x) for x in inputs]

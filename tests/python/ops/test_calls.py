@@ -104,7 +104,7 @@ CALLS = {
     ),
     "tsdf, pose on the host": lambda inputs: tsdf(inputs | {"host": np.eye(4)}, "depth", "host", (8.0, 8.0, 3.5, 2.5)),
 }
-# The calls that do not wait for the device.
+# These calls do not wait for the device.
 QUEUED = [
     name
     for name in CALLS
@@ -114,7 +114,7 @@ REFUSED = {
     "a clock too short": lambda inputs: robocache.resample_trajectories(
         inputs["values"], inputs["times"][:2], inputs["targets"]
     ),
-    "no method": lambda inputs: resample(inputs, "recorded values", method="lin" + "eal"),
+    "no method": lambda inputs: resample(inputs, "recorded values", method="lineal"),
     "an object": lambda inputs: fuse(inputs, bc_type=inputs),
     "no array": lambda inputs: voxelize(inputs | {"features": object()}),
     "a graph and out": lambda inputs: resample(inputs, "recorded values", out=inputs["values"]),

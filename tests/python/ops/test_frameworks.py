@@ -83,7 +83,7 @@ def test_rule_18_out_may_have_another_framework(rng, device):
 
 
 def run_with_jax(program, *arguments):
-    """Runs in a process of its own: jax starts threads, and other tests fork."""
+    """Runs `program` in a new process, since jax starts threads, and other tests fork."""
     if importlib.util.find_spec("jax") is None:
         pytest.skip("jax is not installed")
     program = (

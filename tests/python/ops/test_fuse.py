@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 @pytest.mark.parametrize("target_clock", CLOCKS, ids=name_of)
 @pytest.mark.parametrize("round_", range(6))
 def test_random_streams_give_the_oracles_bits(rng, device, target_clock, round_):
-    """Streams of every dtype on every clock with every legal option, to every float type, in one call."""
+    """One call fuses streams of every dtype on every clock with every legal option to a float type."""
     for dtype in FLOATS:
         streams, options = [], []
         for values_dtype in rng.permutation(FLOATS + WHOLE)[:7]:
@@ -37,7 +37,7 @@ def test_random_streams_give_the_oracles_bits(rng, device, target_clock, round_)
 @pytest.mark.parametrize("out", FLOATS, ids=name_of)
 @pytest.mark.parametrize("dtype", FLOATS + WHOLE, ids=name_of)
 def test_every_dtype_to_every_float_gives_the_oracles_bits(rng, device, dtype, out):
-    """Hits, interpolated and absent values, plain and scaled, in a row longer than any block."""
+    """Rows have hits, interpolated and absent values, plain and scaled; 130 features are more than any block has."""
     for features, clock in itertools.product((1, 5, 130), CLOCKS):
         streams = [stream_of(rng, dtype, clock, features=features)]
         targets = targets_of(rng, clock)

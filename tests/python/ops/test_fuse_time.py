@@ -121,7 +121,7 @@ def test_rule_22_epoch_nanoseconds_are_exact_to_the_nanosecond(device):
 
 
 def test_rule_23_age_of_every_case(device):
-    """[target, then age of linear, nearest, previous, next]; samples at 0, 1, 2, 3, 4."""
+    """Cases are [target, age of linear, nearest, previous, next]; samples are at 0, 1, 2, 3, 4."""
     nan = np.nan
     table = np.array(
         [

@@ -64,7 +64,7 @@ def test_rule_22_the_0_of_an_absent_integer_stays_0(device):
     out, valid, _ = fuse([stream], targets, device, dtype=np.float32, **options)
     assert out[:, 0].tolist() == [0, 114, 0, 118]
     assert valid[:, 0].tolist() == [False, True, False, True]
-    # An absent float is NaN, also scaled.
+    # An absent float is NaN, scaled or not.
     out, _, _ = fuse([(stream[0].astype(np.float32), stream[1])], targets, device, **options)
     assert np.isnan(out[:, 0]).tolist() == [True, False, True, False]
 

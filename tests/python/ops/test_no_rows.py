@@ -36,7 +36,7 @@ def poison(device):
 
 
 def forms(device):
-    """Functions from a NumPy array to the argument of a call: a torch tensor, and on the CPU also the array itself."""
+    """Returns functions from a NumPy array to the argument of a call: a torch tensor, and on the CPU also the array itself."""
 
     def as_tensor(array):
         return None if array is None else to_torch(array, device)

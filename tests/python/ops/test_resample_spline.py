@@ -70,7 +70,7 @@ def exact_slopes(x, y, bc_type):
 
 @pytest.mark.parametrize("bc_type", ["natural", "not-a-knot"])
 def test_rule_10_a_cubic_in_exact_arithmetic(rng, device, bc_type):
-    """Gaps of very different lengths, where scipy loses digits."""
+    """Gaps have very different lengths, where scipy loses digits."""
     for samples in (4, 5, 9):
         for _ in range(10):
             times = np.cumsum(np.exp2(rng.integers(-8, 9, samples).astype(np.float64)))

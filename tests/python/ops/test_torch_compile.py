@@ -210,7 +210,7 @@ def test_fake_tensors_give_fake_tensors(device):
 
     with torch._subclasses.FakeTensorMode() as mode:
         fake = [mode.from_tensor(x) for x in (torch.ones(4, 2, device=device), torch.ones(4, device=device))]
-    out = resample(fake[0], fake[1], fake[1])  # outside the mode that made them
+    out = resample(fake[0], fake[1], fake[1])  # outside the mode that made the fake tensors
     assert out.shape == (4, 2) and out.device.type == device
 
 

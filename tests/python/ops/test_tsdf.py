@@ -145,7 +145,7 @@ def test_rule_32_depth_gives_the_oracles_bits(rng, device, shape, dtype, space_c
 
 @pytest.mark.parametrize("count", [0, 1, 3, 16, 17, 40])
 def test_rule_32_several_sensors_at_once(rng, device, count):
-    """Also more sensors than fit into a kernel's parameters."""
+    """Some calls have more sensors than fit into a kernel's parameters."""
     T = poses(rng, count)
     options = random_options(rng)
     check(*volume(rng, (8, 7, 9)), spoil(rng, rng.standard_normal((count, 23, 3))), T, device=device, **options)
@@ -175,7 +175,7 @@ def test_rule_32_any_small_call_gives_the_oracles_bits(device, data):
 
 
 def test_cpu_and_cuda_give_the_same_bits(rng, cuda):
-    """A wall seen by many rays for each voxel, in a grid of many blocks. Both ways to clear the sums run; rows are unaligned."""
+    """Many rays see each voxel of a wall, in a grid of many blocks. Both ways to clear the sums run; rows are unaligned."""
     options = {"grid_min": (-0.64, -0.64, 0.6), "truncation": 0.04, "max_weight": 50.0}
     v, u = np.mgrid[:240, :320]
     depth = (1.1 + 0.1 * np.sin(u / 20) + rng.normal(0, 0.004, u.shape)).astype(np.float32)
@@ -359,7 +359,7 @@ def test_rule_32_the_order_of_points_and_sensors_does_not_matter(rng, device):
 
 @pytest.mark.parametrize("truncation", [0.1, 0.125, 0.126, 1e-6, 1e6])
 def test_rule_32_the_mean_is_exact_to_half_a_quantum(rng, device, truncation):
-    """Against fractions: distances are exact here, because every number has few digits."""
+    """The oracle computes with fractions; distances are exact, because every number has few digits."""
     unit = 2.0 ** math.floor(math.log2(truncation))
     grid, weights, T, options = looking_along_z(cells=3, size=unit / 4)
     ranges = unit + rng.integers(-256, 257, 1001) * (unit / 1024)
@@ -374,7 +374,7 @@ def test_rule_32_the_mean_is_exact_to_half_a_quantum(rng, device, truncation):
         if not measured:
             continue
         mean = sum(measured) / len(measured)
-        # At most half a quantum, truncation / 2^32; one rounding to float32; two far smaller ones in float64.
+        # Errors are half a quantum, truncation / 2^32, a rounding to float32, and two far smaller roundings in float64.
         bound = Fraction(truncation) / 2**32 + abs(mean) * (Fraction(1, 2**24) + Fraction(1, 2**50))
         assert abs(Fraction(float(result[0, 0, cell])) - mean) <= bound
 

@@ -163,7 +163,7 @@ def test_rule_17_a_depth_image_with_an_axis_of_one_channel_is_named(case, device
 
 
 def test_rule_15_more_than_2_31_voxels(cuda):
-    """53 GB with the sums; only voxels on the rays are touched. No distance is a tie."""
+    """The grid and its sums have 53 GB; only voxels on the rays are touched. No distance is a tie."""
     if torch.cuda.mem_get_info()[0] < 60e9:
         pytest.skip("needs 60 GB of GPU memory")
     shape = (1300, 1300, 1300)
@@ -178,7 +178,7 @@ def test_rule_15_more_than_2_31_voxels(cuda):
     robocache.integrate_tsdf(*small, to_numpy(points), T, **corner)
     assert (to_numpy(weights[-20:, -20:, -20:]) == small[1]).all() and small[1].sum() > 0
     assert weights[0, 0, -1] == 1 and weights[0, 0, 500] > 0
-    # Depth: only the corner is in view.
+    # In the depth image only the corner is in view.
     T[:3, 3] = [1.29, 1.29, 1.2]
     depth = torch.full((8, 8), 0.09, device=cuda)
     robocache.integrate_tsdf(grid.zero_(), weights.zero_(), depth, T, (80, 80, 3.5, 3.5), **options)
@@ -249,7 +249,7 @@ def test_poses_and_cameras_on_the_device_give_the_same_bits(case, cuda, count, d
 
 
 def test_rule_32_a_sensor_with_an_invalid_pose_on_the_device_is_ignored(case, cuda):
-    """Every fault that the host refuses; the other sensors of the call still count."""
+    """Poses have every fault that the host refuses; the other sensors of the call still count."""
     grid, weights, *_ = case
     depth, points, T, cameras = stack_sensors(case, 18)
     bad_poses = {0: ((0, 0), np.nan), 3: ((3, 0), 0.5), 5: ((1, 1), 1.1), 8: ((0, 0), 1.0), 17: ((2, 3), np.inf)}

@@ -42,7 +42,7 @@ def test_rule_32_a_real_view_gives_the_oracles_bits(scan, device, space_carving)
 
 
 def test_points_and_depth_see_the_same_surface(scan, device):
-    """They are compared in voxels that both measured. A ray passes a voxel's centre within half a diagonal; a depth is the pixel centre's."""
+    """Points and depth are compared in voxels that both measured. A ray passes a voxel's centre within half a diagonal; a depth is the pixel centre's."""
     options = PART | {"voxel_size": 0.005, "truncation": 0.02}
     shape = (32, 28, 30)
     grids = []

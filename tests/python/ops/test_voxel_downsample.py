@@ -64,7 +64,7 @@ def test_rule_31_far_coordinates_keep_their_digits(rng, device):
 @each_method
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rule_31_cells_beyond_int32(rng, device, method, seed, dtype):
-    """A survey in UTM metres with cells of 1 or 2 mm, and distant points whose cells have equal low halves."""
+    """A survey in UTM metres has cells of 1 or 2 mm; cells of distant points have equal low halves."""
     points = rng.uniform(0, 0.02, (3000, 3)) + np.array([443_000.0, 5_360_000.0, 300.0])
     for size in (0.0024, 0.001, (0.001, 0.5, 1e-6)):
         result = check(points.astype(dtype), device=device, voxel_size=size, method=method, seed=seed)

@@ -36,7 +36,7 @@ def test_rule_25_points_at_boundaries_get_the_voxels_that_numpy_computes(rng, de
 
 
 def test_rule_25_cells_are_by_true_division(device):
-    """Points for which multiplication by the reciprocal gives another voxel."""
+    """Multiplication by the reciprocal would give these points another voxel."""
     size = np.float32(0.3)
     x = size * np.arange(4000, dtype=np.float32)
     by_division = np.floor(x / size)

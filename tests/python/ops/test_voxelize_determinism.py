@@ -67,7 +67,7 @@ class Cloud:
 
 
 def points_on(device):
-    """Enough points for every path of a backend: blocks of 65536 rows on the CPU, more than 2^20 rows on CUDA."""
+    """Returns the number of points that reaches every path of a backend: blocks of 65536 rows on the CPU, more than 2^20 rows on CUDA."""
     return 70_001 if device == "cpu" else 1_100_003
 
 

@@ -60,7 +60,7 @@ def test_rule_27_counts_beyond_2_to_24(device):
 
 
 def test_rule_27_grids_beyond_2_to_31_elements(device):
-    """X * Y * Z * F beyond 2^31, and the last element is written."""
+    """X * Y * Z * F is beyond 2^31, and the last element is written."""
     shape, features = (1, 1, (1 << 31) // 16 + 5), 16
     elements = shape[2] * features
     if device == "cuda":

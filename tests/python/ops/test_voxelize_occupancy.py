@@ -37,7 +37,7 @@ def pack_words(occupancy):
 
 
 def cloud_of(rng, kind, shape, rows, dtype=np.float32):
-    """Points [rows, 3]; some of every hundred are outside or not finite."""
+    """Returns points [rows, 3]; some of every hundred are outside or not finite."""
     high = np.array(shape) * SIZE
     if kind == "anywhere":
         points = rng.random((rows, 3)) * high

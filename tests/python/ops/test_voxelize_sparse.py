@@ -96,7 +96,7 @@ def test_rule_30_more_rows_than_one_wave_of_threads(rng, device):
     cells = cells_of(points, 0.05)
     inside = (np.abs(cells) < 2**31).all(axis=1)
     _, first, cell_of_row = np.unique(cells[inside], axis=0, return_index=True, return_inverse=True)
-    voxel_of_cell = np.argsort(np.argsort(first))  # the voxels' numbers in order of their first rows
+    voxel_of_cell = np.argsort(np.argsort(first))  # numbers voxels in the order of their first rows
     expected = np.full(len(points), -1, np.int32)
     expected[inside] = voxel_of_cell[cell_of_row.ravel()]
     assert_same_bits(result.point_to_voxel, expected)

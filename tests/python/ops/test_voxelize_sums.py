@@ -31,7 +31,7 @@ def test_rule_28_a_given_quantum(rng, device, dtype, quantum):
 @pytest.mark.parametrize("count", [4, 12])
 @each_float
 def test_rule_28_features_that_can_be_summed_four_at_once(rng, device, dtype, count, quantum):
-    """Voxels of few rows and of many; in some, one feature needs more than float32."""
+    """Some voxels have few rows, others many; in some, one feature needs more than float32."""
     sizes = [1, 2, 5, 9, 31, 32, 100, 256, 257, 600]
     outliers = [None, 0.0, np.nan, np.inf, 1e-41, 3e38, 65504.0]
     cells_of_points = np.repeat(np.arange(len(sizes) * len(outliers)), np.repeat(sizes, len(outliers)))
@@ -168,7 +168,7 @@ def test_rule_28_sums_beyond_the_dtype_are_infinite_and_their_means_are_not(devi
 
 @pytest.mark.parametrize("count", [70_000, 300_000])
 def test_rule_29_many_blocks_of_rows_keep_their_order(rng, device, count):
-    """First and last of points far apart in the order; counts of one crowded voxel in an empty grid."""
+    """Half of all points lie in one voxel; its first and last points are far apart in the order."""
     grid = {"grid_min": (0, 0, 0), "voxel_size": 1, "grid_size": (3, 2, 2)}
     points = rng.uniform(0, (3, 2, 2), (count, 3)).astype(np.float32)
     points[count // 2 :] = 0.5
