@@ -45,7 +45,7 @@ VALUES = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
 def struct_column():
-    """A column of C structs: rows are 13 bytes apart."""
+    """Returns a column of C structs, whose rows are 13 bytes apart."""
     rows = np.zeros(4, [("v", np.float32, 3), ("flag", np.int8)])
     rows["v"] = VALUES
     return rows["v"]
@@ -110,7 +110,7 @@ def test_lists_memory_maps_and_torch(path, tmp_path):
         ep.append("mapped", range(4), np.load(tmp_path / "values.npy", mmap_mode="r"))
         ep.append("torch", torch.arange(4), torch.from_numpy(VALUES.T.copy()).T)
         ep.append("gradient", torch.arange(4), torch.ones(4, 1, requires_grad=True))
-        ep.append("brain", torch.arange(2), torch.ones(2, 1, dtype=torch.bfloat16))
+        ep.append("bfloat16", torch.arange(2), torch.ones(2, 1, dtype=torch.bfloat16))
         ep.append("bool", [5], [True])
     streams = robocache.open(path, verify=True).streams
     assert streams["list"].values.tolist() == [[1, 2], [3, 4]]
@@ -119,7 +119,7 @@ def test_lists_memory_maps_and_torch(path, tmp_path):
     assert np.array_equal(streams["mapped"].values, VALUES)
     assert np.array_equal(streams["torch"].values, VALUES)
     assert streams["gradient"].values.tolist() == [[1]] * 4
-    assert streams["brain"].dtype == ml_dtypes.bfloat16
+    assert streams["bfloat16"].dtype == ml_dtypes.bfloat16
     assert streams["bool"].values.tolist() == [True]
 
 
@@ -469,7 +469,7 @@ def test_existing_paths_are_kept(path):
 
 
 def test_options_are_true_or_false(path):
-    """Python counts the text "no" as true: it would replace a cache."""
+    """Python takes the text "no" for true, so overwrite="no" would replace a cache."""
     write(path, 1.0)
     for option in ({"overwrite": "no"}, {"append": 0}):
         with pytest.raises(ArgumentTypeError, match=r"^\w+: expected True or False, got"):
@@ -513,7 +513,7 @@ def test_a_relative_path_is_fixed_at_construction(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("use", [robocache.open, robocache.Writer])
 @pytest.mark.parametrize("path", [3, None, True, b"cache", "", "a\0b", "a\udc80"], ids=ascii)
-def test_paths_that_are_no_text_or_that_the_system_would_cut_are_refused(tmp_path, monkeypatch, use, path):
+def test_paths_that_are_no_valid_text_are_refused(tmp_path, monkeypatch, use, path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ArgumentError if isinstance(path, str) else ArgumentTypeError, match=r"^path: "):
         use(path)

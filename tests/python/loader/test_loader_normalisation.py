@@ -118,7 +118,7 @@ def stats_of(mean, std):
 
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
-def test_norm_stats_of_a_source_precede_the_loaders_and_the_caches(arms, device, framework):
+def test_norm_stats_of_a_source_precede_those_of_the_loader_and_the_cache(arms, device, framework):
     if framework == "numpy" and device == "cuda":
         pytest.skip("numpy is on the CPU")
     arguments = {"batch_size": 128, "delta_timestamps": {key: [0.0, 0.004] for key in ("state", "action", "force")}}

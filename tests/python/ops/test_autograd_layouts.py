@@ -15,12 +15,12 @@ def test_rule_19_any_strides(rng, device):
     values, out_gradient = rng.standard_normal((4, 9, 6)), rng.standard_normal((4, 12, 6))
     expected = gradients(device, values, times, target_times, out_gradient)
 
-    backwards = to_torch(values.transpose(2, 0, 1), device).requires_grad_()
+    permuted = to_torch(values.transpose(2, 0, 1), device).requires_grad_()
     every_other = to_torch(np.repeat(times, 2, axis=1), device).requires_grad_()
     targets = to_torch(target_times.T, device).requires_grad_()
-    out = robocache.resample_trajectories(backwards.permute(1, 2, 0), every_other[:, ::2], targets.T)
+    out = robocache.resample_trajectories(permuted.permute(1, 2, 0), every_other[:, ::2], targets.T)
     out.backward(to_torch(out_gradient.transpose(1, 2, 0), device).permute(2, 0, 1))
-    assert_same_bits(to_numpy(backwards.grad).transpose(1, 2, 0), expected[0])
+    assert_same_bits(to_numpy(permuted.grad).transpose(1, 2, 0), expected[0])
     np.testing.assert_allclose(to_numpy(every_other.grad)[:, ::2], expected[1], rtol=1e-12, atol=1e-9)
     assert not to_numpy(every_other.grad)[:, 1::2].any()
     np.testing.assert_allclose(to_numpy(targets.grad).T, expected[2], rtol=1e-12, atol=1e-9)
@@ -89,10 +89,10 @@ def test_rule_19_the_cpu_gives_the_same_bits_on_any_number_of_threads(rng, threa
     times, target_times = jittered(rng, 16, 200, 300, np.dtype(np.float32))
     values = rng.standard_normal((16, 200, 33)).astype(np.float32)
     out_gradient = rng.standard_normal((16, 300, 33)).astype(np.float32)
-    result = []
+    results = []
     for count in (1, 2, 7):
         threads(count)
-        result.append(gradients("cpu", values, times, target_times, out_gradient))
-    for other in result[1:]:
-        for a, b in zip(result[0], other, strict=True):
+        results.append(gradients("cpu", values, times, target_times, out_gradient))
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
             assert_same_bits(b, a)

@@ -183,18 +183,18 @@ def test_rule_9_methods_for_all_streams_or_for_each(rng, device):
         return to_numpy(robocache.fuse_multimodal(arguments, to_torch(targets, device), methods=methods))
 
     blocks = [(slice(0, 2), "previous"), (slice(-1, None), "nearest")]
-    plain, steps = (oracle(streams, targets, method=m)[0] for m in ("linear", "previous"))
+    linear, previous = (oracle(streams, targets, method=m)[0] for m in ("linear", "previous"))
     nearest = oracle(streams, targets, method="nearest")[0]
-    in_both = plain.copy()
+    in_both = linear.copy()
     for first in (0, 5):
-        in_both[..., first : first + 2] = steps[..., first : first + 2]
+        in_both[..., first : first + 2] = previous[..., first : first + 2]
         in_both[..., first + 4] = nearest[..., first + 4]
-    in_second = np.concatenate([plain[..., :5], in_both[..., 5:]], -1)
+    in_second = np.concatenate([linear[..., :5], in_both[..., 5:]], -1)
     assert_same_bits(call(blocks), in_both)
     assert_same_bits(call(blocks, dict), in_both)
     assert_same_bits(call([None, blocks]), in_second)
     assert_same_bits(call({"b": blocks}, dict), in_second)
-    assert_same_bits(call([]), plain)
+    assert_same_bits(call([]), linear)
     with pytest.raises(robocache.ArgumentError, match="methods: "):
         call([blocks])
 
@@ -231,12 +231,12 @@ def test_rule_21_streams_of_different_dtypes_need_a_dtype(rng, device):
         robocache.fuse_multimodal(tensors, targets)
     for dtype in (torch.bfloat16, "bfloat16", BFLOAT16):
         assert robocache.fuse_multimodal(tensors, targets, dtype=dtype).dtype == torch.bfloat16
-    whole = {"a": (tensors["a"][0].int(), targets), "b": (tensors["b"][0].to(torch.int8), targets)}
+    integers = {"a": (tensors["a"][0].int(), targets), "b": (tensors["b"][0].to(torch.int8), targets)}
     with pytest.raises(robocache.ArgumentTypeError, match="dtype: "):
-        robocache.fuse_multimodal(whole, targets, method="previous")
+        robocache.fuse_multimodal(integers, targets, method="previous")
     for dtype in ("int32", "int64"):
         with pytest.raises(robocache.ArgumentTypeError, match=rf"streams\['.'\].values.*got {dtype}"):
-            robocache.fuse_multimodal(whole, targets, method="previous", dtype=dtype)
+            robocache.fuse_multimodal(integers, targets, method="previous", dtype=dtype)
     with pytest.raises(robocache.ArgumentTypeError, match=r"streams\['a'\].values.*a float dtype, got int32"):
         robocache.fuse_multimodal(tensors, targets, dtype="int32")
     with pytest.raises(robocache.ArgumentError, match="dtype: "):
