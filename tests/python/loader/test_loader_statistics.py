@@ -76,7 +76,7 @@ def test_rule_49_statistics_of_episodes_equal_numpys(rng, tmp_path, dtype, episo
 
 def test_rule_49_statistics_of_a_selection_equal_those_of_its_own_cache(rng, tmp_path):
     """Blocks of sums cross episodes, and many rows are read in parts."""
-    recording = recording_of(rng, episodes=60, broken=(), longest=3000)
+    recording = recording_of(rng, episodes=60, wrong_episodes=(), longest=3000)
     chosen = [e for e in range(60) if e % 3]
     own_cache = write(tmp_path / "own_cache", [recording[e] for e in chosen])
     selection_stats = write(tmp_path / "all", recording).statistics(chosen)
@@ -217,7 +217,7 @@ def test_rule_49_a_changed_cache_has_new_statistics(rng, recording, tmp_path):
 
 
 def test_rule_49_simultaneous_requests(rng, tmp_path):
-    recording = recording_of(rng, episodes=40, broken=(), longest=2000)
+    recording = recording_of(rng, episodes=40, wrong_episodes=(), longest=2000)
     dataset = write(tmp_path / "cache", recording)
     results = []
     threads = [
