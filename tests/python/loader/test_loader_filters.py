@@ -195,7 +195,7 @@ def test_rule_24_12_all_options_together_equal_the_oracle(dataset, recording, da
             oracle[name] = options[name] = data.draw(st.integers(1, 9))
     if data.draw(st.booleans(), "where"):
         options["where"], holds = CONDITIONS[data.draw(st.sampled_from(sorted(CONDITIONS)))]
-        oracle["holds"] = lambda e, t: holds(recording, e, t)
+        oracle["condition"] = lambda e, t: holds(recording, e, t)
     drop_n_last = options["drop_n_last"] = data.draw(st.integers(0, 3))
     episodes = data.draw(st.lists(st.integers(0, len(recording) - 1), min_size=1, unique=True))
     expected = expected_anchors(recording, ticks_of(recording, episodes, drop_n_last), **oracle)

@@ -488,7 +488,7 @@ def test_rule_16_all_arrays_must_be_on_one_device(cuda, call, argument):
         arrays |= {name: torch.tensor([4], device=cuda) for name in ("lengths", "target_lengths")}
     arrays[argument] = arrays[argument].cpu()
     if call is fuse_second:
-        arrays["first_on"] = cuda
+        arrays["first_device"] = cuda
     with pytest.raises(robocache.ArgumentError, match=rf"(?s)(?=.*\b{argument}\b)(?=.*cpu)(?=.*cuda)"):
         call(**arrays)
 
