@@ -209,8 +209,8 @@ def test_columns_keep_their_types(path):
 
 
 def test_paths_that_are_no_cache_are_refused(path, golden=Path(__file__).parents[2] / "golden"):
-    for make in (lambda: None, path.mkdir, lambda: (path / "manifest.json").write_text("{}")):
-        make()
+    for prepare in (lambda: None, path.mkdir, lambda: (path / "manifest.json").write_text("{}")):
+        prepare()
         with pytest.raises(robocache.FileError, match=f"{path}: expected a cache to append to, got none"):
             robocache.Writer(path, append=True)
     with pytest.raises(robocache.ArgumentError, match="append: "):
@@ -364,11 +364,11 @@ def test_a_loader_continues_its_epoch_during_an_append(path, residency):
     check(robocache.open(path))
 
 
-def append_until_seen(path, begun, seen):
+def append_until_seen(path, has_begun, seen_lengths):
     """Appends eleven episodes, then more until the reader has seen four lengths: on a busy machine it may be slow."""
-    begun.set()
+    has_begun.set()
     for e in itertools.count(1):
-        if e > 11 and seen.value > 3:
+        if e > 11 and seen_lengths.value > 3:
             return
         write(path, [e], append=True)
 
@@ -377,10 +377,10 @@ def append_until_seen(path, begun, seen):
 def test_opening_during_an_append(path):
     """A reader sees the episodes from before or after an append, and later appends change nothing for it."""
     write(path, [0])
-    begun, seen = FORK.Event(), FORK.Value("i", 0)
-    process = FORK.Process(target=append_until_seen, args=(path, begun, seen))
+    has_begun, seen_lengths = FORK.Event(), FORK.Value("i", 0)
+    process = FORK.Process(target=append_until_seen, args=(path, has_begun, seen_lengths))
     process.start()
-    assert begun.wait(60)
+    assert has_begun.wait(60)
     readers, length = {}, 0  # one reader for each length, since the number of mappings of a process is limited
     while process.is_alive():
         opened = robocache.open(path)
@@ -388,7 +388,7 @@ def test_opening_during_an_append(path):
         length = len(opened)
         check(opened)
         readers.setdefault(length, opened)
-        seen.value = len(readers)
+        seen_lengths.value = len(readers)
     assert process.exitcode == 0 and len(robocache.open(path)) >= 12
     assert len(readers) > 3
     for dataset in readers.values():
@@ -398,8 +398,8 @@ def test_opening_during_an_append(path):
 # ---- killed, and full disks ------------------------------------------------------------------------------------------
 
 
-def append_for_ever(path, begun, first):
-    begun.set()
+def append_for_ever(path, has_begun, first):
+    has_begun.set()
     for e in range(first, 10_000):
         write(path, [e], append=True)
 
@@ -408,9 +408,9 @@ def append_for_ever(path, begun, first):
 def test_a_kill_at_any_moment_of_an_append(path):
     rng = random.Random(0)
     write(path, [0])
-    started = time.perf_counter()
+    start = time.perf_counter()
     write(path, [1], append=True)
-    append_s = time.perf_counter() - started
+    append_s = time.perf_counter() - start
     readers = [robocache.open(path)]
     for _ in range(rounds(20)):
         if len(readers[-1]) > 25:  # begins again, because each append reads the whole cache
@@ -418,10 +418,10 @@ def test_a_kill_at_any_moment_of_an_append(path):
             write(path, [0])
             readers = [robocache.open(path)]
         before = len(readers[-1])
-        begun = FORK.Event()
-        process = FORK.Process(target=append_for_ever, args=(path, begun, before))
+        has_begun = FORK.Event()
+        process = FORK.Process(target=append_for_ever, args=(path, has_begun, before))
         process.start()
-        assert begun.wait(60)
+        assert has_begun.wait(60)
         time.sleep(rng.uniform(0, 2.5 * append_s))
         process.kill()
         process.join()
@@ -498,7 +498,7 @@ def test_a_cache_with_commits_equals_one_without(path, append):
 
         describe(w)
         w.provenance["by"] = "hand"
-        for e in range(append, 4):  # episode 0 is there before an append
+        for e in range(append, 4):  # an append adds to episode 0
             add_episode(w, e, commit)
             commit()
         with pytest.raises(robocache.FileError, match="writer"):

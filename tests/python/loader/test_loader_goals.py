@@ -243,9 +243,9 @@ def test_tasks_are_the_first_text_of_each_episode(tmp_path, rng):
     declared = {"said": {"attributes": {"task": True}}}
     dataset = write(tmp_path / "cache", recording, streams=declared, columns=[{}] * 6)
     loader = loader_of(dataset, goals("other"), batch_size=36, seed=1)
-    first = ["pick", "pour", "pick", None, "pour", None]
+    tasks = ["pick", "pour", "pick", None, "pour", None]
     ticks, _, values = oracle_data(recording)
-    assert_goals(next(loader), "other", WINDOWS["other"], ticks, first, values, seed=1, draws=range(36))
+    assert_goals(next(loader), "other", WINDOWS["other"], ticks, tasks, values, seed=1, draws=range(36))
 
 
 def test_without_texts_all_episodes_have_one_task(tmp_path, rng):
@@ -381,10 +381,10 @@ def test_goals_relative_to_the_current_state_and_to_their_own(tmp_path, rng, dev
 def test_goals_do_not_depend_on_ranks_batch_size_resuming_or_prefetch(tmp_path, rng, device):
     dataset = write(tmp_path / "cache", recording_of(rng, LENGTHS))
 
-    def make(windows=None, **options):
+    def make_loader(windows=None, **options):
         return loader_of(dataset, windows or goals(), **{"batch_size": 24, "seed": 6, "device": device} | options)
 
-    expected = joined(make())
+    expected = joined(make_loader())
 
     def check(batches, start=0):
         batch = joined(batches)
@@ -396,17 +396,17 @@ def test_goals_do_not_depend_on_ranks_batch_size_resuming_or_prefetch(tmp_path, 
         {"memory": Memory(prefetch=0)},
         {"memory": Memory(residency="mapped", prefetch=2)},
     ):
-        check(make(**options))
-    ranks = [itertools.islice(make(batch_size=12, ranks=Ranks(rank=rank, world_size=2)), 6) for rank in range(2)]
+        check(make_loader(**options))
+    ranks = [itertools.islice(make_loader(batch_size=12, ranks=Ranks(rank=rank, world_size=2)), 6) for rank in range(2)]
     check(itertools.chain(*zip(*ranks, strict=True)))
-    loader = make()
+    loader = make_loader()
     for _ in range(2):
         next(loader)
-    resumed = make(batch_size=11, seed=0)
+    resumed = make_loader(batch_size=11, seed=0)
     resumed.load_state_dict(loader.state_dict())
     for other in (resumed, pickle.loads(pickle.dumps(loader))):
         check(other, 48)
-    assert make({"state": None}).state_dict() == make().state_dict()
+    assert make_loader({"state": None}).state_dict() == make_loader().state_dict()
 
 
 def test_gather_draws_by_the_anchors_index(tmp_path, rng, device):
@@ -508,7 +508,7 @@ def test_the_spec_has_the_rule_of_goals(tmp_path, rng):
 
 
 @pytest.mark.parametrize(
-    ("make", "match"),
+    ("make_window", "match"),
     [
         (lambda: Window.future("next episode", 0, 1), "where: expected 'same episode', got 'next episode'"),
         (lambda: Window.future("same episode", 1.0, 1.0), r"\['goal'\].moment: expected 0 <= low_s < high_s, got 1"),
@@ -523,9 +523,9 @@ def test_the_spec_has_the_rule_of_goals(tmp_path, rng):
         (lambda: Window(), "delta_timestamps: no stream 'goal'"),
     ],
 )
-def test_invalid_moments_are_refused(dataset, make, match):
+def test_invalid_moments_are_refused(dataset, make_window, match):
     with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=match):
-        window = make()
+        window = make_window()
         if window.moment is not None and window.stream is None:
             window = with_stream(window, "observation.state")
         loader_of(dataset, {"observation.state": None, "goal": window})

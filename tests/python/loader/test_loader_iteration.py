@@ -164,11 +164,8 @@ def test_rule_36_the_state_is_that_of_the_oldest_living_iterator(make, numbers_o
     next(third)
     assert position_of(loader) == {"seed": 0, "epoch": 1, "samples": 3 * BATCH}
     del second, third
-    assert position_of(loader) == {
-        "seed": 0,
-        "epoch": 2,
-        "samples": BATCH,
-    }  # no iterator is alive, so this is the newest iterator's state
+    # No iterator is alive, so this is the newest iterator's state.
+    assert position_of(loader) == {"seed": 0, "epoch": 2, "samples": BATCH}
     assert flatten(map(numbers_of, loader)) == order_of(3)
 
 
@@ -210,9 +207,9 @@ def test_rule_36_a_copy_within_a_loop_continues_there(make, numbers_of):
 
 
 @pytest.mark.parametrize(
-    "move", [lambda x: x.set_epoch(7), lambda x: x.load_state_dict({"seed": 0, "epoch": 7, "samples": 0})]
+    "jump", [lambda x: x.set_epoch(7), lambda x: x.load_state_dict({"seed": 0, "epoch": 7, "samples": 0})]
 )
-def test_rule_36_a_jump_ends_every_loop(make, numbers_of, move):
+def test_rule_36_a_jump_ends_every_loop(make, numbers_of, jump):
     loader, steps = make(), 0
     earlier = iter(loader)
     next(earlier)
@@ -220,7 +217,7 @@ def test_rule_36_a_jump_ends_every_loop(make, numbers_of, move):
         for inner, _ in enumerate(loader):
             steps += 1
             if (outer, inner) == (1, 2):
-                move(loader)
+                jump(loader)
     assert steps == STEPS + 3
     assert next(earlier, None) is None
     assert flatten(map(numbers_of, loader)) == order_of(7)
@@ -319,10 +316,8 @@ def test_rule_36_threads_share_an_epoch_and_may_have_inner_loops(make, numbers_o
     for thread in threads:
         thread.join()
     assert sorted(flatten(numbers)) == list(range(COUNT))
-    assert inner_numbers in (
-        [],
-        order_of(1),
-    )  # none if the others finished the epoch before the third batch of this thread
+    # There are none if the other threads finished the epoch before the third batch of this thread.
+    assert inner_numbers in ([], order_of(1))
 
 
 # ---- Other arrays with a batch's memory ----
@@ -421,14 +416,14 @@ def test_rule_36_a_state_of_another_dataset_is_refused(tmp_path, make, recording
     rng = np.random.default_rng(9)
     equal_loader = make(write(tmp_path / "same", recording))
     equal_loader.load_state_dict(state)  # the same rows at another path
-    for name, other, part in (
+    for name, other, message in (
         ("values", recording_of(rng), "another dataset, whose 211 anchors lie at the same times"),
         ("stamps", recording_of(np.random.default_rng(3), offset_ns=1), "though both have 211 anchors"),
         ("rows", recording_of(rng, [50, 1, 60, 2, 98, 4]), "211 anchors then, 215 now"),
         ("other rows", recording_of(rng, [50, 1, 61, 2, 97]), "though both have 211 anchors"),
     ):
         loader = make(write(tmp_path / name, other))
-        with pytest.raises(robocache.ArgumentError, match=part):
+        with pytest.raises(robocache.ArgumentError, match=message):
             loader.load_state_dict(state)
 
 

@@ -245,10 +245,10 @@ def test_a_mixture_without_pad_features_has_no_mask_of_features(robots, device):
     drawn = [draw(position, [len(part.ticks) for part in parts]) for position in range(64)]
     batch = next(loader)
     assert_batch(batch, mixture_batch(parts, drawn, deltas))
-    lacking = to_numpy(batch["dataset_index"]) != 2
-    assert lacking.any()
-    assert to_numpy(batch["mode_is_pad"])[lacking].all()
-    assert not to_numpy(batch["mode"])[lacking].any()
+    is_lacking = to_numpy(batch["dataset_index"]) != 2
+    assert is_lacking.any()
+    assert to_numpy(batch["mode_is_pad"])[is_lacking].all()
+    assert not to_numpy(batch["mode"])[is_lacking].any()
 
 
 @pytest.mark.parametrize("steps", [[0.0], [0.0, 0.1, 100.0]])
@@ -371,9 +371,9 @@ def test_a_mixture_copies_its_list_of_sources(robots):
 
 
 def test_a_source_is_not_changed_by_its_loader(robots):
-    given = source(robots, "two_arms", weight=0.5, rename=TO_STATE_AND_ACTION)
-    loader_by_keywords([given], batch_size=8, delta_timestamps={"state": [0.0]}, device="cpu")
-    assert given == source(robots, "two_arms", weight=0.5, rename=TO_STATE_AND_ACTION)
+    original = source(robots, "two_arms", weight=0.5, rename=TO_STATE_AND_ACTION)
+    loader_by_keywords([original], batch_size=8, delta_timestamps={"state": [0.0]}, device="cpu")
+    assert original == source(robots, "two_arms", weight=0.5, rename=TO_STATE_AND_ACTION)
 
 
 # ---- Refusals ----
@@ -430,7 +430,7 @@ def test_invalid_mixtures_are_refused_by_name(robots, chosen, options, parts):
 def test_values_that_are_no_source_are_refused(robots):
     options = {"batch_size": 8, "delta_timestamps": {"state": [0.0]}, "device": "cpu"}
     dataset = robots["base"][0]
-    for given, part in (
+    for sources, part in (
         ([], "dataset"),
         ([dataset], r"sources\[0\]: expected a Source, got Dataset"),
         ([robocache.Source(dataset), "base"], r"sources\[1\]: expected a Source, got str"),
@@ -438,7 +438,7 @@ def test_values_that_are_no_source_are_refused(robots):
         ({"base": dataset}, "dataset"),
     ):
         with pytest.raises(robocache.ArgumentTypeError, match=part):
-            loader_by_keywords(given, **options)
+            loader_by_keywords(sources, **options)
 
 
 # ---- names of features ----

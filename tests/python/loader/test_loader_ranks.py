@@ -260,10 +260,10 @@ dist.destroy_process_group()
 """
 
 
-def environment(**more):
+def environment(**variables):
     # Child processes import the package that runs here, installed or not.
     paths = f"{Path(robocache.__file__).parents[1]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more}
+    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **variables}
 
 
 def test_torchrun_of_two_processes_shares_all_samples(one_stream, tmp_path):

@@ -132,7 +132,7 @@ def test_rule_49_each_source_normalises_by_its_selection(dataset, recording):
 
 def test_rule_49_episodes_dropped_by_missing_do_not_count(rng, tmp_path):
     recording = recording_of(rng)
-    del recording[9]["time"]  # from the broken episode
+    del recording[9]["time"]  # from the episode with wrong values
     dataset = write(tmp_path / "cache", recording)
     windows = {"action": None, "time": None}
     loader = loader_of(dataset, normalize="mean_std", missing="drop", delta_timestamps=windows, min_spread=0)
@@ -237,7 +237,7 @@ def test_rule_49_simultaneous_requests(rng, tmp_path):
 # ---- features that hardly change ----
 
 
-def flickering(rng, tmp_path, spreads, dtype=np.float32, centre=0.3, names=None):
+def write_flickering(rng, tmp_path, spreads, dtype=np.float32, centre=0.3, names=None):
     values = (centre + rng.normal(size=(500, len(spreads))) * spreads).astype(dtype)
     rows = {"state": (np.arange(500) * 10**7, values)}
     return write(tmp_path / "flickering", [rows], streams={"state": {"names": names}}), values
@@ -247,7 +247,7 @@ def flickering(rng, tmp_path, spreads, dtype=np.float32, centre=0.3, names=None)
 @pytest.mark.parametrize("constant", ["center", "lerobot", "openpi"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rule_38_a_spread_below_min_spread_is_not_scaled(rng, tmp_path, mode, constant, dtype, device):
-    dataset, values = flickering(rng, tmp_path, [1e-7, 2e-5, 1.0], dtype, names=["wrist", "elbow", "base"])
+    dataset, values = write_flickering(rng, tmp_path, [1e-7, 2e-5, 1.0], dtype, names=["wrist", "elbow", "base"])
     options = {"batch_size": 500, "delta_timestamps": {"state": None}, "shuffle": False, "device": device}
     with pytest.warns(LoaderWarning) as warned:
         loader = loader_by_keywords(dataset, normalize=mode, constant=constant, dtype="float64", **options)
@@ -266,7 +266,7 @@ def test_rule_38_a_spread_below_min_spread_is_not_scaled(rng, tmp_path, mode, co
 
 
 def test_rule_38_min_spread_of_0_scales_all_without_a_warning(rng, tmp_path):
-    dataset, values = flickering(rng, tmp_path, [1e-5], np.float64)
+    dataset, values = write_flickering(rng, tmp_path, [1e-5], np.float64)
     with no_warning():
         options = {"batch_size": 500, "delta_timestamps": {"state": None}, "normalize": "mean_std", "shuffle": False}
         got = np.asarray(
@@ -279,7 +279,7 @@ def test_rule_38_min_spread_of_0_scales_all_without_a_warning(rng, tmp_path):
 
 
 def test_rule_38_constants_and_given_statistics_have_the_same_rule(rng, tmp_path):
-    dataset, _ = flickering(rng, tmp_path, [0.0, 1.0])
+    dataset, _ = write_flickering(rng, tmp_path, [0.0, 1.0])
     options = {"batch_size": 8, "delta_timestamps": {"state": None}, "normalize": "mean_std"}
     with no_warning():
         loader_by_keywords(dataset, **options)
@@ -291,7 +291,7 @@ def test_rule_38_constants_and_given_statistics_have_the_same_rule(rng, tmp_path
 
 @pytest.mark.parametrize("min_spread", [-1, float("nan"), float("inf")])
 def test_rule_38_an_invalid_min_spread_is_refused(rng, tmp_path, min_spread):
-    dataset, _ = flickering(rng, tmp_path, [1.0])
+    dataset, _ = write_flickering(rng, tmp_path, [1.0])
     options = {"batch_size": 8, "delta_timestamps": {"state": None}}
     with pytest.raises(robocache.ArgumentError, match="min_spread: expected a finite number"):
         loader_by_keywords(dataset, normalize="mean_std", min_spread=min_spread, **options)

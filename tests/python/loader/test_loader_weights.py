@@ -130,21 +130,21 @@ def test_ranks_share_weighted_draws_and_resume(dataset, device):
         mixture = robocache.Mixture(sources, samples_per_epoch=640)
         return loader_of(mixture, batch_size=batch_size, ranks=ranks, seed=3, device=device)
 
-    def moments(batches):
+    def drawn_indices(batches):
         batch = joined(batches)
         return list(zip(batch["dataset_index"].tolist(), batch["anchor_index"].tolist(), strict=True))
 
-    all_moments = moments(loader_at())
-    assert len(all_moments) == 640
+    all_indices = drawn_indices(loader_at())
+    assert len(all_indices) == 640
     ranks = [loader_at(rank, 2, 32) for rank in range(2)]
-    assert moments(itertools.chain(*zip(*ranks, strict=True))) == all_moments
+    assert drawn_indices(itertools.chain(*zip(*ranks, strict=True))) == all_indices
     first = loader_at()
     for _ in range(4):
         next(first)
     resumed = loader_at(batch_size=48)
     resumed.load_state_dict(first.state_dict())
-    assert moments(resumed) == all_moments[256:]
-    assert moments(pickle.loads(pickle.dumps(first))) == all_moments[256:]
+    assert drawn_indices(resumed) == all_indices[256:]
+    assert drawn_indices(pickle.loads(pickle.dumps(first))) == all_indices[256:]
     with pytest.raises(robocache.ArgumentError, match=r"^state: "):
         loader_at(column="fine").load_state_dict(first.state_dict())
 
@@ -193,9 +193,9 @@ def by_name(weights):
 
 def draws_of_batch(batch):
     """Returns (source, anchor's index in the source) of each sample."""
-    first = np.cumsum([0, *ANCHOR_COUNTS])
-    source, number = (to_numpy(batch[name]) for name in ("dataset_index", "anchor_index"))
-    return list(zip(source.tolist(), (number - first[source]).tolist(), strict=True))
+    first_index = np.cumsum([0, *ANCHOR_COUNTS])
+    source, index = (to_numpy(batch[name]) for name in ("dataset_index", "anchor_index"))
+    return list(zip(source.tolist(), (index - first_index[source]).tolist(), strict=True))
 
 
 def draws_of(batches):

@@ -586,9 +586,8 @@ def test_the_last_row_of_a_time_counts(tmp_path, device):
         assert_batch(next(loader), expected)
 
 
-@pytest.mark.parametrize(
-    "code_steps", [[-2, -1, 0], [3, 0, -2]]
-)  # an unsorted window uses the slower path for all its steps
+# An unsorted window uses the slower path for all its steps.
+@pytest.mark.parametrize("code_steps", [[-2, -1, 0], [3, 0, -2]])
 def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
     """Windows of consecutive rows have the same values beside any other key of their clock: at the ends, at a repeated
     stamp, and at stamps near a frame."""
@@ -611,8 +610,8 @@ def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
         return_age=True,
         device=device,
     )
-    last = np.append(times[1:] != times[:-1], True)  # whether a row is the last of its time
-    distinct, last_rows = times[last], np.flatnonzero(last)
+    is_last = np.append(times[1:] != times[:-1], True)  # whether a row is the last of its time
+    distinct, last_rows = times[is_last], np.flatnonzero(is_last)
     for batch in batches_of(loader, None):
         for name, key_steps in steps.items():
             target = batch["time_ns"][:, None] + np.array(key_steps) * period

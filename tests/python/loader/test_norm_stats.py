@@ -269,16 +269,16 @@ def test_a_folder_with_statistics_of_other_rows_in_two_files_is_refused(rng, tmp
     (rows,) = parts_of(rng, 1)
     fields = {field: x.tolist() for field, x in oracle.stats_of(rows).items() if field in ("min", "max", "mean", "std")}
     (tmp_path / "meta").mkdir()
-    episodes, whole = tmp_path / "meta/episodes_stats.jsonl", tmp_path / "meta/stats.json"
-    episodes.write_text(json.dumps({"episode_index": 0, "stats": {"action": fields | {"count": [len(rows)]}}}))
-    whole.write_text(json.dumps({"action": fields}))
+    episodes_file, dataset_file = tmp_path / "meta/episodes_stats.jsonl", tmp_path / "meta/stats.json"
+    episodes_file.write_text(json.dumps({"episode_index": 0, "stats": {"action": fields | {"count": [len(rows)]}}}))
+    dataset_file.write_text(json.dumps({"action": fields}))
     np.testing.assert_array_equal(robocache.load_norm_stats(tmp_path)["action"].mean, fields["mean"])
     shifted = {field: (np.array(x) + (1000 if field != "std" else 0)).tolist() for field, x in fields.items()}
-    whole.write_text(json.dumps({"action": shifted}))
+    dataset_file.write_text(json.dumps({"action": shifted}))
     with pytest.raises(robocache.FileError, match=r"different ones in stats\.json and episodes_stats\.jsonl \(action:"):
         robocache.load_norm_stats(tmp_path, keys={"ours": "action"})
-    np.testing.assert_array_equal(robocache.load_norm_stats(whole)["action"].mean, shifted["mean"])
-    np.testing.assert_array_equal(robocache.load_norm_stats(episodes)["action"].mean, fields["mean"])
+    np.testing.assert_array_equal(robocache.load_norm_stats(dataset_file)["action"].mean, shifted["mean"])
+    np.testing.assert_array_equal(robocache.load_norm_stats(episodes_file)["action"].mean, fields["mean"])
 
 
 @pytest.mark.parametrize(
@@ -377,11 +377,11 @@ def test_merged_quantiles_of_real_episodes_are_closer_than_their_average(real, t
     for key in ("observation.state", "action"):
         parts = [oracle.stats_of(ds.episode(episode)[key][1]) for episode in range(len(ds))]
         merged, expected = robocache.merge_stats([{key: part} for part in parts])[key], ds.stats[key]
-        moves = expected.std > 0
+        is_moving = expected.std > 0
         for field in ("q01", "q99"):
             average = np.average([part[field] for part in parts], axis=0, weights=[part["count"][0] for part in parts])
             merged_error, average_error = (
-                np.median(np.abs(got - getattr(expected, field))[moves] / expected.std[moves])
+                np.median(np.abs(got - getattr(expected, field))[is_moving] / expected.std[is_moving])
                 for got in (getattr(merged, field), average)
             )
             assert merged_error < 0.1 and average_error > 0.25, (key, field)

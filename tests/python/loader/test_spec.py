@@ -36,9 +36,11 @@ STEP_METHODS = ("nearest", "previous", "next")
 def numbers_rows(draw, shape, causal, tolerance, in_rows, step_count):
     features = math.prod(shape)
     dtype = draw(FLOATS | st.sampled_from(["int64", "uint8", "bool"]))
-    floating = "float" in dtype
-    steps = [method for method in STEP_METHODS if not (causal and method == "next")]
-    methods = steps if tolerance is not None or not floating else [*steps, "linear", "pchip", "akima", "angle"]
+    is_float = "float" in dtype
+    step_methods = [method for method in STEP_METHODS if not (causal and method == "next")]
+    methods = (
+        step_methods if tolerance is not None or not is_float else [*step_methods, "linear", "pchip", "akima", "angle"]
+    )
     if in_rows:
         methods = ["previous"]
     ends = [*sorted(draw(st.sets(st.integers(1, features - 1)))), features] if features > 1 else [features]
@@ -46,7 +48,7 @@ def numbers_rows(draw, shape, causal, tolerance, in_rows, step_count):
     # An affine for all steps, or one for each.
     count = features * draw(st.sampled_from([1, step_count]))
     affine = {part: draw(st.lists(NUMBERS, min_size=count, max_size=count)) for part in parts}
-    affine = affine if floating and draw(st.booleans()) else None
+    affine = affine if is_float and draw(st.booleans()) else None
     return {
         "dtype": dtype,
         "shape": shape,
@@ -69,12 +71,12 @@ def numbers_key(draw, name):
     offsets = draw(st.lists(st.integers(-(2**30), 2**30) if in_rows else NS, min_size=1, max_size=4))
     causal, tolerance = draw(st.booleans()), draw(DURATIONS)
     rows = draw(st.none() | numbers_rows(shape, causal, tolerance, in_rows, len(offsets)))
-    floating = rows is None or "float" in rows["dtype"]
+    is_float = rows is None or "float" in rows["dtype"]
     return {
         "key": name,
         "stream": draw(st.text(min_size=1, max_size=5)),
         "moment": draw(st.none() | MOMENTS),
-        "dtype": draw(FLOATS) if floating else rows["dtype"],
+        "dtype": draw(FLOATS) if is_float else rows["dtype"],
         "shape": shape,
         "offsets_ns": [] if in_rows else offsets,
         "offsets_rows": offsets if in_rows else [],

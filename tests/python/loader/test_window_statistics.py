@@ -385,9 +385,9 @@ def test_statistics_of_a_weighted_mixture(tmp_path, rng):
         # The merged quantile is between the knots of the parts on both sides of the true quantile.
         fields = ("min", "q01", "q10", "q50", "q90", "q99", "max")
         knots = np.sort([getattr(part["action"], field) for part in parts for field in fields], axis=0)
-        true = np.quantile(repeated, percent / 100, axis=0, method="inverted_cdf")
+        true_quantile = np.quantile(repeated, percent / 100, axis=0, method="inverted_cdf")
         for d in range(3):
-            knot = np.searchsorted(knots[:, d], true[d])
+            knot = np.searchsorted(knots[:, d], true_quantile[d])
             low, high = knots[max(knot - 1, 0), d], knots[min(knot + 1, len(knots) - 1), d]
             assert low <= getattr(merged, name)[d] <= high
     options = {"normalization": robocache.Normalization(norm_stats={"action": merged})}
@@ -475,13 +475,13 @@ def test_statistics_of_other_values_are_refused(tmp_path, rng):
             stats = Normalization(norm_stats={"action": stats})
         return loader_of(dataset, action or converted, normalization=stats)
 
-    recorded = r"norm_stats\['action'\]: expected statistics of what this window gives after its conversions, got "
-    way = r".*dataset\.statistics\(loader\)\['action'\] makes them"
+    message = r"norm_stats\['action'\]: expected statistics of what this window gives after its conversions, got "
+    remedy = r".*dataset\.statistics\(loader\)\['action'\] makes them"
     for stats in (dataset.stats, dataset.statistics([0, 1]), robocache.merge_stats([dataset.stats, dataset.stats])):
-        with pytest.raises(robocache.ArgumentError, match=recorded + "those of recorded values" + way):
+        with pytest.raises(robocache.ArgumentError, match=message + "those of recorded values" + remedy):
             loader_normalised_by(stats["action"])
         assert loader_normalised_by(stats["action"], {"normalize": "mean_std"})
-    with pytest.raises(robocache.ArgumentError, match=recorded):
+    with pytest.raises(robocache.ArgumentError, match=message):
         Source(dataset, norm_stats=dataset.stats) and loader_of(
             Mixture([Source(dataset, norm_stats=dataset.stats)]), converted
         )
@@ -497,9 +497,9 @@ def test_statistics_of_other_values_are_refused(tmp_path, rng):
         windows = {"action": window, "state": state}
         other = loader_with(dataset, windows)
         stats = dataset.statistics(other)["action"]
-        with pytest.raises(robocache.ArgumentError, match=f"{recorded}others: {field}: expected .*, got .*{way}"):
+        with pytest.raises(robocache.ArgumentError, match=f"{message}others: {field}: expected .*, got .*{remedy}"):
             loader_normalised_by(stats)
-        with pytest.raises(robocache.ArgumentError, match=recorded):
+        with pytest.raises(robocache.ArgumentError, match=message):
             loader_normalised_by(pickle.loads(pickle.dumps(stats)))
         with pytest.raises(robocache.ArgumentError, match=r"expected statistics of values that are not converted"):
             loader_normalised_by(stats, {"normalize": "mean_std"})
@@ -740,15 +740,20 @@ def test_groots_own_statistics(tmp_path, rng):
     for episode in episodes:
         for t in range(len(episode["action"]) - 15):
             chunks.append(episode["action"][t : t + 16] - episode["state"][t])
-    theirs = {"mean": np.mean(chunks, 0), "std": np.std(chunks, 0), "min": np.min(chunks, 0), "max": np.max(chunks, 0)}
-    theirs |= {"q01": np.quantile(chunks, 0.01, axis=0), "q99": np.quantile(chunks, 0.99, axis=0)}
+    groot_stats = {
+        "mean": np.mean(chunks, 0),
+        "std": np.std(chunks, 0),
+        "min": np.min(chunks, 0),
+        "max": np.max(chunks, 0),
+    }
+    groot_stats |= {"q01": np.quantile(chunks, 0.01, axis=0), "q99": np.quantile(chunks, 0.99, axis=0)}
     file = tmp_path / "relative_stats.json"
-    file.write_text(json.dumps({"single_arm": {name: array.tolist() for name, array in theirs.items()}}))
+    file.write_text(json.dumps({"single_arm": {name: array.tolist() for name, array in groot_stats.items()}}))
     loaded = robocache.load_norm_stats(file, {"action": "single_arm"})
     action = Window.steps(HZ, horizon=16, base="state", convert=[actions.Relative("joints")])
     windows, options = {"state": Window(), "action": action}, {"anchors": Anchors(edges="drop")}
     ours = dataset.statistics(loader_with(dataset, windows, **options), per_step=True)["action"]
-    for name in theirs:
+    for name in groot_stats:
         np.testing.assert_allclose(getattr(ours, name), getattr(loaded["action"], name), rtol=2e-6, atol=2e-6)
     options |= {"default": Window(normalize="min_max"), "normalization": Normalization(norm_stats=loaded, clip=True)}
     assert np.abs(next(loader_with(dataset, windows, **options))["action"]).max() <= 1

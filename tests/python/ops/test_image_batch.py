@@ -507,11 +507,11 @@ def test_rule_42_blur_and_rotation_are_uniform(rng, device):
     middles = [255 / np.exp(-0.5 * (offsets / s) ** 2).sum() ** 2 for s in np.linspace(0.3, 2.0, 11)]
     counts = np.histogram(result[:, 15, 15, 0], bins=[middles[-1] - 1, *middles[9:0:-1], middles[0] + 1])[0]
     assert (np.abs(counts - 300) < 6 * math.sqrt(300) + 30).all(), counts
-    line = np.zeros((1, 101, 101, 1), np.uint8)
-    line[0, 50, 90] = 255
-    turned = batch(line, np.zeros(3000, np.int64), device, rotation=60, **BYTES)[..., 0].astype(float)
+    dot = np.zeros((1, 101, 101, 1), np.uint8)
+    dot[0, 50, 90] = 255
+    rotated = batch(dot, np.zeros(3000, np.int64), device, rotation=60, **BYTES)[..., 0].astype(float)
     y, x = np.mgrid[:101, :101] - 50
-    angles = np.degrees(np.arctan2(-(turned * y).sum(axis=(1, 2)), (turned * x).sum(axis=(1, 2))))
+    angles = np.degrees(np.arctan2(-(rotated * y).sum(axis=(1, 2)), (rotated * x).sum(axis=(1, 2))))
     assert angles.min() > -61 and angles.max() < 61
     counts = np.histogram(angles, bins=np.linspace(-60, 60, 11))[0]
     assert (np.abs(counts - 300) < 6 * math.sqrt(300)).all(), counts
@@ -522,17 +522,17 @@ def test_rule_41_erasing_is_one_rectangle_like_torchvisions(device):
     rows = np.zeros(4000, np.int64)
     result = batch(frames, rows, device, erase=0.5, erase_value=(1.0, 0.0, 0.25), **BYTES)
     erased = (result != 200).all(axis=-1)
-    areas = []
+    boxes = []
     for frame, mask in zip(result, erased, strict=True):
         if not mask.any():
             continue
         ys, xs = np.where(mask.any(axis=1))[0], np.where(mask.any(axis=0))[0]
         box = frame[ys[0] : ys[-1] + 1, xs[0] : xs[-1] + 1]
         assert (box == [255, 0, 64]).all() and mask.sum() == box.shape[0] * box.shape[1]
-        areas.append((box.shape[0] * box.shape[1] / 5400, box.shape[0] / box.shape[1], ys[0] / (61 - box.shape[0])))
+        boxes.append((box.shape[0] * box.shape[1] / 5400, box.shape[0] / box.shape[1], ys[0] / (61 - box.shape[0])))
     # A rectangle as large as the frame is drawn again, up to ten times.
-    assert abs(len(areas) - 2000) < 5 * math.sqrt(1000)
-    shares, ratios, tops = np.array(areas).T
+    assert abs(len(boxes) - 2000) < 5 * math.sqrt(1000)
+    shares, ratios, tops = np.array(boxes).T
     assert shares.min() > 0.017 and shares.max() < 0.34 and ratios.min() > 0.25 and ratios.max() < 4
     # Ratios are uniform in their logarithm, from 0.3 to 3.3.
     small = np.log(ratios[shares < 0.1])

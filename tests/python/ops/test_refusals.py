@@ -56,8 +56,8 @@ TWO_STREAMS = {"a_values": VALUES, "a_times": TIMES, "b_values": VALUES, "b_time
 WHOLE_VALUES, WHOLE_TIMES = np.ones((1, 4, 2), np.int32), np.arange(4)[None]
 ROWS, CLOCK = np.ones((4, 5, 2), np.float32), np.zeros((4, 5))
 WIDE = np.zeros((3, 10))
-ON_WIDE = {"values": WIDE, "times": np.arange(3.0), "target_times": np.arange(3.0)}
-IN_NS = {"times": WHOLE_TIMES, "target_times": WHOLE_TIMES}
+WIDE_ARRAYS = {"values": WIDE, "times": np.arange(3.0), "target_times": np.arange(3.0)}
+TIMES_IN_NS = {"times": WHOLE_TIMES, "target_times": WHOLE_TIMES}
 NO_ARRAYS = (None, "abc", 3, object(), [[1.0], [2.0]])
 CLOUDS = np.full((2, 5, 3), 0.25, np.float32)
 DEPTH, CAMERA = np.ones((24, 32), np.float32), (20.0, 22.0, 15.5, 11.25)
@@ -73,25 +73,25 @@ VALUE_ERRORS = {
         *[("tolerance", {"method": method, "tolerance": 1.0}) for method in ("linear", "pchip", "akima", "cubic", "angle")],
         *[("tolerance", {"values": np.zeros((1, 4, n)), "method": m, "tolerance": 1.0}) for m, n in (("slerp", 4), ("pose", 7))],
         *[("tolerance", {"method": "nearest", "tolerance": bad}) for bad in (-1, -1e-9, NAN)],
-        *[("tolerance", {**IN_NS, "method": "nearest", "tolerance": bad}) for bad in (-1, 0.5)],
+        *[("tolerance", {**TIMES_IN_NS, "method": "nearest", "tolerance": bad}) for bad in (-1, 0.5)],
         *[("max_gap", {"max_gap": bad}) for bad in (-1, -1e-9, NAN)],
-        *[("max_gap", {**IN_NS, "max_gap": bad}) for bad in (-1, 0.5)],
+        *[("max_gap", {**TIMES_IN_NS, "max_gap": bad}) for bad in (-1, 0.5)],
         *[("causal", {"method": "next", "causal": True})],
         *[("bc_type", {"method": "cubic", "bc_type": "clamped"}), ("bc_type", {"method": "pchip", "bc_type": "natural"})],
         *[("method", {"values": np.zeros((1, 4, width)), "method": "slerp"}) for width in (3, 8, 0)],
         *[("method", {"values": np.zeros((1, 4, width)), "method": "pose"}) for width in (6, 14)],
-        *[("methods", {**ON_WIDE, "methods": [(slice(0, 3), "slerp")]})],
-        *[("methods", {**ON_WIDE, "methods": [(slice(0, 6), "pose")]})],
-        *[("methods", {**ON_WIDE, "methods": [(slice(0, 3), "pchip"), (slice(2, 5), "akima")]})],
-        *[("methods", {**ON_WIDE, "methods": [(slice(2, 5), "akima"), (slice(0, 3), "akima")]})],
-        *[("methods", {**ON_WIDE, "methods": [(slice(*bounds), "akima")]}) for bounds in ((8, 11), (-11, 3), (3, 3), (5, 2))],
-        *[("methods", {**ON_WIDE, "methods": [(slice(0, 4, 2), "akima")]})],
-        *[("methods", {**ON_WIDE, "methods": [(slice(0, 4), "spline")]})],
-        *[("extrapolate", {**ON_WIDE, "methods": [(slice(0, 2), "nearest")], "extrapolate": "linear"})],
-        *[("extrapolate", {**ON_WIDE, "method": "nearest", "methods": [(slice(0, 2), "pchip")], "extrapolate": "linear"})],
-        *[("tolerance", {**ON_WIDE, "method": "nearest", "methods": [(slice(0, 2), "pchip")], "tolerance": 1.0})],
-        *[("tolerance", {**ON_WIDE, "method": "previous", "methods": [(slice(0, 2), "nearest")], "tolerance": 1.0})],
-        *[("causal", {**ON_WIDE, "methods": [(slice(0, 2), "next")], "causal": True})],
+        *[("methods", {**WIDE_ARRAYS, "methods": [(slice(0, 3), "slerp")]})],
+        *[("methods", {**WIDE_ARRAYS, "methods": [(slice(0, 6), "pose")]})],
+        *[("methods", {**WIDE_ARRAYS, "methods": [(slice(0, 3), "pchip"), (slice(2, 5), "akima")]})],
+        *[("methods", {**WIDE_ARRAYS, "methods": [(slice(2, 5), "akima"), (slice(0, 3), "akima")]})],
+        *[("methods", {**WIDE_ARRAYS, "methods": [(slice(*bounds), "akima")]}) for bounds in ((8, 11), (-11, 3), (3, 3), (5, 2))],
+        *[("methods", {**WIDE_ARRAYS, "methods": [(slice(0, 4, 2), "akima")]})],
+        *[("methods", {**WIDE_ARRAYS, "methods": [(slice(0, 4), "spline")]})],
+        *[("extrapolate", {**WIDE_ARRAYS, "methods": [(slice(0, 2), "nearest")], "extrapolate": "linear"})],
+        *[("extrapolate", {**WIDE_ARRAYS, "method": "nearest", "methods": [(slice(0, 2), "pchip")], "extrapolate": "linear"})],
+        *[("tolerance", {**WIDE_ARRAYS, "method": "nearest", "methods": [(slice(0, 2), "pchip")], "tolerance": 1.0})],
+        *[("tolerance", {**WIDE_ARRAYS, "method": "previous", "methods": [(slice(0, 2), "nearest")], "tolerance": 1.0})],
+        *[("causal", {**WIDE_ARRAYS, "methods": [(slice(0, 2), "next")], "causal": True})],
         *[("values", {"values": np.ones(shape)}) for shape in ((5,), (), (1, 4, 5, 2))],
         *[("times", {"values": ROWS, "times": np.zeros(s)}) for s in ((4, 6), (3, 5), (6,), (), (4, 5, 1), (1, 5))],
         *[("target_times", {"target_times": np.zeros(shape)}) for shape in ((3, 6), (), (4, 6, 1))],
@@ -214,7 +214,7 @@ TYPE_ERRORS = {
         *[("values", {"values": np.zeros((1, 4, 2), dtype), "method": "previous"}) for dtype in ("O", "U1", "M8[ns]", "i4,f4")],
         *[("times", {"times": TIMES.astype(dtype)}) for dtype in ("float16", "int32", "uint64", "bool")],
         *[("target_times", {"target_times": TIMES.astype(np.float32)})],
-        *[("methods", {**ON_WIDE, "methods": bad})
+        *[("methods", {**WIDE_ARRAYS, "methods": bad})
           for bad in ([(3, "akima")], ["akima"], [(slice(0, 2), "akima", 1)], [(slice(0, 2), 1)], [(slice(0.5, 2), "akima")])],
         *[("methods", {"methods": bad}) for bad in (3, "pose", {"hand": "slerp"})],
         *[("lengths", {"lengths": np.ones(1, dtype)}) for dtype in ("float32", "bool")],

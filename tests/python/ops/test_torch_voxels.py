@@ -58,18 +58,18 @@ def gradient_oracle(points, features, out_gradients):
     for mode, gradient in out_gradients.items():
         for cell, rows in rows_of_voxel.items():
             for f in range(features.shape[1]):
-                part = np.float64(gradient[(*cell, f)])
+                share = np.float64(gradient[(*cell, f)])
                 if mode == "mean":
-                    part = part / len(rows)
-                result[gradient_rows(features[:, f], np.array(rows), mode), f] += work_dtype(part)
+                    share = share / len(rows)
+                result[gradient_rows(features[:, f], np.array(rows), mode), f] += work_dtype(share)
     return result.astype(features.dtype)
 
 
 def gradient_of(points, features, modes, out_gradients, device, **options):
     features = to_torch(features, device).requires_grad_()
     out = voxelize(to_torch(points, device), features, mode=modes, **options)
-    result = [to_torch(out_gradients[mode], device) for mode in modes]
-    (gradient,) = torch.autograd.grad([out[mode] for mode in modes], features, result)
+    gradients = [to_torch(out_gradients[mode], device) for mode in modes]
+    (gradient,) = torch.autograd.grad([out[mode] for mode in modes], features, gradients)
     assert gradient.dtype == features.dtype and gradient.device == features.device
     return to_numpy(gradient)
 
@@ -277,12 +277,17 @@ def test_opcheck(rng, device, requires_grad):
         return _torch._spread(_voxelize, _voxelize.call(fields))
 
     torch.library.opcheck(operators.voxelize_pointcloud.default, (*arguments(features, modes), [True] * 5))
-    plain = features.detach()
+    detached = features.detach()
     results = [True] * 4 + [False]
-    out = operators.voxelize_pointcloud.default(*arguments(plain, modes), results)
-    torch.library.opcheck(operators.voxelize_pointcloud_out.default, (*arguments(plain, modes), results, out))
+    out = operators.voxelize_pointcloud.default(*arguments(detached, modes), results)
+    torch.library.opcheck(operators.voxelize_pointcloud_out.default, (*arguments(detached, modes), results, out))
     if not requires_grad:
-        backward = *arguments(plain, ["mean", "max"]), [torch.ones_like(array) for array in out[:2]], [out[1]], [True]
+        backward = (
+            *arguments(detached, ["mean", "max"]),
+            [torch.ones_like(array) for array in out[:2]],
+            [out[1]],
+            [True],
+        )
         torch.library.opcheck(operators.voxelize_pointcloud_backward.default, backward)
 
 

@@ -74,13 +74,13 @@ def random_options(rng, **fixed):
     } | fixed
 
 
-carved = pytest.mark.parametrize("space_carving", [False, True])
+each_carving = pytest.mark.parametrize("space_carving", [False, True])
 
 
 # ---- Against the oracle ----
 
 
-@carved
+@each_carving
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (9, 1, 4), (5, 13, 7), (12, 12, 12), (2, 3, 33)])
 def test_rule_32_points_give_the_oracles_bits(rng, device, shape, dtype, space_carving):
@@ -92,7 +92,7 @@ def test_rule_32_points_give_the_oracles_bits(rng, device, shape, dtype, space_c
     assert updated > 0 or min(shape) < 5  # a camera may miss a thin grid
 
 
-@carved
+@each_carving
 def test_rule_32_rays_along_planes_edges_and_corners(rng, device, space_carving):
     """Sensors and points on corners of voxels: rays lie in planes, cross edges and corners, start and end on them."""
     permutations = [np.eye(3)[list(order)] for order in itertools.permutations(range(3))]
@@ -115,18 +115,18 @@ def test_rule_32_rays_along_planes_edges_and_corners(rng, device, space_carving)
             assert updated > 0
 
 
-@carved
+@each_carving
 def test_rule_32_far_from_the_origin(rng, device, space_carving):
     """5000 km from the origin, float64 has six digits left below a millimetre."""
-    far = np.array([4_500_000.0, -500_000.0, 90.0])
+    position = np.array([4_500_000.0, -500_000.0, 90.0])
     T = pose(rng, 0.02)
-    T[:3, 3] += far
+    T[:3, 3] += position
     points = rng.standard_normal((120, 3)) * 0.02
-    options = {"grid_min": far - 0.006, "voxel_size": 1e-3, "truncation": 0.004, "space_carving": space_carving}
+    options = {"grid_min": position - 0.006, "voxel_size": 1e-3, "truncation": 0.004, "space_carving": space_carving}
     assert check(*volume(rng, (12, 12, 12)), points, T, device=device, **options) > 0
 
 
-@carved
+@each_carving
 @pytest.mark.parametrize("dtype", [np.float32, np.uint16])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 40, 2), (7, 5, 70), (16, 16, 16)])
 def test_rule_32_depth_gives_the_oracles_bits(rng, device, shape, dtype, space_carving):
@@ -186,13 +186,13 @@ def test_cpu_and_cuda_give_the_same_bits(rng, cuda):
     for size, shape in ((0.01, (128, 128, 100)), (0.04, (32, 32, 25)), (0.005, (251, 253, 199))):
         for arguments in ((points, np.eye(4)), (depth, np.eye(4), camera), (depths, sensor_poses, camera)):
             for space_carving in (False, True):
-                call = {"voxel_size": size, "space_carving": space_carving} | options
+                call_options = {"voxel_size": size, "space_carving": space_carving} | options
                 start = volume(rng, shape)
-                on_cpu = integrate(*start, *arguments, **call)
-                on_cuda = integrate(*start, *arguments, device=cuda, **call)
+                on_cpu = integrate(*start, *arguments, **call_options)
+                on_cuda = integrate(*start, *arguments, device=cuda, **call_options)
                 assert (on_cpu[1] != start[1]).sum() > 100
                 for actual, expected in zip(on_cuda, on_cpu, strict=True):
-                    assert_same_bits(actual, expected, str(call))
+                    assert_same_bits(actual, expected, str(call_options))
 
 
 # ---- The rule, worked out by hand ----
@@ -223,9 +223,9 @@ def test_rule_32_a_distance_equal_to_the_truncation_counts(device):
 def test_rule_32_carving_reaches_from_the_sensor_and_never_behind(device):
     grid, weights, T, options = looking_along_z()
     T[2, 3] = 0.25  # the first voxel is behind the sensor
-    call = {"truncation": 0.25, "space_carving": True, "device": device} | options
+    call_options = {"truncation": 0.25, "space_carving": True, "device": device} | options
     for measured in ((np.array([[0, 0, 1.25]]), T), (np.full((1, 1), 1.25, np.float32), T, (1, 1, 0, 0))):
-        result, seen = integrate(grid, weights, *measured, **call)
+        result, seen = integrate(grid, weights, *measured, **call_options)
         assert result[0, 0].tolist() == [0, 0.25, 0.25, 0.25, 0.25, 0.125, -0.125, 0, 0, 0, 0, 0]
         assert seen[0, 0].tolist() == [0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0]
 
@@ -255,13 +255,13 @@ def test_rule_32_pixels_are_rounded_midway_to_even(device, cx, column):
             assert result[0, 0].tolist() == [1 + column - z for z in (0.125, 0.375, 0.625, 0.875)]
 
 
-@carved
+@each_carving
 @pytest.mark.parametrize("shift", [0.0, 1e-13, -1e-13, 1e-9, -1e-9, 1e-7, -1e-7, 3e-6, -3e-6])
 def test_rule_32_voxels_within_float32s_error_of_two_pixels(rng, device, shift, space_carving):
     """Every centre lies almost midway between columns and rows: float32 cannot decide between them, nor on which side of
     the image's border it is."""
-    far = rng.integers(-3, 4, 3) * 1000.0
-    for position in (0.0, far):
+    far_position = rng.integers(-3, 4, 3) * 1000.0
+    for position in (0.0, far_position):
         T = np.eye(4)
         T[:3, 3] = position
         # The centres of the layer are (n + 1/2) / 64 from the axis, and 1 or 2 m from the camera.
@@ -283,7 +283,7 @@ def test_rule_32_voxels_within_float32s_error_of_two_pixels(rng, device, shift, 
             assert updated > 50
 
 
-@carved
+@each_carving
 @pytest.mark.parametrize("ulps", [0, 1, -1, 8, -8, 1000, -1000])
 def test_rule_32_distances_within_float32s_error_of_the_truncation(rng, device, ulps, space_carving):
     """The surface is at the truncation before or behind each voxel, within the last bits of a float32."""
@@ -310,14 +310,14 @@ def test_rule_32_points_behind_the_camera_are_not_seen(device):
 
 def test_rule_32_a_call_averages_rays_and_calls_have_their_weight(device):
     grid, weights, T, options = looking_along_z(cells=4)
-    call = {"truncation": 2, "device": device} | options
-    grid, weights = integrate(grid, weights, np.array([[0, 0, 1.0], [0, 0, 1.5], [0, 0, 2.0]]), T, **call)
+    call_options = {"truncation": 2, "device": device} | options
+    grid, weights = integrate(grid, weights, np.array([[0, 0, 1.0], [0, 0, 1.5], [0, 0, 2.0]]), T, **call_options)
     assert grid[0, 0].tolist() == [1.375, 1.125, 0.875, 0.625]
     assert weights[0, 0].tolist() == [3, 3, 3, 3]
-    grid, weights = integrate(grid, weights, np.array([[0, 0, 0.5]]), T, max_weight=3.5, **call)
+    grid, weights = integrate(grid, weights, np.array([[0, 0, 0.5]]), T, max_weight=3.5, **call_options)
     assert grid[0, 0].tolist() == [1.125, 0.875, 0.625, 0.375]
     assert weights[0, 0].tolist() == [3.5] * 4
-    grid, weights = integrate(grid, weights, np.array([[0, 0, 2.0]] * 3), T, max_weight=3.5, **call)
+    grid, weights = integrate(grid, weights, np.array([[0, 0, 2.0]] * 3), T, max_weight=3.5, **call_options)
     assert weights[0, 0].tolist() == [3.5] * 4
 
 
@@ -406,6 +406,6 @@ def test_rule_32_a_plane_is_reconstructed(rng, device):
     result, seen = integrate(grid, weights, depth.astype(np.float32), T, camera, **options)
     checked = seen > 0
     assert checked.sum() > 2000
-    # The depth is the pixel centre's, up to half a pixel away in u and v.
+    # A depth is measured at the centre of its pixel, up to half a pixel away in u and v.
     gradient = np.abs(np.gradient(depth)).max()
     assert np.abs(result - distance)[checked].max() <= 1.3 * gradient

@@ -252,22 +252,24 @@ def test_rule_32_a_sensor_with_an_invalid_pose_on_the_device_is_ignored(case, cu
     """Poses have every fault that the host refuses; the other sensors of the call still count."""
     grid, weights, *_ = case
     depth, points, T, cameras = stack_sensors(case, 18)
-    bad_poses = {0: ((0, 0), np.nan), 3: ((3, 0), 0.5), 5: ((1, 1), 1.1), 8: ((0, 0), 1.0), 17: ((2, 3), np.inf)}
-    bad_cameras = {1: (0, 0.0), 6: (1, -20.0), 9: (2, np.nan), 16: (0, np.inf)}
+    pose_faults = {0: ((0, 0), np.nan), 3: ((3, 0), 0.5), 5: ((1, 1), 1.1), 8: ((0, 0), 1.0), 17: ((2, 3), np.inf)}
+    camera_faults = {1: (0, 0.0), 6: (1, -20.0), 9: (2, np.nan), 16: (0, np.inf)}
     invalid_poses, invalid_cameras = T.copy(), cameras.copy()
-    for sensor, (index, value) in bad_poses.items():
+    for sensor, (index, value) in pose_faults.items():
         invalid_poses[sensor][index] = value  # (0, 0) is -1: 1 makes a mirror image
-    for sensor, (index, value) in bad_cameras.items():
+    for sensor, (index, value) in camera_faults.items():
         invalid_cameras[sensor, index] = value
-    for bad, (measured, pose, *camera) in (
-        (bad_poses, (points, invalid_poses)),
-        (bad_poses, (depth, invalid_poses, cameras)),
-        (bad_cameras, (depth, T, invalid_cameras)),
-        (bad_poses | bad_cameras, (depth, invalid_poses, invalid_cameras)),
+    for faults, (measured, pose, *camera) in (
+        (pose_faults, (points, invalid_poses)),
+        (pose_faults, (depth, invalid_poses, cameras)),
+        (camera_faults, (depth, T, invalid_cameras)),
+        (pose_faults | camera_faults, (depth, invalid_poses, invalid_cameras)),
     ):
-        good = [i for i in range(18) if i not in bad]
+        valid_sensors = [i for i in range(18) if i not in faults]
         oracle = integrate_depth if camera else integrate_points
-        expected = oracle(grid, weights, measured[good], T[good], *[cameras[good]] * len(camera), **OPTIONS)
+        expected = oracle(
+            grid, weights, measured[valid_sensors], T[valid_sensors], *[cameras[valid_sensors]] * len(camera), **OPTIONS
+        )
         result = [to_torch(x, cuda) for x in (grid, weights, measured)]
         robocache.integrate_tsdf(*result, *(torch.from_numpy(x).to(cuda) for x in (pose, *camera)), **OPTIONS)
         for actual, array in zip(result, expected, strict=False):

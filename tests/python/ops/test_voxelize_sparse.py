@@ -53,8 +53,8 @@ def random_case(rng, dtype, rows=700):
 
 
 @each_real
-@pytest.mark.parametrize("round", range(6))
-def test_rule_30_every_option_gives_the_oracles_bits(rng, device, dtype, round):
+@pytest.mark.parametrize("round_", range(6))
+def test_rule_30_every_option_gives_the_oracles_bits(rng, device, dtype, round_):
     for max_voxels, max_points, capacity, order in itertools.product(
         [None, 1, 9], [None, 1, 3, 40], [None, 1, 25, 900], ORDERS
     ):
@@ -154,10 +154,10 @@ def test_rule_30_each_row_in_its_own_voxel(rng, device):
 @each_real
 @each_order
 def test_rule_30_cells_at_the_ends_of_int32(rng, device, dtype, order):
-    ends = np.array(
+    coordinates = np.array(
         [-(2.0**31), -(2.0**31) - 1024, 2.0**31 - 1024, 2.0**31 - 128, 2.0**31, 0, -1, 5e8, -7.5e8, 1, 1e19]
     )
-    points = rng.choice(ends, (900, 3)).astype(dtype)
+    points = rng.choice(coordinates, (900, 3)).astype(dtype)
     result = check(points, device=device, voxel_size=1.0, order=order, reduce=None)
     assert result.coords.min() == -(2**31) and result.coords.max() > 2**31 - 1025 and result.dropped > 0
 
@@ -316,7 +316,7 @@ def test_rule_30_with_capacity_only_padding_rows_are_added(rng, device):
 
 
 def spconv_point_to_voxel(points, voxel_size, point_range, max_voxels, max_points):
-    """Like spconv's PointToVoxel with voxel ids."""
+    """Returns what spconv's PointToVoxel with voxel ids does."""
     size, range_ = np.asarray(voxel_size, np.float32), np.asarray(point_range, np.float32)
     grid = np.round((range_[3:] - range_[:3]) / size).astype(np.int64)
     voxels = np.zeros((max_voxels, max_points, points.shape[1]), points.dtype)
@@ -342,7 +342,7 @@ def spconv_point_to_voxel(points, voxel_size, point_range, max_voxels, max_point
 
 
 def mmcv_dynamic_voxelize(points, voxel_size, point_range):
-    """Like mmcv's dynamic voxelization: z, y, x of each point, or -1 outside."""
+    """Returns what mmcv's dynamic voxelization does: z, y, x of each point, or -1 outside."""
     size, range_ = np.asarray(voxel_size, np.float32), np.asarray(point_range, np.float32)
     grid = np.round((range_[3:] - range_[:3]) / size)
     c = np.floor((points[:, :3] - range_[:3]) / size)
