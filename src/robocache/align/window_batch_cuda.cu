@@ -17,11 +17,13 @@ constexpr int kThreads = 128;
 constexpr int kMostDoublings = 2;  // a block fills 1, 2 or 4 samples at once
 constexpr int kDrawLanes = kTileVectors >> kMostDoublings;
 constexpr unsigned kWarp = 0xffffffff;  // all lanes
-template <bool kCurves>
-constexpr int kBlocks = kCurves ? 4 : 8;  // on a multiprocessor
 
 // The conversions that a kernel can do: none; the subtraction of a base by segments; or all.
 enum class Converts { kNothing, kBases, kAll };
+
+// Blocks on a multiprocessor. Curves and conversions need the registers that more blocks would take.
+template <bool kCurves, Converts kConverts>
+constexpr int kBlocks = kCurves || kConverts == Converts::kAll ? 4 : 8;
 
 // Tables, rows and batches are in global memory. The compiler cannot know this for addresses that it loads from them.
 template <class T>
@@ -651,7 +653,7 @@ __device__ void convert_samples(const WindowBatch& batch, const Sample* found, i
 // earlier work on the stream. Plans that are not special have kernels of their own: code that they do not need would cost a
 // tenth.
 template <bool kCurves, bool kSpecial, Converts kConverts>
-__global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
+__global__ void __launch_bounds__(kThreads, kBlocks<kCurves, kConverts>)
     window_kernel(const __grid_constant__ WindowBatch batch, const int doublings, const unsigned moment_share) {
   extern __shared__ uint4 shared[];  // an entry for each pick of each sample
   constexpr int kTurns = 4;          // drawn at once, except the first turn: all warps wait for it
@@ -740,10 +742,10 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
     // Without groups a block writes only the anchors, or converts.
     const int together_groups = plan.conversion_count > 0 ? 1 : std::max(1, plan.group_count);
     const int64_t together = std::max(1, multiprocessors(device) * blocks / together_groups);
-    // At most half of the blocks that fit, so that the next launch's blocks can begin beside them.
+    // At most half of the blocks that fit, so that the next launch's blocks can begin beside them; all, if they convert.
+    const int64_t most = plan.conversion_count > 0 ? together : together / 2;
     int doublings = 0;
-    while (doublings < kMostDoublings && batch->count >> doublings > together / 2 &&
-           shared << (doublings + 1) <= kMostShared) {
+    while (doublings < kMostDoublings && batch->count >> doublings > most && shared << (doublings + 1) <= kMostShared) {
       ++doublings;
     }
     const dim3 grid(blocks_for(batch->count, int64_t{1} << doublings, together),
@@ -751,14 +753,14 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
     return launch_overlapped(kernel, grid, kThreads, shared << doublings, static_cast<cudaStream_t>(stream), *batch,
                              doublings, moment_share);
   };
-  const auto launch_plain = [&](auto* kernel) { return launch(kernel, sizeof(PlainEntry), kBlocks<false>); };
-  const auto launch_curved = [&](auto* kernel) { return launch(kernel, sizeof(CurveEntry), kBlocks<true>); };
   constexpr auto kNothing = Converts::kNothing;
   constexpr auto kBases = Converts::kBases;
   constexpr auto kAll = Converts::kAll;
+  const auto launch_plain = [&](auto* kernel) { return launch(kernel, sizeof(PlainEntry), kBlocks<false, kNothing>); };
+  const auto launch_curved = [&](auto* kernel) { return launch(kernel, sizeof(CurveEntry), kBlocks<true, kNothing>); };
   if (plan.conversion_count > 0) {
     return plan.curved ? launch_curved(window_kernel<true, true, kAll>)
-                       : launch_plain(window_kernel<false, true, kAll>);
+                       : launch(window_kernel<false, true, kAll>, sizeof(PlainEntry), kBlocks<false, kAll>);
   }
   if (plan.curved) {
     return plan.special ? launch_curved(window_kernel<true, true, kNothing>)
