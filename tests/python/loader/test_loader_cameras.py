@@ -304,7 +304,7 @@ def test_cameras_with_shared_draws_are_cropped_alike(filmed, tmp_path):
         windows = {"left": None, "right": None}
         return next(loader_by_keywords(dataset, batch_size=12, delta_timestamps=windows, images=images, device="cpu"))
 
-    shared, separate = batch(shared=("left", "right")), batch()
+    shared, separate = batch(together=("left", "right")), batch()
     assert torch.equal(shared["left"], shared["right"])
     assert not torch.equal(separate["left"], separate["right"])
 
