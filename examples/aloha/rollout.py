@@ -13,8 +13,6 @@ from .episode import ACTION, CAMERA, CUBE, STATE, WAIT_TICKS, Episode, to_ns
 from .expert import TICKS
 from .scene import FRAME_SIZE, TICK_S, Scene
 
-SETTLES_NS = 1002  # more than the spec's snap_ns
-
 
 class Rollout:
     """One episode with a policy that runs every `execute` ticks."""
@@ -29,7 +27,9 @@ class Rollout:
         self._camera = CAMERA in spec.keys
         self._observed = set()
         if self._camera:
-            rings[CAMERA] = live.Ring((FRAME_SIZE, FRAME_SIZE, 3), "uint8", span_s=1.0, codec="jpeg")
+            rings[CAMERA] = live.Ring(
+                (FRAME_SIZE, FRAME_SIZE, 3), "uint8", span_s=1.0, codec="jpeg", on_duplicate="refuse"
+            )
             observed_s = (WAIT_TICKS + np.arange(0, TICKS, execute)) * TICK_S
             self._observed = set((np.searchsorted(self._episode.arrived_s, observed_s, side="right") - 1).tolist())
         filmed = set(range(0, len(self._episode.exposed_s), 4)) if film else set()
@@ -71,9 +71,7 @@ class Rollout:
         if index in self._observed:
             encoded = robocache.frames.encode(picture[None], "jpeg")
             stamp, arrival = to_ns(self._episode.exposed_s[index]), to_ns(self._episode.arrived_s[index])
-            # A later row settles a frame. The next frame is a period away, so this one is pushed again.
-            for time_ns in (int(stamp), int(stamp) + SETTLES_NS):
-                self._rings[CAMERA].push(time_ns, encoded.data.tobytes(), int(arrival))
+            self._rings[CAMERA].push(int(stamp), encoded.data.tobytes(), int(arrival))
         if index in self._filmed:
             self.frames.append(picture.copy())
 

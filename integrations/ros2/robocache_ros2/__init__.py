@@ -47,7 +47,7 @@ class Stream:
         topic, type: ``"/joint_states"``, ``"sensor_msgs/msg/JointState"``.
         field: the message's field, if ingest makes a stream of it: ``"position"`` for ``/joint_states/position``. ``""``: the stream
             with the topic's name.
-        span_s, lateness_s, on_rewind: as in :class:`robocache.live.Ring`.
+        span_s, lateness_s, on_rewind, on_duplicate: as in :class:`robocache.live.Ring`.
         reliability: ``"best_effort"`` takes messages from every publisher; ``"reliable"`` only from reliable ones, which send lost
             messages again.
         durability: ``"volatile"``; or ``"transient_local"``, which also takes earlier messages that the publisher keeps.
@@ -61,6 +61,7 @@ class Stream:
     span_s: float = 5.0
     lateness_s: float = 0.0
     on_rewind: str = "refuse"
+    on_duplicate: str = "keep"
     reliability: str = "best_effort"
     durability: str = "volatile"
     depth: int = 100
@@ -259,6 +260,7 @@ class Node:
                     span_s=stream.span_s,
                     lateness_s=stream.lateness_s,
                     on_rewind=stream.on_rewind,
+                    on_duplicate=stream.on_duplicate,
                 )
                 if row["names"]:
                     group.names[path] = row["names"]

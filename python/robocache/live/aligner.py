@@ -48,6 +48,7 @@ class Ring:
 
     Rows are kept in the order of their stamps. A row up to `lateness_s` older than the newest row is put in its place in that
     order; an older row is dropped and counted. So all rows that are older than the newest by more than `lateness_s` are final.
+    With ``on_duplicate="refuse"`` a row exactly `lateness_s` older is final too: without lateness the newest row, at once.
 
     Args:
         shape: the shape of a row, ``(7,)``; for a camera ``(height, width, channels)``.
@@ -57,6 +58,8 @@ class Ring:
         codec: for a camera: ``"raw"``: rows are pixels; ``"jpeg"`` or ``"png"``: rows are files.
         on_rewind: what happens with a stamp that is older than the newest by more than `span_s`. ``"refuse"``: the row is
             dropped; ``"segment"``: it begins a new segment, and no window extends across its start.
+        on_duplicate: what happens with a stamp that another row has. ``"keep"``: both rows are kept, and the last one counts;
+            ``"refuse"``: the row is dropped. For a sensor that never gives two rows one stamp, such as a camera.
         most_ahead_s: a stamp that is more than this ahead of its arrival is refused, and so is a stamp of 0 or less.
         names: the features' names, in the order of a row. None: rows are assumed to have the order of the aligner's spec.
 
@@ -66,8 +69,8 @@ class Ring:
         newest_ns: the largest stamp, or None.
         arrival_ns: when a row with that stamp first arrived, or None.
         counts: ``{"pushed", "kept", "reordered", "too_late", "refused", "segments", "duplicates"}``: the numbers of rows.
-            pushed = kept + reordered + too_late + refused + segments; duplicates have a stamp that another row has, and are
-            kept.
+            pushed = kept + reordered + too_late + refused + segments. Duplicates have a stamp that another row has: they are
+            also counted as kept or reordered, or with ``on_duplicate="refuse"`` as refused.
 
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
@@ -87,6 +90,7 @@ class Ring:
         lateness_s: float = 0.0,
         codec: str | None = None,
         on_rewind: str = "refuse",
+        on_duplicate: str = "keep",
         most_ahead_s: float = 1.0,
         names: Sequence[str] | None = None,
     ) -> None:
@@ -99,10 +103,11 @@ class Ring:
             _ns("lateness_s", lateness_s),
             _ns("most_ahead_s", most_ahead_s),
             _lib.text("on_rewind", on_rewind),
+            _lib.text("on_duplicate", on_duplicate),
             *extents,
         )
         self._numpy = _lib.numpy_dtype(self.dtype)
-        self.span_s, self.lateness_s = float(span_s), float(lateness_s)
+        self.span_s, self.lateness_s, self.on_duplicate = float(span_s), float(lateness_s), on_duplicate
         self.names: list[str] | None = None
         self._name("names", names)
 

@@ -259,6 +259,7 @@ class Recorder:
             name: {
                 "span_s": ring.span_s,
                 "lateness_s": ring.lateness_s,
+                "on_duplicate": ring.on_duplicate,
                 "ring": ring.counts,
                 "recorder": self._counts[name],
             }

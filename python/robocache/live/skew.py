@@ -139,6 +139,7 @@ class _Rows(NamedTuple):
     arrival_ns: np.ndarray
     values: np.ndarray
     lateness_s: float
+    on_duplicate: str
 
 
 def skew(
@@ -279,7 +280,11 @@ def _rows(opened: dataset.Dataset, stream: str, is_camera: bool, episode: int) -
     ring = opened.provenance.get("live", {}).get(stream, {})
     numbers = np.arange(len(time_ns), dtype=np.int64)[:, None]
     return _Rows(
-        np.array(time_ns), arrival_ns, numbers if is_camera else np.asarray(values), float(ring.get("lateness_s", 0.0))
+        np.array(time_ns),
+        arrival_ns,
+        numbers if is_camera else np.asarray(values),
+        float(ring.get("lateness_s", 0.0)),
+        ring.get("on_duplicate", "keep"),
     )
 
 
@@ -327,6 +332,7 @@ def _rings(rows: Mapping[str, _Rows], *, late: bool) -> dict[str, Ring]:
             stream.values.dtype,
             span_s=_SPAN_S,
             lateness_s=lateness_s if late else 0.0,
+            on_duplicate=stream.on_duplicate,
             most_ahead_s=1e9,
         )
     return rings

@@ -74,7 +74,7 @@ void set(Result& result, const std::optional<int64_t>& value) {
 
 }  // namespace
 
-// (dtype, codec or None, span_ns, lateness_ns, most_ahead_ns, on_rewind, the extents of a row) -> ring
+// (dtype, codec or None, span_ns, lateness_ns, most_ahead_ns, on_rewind, on_duplicate, the extents of a row) -> ring
 ROBOCACHE_FFI(ring_open, args, result) {
   RingOptions options{.dtype = dtype_from_name(args.string(0, "dtype"), "dtype")};
   if (!args.is_none(1)) options.codec = value_of<Codec>(args.string(1, "codec"), "codec");
@@ -82,7 +82,8 @@ ROBOCACHE_FFI(ring_open, args, result) {
   options.lateness_ns = args.integer(3, "lateness_s");
   options.most_ahead_ns = args.integer(4, "most_ahead_s");
   options.rewind = value_of<Rewind>(args.string(5, "on_rewind"), "on_rewind");
-  for (int i = 6; i < args.count(); ++i) options.shape.push_back(args.integer(i, "shape"));
+  options.duplicate = value_of<Duplicate>(args.string(6, "on_duplicate"), "on_duplicate");
+  for (int i = 7; i < args.count(); ++i) options.shape.push_back(args.integer(i, "shape"));
   result.set_object(RingHandle{std::make_shared<Ring>(std::move(options))});
 }
 

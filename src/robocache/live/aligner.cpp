@@ -20,10 +20,11 @@
 namespace robocache {
 namespace {
 
-// Returns how many rows at or after a target a method reads; 0 if it reads none later than the target. Rows with equal
+// Returns how many rows at or after a target a key reads; 0 if it reads none later than the target. Rows with equal
 // stamps count once.
-int rows_after(InterpolationMethod method, bool causal) {
-  if (causal || method == InterpolationMethod::kPrevious) return 0;
+int rows_after(InterpolationMethod method, const KeySpec& key) {
+  if (key.causal) return 0;
+  if (method == InterpolationMethod::kPrevious) return key.max_gap_ns ? 1 : 0;  // a gap ends at the next row
   return 1 + with_method(method, []<class Method>(Method) { return Method::kReach; });
 }
 
@@ -34,10 +35,7 @@ BatchSpec without_goals(BatchSpec spec) {
 }
 
 // Returns how many rows at or before a target a method reads. Rows with equal stamps count once.
-int rows_before(InterpolationMethod method, bool causal) {
-  if (causal || method == InterpolationMethod::kPrevious) return 1;
-  return rows_after(method, causal);
-}
+int rows_before(InterpolationMethod method, const KeySpec& key) { return std::max(1, rows_after(method, key)); }
 
 constexpr int64_t kLatestNs = int64_t{1} << 62;
 constexpr int kMargin = 4;  // distinct stamps to copy on each side of a window: more than any method reads
@@ -238,14 +236,14 @@ struct Aligner::Impl {
       check(key);
       if (key_spec.offsets_rows.empty()) {
         for (const FeatureBlock& block : key_spec.rows->methods) {
-          key.rows_after = std::max(key.rows_after, rows_after(block.method, key_spec.causal));
-          key.before = std::max<int64_t>(key.before, rows_before(block.method, key_spec.causal));
+          key.rows_after = std::max(key.rows_after, rows_after(block.method, key_spec));
+          key.before = std::max<int64_t>(key.before, rows_before(block.method, key_spec));
         }
       } else {
         const auto [earliest, latest] = std::ranges::minmax(key_spec.offsets_rows);
         key.margin += static_cast<int>(std::max(-earliest, latest));
         key.before = std::max<int64_t>(0, -earliest) + 1;
-        if (latest > 0) key.rows_after = static_cast<int>(latest) + 2;  // the anchor may snap to a row after the target
+        if (latest > 0) key.rows_after = static_cast<int>(latest) + 1;
       }
       if (!key_spec.images && !key_spec.convert)
         key.affine = affine_tables(key_spec.rows->affine, key_spec.rows->dtype, constants);

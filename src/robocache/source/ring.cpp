@@ -260,6 +260,11 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
     } else if (time_ns < newest) {
       outcome = Pushed::kReordered;
     }
+    if (options_.duplicate == Duplicate::kRefuse && outcome != Pushed::kSegment && time_ns <= newest &&
+        rows->time(current.first_from(time_ns)) == time_ns) {
+      duplicates_.fetch_add(1, std::memory_order_relaxed);
+      return dropped(Pushed::kRefused);
+    }
   }
 
   uint64_t id = 0;
@@ -332,21 +337,25 @@ std::optional<int64_t> Ring::arrival_ns() const {
   });
 }
 
+int64_t Ring::final_end(const View& view) const {
+  const int64_t earliest = view.newest() - options_.lateness_ns;  // of the stamps that may still come
+  return options_.duplicate == Duplicate::kRefuse ? view.first_after(earliest) : view.first_from(earliest);
+}
+
 std::optional<int64_t> Ring::settled_ns(int rows_after, int64_t snap_ns) const {
   return read([&](const View& view) -> std::optional<int64_t> {
-    if (view.empty()) return {};
-    const int64_t final_before = view.newest() - options_.lateness_ns;
-    if (rows_after == 0) {  // the value before a first row that is not final is held
-      if (view.rows->time(view.begin) >= final_before) return {};
-      return final_before - 1 - snap_ns;
+    int64_t row = view.empty() ? view.begin : final_end(view);
+    if (row == view.begin) return {};  // a row that still comes may be the first, whose value is held before it
+    int64_t stamp = view.rows->time(row - 1);
+    if (rows_after == 0) {
+      return std::max(stamp, view.newest() - options_.lateness_ns - std::max<int64_t>(1, snap_ns));
     }
-    int64_t row = view.first_from(final_before);
-    for (int i = 1; row > view.begin; ++i) {
-      const int64_t stamp = view.rows->time(row - 1);
-      if (i == rows_after) return stamp;
+    for (int i = 1; i < rows_after; ++i) {
       row = view.first_from(stamp);
+      if (row == view.begin) return {};
+      stamp = view.rows->time(row - 1);
     }
-    return {};
+    return stamp;
   });
 }
 
@@ -420,7 +429,7 @@ int64_t Ring::take(int64_t from, int64_t most, bool all, RingRows& to) const {
       to.rows = 0;
       const int64_t begin = std::clamp(from, view.begin, view.end);
       if (view.empty()) return begin;
-      const int64_t end = all ? view.end : view.first_from(view.newest() - options_.lateness_ns);
+      const int64_t end = all ? view.end : final_end(view);
       copy_rows(view, begin, std::clamp<int64_t>(end - begin, 0, most), to);
       const auto rows = static_cast<size_t>(to.rows);
       if (to.arrival_ns.size() < rows) to.arrival_ns.resize(to.time_ns.size());

@@ -7,7 +7,8 @@
 //
 // Rows are kept in the order of their stamps; rows with equal stamps stay in the order in which they came. A row that
 // is up to `lateness_ns` older than the newest is inserted at its own index; an older one is dropped and counted. So
-// the rows before newest - lateness_ns never change: they are final.
+// the rows before newest - lateness_ns never change: they are final. A row at newest - lateness_ns is final only with
+// Duplicate::kRefuse: otherwise a row with the same stamp may follow, and of the two the last counts (rule 5).
 //
 // One thread writes at a time; others wait. Readers never wait for a lock: they copy rows, and copy again if the writer
 // changed rows meanwhile.
@@ -41,6 +42,15 @@ enum class Rewind : uint8_t {
 template <>
 inline constexpr std::string_view kNames<Rewind>[] = {"refuse", "segment"};
 
+// How the ring treats a stamp that a row already has.
+enum class Duplicate : uint8_t {
+  kKeep,    // keeps both rows
+  kRefuse,  // drops the row, so that without lateness the newest row is final at once
+};
+
+template <>
+inline constexpr std::string_view kNames<Duplicate>[] = {"keep", "refuse"};
+
 struct RingOptions {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape = {};  // of a row; for a frame [height, width, channels]
@@ -48,6 +58,7 @@ struct RingOptions {
   int64_t lateness_ns = 0;          // less than span_ns
   std::optional<Codec> codec = {};  // for a camera: its rows are files, or pixels with kRaw
   Rewind rewind = Rewind::kRefuse;
+  Duplicate duplicate = Duplicate::kKeep;
   int64_t most_ahead_ns = 1'000'000'000;  // a stamp may be at most this far ahead of its arrival
 };
 
@@ -56,7 +67,7 @@ enum class Pushed : uint8_t {
   kKept,       // as the newest row
   kReordered,  // inserted at its own index, since it came late
   kTooLate,    // dropped: older than the newest by more than the lateness
-  kRefused,    // dropped: stamp at or below 0, ahead of its arrival, or set back
+  kRefused,    // dropped: stamp at or below 0, ahead of its arrival, set back, or another row's (Duplicate::kRefuse)
   kSegment,    // kept as the first row of a new segment
 };
 
@@ -71,7 +82,7 @@ struct RingCounts {
   int64_t too_late = 0;
   int64_t refused = 0;
   int64_t segments = 0;    // begun after the first one
-  int64_t duplicates = 0;  // kept or reordered rows whose stamp another row had
+  int64_t duplicates = 0;  // rows whose stamp another row had: kept or reordered, or refused with Duplicate::kRefuse
 };
 
 class Ring;
@@ -131,10 +142,11 @@ class Ring {
   std::optional<int64_t> newest_ns() const;   // the largest stamp
   std::optional<int64_t> arrival_ns() const;  // when that row first came: a sensor may send one frame again and again
 
-  // Returns the latest moment whose value is settled: no row that may still come changes it. The value
-  // needs `rows_after` rows with distinct stamps at or after the moment, such as 1 for linear; 0 means that it depends
-  // on no row later than the moment + snap_ns. Returns none if there is no such moment, as for a stream without a final
-  // row.
+  // Returns the latest moment whose value is settled: no row that may still come changes it, nor the value of an earlier
+  // moment. The value needs `rows_after` final rows with distinct stamps at or after the moment, such as 1 for linear; 0
+  // means that it depends on no row later than the moment, except one closer than snap_ns if that is the nearest. So for
+  // 0 the moment is the last final row's stamp, or just before newest - lateness_ns where that is later. Returns none if
+  // there is no such moment, as for a stream without a final row.
   std::optional<int64_t> settled_ns(int rows_after, int64_t snap_ns) const;
 
   // Copies the rows with stamps in [first_ns, last_ns], and the rows of `margin` more distinct stamps on each side.
@@ -154,6 +166,7 @@ class Ring {
   struct Rows;  // the arrays of one capacity
   struct View;  // the rows as a reader or the writer sees them
   View view() const;
+  int64_t final_end(const View& view) const;  // the first row that is not final
   void copy_rows(const View& view, int64_t first, int64_t count, RingRows& to) const;
   bool hold_frames(RingRows& to) const;
   void grow(int64_t begin, int64_t end);

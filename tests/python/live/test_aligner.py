@@ -120,6 +120,26 @@ def test_a_settled_batch_equals_the_loaders(tmp_path, name, seed):
         assert ring.counts["reordered"] > 0 or key != "joint"
 
 
+@pytest.mark.parametrize(
+    "window",
+    [Window([-1, 0, 2], rows=True), Window([-0.01, 0.0003], method="previous", max_gap_s=0.0012)],
+    ids=["rows after", "held over a gap"],
+)
+@pytest.mark.parametrize("on_duplicate", ["keep", "refuse"])
+def test_rows_after_the_target_that_are_late(tmp_path, window, on_duplicate):
+    """A counted row after the anchor's, and the row that ends a gap, may be late."""
+    rng = np.random.default_rng(8)
+    stamps, arrived = arrivals(rng, 1.0, 1000, 0.0008, 0.004, loss=0.05)
+    rows = rng.standard_normal((len(stamps), 3)).astype(np.float32)
+    streams = {"joint": (stamps, arrived, rows)}
+    loader = load(recorded(tmp_path / "cache", streams), {"joint": window}, return_age=True)
+    expected = all_samples(loader)
+    rings = {"joint": Ring((3,), "float32", span_s=0.2, lateness_s=0.004, on_duplicate=on_duplicate)}
+    aligner = Aligner(loader.spec, rings, framework="numpy")
+    assert replay(streams, aligner, rings, expected, expected["time_ns"]) > 0.9 * len(stamps)
+    assert rings["joint"].counts["too_late"] == 0 and rings["joint"].counts["reordered"] > 100
+
+
 def filmed(rng, seconds=0.5):
     """A joint at 200 Hz and a camera at 30 Hz that comes later."""
     stamps, arrived = arrivals(rng, seconds, 200, 0.001, 0.002)
@@ -160,6 +180,61 @@ def test_frames_equal_the_loaders(tmp_path, codec, device):
     aligner = Aligner(loader.spec, rings, device=device, framework="numpy" if device == "cpu" else "torch")
     compared = replay({"joint": joint, "cam": (stamps, arrived, files)}, aligner, rings, expected, expected["time_ns"])
     assert compared > 0.7 * len(expected["time_ns"]) and aligner.bad_frames == 0
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("codec", ["raw", "jpeg"])
+@pytest.mark.parametrize("joint_window", [{}, {"method": "previous"}, {"rows": True}, {"causal": True}])
+@pytest.mark.parametrize("frame_window", [{}, {"method": "nearest"}, {"max_gap_s": 0.05}])
+def test_a_frame_is_seen_when_it_arrives(tmp_path, frame_window, joint_window, codec, device):
+    """A camera never gives two frames one stamp, so its newest frame is settled at once: the moment is the frame's."""
+    rng = np.random.default_rng(4)
+    joint_ns = NS + np.arange(400) * 2_000_000
+    frame_ns = NS + 7_000_000 + np.arange(22) * 33_000_000 + rng.integers(0, 4_000_000, 22)
+    joint = rng.standard_normal((400, 2)).astype(np.float32)
+    pixels = np.cumsum(rng.integers(0, 9, (22, 12, 16, 3)), axis=2).astype(np.uint8)
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("joint", joint_ns, joint)
+        episode.append("cam", frame_ns, pixels, codec=codec)
+    dataset = robocache.open(tmp_path / "cache")
+    camera = Window([-0.04, 0.0], images=robocache.ImageOptions(size=(8, 8)), **frame_window)
+    loader = load(
+        dataset,
+        {"joint": Window([-2, 0] if "rows" in joint_window else [-0.005, 0.0], **joint_window), "cam": camera},
+        anchors=Anchors(stream="cam"),
+        return_age=True,
+    )
+    expected = all_samples(loader)
+    assert expected["time_ns"].tolist() == frame_ns.tolist()
+    files = list(pixels) if codec == "raw" else [dataset["cam"].values.file(row) for row in range(len(pixels))]
+
+    def ring(key, **options):
+        row = loader.spec.keys[key]["rows"]
+        return Ring(row["shape"], row["dtype"], span_s=0.3, codec=row["codec"], **options)
+
+    rings = {"joint": ring("joint"), "cam": ring("cam", on_duplicate="refuse")}
+    aligner = Aligner(loader.spec, rings, device=device, framework="numpy" if device == "cpu" else "torch")
+    sent = 0
+    for number, (stamp, file) in enumerate(zip(frame_ns.tolist(), files, strict=True)):
+        arrival = stamp + 60_000_000  # the joints have passed the frame when it comes
+        while sent < len(joint_ns) and joint_ns[sent] <= arrival:
+            rings["joint"].push(int(joint_ns[sent]), joint[sent], arrival_ns=int(joint_ns[sent]))
+            sent += 1
+        assert rings["cam"].push(stamp, file, arrival_ns=arrival) == "kept"
+        assert rings["cam"].push(stamp, files[0], arrival_ns=arrival) == "refused"
+        assert aligner.frontier() == stamp
+        for batch in (aligner.latest(), aligner.at(stamp, settled=True)):
+            for key, array in batch.items():
+                got = np.asarray(array if device == "cpu" else array.cpu())
+                assert key == "anchor_age_ns" or got.tobytes() == expected[key][number : number + 1].tobytes(), key
+    assert rings["cam"].counts == {
+        "pushed": 44, "kept": 22, "reordered": 0, "too_late": 0, "refused": 22, "segments": 0, "duplicates": 22,
+    }  # fmt: skip
+    # If a stamp may come twice, the next frame settles this one.
+    twice = {"joint": rings["joint"], "cam": ring("cam")}
+    for stamp, file in zip(frame_ns.tolist()[-2:], files[-2:], strict=True):
+        twice["cam"].push(stamp, file, arrival_ns=stamp)
+    assert frame_ns[-2] <= Aligner(loader.spec, twice, framework="numpy").frontier() < frame_ns[-1]
 
 
 def test_values_at_now_differ_from_training(tmp_path):
@@ -264,8 +339,9 @@ def test_rows_that_contradict_the_ring_are_refused():
         Ring((2,), "float32", span_s=0)
     with pytest.raises(robocache.ArgumentError, match="lateness_s: expected"):
         Ring((2,), "float32", span_s=1, lateness_s=1)
-    with pytest.raises(robocache.ArgumentError, match="on_rewind"):
-        Ring((2,), "float32", span_s=1, on_rewind="ignore")
+    for name in ("on_rewind", "on_duplicate"):
+        with pytest.raises(robocache.ArgumentError, match=f"{name}: expected"):
+            Ring((2,), "float32", span_s=1, **{name: "ignore"})
     assert ring.newest_ns is None and ring.arrival_ns is None and ring.counts["pushed"] == 0
 
 

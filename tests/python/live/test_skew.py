@@ -58,13 +58,14 @@ def run(
     episodes=1,
     saw=True,
     ahead_ns=0,
+    on_duplicate="keep",
 ):
     """Records a robot whose frames arrive late, and whose policy calls `ask(aligner, now)`."""
     rng = np.random.default_rng(0)
     for name in range(episodes):
         rings = {
             "joint": live.Ring((2,), "float32", span_s=100, lateness_s=lateness_ms / 1e3),
-            "front": live.Ring((8, 8, 3), "uint8", span_s=100, codec="png"),
+            "front": live.Ring((8, 8, 3), "uint8", span_s=100, codec="png", on_duplicate=on_duplicate),
         }
         aligner = live.Aligner(spec, rings, outputs=["action"], framework="numpy")
         events = [
@@ -122,10 +123,14 @@ def test_a_planted_delay_of_a_camera_is_named(tmp_path, spec, saw, capsys):
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(report.to_dict()))
 
 
-def test_at_the_frontier_windows_agree_and_the_delay_is_named(tmp_path, spec):
-    run(tmp_path / "recorded", spec, for_the_frontier, delay_ms=30)
+@pytest.mark.parametrize("on_duplicate", ["keep", "refuse"])
+def test_at_the_frontier_windows_agree_and_the_delay_is_named(tmp_path, spec, on_duplicate):
+    run(tmp_path / "recorded", spec, for_the_frontier, delay_ms=30, on_duplicate=on_duplicate)
     report = live.skew(tmp_path / "recorded", spec)
     assert report.compared > 150 and report.left_out == 0 and 31 < report.behind_ms < 70
+    moments = np.asarray(robocache.open(tmp_path / "recorded")["policy.moment_ns"].values).reshape(-1)
+    assert np.isin(moments, FRONT).all() == (on_duplicate == "refuse")  # the newest frame needs no later one
+    assert all(key.not_settled == 0 for key in report.keys.values())
     assert [key.differ for key in report.keys.values()] == [0, 0] and list(report.keys) == ["front", "joint"]
     assert "camera front" in str(report) and "its rows come 30.0 ms" in str(report) and "none differs" in str(report)
 
